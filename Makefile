@@ -1,0 +1,81 @@
+# make plan      an answer on a fresh machine: sets up .venv, plans Llama 3.1 70B
+# make test      lint, then every test
+# make lint      ruff, mypy, import-linter
+# make bench     time what tests/benchmarks holds
+# make reports   write reports/gallery again
+# make clean     delete caches and build output (not .venv)
+#
+# Variables: PYTHON=python3.12             which interpreter makes .venv (3.11 or newer)
+#            TORCH='torch==2.13.0'         what `make test` installs for tests/oracles
+#            TORCH_INDEX='--index-url URL' where pip gets it, e.g. an index of CPU builds
+#            PYTEST_ARGS='-k memory'       passed on to pytest
+#
+# Installing happens only when pyproject.toml (or TORCH) has changed since the last time, and needs
+# the network only for what is missing.
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+STAMPS := $(VENV)/stamps
+TORCH_STAMP := $(STAMPS)/$(subst =,-,$(subst /,-,$(firstword $(TORCH))))
+
+.DEFAULT_GOAL := plan
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: plan test lint bench reports clean
+
+plan: $(STAMPS)/foreshard
+	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
+
+test: lint $(TORCH_STAMP)
+	$(BIN)/python -m pytest -n auto --dist loadgroup $(PYTEST_ARGS)
+
+lint: $(STAMPS)/test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMPS)/test
+	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable --benchmark-only $(PYTEST_ARGS)
+
+reports: $(STAMPS)/foreshard
+	mkdir -p reports/gallery
+	set -e; for scenario in examples/*.toml; do \
+	    $(BIN)/foreshard plan "$$scenario" --out "reports/gallery/$$(basename "$$scenario" .toml)"; \
+	done
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	find simulator tests kernels -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- set-up: one stamp file for each thing installed --------------------------------------
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "$(PYTHON) is missing or older than 3.11: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS)
+	@touch $@
+
+# These two stamps are copies of the pyproject.toml that was installed: a file that is only newer
+# installs nothing. Without build isolation pip asks the network for nothing that is there.
+INSTALL := $(PIP) install hatchling && $(PIP) install --no-build-isolation --editable
+
+$(STAMPS)/foreshard: pyproject.toml $(STAMPS)/venv
+	cmp -s pyproject.toml $@ || { $(INSTALL) .; }
+	@cp pyproject.toml $@
+
+$(STAMPS)/test: pyproject.toml $(STAMPS)/venv
+	cmp -s pyproject.toml $@ || { $(INSTALL) '.[test,lint]'; }
+	@cp pyproject.toml $@
+	@cp pyproject.toml $(STAMPS)/foreshard
+
+$(TORCH_STAMP): $(STAMPS)/venv
+	$(PIP) install $(TORCH_INDEX) '$(TORCH)'
+	@touch '$@'

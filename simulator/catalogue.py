@@ -1,0 +1,68 @@
+"""Where data lies: one resolver for profiles, measured runs and programs.
+
+Nobody else builds a path to data. A user's own profile folder comes first (argument
+or the environment variable ``FORESHARD_PROFILES``), then the folder shipped in
+the wheel (``simulator/_data``), then the checkout that the package was imported from.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from simulator.errors import InputError, did_you_mean
+
+__all__ = ["find", "folder", "names", "user_folders"]
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def folder(name: str) -> Path:
+    """Return the shipped data folder `name` (``hardware_profiles``, ``validation``, ``kernels``).
+
+    Raises
+    ------
+    FileNotFoundError
+        If neither the wheel nor the checkout has it; the message names both places.
+    """
+    places = (_PACKAGE / "_data" / name, _PACKAGE.parent / name)
+    for place in places:
+        if place.is_dir():
+            return place
+    raise FileNotFoundError(f"no folder {name!r}; looked in {places[0]} and {places[1]}")
+
+
+def user_folders() -> tuple[Path, ...]:
+    """Return the user's own profile folders, first one first (``FORESHARD_PROFILES``)."""
+    text = os.environ.get("FORESHARD_PROFILES", "")
+    return tuple(Path(part) for part in text.split(os.pathsep) if part)
+
+
+def _places(kind: str) -> list[Path]:
+    return [place / kind for place in (*user_folders(), folder("hardware_profiles"))]
+
+
+def names(kind: str) -> list[str]:
+    """List the profile names of a kind (``accelerators``, ``nodes``, ``clusters``, ...)."""
+    found = {path.stem for place in _places(kind) if place.is_dir() for path in place.glob("*.toml")}
+    return sorted(found)
+
+
+def find(kind: str, name: str, *, where: str = "profiles", field: str = "") -> Path:
+    """Return the path of the profile `name` of `kind`; a path to a TOML file is taken as it is.
+
+    Raises
+    ------
+    InputError
+        If there is no such profile; the message names the nearest one.
+    """
+    if name.endswith(".toml"):
+        if Path(name).is_file():
+            return Path(name)
+        raise InputError(f"{where}: {field or kind}: no such file, got {name!r}")
+    for place in _places(kind):
+        path = place / f"{name}.toml"
+        if path.is_file():
+            return path
+    hint = did_you_mean(name, names(kind))
+    raise InputError(f"{where}: {field or kind}: unknown {kind.removesuffix('s')} {name!r}{hint}")

@@ -1,0 +1,333 @@
+"""Price the operators of every part of the model once per distinct layout key.
+
+The result, `BlockCosts`, holds per key and part (block kinds, then embedding, then head) the
+seconds of one micro-batch by term and direction, and the bytes it keeps. Exposed and
+hidden communication are told apart here, by the window that each collective may hide in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost import collectives
+from simulator.cost.kernels import attention_s, gemm_s, stream_s
+from simulator.cost.operators import (
+    Collective,
+    Gemm,
+    Operators,
+    Ranks,
+    block,
+    element_bytes,
+    embedding,
+    head,
+)
+from simulator.errors import InputError, problem
+from simulator.hardware.cluster import Cluster
+from simulator.layout.keys import unique_rows
+from simulator.software import Software
+from simulator.workload.recipe import Recipe, Workload
+
+__all__ = ["PASS_TERMS", "BlockCosts", "block_costs"]
+
+Floats = NDArray[np.float64]
+
+PASS_TERMS = ("gemm", "attention", "memory_bound", "launch", "slowdown", "tp", "cp", "ep")
+"""Terms of a forward or backward pass, in the order in which they are added."""
+
+_HALF_MATMUL_KEPT = ("queries", "values", "attention output", "log-sum-exp")
+_HALF_MATMUL_AGAIN = {"qkv": 1 / 3, "proj": 1.0, "fc1": 0.5}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockCosts:
+    """Costs of one micro-batch on one rank; arrays of shape (terms,) (keys, parts)."""
+
+    forward_s: Floats
+    """Shape (terms, keys, parts), terms as in PASS_TERMS."""
+    backward_s: Floats
+    """Shape (terms, keys, parts), without recomputation."""
+    recompute_s: Floats
+    """Shape (modes, keys, parts): forward work done again, modes as in RECOMPUTE."""
+    hidden_s: Floats
+    """Shape (3, keys, parts): tp, cp, ep communication hidden under compute, both directions."""
+    saved_bytes: Floats
+    """Shape (modes, keys, parts): kept from forward to backward per micro-batch."""
+    rebuilt_bytes: Floats
+    """Shape (modes, keys, parts): what recomputation holds while one part's backward runs."""
+    transient_bytes: Floats
+    """Shape (keys, parts): temporaries of the backward pass."""
+    logits_bytes: Floats
+    """Shape (keys,): logits and what the loss keeps of them, part of the head's saved bytes."""
+    forward_flop: Floats
+    """Shape (keys, parts): executed FLOPs of the forward pass, attention causal."""
+    selective_flop: Floats
+    """Shape (keys, parts): FLOPs that selective recomputation repeats."""
+    boundary_bytes: Floats
+    """Shape (keys,): the activation that crosses a pipeline boundary."""
+
+    @property
+    def parts(self) -> int:
+        """Block kinds, embedding and head."""
+        return int(self.forward_s.shape[2])
+
+
+def block_costs(workload: Workload, cluster: Cluster, software: Software, ranks: Ranks) -> BlockCosts:
+    """Price every part of the model for the distinct keys in `ranks`."""
+    arch, recipe, kernels = workload.architecture, workload.recipe, software.kernels
+    parts = [block(kind, arch.hidden, ranks, recipe, kernels) for kind in arch.blocks]
+    parts += [embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)]
+    pricer = _Pricer(cluster, software, recipe, ranks)
+    gemms = pricer.gemm_times(parts)
+    priced = [pricer.part(ops, times) for ops, times in zip(parts, gemms, strict=True)]
+    stacked = {name: np.stack([p[name] for p in priced], axis=-1) for name in priced[0]}
+    own = ranks.own_tokens(recipe) * arch.hidden * element_bytes(recipe)
+    return BlockCosts(boundary_bytes=own, logits_bytes=_logits(parts[-1]), **stacked)
+
+
+def _logits(ops: Operators) -> Floats:
+    return np.asarray(sum(size for _, module, size in ops.saved if module == "loss"))
+
+
+class _Pricer:
+    """The device, library and software that price operators; one use per evaluation."""
+
+    def __init__(self, cluster: Cluster, software: Software, recipe: Recipe, ranks: Ranks) -> None:
+        self.cluster, self.software, self.recipe, self.ranks = cluster, software, recipe, ranks
+        self.device = cluster.accelerator
+        self.bandwidth = float(self.device.memory.bandwidth_bytes_per_s)
+        self.size = element_bytes(recipe)
+        self.keys = len(ranks.tp)
+        units = float(self.device.compute_units)
+        self.slowdown_share = min(float(cluster.library.compute_units) / units, 1.0)
+
+    def _wide(self, value: Any) -> Floats:
+        return np.broadcast_to(np.asarray(value, dtype=float), (self.keys,))
+
+    def dtype(self, kind: str) -> str:
+        """Type of a matrix product: fp8 covers the linears of the blocks only."""
+        precision = self.recipe.precision
+        return "bf16" if precision == "fp8" and kind != "linear" else precision
+
+    def gemm_times(self, parts: list[Operators]) -> list[dict[str, Floats]]:
+        """Seconds of every GEMM of every part, by ``name:direction``; each distinct shape once."""
+        rows: dict[str, list[tuple[int, str, list[Floats]]]] = {}
+        accumulate = 8.0 if self.software.states.gradient >= 4 else 2 * self.size
+        for index, ops in enumerate(parts):
+            for g in ops.gemms:
+                weight = self.size if g.kind == "attention" else accumulate
+                for direction, m, n, k, result in (
+                    ("forward", g.m, g.n, g.k, self.size),
+                    ("dgrad", g.m, g.k, g.n, self.size),
+                    ("wgrad", g.k, g.n, g.m, weight),
+                ):
+                    shape = [np.ceil(self._wide(x)) for x in (m, n, k, g.batch, result)]
+                    key = (index, f"{g.name}:{direction}", shape)
+                    rows.setdefault(self.dtype(g.kind), []).append(key)
+        times: list[dict[str, Floats]] = [{} for _ in parts]
+        for dtype, calls in rows.items():
+            columns = [np.concatenate([call[2][i] for call in calls]) for i in range(5)]
+            seconds = self._gemm(dtype, columns).reshape(len(calls), self.keys)
+            for (index, name, _), row in zip(calls, seconds, strict=True):
+                times[index][name] = row
+        return times
+
+    def _gemm(self, dtype: str, columns: list[Floats]) -> Floats:
+        unique = unique_rows(*(column.astype(np.int64) for column in columns))
+        m, n, k, batch, result = (column[unique.first] for column in columns)
+        kernel = _choose(self.device.gemm, self.software.kernels.gemm_library, "gemm library")
+        params = _choose(kernel, "bf16" if dtype in ("fp16", "bf16") else dtype, "type", "bf16")
+        seconds = gemm_s(
+            m=m, n=n, k=k, batch=batch, result_bytes=result,
+            operand_bytes={"fp8": 1.0, "fp32": 4.0, "tf32": 4.0}.get(dtype, 2.0),
+            peak_flop_per_s=float(self.device.matrix_flop_per_s[dtype]),
+            bandwidth_bytes_per_s=self.bandwidth,
+            l2_bytes=float(self.device.memory.l2_bytes),
+            compute_units=float(self.device.compute_units),
+            **{f.name: float(getattr(params, f.name)) for f in fields(params)},
+        )  # fmt: skip
+        return seconds[unique.inverse]
+
+    def part(self, ops: Operators, gemm: dict[str, Floats]) -> dict[str, Floats]:
+        """All costs of one part as arrays over the keys."""
+        zero = np.zeros(self.keys)
+        forward, backward = ({term: zero for term in PASS_TERMS} for _ in range(2))
+        for g in ops.gemms:
+            forward["gemm"] = forward["gemm"] + gemm[f"{g.name}:forward"]
+            backward["gemm"] = backward["gemm"] + gemm[f"{g.name}:dgrad"] + gemm[f"{g.name}:wgrad"]
+        forward["attention"], backward["attention"] = self._flash(ops)
+        for s in ops.streams:
+            forward["memory_bound"] = forward["memory_bound"] + self._stream(s.kind, s.forward_bytes, s.calls)
+            backward["memory_bound"] = backward["memory_bound"] + self._stream(s.kind, s.backward_bytes, s.calls)
+        hidden = {group: zero for group in ("tp", "cp", "ep")}
+        for c in ops.collectives:
+            terms = backward if c.backward else forward
+            attention = terms["attention"]
+            self._collective(c, gemm, attention, terms, hidden)
+        self._launch(ops, forward, backward)
+        again_s, again_flop, flop = self._selective(ops, gemm, forward)
+        full_s = sum((forward[term] for term in PASS_TERMS), zero) if ops.is_block else zero
+        saved = self._saved(ops)
+        return {
+            "forward_s": np.stack([forward[term] for term in PASS_TERMS]),
+            "backward_s": np.stack([backward[term] for term in PASS_TERMS]),
+            "recompute_s": np.stack([zero, again_s, full_s]),
+            "hidden_s": np.stack([hidden[group] for group in ("tp", "cp", "ep")]),
+            "saved_bytes": saved,
+            "rebuilt_bytes": np.maximum(saved[0] - saved, 0.0),
+            "transient_bytes": self._wide(ops.transient_bytes),
+            "forward_flop": flop,
+            "selective_flop": again_flop,
+        }
+
+    def _flash(self, ops: Operators) -> tuple[Floats, Floats]:
+        forward, backward = np.zeros(self.keys), np.zeros(self.keys)
+        if not ops.flash:
+            return forward, backward
+        library = self.software.kernels.attention_library
+        kernel = _choose(self.device.attention, library, "attention library", "flash")
+        dtype = self.dtype("attention")
+        for call in ops.flash:
+            common = {
+                "sequence": call.sequence,
+                "peak_flop_per_s": float(self.device.matrix_flop_per_s[dtype]),
+                "bandwidth_bytes_per_s": self.bandwidth,
+                "half_length": float(kernel.half_length),
+            }
+            share = float(kernel.peak_fraction)
+            forward = forward + attention_s(
+                flop=call.flop, moved_bytes=call.moved_bytes, peak_fraction=share, **common
+            )
+            back = share * float(kernel.backward_fraction)
+            backward = backward + attention_s(
+                flop=2.5 * call.flop, moved_bytes=2.0 * call.moved_bytes, peak_fraction=back, **common
+            )
+        return forward, backward
+
+    def _stream(self, kind: str, moved_bytes: Any, calls: float) -> Floats:
+        kernel = _choose(self.device.stream, kind, "stream class", "elementwise")
+        return self._wide(
+            stream_s(
+                moved_bytes=moved_bytes,
+                bandwidth_bytes_per_s=self.bandwidth,
+                memory_fraction=float(kernel.memory_fraction),
+                launch_s=float(kernel.launch_s),
+                calls=calls,
+            )
+        )
+
+    def _collective(
+        self,
+        c: Collective,
+        gemm: dict[str, Floats],
+        attention: Floats,
+        terms: dict[str, Floats],
+        hidden: dict[str, Floats],
+    ) -> None:
+        """Add one collective: exposed time, hidden time, and what hiding it costs the compute."""
+        group = getattr(self.ranks.groups, c.group)
+        bytes_ = self._wide(c.size_bytes)
+        if c.operation == "ring":
+            steps = np.maximum(group.size - 1, 1)
+            crosses = group.local < group.size
+            seconds = steps * collectives.send_s(self.cluster, bytes_ / steps, crosses)
+            seconds = np.where(group.size > 1, seconds, 0.0)
+        else:
+            function = {
+                "all_gather": collectives.all_gather_s,
+                "reduce_scatter": collectives.all_gather_s,
+                "all_reduce": collectives.all_reduce_s,
+                "all_to_all": collectives.all_to_all_s,
+            }[c.operation]
+            seconds = function(self.cluster, bytes_, group)
+        seconds = np.where(bytes_ > 0, seconds, 0.0)
+        covered = np.minimum(seconds, self._window(c, group.size, gemm, attention))
+        term = "tp" if c.group in ("tp", "etp") else c.group
+        terms[term] = terms[term] + seconds - covered
+        terms["slowdown"] = terms["slowdown"] + covered * self.slowdown_share
+        hidden[term] = hidden[term] + covered
+
+    def _window(
+        self, c: Collective, size: Any, gemm: dict[str, Floats], attention: Floats
+    ) -> Floats | float:
+        """Seconds of compute that may hide the collective under this software."""
+        overlap = self.software.overlap
+        if c.window == "attention":
+            return attention * (size - 1) / size if overlap.context_ring else 0.0
+        if not c.window or overlap.tensor == "none":
+            return 0.0
+        if c.pipelined:
+            chunks = (size - 1) / size
+            return gemm[c.window] * chunks if overlap.tensor == "userbuffers" else 0.0
+        return gemm[c.window]
+
+    def _launch(
+        self, ops: Operators, forward: dict[str, Floats], backward: dict[str, Floats]
+    ) -> None:
+        """A block takes no less than the host needs to enqueue its kernels."""
+        host = self.software.host
+        if ops.is_block:
+            kernels = host.kernels_per_block + ops.is_moe * host.kernels_per_moe_block
+            kernels = kernels + host.kernels_per_context_step * (self.ranks.cp - 1.0)
+        else:
+            kernels = self._wide(sum(s.calls for s in ops.streams) + len(ops.gemms))
+        for terms, passes in ((forward, 1.0), (backward, 2.0)):
+            busy = sum((terms[term] for term in PASS_TERMS), np.zeros(self.keys))
+            terms["launch"] = np.maximum(passes * kernels * host.seconds_per_kernel - busy, 0.0)
+
+    def _selective(
+        self, ops: Operators, gemm: dict[str, Floats], forward: dict[str, Floats]
+    ) -> tuple[Floats, Floats, Floats]:
+        """Seconds and FLOPs of what selective recomputation runs again, and all forward FLOPs."""
+        modules = self.software.kernels.selective_modules if ops.is_block else ()
+        again_s, again_flop, flop = np.zeros(self.keys), np.zeros(self.keys), np.zeros(self.keys)
+        for g in ops.gemms:
+            share = 1.0 if g.module in modules else 0.0
+            if "half_matmul" in modules:
+                share = _HALF_MATMUL_AGAIN.get(g.name, 0.0)
+            work = _flop(g)
+            flop = flop + work
+            again_s = again_s + share * gemm[f"{g.name}:forward"]
+            again_flop = again_flop + share * work
+        for call in ops.flash:
+            flop = flop + call.flop
+        if "core_attn" in modules and ops.flash:
+            again_s = again_s + forward["attention"]
+            again_flop = again_flop + sum(call.flop for call in ops.flash)
+        for s in ops.streams:
+            if s.module in modules or "half_matmul" in modules:
+                again_s = again_s + self._stream(s.kind, s.forward_bytes, s.calls)
+        return again_s, again_flop, flop
+
+    def _saved(self, ops: Operators) -> Floats:
+        """Bytes kept per micro-batch under each mode of recomputation, shape (modes, keys)."""
+        modules = self.software.kernels.selective_modules
+        total = selective = np.zeros(self.keys)
+        for tensor, module, size in ops.saved:
+            total = total + size
+            if "half_matmul" in modules:
+                share = 0.5 if tensor == "fc1 output" else float(tensor in _HALF_MATMUL_KEPT)
+            else:
+                share = 0.0 if module in modules else 1.0
+            selective = selective + share * size
+        if not ops.is_block:
+            return np.stack([total, total, total])
+        if "half_matmul" in modules:
+            selective = selective + ops.checkpoint_bytes
+        return np.stack([total, selective, self._wide(ops.checkpoint_bytes)])
+
+
+def _flop(g: Gemm) -> Any:
+    return 2.0 * g.batch * g.m * g.n * g.k
+
+
+def _choose(table: dict[str, Any], key: str, what: str, fallback: str | None = None) -> Any:
+    """Look a kernel library, type or class up in a profile, or say what is missing."""
+    if key in table:
+        return table[key]
+    if fallback is not None and fallback in table:
+        return table[fallback]
+    raise InputError(problem("hardware profile", what, "no measured or assumed entry", key, table))

@@ -1,0 +1,167 @@
+"""Seconds of one kernel call: matrix multiplication, fused attention, memory-bound operators.
+
+Pure functions of keyword arrays that broadcast against one another. Parameters come from the
+accelerator profile; each function says where its form comes from.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["attention_s", "gemm_s", "stream_s"]
+
+Floats = NDArray[np.float64]
+
+TILES = np.array([(128, 256), (256, 128), (128, 128), (64, 128), (64, 64)], dtype=float)
+"""Output tiles (rows, columns) that a matrix-multiplication library chooses from."""
+
+SPLITS = np.array([1, 2, 3, 4, 6, 8, 16], dtype=float)
+"""Parts that the reduction may be split into so that few output tiles still fill the device."""
+
+NO_SPLIT_S = 40e-6
+"""A `split_k_s` above this says that the library does not split the reduction."""
+
+_BURST_S = 1.5e-3
+"""Length of a call at which the clock has fallen half way from burst to sustained."""
+
+
+def gemm_s(
+    *,
+    m: Any,
+    n: Any,
+    k: Any,
+    batch: Any = 1.0,
+    operand_bytes: Any,
+    result_bytes: Any,
+    peak_flop_per_s: Any,
+    bandwidth_bytes_per_s: Any,
+    l2_bytes: Any,
+    compute_units: Any,
+    launch_s: Any,
+    peak_fraction: Any,
+    sustained_fraction: Any,
+    memory_fraction: Any,
+    prologue_k: Any,
+    wave_quantisation: Any,
+    small_tile_penalty: Any,
+    split_k_s: Any,
+    l2_refetch: Any,
+    quantise_bytes_per_element: Any = 0.0,
+    sustained: bool = True,
+) -> Floats:
+    """Time of `batch` products of an (m, k) by a (k, n) matrix in one call, in seconds.
+
+    The library picks the fastest of five tiles and seven splits of the reduction. Tiles are dealt
+    to compute units in waves; each tile costs its FLOPs plus a prologue; operands and result that
+    outgrow the last-level cache move at a share of the memory bandwidth, smaller ones up to
+    ``1 + l2_refetch`` times faster; compute and traffic combine as a fourth-power mean. Under
+    training load the clock is the sustained one; a short burst (a microbenchmark) runs at the
+    burst clock.
+
+    Parameters
+    ----------
+    m, n, k, batch : array_like
+        Sizes in elements; `batch` independent products share the device.
+    operand_bytes, result_bytes : array_like
+        Bytes per element of the operands and of the result.
+    peak_flop_per_s, bandwidth_bytes_per_s, l2_bytes, compute_units : array_like
+        The device.
+    launch_s ... quantise_bytes_per_element : array_like
+        Fields of ``GemmKernel`` with the same names.
+    sustained : bool
+        Price the call at the sustained clock (a training step) or by its own length.
+
+    Returns
+    -------
+    ndarray
+        Seconds, of the broadcast shape of the arguments.
+
+    Notes
+    -----
+    The form is the usual tile-and-wave account (NVIDIA, "Matrix Multiplication Background User's
+    Guide") with split-K and a memory roofline; its parameters are fitted in
+    ``calibration/fit_kernels.py``.
+    """
+    m, n, k, batch, operand, result = _float(m, n, k, batch, operand_bytes, result_bytes)
+    shape = np.broadcast_shapes(m.shape, n.shape, k.shape, batch.shape)
+    m, n, k, batch = (np.broadcast_to(x, shape)[..., None, None] for x in (m, n, k, batch))
+    operand, result = operand[..., None, None], result[..., None, None]
+    per_call = [np.asarray(x, float)[..., None, None] for x in (
+        peak_flop_per_s, bandwidth_bytes_per_s, l2_bytes, compute_units, peak_fraction,
+        memory_fraction, prologue_k, wave_quantisation, small_tile_penalty, split_k_s, l2_refetch,
+    )]
+    peak, bandwidth, l2, units, share, mem_share, prologue, waves_a, penalty, split_s, refetch = per_call
+    rows, cols = TILES[:, 0][:, None], TILES[:, 1][:, None]
+    parts = SPLITS[None, :]
+
+    waves = parts * batch * np.ceil(m / rows) * np.ceil(n / cols) / units
+    waves = np.where(waves <= 1.0, 1.0, waves_a * np.ceil(waves) + (1.0 - waves_a) * waves)
+    slower = np.maximum(1.0 + penalty * (128.0 / rows + 128.0 / cols - 1.5), 1.0)
+    depth = 64.0 * np.ceil(k / (64.0 * parts)) + prologue
+    compute_s = waves * 2.0 * rows * cols * depth * slower / (share * peak / units)
+
+    moved = batch * (operand * (m * k + k * n) + result * m * n)
+    held = refetch / (1.0 + (2.0 * moved / l2) ** 2)
+    memory_s = moved / (mem_share * bandwidth * (1.0 + held))
+    joined_s = np.where(parts > 1.0, split_s + 8.0 * parts * batch * m * n / (mem_share * bandwidth), 0.0)
+    allowed = (parts == 1.0) | (split_s < NO_SPLIT_S)
+    total_s = (compute_s**4 + memory_s**4) ** 0.25 + joined_s
+    best_s = np.where(allowed, total_s, np.inf).min(axis=(-2, -1))
+
+    capped = 1.0 / np.asarray(sustained_fraction, float) - 1.0
+    heat = 1.0 if sustained else best_s / (best_s + _BURST_S)
+    cast_s = np.asarray(quantise_bytes_per_element, float) * (batch * m * k)[..., 0, 0] / bandwidth[..., 0, 0]
+    return np.asarray(launch_s + best_s * (1.0 + capped * heat) + cast_s)
+
+
+def attention_s(
+    *,
+    flop: Any,
+    moved_bytes: Any,
+    sequence: Any,
+    peak_flop_per_s: Any,
+    bandwidth_bytes_per_s: Any,
+    peak_fraction: Any,
+    half_length: Any,
+    launch_s: Any = 5e-6,
+) -> Floats:
+    """Time of one fused attention call, in seconds.
+
+    The rate on causal FLOPs rises with the sequence as ``s / (s + half_length)``, since prologue
+    and the masked half of the diagonal tiles weigh less; queries, keys, values and result pass
+    the memory once.
+
+    Parameters
+    ----------
+    flop : array_like
+        Causal FLOPs of the call (forward: ``2 b heads s^2 (d + d_v) / 2``; backward 2.5 times).
+    moved_bytes : array_like
+        Queries, keys, values, result (and their gradients in the backward pass).
+    sequence : array_like
+        Tokens per sequence that one query attends over.
+    peak_flop_per_s, bandwidth_bytes_per_s, peak_fraction, half_length : array_like
+        Device and ``AttentionKernel`` (backward: `peak_fraction` times `backward_fraction`).
+
+    Returns
+    -------
+    ndarray
+        Seconds.
+    """
+    flop, moved, sequence = _float(flop, moved_bytes, sequence)
+    rate = peak_fraction * peak_flop_per_s * sequence / (sequence + half_length)
+    return np.asarray(launch_s + np.maximum(flop / rate, moved / bandwidth_bytes_per_s))
+
+
+def stream_s(
+    *, moved_bytes: Any, bandwidth_bytes_per_s: Any, memory_fraction: Any, launch_s: Any, calls: Any = 1.0
+) -> Floats:
+    """Time of `calls` memory-bound kernels that move `moved_bytes` in all, in seconds."""
+    moved, calls = _float(moved_bytes, calls)
+    return np.asarray(calls * launch_s + moved / (memory_fraction * bandwidth_bytes_per_s))
+
+
+def _float(*values: Any) -> list[Floats]:
+    return [np.asarray(value, dtype=float) for value in values]

@@ -1,0 +1,159 @@
+"""Bytes on the fullest rank: states, activations in flight, loss, temporaries, buffers.
+
+The peak is the maximum over the distinct ranks of the pipeline and over two moments: the loss (all
+activations of the rank, the logits and the head's gradients) and the backward pass
+of a block (all activations less the head's, plus temporaries and what recomputation rebuilds).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.blocks import BlockCosts
+from simulator.cost.states import STATE_KINDS, StateCosts
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layout import RECOMPUTE, Layouts
+from simulator.software import Software
+
+__all__ = ["MEMORY_KINDS", "MOMENTS", "Memory", "memory", "recomputed_parts"]
+
+Floats = NDArray[np.float64]
+
+MEMORY_KINDS = (
+    *STATE_KINDS, "activations", "loss", "temporaries", "workspace", "communicators", "fragmentation"
+)  # fmt: skip
+"""Kinds of memory, in the order in which they are added."""
+
+MOMENTS = ("backward of a block", "loss and head")
+
+_FULL = RECOMPUTE.index("full")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Memory of a table of layouts; columns are the distinct ranks of the pipeline."""
+
+    kinds_bytes: Floats
+    """Shape (kinds, layouts, columns), kinds as in MEMORY_KINDS."""
+    total_bytes: Floats
+    """Sum over kinds, shape (layouts, columns); zero in padding columns."""
+    moment: NDArray[Any]
+    """Index into MOMENTS at which the column peaks, shape (layouts, columns)."""
+    peak_column: NDArray[Any]
+    """The fullest column of each layout, shape (layouts,)."""
+
+    @property
+    def peak_bytes(self) -> Floats:
+        """Memory of the fullest rank, shape (layouts,)."""
+        return self.total_bytes[np.arange(len(self.peak_column)), self.peak_column]
+
+
+def recomputed_parts(layouts: Layouts, parts: Floats) -> Floats:
+    """Blocks that full recomputation covers, by rank and part; the first ones of a rank first.
+
+    `recompute_layers` of 0 means every block. Shape as `parts`: (layouts, columns, parts).
+    """
+    covered = np.zeros_like(parts)
+    full = layouts.recompute == _FULL
+    if not full.any():
+        return covered
+    limit = np.where(layouts.recompute_layers == 0, np.inf, layouts.recompute_layers)
+    left = np.broadcast_to(np.where(full, limit, 0.0)[:, None], parts.shape[:2])
+    for kind in range(parts.shape[2] - 2):
+        covered[:, :, kind] = np.minimum(parts[:, :, kind], left)
+        left = left - covered[:, :, kind]
+    return covered
+
+
+def memory(
+    cluster: Cluster,
+    software: Software,
+    layouts: Layouts,
+    *,
+    blocks: BlockCosts,
+    block_key: NDArray[Any],
+    states: StateCosts,
+    state_key: NDArray[Any],
+    parts: Floats,
+    in_flight: Floats,
+    covered: Floats,
+) -> Memory:
+    """Add up memory for every layout and distinct rank.
+
+    Parameters
+    ----------
+    blocks, block_key : BlockCosts, ndarray
+        Priced parts and, for each layout, its key.
+    states, state_key : StateCosts, ndarray
+        Priced states and, for each layout, its key.
+    parts, in_flight, covered : ndarray
+        What each rank holds, the same times micro-batches in flight, and the blocks that
+        full recomputation covers; shape (layouts, columns, parts).
+    """
+    mode = np.where(layouts.recompute == _FULL, 0, layouts.recompute)
+    present = parts[:, :, :-2].sum(axis=2) + parts[:, :, -1] + parts[:, :, -2] > 0
+    shape = present.shape
+    activations: Floats = np.zeros(shape)
+    temporaries: Floats = np.zeros(shape)
+    last = parts.shape[2] - 1
+    for part in range(last):
+        count, flying, again = parts[:, :, part], in_flight[:, :, part], covered[:, :, part]
+        kept = blocks.saved_bytes[mode, block_key, part][:, None]
+        checkpoint = blocks.saved_bytes[_FULL, block_key, part][:, None]
+        flying_again = flying * again / np.maximum(count, 1.0)
+        activations = activations + (flying - flying_again) * kept + flying_again * checkpoint
+        rebuilt = blocks.rebuilt_bytes[mode, block_key, part][:, None]
+        rebuilt_full = blocks.rebuilt_bytes[_FULL, block_key, part][:, None]
+        rebuilt = np.where(again > 0, rebuilt_full, rebuilt)
+        working = blocks.transient_bytes[block_key, part][:, None] + rebuilt
+        temporaries = np.maximum(temporaries, np.where(count > 0, working, 0.0))
+    loss = blocks.saved_bytes[0, block_key, last] + blocks.transient_bytes[block_key, last]
+    loss = parts[:, :, last] * loss[:, None]
+    at_loss = loss > temporaries
+    state = states.state_bytes[:, state_key, :]
+    allocated = [
+        *state,
+        activations,
+        np.where(at_loss, loss, 0.0),
+        np.where(at_loss, 0.0, temporaries),
+        _workspace(software, states, state_key, parts, shape),
+    ]
+    pool = allocated[0]
+    for kind in allocated[1:]:
+        pool = pool + kind
+    communicators = np.broadcast_to(_communicators(cluster, layouts)[:, None], shape)
+    fragmentation = pool * float(software.allocator.fragmentation_fraction)
+    kinds = np.stack([*allocated, communicators, fragmentation])
+    kinds = np.where(present, kinds, 0.0)
+    total = kinds[0]
+    for kind in kinds[1:]:
+        total = total + kind
+    return Memory(
+        kinds_bytes=kinds,
+        total_bytes=total,
+        moment=at_loss.astype(np.int8),
+        peak_column=np.argmax(total, axis=1),
+    )
+
+
+def _workspace(
+    software: Software, states: StateCosts, state_key: NDArray[Any], parts: Floats, shape: tuple[int, ...]
+) -> Floats:
+    """Library workspaces, and the dummy gradients kept for gradient-accumulation fusion."""
+    allocator = software.allocator
+    layer = states.largest_block[state_key]
+    dummy = 2.0 * float(allocator.dummy_gradient_copies) * layer
+    return np.broadcast_to(float(allocator.workspace_bytes) + dummy[:, None], shape)
+
+
+def _communicators(cluster: Cluster, layouts: Layouts) -> Floats:
+    """Buffers of the communicators that a rank takes part in: one per degree above 1."""
+    degrees = (layouts.tp, layouts.cp, layouts.pp, layouts.dp, layouts.ep, layouts.dp * layouts.cp)
+    count = np.zeros(len(layouts))
+    for degree in degrees:
+        count = count + (degree > 1)
+    return count * float(cluster.library.communicator_bytes)

@@ -1,0 +1,75 @@
+"""The named terms of a step time: stream, phase, formula, source. One table for CLI, report and tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["HIDDEN", "TERMS", "Term"]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What one named number of the breakdown means."""
+
+    name: str
+    label: str
+    stream: str
+    """compute, host, tensor, context, expert, pipeline, data or idle."""
+    phase: str
+    """steady (every micro-batch), warm-up, drain, or end (once per step)."""
+    formula: str
+    source: str
+
+
+TERMS = (
+    Term("gemm", "matrix products", "compute", "steady",
+         "micro-batches x blocks of the slowest stage x (forward + dgrad + wgrad): tiles in waves over "
+         "the compute units, or operand traffic, whichever is longer",
+         "fitted per device and library; cost/kernels.py"),
+    Term("attention", "fused attention", "compute", "steady",
+         "causal FLOPs / (share of peak x s / (s + half length)); backward 2.5 x the FLOPs",
+         "fitted per device and library; cost/kernels.py"),
+    Term("memory_bound", "memory-bound kernels", "compute", "steady",
+         "bytes moved by norms, activations, residuals, softmax, loss / share of memory bandwidth",
+         "bytes counted in cost/operators.py"),
+    Term("recompute", "recomputation", "compute", "steady",
+         "forward work of the recomputed modules or blocks, their collectives included",
+         "Korthikanti et al. 2022, section 5"),
+    Term("launch", "host launches", "host", "steady",
+         "kernels of a block x host time per kernel, less what the device was busy",
+         "software profile [host]"),
+    Term("slowdown", "compute slowed by communication", "compute", "steady",
+         "hidden communication x compute units that it takes / compute units",
+         "collective library profile compute_units"),
+    Term("tp", "tensor-parallel collectives", "tensor", "steady",
+         "gather, scatter or all-reduce of the layer's activations, less the GEMM beside it",
+         "Korthikanti et al. 2022, section 4.2; NCCL tuning model"),
+    Term("cp", "context-parallel exchange", "context", "steady",
+         "(cp - 1) sends of keys and values, less the attention beside them",
+         "ring attention, Liu et al. 2023"),
+    Term("ep", "expert dispatch and combine", "expert", "steady",
+         "two all-to-alls each way of tokens x top-k x hidden",
+         "NCCL all-to-all"),
+    Term("fsdp", "parameter gathers of zero3", "data", "steady",
+         "per block: gather before forward and backward, reduction after, less the block's compute",
+         "Zhao et al. 2023 (FSDP)"),
+    Term("pp", "pipeline sends", "pipeline", "steady",
+         "(micro-batches x chunks + pp - 1) x 2 sends of the boundary activation",
+         "Narayanan et al. 2021, section 2.2"),
+    Term("bubble_warmup", "pipeline fill", "idle", "warm-up",
+         "forward passes of all other stages / chunks",
+         "Narayanan et al. 2021, section 2.2, with unequal stages"),
+    Term("bubble_drain", "pipeline drain", "idle", "drain",
+         "backward passes of all other stages / chunks",
+         "Narayanan et al. 2021, section 2.2, with unequal stages"),
+    Term("dp", "gradient reduction and parameter gather", "data", "end",
+         "bucketed reduction (and gather of zero1, zero2), less the pass beside it; the last bucket shows",
+         "Rajbhandari et al. 2020; Megatron-Core distributed optimizer"),
+    Term("optimizer", "optimizer step", "compute", "end",
+         "bytes per parameter of one step x parameters of the rank / share of memory bandwidth",
+         "software profile [states]"),
+)  # fmt: skip
+"""Terms on the critical path; they add up to the step time."""
+
+HIDDEN = ("tp", "cp", "ep", "fsdp", "dp")
+"""Communication hidden under compute: a memo beside the sum, never part of it."""

@@ -1,0 +1,89 @@
+"""What an accelerator costs by the hour, and the building it stands in.
+
+Money is linear: hours of accelerators, and kilowatt-hours where the price leaves them out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator import catalogue
+from simulator.files import Figure, read_profile, record
+from simulator.units import HOUR_S, KWH_J
+
+__all__ = ["Price", "Site", "cost_usd", "load_price", "load_site"]
+
+
+@record
+class Price:
+    """The price of one accelerator, as hardware_profiles/prices/NAME.toml gives it."""
+
+    name: str
+    usd_per_gpu_hour: Figure
+    """One accelerator with its share of server and network, for one hour."""
+    included_power: bool
+    """The price covers electricity and cooling (rented); otherwise `cost_usd` adds them (owned)."""
+    note: str = ""
+    """What the figure is and is not: list price, middle of a range, purchase amortised."""
+    site: str = "default"
+    """Name of the site profile."""
+
+
+@record
+class Site:
+    """A data centre, as hardware_profiles/sites/NAME.toml describes it."""
+
+    name: str
+    power_usage_effectiveness: Figure
+    """Energy at the meter over that of servers, switches and storage."""
+    electricity_usd_per_kwh: Figure
+    """Price of a kilowatt-hour at the meter."""
+    waiting_activity: Figure
+    """Where a device's draw lies between idle (0) and busy (1) while it waits or communicates."""
+    network_watt_fraction: Figure
+    """Share of switches, optics and storage in the power of all machines."""
+
+
+def load_price(name: str, *, where: str = "profiles", field: str = "price") -> Price:
+    """Read a price profile by name or path."""
+    return read_profile(Price, catalogue.find("prices", name, where=where, field=field))
+
+
+def load_site(name: str, *, where: str = "profiles", field: str = "site") -> Site:
+    """Read a site profile by name or path."""
+    return read_profile(Site, catalogue.find("sites", name, where=where, field=field))
+
+
+def cost_usd(
+    *,
+    seconds: Any,
+    gpus: Any,
+    energy_joule: Any,
+    usd_per_gpu_hour: float,
+    electricity_usd_per_kwh: float,
+    included_power: bool,
+) -> NDArray[np.float64]:
+    """Cost of holding `gpus` accelerators for `seconds`, with electricity where it is not included.
+
+    Parameters
+    ----------
+    seconds, gpus, energy_joule : array_like
+        Wall-clock time, accelerators held, energy at the meter; broadcast against each other.
+
+    Examples
+    --------
+    Eight accelerators for one hour at 2 USD, 10 kWh at 0.1 USD:
+
+    >>> money = {"usd_per_gpu_hour": 2.0, "electricity_usd_per_kwh": 0.1}
+    >>> used = {"seconds": 3600.0, "gpus": 8, "energy_joule": 36e6}
+    >>> float(cost_usd(**used, **money, included_power=True))
+    16.0
+    >>> float(cost_usd(**used, **money, included_power=False))
+    17.0
+    """
+    held = np.asarray(seconds, dtype=float) * gpus / HOUR_S * float(usd_per_gpu_hour)
+    power = np.asarray(energy_joule, dtype=float) / KWH_J * float(electricity_usd_per_kwh)
+    return np.asarray(held + (0.0 if included_power else 1.0) * power)

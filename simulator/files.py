@@ -1,0 +1,257 @@
+"""Reading TOML, JSON and CSV with limits, and all errors of a file at once.
+
+The only module that imports pydantic. A file is read into frozen dataclasses made with
+:func:`record`; figures in a profile are :class:`Figure`, floats that know where they come from.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, core_schema
+
+from simulator.errors import InputError, did_you_mean
+
+__all__ = [
+    "GRADES",
+    "Figure",
+    "build",
+    "figures",
+    "read_csv",
+    "read_json",
+    "read_profile",
+    "read_toml",
+    "record",
+]
+
+T = TypeVar("T")
+
+GRADES = ("measured", "fitted", "datasheet", "assumed")
+"""Grades of evidence, strongest first."""
+
+LIMIT_BYTES = 256 * 2**20
+"""Largest file that is read whole; anything larger is refused with a message."""
+
+_CONFIG: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False, "strict": False}
+
+
+class Figure(float):
+    """A number from a profile that knows its grade, source, date and spread.
+
+    Arithmetic gives plain floats. ``spread`` is the relative standard deviation of
+    the fit (0.05 = 5 %), or None when no error of this figure was measured yet.
+    """
+
+    __slots__ = ("date", "grade", "source", "spread")
+    grade: str
+    source: str
+    date: str
+    spread: float | None
+
+    def __new__(
+        cls,
+        value: float,
+        grade: str = "assumed",
+        source: str = "user",
+        date: str = "",
+        spread: float | None = None,
+    ) -> Figure:
+        self = super().__new__(cls, value)
+        self.grade, self.source, self.date, self.spread = grade, source, date, spread
+        return self
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(_figure)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Figure, (float(self), self.grade, self.source, self.date, self.spread))
+
+
+def _figure(raw: Any) -> Figure:
+    """Validate a bare number or a table ``{value, grade, source, date, spread}``."""
+    if isinstance(raw, Figure):
+        return raw
+    table = raw if isinstance(raw, Mapping) else {"value": raw}
+    unknown = set(table) - {"value", "grade", "source", "date", "spread"}
+    if unknown:
+        word = sorted(unknown)[0]
+        raise ValueError(f"unknown key {word!r}{did_you_mean(word, ('value', 'grade', 'source', 'date', 'spread'))}")
+    value = table.get("value")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError("must be a number")
+    if not math.isfinite(value):
+        raise ValueError("must be a finite number")
+    if value < 0:
+        raise ValueError("must not be negative")
+    grade = table.get("grade", "assumed")
+    if grade not in GRADES:
+        raise ValueError(f"grade must be one of {', '.join(GRADES)}, got {grade!r}")
+    spread = table.get("spread")
+    return Figure(
+        value, grade, str(table.get("source", "user")), str(table.get("date", "")), spread
+    )
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def record(cls: type[T]) -> type[T]:
+    """Make a frozen, keyword-only, slotted dataclass that :func:`build` can fill from a file."""
+    cls.__pydantic_config__ = _CONFIG  # type: ignore[attr-defined]
+    annotations = cls.__dict__.get("__annotations__", {})
+    annotations.setdefault("__pydantic_config__", ClassVar[dict[str, Any]])
+    return dataclasses.dataclass(frozen=True, kw_only=True, slots=True)(cls)
+
+
+def build(schema: type[T], raw: Any, *, where: str, prefix: str = "") -> T:
+    """Validate `raw` (nested dicts) as `schema`, reporting every error at once.
+
+    Raises
+    ------
+    InputError
+        One problem per wrong field: ``where: field: rule, got value (did you mean ...?)``.
+    """
+    try:
+        return TypeAdapter(schema).validate_python(raw)
+    except ValidationError as error:
+        raise InputError(
+            [_reword(item, schema, where, prefix) for item in error.errors(include_url=False)]
+        ) from None
+
+
+def _reword(item: Any, schema: type, where: str, prefix: str) -> str:
+    path = [str(part) for part in item["loc"]]
+    field = ".".join(([prefix] if prefix else []) + path)
+    kind, got = item["type"], item["input"]
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        known = _fields_at(schema, path[:-1])
+        return f"{where}: {field}: unknown field{did_you_mean(path[-1], known)}"
+    if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
+        return f"{where}: {field}: required field is missing"
+    rule = item["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    rule = f"must be {rule}" if item["msg"].startswith("Input should be") else rule
+    shown = repr(got) if not isinstance(got, (dict, list)) else type(got).__name__
+    return f"{where}: {field}: {rule}, got {shown}"
+
+
+def _fields_at(schema: Any, path: list[str]) -> list[str]:
+    """Names of the fields of the dataclass reached from `schema` by `path`."""
+    for part in path:
+        if not dataclasses.is_dataclass(schema):
+            break
+        types = {field.name: field.type for field in dataclasses.fields(schema)}
+        schema = _dataclass_in(types.get(part), schema)
+    if not dataclasses.is_dataclass(schema):
+        return []
+    return [field.name for field in dataclasses.fields(schema)]
+
+
+def _dataclass_in(annotation: Any, owner: Any) -> Any:
+    """Return the dataclass named in an annotation of `owner`, or None."""
+    import sys
+    import typing
+
+    if isinstance(annotation, str):
+        annotation = eval(annotation, vars(sys.modules[owner.__module__]))  # our own source text
+    if dataclasses.is_dataclass(annotation):
+        return annotation
+    found = [arg for arg in typing.get_args(annotation) if dataclasses.is_dataclass(arg)]
+    return found[0] if found else None
+
+
+def _read_text(path: Path | str) -> str:
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder, not a file")
+        size = path.stat().st_size
+        if size > LIMIT_BYTES:
+            raise InputError(f"{path}: larger than {LIMIT_BYTES // 2**20} MiB, got {size} bytes")
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        near = did_you_mean(path.name, [p.name for p in path.parent.glob("*") if p.is_file()][:500])
+        raise InputError(f"{path}: no such file{near if 'did' in near else ''}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a text file (bytes that are not UTF-8)") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def read_toml(path: Path | str) -> dict[str, Any]:
+    """Read a TOML file into nested dicts; InputError names line and column of a syntax error."""
+    try:
+        return tomllib.loads(_read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+
+
+def read_json(path: Path | str) -> Any:
+    """Read a JSON file; InputError names line and column of a syntax error."""
+    try:
+        return json.loads(_read_text(path))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: not valid JSON: {error}") from None
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply") from None
+
+
+def read_csv(path: Path | str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (line number, row as a dict of strings) for each row of a CSV file with a header."""
+    text = _read_text(path)
+    if not text.strip():
+        raise InputError(f"{path}: the file is empty")
+    try:
+        reader = csv.DictReader(io.StringIO(text))
+        for row in reader:
+            yield reader.line_num, {k: (v or "") for k, v in row.items() if k is not None}
+    except csv.Error as error:
+        raise InputError(f"{path}: line {reader.line_num}: not valid CSV: {error}") from None
+
+
+def read_profile(schema: type[T], path: Path) -> T:
+    """Read a TOML profile; ``source = "key"`` is looked up in its ``[sources]`` table.
+
+    The ``name`` of a profile is its file name; ``[sources]`` holds ``key = {text, date}``.
+    """
+    raw = read_toml(path)
+    sources = raw.pop("sources", {})
+    raw.setdefault("name", path.stem)
+    return build(schema, _resolve(raw, sources, str(path)), where=str(path))
+
+
+def _resolve(raw: Any, sources: Mapping[str, Any], where: str) -> Any:
+    if isinstance(raw, list):
+        return [_resolve(item, sources, where) for item in raw]
+    if not isinstance(raw, dict):
+        return raw
+    if "value" in raw and "source" in raw:
+        source = sources.get(raw["source"])
+        if source is None:
+            raise InputError(f"{where}: [sources] has no {raw['source']!r}{did_you_mean(raw['source'], sources)}")
+        return {"date": source.get("date", ""), **raw, "source": source.get("text", "")}
+    return {key: _resolve(value, sources, where) for key, value in raw.items()}
+
+
+def figures(value: Any, prefix: str = "") -> Iterator[tuple[str, Figure]]:
+    """Yield (dotted name, figure) for every Figure inside a record, depth first."""
+    if isinstance(value, Figure):
+        yield prefix, value
+        return
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        pairs = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    elif isinstance(value, Mapping):
+        pairs = list(value.items())
+    elif isinstance(value, (list, tuple)):
+        pairs = [(str(index), item) for index, item in enumerate(value)]
+    else:
+        return
+    for name, item in pairs:
+        yield from figures(item, f"{prefix}.{name}" if prefix else str(name))

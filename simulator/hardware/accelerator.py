@@ -1,0 +1,104 @@
+"""What one device can do: matrix and memory rates, kernel-library parameters, power."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from annotated_types import Gt
+
+from simulator.files import Figure, record
+
+__all__ = ["Accelerator", "AttentionKernel", "DeviceMemory", "GemmKernel", "Power", "StreamKernel"]
+
+
+@record
+class DeviceMemory:
+    """The device's own memory (HBM or GDDR)."""
+
+    capacity_bytes: Figure
+    """What the datasheet says."""
+    usable_bytes: Figure
+    """What the driver offers an empty process: capacity less ECC, firmware and page tables."""
+    bandwidth_bytes_per_s: Figure
+    """Datasheet rate; kernels reach a share of it, see `StreamKernel`."""
+    l2_bytes: Figure
+    """Last-level cache."""
+
+
+@record
+class GemmKernel:
+    """Parameters of one matrix-multiplication library on this device and type (cost/kernels.py)."""
+
+    launch_s: Figure
+    """Shortest time of a call."""
+    peak_fraction: Figure
+    """Share of the dense peak inside full waves, at the clock of a short burst."""
+    sustained_fraction: Figure
+    """Clock under a long load over the clock of a burst (power capping); 1 where not capped."""
+    memory_fraction: Figure
+    """Share of the memory bandwidth that operands and result move at."""
+    prologue_k: Figure
+    """Cost of filling and draining the tile pipeline, in units of the reduction length K."""
+    wave_quantisation: Figure
+    """1: a partial last wave costs a whole wave; 0: it costs its share."""
+    small_tile_penalty: Figure
+    """Extra cost of tiles smaller than 128 x 128."""
+    split_k_s: Figure
+    """Cost of one reduction over split-K parts; above 40e-6: the library does not split."""
+    l2_refetch: Figure
+    """Extra memory traffic of operands that outgrow the last-level cache."""
+    quantise_bytes_per_element: Figure = Figure(0.0)
+    """Memory traffic per element of the activation operand that the call casts to fp8."""
+
+
+@record
+class AttentionKernel:
+    """A fused (flash) attention library on this device."""
+
+    peak_fraction: Figure
+    """Share of the dense peak on causal FLOPs at long sequences, sustained."""
+    half_length: Figure
+    """Sequence length at which half of that is reached."""
+    backward_fraction: Figure
+    """Backward rate over forward rate, counting 2.5 times the forward FLOPs."""
+
+
+@record
+class StreamKernel:
+    """A class of memory-bound kernels on this device."""
+
+    memory_fraction: Figure
+    """Share of the memory bandwidth reached on large tensors."""
+    launch_s: Figure
+    """Shortest time of a call."""
+
+
+@record
+class Power:
+    """Electrical power of one device."""
+
+    idle_watt: Figure
+    busy_watt: Figure
+    """Sustained draw under training compute."""
+
+
+@record
+class Accelerator:
+    """One accelerator, as hardware_profiles/accelerators/NAME.toml describes it."""
+
+    name: str
+    vendor: str
+    generation: str
+    """Architecture family (ampere, hopper, blackwell, ada)."""
+    compute_units: Annotated[int, Gt(0)]
+    """Streaming multiprocessors."""
+    memory: DeviceMemory
+    matrix_flop_per_s: dict[str, Figure]
+    """Dense peak by type: fp32, tf32, fp16, bf16, fp8. A type that is missing cannot be used."""
+    gemm: dict[str, dict[str, GemmKernel]]
+    """By library, then by type."""
+    attention: dict[str, AttentionKernel]
+    """By library."""
+    stream: dict[str, StreamKernel]
+    """By class: elementwise, norm, softmax, loss, optimizer, copy."""
+    power: Power

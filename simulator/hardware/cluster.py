@@ -1,0 +1,128 @@
+"""A cluster: groups of servers, the fabric between them, a price. A list even when it has one group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt
+
+from simulator import catalogue
+from simulator.errors import InputError
+from simulator.files import Figure, read_profile, record
+from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.fabric import CollectiveLibrary, Fabric
+from simulator.hardware.node import Node
+
+__all__ = ["Cluster", "ClusterProfile", "NodeGroup", "load_accelerator", "load_cluster", "load_node"]
+
+
+@record
+class ClusterProfile:
+    """A cluster on offer, as hardware_profiles/clusters/NAME.toml describes it."""
+
+    name: str
+    node: str
+    """Name of the node profile."""
+    fabric: Fabric
+    price: str
+    """Name of the price profile."""
+    collectives: str = "nccl"
+    """Name of the collective-library profile."""
+    largest: Annotated[int, Gt(0)] | None = None
+    """Most accelerators that one job can have; None: no limit known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeGroup:
+    """Servers of one kind."""
+
+    node: Node
+    accelerator: Accelerator
+    gpus: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """The machines that a run uses: node groups, fabric, collective library, price profile name."""
+
+    name: str
+    groups: tuple[NodeGroup, ...]
+    fabric: Fabric
+    library: CollectiveLibrary
+    price: str
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators of the whole run."""
+        return sum(group.gpus for group in self.groups)
+
+    @property
+    def node(self) -> Node:
+        """The server kind of the first group."""
+        return self.groups[0].node
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """The accelerator of the first group."""
+        return self.groups[0].accelerator
+
+    @property
+    def domain(self) -> int:
+        """Accelerators of this run that share one scale-up domain."""
+        return min(self.node.scale_up.domain, self.gpus)
+
+    @property
+    def nodes(self) -> int:
+        """Servers of the whole run."""
+        return sum(-(-group.gpus // group.node.accelerators) for group in self.groups)
+
+    @property
+    def network_bytes_per_s_per_gpu(self) -> float:
+        """Scale-out rate of one accelerator that collectives reach, one direction."""
+        out = self.node.scale_out
+        rate = out.adapters * out.adapter_bytes_per_s / self.node.accelerators
+        return rate * self.fabric.usable_fraction
+
+
+def load_accelerator(name: str, *, where: str = "profiles", field: str = "") -> Accelerator:
+    """Read an accelerator profile by name or path."""
+    return read_profile(Accelerator, catalogue.find("accelerators", name, where=where, field=field))
+
+
+def load_node(name: str, *, where: str = "profiles", field: str = "") -> Node:
+    """Read a node profile by name or path."""
+    return read_profile(Node, catalogue.find("nodes", name, where=where, field=field))
+
+
+def load_cluster(name: str, gpus: int, *, where: str = "profiles", field: str = "cluster") -> Cluster:
+    """Read a cluster profile by name or path and take `gpus` accelerators of it.
+
+    Raises
+    ------
+    InputError
+        If a profile is unknown or wrong, or `gpus` is not a positive number that fills servers.
+    """
+    path = catalogue.find("clusters", name, where=where, field=f"{field}.name")
+    profile = read_profile(ClusterProfile, path)
+    node = load_node(profile.node, where=str(path), field="node")
+    per_node = node.accelerators
+    if gpus < 1 or (gpus > per_node and gpus % per_node):
+        below = max(gpus // per_node * per_node, 1)
+        raise InputError(
+            f"{where}: {field}.gpus: must be at most {per_node} or a multiple of {per_node} "
+            f"(whole servers), got {gpus} (nearest: {below} or {below + per_node})"
+        )
+    if profile.largest is not None and gpus > profile.largest:
+        raise InputError(
+            f"{where}: {field}.gpus: must be at most {profile.largest} on {profile.name}, got {gpus}"
+        )
+    accelerator = load_accelerator(node.accelerator, where=f"node {node.name}", field="accelerator")
+    library = read_profile(CollectiveLibrary, catalogue.find("collectives", profile.collectives))
+    return Cluster(
+        name=profile.name,
+        groups=(NodeGroup(node=node, accelerator=accelerator, gpus=gpus),),
+        fabric=profile.fabric,
+        library=library,
+        price=profile.price,
+    )

@@ -1,0 +1,59 @@
+"""What a server holds: accelerators, the links among them, network adapters, a host."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from annotated_types import Gt
+
+from simulator.files import Figure, record
+
+__all__ = ["Node", "ScaleOut", "ScaleUp"]
+
+
+@record
+class ScaleUp:
+    """The links among accelerators inside one fast domain (NVLink, PCIe)."""
+
+    kind: Literal["nvlink", "pcie", "xgmi"]
+    domain: Annotated[int, Gt(0)]
+    """Accelerators that share it: 8 in an HGX board, 72 in an NVL72 rack."""
+    bandwidth_bytes_per_s: Figure
+    """Datasheet rate of one accelerator, one direction."""
+    bus_bytes_per_s: Figure
+    """Bus bandwidth of large ring collectives over the whole domain (nccl-tests definition)."""
+    pair_fraction: Figure
+    """Bus bandwidth of a two-member ring over that of the whole domain."""
+    all_to_all_bytes_per_s: Figure
+    """Rate of one accelerator in a large all-to-all inside the domain, one direction."""
+    send_bytes_per_s: Figure
+    """Rate of a large point-to-point send inside the domain."""
+    nvls_bytes_per_s: Figure | None = None
+    """Bus bandwidth of all-reduce with in-switch reduction, where the switch has it."""
+
+
+@record
+class ScaleOut:
+    """The network adapters of one server."""
+
+    adapters: Annotated[int, Gt(0)]
+    adapter_bytes_per_s: Figure
+    """Rate of one adapter, one direction."""
+    kind: Literal["infiniband", "roce", "efa", "ethernet", "omni-path"]
+
+
+@record
+class Node:
+    """One server, as hardware_profiles/nodes/NAME.toml describes it."""
+
+    name: str
+    accelerator: str
+    """Name of the accelerator profile."""
+    accelerators: Annotated[int, Gt(0)]
+    """Accelerators in the server."""
+    scale_up: ScaleUp
+    scale_out: ScaleOut
+    host: Literal["intel", "amd", "grace"] = "intel"
+    """Maker of the host processors; NCCL's tuning and the launch rate depend on it."""
+    host_watt: Figure
+    """Draw of everything but the accelerators: processors, memory, adapters, fans, conversion."""

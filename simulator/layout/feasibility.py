@@ -1,0 +1,149 @@
+"""Which layouts can run at all: divisibility, the cluster, and what the software supports.
+
+An infeasible layout is a result with a reason, not an error: the search counts reasons.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layout import RANK_ORDERS, RECOMPUTE, SHARDINGS, Layouts
+from simulator.software import Software
+from simulator.workload.architecture import Architecture, MoE
+from simulator.workload.recipe import Workload
+
+__all__ = ["FEASIBLE", "REASONS", "reasons"]
+
+FEASIBLE = 0
+
+REASONS = (
+    "feasible",
+    "dp x tp x pp x cp is not the number of GPUs",
+    "tp does not divide the attention heads",
+    "tp and the key/value heads do not divide one another",
+    "tp does not divide the MLP width",
+    "tp, cp do not divide the sequence length",
+    "fewer layers than pipeline stages",
+    "layers do not divide evenly over pp x vpp",
+    "global batch does not divide by dp x micro-batch",
+    "interleaving needs pp > 1 and micro-batches that divide by pp",
+    "ep does not divide the experts",
+    "ep x etp does not divide dp x cp x tp",
+    "etp does not divide the expert width",
+    "experts need ep, etp = 1 on a dense model",
+    "sequence parallelism needs tp > 1",
+    "experts with tp > 1 need sequence parallelism",
+    "the software has no such tensor or sequence parallelism",
+    "the software has no such pipeline schedule",
+    "the software has no context parallelism",
+    "the software has no expert parallelism",
+    "the software has no such sharding of states",
+    "the software cannot combine this sharding with pp > 1",
+    "the software cannot combine this sharding with tp > 1",
+    "the software has no such recomputation",
+    "the software has no such rank order",
+    "recompute_layers needs full recomputation and at most the layers of a rank",
+    "shard_group does not divide dp x cp",
+)
+"""Reason by code; the first one that applies is reported."""
+
+
+def reasons(layouts: Layouts, workload: Workload, cluster: Cluster, software: Software) -> NDArray[np.int8]:
+    """Give each layout its reason code: an index into REASONS, 0 where it can run."""
+    code = np.zeros(len(layouts), dtype=np.int8)
+    checks = _checks(layouts, workload, cluster, software)
+    for number, wrong in enumerate(checks, start=1):
+        code = np.where((code == FEASIBLE) & wrong, np.int8(number), code)
+    return code
+
+
+def _checks(
+    x: Layouts, workload: Workload, cluster: Cluster, software: Software
+) -> list[NDArray[np.bool_]]:
+    """One boolean column per reason, in the order of REASONS."""
+    return [
+        *_fits_model(x, workload, cluster, software),
+        *_fits_experts(x, workload.architecture),
+        *_fits_software(x, software),
+        *_fits_sharding(x, workload.architecture),
+    ]
+
+
+def _fits_model(
+    x: Layouts, workload: Workload, cluster: Cluster, software: Software
+) -> list[NDArray[np.bool_]]:
+    arch, recipe = workload.architecture, workload.recipe
+    attention = [kind.attention for kind in arch.blocks]
+    heads = _all([a.heads % x.tp == 0 for a in attention])
+    kv_heads = _all([(a.kv_heads % x.tp == 0) | (x.tp % a.kv_heads == 0) for a in attention])
+    widths = [k.mlp.shared_ffn_hidden if isinstance(k.mlp, MoE) else k.mlp.ffn_hidden for k in arch.blocks]
+    stages = x.pp * x.vpp
+    even = np.full(len(x), True) if software.supports.uneven_stages else arch.layers % stages == 0
+    per_step = x.dp * x.micro_batch
+    return [
+        x.world != cluster.gpus,
+        ~heads,
+        ~kv_heads,
+        ~_all([width % x.tp == 0 for width in widths]),
+        recipe.sequence_length % (x.cp * np.where(x.cp > 1, 2, 1) * x.tp) != 0,
+        arch.layers < stages,
+        ~even,
+        (x.global_batch % per_step != 0) | (x.global_batch < per_step),
+        (x.vpp > 1) & ((x.pp == 1) | (x.micro_batches % x.pp != 0) | (x.micro_batches == 0)),
+    ]
+
+
+def _fits_experts(x: Layouts, arch: Architecture) -> list[NDArray[np.bool_]]:
+    moes = [kind.mlp for kind in arch.blocks if isinstance(kind.mlp, MoE)]
+    folded = (x.dp * x.cp * x.tp) % (x.ep * x.etp) == 0
+    return [
+        ~_all([moe.experts % x.ep == 0 for moe in moes], len(x)),
+        ~folded,
+        ~_all([moe.ffn_hidden % x.etp == 0 for moe in moes], len(x)),
+        (x.ep * x.etp > 1) & (not moes),
+        (x.sequence_parallel > 0) & (x.tp == 1),
+        (x.sequence_parallel == 0) & (x.tp > 1) & bool(moes),
+    ]
+
+
+def _fits_software(x: Layouts, software: Software) -> list[NDArray[np.bool_]]:
+    can = software.supports
+    sequence = _one_of(x.sequence_parallel, [int(value) for value in can.sequence_parallel])
+    return [
+        (x.tp > 1) & ~(can.tensor & sequence),
+        ((x.pp > 1) & (not can.pipeline)) | ((x.vpp > 1) & (not can.interleaved)),
+        (x.cp > 1) & (not can.context),
+        (x.ep * x.etp > 1) & (not can.expert),
+        ~_words(x.sharding, SHARDINGS, can.sharding),
+        (x.pp > 1) & ~_words(x.sharding, SHARDINGS, can.sharding_with_pipeline),
+        (x.tp > 1) & ~_words(x.sharding, SHARDINGS, can.sharding_with_tensor),
+        ~_words(x.recompute, RECOMPUTE, can.recompute)
+        | ((x.recompute_layers > 0) & (not can.recompute_layers)),
+        ~_words(x.rank_order, RANK_ORDERS, can.rank_orders),
+    ]
+
+
+def _fits_sharding(x: Layouts, arch: Architecture) -> list[NDArray[np.bool_]]:
+    most = -(-arch.layers // x.pp)
+    partial = x.recompute_layers > 0
+    return [
+        partial & ((x.recompute != RECOMPUTE.index("full")) | (x.recompute_layers > most)),
+        (x.dp * x.cp) % np.maximum(x.shard_group, 1) != 0,
+    ]
+
+
+def _all(columns: list[Any], size: int | None = None) -> NDArray[np.bool_]:
+    return np.logical_and.reduce(columns) if columns else np.full(size or 0, True)
+
+
+def _one_of(column: NDArray[Any], values: list[int]) -> NDArray[np.bool_]:
+    return np.isin(column, values)
+
+
+def _words(column: NDArray[Any], words: tuple[str, ...], allowed: tuple[str, ...]) -> NDArray[np.bool_]:
+    table = np.array([word in allowed for word in words])
+    return np.asarray(table[column])

@@ -1,0 +1,104 @@
+"""Rank grid -> process groups -> which links each group crosses and shares.
+
+Ranks are numbered along the rank order, innermost dimension first. A group of a dimension takes
+every stride-th rank; what matters for its speed is how many of its members sit in one scale-up
+domain (NVLink), since the others are reached over the network adapters, which every group of
+the domain shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.layout.layout import RANK_ORDERS, Layouts
+
+__all__ = ["Group", "Placement", "place"]
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """The shape of one kind of process group, one entry per layout."""
+
+    size: Ints
+    """Members."""
+    local: Ints
+    """Members in one scale-up domain."""
+
+    def take(self, rows: NDArray[Any]) -> Group:
+        """Return the entries `rows`."""
+        return Group(size=self.size[rows], local=self.local[rows])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """Every kind of process group of a table of layouts."""
+
+    tp: Group
+    cp: Group
+    dp: Group
+    """Data-parallel and context-parallel ranks together: who shares dense gradients."""
+    shard: Group
+    """Ranks over which optimizer states (zero1-3) are sharded."""
+    ep: Group
+    etp: Group
+    edp: Group
+    """Ranks that hold the same experts."""
+    pp: Group
+    """Pipeline neighbours: `local` is 1 where a hop between stages crosses domains."""
+
+    def take(self, rows: NDArray[Any]) -> Placement:
+        """Return the entries `rows` of every group."""
+        return Placement(**{f.name: getattr(self, f.name).take(rows) for f in fields(self)})
+
+
+def place(layouts: Layouts, domain: int) -> Placement:
+    """Place the process groups of `layouts` on scale-up domains of `domain` accelerators.
+
+    The experts live on a grid of their own, etp innermost, then ep, over the same tp x cp x dp
+    ranks (Megatron-Core's parallel folding).
+    """
+    dense = {name: getattr(layouts, name).astype(np.int64) for name in ("tp", "cp", "dp", "pp")}
+    etp, ep = layouts.etp.astype(np.int64), layouts.ep.astype(np.int64)
+    replica = dense["tp"] * dense["cp"] * dense["dp"]
+    edp = np.maximum(replica // (etp * ep), 1)
+    inside = _inside_domain(dense, layouts.rank_order, domain)
+    outer = inside["pp"] // np.maximum(inside["pp"], 1)  # ones, of the right shape
+    room = np.maximum(np.minimum(domain, inside["tp"] * inside["cp"] * inside["dp"]), outer)
+    in_etp = np.minimum(etp, room)
+    in_ep = np.minimum(ep, np.maximum(room // etp, 1))
+    in_edp = np.minimum(edp, np.maximum(room // (etp * ep), 1))
+    both = dense["dp"] * dense["cp"]
+    both_inside = inside["dp"] * inside["cp"]
+    shard = np.minimum(layouts.shard_group.astype(np.int64), both)
+    hop_inside = (inside["pp"] == dense["pp"]).astype(np.int64) + 1
+    return Placement(
+        tp=Group(size=dense["tp"], local=inside["tp"]),
+        cp=Group(size=dense["cp"], local=inside["cp"]),
+        dp=Group(size=both, local=both_inside),
+        shard=Group(size=shard, local=np.minimum(both_inside, shard)),
+        ep=Group(size=ep, local=in_ep),
+        etp=Group(size=etp, local=in_etp),
+        edp=Group(size=edp, local=in_edp),
+        pp=Group(size=dense["pp"], local=hop_inside),
+    )
+
+
+def _inside_domain(
+    degrees: dict[str, Ints], rank_order: NDArray[Any], domain: int
+) -> dict[str, Ints]:
+    """For each dimension, how many of its positions fall into one domain."""
+    inside = {name: np.ones_like(degree) for name, degree in degrees.items()}
+    for code in np.unique(rank_order):
+        rows = rank_order == code
+        stride = np.ones(int(rows.sum()), dtype=np.int64)
+        for name in RANK_ORDERS[code].split("-"):
+            degree = degrees[name][rows]
+            inside[name][rows] = np.minimum(degree, np.maximum(domain // stride, 1))
+            stride = stride * degree
+    return inside

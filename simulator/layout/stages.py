@@ -1,0 +1,157 @@
+"""Pipeline stages: which layers each pipeline rank and chunk holds, and how many are in flight.
+
+`Stages` has one row per (pipeline plan, rank, chunk). A pipeline plan is what stages
+depend on: (pp, vpp, micro-batches); layouts that share one share its rows. `StageTable` folds
+the rows of a plan by rank, and ranks that hold the same layers into one column, so that a million layouts are
+evaluated over a handful of columns each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.layout.keys import unique_rows
+
+__all__ = ["StageTable", "Stages", "fold", "stages"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """One row per (plan, pipeline rank, chunk)."""
+
+    plan: Ints
+    """Index of the pipeline plan."""
+    rank: Ints
+    """Pipeline rank."""
+    chunk: Ints
+    """Chunk of the rank; 0 without interleaving."""
+    first_layer: Ints
+    """Index of the first layer of the chunk."""
+    blocks: Ints
+    """Blocks of each kind, shape (rows, kinds)."""
+    embedding: Ints
+    """1 on the chunk that holds the input embedding."""
+    head: Ints
+    """1 on the chunk that holds the final norm, the output head and the loss."""
+    in_flight: Ints
+    """Micro-batches whose activations the chunk holds at its fullest moment."""
+    node_group: Ints
+    """Node group of the rank; 0 while a run has one kind of server."""
+    batch_share: Floats
+    """Share of the micro-batch that the rank computes; 1 on homogeneous clusters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTable:
+    """Per plan, the distinct ranks; shape (plans, columns), padded with empty ranks.
+
+    Parts are the block kinds, then the embedding, then the head.
+    """
+
+    parts: Floats
+    """What a rank holds, shape (plans, columns, parts)."""
+    in_flight: Floats
+    """The same times micro-batches in flight; the head's logits live for one micro-batch."""
+    rank: Ints
+    """The first pipeline rank of the column; its memory is the largest of those folded into it."""
+    ranks: Floats
+    """How many ranks the column stands for; 0 marks padding."""
+
+    @property
+    def columns(self) -> int:
+        """Most distinct ranks of any plan."""
+        return int(self.rank.shape[1])
+
+
+def stages(*, pp: Any, vpp: Any, micro_batches: Any, layer_kinds: Any, kinds: int) -> Stages:
+    """List the stages of pipeline plans.
+
+    Layers are dealt evenly over the pp x vpp chunks in order; chunk c of rank r is the
+    (c pp + r)-th piece of the model (Narayanan et al. 2021, section 2.2). Where they do not divide,
+    the last pieces but the very last take one more: the first and the last also carry embedding
+    and head, and later ranks hold fewer micro-batches.
+
+    Micro-batches in flight: 1F1B ``min(pp - r, m)``; interleaved, the warm-up of Megatron-LM,
+    ``2 (pp - 1 - r) + (vpp - 1) pp + 1`` chunk passes dealt over the chunks in groups of pp.
+    """
+    pp, vpp, m = (np.atleast_1d(np.asarray(x, dtype=np.int64)) for x in (pp, vpp, micro_batches))
+    pieces = pp * vpp
+    plan = np.repeat(np.arange(len(pp)), pieces)
+    within = np.arange(len(plan)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    p, v, m, n = pp[plan], vpp[plan], m[plan], pieces[plan]
+    rank, chunk = within // v, within % v
+    piece = chunk * p + rank
+
+    layer_kinds = np.asarray(layer_kinds)
+    layers = len(layer_kinds)
+    start, end = (_first_layer(g, n, layers) for g in (piece, piece + 1))
+    before = np.zeros((layers + 1, kinds), dtype=np.int64)
+    before[1:] = np.cumsum(layer_kinds[:, None] == np.arange(kinds), axis=0)
+
+    passes = np.minimum(2 * (p - 1 - rank) + (v - 1) * p + 1, m * v)
+    interleaved = passes // n * p + np.clip(passes % n - chunk * p, 0, p)
+    in_flight = np.where(v > 1, np.minimum(interleaved, m), np.minimum(p - rank, m))
+    return Stages(
+        plan=plan,
+        rank=rank,
+        chunk=chunk,
+        first_layer=start,
+        blocks=before[end] - before[start],
+        embedding=(piece == 0).astype(np.int64),
+        head=(piece == n - 1).astype(np.int64),
+        in_flight=in_flight,
+        node_group=np.zeros_like(plan),
+        batch_share=np.ones(len(plan)),
+    )
+
+
+def _first_layer(piece: Ints, pieces: Ints, layers: int) -> Ints:
+    """First layer of a piece: floor(layers / pieces) each, the rest on the last pieces but one."""
+    base, extra = layers // pieces, layers % pieces
+    ahead = np.clip(piece - (pieces - 1 - extra), 0, extra)
+    return np.where(piece >= pieces, layers, piece * base + ahead)
+
+
+def fold(table: Stages, *, by_content: bool = True) -> StageTable:
+    """Sum the chunks of each rank; ranks of a plan that hold the same layers become one column.
+
+    With `by_content` false every rank keeps its own column (the memory report shows them all).
+    """
+    starts = np.flatnonzero(table.chunk == 0)
+    plan, rank = table.plan[starts], table.rank[starts]
+    content = np.column_stack([table.blocks, table.embedding, table.head])
+    flying = content * table.in_flight[:, None]
+    flying[:, -1] = table.head
+    parts, flying = (np.add.reduceat(values, starts, axis=0) for values in (content, flying))
+
+    same = unique_rows(plan, *parts.T) if by_content else unique_rows(plan, rank)
+    column = _position_in_plan(plan[same.first])
+    plans, columns = int(plan.max()) + 1, int(column.max()) + 1
+    at = (plan[same.first], column)
+    most_flying = np.zeros((len(same.first), parts.shape[1]), dtype=np.int64)
+    np.maximum.at(most_flying, same.inverse, flying)
+
+    def spread(values: NDArray[Any]) -> NDArray[Any]:
+        out = np.zeros((plans, columns, *values.shape[1:]), dtype=values.dtype)
+        out[at] = values
+        return out
+
+    return StageTable(
+        parts=spread(parts[same.first].astype(float)),
+        in_flight=spread(most_flying.astype(float)),
+        rank=spread(rank[same.first]),
+        ranks=spread(np.bincount(same.inverse).astype(float)),
+    )
+
+
+def _position_in_plan(plan: Ints) -> Ints:
+    """Number the rows of each plan 0, 1, 2, ... (rows of one plan stand together)."""
+    new = np.flatnonzero(np.r_[True, plan[1:] != plan[:-1]])
+    return np.arange(len(plan)) - np.repeat(new, np.diff(np.r_[new, len(plan)]))

@@ -1,0 +1,190 @@
+"""Enumerate the layouts worth trying for a workload, a cluster and a software.
+
+The grid is the product of divisors: tp, pp, vpp, cp, ep, etp, micro-batch, sharding, sequence parallelism,
+recomputation and rank order; dp follows from the number of accelerators. Pinned fields take
+their given value only. Every row is then judged by ``layout/feasibility.py``; combinations that
+differ in nothing (two rank orders of a layout without pipeline) appear once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layout import RANK_ORDERS, RECOMPUTE, SHARDINGS, Layouts
+from simulator.software import Software
+from simulator.workload.architecture import Architecture, MoE
+from simulator.workload.recipe import Workload
+
+__all__ = ["LARGEST_MICRO_BATCH", "candidates", "divisors"]
+
+LARGEST_MICRO_BATCH = 16
+"""Micro-batches above this are not tried unless pinned."""
+
+_MOST_RECOMPUTE_STEPS = 8
+"""Full recomputation of n layers of a rank is tried at most at this many n, evenly spaced."""
+
+_MOST_CHUNKS = 20
+"""Virtual pipeline chunks per rank above this are not tried unless pinned."""
+
+
+def divisors(number: int) -> list[int]:
+    """List the divisors of a positive number, smallest first.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def candidates(
+    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any] | None = None
+) -> Layouts:
+    """Enumerate layouts of the cluster's accelerators, distinct rows only.
+
+    Parameters
+    ----------
+    workload, cluster, software
+        What is trained, on what, with what.
+    pinned : mapping, optional
+        Layout fields with a fixed value.
+
+    Returns
+    -------
+    Layouts
+        Not all feasible; judge them with :func:`simulator.layout.feasibility.reasons`.
+    """
+    pinned = dict(pinned or {})
+    grids = _grids(workload, cluster, software, pinned)
+    if not grids:
+        grids = [_nearest(cluster, pinned)]
+    columns = {name: np.concatenate([grid[name] for grid in grids]) for name in grids[0]}
+    given = {k: pinned[k] for k in ("dp", "shard_group", "recompute_layers") if k in pinned}
+    table = Layouts.of(global_batch=workload.recipe.global_batch, **{**columns, **given})
+    return _recomputation(table, workload.architecture, software, pinned)
+
+
+def _grids(
+    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any]
+) -> list[dict[str, NDArray[Any]]]:
+    """One product of the inner choices per (tp, pp, cp)."""
+    gpus, grids = cluster.gpus, []
+    for tp, pp, cp in _outer(workload, cluster, software, pinned):
+        dp = gpus // (tp * pp * cp)
+        if "dp" in pinned and pinned["dp"] != dp:
+            continue
+        axes = _inner(workload, cluster, software, pinned, tp, pp, cp, dp)
+        mesh = np.meshgrid(*axes.values(), indexing="ij")
+        grid = {name: x.ravel() for name, x in zip(axes, mesh, strict=True)}
+        size = len(grid["vpp"])
+        grid |= {name: np.full(size, value) for name, value in (("tp", tp), ("pp", pp), ("cp", cp), ("dp", dp))}
+        grids.append(grid)
+    return grids
+
+
+def _outer(
+    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any]
+) -> list[tuple[int, int, int]]:
+    """Degrees (tp, pp, cp) whose product divides the number of accelerators."""
+    gpus, arch = cluster.gpus, workload.architecture
+    heads = max(kind.attention.heads for kind in arch.blocks)
+    can = software.supports
+    shares = divisors(gpus)
+
+    def choices(name: str, most: int, supported: bool) -> list[int]:
+        if name in pinned:
+            return [int(pinned[name])]
+        return [d for d in shares if d <= (most if supported else 1)]
+
+    tps = choices("tp", min(heads, 2 * cluster.domain), can.tensor)
+    pps = choices("pp", arch.layers, can.pipeline)
+    longest = max(workload.recipe.sequence_length // 2048, 1)
+    cps = choices("cp", min(longest, 64), can.context)
+    return [
+        (tp, pp, cp) for tp in tps for pp in pps for cp in cps if gpus % (tp * pp * cp) == 0
+    ]
+
+
+def _inner(
+    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any],
+    tp: int, pp: int, cp: int, dp: int,
+) -> dict[str, NDArray[Any]]:  # fmt: skip
+    """Choices that are independent of one another once tp, pp, cp are fixed."""
+    arch, recipe, can = workload.architecture, workload.recipe, software.supports
+    micro = [b for b in divisors(max(recipe.global_batch // dp, 1)) if b <= LARGEST_MICRO_BATCH]
+    chunks = [v for v in range(1, min(arch.layers // pp, _MOST_CHUNKS) + 1) if _worth(v, pp, arch, software)]
+    orders = [order for order in can.rank_orders if pp > 1 and dp > 1] or list(can.rank_orders[:1])
+    axes: dict[str, list[Any]] = {
+        "vpp": chunks if pp > 1 and can.interleaved else [1],
+        "micro_batch": micro,
+        "sharding": [
+            word for word in can.sharding
+            if (dp * cp > 1 or word == "ddp")
+            and (pp == 1 or word in can.sharding_with_pipeline)
+            and (tp == 1 or word in can.sharding_with_tensor)
+        ],
+        "sequence_parallel": [int(x) for x in can.sequence_parallel] if tp > 1 else [0],
+        "rank_order": orders,
+        **_expert_axes(arch, software, tp * cp * dp, tp),
+    }  # fmt: skip
+    for name in axes:
+        if name in pinned:
+            axes[name] = [pinned[name]]
+    coded = {"sharding": SHARDINGS, "rank_order": RANK_ORDERS}
+    return {
+        name: np.array([coded[name].index(v) if name in coded and isinstance(v, str) else int(v) for v in values],
+                       dtype=np.int64)
+        for name, values in axes.items()
+    }  # fmt: skip
+
+
+def _worth(chunks: int, pp: int, arch: Architecture, software: Software) -> bool:
+    """Chunks that divide the layers, or that leave uneven stages where the software takes them."""
+    if arch.layers % (pp * chunks) == 0:
+        return True
+    whole = any(arch.layers % (pp * v) == 0 for v in range(1, arch.layers // pp + 1))
+    return software.supports.uneven_stages and not whole
+
+
+def _expert_axes(arch: Architecture, software: Software, ranks: int, tp: int) -> dict[str, list[int]]:
+    """Expert-parallel degrees that divide the experts and the ranks of a pipeline stage."""
+    moes = [kind.mlp for kind in arch.blocks if isinstance(kind.mlp, MoE)]
+    if not moes or not software.supports.expert:
+        return {"ep": [1], "etp": [1]}
+    experts = min(moe.experts for moe in moes)
+    return {
+        "ep": [d for d in divisors(experts) if ranks % d == 0],
+        "etp": sorted({1, tp}),
+    }
+
+
+def _recomputation(
+    table: Layouts, arch: Architecture, software: Software, pinned: Mapping[str, Any]
+) -> Layouts:
+    """Repeat every row for each kind of recomputation, full also by number of layers."""
+    modes = [str(pinned["recompute"])] if "recompute" in pinned else list(software.supports.recompute)
+    tables = [table.replace(recompute=mode, recompute_layers=0) for mode in modes if mode in RECOMPUTE]
+    if "recompute_layers" in pinned:
+        return Layouts.concatenate([part.replace(recompute_layers=pinned["recompute_layers"]) for part in tables])
+    if "full" in modes and software.supports.recompute_layers:
+        per_rank = arch.layers // table.pp
+        for step in range(1, _MOST_RECOMPUTE_STEPS):
+            count = per_rank * step // _MOST_RECOMPUTE_STEPS
+            before = per_rank * (step - 1) // _MOST_RECOMPUTE_STEPS
+            rows = (count > 0) & (count != before)
+            some = table[rows]
+            tables.append(some.replace(recompute="full", recompute_layers=count[rows]))
+    return Layouts.concatenate(tables)
+
+
+def _nearest(cluster: Cluster, pinned: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """A single row with the pinned degrees, so that the reason why nothing fits can be counted."""
+    names = ("tp", "pp", "cp", "vpp", "ep", "etp", "micro_batch")
+    row = {name: np.array([int(pinned.get(name, 1))]) for name in names}
+    share = max(cluster.gpus // int(row["tp"][0] * row["pp"][0] * row["cp"][0]), 1)
+    return {**row, "dp": np.array([share])}

@@ -1,0 +1,237 @@
+"""The scenario: a file, flags or both -> workload, cluster, software, pinned layout, goal.
+
+Problems of all sections are collected and reported together. Sections that later versions will
+read are refused with "not yet" rather than ignored.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt
+
+from simulator.errors import InputError, did_you_mean, problem
+from simulator.files import build, read_toml, record
+from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.layout.layout import RANK_ORDERS
+from simulator.software import Software, load_software
+from simulator.workload import presets
+from simulator.workload.architecture import Architecture
+from simulator.workload.huggingface import from_hf
+from simulator.workload.recipe import Recipe, Workload
+
+__all__ = ["ClusterSection", "Goal", "LayoutSection", "Scenario", "load_scenario", "make_scenario"]
+
+Positive = Annotated[int, Gt(0)]
+
+_SECTIONS = ("model", "training", "cluster", "layout", "goal")
+_RESERVED = ("data", "economics", "run")
+
+
+@record
+class ClusterSection:
+    """Which machines, how many, and what runs on them."""
+
+    name: str
+    """A cluster profile of hardware_profiles/clusters, or a path to one."""
+    gpus: Positive
+    """Accelerators of the run."""
+    software: str = "megatron-core"
+    """A software profile of hardware_profiles/software, or a path to one."""
+
+
+@record
+class LayoutSection:
+    """Layout fields that are known. plan: pinned; predict: the rest takes stated defaults."""
+
+    tp: Positive | None = None
+    pp: Positive | None = None
+    vpp: Positive | None = None
+    cp: Positive | None = None
+    dp: Positive | None = None
+    ep: Positive | None = None
+    etp: Positive | None = None
+    micro_batch: Positive | None = None
+    sharding: Literal["ddp", "zero1", "zero2", "zero3"] | None = None
+    shard_group: Positive | None = None
+    sequence_parallel: bool | None = None
+    recompute: Literal["none", "selective", "full"] | None = None
+    recompute_layers: Annotated[int, Ge(0)] | None = None
+    schedule: Literal["1f1b", "interleaved"] | None = None
+    rank_order: str | None = None
+
+    def pinned(self) -> dict[str, Any]:
+        """Return the fields that were given."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@record
+class Goal:
+    """What the plan is for."""
+
+    minimize: Literal["time", "cost", "energy"] = "time"
+    """What the best layout is best at."""
+    deadline_days: Annotated[float, Gt(0)] | None = None
+    """The run must finish within this many days."""
+    budget_usd: Annotated[float, Gt(0)] | None = None
+    """The run must cost no more than this."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scenario:
+    """Everything a command needs to know."""
+
+    where: str
+    """The file it came from, or "command line"."""
+    workload: Workload
+    cluster: Cluster
+    software: Software
+    pinned: dict[str, Any]
+    goal: Goal
+    document: dict[str, Any]
+    """The sections as given, with overrides applied."""
+
+
+def load_scenario(path: Path | str, overrides: Iterable[str] = ()) -> Scenario:
+    """Read a scenario file and apply ``section.field=value`` overrides.
+
+    Raises
+    ------
+    InputError
+        With every problem of the file, each naming its field.
+    """
+    return make_scenario(read_toml(path), where=str(path), overrides=overrides, base=Path(path).parent)
+
+
+def make_scenario(
+    document: Mapping[str, Any], *, where: str = "scenario", overrides: Iterable[str] = (), base: Path | None = None
+) -> Scenario:
+    """Build a scenario from nested tables, as a TOML file gives them."""
+    document = {name: dict(v) if isinstance(v, Mapping) else v for name, v in document.items()}
+    for override in overrides:
+        _override(document, override)
+    problems = _wrong_sections(document, where)
+    parts: dict[str, Any] = {}
+    for name, step in (
+        ("architecture", lambda: _architecture(document.get("model"), where, base)),
+        ("recipe", lambda: _section(Recipe, document, "training", where)),
+        ("place", lambda: _section(ClusterSection, document, "cluster", where)),
+        ("layout", lambda: _section(LayoutSection, document, "layout", where)),
+        ("goal", lambda: _section(Goal, document, "goal", where)),
+    ):
+        try:
+            parts[name] = step()
+        except InputError as error:
+            problems += error.problems
+    if "place" in parts:
+        for name, load in (
+            ("cluster", lambda: load_cluster(parts["place"].name, parts["place"].gpus, where=where)),
+            ("software", lambda: load_software(parts["place"].software, where=where, field="cluster.software")),
+        ):
+            try:
+                parts[name] = load()
+            except InputError as error:
+                problems += error.problems
+    problems += _contradictions(parts, where)
+    if problems:
+        raise InputError(problems)
+    return Scenario(
+        where=where,
+        workload=Workload(architecture=parts["architecture"], recipe=parts["recipe"]),
+        cluster=parts["cluster"],
+        software=parts["software"],
+        pinned=parts["layout"].pinned(),
+        goal=parts["goal"],
+        document=document,
+    )
+
+
+def _section(schema: Any, document: Mapping[str, Any], name: str, where: str) -> Any:
+    raw = document.get(name, {})
+    if not isinstance(raw, Mapping):
+        raise InputError(problem(where, name, "must be a table", raw))
+    if name == "cluster" and "groups" in raw:
+        raise InputError(f"{where}: cluster.groups: not yet; give name and gpus of one cluster")
+    return build(schema, raw, where=where, prefix=name)
+
+
+def _wrong_sections(document: Mapping[str, Any], where: str) -> list[str]:
+    problems = []
+    for name in document:
+        if name in _RESERVED:
+            problems.append(f"{where}: {name}: not yet; this version does not read this section")
+        elif name not in _SECTIONS:
+            problems.append(f"{where}: {name}: unknown section{did_you_mean(name, _SECTIONS)}")
+    return problems
+
+
+def _architecture(raw: Any, where: str, base: Path | None) -> Architecture:
+    """A zoo name, a path to a Hugging Face config.json, or the fields of one inline."""
+    if not isinstance(raw, Mapping) or not raw:
+        raise InputError(f"{where}: model: required section is missing (name, or Hugging Face fields)")
+    if "model_type" in raw:
+        return from_hf(raw, name=str(raw.get("name", "custom")), where=f"{where}: model")
+    if unknown := sorted(set(raw) - {"name"}):
+        known = ("name", "model_type")
+        raise InputError(f"{where}: model.{unknown[0]}: unknown field{did_you_mean(unknown[0], known)}")
+    name = raw["name"]
+    if not isinstance(name, str):
+        raise InputError(problem(where, "model.name", "must be a zoo name or a path", name))
+    beside = base / name if base is not None else None
+    if beside is not None and name not in presets.names() and beside.exists():
+        name = str(beside)
+    return presets.load(name, where=where, field="model.name")
+
+
+def _override(document: dict[str, Any], text: str) -> None:
+    """Apply one ``section.field=value``; the value is read as TOML, else as a plain word."""
+    key, equals, value = text.partition("=")
+    section, dot, field = key.strip().partition(".")
+    if not (equals and dot and section and field):
+        raise InputError(problem("--set", "", "must be section.field=value", text))
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    table = document.setdefault(section, {})
+    if not isinstance(table, dict):
+        raise InputError(problem("--set", key, "its section must be a table", table))
+    table[field] = parsed
+
+
+def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
+    """What each section allows but the whole does not."""
+    problems: list[str] = []
+    recipe, arch = parts.get("recipe"), parts.get("architecture")
+    if recipe is not None and "cluster" in parts:
+        device = parts["cluster"].accelerator
+        if recipe.precision not in device.matrix_flop_per_s:
+            offered = ", ".join(device.matrix_flop_per_s)
+            problems.append(
+                f"{where}: training.precision: {device.name} has no {recipe.precision} "
+                f"(it has {offered}), got {recipe.precision!r}"
+            )
+    if recipe is not None and "software" in parts:
+        software = parts["software"]
+        if recipe.precision not in software.supports.precisions:
+            problems.append(
+                f"{where}: training.precision: {software.name} does not train in {recipe.precision}"
+                f" (it does in {', '.join(software.supports.precisions)}), got {recipe.precision!r}"
+            )
+    if recipe is not None and arch is not None and arch.position == "learned":
+        if recipe.sequence_length > arch.max_positions:
+            problems.append(
+                f"{where}: training.sequence_length: {arch.name} has {arch.max_positions} learned "
+                f"positions, got {recipe.sequence_length} (nearest: {arch.max_positions})"
+            )
+    layout = parts.get("layout")
+    if layout is not None and layout.rank_order is not None and layout.rank_order not in RANK_ORDERS:
+        problems.append(
+            problem(where, "layout.rank_order", "must order tp, cp, dp, pp", layout.rank_order, RANK_ORDERS)
+        )
+    return problems

@@ -1,0 +1,173 @@
+"""What a training framework does: kernels, fusions, overlaps, states, and the layouts it can run.
+
+Every number can be measured alone (microseconds, bytes, a yes or no). There is no factor on a
+step, a stage or a model.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from simulator import catalogue
+from simulator.files import Figure, read_profile, record
+
+__all__ = [
+    "Allocator",
+    "HostWork",
+    "Kernels",
+    "Overlap",
+    "Software",
+    "StateBytes",
+    "Supports",
+    "load_software",
+]
+
+Sharding = Literal["ddp", "zero1", "zero2", "zero3"]
+Recompute = Literal["none", "selective", "full"]
+Fusion = Literal["norm", "bias_activation", "bias_dropout_add", "softmax", "rope", "loss"]
+Module = Literal["core_attn", "norm", "mlp_act", "half_matmul"]
+
+
+@record
+class Supports:
+    """Which layouts the framework can run at all."""
+
+    sharding: tuple[Sharding, ...]
+    """How data-parallel ranks may share states."""
+    sharding_with_pipeline: tuple[Sharding, ...]
+    """The subset that works with pp > 1."""
+    sharding_with_tensor: tuple[Sharding, ...]
+    """The subset that works with tp > 1."""
+    tensor: bool = True
+    """Tensor parallelism (tp > 1)."""
+    sequence_parallel: tuple[bool, ...] = (True,)
+    """Values that make sense with tp > 1."""
+    pipeline: bool = True
+    """Pipeline parallelism (pp > 1)."""
+    interleaved: bool = True
+    """The interleaved schedule (vpp > 1)."""
+    uneven_stages: bool = True
+    """Pipeline stages with unequal numbers of layers."""
+    context: bool = True
+    """Context parallelism (cp > 1)."""
+    expert: bool = True
+    """Expert parallelism (ep > 1) folded into dp x cp x tp."""
+    recompute: tuple[Recompute, ...] = ("none", "selective", "full")
+    """Activation recomputation."""
+    recompute_layers: bool = True
+    """Full recomputation of only some layers of each rank."""
+    rank_orders: tuple[str, ...] = ("tp-cp-dp-pp",)
+    """Orders of the rank grid, innermost dimension first; the first is the default."""
+    precisions: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
+    """Types of the large matrix multiplications."""
+
+
+@record
+class Kernels:
+    """Which kernels run."""
+
+    gemm_library: str
+    """Key of the accelerator's `gemm` table."""
+    attention: Literal["flash", "unfused"]
+    """flash: no sequence x sequence matrix in memory."""
+    attention_library: str = "flash"
+    """Key of the accelerator's `attention` table."""
+    fused: tuple[Fusion, ...] = ()
+    """Memory-bound operators that run as one kernel; the others run operator by operator."""
+    selective_modules: tuple[Module, ...] = ("core_attn",)
+    """What selective recomputation drops and computes again. half_matmul: attention and every
+    second matrix multiplication are kept, all else is recomputed."""
+    keeps_gathered_inputs: bool = False
+    """Sequence-parallel linears keep their gathered input for the backward pass (torch DTensor);
+    otherwise they keep the shard and gather again (Megatron)."""
+    pads_vocabulary_to: int = 1
+    """The vocabulary is padded to a multiple of this times tp."""
+
+
+@record
+class Overlap:
+    """Which communication has compute to hide behind; the window is that compute's time."""
+
+    tensor: Literal["none", "backward", "userbuffers"] = "none"
+    """backward: the column-parallel linears' collectives of the backward pass run beside dgrad and
+    wgrad. userbuffers: every gather and scatter is also pipelined with the GEMM it feeds."""
+    gradient_reduce: bool = False
+    """Bucketed gradient reduction runs beside the backward pass of the last micro-batch."""
+    parameter_gather: bool = False
+    """The sharded optimizer's gather of parameters runs beside the next forward pass."""
+    sharded_prefetch: bool = False
+    """zero3: the next layer's parameters are gathered beside the current layer's compute."""
+    pipeline_send: bool = False
+    """Interleaved schedule: sends run beside the next chunk's compute."""
+    context_ring: bool = True
+    """Ring exchange of keys and values runs beside the attention of the previous block."""
+
+
+@record
+class HostWork:
+    """What the host needs to enqueue a block: a block never takes less."""
+
+    seconds_per_kernel: Figure
+    """Host time to enqueue one kernel through the framework."""
+    kernels_per_block: Figure
+    """Kernels of one dense block's forward pass; its backward pass has twice as many."""
+    kernels_per_moe_block: Figure = Figure(0.0)
+    """Kernels that routing, dispatch and combine add."""
+    kernels_per_context_step: Figure = Figure(0.0)
+    """Kernels that each further step of a context-parallel ring adds."""
+
+
+@record
+class StateBytes:
+    """Bytes per parameter in mixed precision (16-bit compute)."""
+
+    weight: Figure
+    """The 16-bit copy that stays; 0 when only the sharded fp32 weights stay (FSDP2)."""
+    gradient: Figure
+    """The gradient accumulator."""
+    master: Figure
+    """fp32 weights of the optimizer."""
+    reduce: Figure
+    """Gradients on the wire."""
+    gather: Figure
+    """Weights on the wire."""
+    optimizer_traffic: Figure
+    """Memory traffic of one AdamW step, with gradient norm, clipping and zeroing."""
+    bucket_bytes: Figure
+    """Size of one bucket of the gradient reduction."""
+    reduces_every_micro_batch: bool = False
+    """zero2 and zero3: gradients are reduced after every micro-batch, not once per step."""
+
+
+@record
+class Allocator:
+    """Memory beyond tensors."""
+
+    workspace_bytes: Figure
+    """Workspaces that stay allocated: matrix-multiplication library, fused kernels."""
+    dummy_gradient_copies: Figure = Figure(0.0)
+    """Copies of one block's largest weight set kept for gradient-accumulation fusion (TE)."""
+    fragmentation_fraction: Figure = Figure(0.0)
+    """Reserved over allocated memory, less one."""
+
+
+@record
+class Software:
+    """One framework and release, as hardware_profiles/software/NAME.toml describes it."""
+
+    name: str
+    release: str
+    """The release or period the figures hold for."""
+    launcher: Literal["megatron", "torchtitan", "torchrun"]
+    """Whose launch flags a plan prints."""
+    supports: Supports
+    kernels: Kernels
+    overlap: Overlap
+    host: HostWork
+    states: StateBytes
+    allocator: Allocator
+
+
+def load_software(name: str, *, where: str = "profiles", field: str = "software") -> Software:
+    """Read a software profile by name or path."""
+    return read_profile(Software, catalogue.find("software", name, where=where, field=field))

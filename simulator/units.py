@@ -1,0 +1,120 @@
+"""SI base units inside, formatting only at the edge.
+
+Every quantity in the program is a plain float (or array) in seconds, bytes, FLOP,
+watts or USD; the name says which. This module holds the few constants that turn
+a person's units into those, and the functions that turn them back for the screen.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "DAY_S",
+    "GB",
+    "GIB",
+    "HOUR_S",
+    "KWH_J",
+    "MIB",
+    "parse",
+    "show_bytes",
+    "show_count",
+    "show_percent",
+    "show_seconds",
+    "show_usd",
+]
+
+GB = 1e9
+MIB = 2.0**20
+GIB = 2.0**30
+HOUR_S = 3600.0
+DAY_S = 86_400.0
+KWH_J = 3.6e6
+
+_PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+_SMALL = {"m": 1e-3, "u": 1e-6, "n": 1e-9}
+_NUMBER = re.compile(r"^\s*([-+]?[0-9][0-9_]*\.?[0-9_]*(?:[eE][-+]?[0-9]+)?)\s*(\S*)\s*$")
+
+
+def parse(text: str) -> float:
+    """Read a number with an optional SI prefix and unit, as SI base units.
+
+    Parameters
+    ----------
+    text : str
+        ``"3.35 TB/s"``, ``"80 GiB"``, ``"400 Gbit/s"``, ``"15T"``, ``"12 us"``, ``"240 days"``.
+
+    Returns
+    -------
+    float
+        Bytes, bytes per second, seconds, FLOP, or a bare count.
+
+    Raises
+    ------
+    ValueError
+        If the text is not a number followed by a known unit.
+
+    Examples
+    --------
+    >>> parse("3.35 TB/s")
+    3350000000000.0
+    >>> parse("400 Gbit/s")
+    50000000000.0
+    >>> parse("1 GiB")
+    1073741824.0
+    """
+    match = _NUMBER.match(text)
+    if match is None:
+        raise ValueError(f"not a number: {text!r}")
+    number = float(match.group(1).replace("_", ""))
+    unit = match.group(2).removesuffix("/s")
+    times = {"day": DAY_S, "days": DAY_S, "h": HOUR_S, "s": 1.0}
+    if unit in times:
+        return number * times[unit]
+    for name, scale in (("bit", 0.125), ("FLOP", 1.0), ("B", 1.0), ("s", 1.0), ("", 1.0)):
+        if unit.endswith(name):
+            prefix = unit.removesuffix(name)
+            known = _PREFIX | _BINARY | (_SMALL if name == "s" else {})
+            if prefix in known:
+                return number * known[prefix] * scale
+    raise ValueError(f"unknown unit {match.group(2)!r} in {text!r}")
+
+
+def show_seconds(seconds: float) -> str:
+    """Format a duration: ``12.3 us``, ``4.56 ms``, ``7.89 s``, ``3.2 h``, ``178 days``."""
+    for limit, scale, unit in ((1e-3, 1e-6, "us"), (1.0, 1e-3, "ms"), (600.0, 1.0, "s")):
+        if abs(seconds) < limit:
+            return f"{seconds / scale:.3g} {unit}"
+    if abs(seconds) < 2 * DAY_S:
+        return f"{seconds / HOUR_S:.3g} h"
+    return f"{seconds / DAY_S:,.1f} days"
+
+
+def show_bytes(size_bytes: float) -> str:
+    """Format a size with binary prefixes: ``512 B``, ``1.5 GiB``."""
+    for scale, unit in ((2.0**40, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (2.0**10, "KiB")):
+        if abs(size_bytes) >= scale:
+            return f"{size_bytes / scale:.1f} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def show_count(count: float) -> str:
+    """Format a large count with a decimal prefix: ``70.6B``, ``15T``, ``1.02M``."""
+    for scale, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(count) >= scale:
+            return f"{count / scale:.3g}{unit}"
+    return f"{count:.3g}"
+
+
+def show_usd(amount_usd: float) -> str:
+    """Format an amount of money: ``12.4 M USD``, ``830 k USD``, ``95 USD``."""
+    for scale, unit in ((1e9, " bn"), (1e6, " M"), (1e3, " k")):
+        if abs(amount_usd) >= scale:
+            return f"{amount_usd / scale:.3g}{unit} USD"
+    return f"{amount_usd:.3g} USD"
+
+
+def show_percent(share: float) -> str:
+    """Format a share as a percentage with one digit: ``42.1 %``."""
+    return f"{100 * share:.1f} %"

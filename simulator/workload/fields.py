@@ -1,0 +1,163 @@
+"""Typed reads from a foreign config, with every problem of the file reported at once.
+
+A published ``config.json`` holds dozens of keys that no size depends on, so unlike
+:func:`simulator.files.build` unknown keys pass, and a missing key may have a default.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from simulator.errors import InputError, did_you_mean, problem
+
+__all__ = ["Fields"]
+
+_LARGEST = 2**31
+_MOST_LAYERS = 10_000
+_MISSING = object()
+
+
+class _Shown(str):
+    """Text that a message shows without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _brief(value: object) -> object:
+    """Shorten what a message quotes: a container by its type, long text and long integers cut."""
+    if isinstance(value, str):
+        return value if len(value) <= 60 else value[:57] + "..."
+    if isinstance(value, int) and abs(value) > 2**64:
+        return _Shown(f"an integer of {value.bit_length()} bits")
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return _Shown(type(value).__name__)
+
+
+class Fields:
+    """Typed reads from one config; a problem is noted and a harmless value handed back.
+
+    Parameters
+    ----------
+    config : mapping
+        The document to read.
+    name : str
+        Name of the model that it describes.
+    where, prefix : str
+        What messages call the document, and what they put before each field.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, name: str, where: str, prefix: str) -> None:
+        self.config, self.name, self.where, self.prefix = config, name, where, prefix
+        self.family = ""
+        self._known: set[str] = set()
+        self._problems: dict[str, tuple[str, object]] = {}
+
+    def choose_family(self, known: Iterable[str]) -> str:
+        """Read ``model_type``; an unknown one is raised at once, for nothing else can be read."""
+        names = sorted(known)
+        value = self.config.get("model_type", _MISSING)
+        if isinstance(value, str) and value in names:
+            self.family = value
+            return value
+        place, rule = f"{self.prefix}model_type", f"must be one of {', '.join(names)}"
+        if value is _MISSING:
+            raise InputError(f"{self.where}: {place}: required field is missing ({rule})")
+        short = _brief(value)
+        close = isinstance(value, str) and "did you mean" in did_you_mean(str(short), names)
+        raise InputError(problem(self.where, place, rule, short, names if close else ()))
+
+    def size(
+        self,
+        field: str,
+        absent: int | None = None,
+        null: int | None = None,
+        *,
+        least: int = 1,
+        most: int = _LARGEST,
+    ) -> int:
+        """Read an integer; `absent` stands in for a missing key, `null` for a null."""
+        self._known.add(field)
+        value = self.config.get(field, _MISSING)
+        if value is _MISSING or value is None:
+            default = absent if value is _MISSING or null is None else null
+            if default is not None:
+                return default
+        elif isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+            return int(value)
+        return self._note(field, f"must be a whole number from {least} to {most}", value, least)
+
+    def layers(self, field: str = "num_hidden_layers") -> int:
+        """Read the number of layers, which is bounded more tightly than a size."""
+        return self.size(field, most=_MOST_LAYERS)
+
+    def per_head(self, width: str, heads: str, unless: str = "") -> int:
+        """Split the field `width` evenly over the field `heads`."""
+        wide, count = self.size(width), self.size(heads)
+        rule = f"must be a multiple of {heads} ({count}){unless}"
+        self.require(wide % count == 0, width, rule, wide, heads)
+        return max(1, wide // count)
+
+    def flag(self, field: str, default: bool) -> bool:
+        """Read true or false; missing and null mean `default`."""
+        self._known.add(field)
+        value = self.config.get(field)
+        if value is None or isinstance(value, bool):
+            return default if value is None else value
+        self._note(field, "must be true or false", value)
+        return default
+
+    def drops(self, field: str, default: float) -> bool:
+        """Read a dropout probability and say whether it is above zero; null means zero."""
+        self._known.add(field)
+        value = self.config.get(field, default)
+        value = 0.0 if value is None else value
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            self._note(field, "must be a probability from 0 to 1", value)
+            return False
+        return value > 0
+
+    def items(self, field: str, kind: type) -> list[Any]:
+        """Read a list whose items are all of one type; missing and null mean an empty list."""
+        self._known.add(field)
+        value = self.config.get(field)
+        if value is None:
+            return []
+        if isinstance(value, (list, tuple)) and all(type(item) is kind for item in value):
+            return list(value)
+        self._note(field, f"must be a list of {'whole numbers' if kind is int else 'words'}", value)
+        return []
+
+    def require(self, holds: bool, field: str, rule: str, got: int, *others: str) -> None:
+        """Note that `field` breaks `rule`, unless it or one of `others` is wrong already."""
+        if holds or not self._problems.keys().isdisjoint((field, *others)):
+            return
+        default = "" if self.config.get(field) is not None else " (field missing, default taken)"
+        self._note(field, rule + default, got)
+
+    def refuse(self, field: str, why: str) -> None:
+        """Note a switch that must be off because `why`."""
+        if self.flag(field, False):
+            self._note(field, f"must be false ({why})", True)
+
+    def _note(self, field: str, rule: str, got: object, value: int = 1) -> int:
+        self._problems.setdefault(field, (rule, got))
+        return max(1, value)
+
+    def finish(self) -> None:
+        """Raise every noted problem at once."""
+        if self._problems:
+            raise InputError([self._line(field, *noted) for field, noted in self._problems.items()])
+
+    def _line(self, field: str, rule: str, got: object) -> str:
+        if got is not _MISSING:
+            return problem(self.where, self.prefix + field, rule, _brief(got))
+        missing = "required field is missing"
+        rest = [key for key in self.config if isinstance(key, str) and key not in self._known]
+        near = difflib.get_close_matches(field, rest, n=1, cutoff=0.8)
+        if near:
+            return problem(self.where, self.prefix + field, missing, _brief(near[0]), [field])
+        return f"{self.where}: {self.prefix}{field}: {missing}"

@@ -1,0 +1,59 @@
+"""The zoo: published model configurations that are shipped with the package, loaded by name.
+
+The files are ``zoo/*.json``, each a Hugging Face ``config.json`` with its published values. The
+``gpt3-*`` and ``megatron-*`` are sizes from papers written in the fields of ``gpt2``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from simulator.errors import InputError, problem
+from simulator.workload.architecture import Architecture
+from simulator.workload.huggingface import read_config
+
+__all__ = ["load", "names"]
+
+_ZOO = Path(__file__).resolve().parent / "zoo"
+
+
+def names() -> list[str]:
+    """List the models of the zoo in alphabetical order."""
+    return sorted(path.stem for path in _ZOO.glob("*.json"))
+
+
+def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Architecture:
+    """Load a model of the zoo, or a ``config.json`` (or a folder with one) from its path.
+
+    A name of the zoo comes before a file or folder of the same name.
+
+    Parameters
+    ----------
+    name_or_path : str
+        A name that :func:`names` lists, or a path.
+    where, field : str
+        The file and field that asked for it, for messages.
+
+    Raises
+    ------
+    InputError
+        If there is no such model, with the nearest name; or with every problem of the config.
+
+    Examples
+    --------
+    >>> load("llama-3.1-8b").parameters
+    8030261248
+    """
+    text = os.fspath(name_or_path) if isinstance(name_or_path, os.PathLike) else name_or_path
+    if not isinstance(text, str):
+        raise InputError(problem(where, field, "must be the name or path of a model", text))
+    known = names()
+    if text in known:
+        return read_config(_ZOO / f"{text}.json")
+    if text and os.path.exists(text):
+        return read_config(text)
+    if text.endswith(".json"):
+        raise InputError(problem(where, field, "no such file", text))
+    rule = "must be a model of the zoo or the path of a config.json"
+    raise InputError(problem(where, field, rule, text, known))
