@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.calibration import Fit, Prior, Rows, fit_and_score, pick
+from simulator.calibration import Fit, Floats, Prior, Rows, fit_and_score, pick
 from simulator.cost.kernels import attention_s, gemm_s, stream_s
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import read_csv
 from simulator.hardware.accelerator import Accelerator
 
@@ -28,8 +27,6 @@ __all__ = [
     "read_gemm",
     "read_stream",
 ]
-
-Floats = NDArray[np.float64]
 
 LIBRARIES = {"cublas": "trtllm", "vllm": "vllm", "sglang": "sglang", "te": "SimuMax"}
 """Kernel library: the framework whose timings stand for it. TRT-LLM calls cuBLAS."""
@@ -81,10 +78,11 @@ def read_gemm(path: Path | str, *, gpu: str, dtype: str, library: str = "cublas"
     Raises
     ------
     InputError
-        If the table has no such rows.
+        If the type or library is unknown, or the table has no such rows.
     """
     names = {"m": "M", "n": "N", "k": "K", "seconds": "time_us"}
-    rows = _read(path, "gemm", gpu, LIBRARIES[library], names, dtype=_DTYPES[dtype])
+    framework = _choice("library", library, LIBRARIES)
+    rows = _read(path, "gemm", gpu, framework, names, dtype=_choice("dtype", dtype, _DTYPES))
     return rows | {"seconds": rows["seconds"] * 1e-6}
 
 
@@ -101,7 +99,7 @@ def read_attention(path: Path | str, *, gpu: str, library: str, backward: bool =
         "sequence": "seq_q",
         "head_size": "head_dim",
     }
-    framework = LIBRARIES[library]
+    framework = _choice("library", library, LIBRARIES)
     if library != "te":
         names["seconds"] = "time_us"
         rows = _read(
@@ -197,6 +195,12 @@ def backward_fraction(forward: Rows, backward: Rows, *, compute_units: int) -> t
         raise InputError("attention: no shape that fills the device has both directions")
     low, middle, high = np.percentile(ratios, [16, 50, 84])
     return float(middle), float((high - low) / 2.0 / middle)
+
+
+def _choice(field: str, word: str, known: Mapping[str, str]) -> str:
+    if word not in known:
+        raise InputError(problem("fit", field, f"must be one of {', '.join(known)}", word, known))
+    return known[word]
 
 
 def _causal_flop(rows: Rows) -> Floats:

@@ -66,7 +66,8 @@ class Flash:
     flop: Any
     """Causal FLOPs of the forward pass."""
     moved_bytes: Any
-    sequence: float
+    sequence: Any
+    """Keys that one call sees: the ring of context parallelism brings them s / cp at a time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,6 +235,8 @@ def _attention(
     rope = 2 * size if "rope" in kernels.fused else 7 * size
     ops.streams.append(Stream(name="rotary", kind="elementwise", forward_bytes=rope * tokens * (query + key),
                               backward_bytes=rope * tokens * (query + key), calls=2))  # fmt: skip
+    ops.streams.append(Stream(name="split and merge", kind="elementwise", forward_bytes=2 * size * tokens * value,
+                              backward_bytes=2 * size * tokens * (query + key + value)))  # fmt: skip
     for tensor, width in (("queries", query), ("keys", key), ("values", value)):
         ops.saved.append((tensor, "", tokens * width * size))
     _core_attention(ops, att, heads, ranks, recipe, kernels)
@@ -278,7 +281,7 @@ def _core_attention(
         flop = 2.0 * pairs * heads * (att.head_dim + att.value_dim)
         kv = 2 * np.maximum(att.kv_heads * heads / att.heads, 1.0)
         moved = size * tokens * (heads * (att.head_dim + att.value_dim) + kv * att.head_dim)
-        ops.flash.append(Flash(flop=flop, moved_bytes=moved, sequence=float(span)))
+        ops.flash.append(Flash(flop=flop, moved_bytes=moved, sequence=span / ranks.cp))
         ops.saved.append(("log-sum-exp", "core_attn", 4.0 * tokens * heads))
         return
     calls = ranks.micro_batch * heads

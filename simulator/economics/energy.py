@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from simulator.economics.price import Site
 from simulator.hardware.cluster import Cluster
 
-__all__ = ["cluster_energy_joule", "energy_joule", "mean_activity", "servers_watt"]
+__all__ = ["cluster_energy_joule", "draw_watt", "energy_joule", "mean_activity"]
 
 Floats = NDArray[np.float64]
 
@@ -34,7 +34,7 @@ def mean_activity(*, step_time_s: Any, busy_s: Any, waiting_activity: float) -> 
     return np.asarray(busy + (1.0 - busy) * waiting_activity)
 
 
-def servers_watt(
+def draw_watt(
     *,
     gpus: Any,
     gpus_per_server: int,
@@ -49,8 +49,8 @@ def servers_watt(
     --------
     One server of eight at full activity, 2 kW of host and 650 W devices:
 
-    >>> float(servers_watt(gpus=8, gpus_per_server=8, host_watt=2000.0, idle_watt=90.0,
-    ...                    busy_watt=650.0, activity=1.0))
+    >>> float(draw_watt(gpus=8, gpus_per_server=8, host_watt=2000.0, idle_watt=90.0,
+    ...                 busy_watt=650.0, activity=1.0))
     7200.0
     """
     servers = np.ceil(np.asarray(gpus, dtype=float) / gpus_per_server)
@@ -94,7 +94,7 @@ def cluster_energy_joule(cluster: Cluster, site: Site, *, step_time_s: Any, busy
     )
     total: Floats = np.zeros(np.shape(activity))
     for group in cluster.groups:
-        total = total + servers_watt(
+        total = total + draw_watt(
             gpus=group.gpus,
             gpus_per_server=group.node.accelerators,
             host_watt=float(group.node.host_watt),

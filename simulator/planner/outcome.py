@@ -1,0 +1,93 @@
+"""From step times to what a person decides on: throughput, days, money, energy, evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.step import Estimate
+from simulator.economics.energy import cluster_energy_joule
+from simulator.economics.price import Price, Site, cost_usd, load_price, load_site
+from simulator.files import GRADES, figures
+from simulator.hardware.cluster import Cluster
+from simulator.software import Software
+from simulator.units import DAY_S, HOUR_S, KWH_J
+from simulator.workload.recipe import Recipe
+
+__all__ = ["COMPUTING", "Outcome", "outcome", "weakest_evidence"]
+
+Floats = NDArray[np.float64]
+
+COMPUTING = ("gemm", "attention", "memory_bound", "recompute", "slowdown", "optimizer")
+"""Time terms in which the device computes; in the others it waits or communicates."""
+
+_MIXED_PEAK = "bf16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Per layout; NaN where the scenario does not say how many tokens the run sees."""
+
+    tokens_per_s: Floats
+    tokens_per_s_per_gpu: Floats
+    mfu: Floats
+    """Model FLOPs over dense bf16 peak (fp32 peak where the device has no bf16)."""
+    hfu: Floats
+    """The same with recomputation."""
+    days: Floats
+    gpu_hours: Floats
+    usd: Floats
+    kwh: Floats
+    price: Price
+    site: Site
+
+
+def outcome(estimate: Estimate, recipe: Recipe, cluster: Cluster) -> Outcome:
+    """Price every layout of an estimate for the whole run.
+
+    MFU divides model FLOPs by ``gpus x dense bf16 peak x step time`` (Chowdhery et al. 2022, appendix B).
+    """
+    price = load_price(cluster.price)
+    site = load_site(price.site)
+    step_s = estimate.step_time_s
+    gpus = estimate.layouts.world.astype(float)
+    run_s = step_s * (recipe.steps if recipe.steps is not None else np.nan)
+    peaks = cluster.accelerator.matrix_flop_per_s
+    peak = gpus * float(peaks.get(_MIXED_PEAK, max(peaks.values())))
+    busy_s = np.zeros(len(estimate))
+    for name in COMPUTING:
+        busy_s = busy_s + estimate.terms_s[name]
+    per_step = cluster_energy_joule(cluster, site, step_time_s=step_s, busy_s=busy_s)
+    joule = per_step * (run_s / step_s)
+    usd = cost_usd(
+        seconds=run_s,
+        gpus=gpus,
+        energy_joule=joule,
+        usd_per_gpu_hour=float(price.usd_per_gpu_hour),
+        electricity_usd_per_kwh=float(site.electricity_usd_per_kwh),
+        included_power=price.included_power,
+    )
+    return Outcome(
+        tokens_per_s=recipe.tokens_per_step / step_s,
+        tokens_per_s_per_gpu=recipe.tokens_per_step / step_s / gpus,
+        mfu=estimate.model_flop / step_s / peak,
+        hfu=estimate.executed_flop / step_s / peak,
+        days=run_s / DAY_S,
+        gpu_hours=run_s / HOUR_S * gpus,
+        usd=usd,
+        kwh=joule / KWH_J,
+        price=price,
+        site=site,
+    )
+
+
+def weakest_evidence(cluster: Cluster, software: Software, *others: Any) -> str:
+    """Weakest grade of any figure that the answer rests on: measured, fitted, datasheet or assumed."""
+    used = [cluster.fabric, cluster.library, software, *others]
+    for group in cluster.groups:
+        used += [group.node, group.accelerator]
+    grades = [figure.grade for item in used for _, figure in figures(item)]
+    return max(grades, key=GRADES.index)

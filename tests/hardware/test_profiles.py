@@ -1,0 +1,199 @@
+"""Every shipped profile loads, refers to what exists, and says where each figure comes from."""
+
+import datetime
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator import catalogue
+from simulator.economics.price import Price, Site, load_price, load_site
+from simulator.errors import InputError
+from simulator.files import GRADES, figures, read_profile, read_toml
+from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.cluster import ClusterProfile, load_accelerator, load_cluster, load_node
+from simulator.hardware.fabric import CollectiveLibrary
+from simulator.hardware.node import Node
+from simulator.software import Software, load_software
+
+SCHEMAS: dict[str, type] = {
+    "accelerators": Accelerator,
+    "nodes": Node,
+    "clusters": ClusterProfile,
+    "collectives": CollectiveLibrary,
+    "software": Software,
+    "prices": Price,
+    "sites": Site,
+}
+SHIPPED = [
+    (path.parent.name, path.stem)
+    for path in sorted(catalogue.folder("hardware_profiles").glob("*/*.toml"))
+]
+NODES = [name for kind, name in SHIPPED if kind == "nodes"]
+CLUSTERS = [name for kind, name in SHIPPED if kind == "clusters"]
+REQUIRED = [
+    "dgx-a100", "dgx-h100", "hgx-h200", "dgx-b200", "gb200-nvl72",
+    "l40s-pcie", "aws-p4d", "aws-p4de", "aws-p5",
+]  # fmt: skip
+
+
+def place(kind: str, name: str) -> Path:
+    return catalogue.folder("hardware_profiles") / kind / f"{name}.toml"
+
+
+def load(kind: str, name: str) -> Any:
+    return read_profile(SCHEMAS[kind], place(kind, name))
+
+
+def written(raw: Any, dotted: str) -> bool:
+    """Whether the file itself gives the figure at this dotted name (else it is a default)."""
+    for part in dotted.split("."):
+        if not isinstance(raw, dict) or part not in raw:
+            return False
+        raw = raw[part]
+    return True
+
+
+def tables_with_values(raw: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(raw, dict):
+        if "value" in raw:
+            yield raw
+        for item in raw.values():
+            yield from tables_with_values(item)
+
+
+def test_there_is_a_schema_for_every_kind() -> None:
+    assert {kind for kind, _ in SHIPPED} == set(SCHEMAS)
+
+
+def test_the_required_clusters_are_there() -> None:
+    assert set(REQUIRED) <= set(CLUSTERS)
+
+
+@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+def test_every_figure_has_a_grade_a_source_and_a_date(kind: str, name: str) -> None:
+    raw = read_toml(place(kind, name))
+    profile = load(kind, name)
+    assert profile.name == name
+    own = [pair for pair in figures(profile) if written(raw, pair[0])]
+    assert own
+    for dotted, figure in own:
+        assert figure.grade in GRADES, dotted
+        assert len(figure.source) > 10 and figure.source != "user", dotted
+        assert datetime.date.fromisoformat(figure.date) <= datetime.date(2026, 12, 31), dotted
+        assert figure.spread is None or 0 < figure.spread < 1, dotted
+
+
+@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+def test_every_source_is_used_and_none_is_a_path(kind: str, name: str) -> None:
+    raw = read_toml(place(kind, name))
+    sources = raw.pop("sources", {})
+    assert {table["source"] for table in tables_with_values(raw)} == set(sources)
+    text = place(kind, name).read_text()
+    assert "shared/" not in text
+    assert not re.search(r"(?<![\w.])/(work|home|root|tmp|mnt|usr)/", text)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_references_of_a_cluster_resolve(name: str) -> None:
+    cluster = load_cluster(name, 8)
+    price = load_price(cluster.price)
+    site = load_site(price.site)
+    assert cluster.accelerator.name == cluster.node.accelerator
+    assert cluster.node.scale_up.kind in cluster.library.ring_hop_s
+    assert 1.0 <= site.power_usage_effectiveness < 2.0
+    assert 0.3 < price.usd_per_gpu_hour < 15
+
+
+@pytest.mark.parametrize("name", [name for kind, name in SHIPPED if kind == "prices"])
+def test_a_price_says_what_it_is(name: str) -> None:
+    price = load_price(name)
+    assert price.note
+    assert price.site in catalogue.names("sites")
+    assert not (price.usd_per_gpu_hour.grade == "assumed" and price.usd_per_gpu_hour.spread is None)
+
+
+@pytest.mark.parametrize("software", [name for kind, name in SHIPPED if kind == "software"])
+@pytest.mark.parametrize("accelerator", [name for kind, name in SHIPPED if kind == "accelerators"])
+def test_every_software_finds_its_kernels(software: str, accelerator: str) -> None:
+    kernels = load_software(software).kernels
+    device = load_accelerator(accelerator)
+    library = device.gemm[kernels.gemm_library]
+    assert "bf16" in library
+    assert kernels.attention_library in device.attention
+    assert set(library) <= set(device.matrix_flop_per_s)
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_no_link_is_faster_than_its_wires(name: str) -> None:
+    links = load_node(name).scale_up
+    wires = links.bandwidth_bytes_per_s
+    assert 0 < links.bus_bytes_per_s < wires
+    assert 0 < links.send_bytes_per_s < wires
+    assert 0 < links.all_to_all_bytes_per_s < wires
+    assert 0 < links.pair_fraction * links.bus_bytes_per_s < wires
+    if links.nvls_bytes_per_s is not None:  # reduction in the switch halves the traffic
+        assert links.bus_bytes_per_s < links.nvls_bytes_per_s < 2 * wires
+    assert links.domain % load_node(name).accelerators == 0
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_server_draws_more_when_busy(name: str) -> None:
+    node = load_node(name)
+    power = load_accelerator(node.accelerator).power
+    assert 0 < power.idle_watt < power.busy_watt
+    assert 0.1 < node.host_watt / (node.accelerators * power.busy_watt) < 0.6
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_the_network_is_slower_than_the_links(name: str) -> None:
+    cluster = load_cluster(name, 8)
+    assert cluster.network_bytes_per_s_per_gpu < cluster.node.scale_up.bus_bytes_per_s
+    assert 0 < cluster.fabric.usable_fraction <= 1 <= cluster.fabric.oversubscription
+
+
+def test_newer_links_are_faster() -> None:
+    order = ["l40s-pcie", "hgx-a800", "hgx-h800", "dgx-a100", "dgx-h100", "dgx-b200"]
+    rates = [float(load_node(name).scale_up.bus_bytes_per_s) for name in order]
+    assert rates == sorted(rates)
+
+
+def test_network_share_of_one_accelerator_worked_by_hand() -> None:
+    # p4d: 4 x 12.5 GB/s over 8 is 6.25, of which 0.83; p5: 32 x 12.5 over 8 is 50.
+    def nominal(name: str) -> float:
+        cluster = load_cluster(name, 8)
+        return cluster.network_bytes_per_s_per_gpu / cluster.fabric.usable_fraction
+
+    assert nominal("aws-p4d") == pytest.approx(6.25e9)
+    assert nominal("aws-p4de") == pytest.approx(6.25e9)
+    assert nominal("aws-p5") == pytest.approx(50e9)
+    assert nominal("dgx-h100") == pytest.approx(50e9)
+    assert nominal("dgx-a100") == pytest.approx(25e9)
+    assert nominal("l40s-pcie") == pytest.approx(6.25e9)
+    assert load_cluster("aws-p4d", 8).network_bytes_per_s_per_gpu == pytest.approx(0.83 * 6.25e9)
+
+
+def test_a_rack_is_one_domain_of_many_servers() -> None:
+    cluster = load_cluster("gb200-nvl72", 144)
+    assert (cluster.domain, cluster.nodes, cluster.gpus) == (72, 36, 144)
+
+
+def test_half_a_server_is_refused_with_the_nearest_sizes() -> None:
+    with pytest.raises(InputError, match="nearest: 8 or 16"):
+        load_cluster("dgx-h100", 12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "right"),
+    [
+        ("clusters", "dgx-h10", "dgx-h100"),
+        ("nodes", "hgx-h20", "hgx-h200"),
+        ("prices", "aws-p5d", "aws-p5"),
+    ],
+)
+def test_an_unknown_name_brings_the_nearest(kind: str, wrong: str, right: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"{wrong!r} (did you mean '")):
+        catalogue.find(kind, wrong)
+    assert catalogue.find(kind, right).stem == right

@@ -1,0 +1,125 @@
+"""Software profiles: what they support, what they say wrong input is."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator import catalogue
+from simulator.errors import InputError
+from simulator.software import Software, load_software
+
+NAMES = ["megatron-core", "megatron-lm-2022", "plain-ddp", "torchtitan"]
+
+
+@pytest.fixture(params=NAMES)
+def software(request: pytest.FixtureRequest) -> Software:
+    return load_software(request.param)
+
+
+def test_the_required_software_is_shipped() -> None:
+    assert set(NAMES) <= set(catalogue.names("software"))
+
+
+def test_combinations_are_subsets(software: Software) -> None:
+    can = software.supports
+    assert can.sharding
+    assert set(can.sharding_with_pipeline) <= set(can.sharding)
+    assert set(can.sharding_with_tensor) <= set(can.sharding)
+    assert bool(can.sharding_with_pipeline) == can.pipeline
+    assert bool(can.sharding_with_tensor) == can.tensor
+    assert can.pipeline or not (can.interleaved or can.uneven_stages)
+    assert can.rank_orders and can.precisions and can.recompute
+
+
+def test_rank_orders_name_every_dimension_once(software: Software) -> None:
+    for order in software.supports.rank_orders:
+        assert sorted(order.split("-")) == ["cp", "dp", "pp", "tp"]
+
+
+def test_overlap_needs_what_it_hides(software: Software) -> None:
+    can, overlap = software.supports, software.overlap
+    assert overlap.tensor == "none" or can.tensor
+    assert not overlap.pipeline_send or can.interleaved
+    assert not overlap.context_ring or can.context
+    assert not overlap.sharded_prefetch or "zero3" in can.sharding
+    assert not overlap.parameter_gather or set(can.sharding) & {"zero1", "zero2"}
+
+
+def test_states_are_whole_bytes_and_at_least_fp32_masters(software: Software) -> None:
+    states = software.states
+    for figure in (states.weight, states.gradient, states.reduce, states.gather):
+        assert float(figure) in (0.0, 2.0, 4.0, 8.0)
+    assert float(states.master) == 4.0
+    assert states.optimizer_traffic >= 28  # gradient, weight and two moments read, three written
+
+
+def test_bytes_per_parameter_worked_by_hand() -> None:
+    def resident(name: str) -> float:
+        states = load_software(name).states
+        return states.weight + states.gradient + states.master + 8  # two fp32 moments
+
+    assert resident("megatron-lm-2022") == 18  # Korthikanti et al. 2022, figure 1
+    assert resident("torchtitan") == 16  # all of it sharded
+    assert resident("megatron-core") == 16  # bf16 gradients, as the performance recipes
+    assert resident("plain-ddp") == 22  # autocast copies and a second copy of the gradients
+
+
+def test_what_each_framework_can_run() -> None:
+    core, old = load_software("megatron-core").supports, load_software("megatron-lm-2022").supports
+    titan, ddp = load_software("torchtitan").supports, load_software("plain-ddp").supports
+    assert "zero3" in core.sharding and "zero3" not in core.sharding_with_pipeline
+    assert old.sharding == ("ddp",) and not (old.context or old.expert or old.uneven_stages)
+    assert "ddp" in titan.sharding and "ddp" not in titan.sharding_with_tensor
+    assert titan.sequence_parallel == (True,) and titan.uneven_stages
+    assert not (ddp.tensor or ddp.pipeline or ddp.context or ddp.expert)
+    assert "fp8" in core.precisions and "fp8" in titan.precisions
+    assert "fp8" not in old.precisions and "fp8" not in ddp.precisions
+
+
+def test_unfused_attention_is_the_old_code_only() -> None:
+    unfused = {name for name in NAMES if load_software(name).kernels.attention == "unfused"}
+    assert unfused == {"megatron-lm-2022"}
+
+
+def test_an_unknown_name_brings_the_nearest() -> None:
+    with pytest.raises(InputError) as caught:
+        load_software("torchtita", where="run.toml", field="cluster.software")
+    assert str(caught.value) == (
+        "run.toml: cluster.software: unknown software 'torchtita' (did you mean 'torchtitan'?)"
+    )
+
+
+def test_an_unknown_field_brings_the_nearest(tmp_path: Path) -> None:
+    text = catalogue.find("software", "torchtitan").read_text()
+    wrong = tmp_path / "mine.toml"
+    wrong.write_text(text.replace("gradient_reduce = true", "gradient_reduse = true"))
+    with pytest.raises(InputError) as caught:
+        load_software(str(wrong))
+    assert str(caught.value) == (
+        f"{wrong}: overlap.gradient_reduse: unknown field (did you mean 'gradient_reduce'?)"
+    )
+
+
+def test_all_errors_of_a_file_come_at_once(tmp_path: Path) -> None:
+    text = catalogue.find("software", "plain-ddp").read_text()
+    wrong = tmp_path / "mine.toml"
+    text = text.replace('attention = "flash"', 'attention = "fast"')
+    text = text.replace('sharding = ["ddp"]', 'sharding = ["zero4"]')
+    text = text.replace(
+        "seconds_per_kernel = { value = 12e-6,", "seconds_per_kernel = { value = -1,"
+    )
+    wrong.write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_software(str(wrong))
+    assert len(caught.value.problems) == 3
+    assert {problem.split(": ")[1] for problem in caught.value.problems} == {
+        "kernels.attention", "supports.sharding.0", "host.seconds_per_kernel"
+    }  # fmt: skip
+
+
+def test_a_source_that_is_not_listed_is_named(tmp_path: Path) -> None:
+    text = catalogue.find("software", "plain-ddp").read_text()
+    wrong = tmp_path / "mine.toml"
+    wrong.write_text(text.replace('source = "adam"', 'source = "adamm"'))
+    with pytest.raises(InputError, match=r"has no 'adamm'.*did you mean 'adam'"):
+        load_software(str(wrong))
