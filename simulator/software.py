@@ -111,6 +111,8 @@ class HostWork:
     """Host time to enqueue one kernel through the framework."""
     kernels_per_block: Figure
     """Kernels of one dense block's forward pass; its backward pass has twice as many."""
+    kernels_per_fp8_block: Figure = Figure(0.0)
+    """Kernels that casts, amax and scale updates add to a block in fp8."""
     kernels_per_moe_block: Figure = Figure(0.0)
     """Kernels that routing, dispatch and combine add."""
     kernels_per_context_step: Figure = Figure(0.0)

@@ -271,6 +271,7 @@ class _Pricer:
         host = self.software.host
         if ops.is_block:
             kernels = host.kernels_per_block + ops.is_moe * host.kernels_per_moe_block
+            kernels = kernels + (self.recipe.precision == "fp8") * host.kernels_per_fp8_block
             kernels = kernels + host.kernels_per_context_step * (self.ranks.cp - 1.0)
         else:
             kernels = self._wide(sum(s.calls for s in ops.streams) + len(ops.gemms))

@@ -214,7 +214,8 @@ def _gathered_bytes(
     """zero3 keeps whole what it computes with: the root group, and three copies of one block.
 
     The current layer, the next one being gathered and the flat buffer it arrives in; the reduced
-    gradient of a layer is as large again in the type on the wire. zero2 holds two buckets.
+    gradient of a layer is as large again in the type on the wire. zero2 holds two buckets; where only
+    shards are kept between steps (FSDP without reshard), whole weights and unreduced gradients.
     """
     blocks = parts[:, :, :-2] > 0
     kinds = parameters[:, None, :-2]
@@ -222,5 +223,8 @@ def _gathered_bytes(
     root = parts[:, :, -2] * parameters[:, None, -2] + parts[:, :, -1] * parameters[:, None, -1]
     window = size.gather * (2.0 * root + 3.0 * layer) + size.reduce * layer
     level = layouts.sharding[:, None]
-    buckets = np.where(level == _ZERO2, 2.0 * software.states.bucket_bytes, 0.0)
-    return np.where(level == _ZERO3, window, buckets)
+    if size.weight == 0.0:
+        whole = (size.gather + size.gradient) * _held(parts, parameters)
+    else:
+        whole = np.full(window.shape, 2.0 * software.states.bucket_bytes)
+    return np.where(level == _ZERO3, window, np.where(level == _ZERO2, whole, 0.0))

@@ -218,7 +218,7 @@ def _evaluate_rows(layouts: Layouts, priced: Priced, rows: slice) -> Estimate:
     pp = layouts.pp.astype(float)
     mode = layouts.recompute
 
-    passes = _part_passes(priced, key, grid, mode)
+    passes = _part_passes(priced, key, grid, m)
     forward_s, backward_s = _stage_passes(priced, key, mode, parts, covered, passes)
     both_s = forward_s + backward_s
     slowest = np.argmax(both_s, axis=1)
@@ -266,15 +266,19 @@ class _PartPasses:
     hidden_s: Floats
 
 
-def _part_passes(priced: Priced, key: NDArray[Any], grid: NDArray[Any], mode: NDArray[Any]) -> _PartPasses:
-    """Passes through each part, with zero3's gathers and reductions beside them."""
+def _part_passes(priced: Priced, key: NDArray[Any], grid: NDArray[Any], m: Floats) -> _PartPasses:
+    """Passes through each part, with zero3's gathers and reductions beside them.
+
+    Software that reduces only after the last micro-batch pays one reduction for all m of them.
+    """
     b, s = priced.blocks, priced.states
     forward, backward = _total(b.forward_s)[key], _total(b.backward_s)[key]
     gather, reduce = s.part_gather_s[grid], s.part_reduce_s[grid]
     if not gather.any():
         none = np.zeros_like(forward)
         return _PartPasses(forward, backward, none, none)
-    reduce = reduce * priced.software.states.reduces_every_micro_batch
+    if not priced.software.states.reduces_every_micro_batch:
+        reduce = reduce / m[:, None]
     if priced.software.overlap.sharded_prefetch:
         shown_forward = np.maximum(gather - forward, 0.0)
         shown_backward = np.maximum(gather + reduce - backward, 0.0)

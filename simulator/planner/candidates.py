@@ -124,7 +124,7 @@ def _inner(
         "micro_batch": micro,
         "sharding": [
             word for word in can.sharding
-            if (dp * cp > 1 or word == "ddp")
+            if (dp * cp > 1 or word == can.sharding[0])
             and (pp == 1 or word in can.sharding_with_pipeline)
             and (tp == 1 or word in can.sharding_with_tensor)
         ],

@@ -1,0 +1,71 @@
+"""Memory of every pipeline rank of one layout: the same prices, one column per rank, none folded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.memory import MEMORY_KINDS, memory, recomputed_parts
+from simulator.cost.step import price
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layout import Layouts
+from simulator.software import Software
+from simulator.workload.recipe import Workload
+
+__all__ = ["RankMemory", "rank_memory"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankMemory:
+    """Memory at the fullest moment of each pipeline rank; arrays over ranks 0, 1, 2, ..."""
+
+    kinds_bytes: dict[str, Floats]
+    """By kind, in the order of MEMORY_KINDS."""
+    total_bytes: Floats
+    moment: NDArray[Any]
+    """Index into MOMENTS: when the rank peaks."""
+
+
+def rank_memory(
+    layouts_row: Layouts, workload: Workload, cluster: Cluster, software: Software
+) -> RankMemory:
+    """Break the memory of one layout down by pipeline rank and kind.
+
+    Parameters
+    ----------
+    layouts_row : Layouts
+        A feasible layout, a table with one row.
+    workload, cluster, software
+        What is trained, on what, with what.
+
+    Notes
+    -----
+    The largest total is ``Estimate.memory_total_bytes`` of the same layout.
+    """
+    assert len(layouts_row) == 1, "one layout at a time"
+    priced = price(layouts_row, workload, cluster, software, every_rank=True)
+    parts = priced.table.parts[priced.plan]
+    held = memory(
+        cluster,
+        software,
+        layouts_row,
+        blocks=priced.blocks,
+        block_key=priced.block_key,
+        states=priced.states,
+        state_key=priced.state_key,
+        parts=parts,
+        in_flight=priced.table.in_flight[priced.plan],
+        covered=recomputed_parts(layouts_row, parts),
+    )
+    order = np.argsort(priced.table.rank[priced.plan][0], kind="stable")
+    kinds = held.kinds_bytes[:, 0, order]
+    return RankMemory(
+        kinds_bytes=dict(zip(MEMORY_KINDS, kinds, strict=True)),
+        total_bytes=held.total_bytes[0, order],
+        moment=held.moment[0, order],
+    )

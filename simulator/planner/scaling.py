@@ -1,0 +1,207 @@
+"""Speed-up: the fastest layout at each number of GPUs, and what keeps it off the ideal line.
+
+Total speed is a product of three factors: the speed of a single card (tokens/s/GPU at the smallest
+number of GPUs that fits), the number of cards, and the speed-up ratio (tokens/s/GPU over that of
+a single card). What eats the ratio follows from GPU-seconds per token, which add up by cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from simulator.cost.step import Estimate
+from simulator.cost.terms import TERMS
+from simulator.hardware.cluster import Cluster
+from simulator.planner.outcome import outcome
+from simulator.planner.search import Found, explore
+from simulator.scenario import Scenario
+from simulator.units import show_bytes
+from simulator.workload.recipe import Recipe
+
+__all__ = ["CAUSES", "Scaling", "ScalingPoint", "counts", "gpu_seconds_per_token", "scaling"]
+
+SMALLEST = 8
+"""Fewest GPUs tried."""
+
+_CAUSE_OF_TERM = {
+    "gemm": "kernels",
+    "attention": "kernels",
+    "memory_bound": "kernels",
+    "launch": "kernels",
+    "bubble_warmup": "bubble",
+    "bubble_drain": "bubble",
+}
+"""Terms that have a cause in common; any other term is a cause of its own."""
+
+CAUSES = {
+    "kernels": "kernels less efficient per token (batch or shard too small)",
+    "imbalance": "unequal pipeline stages",
+    "bubble": "pipeline fill and drain",
+    **{term.name: term.label for term in TERMS if term.name not in _CAUSE_OF_TERM},
+}
+"""What can eat the speed-up ratio: name and label."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingPoint:
+    """One number of GPUs; without an estimate nothing fits, and `reason` says why."""
+
+    gpus: int
+    reason: str = ""
+    estimate: Estimate | None = None
+    """The fastest layout, a single row."""
+    tokens_per_s: float = 0.0
+    tokens_per_s_per_gpu: float = 0.0
+    mfu: float = 0.0
+    speedup: float = 0.0
+    """Tokens/s over those of the smallest number that fits."""
+    ratio: float = 0.0
+    """Tokens/s/GPU over that of the smallest number that fits; 1 is the ideal line."""
+    eaten: dict[str, float] = field(default_factory=dict)
+    """By cause (CAUSES), adding up to ``1 - ratio``; negative where a cause got smaller."""
+
+    @property
+    def layout(self) -> str:
+        """The layout in a few words; empty where nothing fits."""
+        return self.estimate.layouts.describe() if self.estimate is not None else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """The speed-up report: ``speed = single-card speed x GPUs x ratio`` at every point that fits."""
+
+    points: list[ScalingPoint]
+    """Fewest GPUs first."""
+    base_gpus: int | None
+    """The smallest number of GPUs that fits; None where none does."""
+    single_card_tokens_per_s: float
+    """Tokens/s/GPU at `base_gpus`."""
+
+
+def counts(cluster: Cluster) -> list[int]:
+    """List 8, 16, 32, ... up to the cluster's own number of GPUs, in whole servers."""
+    per_server = cluster.node.accelerators
+    sizes, size = {cluster.gpus}, SMALLEST
+    while size < cluster.gpus:
+        sizes.add(size if size <= per_server else size // per_server * per_server)
+        size *= 2
+    return sorted(sizes)
+
+
+def scaling(
+    scenario: Scenario,
+    *,
+    found: Found | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Scaling:
+    """Find the fastest layout at every number of GPUs and split its speed into factors.
+
+    Parameters
+    ----------
+    found : Found, optional
+        What the search on the scenario's own number of GPUs found; it is not repeated then.
+    progress : callable, optional
+        Called with (numbers of GPUs done, all) after each.
+
+    Notes
+    -----
+    The global batch stays (strong scaling). Pinned ``dp`` and ``shard_group`` are set free, since
+    they fix the number of GPUs; everything else that is pinned stays pinned.
+    """
+    sizes = counts(scenario.cluster)
+    points: list[ScalingPoint] = []
+    base: ScalingPoint | None = None
+    for done, gpus in enumerate(sizes, start=1):
+        known = found if gpus == scenario.cluster.gpus else None
+        point = _point(scenario, gpus, known, base)
+        base = point if base is None and point.estimate is not None else base
+        points.append(point)
+        if progress is not None:
+            progress(done, len(sizes))
+    return Scaling(
+        points=points,
+        base_gpus=base.gpus if base is not None else None,
+        single_card_tokens_per_s=base.tokens_per_s_per_gpu if base is not None else 0.0,
+    )
+
+
+def gpu_seconds_per_token(estimate: Estimate, recipe: Recipe) -> dict[str, float]:
+    """Split the GPU-seconds that one token takes by cause, for an estimate of a single row.
+
+    The causes add up to ``step time x GPUs / tokens per step``. Time above the mean stage is inside
+    the terms of the slowest stage, nearly all of it in kernels; it is taken out of them here.
+    """
+    assert len(estimate) == 1, "one layout at a time"
+    share = float(estimate.layouts.world[0]) / recipe.tokens_per_step
+    causes = dict.fromkeys(CAUSES, 0.0)
+    for name, seconds in estimate.terms_s.items():
+        cause = _CAUSE_OF_TERM.get(name, name)
+        causes[cause] = causes.get(cause, 0.0) + float(seconds[0]) * share
+    uneven = float(estimate.imbalance_s[0]) * share
+    causes["imbalance"] += uneven
+    causes["kernels"] -= uneven
+    return causes
+
+
+def _point(
+    scenario: Scenario, gpus: int, found: Found | None, base: ScalingPoint | None
+) -> ScalingPoint:
+    """Explore one number of GPUs and compare it with the smallest that fits."""
+    cluster = _resized(scenario.cluster, gpus)
+    if found is None:
+        free = {k: v for k, v in scenario.pinned.items() if k not in ("dp", "shard_group")}
+        found = explore(scenario.workload, cluster, scenario.software, free, keep=1)
+    if not len(found.best):
+        return ScalingPoint(gpus=gpus, reason=_why_not(found))
+    estimate = found.best.take(np.array([int(np.argmin(found.best.step_time_s))]))
+    recipe = scenario.workload.recipe
+    result = outcome(estimate, recipe, cluster)
+    point = ScalingPoint(
+        gpus=gpus,
+        estimate=estimate,
+        tokens_per_s=float(result.tokens_per_s[0]),
+        tokens_per_s_per_gpu=float(result.tokens_per_s_per_gpu[0]),
+        mfu=float(result.mfu[0]),
+        speedup=1.0,
+        ratio=1.0,
+        eaten=dict.fromkeys(CAUSES, 0.0),
+    )
+    return point if base is None else _compared(point, base, recipe)
+
+
+def _compared(point: ScalingPoint, base: ScalingPoint, recipe: Recipe) -> ScalingPoint:
+    """Fill in speed-up, ratio, and by cause ``(GPU-seconds - those of base) / all GPU-seconds``."""
+    assert point.estimate is not None and base.estimate is not None
+    here = gpu_seconds_per_token(point.estimate, recipe)
+    there = gpu_seconds_per_token(base.estimate, recipe)
+    total = sum(here.values())
+    return replace(
+        point,
+        speedup=point.tokens_per_s / base.tokens_per_s,
+        ratio=point.tokens_per_s_per_gpu / base.tokens_per_s_per_gpu,
+        eaten={cause: (here[cause] - there[cause]) / total for cause in here},
+    )
+
+
+def _resized(cluster: Cluster, gpus: int) -> Cluster:
+    """Return the same cluster with another number of GPUs in its first group."""
+    if gpus == cluster.gpus:
+        return cluster
+    return replace(cluster, groups=(replace(cluster.groups[0], gpus=gpus),))
+
+
+def _why_not(found: Found) -> str:
+    """Say why nothing fits: the memory of the nearest miss, or the commonest reason."""
+    miss = found.nearest_miss
+    if miss is not None:
+        need = float(miss.memory_total_bytes[0])
+        return (
+            f"does not fit: the smallest layout ({miss.layouts.describe()}) needs"
+            f" {show_bytes(need)} of {show_bytes(miss.usable_bytes)} usable"
+        )
+    if found.dropped:
+        return f"cannot run: {max(found.dropped, key=lambda reason: found.dropped[reason])}"
+    return "cannot run: no layout of this many GPUs"
