@@ -101,8 +101,7 @@ class _Pricer:
         self.bandwidth = float(self.device.memory.bandwidth_bytes_per_s)
         self.size = element_bytes(recipe)
         self.keys = len(ranks.tp)
-        units = float(self.device.compute_units)
-        self.slowdown_share = min(float(cluster.library.compute_units) / units, 1.0)
+        self.slowdown_share = collectives.slowdown_share(cluster)
 
     def _wide(self, value: Any) -> Floats:
         return np.broadcast_to(np.asarray(value, dtype=float), (self.keys,))

@@ -17,7 +17,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import HopLatency
 from simulator.layout.placement import Group
 
-__all__ = ["all_gather_s", "all_reduce_s", "all_to_all_s", "domain_bus", "send_s"]
+__all__ = ["all_gather_s", "all_reduce_s", "all_to_all_s", "domain_bus", "send_s", "slowdown_share"]
 
 Floats = NDArray[np.float64]
 
@@ -95,6 +95,12 @@ def send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:
     near = base[links.kind] + size_bytes / links.send_bytes_per_s
     far = base["network"] + size_bytes / cluster.network_bytes_per_s_per_gpu
     return np.where(crosses_network, far, near)
+
+
+def slowdown_share(cluster: Cluster) -> float:
+    """Share of the compute rate that kernels lose while a collective runs beside them."""
+    units = float(cluster.accelerator.compute_units)
+    return min(float(cluster.library.compute_units) / units, 1.0)
 
 
 def _spans(group: Group) -> NDArray[Any]:

@@ -245,7 +245,21 @@ def _attention(
     wide = tokens * hidden * size
     _gather_input(ops, wide, ranks, first, kernels)
     _reduce_output(ops, wide, ranks, "proj")
-    exchanged = tokens * (key + value) * size * (ranks.cp - 1.0)
+    _context_ring(ops, tokens, query, key + value, result, ranks, size)
+
+
+def _context_ring(
+    ops: Operators, tokens: Floats, query: Any, pairs: Any, result: Any, ranks: Ranks, size: float
+) -> None:
+    """cp - 1 exchanges of keys and values, and merging each step's partial result into the sum in fp32.
+
+    The backward pass sends keys, values and their gradients, and adds the partial gradients.
+    """
+    steps = ranks.cp - 1.0
+    ops.streams.append(Stream(name="context merge", kind="elementwise", calls=0.0,
+                              forward_bytes=steps * tokens * result * (size + 8.0),
+                              backward_bytes=steps * tokens * (query + pairs) * 3.0 * size))  # fmt: skip
+    exchanged = tokens * pairs * size * steps
     for backward, times in ((False, 1.0), (True, 2.0)):
         ops.collectives.append(Collective(operation="ring", group="cp", size_bytes=times * exchanged,
                                           backward=backward, window="attention"))  # fmt: skip

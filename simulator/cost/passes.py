@@ -1,0 +1,195 @@
+"""One micro-batch through each part and each stage, and the once-per-step communication.
+
+Gathers what ``cost/blocks.py`` and ``cost/states.py`` priced per key back to layouts; sums run over parts
+in a fixed order, so that a layout costs the same alone and in a table of a million.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.blocks import PASS_TERMS, BlockCosts
+from simulator.cost.collectives import slowdown_share
+from simulator.cost.states import StateCosts
+from simulator.cost.terms import HIDDEN
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layout import RECOMPUTE
+from simulator.layout.stages import StageTable
+from simulator.software import Software
+from simulator.workload.recipe import Workload
+
+__all__ = [
+    "FULL",
+    "SELECTIVE",
+    "PartPasses",
+    "Priced",
+    "data_parallel",
+    "hidden_communication",
+    "over_parts",
+    "part_passes",
+    "stage_passes",
+    "steady_terms",
+]
+
+Floats = NDArray[np.float64]
+
+FULL, SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Priced:
+    """Everything that layouts share, priced once per distinct key."""
+
+    workload: Workload
+    cluster: Cluster
+    software: Software
+    table: StageTable
+    plan: NDArray[Any]
+    blocks: BlockCosts
+    block_key: NDArray[Any]
+    states: StateCosts
+    state_key: NDArray[Any]
+    send_s: Floats
+    """One pipeline send, per block key and whether the hop crosses the network: shape (2, keys)."""
+    hop_crosses: NDArray[Any]
+    """Per state key: whether stages are joined by the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartPasses:
+    """One micro-batch through each part: seconds of shape (layouts, parts)."""
+
+    forward_s: Floats
+    backward_s: Floats
+    """Without recomputation."""
+    fsdp_s: Floats
+    """Exposed gathers and reductions of zero3, both directions."""
+    hidden_s: Floats
+    """The part of them that runs beside compute."""
+    slowdown_s: Floats
+    """What that costs the compute."""
+
+
+def part_passes(priced: Priced, key: NDArray[Any], grid: NDArray[Any], m: Floats) -> PartPasses:
+    """Passes through each part, with zero3's gathers and reductions beside them.
+
+    Software that reduces only after the last micro-batch pays one reduction for all m of them.
+    """
+    b, s = priced.blocks, priced.states
+    forward, backward = _total(b.forward_s)[key], _total(b.backward_s)[key]
+    gather, reduce = s.part_gather_s[grid], s.part_reduce_s[grid]
+    if not gather.any():
+        none = np.zeros_like(forward)
+        return PartPasses(forward, backward, none, none, none)
+    if not priced.software.states.reduces_every_micro_batch:
+        reduce = reduce / m[:, None]
+    if priced.software.overlap.sharded_prefetch:
+        shown = (np.maximum(gather - forward, 0.0), np.maximum(gather + reduce - backward, 0.0))
+    else:
+        shown = (gather, gather + reduce)
+    hidden = (gather - shown[0], gather + reduce - shown[1])
+    share = slowdown_share(priced.cluster)
+    slowed = [seconds * share for seconds in hidden]
+    return PartPasses(
+        forward + shown[0] + slowed[0],
+        backward + shown[1] + slowed[1],
+        shown[0] + shown[1],
+        hidden[0] + hidden[1],
+        slowed[0] + slowed[1],
+    )
+
+
+def _total(terms: Floats) -> Floats:
+    """Sum over terms in a fixed order."""
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def over_parts(count: Floats, per_part: Floats) -> Floats:
+    """Sum of count times cost over parts in a fixed order; shapes (..., parts)."""
+    total = count[..., 0] * per_part[..., 0]
+    for part in range(1, count.shape[-1]):
+        total = total + count[..., part] * per_part[..., part]
+    return total
+
+
+def stage_passes(
+    priced: Priced, key: NDArray[Any], mode: NDArray[Any], parts: Floats, covered: Floats, passes: PartPasses
+) -> tuple[Floats, Floats]:
+    """Seconds of one micro-batch through every distinct rank, shape (layouts, columns)."""
+    forward_s = over_parts(parts, passes.forward_s[:, None, :])
+    backward_s = over_parts(parts, passes.backward_s[:, None, :])
+    backward_s = backward_s + _recompute(priced, key, mode, parts, covered)
+    return forward_s, backward_s
+
+
+def _recompute(
+    priced: Priced, key: NDArray[Any], mode: NDArray[Any], parts: Floats, covered: Floats
+) -> Floats:
+    """Recomputation of one micro-batch on every rank given by `parts`; leading axis is layouts."""
+    again = priced.blocks.recompute_s
+    axes = (slice(None), *(None,) * (parts.ndim - 2))
+    selective = np.where((mode == SELECTIVE)[:, None], again[SELECTIVE][key], 0.0)[axes]
+    full = again[FULL][key][axes]
+    return over_parts(parts, selective) + over_parts(covered, full)
+
+
+def steady_terms(
+    priced: Priced, key: NDArray[Any], mode: NDArray[Any], parts: Floats, covered: Floats, m: Floats,
+    passes: PartPasses,
+) -> dict[str, Floats]:  # fmt: skip
+    """Terms of m micro-batches on the slowest stage; parts of shape (layouts, parts)."""
+    b = priced.blocks
+    terms = {
+        name: m * over_parts(parts, b.forward_s[i][key] + b.backward_s[i][key])
+        for i, name in enumerate(PASS_TERMS)
+    }
+    terms["slowdown"] = terms["slowdown"] + m * over_parts(parts, passes.slowdown_s)
+    terms["recompute"] = m * _recompute(priced, key, mode, parts, covered)
+    terms["fsdp"] = m * over_parts(parts, passes.fsdp_s)
+    return terms
+
+
+def hidden_communication(
+    b: BlockCosts, key: NDArray[Any], parts: Floats, m: Floats
+) -> dict[str, Floats]:
+    """Tensor, context and expert communication hidden under compute, over m micro-batches."""
+    return {name: m * over_parts(parts, b.hidden_s[i][key]) for i, name in enumerate(HIDDEN[:3])}
+
+
+def data_parallel(
+    priced: Priced, grid: NDArray[Any], rank: NDArray[Any], ranks: Floats, forward_s: Floats,
+    backward_s: Floats, pieces: Floats,
+) -> tuple[Floats, Floats, Floats]:  # fmt: skip
+    """Exposed and hidden data-parallel communication, and what hiding it costs the compute.
+
+    Each rank hides its reduction behind the backward pass of its last micro-batch; the last bucket
+    cannot hide. A rank behind the first finishes earlier by the backward passes before it, and
+    starts later by the forward passes, so the same holds for its gather.
+    """
+    s, overlap = priced.states, priced.software.overlap
+    reduce_s, gather_s, buckets = s.reduce_s[grid], s.gather_s[grid], s.reduce_buckets[grid]
+    mean_forward = (ranks * forward_s).sum(axis=1) / pieces
+    mean_backward = (ranks * backward_s).sum(axis=1) / pieces
+    shown = np.zeros_like(reduce_s)
+    for seconds, window, slack, hides in (
+        (reduce_s, backward_s, rank * mean_backward[:, None], overlap.gradient_reduce),
+        (gather_s, forward_s, rank * mean_forward[:, None], overlap.parameter_gather),
+    ):
+        if hides:
+            exposed = np.maximum(seconds - window, seconds / buckets)
+        else:
+            exposed = seconds
+        shown = shown + np.maximum(exposed - slack, 0.0)
+    worst = shown.argmax(axis=1)
+    at = np.arange(len(worst))
+    exposed = shown[at, worst]
+    hidden = (reduce_s + gather_s)[at, worst] - exposed
+    beside = hidden if overlap.gradient_reduce else 0.0 * hidden
+    return exposed, hidden, beside * slowdown_share(priced.cluster)
