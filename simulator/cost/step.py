@@ -8,6 +8,7 @@ the other stages add is fill and drain; the data-parallel tail and the optimizer
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,7 @@ from simulator.layout.stages import fold, stages
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Estimate", "Selection", "evaluate", "price", "rank_memory", "select"]
+__all__ = ["Estimate", "Selection", "estimates", "evaluate", "price", "rank_memory", "select"]
 
 Floats = NDArray[np.float64]
 
@@ -94,9 +95,24 @@ def evaluate(
     Estimate
     """
     priced = price(layouts, workload, cluster, software, every_rank=every_rank)
-    starts = range(0, max(len(layouts), 1), CHUNK)
-    pieces = [_evaluate_rows(select(layouts, priced, slice(i, i + CHUNK)), priced) for i in starts]
+    pieces = list(_estimates(layouts, priced))
     return pieces[0] if len(pieces) == 1 else concatenate(pieces)
+
+
+def estimates(
+    layouts: Layouts, workload: Workload, cluster: Cluster, software: Software
+) -> Iterator[Estimate]:
+    """Yield the estimates of consecutive rows, a cache-sized table at a time.
+
+    What a search over millions of layouts wants: it keeps the best of each table and lets go of
+    the rest. Same numbers as :func:`evaluate`.
+    """
+    yield from _estimates(layouts, price(layouts, workload, cluster, software))
+
+
+def _estimates(layouts: Layouts, priced: Priced) -> Iterator[Estimate]:
+    for start in range(0, max(len(layouts), 1), CHUNK):
+        yield _evaluate_rows(select(layouts, priced, slice(start, start + CHUNK)), priced)
 
 
 def rank_memory(

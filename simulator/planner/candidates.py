@@ -128,7 +128,7 @@ def _inner(
             and (pp == 1 or word in can.sharding_with_pipeline)
             and (tp == 1 or word in can.sharding_with_tensor)
         ],
-        "sequence_parallel": [int(x) for x in can.sequence_parallel] if tp > 1 else [0],
+        "sequence_parallel": _sequence_axis(arch, software, tp),
         "rank_order": orders,
         **_expert_axes(arch, software, tp * cp * dp, tp),
     }  # fmt: skip
@@ -141,6 +141,13 @@ def _inner(
                        dtype=np.int64)
         for name, values in axes.items()
     }  # fmt: skip
+
+
+def _sequence_axis(arch: Architecture, software: Software, tp: int) -> list[int]:
+    """Sequence parallelism needs tp > 1, and experts with tp > 1 need it."""
+    if tp == 1:
+        return [0]
+    return [int(x) for x in software.supports.sequence_parallel if x or not arch.is_moe]
 
 
 def _worth(chunks: int, pp: int, arch: Architecture, software: Software) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.step import Estimate, evaluate
+from simulator.cost.step import Estimate, estimates, evaluate
 from simulator.errors import InfeasibleError
 from simulator.hardware.cluster import Cluster
 from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
@@ -111,13 +111,12 @@ def explore(
         dropped += np.bincount(code, minlength=len(REASONS))
         possible = piece[code == FEASIBLE]
         if len(possible):
-            estimate = evaluate(possible, workload, cluster, software)
-            evaluated += len(estimate)
-            fits = estimate.fits
-            fitting += int(fits.sum())
-            best.append(_fastest(estimate, fits, keep))
-            too_large.append(_fastest(estimate, ~fits, 1))
-            smallest.append(estimate.take(np.array([np.argmin(estimate.memory_total_bytes)])))
+            for estimate in estimates(possible, workload, cluster, software):
+                fits = estimate.fits
+                evaluated, fitting = evaluated + len(estimate), fitting + int(fits.sum())
+                best.append(_fastest(estimate, fits, keep))
+                too_large.append(_fastest(estimate, ~fits, 1))
+                smallest.append(estimate.take(np.array([np.argmin(estimate.memory_total_bytes)])))
         if progress is not None:
             progress(start + len(piece), len(table))
     counts = {REASONS[i]: int(n) for i, n in enumerate(dropped) if n and i != FEASIBLE}
