@@ -137,6 +137,9 @@ class StateBytes:
     """Memory traffic of one AdamW step, with gradient norm, clipping and zeroing."""
     bucket_bytes: Figure
     """Size of one bucket of the gradient reduction."""
+    keeps_gathered_with_pipeline: bool = False
+    """zero3 with pp > 1: parameters stay gathered and gradients unreduced until the last
+    micro-batch (FSDP2 without reshard, torchtitan's default policy)."""
     reduces_every_micro_batch: bool = False
     """zero2 and zero3: gradients are reduced after every micro-batch, not once per step."""
 

@@ -85,13 +85,17 @@ def part_passes(priced: Priced, key: NDArray[Any], grid: NDArray[Any], m: Floats
     if not gather.any():
         none = np.zeros_like(forward)
         return PartPasses(forward, backward, none, none, none)
-    if not priced.software.states.reduces_every_micro_batch:
-        reduce = reduce / m[:, None]
+    once = s.keeps_gathered[grid][:, None]
+    every = priced.software.states.reduces_every_micro_batch
+    reduce = np.where(once | (not every), reduce / m[:, None], reduce)
+    gathers = (np.where(once, gather / m[:, None], gather), np.where(once, 0.0, gather))
+    shown: tuple[Floats, Floats] = (gathers[0], gathers[1] + reduce)
     if priced.software.overlap.sharded_prefetch:
-        shown = (np.maximum(gather - forward, 0.0), np.maximum(gather + reduce - backward, 0.0))
-    else:
-        shown = (gather, gather + reduce)
-    hidden = (gather - shown[0], gather + reduce - shown[1])
+        shown = (
+            np.maximum(gathers[0] - forward, 0.0),
+            np.maximum(gathers[1] + reduce - backward, 0.0),
+        )
+    hidden = (gathers[0] - shown[0], gathers[1] + reduce - shown[1])
     share = slowdown_share(priced.cluster)
     slowed = [seconds * share for seconds in hidden]
     return PartPasses(

@@ -50,6 +50,8 @@ class StateCosts:
     """Optimizer step, shape (keys, columns)."""
     largest_block: Floats
     """Weights of the largest block on one rank (one expert's, for experts), shape (keys,)."""
+    keeps_gathered: NDArray[np.bool_]
+    """zero3 that gathers and reduces once per step, shape (keys,)."""
     part_gather_s: Floats
     """zero3: gather of one part's parameters, shape (keys, parts)."""
     part_reduce_s: Floats
@@ -124,6 +126,7 @@ def state_costs(
             launch_s=float(kernel.launch_s),
         ),
         largest_block=_largest_block(dense, routed, arch, layouts),
+        keeps_gathered=_keeps_gathered(layouts, software),
         part_gather_s=part_gather,
         part_reduce_s=part_reduce,
     )
@@ -227,4 +230,12 @@ def _gathered_bytes(
         whole = (size.gather + size.gradient) * _held(parts, parameters)
     else:
         whole = np.full(window.shape, 2.0 * software.states.bucket_bytes)
-    return np.where(level == _ZERO3, window, np.where(level == _ZERO2, whole, 0.0))
+    kept = _keeps_gathered(layouts, software)[:, None]
+    shards_only = np.where(kept, whole, window)
+    return np.where(level == _ZERO3, shards_only, np.where(level == _ZERO2, whole, 0.0))
+
+
+def _keeps_gathered(layouts: Layouts, software: Software) -> NDArray[np.bool_]:
+    """Whether zero3 gathers and reduces once per step instead of for every micro-batch."""
+    kept = software.states.keeps_gathered_with_pipeline
+    return (layouts.sharding == _ZERO3) & (layouts.pp > 1) & kept
