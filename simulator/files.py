@@ -14,7 +14,7 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
@@ -44,6 +44,9 @@ LIMIT_BYTES = 256 * 2**20
 _CONFIG: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False, "strict": False}
 
 
+_FIGURE_KEYS = ("value", "grade", "source", "date", "spread")
+
+
 class Figure(float):
     """A number from a profile that knows its grade, source, date and spread.
 
@@ -65,6 +68,7 @@ class Figure(float):
         date: str = "",
         spread: float | None = None,
     ) -> Figure:
+        """Make a figure of `value` with its evidence."""
         self = super().__new__(cls, value)
         self.grade, self.source, self.date, self.spread = grade, source, date, spread
         return self
@@ -82,10 +86,10 @@ def _figure(raw: Any) -> Figure:
     if isinstance(raw, Figure):
         return raw
     table = raw if isinstance(raw, Mapping) else {"value": raw}
-    unknown = set(table) - {"value", "grade", "source", "date", "spread"}
+    unknown = set(table) - set(_FIGURE_KEYS)
     if unknown:
         word = sorted(unknown)[0]
-        raise ValueError(f"unknown key {word!r}{did_you_mean(word, ('value', 'grade', 'source', 'date', 'spread'))}")
+        raise ValueError(f"unknown key {word!r}{did_you_mean(word, _FIGURE_KEYS)}")
     value = table.get("value")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError("must be a number")
@@ -106,8 +110,6 @@ def _figure(raw: Any) -> Figure:
 def record(cls: type[T]) -> type[T]:
     """Make a frozen, keyword-only, slotted dataclass that :func:`build` can fill from a file."""
     cls.__pydantic_config__ = _CONFIG  # type: ignore[attr-defined]
-    annotations = cls.__dict__.get("__annotations__", {})
-    annotations.setdefault("__pydantic_config__", ClassVar[dict[str, Any]])
     return dataclasses.dataclass(frozen=True, kw_only=True, slots=True)(cls)
 
 
@@ -235,7 +237,9 @@ def _resolve(raw: Any, sources: Mapping[str, Any], where: str) -> Any:
     if "value" in raw and "source" in raw:
         source = sources.get(raw["source"])
         if source is None:
-            raise InputError(f"{where}: [sources] has no {raw['source']!r}{did_you_mean(raw['source'], sources)}")
+            raise InputError(
+                f"{where}: [sources] has no {raw['source']!r}{did_you_mean(raw['source'], sources)}"
+            )
         return {"date": source.get("date", ""), **raw, "source": source.get("text", "")}
     return {key: _resolve(value, sources, where) for key, value in raw.items()}
 

@@ -105,11 +105,17 @@ def load_scenario(path: Path | str, overrides: Iterable[str] = ()) -> Scenario:
     InputError
         With every problem of the file, each naming its field.
     """
-    return make_scenario(read_toml(path), where=str(path), overrides=overrides, base=Path(path).parent)
+    return make_scenario(
+        read_toml(path), where=str(path), overrides=overrides, base=Path(path).parent
+    )
 
 
 def make_scenario(
-    document: Mapping[str, Any], *, where: str = "scenario", overrides: Iterable[str] = (), base: Path | None = None
+    document: Mapping[str, Any],
+    *,
+    where: str = "scenario",
+    overrides: Iterable[str] = (),
+    base: Path | None = None,
 ) -> Scenario:
     """Build a scenario from nested tables, as a TOML file gives them."""
     document = {name: dict(v) if isinstance(v, Mapping) else v for name, v in document.items()}
@@ -130,8 +136,16 @@ def make_scenario(
             problems += error.problems
     if "place" in parts:
         for name, load in (
-            ("cluster", lambda: load_cluster(parts["place"].name, parts["place"].gpus, where=where)),
-            ("software", lambda: load_software(parts["place"].software, where=where, field="cluster.software")),
+            (
+                "cluster",
+                lambda: load_cluster(parts["place"].name, parts["place"].gpus, where=where),
+            ),
+            (
+                "software",
+                lambda: load_software(
+                    parts["place"].software, where=where, field="cluster.software"
+                ),
+            ),
         ):
             try:
                 parts[name] = load()
@@ -173,12 +187,16 @@ def _wrong_sections(document: Mapping[str, Any], where: str) -> list[str]:
 def _architecture(raw: Any, where: str, base: Path | None) -> Architecture:
     """A zoo name, a path to a Hugging Face config.json, or the fields of one inline."""
     if not isinstance(raw, Mapping) or not raw:
-        raise InputError(f"{where}: model: required section is missing (name, or Hugging Face fields)")
+        raise InputError(
+            f"{where}: model: required section is missing (name, or Hugging Face fields)"
+        )
     if "model_type" in raw:
         return from_hf(raw, name=str(raw.get("name", "custom")), where=f"{where}: model")
     if unknown := sorted(set(raw) - {"name"}):
         known = ("name", "model_type")
-        raise InputError(f"{where}: model.{unknown[0]}: unknown field{did_you_mean(unknown[0], known)}")
+        raise InputError(
+            f"{where}: model.{unknown[0]}: unknown field{did_you_mean(unknown[0], known)}"
+        )
     name = raw["name"]
     if not isinstance(name, str):
         raise InputError(problem(where, "model.name", "must be a zoo name or a path", name))
@@ -206,32 +224,39 @@ def _override(document: dict[str, Any], text: str) -> None:
 
 def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
     """What each section allows but the whole does not."""
-    problems: list[str] = []
-    recipe, arch = parts.get("recipe"), parts.get("architecture")
-    if recipe is not None and "cluster" in parts:
-        device = parts["cluster"].accelerator
-        if recipe.precision not in device.matrix_flop_per_s:
-            offered = ", ".join(device.matrix_flop_per_s)
-            problems.append(
-                f"{where}: training.precision: {device.name} has no {recipe.precision} "
-                f"(it has {offered}), got {recipe.precision!r}"
-            )
-    if recipe is not None and "software" in parts:
-        software = parts["software"]
-        if recipe.precision not in software.supports.precisions:
-            problems.append(
-                f"{where}: training.precision: {software.name} does not train in {recipe.precision}"
-                f" (it does in {', '.join(software.supports.precisions)}), got {recipe.precision!r}"
-            )
+    recipe = parts.get("recipe")
+    problems = _wrong_precision(recipe, parts, where) if recipe is not None else []
+    arch = parts.get("architecture")
     if recipe is not None and arch is not None and arch.position == "learned":
-        if recipe.sequence_length > arch.max_positions:
+        length, most = recipe.sequence_length, arch.max_positions
+        if length > most:
             problems.append(
-                f"{where}: training.sequence_length: {arch.name} has {arch.max_positions} learned "
-                f"positions, got {recipe.sequence_length} (nearest: {arch.max_positions})"
+                f"{where}: training.sequence_length: {arch.name} has {most} learned positions,"
+                f" got {length} (nearest: {most})"
             )
-    layout = parts.get("layout")
-    if layout is not None and layout.rank_order is not None and layout.rank_order not in RANK_ORDERS:
-        problems.append(
-            problem(where, "layout.rank_order", "must order tp, cp, dp, pp", layout.rank_order, RANK_ORDERS)
-        )
+    order = parts["layout"].rank_order if "layout" in parts else None
+    if order is not None and order not in RANK_ORDERS:
+        rule = "must order tp, cp, dp, pp"
+        problems.append(problem(where, "layout.rank_order", rule, order, RANK_ORDERS))
+    return problems
+
+
+def _wrong_precision(recipe: Recipe, parts: Mapping[str, Any], where: str) -> list[str]:
+    """A type that the device or the software lacks."""
+    problems, precision = [], recipe.precision
+    if "cluster" in parts:
+        device = parts["cluster"].accelerator
+        offered = ", ".join(device.matrix_flop_per_s)
+        if precision not in device.matrix_flop_per_s:
+            problems.append(
+                f"{where}: training.precision: {device.name} has no {precision}"
+                f" (it has {offered}), got {precision!r}"
+            )
+    if "software" in parts:
+        known = parts["software"].supports.precisions
+        if precision not in known:
+            problems.append(
+                f"{where}: training.precision: {parts['software'].name} does not train in"
+                f" {precision} (it does in {', '.join(known)}), got {precision!r}"
+            )
     return problems

@@ -75,7 +75,9 @@ class BlockCosts:
         return int(self.forward_s.shape[2])
 
 
-def block_costs(workload: Workload, cluster: Cluster, software: Software, ranks: Ranks) -> BlockCosts:
+def block_costs(
+    workload: Workload, cluster: Cluster, software: Software, ranks: Ranks
+) -> BlockCosts:
     """Price every part of the model for the distinct keys in `ranks`."""
     arch, recipe, kernels = workload.architecture, workload.recipe, software.kernels
     parts = [block(kind, arch.hidden, ranks, recipe, kernels) for kind in arch.blocks]
@@ -146,22 +148,27 @@ class _Pricer:
             bandwidth_bytes_per_s=self.bandwidth,
             l2_bytes=float(self.device.memory.l2_bytes),
             compute_units=float(self.device.compute_units),
-            **{f.name: float(getattr(params, f.name)) for f in fields(params)},
+            sustained=True,
+            **{f.name: float(getattr(params, f.name)) for f in fields(params)},  # type: ignore[arg-type]
         )  # fmt: skip
         return seconds[unique.inverse]
 
     def part(self, ops: Operators, gemm: dict[str, Floats]) -> dict[str, Floats]:
         """All costs of one part as arrays over the keys."""
         zero = np.zeros(self.keys)
-        forward, backward = ({term: zero for term in PASS_TERMS} for _ in range(2))
+        forward, backward = (dict.fromkeys(PASS_TERMS, zero) for _ in range(2))
         for g in ops.gemms:
             forward["gemm"] = forward["gemm"] + gemm[f"{g.name}:forward"]
             backward["gemm"] = backward["gemm"] + gemm[f"{g.name}:dgrad"] + gemm[f"{g.name}:wgrad"]
         forward["attention"], backward["attention"] = self._flash(ops)
         for s in ops.streams:
-            forward["memory_bound"] = forward["memory_bound"] + self._stream(s.kind, s.forward_bytes, s.calls)
-            backward["memory_bound"] = backward["memory_bound"] + self._stream(s.kind, s.backward_bytes, s.calls)
-        hidden = {group: zero for group in ("tp", "cp", "ep")}
+            forward["memory_bound"] = forward["memory_bound"] + self._stream(
+                s.kind, s.forward_bytes, s.calls
+            )
+            backward["memory_bound"] = backward["memory_bound"] + self._stream(
+                s.kind, s.backward_bytes, s.calls
+            )
+        hidden = dict.fromkeys(("tp", "cp", "ep"), zero)
         for c in ops.collectives:
             terms = backward if c.backward else forward
             attention = terms["attention"]
@@ -202,7 +209,10 @@ class _Pricer:
             )
             back = share * float(kernel.backward_fraction)
             backward = backward + attention_s(
-                flop=2.5 * call.flop, moved_bytes=2.0 * call.moved_bytes, peak_fraction=back, **common
+                flop=2.5 * call.flop,
+                moved_bytes=2.0 * call.moved_bytes,
+                peak_fraction=back,
+                **common,
             )
         return forward, backward
 
@@ -269,9 +279,9 @@ class _Pricer:
         """A block takes no less than the host needs to enqueue its kernels."""
         host = self.software.host
         if ops.is_block:
-            kernels = host.kernels_per_block + ops.is_moe * host.kernels_per_moe_block
-            kernels = kernels + (self.recipe.precision == "fp8") * host.kernels_per_fp8_block
-            kernels = kernels + host.kernels_per_context_step * (self.ranks.cp - 1.0)
+            count = host.kernels_per_block + ops.is_moe * host.kernels_per_moe_block
+            count = count + (self.recipe.precision == "fp8") * host.kernels_per_fp8_block
+            kernels = count + host.kernels_per_context_step * (self.ranks.cp - 1.0)
         else:
             kernels = self._wide(sum(s.calls for s in ops.streams) + len(ops.gemms))
         for terms, passes in ((forward, 1.0), (backward, 2.0)):

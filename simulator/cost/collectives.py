@@ -53,7 +53,7 @@ def all_gather_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
 def all_reduce_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
     """Time of an all-reduce of `size_bytes`, in seconds: ring, tree or in-switch, the fastest.
 
-    Ring: ``2 (n - 1)`` steps, twice the bytes of a gather. Tree: ``2 ((local - 1) + log2(domains))``
+    Ring: ``2 (n - 1)`` steps, twice the bytes of a gather. Tree: ``2 (local - 1 + log2(domains))``
     hops at a share of the ring's bandwidth. In-switch (NVLS): inside one domain only.
     """
     n, spans = group.size, _spans(group)
@@ -120,7 +120,9 @@ def _bus(cluster: Cluster, group: Group, protocol: str) -> Floats:
         return bus * library.ll128_fraction
     if protocol == "ll":
         caps = library.ll_cap_bytes_per_s
-        return np.minimum(bus * library.ll_fraction, np.where(crosses, caps["network"], caps["domain"]))
+        return np.minimum(
+            bus * library.ll_fraction, np.where(crosses, caps["network"], caps["domain"])
+        )
     return bus
 
 

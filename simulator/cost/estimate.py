@@ -84,7 +84,8 @@ def concatenate(pieces: list[Estimate]) -> Estimate:
         return {k: np.concatenate([getattr(piece, name)[k] for piece in pieces]) for k in columns}
 
     arrays = (
-        "step_time_s", "memory_total_bytes", "peak_stage", "peak_moment", "slowest_stage", "imbalance_s",
+        "step_time_s", "memory_total_bytes", "peak_stage", "peak_moment", "slowest_stage",
+        "imbalance_s",
         "executed_flop",
     )  # fmt: skip
     return Estimate(

@@ -89,11 +89,25 @@ def gemm_s(
     shape = np.broadcast_shapes(m.shape, n.shape, k.shape, batch.shape)
     m, n, k, batch = (np.broadcast_to(x, shape)[..., None, None] for x in (m, n, k, batch))
     operand, result = operand[..., None, None], result[..., None, None]
-    per_call = [np.asarray(x, float)[..., None, None] for x in (
-        peak_flop_per_s, bandwidth_bytes_per_s, l2_bytes, compute_units, peak_fraction,
-        memory_fraction, prologue_k, wave_quantisation, small_tile_penalty, split_k_s, l2_refetch,
-    )]
-    peak, bandwidth, l2, units, share, mem_share, prologue, waves_a, penalty, split_s, refetch = per_call
+    per_call = [
+        np.asarray(x, float)[..., None, None]
+        for x in (
+            peak_flop_per_s,
+            bandwidth_bytes_per_s,
+            l2_bytes,
+            compute_units,
+            peak_fraction,
+            memory_fraction,
+            prologue_k,
+            wave_quantisation,
+            small_tile_penalty,
+            split_k_s,
+            l2_refetch,
+        )
+    ]
+    peak, bandwidth, l2, units, share, mem_share, prologue, waves_a, penalty, split_s, refetch = (
+        per_call
+    )
     rows, cols = TILES[:, 0][:, None], TILES[:, 1][:, None]
     parts = SPLITS[None, :]
 
@@ -106,14 +120,20 @@ def gemm_s(
     moved = batch * (operand * (m * k + k * n) + result * m * n)
     held = refetch / (1.0 + (2.0 * moved / l2) ** 2)
     memory_s = moved / (mem_share * bandwidth * (1.0 + held))
-    joined_s = np.where(parts > 1.0, split_s + 8.0 * parts * batch * m * n / (mem_share * bandwidth), 0.0)
+    joined_s = np.where(
+        parts > 1.0, split_s + 8.0 * parts * batch * m * n / (mem_share * bandwidth), 0.0
+    )
     allowed = (parts == 1.0) | (split_s < NO_SPLIT_S)
     total_s = (compute_s**4 + memory_s**4) ** 0.25 + joined_s
     best_s = np.where(allowed, total_s, np.inf).min(axis=(-2, -1))
 
     capped = 1.0 / np.asarray(sustained_fraction, float) - 1.0
     heat = 1.0 if sustained else best_s / (best_s + _BURST_S)
-    cast_s = np.asarray(quantise_bytes_per_element, float) * (batch * m * k)[..., 0, 0] / bandwidth[..., 0, 0]
+    cast_s = (
+        np.asarray(quantise_bytes_per_element, float)
+        * (batch * m * k)[..., 0, 0]
+        / bandwidth[..., 0, 0]
+    )
     return np.asarray(launch_s + best_s * (1.0 + capped * heat) + cast_s)
 
 
@@ -156,7 +176,12 @@ def attention_s(
 
 
 def stream_s(
-    *, moved_bytes: Any, bandwidth_bytes_per_s: Any, memory_fraction: Any, launch_s: Any, calls: Any = 1.0
+    *,
+    moved_bytes: Any,
+    bandwidth_bytes_per_s: Any,
+    memory_fraction: Any,
+    launch_s: Any,
+    calls: Any = 1.0,
 ) -> Floats:
     """Time of `calls` memory-bound kernels that move `moved_bytes` in all, in seconds."""
     moved, calls = _float(moved_bytes, calls)

@@ -24,7 +24,8 @@ __all__ = ["MEMORY_KINDS", "MOMENTS", "Memory", "memory", "recomputed_parts"]
 Floats = NDArray[np.float64]
 
 MEMORY_KINDS = (
-    *STATE_KINDS, "activations", "loss", "temporaries", "workspace", "communicators", "fragmentation"
+    *STATE_KINDS, "activations", "loss", "temporaries", "workspace", "communicators",
+    "fragmentation",
 )  # fmt: skip
 """Kinds of memory, in the order in which they are added."""
 
@@ -141,7 +142,11 @@ def memory(
 
 
 def _workspace(
-    software: Software, states: StateCosts, state_key: NDArray[Any], parts: Floats, shape: tuple[int, ...]
+    software: Software,
+    states: StateCosts,
+    state_key: NDArray[Any],
+    parts: Floats,
+    shape: tuple[int, ...],
 ) -> Floats:
     """Library workspaces, and the dummy gradients kept for gradient-accumulation fusion."""
     allocator = software.allocator

@@ -18,7 +18,17 @@ from simulator.software import Kernels
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
 from simulator.workload.recipe import Recipe
 
-__all__ = ["Collective", "Flash", "Gemm", "Operators", "Ranks", "Stream", "block", "embedding", "head"]
+__all__ = [
+    "Collective",
+    "Flash",
+    "Gemm",
+    "Operators",
+    "Ranks",
+    "Stream",
+    "block",
+    "embedding",
+    "head",
+]
 
 Floats = NDArray[np.float64]
 
@@ -198,7 +208,9 @@ def _norm(
         ops.saved.append((f"{name} in fp32", "norm", elements * (4 + size)))
 
 
-def _residual(ops: Operators, name: str, elements: Floats, size: float, dropout: bool, kernels: Kernels) -> None:
+def _residual(
+    ops: Operators, name: str, elements: Floats, size: float, dropout: bool, kernels: Kernels
+) -> None:
     """Bias, dropout and residual addition; the backward pass also adds the two gradients."""
     fused = "bias_dropout_add" in kernels.fused
     mask = 1.0 if dropout else 0.0
@@ -279,8 +291,12 @@ def _latent_projections(
     else:
         ops.gemms.append(Gemm(name="q", m=tokens, n=heads * att.head_dim, k=hidden))
     ops.gemms.append(Gemm(name="kv_down", m=own, n=att.kv_lora_rank + att.rope_head_dim, k=hidden))
-    ops.gemms.append(Gemm(name="kv_up", m=tokens, n=heads * (nope + att.value_dim), k=att.kv_lora_rank))
-    ops.saved.append(("compressed keys", "", own * (2 * att.kv_lora_rank + att.rope_head_dim) * size))
+    ops.gemms.append(
+        Gemm(name="kv_up", m=tokens, n=heads * (nope + att.value_dim), k=att.kv_lora_rank)
+    )
+    ops.saved.append(
+        ("compressed keys", "", own * (2 * att.kv_lora_rank + att.rope_head_dim) * size)
+    )
 
 
 def _core_attention(
@@ -319,7 +335,9 @@ def _core_attention(
                               backward_bytes=copied, module="core_attn"))  # fmt: skip
 
 
-def _mlp(ops: Operators, mlp: MLP, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> None:
+def _mlp(
+    ops: Operators, mlp: MLP, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> None:
     """A dense MLP, sharded over tp, with the collectives around it."""
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
@@ -354,7 +372,9 @@ def _feed_forward(
     ops.transient_bytes = np.maximum(ops.transient_bytes, (wide + 1) * inner * size)
 
 
-def _experts(ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> None:
+def _experts(
+    ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> None:
     """Router, dispatch, routed experts as one grouped product, combine, shared experts."""
     size, own, tokens = element_bytes(recipe), ranks.own_tokens(recipe), ranks.tokens(recipe)
     ops.saved.append(("moe input", "norm", own * hidden * size))
@@ -366,16 +386,29 @@ def _experts(ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe
                               backward_bytes=2 * (sent + arriving)))  # fmt: skip
     for backward in (False, True):
         for _ in ("dispatch", "combine"):
-            ops.collectives.append(Collective(operation="all_to_all", group="ep", size_bytes=sent, backward=backward))
+            ops.collectives.append(
+                Collective(operation="all_to_all", group="ep", size_bytes=sent, backward=backward)
+            )
         for operation in ("all_gather", "reduce_scatter"):
-            ops.collectives.append(Collective(operation=operation, group="etp", size_bytes=arriving, backward=backward))
+            ops.collectives.append(
+                Collective(operation=operation, group="etp", size_bytes=arriving, backward=backward)
+            )
     per_expert = own * moe.top_k * ranks.etp * ranks.ep / moe.experts
     ops.saved.append(("permuted tokens", "", arriving))
     _feed_forward(ops, "expert fc", per_expert, hidden, moe.ffn_hidden / ranks.etp, moe.gated, size, kernels,
                   batch=moe.experts / ranks.ep)  # fmt: skip
     if moe.shared_ffn_hidden:
         wide = tokens * hidden * size
-        _feed_forward(ops, "shared fc", tokens, hidden, moe.shared_ffn_hidden / ranks.tp, moe.gated, size, kernels)
+        _feed_forward(
+            ops,
+            "shared fc",
+            tokens,
+            hidden,
+            moe.shared_ffn_hidden / ranks.tp,
+            moe.gated,
+            size,
+            kernels,
+        )
         _gather_input(ops, wide, ranks, "shared fc1", kernels)
         _reduce_output(ops, wide, ranks, "shared fc2")
 

@@ -58,11 +58,17 @@ def _attention(att: Attention, hidden: int, tp: Floats) -> Floats:
         down = hidden * (att.kv_lora_rank + att.rope_head_dim) + att.kv_lora_rank
         up = att.kv_lora_rank * heads * (nope + att.value_dim)
         rank = att.q_lora_rank
-        query = hidden * rank + rank + rank * heads * att.head_dim if rank else hidden * heads * att.head_dim
+        query = (
+            hidden * rank + rank + rank * heads * att.head_dim
+            if rank
+            else hidden * heads * att.head_dim
+        )
         return np.asarray(query + down + up + heads * att.value_dim * hidden)
     query = att.heads * att.head_dim / tp
     kv = np.maximum(att.kv_heads / tp, 1.0) * att.head_dim
-    biases = att.qkv_bias * (query + 2 * kv) + att.output_bias * hidden + att.qk_norm * 2 * att.head_dim
+    biases = (
+        att.qkv_bias * (query + 2 * kv) + att.output_bias * hidden + att.qk_norm * 2 * att.head_dim
+    )
     return np.asarray(hidden * (query + 2 * kv) + query * hidden + biases)
 
 
@@ -78,9 +84,9 @@ def _dense(mlp: MLP | MoE, hidden: int, tp: Floats) -> Floats:
 def model_flop_per_step(arch: Architecture, *, tokens: float, sequence_length: int) -> float:
     """Model FLOPs of one optimizer step, the convention behind MFU.
 
-    Three times the forward pass (Chowdhery et al. 2022, appendix B): two FLOPs per token and weight of
-    every matrix multiplication, output head included and embedding look-up not; attention causal,
-    i.e. half of the full score matrix. Recomputation does not count.
+    Three times the forward pass (Chowdhery et al. 2022, appendix B): two FLOPs per token and
+    weight of every matrix multiplication, output head included and embedding look-up not;
+    attention causal, i.e. half of the full score matrix. Recomputation does not count.
     """
     per_token = 2.0 * arch.vocabulary * arch.hidden
     for index in arch.layer_kinds:
@@ -96,8 +102,12 @@ def model_flop_per_step(arch: Architecture, *, tokens: float, sequence_length: i
 def _vectors(kind: Block, hidden: int) -> int:
     """Parameters of a block that take no matrix product: norms and biases."""
     att = kind.attention
-    vectors = kind.norms * hidden * (2 if kind.norm == "layer" else 1) + att.qk_norm * 2 * att.head_dim
-    vectors += att.qkv_bias * (att.heads + 2 * att.kv_heads) * att.head_dim + att.output_bias * hidden
+    vectors = (
+        kind.norms * hidden * (2 if kind.norm == "layer" else 1) + att.qk_norm * 2 * att.head_dim
+    )
+    vectors += (
+        att.qkv_bias * (att.heads + 2 * att.kv_heads) * att.head_dim + att.output_bias * hidden
+    )
     if att.is_mla:
         vectors += att.q_lora_rank + att.kv_lora_rank
     if isinstance(kind.mlp, MLP) and kind.mlp.bias:

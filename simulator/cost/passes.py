@@ -1,7 +1,7 @@
 """One micro-batch through each part and each stage, and the once-per-step communication.
 
-Gathers what ``cost/blocks.py`` and ``cost/states.py`` priced per key back to layouts; sums run over parts
-in a fixed order, so that a layout costs the same alone and in a table of a million.
+Gathers what ``cost/blocks.py`` and ``cost/states.py`` priced per key back to layouts; sums run
+over parts in a fixed order, so that a layout costs the same alone and in a table of a million.
 """
 
 from __future__ import annotations
@@ -124,7 +124,12 @@ def over_parts(count: Floats, per_part: Floats) -> Floats:
 
 
 def stage_passes(
-    priced: Priced, key: NDArray[Any], mode: NDArray[Any], parts: Floats, covered: Floats, passes: PartPasses
+    priced: Priced,
+    key: NDArray[Any],
+    mode: NDArray[Any],
+    parts: Floats,
+    covered: Floats,
+    passes: PartPasses,
 ) -> tuple[Floats, Floats]:
     """Seconds of one micro-batch through every distinct rank, shape (layouts, columns)."""
     forward_s = over_parts(parts, passes.forward_s[:, None, :])
@@ -145,8 +150,8 @@ def _recompute(
 
 
 def steady_terms(
-    priced: Priced, key: NDArray[Any], mode: NDArray[Any], parts: Floats, covered: Floats, m: Floats,
-    passes: PartPasses,
+    priced: Priced, key: NDArray[Any], mode: NDArray[Any], parts: Floats, covered: Floats,
+    m: Floats, passes: PartPasses,
 ) -> dict[str, Floats]:  # fmt: skip
     """Terms of m micro-batches on the slowest stage; parts of shape (layouts, parts)."""
     b = priced.blocks
@@ -186,10 +191,8 @@ def data_parallel(
         (reduce_s, backward_s, rank * mean_backward[:, None], overlap.gradient_reduce),
         (gather_s, forward_s, rank * mean_forward[:, None], overlap.parameter_gather),
     ):
-        if hides:
-            exposed = np.maximum(seconds - window, seconds / buckets)
-        else:
-            exposed = seconds
+        tail = np.maximum(seconds - window, seconds / buckets)
+        exposed = tail if hides else seconds
         shown = shown + np.maximum(exposed - slack, 0.0)
     worst = shown.argmax(axis=1)
     at = np.arange(len(worst))

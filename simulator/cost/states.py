@@ -94,7 +94,11 @@ def state_costs(
     )
     groups = (placement.shard, expert_group)
     replicas = _replicas(placement)
-    reduce_s, gather_s, buckets = np.zeros_like(held[0]), np.zeros_like(held[0]), np.ones_like(held[0])
+    reduce_s, gather_s, buckets = (
+        np.zeros_like(held[0]),
+        np.zeros_like(held[0]),
+        np.ones_like(held[0]),
+    )
     for count, group, copies in zip(held, groups, replicas, strict=True):
         pieces = np.maximum(np.ceil(count * size.reduce / software.states.bucket_bytes), 1.0)
         seconds = _reduce_s(cluster, count * size.reduce / pieces, level, group, copies) * pieces
@@ -158,9 +162,7 @@ def bytes_per_parameter(recipe: Recipe, states: StateBytes) -> _Sizes:
                   gather=float(states.gather), optimizer_traffic=traffic)  # fmt: skip
 
 
-def _largest_block(
-    dense: Floats, routed: Floats, arch: Architecture, layouts: Layouts
-) -> Floats:
+def _largest_block(dense: Floats, routed: Floats, arch: Architecture, layouts: Layouts) -> Floats:
     """Weights of one block as gradient-accumulation fusion sees them: experts count once."""
     experts = [b.mlp.experts if isinstance(b.mlp, MoE) else 1 for b in arch.blocks]
     largest: Floats = np.zeros(len(layouts))
@@ -201,8 +203,10 @@ def _replicas(placement: Placement) -> tuple[Group, Group]:
     )  # type: ignore[return-value]
 
 
-def _reduce_s(cluster: Cluster, size_bytes: Floats, level: Any, group: Group, copies: Group) -> Floats:
-    """Reduce gradients: all-reduce (ddp), or scatter over the shard group and reduce its replicas."""
+def _reduce_s(
+    cluster: Cluster, size_bytes: Floats, level: Any, group: Group, copies: Group
+) -> Floats:
+    """Reduce gradients: all-reduce (ddp), or scatter over the shard group, then its replicas."""
     shard, replicas = _wide(group), _wide(copies)
     everyone = Group(size=shard.size * replicas.size, local=shard.local * replicas.local)
     whole = all_reduce_s(cluster, size_bytes, everyone)
@@ -217,8 +221,8 @@ def _gathered_bytes(
     """zero3 keeps whole what it computes with: the root group, and three copies of one block.
 
     The current layer, the next one being gathered and the flat buffer it arrives in; the reduced
-    gradient of a layer is as large again in the type on the wire. zero2 holds two buckets; where only
-    shards are kept between steps (FSDP without reshard), whole weights and unreduced gradients.
+    gradient of a layer is as large again in the type on the wire. zero2 holds two buckets; where
+    only shards stay between steps (FSDP without reshard), whole weights and unreduced gradients.
     """
     blocks = parts[:, :, :-2] > 0
     kinds = parameters[:, None, :-2]

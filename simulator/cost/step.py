@@ -2,8 +2,8 @@
 
 `evaluate` is the one road from layouts to numbers. It finds the distinct keys (pipeline plans,
 block shapes, state shapes), prices each once, and gathers the prices back to the layouts. Every
-stage's forward and backward pass is a sum over its parts; the slowest stage paces the pipeline; what
-the other stages add is fill and drain; the data-parallel tail and the optimizer close the step.
+stage's forward and backward pass is a sum over its parts; the slowest stage paces the pipeline;
+what the others add is fill and drain; the data-parallel tail and the optimizer close the step.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from simulator.layout.stages import fold, stages
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Estimate", "Selection", "estimates", "evaluate", "price", "rank_memory", "select"]
+__all__ = ["Estimate", "Selection", "estimates", "evaluate", "price", "select"]
 
 Floats = NDArray[np.float64]
 
@@ -113,14 +113,6 @@ def estimates(
 def _estimates(layouts: Layouts, priced: Priced) -> Iterator[Estimate]:
     for start in range(0, max(len(layouts), 1), CHUNK):
         yield _evaluate_rows(select(layouts, priced, slice(start, start + CHUNK)), priced)
-
-
-def rank_memory(
-    layout: Layouts, workload: Workload, cluster: Cluster, software: Software
-) -> Memory:
-    """Memory of every pipeline rank of one layout, one column per rank."""
-    priced = price(layout, workload, cluster, software, every_rank=True)
-    return _memory(select(layout, priced, slice(0, 1)), priced)
 
 
 def price(

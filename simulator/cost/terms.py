@@ -1,4 +1,4 @@
-"""The named terms of a step time: stream, phase, formula, source. One table for CLI, report and tests."""
+"""The named terms of a step time, one table for CLI, report and tests: stream, phase, formula."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Term:
 
 TERMS = (
     Term("gemm", "matrix products", "compute", "steady",
-         "micro-batches x blocks of the slowest stage x (forward + dgrad + wgrad): tiles in waves over "
-         "the compute units, or operand traffic, whichever is longer",
+         "micro-batches x blocks of the slowest stage x (forward + dgrad + wgrad): tiles in waves "
+         "over the compute units, or operand traffic, whichever is longer",
          "fitted per device and library; cost/kernels.py"),
     Term("attention", "fused attention", "compute", "steady",
          "causal FLOPs / (share of peak x s / (s + half length)); backward 2.5 x the FLOPs",
@@ -63,7 +63,8 @@ TERMS = (
          "backward passes of all other stages / chunks",
          "Narayanan et al. 2021, section 2.2, with unequal stages"),
     Term("dp", "gradient reduction and parameter gather", "data", "end",
-         "bucketed reduction (and gather of zero1, zero2), less the pass beside it; the last bucket shows",
+         "bucketed reduction (and gather of zero1, zero2), less the pass beside it; the last "
+         "bucket shows",
          "Rajbhandari et al. 2020; Megatron-Core distributed optimizer"),
     Term("optimizer", "optimizer step", "compute", "end",
          "bytes per parameter of one step x parameters of the rank / share of memory bandwidth",

@@ -1,4 +1,4 @@
-"""A cluster: groups of servers, the fabric between them, a price. A list even when it has one group."""
+"""A cluster: groups of servers (a list even of one), the fabric between them, a price."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from annotated_types import Gt
 
 from simulator import catalogue
 from simulator.errors import InputError
-from simulator.files import Figure, read_profile, record
+from simulator.files import read_profile, record
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.fabric import CollectiveLibrary, Fabric
 from simulator.hardware.node import Node
 
-__all__ = ["Cluster", "ClusterProfile", "NodeGroup", "load_accelerator", "load_cluster", "load_node"]
+__all__ = [
+    "Cluster",
+    "ClusterProfile",
+    "NodeGroup",
+    "load_accelerator",
+    "load_cluster",
+    "load_node",
+]
 
 
 @record
@@ -95,7 +102,9 @@ def load_node(name: str, *, where: str = "profiles", field: str = "") -> Node:
     return read_profile(Node, catalogue.find("nodes", name, where=where, field=field))
 
 
-def load_cluster(name: str, gpus: int, *, where: str = "profiles", field: str = "cluster") -> Cluster:
+def load_cluster(
+    name: str, gpus: int, *, where: str = "profiles", field: str = "cluster"
+) -> Cluster:
     """Read a cluster profile by name or path and take `gpus` accelerators of it.
 
     Raises
@@ -115,7 +124,8 @@ def load_cluster(name: str, gpus: int, *, where: str = "profiles", field: str = 
         )
     if profile.largest is not None and gpus > profile.largest:
         raise InputError(
-            f"{where}: {field}.gpus: must be at most {profile.largest} on {profile.name}, got {gpus}"
+            f"{where}: {field}.gpus: must be at most {profile.largest} on {profile.name},"
+            f" got {gpus}"
         )
     accelerator = load_accelerator(node.accelerator, where=f"node {node.name}", field="accelerator")
     library = read_profile(CollectiveLibrary, catalogue.find("collectives", profile.collectives))

@@ -31,7 +31,7 @@ class HopLatency:
 
 @record
 class CollectiveLibrary:
-    """The cost model of a collective library, as hardware_profiles/collectives/NAME.toml gives it."""
+    """The cost model of a collective library, hardware_profiles/collectives/NAME.toml."""
 
     name: str
     ring_base_s: HopLatency

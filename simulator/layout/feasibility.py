@@ -52,7 +52,9 @@ REASONS = (
 """Reason by code; the first one that applies is reported."""
 
 
-def reasons(layouts: Layouts, workload: Workload, cluster: Cluster, software: Software) -> NDArray[np.int8]:
+def reasons(
+    layouts: Layouts, workload: Workload, cluster: Cluster, software: Software
+) -> NDArray[np.int8]:
     """Give each layout its reason code: an index into REASONS, 0 where it can run."""
     code = np.zeros(len(layouts), dtype=np.int8)
     checks = _checks(layouts, workload, cluster, software)
@@ -80,7 +82,9 @@ def _fits_model(
     attention = [kind.attention for kind in arch.blocks]
     heads = _all([a.heads % x.tp == 0 for a in attention])
     kv_heads = _all([(a.kv_heads % x.tp == 0) | (x.tp % a.kv_heads == 0) for a in attention])
-    widths = [k.mlp.shared_ffn_hidden if isinstance(k.mlp, MoE) else k.mlp.ffn_hidden for k in arch.blocks]
+    widths = [
+        k.mlp.shared_ffn_hidden if isinstance(k.mlp, MoE) else k.mlp.ffn_hidden for k in arch.blocks
+    ]
     stages = x.pp * x.vpp
     even = np.full(len(x), True) if software.supports.uneven_stages else arch.layers % stages == 0
     per_step = x.dp * x.micro_batch
@@ -144,6 +148,8 @@ def _one_of(column: NDArray[Any], values: list[int]) -> NDArray[np.bool_]:
     return np.isin(column, values)
 
 
-def _words(column: NDArray[Any], words: tuple[str, ...], allowed: tuple[str, ...]) -> NDArray[np.bool_]:
+def _words(
+    column: NDArray[Any], words: tuple[str, ...], allowed: tuple[str, ...]
+) -> NDArray[np.bool_]:
     table = np.array([word in allowed for word in words])
     return np.asarray(table[column])

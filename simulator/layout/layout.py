@@ -77,8 +77,9 @@ class Layouts:
     def of(cls, **given: Any) -> Layouts:
         """Make a table from numbers, words or sequences; unnamed fields take their defaults.
 
-        Defaults: every degree 1, micro_batch 1, global_batch dp x micro_batch, sharding ddp, shard_group
-        dp x cp, sequence_parallel where tp > 1, recompute none, schedule by vpp, Megatron's rank order.
+        Defaults: every degree 1, micro_batch 1, global_batch dp x micro_batch, sharding ddp,
+        shard_group dp x cp, sequence_parallel where tp > 1, recompute none, schedule by vpp,
+        Megatron's rank order.
 
         Examples
         --------
@@ -138,7 +139,9 @@ class Layouts:
     def concatenate(tables: Iterable[Layouts]) -> Layouts:
         """Stack tables one below the other."""
         parts = [table.columns() for table in tables]
-        return Layouts(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+        return Layouts(
+            **{name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        )
 
     def row(self, index: int = 0) -> dict[str, Any]:
         """Return one layout as plain numbers, booleans and words."""

@@ -2,8 +2,8 @@
 
 `Stages` has one row per (pipeline plan, rank, chunk). A pipeline plan is what stages
 depend on: (pp, vpp, micro-batches); layouts that share one share its rows. `StageTable` folds
-the rows of a plan by rank, and ranks that hold the same layers into one column, so that a million layouts are
-evaluated over a handful of columns each.
+the rows of a plan by rank, and ranks that hold the same layers into one column, so that a million
+layouts are evaluated over a handful of columns each.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Enumerate the layouts worth trying for a workload, a cluster and a software.
 
-The grid is the product of divisors: tp, pp, vpp, cp, ep, etp, micro-batch, sharding, sequence parallelism,
-recomputation and rank order; dp follows from the number of accelerators. Pinned fields take
-their given value only. Every row is then judged by ``layout/feasibility.py``; combinations that
+The grid is the product of divisors: tp, pp, vpp, cp, ep, etp, micro-batch, sharding, sequence
+parallelism, recomputation and rank order; dp follows from the number of accelerators. Pinned fields
+take their given value only. Every row is then judged by ``layout/feasibility.py``; combinations that
 differ in nothing (two rank orders of a layout without pipeline) appear once.
 """
 
@@ -43,7 +43,10 @@ def divisors(number: int) -> list[int]:
 
 
 def candidates(
-    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any] | None = None
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    pinned: Mapping[str, Any] | None = None,
 ) -> Layouts:
     """Enumerate layouts of the cluster's accelerators, distinct rows only.
 
@@ -65,7 +68,8 @@ def candidates(
         grids = [_nearest(cluster, pinned)]
     columns = {name: np.concatenate([grid[name] for grid in grids]) for name in grids[0]}
     given = {k: pinned[k] for k in ("dp", "shard_group", "recompute_layers") if k in pinned}
-    table = Layouts.of(global_batch=workload.recipe.global_batch, **{**columns, **given})
+    fixed: dict[str, Any] = {**columns, **given}
+    table = Layouts.of(global_batch=workload.recipe.global_batch, **fixed)
     return _recomputation(table, workload.architecture, software, pinned)
 
 
@@ -82,7 +86,10 @@ def _grids(
         mesh = np.meshgrid(*axes.values(), indexing="ij")
         grid = {name: x.ravel() for name, x in zip(axes, mesh, strict=True)}
         size = len(grid["vpp"])
-        grid |= {name: np.full(size, value) for name, value in (("tp", tp), ("pp", pp), ("cp", cp), ("dp", dp))}
+        grid |= {
+            name: np.full(size, value)
+            for name, value in (("tp", tp), ("pp", pp), ("cp", cp), ("dp", dp))
+        }
         grids.append(grid)
     return grids
 
@@ -105,9 +112,7 @@ def _outer(
     pps = choices("pp", arch.layers, can.pipeline)
     longest = max(workload.recipe.sequence_length // 2048, 1)
     cps = choices("cp", min(longest, 64), can.context)
-    return [
-        (tp, pp, cp) for tp in tps for pp in pps for cp in cps if gpus % (tp * pp * cp) == 0
-    ]
+    return [(tp, pp, cp) for tp in tps for pp in pps for cp in cps if gpus % (tp * pp * cp) == 0]
 
 
 def _inner(
@@ -117,7 +122,11 @@ def _inner(
     """Choices that are independent of one another once tp, pp, cp are fixed."""
     arch, recipe, can = workload.architecture, workload.recipe, software.supports
     micro = [b for b in divisors(max(recipe.global_batch // dp, 1)) if b <= LARGEST_MICRO_BATCH]
-    chunks = [v for v in range(1, min(arch.layers // pp, _MOST_CHUNKS) + 1) if _worth(v, pp, arch, software)]
+    chunks = [
+        v
+        for v in range(1, min(arch.layers // pp, _MOST_CHUNKS) + 1)
+        if _worth(v, pp, arch, software)
+    ]
     orders = [order for order in can.rank_orders if pp > 1 and dp > 1] or list(can.rank_orders[:1])
     axes: dict[str, list[Any]] = {
         "vpp": chunks if pp > 1 and can.interleaved else [1],
@@ -135,12 +144,14 @@ def _inner(
     for name in axes:
         if name in pinned:
             axes[name] = [pinned[name]]
-    coded = {"sharding": SHARDINGS, "rank_order": RANK_ORDERS}
-    return {
-        name: np.array([coded[name].index(v) if name in coded and isinstance(v, str) else int(v) for v in values],
-                       dtype=np.int64)
-        for name, values in axes.items()
-    }  # fmt: skip
+    return {name: np.array([_code(name, v) for v in values], dtype=np.int64)
+            for name, values in axes.items()}  # fmt: skip
+
+
+def _code(name: str, value: Any) -> int:
+    """Number of a word of a coded axis; anything else is a number already."""
+    words = {"sharding": SHARDINGS, "rank_order": RANK_ORDERS}.get(name, ())
+    return words.index(value) if isinstance(value, str) else int(value)
 
 
 def _sequence_axis(arch: Architecture, software: Software, tp: int) -> list[int]:
@@ -158,7 +169,9 @@ def _worth(chunks: int, pp: int, arch: Architecture, software: Software) -> bool
     return software.supports.uneven_stages and not whole
 
 
-def _expert_axes(arch: Architecture, software: Software, ranks: int, tp: int) -> dict[str, list[int]]:
+def _expert_axes(
+    arch: Architecture, software: Software, ranks: int, tp: int
+) -> dict[str, list[int]]:
     """Expert-parallel degrees that divide the experts and the ranks of a pipeline stage."""
     moes = [kind.mlp for kind in arch.blocks if isinstance(kind.mlp, MoE)]
     if not moes or not software.supports.expert:
@@ -174,10 +187,16 @@ def _recomputation(
     table: Layouts, arch: Architecture, software: Software, pinned: Mapping[str, Any]
 ) -> Layouts:
     """Repeat every row for each kind of recomputation, full also by number of layers."""
-    modes = [str(pinned["recompute"])] if "recompute" in pinned else list(software.supports.recompute)
-    tables = [table.replace(recompute=mode, recompute_layers=0) for mode in modes if mode in RECOMPUTE]
+    modes = (
+        [str(pinned["recompute"])] if "recompute" in pinned else list(software.supports.recompute)
+    )
+    tables = [
+        table.replace(recompute=mode, recompute_layers=0) for mode in modes if mode in RECOMPUTE
+    ]
     if "recompute_layers" in pinned:
-        return Layouts.concatenate([part.replace(recompute_layers=pinned["recompute_layers"]) for part in tables])
+        return Layouts.concatenate(
+            [part.replace(recompute_layers=pinned["recompute_layers"]) for part in tables]
+        )
     if "full" in modes and software.supports.recompute_layers:
         per_rank = arch.layers // table.pp
         for step in range(1, _MOST_RECOMPUTE_STEPS):

@@ -48,7 +48,8 @@ class Outcome:
 def outcome(estimate: Estimate, recipe: Recipe, cluster: Cluster) -> Outcome:
     """Price every layout of an estimate for the whole run.
 
-    MFU divides model FLOPs by ``gpus x dense bf16 peak x step time`` (Chowdhery et al. 2022, appendix B).
+    MFU divides model FLOPs by ``gpus x dense bf16 peak x step time`` (Chowdhery et al. 2022,
+    appendix B).
     """
     price = load_price(cluster.price)
     site = load_site(price.site)
@@ -85,7 +86,7 @@ def outcome(estimate: Estimate, recipe: Recipe, cluster: Cluster) -> Outcome:
 
 
 def weakest_evidence(cluster: Cluster, software: Software, *others: Any) -> str:
-    """Weakest grade of any figure that the answer rests on: measured, fitted, datasheet or assumed."""
+    """Weakest grade of any figure that the answer rests on, a word of ``files.GRADES``."""
     used = [cluster.fabric, cluster.library, software, *others]
     for group in cluster.groups:
         used += [group.node, group.accelerator]

@@ -37,7 +37,7 @@ _CAUSE_OF_TERM = {
 """Terms that have a cause in common; any other term is a cause of its own."""
 
 CAUSES = {
-    "kernels": "kernels less efficient per token (batch or shard too small)",
+    "kernels": "kernel time per token (batch or shard too small)",
     "imbalance": "unequal pipeline stages",
     "bubble": "pipeline fill and drain",
     **{term.name: term.label for term in TERMS if term.name not in _CAUSE_OF_TERM},

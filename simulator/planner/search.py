@@ -145,7 +145,12 @@ def plan(
         If no layout can run and fit; the message names the nearest miss and what would help.
     """
     found = explore(
-        scenario.workload, scenario.cluster, scenario.software, scenario.pinned, keep=keep, progress=progress
+        scenario.workload,
+        scenario.cluster,
+        scenario.software,
+        scenario.pinned,
+        keep=keep,
+        progress=progress,
     )
     if not len(found.best):
         raise InfeasibleError(_nothing_fits(found, scenario))
@@ -191,7 +196,11 @@ def _fastest_of(
     """The fastest of several tables, evaluated once more as one table."""
     tables = [part.layouts for part in parts if len(part)]
     if not tables:
-        return parts[0] if parts else evaluate(_one_row(cluster), workload, cluster, software).take(slice(0, 0))
+        return (
+            parts[0]
+            if parts
+            else evaluate(_one_row(cluster), workload, cluster, software).take(slice(0, 0))
+        )
     joined = evaluate(Layouts.concatenate(tables), workload, cluster, software)
     return _fastest(joined, np.full(len(joined), True), keep)
 
@@ -206,7 +215,7 @@ def _least(parts: list[Estimate], field: str) -> Estimate | None:
 
 
 def _naive(scenario: Scenario) -> Estimate | None:
-    """The fastest pure data-parallel layout: zero3 where the software has it, else its best sharding."""
+    """The fastest pure data-parallel layout, with the most sharding that the software has."""
     sharding = scenario.software.supports.sharding[-1]
     pinned = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": 1, "sharding": sharding}
     table = candidates(scenario.workload, scenario.cluster, scenario.software, pinned)
@@ -221,7 +230,10 @@ def _naive(scenario: Scenario) -> Estimate | None:
 
 def _nothing_fits(found: Found, scenario: Scenario) -> str:
     """Say which layout came nearest, what it lacks, and what would make it fit."""
-    lines = [f"{scenario.where}: no feasible layout among {found.layouts} on {scenario.cluster.gpus} GPUs"]
+    lines = [
+        f"{scenario.where}: no feasible layout among {found.layouts}"
+        f" on {scenario.cluster.gpus} GPUs"
+    ]
     miss = found.nearest_miss
     if miss is None:
         for reason, count in sorted(found.dropped.items(), key=lambda item: -item[1])[:3]:
@@ -230,11 +242,14 @@ def _nothing_fits(found: Found, scenario: Scenario) -> str:
     need, have = float(miss.memory_total_bytes[0]), miss.usable_bytes
     largest = max(miss.memory_bytes, key=lambda kind: float(miss.memory_bytes[kind][0]))
     lines.append(
-        f"  nearest miss: {miss.layouts.describe()} needs {show_bytes(need)} of {show_bytes(have)} usable;"
+        f"  nearest miss: {miss.layouts.describe()} needs {show_bytes(need)}"
+        f" of {show_bytes(have)} usable;"
         f" it lacks {show_bytes(need - have)}, most of it is {largest}"
         f" ({show_bytes(float(miss.memory_bytes[largest][0]))})"
     )
-    states = sum(float(miss.memory_bytes[kind][0]) for kind in ("weights", "gradients", "optimizer"))
+    states = sum(
+        float(miss.memory_bytes[kind][0]) for kind in ("weights", "gradients", "optimizer")
+    )
     lines += _remedies(scenario, need, have, states)
     return "\n".join(lines)
 
@@ -251,7 +266,11 @@ def _remedies(scenario: Scenario, need: float, have: float, states: float) -> li
         if found.feasible:
             tried.append(f"  would fit: {larger.gpus} GPUs, as {found.best.layouts.describe()}")
             break
-    tried.append(f"  would fit: {show_bytes(need)} of usable memory per GPU instead of {show_bytes(have)}")
+    tried.append(
+        f"  would fit: {show_bytes(need)} of usable memory per GPU instead of {show_bytes(have)}"
+    )
     if scenario.pinned:
-        tried.append(f"  pinned by the scenario: {', '.join(sorted(scenario.pinned))}; unpinning may help")
+        tried.append(
+            f"  pinned by the scenario: {', '.join(sorted(scenario.pinned))}; unpinning may help"
+        )
     return tried

@@ -1,0 +1,76 @@
+"""The layout that is meant when only some of its fields are given: stated defaults for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.scenario import Scenario
+from simulator.software import Supports
+
+__all__ = ["DEFAULTS", "complete"]
+
+DEFAULTS = {
+    "tp": "1",
+    "pp": "1",
+    "vpp": "1",
+    "cp": "1",
+    "dp": "cluster.gpus / (tp x pp x cp)",
+    "ep": "1",
+    "etp": "1 (Megatron-LM's own default is tp; the launch command names it either way)",
+    "micro_batch": "1",
+    "sharding": "zero1 where the software can combine it with the other degrees, else its fully"
+    " sharded kind (zero2 with pp > 1); ddp on a single data-parallel rank",
+    "shard_group": "dp x cp",
+    "sequence_parallel": "true where tp > 1 and the software has it",
+    "recompute": "none; full where recompute_layers is given",
+    "recompute_layers": "0: every layer that recompute covers",
+    "schedule": "interleaved where vpp > 1, else 1f1b",
+    "rank_order": "the first that the software has",
+}
+"""What a layout field means when it is not given, in the order in which they are filled."""
+
+
+def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fill the layout fields that are not given, as DEFAULTS says.
+
+    Returns
+    -------
+    row, defaults : dict
+        The whole layout as keywords of ``Layouts.of``, and the part of it that was filled.
+    """
+    row: dict[str, Any] = {**given, "global_batch": scenario.workload.recipe.global_batch}
+    filled: dict[str, Any] = {}
+
+    def default(name: str, value: Any) -> None:
+        if name not in row:
+            row[name] = filled[name] = value
+
+    can = scenario.software.supports
+    for name in ("tp", "pp", "vpp", "cp"):
+        default(name, 1)
+    default("dp", max(scenario.cluster.gpus // (row["tp"] * row["pp"] * row["cp"]), 1))
+    for name in ("ep", "etp", "micro_batch"):
+        default(name, 1)
+    default("sharding", _sharding(can, row))
+    default("shard_group", row["dp"] * row["cp"])
+    default("sequence_parallel", row["tp"] > 1 and True in can.sequence_parallel)
+    default("recompute", "full" if row.get("recompute_layers") else "none")
+    default("recompute_layers", 0)
+    default("schedule", "interleaved" if row["vpp"] > 1 else "1f1b")
+    default("rank_order", can.rank_orders[0])
+    return row, filled
+
+
+def _sharding(can: Supports, row: Mapping[str, Any]) -> str:
+    """The sharding that the framework would use with these degrees."""
+    possible = [
+        word
+        for word in can.sharding
+        if (row["pp"] == 1 or word in can.sharding_with_pipeline)
+        and (row["tp"] == 1 or word in can.sharding_with_tensor)
+    ]
+    full = ("zero3", "zero2") if row["pp"] == 1 else ("zero2", "zero3")
+    alone = row["dp"] * row["cp"] == 1
+    order = ("ddp", "zero1", *full) if alone else ("zero1", *full, "ddp")
+    return next((word for word in order if word in possible), can.sharding[0])
