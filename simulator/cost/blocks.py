@@ -149,7 +149,7 @@ class _Pricer:
             l2_bytes=float(self.device.memory.l2_bytes),
             compute_units=float(self.device.compute_units),
             sustained=True,
-            **{f.name: float(getattr(params, f.name)) for f in fields(params)},  # type: ignore[arg-type]
+            **{f.name: float(getattr(params, f.name)) for f in fields(params)},
         )  # fmt: skip
         return seconds[unique.inverse]
 

@@ -1,4 +1,4 @@
-"""Memory of every pipeline rank of one layout: the same prices, one column per rank, none folded."""
+"""Memory of every pipeline rank of one layout: the same prices, a column per rank, none folded."""
 
 from __future__ import annotations
 

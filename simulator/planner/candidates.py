@@ -1,8 +1,8 @@
 """Enumerate the layouts worth trying for a workload, a cluster and a software.
 
 The grid is the product of divisors: tp, pp, vpp, cp, ep, etp, micro-batch, sharding, sequence
-parallelism, recomputation and rank order; dp follows from the number of accelerators. Pinned fields
-take their given value only. Every row is then judged by ``layout/feasibility.py``; combinations that
+parallelism, recomputation and rank order; dp follows from the number of accelerators. Pinned
+fields take their given value only. Every row is then judged by ``layout/feasibility.py``; combinations that
 differ in nothing (two rank orders of a layout without pipeline) appear once.
 """
 
@@ -67,8 +67,8 @@ def candidates(
     if not grids:
         grids = [_nearest(cluster, pinned)]
     columns = {name: np.concatenate([grid[name] for grid in grids]) for name in grids[0]}
-    given = {k: pinned[k] for k in ("dp", "shard_group", "recompute_layers") if k in pinned}
-    fixed: dict[str, Any] = {**columns, **given}
+    free = ("dp", "shard_group", "recompute_layers")
+    fixed: dict[str, Any] = {**columns, **{k: v for k, v in pinned.items() if k in free}}
     table = Layouts.of(global_batch=workload.recipe.global_batch, **fixed)
     return _recomputation(table, workload.architecture, software, pinned)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from simulator.cost.states import bytes_per_parameter
 from simulator.cost.step import Estimate
 from simulator.cost.terms import TERMS
 from simulator.hardware.cluster import Cluster
@@ -68,10 +69,15 @@ class ScalingPoint:
         """The layout in a few words; empty where nothing fits."""
         return self.estimate.layouts.describe() if self.estimate is not None else ""
 
+    def largest(self, most: int = 2) -> dict[str, float]:
+        """Return the causes that weigh most on the ratio, for better or worse."""
+        names = sorted(self.eaten, key=lambda cause: -abs(self.eaten[cause]))
+        return {name: self.eaten[name] for name in names[:most] if self.eaten[name]}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """The speed-up report: ``speed = single-card speed x GPUs x ratio`` at every point that fits."""
+    """The speed-up report: ``speed = single-card speed x GPUs x ratio`` at each point that fits."""
 
     points: list[ScalingPoint]
     """Fewest GPUs first."""
@@ -151,6 +157,8 @@ def _point(
 ) -> ScalingPoint:
     """Explore one number of GPUs and compare it with the smallest that fits."""
     cluster = _resized(scenario.cluster, gpus)
+    if reason := _hopeless(scenario, cluster):
+        return ScalingPoint(gpus=gpus, reason=reason)
     if found is None:
         free = {k: v for k, v in scenario.pinned.items() if k not in ("dp", "shard_group")}
         found = explore(scenario.workload, cluster, scenario.software, free, keep=1)
@@ -191,6 +199,20 @@ def _resized(cluster: Cluster, gpus: int) -> Cluster:
     if gpus == cluster.gpus:
         return cluster
     return replace(cluster, groups=(replace(cluster.groups[0], gpus=gpus),))
+
+
+def _hopeless(scenario: Scenario, cluster: Cluster) -> str:
+    """Say so where model states alone, spread over all GPUs, exceed usable memory: no search."""
+    size = bytes_per_parameter(scenario.workload.recipe, scenario.software.states)
+    per_parameter = size.weight + size.gradient + size.master + size.moments
+    need = scenario.workload.architecture.parameters * per_parameter / cluster.gpus
+    have = float(cluster.accelerator.memory.usable_bytes)
+    if need <= have:
+        return ""
+    return (
+        f"does not fit: weights, gradients and optimizer states alone, spread over all GPUs, take"
+        f" {show_bytes(need)} of {show_bytes(have)} usable"
+    )
 
 
 def _why_not(found: Found) -> str:

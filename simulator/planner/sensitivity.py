@@ -27,7 +27,7 @@ __all__ = ["BETTER", "Upgrade", "binding", "sensitivity"]
 BETTER = 1.1
 """How much better each thing gets."""
 
-NEAR = 4096
+NEAR = 512
 """The fastest layouts that may take over when something gets better."""
 
 Machine = tuple[Cluster, Software]
@@ -198,7 +198,9 @@ def _faster_links(machine: Machine) -> Machine:
     names = ("bandwidth", "bus", "all_to_all", "send", "nvls")
 
     def change(node: Any) -> Any:
-        rates = {f"{name}_bytes_per_s": getattr(node.scale_up, f"{name}_bytes_per_s") for name in names}
+        rates = {
+            f"{name}_bytes_per_s": getattr(node.scale_up, f"{name}_bytes_per_s") for name in names
+        }
         better = {name: _times(rate, BETTER) for name, rate in rates.items() if rate is not None}
         return replace(node, scale_up=replace(node.scale_up, **better))
 

@@ -1,0 +1,134 @@
+"""Why the best layout wins: its step, term by term, beside runner-up and data parallelism alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.cost.step import Estimate
+from simulator.cost.terms import TERMS
+from simulator.planner.search import Plan
+from simulator.units import show_percent, show_seconds
+
+__all__ = [
+    "ROLES",
+    "TimeBar",
+    "TimeChange",
+    "show_change",
+    "show_signed_percent",
+    "time_bars",
+    "time_changes",
+    "why_it_wins",
+]
+
+ROLES = ("best layout", "runner-up", "data parallel only")
+"""Layouts whose time is compared term by term."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeBar:
+    """The step of one layout, term by term; the terms add up to the step."""
+
+    role: str
+    layout: str
+    step_time_s: float
+    terms_s: dict[str, float]
+    hidden_s: dict[str, float]
+    fits: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeChange:
+    """One term of the best layout beside the same term of the others."""
+
+    name: str
+    seconds: dict[str, float]
+    """By role."""
+    saved_s: dict[str, float]
+    """By role: the other's seconds less the best layout's."""
+
+
+def time_bars(plan: Plan) -> list[TimeBar]:
+    """Steps of the best layout, the runner-up and plain data parallelism, as far as they exist."""
+    bars = [_bar(ROLES[i], plan.estimate, i) for i in range(min(2, len(plan.estimate)))]
+    if plan.naive is not None:
+        bars.append(_bar(ROLES[2], plan.naive, 0))
+    return bars
+
+
+def time_changes(bars: list[TimeBar]) -> list[TimeChange]:
+    """Compare the first bar with the others by term; all-zero terms are left out."""
+    changes = []
+    for name in bars[0].terms_s:
+        seconds = {bar.role: bar.terms_s[name] for bar in bars}
+        if any(seconds.values()):
+            own = bars[0].terms_s[name]
+            saved = {role: value - own for role, value in seconds.items() if role != bars[0].role}
+            changes.append(TimeChange(name=name, seconds=seconds, saved_s=saved))
+    return changes
+
+
+def why_it_wins(
+    bars: list[TimeBar], pinned: Mapping[str, Any] | None = None, most: int = 4
+) -> list[str]:
+    """Say for every other bar how much slower it is, and which terms make the difference.
+
+    `pinned` are the scenario's fixed fields: they may exclude a faster bar.
+    """
+    best, labels = bars[0], {term.name: term.label for term in TERMS}
+    sentences = []
+    for bar in bars[1:]:
+        name = f"{bar.role.capitalize()} ({bar.layout})"
+        if bar.layout == best.layout:
+            sentences.append(f"{name} is the best layout itself.")
+            continue
+        more = bar.step_time_s - best.step_time_s
+        word = "slower" if more >= 0 else "faster"
+        if not bar.fits:
+            word += ", but does not fit"
+        elif more < 0 and pinned and bar.role == ROLES[2]:
+            word += f", but the scenario pins {', '.join(sorted(pinned))}"
+        share = show_percent(abs(more) / best.step_time_s)
+        terms = _largest_changes(bar, best, labels, most)
+        sentences.append(f"{name} is {show_seconds(abs(more))} ({share}) {word}: {terms}.")
+    return sentences
+
+
+def _largest_changes(bar: TimeBar, best: TimeBar, labels: Mapping[str, str], most: int) -> str:
+    """Name the terms that differ most; those below a fiftieth of the first are left out."""
+    saved = {k: v - best.terms_s[k] for k, v in bar.terms_s.items()}
+    largest = sorted(saved, key=lambda k: -abs(saved[k]))[:most]
+    worth = [k for k in largest if abs(saved[k]) > 0.02 * abs(saved[largest[0]])]
+    return (
+        ", ".join(f"{labels.get(k, k)} {show_change(saved[k])}" for k in worth) or "no term differs"
+    )
+
+
+def show_change(seconds: float) -> str:
+    """Format a difference with its sign.
+
+    >>> show_change(-0.25)
+    '-250 ms'
+    """
+    return ("+" if seconds >= 0 else "-") + show_seconds(abs(seconds))
+
+
+def show_signed_percent(share: float) -> str:
+    """Format a share with its sign and one digit; what rounds to nothing is +0.0.
+
+    >>> show_signed_percent(0.123), show_signed_percent(-0.0001)
+    ('+12.3 %', '+0.0 %')
+    """
+    return f"{round(100 * share, 1) + 0.0:+.1f} %"
+
+
+def _bar(role: str, estimate: Estimate, i: int) -> TimeBar:
+    return TimeBar(
+        role=role,
+        layout=estimate.layouts.describe(i),
+        step_time_s=float(estimate.step_time_s[i]),
+        terms_s={name: float(seconds[i]) for name, seconds in estimate.terms_s.items()},
+        hidden_s={name: float(seconds[i]) for name, seconds in estimate.hidden_s.items()},
+        fits=bool(estimate.fits[i]),
+    )

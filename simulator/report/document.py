@@ -1,0 +1,120 @@
+"""The JSON documents of plan and predict: plain dicts of Python numbers and words, stable keys.
+
+Times are in seconds, sizes in bytes; null where there is no value, never NaN. The keys are the
+contract with whoever reads them and are frozen by a test.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from simulator._version import __version__
+from simulator.cost.step import Estimate
+from simulator.planner.outcome import Outcome, weakest_evidence
+from simulator.planner.predict import Prediction
+from simulator.planner.search import Plan
+from simulator.scenario import Scenario
+
+__all__ = ["SCHEMA", "TOP", "evidence", "plan_document", "predict_document"]
+
+SCHEMA = 1
+"""Number of the form of the documents; a key that changes its meaning raises it."""
+
+TOP = 20
+"""Layouts in the document of a plan, unless asked for more."""
+
+
+def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
+    """Write a plan as a document: the search and its `top` best layouts, best first."""
+    found = plan.found
+    search = {
+        "layouts": found.layouts,
+        "feasible": found.feasible,
+        "dropped": {reason: int(count) for reason, count in found.dropped.items()},
+        "seconds": float(found.seconds),
+    }
+    rows = range(min(top, len(plan.estimate)))
+    return {
+        **_head("plan", plan.scenario, plan.estimate),
+        "search": search,
+        "layouts": [_layout(plan.scenario, plan.estimate, plan.outcome, i) for i in rows],
+    }
+
+
+def predict_document(prediction: Prediction) -> dict[str, Any]:
+    """Write a prediction as a document: one layout."""
+    scenario, estimate = prediction.scenario, prediction.estimate
+    return {
+        **_head("predict", scenario, estimate),
+        "layouts": [_layout(scenario, estimate, prediction.outcome, 0)],
+    }
+
+
+def evidence(scenario: Scenario, outcome: Outcome) -> str:
+    """Weakest grade of any figure in an answer; price and site count only where money is asked."""
+    priced = scenario.workload.recipe.tokens is not None
+    money = (outcome.price, outcome.site) if priced else ()
+    return weakest_evidence(scenario.cluster, scenario.software, *money)
+
+
+def _head(command: str, scenario: Scenario, estimate: Estimate) -> dict[str, Any]:
+    architecture = scenario.workload.architecture
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "command": command,
+        "scenario": _plain(scenario.document),
+        "workload": {
+            "name": architecture.name,
+            "parameters": architecture.parameters,
+            "active_parameters": architecture.active_parameters,
+            "model_flop_per_step": float(estimate.model_flop),
+        },
+    }
+
+
+def _layout(scenario: Scenario, estimate: Estimate, outcome: Outcome, i: int) -> dict[str, Any]:
+    """One layout with its terms; they add up to `step_time_s` and `memory_total_bytes`."""
+    return {
+        "layout": estimate.layouts.row(i),
+        "step_time_s": float(estimate.step_time_s[i]),
+        "p10_s": None,
+        "p90_s": None,
+        "tokens_per_s_per_gpu": float(outcome.tokens_per_s_per_gpu[i]),
+        "mfu": float(outcome.mfu[i]),
+        "hfu": float(outcome.hfu[i]),
+        "terms_s": _row(estimate.terms_s, i),
+        "hidden_s": _row(estimate.hidden_s, i),
+        "memory_bytes": _row(estimate.memory_bytes, i),
+        "peak_stage": int(estimate.peak_stage[i]),
+        "memory_total_bytes": float(estimate.memory_total_bytes[i]),
+        "usable_bytes": float(estimate.usable_bytes),
+        "fits": bool(estimate.fits[i]),
+        "days": _known(outcome.days[i]),
+        "gpu_hours": _known(outcome.gpu_hours[i]),
+        "usd": _known(outcome.usd[i]),
+        "kwh": _known(outcome.kwh[i]),
+        "evidence": evidence(scenario, outcome),
+    }
+
+
+def _row(columns: Mapping[str, Any], i: int) -> dict[str, float]:
+    return {name: float(column[i]) for name, column in columns.items()}
+
+
+def _known(value: Any) -> float | None:
+    """A number, or None where the scenario does not say enough for one."""
+    return float(value) if math.isfinite(value) else None
+
+
+def _plain(value: Any) -> Any:
+    """Tables, lists and scalars as JSON has them; a date (which TOML has) becomes its text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, (str, int, float, type(None))) else str(value)

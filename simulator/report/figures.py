@@ -1,0 +1,222 @@
+"""The figures of the page as plotly documents: plain dictionaries, no plotly needed to make them.
+
+Colours are not in them: every trace and line names its meaning, and the page fills in the colour
+of its light or dark side (``palette.py``), also when the reader switches.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from simulator.cost.terms import TERMS
+from simulator.planner.scaling import CAUSES
+from simulator.report.comparison import show_signed_percent
+from simulator.report.evidence import memory_meaning
+from simulator.report.numbers import PlanNumbers
+from simulator.units import GIB, show_bytes, show_percent, show_seconds
+
+__all__ = ["figures", "memory_figure", "ratio_figure", "speedup_figure", "time_figure"]
+
+Document = dict[str, Any]
+
+_TERMS = {term.name: term for term in TERMS}
+
+
+def figures(numbers: PlanNumbers) -> list[Document]:
+    """Make every figure of the page; each has an id, data, layout, and meanings for its colours."""
+    made = [time_figure(numbers), memory_figure(numbers)]
+    if sum(point.estimate is not None for point in numbers.scaling.points) > 1:
+        pair = [speedup_figure(numbers), ratio_figure(numbers)]
+        height = max(figure["layout"]["height"] for figure in pair)
+        for figure in pair:
+            figure["layout"]["height"] = height
+        made += pair
+    return made
+
+
+def time_figure(numbers: PlanNumbers) -> Document:
+    """One bar per compared layout, stacked by time term."""
+    bars = numbers.bars
+    names = [f"{bar.role}{'' if bar.fits else ' (does not fit)'}" for bar in bars]
+    traces = []
+    for change in numbers.changes:
+        term = _TERMS.get(change.name)
+        label = term.label if term else change.name
+        values = [change.seconds[bar.role] for bar in bars]
+        notes = [
+            _note(
+                f"{label}: {show_seconds(value)}, {show_percent(value / bar.step_time_s)} of step",
+                f"{bar.role}, {bar.layout}",
+                f"formula: {term.formula}" if term else "",
+                f"source: {term.source}" if term else "",
+            )
+            for value, bar in zip(values, bars, strict=True)
+        ]
+        traces.append(_bar(change.name, label, values, names, notes))
+    totals = [
+        _text(bar.step_time_s, name, show_seconds(bar.step_time_s))
+        for name, bar in zip(names, bars, strict=True)
+    ]
+    layout = _stacked("seconds per step", names, 150 + 58 * len(bars))
+    layout["annotations"] = totals
+    layout["xaxis"]["range"] = [0, 1.12 * max(bar.step_time_s for bar in bars)]
+    return _document("time-figure", traces, layout)
+
+
+def memory_figure(numbers: PlanNumbers) -> Document:
+    """One bar per pipeline stage, stacked by kind, with the usable line and the datasheet's."""
+    report = numbers.memory
+    several = len(report.stages) > 1
+    names = [f"stage {stage.rank}" if several else "every GPU" for stage in report.stages]
+    traces = []
+    for kind in report.kinds:
+        values = [stage.kinds_bytes[kind] for stage in report.stages]
+        notes = [
+            _note(
+                f"{kind}: {show_bytes(value)}, {show_percent(value / stage.total_bytes)}"
+                f" of {show_bytes(stage.total_bytes)}",
+                f"{name}, peak at: {stage.moment}",
+                f"formula: {memory_meaning(kind)}" if memory_meaning(kind) else "",
+            )
+            for value, stage, name in zip(values, report.stages, names, strict=True)
+        ]
+        traces.append(_bar(kind, kind, [value / GIB for value in values], names, notes))
+    layout = _stacked("GiB per GPU at the fullest moment", names, 190 + 24 * min(len(names), 32))
+    lines = (
+        ("does not fit", "usable", report.usable_bytes),
+        ("ideal", "datasheet", report.capacity_bytes),
+    )
+    lower = min(report.usable_bytes, report.capacity_bytes)
+    for meaning, word, size in lines:
+        side = "right" if size == lower else "left"
+        dash = "solid" if word == "usable" else "dash"
+        layout["shapes"].append(
+            {"type": "line", "x0": size / GIB, "x1": size / GIB, "yref": "paper", "y0": 0, "y1": 1,
+             "line": {"width": 2, "dash": dash}, "meaning": meaning}
+        )  # fmt: skip
+        layout["annotations"].append(
+            {"x": size / GIB, "yref": "paper", "y": 1, "yanchor": "bottom", "xanchor": side,
+             "showarrow": False, "text": f"{word} {show_bytes(size)}"}
+        )  # fmt: skip
+    fullest = max(stage.total_bytes for stage in report.stages)
+    layout["xaxis"]["range"] = [0, 1.15 * max(fullest, *(size for _, _, size in lines)) / GIB]
+    return _document("memory-figure", traces, layout)
+
+
+def speedup_figure(numbers: PlanNumbers) -> Document:
+    """Speed-up over the number of GPUs beside the ideal line, both axes logarithmic."""
+    points = [p for p in numbers.scaling.points if p.estimate is not None]
+    gpus, base = [p.gpus for p in points], points[0].gpus
+    notes = [
+        _note(
+            f"{p.gpus:,} GPUs: {p.speedup:.3g}x, ratio {p.ratio:.3f}",
+            f"{p.tokens_per_s:,.0f} tokens/s, {p.tokens_per_s_per_gpu:,.0f} per GPU,"
+            f" MFU {show_percent(p.mfu)}",
+            p.layout,
+        )
+        for p in points
+    ]
+    common = {"type": "scatter", "x": gpus}
+    ideal = {**common, "name": "ideal", "mode": "lines", "y": [n / base for n in gpus],
+             "line": {"dash": "dash"}, "hoverinfo": "skip", "meaning": "ideal"}  # fmt: skip
+    best = {**common, "name": "best layout", "mode": "lines+markers", "meaning": "speed",
+            "y": [p.speedup for p in points], "customdata": notes,
+            "hovertemplate": "%{customdata}<extra></extra>", "marker": {"size": 9}}  # fmt: skip
+    layout = _layout(340)
+    ticks = [p.gpus for p in numbers.scaling.points]
+    layout["xaxis"] |= {"type": "log", "title": {"text": "GPUs"}, "tickvals": ticks,
+                        "ticktext": [f"{n:,}" for n in ticks]}  # fmt: skip
+    powers = [2.0**n for n in range(-1, 16)]
+    layout["yaxis"] |= {"type": "log", "title": {"text": "speed-up"}, "tickvals": powers,
+                        "ticktext": [f"{n:g}x" for n in powers], "showgrid": True}  # fmt: skip
+    return _document("speedup-figure", [ideal, best], layout)
+
+
+def ratio_figure(numbers: PlanNumbers) -> Document:
+    """What eats the speed-up ratio at each number of GPUs, by cause; savings point left."""
+    points = [p for p in numbers.scaling.points if p.estimate is not None][1:]
+    names = [f"{p.gpus:,}" for p in points]
+    traces = []
+    for cause, label in CAUSES.items():
+        values = [p.eaten.get(cause, 0.0) for p in points]
+        if not any(abs(value) > 5e-4 for value in values):
+            continue
+        notes = [
+            _note(
+                f"{label}: {show_signed_percent(value)} of GPU time at {p.gpus:,} GPUs",
+                f"GPU-seconds per token, less those at {numbers.scaling.base_gpus:,} GPUs",
+            )
+            for value, p in zip(values, points, strict=True)
+        ]
+        traces.append(_bar(cause, label, [100 * value for value in values], names, notes))
+    layout = _stacked("saves  <  % of GPU time  >  costs", names, 150 + 30 * len(names))
+    layout["height"] += 18 * len(traces)
+    layout["barmode"] = "relative"
+    layout["yaxis"]["title"] = {"text": "GPUs"}
+    return _document("ratio-figure", traces, layout)
+
+
+def _document(name: str, traces: list[Document], layout: Document) -> Document:
+    """Split the meanings off, so that what remains is plain plotly."""
+    shapes = layout["shapes"]
+    return {
+        "id": name,
+        "meanings": [trace.pop("meaning") for trace in traces],
+        "lines": [shape.pop("meaning") for shape in shapes],
+        "data": traces,
+        "layout": layout,
+    }
+
+
+def _bar(
+    meaning: str, label: str, values: list[float], names: list[str], notes: list[str]
+) -> Document:
+    return {
+        "type": "bar", "orientation": "h", "name": label, "x": values, "y": names, "marker": {},
+        "customdata": notes, "hovertemplate": "%{customdata}<extra></extra>", "meaning": meaning,
+    }  # fmt: skip
+
+
+def _layout(height: int) -> Document:
+    """The frame that all figures share."""
+    return {
+        "height": height,
+        "margin": {"l": 10, "r": 20, "t": 28, "b": 10},
+        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom",
+                   "traceorder": "normal"},
+        "hoverlabel": {"align": "left"},
+        "xaxis": {"automargin": True, "zeroline": False},
+        "yaxis": {"automargin": True, "zeroline": False, "showgrid": False},
+        "shapes": [],
+        "annotations": [],
+    }  # fmt: skip
+
+
+def _stacked(title: str, names: list[str], height: int) -> Document:
+    """The frame of stacked horizontal bars, first bar on top."""
+    layout = _layout(height)
+    layout |= {"barmode": "stack", "bargap": 0.28}
+    layout["xaxis"]["title"] = {"text": title}
+    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "categoryarray": names}
+    return layout
+
+
+def _text(x: float, y: str, text: str) -> Mapping[str, Any]:
+    return {"x": x, "y": y, "text": f" {text}", "xanchor": "left", "showarrow": False}
+
+
+def _note(*lines: str) -> str:
+    """Join and wrap the lines of a hover note; the first is bold."""
+    first, *rest = (line for line in lines if line)
+    return "<br>".join([f"<b>{_plain(first)}</b>", *_wrapped(rest)])
+
+
+def _wrapped(lines: Iterable[str]) -> list[str]:
+    return [_plain(piece) for line in lines for piece in textwrap.wrap(line, 72)]
+
+
+def _plain(text: str) -> str:
+    """Keep plotly from reading a text as markup."""
+    return text.replace("&", "&amp;").replace("<", "&lt;")

@@ -1,0 +1,271 @@
+"""Numbers first, then ink: every table and picture of the report as plain records.
+
+Pages, pictures and tests read these; nothing here draws. Times are in seconds, sizes in bytes; a
+value that does not exist (days of a run of unknown length) is None, never NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.cost.memory import MOMENTS
+from simulator.cost.ranks import rank_memory
+from simulator.cost.terms import TERMS
+from simulator.planner.outcome import weakest_evidence
+from simulator.planner.scaling import Scaling, scaling
+from simulator.planner.search import Plan
+from simulator.planner.sensitivity import Upgrade, binding, sensitivity
+from simulator.report.comparison import (
+    TimeBar,
+    TimeChange,
+    time_bars,
+    time_changes,
+    why_it_wins,
+)
+from simulator.report.evidence import AssumedFigure, assumed_figures
+
+__all__ = [
+    "LayoutRow",
+    "MemoryReport",
+    "PlanNumbers",
+    "SearchStatistics",
+    "StageMemory",
+    "collect",
+    "layout_rows",
+    "memory_report",
+    "search_statistics",
+]
+
+TOP = 20
+"""Rows of the table of layouts."""
+
+_COMMUNICATION = ("tensor", "context", "expert", "pipeline", "data")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayoutRow:
+    """One layout with everything a person compares."""
+
+    rank: int
+    layout: str
+    fields: dict[str, Any]
+    """The layout's own fields, as ``Layouts.row`` gives them."""
+    step_time_s: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu: float
+    hfu: float
+    communication_share: float
+    """Exposed communication over step time."""
+    bubble_share: float
+    memory_total_bytes: float
+    usable_bytes: float
+    fits: bool
+    days: float | None
+    gpu_hours: float | None
+    usd: float | None
+    kwh: float | None
+    meets_deadline: bool
+    meets_budget: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageMemory:
+    """The fullest moment of one pipeline rank."""
+
+    rank: int
+    kinds_bytes: dict[str, float]
+    total_bytes: float
+    moment: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryReport:
+    """Memory of every pipeline rank against the two HBM lines."""
+
+    stages: list[StageMemory]
+    usable_bytes: float
+    capacity_bytes: float
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds that take any memory, in the order in which they are stacked."""
+        names = list(self.stages[0].kinds_bytes)
+        return [k for k in names if any(stage.kinds_bytes[k] > 0 for stage in self.stages)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchStatistics:
+    """What the search saw."""
+
+    layouts: int
+    evaluated: int
+    feasible: int
+    dropped: dict[str, int]
+    """Layouts dropped by reason, most first."""
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanNumbers:
+    """Everything that the report of a plan shows."""
+
+    title: str
+    model: str
+    cluster: str
+    accelerator: str
+    gpus: int
+    software: str
+    minimize: str
+    deadline_days: float | None
+    budget_usd: float | None
+    layouts: list[LayoutRow]
+    """Best first; the first is the verdict."""
+    memory: MemoryReport
+    bars: list[TimeBar]
+    changes: list[TimeChange]
+    reasons: list[str]
+    """Why the best layout wins, one sentence for each other bar."""
+    scaling: Scaling
+    upgrades: list[Upgrade]
+    binding: list[str]
+    search: SearchStatistics
+    weakest_evidence: str
+    assumed: list[AssumedFigure]
+
+    @property
+    def best(self) -> LayoutRow:
+        """The verdict."""
+        return self.layouts[0]
+
+
+def collect(plan: Plan, *, progress: Callable[[int, int], None] | None = None) -> PlanNumbers:
+    """Gather every number of the report; other sizes and upgrades are searched here.
+
+    Parameters
+    ----------
+    progress : callable, optional
+        Called with (searches done, searches in all) after each.
+    """
+    scenario = plan.scenario
+    bars = time_bars(plan)
+    report = progress or (lambda done, searches: None)
+    curve = scaling(scenario, found=plan.found, progress=lambda done, n: report(done, n + 1))
+    upgrades = sensitivity(plan)
+    report(len(curve.points) + 1, len(curve.points) + 1)
+    price, site = plan.outcome.price, plan.outcome.site
+    gpus, device = scenario.cluster.gpus, scenario.cluster.accelerator
+    model = scenario.workload.architecture.name
+    return PlanNumbers(
+        title=f"{model} on {gpus:,} GPU{'s' if gpus > 1 else ''} of {scenario.cluster.name}",
+        model=model,
+        cluster=scenario.cluster.name,
+        accelerator=device.name,
+        gpus=gpus,
+        software=f"{scenario.software.name} ({scenario.software.release})",
+        minimize=scenario.goal.minimize,
+        deadline_days=scenario.goal.deadline_days,
+        budget_usd=scenario.goal.budget_usd,
+        layouts=layout_rows(plan),
+        memory=memory_report(plan),
+        bars=bars,
+        changes=time_changes(bars),
+        reasons=[*why_it_wins(bars, scenario.pinned), *_no_naive(plan)],
+        scaling=curve,
+        upgrades=upgrades,
+        binding=binding(plan),
+        search=search_statistics(plan),
+        weakest_evidence=weakest_evidence(scenario.cluster, scenario.software, price, site),
+        assumed=assumed_figures(scenario, price, site),
+    )
+
+
+def layout_rows(plan: Plan, most: int = TOP) -> list[LayoutRow]:
+    """Tabulate the best layouts, best first."""
+    estimate, result = plan.estimate, plan.outcome
+    deadline, budget = plan.meets_deadline, plan.meets_budget
+    streams = {term.name: term.stream for term in TERMS}
+    rows = []
+    for i in range(min(most, len(estimate))):
+        step = float(estimate.step_time_s[i])
+        terms = {name: float(seconds[i]) for name, seconds in estimate.terms_s.items()}
+        shown = sum(s for name, s in terms.items() if streams[name] in _COMMUNICATION)
+        idle = sum(s for name, s in terms.items() if streams[name] == "idle")
+        rows.append(
+            LayoutRow(
+                rank=i + 1,
+                layout=estimate.layouts.describe(i),
+                fields=estimate.layouts.row(i),
+                step_time_s=step,
+                tokens_per_s=float(result.tokens_per_s[i]),
+                tokens_per_s_per_gpu=float(result.tokens_per_s_per_gpu[i]),
+                mfu=float(result.mfu[i]),
+                hfu=float(result.hfu[i]),
+                communication_share=shown / step,
+                bubble_share=idle / step,
+                memory_total_bytes=float(estimate.memory_total_bytes[i]),
+                usable_bytes=estimate.usable_bytes,
+                fits=bool(estimate.fits[i]),
+                days=_known(result.days[i]),
+                gpu_hours=_known(result.gpu_hours[i]),
+                usd=_known(result.usd[i]),
+                kwh=_known(result.kwh[i]),
+                meets_deadline=bool(deadline[i]) or math.isnan(result.days[i]),
+                meets_budget=bool(budget[i]) or math.isnan(result.usd[i]),
+            )
+        )
+    return rows
+
+
+def memory_report(plan: Plan, index: int = 0) -> MemoryReport:
+    """Break the memory of one of the plan's layouts down by pipeline rank and kind."""
+    scenario = plan.scenario
+    row = plan.estimate.layouts[index]
+    held = rank_memory(row, scenario.workload, scenario.cluster, scenario.software)
+    stages = [
+        StageMemory(
+            rank=rank,
+            kinds_bytes={kind: float(size[rank]) for kind, size in held.kinds_bytes.items()},
+            total_bytes=float(held.total_bytes[rank]),
+            moment=MOMENTS[int(held.moment[rank])],
+        )
+        for rank in range(len(held.total_bytes))
+    ]
+    memory = scenario.cluster.accelerator.memory
+    return MemoryReport(
+        stages=stages,
+        usable_bytes=float(memory.usable_bytes),
+        capacity_bytes=float(memory.capacity_bytes),
+    )
+
+
+def search_statistics(plan: Plan) -> SearchStatistics:
+    """Count what the search enumerated, dropped and kept."""
+    found = plan.found
+    dropped = sorted(found.dropped.items(), key=lambda item: -item[1])
+    return SearchStatistics(
+        layouts=found.layouts,
+        evaluated=found.evaluated,
+        feasible=found.feasible,
+        dropped=dict(dropped),
+        seconds=found.seconds,
+    )
+
+
+def _no_naive(plan: Plan) -> list[str]:
+    """Say that plain data parallelism is missing where it is."""
+    if plan.naive is not None:
+        return []
+    gpus, batch = plan.scenario.cluster.gpus, plan.scenario.workload.recipe.global_batch
+    because = (
+        f"{batch:,} sequences do not divide over {gpus:,} GPUs" if batch % gpus else "software"
+    )
+    return [f"Data parallelism alone cannot run here ({because}), so it is not compared."]
+
+
+def _known(value: Any) -> float | None:
+    """Return a plain number, or None where there is none."""
+    return float(value) if math.isfinite(value) else None

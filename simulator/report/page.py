@@ -1,0 +1,106 @@
+"""The page: one HTML file that opens by double click, offline, light or dark as the system is."""
+
+from __future__ import annotations
+
+import importlib.resources
+from pathlib import Path
+from typing import Any
+
+from simulator.cost.terms import TERMS
+from simulator.planner.scaling import CAUSES
+from simulator.report.comparison import show_change, show_signed_percent
+from simulator.report.evidence import FLOP_CONVENTION, NO_INTERVAL, NOT_MODELLED, memory_meaning
+from simulator.report.figures import figures
+from simulator.report.numbers import PlanNumbers
+from simulator.report.palette import PALETTE, colour
+from simulator.units import (
+    show_bytes,
+    show_count,
+    show_percent,
+    show_seconds,
+    show_usd,
+)
+
+__all__ = ["SECTIONS", "render"]
+
+SECTIONS = {
+    "verdict": "Verdict",
+    "launch": "Launch",
+    "layouts": "Best layouts",
+    "time": "Where the time goes",
+    "why": "Why this layout wins",
+    "memory": "Memory",
+    "speedup": "Speed-up",
+    "upgrades": "What would help most",
+    "binding": "What binds",
+    "search": "The search",
+    "evidence": "Evidence and assumptions",
+    "limits": "What is not modelled",
+}
+"""Sections of the page by anchor, in order."""
+
+
+def render(numbers: PlanNumbers, *, launch: str) -> str:
+    """Write the page of a plan.
+
+    Parameters
+    ----------
+    numbers : PlanNumbers
+        Everything it shows.
+    launch : str
+        The command that starts the best layout, to copy.
+    """
+    import jinja2
+    from markupsafe import Markup
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= _FILTERS
+    return environment.get_template("page.html.j2").render(
+        n=numbers,
+        best=numbers.best,
+        launch=launch,
+        sections=SECTIONS,
+        terms={term.name: term for term in TERMS},
+        causes=CAUSES,
+        not_modelled=NOT_MODELLED,
+        flop_convention=FLOP_CONVENTION,
+        no_interval=NO_INTERVAL,
+        figures=figures(numbers),
+        palette={name: {"light": c.light, "dark": c.dark} for name, c in PALETTE.items()},
+        colour=colour,
+        plotly=Markup(_plotly()),  # plotly.js itself, from its own package
+    )
+
+
+def _plotly() -> str:
+    """Return plotly.js; made to be put inside a script element."""
+    package = importlib.resources.files("plotly")
+    return (package / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+
+
+def _show_days(days: float | None) -> str:
+    return "no number of tokens given" if days is None else f"{days:,.1f} days"
+
+
+def _show_kwh(kwh: float) -> str:
+    return f"{kwh / 1e6:.3g} GWh" if kwh >= 1e6 else f"{kwh / 1e3:.3g} MWh"
+
+
+_FILTERS: dict[str, Any] = {
+    "bytes": show_bytes,
+    "change": show_change,
+    "count": show_count,
+    "days": _show_days,
+    "kwh": _show_kwh,
+    "meaning": memory_meaning,
+    "percent": show_percent,
+    "seconds": show_seconds,
+    "signed_percent": show_signed_percent,
+    "usd": show_usd,
+}

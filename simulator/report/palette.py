@@ -1,0 +1,74 @@
+"""One palette by meaning: the same thing has the same colour in every picture, light and dark.
+
+Computing is blue, repeated or slowed computing violet, communication warm, idle time grey, the
+optimizer green. Memory takes the colour of the time term it belongs to where there is one
+(optimizer, gathered parameters and their gathers).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["PALETTE", "Colour", "colour"]
+
+
+@dataclass(frozen=True, slots=True)
+class Colour:
+    """The colour of one meaning on a light and on a dark page."""
+
+    light: str
+    dark: str
+
+
+_GREY = Colour("#8a929b", "#8d969f")
+
+PALETTE = {
+    # page
+    "text": Colour("#1c2127", "#e4e7eb"),
+    "grid": Colour("#d9dde2", "#353b43"),
+    "fits": Colour("#1a7f43", "#4cc27a"),
+    "does not fit": Colour("#c62f2f", "#ff7b72"),
+    "ideal": Colour("#8a929b", "#8d969f"),
+    "speed": Colour("#2458a6", "#79a9f2"),
+    # compute
+    "gemm": Colour("#2458a6", "#4f86dd"),
+    "attention": Colour("#5b93dc", "#86b1f3"),
+    "memory_bound": Colour("#a3c6ef", "#bcd5f8"),
+    "kernels": Colour("#2458a6", "#4f86dd"),
+    "launch": Colour("#3c7d86", "#5fb3bd"),
+    "recompute": Colour("#7652b8", "#a384e0"),
+    "slowdown": Colour("#b9a3e0", "#cdbdf0"),
+    "optimizer": Colour("#2f8a57", "#56b981"),
+    # communication
+    "tp": Colour("#d4541c", "#f0824f"),
+    "cp": Colour("#ee9436", "#f5b36b"),
+    "ep": Colour("#a82f2a", "#dd6c63"),
+    "fsdp": Colour("#d9a91a", "#ecc654"),
+    "pp": Colour("#8a5a3c", "#bd8a68"),
+    "dp": Colour("#bd2f6d", "#e8709f"),
+    # idle
+    "bubble": Colour("#9aa3ad", "#7a838d"),
+    "bubble_warmup": Colour("#9aa3ad", "#7a838d"),
+    "bubble_drain": Colour("#c6ccd3", "#a3abb4"),
+    "imbalance": Colour("#5f6973", "#5d666f"),
+    # memory
+    "weights": Colour("#2458a6", "#4f86dd"),
+    "gradients": Colour("#3c7d86", "#5fb3bd"),
+    "gathered": Colour("#d9a91a", "#ecc654"),
+    "activations": Colour("#e08aa8", "#e99cb8"),
+    "loss": Colour("#9c3566", "#c9628f"),
+    "temporaries": Colour("#a3836b", "#c0a18a"),
+    "workspace": Colour("#c9b9a6", "#d9cbba"),
+    "communicators": Colour("#d4541c", "#f0824f"),
+    "fragmentation": Colour("#b3bac2", "#7a838d"),
+}
+"""Colour by meaning: names of TERMS, MEMORY_KINDS, CAUSES, and parts of the page."""
+
+
+def colour(meaning: str) -> Colour:
+    """Return the colour of a meaning; grey for one that has none yet.
+
+    >>> colour("optimizer").light
+    '#2f8a57'
+    """
+    return PALETTE.get(meaning, _GREY)

@@ -1,0 +1,246 @@
+"""Pictures for paper and chat: memory, time and speed-up as PNG, from the numbers of the report."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from simulator.cost.terms import TERMS
+from simulator.planner.scaling import CAUSES, ScalingPoint
+from simulator.report.numbers import PlanNumbers
+from simulator.report.palette import colour
+from simulator.units import GIB, show_bytes, show_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["memory_png", "speedup_png", "time_png"]
+
+DPI = 130
+
+_LABELS = {term.name: term.label for term in TERMS}
+
+_SMALL = 0.002
+"""Shares of a bar below this are drawn but get no legend entry."""
+
+
+def memory_png(numbers: PlanNumbers) -> bytes:
+    """Draw memory by kind for every pipeline stage, against usable memory and capacity."""
+    report = numbers.memory
+    count = len(report.stages)
+    figure, axes = _canvas(10.0, min(2.7 + 0.34 * count, 11.0))
+    columns = {k: [s.kinds_bytes[k] / GIB for s in report.stages] for k in report.kinds}
+    _stack(axes, columns, {k: f"{k} {max(v):.1f}" for k, v in columns.items()})
+    fullest = max(stage.total_bytes for stage in report.stages)
+    limits = (report.usable_bytes, report.capacity_bytes)
+    axes.set_xlim(0, 1.12 * max(fullest, *limits) / GIB)
+    _limit_lines(axes, *limits)
+    every = -(-count // 24)
+    names = [f"stage {i}" for i in range(0, count, every)] if count > 1 else ["every GPU"]
+    axes.set_yticks(range(0, count, every), names)
+    axes.set_ylim(count - 0.4, -0.85)
+    axes.set_xlabel("GiB per GPU of the stage at its fullest moment")
+    verdict = "fits" if fullest <= report.usable_bytes else "does not fit"
+    title = f"{show_bytes(fullest)} of {show_bytes(report.usable_bytes)} usable: {verdict}"
+    _headline(figure, title, f"{numbers.title}\n{numbers.best.layout}", verdict)
+    _legend(figure, axes)
+    return _bytes(figure)
+
+
+def time_png(numbers: PlanNumbers) -> bytes:
+    """Draw the step term by term for the best layout, the runner-up and plain data parallelism."""
+    bars = numbers.bars
+    figure, axes = _canvas(10.0, 2.9 + 0.62 * len(bars))
+    names = [c.name for c in numbers.changes]
+    longest = max(bar.step_time_s for bar in bars)
+    columns = {name: [bar.terms_s[name] for bar in bars] for name in names}
+    shown = {n: _LABELS.get(n, n) for n in names if max(columns[n]) > _SMALL * longest}
+    _stack(axes, columns, shown, write=0.06 * longest)
+    for y, bar in enumerate(bars):
+        text = show_seconds(bar.step_time_s) + ("" if bar.fits else ", does not fit")
+        axes.text(bar.step_time_s + 0.01 * longest, y, text, va="center", fontsize=9)
+    axes.set_xlim(0, 1.17 * longest)
+    axes.set_ylim(len(bars) - 0.5, -0.5)
+    axes.set_yticks(range(len(bars)), [f"{bar.role}\n{_wrapped(bar.layout, 26)}" for bar in bars])
+    axes.set_xlabel("seconds per step")
+    _headline(figure, f"{show_seconds(bars[0].step_time_s)} per step, term by term", numbers.title)
+    _legend(figure, axes)
+    return _bytes(figure)
+
+
+def speedup_png(numbers: PlanNumbers) -> bytes:
+    """Draw speed-up over the number of GPUs, and what eats the speed-up ratio at each."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.0, 5.2), dpi=DPI, layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.15))
+    for axes in (left, right):
+        _plain(axes)
+    points = numbers.scaling.points
+    fitting = [p for p in points if p.estimate is not None]
+    _speed(left, points, fitting)
+    _eaten(right, fitting)
+    title = f"{numbers.scaling.single_card_tokens_per_s:,.0f} tokens/s on a single card"
+    if fitting:
+        last = fitting[-1]
+        title += f" x {last.gpus:,} GPUs x {last.ratio:.2f} = {last.tokens_per_s:,.0f} tokens/s"
+    base = f"a single card is one of {numbers.scaling.base_gpus}, the fewest GPUs that fit"
+    _headline(figure, title, f"{numbers.title}; {base}; global batch unchanged")
+    _legend(figure, right)
+    return _bytes(figure)
+
+
+def _speed(axes: Axes, points: Sequence[ScalingPoint], fitting: Sequence[ScalingPoint]) -> None:
+    """Speed-up on log axes beside the ideal line; sizes that do not fit are crosses at its foot."""
+    text, ink, grey = colour("text").light, colour("speed").light, colour("ideal").light
+    if not fitting:
+        return
+    gpus, base = [p.gpus for p in fitting], fitting[0].gpus
+    axes.plot(gpus, [n / base for n in gpus], "--", color=grey, label="ideal", zorder=1)
+    axes.plot(gpus, [p.speedup for p in fitting], "o-", color=ink, label="best layout", zorder=2)
+    low = 1.0 / 1.6
+    for point in fitting:
+        label = f"{point.speedup:.3g}x"
+        below = point.ratio < 1.0
+        shift = (6, -13) if below else (-6, 7)
+        axes.annotate(label, (point.gpus, point.speedup), shift, textcoords="offset points",
+                      ha="left" if below else "right", fontsize=8.5, color=text)  # fmt: skip
+    missing = [p.gpus for p in points if p.estimate is None]
+    if missing:
+        red = colour("does not fit").light
+        axes.plot(missing, [low * 1.15] * len(missing), "x", color=red, label="nothing fits")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xticks([p.gpus for p in points], [f"{p.gpus:,}" for p in points], fontsize=8.5)
+    axes.set_xticks([], minor=True)
+    ceiling = max([p.speedup for p in fitting] + [gpus[-1] / base])
+    axes.set_ylim(low, 2.0 * ceiling)
+    axes.set_xlim(points[0].gpus / 1.5, points[-1].gpus * 1.3)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+    axes.set_xlabel("GPUs"), axes.set_title("speed-up", loc="left", fontsize=10.5)
+    axes.legend(frameon=False, fontsize=9, loc="upper left")
+
+
+def _eaten(axes: Axes, fitting: Sequence[ScalingPoint]) -> None:
+    """By size, the share of GPU time that each cause adds (right) or saves (left)."""
+    rows = [p for p in fitting if any(p.eaten.values())]
+    if not rows:
+        axes.set_axis_off()
+        axes.text(0.1, 0.5, "only one number of GPUs fits: nothing to compare", fontsize=9)
+        return
+    axes.set_title("what eats the ratio: 1 - ratio by cause", loc="left", fontsize=10.5)
+    ends = {True: [0.0] * len(rows), False: [0.0] * len(rows)}
+    for cause in CAUSES:
+        values = [p.eaten.get(cause, 0.0) for p in rows]
+        for y, value in enumerate(values):
+            end = ends[value > 0]
+            axes.barh(y, value, left=end[y], height=0.62, color=colour(cause).light, lw=0)
+            end[y] += value
+        if max(abs(value) for value in values) > 0.001:
+            axes.barh(0, 0, color=colour(cause).light, label=_LABELS.get(cause, CAUSES[cause]))
+    room = max(max(ends[True]), -min(ends[False]), 0.02)
+    for y, point in enumerate(rows):
+        axes.text(
+            ends[True][y] + 0.03 * room, y, f"ratio {point.ratio:.2f}", va="center", fontsize=8.5
+        )
+    axes.axvline(0, color=colour("text").light, lw=0.8)
+    axes.set_yticks(range(len(rows)), [f"{p.gpus:,}" for p in rows], fontsize=8.5)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(1.1 * min(ends[False]), max(ends[True]) + 0.45 * room)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    axes.set_xlabel("saves   <   share of GPU time   >   costs"), axes.set_ylabel("GPUs")
+
+
+def _stack(
+    axes: Axes,
+    columns: Mapping[str, Sequence[float]],
+    labels: Mapping[str, str],
+    write: float = 0.0,
+) -> None:
+    """Stack one horizontal bar per entry; parts longer than `write` carry their value."""
+    count = len(next(iter(columns.values())))
+    left = [0.0] * count
+    for name, values in columns.items():
+        axes.barh(range(count), values, left=left, height=0.66 if count < 25 else 1.0,
+                  lw=0.4, edgecolor="white", color=colour(name).light,
+                  label=labels.get(name, "_"))  # fmt: skip
+        for y, value in enumerate(values):
+            if write and value > write:
+                axes.text(left[y] + value / 2, y, f"{value:.3g}", ha="center", va="center",
+                          fontsize=8, color=_on(colour(name).light))  # fmt: skip
+        left = [start + value for start, value in zip(left, values, strict=True)]
+
+
+def _on(background: str) -> str:
+    """Choose the text colour that reads on a background."""
+    red, green, blue = (int(background[i : i + 2], 16) for i in (1, 3, 5))
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 150 else colour("text").light
+
+
+def _limit_lines(axes: Axes, usable: float, capacity: float) -> None:
+    """The line that decides (usable memory) and the datasheet's, labelled on the outer sides."""
+    red, grey = colour("does not fit").light, colour("ideal").light
+    first = usable <= capacity
+    for size, word, ink, style, right in (
+        (usable, "usable", red, "-", not first), (capacity, "datasheet", grey, "--", first)
+    ):  # fmt: skip
+        axes.axvline(size / GIB, color=ink, ls=style, lw=1.6)
+        axes.annotate(f"{word} {size / GIB:.1f}", (size / GIB, 1.0), (5 if right else -5, -3),
+                      xycoords=("data", "axes fraction"), textcoords="offset points",
+                      ha="left" if right else "right", va="top", fontsize=8.5,
+                      color=ink)  # fmt: skip
+
+
+def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    _plain(axes)
+    return figure, axes
+
+
+def _plain(axes: Axes) -> None:
+    """A quiet frame: two spines and a light grid along the values."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", color=colour("grid").light, lw=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=9)
+
+
+def _headline(figure: Figure, title: str, below: str, verdict: str = "text") -> None:
+    """Title and what it is about, flush left; the blank lines reserve the room of the second."""
+    lines = below.count("\n") + 1
+    figure.suptitle(title + "\n" * lines, x=0.01, ha="left", fontsize=12.5, fontweight="bold",
+                    color=colour(verdict).light)  # fmt: skip
+    top = 1.0 - 0.27 / figure.get_figheight()
+    figure.text(0.01, top, _escaped(below), fontsize=9, va="top", linespacing=1.35)
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        columns = 4 if figure.get_figwidth() < 11 else 3
+        figure.legend(
+            handles, labels, loc="outside lower left", ncols=columns, frameon=False, fontsize=8.5
+        )
+
+
+def _wrapped(text: str, width: int) -> str:
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, width))
+
+
+def _escaped(text: str) -> str:
+    """Keep a dollar sign in a name from starting a formula."""
+    return text.replace("$", r"\$")
+
+
+def _bytes(figure: Figure) -> bytes:
+    out = io.BytesIO()
+    meta: dict[str, Any] = {"Software": None}
+    figure.savefig(out, format="png", metadata=meta)
+    return out.getvalue()

@@ -1,0 +1,208 @@
+"""One layout: stated defaults, refusals in the words of the wrong field, and the estimate."""
+
+from typing import Any
+
+import pytest
+
+from simulator.cost.step import evaluate
+from simulator.errors import InputError
+from simulator.layout.feasibility import REASONS
+from simulator.layout.layout import Layouts
+from simulator.planner.defaults import DEFAULTS
+from simulator.planner.predict import predict
+from simulator.planner.refusal import _WORDINGS
+from simulator.scenario import LayoutSection, Scenario, make_scenario
+
+
+def scenario(
+    model: str = "llama-3.1-70b",
+    gpus: int = 64,
+    software: str = "megatron-core",
+    batch: int = 1024,
+    length: int = 8192,
+    **layout: Any,
+) -> Scenario:
+    document = {
+        "model": {"name": model},
+        "training": {"sequence_length": length, "global_batch": batch},
+        "cluster": {"name": "dgx-h100", "gpus": gpus, "software": software},
+        "layout": layout,
+    }
+    return make_scenario(document, where="run.toml")
+
+
+def refused(asked: Scenario, **layout: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        predict(asked, **layout)
+    (problem,) = caught.value.problems
+    return problem.removeprefix("run.toml: ")
+
+
+# --- defaults -----------------------------------------------------------------------------------
+
+
+def test_every_layout_field_has_a_stated_default() -> None:
+    assert set(DEFAULTS) == set(LayoutSection.__dataclass_fields__)
+    assert set(predict(scenario()).defaults) == set(DEFAULTS)
+
+
+def test_defaults_of_nothing_given() -> None:
+    assert predict(scenario()).layout == {
+        "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "dp": 64, "ep": 1, "etp": 1, "micro_batch": 1,
+        "global_batch": 1024, "sharding": "zero1", "shard_group": 64, "sequence_parallel": False,
+        "recompute": "none", "recompute_layers": 0, "schedule": "1f1b",
+        "rank_order": "tp-cp-dp-pp",
+    }  # fmt: skip
+
+
+def test_defaults_follow_what_is_given() -> None:
+    found = predict(scenario(tp=4, pp=2), cp=2, vpp=2)
+    assert found.layout["dp"] == 4 and found.layout["shard_group"] == 8
+    assert found.layout["sequence_parallel"] is True
+    assert found.layout["schedule"] == "interleaved"
+    assert found.scenario.pinned == {"tp": 4, "pp": 2, "cp": 2, "vpp": 2}
+    assert not set(found.defaults) & set(found.scenario.pinned)
+
+
+@pytest.mark.parametrize(
+    ("software", "layout", "sharding"),
+    [
+        ("megatron-core", {}, "zero1"),
+        ("megatron-core", {"tp": 8}, "ddp"),
+        ("torchtitan", {"tp": 2}, "zero3"),
+        ("torchtitan", {"pp": 2}, "zero2"),
+        ("torchtitan", {"tp": 8}, "zero3"),
+        ("plain-ddp", {}, "ddp"),
+        ("megatron-lm-2022", {"tp": 2}, "ddp"),
+    ],
+)
+def test_default_sharding_is_what_the_software_would_do(
+    software: str, layout: dict[str, int], sharding: str
+) -> None:
+    asked = scenario("gpt3-6.7b", 8, software, length=2048, **layout)
+    assert predict(asked).layout["sharding"] == sharding
+
+
+def test_some_layers_to_recompute_mean_full_recomputation() -> None:
+    assert predict(scenario(), recompute_layers=3).layout["recompute"] == "full"
+
+
+# --- the answer ---------------------------------------------------------------------------------
+
+
+def test_the_estimate_is_that_of_the_layout() -> None:
+    asked = scenario(tp=4, pp=4)
+    table = Layouts.of(tp=4, pp=4, dp=4, global_batch=1024, sharding="zero1")
+    alone = evaluate(table, asked.workload, asked.cluster, asked.software)
+    found = predict(asked)
+    assert found.step_time_s == float(alone.step_time_s[0])
+    assert found.memory_bytes == float(alone.memory_total_bytes[0])
+
+
+def test_what_does_not_fit_is_an_answer() -> None:
+    assert predict(scenario("llama-3.1-405b")).fits is False
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+DEEPSEEK = {"model": "deepseek-v3", "gpus": 1024}
+
+REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"tp": 7}, "layout.tp: must divide 64 attention heads, got 7 (nearest: 8)"),
+    ({}, {"tp": 6}, "layout.tp: must divide 64 attention heads, got 6 (nearest: 4 or 8)"),
+    ({"model": "gpt2-xl", "length": 1024}, {"tp": 2},
+     "layout.tp: must divide 25 attention heads, got 2 (nearest: 1)"),
+    ({"gpus": 96}, {},
+     "training.global_batch: must divide by dp x micro_batch = 96, got 1024 "
+     "(nearest: 960 or 1056)"),
+    ({}, {"micro_batch": 24},
+     "training.global_batch: must divide by dp x micro_batch = 1536, got 1024 (nearest: 1536)"),
+    ({}, {"dp": 2, "tp": 4, "pp": 4},
+     "layout.dp: dp x tp x pp x cp must be cluster.gpus = 64, got 2 x 4 x 4 x 1 = 32 "
+     "(nearest: dp 4)"),
+    ({}, {"pp": 3},
+     "layout.pp: tp x pp x cp must divide cluster.gpus = 64, got 1 x 3 x 1 = 3 "
+     "(nearest: pp 2 or pp 4)"),
+    ({"gpus": 24}, {"tp": 4, "pp": 48},
+     "layout.pp: must be at most the 24 GPUs, got 48 (nearest: 24)"),
+    ({}, {"pp": 4, "vpp": 30},
+     "layout.vpp: pp x vpp must be at most the 80 layers, got 30 (nearest: 20)"),
+    ({}, {"vpp": 2}, "layout.vpp: must be 1 where pp is 1, got 2 (nearest: 1)"),
+    ({"batch": 72}, {"tp": 2, "pp": 4, "vpp": 2},
+     "layout.vpp: needs a number of micro-batches that divides by pp = 4, got 9 micro-batches "
+     "(nearest: vpp 1 or global_batch 64)"),
+    ({"length": 8190}, {"cp": 4},
+     "training.sequence_length: must divide by 2 x cp x tp = 8, got 8190 "
+     "(nearest: 8184 or 8192)"),
+    ({}, {"ep": 8}, "layout.ep: must be 1: llama-3.1-70b has no experts, got 8 (nearest: 1)"),
+    ({}, {"etp": 2}, "layout.etp: must be 1: llama-3.1-70b has no experts, got 2 (nearest: 1)"),
+    (DEEPSEEK, {"ep": 7}, "layout.ep: must divide 256 experts, got 7 (nearest: 8)"),
+    (DEEPSEEK, {"ep": 64, "pp": 32},
+     "layout.ep: ep x etp must divide dp x cp x tp = 32, got 64 x 1 (nearest: ep 32)"),
+    (DEEPSEEK, {"tp": 2, "ep": 8, "sequence_parallel": False},
+     "layout.sequence_parallel: must be true: experts with tp > 1 need it, got false"),
+    ({}, {"sequence_parallel": True},
+     "layout.sequence_parallel: must be false where tp is 1, got true"),
+    ({}, {"sharding": "zero3", "pp": 2},
+     "layout.sharding: must be one of ddp, zero1 with pp > 1 in megatron-core, got 'zero3'"),
+    ({}, {"rank_order": "tp-dp-cp-pp"},
+     "layout.rank_order: must be one of tp-cp-dp-pp, tp-cp-pp-dp in megatron-core, "
+     "got 'tp-dp-cp-pp'"),
+    ({}, {"recompute": "none", "recompute_layers": 3},
+     "layout.recompute_layers: needs recompute = 'full' (it is 'none'), got 3 (nearest: 0)"),
+    ({}, {"recompute_layers": 30, "pp": 4},
+     "layout.recompute_layers: must be at most the 20 layers of a pipeline rank, got 30 "
+     "(nearest: 20)"),
+    ({}, {"shard_group": 7}, "layout.shard_group: must divide dp x cp = 64, got 7 (nearest: 8)"),
+    ({}, {"schedule": "1f1b", "pp": 2, "vpp": 2},
+     "layout.schedule: must be interleaved with vpp = 2, got '1f1b'"),
+    ({}, {"tp": 10**12},
+     "layout.tp: must be at most the 64 GPUs, got 1000000000000 (nearest: 64)"),
+    ({"batch": 10**11}, {},
+     "training.global_batch: must be at most 2147483647, got 100000000000"),
+    ({}, {"tpp": 2}, "layout.tpp: unknown field (did you mean 'tp'?)"),
+    ({"software": "plain-ddp"}, {"tp": 2},
+     "layout.tp: must be 1: plain-ddp has no tensor parallelism, got 2 (nearest: 1)"),
+    ({"software": "plain-ddp"}, {"pp": 2},
+     "layout.pp: must be 1: plain-ddp has no pipeline parallelism, got 2 (nearest: 1)"),
+    ({"software": "plain-ddp"}, {"cp": 2},
+     "layout.cp: must be 1: plain-ddp has no context parallelism, got 2 (nearest: 1)"),
+    ({"software": "plain-ddp"}, {"sharding": "zero1"},
+     "layout.sharding: must be one of ddp in plain-ddp, got 'zero1'"),
+    ({"software": "plain-ddp"}, {"recompute": "selective"},
+     "layout.recompute: must be one of none, full in plain-ddp, got 'selective'"),
+    ({"software": "plain-ddp", **DEEPSEEK}, {"ep": 8},
+     "layout.ep: must be 1: plain-ddp has no expert parallelism, got 8 (nearest: 1)"),
+    ({"software": "torchtitan"}, {"tp": 2, "sequence_parallel": False},
+     "layout.sequence_parallel: must be true with tp > 1 in torchtitan, got false"),
+    ({"software": "torchtitan"}, {"tp": 2, "sharding": "ddp"},
+     "layout.sharding: must be one of zero2, zero3 with tp > 1 in torchtitan, got 'ddp'"),
+    ({"software": "megatron-lm-2022"}, {"pp": 32},
+     "layout.pp: pp x vpp must divide 80 layers (megatron-lm-2022 has no uneven stages), got 32 "
+     "(nearest: 16)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "layout", "message"), REFUSALS)
+def test_refusal(asked: dict[str, Any], layout: dict[str, Any], message: str) -> None:
+    assert refused(scenario(**asked), **layout) == message
+
+
+def test_every_reason_has_its_sentence() -> None:
+    assert set(_WORDINGS) == set(REASONS) - {"feasible"}
+
+
+def test_gpus_are_named_when_no_degree_can_be_blamed() -> None:
+    # 4 x 2 x 2 = 16 ranks cannot be had of 24 GPUs; tp, pp or cp alone could change, pp is named.
+    assert refused(scenario(gpus=24, batch=24), tp=4, pp=2, cp=2) == (
+        "layout.pp: tp x pp x cp must divide cluster.gpus = 24, got 4 x 2 x 2 = 16 "
+        "(nearest: pp 1 or pp 3)"
+    )
+
+
+def test_what_is_offered_can_run() -> None:
+    asked = scenario()
+    predict(asked, tp=8)
+    predict(asked, pp=2)
+    predict(scenario(batch=960, gpus=96))
+    predict(scenario(**DEEPSEEK), ep=8)

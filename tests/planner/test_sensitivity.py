@@ -1,0 +1,125 @@
+"""What pays most, checked against a full search; what binds, with the right numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.planner import sensitivity as module
+from simulator.planner.search import TOO_LARGE, Plan, explore, plan
+from simulator.planner.sensitivity import binding, sensitivity
+from simulator.scenario import make_scenario
+from simulator.units import show_bytes
+
+NAMES = {
+    "matrix rate",
+    "memory bandwidth",
+    "scale-up bandwidth",
+    "network bandwidth",
+    "network latency",
+    "usable memory",
+    "host launch rate",
+}
+
+
+def make_plan(model: str, gpus: int, batch: int = 256, **goal: object) -> Plan:
+    document = {
+        "model": {"name": model},
+        "training": {"sequence_length": 4096, "global_batch": batch, "tokens": 1e12},
+        "cluster": {"name": "dgx-h100", "gpus": gpus},
+        "goal": {"minimize": "time", **goal},
+    }
+    return plan(make_scenario(document))
+
+
+@pytest.fixture(scope="module")
+def answer() -> Plan:
+    return make_plan("llama-3.1-8b", 64)
+
+
+def test_better_is_never_slower_and_the_best_comes_first(answer: Plan) -> None:
+    upgrades = sensitivity(answer)
+    assert {upgrade.name for upgrade in upgrades} == NAMES
+    assert all(upgrade.gain >= 0.0 for upgrade in upgrades)
+    assert [u.gain for u in upgrades] == sorted((u.gain for u in upgrades), reverse=True)
+    before = float(answer.estimate.step_time_s[0])
+    for upgrade in upgrades:
+        assert upgrade.step_time_s <= upgrade.same_layout_s <= before
+        assert upgrade.gain == pytest.approx(before / upgrade.step_time_s - 1.0)
+
+
+def test_a_rate_gains_no_more_than_it_grew(answer: Plan) -> None:
+    for upgrade in sensitivity(answer):
+        if "rate" in upgrade.name or "bandwidth" in upgrade.name:
+            assert upgrade.gain <= module.BETTER - 1.0 + 1e-9
+
+
+def test_gains_are_those_of_a_full_search(answer: Plan) -> None:
+    scenario = answer.scenario
+    found = {upgrade.name: upgrade for upgrade in sensitivity(answer)}
+    machine = (scenario.cluster, scenario.software)
+    machines = {name: better(machine) for name, _, better in module._UPGRADES}
+    machines["usable memory"] = (module._more_memory(scenario.cluster), scenario.software)
+    for name, (cluster, software) in machines.items():
+        best = explore(scenario.workload, cluster, software, keep=1).best
+        assert found[name].step_time_s == pytest.approx(float(best.step_time_s[0])), name
+
+
+def test_memory_pays_where_it_is_short() -> None:
+    tight = make_plan("llama-3.1-70b", 16, batch=64)
+    gains = {upgrade.name: upgrade.gain for upgrade in sensitivity(tight)}
+    assert gains["usable memory"] > 0.0
+
+
+def test_an_upgrade_keeps_where_a_figure_comes_from(answer: Plan) -> None:
+    cluster = answer.scenario.cluster
+    before = cluster.accelerator.memory.usable_bytes
+    after = module._more_memory(cluster).accelerator.memory.usable_bytes
+    assert float(after) == pytest.approx(1.1 * float(before))
+    assert (after.grade, after.source) == (before.grade, before.source)
+    assert answer.scenario.cluster.accelerator.memory.usable_bytes == before
+
+
+def test_half_the_network_latency_leaves_the_links_inside_alone(answer: Plan) -> None:
+    library = answer.scenario.cluster.library
+    nearer = module._nearer_network((answer.scenario.cluster, answer.scenario.software))[0].library
+    assert nearer.ring_hop_s["nvlink"] == library.ring_hop_s["nvlink"]
+    assert nearer.ring_hop_s["network"].simple == pytest.approx(
+        library.ring_hop_s["network"].simple / 2
+    )
+    assert nearer.send_base_s["network"] == pytest.approx(library.send_base_s["network"] / 2)
+
+
+def test_memory_sentence_has_the_numbers_of_the_search(answer: Plan) -> None:
+    sentence = binding(answer)[0]
+    large = answer.found.fastest_too_large
+    assert large is not None and sentence.startswith("Memory")
+    assert f"{answer.found.dropped[TOO_LARGE]:,} of {answer.found.evaluated:,}" in sentence
+    assert large.layouts.describe() in sentence
+    if large.step_time_s[0] < answer.estimate.step_time_s[0]:
+        lack = float(large.memory_total_bytes[0]) - large.usable_bytes
+        assert show_bytes(lack) in sentence
+    free = replace(answer, found=replace(answer.found, fastest_too_large=None))
+    assert "does not bind" in binding(free)[0]
+
+
+def test_deadline_and_budget_bind_when_missed(answer: Plan) -> None:
+    days, usd = float(answer.outcome.days[0]), float(answer.outcome.usd[0])
+    loose = make_plan("llama-3.1-8b", 64, deadline_days=2 * days, budget_usd=2 * usd)
+    tight = make_plan("llama-3.1-8b", 64, deadline_days=days / 2, budget_usd=usd / 2)
+    assert any(s.startswith("The deadline does not bind") for s in binding(loose))
+    assert any(s.startswith("The budget does not bind") for s in binding(loose))
+    assert any(s.startswith("The deadline binds") for s in binding(tight))
+    assert any(s.startswith("The budget binds") for s in binding(tight))
+    assert not any("deadline" in s or "budget" in s for s in binding(answer))
+
+
+def test_pinned_fields_are_named() -> None:
+    document = {
+        "model": {"name": "gpt2-small"},
+        "training": {"sequence_length": 1024, "global_batch": 64},
+        "cluster": {"name": "dgx-h100", "gpus": 8},
+        "layout": {"tp": 2},
+    }
+    sentences = binding(plan(make_scenario(document)))
+    assert sentences[-1] == "Pinned by the scenario, so not searched: tp = 2."
+    assert any(s.startswith("Largest time term: ") for s in sentences)

@@ -1,0 +1,173 @@
+"""The numbers of the report are those of the plan, and they add up."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulator.cost.memory import MEMORY_KINDS
+from simulator.cost.ranks import rank_memory
+from simulator.cost.step import evaluate
+from simulator.cost.terms import TERMS
+from simulator.planner.scaling import CAUSES
+from simulator.planner.search import Plan, plan
+from simulator.report.comparison import (
+    ROLES,
+    show_signed_percent,
+    time_bars,
+    time_changes,
+    why_it_wins,
+)
+from simulator.report.evidence import MEMORY_MEANING, assumed_figures
+from simulator.report.numbers import collect, layout_rows, memory_report, search_statistics
+from simulator.report.palette import PALETTE
+from simulator.scenario import make_scenario
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def make_plan(**layout: object) -> Plan:
+    document = {
+        "model": {"name": "llama-3.1-8b"},
+        "training": {"sequence_length": 4096, "global_batch": 128, "tokens": 1e12},
+        "cluster": {"name": "dgx-h100", "gpus": 32},
+        "layout": layout,
+        "goal": {"deadline_days": 1000.0},
+    }
+    return plan(make_scenario(document))
+
+
+@pytest.fixture(scope="module")
+def answer() -> Plan:
+    return make_plan()
+
+
+@pytest.fixture(scope="module")
+def staged() -> Plan:
+    return make_plan(pp=4)
+
+
+def test_rows_repeat_the_plan(answer: Plan) -> None:
+    rows = layout_rows(answer)
+    assert len(rows) == 20 and [row.rank for row in rows] == list(range(1, 21))
+    for i, row in enumerate(rows):
+        assert row.layout == answer.estimate.layouts.describe(i)
+        assert row.step_time_s == answer.estimate.step_time_s[i]
+        assert row.mfu == answer.outcome.mfu[i] and row.usd == answer.outcome.usd[i]
+        assert row.memory_total_bytes == answer.estimate.memory_total_bytes[i]
+        assert row.fits and row.meets_deadline and row.meets_budget
+
+
+def test_what_does_not_exist_is_none_not_nan() -> None:
+    document = {
+        "model": {"name": "gpt2-small"},
+        "training": {"sequence_length": 1024, "global_batch": 8},
+        "cluster": {"name": "dgx-h100", "gpus": 1},
+    }
+    row = layout_rows(plan(make_scenario(document)))[0]
+    assert (row.days, row.gpu_hours, row.usd, row.kwh) == (None, None, None, None)
+    assert row.meets_deadline and row.meets_budget
+
+
+def test_memory_by_stage_adds_up_to_the_estimate(staged: Plan) -> None:
+    report = memory_report(staged)
+    assert [stage.rank for stage in report.stages] == [0, 1, 2, 3]
+    for stage in report.stages:
+        assert sum(stage.kinds_bytes.values()) == pytest.approx(stage.total_bytes, rel=1e-12)
+    fullest = max(report.stages, key=lambda stage: stage.total_bytes)
+    estimate = staged.estimate
+    assert fullest.total_bytes == pytest.approx(estimate.memory_total_bytes[0], rel=1e-12)
+    assert fullest.rank == estimate.peak_stage[0]
+    kinds = {kind: float(size[0]) for kind, size in estimate.memory_bytes.items()}
+    assert fullest.kinds_bytes == pytest.approx(kinds, rel=1e-12)
+    assert report.usable_bytes == estimate.usable_bytes
+
+
+def test_rank_memory_peaks_where_every_estimate_does(staged: Plan) -> None:
+    scenario = staged.scenario
+    for i in range(0, len(staged.estimate), 7):
+        row = staged.estimate.layouts[i]
+        held = rank_memory(row, scenario.workload, scenario.cluster, scenario.software)
+        one = evaluate(row, scenario.workload, scenario.cluster, scenario.software, every_rank=True)
+        assert len(held.total_bytes) == row.pp[0]
+        assert np.max(held.total_bytes) == pytest.approx(one.memory_total_bytes[0], rel=1e-12)
+
+
+def test_bars_add_up_and_differences_too(answer: Plan) -> None:
+    bars = time_bars(answer)
+    assert [bar.role for bar in bars] == list(ROLES)
+    for bar in bars:
+        assert sum(bar.terms_s.values()) == pytest.approx(bar.step_time_s, rel=1e-12)
+    changes = time_changes(bars)
+    for bar in bars[1:]:
+        saved = sum(change.saved_s[bar.role] for change in changes)
+        assert saved == pytest.approx(bar.step_time_s - bars[0].step_time_s, abs=1e-9)
+    assert all(any(change.seconds.values()) for change in changes)
+
+
+def test_reasons_say_slower_by_how_much(answer: Plan) -> None:
+    bars = time_bars(answer)
+    sentences = why_it_wins(bars)
+    assert len(sentences) == 2
+    for bar, sentence in zip(bars[1:], sentences, strict=True):
+        assert bar.layout in sentence
+        assert ("slower" in sentence) or ("is the best layout itself" in sentence)
+
+
+def test_a_faster_bar_is_explained_by_what_is_pinned() -> None:
+    slow = make_plan(tp=8, pp=4, recompute="full")
+    sentence = why_it_wins(time_bars(slow), slow.scenario.pinned)[-1]
+    assert "faster" in sentence and "pins pp, recompute, tp" in sentence
+
+
+def test_the_search_accounts_for_every_layout(answer: Plan) -> None:
+    search = search_statistics(answer)
+    assert search.layouts == search.feasible + sum(search.dropped.values())
+    assert search.evaluated >= search.feasible
+    assert list(search.dropped.values()) == sorted(search.dropped.values(), reverse=True)
+
+
+def test_assumed_figures_are_those_in_use(answer: Plan) -> None:
+    price, site = answer.outcome.price, answer.outcome.site
+    found = assumed_figures(answer.scenario, price, site)
+    names = {(figure.profile, figure.name) for figure in found}
+    assert ("price neocloud-h100", "usd_per_gpu_hour") in names
+    assert not any(".fp32." in name or ".tf32." in name for _, name in names)
+    assert not any(name.endswith("pcie") for _, name in names)
+    assert all(figure.source and figure.value for figure in found)
+
+
+def test_everything_that_is_drawn_has_a_colour_and_a_meaning() -> None:
+    assert {term.name for term in TERMS} <= set(PALETTE)
+    assert set(MEMORY_KINDS) <= set(PALETTE) and set(MEMORY_KINDS) <= set(MEMORY_MEANING)
+    assert set(CAUSES) <= set(PALETTE)
+
+
+def test_signed_percent_has_no_minus_zero() -> None:
+    assert show_signed_percent(-0.0003) == "+0.0 %"
+    assert show_signed_percent(-0.0123) == "-1.2 %"
+
+
+def test_collect_reports_progress_and_keeps_the_parts(answer: Plan) -> None:
+    calls: list[tuple[int, int]] = []
+    numbers = collect(answer, progress=lambda *call: calls.append(call))
+    assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert numbers.best == layout_rows(answer)[0]
+    assert numbers.title == "llama-3.1-8b on 32 GPUs of dgx-h100"
+    assert len(numbers.scaling.points) == 3 and len(numbers.upgrades) == 7
+    assert numbers.weakest_evidence == "assumed" and numbers.deadline_days == 1000.0
+
+
+def test_numbers_start_light() -> None:
+    heavy = ("matplotlib", "plotly", "jinja2", "pandas", "scipy")
+    code = (
+        "import sys, simulator.report.numbers, simulator.report.write\n"
+        f"print(*[name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
