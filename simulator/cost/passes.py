@@ -17,7 +17,7 @@ from simulator.cost.collectives import slowdown_share
 from simulator.cost.states import StateCosts
 from simulator.cost.terms import HIDDEN
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import RECOMPUTE
+from simulator.layout.layout import RECOMPUTE, SHARDINGS
 from simulator.layout.stages import StageTable
 from simulator.software import Software
 from simulator.workload.recipe import Workload
@@ -25,6 +25,7 @@ from simulator.workload.recipe import Workload
 __all__ = [
     "FULL",
     "SELECTIVE",
+    "ZERO2",
     "PartPasses",
     "Priced",
     "data_parallel",
@@ -38,6 +39,7 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 FULL, SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
+ZERO2 = SHARDINGS.index("zero2")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,29 +176,31 @@ def hidden_communication(
 
 def data_parallel(
     priced: Priced, grid: NDArray[Any], rank: NDArray[Any], ranks: Floats, forward_s: Floats,
-    backward_s: Floats, pieces: Floats,
+    backward_s: Floats, pieces: Floats, reductions: Floats,
 ) -> tuple[Floats, Floats, Floats]:  # fmt: skip
     """Exposed and hidden data-parallel communication, and what hiding it costs the compute.
 
     Each rank hides its reduction behind the backward pass of its last micro-batch; the last bucket
     cannot hide. A rank behind the first finishes earlier by the backward passes before it, and
-    starts later by the forward passes, so the same holds for its gather.
+    starts later by the forward passes, so the same holds for its gather. Sharded gradients (zero2)
+    may have to be reduced after every micro-batch: `reductions` of them, each behind a pass.
     """
     s, overlap = priced.states, priced.software.overlap
     reduce_s, gather_s, buckets = s.reduce_s[grid], s.gather_s[grid], s.reduce_buckets[grid]
     mean_forward = (ranks * forward_s).sum(axis=1) / pieces
     mean_backward = (ranks * backward_s).sum(axis=1) / pieces
+    times = reductions[:, None]
     shown = np.zeros_like(reduce_s)
-    for seconds, window, slack, hides in (
-        (reduce_s, backward_s, rank * mean_backward[:, None], overlap.gradient_reduce),
-        (gather_s, forward_s, rank * mean_forward[:, None], overlap.parameter_gather),
+    for seconds, window, slack, hides, n in (
+        (reduce_s, backward_s, rank * mean_backward[:, None], overlap.gradient_reduce, times),
+        (gather_s, forward_s, rank * mean_forward[:, None], overlap.parameter_gather, 1.0),
     ):
-        tail = np.maximum(seconds - window, seconds / buckets)
-        exposed = tail if hides else seconds
+        tail = np.maximum(n * np.maximum(seconds - window, 0.0), seconds / buckets)
+        exposed = tail if hides else n * seconds
         shown = shown + np.maximum(exposed - slack, 0.0)
     worst = shown.argmax(axis=1)
     at = np.arange(len(worst))
     exposed = shown[at, worst]
-    hidden = (reduce_s + gather_s)[at, worst] - exposed
+    hidden = (times * reduce_s + gather_s)[at, worst] - exposed
     beside = hidden if overlap.gradient_reduce else 0.0 * hidden
     return exposed, hidden, beside * slowdown_share(priced.cluster)

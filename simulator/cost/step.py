@@ -23,6 +23,7 @@ from simulator.cost.operators import Ranks
 from simulator.cost.parameters import model_flop_per_step
 from simulator.cost.passes import (
     SELECTIVE,
+    ZERO2,
     Priced,
     data_parallel,
     hidden_communication,
@@ -222,9 +223,11 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     hidden = hidden_communication(priced.blocks, rows.key, held, m)
     hidden["fsdp"] = m * over_parts(held, passes.hidden_s)
     _pipeline(terms, rows, priced, forward_s, backward_s, slowest)
+    every = (layouts.sharding == ZERO2) & priced.software.states.reduces_every_micro_batch
     terms["dp"], hidden["dp"], slowed_s = data_parallel(
-        priced, rows.grid, rows.rank, rows.ranks, forward_s, backward_s, pieces
-    )
+        priced, rows.grid, rows.rank, rows.ranks, forward_s, backward_s, pieces,
+        np.where(every, m, 1.0),
+    )  # fmt: skip
     terms["slowdown"] = terms["slowdown"] + slowed_s
     terms["optimizer"] = priced.states.optimizer_s[rows.grid].max(axis=1)
     mean_s = (rows.ranks * both_s).sum(axis=1) / rows.ranks.sum(axis=1)
