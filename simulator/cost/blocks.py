@@ -15,16 +15,8 @@ from numpy.typing import NDArray
 
 from simulator.cost import collectives
 from simulator.cost.kernels import attention_s, gemm_s, stream_s
-from simulator.cost.operators import (
-    Collective,
-    Gemm,
-    Operators,
-    Ranks,
-    block,
-    element_bytes,
-    embedding,
-    head,
-)
+from simulator.cost.operations import Collective, Gemm, Operators, Ranks, element_bytes
+from simulator.cost.operators import block, embedding, head
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows

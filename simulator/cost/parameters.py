@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.operators import padded_vocabulary
+from simulator.cost.operations import padded_vocabulary
 from simulator.software import Kernels
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
 

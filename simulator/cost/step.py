@@ -19,7 +19,7 @@ from simulator.cost.blocks import BlockCosts, block_costs
 from simulator.cost.collectives import all_gather_s, send_s, slowdown_share
 from simulator.cost.estimate import Estimate, concatenate
 from simulator.cost.memory import MEMORY_KINDS, Memory, memory, recomputed_parts
-from simulator.cost.operators import Ranks
+from simulator.cost.operations import Ranks
 from simulator.cost.parameters import model_flop_per_step
 from simulator.cost.passes import (
     SELECTIVE,

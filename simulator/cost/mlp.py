@@ -1,0 +1,131 @@
+"""Operators of a feed-forward module: a dense MLP, or a router with routed and shared experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simulator.cost.operations import (
+    Collective,
+    Gemm,
+    Operators,
+    Ranks,
+    Stream,
+    element_bytes,
+    gather_input,
+    reduce_output,
+)
+from simulator.software import Kernels
+from simulator.workload.architecture import MLP, MoE
+from simulator.workload.recipe import Recipe
+
+__all__ = ["experts", "mlp"]
+
+
+def mlp(
+    ops: Operators, mlp: MLP, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> None:
+    """A dense MLP, sharded over tp, with the collectives around it."""
+    size, tokens = element_bytes(recipe), ranks.tokens(recipe)
+    keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
+    ops.saved.append(("mlp input", "norm", keeps * hidden * size))
+    wide = tokens * hidden * size
+    _feed_forward(ops, "fc", tokens, hidden, mlp.ffn_hidden / ranks.tp, mlp.gated, size, kernels)
+    gather_input(ops, wide, ranks, "fc1", kernels)
+    reduce_output(ops, wide, ranks, "fc2")
+
+
+def _feed_forward(
+    ops: Operators,
+    name: str,
+    tokens: Any,
+    hidden: int,
+    ffn: Any,
+    gated: bool,
+    size: float,
+    kernels: Kernels,
+    batch: Any = 1.0,
+) -> None:
+    """Two linears and the activation between them, for one MLP or a batch of experts."""
+    wide = 2 if gated else 1
+    ops.gemms.append(Gemm(name=f"{name}1", m=tokens, n=wide * ffn, k=hidden, batch=batch))
+    ops.gemms.append(Gemm(name=f"{name}2", m=tokens, n=hidden, k=ffn, batch=batch))
+    inner = batch * tokens * ffn
+    fused = "bias_activation" in kernels.fused
+    if gated:
+        forward, backward = (3, 5) if fused else (5, 9)
+    else:
+        forward, backward = (2, 3) if fused else (4, 5)
+    ops.streams.append(
+        Stream(
+            name=f"{name} activation",
+            kind="elementwise",
+            calls=1 if fused else 2,
+            forward_bytes=forward * size * inner,
+            module="mlp_act",
+            backward_bytes=backward * size * inner,
+        )
+    )
+    ops.saved.append((f"{name}1 output", "", wide * inner * size))
+    ops.saved.append((f"{name} activation output", "mlp_act", inner * size))
+    if gated and not fused:
+        ops.saved.append((f"{name} gate", "mlp_act", inner * size))
+    ops.transient_bytes = np.maximum(ops.transient_bytes, (wide + 1) * inner * size)
+
+
+def experts(
+    ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> None:
+    """Router, dispatch, routed experts as one grouped product, combine, shared experts."""
+    size, own, tokens = element_bytes(recipe), ranks.own_tokens(recipe), ranks.tokens(recipe)
+    ops.saved.append(("moe input", "norm", own * hidden * size))
+    ops.gemms.append(Gemm(name="router", m=own, n=moe.experts, k=hidden, kind="head"))
+    ops.saved.append(("router", "", 24.0 * own * moe.experts))
+    sent = own * moe.top_k * hidden * size
+    arriving = sent * ranks.etp
+    ops.streams.append(
+        Stream(
+            name="permute",
+            kind="elementwise",
+            calls=4,
+            forward_bytes=2 * (sent + arriving),
+            backward_bytes=2 * (sent + arriving),
+        )
+    )
+    for backward in (False, True):
+        for _ in ("dispatch", "combine"):
+            ops.collectives.append(
+                Collective(operation="all_to_all", group="ep", size_bytes=sent, backward=backward)
+            )
+        for operation in ("all_gather", "reduce_scatter"):
+            ops.collectives.append(
+                Collective(operation=operation, group="etp", size_bytes=arriving, backward=backward)
+            )
+    per_expert = own * moe.top_k * ranks.etp * ranks.ep / moe.experts
+    ops.saved.append(("permuted tokens", "", arriving))
+    _feed_forward(
+        ops,
+        "expert fc",
+        per_expert,
+        hidden,
+        moe.ffn_hidden / ranks.etp,
+        moe.gated,
+        size,
+        kernels,
+        batch=moe.experts / ranks.ep,
+    )
+    if moe.shared_ffn_hidden:
+        wide = tokens * hidden * size
+        _feed_forward(
+            ops,
+            "shared fc",
+            tokens,
+            hidden,
+            moe.shared_ffn_hidden / ranks.tp,
+            moe.gated,
+            size,
+            kernels,
+        )
+        gather_input(ops, wide, ranks, "shared fc1", kernels)
+        reduce_output(ops, wide, ranks, "shared fc2")

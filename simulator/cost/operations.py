@@ -1,0 +1,261 @@
+"""What one rank does for one micro-batch, as plain records, and the pieces that blocks share.
+
+Sizes are arrays over the distinct layout keys. Nothing here knows seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.layout.placement import Placement
+from simulator.software import Kernels
+from simulator.workload.recipe import Recipe
+
+__all__ = [
+    "Collective",
+    "Flash",
+    "Gemm",
+    "Operators",
+    "Ranks",
+    "Stream",
+    "element_bytes",
+    "gather_input",
+    "norm",
+    "padded_vocabulary",
+    "reduce_output",
+    "residual",
+]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranks:
+    """What one rank sees, as arrays over distinct layout keys."""
+
+    tp: Floats
+    sequence_parallel: NDArray[np.bool_]
+    cp: Floats
+    ep: Floats
+    etp: Floats
+    micro_batch: Floats
+    groups: Placement
+
+    def tokens(self, recipe: Recipe) -> Floats:
+        """Tokens of one micro-batch on one rank (the sequence is split over cp)."""
+        return self.micro_batch * recipe.sequence_length / self.cp
+
+    def own_tokens(self, recipe: Recipe) -> Floats:
+        """The same between tensor-parallel regions, where sequence parallelism splits over tp."""
+        return self.tokens(recipe) / np.where(self.sequence_parallel, self.tp, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gemm:
+    """`batch` products of (m, k) by (k, n) on one rank; backward adds dgrad and wgrad."""
+
+    name: str
+    m: Any
+    n: Any
+    k: Any
+    batch: Any = 1.0
+    kind: str = "linear"
+    """linear (weights, takes fp8), attention (no weights), head (weights, stays 16 bit)."""
+    module: str = ""
+    """What recomputation has to name to run it again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flash:
+    """One fused causal attention call."""
+
+    flop: Any
+    """Causal FLOPs of the forward pass."""
+    moved_bytes: Any
+    sequence: Any
+    """Keys that one call sees: the ring of context parallelism brings them s / cp at a time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stream:
+    """Memory-bound kernels: bytes moved and number of calls in each direction."""
+
+    name: str
+    kind: str
+    """Class of the accelerator's `stream` table."""
+    forward_bytes: Any
+    backward_bytes: Any
+    calls: float = 1.0
+    module: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collective:
+    """One collective of a micro-batch, and the matrix product that may hide it."""
+
+    operation: str
+    """all_gather, reduce_scatter, all_reduce, all_to_all or ring."""
+    group: str
+    """tp, cp, ep or etp: also the name of its time term."""
+    size_bytes: Any
+    backward: bool
+    window: str = ""
+    """Compute that may hide it: ``NAME:forward``, ``NAME:dgrad``, ``NAME:wgrad``, ``attention``."""
+    pipelined: bool = False
+    """Hidden only by software that pipelines the collective with the GEMM (user buffers)."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Operators:
+    """Everything that one part of the model does on one rank for one micro-batch."""
+
+    gemms: list[Gemm] = field(default_factory=list)
+    flash: list[Flash] = field(default_factory=list)
+    streams: list[Stream] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
+    saved: list[tuple[str, str, Any]] = field(default_factory=list)
+    """(tensor, module, bytes) kept from forward to backward."""
+    transient_bytes: Any = 0.0
+    """Largest temporaries of the backward pass beside what was saved."""
+    checkpoint_bytes: Any = 0.0
+    """The part's input, all that full recomputation keeps."""
+    is_moe: bool = False
+    is_block: bool = True
+
+
+def element_bytes(recipe: Recipe) -> float:
+    """Bytes of one activation element."""
+    return 4.0 if recipe.precision in ("fp32", "tf32") else 2.0
+
+
+def padded_vocabulary(vocabulary: int, tp: Any, kernels: Kernels) -> Floats:
+    """Vocabulary rounded up so that tp shards are equal (Megatron: a multiple of 128 tp)."""
+    step = kernels.pads_vocabulary_to * np.asarray(tp, dtype=float)
+    return np.ceil(vocabulary / step) * step
+
+
+def norm(
+    ops: Operators, name: str, elements: Floats, width: int, size: float, kernels: Kernels
+) -> None:
+    """A norm: one kernel each way if fused, else six (cast, square, mean, scale, cast, weight)."""
+    fused = "norm" in kernels.fused
+    forward, backward = (2 * size, 3 * size) if fused else (6 * size + 16, 10 * size + 24)
+    ops.streams.append(
+        Stream(
+            name=name,
+            kind="norm" if fused else "elementwise",
+            forward_bytes=forward * elements,
+            backward_bytes=backward * elements,
+            calls=1 if fused else 6,
+            module="norm",
+        )
+    )
+    ops.saved.append((f"{name} input", "", elements * size))
+    ops.saved.append((f"{name} statistics", "norm", 4.0 * elements / width))
+    if not fused:
+        ops.saved.append((f"{name} in fp32", "norm", elements * (4 + size)))
+
+
+def residual(
+    ops: Operators, name: str, elements: Floats, size: float, dropout: bool, kernels: Kernels
+) -> None:
+    """Bias, dropout and residual addition; the backward pass also adds the two gradients."""
+    fused = "bias_dropout_add" in kernels.fused
+    mask = 1.0 if dropout else 0.0
+    forward = 3 * size + mask
+    if not fused and dropout:
+        forward += 4 * size
+    backward = 3 * size + (2 * size + mask if dropout else 0.0)
+    ops.streams.append(
+        Stream(
+            name=name,
+            kind="elementwise",
+            forward_bytes=forward * elements,
+            backward_bytes=backward * elements,
+            calls=1 if fused else 3,
+        )
+    )
+    if dropout:
+        ops.saved.append((f"{name} dropout mask", "", elements))
+
+
+def gather_input(ops: Operators, wide: Any, ranks: Ranks, linear: str, kernels: Kernels) -> None:
+    """A column-parallel linear: sequence parallelism gathers its input, else gradients are reduced.
+
+    Korthikanti et al. 2022, section 4.2.2: with sequence parallelism the backward pass gathers the
+    input again beside dgrad and scatters the input gradient beside wgrad.
+    """
+    sharded = np.where(ranks.sequence_parallel, wide, 0.0)
+    whole = np.where(ranks.sequence_parallel, 0.0, wide)
+    add = ops.collectives.append
+    add(
+        Collective(
+            operation="all_gather",
+            group="tp",
+            size_bytes=sharded,
+            backward=False,
+            window=f"{linear}:forward",
+            pipelined=True,
+        )
+    )
+    if not kernels.keeps_gathered_inputs:
+        add(
+            Collective(
+                operation="all_gather",
+                group="tp",
+                size_bytes=sharded,
+                backward=True,
+                window=f"{linear}:dgrad",
+            )
+        )
+    add(
+        Collective(
+            operation="reduce_scatter",
+            group="tp",
+            size_bytes=sharded,
+            backward=True,
+            window=f"{linear}:wgrad",
+        )
+    )
+    add(
+        Collective(
+            operation="all_reduce",
+            group="tp",
+            size_bytes=whole,
+            backward=True,
+            window=f"{linear}:wgrad",
+        )
+    )
+
+
+def reduce_output(ops: Operators, wide: Any, ranks: Ranks, linear: str) -> None:
+    """A row-parallel linear: partial outputs are reduced (scattered with sequence parallelism)."""
+    sharded = np.where(ranks.sequence_parallel, wide, 0.0)
+    whole = np.where(ranks.sequence_parallel, 0.0, wide)
+    window = {"forward": f"{linear}:forward", "dgrad": f"{linear}:dgrad"} if linear else {}
+    add = ops.collectives.append
+    add(
+        Collective(
+            operation="reduce_scatter",
+            group="tp",
+            size_bytes=sharded,
+            backward=False,
+            window=window.get("forward", ""),
+            pipelined=True,
+        )
+    )
+    add(
+        Collective(
+            operation="all_gather",
+            group="tp",
+            size_bytes=sharded,
+            backward=True,
+            window=window.get("dgrad", ""),
+            pipelined=True,
+        )
+    )
+    add(Collective(operation="all_reduce", group="tp", size_bytes=whole, backward=False))
