@@ -1,0 +1,43 @@
+"""Foreshard: plan, predict and explain large-model training on a GPU cluster.
+
+The public names below are loaded when they are first used: ``import simulator`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from simulator._version import __version__
+
+if TYPE_CHECKING:
+    from simulator.api import plan, predict, validate
+    from simulator.hardware.cluster import Cluster
+    from simulator.layout.layout import Layouts
+    from simulator.workload.recipe import Workload
+
+__all__ = ["Cluster", "Layouts", "Workload", "__version__", "plan", "predict", "validate"]
+
+_HOME = {
+    "Cluster": "simulator.hardware.cluster",
+    "Layouts": "simulator.layout.layout",
+    "Workload": "simulator.workload.recipe",
+    "plan": "simulator.api",
+    "predict": "simulator.api",
+    "validate": "simulator.api",
+}
+"""Module of each public name."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name at its first use (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -44,7 +44,9 @@ def _places(kind: str) -> list[Path]:
 
 def names(kind: str) -> list[str]:
     """List the profile names of a kind (``accelerators``, ``nodes``, ``clusters``, ...)."""
-    found = {path.stem for place in _places(kind) if place.is_dir() for path in place.glob("*.toml")}
+    found = {
+        path.stem for place in _places(kind) if place.is_dir() for path in place.glob("*.toml")
+    }
     return sorted(found)
 
 

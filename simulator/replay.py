@@ -1,26 +1,34 @@
 """A measured run (one CSV row) -> workload, cluster, software and layout, ready to be predicted.
 
 Columns are those of the measured-runs table (validation/README.md). Blank fields take the
-documented default and are counted as assumed. What this version cannot express is refused with a reason.
+documented default and are counted as assumed (``rows.assumed_fields``). What this version cannot
+express is refused with a reason.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, Literal
 
 from simulator import catalogue
 from simulator.errors import InputError, did_you_mean
-from simulator.files import Figure, read_toml, record, build
+from simulator.files import Figure, build, read_toml, record
 from simulator.hardware.cluster import Cluster, NodeGroup, load_cluster
+from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
 from simulator.layout.layout import Layouts
+from simulator.rows import flag, number, text, whole
 from simulator.software import Software, load_software
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
-from simulator.workload.recipe import Recipe, Workload
+from simulator.workload.recipe import PRECISIONS, Recipe, Workload
 
 __all__ = ["NotReplayable", "Run", "Tables", "load_tables", "replay"]
+
+_POSITIONS = ("rope", "learned", "alibi", "none")
+_ONE_NODE = "single-node"
+_MOST_LAYERS = 10_000
+_MANY_STAGES = REASONS.index("fewer layers than pipeline stages")
 
 
 class NotReplayable(Exception):
@@ -50,13 +58,24 @@ class Run:
 
 
 def load_tables() -> Tables:
-    """Read validation/replay.toml."""
+    """Read validation/replay.toml, and forget the profiles that earlier replays read."""
+    _profile.cache_clear()
+    _software_profile.cache_clear()
     path = catalogue.folder("validation") / "replay.toml"
     return build(Tables, read_toml(path), where=str(path))
 
 
-def replay(row: Mapping[str, str], tables: Tables) -> Run:
+def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run:
     """Turn one row into a run.
+
+    Parameters
+    ----------
+    row : mapping
+        Text by column; a column that is missing counts as blank.
+    tables : Tables
+        See :func:`load_tables`.
+    where : str
+        Where the row stands (``runs.csv: line 7``); every problem of the row begins with it.
 
     Raises
     ------
@@ -65,107 +84,170 @@ def replay(row: Mapping[str, str], tables: Tables) -> Run:
     InputError
         If a field is missing, is not a number or contradicts another.
     """
-    if row.get("precision") == "nvfp4":
-        raise NotReplayable("nvfp4 is not modelled yet")
-    if _int(row, "mtp_layers", 0):
-        raise NotReplayable("multi-token prediction is not modelled yet")
-    if _flag(row, "cpu_offload"):
-        raise NotReplayable("activation offload is not modelled yet")
-    architecture = _architecture(row)
-    return Run(
-        workload=Workload(architecture=architecture, recipe=_recipe(row)),
-        cluster=_cluster(row, tables),
-        software=_software(row, tables),
-        layout=_layout(row),
-    )
+    parts: dict[str, Any] = {}
+    problems: list[str] = []
+    steps: dict[str, Callable[[], Any]] = {
+        "refused": lambda: _refuse(row),
+        "architecture": lambda: _architecture(row),
+        "recipe": lambda: _recipe(row),
+        "cluster": lambda: _cluster(row, tables),
+        "software": lambda: _software(row, tables),
+        "layout": lambda: _layout(row),
+    }
+    for name, step in steps.items():
+        try:
+            parts[name] = step()
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(f"{where}: {line}" for line in dict.fromkeys(problems))
+    workload = Workload(architecture=parts["architecture"], recipe=parts["recipe"])
+    own = {name: parts[name] for name in ("cluster", "software", "layout")}
+    run = Run(workload=workload, **own)
+    _check(run)
+    return run
 
 
-def _int(row: Mapping[str, str], field: str, default: int | None = None) -> int:
-    text = row.get(field, "")
-    if text == "" and default is not None:
-        return default
-    try:
-        number = float(text)
-        if not math.isfinite(number) or number != int(number) or number < 0:
-            raise ValueError
-    except ValueError:
-        raise InputError(f"{field}: must be a whole number, got {text!r}") from None
-    return int(number)
+def _refuse(row: Mapping[str, str]) -> None:
+    """What no profile could make predictable yet."""
+    unknown = {
+        "nvfp4": row.get("precision") == "nvfp4",
+        "multi-token prediction": whole(row, "mtp_layers", 0) > 0,
+        "activation offload": flag(row, "cpu_offload"),
+    }
+    for what, wanted in unknown.items():
+        if wanted:
+            raise NotReplayable(f"{what} is not modelled yet")
 
 
-def _flag(row: Mapping[str, str], field: str, default: bool = False) -> bool:
-    text = row.get(field, "")
-    if text not in ("", "true", "false"):
-        raise InputError(f"{field}: must be true or false, got {text!r}")
-    return default if text == "" else text == "true"
+def _check(run: Run) -> None:
+    """Refuse what the device, the software or arithmetic rules out.
+
+    Frameworks that count embedding and head as layers may have two stages more than layers.
+    """
+    precision, device = run.workload.recipe.precision, run.cluster.accelerator
+    if precision not in device.matrix_flop_per_s:
+        raise NotReplayable(f"{device.name} has no {precision}")
+    if precision not in run.software.supports.precisions:
+        raise NotReplayable(f"{run.software.name} does not train in {precision}")
+    code = int(reasons(run.layout, run.workload, run.cluster, run.software)[0])
+    stages = int(run.layout.pp[0] * run.layout.vpp[0])
+    if code == _MANY_STAGES and stages <= run.workload.architecture.layers + 2:
+        return
+    if code != FEASIBLE:
+        raise NotReplayable(f"the layout cannot run: {REASONS[code]}")
+
+
+# --- the model and how it is trained -----------------------------------------------------
 
 
 def _architecture(row: Mapping[str, str]) -> Architecture:
     """Sizes from the row; norm, biases and dropout from the family."""
-    gpt = row["family"] in ("gpt", "bloom")
-    layer_norm = gpt or row["family"] in ("mpt", "nemotron")
-    hidden, layers = _int(row, "hidden"), _int(row, "layers")
-    gated = _flag(row, "gated_mlp")
+    family = text(row, "family")
+    gpt = family in ("gpt", "bloom")
+    norm: Literal["layer", "rms"] = "layer" if gpt or family in ("mpt", "nemotron") else "rms"
+    layers = whole(row, "layers", most=_MOST_LAYERS)
+    gated = flag(row, "gated_mlp")
     attention = _attention(row, gpt)
-    norm = "layer" if layer_norm else "rms"
-    dense = Block(attention=attention, norm=norm, dropout=gpt, norms=2,
-                  mlp=MLP(ffn_hidden=_int(row, "ffn_hidden"), gated=gated, bias=gpt))  # fmt: skip
-    blocks, kinds = (dense,), (0,) * layers
-    if _int(row, "num_experts", 0):
-        moe = MoE(experts=_int(row, "num_experts"), top_k=_int(row, "top_k"), gated=gated,
-                  ffn_hidden=_int(row, "moe_ffn_hidden"),
-                  shared_ffn_hidden=_int(row, "shared_expert_ffn", 0))  # fmt: skip
-        sparse = Block(attention=attention, norm=norm, dropout=gpt, mlp=moe)
-        first = _int(row, "first_dense_layers", 0)
-        blocks, kinds = ((dense, sparse), (0,) * first + (1,) * (layers - first)) if first else ((sparse,), kinds)
-    position = row.get("position") or "rope"
+    mlp = MLP(ffn_hidden=whole(row, "ffn_hidden"), gated=gated, bias=gpt)
+    dense = Block(attention=attention, norm=norm, dropout=gpt, norms=2, mlp=mlp)
+    blocks: tuple[Block, ...] = (dense,)
+    kinds = (0,) * layers
+    if whole(row, "num_experts", 0):
+        sparse = Block(attention=attention, norm=norm, dropout=gpt, mlp=_experts(row, gated))
+        first = whole(row, "first_dense_layers", 0)
+        if first > layers:
+            raise InputError(
+                f"first_dense_layers: must be at most the {layers} layers, got {first}"
+            )
+        blocks = (dense, sparse) if first else (sparse,)
+        kinds = (0,) * first + (1 if first else 0,) * (layers - first)
     return Architecture(
-        name=row["model"], family=row["family"], hidden=hidden, blocks=blocks, layer_kinds=kinds,
-        vocabulary=_int(row, "vocab"), tied_embeddings=_flag(row, "tied_embeddings"), position=position,
-        max_positions=_int(row, "seq_len"), final_norm=norm,
+        name=text(row, "model"), family=family, hidden=whole(row, "hidden"), blocks=blocks,
+        layer_kinds=kinds, vocabulary=whole(row, "vocab"),
+        tied_embeddings=flag(row, "tied_embeddings"), position=_position(row),
+        max_positions=whole(row, "seq_len"), final_norm=norm,
     )  # fmt: skip
 
 
+def _experts(row: Mapping[str, str], gated: bool) -> MoE:
+    experts, top_k = whole(row, "num_experts"), whole(row, "top_k")
+    if top_k > experts:
+        raise InputError(f"top_k: must be at most the {experts} experts, got {top_k}")
+    return MoE(experts=experts, top_k=top_k, gated=gated, ffn_hidden=whole(row, "moe_ffn_hidden"),
+               shared_ffn_hidden=whole(row, "shared_expert_ffn", 0))  # fmt: skip
+
+
+def _position(row: Mapping[str, str]) -> Any:
+    return text(row, "position", _POSITIONS) if row.get("position") else "rope"
+
+
 def _attention(row: Mapping[str, str], gpt: bool) -> Attention:
-    if _int(row, "kv_lora_rank", 0):
-        rope = _int(row, "qk_rope_head_dim")
+    heads = whole(row, "heads")
+    if whole(row, "kv_lora_rank", 0):
+        rope = whole(row, "qk_rope_head_dim")
         return Attention(
-            heads=_int(row, "heads"), kv_heads=_int(row, "heads"),
-            head_dim=_int(row, "qk_nope_head_dim") + rope, value_head_dim=_int(row, "v_head_dim"),
-            q_lora_rank=_int(row, "q_lora_rank", 0), kv_lora_rank=_int(row, "kv_lora_rank"),
-            rope_head_dim=rope,
+            heads=heads, kv_heads=heads, rope_head_dim=rope,
+            head_dim=whole(row, "qk_nope_head_dim") + rope, value_head_dim=whole(row, "v_head_dim"),
+            q_lora_rank=whole(row, "q_lora_rank", 0), kv_lora_rank=whole(row, "kv_lora_rank"),
         )  # fmt: skip
+    kv_heads = whole(row, "kv_heads")
+    if heads % kv_heads:
+        raise InputError(f"kv_heads: must divide the {heads} heads, got {kv_heads}")
     return Attention(
-        heads=_int(row, "heads"), kv_heads=_int(row, "kv_heads"), head_dim=_int(row, "head_dim"),
+        heads=heads, kv_heads=kv_heads, head_dim=whole(row, "head_dim"),
         qkv_bias=gpt, output_bias=gpt, dropout=gpt,
     )  # fmt: skip
 
 
 def _recipe(row: Mapping[str, str]) -> Recipe:
-    precision = row["precision"]
+    precision, optimizer = text(row, "precision"), text(row, "optimizer")
     short = "fp8" if "fp8" in precision else precision
-    optimizer = "sgd" if row["optimizer"] == "sgd" else "adamw"
-    if row["optimizer"] not in ("adam", "adamw", "sgd"):
-        raise NotReplayable(f"optimizer {row['optimizer']} is not modelled yet")
-    raw = {"sequence_length": _int(row, "seq_len"), "global_batch": _int(row, "global_batch"),
-           "precision": short, "optimizer": optimizer}  # fmt: skip
-    return build(Recipe, raw, where="row")
+    if short not in PRECISIONS:
+        hint = did_you_mean(precision, PRECISIONS)
+        raise InputError(
+            f"precision: must be one of {', '.join(PRECISIONS)}, got {precision!r}{hint}"
+        )
+    if optimizer not in ("adam", "adamw", "sgd"):
+        raise NotReplayable(f"optimizer {optimizer} is not modelled yet")
+    raw = {"sequence_length": whole(row, "seq_len"), "global_batch": whole(row, "global_batch"),
+           "precision": short, "optimizer": "sgd" if optimizer == "sgd" else "adamw"}  # fmt: skip
+    return build(Recipe, raw, where="recipe")
+
+
+# --- the machine, the framework, the layout ----------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _profile(name: str) -> Cluster:
+    return load_cluster(name, 1)
+
+
+@lru_cache(maxsize=64)
+def _software_profile(name: str) -> Software:
+    return load_software(name)
 
 
 def _cluster(row: Mapping[str, str], tables: Tables) -> Cluster:
     """The profile's server, with the row's network, domain and number of GPUs."""
-    name = tables.clusters.get(row["gpu"])
+    gpu = text(row, "gpu")
+    name = tables.clusters.get(gpu)
     if name is None:
-        raise NotReplayable(f"no hardware profile for {row['gpu']}{did_you_mean(row['gpu'], tables.clusters)}")
-    gpus, per_node = _int(row, "num_gpus"), _int(row, "gpus_per_node", 8)
-    base = load_cluster(name, per_node)
-    node = replace(base.node, accelerators=per_node,
-                   scale_up=replace(base.node.scale_up, domain=_int(row, "nvlink_domain", per_node)))  # fmt: skip
-    fabric = base.fabric
+        raise NotReplayable(f"no hardware profile for {gpu}{did_you_mean(gpu, tables.clusters)}")
+    base = _profile(name)
+    own = base.node.accelerators
+    gpus, per_node = whole(row, "num_gpus"), whole(row, "gpus_per_node", own)
+    if gpus > per_node and gpus % per_node:
+        raise InputError(f"num_gpus: must fill nodes of {per_node} GPUs, got {gpus}")
+    domain = base.node.scale_up.domain if per_node == own else per_node
+    scale_up = replace(base.node.scale_up, domain=whole(row, "nvlink_domain", domain))
+    node = replace(base.node, accelerators=per_node, scale_up=scale_up)
     if row.get("nic_gbit_per_gpu"):
-        rate = float(row["nic_gbit_per_gpu"]) * 1e9 / 8
-        node = replace(node, scale_out=replace(node.scale_out, adapters=per_node, adapter_bytes_per_s=Figure(rate)))
-    kind = row.get("fabric", "single-node")
+        rate = Figure(number(row, "nic_gbit_per_gpu") * 1e9 / 8)
+        out = replace(node.scale_out, adapters=per_node, adapter_bytes_per_s=rate)
+        node = replace(node, scale_out=out)
+    fabric, words = base.fabric, (*tables.fabric, _ONE_NODE)
+    kind = text(row, "fabric", words) if row.get("fabric") else _ONE_NODE
     if kind in tables.fabric:
         fabric = replace(fabric, usable_fraction=tables.fabric[kind])
     group = NodeGroup(node=node, accelerator=base.accelerator, gpus=gpus)
@@ -174,37 +256,43 @@ def _cluster(row: Mapping[str, str], tables: Tables) -> Cluster:
 
 def _software(row: Mapping[str, str], tables: Tables) -> Software:
     """The profile, with the switches that the row states."""
-    name = tables.software.get(row["software"])
+    word = text(row, "software")
+    name = tables.software.get(word) or (word if word in catalogue.names("software") else None)
     if name is None:
-        raise NotReplayable(f"no software profile for {row['software']} yet")
-    software = load_software(name)
+        raise NotReplayable(f"no software profile for {word} yet")
+    software = _software_profile(name)
     overlap, kernels, host = software.overlap, software.kernels, software.host
     given = {"gradient_reduce": "overlap_grad_reduce", "parameter_gather": "overlap_param_gather"}
-    flags = {ours: _flag(row, theirs) for ours, theirs in given.items() if row.get(theirs)}
-    if _flag(row, "tp_comm_overlap"):
-        flags["tensor"] = "userbuffers"  # type: ignore[assignment]
+    flags: dict[str, Any] = {
+        ours: flag(row, theirs) for ours, theirs in given.items() if row.get(theirs)
+    }
+    if flag(row, "tp_comm_overlap"):
+        flags["tensor"] = "userbuffers"
     if row.get("flash_attention"):
-        kernels = replace(kernels, attention="flash" if _flag(row, "flash_attention") else "unfused")
-    if _flag(row, "cuda_graphs"):
+        flash = flag(row, "flash_attention")
+        kernels = replace(kernels, attention="flash" if flash else "unfused")
+    if flag(row, "cuda_graphs"):
         host = replace(host, seconds_per_kernel=Figure(0.0))
     return replace(software, overlap=replace(overlap, **flags), kernels=kernels, host=host)
 
 
 def _layout(row: Mapping[str, str]) -> Layouts:
     numbers = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch")
-    given: dict[str, Any] = {name: _int(row, name, 1) for name in numbers}
-    given["global_batch"] = _int(row, "global_batch")
+    given: dict[str, Any] = {name: whole(row, name, 1) for name in numbers}
+    given["global_batch"] = whole(row, "global_batch")
     if row.get("shard_group"):
-        given["shard_group"] = min(_int(row, "shard_group"), given["dp"] * given["cp"])
-    given["sharding"], given["recompute"] = row["sharding"], row["recompute"]
-    given["recompute_layers"] = _int(row, "recompute_layers", 0)
+        given["shard_group"] = min(whole(row, "shard_group"), given["dp"] * given["cp"])
+    given["sharding"], given["recompute"] = text(row, "sharding"), text(row, "recompute")
+    given["recompute_layers"] = whole(row, "recompute_layers", 0)
     if row.get("sequence_parallel"):
-        given["sequence_parallel"] = int(_flag(row, "sequence_parallel"))
+        given["sequence_parallel"] = int(flag(row, "sequence_parallel"))
     world = given["dp"] * given["tp"] * given["pp"] * given["cp"]
-    if world != _int(row, "num_gpus"):
-        raise InputError(f"dp x tp x pp x cp = {world} is not num_gpus, got {row['num_gpus']}")
-    if given["global_batch"] % (given["dp"] * given["micro_batch"]):
-        raise InputError(f"global_batch: must divide by dp x micro_batch, got {row['global_batch']}")
+    if world != whole(row, "num_gpus"):
+        raise InputError(f"num_gpus: must be dp x tp x pp x cp = {world}, got {row['num_gpus']}")
+    share = given["dp"] * given["micro_batch"]
+    if given["global_batch"] % share:
+        batch = row["global_batch"]
+        raise InputError(f"global_batch: must divide by dp x micro_batch = {share}, got {batch}")
     try:
         return Layouts.of(**given)
     except ValueError as error:

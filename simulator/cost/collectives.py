@@ -83,7 +83,8 @@ def all_to_all_s(cluster: Cluster, sent_bytes: Any, group: Group) -> Floats:
     n, local = group.size, group.local
     links, library = cluster.node.scale_up, cluster.library
     near = sent_bytes * (local - 1) / n / links.all_to_all_bytes_per_s
-    far = sent_bytes * (n - local) / n / cluster.network_bytes_per_s_per_gpu
+    outside = cluster.network_bytes_per_s_per_gpu / cluster.fabric.oversubscription
+    far = sent_bytes * (n - local) / n / outside
     peers = (local - 1) * library.all_to_all_peer_s[links.kind]
     peers = peers + (n - local) * library.all_to_all_peer_s["network"]
     return np.where(n > 1, library.ring_base_s.ll + peers + np.maximum(near, far), 0.0)

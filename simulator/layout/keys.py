@@ -48,7 +48,7 @@ def unique_rows(*columns: NDArray[Any]) -> UniqueRows:
 def _compact(column: NDArray[Any], size: int | None = None) -> tuple[NDArray[Any], int]:
     """Replace values by their rank among the distinct values; return them and their number."""
     if len(column) == 0:
-        return column.astype(np.int64), 1
+        return column.astype(np.int64), 0
     size = int(column.max()) + 1 if size is None else size
     if size <= max(_DENSE_LIMIT, 4 * len(column)) and int(column.min()) >= 0:
         present = np.zeros(size, dtype=bool)

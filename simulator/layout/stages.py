@@ -41,7 +41,7 @@ class Stages:
     head: Ints
     """1 on the chunk that holds the final norm, the output head and the loss."""
     in_flight: Ints
-    """Micro-batches whose activations the chunk holds at its fullest moment."""
+    """Micro-batches whose activations the chunk holds at the fullest moment of its rank."""
     node_group: Ints
     """Node group of the rank; 0 while a run has one kind of server."""
     batch_share: Floats

@@ -1,0 +1,248 @@
+"""The Python face: `plan` and `predict` from a file, from keywords, or from both.
+
+The command line goes through the same door (:func:`assemble`): a flag and a keyword mean the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import InputError, did_you_mean
+from simulator.files import build, read_toml
+from simulator.planner.predict import Prediction
+from simulator.planner.predict import predict as predict_scenario
+from simulator.planner.search import Plan
+from simulator.planner.search import plan as plan_scenario
+from simulator.scenario import Goal, LayoutSection, Scenario, make_scenario
+from simulator.scoring import validate
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe
+
+__all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "assemble", "plan", "predict", "validate"]
+
+Source = Scenario | str | os.PathLike[str] | None
+
+DEFAULT_LENGTH = 8192
+"""Tokens per sequence without a scenario file; less where the model is defined for less."""
+
+DEFAULT_BATCH = 1024
+"""Sequences per step without a scenario file, rounded up to a multiple of the GPUs."""
+
+_SECTIONS = {
+    name: section
+    for section, schema in (("training", Recipe), ("layout", LayoutSection), ("goal", Goal))
+    for name in (field.name for field in fields(schema))
+}
+"""Section of every field that `plan` and `predict` take as a keyword."""
+
+
+def predict(
+    scenario: Source = None,
+    *,
+    model: str | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: str | None = None,
+    **given: Any,
+) -> Prediction:
+    """Predict step time, memory and cost of one layout.
+
+    Parameters
+    ----------
+    scenario : path or Scenario, optional
+        A scenario file. Without one, `model`, `cluster` and `gpus` make a scenario.
+    model : str, optional
+        A model of the zoo, or the path of a Hugging Face config.json.
+    cluster, software : str, optional
+        Profile names or paths.
+    gpus : int, optional
+        Accelerators of the run.
+    **given
+        Any field of [training], [layout] or [goal]: ``tp=4``, ``sequence_length=4096``.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input, or with the reason why the layout cannot run.
+
+    Examples
+    --------
+    >>> p = predict(model="llama-3.1-70b", cluster="dgx-h100", gpus=64, tp=4, pp=4, vpp=5)
+    >>> p.estimate.layouts.describe(), p.defaults["sharding"]
+    ('tp4 pp4 vpp5 dp4 mb1 sp zero1', 'zero1')
+    """
+    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
+    return predict_scenario(assemble(scenario, names, given)[0])
+
+
+def plan(
+    scenario: Source = None,
+    *,
+    model: str | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: str | None = None,
+    keep: int = 64,
+    progress: Callable[[int, int], None] | None = None,
+    **given: Any,
+) -> Plan:
+    """Search all layouts and rank them; arguments as in :func:`predict`, layout fields are pinned.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    InfeasibleError
+        If no layout can run and fit, with the nearest miss.
+
+    Examples
+    --------
+    >>> best = plan(model="llama-3.1-8b", cluster="dgx-h100", gpus=8, global_batch=64)
+    >>> bool(best.estimate.fits[0])
+    True
+    """
+    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
+    return plan_scenario(assemble(scenario, names, given)[0], keep=keep, progress=progress)
+
+
+def assemble(
+    source: Source,
+    names: Mapping[str, Any],
+    given: Mapping[str, Any] | None = None,
+    overrides: Iterable[str] = (),
+    *,
+    where: str = "arguments",
+) -> tuple[Scenario, dict[str, Any]]:
+    """Make a scenario of a file, of names and fields, or of a file with some things replaced.
+
+    Parameters
+    ----------
+    source : path, Scenario or None
+        Where to start from.
+    names : mapping
+        ``model``, ``cluster``, ``gpus``, ``software``; None means not given.
+    given : mapping, optional
+        Fields of [training], [layout] and [goal] by their own name.
+    overrides : iterable of str
+        ``section.field=value``, as ``--set`` takes them.
+    where : str
+        What messages call the input when there is no file.
+
+    Returns
+    -------
+    scenario : Scenario
+    assumed : dict
+        Training fields that nobody gave and the value they took; empty with a file.
+    """
+    given, overrides = dict(given or {}), list(overrides)
+    place = str(source) if isinstance(source, (str, os.PathLike)) else where
+    sections = _sections(given, place)
+    if isinstance(source, Scenario):
+        return _changed(source, names, sections, overrides), {}
+    document = {} if source is None else read_toml(Path(source))
+    _put_names(document, names)
+    for section, values in sections.items():
+        _merge(document, section, values)
+    assumed: dict[str, Any] = {}
+    if source is None:
+        _complain_of_missing(names, overrides, place)
+        assumed = _assumed(document, overrides)
+        _merge(document, "training", assumed)
+    base = None if source is None else Path(source).parent
+    return make_scenario(document, where=place, overrides=overrides, base=base), assumed
+
+
+def _sections(given: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
+    """Sort keywords into the sections that have a field of that name."""
+    unknown = [name for name in given if name not in _SECTIONS]
+    if unknown:
+        raise InputError(
+            f"{where}: {name}: unknown argument{did_you_mean(name, _SECTIONS)}" for name in unknown
+        )
+    sections: dict[str, dict[str, Any]] = {}
+    for name, value in given.items():
+        if value is not None:
+            sections.setdefault(_SECTIONS[name], {})[name] = value
+    return sections
+
+
+def _changed(
+    scenario: Scenario,
+    names: Mapping[str, Any],
+    sections: Mapping[str, dict[str, Any]],
+    overrides: list[str],
+) -> Scenario:
+    """A ready scenario with other layout fields; the rest is changed with dataclasses.replace."""
+    wrong = [name for name, value in names.items() if value is not None]
+    wrong += [
+        name for section, values in sections.items() if section != "layout" for name in values
+    ]
+    if wrong or overrides:
+        raise InputError(
+            f"{scenario.where}: {', '.join([*wrong, *overrides])}: cannot be given beside a ready"
+            " Scenario; use dataclasses.replace on it"
+        )
+    pinned = {**scenario.pinned, **sections.get("layout", {})}
+    layout = build(LayoutSection, pinned, where=scenario.where, prefix="layout").pinned()
+    return replace(scenario, pinned=layout, document={**scenario.document, "layout": dict(layout)})
+
+
+def _put_names(document: dict[str, Any], names: Mapping[str, Any]) -> None:
+    """Put model, cluster, gpus and software where a scenario file has them."""
+    if names.get("model") is not None:
+        document["model"] = {"name": os.fspath(names["model"])}
+    fields = {"cluster": "name", "gpus": "gpus", "software": "software"}
+    values = {field: names.get(name) for name, field in fields.items()}
+    _merge(document, "cluster", {k: v for k, v in values.items() if v is not None})
+
+
+def _merge(document: dict[str, Any], section: str, values: Mapping[str, Any]) -> None:
+    table = document.get(section, {})
+    if values and isinstance(table, Mapping):
+        document[section] = {**table, **values}
+
+
+def _complain_of_missing(names: Mapping[str, Any], overrides: list[str], where: str) -> None:
+    """Without a file, three names are needed; say so once, not field by field."""
+    needed = {"model": "model.", "cluster": "cluster.name", "gpus": "cluster.gpus"}
+    missing = [
+        name
+        for name, field in needed.items()
+        if names.get(name) is None and not any(text.startswith(field) for text in overrides)
+    ]
+    if missing:
+        raise InputError(
+            f"{where}: a scenario file, or model, cluster and gpus, must be given"
+            f" (missing: {', '.join(missing)})"
+        )
+
+
+def _assumed(document: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """Training fields that are required and were not given."""
+    training = document.get("training", {})
+    set_there = {text.partition("=")[0].strip() for text in overrides}
+    defaults = {"sequence_length": _length, "global_batch": _batch}
+    return {
+        name: value(document)
+        for name, value in defaults.items()
+        if name not in training and f"training.{name}" not in set_there
+    }
+
+
+def _length(document: Mapping[str, Any]) -> int:
+    try:
+        architecture = presets.load(document.get("model", {}).get("name", ""))
+    except InputError:  # reported with all other problems when the scenario is made
+        return DEFAULT_LENGTH
+    return min(DEFAULT_LENGTH, architecture.max_positions)
+
+
+def _batch(document: Mapping[str, Any]) -> int:
+    gpus = document.get("cluster", {}).get("gpus")
+    if not isinstance(gpus, int) or gpus < 1:
+        return DEFAULT_BATCH
+    return -(-DEFAULT_BATCH // gpus) * gpus

@@ -1,0 +1,251 @@
+"""Fitting what only whole training steps show: figures of the profiles that name this module.
+
+A kernel that is timed alone has a clock and a memory to itself that training does not grant it.
+The few figures that training moves are fitted here to step times of calibration runs, each held by
+a prior: what kernels alone show, and how far training may be from that. Every other figure stays
+as the profiles have it. Priors are written down (``training_parameters.py``), not read from the
+profiles, so that a second fit starts where the first one did.
+
+``python -m simulator.calibration.fit_training`` prints the figures and the errors they leave.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulator import catalogue
+from simulator.calibration import Floats, Prior
+from simulator.calibration.training_parameters import PARAMETERS
+from simulator.cost.step import evaluate
+from simulator.errors import InputError
+from simulator.files import Figure
+from simulator.replay import Run, Tables, load_tables, replay
+from simulator.rows import MeasuredRun, number, read_runs
+
+__all__ = [
+    "TrainingFit",
+    "TrainingRun",
+    "apply",
+    "choose",
+    "fit_training",
+    "report",
+]
+
+SPLIT = "calibrate"
+"""The only split whose rows may move a figure."""
+
+SOURCES = ("dgxc-24.11", "dgxc-25.02", "narayanan21-t1")
+"""Whole pre-training steps of dense models on H100 and A100, measured by who wrote the software."""
+
+_STAND_INS = {"megatron-lm-2021": "megatron-lm-2022"}
+_SOFT_L1 = 0.04
+_STEP = 0.1
+_MANY = 4
+_SAME = 0.01
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingRun:
+    """One row of the table, ready to be predicted."""
+
+    row: MeasuredRun
+    run: Run
+    step_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingFit:
+    """Fitted parameters, and log(predicted / measured) of every run before and after."""
+
+    values: dict[str, float]
+    runs: tuple[TrainingRun, ...]
+    before: Floats
+    """With every parameter at its prior."""
+    after: Floats
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """Return the figures to put into the profiles: by profile, by dotted name."""
+        found: dict[str, dict[str, float]] = {}
+        for name, parameter in PARAMETERS.items():
+            for figure, ratio in parameter.figures.items():
+                value = float(f"{ratio * self.values[name]:.{parameter.digits}g}")
+                found.setdefault(parameter.profile, {})[figure] = value
+        return found
+
+
+def choose(path: Path | str) -> list[TrainingRun]:
+    """Pick the runs of a table that the fit uses.
+
+    Of each model, precision and source the run of middle size counts, and the smallest one too
+    where there are more than four: weak scaling repeats one layout many times.
+
+    Raises
+    ------
+    InputError
+        If any row of the table, used or not, belongs to another split than ``calibrate``.
+    """
+    rows = read_runs([path])
+    wrong = [row for row in rows if row.get("split") != SPLIT]
+    if wrong:
+        raise InputError(
+            f"{wrong[0].where}: split: must be {SPLIT!r}: nothing is ever fitted to other rows,"
+            f" got {wrong[0].get('split')!r} ({len(wrong)} such rows)"
+        )
+    tables = load_tables()
+    tables = dataclasses.replace(tables, software={**tables.software, **_STAND_INS})
+    alike: dict[tuple[str, ...], list[MeasuredRun]] = {}
+    for row in rows:
+        if row.get("source") in SOURCES and not row.get("num_experts") and row.get("step_time_s"):
+            model = row.get("model")
+            model = model.rpartition("-l")[0] if _is_proxy(model) else model
+            alike.setdefault((row.get("source"), row.get("precision"), model), []).append(row)
+    chosen = [row for some in alike.values() for row in _thin(some)]
+    return [_training_run(row, tables) for row in chosen]
+
+
+def _is_proxy(model: str) -> bool:
+    """Whether a name ends in ``-lN``: a model cut to N layers."""
+    return model.rpartition("-l")[2].isdigit()
+
+
+def _thin(rows: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    by_size = sorted(rows, key=lambda row: int(row.get("num_gpus")))
+    middle = [by_size[len(by_size) // 2]]
+    return [by_size[0], *middle] if len(by_size) > _MANY else middle
+
+
+def _training_run(row: MeasuredRun, tables: Tables) -> TrainingRun:
+    """Replay a row; Megatron-LM of 2021 is that of 2022 without overlap in tensor parallelism."""
+    run = replay(row.fields, tables, where=row.where)
+    if row.get("software") in _STAND_INS:
+        overlap = dataclasses.replace(run.software.overlap, tensor="none")
+        software = dataclasses.replace(run.software, overlap=overlap)
+        run = dataclasses.replace(run, software=software)
+    return TrainingRun(row=row, run=run, step_s=number(row.fields, "step_time_s"))
+
+
+def apply(run: Run, values: Mapping[str, float]) -> Run:
+    """Return the run with every figure of a parameter set, whatever its profile says."""
+    group, library, software = run.cluster.groups[0], run.cluster.library, run.software
+    accelerator = group.accelerator
+    for name, value in values.items():
+        parameter = PARAMETERS[name]
+        for figure, ratio in parameter.figures.items():
+            path = figure.split(".")
+            if parameter.profile == accelerator.name:
+                accelerator = _put(accelerator, path, ratio * value)
+            elif parameter.profile == library.name:
+                library = _put(library, path, ratio * value)
+            elif parameter.profile == software.name:
+                software = _put(software, path, ratio * value)
+    group = dataclasses.replace(group, accelerator=accelerator)
+    cluster = dataclasses.replace(run.cluster, groups=(group,), library=library)
+    return dataclasses.replace(run, cluster=cluster, software=software)
+
+
+def _put(record: Any, path: Sequence[str], value: float) -> Any:
+    """Return a record or table with the figure at `path` replaced; the path must exist."""
+    name, rest = path[0], path[1:]
+    old = record[name] if isinstance(record, Mapping) else getattr(record, name)
+    new = _put(old, rest, value) if rest else Figure(value, "fitted", "fit_training")
+    if isinstance(record, Mapping):
+        return {**record, name: new}
+    return dataclasses.replace(record, **{name: new})
+
+
+def fit_training(path: Path | str | None = None) -> TrainingFit:
+    """Fit every parameter to the calibration runs of a table; the shipped one by default.
+
+    Least squares on log(predicted / measured) with a soft loss (an error beyond 4 % weighs less
+    and less), and one squared term for each prior.
+    """
+    from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
+
+    runs = choose(path or catalogue.folder("validation") / "runs" / "calibrate.csv")
+    priors = [parameter.prior for parameter in PARAMETERS.values()]
+
+    def values(at: Floats) -> dict[str, float]:
+        steps = zip(PARAMETERS, priors, at.tolist(), strict=True)
+        return {name: p.decode(p.encode(p.value) + p.width * x) for name, p, x in steps}
+
+    def residuals(at: Floats) -> Floats:
+        return np.concatenate([_soft(_errors(runs, values(at)) / _SOFT_L1), at])
+
+    def slopes(at: Floats) -> Floats:
+        base, steps = residuals(at), _STEP * np.eye(len(at))
+        return np.stack([(residuals(at + step) - base) / _STEP for step in steps], axis=1)
+
+    low, high = (np.array([_widths(p, getattr(p, end)) for p in priors]) for end in ("low", "high"))
+    start = np.array([_widths(p.prior, p.start or p.prior.value) for p in PARAMETERS.values()])
+    found = least_squares(residuals, start, jac=slopes, bounds=(low, high), max_nfev=40)
+    before = _errors(runs, {name: p.prior.value for name, p in PARAMETERS.items()})
+    after = _errors(runs, values(found.x))
+    return TrainingFit(values=values(found.x), runs=tuple(runs), before=before, after=after)
+
+
+def _widths(prior: Prior, value: float) -> float:
+    """Distance of a value from the prior, in widths."""
+    return (prior.encode(value) - prior.encode(prior.value)) / prior.width
+
+
+def _soft(ratio: Floats) -> Floats:
+    """Residuals whose squares add up to the soft-L1 loss."""
+    return np.sign(ratio) * np.sqrt(2.0 * (np.sqrt(1.0 + ratio**2) - 1.0))
+
+
+def _errors(runs: Sequence[TrainingRun], values: Mapping[str, float]) -> Floats:
+    """log(predicted / measured) of every run with these parameters."""
+    ratios = []
+    for training in runs:
+        run = apply(training.run, values)
+        estimate = evaluate(run.layout, run.workload, run.cluster, run.software)
+        ratios.append(float(estimate.step_time_s[0]) / training.step_s)
+    return np.log(ratios)
+
+
+def report(fit: TrainingFit) -> list[str]:
+    """Word a fit: figures beside what the profiles hold now, errors by source and precision."""
+    lines = [f"{'profile':<13} {'figure':<38} {'prior':>7} {'fit':>7} {'profile':>8}"]
+    fitted = fit.figures()
+    for parameter in PARAMETERS.values():
+        for figure, ratio in parameter.figures.items():
+            value, prior = fitted[parameter.profile][figure], ratio * parameter.prior.value
+            now = _shipped(fit.runs, parameter.profile, figure.split("."))
+            mark = "  differs" if abs(now - value) > _SAME * value else ""
+            line = f"{parameter.profile:<13} {figure:<38} {prior:>7.3g} {value:>7.3g} {now:>8.3g}"
+            lines.append(line + mark)
+    lines.append(
+        f"{'source':<15} {'precision':<12} {'runs':>4} {'|error| before':>15} {'after':>8}"
+    )
+    keys = [(t.row.get("source"), t.row.get("precision")) for t in fit.runs]
+    for key in dict.fromkeys(keys):
+        mask = np.array([other == key for other in keys])
+        before, after = (100 * np.expm1(errors[mask]) for errors in (fit.before, fit.after))
+        lines.append(
+            f"{key[0]:<15} {key[1]:<12} {mask.sum():>4} {np.abs(before).mean():>13.1f} %"
+            f" {np.abs(after).mean():>6.1f} %  (bias {after.mean():+.1f} %)"
+        )
+    return lines
+
+
+def _shipped(runs: Sequence[TrainingRun], profile: str, path: Sequence[str]) -> float:
+    """The figure as the profiles have it now."""
+    for training in runs:
+        cluster = training.run.cluster
+        for record in (cluster.accelerator, cluster.library, training.run.software):
+            value: Any = record
+            if record.name == profile:
+                for name in path:
+                    value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+                return float(value)
+    return float("nan")
+
+
+if __name__ == "__main__":
+    print(*report(fit_training()), sep="\n")

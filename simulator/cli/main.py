@@ -1,0 +1,46 @@
+"""The command `foreshard`; each command parses, calls one library function, prints the answer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from simulator._version import __version__
+from simulator.cli import plan, predict, validate
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="foreshard",
+    help="Plan, predict and explain large-model training on a GPU cluster.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"foreshard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Plan, predict and explain large-model training on a GPU cluster."""
+
+
+app.command("plan")(plan.command)
+app.command("predict")(predict.command)
+app.command("validate")(validate.command)
+
+if __name__ == "__main__":
+    app()

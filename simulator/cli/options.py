@@ -1,0 +1,110 @@
+"""What the commands share: their options, and errors turned into messages and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
+
+__all__ = [
+    "BAD_INPUT",
+    "INFEASIBLE",
+    "ClusterName",
+    "Gpus",
+    "Json",
+    "ModelName",
+    "ScenarioFile",
+    "Set",
+    "SoftwareName",
+    "print_json",
+    "scenario_of",
+    "speaking",
+]
+
+INFEASIBLE, BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 1, 2, 130, 141
+"""Exit codes besides 0; the last two as a shell gives them for SIGINT and SIGPIPE."""
+
+ScenarioFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="SCENARIO", help="Scenario file (TOML).", show_default=False),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option("--model", metavar="NAME", help="Model of the zoo, or path of a config.json."),
+]
+ClusterName = Annotated[
+    str | None, typer.Option("--cluster", metavar="NAME", help="Cluster profile, or path of one.")
+]
+Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="Accelerators of the run.")]
+SoftwareName = Annotated[
+    str | None,
+    typer.Option("--software", metavar="NAME", help="Software profile, or path of one."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="SECTION.FIELD=VALUE", help="Override one field; may be repeated."
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the JSON document and nothing else on stdout.")
+]
+
+
+@contextmanager
+def speaking() -> Iterator[None]:
+    """Turn what a user caused into messages on stderr and an exit code; bugs keep their trace."""
+    from simulator.errors import InfeasibleError, InputError
+
+    try:
+        yield
+        sys.stdout.flush()
+    except InputError as error:
+        typer.echo("\n".join(error.problems), err=True)
+        raise typer.Exit(BAD_INPUT) from None
+    except InfeasibleError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(INFEASIBLE) from None
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        _forget_stdout()
+        raise typer.Exit(CLOSED_PIPE) from None
+
+
+def _forget_stdout() -> None:
+    """Send what is still buffered nowhere: its reader (``| head``) is gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def scenario_of(
+    file: Path | None,
+    *,
+    model: str | None,
+    cluster: str | None,
+    gpus: int | None,
+    software: str | None,
+    overrides: list[str] | None,
+) -> tuple[Scenario, dict[str, Any]]:
+    """Make the scenario that the options describe, and name the training fields it assumed."""
+    from simulator.api import assemble
+
+    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
+    return assemble(file, names, overrides=overrides or (), where="command line")
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Write a document on standard output."""
+    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")

@@ -1,0 +1,136 @@
+"""`foreshard plan`: the ranked layouts, why the best one wins, and a report."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.options import (
+    ClusterName,
+    Gpus,
+    Json,
+    ModelName,
+    ScenarioFile,
+    Set,
+    SoftwareName,
+    print_json,
+    scenario_of,
+    speaking,
+)
+
+if TYPE_CHECKING:
+    from simulator.planner.search import Plan
+    from simulator.scenario import Scenario
+
+__all__ = ["command"]
+
+Top = Annotated[
+    int | None,
+    typer.Option(
+        "--top", metavar="N", min=1, show_default=False,
+        help="Layouts to show: 8 on the screen, 20 with --json, unless given.",
+    ),
+]  # fmt: skip
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="DIR", show_default=False,
+        help="Where the report goes; reports/NAME unless given. With --json none is written"
+        " unless this is given.",
+    ),
+]  # fmt: skip
+NoReport = Annotated[bool, typer.Option("--no-report", help="Write no report.")]
+
+
+def command(
+    scenario: ScenarioFile = None,
+    model: ModelName = None,
+    cluster: ClusterName = None,
+    gpus: Gpus = None,
+    software: SoftwareName = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    top: Top = None,
+    out: Out = None,
+    no_report: NoReport = False,
+) -> None:
+    """Find the best layouts for a model, a cluster and a goal.
+
+    The layout section of the scenario (or --set layout.tp=8) pins what the search may not change.
+    """
+    with speaking():
+        from simulator.interop.launch import launch_flags
+
+        described, assumed = scenario_of(
+            scenario, model=model, cluster=cluster, gpus=gpus, software=software,
+            overrides=overrides,
+        )  # fmt: skip
+        answer = _search(described, keep=max(top or 0, 64))
+        launch = launch_flags(answer.estimate.layouts, described)
+        if as_json:
+            from simulator.report.document import TOP, plan_document
+
+            print_json(plan_document(answer, top=top or TOP))
+        else:
+            from simulator.cli.screen_plan import show
+
+            show(answer, assumed, launch, top=top or 8)
+        if not no_report and (out is not None or not as_json):
+            folder = out or Path("reports") / _report_name(scenario, described)
+            written = _write(answer, folder, launch)
+            typer.echo(f"Report: {', '.join(map(str, written))}", err=as_json)
+
+
+def _search(scenario: Scenario, keep: int) -> Plan:
+    from simulator.cli.screen import Progress
+    from simulator.errors import InfeasibleError
+    from simulator.planner.search import plan
+
+    try:
+        with Progress("searching layouts") as progress:
+            return plan(scenario, keep=keep, progress=progress)
+    except InfeasibleError as error:
+        raise InfeasibleError(f"{error}{_pinned_wrong(scenario)}") from None
+
+
+def _pinned_wrong(scenario: Scenario) -> str:
+    """Name the pinned field that no layout can have, with its nearest good value."""
+    from simulator.errors import InputError
+    from simulator.planner.predict import predict
+
+    try:
+        predict(scenario)
+    except InputError as error:
+        found = [
+            text
+            for text in error.problems
+            for name in scenario.pinned
+            if f": layout.{name}: " in text
+        ]
+        return "".join(f"\n  {text}" for text in found)
+    return ""
+
+
+def _report_name(file: Path | None, scenario: Scenario) -> str:
+    """Name the folder of the report: the scenario's file name, or what was typed instead of one."""
+    if file is not None:
+        return file.stem
+    cluster = scenario.cluster
+    name = f"{scenario.workload.architecture.name}-{cluster.name}-{cluster.gpus}"
+    return re.sub(r"[^\w.-]+", "-", name)
+
+
+def _write(answer: Plan, folder: Path, launch: str) -> list[Path]:
+    from simulator.cli.screen import waiting
+    from simulator.errors import InputError
+    from simulator.report.write import write_plan_report
+
+    try:
+        with waiting("writing the report"):
+            return write_plan_report(answer, folder, launch=launch)
+    except OSError as error:
+        place = error.filename or folder
+        raise InputError(f"--out: {place}: cannot be written: {error.strerror}") from None

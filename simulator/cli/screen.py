@@ -1,0 +1,210 @@
+"""What the screens of the commands are made of: console, tables of terms and memory, progress."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from simulator.cost.memory import MOMENTS
+from simulator.cost.terms import TERMS
+from simulator.units import GIB, show_count, show_percent
+
+if TYPE_CHECKING:
+    from simulator.cost.step import Estimate
+    from simulator.scenario import Scenario
+
+__all__ = [
+    "FIT",
+    "Progress",
+    "amount",
+    "console",
+    "fitting",
+    "gib",
+    "heading",
+    "memory_table",
+    "notes",
+    "plain_table",
+    "seconds_like",
+    "term_table",
+    "waiting",
+]
+
+FIT, NO_FIT = "green", "red"
+
+_WIDTH = 136
+"""Columns where the output is no terminal (and COLUMNS does not say)."""
+
+_PATIENCE_S = 2.0
+"""A progress bar appears after this time."""
+
+
+class _Screen(Console):
+    """A console that leaves a closed pipe (``| head``) to `speaking`, as print does."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """A console on standard output, without guesses at what to colour."""
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDTH
+    return _Screen(highlight=False, markup=False, emoji=False, width=wide)
+
+
+def heading(scenario: Scenario) -> Text:
+    """Say what is asked about, in two lines."""
+    arch, recipe = scenario.workload.architecture, scenario.workload.recipe
+    cluster = scenario.cluster
+    size = show_count(arch.parameters)
+    if arch.is_moe:
+        size += f" ({show_count(arch.active_parameters)} active)"
+    tokens = "one step" if recipe.tokens is None else f"{show_count(recipe.tokens)} tokens"
+    text = Text(f"{arch.name}, {size} parameters", style="bold")
+    text.append(
+        f" on {cluster.gpus:,} x {cluster.accelerator.name} ({cluster.name}), "
+        f"{scenario.software.name}\n"
+    )
+    text.append(
+        f"{tokens}, {recipe.global_batch:,} sequences of {recipe.sequence_length:,} per step, "
+        f"{recipe.precision}, {recipe.optimizer}",
+        style="not bold",
+    )
+    return text
+
+
+def plain_table(*columns: str, left: Sequence[str] = ()) -> Table:
+    """A table without a frame; columns are right-aligned unless named in `left`."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        flush = column in left
+        table.add_column(column, justify="left" if flush else "right", no_wrap=not flush)
+    return table
+
+
+def seconds_like(total_s: float) -> tuple[str, float]:
+    """Unit in which a step time and all its terms are shown, so that a column adds up."""
+    return ("ms", 1e3) if total_s < 1.0 else ("s", 1.0)
+
+
+def amount(value: float) -> str:
+    """Three decimals, with the thousands set apart."""
+    return f"{value:,.3f}"
+
+
+def gib(size_bytes: float) -> str:
+    """Gibibytes with two decimals."""
+    return f"{size_bytes / GIB:,.2f}"
+
+
+def fitting(estimate: Estimate, i: int = 0) -> Text:
+    """FITS in green or DOES NOT FIT in red."""
+    return Text("FITS", style=FIT) if estimate.fits[i] else Text("DOES NOT FIT", style=NO_FIT)
+
+
+def term_table(estimates: Mapping[str, tuple[Estimate, int]], *, formula: bool = False) -> Table:
+    """Time terms of one or more layouts side by side; each column adds up to its step time.
+
+    Parameters
+    ----------
+    estimates : mapping
+        Heading of the column -> estimate and row.
+    formula : bool
+        Add the share of the first layout and the formula of each term.
+    """
+    first, row = next(iter(estimates.values()))
+    unit, scale = seconds_like(float(first.step_time_s[row]))
+    extra = ("share", "formula") if formula else ()
+    names = [f"{name} ({unit})" for name in estimates]
+    table = plain_table("time of a step", *names, *extra, left=("time of a step", "formula"))
+    for term in TERMS:
+        values = [float(e.terms_s[term.name][i]) for e, i in estimates.values()]
+        if any(values):
+            share = show_percent(values[0] / float(first.step_time_s[row]))
+            cells = [amount(scale * value) for value in values]
+            table.add_row(term.label, *cells, *((share, term.formula) if formula else ()))
+    totals = [amount(scale * float(e.step_time_s[i])) for e, i in estimates.values()]
+    table.add_row("sum = step time", *totals, *(("100.0 %", "") if formula else ()), style="bold")
+    return table
+
+
+def memory_table(estimate: Estimate, i: int, capacity: float, meaning: Any = None) -> Table:
+    """Memory of the fullest GPU by kind, its sum, and the line that it must stay under."""
+    extra = () if meaning is None else ("what",)
+    title = f"fullest GPU (stage {int(estimate.peak_stage[i])})"
+    table = plain_table(title, "GiB", "of usable", *extra, left=(title, "what"))
+    total, usable = float(estimate.memory_total_bytes[i]), float(estimate.usable_bytes)
+
+    def add(name: str, size: float, text: str = "", style: str = "") -> None:
+        cells = [name, gib(size), show_percent(size / usable)]
+        table.add_row(*cells, *(() if meaning is None else (text,)), style=style)
+
+    for kind, column in estimate.memory_bytes.items():
+        if column[i]:
+            add(kind, float(column[i]), "" if meaning is None else meaning(kind))
+    moment = MOMENTS[int(estimate.peak_moment[i])]
+    add("sum", total, f"peak at: {moment}", f"bold {FIT if estimate.fits[i] else NO_FIT}")
+    add("usable HBM", usable, f"of {gib(capacity)} GiB", "bold")
+    return table
+
+
+def notes(title: str, lines: Sequence[str]) -> Group:
+    """A heading and its lines, set in; nothing where there are none."""
+    body = [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in lines]
+    return Group(*([Text(title, style="bold")] if lines and title else []), *body)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say on a terminal's standard error what takes more than two seconds."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    status = Console(stderr=True).status(what)
+    timer = threading.Timer(_PATIENCE_S, status.start)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        status.stop()
+
+
+class Progress:
+    """A bar on a terminal's standard error for work of more than two seconds; else nothing.
+
+    Used as ``with Progress("searching") as progress: work(progress=progress)``; `progress` is
+    None or a callable that takes (done, in all).
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what, self._begun = what, time.monotonic()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Any:
+        return self._advance if sys.stderr.isatty() else None
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _advance(self, done: int, total: int) -> None:
+        if self._bar is None:
+            if time.monotonic() - self._begun < _PATIENCE_S or done >= total:
+                return
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task(self._what, total=total)
+            self._bar.start()
+        self._bar.update(self._task, completed=done, total=total)

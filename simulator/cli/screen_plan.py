@@ -1,0 +1,170 @@
+"""The screen of `foreshard plan`: the verdict in one page."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from simulator.cli.screen import (
+    NO_FIT,
+    console,
+    fitting,
+    gib,
+    heading,
+    memory_table,
+    notes,
+    plain_table,
+    term_table,
+    waiting,
+)
+from simulator.cost.step import Estimate
+from simulator.planner.search import Plan
+from simulator.planner.sensitivity import binding, sensitivity
+from simulator.report.document import evidence
+from simulator.report.evidence import FLOP_CONVENTION, NO_INTERVAL, NOT_MODELLED, assumed_figures
+from simulator.units import show_count, show_percent, show_seconds, show_usd
+
+__all__ = ["show"]
+
+_ORDER = {"time": "fastest", "cost": "cheapest", "energy": "least energy"}
+
+_WIDE = 116
+"""Columns of the screen from which all columns are shown, and memory and time side by side."""
+
+_NARROW = (0, 1, 3, 5, 6, 7, 9)
+"""Columns of the ranking on a narrow screen."""
+
+_UPGRADES = 3
+"""Upgrades named on the screen; the report has them all."""
+
+
+def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> None:
+    """Print a plan; `assumed` are training fields that nobody gave."""
+    screen = console()
+    wide = screen.width >= _WIDE
+    screen.print(heading(plan.scenario))
+    if assumed:
+        words = ", ".join(f"training.{name} = {value}" for name, value in assumed.items())
+        screen.print(Text(f"assumed, because not given: {words}"))
+    screen.print()
+    screen.print(_ranking(plan, top, wide))
+    screen.print()
+    screen.print(_why(plan, wide))
+    screen.print()
+    screen.print(notes("What binds", binding(plan)))
+    screen.print(notes("What would pay most, with the best layout for it", _upgrades(plan)))
+    screen.print(notes("Searched", _searched(plan)))
+    screen.print(notes("Read this with the numbers", _caveats(plan)))
+    screen.print(Text("Launch the best layout", style="bold"))
+    screen.print(Text(launch), soft_wrap=True)
+    screen.print()
+
+
+def _ranking(plan: Plan, top: int, wide: bool) -> Table:
+    """The best layouts, best first."""
+    layout = f"{_ORDER[plan.scenario.goal.minimize]} first"
+    usable = gib(plan.estimate.usable_bytes)
+    columns = (
+        layout, "step*", "tokens/s\nper GPU", "MFU", "HFU", f"GiB of\n{usable}", "", "days",
+        "GPU-\nhours", "USD", "kWh",
+    )  # fmt: skip
+    shown = range(len(columns)) if wide else _NARROW
+    table = plain_table(*(columns[column] for column in shown), left=(layout,))
+    for i in range(min(top, len(plan.estimate))):
+        cells = _ranked(plan, i)
+        table.add_row(*(cells[column] for column in shown), style="bold" if i == 0 else "")
+    table.caption = f"* {NO_INTERVAL}: no term has a measured error"
+    table.caption_justify = "left"
+    return table
+
+
+def _ranked(plan: Plan, i: int) -> list[Text | str]:
+    """The cells of one layout; what misses deadline or budget is red."""
+    estimate, result = plan.estimate, plan.outcome
+    cells: list[Text | str] = [
+        estimate.layouts.describe(i),
+        show_seconds(float(estimate.step_time_s[i])),
+        f"{float(result.tokens_per_s_per_gpu[i]):,.0f}",
+        show_percent(float(result.mfu[i])),
+        show_percent(float(result.hfu[i])),
+        gib(float(estimate.memory_total_bytes[i])),
+        fitting(estimate, i),
+    ]
+    if not math.isfinite(float(result.days[i])):
+        return [*cells, "-", "-", "-", "-"]
+    usd = show_usd(float(result.usd[i])).removesuffix(" USD")
+    return [
+        *cells,
+        Text(f"{float(result.days[i]):,.1f}", style="" if plan.meets_deadline[i] else NO_FIT),
+        show_count(float(result.gpu_hours[i])),
+        Text(usd, style="" if plan.meets_budget[i] else NO_FIT),
+        show_count(float(result.kwh[i])),
+    ]
+
+
+def _why(plan: Plan, wide: bool) -> RenderableType:
+    """Memory of the winner, and its time beside the runner-up's and plain data parallelism's."""
+    capacity = float(plan.scenario.cluster.accelerator.memory.capacity_bytes)
+    columns: dict[str, tuple[Estimate, int]] = {"best": (plan.estimate, 0)}
+    if len(plan.estimate) > 1:
+        columns["runner-up"] = (plan.estimate, 1)
+    if plan.naive is not None:
+        columns["data parallel only"] = (plan.naive, 0)
+    memory, terms = memory_table(plan.estimate, 0, capacity), term_table(columns)
+    both: RenderableType = Group(memory, "", terms)
+    if wide:
+        both = Table.grid(padding=(0, 6))
+        both.add_row(memory, terms)
+    return Group(both, _naive(plan))
+
+
+def _naive(plan: Plan) -> Text:
+    """Say which layout stands for plain data parallelism."""
+    if plan.naive is None:
+        return Text("data parallel only: no such layout can run here", style="italic")
+    verdict = "fits" if plan.naive_fits else "does not fit"
+    return Text(f"data parallel only: {plan.naive.layouts.describe()}, {verdict}", style="italic")
+
+
+def _upgrades(plan: Plan) -> list[str]:
+    with waiting("trying upgrades"):
+        found = [upgrade for upgrade in sensitivity(plan) if upgrade.gain > 0][:_UPGRADES]
+    return [
+        f"{upgrade.name}, {upgrade.change}: {show_percent(upgrade.gain)} more tokens/s"
+        f" ({upgrade.layout})"
+        for upgrade in found
+    ]
+
+
+def _searched(plan: Plan) -> list[str]:
+    """How many layouts, how many fit, and why the others were dropped."""
+    found = plan.found
+    lines = [
+        f"{found.layouts:,} layouts in {show_seconds(found.seconds)}: {found.feasible:,} can run"
+        " and fit"
+    ]
+    for reason, count in sorted(found.dropped.items(), key=lambda item: -item[1]):
+        lines.append(f"{count:,} dropped: {reason}")
+    return lines
+
+
+def _caveats(plan: Plan) -> list[str]:
+    """Evidence, convention, what is left out, and goals that were missed."""
+    scenario, result = plan.scenario, plan.outcome
+    count = len(assumed_figures(scenario, result.price, result.site))
+    lines = [
+        f"Weakest evidence of any figure used: {evidence(scenario, result)};"
+        f" {count} assumed figures, listed in the report.",
+        FLOP_CONVENTION,
+        f"Not modelled: {', '.join(name for name, _ in NOT_MODELLED)}.",
+    ]
+    if scenario.workload.recipe.tokens is None:
+        lines.insert(0, "No training.tokens given: no days, GPU-hours, cost or energy.")
+    for name, met in (("deadline", plan.meets_deadline), ("budget", plan.meets_budget)):
+        if math.isfinite(float(result.days[0])) and not met.any():
+            lines.insert(0, f"No layout meets the {name}.")
+    return lines

@@ -1,0 +1,109 @@
+"""The screen of `foreshard predict`: one layout, its time and memory term by term."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rich.text import Text
+
+from simulator.cli.screen import (
+    amount,
+    console,
+    fitting,
+    gib,
+    heading,
+    memory_table,
+    notes,
+    seconds_like,
+    term_table,
+)
+from simulator.planner.predict import Prediction
+from simulator.report.document import evidence
+from simulator.report.evidence import FLOP_CONVENTION, NO_INTERVAL, NOT_MODELLED, memory_meaning
+from simulator.units import show_percent, show_seconds, show_usd
+
+__all__ = ["show"]
+
+
+def show(prediction: Prediction, assumed: dict[str, Any]) -> None:
+    """Print a prediction; `assumed` are training fields that nobody gave."""
+    screen, estimate = console(), prediction.estimate
+    capacity = float(prediction.scenario.cluster.accelerator.memory.capacity_bytes)
+    screen.print(heading(prediction.scenario))
+    screen.print(_verdict(prediction))
+    screen.print(term_table({"time": (estimate, 0)}, formula=True))
+    screen.print(notes("", _memos(prediction)))
+    screen.print()
+    screen.print(memory_table(estimate, 0, capacity, memory_meaning))
+    screen.print()
+    screen.print(notes("Assumed, because not given", _assumptions(prediction, assumed)))
+    screen.print(notes("Read this with the numbers", _caveats(prediction)))
+
+
+def _verdict(prediction: Prediction) -> Text:
+    """Layout, step time, speed, memory and cost in a few lines."""
+    estimate, result = prediction.estimate, prediction.outcome
+    text = Text(f"\n{estimate.layouts.describe()}\n", style="bold")
+    text.append(
+        f"step {show_seconds(prediction.step_time_s)} ({NO_INTERVAL}), "
+        f"{float(result.tokens_per_s_per_gpu[0]):,.0f} tokens/s/GPU, "
+        f"MFU {show_percent(prediction.mfu)}, HFU {show_percent(float(result.hfu[0]))}\n",
+        style="not bold",
+    )
+    text.append_text(fitting(estimate))
+    text.append(
+        f": {gib(prediction.memory_bytes)} of {gib(estimate.usable_bytes)} GiB usable on the"
+        " fullest GPU\n",
+        style="not bold",
+    )
+    days = float(result.days[0])
+    if math.isfinite(days):
+        text.append(
+            f"whole run: {days:,.1f} days, {float(result.gpu_hours[0]):,.0f} GPU-hours, "
+            f"{show_usd(float(result.usd[0]))}, {float(result.kwh[0]):,.0f} kWh\n",
+            style="not bold",
+        )
+    return text
+
+
+def _memos(prediction: Prediction) -> list[str]:
+    """What stands beside the sum: communication under compute, and what unequal stages cost."""
+    unit, scale = seconds_like(prediction.step_time_s)
+    estimate = prediction.estimate
+    parts = [
+        f"{name} {amount(scale * float(column[0]))} {unit}"
+        for name, column in estimate.hidden_s.items()
+        if column[0]
+    ]
+    lines = [f"hidden under compute, not in the sum: {', '.join(parts)}"] if parts else []
+    uneven = float(estimate.imbalance_s[0])
+    if uneven > 1e-6 * prediction.step_time_s:
+        lines.append(
+            f"unequal stages, inside the sum: {amount(scale * uneven)} {unit}; stage"
+            f" {int(estimate.slowest_stage[0])} paces the step"
+        )
+    return lines
+
+
+def _assumptions(prediction: Prediction, assumed: dict[str, Any]) -> list[str]:
+    lines = []
+    for section, values in (("training", assumed), ("layout", prediction.defaults)):
+        words = [f"{name} = {str(v).lower() if v in (True, False) and isinstance(v, bool) else v}"
+                 for name, v in values.items()]  # fmt: skip
+        if words:
+            lines.append(f"{section}: {', '.join(words)}")
+    return lines
+
+
+def _caveats(prediction: Prediction) -> list[str]:
+    """Evidence, convention and what is left out."""
+    scenario = prediction.scenario
+    lines = [
+        f"Weakest evidence of any figure used: {evidence(scenario, prediction.outcome)}.",
+        FLOP_CONVENTION,
+        f"Not modelled: {', '.join(name for name, _ in NOT_MODELLED)}.",
+    ]
+    if scenario.workload.recipe.tokens is None:
+        lines.insert(0, "No training.tokens given: no days, GPU-hours, USD or kWh.")
+    return lines

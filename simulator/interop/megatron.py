@@ -1,0 +1,225 @@
+"""A layout as Megatron-LM flags.
+
+Names and meanings as in NVIDIA/Megatron-LM@000c4ac2, megatron/training/arguments.py, and in the
+user guide of Megatron-FSDP. What flags cannot say stands in a comment under the command.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from simulator.interop.megatron_model import model_flags
+from simulator.interop.torchrun import SAMPLE_STEPS, torchrun, wrapped
+from simulator.layout.stages import stages
+from simulator.scenario import Scenario
+from simulator.software import Software
+from simulator.workload.architecture import Architecture
+from simulator.workload.recipe import Recipe
+
+__all__ = ["layers_by_stage", "megatron_block", "pipeline_layout"]
+
+_RANK_ORDERS = {"tp-cp-dp-pp": [], "tp-cp-pp-dp": ["--use-tp-pp-dp-mapping"]}
+
+_MODULES = {"core_attn": "core_attn", "norm": "layernorm", "mlp_act": "moe_act"}
+"""Our names of selectively recomputed modules -> Megatron's; moe_act exists for experts only."""
+
+
+def megatron_block(row: dict[str, Any], scenario: Scenario) -> str:
+    """Write the command for pretrain_gpt.py, ready to run on mock data."""
+    arch, recipe = scenario.workload.architecture, scenario.workload.recipe
+    groups = [
+        _parallel(row, arch),
+        _pipeline(row, arch),
+        _batch(row, recipe),
+        _states(row, scenario.software),
+        _recompute(row, scenario.software, arch),
+        _precision(recipe, scenario.software),
+        _kernels(row, scenario.software),
+        *model_flags(arch, scenario.software, recipe),
+        _stand_ins(arch, recipe),
+    ]
+    return "\n".join(
+        [
+            "# In a checkout of Megatron-LM. Yours to set: data and tokenizer (mock data here),"
+            " learning rate, checkpoints.",
+            *_environment(row, recipe),
+            wrapped(f"{torchrun(scenario.cluster)} pretrain_gpt.py", [g for g in groups if g]),
+            *(f"# {note}" for note in _notes(row, arch)),
+        ]
+    )
+
+
+def _environment(row: dict[str, Any], recipe: Recipe) -> list[str]:
+    lines = []
+    if row["sharding"] in ("zero2", "zero3"):
+        lines.append("unset CUDA_DEVICE_MAX_CONNECTIONS")
+    elif row["tp"] > 1 or row["cp"] > 1:
+        lines.append("export CUDA_DEVICE_MAX_CONNECTIONS=1  # not needed from Blackwell on")
+    if recipe.precision == "tf32":
+        lines.append("export TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1")
+    return lines
+
+
+def _parallel(row: dict[str, Any], arch: Architecture) -> list[str]:
+    flags = [
+        f"--tensor-model-parallel-size {row['tp']}",
+        f"--pipeline-model-parallel-size {row['pp']}",
+    ]
+    if row["sequence_parallel"]:
+        flags.append("--sequence-parallel")
+    if row["cp"] > 1:
+        flags += [f"--context-parallel-size {row['cp']}", "--cp-comm-type p2p"]
+    if arch.is_moe:
+        flags += [
+            f"--expert-model-parallel-size {row['ep']}",
+            f"--expert-tensor-parallel-size {row['etp']}",
+        ]
+    return flags + _RANK_ORDERS.get(row["rank_order"], [])
+
+
+def _pipeline(row: dict[str, Any], arch: Architecture) -> list[str]:
+    pieces = row["pp"] * row["vpp"]
+    if arch.layers % pieces:
+        return [f"--pipeline-model-parallel-layout '{pipeline_layout(row, arch)}'"]
+    if row["vpp"] > 1:
+        return [f"--num-layers-per-virtual-pipeline-stage {arch.layers // pieces}"]
+    return []
+
+
+def layers_by_stage(row: dict[str, Any], arch: Architecture) -> list[int]:
+    """Layers of every (virtual) pipeline stage, in model order."""
+    table = stages(
+        pp=row["pp"], vpp=row["vpp"], micro_batches=row["pp"], layer_kinds=arch.layer_kinds,
+        kinds=len(arch.blocks),
+    )  # fmt: skip
+    counts = table.blocks.sum(axis=1)
+    piece = table.chunk * row["pp"] + table.rank
+    return [int(counts[i]) for i in piece.argsort()]
+
+
+def pipeline_layout(row: dict[str, Any], arch: Architecture) -> str:
+    """Spell uneven stages as Megatron does: E embedding, t layer, L loss, stages split by ``|``.
+
+    >>> from simulator.workload.presets import load
+    >>> pipeline_layout({"pp": 8, "vpp": 1}, load("llama-3.1-405b"))
+    'Et*15|(t*16|)*6t*15L'
+    """
+    counts = layers_by_stage(row, arch)
+    runs = [(f"t*{count}|", len(list(same))) for count, same in groupby(counts[1:-1])]
+    middle = "".join(stage if times == 1 else f"({stage})*{times}" for stage, times in runs)
+    return f"Et*{counts[0]}|{middle}t*{counts[-1]}L"
+
+
+def _batch(row: dict[str, Any], recipe: Recipe) -> list[str]:
+    if recipe.tokens is None:
+        length = f"--train-iters {SAMPLE_STEPS}"
+    else:
+        length = f"--train-samples {int(-(-recipe.tokens // recipe.sequence_length))}"
+    return [
+        f"--micro-batch-size {row['micro_batch']}",
+        f"--global-batch-size {row['global_batch']}",
+        f"--seq-length {recipe.sequence_length}",
+        length,
+    ]
+
+
+def _states(row: dict[str, Any], software: Software) -> list[str]:
+    """How optimizer states, gradients and parameters are shared, and what that hides behind."""
+    flags, shards = [], row["dp"] * row["cp"]
+    if row["sharding"] != "ddp":
+        flags.append("--use-distributed-optimizer")
+    if row["sharding"] in ("zero2", "zero3"):
+        strategy = "optim_grads" if row["sharding"] == "zero2" else "optim_grads_params"
+        flags += [
+            "--use-megatron-fsdp", f"--data-parallel-sharding-strategy {strategy}",
+            "--no-gradient-accumulation-fusion", "--init-model-with-meta-device",
+            "--ckpt-format fsdp_dtensor",
+        ]  # fmt: skip
+    if row["sharding"] != "ddp" and row["shard_group"] != shards:
+        flags.append(f"--num-distributed-optimizer-instances {shards // row['shard_group']}")
+    if software.overlap.gradient_reduce and shards > 1:
+        flags.append("--overlap-grad-reduce")
+        if software.overlap.parameter_gather and row["sharding"] != "ddp":
+            flags.append("--overlap-param-gather")
+    return flags
+
+
+def _recompute(row: dict[str, Any], software: Software, arch: Architecture) -> list[str]:
+    """Megatron's block method counts layers per virtual stage, the layout counts per rank."""
+    if row["recompute"] == "none":
+        return []
+    flags = [f"--recompute-granularity {row['recompute']}"]
+    if row["recompute"] == "selective":
+        modules = [
+            _MODULES[name]
+            for name in software.kernels.selective_modules
+            if name in _MODULES and (name != "mlp_act" or arch.is_moe)
+        ]
+        return flags + ([f"--recompute-modules {' '.join(modules)}"] if modules else [])
+    if row["recompute_layers"] == 0:
+        return [*flags, "--recompute-method uniform", "--recompute-num-layers 1"]
+    count = -(-row["recompute_layers"] // row["vpp"])
+    return [*flags, "--recompute-method block", f"--recompute-num-layers {count}"]
+
+
+def _precision(recipe: Recipe, software: Software) -> list[str]:
+    flags = {
+        "bf16": ["--bf16"],
+        "fp16": ["--fp16"],
+        "fp8": [
+            "--bf16", "--fp8-format hybrid", "--fp8-recipe delayed",
+            "--fp8-amax-history-len 1024", "--fp8-amax-compute-algo max",
+        ],
+    }.get(recipe.precision, [])  # fmt: skip
+    if flags and float(software.states.gradient) >= 4:
+        flags = [*flags, "--accumulate-allreduce-grads-in-fp32"]
+    elif "--bf16" in flags:
+        flags = [*flags, "--grad-reduce-in-bf16"]
+    if recipe.optimizer == "sgd":
+        flags = [*flags, "--optimizer sgd"]
+    return flags
+
+
+def _kernels(row: dict[str, Any], software: Software) -> list[str]:
+    flags = [f"--attention-backend {software.kernels.attention}"]
+    if "loss" in software.kernels.fused:
+        flags.append("--cross-entropy-loss-fusion")
+    if software.overlap.tensor == "userbuffers" and row["sequence_parallel"]:
+        flags.append("--tp-comm-overlap")
+    if row["vpp"] > 1 and not software.overlap.pipeline_send:
+        flags.append("--no-overlap-p2p-communication")
+    return flags
+
+
+def _stand_ins(arch: Architecture, recipe: Recipe) -> list[str]:
+    """Mock data; the null tokenizer adds one token to the size that it is given."""
+    return [
+        "--mock-data", "--tokenizer-type NullTokenizer", f"--vocab-size {arch.vocabulary - 1}",
+        "--lr 1e-4", "--log-interval 1", "--log-throughput",
+    ]  # fmt: skip
+
+
+def _notes(row: dict[str, Any], arch: Architecture) -> list[str]:
+    """What no flag says."""
+    notes = []
+    if arch.position == "rope":
+        notes.append("Set --rotary-base (and its scaling) as the model's config.json has it.")
+    if arch.position == "alibi":
+        notes.append("Megatron-LM has no ALiBi: the command runs without positions.")
+    if arch.blocks[0].parallel_residual:
+        notes.append("Megatron-LM has no parallel residual: attention and MLP follow one another.")
+    if arch.mtp_layers:
+        notes.append(
+            f"{arch.mtp_layers} multi-token-prediction layer left out, as in the prediction."
+        )
+    if row["rank_order"] not in _RANK_ORDERS:
+        notes.append(f"Megatron-LM cannot order ranks {row['rank_order']}: its default is used.")
+    partial = row["recompute"] == "full" and row["recompute_layers"] % row["vpp"]
+    if partial:
+        count = -(-row["recompute_layers"] // row["vpp"])
+        notes.append(
+            f"Recomputed layers are counted per virtual stage: {count} x {row['vpp']} of a rank"
+            f" instead of the {row['recompute_layers']} of the plan."
+        )
+    return notes

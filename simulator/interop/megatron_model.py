@@ -1,0 +1,107 @@
+"""The shape of a model as Megatron-LM flags (names as in megatron/training/arguments.py)."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from simulator.software import Software
+from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
+from simulator.workload.recipe import Recipe
+
+__all__ = ["model_flags"]
+
+_POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none", "alibi": "none"}
+
+
+def model_flags(arch: Architecture, software: Software, recipe: Recipe) -> list[list[str]]:
+    """Flags of the model's shape in groups: sizes, attention, experts, switches."""
+    block = arch.blocks[0]
+    dense = next((kind.mlp for kind in arch.blocks if isinstance(kind.mlp, MLP)), None)
+    width = dense.ffn_hidden if dense is not None else block.mlp.ffn_hidden
+    sizes = [
+        f"--num-layers {arch.layers}",
+        f"--hidden-size {arch.hidden}",
+        f"--ffn-hidden-size {width}",
+        f"--num-attention-heads {block.attention.heads}",
+        f"--max-position-embeddings {max(arch.max_positions, recipe.sequence_length)}",
+    ]
+    vocabulary = [f"--make-vocab-size-divisible-by {software.kernels.pads_vocabulary_to}"]
+    if not arch.tied_embeddings:
+        vocabulary.append("--untie-embeddings-and-output-weights")
+    return [
+        sizes,
+        _attention(block.attention, arch),
+        _experts(arch, recipe),
+        [*_switches(block, arch), *vocabulary],
+    ]
+
+
+def _attention(attention: Attention, arch: Architecture) -> list[str]:
+    if attention.is_mla:
+        nope = attention.head_dim - attention.rope_head_dim
+        query = [f"--q-lora-rank {attention.q_lora_rank}"] if attention.q_lora_rank else []
+        return [
+            "--multi-latent-attention", *query, f"--kv-lora-rank {attention.kv_lora_rank}",
+            f"--qk-head-dim {nope}", f"--qk-pos-emb-head-dim {attention.rope_head_dim}",
+            f"--v-head-dim {attention.value_dim}", "--qk-layernorm",
+        ]  # fmt: skip
+    flags = [f"--kv-channels {attention.head_dim}"]
+    if attention.kv_heads != attention.heads:
+        flags += ["--group-query-attention", f"--num-query-groups {attention.kv_heads}"]
+    if attention.qk_norm:
+        flags.append("--qk-layernorm")
+    return flags + _window(arch)
+
+
+def _window(arch: Architecture) -> list[str]:
+    """Sliding windows: W tokens with the current one are W - 1 to its left."""
+    windows = [arch.blocks[kind].attention.window for kind in arch.layer_kinds]
+    if not any(windows):
+        return []
+    flags = [f"--window-size {max(windows) - 1},0"]
+    if not all(windows):
+        flags.append(f"--window-attn-skip-freq '{_pattern([int(w > 0) for w in windows])}'")
+    return flags
+
+
+def _experts(arch: Architecture, recipe: Recipe) -> list[str]:
+    moe = next((kind.mlp for kind in arch.blocks if isinstance(kind.mlp, MoE)), None)
+    if moe is None:
+        return []
+    flags = [
+        f"--num-experts {moe.experts}",
+        f"--moe-router-topk {moe.top_k}",
+        f"--moe-ffn-hidden-size {moe.ffn_hidden}",
+        "--moe-token-dispatcher-type alltoall",
+    ]
+    if recipe.precision in ("bf16", "fp8"):
+        flags.append("--moe-grouped-gemm")
+    if moe.shared_ffn_hidden:
+        flags.append(f"--moe-shared-expert-intermediate-size {moe.shared_ffn_hidden}")
+    sparse = [int(arch.blocks[kind].is_moe) for kind in arch.layer_kinds]
+    return flags + ([] if all(sparse) else [f"--moe-layer-freq '{_pattern(sparse)}'"])
+
+
+def _pattern(flags: list[int]) -> str:
+    """Write a 0/1 pattern over layers as Megatron reads it: ``([0]*3+[1]*58)``."""
+    runs = [f"[{value}]*{len(list(same))}" for value, same in groupby(flags)]
+    return f"({'+'.join(runs)})"
+
+
+def _switches(block: Block, arch: Architecture) -> list[str]:
+    attention, gated = block.attention, block.mlp.gated
+    flags = [
+        f"--normalization {'RMSNorm' if block.norm == 'rms' else 'LayerNorm'}",
+        f"--position-embedding-type {_POSITIONS[arch.position]}",
+    ]
+    if gated:
+        flags.append("--swiglu")
+    if not (isinstance(block.mlp, MLP) and block.mlp.bias):
+        flags.append("--disable-bias-linear")
+        if attention.qkv_bias:
+            flags.append("--add-qkv-bias")
+    if not attention.dropout:
+        flags.append("--attention-dropout 0.0")
+    if not block.dropout:
+        flags.append("--hidden-dropout 0.0")
+    return flags

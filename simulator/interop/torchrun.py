@@ -1,0 +1,66 @@
+"""The torchrun line that every launch command starts with, and the plain data-parallel command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.hardware.cluster import Cluster
+from simulator.scenario import Scenario
+
+__all__ = ["SAMPLE_STEPS", "plain_block", "steps", "torchrun", "wrapped"]
+
+SAMPLE_STEPS = 50
+"""Steps of the command where the scenario does not say how many tokens the run sees."""
+
+_WIDTH = 96
+
+
+def torchrun(cluster: Cluster) -> str:
+    """Start one process per accelerator; on several servers the head node is yours to name."""
+    each = min(cluster.node.accelerators, cluster.gpus)
+    if cluster.nodes == 1:
+        return f"torchrun --standalone --nproc_per_node {each}"
+    return (
+        f"torchrun --nnodes {cluster.nodes} --nproc_per_node {each}"
+        ' --rdzv_id 101 --rdzv_backend c10d --rdzv_endpoint "$HEAD_NODE:29500"'
+    )
+
+
+def steps(scenario: Scenario) -> int:
+    """Optimizer steps of the run, rounded up."""
+    count = scenario.workload.recipe.steps
+    return SAMPLE_STEPS if count is None else int(-(-count // 1))
+
+
+def wrapped(start: str, groups: list[list[str]]) -> str:
+    """One command over several lines: a line or more for each group of flags."""
+    lines = [start]
+    for group in groups:
+        line = ""
+        for flag in group:
+            if line and len(line) + len(flag) + 1 > _WIDTH:
+                lines.append(f"    {line}")
+                line = flag
+            else:
+                line = f"{line} {flag}".strip()
+        if line:
+            lines.append(f"    {line}")
+    return " \\\n".join(lines)
+
+
+def plain_block(row: dict[str, Any], scenario: Scenario) -> str:
+    """Plain data parallelism: torchrun, and what the training script has to be told."""
+    recipe = scenario.workload.recipe
+    values = {
+        "MICRO_BATCH": row["micro_batch"],
+        "GRADIENT_ACCUMULATION": row["global_batch"] // (row["dp"] * row["micro_batch"]),
+        "SEQUENCE_LENGTH": recipe.sequence_length,
+        "PRECISION": recipe.precision,
+        "RECOMPUTE": row["recompute"],
+        "STEPS": steps(scenario),
+    }
+    told = " ".join(f"{name}={value}" for name, value in values.items())
+    return (
+        "# train.py is your script: DistributedDataParallel around the model, told by these.\n"
+        f"export {told}\n{torchrun(scenario.cluster)} train.py"
+    )

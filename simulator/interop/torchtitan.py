@@ -1,0 +1,161 @@
+"""A layout as a torchtitan 0.2 job file and the command that runs it.
+
+Names as in torchtitan/config/job_config.py of v0.2 (the 0.3 line has Python functions instead).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from simulator.interop.megatron import layers_by_stage
+from simulator.interop.torchrun import steps, torchrun
+from simulator.scenario import Scenario
+from simulator.workload.architecture import Architecture
+
+__all__ = ["torchtitan_block"]
+
+_MODELS = {
+    "llama": "llama3",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3",
+    "deepseek_v3": "deepseek_v3",
+}
+"""Family -> torchtitan's model name."""
+
+_RESHARD = {"zero2": "never", "zero3": "always"}
+
+
+def torchtitan_block(row: dict[str, Any], scenario: Scenario) -> str:
+    """Write the job file with a here-document, then the command."""
+    tables = {
+        "model": _model(scenario),
+        "training": _training(row, scenario),
+        "parallelism": {
+            **_data_parallel(row),
+            **_degrees(row, scenario),
+            **_pipeline(row, scenario),
+        },
+        "activation_checkpoint": _recompute(row),
+        "compile": {"enable": True},
+    }
+    if scenario.workload.recipe.precision == "fp8":
+        tables["quantize.linear.float8"] = {"recipe_name": "rowwise", "filter_fqns": ["output"]}
+    text = "\n".join(
+        "\n".join([f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())])
+        for name, table in tables.items()
+    )
+    notes = "".join(f"# {note}\n" for note in _notes(row, scenario))
+    return (
+        "# In a checkout of torchtitan 0.2. Yours to set: data, tokenizer, learning rate.\n"
+        f"{notes}cat > foreshard.toml <<'TOML'\n{text}\nTOML\n"
+        f"{torchrun(scenario.cluster)} -m torchtitan.train --job.config_file foreshard.toml"
+    )
+
+
+def _model(scenario: Scenario) -> dict[str, Any]:
+    arch = scenario.workload.architecture
+    name = _MODELS.get(arch.family, "yours")
+    table: dict[str, Any] = {"name": name, "flavor": _flavor(arch)}
+    if scenario.workload.recipe.precision == "fp8":
+        table["converters"] = ["quantize.linear.float8"]
+    return table
+
+
+def _flavor(arch: Architecture) -> str:
+    """Torchtitan calls a size by its parameters: 70B, 235B-A22B."""
+    found = re.search(r"(\d+(?:\.\d+)?b(?:-a\d+b)?)$", arch.name.lower())
+    return found.group(1).upper() if found and arch.family in _MODELS else "yours"
+
+
+def _training(row: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
+    """With a pipeline the local batch holds all micro-batches; without, gradients accumulate."""
+    recipe = scenario.workload.recipe
+    local = row["micro_batch"] if row["pp"] == 1 else row["global_batch"] // row["dp"]
+    half = recipe.precision in ("bf16", "fp8")
+    return {
+        "local_batch_size": local,
+        "global_batch_size": row["global_batch"],
+        "seq_len": recipe.sequence_length,
+        "steps": steps(scenario),
+        "mixed_precision_param": "bfloat16" if half else "float32",
+        "mixed_precision_reduce": "float32",
+    }
+
+
+def _data_parallel(row: dict[str, Any]) -> dict[str, Any]:
+    """Replicas and shards; context-parallel ranks share states too and are not counted here."""
+    if row["sharding"] == "ddp":
+        return {"data_parallel_replicate_degree": row["dp"], "data_parallel_shard_degree": 1}
+    shard = max(row["shard_group"] // row["cp"], 1)
+    return {
+        "data_parallel_replicate_degree": row["dp"] // shard,
+        "data_parallel_shard_degree": shard,
+        "fsdp_reshard_after_forward": _RESHARD.get(row["sharding"], "default"),
+    }
+
+
+def _degrees(row: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
+    table: dict[str, Any] = {"tensor_parallel_degree": row["tp"]}
+    if scenario.software.overlap.tensor == "userbuffers":
+        table["enable_async_tensor_parallel"] = True
+    table["context_parallel_degree"] = row["cp"]
+    if row["cp"] > 1:
+        table["context_parallel_rotate_method"] = "alltoall"
+    if scenario.workload.architecture.is_moe:
+        table["expert_parallel_degree"] = row["ep"]
+        table["expert_tensor_parallel_degree"] = row["etp"]
+    return table
+
+
+def _pipeline(row: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
+    """Stages: by their number of layers where they are even, else module by module."""
+    table: dict[str, Any] = {"pipeline_parallel_degree": row["pp"]}
+    if row["pp"] == 1:
+        return table
+    table["pipeline_parallel_schedule"] = "Interleaved1F1B" if row["vpp"] > 1 else "1F1B"
+    table["pipeline_parallel_microbatch_size"] = row["micro_batch"]
+    counts = layers_by_stage(row, scenario.workload.architecture)
+    if len(set(counts)) == 1:
+        less = {f"pipeline_parallel_{end}_stage_less_layers": 0 for end in ("first", "last")}
+        return {**table, **less, "pipeline_parallel_layers_per_stage": counts[0]}
+    return {**table, "module_fqns_per_model_part": _modules(counts)}
+
+
+def _modules(counts: list[int]) -> list[list[str]]:
+    """Module names of every stage."""
+    parts, first = [], 0
+    for count in counts:
+        parts.append([f"layers.{i}" for i in range(first, first + count)])
+        first += count
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "output"]
+    return parts
+
+
+def _recompute(row: dict[str, Any]) -> dict[str, Any]:
+    table = {"mode": row["recompute"]}
+    return {**table, "selective_ac_option": "op"} if row["recompute"] == "selective" else table
+
+
+def _notes(row: dict[str, Any], scenario: Scenario) -> list[str]:
+    """What the job file cannot say."""
+    arch, notes = scenario.workload.architecture, []
+    if arch.family not in _MODELS or _flavor(arch) == "yours":
+        notes.append(f"Name the model and flavor that have the sizes of {arch.name}.")
+    if row["recompute"] == "full" and row["recompute_layers"]:
+        notes.append(
+            f"The plan recomputes {row['recompute_layers']} layers of each rank; torchtitan"
+            " recomputes all of them with mode = full."
+        )
+    return notes
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        nested = any(isinstance(item, list) for item in value)
+        start, between, end = ("[\n  ", ",\n  ", "\n]") if nested else ("[", ", ", "]")
+        return start + between.join(_toml(item) for item in value) + end
+    return f'"{value}"' if isinstance(value, str) else str(value)

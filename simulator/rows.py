@@ -1,0 +1,253 @@
+"""The table of measured runs (CSV): its columns, its fields, and what a blank field stands for.
+
+validation/README.md describes every column. A table is read whole and every problem of its header
+is reported at once; what is wrong with one row is left to whoever reads its fields.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulator.errors import InputError, did_you_mean
+from simulator.files import read_csv
+
+__all__ = [
+    "COLUMNS",
+    "LABEL_COLUMNS",
+    "LAYOUT_COLUMNS",
+    "REQUIRED",
+    "SWITCH_COLUMNS",
+    "MeasuredRun",
+    "assumed_fields",
+    "flag",
+    "number",
+    "read_runs",
+    "text",
+    "whole",
+]
+
+_NEEDED = """run_id model family layers hidden ffn_hidden heads kv_heads head_dim gated_mlp vocab
+    tied_embeddings seq_len gpu num_gpus precision optimizer sharding global_batch micro_batch
+    dp tp pp recompute software step_time_s"""
+
+_OTHERS = """source split position num_experts top_k moe_ffn_hidden shared_expert_ffn
+    first_dense_layers q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
+    mtp_layers gpus_per_node nvlink_domain nic_gbit_per_gpu fabric shard_group vpp cp ep etp
+    sequence_parallel recompute_layers recompute_modules flash_attention moe_balanced
+    capacity_factor overlap_grad_reduce overlap_param_gather tp_comm_overlap cpu_offload
+    cuda_graphs tokens_per_s_per_gpu model_tflops_per_gpu peak_memory_gib memory_kind assumed
+    notes"""
+
+REQUIRED = tuple(_NEEDED.split())
+"""Columns without which no row can be predicted and scored."""
+
+COLUMNS = (*REQUIRED, *_OTHERS.split())
+"""Every column that a table may have; one that is missing is blank in every row."""
+
+LAYOUT_COLUMNS = (
+    *("dp", "tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "sharding", "shard_group"),
+    *("sequence_parallel", "recompute", "recompute_layers"),
+)
+"""Columns that say how the work is split."""
+
+SWITCH_COLUMNS = (
+    *("recompute_modules", "flash_attention", "overlap_grad_reduce", "overlap_param_gather"),
+    *("tp_comm_overlap", "cpu_offload", "cuda_graphs"),
+)
+"""Columns that say what the software was told to do."""
+
+LABEL_COLUMNS = (
+    *("run_id", "source", "split", "step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu"),
+    *("peak_memory_gib", "memory_kind", "assumed", "notes"),
+)
+"""Columns that no prediction depends on."""
+
+_TRUTH = {"true": True, "false": False}
+_MOST = 2**31 - 1
+_MOST_PROBLEMS = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredRun:
+    """One row of a table, as it was read."""
+
+    where: str
+    """File and line: ``runs.csv: line 7``."""
+    fields: Mapping[str, str]
+    """Text by column."""
+
+    def get(self, field: str) -> str:
+        """Text of a field, blank where the table has no such column."""
+        return (self.fields.get(field) or "").strip()
+
+
+# --- tables ------------------------------------------------------------------------------
+
+
+def read_runs(paths: Iterable[Path | str]) -> list[MeasuredRun]:
+    """Read tables of measured runs, one after the other.
+
+    Raises
+    ------
+    InputError
+        If a file is empty, has no row, is another kind of table, has an unknown column or lacks a
+        required one, or if a run id is blank or appears twice in any of them.
+    """
+    runs: list[MeasuredRun] = []
+    problems: list[str] = []
+    for path in paths:
+        try:
+            runs += _read(path)
+        except InputError as error:
+            problems += error.problems
+    problems += _repeated(runs)
+    if len(problems) > _MOST_PROBLEMS:
+        more = len(problems) - _MOST_PROBLEMS
+        problems = [*problems[:_MOST_PROBLEMS], f"and {more} more problems like these"]
+    if problems:
+        raise InputError(problems)
+    return runs
+
+
+def _read(path: Path | str) -> list[MeasuredRun]:
+    runs = [
+        MeasuredRun(where=f"{path}: line {line}", fields=fields) for line, fields in read_csv(path)
+    ]
+    if not runs:
+        raise InputError(f"{path}: the table has a header and no rows")
+    header = list(runs[0].fields)
+    missing = [name for name in REQUIRED if name not in header]
+    if len(missing) > len(REQUIRED) / 2:
+        shown = ", ".join(header[:6]) + (", ..." if len(header) > 6 else "")
+        raise InputError(
+            f"{path}: not a table of measured runs: it lacks {len(missing)} of the"
+            f" {len(REQUIRED)} columns that are required (its columns: {shown})"
+        )
+    problems = [f"{path}: {name}: required column is missing" for name in missing]
+    for name in header:
+        if name not in COLUMNS:
+            hint = did_you_mean(name, [known for known in COLUMNS if known not in header])
+            near = hint if "did you mean" in hint else ""
+            problems.append(f"{path}: {name or 'a column without a name'}: unknown column{near}")
+    if problems:
+        raise InputError(problems)
+    return runs
+
+
+def _repeated(runs: Sequence[MeasuredRun]) -> list[str]:
+    """Run ids that are blank or stand in two rows."""
+    problems: list[str] = []
+    first: dict[str, str] = {}
+    for run in runs:
+        name = run.get("run_id")
+        if not name:
+            problems.append(f"{run.where}: run_id: required field is blank")
+        elif name in first:
+            problems.append(f"{run.where}: run_id: {name!r} is already the id of {first[name]}")
+        else:
+            first[name] = run.where
+    return problems
+
+
+# --- fields ------------------------------------------------------------------------------
+
+
+def text(row: Mapping[str, str], field: str, known: Collection[str] = ()) -> str:
+    """Return a field that must not be blank, one of the `known` words where they are given."""
+    word = (row.get(field) or "").strip()
+    if not word:
+        raise InputError(f"{field}: required field is blank")
+    if known and word not in known:
+        rule = f"must be one of {', '.join(known)}"
+        hint = did_you_mean(word, known)
+        raise InputError(f"{field}: {rule}, got {word!r}{hint if 'did you mean' in hint else ''}")
+    return word
+
+
+def number(row: Mapping[str, str], field: str) -> float:
+    """Return a positive, finite number."""
+    word = text(row, field)
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise InputError(f"{field}: must be a positive number, got {word!r}")
+    return value
+
+
+def whole(
+    row: Mapping[str, str], field: str, default: int | None = None, *, most: int = _MOST
+) -> int:
+    """Return a whole number above zero, or zero where that is the default of a blank field."""
+    if default is not None and not (row.get(field) or "").strip():
+        return default
+    word = text(row, field)
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value != int(value):
+        raise InputError(f"{field}: must be a whole number, got {word!r}")
+    least = 0 if default == 0 else 1
+    if not least <= value <= most:
+        bound = f"at least {least}" if value < least else f"at most {most}"
+        raise InputError(f"{field}: must be {bound}, got {word!r}")
+    return int(value)
+
+
+def flag(row: Mapping[str, str], field: str) -> bool:
+    """Return whether a field is true; blank is false."""
+    word = (row.get(field) or "").strip()
+    if word and word.lower() not in _TRUTH:
+        raise InputError(f"{field}: must be true or false, got {word!r}")
+    return _TRUTH.get(word.lower(), False)
+
+
+# --- what is assumed ---------------------------------------------------------------------
+
+
+def assumed_fields(row: Mapping[str, str]) -> tuple[str, ...]:
+    """Name the fields that the row's source does not state.
+
+    Those that the column ``assumed`` names, and blank ones whose default matters to the row: the
+    network of a run of one node or the expert parallelism of a dense model do not count.
+    """
+    named = [word for word in (row.get("assumed") or "").split("+") if word.strip()]
+    blank = [
+        field
+        for matters, fields in _DEFAULTS
+        if matters(row)
+        for field in fields
+        if not (row.get(field) or "").strip()
+    ]
+    return tuple(dict.fromkeys([*(word.strip() for word in named), *blank]))
+
+
+def _above(field: str, other: str = "") -> Callable[[Mapping[str, str]], bool]:
+    """Whether a number is above another one, or above 1; an unreadable one is not."""
+
+    def above(row: Mapping[str, str]) -> bool:
+        try:
+            return float(row.get(field) or 0) > (float(row.get(other) or 8) if other else 1)
+        except ValueError:
+            return False
+
+    return above
+
+
+_DEFAULTS: tuple[tuple[Callable[[Mapping[str, str]], bool], tuple[str, ...]], ...] = (
+    (lambda row: True, ("position", "gpus_per_node", "nvlink_domain", "vpp", "cp")),
+    (lambda row: True, ("flash_attention", "cpu_offload", "cuda_graphs")),
+    (_above("num_gpus", "gpus_per_node"), ("fabric", "nic_gbit_per_gpu")),
+    (_above("tp"), ("sequence_parallel", "tp_comm_overlap")),
+    (_above("dp"), ("overlap_grad_reduce", "overlap_param_gather")),
+    (lambda row: row.get("sharding") != "ddp", ("shard_group",)),
+    (lambda row: row.get("recompute") == "selective", ("recompute_modules",)),
+    (lambda row: row.get("recompute") == "full", ("recompute_layers",)),
+    (_above("num_experts"), ("ep", "etp", "moe_balanced", "capacity_factor")),
+)
+"""When the default of a blank field matters, and of which fields."""

@@ -1,0 +1,182 @@
+"""What a user gets wrong: one message per problem, exit code 2, nothing written, no traceback."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator.cli.main import app
+
+GOOD = """
+[model]
+name = "llama-3.1-8b"
+[training]
+tokens = 1e12
+sequence_length = 8192
+global_batch = 64
+[cluster]
+name = "dgx-h100"
+gpus = 8
+"""
+RUNNER = CliRunner()
+
+WRONG_FIELDS = {
+    "training.sequense_length=4096": (
+        "run.toml: training.sequense_length: unknown field (did you mean 'sequence_length'?)"
+    ),
+    "layout.tpp=8": "run.toml: layout.tpp: unknown field (did you mean 'tp'?)",
+    "trainnig.tokens=1": "run.toml: trainnig: unknown section (did you mean 'training'?)",
+    "model.name=llama-3.1-8c": (
+        "run.toml: model.name: must be a model of the zoo or the path of a config.json, "
+        "got 'llama-3.1-8c' (did you mean 'llama-3.1-8b'?)"
+    ),
+    "cluster.name=dgx-h10": (
+        "run.toml: cluster.name: unknown cluster 'dgx-h10' (did you mean 'dgx-h100'?)"
+    ),
+    "cluster.software=megatron-cor": (
+        "run.toml: cluster.software: unknown software 'megatron-cor' "
+        "(did you mean 'megatron-core'?)"
+    ),
+    "training.global_batch=-64": (
+        "run.toml: training.global_batch: must be greater than 0, got -64"
+    ),
+    "training.tokens=-5.0": "run.toml: training.tokens: must be greater than 0, got -5.0",
+    "training.tokens=nan": "run.toml: training.tokens: must be a finite number, got nan",
+    "training.tokens=inf": "run.toml: training.tokens: must be a finite number, got inf",
+    "goal.budget_usd=-inf": "run.toml: goal.budget_usd: must be a finite number, got -inf",
+    "layout.tp=-1": "run.toml: layout.tp: must be greater than 0, got -1",
+    "training.precision=bf17": (
+        "run.toml: training.precision: must be 'fp32', 'tf32', 'fp16', 'bf16' or 'fp8', got 'bf17'"
+    ),
+    "cluster.gpus=12": (
+        "run.toml: cluster.gpus: must be at most 8 or a multiple of 8 (whole servers), got 12 "
+        "(nearest: 8 or 16)"
+    ),
+    "data.path=x": "run.toml: data: not yet; this version does not read this section",
+    "economics.price=3": "run.toml: economics: not yet; this version does not read this section",
+    "run.days=3": "run.toml: run: not yet; this version does not read this section",
+    "cluster.groups=2": (
+        "run.toml: cluster.groups: not yet; give name and gpus of one cluster"
+    ),
+    "layout": "--set: must be section.field=value, got 'layout'",
+}  # fmt: skip
+
+WRONG_LAYOUTS = {
+    "layout.tp=7": "run.toml: layout.tp: must divide 32 attention heads, got 7 (nearest: 8)",
+    "training.global_batch=60": (
+        "run.toml: training.global_batch: must divide by dp x micro_batch = 8, got 60 "
+        "(nearest: 56 or 64)"
+    ),
+    "layout.dp=3": (
+        "run.toml: layout.dp: dp x tp x pp x cp must be cluster.gpus = 8, got 3 x 1 x 1 x 1 = 3 "
+        "(nearest: dp 8)"
+    ),
+    "layout.tp=1000000000000": (
+        "run.toml: layout.tp: must be at most the 8 GPUs, got 1000000000000 (nearest: 8)"
+    ),
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with a sound scenario in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text(GOOD)
+    return tmp_path
+
+
+def refused(command: str, *arguments: str) -> str:
+    """Run a command that must fail with 2 and say so on standard error alone."""
+    options = ["--out", "written"] if command == "plan" else []
+    result = RUNNER.invoke(app, [command, *arguments, *options])
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit), "a traceback would be shown"
+    assert result.stdout == ""
+    assert not Path("written").exists()
+    return result.stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "predict"])
+@pytest.mark.parametrize("override", WRONG_FIELDS)
+def test_wrong_field(here: Path, command: str, override: str) -> None:
+    assert refused(command, "run.toml", "--set", override) == WRONG_FIELDS[override] + "\n"
+
+
+@pytest.mark.parametrize("override", WRONG_LAYOUTS)
+def test_layout_that_cannot_run(here: Path, override: str) -> None:
+    assert refused("predict", "run.toml", "--set", override) == WRONG_LAYOUTS[override] + "\n"
+
+
+@pytest.mark.parametrize("command", ["plan", "predict"])
+def test_nan_in_the_file_itself(here: Path, command: str) -> None:
+    (here / "run.toml").write_text(GOOD.replace("1e12", "nan"))
+    message = "run.toml: training.tokens: must be a finite number, got nan\n"
+    assert refused(command, "run.toml") == message
+
+
+@pytest.mark.parametrize("command", ["plan", "predict"])
+def test_precision_that_the_device_lacks(here: Path, command: str) -> None:
+    flags = ["--cluster", "dgx-a100", "--set", "training.precision=fp8"]
+    assert refused(command, "run.toml", *flags) == (
+        "run.toml: training.precision: a100-sxm-80 has no fp8 "
+        "(it has fp32, tf32, fp16, bf16), got 'fp8'\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["plan", "predict"])
+def test_unknown_model_type(here: Path, command: str) -> None:
+    (here / "run.toml").write_text(GOOD.replace('name = "llama-3.1-8b"', 'model_type = "lama"'))
+    message = refused(command, "run.toml")
+    assert message.startswith("run.toml: model: model_type: must be one of deepseek_v2, ")
+    assert message.endswith(", got 'lama' (did you mean 'llama'?)\n")
+    assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["plan", "predict"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("rum.toml", "rum.toml: no such file (did you mean 'run.toml'?)\n"),
+        ("folder", "folder: is a folder, not a file\n"),
+        ("binary.toml", "binary.toml: not a text file (bytes that are not UTF-8)\n"),
+    ],
+)
+def test_file_that_cannot_be_read(here: Path, command: str, name: str, message: str) -> None:
+    (here / "folder").mkdir()
+    (here / "binary.toml").write_bytes(bytes(range(256)))
+    assert refused(command, name) == message
+
+
+@pytest.mark.parametrize("command", ["plan", "predict"])
+def test_toml_that_cannot_be_parsed(here: Path, command: str) -> None:
+    (here / "run.toml").write_text("[model\n")
+    message = refused(command, "run.toml")
+    assert message.startswith("run.toml: not valid TOML: ")
+    assert "line 1" in message
+    assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["plan", "predict"])
+def test_all_problems_at_once_one_line_each(here: Path, command: str) -> None:
+    flags = ["--model", "lama", "--gpus", "-8", "--set", "training.tokens=nan"]
+    lines = refused(command, "run.toml", *flags).splitlines()
+    assert [line.split(": ")[1] for line in lines] == [
+        "model.name", "training.tokens", "cluster.gpus",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["plan", "predict"])
+def test_names_without_a_file_must_be_complete(here: Path, command: str) -> None:
+    assert refused(command, "--model", "llama-3.1-8b") == (
+        "command line: a scenario file, or model, cluster and gpus, must be given "
+        "(missing: cluster, gpus)\n"
+    )
+
+
+def test_report_that_cannot_be_written(here: Path) -> None:
+    (here / "taken").write_text("a file")
+    flags = ["--model", "gpt2-small", "--cluster", "dgx-a100", "--gpus", "1"]
+    result = RUNNER.invoke(app, ["plan", *flags, "--json", "--out", "taken"])
+    assert result.exit_code == 2
+    assert result.stderr == "--out: taken: cannot be written: File exists\n"
+    assert (here / "taken").read_text() == "a file"

@@ -1,0 +1,119 @@
+"""The JSON documents: keys frozen, strictly valid, terms that add up."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator._version import __version__
+from simulator.cli.main import app
+from simulator.cost.memory import MEMORY_KINDS
+from simulator.cost.terms import HIDDEN, TERMS
+
+RUNNER = CliRunner()
+MOE = ["--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--gpus", "16"]
+DENSE = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
+
+HEAD = ["schema", "version", "command", "scenario", "workload"]
+LAYOUT = [
+    "layout", "step_time_s", "p10_s", "p90_s", "tokens_per_s_per_gpu", "mfu", "hfu", "terms_s",
+    "hidden_s", "memory_bytes", "peak_stage", "memory_total_bytes", "usable_bytes", "fits", "days",
+    "gpu_hours", "usd", "kwh", "evidence",
+]  # fmt: skip
+FIELDS = [
+    "tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch", "global_batch", "sharding",
+    "shard_group", "sequence_parallel", "recompute", "recompute_layers", "schedule", "rank_order",
+]  # fmt: skip
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    """Run a command with --json and parse its output as strictly as JSON is."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    result = RUNNER.invoke(app, [*arguments, "--json"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(result.stdout, parse_constant=refuse)
+    return found
+
+
+@pytest.mark.parametrize("command", ["plan", "predict"])
+def test_keys_are_frozen(command: str) -> None:
+    found = document(command, *DENSE)
+    search = ["search"] if command == "plan" else []
+    assert list(found) == [*HEAD, *search, "layouts"]
+    assert (found["schema"], found["version"], found["command"]) == (1, __version__, command)
+    assert list(found["workload"]) == [
+        "name", "parameters", "active_parameters", "model_flop_per_step",
+    ]  # fmt: skip
+    if search:
+        assert list(found["search"]) == ["layouts", "feasible", "dropped", "seconds"]
+    for layout in found["layouts"]:
+        assert list(layout) == LAYOUT
+        assert list(layout["layout"]) == FIELDS
+        assert list(layout["terms_s"]) == [term.name for term in TERMS]
+        assert list(layout["hidden_s"]) == list(HIDDEN)
+        assert list(layout["memory_bytes"]) == list(MEMORY_KINDS)
+
+
+@pytest.mark.parametrize("names", [DENSE, MOE])
+@pytest.mark.parametrize("command", ["plan", "predict"])
+def test_terms_add_up(command: str, names: list[str]) -> None:
+    for layout in document(command, *names)["layouts"]:
+        step = layout["step_time_s"]
+        assert sum(layout["terms_s"].values()) == pytest.approx(step, rel=1e-9)
+        total = layout["memory_total_bytes"]
+        assert sum(layout["memory_bytes"].values()) == pytest.approx(total, rel=1e-9)
+        assert layout["fits"] == (total <= layout["usable_bytes"])
+
+
+def test_search_accounts_for_every_layout() -> None:
+    search = document("plan", *DENSE)["search"]
+    assert search["feasible"] + sum(search["dropped"].values()) == search["layouts"]
+
+
+def test_no_interval_yet_and_no_tokens_are_null() -> None:
+    (layout,) = document("predict", *DENSE)["layouts"]
+    unknown = {"p10_s", "p90_s", "days", "gpu_hours", "usd", "kwh"}
+    assert {name for name, value in layout.items() if value is None} == unknown
+
+
+def test_with_tokens_the_whole_run_is_priced() -> None:
+    (layout,) = document("predict", *DENSE, "--set", "training.tokens=1e12")["layouts"]
+    run_s = layout["step_time_s"] * 1e12 / (1024 * 8192)
+    assert layout["days"] == pytest.approx(run_s / 86_400)
+    assert layout["gpu_hours"] == pytest.approx(8 * run_s / 3600)
+    assert layout["usd"] > 0 and layout["kwh"] > 0
+
+
+def test_best_first_and_as_many_as_asked() -> None:
+    steps = [layout["step_time_s"] for layout in document("plan", *DENSE)["layouts"]]
+    assert steps == sorted(steps) and len(steps) == 20
+    assert len(document("plan", *DENSE, "--top", "3")["layouts"]) == 3
+
+
+def test_the_scenario_is_the_one_that_was_answered() -> None:
+    found = document("predict", *DENSE, "--set", "layout.tp=2")
+    assert found["scenario"] == {
+        "model": {"name": "llama-3.1-8b"},
+        "cluster": {"name": "dgx-h100", "gpus": 8},
+        "training": {"sequence_length": 8192, "global_batch": 1024},
+        "layout": {"tp": 2},
+    }
+
+
+def test_a_layout_that_does_not_fit_says_so() -> None:
+    names = ["--model", "llama-3.1-405b", "--cluster", "dgx-h100", "--gpus", "8"]
+    (layout,) = document("predict", *names)["layouts"]
+    assert layout["fits"] is False
+
+
+def test_a_report_is_written_only_when_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    document("plan", *DENSE)
+    assert list(tmp_path.iterdir()) == []

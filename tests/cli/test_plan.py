@@ -1,0 +1,92 @@
+"""The screen of `foreshard plan` and the report it writes."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator.cli.main import app
+from simulator.cli.plan import _report_name
+from simulator.scenario import make_scenario
+
+RUNNER = CliRunner(env={"COLUMNS": "160"})
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
+
+
+def screen(*arguments: str) -> str:
+    result = RUNNER.invoke(app, ["plan", *arguments, "--no-report"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def verdict() -> str:
+    return screen(str(ROOT / "examples" / "llama-3.1-70b.toml"))
+
+
+def test_the_verdict_says_everything_a_person_decides_on(verdict: str) -> None:
+    flat = " ".join(verdict.split())
+    for words in (
+        "llama-3.1-70b, 70.6B parameters on 1,024 x h100-sxm (dgx-h100), megatron-core",
+        "15T tokens, 2,048 sequences of 8,192 per step, bf16, adamw",
+        "cheapest first", "no interval yet", "per GPU", "MFU", "HFU", "FITS", "days", "USD", "kWh",
+        "fullest GPU", "usable HBM", "runner-up", "data parallel only", "sum = step time",
+        "What binds", "The deadline does not bind", "What would pay most", "Searched", "dropped: ",
+        "Weakest evidence", "causal attention counted half", "Not modelled: ",
+        "Launch the best layout", "pretrain_gpt.py",
+    ):  # fmt: skip
+        assert words in flat, words
+
+
+def test_eight_layouts_unless_asked_for_more(verdict: str) -> None:
+    assert sum(line.count(" FITS ") for line in verdict.splitlines()) == 8
+    three = screen(*NAMES, "--top", "3")
+    assert sum(line.count(" FITS ") for line in three.splitlines()) == 3
+
+
+def test_what_was_assumed_without_a_file() -> None:
+    text = screen(*NAMES)
+    assert "assumed, because not given: training.sequence_length = 8192, " in text
+    assert "No training.tokens given" in text
+
+
+def test_a_goal_that_no_layout_meets_is_said() -> None:
+    flags = ["--set", "training.tokens=1e13", "--set", "goal.deadline_days=1"]
+    assert "No layout meets the deadline." in screen(*NAMES, *flags)
+
+
+def test_a_narrow_screen_keeps_the_verdict() -> None:
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["plan", *NAMES, "--no-report"])
+    table = result.stdout.split("What binds")[0].splitlines()
+    assert max(map(len, table)) <= 80
+    assert "…" not in "".join(table)
+
+
+def test_software_that_cannot_run_the_plain_layout_is_no_error() -> None:
+    assert "train.py" in screen(*NAMES, "--model", "gpt2-small", "--software", "plain-ddp")
+
+
+def test_the_report_is_written_where_asked(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "folder"
+    result = RUNNER.invoke(app, ["plan", *NAMES, "--out", str(out)])
+    assert result.exit_code == 0
+    assert "plan.html" in {path.name for path in out.iterdir()}
+    assert all(str(path) in result.stdout.replace("\n", "") for path in out.iterdir())
+
+
+def test_the_report_is_named_after_the_scenario() -> None:
+    scenario = make_scenario({
+        "model": {"name": "llama-3.1-8b"},
+        "training": {"sequence_length": 8192, "global_batch": 64},
+        "cluster": {"name": "dgx-h100", "gpus": 8},
+    })  # fmt: skip
+    assert _report_name(Path("examples/big.toml"), scenario) == "big"
+    assert _report_name(None, scenario) == "llama-3.1-8b-dgx-h100-8"
+
+
+def test_json_with_a_report_keeps_stdout_clean(tmp_path: Path) -> None:
+    result = RUNNER.invoke(app, ["plan", *NAMES, "--json", "--out", str(tmp_path)])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("{") and result.stdout.endswith("}\n")
+    assert result.stderr.startswith("Report: ")

@@ -1,0 +1,98 @@
+"""The screen of `foreshard predict`, and what it must not import."""
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator.cli.main import app
+
+RUNNER = CliRunner(env={"COLUMNS": "160"})
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
+HEAVY = ("matplotlib", "networkx", "numba", "pandas", "plotly", "scipy", "torch")
+
+
+def screen(*arguments: str) -> str:
+    result = RUNNER.invoke(app, ["predict", *NAMES, *arguments])
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+def column(text: str, first: str, last: str) -> list[float]:
+    """Numbers of the table between two row labels, each the first after two or more blanks."""
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(first))
+    end = next(i for i, line in enumerate(lines) if i > start and line.startswith(last))
+    cells = [re.match(r"\S.*?\s{2,}([\d,.]+)", line) for line in lines[start : end + 1]]
+    return [float(cell.group(1).replace(",", "")) for cell in cells if cell]
+
+
+@pytest.mark.parametrize("layout", [[], ["--set", "layout.tp=2", "--set", "layout.pp=2"]])
+def test_time_and_memory_add_up_on_the_screen(layout: list[str]) -> None:
+    text = screen(*layout)
+    *terms, total = column(text, "matrix products", "sum = step time")
+    assert len(terms) >= 4 and sum(terms) == pytest.approx(total, abs=1e-3 * len(terms))
+    *kinds, total = column(text, "weights", "sum  ")
+    assert len(kinds) >= 5 and sum(kinds) == pytest.approx(total, abs=1e-2 * len(kinds))
+
+
+def test_every_term_has_its_formula() -> None:
+    text = screen()
+    assert "formula" in text
+    assert "micro-batches x blocks of the slowest stage x (forward + dgrad + wgrad)" in text
+
+
+def test_what_was_assumed_is_listed() -> None:
+    text = " ".join(screen("--set", "layout.tp=2").split())
+    assert "training: sequence_length = 8192, global_batch = 1024" in text
+    assert "layout: pp = 1, vpp = 1, cp = 1, dp = 4, ep = 1, etp = 1, micro_batch = 1" in text
+    assert "sharding = zero1" in text and "sequence_parallel = true" in text
+
+
+def test_verdict_convention_and_evidence() -> None:
+    flags = ["--model", "llama-3.2-1b", "--set", "training.tokens=1e12"]
+    text = " ".join(screen(*flags).split())
+    for words in (
+        "no interval yet", "FITS: ", "GiB usable", "MFU", "HFU", "tokens/s/GPU", "days",
+        "GPU-hours", "USD", "kWh", "causal attention counted half", "Weakest evidence",
+        "Not modelled: ",
+    ):  # fmt: skip
+        assert words in text, words
+    assert "No training.tokens given" in " ".join(screen().split())
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_predict_imports_nothing_heavy(form: list[str]) -> None:
+    done = run(
+        "import sys\nfrom simulator.cli.main import app\n"
+        f"app({['predict', *NAMES, *form]!r}, standalone_mode=False)\n"
+        f"print(*[name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
+    )
+    assert done.returncode == 0
+    assert done.stderr.split() == []
+
+
+def seconds(code: str) -> float:
+    begun = time.perf_counter()
+    assert run(code).returncode == 0
+    return time.perf_counter() - begun
+
+
+def test_predict_starts_cold_in_half_a_second() -> None:
+    predict = f"from simulator.cli.main import app; app({['predict', *NAMES]!r})"
+    libraries = "import numpy, pydantic, typer, rich.console"
+    pairs = [(seconds(libraries), seconds(predict)) for _ in range(5)]
+    if min(pairs)[0] > 0.25:
+        pytest.skip("the machine is too busy to say: its libraries alone take that long")
+    assert min(whole for _, whole in pairs) < 0.5

@@ -1,0 +1,39 @@
+"""Parts of the screens: numbers that add up, and progress only where it is wanted."""
+
+import pytest
+
+from simulator.cli import screen
+from simulator.cli.screen import Progress, amount, gib, seconds_like, waiting
+
+
+def test_units_of_a_column_follow_the_step_time() -> None:
+    assert seconds_like(0.25) == ("ms", 1e3)
+    assert seconds_like(12.0) == ("s", 1.0)
+    assert amount(1234.5) == "1,234.500"
+    assert gib(1.5 * 2**30) == "1.50"
+
+
+def test_no_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("searching") as progress:
+        assert progress is None
+    with waiting("writing"):
+        pass
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_bar_appears_only_after_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.9, 2.1, 2.2])
+    monkeypatch.setattr(screen.time, "monotonic", lambda: next(clock))
+    progress = Progress("searching")
+    progress._advance(1, 10)
+    assert progress._bar is None
+    progress._advance(2, 10)
+    assert progress._bar is not None
+    progress.__exit__(None, None, None)
+
+
+def test_no_bar_for_the_last_piece() -> None:
+    progress = Progress("searching")
+    progress._begun -= 3600
+    progress._advance(10, 10)
+    assert progress._bar is None

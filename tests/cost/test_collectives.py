@@ -1,0 +1,206 @@
+"""Collectives: NCCL's tuning model by hand, and laws of any network."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.cost.collectives import (
+    all_gather_s,
+    all_reduce_s,
+    all_to_all_s,
+    domain_bus,
+    send_s,
+    slowdown_share,
+)
+from simulator.files import Figure
+from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.layout.placement import Group
+
+US = 1e-6
+H100 = load_cluster("dgx-h100", 1024)
+FUNCTIONS = (all_gather_s, all_reduce_s, all_to_all_s)
+SIZES = st.floats(min_value=1.0, max_value=1e11)
+
+
+def group(size: int, local: int) -> Group:
+    return Group(size=np.array([size]), local=np.array([local]))
+
+
+def plain(base: Cluster = H100, *, nvls: float | None = None, **node: float) -> Cluster:
+    """A cluster of round numbers: bus 100 GB/s, adapters 50 GB/s per GPU, nothing lost."""
+    values = {"bus_bytes_per_s": 100e9, "pair_fraction": 1.0, "all_to_all_bytes_per_s": 100e9,
+              "send_bytes_per_s": 100e9, **node}  # fmt: skip
+    adapter = Figure(values.pop("adapter_bytes_per_s", 50e9))
+    links = replace(
+        base.node.scale_up,
+        nvls_bytes_per_s=None if nvls is None else Figure(nvls),
+        **{name: Figure(value) for name, value in values.items()},
+    )
+    server = replace(
+        base.node, scale_up=links, scale_out=replace(base.node.scale_out, adapter_bytes_per_s=adapter)
+    )
+    fabric = replace(base.fabric, usable_fraction=Figure(1.0), oversubscription=Figure(1.0))
+    return replace(base, groups=(replace(base.groups[0], node=server),), fabric=fabric)
+
+
+def test_a_small_gather_is_the_latency_of_the_ll_ring() -> None:
+    # NCCL tuning.cc: ring LL starts in 6.6 us and hops in 0.6 us over NVLink; 8 ranks, 7 hops;
+    # LL moves half of the 100 GB/s
+    size = 8192.0
+    expected = 6.6 * US + 7 * 0.6 * US + size * 7 / 8 / 50e9
+    assert all_gather_s(plain(), size, group(8, 8))[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_large_gather_is_the_bandwidth_of_the_simple_ring() -> None:
+    # simple: 8.4 us + 7 x 3.4 us, 7/8 of the bytes at the full bus
+    size = 8e9
+    expected = 8.4 * US + 7 * 3.4 * US + size * 7 / 8 / 100e9
+    assert all_gather_s(plain(), size, group(8, 8))[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_ll128_lies_between() -> None:
+    # 14.0 us + 7 x 1.9 us at 92 %: for 10 MB it beats LL (175 us) and simple (119.7 us)
+    size = 10e6
+    expected = 14.0 * US + 7 * 1.9 * US + size * 7 / 8 / 92e9
+    simple = 8.4 * US + 7 * 3.4 * US + size * 7 / 8 / 100e9
+    assert all_gather_s(plain(), size, group(8, 8))[0] == pytest.approx(min(expected, simple))
+
+
+def test_a_ring_over_servers_hops_the_network_once_per_server() -> None:
+    # 16 ranks in two servers: 15 hops, one over the network (14 us with simple, 3.4 us inside);
+    # the eight adapters of a server carry 400 GB/s, more than the bus
+    size = 8e9
+    expected = 8.4 * US + (14 * 3.4 + 14.0) * US + size * 15 / 16 / 100e9
+    assert all_gather_s(plain(), size, group(16, 8))[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_ring_with_one_rank_per_server_has_one_adapter() -> None:
+    size = 8e9
+    expected = 8.4 * US + 15 * 14.0 * US + size * 15 / 16 / 50e9
+    assert all_gather_s(plain(), size, group(16, 1))[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_ring_takes_the_adapters_of_its_own_members_only() -> None:
+    # two members in a server bring two adapters of 20 GB/s
+    slow = plain(adapter_bytes_per_s=20e9)
+    size = 8e9
+    expected = 8.4 * US + (4 * 3.4 + 3 * 14.0) * US + size * 7 / 8 / 40e9
+    assert all_gather_s(slow, size, group(8, 2))[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_large_ring_all_reduce_moves_twice_the_bytes_of_a_gather() -> None:
+    size = 80e9
+    expected = 8.4 * US + 14 * 3.4 * US + 2 * size * 7 / 8 / 100e9
+    assert all_reduce_s(plain(), size, group(8, 8))[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_small_all_reduce_over_many_servers_takes_the_tree() -> None:
+    # tree LL: 6.8 us + 2 (7 x 0.6 + log2(128) x 5.0) us; the ring would take 2046 hops
+    size = 8.0
+    moved = 2 * size * 1023 / 1024
+    expected = 6.8 * US + 2 * (7 * 0.6 + 7 * 5.0) * US + moved / (0.85 * 19e9)
+    found = all_reduce_s(plain(), size, group(1024, 8))[0]
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_reduction_in_the_switch_needs_a_group_inside_one_domain_that_is_large_enough() -> None:
+    with_switch, without = plain(nvls=480e9), plain()
+    size = 80e9
+    inside = all_reduce_s(with_switch, size, group(8, 8))[0]
+    base = float(H100.library.nvls_base_s)
+    assert inside == pytest.approx(base + 2 * size * 7 / 8 / 480e9, rel=1e-12)
+    for other in (group(4, 4), group(16, 8)):
+        assert all_reduce_s(with_switch, size, other) == all_reduce_s(without, size, other)
+
+
+def test_an_all_to_all_sends_each_peer_its_share() -> None:
+    # 16 ranks, 8 to a server: 7/16 over the links at 100 GB/s, 8/16 over the adapter at 50 GB/s, at once
+    size = 16e9
+    far = size * 8 / 16 / 50e9
+    assert all_to_all_s(plain(), size, group(16, 8))[0] == pytest.approx(far, rel=1e-3)
+    inside = all_to_all_s(plain(), size, group(8, 8))[0]
+    assert inside == pytest.approx(size * 7 / 8 / 100e9, rel=1e-3)
+
+
+def test_a_send_is_start_up_and_bytes_over_the_link() -> None:
+    base = H100.library.send_base_s
+    near, far = send_s(plain(), 1e9, False), send_s(plain(), 1e9, True)
+    assert near == pytest.approx(float(base["nvlink"]) + 1e9 / 100e9)
+    assert far == pytest.approx(float(base["network"]) + 1e9 / 50e9)
+
+
+def test_two_members_reach_the_pair_fraction_and_all_of_them_the_bus() -> None:
+    links = H100.node.scale_up
+    bus, share = float(links.bus_bytes_per_s), float(links.pair_fraction)
+    assert domain_bus(H100, 2) == pytest.approx(share * bus)
+    assert domain_bus(H100, 8) == pytest.approx(bus * (1 - (1 - share) / 16))
+
+
+def test_slowdown_is_the_share_of_compute_units_taken() -> None:
+    taken = float(H100.library.compute_units)
+    assert slowdown_share(H100) == pytest.approx(taken / 132)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_group_of_one_has_nothing_to_exchange(function: Any) -> None:
+    assert function(H100, 1e9, group(1, 1))[0] == 0.0
+
+
+GROUPS = st.sampled_from([(2, 1), (2, 2), (4, 2), (8, 8), (8, 1), (16, 8), (64, 8), (1024, 8), (96, 4)])
+
+
+@given(size=SIZES, more=st.floats(1.0, 1e3), shape=GROUPS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_more_bytes_never_take_less_time(
+    function: Any, size: float, more: float, shape: tuple[int, int]
+) -> None:
+    members = group(*shape)
+    assert function(H100, size * more, members) >= function(H100, size, members) > 0
+
+
+@given(
+    size=SIZES,
+    shape=GROUPS,
+    faster=st.floats(1.0, 10.0),
+    part=st.sampled_from(["bus_bytes_per_s", "all_to_all_bytes_per_s", "adapter_bytes_per_s"]),
+)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_more_bandwidth_is_never_slower(
+    function: Any, size: float, shape: tuple[int, int], faster: float, part: str
+) -> None:
+    members = group(*shape)
+    before = plain(nvls=200e9)
+    default = {"adapter_bytes_per_s": 50e9}.get(part, 100e9)
+    after = plain(nvls=200e9 * faster, **{part: default * faster})
+    assert function(after, size, members) <= function(before, size, members)
+
+
+@given(size=SIZES, faster=st.floats(1.0, 10.0), crosses=st.booleans())
+def test_a_send_over_a_faster_link_is_never_slower(
+    size: float, faster: float, crosses: bool
+) -> None:
+    after = plain(send_bytes_per_s=100e9 * faster, adapter_bytes_per_s=50e9 * faster)
+    assert send_s(after, size, crosses) <= send_s(plain(), size, crosses)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_an_oversubscribed_fabric_slows_everything_that_crosses_it(function: Any) -> None:
+    fabric = replace(plain().fabric, oversubscription=Figure(4.0))
+    narrow = replace(plain(), fabric=fabric)
+    for members in (group(64, 1), group(64, 8)):
+        if function is not all_to_all_s and members.local[0] == 8:
+            continue  # eight adapters at a quarter still carry the bus of 100 GB/s
+        assert function(narrow, 1e9, members) > 2 * function(plain(), 1e9, members)
+
+
+def test_all_groups_of_a_table_are_priced_at_once() -> None:
+    sizes, local = np.array([1, 2, 8, 16, 1024]), np.array([1, 2, 8, 8, 8])
+    table = Group(size=sizes, local=local)
+    for function in FUNCTIONS:
+        whole = function(H100, 1e7, table)
+        alone = [function(H100, 1e7, group(n, m))[0] for n, m in zip(sizes, local, strict=True)]
+        assert whole.tolist() == alone

@@ -1,0 +1,303 @@
+"""Launch commands: known flags only, a sound shell script, the layout as the tools mean it."""
+
+import re
+import shlex
+import subprocess
+import tomllib
+from typing import Any
+
+import pytest
+
+from simulator.api import predict
+from simulator.interop.launch import launch_flags
+from simulator.interop.megatron import layers_by_stage, pipeline_layout
+from simulator.interop.torchrun import torchrun
+from simulator.workload.presets import load
+
+# Of NVIDIA/Megatron-LM@000c4ac2 megatron/training/arguments.py, those that a command may use.
+MEGATRON_FLAGS = {
+    "accumulate-allreduce-grads-in-fp32", "add-qkv-bias", "attention-backend",
+    "attention-dropout", "bf16", "ckpt-format", "context-parallel-size", "cp-comm-type",
+    "cross-entropy-loss-fusion", "data-parallel-sharding-strategy", "disable-bias-linear",
+    "expert-model-parallel-size", "expert-tensor-parallel-size", "ffn-hidden-size", "fp16",
+    "fp8-amax-compute-algo", "fp8-amax-history-len", "fp8-format", "fp8-recipe",
+    "global-batch-size", "grad-reduce-in-bf16", "group-query-attention", "hidden-dropout",
+    "hidden-size", "init-model-with-meta-device", "kv-channels", "kv-lora-rank", "log-interval",
+    "log-throughput", "lr", "make-vocab-size-divisible-by", "max-position-embeddings",
+    "micro-batch-size", "mock-data", "moe-ffn-hidden-size", "moe-grouped-gemm", "moe-layer-freq",
+    "moe-router-topk", "moe-shared-expert-intermediate-size", "moe-token-dispatcher-type",
+    "multi-latent-attention", "no-gradient-accumulation-fusion", "no-overlap-p2p-communication",
+    "normalization", "num-attention-heads", "num-distributed-optimizer-instances", "num-experts",
+    "num-layers", "num-layers-per-virtual-pipeline-stage", "num-query-groups", "optimizer",
+    "overlap-grad-reduce", "overlap-param-gather", "pipeline-model-parallel-layout",
+    "pipeline-model-parallel-size", "position-embedding-type", "q-lora-rank", "qk-head-dim",
+    "qk-layernorm", "qk-pos-emb-head-dim", "recompute-granularity", "recompute-method",
+    "recompute-modules", "recompute-num-layers", "seq-length", "sequence-parallel", "swiglu",
+    "tensor-model-parallel-size", "tokenizer-type", "tp-comm-overlap", "train-iters",
+    "train-samples", "untie-embeddings-and-output-weights", "use-distributed-optimizer",
+    "use-megatron-fsdp", "use-tp-pp-dp-mapping", "v-head-dim", "vocab-size",
+    "window-attn-skip-freq", "window-size",
+}  # fmt: skip
+
+# Of torchtitan v0.2, torchtitan/config/job_config.py.
+TORCHTITAN_KEYS = {
+    "model": {"name", "flavor", "converters"},
+    "training": {
+        "local_batch_size", "global_batch_size", "seq_len", "steps", "mixed_precision_param",
+        "mixed_precision_reduce",
+    },
+    "parallelism": {
+        "data_parallel_replicate_degree", "data_parallel_shard_degree",
+        "fsdp_reshard_after_forward", "tensor_parallel_degree", "enable_async_tensor_parallel",
+        "pipeline_parallel_degree", "module_fqns_per_model_part",
+        "pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers",
+        "pipeline_parallel_layers_per_stage", "pipeline_parallel_schedule",
+        "pipeline_parallel_microbatch_size", "context_parallel_degree",
+        "context_parallel_rotate_method", "expert_parallel_degree",
+        "expert_tensor_parallel_degree",
+    },
+    "activation_checkpoint": {"mode", "selective_ac_option"},
+    "compile": {"enable"},
+    "quantize": {"linear"},
+}  # fmt: skip
+
+
+def block(**asked: Any) -> str:
+    """The launch command of one predicted layout; 64 GPUs of dgx-h100 unless asked otherwise."""
+    asked = {"model": "llama-3.1-70b", "cluster": "dgx-h100", "gpus": 64, **asked}
+    found = predict(**asked)
+    return launch_flags(found.estimate.layouts, found.scenario)
+
+
+def flags(**asked: Any) -> dict[str, str]:
+    """The flags of a Megatron command and their values."""
+    words = shlex.split(block(**asked).replace("\\\n", " "), comments=True)
+    words = words[words.index("pretrain_gpt.py") + 1 :]
+    found: dict[str, str] = {}
+    for word in words:
+        if word.startswith("--"):
+            found[name := word[2:]] = ""
+        else:
+            found[name] = f"{found[name]} {word}".strip()
+    return found
+
+
+def job(**asked: Any) -> dict[str, Any]:
+    """The job file of a torchtitan command."""
+    text = block(software="torchtitan", **asked)
+    return tomllib.loads(text.split("<<'TOML'\n")[1].split("\nTOML\n")[0])
+
+
+EVERY_KIND = [
+    {"tp": 8, "pp": 4, "vpp": 5, "cp": 2, "tokens": 15e12},
+    {"tp": 4, "pp": 4, "recompute": "full", "rank_order": "tp-cp-pp-dp"},
+    {"model": "llama-3.1-405b", "gpus": 512, "tp": 8, "pp": 16, "recompute_layers": 3},
+    {"model": "deepseek-v3", "gpus": 1024, "pp": 16, "ep": 64, "precision": "fp8"},
+    {"model": "deepseek-v2", "gpus": 64, "tp": 2, "ep": 8, "etp": 2, "recompute": "selective"},
+    {"model": "mixtral-8x7b", "tp": 2, "ep": 8, "sharding": "ddp"},
+    {"model": "qwen2-7b", "sharding": "zero2", "shard_group": 8},
+    {"model": "qwen3-235b-a22b", "sharding": "zero3", "ep": 8, "optimizer": "sgd"},
+    {"model": "gpt2-xl", "gpus": 8, "precision": "fp16"},
+    {"model": "mistral-7b", "precision": "tf32"},
+    {"model": "pythia-12b", "gpus": 16, "precision": "fp32"},
+    {"model": "megatron-22b", "gpus": 8, "tp": 8, "software": "megatron-lm-2022"},
+    {"software": "torchtitan", "tp": 8, "pp": 4, "vpp": 2},
+    {"software": "torchtitan", "model": "llama-3.1-405b", "pp": 8, "tp": 8, "precision": "fp8"},
+    {"software": "torchtitan", "model": "qwen3-235b-a22b", "ep": 8, "recompute": "full"},
+    {"software": "plain-ddp", "model": "gpt2-xl", "gpus": 8},
+]
+
+
+@pytest.mark.parametrize("asked", EVERY_KIND)
+def test_the_command_is_a_sound_shell_script(asked: dict[str, Any]) -> None:
+    text = block(**asked)
+    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "torchrun" in text
+
+
+@pytest.mark.parametrize("asked", [a for a in EVERY_KIND if "software" not in a])
+def test_only_flags_that_megatron_has(asked: dict[str, Any]) -> None:
+    assert set(flags(**asked)) <= MEGATRON_FLAGS
+
+
+@pytest.mark.parametrize("asked", [a for a in EVERY_KIND if a.get("software") == "torchtitan"])
+def test_only_keys_that_torchtitan_has(asked: dict[str, Any]) -> None:
+    found = job(**{name: value for name, value in asked.items() if name != "software"})
+    for table, keys in found.items():
+        assert set(keys) <= TORCHTITAN_KEYS[table]
+
+
+# --- Megatron-LM --------------------------------------------------------------------------------
+
+
+def test_megatron_dense() -> None:
+    found = flags(tp=8, pp=4, vpp=5, cp=2, tokens=15e12, global_batch=2048)
+    expected = {
+        "tensor-model-parallel-size": "8", "pipeline-model-parallel-size": "4",
+        "context-parallel-size": "2", "sequence-parallel": "",
+        "num-layers-per-virtual-pipeline-stage": "4", "micro-batch-size": "1",
+        "global-batch-size": "2048", "seq-length": "8192", "train-samples": "1831054688",
+        "num-layers": "80", "hidden-size": "8192", "ffn-hidden-size": "28672",
+        "num-attention-heads": "64", "num-query-groups": "8", "kv-channels": "128",
+        "group-query-attention": "", "swiglu": "", "normalization": "RMSNorm",
+        "position-embedding-type": "rope", "untie-embeddings-and-output-weights": "",
+        "disable-bias-linear": "", "make-vocab-size-divisible-by": "128", "bf16": "",
+        "use-distributed-optimizer": "", "overlap-grad-reduce": "", "overlap-param-gather": "",
+    }  # fmt: skip
+    assert {name: found.get(name) for name in expected} == expected
+    absent = {"num-experts", "multi-latent-attention", "use-megatron-fsdp", "recompute-granularity"}
+    assert not absent & set(found)
+
+
+def test_megatron_experts_and_latent_attention() -> None:
+    found = flags(model="deepseek-v3", gpus=1024, pp=16, ep=64, precision="fp8")
+    expected = {
+        "expert-model-parallel-size": "64", "expert-tensor-parallel-size": "1",
+        "num-experts": "256", "moe-router-topk": "8", "moe-ffn-hidden-size": "2048",
+        "moe-shared-expert-intermediate-size": "2048", "moe-layer-freq": "([0]*3+[1]*58)",
+        "ffn-hidden-size": "18432", "multi-latent-attention": "", "q-lora-rank": "1536",
+        "kv-lora-rank": "512", "qk-head-dim": "128", "qk-pos-emb-head-dim": "64",
+        "v-head-dim": "128", "fp8-format": "hybrid", "fp8-recipe": "delayed", "bf16": "",
+    }  # fmt: skip
+    assert {name: found.get(name) for name in expected} == expected
+    assert "multi-token-prediction" in block(model="deepseek-v3", gpus=1024, pp=16, ep=64)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "strategy"), [("zero2", "optim_grads"), ("zero3", "optim_grads_params")]
+)
+def test_megatron_fsdp(sharding: str, strategy: str) -> None:
+    text, found = block(sharding=sharding), flags(sharding=sharding)
+    assert "unset CUDA_DEVICE_MAX_CONNECTIONS" in text
+    assert found["data-parallel-sharding-strategy"] == strategy
+    assert found["ckpt-format"] == "fsdp_dtensor"
+    assert {"use-megatron-fsdp", "no-gradient-accumulation-fusion"} <= set(found)
+
+
+def test_megatron_wants_one_connection_with_tensor_parallelism() -> None:
+    assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in block(tp=2)
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in block()
+
+
+def test_megatron_shards_over_part_of_the_ranks() -> None:
+    assert flags(shard_group=8)["num-distributed-optimizer-instances"] == "8"
+    assert "num-distributed-optimizer-instances" not in flags()
+
+
+def test_megatron_rank_order() -> None:
+    assert "use-tp-pp-dp-mapping" in flags(pp=2, rank_order="tp-cp-pp-dp")
+    assert "use-tp-pp-dp-mapping" not in flags(pp=2)
+
+
+@pytest.mark.parametrize(
+    ("layout", "method", "count"),
+    [
+        ({"recompute": "full"}, "uniform", "1"),
+        ({"recompute_layers": 4, "pp": 4}, "block", "4"),
+        # 10 layers of each rank, 5 chunks to a rank: 2 of every chunk.
+        ({"recompute_layers": 10, "pp": 4, "vpp": 5}, "block", "2"),
+        ({"recompute_layers": 7, "pp": 4, "vpp": 5}, "block", "2"),
+    ],
+)
+def test_megatron_counts_recomputed_layers_per_virtual_stage(
+    layout: dict[str, Any], method: str, count: str
+) -> None:
+    found = flags(**layout)
+    assert (found["recompute-granularity"], found["recompute-method"]) == ("full", method)
+    assert found["recompute-num-layers"] == count
+    assert ("counted per virtual stage" in block(**layout)) == (layout.get("recompute_layers") == 7)
+
+
+def unrolled(layout: str) -> list[str]:
+    """Read a pipeline layout as Megatron does: groups first, then single layers."""
+    for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+        layout = re.sub(pattern, lambda found: found.group(1) * int(found.group(2)), layout)
+    return layout.split("|")
+
+
+@pytest.mark.parametrize(
+    ("model", "pp", "vpp"),
+    [("llama-3.1-405b", 4, 1), ("llama-3.1-405b", 16, 7), ("deepseek-v3", 16, 1),
+     ("deepseek-v3", 8, 2), ("llama-3.1-70b", 3, 1)],
+)  # fmt: skip
+def test_uneven_stages_are_spelled_out(model: str, pp: int, vpp: int) -> None:
+    row, arch = {"pp": pp, "vpp": vpp}, load(model)
+    stages = unrolled(pipeline_layout(row, arch))
+    assert [stage.count("t") for stage in stages] == layers_by_stage(row, arch)
+    assert sum(layers_by_stage(row, arch)) == arch.layers and len(stages) == pp * vpp
+    assert stages[0][0] == "E" and stages[-1][-1] == "L"
+    assert set("".join(stages)) == {"E", "t", "L"}
+
+
+def test_a_short_run_where_no_tokens_are_given() -> None:
+    assert flags()["train-iters"] == "50"
+
+
+# --- torchtitan ---------------------------------------------------------------------------------
+
+
+def test_torchtitan_accumulates_without_a_pipeline() -> None:
+    found = job(tp=4, micro_batch=2, global_batch=1024, tokens=1e12)
+    assert found["model"] == {"name": "llama3", "flavor": "70B"}
+    assert found["training"]["local_batch_size"] == 2
+    assert found["training"]["global_batch_size"] == 1024
+    assert found["training"]["steps"] == 119210  # 1e12 / (1024 x 8192), rounded up
+    assert found["parallelism"] == {
+        "data_parallel_replicate_degree": 1, "data_parallel_shard_degree": 16,
+        "fsdp_reshard_after_forward": "always", "tensor_parallel_degree": 4,
+        "context_parallel_degree": 1, "pipeline_parallel_degree": 1,
+    }  # fmt: skip
+
+
+def test_torchtitan_holds_all_micro_batches_with_a_pipeline() -> None:
+    found = job(pp=4, vpp=2, tp=4, micro_batch=2, global_batch=1024)
+    assert found["training"]["local_batch_size"] == 256
+    parallel = found["parallelism"]
+    assert parallel["pipeline_parallel_schedule"] == "Interleaved1F1B"
+    assert parallel["pipeline_parallel_microbatch_size"] == 2
+    assert parallel["pipeline_parallel_layers_per_stage"] == 10
+    assert parallel["fsdp_reshard_after_forward"] == "never"
+
+
+def test_torchtitan_uneven_stages_name_every_module_once() -> None:
+    parts = job(model="llama-3.1-405b", pp=4, tp=8)["parallelism"]["module_fqns_per_model_part"]
+    assert [len(part) for part in parts] == [32, 32, 32, 33]
+    layers = [f"layers.{i}" for i in range(126)]
+    assert [name for part in parts for name in part] == [
+        "tok_embeddings",
+        *layers,
+        "norm",
+        "output",
+    ]
+
+
+def test_torchtitan_hybrid_sharding_and_context() -> None:
+    parallel = job(cp=2, shard_group=16)["parallelism"]
+    assert parallel["data_parallel_shard_degree"] == 8
+    assert parallel["data_parallel_replicate_degree"] == 4
+    assert parallel["context_parallel_degree"] == 2
+
+
+def test_torchtitan_selective_recomputation_is_per_operator() -> None:
+    expected = {"mode": "selective", "selective_ac_option": "op"}
+    assert job(recompute="selective")["activation_checkpoint"] == expected
+
+
+# --- torchrun -----------------------------------------------------------------------------------
+
+
+def test_torchrun_on_one_server_and_on_many() -> None:
+    def line(gpus: int) -> str:
+        found = predict(model="gpt2-small", cluster="dgx-h100", gpus=gpus)
+        return torchrun(found.scenario.cluster)
+
+    assert line(4) == "torchrun --standalone --nproc_per_node 4"
+    assert line(8) == "torchrun --standalone --nproc_per_node 8"
+    assert line(64).startswith("torchrun --nnodes 8 --nproc_per_node 8 ")
+
+
+def test_plain_data_parallelism() -> None:
+    text = block(model="gpt2-xl", gpus=8, software="plain-ddp", micro_batch=4)
+    assert "MICRO_BATCH=4 GRADIENT_ACCUMULATION=32 SEQUENCE_LENGTH=1024" in text
+    assert text.endswith("torchrun --standalone --nproc_per_node 8 train.py")

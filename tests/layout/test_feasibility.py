@@ -1,0 +1,237 @@
+"""Feasibility: every reason by a minimal example, and published layouts that did run."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.hardware.cluster import load_cluster
+from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
+from simulator.layout.layout import Layouts
+from simulator.software import load_software
+from simulator.workload import presets
+from simulator.workload.architecture import MLP, Architecture
+from simulator.workload.recipe import Recipe, Workload
+
+DENSE = presets.load("llama-3.1-8b")  # 32 heads, 8 key/value heads, 32 layers, width 14336
+MOE = presets.load("mixtral-8x7b")  # the same with 8 experts
+ODD_WIDTH = replace(DENSE, blocks=(replace(DENSE.blocks[0], mlp=MLP(ffn_hidden=14338)),))
+
+
+def why(
+    layout: dict[str, Any],
+    *,
+    model: Architecture = DENSE,
+    gpus: int = 8,
+    length: int = 4096,
+    software: str = "megatron-core",
+) -> str:
+    """Reason of one layout; the global batch is 48 unless it says otherwise."""
+    layout = {"global_batch": 48, **layout}
+    table = Layouts.of(**layout)
+    recipe = Recipe(sequence_length=length, global_batch=layout["global_batch"])
+    workload = Workload(architecture=model, recipe=recipe)
+    cluster = load_cluster("dgx-h100", gpus)
+    return REASONS[reasons(table, workload, cluster, load_software(software))[0]]
+
+
+CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("dp x tp x pp x cp is not the number of GPUs", {"dp": 4}, {}),
+    ("dp x tp x pp x cp is not the number of GPUs", {"dp": 16}, {}),
+    ("tp does not divide the attention heads", {"tp": 3, "dp": 8}, {"gpus": 24}),
+    (
+        "tp and the key/value heads do not divide one another",
+        {"tp": 3, "dp": 8},
+        {"gpus": 24, "model": presets.load("llama-3.2-3b")},  # 24 heads, 8 key/value heads
+    ),
+    ("tp does not divide the MLP width", {"tp": 4, "dp": 2}, {"model": ODD_WIDTH}),
+    ("tp, cp do not divide the sequence length", {"cp": 8}, {"length": 4104}),  # 4104 = 8 x 513
+    ("fewer layers than pipeline stages", {"pp": 8, "vpp": 8}, {}),
+    (
+        "layers do not divide evenly over pp x vpp",
+        {"pp": 3, "dp": 8},
+        {"gpus": 24, "software": "megatron-lm-2022"},
+    ),
+    ("global batch does not divide by dp x micro-batch", {"dp": 8, "micro_batch": 4}, {}),
+    ("global batch does not divide by dp x micro-batch", {"dp": 8, "global_batch": 4}, {}),
+    ("interleaving needs pp > 1 and micro-batches that divide by pp", {"dp": 8, "vpp": 2}, {}),
+    (
+        "interleaving needs pp > 1 and micro-batches that divide by pp",
+        {"pp": 2, "vpp": 2, "dp": 4, "global_batch": 12},
+        {},
+    ),
+    ("ep does not divide the experts", {"dp": 16, "ep": 16}, {"gpus": 16, "model": MOE}),
+    ("ep x etp does not divide dp x cp x tp", {"pp": 2, "dp": 4, "ep": 8}, {"model": MOE}),
+    ("etp does not divide the expert width", {"dp": 24, "etp": 3}, {"gpus": 24, "model": MOE}),
+    ("experts need ep, etp = 1 on a dense model", {"dp": 8, "ep": 2}, {}),
+    ("experts need ep, etp = 1 on a dense model", {"dp": 8, "etp": 2}, {}),
+    ("sequence parallelism needs tp > 1", {"dp": 8, "sequence_parallel": 1}, {}),
+    (
+        "experts with tp > 1 need sequence parallelism",
+        {"tp": 2, "dp": 4, "sequence_parallel": 0},
+        {"model": MOE},
+    ),
+    (
+        "the software has no such tensor or sequence parallelism",
+        {"tp": 2, "dp": 4, "sequence_parallel": 0, "sharding": "zero3"},
+        {"software": "torchtitan"},
+    ),
+    (
+        "the software has no such tensor or sequence parallelism",
+        {"tp": 2, "dp": 4},
+        {"software": "plain-ddp"},
+    ),
+    (
+        "the software has no such pipeline schedule",
+        {"pp": 2, "dp": 4},
+        {"software": "plain-ddp"},
+    ),
+    (
+        "the software has no context parallelism",
+        {"cp": 2, "dp": 4},
+        {"software": "megatron-lm-2022"},
+    ),
+    (
+        "the software has no expert parallelism",
+        {"dp": 8, "ep": 2},
+        {"software": "megatron-lm-2022", "model": MOE},
+    ),
+    (
+        "the software has no such sharding of states",
+        {"dp": 8, "sharding": "zero1"},
+        {"software": "megatron-lm-2022"},
+    ),
+    (
+        "the software cannot combine this sharding with pp > 1",
+        {"pp": 2, "dp": 4, "sharding": "zero3"},
+        {},
+    ),
+    (
+        "the software cannot combine this sharding with tp > 1",
+        {"tp": 2, "dp": 4, "sharding": "ddp"},
+        {"software": "torchtitan"},
+    ),
+    (
+        "the software has no such recomputation",
+        {"dp": 8, "recompute": "selective"},
+        {"software": "plain-ddp"},
+    ),
+    (
+        "the software has no such rank order",
+        {"pp": 2, "dp": 4, "rank_order": "tp-cp-pp-dp"},
+        {"software": "megatron-lm-2022"},
+    ),
+    (
+        "recompute_layers needs full recomputation and at most the layers of a rank",
+        {"dp": 8, "recompute_layers": 2},
+        {},
+    ),
+    (
+        "recompute_layers needs full recomputation and at most the layers of a rank",
+        {"pp": 2, "dp": 4, "recompute": "full", "recompute_layers": 17},
+        {},
+    ),
+    ("shard_group does not divide dp x cp", {"dp": 8, "shard_group": 3}, {}),
+]
+
+
+@pytest.mark.parametrize(("reason", "layout", "setting"), CASES)
+def test_reason(reason: str, layout: dict[str, Any], setting: dict[str, Any]) -> None:
+    assert why(layout, **setting) == reason
+
+
+def test_every_reason_has_an_example() -> None:
+    assert {reason for reason, _, _ in CASES} == set(REASONS) - {"feasible"}
+
+
+@pytest.mark.parametrize(
+    ("layout", "setting"),
+    [
+        ({"dp": 8}, {}),
+        ({"tp": 8, "sequence_parallel": 0}, {}),
+        ({"tp": 16}, {"gpus": 16}),  # key/value heads repeated on pairs of ranks
+        ({"cp": 8}, {"length": 4096}),
+        ({"pp": 2, "vpp": 2, "dp": 4}, {}),
+        ({"pp": 3, "dp": 8}, {"gpus": 24}),  # uneven stages in Megatron-Core
+        ({"pp": 2, "dp": 4, "rank_order": "tp-cp-pp-dp"}, {}),
+        ({"pp": 2, "dp": 4, "recompute": "full", "recompute_layers": 16}, {}),
+        ({"dp": 8, "shard_group": 4, "sharding": "zero1"}, {}),
+        ({"dp": 8, "ep": 8}, {"model": MOE}),
+        ({"tp": 2, "dp": 4, "ep": 4, "etp": 2}, {"model": MOE}),
+        ({"dp": 8}, {"software": "plain-ddp"}),
+        ({"dp": 8, "sharding": "zero3"}, {"software": "torchtitan"}),
+    ],
+)
+def test_a_layout_at_the_limit_can_run(layout: dict[str, Any], setting: dict[str, Any]) -> None:
+    assert why(layout, **setting) == "feasible"
+
+
+PUBLISHED = [
+    # Narayanan et al. 2021 (arXiv 2104.04473), table 1
+    ("megatron-1t", 3072, 2048, "megatron-lm-2022", {"tp": 8, "pp": 64, "dp": 6, "global_batch": 3072}),
+    ("megatron-530b", 2520, 2048, "megatron-lm-2022", {"tp": 8, "pp": 35, "dp": 9, "global_batch": 2520}),
+    # Korthikanti et al. 2022 (arXiv 2205.05198), table 3
+    ("megatron-22b", 8, 2048, "megatron-lm-2022",
+     {"tp": 8, "micro_batch": 4, "global_batch": 4, "recompute": "selective"}),
+    ("megatron-175b", 64, 2048, "megatron-lm-2022",
+     {"tp": 8, "pp": 8, "vpp": 3, "global_batch": 64, "recompute": "selective"}),
+    # Llama 3 (arXiv 2407.21783), table 4
+    ("llama-3.1-405b", 16384, 8192, "torchtitan",
+     {"tp": 8, "pp": 16, "dp": 128, "global_batch": 2048, "sharding": "zero2"}),
+    ("llama-3.1-405b", 16384, 131072, "torchtitan",
+     {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "global_batch": 128, "sharding": "zero2"}),
+    # DeepSeek-V3 (arXiv 2412.19437), section 3.2: 16-way pipeline, 64-way experts, zero1, no tensor parallelism
+    ("deepseek-v3", 2048, 4096, "megatron-core",
+     {"pp": 16, "dp": 128, "ep": 64, "global_batch": 15360, "sharding": "zero1"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "gpus", "length", "software", "layout"), PUBLISHED)
+def test_published_layouts_can_run(
+    model: str, gpus: int, length: int, software: str, layout: dict[str, Any]
+) -> None:
+    arch = presets.load(model)
+    assert why(layout, model=arch, gpus=gpus, length=length, software=software) == "feasible"
+
+
+def test_without_sequence_parallelism_tp_need_not_divide_the_sequence() -> None:
+    # 48 heads over 6 ranks; activations between the regions are whole on every rank
+    gpt = presets.load("megatron-22b")
+    heads = replace(gpt.blocks[0].attention, heads=48, kv_heads=48)
+    model = replace(gpt, blocks=(replace(gpt.blocks[0], attention=heads),))
+    layout = {"tp": 6, "dp": 4, "sequence_parallel": 0}
+    assert why(layout, model=model, gpus=24, length=2048) == "feasible"
+    assert why({**layout, "sequence_parallel": 1}, model=model, gpus=24, length=2048) == (
+        "tp, cp do not divide the sequence length"
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "runs"),
+    [
+        ({"tp": 2, "dp": 4, "pp": 2, "ep": 2}, True),  # ep x etp = tp x cp
+        ({"tp": 1, "dp": 8, "pp": 2, "ep": 4}, False),  # experts spread over data-parallel ranks
+        ({"tp": 1, "dp": 16, "pp": 1, "ep": 4}, True),  # no pipeline: the orders are one
+    ],
+)
+def test_megatron_spreads_experts_over_dp_only_where_pipeline_ranks_are_outermost(
+    layout: dict[str, Any], runs: bool
+) -> None:
+    # megatron/core/parallel_state.py: "When not using pp-last rank ordering, the data parallel size
+    # of the attention and moe layers must be the same"
+    layout = {**layout, "rank_order": "tp-cp-pp-dp"}
+    assert (why(layout, model=MOE, gpus=16) == "feasible") == runs
+    assert why({**layout, "rank_order": "tp-cp-dp-pp"}, model=MOE, gpus=16) == "feasible"
+
+
+def test_reasons_of_a_table_are_those_of_its_rows() -> None:
+    rng = np.random.default_rng(3)
+    draw = {name: rng.choice([1, 2, 4], 400) for name in ("tp", "pp", "vpp", "cp", "dp", "ep", "etp")}
+    table = Layouts.of(**draw, global_batch=48, micro_batch=rng.choice([1, 2, 5], 400))
+    workload = Workload(architecture=MOE, recipe=Recipe(sequence_length=4096, global_batch=48))
+    cluster, software = load_cluster("dgx-h100", 8), load_software("megatron-core")
+    whole = reasons(table, workload, cluster, software)
+    alone = [int(reasons(table[i], workload, cluster, software)[0]) for i in range(400)]
+    assert whole.tolist() == alone
+    assert FEASIBLE in whole

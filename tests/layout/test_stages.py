@@ -1,0 +1,174 @@
+"""Pipeline stages: small tables written out by hand, laws, and published in-flight counts."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.layout.stages import Stages, fold, stages
+
+DEGREES = st.integers(min_value=1, max_value=8)
+
+
+def dealt(pp: int, vpp: int, micro_batches: int, layers: int) -> Stages:
+    return stages(
+        pp=pp, vpp=vpp, micro_batches=micro_batches, layer_kinds=[0] * layers, kinds=1
+    )  # fmt: skip
+
+
+def rows(table: Stages) -> list[tuple[int, ...]]:
+    """Each row as (rank, chunk, first layer, layers, embedding, head, in flight)."""
+    columns = (
+        table.rank, table.chunk, table.first_layer, table.blocks[:, 0],
+        table.embedding, table.head, table.in_flight,
+    )  # fmt: skip
+    return [tuple(int(x) for x in row) for row in zip(*columns, strict=True)]
+
+
+def test_1f1b_over_four_even_stages() -> None:
+    assert rows(dealt(pp=4, vpp=1, micro_batches=8, layers=8)) == [
+        (0, 0, 0, 2, 1, 0, 4),
+        (1, 0, 2, 2, 0, 0, 3),
+        (2, 0, 4, 2, 0, 0, 2),
+        (3, 0, 6, 2, 0, 1, 1),
+    ]
+
+
+def test_1f1b_with_fewer_micro_batches_than_stages() -> None:
+    assert rows(dealt(pp=4, vpp=1, micro_batches=2, layers=4)) == [
+        (0, 0, 0, 1, 1, 0, 2),
+        (1, 0, 1, 1, 0, 0, 2),
+        (2, 0, 2, 1, 0, 0, 2),
+        (3, 0, 3, 1, 0, 1, 1),
+    ]
+
+
+def test_uneven_layers_spare_the_first_and_the_last_stage() -> None:
+    assert rows(dealt(pp=4, vpp=1, micro_batches=8, layers=10)) == [
+        (0, 0, 0, 2, 1, 0, 4),
+        (1, 0, 2, 3, 0, 0, 3),
+        (2, 0, 5, 3, 0, 0, 2),
+        (3, 0, 8, 2, 0, 1, 1),
+    ]
+
+
+def test_llama_405b_leaves_one_layer_out_of_the_first_and_the_last_of_16_stages() -> None:
+    # Llama 3 (arXiv 2407.21783), section 3.3.2
+    table = dealt(pp=16, vpp=1, micro_batches=16, layers=126)
+    assert table.blocks[:, 0].tolist() == [7, *[8] * 14, 7]
+
+
+def test_interleaved_deals_chunks_as_megatron_documents() -> None:
+    # megatron/core/parallel_state.py: 16 layers, pp 4, vpp 2; its layers count from 1.
+    # GPU 0: [1, 2] [9, 10]   GPU 1: [3, 4] [11, 12]   GPU 2: [5, 6] [13, 14]   GPU 3: [7, 8] [15, 16]
+    # Warm-up of rank r: 2 (3 - r) + 4 passes and one more, chunk 0 first, four micro-batches each.
+    assert rows(dealt(pp=4, vpp=2, micro_batches=8, layers=16)) == [
+        (0, 0, 0, 2, 1, 0, 7),
+        (0, 1, 8, 2, 0, 0, 4),
+        (1, 0, 2, 2, 0, 0, 5),
+        (1, 1, 10, 2, 0, 0, 4),
+        (2, 0, 4, 2, 0, 0, 4),
+        (2, 1, 12, 2, 0, 0, 3),
+        (3, 0, 6, 2, 0, 0, 4),
+        (3, 1, 14, 2, 0, 1, 1),
+    ]
+
+
+def test_interleaved_with_uneven_chunks() -> None:
+    # four pieces of 2, 3, 3, 2 layers; rank 0 holds the first and the third
+    assert rows(dealt(pp=2, vpp=2, micro_batches=4, layers=10)) == [
+        (0, 0, 0, 2, 1, 0, 3),
+        (0, 1, 5, 3, 0, 0, 2),
+        (1, 0, 2, 3, 0, 0, 2),
+        (1, 1, 8, 2, 0, 1, 1),
+    ]
+
+
+def test_kinds_of_layers_are_counted_where_they_stand() -> None:
+    # DeepSeek-V3 in small: three dense layers, then experts
+    table = stages(pp=2, vpp=2, micro_batches=2, layer_kinds=[0, 0, 0, 1, 1, 1, 1, 1], kinds=2)
+    assert table.blocks.tolist() == [[2, 0], [0, 2], [1, 1], [0, 2]]
+
+
+def test_plans_of_different_sizes_stand_one_below_the_other() -> None:
+    table = stages(pp=[1, 2], vpp=[1, 1], micro_batches=[4, 4], layer_kinds=[0] * 6, kinds=1)
+    assert table.plan.tolist() == [0, 1, 1]
+    assert table.blocks[:, 0].tolist() == [6, 3, 3]
+    assert table.in_flight.tolist() == [1, 2, 1]
+
+
+@given(
+    pp=DEGREES,
+    vpp=DEGREES,
+    m=st.integers(1, 40),
+    extra=st.integers(0, 40),
+    kinds=st.data(),
+)
+def test_every_layer_stands_on_exactly_one_chunk(
+    pp: int, vpp: int, m: int, extra: int, kinds: Any
+) -> None:
+    layers = pp * vpp + extra
+    layer_kinds = kinds.draw(st.lists(st.integers(0, 2), min_size=layers, max_size=layers))
+    table = stages(pp=pp, vpp=vpp, micro_batches=m, layer_kinds=layer_kinds, kinds=3)
+    covered: list[int] = []
+    for start, blocks in zip(table.first_layer.tolist(), table.blocks.tolist(), strict=True):
+        own = list(range(start, start + sum(blocks)))
+        assert [sum(layer_kinds[i] == kind for i in own) for kind in range(3)] == blocks
+        covered += own
+    assert sorted(covered) == list(range(layers))
+    assert (table.embedding.sum(), table.head.sum()) == (1, 1)
+    sizes = table.blocks.sum(axis=1)
+    assert sizes.max() - sizes.min() <= 1
+
+
+@given(p=st.integers(2, 16), v=st.integers(1, 6), per_chunk=st.integers(1, 4))
+def test_stage_0_holds_what_korthikanti_2022_says(p: int, v: int, per_chunk: int) -> None:
+    """Section 4.2.3: activations of L (1 + (p - 1) / (p v)) layers when interleaved, of L without."""
+    layers = p * v * per_chunk
+    table = dealt(pp=p, vpp=v, micro_batches=4 * p, layers=layers)
+    first = table.rank == 0
+    held = (table.in_flight * table.blocks[:, 0])[first].sum()
+    assert held == pytest.approx(layers * (1 + (p - 1) / (p * v)) if v > 1 else layers)
+
+
+@given(pp=DEGREES, vpp=DEGREES, rounds=st.integers(1, 6))
+def test_no_chunk_holds_more_than_all_micro_batches(pp: int, vpp: int, rounds: int) -> None:
+    m = pp * rounds
+    table = dealt(pp=pp, vpp=vpp, micro_batches=m, layers=pp * vpp)
+    assert table.in_flight.min() >= 1
+    assert table.in_flight.max() <= m
+    later = np.diff(table.in_flight.reshape(pp, vpp), axis=0)
+    assert (later <= 0).all(), "a later rank never holds more"
+
+
+@given(pp=DEGREES, vpp=DEGREES, m=st.integers(1, 40), extra=st.integers(0, 20))
+def test_folding_loses_no_layer_and_no_rank(pp: int, vpp: int, m: int, extra: int) -> None:
+    layers = pp * vpp + extra
+    kinds = [int(i >= layers // 2) for i in range(layers)]
+    table = stages(pp=pp, vpp=vpp, micro_batches=m, layer_kinds=kinds, kinds=2)
+    every, folded = fold(table, by_content=False), fold(table)
+    model = [kinds.count(0), kinds.count(1), 1, 1]
+    for view in (every, folded):
+        assert (view.ranks[:, :, None] * view.parts).sum(axis=(0, 1)).tolist() == model
+        assert view.ranks.sum() == pp
+    assert every.columns == pp
+    assert folded.columns <= pp
+    assert folded.in_flight.max(axis=(0, 1)).tolist() == every.in_flight.max(axis=(0, 1)).tolist()
+
+
+def test_folding_by_hand() -> None:
+    table = fold(stages(pp=[4, 1], vpp=[1, 1], micro_batches=[8, 8], layer_kinds=[0] * 8, kinds=1))
+    # ranks 0, {1, 2}, 3; then a plan with one rank and two columns of padding
+    assert table.ranks.tolist() == [[1, 2, 1], [1, 0, 0]]
+    assert table.rank.tolist() == [[0, 1, 3], [0, 0, 0]]
+    assert table.parts.tolist() == [
+        [[2, 1, 0], [2, 0, 0], [2, 0, 1]],
+        [[8, 1, 1], [0, 0, 0], [0, 0, 0]],
+    ]
+    # layers x in flight; the logits live for one micro-batch
+    assert table.in_flight.tolist() == [
+        [[8, 4, 0], [6, 0, 0], [2, 0, 1]],
+        [[8, 1, 1], [0, 0, 0], [0, 0, 0]],
+    ]

@@ -1,0 +1,117 @@
+"""The Python face: public names frozen, a light import, files and keywords alike."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simulator
+from simulator.errors import InfeasibleError, InputError
+from simulator.scenario import load_scenario
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples" / "llama-3.1-70b.toml"
+NAMES: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 8}
+
+
+def test_public_names_are_frozen() -> None:
+    assert simulator.__all__ == [
+        "Cluster", "Layouts", "Workload", "__version__", "plan", "predict", "validate",
+    ]  # fmt: skip
+    assert set(simulator.__all__) <= set(dir(simulator))
+    for name in simulator.__all__:
+        assert getattr(simulator, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'plam'"):
+        _ = simulator.plam
+
+
+def test_importing_the_package_costs_nothing() -> None:
+    code = "import sys, simulator\nprint([x for x in ('numpy', 'pydantic') if x in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_ten_lines_are_enough() -> None:
+    found = simulator.predict(**NAMES, tp=2, sequence_length=4096, global_batch=32)
+    assert found.layout["tp"] == 2 and found.layout["dp"] == 4
+    assert found.step_time_s > 0 and 0 < found.mfu < 1
+    best = simulator.plan(**NAMES, sequence_length=4096, global_batch=32)
+    assert best.estimate.step_time_s[0] <= found.step_time_s or not found.fits
+
+
+def test_a_file_and_keywords_that_replace_some_of_it() -> None:
+    whole = simulator.predict(EXAMPLE, tp=8)
+    assert whole.scenario.cluster.gpus == 1024
+    fewer = simulator.predict(EXAMPLE, tp=8, gpus=512, precision="fp8", software="torchtitan")
+    assert fewer.scenario.cluster.gpus == 512
+    assert fewer.scenario.workload.recipe.precision == "fp8"
+    assert fewer.scenario.software.name == "torchtitan"
+
+
+def test_a_ready_scenario_with_other_layout_fields() -> None:
+    scenario = load_scenario(EXAMPLE)
+    cluster = dataclasses.replace(scenario.cluster, name="mine")
+    found = simulator.predict(dataclasses.replace(scenario, cluster=cluster), tp=4, pp=2)
+    assert found.scenario.cluster.name == "mine"
+    assert found.scenario.pinned == {"tp": 4, "pp": 2}
+    with pytest.raises(InputError, match="gpus: cannot be given beside a ready Scenario"):
+        simulator.predict(scenario, gpus=8)
+
+
+def test_pins_hold_in_a_plan() -> None:
+    best = simulator.plan(**NAMES, global_batch=64, tp=4, sharding="zero1")
+    assert set(best.estimate.layouts.tp) == {4}
+
+
+def test_none_means_not_given() -> None:
+    assert simulator.predict(**NAMES, tp=None).layout["tp"] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "problems"),
+    [
+        ({}, ["arguments: a scenario file, or model, cluster and gpus, must be given"
+              " (missing: model, cluster, gpus)"]),
+        ({**NAMES, "tpp": 4}, ["arguments: tpp: unknown argument (did you mean 'tp'?)"]),
+        ({**NAMES, "gpus": -8}, ["arguments: cluster.gpus: must be greater than 0, got -8"]),
+        ({**NAMES, "tp": 7},
+         ["arguments: layout.tp: must divide 32 attention heads, got 7 (nearest: 8)"]),
+        ({**NAMES, "model": "lama", "cluster": "dgx-h10", "tokens": -1},
+         ["arguments: model.name: must be a model of the zoo or the path of a config.json, got "
+          "'lama' (did you mean 'llama-3-8b'?)",
+          "arguments: training.tokens: must be greater than 0, got -1",
+          "arguments: cluster.name: unknown cluster 'dgx-h10' (did you mean 'dgx-h100'?)"]),
+    ],
+)  # fmt: skip
+def test_problems_are_worded_as_on_the_command_line(
+    given: dict[str, Any], problems: list[str]
+) -> None:
+    with pytest.raises(InputError) as caught:
+        simulator.predict(**given)
+    assert len(caught.value.problems) == len(problems)
+    for found, expected in zip(caught.value.problems, problems, strict=True):
+        assert found.startswith(expected)
+
+
+def test_a_plan_that_finds_nothing_says_what_came_nearest() -> None:
+    with pytest.raises(InfeasibleError, match="nearest miss"):
+        simulator.plan(**{**NAMES, "model": "llama-3.1-405b"})
+
+
+def test_default_batch_divides_over_any_number_of_gpus() -> None:
+    for gpus in (8, 24, 1536):
+        batch = simulator.predict(**{**NAMES, "gpus": gpus}).layout["global_batch"]
+        assert batch >= 1024 and batch % gpus == 0
+
+
+def test_default_length_is_no_longer_than_the_model_allows() -> None:
+    found = simulator.predict(**{**NAMES, "model": "gpt2-small"})
+    assert found.scenario.workload.recipe.sequence_length == 1024
