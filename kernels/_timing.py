@@ -64,6 +64,8 @@ __all__ = [
 
 SCHEMA = 1
 GB = 1e9
+QUICK_MINUTES = 0.35
+"""At most this with ``--quick``."""
 
 
 class Budget:
@@ -124,7 +126,10 @@ class Run:
         if unknown:
             self._refuse(f"--dtype: must be of {', '.join(DTYPES)}, got {', '.join(unknown)}")
         torch.manual_seed(arguments.seed)
-        self.budget, self.quick = Budget(arguments.minutes), arguments.quick
+        self.quick = arguments.quick
+        self.budget = Budget(
+            min(arguments.minutes, QUICK_MINUTES) if self.quick else arguments.minutes
+        )
         self.case_s, self.exit_code, self.flushed_at, self.shown = 0.1, 0, -math.inf, False
         self.began = time.monotonic()
         self.document = self._empty_document()

@@ -14,9 +14,9 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Strict, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
 from simulator.errors import InputError, did_you_mean
@@ -24,6 +24,8 @@ from simulator.errors import InputError, did_you_mean
 __all__ = [
     "GRADES",
     "Figure",
+    "Number",
+    "Whole",
     "build",
     "figures",
     "read_csv",
@@ -34,6 +36,12 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+Number = Annotated[float, Strict()]
+"""A number as typed: no word and no true/false that happens to convert."""
+
+Whole = Annotated[int, Strict()]
+"""A whole number as typed."""
 
 GRADES = ("measured", "fitted", "datasheet", "assumed")
 """Grades of evidence, strongest first."""
@@ -191,7 +199,9 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     """Read a TOML file into nested dicts; InputError names line and column of a syntax error."""
     try:
         return tomllib.loads(_read_text(path))
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
         raise InputError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -199,7 +209,7 @@ def read_json(path: Path | str) -> Any:
     """Read a JSON file; InputError names line and column of a syntax error."""
     try:
         return json.loads(_read_text(path))
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # JSONDecodeError, or a number with thousands of digits
         raise InputError(f"{path}: not valid JSON: {error}") from None
     except RecursionError:
         raise InputError(f"{path}: nested too deeply") from None

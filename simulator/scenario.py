@@ -12,21 +12,21 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from simulator.errors import InputError, did_you_mean, problem
-from simulator.files import build, read_toml, record
+from simulator.files import Number, Whole, build, read_toml, record
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layout import RANK_ORDERS
 from simulator.software import Software, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import from_hf
-from simulator.workload.recipe import Recipe, Workload
+from simulator.workload.recipe import LARGEST, Recipe, Workload
 
 __all__ = ["ClusterSection", "Goal", "LayoutSection", "Scenario", "load_scenario", "make_scenario"]
 
-Positive = Annotated[int, Gt(0)]
+Positive = Annotated[Whole, Gt(0), Le(LARGEST)]
 
 _SECTIONS = ("model", "training", "cluster", "layout", "goal")
 _RESERVED = ("data", "economics", "run")
@@ -60,7 +60,7 @@ class LayoutSection:
     shard_group: Positive | None = None
     sequence_parallel: bool | None = None
     recompute: Literal["none", "selective", "full"] | None = None
-    recompute_layers: Annotated[int, Ge(0)] | None = None
+    recompute_layers: Annotated[Whole, Ge(0), Le(LARGEST)] | None = None
     schedule: Literal["1f1b", "interleaved"] | None = None
     rank_order: str | None = None
 
@@ -76,9 +76,9 @@ class Goal:
 
     minimize: Literal["time", "cost", "energy"] = "time"
     """What the best layout is best at."""
-    deadline_days: Annotated[float, Gt(0)] | None = None
+    deadline_days: Annotated[Number, Gt(0)] | None = None
     """The run must finish within this many days."""
-    budget_usd: Annotated[float, Gt(0)] | None = None
+    budget_usd: Annotated[Number, Gt(0)] | None = None
     """The run must cost no more than this."""
 
 
@@ -214,7 +214,7 @@ def _override(document: dict[str, Any], text: str) -> None:
         raise InputError(problem("--set", "", "must be section.field=value", text))
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = value.strip()
     table = document.setdefault(section, {})
     if not isinstance(table, dict):

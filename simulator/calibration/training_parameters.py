@@ -31,7 +31,7 @@ def _share(value: float, width: float) -> Prior:
 
 
 def _clock(*types: str) -> dict[str, float]:
-    return {f"gemm.cublas.{name}.sustained_fraction": 1.0 for name in types}
+    return {f"gemm.cublas.{name}.training_fraction": 1.0 for name in types}
 
 
 def _stream(elementwise: float, norm: float, other: float) -> dict[str, float]:

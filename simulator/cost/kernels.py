@@ -43,6 +43,7 @@ def gemm_s(
     launch_s: Any,
     peak_fraction: Any,
     sustained_fraction: Any,
+    training_fraction: Any = None,
     memory_fraction: Any,
     prologue_k: Any,
     wave_quantisation: Any,
@@ -72,7 +73,8 @@ def gemm_s(
     launch_s ... quantise_bytes_per_element : array_like
         Fields of ``GemmKernel`` with the same names.
     sustained : bool
-        Price the call at the sustained clock (a training step) or by its own length.
+        Price the call at the rate of a training step (`training_fraction`; without one,
+        `sustained_fraction`), or by its own length at a clock that falls from burst to sustained.
 
     Returns
     -------
@@ -127,7 +129,8 @@ def gemm_s(
     total_s = (compute_s**4 + memory_s**4) ** 0.25 + joined_s
     best_s = np.where(allowed, total_s, np.inf).min(axis=(-2, -1))
 
-    capped = 1.0 / np.asarray(sustained_fraction, float) - 1.0
+    hot = sustained_fraction if training_fraction is None or not sustained else training_fraction
+    capped = 1.0 / np.asarray(hot, float) - 1.0
     heat = 1.0 if sustained else best_s / (best_s + _BURST_S)
     cast_s = (
         np.asarray(quantise_bytes_per_element, float)

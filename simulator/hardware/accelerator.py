@@ -34,7 +34,10 @@ class GemmKernel:
     peak_fraction: Figure
     """Share of the dense peak inside full waves, at the clock of a short burst."""
     sustained_fraction: Figure
-    """Clock under a long load over the clock of a burst (power capping); 1 where not capped."""
+    """Clock of a long call over that of a short one in kernel timings; 1 where not capped."""
+    training_fraction: Figure
+    """Rate under training load over the rate of a short call: the device is hot all the time. A
+    property of the machine, fitted on training runs where there are some."""
     memory_fraction: Figure
     """Share of the memory bandwidth that operands and result move at."""
     prologue_k: Figure

@@ -2,8 +2,8 @@
 
 The grid is the product of divisors: tp, pp, vpp, cp, ep, etp, micro-batch, sharding, sequence
 parallelism, recomputation and rank order; dp follows from the number of accelerators. Pinned
-fields take their given value only. Every row is then judged by ``layout/feasibility.py``; combinations that
-differ in nothing (two rank orders of a layout without pipeline) appear once.
+fields take their given value only. Every row is then judged by ``layout/feasibility.py``;
+combinations that differ in nothing (two rank orders of a layout without pipeline) appear once.
 """
 
 from __future__ import annotations
@@ -122,21 +122,11 @@ def _inner(
     """Choices that are independent of one another once tp, pp, cp are fixed."""
     arch, recipe, can = workload.architecture, workload.recipe, software.supports
     micro = [b for b in divisors(max(recipe.global_batch // dp, 1)) if b <= LARGEST_MICRO_BATCH]
-    chunks = [
-        v
-        for v in range(1, min(arch.layers // pp, _MOST_CHUNKS) + 1)
-        if _worth(v, pp, arch, software)
-    ]
     orders = [order for order in can.rank_orders if pp > 1 and dp > 1] or list(can.rank_orders[:1])
     axes: dict[str, list[Any]] = {
-        "vpp": chunks if pp > 1 and can.interleaved else [1],
+        "vpp": _chunk_axis(arch, software, pp, pinned.get("schedule")),
         "micro_batch": micro,
-        "sharding": [
-            word for word in can.sharding
-            if (dp * cp > 1 or word == can.sharding[0])
-            and (pp == 1 or word in can.sharding_with_pipeline)
-            and (tp == 1 or word in can.sharding_with_tensor)
-        ],
+        "sharding": _sharding_axis(software, tp, pp, dp * cp),
         "sequence_parallel": _sequence_axis(arch, software, tp),
         "rank_order": orders,
         **_expert_axes(arch, software, tp * cp * dp, tp),
@@ -152,6 +142,27 @@ def _code(name: str, value: Any) -> int:
     """Number of a word of a coded axis; anything else is a number already."""
     words = {"sharding": SHARDINGS, "rank_order": RANK_ORDERS}.get(name, ())
     return words.index(value) if isinstance(value, str) else int(value)
+
+
+def _chunk_axis(arch: Architecture, software: Software, pp: int, schedule: str | None) -> list[int]:
+    """Chunks per rank; a pinned schedule says whether there may or must be more than one."""
+    most = min(arch.layers // pp, _MOST_CHUNKS)
+    if pp == 1 or not software.supports.interleaved or schedule == "1f1b":
+        return [1]
+    first = 2 if schedule == "interleaved" else 1
+    return [v for v in range(first, most + 1) if _worth(v, pp, arch, software)] or [1]
+
+
+def _sharding_axis(software: Software, tp: int, pp: int, replicas: int) -> list[str]:
+    """Shardings that go with tp and pp; a single replica has nothing to share, so one of them."""
+    can = software.supports
+    words: list[str] = [
+        word
+        for word in can.sharding
+        if (pp == 1 or word in can.sharding_with_pipeline)
+        and (tp == 1 or word in can.sharding_with_tensor)
+    ]
+    return words if replicas > 1 else words[:1]
 
 
 def _sequence_axis(arch: Architecture, software: Software, tp: int) -> list[int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from annotated_types import Gt
+from annotated_types import Gt, Le
 
-from simulator.files import record
+from simulator.files import Number, Whole, record
 from simulator.workload.architecture import Architecture
 
 __all__ = ["OPTIMIZERS", "PRECISIONS", "Recipe", "Workload"]
@@ -14,16 +14,19 @@ __all__ = ["OPTIMIZERS", "PRECISIONS", "Recipe", "Workload"]
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 OPTIMIZERS = ("adamw", "sgd")
 
+LARGEST = 100_000_000
+"""Largest sequence length and global batch that are taken for meant."""
+
 
 @record
 class Recipe:
     """The training recipe, the same for every layout."""
 
-    sequence_length: Annotated[int, Gt(0)]
+    sequence_length: Annotated[Whole, Gt(0), Le(LARGEST)]
     """Tokens per sequence."""
-    global_batch: Annotated[int, Gt(0)]
+    global_batch: Annotated[Whole, Gt(0), Le(LARGEST)]
     """Sequences per optimizer step."""
-    tokens: Annotated[float, Gt(0)] | None = None
+    tokens: Annotated[Number, Gt(0)] | None = None
     """Tokens that the whole run sees; None: only one step is asked about."""
     precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8"] = "bf16"
     """Type of the large matrix multiplications. fp16, bf16 and fp8 keep fp32 optimizer states;

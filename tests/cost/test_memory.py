@@ -123,14 +123,14 @@ def korthikanti(t: int, sharded: bool) -> float:
 @pytest.mark.parametrize("sharded", [True, False])
 @pytest.mark.parametrize(("p", "v"), [(1, 1), (8, 1), (8, 3), (16, 6), (4, 2)])
 def test_activations_of_the_first_stage_are_korthikantis(p: int, v: int, sharded: bool) -> None:
-    """Section 4.2.3: L (1 + (p - 1) / (p v)) layers, and p masks of the embedding's dropout."""
+    """Section 4.2.3: L (1 + (p - 1) / (p v)) layers; masks of the embedding's dropout on top."""
     work = workload("megatron-175b", 2048, 64)
     layout = {"tp": 8, "pp": p, "vpp": v, "sequence_parallel": int(sharded)}
     found = by_rank(layout, OLD, work)
     layers = 96 * (1 + (p - 1) / (p * v) if v > 1 else 1)
     mask = 2048 * 12288 / (8 if sharded else 1)
-    in_flight = p if v == 1 else min(2 * (p - 1) + 1, p) + max(min(p - 1, p), 0)
-    expected = layers * korthikanti(8, sharded) + in_flight * mask
+    masks = p if v == 1 else 2 * p - 1
+    expected = layers * korthikanti(8, sharded) + masks * mask
     assert found.kinds_bytes["activations"][0] == pytest.approx(expected, rel=1e-9)
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.operators import Operators, Ranks, block, embedding, head
+from simulator.cost.operations import Operators, Ranks
+from simulator.cost.operators import block, embedding, head
 from simulator.cost.parameters import model_flop_per_step
 from simulator.cost.step import evaluate
 from simulator.hardware.cluster import load_cluster

@@ -80,7 +80,7 @@ def test_fractions_and_times_are_possible(name: str) -> None:
     part = accelerator(name)
     for types in part.gemm.values():
         for kernel in types.values():
-            assert kernel.peak_fraction * kernel.sustained_fraction < 0.9
+            assert kernel.peak_fraction * kernel.training_fraction < 0.9
 
 
 @pytest.mark.parametrize("name", NAMES)
