@@ -156,7 +156,7 @@ class Device:
         if self.kind == "cuda":
             cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             return torch.cuda.mem_get_info(self.device)[0] + cached
-        return _host_free_bytes()
+        return host_free_bytes()
 
     def release(self) -> None:
         """Give back the memory of everything that is no longer referred to."""
@@ -177,7 +177,8 @@ def _read_text(path: str) -> str:
     return ""
 
 
-def _host_free_bytes() -> int:
+def host_free_bytes() -> int:
+    """Return the host's memory that can still be allocated."""
     found = re.search(r"MemAvailable:\s+(\d+) kB", _read_text("/proc/meminfo"))
     free = int(found.group(1)) * 1024 if found else 2 * 2**30
     limit, used = (_read_text(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))

@@ -276,8 +276,8 @@ def initialise(model: nn.Module, seed: int) -> None:
     device = next(model.parameters()).device
     source = torch.Generator(device).manual_seed(seed)
     for name, parameter in model.named_parameters():
-        local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
         with torch.no_grad():
+            local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
             if name.endswith("bias"):
                 local.zero_()
             elif "norm" in name:

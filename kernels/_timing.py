@@ -28,7 +28,7 @@ from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
 
-from _device import Device, software, torch
+from _device import Device, host_free_bytes, software, torch
 from _sampling import (
     DTYPES,
     FP8_MAX,
@@ -51,6 +51,7 @@ __all__ = [
     "Rotation",
     "Run",
     "Stopped",
+    "host_free_bytes",
     "median_error",
     "parser",
     "rotate",

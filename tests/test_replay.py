@@ -22,12 +22,16 @@ MOE = GPT | {
     "moe_ffn_hidden": "1024", "shared_expert_ffn": "512", "sequence_parallel": "true",
 }  # fmt: skip
 
+HALF_GROUP = {
+    "software": "megatron-core", "sharding": "zero1", "shard_group": "3", "dp": "4", "tp": "2",
+}  # fmt: skip
 
-def made(row: dict[str, str] = GPT, **changed: str) -> Run:
+
+def made(row: dict[str, str] = GPT, /, **changed: str) -> Run:
     return replay({**row, **changed}, TABLES, where="runs.csv: line 4")
 
 
-def problems(row: dict[str, str] = GPT, **changed: str) -> list[str]:
+def problems(row: dict[str, str] = GPT, /, **changed: str) -> list[str]:
     with pytest.raises(InputError) as caught:
         made(row, **changed)
     return list(caught.value.problems)
@@ -152,10 +156,7 @@ def test_all_problems_of_a_row_are_reported_at_once_and_once() -> None:
         ({"precision": "fp8_delayed"}, "a100-sxm-80 has no fp8"),
         ({"heads": "100", "kv_heads": "100"}, "tp does not divide the attention heads"),
         ({"layers": "4"}, "fewer layers than pipeline stages"),
-        (
-            {"shard_group": "3", "dp": "4", "tp": "2", "sharding": "zero1"},
-            "shard_group does not divide",
-        ),
+        (HALF_GROUP, "shard_group does not divide"),
     ],
 )
 def test_what_cannot_be_predicted_says_why(changed: dict[str, str], said: str) -> None:

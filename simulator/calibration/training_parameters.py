@@ -30,7 +30,8 @@ def _share(value: float, width: float) -> Prior:
     return Prior(value=value, width=width, low=0.05, high=1.2)
 
 
-def _clock(*types: str) -> dict[str, float]:
+def _rate(*types: str) -> dict[str, float]:
+    """Matrix products of these types, under training load."""
     return {f"gemm.cublas.{name}.training_fraction": 1.0 for name in types}
 
 
@@ -41,12 +42,12 @@ def _stream(elementwise: float, norm: float, other: float) -> dict[str, float]:
 
 
 PARAMETERS: dict[str, Parameter] = {
-    "h100_clock": Parameter(
+    "h100_rate": Parameter(
         prior=_share(0.894, 0.06), profile="h100-sxm",
-        figures=_clock("fp32", "tf32", "fp16", "bf16"),
+        figures=_rate("fp32", "tf32", "fp16", "bf16"),
     ),
-    "h100_clock_fp8": Parameter(
-        prior=_share(0.871, 0.06), profile="h100-sxm", figures=_clock("fp8"),
+    "h100_rate_fp8": Parameter(
+        prior=_share(0.871, 0.06), profile="h100-sxm", figures=_rate("fp8"),
     ),
     "h100_attention": Parameter(
         prior=_share(0.57, 0.08), profile="h100-sxm",
@@ -55,9 +56,9 @@ PARAMETERS: dict[str, Parameter] = {
     "h100_stream": Parameter(
         prior=_share(0.53, 0.15), profile="h100-sxm", figures=_stream(0.53, 0.47, 0.51), digits=2,
     ),
-    "a100_clock": Parameter(
+    "a100_rate": Parameter(
         prior=_share(0.854, 0.05), profile="a100-sxm-80",
-        figures=_clock("fp32", "tf32", "fp16", "bf16"),
+        figures=_rate("fp32", "tf32", "fp16", "bf16"),
     ),
     "a100_stream": Parameter(
         prior=_share(0.66, 0.15), profile="a100-sxm-80", figures=_stream(0.66, 0.58, 0.63),
@@ -73,6 +74,6 @@ PARAMETERS: dict[str, Parameter] = {
         start=15.0,
     ),
 }  # fmt: skip
-"""The clocks come from GEMM fits (fit_kernels.py), shares of memory bandwidth from kernels and
-first fits, compute units from NCCL's 16 to 32 channels (hardly held: cache, memory and power add
-to them), fp8 kernels from nothing but that a cast costs some."""
+"""Priors of the rates of matrix products are the sustained fractions that GEMM fits gave
+(fit_kernels.py); of shares of memory bandwidth, kernels and first fits; of compute units, NCCL's 16
+to 32 channels, hardly held, since cache, memory and power add to them; fp8 kernels have none."""

@@ -16,8 +16,8 @@ from simulator.cost.states import bytes_per_parameter
 from simulator.cost.step import Estimate
 from simulator.cost.terms import TERMS
 from simulator.hardware.cluster import Cluster
+from simulator.planner.explore import Found, explore
 from simulator.planner.outcome import outcome
-from simulator.planner.search import Found, explore
 from simulator.scenario import Scenario
 from simulator.units import show_bytes
 from simulator.workload.recipe import Recipe

@@ -1,55 +1,27 @@
-"""Search: enumerate, judge, evaluate, rank. The answer is a `Plan`."""
+"""Search all layouts of a scenario and rank them by its goal. The answer is a `Plan`."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.step import Estimate, estimates, evaluate
+from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InfeasibleError
-from simulator.hardware.cluster import Cluster
-from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
-from simulator.layout.layout import SHARDINGS, Layouts
+from simulator.layout.feasibility import FEASIBLE, reasons
+from simulator.layout.layout import SHARDINGS
 from simulator.planner.candidates import candidates
+from simulator.planner.explore import KEEP, Found, explore
 from simulator.planner.outcome import Outcome, outcome
 from simulator.scenario import Scenario
-from simulator.software import Software
 from simulator.units import show_bytes
-from simulator.workload.recipe import Workload
 
-__all__ = ["TOO_LARGE", "Found", "Plan", "explore", "plan"]
+__all__ = ["KEEP_FOR_ENERGY", "Plan", "plan"]
 
-TOO_LARGE = "more memory than usable on the fullest GPU"
-"""Reason of layouts that were evaluated but do not fit."""
-
-PIECE = 1 << 18
-"""Candidates judged and evaluated at once; bounds the memory of a search over millions."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """What one exploration of the layout space saw."""
-
-    best: Estimate
-    """The fastest layouts that fit, best first."""
-    layouts: int
-    """Distinct layouts enumerated."""
-    feasible: int
-    """Layouts that can run and fit."""
-    evaluated: int
-    """Layouts with every time and memory term computed."""
-    dropped: dict[str, int]
-    """Layouts dropped, by reason."""
-    nearest_miss: Estimate | None
-    """The evaluated layout that needs least memory, when none fits."""
-    fastest_too_large: Estimate | None
-    """The fastest layout that was dropped for memory."""
-    seconds: float
+KEEP_FOR_ENERGY = 4096
+"""A slower layout may need less energy, so more of the fastest are ranked then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,64 +50,8 @@ class Plan:
         return self.outcome.usd <= (np.inf if limit is None else limit)
 
 
-def explore(
-    workload: Workload,
-    cluster: Cluster,
-    software: Software,
-    pinned: Mapping[str, Any] | None = None,
-    *,
-    keep: int = 64,
-    progress: Callable[[int, int], None] | None = None,
-) -> Found:
-    """Evaluate every layout and keep the fastest that fit.
-
-    Parameters
-    ----------
-    pinned : mapping, optional
-        Layout fields with a fixed value.
-    keep : int
-        How many of the fastest to return.
-    progress : callable, optional
-        Called with (candidates done, candidates in all) after every piece.
-    """
-    begun = time.perf_counter()
-    table = candidates(workload, cluster, software, pinned)
-    dropped = np.zeros(len(REASONS), dtype=np.int64)
-    best: list[Estimate] = []
-    too_large: list[Estimate] = []
-    smallest: list[Estimate] = []
-    evaluated = fitting = 0
-    for start in range(0, len(table), PIECE):
-        piece = table[start : start + PIECE]
-        code = reasons(piece, workload, cluster, software)
-        dropped += np.bincount(code, minlength=len(REASONS))
-        possible = piece[code == FEASIBLE]
-        if len(possible):
-            for estimate in estimates(possible, workload, cluster, software):
-                fits = estimate.fits
-                evaluated, fitting = evaluated + len(estimate), fitting + int(fits.sum())
-                best.append(_fastest(estimate, fits, keep))
-                too_large.append(_fastest(estimate, ~fits, 1))
-                smallest.append(estimate.take(np.array([np.argmin(estimate.memory_total_bytes)])))
-        if progress is not None:
-            progress(start + len(piece), len(table))
-    counts = {REASONS[i]: int(n) for i, n in enumerate(dropped) if n and i != FEASIBLE}
-    if evaluated > fitting:
-        counts[TOO_LARGE] = evaluated - fitting
-    return Found(
-        best=_fastest_of(best, keep, workload, cluster, software),
-        layouts=len(table),
-        feasible=fitting,
-        evaluated=evaluated,
-        dropped=counts,
-        nearest_miss=_least(smallest, "memory_total_bytes") if not fitting else None,
-        fastest_too_large=_least([x for x in too_large if len(x)], "step_time_s"),
-        seconds=time.perf_counter() - begun,
-    )
-
-
 def plan(
-    scenario: Scenario, *, keep: int = 64, progress: Callable[[int, int], None] | None = None
+    scenario: Scenario, *, keep: int = KEEP, progress: Callable[[int, int], None] | None = None
 ) -> Plan:
     """Search all layouts of a scenario and rank them by its goal.
 
@@ -144,6 +60,7 @@ def plan(
     InfeasibleError
         If no layout can run and fit; the message names the nearest miss and what would help.
     """
+    keep = max(keep, KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP)
     found = explore(
         scenario.workload,
         scenario.cluster,
@@ -180,40 +97,6 @@ def _ranked(answer: Plan) -> Plan:
     return replace(answer, estimate=estimate, outcome=outcome(estimate, recipe, cluster))
 
 
-def _fastest(estimate: Estimate, rows: NDArray[np.bool_], keep: int) -> Estimate:
-    """The `keep` fastest of the given rows, ties in the order of enumeration."""
-    chosen = np.flatnonzero(rows)
-    if len(chosen) > 4 * keep:
-        cut = np.partition(estimate.step_time_s[chosen], keep)[keep]
-        chosen = chosen[estimate.step_time_s[chosen] <= cut]
-    order = np.argsort(estimate.step_time_s[chosen], kind="stable")
-    return estimate.take(chosen[order[:keep]])
-
-
-def _fastest_of(
-    parts: list[Estimate], keep: int, workload: Workload, cluster: Cluster, software: Software
-) -> Estimate:
-    """The fastest of several tables, evaluated once more as one table."""
-    tables = [part.layouts for part in parts if len(part)]
-    if not tables:
-        return (
-            parts[0]
-            if parts
-            else evaluate(_one_row(cluster), workload, cluster, software).take(slice(0, 0))
-        )
-    joined = evaluate(Layouts.concatenate(tables), workload, cluster, software)
-    return _fastest(joined, np.full(len(joined), True), keep)
-
-
-def _one_row(cluster: Cluster) -> Layouts:
-    return Layouts.of(dp=cluster.gpus)
-
-
-def _least(parts: list[Estimate], field: str) -> Estimate | None:
-    """The single-row estimate whose `field` is least."""
-    return min(parts, key=lambda part: float(getattr(part, field)[0])) if parts else None
-
-
 def _naive(scenario: Scenario) -> Estimate | None:
     """The fastest pure data-parallel layout, with the most sharding that the software has."""
     sharding = scenario.software.supports.sharding[-1]
@@ -225,7 +108,8 @@ def _naive(scenario: Scenario) -> Estimate | None:
         return None
     estimate = evaluate(table, scenario.workload, scenario.cluster, scenario.software)
     rows = estimate.fits if estimate.fits.any() else np.full(len(estimate), True)
-    return _fastest(estimate, rows, 1)
+    chosen = np.flatnonzero(rows)
+    return estimate.take(chosen[[np.argmin(estimate.step_time_s[chosen])]])
 
 
 def _nothing_fits(found: Found, scenario: Scenario) -> str:

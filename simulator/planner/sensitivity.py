@@ -18,17 +18,15 @@ from simulator.files import Figure
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import HopLatency
 from simulator.layout.layout import Layouts
-from simulator.planner.search import TOO_LARGE, Plan, explore
+from simulator.planner.explore import ROOM, TOO_LARGE
+from simulator.planner.search import Plan
 from simulator.software import Software
 from simulator.units import show_bytes, show_percent, show_usd
 
 __all__ = ["BETTER", "Upgrade", "binding", "sensitivity"]
 
-BETTER = 1.1
-"""How much better each thing gets."""
-
-NEAR = 512
-"""The fastest layouts that may take over when something gets better."""
+BETTER = ROOM
+"""How much better each thing gets: as much as the search remembers near misses in memory."""
 
 Machine = tuple[Cluster, Software]
 
@@ -55,14 +53,12 @@ def sensitivity(plan: Plan) -> list[Upgrade]:
 
     Notes
     -----
-    Usable memory is searched anew, and the NEAR fastest layouts of that search are what the other
-    upgrades choose from.
+    The plan's fastest layouts, and for memory its fastest near misses, are what upgrades choose
+    from.
     """
     scenario = plan.scenario
     roomy = _more_memory(scenario.cluster)
-    found = explore(scenario.workload, roomy, scenario.software, scenario.pinned, keep=NEAR)
-    near = found.best.memory_total_bytes <= plan.estimate.usable_bytes
-    table = Layouts.concatenate([plan.estimate.layouts, found.best.layouts[near]])
+    table = plan.estimate.layouts
     before = float(plan.estimate.step_time_s.min())
 
     def judged(name: str, change: str, machine: Machine, rows: Layouts) -> Upgrade:
@@ -79,7 +75,7 @@ def sensitivity(plan: Plan) -> list[Upgrade]:
             layout=estimate.layouts.describe(best),
         )
 
-    wider = Layouts.concatenate([table[:1], found.best.layouts])
+    wider = Layouts.concatenate([table[:1], plan.found.roomy.layouts])
     upgrades = [
         judged("usable memory", "+10 % usable bytes", (roomy, scenario.software), wider),
         *(

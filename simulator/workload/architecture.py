@@ -111,7 +111,7 @@ class MoE:
     """Three matrices per expert (SwiGLU) or two."""
 
     def parameters(self, hidden: int) -> int:
-        """Count router, routed and shared experts; a router bias that is a buffer does not count."""
+        """Count router, routed and shared experts; a router bias is a buffer and does not count."""
         wide = 3 if self.gated else 2
         routed = self.experts * wide * hidden * self.ffn_hidden
         return routed + wide * hidden * self.shared_ffn_hidden + hidden * self.experts

@@ -117,7 +117,7 @@ def test_fsdp_between_pipeline_stages_gathers_and_scatters_once_per_step() -> No
     # the gather and the scatter of a stage, and what the fill and drain of the other add
     least = half * (2 + 4) * 3 / 4 + boundary
     assert least / RATE <= found * 1.002
-    assert found <= 2 * least / RATE
+    assert found <= 1.3 * least / RATE
 
 
 def test_pipeline_stages_pass_one_activation_each_way() -> None:

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from simulator.planner import sensitivity as module
-from simulator.planner.search import TOO_LARGE, Plan, explore, plan
+from simulator.planner.explore import TOO_LARGE, explore
+from simulator.planner.search import Plan, plan
 from simulator.planner.sensitivity import binding, sensitivity
 from simulator.scenario import make_scenario
 from simulator.units import show_bytes

@@ -1,0 +1,220 @@
+"""The step: terms add up, tables do not change a layout's numbers, and laws of any machine."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.cost.step import Estimate, estimates, evaluate
+from simulator.cost.terms import HIDDEN, TERMS
+from simulator.files import Figure
+from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.layout.feasibility import FEASIBLE, reasons
+from simulator.layout.layout import RANK_ORDERS, RECOMPUTE, SHARDINGS, Layouts
+from simulator.software import Software, load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe, Workload
+
+CASES = {
+    "llama": ("llama-3.1-70b", "dgx-h100", 1024, "megatron-core", 8192, 2048),
+    "deepseek": ("deepseek-v3", "dgx-h100", 2048, "megatron-core", 4096, 7680),
+    "titan": ("llama-3.1-405b", "aws-p5", 512, "torchtitan", 8192, 256),
+    "old": ("megatron-175b", "dgx-a100", 512, "megatron-lm-2022", 2048, 1536),
+}
+Case = tuple[Workload, Cluster, Software]
+
+
+def case(name: str) -> Case:
+    model, cluster, gpus, software, length, batch = CASES[name]
+    recipe = Recipe(sequence_length=length, global_batch=batch)
+    work = Workload(architecture=presets.load(model), recipe=recipe)
+    return work, load_cluster(cluster, gpus), load_software(software)
+
+
+def random_layouts(name: str, number: int, seed: int = 1) -> Layouts:
+    """Feasible layouts with degrees, sharding, recomputation and rank order drawn at random."""
+    work, cluster, software = case(name)
+    rng, size = np.random.default_rng(seed), 400_000
+    most = {"tp": 4, "pp": 5, "vpp": 3, "cp": 3, "ep": 7, "etp": 2, "micro_batch": 3}
+    drawn = {field: 2 ** rng.integers(0, top, size) for field, top in most.items()}
+    drawn["dp"] = np.maximum(cluster.gpus // (drawn["tp"] * drawn["pp"] * drawn["cp"]), 1)
+    table = Layouts.of(
+        **drawn,
+        global_batch=work.recipe.global_batch,
+        sharding=rng.integers(0, len(SHARDINGS), size),
+        sequence_parallel=rng.integers(0, 2, size),
+        recompute=rng.integers(0, len(RECOMPUTE), size),
+        recompute_layers=np.maximum(rng.integers(-3, 4, size), 0),
+        rank_order=rng.choice([RANK_ORDERS.index(x) for x in software.supports.rank_orders], size),
+    )
+    able = np.flatnonzero(reasons(table, work, cluster, software) == FEASIBLE)
+    assert len(able) >= number
+    return table[able[:number]]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def seen(request: pytest.FixtureRequest) -> tuple[Layouts, Case, Estimate]:
+    layouts = random_layouts(request.param, 200)
+    return layouts, case(request.param), evaluate(layouts, *case(request.param))
+
+
+def columns(found: Estimate) -> dict[str, Any]:
+    """Every number of an estimate."""
+    named = {f"terms {k}": v for k, v in found.terms_s.items()}
+    named |= {f"hidden {k}": v for k, v in found.hidden_s.items()}
+    named |= {f"memory {k}": v for k, v in found.memory_bytes.items()}
+    return named | {
+        "step": found.step_time_s,
+        "total": found.memory_total_bytes,
+        "imbalance": found.imbalance_s,
+        "flop": found.executed_flop,
+    }
+
+
+def agree(one: Estimate, other: Estimate, rel: float) -> None:
+    for (name, left), right in zip(columns(one).items(), columns(other).values(), strict=True):
+        scale = np.maximum(one.step_time_s if "memory" not in name else np.abs(left), np.abs(left))
+        np.testing.assert_array_less(np.abs(left - right), rel * scale + 1e-300, err_msg=name)
+
+
+def test_terms_add_up_and_none_is_negative(seen: tuple[Layouts, Case, Estimate]) -> None:
+    found = seen[2]
+    assert list(found.terms_s) == [term.name for term in TERMS]
+    assert list(found.hidden_s) == list(HIDDEN)
+    np.testing.assert_allclose(sum(found.terms_s.values()), found.step_time_s, rtol=1e-13)
+    np.testing.assert_allclose(
+        sum(found.memory_bytes.values()), found.memory_total_bytes, rtol=1e-13
+    )
+    for name, column in columns(found).items():
+        assert np.isfinite(column).all(), name
+        assert (column >= 0).all(), name
+    assert (found.step_time_s > 0).all()
+
+
+def test_a_layout_costs_the_same_alone_and_in_a_table(seen: tuple[Layouts, Case, Estimate]) -> None:
+    layouts, setting, whole = seen
+    for i in range(len(layouts)):
+        agree(evaluate(layouts[i], *setting), whole.take(slice(i, i + 1)), 1e-12)
+
+
+def test_folding_equal_ranks_changes_nothing(seen: tuple[Layouts, Case, Estimate]) -> None:
+    layouts, setting, whole = seen
+    every = evaluate(layouts, *setting, every_rank=True)
+    agree(every, whole, 1e-12)
+    assert every.peak_stage.tolist() == whole.peak_stage.tolist()
+
+
+def test_chunks_of_a_long_table_are_the_table(seen: tuple[Layouts, Case, Estimate]) -> None:
+    layouts, setting, whole = seen
+    long = Layouts.concatenate([layouts] * 50)  # 10,000 rows, more than one chunk
+    pieces = list(estimates(long, *setting))
+    assert len(pieces) == 2
+    assert [x for piece in pieces for x in piece.step_time_s] == whole.step_time_s.tolist() * 50
+
+
+def test_no_group_no_communication(seen: tuple[Layouts, Case, Estimate]) -> None:
+    layouts, _, found = seen
+    alone = {
+        "tp": (layouts.tp == 1) & (layouts.etp == 1),
+        "cp": layouts.cp == 1,
+        "ep": layouts.ep == 1,
+        "pp": layouts.pp == 1,
+        "dp": layouts.dp * layouts.cp == 1,
+        "fsdp": layouts.sharding != SHARDINGS.index("zero3"),
+        "bubble_warmup": layouts.pp == 1,
+        "bubble_drain": layouts.pp == 1,
+        "recompute": layouts.recompute == RECOMPUTE.index("none"),
+    }
+    for name, rows in alone.items():
+        assert (found.terms_s[name][rows] == 0).all(), name
+        if name in found.hidden_s:
+            assert (found.hidden_s[name][rows] == 0).all(), name
+
+
+def faster(cluster: Cluster, part: str, times: float) -> Cluster:
+    """The same cluster with one kind of rate `times` higher."""
+    group = cluster.groups[0]
+    device, node = group.accelerator, group.node
+    if part == "matrix":
+        rates = {name: Figure(x * times) for name, x in device.matrix_flop_per_s.items()}
+        device = replace(device, matrix_flop_per_s=rates)
+    elif part == "hbm":
+        rate = Figure(device.memory.bandwidth_bytes_per_s * times)
+        device = replace(device, memory=replace(device.memory, bandwidth_bytes_per_s=rate))
+    elif part == "nvlink":
+        names = [f for f in node.scale_up.__slots__ if f.endswith("_bytes_per_s")]
+        rates = {f: getattr(node.scale_up, f) for f in names}
+        rates = {f: None if x is None else Figure(x * times) for f, x in rates.items()}
+        node = replace(node, scale_up=replace(node.scale_up, **rates))
+    else:
+        rate = Figure(node.scale_out.adapter_bytes_per_s * times)
+        node = replace(node, scale_out=replace(node.scale_out, adapter_bytes_per_s=rate))
+    return replace(cluster, groups=(replace(group, accelerator=device, node=node),))
+
+
+@pytest.mark.parametrize("part", ["matrix", "hbm", "nvlink", "nic"])
+@given(times=st.floats(1.0, 20.0), further=st.floats(1.0, 4.0))
+@settings(max_examples=8)
+def test_a_faster_part_is_never_slower(
+    seen: tuple[Layouts, Case, Estimate], part: str, times: float, further: float
+) -> None:
+    layouts, (work, cluster, software), base = seen
+    once = evaluate(layouts, work, faster(cluster, part, times), software).step_time_s
+    twice = evaluate(layouts, work, faster(cluster, part, times * further), software).step_time_s
+    assert (once <= base.step_time_s * (1 + 1e-12)).all()
+    assert (twice <= once * (1 + 1e-12)).all()
+
+
+def test_a_larger_batch_never_trains_fewer_tokens_per_second(
+    seen: tuple[Layouts, Case, Estimate],
+) -> None:
+    layouts, (work, cluster, software), base = seen
+    before = base.step_time_s
+    for times in (2, 4, 8):
+        batch = work.recipe.global_batch * times
+        more = replace(work, recipe=replace(work.recipe, global_batch=batch))
+        now = evaluate(layouts.replace(global_batch=batch), more, cluster, software).step_time_s
+        assert (now <= 2 * before * (1 + 1e-12)).all()
+        before = now
+
+
+def test_recomputation_never_saves_time_and_never_costs_memory_for_activations(
+    seen: tuple[Layouts, Case, Estimate],
+) -> None:
+    layouts, setting, _ = seen
+    plain = evaluate(layouts.replace(recompute="none", recompute_layers=0), *setting)
+    for mode in ("selective", "full"):
+        again = evaluate(layouts.replace(recompute=mode, recompute_layers=0), *setting)
+        assert (again.step_time_s >= plain.step_time_s * (1 - 1e-12)).all(), mode
+        assert (again.executed_flop >= plain.executed_flop).all(), mode
+        kept, before = (x.memory_bytes["activations"] for x in (again, plain))
+        same = again.peak_stage == plain.peak_stage
+        assert (kept[same] <= before[same] * (1 + 1e-12)).all(), mode
+
+
+def test_recomputing_more_layers_never_saves_time() -> None:
+    work, cluster, software = case("llama")
+    counts = np.arange(1, 11)  # 80 layers on eight stages
+    table = Layouts.of(tp=8, pp=8, dp=16, global_batch=2048, recompute="full",
+                       recompute_layers=counts)  # fmt: skip
+    found = evaluate(table, work, cluster, software)
+    assert (np.diff(found.step_time_s) > 0).all()
+    whole = evaluate(table[:1].replace(recompute_layers=0), work, cluster, software)
+    assert found.step_time_s[-1] == whole.step_time_s[0]
+
+
+def test_overlap_is_never_slower_than_waiting(seen: tuple[Layouts, Case, Estimate]) -> None:
+    layouts, (work, cluster, software), base = seen
+    waits = replace(
+        software,
+        overlap=replace(
+            software.overlap, tensor="none", gradient_reduce=False, parameter_gather=False,
+            sharded_prefetch=False, pipeline_send=False, context_ring=False,
+        ),
+    )  # fmt: skip
+    without = evaluate(layouts, work, cluster, waits)
+    assert (base.step_time_s <= without.step_time_s * (1 + 1e-12)).all()
+    assert not any(column.any() for column in without.hidden_s.values())

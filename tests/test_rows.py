@@ -1,0 +1,111 @@
+"""Tables of measured runs: what is wrong with a header is said at once, and what is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from simulator import catalogue
+from simulator.errors import InputError
+from simulator.files import read_csv
+from simulator.rows import COLUMNS, REQUIRED, assumed_fields, read_runs
+
+RUNS = catalogue.folder("validation") / "runs"
+ROW = {row["run_id"]: row for _, row in read_csv(RUNS / "test.csv")}["korthikanti22-t5-003"]
+
+
+def write(path: Path, *rows: Mapping[str, str]) -> Path:
+    lines = [",".join(rows[0]), *(",".join(f'"{v}"' for v in row.values()) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def problems(*paths: Path) -> list[str]:
+    with pytest.raises(InputError) as caught:
+        read_runs(paths)
+    return list(caught.value.problems)
+
+
+@pytest.mark.parametrize("name", ["calibrate", "test", "vtrain_single", "analytic_memory"])
+def test_shipped_tables_have_every_column_and_no_other(name: str) -> None:
+    runs = read_runs([RUNS / f"{name}.csv"])
+    assert set(runs[0].fields) == set(COLUMNS)
+
+
+def test_rows_know_file_and_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "runs.csv", ROW, ROW | {"run_id": "second"})
+    assert [run.where for run in read_runs([path])] == [f"{path}: line 2", f"{path}: line 3"]
+
+
+def test_optional_columns_may_be_missing(tmp_path: Path) -> None:
+    path = write(tmp_path / "runs.csv", {name: ROW[name] for name in REQUIRED})
+    assert read_runs([path])[0].get("notes") == ""
+
+
+def test_every_wrong_column_is_named_with_the_nearest(tmp_path: Path) -> None:
+    row = {("micro_bach" if k == "micro_batch" else k): v for k, v in ROW.items()}
+    path = write(tmp_path / "runs.csv", row | {"mood": "good"})
+    assert problems(path) == [
+        f"{path}: micro_batch: required column is missing",
+        f"{path}: micro_bach: unknown column (did you mean 'micro_batch'?)",
+        f"{path}: mood: unknown column",
+    ]
+
+
+def test_another_kind_of_table_is_called_that(tmp_path: Path) -> None:
+    path = write(tmp_path / "kernels.csv", {"kernel": "gemm", "gpu": "h100_sxm", "time_us": "3"})
+    (line,) = problems(path)
+    assert f"{path}: not a table of measured runs: it lacks 25 of the 26 columns" in line
+    assert "kernel, gpu, time_us" in line
+
+
+def test_files_without_rows(tmp_path: Path) -> None:
+    empty, bare = tmp_path / "empty.csv", tmp_path / "bare.csv"
+    absent = tmp_path / "somewhere-else.csv"
+    empty.write_text("")
+    bare.write_text(",".join(COLUMNS) + "\n")
+    assert problems(empty, bare, absent) == [
+        f"{empty}: the file is empty",
+        f"{bare}: the table has a header and no rows",
+        f"{absent}: no such file",
+    ]
+
+
+def test_run_ids_are_there_and_unique_over_all_files(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.csv", ROW, ROW | {"run_id": ""})
+    second = write(tmp_path / "b.csv", ROW)
+    assert problems(first, second) == [
+        f"{first}: line 3: run_id: required field is blank",
+        f"{second}: line 2: run_id: 'korthikanti22-t5-003' is already the id of {first}: line 2",
+    ]
+
+
+def test_many_problems_are_cut_short(tmp_path: Path) -> None:
+    path = write(tmp_path / "runs.csv", *[ROW] * 30)
+    found = problems(path)
+    assert len(found) == 21
+    assert found[-1] == "and 9 more problems like these"
+
+
+def test_assumed_are_the_named_and_the_blank_that_matter() -> None:
+    plain = {**dict.fromkeys(COLUMNS, ""), "num_gpus": "8", "gpus_per_node": "8", "dp": "8",
+             "tp": "1", "sharding": "ddp", "recompute": "none"}  # fmt: skip
+    always = {"position", "nvlink_domain", "vpp", "cp", "flash_attention", "cpu_offload",
+              "cuda_graphs"}  # fmt: skip
+    reduced = {"overlap_grad_reduce", "overlap_param_gather"}
+    assert set(assumed_fields(plain)) == always | reduced
+    assert set(assumed_fields(plain | {"assumed": "vocab+tp"})) == always | reduced | {
+        "vocab",
+        "tp",
+    }
+    spread = {"num_gpus": "16", "dp": "1", "tp": "16", "recompute": "full", "num_experts": "8"}
+    assert set(assumed_fields(plain | spread)) == always | {
+        "fabric", "nic_gbit_per_gpu", "sequence_parallel", "tp_comm_overlap", "recompute_layers",
+        "ep", "etp", "moe_balanced", "capacity_factor",
+    }  # fmt: skip
+
+
+def test_a_field_is_assumed_once() -> None:
+    assert assumed_fields(ROW | {"assumed": "vpp+vpp", "vpp": ""}).count("vpp") == 1
