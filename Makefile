@@ -3,6 +3,7 @@
 # make lint      ruff, mypy, import-linter
 # make bench     time what tests/benchmarks holds
 # make reports   write reports/gallery again
+# make measure-here   time kernels, collectives and steps on this machine's CPU, in 5 minutes
 # make clean     delete caches and build output (not .venv)
 #
 # Variables: PYTHON=python3.12             which interpreter makes .venv (3.11 or newer)
@@ -27,7 +28,7 @@ TORCH_STAMP := $(STAMPS)/$(subst =,-,$(subst /,-,$(firstword $(TORCH))))
 .DEFAULT_GOAL := plan
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: plan test lint bench reports clean
+.PHONY: plan test lint bench reports measure-here clean
 
 plan: $(STAMPS)/foreshard
 	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
@@ -49,6 +50,10 @@ reports: $(STAMPS)/foreshard
 	set -e; for scenario in examples/*.toml; do \
 	    $(BIN)/foreshard plan "$$scenario" --out "reports/gallery/$$(basename "$$scenario" .toml)"; \
 	done
+
+measure-here: $(STAMPS)/foreshard $(TORCH_STAMP)
+	mkdir -p reports
+	$(BIN)/foreshard measure --device cpu --minutes 4 --out reports/measurements.json
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks

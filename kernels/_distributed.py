@@ -111,6 +111,8 @@ class World:
     "auto" and "cuda" become the GPU of the local rank.
     """
 
+    pretended = False
+
     def __init__(self, device: str = "auto") -> None:
         self.rank, self.size = _number("RANK", 0), _number("WORLD_SIZE", 1)
         self.local_rank = _number("LOCAL_RANK", self.rank)
@@ -151,17 +153,37 @@ class World:
             dist.destroy_process_group()
 
     def agree(self, number: float, how: str = "min") -> float:
-        """Return the smallest ("min") or largest ("max") of the numbers of all ranks."""
+        """Return the smallest ("min"), largest ("max") or sum ("sum") over all ranks."""
         return self.agree_all([number], how)[0]
 
     def agree_all(self, numbers: list[float], how: str = "max") -> list[float]:
-        """Combine a list of equal length of every rank, place by place."""
-        if self.size == 1:
+        """Combine a list of equal length of every rank, place by place: by min, max or sum."""
+        if self.size == 1 or self.pretended:
             return list(numbers)
-        numbers = [min(one, 1e300) for one in numbers]
         found = torch.tensor(numbers, dtype=torch.float64, device=self.device)
-        dist.all_reduce(found, dist.ReduceOp.MAX if how == "max" else dist.ReduceOp.MIN)
+        dist.all_reduce(found, getattr(dist.ReduceOp, how.upper()))
         return found.tolist()
+
+
+class Pretended(World):
+    """One rank of a larger world that is not there: torch's fake process group."""
+
+    pretended = True
+
+    def __init__(self, device: str, *, rank: int, size: int) -> None:
+        super().__init__(device)
+        self.rank, self.size, self.local_rank, self.local_size = rank, size, 0, size
+
+    @property
+    def library(self) -> str:
+        """Say that nothing communicates."""
+        return "fake"
+
+    def __enter__(self) -> World:
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        dist.init_process_group("fake", rank=self.rank, world_size=self.size, store=FakeStore())
+        return self
 
 
 def _number(name: str, otherwise: int) -> int:

@@ -271,16 +271,21 @@ def _is_gpt(shape: Architecture) -> bool:
     return shape.family == "gpt"
 
 
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of a distributed tensor; another tensor as it is."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
 def initialise(model: nn.Module, seed: int) -> None:
     """Fill every parameter (of a sharded one this rank's part) in a fixed order."""
     device = next(model.parameters()).device
     source = torch.Generator(device).manual_seed(seed)
     for name, parameter in model.named_parameters():
         with torch.no_grad():
-            local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+            own = local(parameter)
             if name.endswith("bias"):
-                local.zero_()
+                own.zero_()
             elif "norm" in name:
-                local.fill_(1.0)
+                own.fill_(1.0)
             else:
-                local.normal_(0.0, 0.02, generator=source)
+                own.normal_(0.0, 0.02, generator=source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from _cases import Case
+from _models import local
 from torch import nn
 
 
@@ -60,7 +61,8 @@ class Pipeline:
         more = {"target": labels.flatten(0, 1), "losses": losses} if self.last else {}
         self.schedule.step(*given, **more)
         mark("backward")
-        return torch.stack(losses).mean().detach() if losses else torch.zeros(())
+        found = [local(loss.detach()) for loss in losses]
+        return torch.stack(found).mean() if found else torch.zeros(())
 
 
 class PipelineRank:
@@ -81,7 +83,7 @@ class PipelineRank:
                 out = self.model(given)
                 if self.last:
                     out = self.loss_of(out, labels[at]) / count
-                    total += out.detach()
+                    total += local(out.detach())
                 alive[at] = given, out
             else:
                 self.sync(at == count - 1)

@@ -5,24 +5,26 @@ What comes out of `measure` is a plain dictionary, so that another process can h
 
 from __future__ import annotations
 
-import contextlib
 import math
 import resource
 import sys
 import time
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-
 import _distributed
 import _timing
+import torch
+import torch.distributed as dist
 from _cases import Case
 from _training import Trainer, gradient_square
 
 WARM_UP, WARM_UP_COMPILED = 2, 3
 FEWEST, MOST = 3, 30
 """Timed steps."""
+BLOCK = 8
+"""Steps between two looks at the clock."""
+PRECISE = 0.003
+"""Relative standard error of the median at which timing ends."""
 MOST_OPERATORS = 150
 
 
@@ -76,13 +78,15 @@ class Loop:
         self.trainer, self.world, self.at = trainer, world, 0
         self.losses: list[torch.Tensor] = []
 
-    def step(self, mark=lambda phase: None) -> None:
-        """Take the next step; under the fake group give the weights new values first."""
-        case = self.trainer.case
-        if case.fake_world and self.at:
+    def prepare(self, batch=None):
+        """Return the next batch; under the fake group give the weights new values."""
+        if self.trainer.case.fake_world and self.at:
             self.trainer.refill()
-        tokens, labels = self.trainer.batch(self.at)
-        self.losses.append(self.trainer.step(tokens, labels, mark))
+        return batch or self.trainer.batch(self.at)
+
+    def step(self, batch, mark=lambda phase: None) -> None:
+        """Take a step with tokens and labels; `mark` hears when a phase has ended."""
+        self.losses.append(self.trainer.step(*batch, mark))
         self.at += 1
 
     def mean_losses(self) -> list[float | None]:
@@ -133,42 +137,98 @@ FAKE = (
 
 
 def warm_up(loop: Loop, memory: Memory, run: _timing.Run) -> float | None:
-    """Take the first steps, note memory by phase in the last, and return the gradient norm."""
-    compiled = loop.trainer.case.compile
-    count = WARM_UP_COMPILED if compiled else WARM_UP
-    square = math.nan
+    """Take the first steps; return the gradient norm of the first, note memory in the last."""
+    count = WARM_UP_COMPILED if loop.trainer.case.compile else WARM_UP
+    square = 0.0
 
-    def note(phase: str) -> None:
+    def norm(phase: str) -> None:
         nonlocal square
-        memory.mark(phase)
         if phase == "backward":
             square = gradient_square(loop.trainer)
 
     for at in range(count):
-        loop.step(note if at == count - 1 else lambda phase: None)
+        marks = {0: norm, count - 1: memory.mark}
+        loop.step(loop.prepare(), marks.get(at, lambda phase: None))
     run.device.synchronize()
     memory.mark("rest")
-    if not loop.world.pretended:
-        square = loop.world.total(square)
-    return float(f"{math.sqrt(square):.7g}") if math.isfinite(square) else None
+    square = loop.world.agree(square, "sum")
+    if loop.world.pretended or not math.isfinite(square):
+        return None
+    return float(f"{math.sqrt(square):.7g}")
 
 
 def time_steps(loop: Loop, run: _timing.Run, steps: int, budget_s: float) -> list[float]:
     """Time single steps: `steps` of them, or as many as `budget_s` and precision ask for.
 
-    Steps follow each other without waiting, as in training; under the fake group the filling of
-    weights is between the readings.
+    A step is timed from its start to the end of what it has given the device, and the next is
+    given to the device without waiting for that, as in training.
     """
-    stamp = _stamp_cuda if run.device.kind == "cuda" else time.perf_counter
-    begin, times_s = time.perf_counter(), []
-    while len(times_s) < (steps or MOST):
-        times_s += _one(loop, run, stamp)
-        spent_s = loop.world.agree(time.perf_counter() - begin, "max")
-        times_s[-1] = loop.world.agree(times_s[-1], "max")
-        if steps or len(times_s) < FEWEST:
-            continue
-        if spent_s > budget_s or _timing.median_error(times_s) < 0.003:
+    block = _block_cuda if run.device.kind == "cuda" else _block_cpu
+    begin, times_s, most = time.perf_counter(), [], steps or MOST
+    count = min(FEWEST, most)
+    while len(times_s) < most:
+        found = block(loop, run, count)
+        *found, spent_s = loop.world.agree_all([*found, time.perf_counter() - begin])
+        times_s += found
+        enough = spent_s > budget_s or _timing.median_error(times_s) < PRECISE
+        if not steps and enough:
             break
+        fits = int((budget_s - spent_s) / max(times_s[-1], 1e-9))
+        count = max(1, min(BLOCK, fits, most - len(times_s)))
     return times_s
 
 
+def _block_cpu(loop: Loop, run: _timing.Run, count: int) -> list[float]:
+    times_s = []
+    for _ in range(count):
+        ready = loop.prepare()
+        begin = time.perf_counter()
+        loop.step(ready)
+        times_s.append(time.perf_counter() - begin)
+    return times_s
+
+
+def _block_cuda(loop: Loop, run: _timing.Run, count: int) -> list[float]:
+    batches = [loop.trainer.batch(loop.at + ahead) for ahead in range(count)]
+    events = [[torch.cuda.Event(enable_timing=True) for _ in "ab"] for _ in range(count)]
+    run.device.synchronize()
+    for batch, (begin, end) in zip(batches, events, strict=True):
+        loop.prepare(batch)
+        begin.record()
+        loop.step(batch)
+        end.record()
+    run.device.sensors.read()
+    run.device.synchronize()
+    return [begin.elapsed_time(end) / 1e3 for begin, end in events]
+
+
+# --- operators ------------------------------------------------------------------------------
+
+
+def profile(loop: Loop, run: _timing.Run, trace: Path | None) -> list[dict[str, object]]:
+    """Profile one more step: write a Kineto trace and return the time of each operator."""
+    from torch.profiler import ProfilerActivity
+
+    kinds = [ProfilerActivity.CPU]
+    if run.device.kind == "cuda":
+        kinds.append(ProfilerActivity.CUDA)
+    ready = loop.prepare()
+    with torch.profiler.profile(activities=kinds, record_shapes=True) as found:
+        loop.step(ready)
+        run.device.synchronize()
+    if trace is not None and run.writes:
+        found.export_chrome_trace(str(trace))
+    rows = [_operator(one) for one in found.key_averages(group_by_input_shape=True)]
+    rows.sort(key=lambda row: -max(row["device_s"], row["host_s"]))
+    return rows[:MOST_OPERATORS]
+
+
+def _operator(one) -> dict[str, object]:
+    """Return an operator's own times (without those it calls) in seconds, of all its calls."""
+    return {
+        "name": one.key[:120],
+        "calls": one.count,
+        "host_s": one.self_cpu_time_total / 1e6,
+        "device_s": getattr(one, "self_device_time_total", 0.0) / 1e6,
+        "shapes": str(one.input_shapes)[:200],
+    }

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import os
 import signal
@@ -29,6 +28,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from _device import Device, host_free_bytes, software, torch
+from _document import write_json
 from _sampling import (
     DTYPES,
     FP8_MAX,
@@ -65,8 +65,11 @@ __all__ = [
 
 SCHEMA = 1
 GB = 1e9
+PLAIN = (bool, int, float, str, type(None))
 QUICK_MINUTES = 0.35
 """At most this with ``--quick``."""
+FLUSH_S = 1.0
+"""Records on disk are at most about this old; more where writing itself takes long."""
 
 
 class Budget:
@@ -110,8 +113,6 @@ class Run:
     (ranks other than 0) measures and writes nothing.
     """
 
-    FLUSH_S = 1.0
-
     def __init__(self, arguments: argparse.Namespace, file: str, *, writes: bool = True) -> None:
         self.arguments, self.program, self.writes = arguments, Path(file).stem, writes
         self.out = Path(arguments.out or f"{self.program}.json")
@@ -128,10 +129,9 @@ class Run:
             self._refuse(f"--dtype: must be of {', '.join(DTYPES)}, got {', '.join(unknown)}")
         torch.manual_seed(arguments.seed)
         self.quick = arguments.quick
-        self.budget = Budget(
-            min(arguments.minutes, QUICK_MINUTES) if self.quick else arguments.minutes
-        )
-        self.case_s, self.exit_code, self.flushed_at, self.shown = 0.1, 0, -math.inf, False
+        self.budget = Budget(min(arguments.minutes, QUICK_MINUTES if self.quick else math.inf))
+        self.case_s, self.exit_code, self.shown = 0.1, 0, False
+        self.flushed_at, self.pause_s = -math.inf, FLUSH_S
         self.began = time.monotonic()
         self.document = self._empty_document()
 
@@ -147,7 +147,10 @@ class Run:
             "schema": SCHEMA,
             "program": self.program,
             "command": " ".join([f"python {Path(sys.argv[0]).name}", *sys.argv[1:]]),
-            "arguments": {key: _plain(value) for key, value in vars(self.arguments).items()},
+            "arguments": {
+                key: value if isinstance(value, PLAIN) else str(value)
+                for key, value in vars(self.arguments).items()
+            },
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017
             "seconds": 0.0,
             "complete": False,
@@ -204,8 +207,10 @@ class Run:
         if not self.writes:
             return
         self.document["seconds"] = round(time.monotonic() - self.began, 3)
-        self.flushed_at = time.monotonic()
+        begin = time.monotonic()
         write_json(self.document, self.out)
+        self.flushed_at = time.monotonic()
+        self.pause_s = max(FLUSH_S, 20 * (self.flushed_at - begin))
 
     def each(self, cases: list):
         """Yield each case until the time is spent; what is left is recorded as skipped.
@@ -230,13 +235,10 @@ class Run:
             self.skip(kernel, {}, dtype, reason)
 
     def _show(self, at: int, count: int, case: object) -> None:
-        if not (self.writes and sys.stderr.isatty()):
-            return
-        name = str(getattr(case, "name", case))[:60]
-        left = f"{self.budget.left_s:.0f} s left"
-        line = f"\r\x1b[K{self.program} {at + 1}/{count}, {left}: {name}"
-        print(line, end="", file=sys.stderr, flush=True)
-        self.shown = True
+        if self.writes and sys.stderr.isatty():
+            self.shown, name = True, str(getattr(case, "name", case))[:60]
+            place = f"\r\x1b[K{self.program} {at + 1}/{count}, {self.budget.left_s:.0f} s left"
+            print(f"{place}: {name}", end="", file=sys.stderr, flush=True)
 
     def time(self, function, **options) -> list[float]:
         """Time a call with this run's device and the present case's share; see `time_call`."""
@@ -250,7 +252,7 @@ class Run:
         found = {"kernel": kernel, "dtype": dtype, "shape": shape, "direction": direction}
         times = {"times_s": [float(f"{one:.6g}") for one in times_s]}
         self.document["records"].append(found | times | self.device.sensors.last | more)
-        if time.monotonic() - self.flushed_at > self.FLUSH_S:
+        if time.monotonic() - self.flushed_at > self.pause_s:
             self.flush()
 
     def skip(self, kernel: str, shape: dict, dtype: str | None, reason: str) -> None:
@@ -289,19 +291,3 @@ class Run:
             self.device.release()
             if "CUDA error" in str(error) and "not supported" not in str(error) and not short:
                 raise
-
-
-def _plain(value: object) -> object:
-    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
-
-
-def write_json(document: dict, path: Path) -> None:
-    """Write `document` to `path` so that a reader, or a cut, never meets half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w") as file:
-            json.dump(document, file, indent=1, allow_nan=False)
-            file.write("\n")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

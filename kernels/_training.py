@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from _cases import Case
-from _models import Transformer, initialise
+from _models import Transformer, initialise, local
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -61,7 +61,7 @@ class Trainer:
         self._materialise()
         self.runner = self._runner()
         self.trained = [one for root in self.roots for one in root.parameters()]
-        self.parameters = sum(_local(one).numel() for one in self.trained)
+        self.parameters = sum(local(one).numel() for one in self.trained)
         self.trained = [one for one in self.trained if one.requires_grad]
         self.optimizer = self._optimizer()
 
@@ -200,7 +200,7 @@ class Trainer:
             mark("forward")
             (loss / count).backward()
             mark("backward")
-            total += loss.detach() / count
+            total += local(loss.detach()) / count
         return total
 
     def _sync(self, last: bool) -> None:
@@ -222,10 +222,6 @@ def _freeze(model: Transformer, case: Case) -> None:
         model.embedding.requires_grad_(False)
     for at in range(case.frozen):
         model.layers[str(at)].requires_grad_(False)
-
-
-def _local(parameter: torch.Tensor) -> torch.Tensor:
-    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
 
 
 def gradient_square(trainer: Trainer) -> float:

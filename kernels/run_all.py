@@ -39,7 +39,7 @@ WEIGHTS = {
 }
 """Programs in their order, each with its part of the time."""
 SEVERAL_RANKS = ("collectives", "overlap")
-START_S = 6.0
+START_S = 4.0
 """What starting a program takes (torch is slow to import)."""
 LATE_S = 30.0
 """A program that is so late after its share is asked to stop."""

@@ -102,8 +102,8 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
     if problems:
         raise InputError(f"{where}: {line}" for line in dict.fromkeys(problems))
     workload = Workload(architecture=parts["architecture"], recipe=parts["recipe"])
-    own = {name: parts[name] for name in ("cluster", "software", "layout")}
-    run = Run(workload=workload, **own)
+    run = Run(workload=workload, cluster=parts["cluster"], software=parts["software"],
+              layout=parts["layout"])  # fmt: skip
     _check(run)
     return run
 
@@ -131,7 +131,7 @@ def _check(run: Run) -> None:
     if precision not in run.software.supports.precisions:
         raise NotReplayable(f"{run.software.name} does not train in {precision}")
     code = int(reasons(run.layout, run.workload, run.cluster, run.software)[0])
-    stages = int(run.layout.pp[0] * run.layout.vpp[0])
+    stages = int(run.layout.pp[0]) * int(run.layout.vpp[0])
     if code == _MANY_STAGES and stages <= run.workload.architecture.layers + 2:
         return
     if code != FEASIBLE:
@@ -148,6 +148,7 @@ def _architecture(row: Mapping[str, str]) -> Architecture:
     norm: Literal["layer", "rms"] = "layer" if gpt or family in ("mpt", "nemotron") else "rms"
     layers = whole(row, "layers", most=_MOST_LAYERS)
     gated = flag(row, "gated_mlp")
+    position: Any = text(row, "position", _POSITIONS) if row.get("position") else "rope"
     attention = _attention(row, gpt)
     mlp = MLP(ffn_hidden=whole(row, "ffn_hidden"), gated=gated, bias=gpt)
     dense = Block(attention=attention, norm=norm, dropout=gpt, norms=2, mlp=mlp)
@@ -165,7 +166,7 @@ def _architecture(row: Mapping[str, str]) -> Architecture:
     return Architecture(
         name=text(row, "model"), family=family, hidden=whole(row, "hidden"), blocks=blocks,
         layer_kinds=kinds, vocabulary=whole(row, "vocab"),
-        tied_embeddings=flag(row, "tied_embeddings"), position=_position(row),
+        tied_embeddings=flag(row, "tied_embeddings"), position=position,
         max_positions=whole(row, "seq_len"), final_norm=norm,
     )  # fmt: skip
 
@@ -176,10 +177,6 @@ def _experts(row: Mapping[str, str], gated: bool) -> MoE:
         raise InputError(f"top_k: must be at most the {experts} experts, got {top_k}")
     return MoE(experts=experts, top_k=top_k, gated=gated, ffn_hidden=whole(row, "moe_ffn_hidden"),
                shared_ffn_hidden=whole(row, "shared_expert_ffn", 0))  # fmt: skip
-
-
-def _position(row: Mapping[str, str]) -> Any:
-    return text(row, "position", _POSITIONS) if row.get("position") else "rope"
 
 
 def _attention(row: Mapping[str, str], gpt: bool) -> Attention:
@@ -277,18 +274,22 @@ def _software(row: Mapping[str, str], tables: Tables) -> Software:
 
 
 def _layout(row: Mapping[str, str]) -> Layouts:
-    numbers = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch")
+    numbers = ("tp", "pp", "cp", "dp", "ep", "etp", "micro_batch")
     given: dict[str, Any] = {name: whole(row, name, 1) for name in numbers}
+    given["vpp"] = whole(row, "vpp", 1, most=_MOST_LAYERS)
     given["global_batch"] = whole(row, "global_batch")
     if row.get("shard_group"):
         given["shard_group"] = min(whole(row, "shard_group"), given["dp"] * given["cp"])
     given["sharding"], given["recompute"] = text(row, "sharding"), text(row, "recompute")
-    given["recompute_layers"] = whole(row, "recompute_layers", 0)
+    given["recompute_layers"] = whole(row, "recompute_layers", 0, most=_MOST_LAYERS)
     if row.get("sequence_parallel"):
         given["sequence_parallel"] = int(flag(row, "sequence_parallel"))
     world = given["dp"] * given["tp"] * given["pp"] * given["cp"]
     if world != whole(row, "num_gpus"):
         raise InputError(f"num_gpus: must be dp x tp x pp x cp = {world}, got {row['num_gpus']}")
+    ranks, experts = world // given["pp"], given["ep"] * given["etp"]
+    if experts > ranks:
+        raise InputError(f"ep: ep x etp must be at most dp x tp x cp = {ranks}, got {experts}")
     share = given["dp"] * given["micro_batch"]
     if given["global_batch"] % share:
         batch = row["global_batch"]

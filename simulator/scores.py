@@ -17,16 +17,8 @@ import numpy as np
 from simulator.rows import LAYOUT_COLUMNS, SWITCH_COLUMNS, MeasuredRun
 
 __all__ = [
-    "BASELINE_EFFICIENCY",
-    "FEWEST_LAYOUTS",
-    "SCORED_MEMORY",
-    "TIE",
-    "ScoredRow",
-    "error_statistics",
-    "kendall_tau",
-    "ranking",
-    "regret",
-    "summary",
+    *("BASELINE_EFFICIENCY", "FEWEST_LAYOUTS", "SCORED_MEMORY", "TIE", "ScoredRow"),
+    *("error_statistics", "kendall_tau", "ranking", "regret", "summary"),
 ]
 
 SCORED_MEMORY = ("allocated", "reserved")
@@ -41,6 +33,7 @@ _ROW_KEYS = (
 )
 _COMPOSED = "COMPOSED"
 _GROUP = ("model", "gpu", "num_gpus", "seq_len", "global_batch", "precision", "software")
+
 TIE = 0.03
 """Measured times that differ by no more than this cannot be told apart; nor can their order."""
 

@@ -130,6 +130,7 @@ def test_what_is_wrong_names_place_field_and_value(field: str, value: str, said:
     [
         ("top_k", "17", "top_k: must be at most the 16 experts, got 17"),
         ("top_k", "", "top_k: required field is blank"),
+        ("ep", "1e9", "ep: ep x etp must be at most dp x tp x cp = 8, got 1000000000"),
         ("first_dense_layers", "97", "first_dense_layers: must be at most the 96 layers, got 97"),
     ],
 )

@@ -75,5 +75,6 @@ PARAMETERS: dict[str, Parameter] = {
     ),
 }  # fmt: skip
 """Priors of the rates of matrix products are the sustained fractions that GEMM fits gave
-(fit_kernels.py); of shares of memory bandwidth, kernels and first fits; of compute units, NCCL's 16
-to 32 channels, hardly held, since cache, memory and power add to them; fp8 kernels have none."""
+(fit_kernels.py); of attention and of shares of memory bandwidth, kernels and first fits; of compute
+units, NCCL's 16 to 32 channels, hardly held, since cache, memory and power add to them. The prior
+of fp8 kernels is that there are none."""

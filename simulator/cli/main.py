@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from simulator._version import __version__
-from simulator.cli import plan, predict, validate
+from simulator.cli import measure, plan, predict, validate
 
 __all__ = ["app"]
 
@@ -41,6 +41,7 @@ def _main(
 app.command("plan")(plan.command)
 app.command("predict")(predict.command)
 app.command("validate")(validate.command)
+app.command("measure")(measure.command)
 
 if __name__ == "__main__":
     app()

@@ -158,8 +158,6 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
      "layout.schedule: must be interleaved with vpp = 2, got '1f1b'"),
     ({}, {"tp": 10**12},
      "layout.tp: must be less than or equal to 100000000, got 1000000000000"),
-    ({"batch": 10**11}, {},
-     "training.global_batch: must be less than or equal to 100000000, got 100000000000"),
     ({}, {"tpp": 2}, "layout.tpp: unknown field (did you mean 'tp'?)"),
     ({"software": "plain-ddp"}, {"tp": 2},
      "layout.tp: must be 1: plain-ddp has no tensor parallelism, got 2 (nearest: 1)"),

@@ -1,0 +1,2 @@
+def work(*a): pass
+def run_suite(*a): pass

@@ -1,0 +1,78 @@
+"""`foreshard measure`: time this machine with the programs of `kernels/`, which need torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from simulator.cli.options import BAD_INPUT, Json, print_json, speaking
+
+__all__ = ["command"]
+
+NO_TORCH = "measure: needs torch, which is not here: pip install torch"
+
+
+def command(
+    programs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PROGRAM]...", help="Programs to run, such as gemm.", show_default="all"
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="JSON document to write.")
+    ] = Path("measurements.json"),
+    minutes: Annotated[
+        float, typer.Option("--minutes", metavar="N", help="Time to take, in minutes.")
+    ] = 8.0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few and small cases: under 30 s per program.")
+    ] = False,
+    device: Annotated[
+        str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")
+    ] = "auto",
+    as_json: Json = False,
+) -> None:
+    """Measure kernels, collectives and training steps on this machine's GPUs or CPU.
+
+    Runs the stand-alone programs in the folder kernels/ one after the other. The document is
+    written as they go: an interrupted run keeps what it has. `foreshard calibrate` reads it.
+    """
+    if importlib.util.find_spec("torch") is None:
+        typer.echo(NO_TORCH, err=True)
+        raise typer.Exit(BAD_INPUT)
+    with speaking():
+        from simulator.catalogue import folder
+
+        script = folder("kernels") / "run_all.py"
+        options = ["--out", str(out), "--minutes", str(minutes), "--device", device]
+        options += ["--quick"] if quick else []
+        code = _run([sys.executable, str(script), *options, *(programs or ())])
+        if as_json and out.is_file() and code != BAD_INPUT:
+            print_json(json.loads(out.read_text()))
+        raise typer.Exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    """Run a command in a session of its own, pass signals on to it, return its exit code."""
+    with subprocess.Popen(arguments, start_new_session=True) as child:
+
+        def pass_on(number: int, frame: FrameType | None) -> None:
+            child.send_signal(number)
+
+        before = {
+            number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            return child.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,198 @@
+"""The search: nothing is lost in the count, the ranking follows the goal, misses say what is near."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.step import evaluate
+from simulator.errors import InfeasibleError
+from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
+from simulator.layout.layout import SHARDINGS
+from simulator.planner import explore as exploring
+from simulator.planner.candidates import candidates
+from simulator.planner.explore import ROOM, TOO_LARGE, explore
+from simulator.planner.search import Plan, plan
+from simulator.scenario import Scenario, make_scenario
+
+
+def scenario(**sections: Mapping[str, Any]) -> Scenario:
+    """Llama 3.1 8B on 32 H100s, with sections or fields replaced."""
+    document: dict[str, dict[str, Any]] = {
+        "model": {"name": "llama-3.1-8b"},
+        "training": {"sequence_length": 8192, "global_batch": 64, "tokens": 1e11},
+        "cluster": {"name": "dgx-h100", "gpus": 32},
+    }
+    for name, fields in sections.items():
+        document.setdefault(name, {}).update(fields)
+    return make_scenario(document)
+
+
+def parts(of: Scenario) -> tuple[Any, ...]:
+    return of.workload, of.cluster, of.software, of.pinned
+
+
+LARGE = {
+    "model": {"name": "llama-3.1-70b"},
+    "training": {"sequence_length": 8192, "global_batch": 64, "tokens": 1e11},
+}
+
+
+@pytest.mark.parametrize("software", ["megatron-core", "torchtitan", "megatron-lm-2022"])
+def test_dropped_and_feasible_layouts_add_up_to_all(software: str) -> None:
+    found = explore(*parts(scenario(cluster={"software": software})))
+    assert found.feasible + sum(found.dropped.values()) == found.layouts
+    assert found.evaluated == found.feasible + found.dropped.get(TOO_LARGE, 0)
+    assert set(found.dropped) <= {*REASONS[1:], TOO_LARGE}
+    assert all(count > 0 for count in found.dropped.values())
+
+
+def test_the_count_is_that_of_judging_and_evaluating_every_row() -> None:
+    of = scenario()
+    table = candidates(*parts(of))
+    code = reasons(table, *parts(of)[:3])
+    every = evaluate(table[code == FEASIBLE], *parts(of)[:3])
+    found = explore(*parts(of), keep=100)
+    assert (found.layouts, found.evaluated) == (len(table), len(every))
+    assert found.feasible == every.fits.sum()
+    assert found.best.step_time_s.tolist() == np.sort(every.step_time_s[every.fits])[:100].tolist()
+    assert found.best.fits.all()
+    near = every.memory_total_bytes <= ROOM * every.usable_bytes
+    assert found.roomy.step_time_s.tolist() == np.sort(every.step_time_s[near])[:100].tolist()
+    assert found.fastest_too_large is not None
+    assert found.fastest_too_large.step_time_s[0] == every.step_time_s[~every.fits].min()
+
+
+def test_pieces_of_a_search_do_not_change_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = explore(*parts(scenario()))
+    monkeypatch.setattr(exploring, "PIECE", 777)
+    calls: list[tuple[int, int]] = []
+    pieces = explore(*parts(scenario()), progress=lambda done, total: calls.append((done, total)))
+    assert pieces.dropped == whole.dropped
+    assert pieces.best.step_time_s.tolist() == whole.best.step_time_s.tolist()
+    assert pieces.best.layouts.columns()["tp"].tolist() == whole.best.layouts.tp.tolist()
+    assert [done for done, _ in calls] == sorted({done for done, _ in calls})
+    assert calls[-1] == (whole.layouts, whole.layouts)
+
+
+def test_keep_takes_the_first_of_the_longer_list() -> None:
+    few, many = (explore(*parts(scenario()), keep=n).best for n in (3, 50))
+    assert (len(few), len(many)) == (3, 50)
+    assert few.step_time_s.tolist() == many.step_time_s[:3].tolist()
+
+
+def test_more_memory_needed_than_there_is_names_the_nearest_miss() -> None:
+    of = scenario(**LARGE, cluster={"gpus": 8})
+    found = explore(*parts(of))
+    assert found.feasible == 0
+    assert len(found.best) == 0
+    table = candidates(*parts(of))
+    every = evaluate(table[reasons(table, *parts(of)[:3]) == FEASIBLE], *parts(of)[:3])
+    assert found.nearest_miss is not None
+    least = float(every.memory_total_bytes.min())
+    assert found.nearest_miss.memory_total_bytes[0] == pytest.approx(least, rel=1e-12)
+    with pytest.raises(InfeasibleError) as error:
+        plan(of)
+    text = str(error.value)
+    assert "nearest miss" in text
+    assert found.nearest_miss.layouts.describe() in text
+    assert "would fit: " in text
+
+
+def test_a_remedy_that_the_message_names_does_fit() -> None:
+    with pytest.raises(InfeasibleError, match=r"would fit: (\d+) GPUs") as error:
+        plan(scenario(**LARGE, cluster={"gpus": 8}))
+    words = str(error.value).split("would fit: ")[1].split()
+    assert explore(*parts(scenario(**LARGE, cluster={"gpus": int(words[0])}))).feasible > 0
+
+
+def test_nothing_misses_where_something_fits() -> None:
+    found = explore(*parts(scenario()))
+    assert found.nearest_miss is None
+    assert found.fastest_too_large is not None
+    assert not found.fastest_too_large.fits.any()
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"tp": 4},
+        {"pp": 4, "micro_batch": 2},
+        {"sharding": "zero3"},
+        {"recompute": "full"},
+        {"sequence_parallel": False, "tp": 2},
+    ],
+)
+def test_every_answer_keeps_what_the_scenario_pins(layout: dict[str, Any]) -> None:
+    answer = plan(scenario(layout=layout))
+    for i in range(len(answer.estimate)):
+        row = answer.estimate.layouts.row(i)
+        assert {name: row[name] for name in layout} == layout
+
+
+def ranked(answer: Plan) -> dict[str, list[float]]:
+    result = answer.outcome
+    return {"time": result.days.tolist(), "cost": result.usd.tolist(), "energy": result.kwh.tolist()}
+
+
+@pytest.mark.parametrize("goal", ["time", "cost", "energy"])
+def test_answers_stand_in_the_order_of_the_goal(goal: str) -> None:
+    values = ranked(plan(scenario(goal={"minimize": goal})))[goal]
+    assert values == sorted(values)
+
+
+def test_what_meets_the_deadline_comes_before_what_misses_it() -> None:
+    days = sorted(ranked(plan(scenario()))["time"])
+    middle = (days[20] + days[21]) / 2
+    answer = plan(scenario(goal={"minimize": "energy", "deadline_days": middle}))
+    meets = answer.meets_deadline.tolist()
+    assert meets == sorted(meets, reverse=True)
+    assert 0 < sum(meets) < len(meets)
+    first = ranked(answer)["energy"][: sum(meets)]
+    assert first == sorted(first)
+    assert all(day <= middle for day in ranked(answer)["time"][: sum(meets)])
+
+
+def test_what_is_within_the_budget_comes_before_what_is_not() -> None:
+    usd = sorted(ranked(plan(scenario()))["cost"])
+    middle = (usd[10] + usd[11]) / 2
+    answer = plan(scenario(goal={"budget_usd": middle}))
+    meets = answer.meets_budget.tolist()
+    assert meets == sorted(meets, reverse=True)
+    assert 0 < sum(meets) < len(meets)
+
+
+def test_without_tokens_there_are_no_days_but_there_is_a_ranking() -> None:
+    document = {
+        "model": {"name": "llama-3.1-8b"},
+        "training": {"sequence_length": 8192, "global_batch": 64},
+        "cluster": {"name": "dgx-h100", "gpus": 32},
+        "goal": {"minimize": "cost"},
+    }
+    answer = plan(make_scenario(document))
+    assert np.isnan(answer.outcome.days).all()
+    assert answer.meets_deadline.all(), "no deadline was given"
+    assert answer.meets_budget.all(), "no budget was given"
+    steps = answer.estimate.step_time_s.tolist()
+    assert steps == sorted(steps)
+
+
+def test_days_are_steps_times_the_step_time() -> None:
+    answer = plan(scenario())
+    steps = 1e11 / (8192 * 64)
+    days = answer.estimate.step_time_s * steps / 86400
+    assert answer.outcome.days.tolist() == pytest.approx(days.tolist(), rel=1e-12)
+    tokens = 8192 * 64 / answer.estimate.step_time_s
+    assert answer.outcome.tokens_per_s.tolist() == pytest.approx(tokens.tolist(), rel=1e-12)
+    hours = days * 24 * 32
+    assert answer.outcome.gpu_hours.tolist() == pytest.approx(hours.tolist(), rel=1e-12)
+
+
+def test_the_naive_layout_is_data_parallel_with_the_most_sharding() -> None:
+    answer = plan(scenario())
+    assert answer.naive is not None
+    row = answer.naive.layouts.row()
+    assert (row["tp"], row["pp"], row["cp"], row["ep"]) == (1, 1, 1, 1)
+    assert row["sharding"] == SHARDINGS[-1]
+    assert answer.naive.step_time_s[0] >= answer.found.best.step_time_s[0]
