@@ -216,8 +216,9 @@ def measure_layer(layer: Layer, dtype: str, run: _timing.Run) -> None:
             with run.guard("layer", shape | {"library": library}, dtype):
                 timed = make()
                 first, _ = queue_times(timed, run, 1, 3)
-                fitting = int(run.case_s / PASSES / max(statistics.median(first), 1e-7))
-                whole, host = queue_times(timed, run, PASSES, max(3, min(repeats, fitting)))
+                fitting = int(run.case_s / max(statistics.median(first), 1e-7))
+                calls = max(1, min(PASSES, fitting // 3))
+                whole, host = queue_times(timed, run, calls, max(3, min(repeats, fitting // calls)))
                 more = {"library": library, "cold": False, "host_times_s": host, **counts}
                 run.record("layer", dtype, shape, direction, whole, **more)
 

@@ -182,6 +182,7 @@ def run_programs(names: list[str], arguments: argparse.Namespace, parts: Path) -
     merge, budget, code = Merge(arguments, names), _timing.Budget(arguments.minutes), 0
     for at, name in enumerate(names):
         minutes = share_minutes(name, names[at:], budget.left_s)
+        minutes = min(minutes, _timing.QUICK_MINUTES) if arguments.quick else minutes
         part = parts / f"{name}.json"
         try:
             ended = run_one(name, arguments, minutes, part)

@@ -24,7 +24,7 @@ def command(
     programs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PROGRAM]...", help="Programs to run, such as gemm.", show_default="all"
+            metavar="PROGRAM", help="Programs to run, such as gemm.", show_default="all"
         ),
     ] = None,
     out: Annotated[
@@ -43,8 +43,8 @@ def command(
 ) -> None:
     """Measure kernels, collectives and training steps on this machine's GPUs or CPU.
 
-    Runs the stand-alone programs in the folder kernels/ one after the other. The document is
-    written as they go: an interrupted run keeps what it has. `foreshard calibrate` reads it.
+    Runs the stand-alone programs of kernels/ one after the other. The document is written as
+    they go, so that an interrupted run keeps what it has. `foreshard calibrate` reads it.
     """
     if importlib.util.find_spec("torch") is None:
         typer.echo(NO_TORCH, err=True)

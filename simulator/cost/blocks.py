@@ -323,7 +323,9 @@ class _Pricer:
 
 
 def _flop(g: Gemm) -> Any:
-    return 2.0 * g.batch * g.m * g.n * g.k
+    """FLOPs of a forward product; scores under a causal mask count half, as in MFU."""
+    share = 0.5 if g.kind == "attention" else 1.0
+    return share * 2.0 * g.batch * g.m * g.n * g.k
 
 
 def _choose(table: dict[str, Any], key: str, what: str, fallback: str | None = None) -> Any:
