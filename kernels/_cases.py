@@ -76,9 +76,10 @@ class Case:
 
     @property
     def architecture(self) -> Architecture:
-        """The model after the cut."""
+        """The model after the cut; stages and ranks that are alone do not tie embeddings."""
         whole = MODELS[self.model]
-        return replace(whole, layers=self.layers or whole.layers)
+        tied = whole.tied and self.pp == 1 and not self.fake_world
+        return replace(whole, layers=self.layers or whole.layers, tied=tied)
 
     @property
     def fsdp(self) -> bool:
@@ -129,6 +130,8 @@ def problem(case: Case, world_size: int, kind: str) -> str | None:
         (shape.kv_heads % case.tp == 0, f"tp: {shape.kv_heads} key-value heads"),
         (case.tp == 1 or case.dp == 1 or case.sharding != "ddp",
          "tp with dp > 1: only with sharding zero2 or zero3"),
+        (case.pp == 1 or case.dp == 1 or case.sharding != "ddp",
+         "pp with dp > 1: only with sharding zero2 or zero3"),
         (case.tp == 1 or case.sharding == "ddp" or case.dp > 1, "tp with FSDP2 over one rank"),
         (case.tp > 1 or not case.sequence_parallel, "sequence_parallel: only with tp > 1"),
         (case.sequence % case.tp == 0, "sequence: must be divisible by tp"),
@@ -142,6 +145,8 @@ def problem(case: Case, world_size: int, kind: str) -> str | None:
         (shape.family != "gpt" or case.sequence <= shape.longest, "sequence: longer than learned"),
         (case.frozen < shape.layers, "frozen: must leave a layer to train"),
         (case.precision == "bf16" or case.states == "fp32", "states bf16: only in bf16"),
+        (not case.fake_world or case.dp == 1 or case.fsdp,
+         "fake group: torch's DDP does not run on it; zero2 and zero3 do"),
         (not case.fake_world or case.routing == "uniform", "fake group: only uniform routing"),
         (not case.compile or kind == "cuda" or shutil.which("g++") is not None,
          "compile: no C++ compiler"),

@@ -33,7 +33,8 @@ class Sensors:
     """Clocks, power and temperature of one GPU: by `pynvml`, else nvidia-smi, else nothing."""
 
     QUERY = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks.max.sm,power.limit"
-    PAUSE_S = 10.0
+    PAUSE_S = {"nvml": 0.2, "nvidia-smi": 10.0}
+    """Not read more often than that: nvidia-smi takes long."""
 
     def __init__(self, uuid: str | None) -> None:
         """Look for a way to read the GPU called `uuid` ("GPU-..."); None: there is no GPU."""
@@ -76,13 +77,12 @@ class Sensors:
         return found if done.returncode == 0 and len(found) == len(wanted) else [None] * len(wanted)
 
     def read(self) -> dict[str, object]:
-        """Read now (nvidia-smi, which is slow: every 10 s) and remember it in `last`."""
-        with contextlib.suppress(Exception):
-            if self.nvml is not None:
-                self.last = self._read_nvml()
-            elif self.smi and time.monotonic() - self.read_at > self.PAUSE_S:
-                self.read_at = time.monotonic()
-                self._read_smi()
+        """Read now, unless it was read a moment ago, and remember it in `last`."""
+        pause_s = self.PAUSE_S["nvml" if self.nvml else "nvidia-smi"]
+        if (self.nvml or self.smi) and time.monotonic() - self.read_at > pause_s:
+            self.read_at = time.monotonic()
+            with contextlib.suppress(Exception):
+                self.last = self._read_nvml() if self.nvml else self._read_smi()
         return self.last
 
     def _read_nvml(self) -> dict[str, object]:
@@ -95,12 +95,12 @@ class Sensors:
         watt = nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
         return {"clocks_mhz": clocks, "power_watt": watt, "temperature_c": heat}
 
-    def _read_smi(self) -> None:
+    def _read_smi(self) -> dict[str, object]:
         sm, memory, watt, heat, most, limit = map(_number, self._ask_smi(self.QUERY))
         self.limits = {"clock_max_sm_mhz": most, "power_limit_watt": limit}
         found = {"clocks_mhz": {"sm": sm, "memory": memory}} if sm is not None else {}
         found |= {"power_watt": watt} if watt is not None else {}
-        self.last = found | ({"temperature_c": heat} if heat is not None else {})
+        return found | ({"temperature_c": heat} if heat is not None else {})
 
 
 def _number(text: str | None) -> float | None:

@@ -139,6 +139,13 @@ def time_call(
     return times_s
 
 
+def multiply_flop_per_s(dtype: str, side: int, device: Device) -> float:
+    """Return the rate of one square product, to foresee what will take too long."""
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    first, second = (values((side, side), DTYPES[dtype], device) for _ in range(2))
+    return 2 * side**3 / min(time_call(lambda: first @ second, device, budget_s=0.3))
+
+
 def _first_calls(function, device, batch, warm_up, budget_s, run_ahead) -> tuple[float, float]:
     """Warm up; return about how long one call takes, and the host to queue it (0: do not wait)."""
     for _ in range(max(1, warm_up)):

@@ -14,7 +14,6 @@ from pathlib import Path
 import _distributed
 import _timing
 import torch
-import torch.distributed as dist
 from _cases import Case
 from _training import Trainer, gradient_square
 
@@ -92,12 +91,10 @@ class Loop:
     def mean_losses(self) -> list[float | None]:
         """Return the loss of each step over all ranks; None where it is not finite."""
         case = self.trainer.case
-        own = torch.stack([torch.as_tensor(one).float().cpu() for one in self.losses])
-        if self.world.size > 1 and not self.world.pretended:
-            own = own.to(self.world.device)
-            dist.all_reduce(own)
-            own = own / (case.dp * case.tp)
-        return [float(f"{one:.7g}") if math.isfinite(one) else None for one in own.tolist()]
+        own = [float(one) for one in self.losses]
+        if not self.world.pretended:
+            own = [one / (case.dp * case.tp) for one in self.world.agree_all(own, "sum")]
+        return [float(f"{one:.7g}") if math.isfinite(one) else None for one in own]
 
 
 def measure(case: Case, run: _timing.Run, world: _distributed.World, **wanted) -> dict:
@@ -113,11 +110,13 @@ def measure(case: Case, run: _timing.Run, world: _distributed.World, **wanted) -
     norm = warm_up(loop, memory, run)
     memory.restart()
     times_s = time_steps(loop, run, wanted.get("steps") or 0, wanted.get("budget_s") or run.case_s)
+    found, losses = memory.found(), loop.mean_losses()
     more = {
-        "memory": memory.found(),
+        "memory": found,
         "parameters": trainer.parameters,
         "tokens": case.dp * case.accumulate * case.micro_batch * case.sequence,
-        "losses": loop.mean_losses(),
+        "losses": None if case.fake_world else losses,
+        "finite": None not in losses,
         "grad_norm": norm,
         "mixed": "autocast" if case.autocast else "fsdp" if case.fsdp else "none",
         "library": world.library if world.size > 1 or case.fake_world else None,

@@ -74,7 +74,8 @@ class Trainer:
         """Make this rank's stages: filled with the same values everywhere, or on meta."""
         case = self.case
         dtype = torch.bfloat16 if case.states == "bf16" else torch.float32
-        self.whole = not case.fake_world and self._bytes(dtype) < LARGE * free_bytes
+        small = case.architecture.tied or self._bytes(dtype) < LARGE * free_bytes
+        self.whole = small and not case.fake_world
         models = []
         for stage in _pipeline.stage_indices(case, self.rank["pp"]):
             with torch.device("meta"):
@@ -226,23 +227,24 @@ def _freeze(model: Transformer, case: Case) -> None:
 
 def gradient_square(trainer: Trainer) -> float:
     """Return this rank's share of the squared norm of all gradients: the sum over ranks is it."""
-    total, copies = 0.0, trainer.case.dp * trainer.case.tp
+    total, ranks = 0.0, trainer.case.dp * trainer.case.tp
     for one in trainer.trained:
-        grad, split = one.grad, 1
+        grad, copies = one.grad, ranks
         if grad is None:
             continue
         if hasattr(grad, "to_local"):
-            grad, split = _without_partial(grad)
+            grad, spread = _without_partial(grad)
+            copies = ranks // spread
         norm = torch.linalg.vector_norm(grad, dtype=torch.float64).item()
-        total += norm**2 * split / copies
+        total += norm**2 / copies
     return total
 
 
 def _without_partial(grad) -> tuple[torch.Tensor, int]:
-    """Return the local part of a distributed gradient and into how many parts it is cut."""
+    """Return the local part of a distributed gradient, and over how many ranks it is cut."""
     from torch.distributed.tensor import Replicate
 
     where = [Replicate() if one.is_partial() else one for one in grad.placements]
     grad = grad.redistribute(placements=where)
-    cuts = [grad.device_mesh.size(at) for at, one in enumerate(where) if one.is_shard()]
+    cuts = [grad.device_mesh.size(at) for at, one in enumerate(where) if not one.is_replicate()]
     return grad.to_local(), math.prod(cuts)

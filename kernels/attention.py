@@ -39,9 +39,10 @@ HEADS = (
 )
 """Query heads, key/value heads, size of queries and keys, size of values."""
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
-LONGEST_S = {"cuda": 0.5, "cpu": 0.5}
-SLOWEST_FLOP_PER_S = {"cuda": 20e12, "cpu": 20e9}
-"""Assumed only to foresee what takes too long."""
+LONGEST_S = {"cuda": 1.0, "cpu": 0.5}
+"""Backward passes that would take longer are skipped, with their forward passes."""
+BACKWARD = 3.5
+"""Assumed time of a backward pass over a forward one, only to foresee what takes too long."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +110,14 @@ def shapes_for(run: _timing.Run) -> list[Shape]:
     return list(shapes)
 
 
-def cases_for(run: _timing.Run) -> list[Case]:
+def cases_for(run: _timing.Run, backends) -> list[Case]:
     """Return the cases spread; fp16 and math only with some shapes."""
     cuda = run.device.kind == "cuda"
     dtypes = run.dtypes("bf16", "fp16") if cuda else run.dtypes("bf16", "fp32")
     cases = []
     for at, shape in enumerate(shapes_for(run)):
         for dtype in dtypes:
-            for backend in backends_for(run):
+            for backend in backends:
                 rare = backend == "math" or dtype == "fp16"
                 if not rare or at % 4 == 0 or run.quick:
                     cases.append(Case(shape, dtype, backend))
@@ -211,25 +212,46 @@ def takes(case: Case, function, run: _timing.Run) -> str:
     return ""
 
 
-def measure_case(case: Case, run: _timing.Run, refused: dict) -> None:
-    """Measure one case as it is, or with expanded heads where the backend refuses it."""
+def rates(run: _timing.Run) -> dict[str, float]:
+    """Return a rough forward FLOP/s of each backend, from one simple call; skip the others."""
+    tokens, found = 4096 if run.device.kind == "cuda" and not run.quick else 256, {}
+    dtype = "fp16" if run.device.kind == "cuda" else "fp32"
+    for backend in backends_for(run):
+        case = Case(Shape(1, 8, 8, tokens, tokens, 64, 64, False), dtype, backend)
+        why = takes(case, call, run)
+        if why:
+            run.skip("attention", {"backend": backend}, None, f"{backend}: {why}")
+            continue
+        with run.guard("attention", asdict(case.shape), dtype), sdpa_kernel(BACKENDS[backend]):
+            given = inputs(case, run)
+            times = run.time(lambda case=case, given=given: call(case, given), budget_s=0.2)
+            found[backend] = case.shape.flop / min(times)
+    return found
+
+
+def measure_case(case: Case, run: _timing.Run, rate: dict, refused: dict) -> None:
+    """Measure one case as it is, or with expanded heads where the backend refuses it.
+
+    `refused` remembers what `takes` said about each way of calling.
+    """
     has = case.shape
-    shape = asdict(has)
-    if 3.5 * has.flop / SLOWEST_FLOP_PER_S[run.device.kind] > LONGEST_S[run.device.kind]:
-        longest = f"{LONGEST_S[run.device.kind]} s"
-        return run.skip("attention", shape, case.dtype, f"time: may take more than {longest}")
+    shape, longest_s = asdict(has), LONGEST_S[run.device.kind]
+    expected_s = BACKWARD * has.flop / rate[case.backend]
+    if expected_s > longest_s:
+        reason = f"time: backward may take {expected_s:.2g} s, at most {longest_s} s"
+        return run.skip("attention", shape, case.dtype, reason)
     if not run.fits("attention", shape, case.dtype, 3 * kept_bytes(case)):
         return None
     kind = (case.backend, case.dtype, has.head_dim, has.heads_q == has.heads_kv, has.causal)
-    if kind not in refused:
-        refused[kind] = takes(case, call, run)
     with run.guard("attention", shape, case.dtype):
-        if not refused[kind]:
-            return measure(case, call, {}, run)
-        if has.heads_q != has.heads_kv or has.head_dim != has.head_dim_v:
-            note = {"expanded": True, "note": f"keys and values expanded: {refused[kind]}"}
-            return measure(case, call_expanded, note, run)
-        reason = f"{case.backend}: {refused[kind]}"
+        for function in (call, call_expanded):
+            if (function, kind) not in refused:
+                refused[function, kind] = takes(case, function, run)
+            if not refused[function, kind]:
+                why = f"keys and values expanded: {refused[call, kind]}"
+                note = {"expanded": True, "note": why} if function is call_expanded else {}
+                return measure(case, function, note, run)
+        reason = f"{case.backend}: {refused[call_expanded, kind]}"
         run.skip("attention", shape, case.dtype, reason)
     return None
 
@@ -240,9 +262,9 @@ def main() -> int:
     with _timing.Run(arguments, __file__) as run:
         for name in set(BACKENDS) - set(backends_for(run)):
             run.skip("attention", {}, None, f"{name}: only on a GPU")
-        refused = {}
-        for case in run.each(cases_for(run)):
-            measure_case(case, run, refused)
+        rate, refused = rates(run), {}
+        for case in run.each(cases_for(run, rate)):
+            measure_case(case, run, rate, refused)
     return run.exit_code
 
 

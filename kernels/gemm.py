@@ -163,7 +163,7 @@ def dimensions(direction: str, case: Case) -> dict[str, int]:
     return dict(zip("mnk", sizes, strict=True))
 
 
-def measure_plain(case: Case, run: _timing.Run) -> None:
+def measure_plain(case: Case, run: _timing.Run, can: dict) -> None:
     """Time the three products by `torch.mm`; wgrad also with an fp32 result where torch can."""
     torch.set_float32_matmul_precision("high" if case.dtype == "tf32" else "highest")
     size = DTYPES[case.dtype].itemsize
@@ -176,12 +176,10 @@ def measure_plain(case: Case, run: _timing.Run) -> None:
         times = run.time(lambda direction=direction: product(direction, take()))
         shape = dimensions(direction, case)
         run.record("gemm", case.dtype, shape, direction, times, layout=layout, **more)
-    if run.device.kind == "cuda" and case.dtype in ("bf16", "fp16"):
-        options = {"out_dtype": torch.float32}
-        with run.guard("gemm", dimensions("wgrad", case), case.dtype):
-            times = run.time(lambda: product("wgrad", take(), **options))
-            shape, note = dimensions("wgrad", case), {"layout": "NT", "output": "fp32"}
-            run.record("gemm", case.dtype, shape, "wgrad", times, **note, **more)
+    if can["output"] and case.dtype in ("bf16", "fp16"):
+        times = run.time(lambda: product("wgrad", take(), out_dtype=torch.float32))
+        shape, note = dimensions("wgrad", case), {"layout": "NT", "output": "fp32"}
+        run.record("gemm", case.dtype, shape, "wgrad", times, **note, **more)
 
 
 def fp8_operands(shape: dict[str, int], by_row: bool, run: _timing.Run) -> tuple:
@@ -207,7 +205,7 @@ def scaled_product(given: tuple, fast: bool) -> torch.Tensor:
     )
 
 
-def measure_fp8(case: Case, run: _timing.Run) -> None:
+def measure_fp8(case: Case, run: _timing.Run, can: dict) -> None:
     """Time the three products by `torch._scaled_mm`, per tensor and per row."""
     for direction in LAYOUTS:
         shape = dimensions(direction, case)
@@ -216,9 +214,9 @@ def measure_fp8(case: Case, run: _timing.Run) -> None:
             run.skip("gemm", shape, "fp8", "fp8 needs n and k divisible by 16")
             continue
         each = m * k + n * k
-        if not run.fits("gemm", shape, "fp8", 6 * each + 2 * m * n):
+        if not run.fits("gemm", shape, "fp8", 12 * each + 2 * m * n):
             continue
-        for scaling in ("tensor", "row"):
+        for scaling in can["scaling"]:
             with run.guard("gemm", shape, "fp8"):
                 make = partial(fp8_operands, shape, scaling == "row", run)
                 take, fast = _timing.rotate(make, each, run.device), direction == "forward"
@@ -229,20 +227,35 @@ def measure_fp8(case: Case, run: _timing.Run) -> None:
 
 
 def rates(run: _timing.Run, dtypes: list[str]) -> dict[str, float]:
-    """Return a rough FLOP/s of each type from one product, to foresee what takes too long."""
-    side = 8192 if run.device.kind == "cuda" else 256
+    """Return a rough FLOP/s of each type (of fp8: that of bf16), to foresee what takes too long."""
+    side = (2048 if run.quick else 8192) if run.device.kind == "cuda" else 256
     found = {}
     for dtype in dtypes:
-        case = Case("bf16" if dtype == "fp8" else dtype, side, side, side, "probe")
-        torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-        with run.guard("gemm", case.shape, dtype):
-            given = operands(case, run)
-            times = run.time(lambda given=given: product("forward", given), budget_s=0.3)
-            found[dtype] = 2 * side**3 / min(times)
+        with run.guard("gemm", {"m": side, "n": side, "k": side}, dtype):
+            like = "bf16" if dtype == "fp8" else dtype
+            found[dtype] = _timing.multiply_flop_per_s(like, side, run.device)
     return found
 
 
-def measure(case: Case, run: _timing.Run, rate: dict[str, float]) -> None:
+def variants(run: _timing.Run) -> dict[str, list[str]]:
+    """Return which results (wgrad) and which fp8 scalings this torch can do here, by trying."""
+    small = dict.fromkeys("mnk", 64)
+    plain = torch.ones(64, 64, dtype=torch.bfloat16, device=run.device.device)
+    tries = {"fp32": lambda: torch.mm(plain, plain, out_dtype=torch.float32)}
+    if run.device.has_fp8():
+        for scaling in ("tensor", "row"):
+            given = partial(fp8_operands, small, scaling == "row", run)
+            tries[scaling] = lambda given=given: scaled_product(given(), True)
+    found = {"output": [], "scaling": []}
+    for name, attempt in tries.items():
+        kind = "output" if name == "fp32" else "scaling"
+        with run.guard("gemm", {kind: name}, "bf16" if kind == "output" else "fp8"):
+            attempt()
+            found[kind].append(name)
+    return found
+
+
+def measure(case: Case, run: _timing.Run, rate: dict[str, float], can: dict) -> None:
     """Measure one case, or say why not."""
     if case.dtype not in rate:
         run.skip("gemm", case.shape, case.dtype, "the probe of this type failed")
@@ -254,7 +267,7 @@ def measure(case: Case, run: _timing.Run, rate: dict[str, float]) -> None:
         run.skip("gemm", case.shape, case.dtype, reason)
         return
     with run.guard("gemm", case.shape, case.dtype):
-        (measure_fp8 if case.dtype == "fp8" else measure_plain)(case, run)
+        (measure_fp8 if case.dtype == "fp8" else measure_plain)(case, run, can)
 
 
 def available(run: _timing.Run) -> list[str]:
@@ -275,9 +288,9 @@ def main() -> int:
     arguments = _timing.parser(__doc__, minutes=3.0).parse_args()
     with _timing.Run(arguments, __file__) as run:
         dtypes = available(run)
-        rate = rates(run, dtypes)
+        rate, can = rates(run, dtypes), variants(run)
         for case in run.each(cases_for(run, dtypes)):
-            measure(case, run, rate)
+            measure(case, run, rate, can)
     return run.exit_code
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 
 import _timing
 from _timing import DTYPES, torch
@@ -22,9 +22,8 @@ ALIGNED = 16
 SKEWS = {"even": 0.0, "zipf-0.5": 0.5, "zipf-1": 1.0}
 """The i-th expert gets tokens in proportion to i to the power of minus this."""
 GROUPED = getattr(torch.nn.functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
-SLOWEST_FLOP_PER_S = {"cuda": 20e12, "cpu": 20e9}
-"""Assumed only to foresee what takes more than `LONGEST_S`."""
 LONGEST_S = 0.5
+"""Products that would take longer at the rate of a plain one are skipped."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,15 @@ class Case:
     dtype: str
     name: str
     work: Callable
+
+
+@dataclass(frozen=True)
+class Can:
+    """The run, the ways of multiplying that work in it, and the rate of a plain product."""
+
+    run: _timing.Run
+    ways: dict[str, Callable]
+    flop_per_s: float
 
 
 def loads(rows: int, experts: int, skew: float) -> list[int]:
@@ -116,55 +124,75 @@ def operands(rows: int, n: int, k: int, experts: int, dtype: str, run: _timing.R
     return tuple(_timing.values(size, DTYPES[dtype], run.device) for size in sizes)
 
 
-def measure_experts(
-    held: Experts, rows: int, part: str, skew: str, dtype: str, run: _timing.Run
-) -> None:
+def fp8_operands(shape: dict[str, int], run: _timing.Run) -> tuple:
+    """Make inputs and weights in fp8, and their scales, one per row."""
+    rows, n, k, experts = shape.values()
+    first = _timing.values((rows, k), DTYPES["fp8"], run.device)
+    second = _timing.values((experts, n, k), DTYPES["fp8"], run.device).transpose(1, 2)
+    scales = (torch.rand(s, device=run.device.device) + 0.5 for s in ((rows,), (experts, n)))
+    return first, second, *scales
+
+
+def fp8(given: tuple, offsets: torch.Tensor) -> torch.Tensor:
+    """Multiply operands quantised before (forward) by torch's grouped fp8 kernel."""
+    options = {"offs": offsets, "out_dtype": torch.bfloat16, "use_fast_accum": True}
+    return torch._scaled_grouped_mm(*given, **options)
+
+
+def working(run: _timing.Run) -> dict[str, Callable]:
+    """Return the ways that this torch and device can do, by trying; the others are skipped."""
+    sizes, shape = [16, 16], {"rows": 32, "n": 64, "k": 64, "experts": 2}
+    offsets = torch.tensor([16, 32], dtype=torch.int32, device=run.device.device)
+    ways = {"torch.grouped_mm": grouped, "loop of torch.mm": loop, "torch.bmm": batched}
+    if run.device.has_fp8():
+        ways["torch._scaled_grouped_mm"] = fp8
+    found = {}
+    for library, way in ways.items():
+        with run.guard("grouped_gemm", {"library": library}, "fp8" if way is fp8 else "bf16"):
+            if way is fp8:
+                fp8(fp8_operands(shape, run), offsets)
+            else:
+                way("wgrad", operands(*shape.values(), "bf16", run), offsets, sizes)
+            found[library] = way
+    return found
+
+
+def measure_experts(held: Experts, rows: int, part: str, skew: str, can: Can) -> None:
     """Time the products of one load by each way that can do it."""
     n, k = (2 * held.ffn, held.hidden) if part == "up" else (held.hidden, held.ffn)
-    sizes = loads(rows, held.experts, SKEWS[skew])
+    run, sizes = can.run, loads(rows, held.experts, SKEWS[skew])
     shape = {"rows": rows, "n": n, "k": k, "experts": held.experts}
-    each = (rows * k + held.experts * n * k + rows * n) * DTYPES[dtype].itemsize
-    if 2 * rows * n * k / SLOWEST_FLOP_PER_S[run.device.kind] > LONGEST_S:
-        return run.skip("grouped_gemm", shape, dtype, f"time: may take more than {LONGEST_S} s")
-    if not run.fits("grouped_gemm", shape, dtype, 2 * each):
+    expected_s = 2 * rows * n * k / can.flop_per_s
+    if expected_s > LONGEST_S:
+        reason = f"time: may take {expected_s:.2g} s, at most {LONGEST_S} s"
+        return run.skip("grouped_gemm", shape, "bf16", reason)
+    each = 2 * (rows * k + held.experts * n * k + rows * n)
+    if not run.fits("grouped_gemm", shape, "bf16", 2 * each):
         return None
-    ways = {"torch.grouped_mm": grouped} if GROUPED else {}
-    ways |= {"loop of torch.mm": loop} | ({"torch.bmm": batched} if len(set(sizes)) == 1 else {})
     offsets = torch.tensor(list(accumulate(sizes)), dtype=torch.int32, device=run.device.device)
-    take = _timing.rotate(partial(operands, rows, n, k, held.experts, dtype, run), each, run.device)
     more = {"load": skew, "largest_load": max(sizes), "source": f"{held.model} {part}"}
-    for library, way in ways.items():
+    make = partial(operands, *shape.values(), "bf16", run)
+    take = _timing.rotate(make, each, run.device)
+    for library, way in can.ways.items():
+        if way is fp8 or (way is batched and len(set(sizes)) > 1):
+            continue
         for direction in ("forward", "dgrad", "wgrad"):
-            with run.guard("grouped_gemm", shape | {"library": library}, dtype):
+            with run.guard("grouped_gemm", shape | {"library": library}, "bf16"):
                 times = run.time(partial(call, way, direction, take, offsets, sizes))
                 more |= {"library": library, "cold": take.cold}
-                run.record("grouped_gemm", dtype, shape, direction, times, **more)
-    if dtype == "bf16" and run.device.has_fp8() and hasattr(torch, "_scaled_grouped_mm"):
-        measure_fp8(shape, offsets, more, run)
+                run.record("grouped_gemm", "bf16", shape, direction, times, **more)
+    if fp8 in can.ways.values():
+        with run.guard("grouped_gemm", shape, "fp8"):
+            take = _timing.rotate(partial(fp8_operands, shape, run), each // 2, run.device)
+            times = run.time(lambda: fp8(take(), offsets))
+            more |= {"library": "torch._scaled_grouped_mm", "scaling": "row", "cold": take.cold}
+            run.record("grouped_gemm", "fp8", shape, "forward", times, **more)
     return None
 
 
 def call(way: Callable, direction: str, take, offsets, sizes) -> None:
     """Multiply the next operands."""
     way(direction, take(), offsets, sizes)
-
-
-def measure_fp8(shape: dict, offsets: torch.Tensor, more: dict, run: _timing.Run) -> None:
-    """Time the forward product in fp8 with a scale per row, operands quantised before."""
-    rows, n, k, experts = shape.values()
-
-    def make() -> tuple:
-        first = _timing.values((rows, k), DTYPES["fp8"], run.device)
-        second = _timing.values((experts, n, k), DTYPES["fp8"], run.device).transpose(1, 2)
-        scales = (torch.rand(s, device=run.device.device) + 0.5 for s in ((rows,), (experts, n)))
-        return first, second, *scales
-
-    with run.guard("grouped_gemm", shape, "fp8"):
-        take = _timing.rotate(make, rows * k + experts * n * k, run.device)
-        options = {"offs": offsets, "out_dtype": torch.bfloat16, "use_fast_accum": True}
-        times = run.time(lambda: torch._scaled_grouped_mm(*take(), **options))
-        more = more | {"library": "torch._scaled_grouped_mm", "scaling": "row", "cold": take.cold}
-        run.record("grouped_gemm", "fp8", shape, "forward", times, **more)
 
 
 # --- routing and permutation --------------------------------------------------------------------
@@ -181,8 +209,9 @@ def unpermute(rows: torch.Tensor, scores: torch.Tensor, where: torch.Tensor, tok
     return result.index_add(0, where, rows * scores)
 
 
-def measure_routing(held: Experts, tokens: int, dtype: str, run: _timing.Run) -> None:
+def measure_routing(held: Experts, tokens: int, can: Can) -> None:
     """Time router, count, sort and permutation of `tokens` tokens."""
+    run, dtype = can.run, "bf16"
     rows, device = tokens * held.topk, run.device.device
     shape = {"tokens": tokens, "experts": held.all_experts, "topk": held.topk}
     shape["hidden"] = held.hidden
@@ -238,7 +267,7 @@ def backward(result: torch.Tensor, inputs: torch.Tensor, gradient: torch.Tensor)
 
 
 def cases_for(run: _timing.Run) -> list[Case]:
-    """Return the cases, spread; a CPU gets one small model."""
+    """Return the cases, spread; a CPU gets one small model. All are bf16, with fp8 beside it."""
     kind = run.device.kind
     small = kind == "cpu" or run.quick
     models = (SMALL,) if small else MODELS
@@ -246,17 +275,15 @@ def cases_for(run: _timing.Run) -> list[Case]:
     if run.quick:
         rows_of, tokens_of = rows_of[:2], tokens_of[:2]
     cases = []
-    for dtype in run.dtypes("bf16"):
-        for held in models:
-            for rows in rows_of:
-                for part in ("up", "down"):
-                    for skew in SKEWS if held.experts > 1 else ("even",):
-                        work = partial(measure_experts, held, rows, part, skew, dtype)
-                        name = f"{held.model} {part}, {rows} rows, {skew}"
-                        cases.append(Case("grouped_gemm", dtype, name, work))
-            for tokens in tokens_of:
-                work = partial(measure_routing, held, tokens, dtype)
-                cases.append(Case("moe_permute", dtype, f"{held.model} {tokens} tokens", work))
+    for held in models if run.dtypes("bf16") else ():
+        for rows, part in product(rows_of, ("up", "down")):
+            for skew in SKEWS if held.experts > 1 else ("even",):
+                work = partial(measure_experts, held, rows, part, skew)
+                name = f"{held.model} {part}, {rows} rows, {skew}"
+                cases.append(Case("grouped_gemm", "bf16", name, work))
+        for tokens in tokens_of:
+            work = partial(measure_routing, held, tokens)
+            cases.append(Case("moe_permute", "bf16", f"{held.model} {tokens} tokens", work))
     return _timing.spread(cases, run.arguments.seed)
 
 
@@ -266,11 +293,12 @@ def main() -> int:
     with _timing.Run(arguments, __file__) as run:
         if run.device.kind == "cpu" or run.quick:
             run.skip("grouped_gemm", {}, None, "quick or a CPU: only a small model's experts")
-        if GROUPED is None:
-            run.skip("grouped_gemm", {}, None, "this torch has no grouped_mm: loop and bmm only")
+        side = 4096 if run.device.kind == "cuda" and not run.quick else 256
+        rate = _timing.multiply_flop_per_s("bf16", side, run.device)
+        can = Can(run, working(run), rate)
         for case in run.each(cases_for(run)):
             with run.guard(case.kernel, {}, case.dtype):
-                case.work(run)
+                case.work(can)
     return run.exit_code
 
 

@@ -210,13 +210,12 @@ def adamw(case: Case, run: _timing.Run) -> None:
 
 def measure(case: Case, run: _timing.Run) -> None:
     """Measure one case, forward and, where it has one, backward."""
-    need = 16 * case.rows * case.columns * (DTYPES[case.dtype].itemsize + 4)
-    if case.kernel == "adamw":
-        return (
-            adamw(case, run) if run.fits("adamw", case.shape, case.dtype, 24 * case.rows) else None
-        )
-    if not run.fits(case.kernel, case.shape, case.dtype, need / 2):
+    each = 6 * DTYPES[case.dtype].itemsize + 16
+    need = 40 * case.rows if case.kernel == "adamw" else each * case.rows * case.columns
+    if not run.fits(case.kernel, case.shape, case.dtype, need):
         return None
+    if case.kernel == "adamw":
+        return adamw(case, run)
     with run.guard(case.kernel, case.shape, case.dtype):
         given = Maker(case, run).inputs()
         forward(case, run, given)

@@ -4,7 +4,7 @@
     python train_step.py --ranks 2 --model llama-tiny --sharding zero3        # starts 2 ranks
     torchrun --nproc-per-node 8 train_step.py --model llama-3.1-8b --tp 8 --sequence-parallel
     python train_step.py --model llama-3.1-70b --fake-world 32 --tp 8 --pp 4 --rank middle
-    python train_step.py --suite --minutes 15
+    python train_step.py --minutes 15                             # no --model: the whole suite
 
 A record holds the time of each step, peak memory, memory by phase, losses, and how the step was
 split. Under `--fake-world` one process does what one rank of many would do, without the others.
@@ -27,7 +27,7 @@ def options():
     """Return the options of this program."""
     made = _timing.parser(__doc__, minutes=2.0)
     made.add_argument("--ranks", type=int, default=1, help="ranks to start (%(default)s)")
-    made.add_argument("--suite", action="store_true", help="go through the list of cases")
+    made.add_argument("--suite", action="store_true", help="a list of cases (without --model)")
     made.add_argument("--steps", type=int, default=0, help="to time (as the minutes allow)")
     made.add_argument("--profile", action="store_true", help="also record times by operator")
     made.add_argument("--trace", type=Path, help="write a Kineto trace (.json or .json.gz)")
@@ -79,7 +79,7 @@ def run_one(arguments, run: _timing.Run) -> None:
 def main() -> int:
     """Run the program; return its exit code."""
     made = options()
-    made.set_defaults(precision=None)
+    made.set_defaults(precision=None, model=None)
     arguments = made.parse_args()
     code = _distributed.start_ranks(arguments.ranks, arguments.minutes)
     if code is not None:
@@ -90,7 +90,7 @@ def main() -> int:
     if arguments.worker:
         return _suite.work(arguments, measure)
     with _timing.Run(arguments, __file__, writes=world.rank == 0) as run:
-        if arguments.suite:
+        if arguments.suite or arguments.model is None:
             _suite.run_suite(arguments, run)
         else:
             run_one(arguments, run)

@@ -193,12 +193,15 @@ def _read_text(path: Path | str) -> str:
         raise InputError(f"{path}: not a text file (bytes that are not UTF-8)") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a null byte in the path
+        raise InputError(f"{path}: cannot be read: {error}") from None
 
 
 def read_toml(path: Path | str) -> dict[str, Any]:
     """Read a TOML file into nested dicts; InputError names line and column of a syntax error."""
+    text = _read_text(path)
     try:
-        return tomllib.loads(_read_text(path))
+        return tomllib.loads(text)
     except RecursionError:
         raise InputError(f"{path}: nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
@@ -207,8 +210,9 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 def read_json(path: Path | str) -> Any:
     """Read a JSON file; InputError names line and column of a syntax error."""
+    text = _read_text(path)
     try:
-        return json.loads(_read_text(path))
+        return json.loads(text)
     except ValueError as error:  # JSONDecodeError, or a number with thousands of digits
         raise InputError(f"{path}: not valid JSON: {error}") from None
     except RecursionError:

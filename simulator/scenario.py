@@ -234,6 +234,11 @@ def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
                 f"{where}: training.sequence_length: {arch.name} has {most} learned positions,"
                 f" got {length} (nearest: {most})"
             )
+    goal = parts.get("goal")
+    if goal is not None and recipe is not None and recipe.tokens is None:
+        for name in ("deadline_days", "budget_usd"):
+            if (limit := getattr(goal, name)) is not None:
+                problems.append(f"{where}: goal.{name}: needs training.tokens, got {limit}")
     order = parts["layout"].rank_order if "layout" in parts else None
     if order is not None and order not in RANK_ORDERS:
         rule = "must order tp, cp, dp, pp"

@@ -60,6 +60,7 @@ def command(
     """Find the best layouts for a model, a cluster and a goal.
 
     The layout section of the scenario (or --set layout.tp=8) pins what the search may not change.
+    Exit 0: done; 1: nothing fits, or nothing meets deadline and budget; 2: bad input.
     """
     with speaking():
         from simulator.interop.launch import launch_flags
@@ -82,36 +83,39 @@ def command(
             folder = out or Path("reports") / _report_name(scenario, described)
             written = _write(answer, folder, launch)
             typer.echo(f"Report: {', '.join(map(str, written))}", err=as_json)
+        if not (answer.meets_deadline & answer.meets_budget)[0]:
+            raise typer.Exit(1)
 
 
 def _search(scenario: Scenario, keep: int) -> Plan:
     from simulator.cli.screen import Progress
-    from simulator.errors import InfeasibleError
+    from simulator.errors import InfeasibleError, InputError
     from simulator.planner.search import plan
 
     try:
         with Progress("searching layouts") as progress:
             return plan(scenario, keep=keep, progress=progress)
-    except InfeasibleError as error:
-        raise InfeasibleError(f"{error}{_pinned_wrong(scenario)}") from None
+    except InfeasibleError:
+        if wrong := _pinned_wrong(scenario):
+            raise InputError(wrong) from None
+        raise
 
 
-def _pinned_wrong(scenario: Scenario) -> str:
-    """Name the pinned field that no layout can have, with its nearest good value."""
+def _pinned_wrong(scenario: Scenario) -> list[str]:
+    """Name the pinned fields that no layout can have, with their nearest good value."""
     from simulator.errors import InputError
     from simulator.planner.predict import predict
 
     try:
         predict(scenario)
     except InputError as error:
-        found = [
+        return [
             text
             for text in error.problems
             for name in scenario.pinned
             if f": layout.{name}: " in text
         ]
-        return "".join(f"\n  {text}" for text in found)
-    return ""
+    return []
 
 
 def _report_name(file: Path | None, scenario: Scenario) -> str:

@@ -40,14 +40,16 @@ class Plan:
     @property
     def meets_deadline(self) -> NDArray[np.bool_]:
         """Whether each layout finishes in time; true where no deadline was given."""
-        limit = self.scenario.goal.deadline_days
-        return self.outcome.days <= (np.inf if limit is None else limit)
+        return _within(self.outcome.days, self.scenario.goal.deadline_days)
 
     @property
     def meets_budget(self) -> NDArray[np.bool_]:
         """Whether each layout stays within the budget; true where none was given."""
-        limit = self.scenario.goal.budget_usd
-        return self.outcome.usd <= (np.inf if limit is None else limit)
+        return _within(self.outcome.usd, self.scenario.goal.budget_usd)
+
+
+def _within(value: NDArray[np.float64], limit: float | None) -> NDArray[np.bool_]:
+    return np.full(len(value), True) if limit is None else value <= limit
 
 
 def plan(
@@ -90,7 +92,7 @@ def _ranked(answer: Plan) -> Plan:
     goal = {"time": result.days, "cost": result.usd, "energy": result.kwh}
     value = goal[answer.scenario.goal.minimize]
     value = np.where(np.isnan(value), answer.estimate.step_time_s, value)
-    missed = ~(answer.meets_deadline & answer.meets_budget) & ~np.isnan(result.days)
+    missed = ~(answer.meets_deadline & answer.meets_budget)
     order = np.lexsort((answer.estimate.step_time_s, value, missed))
     estimate = answer.estimate.take(order)
     recipe, cluster = answer.scenario.workload.recipe, answer.scenario.cluster

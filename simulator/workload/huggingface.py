@@ -289,11 +289,6 @@ def read_config(path: Path | str) -> Architecture:
     """
     path = Path(path)
     path = path / "config.json" if path.is_dir() else path
-    try:
-        raw = read_json(path)
-    except InputError:
-        raise
-    except ValueError as error:  # an integer of over 4300 digits, a path with a null byte
-        raise InputError(f"{path}: cannot be read: {error}") from None
+    raw = read_json(path)
     name = path.absolute().parent.name if path.name == "config.json" else path.stem
     return from_hf(raw, name=name, where=str(path))

@@ -72,7 +72,7 @@ WRONG_LAYOUTS = {
         "(nearest: dp 8)"
     ),
     "layout.tp=1000000000000": (
-        "run.toml: layout.tp: must be at most the 8 GPUs, got 1000000000000 (nearest: 8)"
+        "run.toml: layout.tp: must be less than or equal to 100000000, got 1000000000000"
     ),
 }
 

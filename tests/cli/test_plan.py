@@ -53,7 +53,9 @@ def test_what_was_assumed_without_a_file() -> None:
 
 def test_a_goal_that_no_layout_meets_is_said() -> None:
     flags = ["--set", "training.tokens=1e13", "--set", "goal.deadline_days=1"]
-    assert "No layout meets the deadline." in screen(*NAMES, *flags)
+    result = CliRunner().invoke(app, ["plan", *NAMES, "--no-report", *flags])
+    assert result.exit_code == 1
+    assert "No layout meets the deadline." in result.stdout
 
 
 def test_a_narrow_screen_keeps_the_verdict() -> None:

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -81,18 +80,3 @@ def test_predict_imports_nothing_heavy(form: list[str]) -> None:
     )
     assert done.returncode == 0
     assert done.stderr.split() == []
-
-
-def seconds(code: str) -> float:
-    begun = time.perf_counter()
-    assert run(code).returncode == 0
-    return time.perf_counter() - begun
-
-
-def test_predict_starts_cold_in_half_a_second() -> None:
-    predict = f"from simulator.cli.main import app; app({['predict', *NAMES]!r})"
-    libraries = "import numpy, pydantic, typer, rich.console"
-    pairs = [(seconds(libraries), seconds(predict)) for _ in range(5)]
-    if min(pairs)[0] > 0.25:
-        pytest.skip("the machine is too busy to say: its libraries alone take that long")
-    assert min(whole for _, whole in pairs) < 0.5

@@ -132,7 +132,8 @@ def test_composed_runs_are_a_line_of_their_own() -> None:
 
 
 def test_the_screen_says_it_all() -> None:
-    result = RUNNER.invoke(app, ["validate", str(RUNS / "test.csv")])
+    wide = CliRunner(env={"COLUMNS": "140"})
+    result = wide.invoke(app, ["validate", str(RUNS / "test.csv")])
     assert (result.exit_code, result.stderr) == (0, "")
     for word in (
         "270 measured runs", "test (nothing is fitted on these)", "korthikanti22-t5", "all test",

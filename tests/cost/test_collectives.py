@@ -41,7 +41,9 @@ def plain(base: Cluster = H100, *, nvls: float | None = None, **node: float) -> 
         **{name: Figure(value) for name, value in values.items()},
     )
     server = replace(
-        base.node, scale_up=links, scale_out=replace(base.node.scale_out, adapter_bytes_per_s=adapter)
+        base.node,
+        scale_up=links,
+        scale_out=replace(base.node.scale_out, adapter_bytes_per_s=adapter),
     )
     fabric = replace(base.fabric, usable_fraction=Figure(1.0), oversubscription=Figure(1.0))
     return replace(base, groups=(replace(base.groups[0], node=server),), fabric=fabric)
@@ -118,7 +120,7 @@ def test_reduction_in_the_switch_needs_a_group_inside_one_domain_that_is_large_e
 
 
 def test_an_all_to_all_sends_each_peer_its_share() -> None:
-    # 16 ranks, 8 to a server: 7/16 over the links at 100 GB/s, 8/16 over the adapter at 50 GB/s, at once
+    # 16 ranks, 8 to a server: 7/16 over links of 100 GB/s, at once 8/16 over an adapter of 50 GB/s
     size = 16e9
     far = size * 8 / 16 / 50e9
     assert all_to_all_s(plain(), size, group(16, 8))[0] == pytest.approx(far, rel=1e-3)
@@ -150,7 +152,9 @@ def test_a_group_of_one_has_nothing_to_exchange(function: Any) -> None:
     assert function(H100, 1e9, group(1, 1))[0] == 0.0
 
 
-GROUPS = st.sampled_from([(2, 1), (2, 2), (4, 2), (8, 8), (8, 1), (16, 8), (64, 8), (1024, 8), (96, 4)])
+GROUPS = st.sampled_from(
+    [(2, 1), (2, 2), (4, 2), (8, 8), (8, 1), (16, 8), (64, 8), (1024, 8), (96, 4)]
+)
 
 
 @given(size=SIZES, more=st.floats(1.0, 1e3), shape=GROUPS)

@@ -114,8 +114,8 @@ def korthikanti(t: int, sharded: bool) -> float:
     """Bytes that one layer of the 175B model keeps, and its norm statistics."""
     s, h, a = 2048, 12288, 96
     share = t if sharded else 1
-    per_layer = s * h / t * (34 + 5 * a * s / h) if sharded else s * h * (
-        10 + 24 / t + 5 * a * s / (h * t)
+    per_layer = (
+        s * h / t * (34 + 5 * a * s / h) if sharded else s * h * (10 + 24 / t + 5 * a * s / (h * t))
     )
     return per_layer + 16 * s / share
 
@@ -158,7 +158,11 @@ def test_recomputing_n_layers_swaps_n_sets_of_tensors_for_n_inputs(layers: int) 
 
 def test_more_recomputation_never_needs_more_memory() -> None:
     modes = ["none", "selective", "full"]
-    for software, model in ((OLD, "megatron-175b"), (TITAN, "llama-3.1-70b"), (CORE, "deepseek-v3")):
+    for software, model in (
+        (OLD, "megatron-175b"),
+        (TITAN, "llama-3.1-70b"),
+        (CORE, "deepseek-v3"),
+    ):
         work = workload(model, 2048, 256)
         layout = {"tp": 8, "pp": 4, "dp": 8, "recompute": modes, "sharding": "ddp"}
         total = run(layout, software, work).memory_total_bytes
@@ -169,7 +173,11 @@ def test_more_recomputation_never_needs_more_memory() -> None:
 def test_activations_halve_when_the_degree_doubles(degree: str) -> None:
     work = workload("llama-3.1-70b", 16384, 64)
     held = [
-        float(run({degree: n, "pp": 4, "recompute": "none"}, CORE, work).memory_bytes["activations"][0])
+        float(
+            run({degree: n, "pp": 4, "recompute": "none"}, CORE, work).memory_bytes["activations"][
+                0
+            ]
+        )
         for n in (2, 4, 8)
     ]
     assert held[0] == pytest.approx(2 * held[1], rel=1e-9)
@@ -186,7 +194,9 @@ def test_activations_grow_with_the_micro_batch_and_states_do_not() -> None:
 
 def test_logits_stand_on_the_last_stage_only() -> None:
     # bf16 logits of 8192 tokens over a quarter of Llama's vocabulary, and the head's gradients
-    found = by_rank({"tp": 4, "pp": 4, "dp": 4}, CORE, workload("llama-3.1-8b", 8192, 64), "dgx-h100")
+    found = by_rank(
+        {"tp": 4, "pp": 4, "dp": 4}, CORE, workload("llama-3.1-8b", 8192, 64), "dgx-h100"
+    )
     loss = found.kinds_bytes["loss"]
     assert (loss[:-1] == 0).all()
     assert loss[-1] > 2 * 8192 * 128512 / 4

@@ -49,7 +49,7 @@ def one_block(arch: Architecture, kernels: Kernels, length: int, **degrees: Any)
 @pytest.mark.parametrize("t", [1, 2, 4, 8])
 @pytest.mark.parametrize("b", [1, 3])
 def test_gpt_block_keeps_what_korthikanti_2022_counts(t: int, b: int) -> None:
-    """Equation 2 without and equation 4 with sequence parallelism; norm statistics come on top."""
+    """Sections 4.1 and 4.2.2: without and with sequence parallelism; norm statistics on top."""
     s, h, a = 2048, 12288, 96
     for sharded in (0, 1) if t > 1 else (0,):
         ops = one_block(GPT, OLD, s, tp=t, micro_batch=b, sequence_parallel=sharded)
@@ -64,7 +64,7 @@ def test_gpt_block_keeps_what_korthikanti_2022_counts(t: int, b: int) -> None:
 
 @pytest.mark.parametrize("t", [1, 8])
 def test_selective_recomputation_drops_the_attention_matrices(t: int) -> None:
-    """Korthikanti 2022, equation 6: s b h (10 + 24 / t), with sequence parallelism 34 s b h / t."""
+    """Korthikanti 2022, section 5: 34 s b h / t are left, with sequence parallelism."""
     s, h = 2048, 12288
     ops = one_block(GPT, OLD, s, tp=t)
     core = sum(float(np.sum(x)) for _, module, x in ops.saved if module in OLD.selective_modules)
@@ -96,7 +96,7 @@ def test_context_parallelism_divides_what_a_block_keeps(cp: int) -> None:
 
 
 def test_tensor_parallelism_with_dtensor_keeps_gathered_inputs() -> None:
-    # facts/torch_oracles.md, measured with torch: (12h + 4 kv d + 8f + 4a) / t + 4h (1 - 1/t) per
+    # counted with torch 2.13 on DTensor: (12h + 4 kv d + 8f + 4a) / t + 4h (1 - 1/t) per
     # token, 0.13480 GiB for Llama-3-8B at s = 8192; the fused SwiGLU here keeps 6f instead of 8f
     arch, s, t = presets.load("llama-3.1-8b"), 8192, 8
     ops = one_block(arch, load_software("torchtitan").kernels, s, tp=t)
@@ -104,8 +104,10 @@ def test_tensor_parallelism_with_dtensor_keeps_gathered_inputs() -> None:
     assert saved(ops, without=("statistics",)) == pytest.approx(s * per_token, rel=1e-12)
 
 
-def narayanan(batch: float, s: int, layers: int, h: int, vocabulary: int, attention: float) -> float:
-    """Narayanan et al. 2021, equation 3, with `attention` times its attention term."""
+def narayanan(
+    batch: float, s: int, layers: int, h: int, vocabulary: int, attention: float
+) -> float:
+    """Narayanan et al. 2021, FLOPs of an iteration, with `attention` times its attention term."""
     terms = 1 + attention * s / (6 * h) + vocabulary / (16 * layers * h)
     return 96 * batch * s * layers * h**2 * terms
 
@@ -133,7 +135,9 @@ def test_model_flop_are_three_quarters_of_that_but_for_the_head() -> None:
     assert found == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("model", ["llama-3.1-70b", "mixtral-8x7b", "deepseek-v3", "qwen3-235b-a22b"])
+@pytest.mark.parametrize(
+    "model", ["llama-3.1-70b", "mixtral-8x7b", "deepseek-v3", "qwen3-235b-a22b"]
+)
 def test_forward_flop_of_all_operators_are_a_third_of_the_model_flop(model: str) -> None:
     arch = presets.load(model)
     s = 4096
@@ -149,7 +153,9 @@ def test_forward_flop_of_all_operators_are_a_third_of_the_model_flop(model: str)
 
 
 def linears(ops: Operators) -> float:
-    return float(sum(np.sum(2 * g.batch * g.m * g.n * g.k) for g in ops.gemms if g.kind == "linear"))
+    return float(
+        sum(np.sum(2 * g.batch * g.m * g.n * g.k) for g in ops.gemms if g.kind == "linear")
+    )
 
 
 @pytest.mark.parametrize("degree", ["tp", "cp"])

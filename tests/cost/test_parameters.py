@@ -57,7 +57,9 @@ def test_tensor_ranks_together_hold_the_model_and_more_copies_of_the_vectors(nam
     # norms of hidden elements and Qwen's norms of head_dim are on every rank; all else is cut
     arch, t = presets.load(name), 8
     vectors = arch.layers * 2 * arch.hidden + arch.hidden
-    vectors += arch.layers * 2 * arch.blocks[0].attention.head_dim * arch.blocks[0].attention.qk_norm
+    vectors += (
+        arch.layers * 2 * arch.blocks[0].attention.head_dim * arch.blocks[0].attention.qk_norm
+    )
     assert arch.blocks[0].attention.kv_heads == t
     assert t * held(arch, tp=t)[0] == pytest.approx(arch.parameters + (t - 1) * vectors, rel=1e-14)
 
@@ -85,7 +87,7 @@ def test_key_value_heads_are_repeated_where_tp_exceeds_their_number() -> None:
 
 @pytest.mark.parametrize(
     ("tp", "rows"), [(1, 128384), (2, 128512), (4, 128512), (8, 129024)]
-)  # facts/findings_memory.md: what Megatron makes of Llama's 128256 + 1 rows
+)  # Llama's 128256 rows and one of a NullTokenizer
 def test_megatron_pads_the_vocabulary_to_a_multiple_of_128_tp(tp: int, rows: int) -> None:
     arch = replace(presets.load("llama-3.1-8b"), vocabulary=128257)
     embedding = rank_parameters(arch, tp=tp, pp=1, kernels=PADDED)[-2]
@@ -126,4 +128,6 @@ def test_model_flop_are_six_per_weight_and_the_causal_attention(name: str) -> No
     weights = h * att.head_dim * (2 * att.heads + 2 * att.kv_heads) + wide * h * mlp.ffn_hidden
     per_token = 6 * (arch.layers * weights + arch.vocabulary * h)
     per_token += 6 * arch.layers * att.heads * att.head_dim * s
-    assert model_flop_per_step(arch, tokens=1e6, sequence_length=s) == pytest.approx(1e6 * per_token)
+    assert model_flop_per_step(arch, tokens=1e6, sequence_length=s) == pytest.approx(
+        1e6 * per_token
+    )

@@ -167,7 +167,9 @@ def test_a_faster_part_is_never_slower(seen: tuple[Layouts, Case, Estimate], par
 
 
 @given(
-    times=st.tuples(*[st.floats(1.0, 8.0)] * 4), name=st.sampled_from(sorted(CASES)), seed=st.integers(0, 9)
+    times=st.tuples(*[st.floats(1.0, 8.0)] * 4),
+    name=st.sampled_from(sorted(CASES)),
+    seed=st.integers(0, 9),
 )
 @settings(max_examples=12)
 def test_a_cluster_better_in_every_part_is_never_slower(

@@ -50,9 +50,7 @@ def alike(found: float, sent_bytes: float) -> bool:
 
 
 CORE = load_software("megatron-core")
-WAITS = replace(
-    CORE, overlap=replace(CORE.overlap, gradient_reduce=False, parameter_gather=False)
-)
+WAITS = replace(CORE, overlap=replace(CORE.overlap, gradient_reduce=False, parameter_gather=False))
 OLD = load_software("megatron-lm-2022")
 TITAN = load_software("torchtitan")
 WIDE = 2 * S * H  # one activation of the whole sequence, bf16
@@ -76,7 +74,7 @@ def test_dtensor_gathers_once_as_it_keeps_the_gathered_inputs() -> None:
 
 def test_tensor_parallelism_alone_reduces_four_times_a_layer() -> None:
     """Shoeybi et al. 2019, section 3: two all-reduces forward, two backward; each counts twice."""
-    # the embedding's output is reduced in the forward pass, the head's input gradient in the backward
+    # and once each way at the ends: the embedding's output, the gradient of the head's input
     sent = MICRO_BATCHES * (4 * L + 2) * 2 * WIDE * 7 / 8
     assert alike(seconds({"tp": 8, "sequence_parallel": 0}, OLD), sent)
 
@@ -91,7 +89,11 @@ def test_the_ring_of_context_parallelism_passes_keys_and_values() -> None:
 
 @pytest.mark.parametrize(
     ("software", "per_parameter"),
-    [(CORE, 2), (OLD, 4), (load_software("plain-ddp"), float(load_software("plain-ddp").states.reduce))],
+    [
+        (CORE, 2),
+        (OLD, 4),
+        (load_software("plain-ddp"), float(load_software("plain-ddp").states.reduce)),
+    ],
 )
 def test_ddp_reduces_every_gradient_once_per_step(software: Software, per_parameter: float) -> None:
     sent = PARAMETERS * 2 * per_parameter * 7 / 8

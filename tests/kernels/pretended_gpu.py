@@ -1,7 +1,7 @@
 """Run a measuring program as if there were a GPU: `python pretended_gpu.py PROGRAM.py ARGUMENTS`.
 
-What torch says about a GPU is replaced and the tensors stay on the CPU, so that the code that only a
-GPU reaches runs at all. The times mean nothing.
+What torch says about a GPU is replaced and the tensors stay on the CPU, so that the code that only
+a GPU reaches runs at all. The times mean nothing.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import torch
 
 CPU = torch.device("cpu")
-FREE_BYTES = 100_000_000
+FREE_BYTES = 1_000_000_000
 
 
 class Event:

@@ -167,10 +167,12 @@ def test_a_layout_at_the_limit_can_run(layout: dict[str, Any], setting: dict[str
     assert why(layout, **setting) == "feasible"
 
 
-PUBLISHED = [
+PUBLISHED: list[tuple[str, int, int, str, dict[str, Any]]] = [
     # Narayanan et al. 2021 (arXiv 2104.04473), table 1
-    ("megatron-1t", 3072, 2048, "megatron-lm-2022", {"tp": 8, "pp": 64, "dp": 6, "global_batch": 3072}),
-    ("megatron-530b", 2520, 2048, "megatron-lm-2022", {"tp": 8, "pp": 35, "dp": 9, "global_batch": 2520}),
+    ("megatron-1t", 3072, 2048, "megatron-lm-2022",
+     {"tp": 8, "pp": 64, "dp": 6, "global_batch": 3072}),
+    ("megatron-530b", 2520, 2048, "megatron-lm-2022",
+     {"tp": 8, "pp": 35, "dp": 9, "global_batch": 2520}),
     # Korthikanti et al. 2022 (arXiv 2205.05198), table 3
     ("megatron-22b", 8, 2048, "megatron-lm-2022",
      {"tp": 8, "micro_batch": 4, "global_batch": 4, "recompute": "selective"}),
@@ -181,7 +183,7 @@ PUBLISHED = [
      {"tp": 8, "pp": 16, "dp": 128, "global_batch": 2048, "sharding": "zero2"}),
     ("llama-3.1-405b", 16384, 131072, "torchtitan",
      {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "global_batch": 128, "sharding": "zero2"}),
-    # DeepSeek-V3 (arXiv 2412.19437), section 3.2: 16-way pipeline, 64-way experts, zero1, no tensor parallelism
+    # DeepSeek-V3 (arXiv 2412.19437), section 3.2: 16 stages, experts over 64 GPUs, zero1, no tp
     ("deepseek-v3", 2048, 4096, "megatron-core",
      {"pp": 16, "dp": 128, "ep": 64, "global_batch": 15360, "sharding": "zero1"}),
 ]  # fmt: skip
@@ -227,7 +229,9 @@ def test_megatron_spreads_experts_over_dp_only_where_pipeline_ranks_are_outermos
 
 def test_reasons_of_a_table_are_those_of_its_rows() -> None:
     rng = np.random.default_rng(3)
-    draw = {name: rng.choice([1, 2, 4], 400) for name in ("tp", "pp", "vpp", "cp", "dp", "ep", "etp")}
+    draw = {
+        name: rng.choice([1, 2, 4], 400) for name in ("tp", "pp", "vpp", "cp", "dp", "ep", "etp")
+    }
     table = Layouts.of(**draw, global_batch=48, micro_batch=rng.choice([1, 2, 5], 400))
     workload = Workload(architecture=MOE, recipe=Recipe(sequence_length=4096, global_batch=48))
     cluster, software = load_cluster("dgx-h100", 8), load_software("megatron-core")

@@ -89,7 +89,7 @@ def test_there_is_a_rank_order_for_every_permutation() -> None:
 
 
 def test_a_wrong_word_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="sharding: must be one of ddp, zero1.*'zero4'"):
+    with pytest.raises(ValueError, match=r"sharding: must be one of ddp, zero1.*'zero4'"):
         Layouts.of(sharding="zero4")
 
 

@@ -62,7 +62,7 @@ def test_llama_405b_leaves_one_layer_out_of_the_first_and_the_last_of_16_stages(
 
 def test_interleaved_deals_chunks_as_megatron_documents() -> None:
     # megatron/core/parallel_state.py: 16 layers, pp 4, vpp 2; its layers count from 1.
-    # GPU 0: [1, 2] [9, 10]   GPU 1: [3, 4] [11, 12]   GPU 2: [5, 6] [13, 14]   GPU 3: [7, 8] [15, 16]
+    # GPU 0: [1, 2] [9, 10], GPU 1: [3, 4] [11, 12], GPU 2: [5, 6] [13, 14], GPU 3: [7, 8] [15, 16]
     # Warm-up of rank r: 2 (3 - r) + 4 passes and one more, chunk 0 first, four micro-batches each.
     assert rows(dealt(pp=4, vpp=2, micro_batches=8, layers=16)) == [
         (0, 0, 0, 2, 1, 0, 7),
@@ -125,7 +125,7 @@ def test_every_layer_stands_on_exactly_one_chunk(
 
 @given(p=st.integers(2, 16), v=st.integers(1, 6), per_chunk=st.integers(1, 4))
 def test_stage_0_holds_what_korthikanti_2022_says(p: int, v: int, per_chunk: int) -> None:
-    """Section 4.2.3: activations of L (1 + (p - 1) / (p v)) layers when interleaved, of L without."""
+    """Section 4.2.3: activations of L layers, interleaved of L (1 + (p - 1) / (p v))."""
     layers = p * v * per_chunk
     table = dealt(pp=p, vpp=v, micro_batches=4 * p, layers=layers)
     first = table.rank == 0
@@ -160,15 +160,22 @@ def test_folding_loses_no_layer_and_no_rank(pp: int, vpp: int, m: int, extra: in
 
 def test_folding_by_hand() -> None:
     table = fold(stages(pp=[4, 1], vpp=[1, 1], micro_batches=[8, 8], layer_kinds=[0] * 8, kinds=1))
-    # ranks 0, {1, 2}, 3; then a plan with one rank and two columns of padding
-    assert table.ranks.tolist() == [[1, 2, 1], [1, 0, 0]]
-    assert table.rank.tolist() == [[0, 1, 3], [0, 0, 0]]
-    assert table.parts.tolist() == [
-        [[2, 1, 0], [2, 0, 0], [2, 0, 1]],
-        [[8, 1, 1], [0, 0, 0], [0, 0, 0]],
+    found = [
+        sorted(
+            (int(rank), int(ranks), held.tolist(), flying.tolist())
+            for rank, ranks, held, flying in zip(*columns, strict=True)
+            if ranks
+        )
+        for columns in zip(table.rank, table.ranks, table.parts, table.in_flight, strict=True)
     ]
-    # layers x in flight; the logits live for one micro-batch
-    assert table.in_flight.tolist() == [
-        [[8, 4, 0], [6, 0, 0], [2, 0, 1]],
-        [[8, 1, 1], [0, 0, 0], [0, 0, 0]],
+    # first rank, ranks like it, what each holds (layers, embedding, head), the same in flight;
+    # ranks 1 and 2 are one column; the logits live for one micro-batch
+    assert found == [
+        [
+            (0, 1, [2, 1, 0], [8, 4, 0]),
+            (1, 2, [2, 0, 0], [6, 0, 0]),
+            (3, 1, [2, 0, 1], [2, 0, 1]),
+        ],
+        [(0, 1, [8, 1, 1], [8, 1, 1])],
     ]
+    assert table.columns == 3

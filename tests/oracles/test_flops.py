@@ -74,7 +74,9 @@ def one_kind(kind: Block, hidden: int) -> Architecture:
 
 @pytest.mark.parametrize(("b", "s", "h", "heads"), [(1, 2048, 1600, 25), (2, 1024, 2048, 16)])
 def test_gpt2_block(b: int, s: int, h: int, heads: int) -> None:
-    attention = Attention(heads=heads, kv_heads=heads, head_dim=h // heads, qkv_bias=True, output_bias=True)
+    attention = Attention(
+        heads=heads, kv_heads=heads, head_dim=h // heads, qkv_bias=True, output_bias=True
+    )
     mlp = MLP(ffn_hidden=4 * h, gated=False, bias=True)
     arch = one_kind(Block(attention=attention, mlp=mlp, norm="layer"), h)
     qkv, proj, fc1, fc2 = weight(3 * h, h), weight(h, h), weight(4 * h, h), weight(h, 4 * h)
@@ -96,7 +98,9 @@ def test_gpt2_block(b: int, s: int, h: int, heads: int) -> None:
     assert part(forward, BATCHED) == 2 * flash(ours(arch, KERNELS, s, b))
 
 
-@pytest.mark.parametrize(("name", "b", "s"), [("llama-3.1-8b", 1, 8192), ("llama-3.1-70b", 2, 4096)])
+@pytest.mark.parametrize(
+    ("name", "b", "s"), [("llama-3.1-8b", 1, 8192), ("llama-3.1-70b", 2, 4096)]
+)
 def test_llama_block_with_grouped_queries(name: str, b: int, s: int) -> None:
     arch = presets.load(name)
     h, att, f = arch.hidden, arch.blocks[0].attention, arch.blocks[0].mlp.ffn_hidden
@@ -105,7 +109,9 @@ def test_llama_block_with_grouped_queries(name: str, b: int, s: int) -> None:
     wo, gate, up, down = weight(h, h), weight(f, h), weight(f, h), weight(h, f)
 
     def run() -> torch.Tensor:
-        q, k, v = (F.linear(x, w).view(b, s, -1, att.head_dim).transpose(1, 2) for w in (wq, wk, wv))
+        q, k, v = (
+            F.linear(x, w).view(b, s, -1, att.head_dim).transpose(1, 2) for w in (wq, wk, wv)
+        )
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         mixed = F.linear(mixed.transpose(1, 2).reshape(b, s, h), wo)
         return F.linear(F.silu(F.linear(mixed, gate)) * F.linear(mixed, up), down)
@@ -147,10 +153,8 @@ def test_latent_attention(name: str) -> None:
     assert part(forward, BATCHED) == 2 * flash(ops)
 
 
-def experts(
-    moe: MoE, h: int, tokens: int
-) -> tuple[dict[Any, int], dict[Any, int]]:
-    """Router, routed experts as batched products over equal shares of the tokens, shared experts."""
+def experts(moe: MoE, h: int, tokens: int) -> tuple[dict[Any, int], dict[Any, int]]:
+    """Router, routed experts as batched products over equal shares of tokens, shared experts."""
     e, f, share = moe.experts, moe.ffn_hidden, tokens * moe.top_k // moe.experts
     x, sorted_x, router = weight(tokens, h), weight(e, share, h), weight(e, h)
     up, down = weight(e, h, 2 * f), weight(e, f, h)
@@ -198,7 +202,7 @@ def test_the_head_is_one_product_with_the_vocabulary() -> None:
     [("llama-3-8b", 4.744221e14), ("llama-3.1-405b", 2.150748e16)],
 )
 def test_whole_models_at_8192_tokens(name: str, torch_counts: float) -> None:
-    # forward and backward as torch counts them (facts/torch_oracles.md, section 3): attention in full
+    # transformers models under torch 2.13's counter, forward and backward: attention in full
     arch, s = presets.load(name), 8192
     att = arch.blocks[0].attention
     masked_half = 3 * arch.layers * 2 * s * s * att.heads * att.head_dim

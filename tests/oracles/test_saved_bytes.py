@@ -1,8 +1,9 @@
 """Bytes that a block keeps for its backward pass, against what autograd saves under fake tensors.
 
-The device is the processor's (fake: nothing is computed). Kernels that save other tensors there than on a
-GPU are written as autograd functions that save what the GPU's do: norms, rotation, fused SwiGLU, and
-flash attention with values of another width. Dropout is ``torch.native_dropout`` (a one-byte mask).
+The device is the processor's (fake: nothing is computed). Kernels that save other tensors there
+than on a GPU are written as autograd functions that save what the GPU's do: norms, rotation, fused
+SwiGLU, flash attention with values of another width. Dropout is ``torch.native_dropout``, whose
+mask takes one byte.
 """
 
 from collections.abc import Callable, Iterator
@@ -116,11 +117,17 @@ def ours(
 ) -> float:
     layout = Layouts.of(micro_batch=b)
     degrees = {x: getattr(layout, x).astype(float) for x in ("tp", "cp", "ep", "etp")}
-    ranks = Ranks(**degrees, micro_batch=layout.micro_batch.astype(float),
-                  sequence_parallel=layout.sequence_parallel.astype(bool), groups=place(layout, 8))  # fmt: skip
+    ranks = Ranks(
+        **degrees,
+        micro_batch=layout.micro_batch.astype(float),
+        sequence_parallel=layout.sequence_parallel.astype(bool),
+        groups=place(layout, 8),
+    )
     recipe = Recipe(sequence_length=s, global_batch=b)
     ops = block(kind, hidden, ranks, recipe, kernels)
-    return sum(float(size.sum()) for name, _, size in ops.saved if not any(w in name for w in without))
+    return sum(
+        float(size.sum()) for name, _, size in ops.saved if not any(w in name for w in without)
+    )
 
 
 def stream(*shape: int) -> torch.Tensor:
@@ -138,7 +145,12 @@ def test_gpt_block_with_dropout_and_unfused_attention(h: int, heads: int, s: int
     model = presets.load("megatron-22b").blocks[0]
     attention = replace(model.attention, heads=heads, kv_heads=heads, head_dim=h // heads)
     kind = replace(model, attention=attention, mlp=replace(model.mlp, ffn_hidden=4 * h))
-    qkv, proj, fc1, fc2 = parameter(3 * h, h), parameter(h, h), parameter(4 * h, h), parameter(h, 4 * h)
+    qkv, proj, fc1, fc2 = (
+        parameter(3 * h, h),
+        parameter(h, h),
+        parameter(4 * h, h),
+        parameter(h, 4 * h),
+    )
 
     def norm(x: torch.Tensor) -> torch.Tensor:
         return F.layer_norm(x, (h,), parameter(h), parameter(h))
@@ -187,7 +199,8 @@ def llama(name: str, s: int, b: int, activation: str) -> Callable[[], torch.Tens
 
 @pytest.mark.parametrize("activation", ["fused", "eager"])
 @pytest.mark.parametrize(
-    ("name", "s", "b"), [("llama-3.1-8b", 4096, 1), ("llama-3.1-70b", 8192, 1), ("llama-2-7b", 2048, 3)]
+    ("name", "s", "b"),
+    [("llama-3.1-8b", 4096, 1), ("llama-3.1-70b", 8192, 1), ("llama-2-7b", 2048, 3)],
 )
 def test_llama_block_with_grouped_queries(name: str, s: int, b: int, activation: str) -> None:
     arch = presets.load(name)
@@ -213,7 +226,10 @@ def test_latent_attention(name: str) -> None:
     att, f = kind.attention, kind.mlp.ffn_hidden
     nope = att.head_dim - att.rope_head_dim
     assert not kind.is_moe
-    q_down, q_up = parameter(att.q_lora_rank, h), parameter(att.heads * att.head_dim, att.q_lora_rank)
+    q_down, q_up = (
+        parameter(att.q_lora_rank, h),
+        parameter(att.heads * att.head_dim, att.q_lora_rank),
+    )
     kv_down = parameter(att.kv_lora_rank + att.rope_head_dim, h)
     kv_up = parameter(att.heads * (nope + att.value_dim), att.kv_lora_rank)
     out, up, down = parameter(h, att.heads * att.value_dim), parameter(2 * f, h), parameter(h, f)
@@ -223,7 +239,11 @@ def test_latent_attention(name: str) -> None:
         y = Norm.apply(x)
         q = F.linear(Norm.apply(F.linear(y, q_down)), q_up).view(s, att.heads, -1)
         latent, rope = F.linear(y, kv_down).split([att.kv_lora_rank, att.rope_head_dim], -1)
-        k, v = F.linear(Norm.apply(latent), kv_up).view(s, att.heads, -1).split([nope, att.value_dim], -1)
+        k, v = (
+            F.linear(Norm.apply(latent), kv_up)
+            .view(s, att.heads, -1)
+            .split([nope, att.value_dim], -1)
+        )
         k = torch.cat([k, Rotate.apply(rope).unsqueeze(1).expand(-1, att.heads, -1)], -1)
         mixed = Flash.apply(Rotate.apply(q), k, v.contiguous())
         x = x + F.linear(mixed.reshape(s, -1), out)
@@ -241,7 +261,7 @@ def test_routed_and_shared_experts(name: str) -> None:
     kind = next(kind for kind in arch.blocks if kind.is_moe)
     moe, h = kind.mlp, arch.hidden
     e, f, share = moe.experts, moe.ffn_hidden, s * moe.top_k // moe.experts
-    up, down = parameter(e, h, 2 * f), parameter(e, f, h)
+    up, down, router = parameter(e, h, 2 * f), parameter(e, f, h), parameter(e, h)
     wide = moe.shared_ffn_hidden
     shared_up, shared_down = parameter(2 * wide, h), parameter(h, wide)
 
@@ -249,18 +269,14 @@ def test_routed_and_shared_experts(name: str) -> None:
         x = stream(s, h)
         y = Norm.apply(x)
         order = torch.zeros(e * share, dtype=torch.int64)
-        sorted_y = Rotate.apply(torch.index_select(y, 0, order % s)).view(e, share, h)
+        sorted_y = torch.index_select(y, 0, order).view(e, share, h)
         routed = torch.bmm(SwiGLU.apply(torch.bmm(sorted_y, up)), down)
-        x = x + routed.view(s, -1, h).sum(1)
+        x = x + routed.view(s, -1, h).sum(1) + F.linear(y, router).sum(-1, keepdim=True)
         if wide:
             x = x + F.linear(SwiGLU.apply(F.linear(y, shared_up)), shared_down)
         return x
 
-    index = 8 * e * share
-    names = ("norm2 input", "moe input", "permuted tokens", "expert fc", "shared fc")
-    dense = ("norm1", "statistics", "attention", "queries", "keys", "values", "log-sum-exp", "router")
-    found = kept(forward, statistics=False) - index
-    if not wide:
-        found += 2 * s * h  # without shared experts only the router's product keeps the normed input
-    assert names
-    assert found == ours(kind, h, s, 1, FUSED, without=dense)
+    index_bytes = 8 * e * share
+    other = ("norm1", "statistics", "attention", "queries", "keys", "values", "log-sum", "router")
+    found = kept(forward, statistics=False) - index_bytes
+    assert found == ours(kind, h, s, 1, FUSED, without=other)

@@ -7,8 +7,8 @@ import pytest
 
 from simulator.cost.step import evaluate
 from simulator.hardware.cluster import load_cluster
-from simulator.planner.scaling import CAUSES, counts, gpu_seconds_per_token, scaling
 from simulator.planner.explore import explore
+from simulator.planner.scaling import CAUSES, counts, gpu_seconds_per_token, scaling
 from simulator.planner.search import plan
 from simulator.scenario import Scenario, make_scenario
 

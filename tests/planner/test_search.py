@@ -1,4 +1,4 @@
-"""The search: nothing is lost in the count, the ranking follows the goal, misses say what is near."""
+"""The search: nothing is lost in the count, the goal ranks, a miss says what came nearest."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -133,7 +133,11 @@ def test_every_answer_keeps_what_the_scenario_pins(layout: dict[str, Any]) -> No
 
 def ranked(answer: Plan) -> dict[str, list[float]]:
     result = answer.outcome
-    return {"time": result.days.tolist(), "cost": result.usd.tolist(), "energy": result.kwh.tolist()}
+    return {
+        "time": result.days.tolist(),
+        "cost": result.usd.tolist(),
+        "energy": result.kwh.tolist(),
+    }
 
 
 @pytest.mark.parametrize("goal", ["time", "cost", "energy"])
