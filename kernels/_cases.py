@@ -92,6 +92,24 @@ class Case:
         return self.precision == "bf16" and self.states == "fp32" and not self.fsdp
 
     @property
+    def grouped(self) -> bool:
+        """A (resolved) case that needs a process group."""
+        return self.fsdp or self.dp * self.tp * self.pp > 1
+
+    @property
+    def fake_rank(self) -> int:
+        """Global rank of the first, middle or last stage; without stages, dp rank."""
+        count = self.pp if self.pp > 1 else self.dp
+        at = {"first": 0, "middle": count // 2, "last": count - 1}[self.rank]
+        return at * (self.dp * self.tp if self.pp > 1 else self.tp)
+
+    @property
+    def group(self) -> tuple:
+        """What the process group depends on: cases that differ in it cannot share a process."""
+        case = resolved(self, 1)
+        return (case.grouped, case.fake_world, case.fake_rank if case.fake_world else 0)
+
+    @property
     def stages(self) -> int:
         """Pipeline stages that each rank holds."""
         return SCHEDULES[self.schedule] if self.pp > 1 else 1
@@ -140,6 +158,8 @@ def problem(case: Case, world_size: int, kind: str) -> str | None:
         (case.sequence % case.loss_chunks == 0, "loss_chunks: must divide the sequence"),
         (case.pp == 1 or case.frozen == 0, "frozen: not with a pipeline"),
         (shape.layers >= case.pp * case.stages, "pp: fewer layers than stages"),
+        (case.pp == 1 or case.fake_world or case.accumulate >= case.pp * case.stages,
+         "accumulate: a pipeline needs a micro-batch for each stage"),
         (case.pp == 1 or not case.fake_world or case.schedule == "1F1B",
          "a pipeline rank under the fake group: only 1F1B"),
         (shape.family != "gpt" or case.sequence <= shape.longest, "sequence: longer than learned"),
@@ -183,3 +203,12 @@ def add_options(made: argparse.ArgumentParser) -> None:
 def from_options(arguments: argparse.Namespace) -> Case:
     """Return the case that the options describe."""
     return Case(**{field.name: getattr(arguments, field.name) for field in fields(Case)})
+
+
+def differs(arguments: argparse.Namespace) -> bool:
+    """Tell whether an option of a case was given (but for the precision and the seed)."""
+    return any(
+        getattr(arguments, field.name) != field.default
+        for field in fields(Case)
+        if field.name not in ("model", "precision", "seed")
+    )

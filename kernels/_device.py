@@ -33,7 +33,7 @@ class Sensors:
     """Clocks, power and temperature of one GPU: by `pynvml`, else nvidia-smi, else nothing."""
 
     QUERY = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks.max.sm,power.limit"
-    PAUSE_S = {"nvml": 0.2, "nvidia-smi": 10.0}
+    NVML_PAUSE_S, SMI_PAUSE_S = 0.2, 10.0
     """Not read more often than that: nvidia-smi takes long."""
 
     def __init__(self, uuid: str | None) -> None:
@@ -78,7 +78,7 @@ class Sensors:
 
     def read(self) -> dict[str, object]:
         """Read now, unless it was read a moment ago, and remember it in `last`."""
-        pause_s = self.PAUSE_S["nvml" if self.nvml else "nvidia-smi"]
+        pause_s = self.NVML_PAUSE_S if self.nvml else self.SMI_PAUSE_S
         if (self.nvml or self.smi) and time.monotonic() - self.read_at > pause_s:
             self.read_at = time.monotonic()
             with contextlib.suppress(Exception):

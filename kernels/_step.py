@@ -41,14 +41,15 @@ class Memory:
             torch.cuda.reset_peak_memory_stats(self.device)
 
     def mark(self, phase: str) -> None:
-        """Note what is held now, and the peak since the last mark."""
+        """Note what is held now, and the peak since the last mark (the highest of this phase)."""
         if not self.on_gpu:
             return
         torch.cuda.synchronize(self.device)
+        before = self.phases.get(phase, {}).get("peak_allocated_bytes", 0)
         self.phases[phase] = {
             "allocated_bytes": torch.cuda.memory_allocated(self.device),
             "reserved_bytes": torch.cuda.memory_reserved(self.device),
-            "peak_allocated_bytes": torch.cuda.max_memory_allocated(self.device),
+            "peak_allocated_bytes": max(before, torch.cuda.max_memory_allocated(self.device)),
         }
         self.restart()
 

@@ -55,7 +55,7 @@ def _each_recompute(*cases: Case, **more) -> list[Case]:
 
 
 LLAMA_8B = Case(model="llama-3.1-8b", sequence=8192, states="bf16")
-LLAMA_1B = Case(model="llama-3.2-1b", sequence=4096, micro_batch=2)
+LLAMA_1B = Case(model="llama-3.2-1b", sequence=4096, micro_batch=2, sharding="zero3")
 GPT_XL = Case(model="gpt3-xl", sequence=2048, micro_batch=4)
 OLMOE = Case(model="olmoe-1b-7b", sequence=4096, states="bf16")
 GPT_SMALL = Case(model="gpt3-small", sequence=2048, micro_batch=8)
@@ -81,8 +81,8 @@ def eager() -> list[Case]:
 def variants() -> list[Case]:
     """Each differs in one thing from a case of `eager`."""
     return [
-        replace(LLAMA_1B, sharding="zero3"),
-        replace(LLAMA_1B, states="bf16"),
+        replace(LLAMA_1B, sharding="ddp"),
+        replace(LLAMA_1B, sharding="ddp", states="bf16"),
         replace(LLAMA_1B, loss_chunks=8),
         replace(LLAMA_8B, loss_chunks=8, recompute="full"),
         replace(LLAMA_8B, frozen=24),
@@ -104,23 +104,19 @@ def single_ranks() -> list[Case]:
     """Ranks of 70B on tp 8, pp 4 and of FSDP2 over 64, and of 8B on FSDP2 over 8."""
     rank = Case(
         model="llama-3.1-70b", sequence=8192, accumulate=8, fake_world=32, tp=8, pp=4,
-        sequence_parallel=True,
+        sequence_parallel=True, states="bf16",
     )  # fmt: skip
     sharded = Case(
         model="llama-3.1-70b", sequence=8192, fake_world=64, sharding="zero3", recompute="full"
     )
-    places = [replace(rank, rank=place) for place in ("first", "middle", "last")]
-    few = {"fake_world": 8, "sharding": "zero3", "states": "fp32"}
-    return [
-        *(replace(place, recompute="none") for place in places),
-        replace(sharded, layers=20),
-        *_each_recompute(replace(LLAMA_8B, **few)),
-        *(replace(place, recompute=how) for how in ("full", "selective") for place in places),
-        replace(sharded, layers=20, recompute="none"),
-        sharded,
-        *(replace(place, states="bf16") for place in places),
-        replace(LLAMA_8B, **few, compile=True),
-    ]
+    few = replace(LLAMA_8B, fake_world=8, sharding="zero3", states="fp32")
+    found = [replace(rank, rank=place) for place in ("first", "middle", "last")]
+    found += [replace(sharded, layers=20), replace(sharded, layers=20, recompute="none")]
+    found += [*_each_recompute(few), replace(few, compile=True), sharded]
+    for place in ("first", "last", "middle"):
+        found += [replace(rank, rank=place, recompute=how) for how in ("full", "selective")]
+        found += [replace(rank, rank=place, states="fp32")]
+    return found
 
 
 def small_sections(quick: bool) -> list[Section]:
@@ -157,7 +153,7 @@ def work(arguments, measure) -> int:
 def _try(case: Case, run: _timing.Run, measure, budget_s: float) -> dict:
     run.document["skipped"].clear()
     with run.guard(case.kernel, {}, case.dtype):
-        found = measure(case, run, budget_s=budget_s)
+        found = measure(case, run, stay=True, budget_s=budget_s)
         found["more"] |= run.device.sensors.last
         return found
     return {"reason": run.document["skipped"][-1]["reason"]}
@@ -184,17 +180,20 @@ class Worker:
         self.command = [sys.executable, os.path.join(os.path.dirname(__file__), "train_step.py")]
         self.command += ["--worker", "--device", device, "--seed", str(seed)]
         self.process: subprocess.Popen | None = None
+        self.group: tuple | None = None
         self.lines: queue.Queue[str | None] = queue.Queue()
 
     def ask(self, case: Case, budget_s: float, limit_s: float) -> dict:
         """Return what the worker says of the case; `Lost` after `limit_s` or where it died."""
+        if self.group != case.group:  # torch's caches keep what belongs to a group
+            self.end()
         if self.process is None or self.process.poll() is not None:
             self._start()
             limit_s += START_S
+        self.group = case.group
+        question = json.dumps({"case": asdict(case), "budget_s": budget_s})
         try:
-            self.process.stdin.write(
-                json.dumps({"case": asdict(case), "budget_s": budget_s}) + "\n"
-            )
+            self.process.stdin.write(question + "\n")
             self.process.stdin.flush()
             return self._answer(time.monotonic() + limit_s, limit_s)
         except (Lost, OSError) as error:
@@ -246,7 +245,8 @@ def run_suite(arguments, run: _timing.Run) -> None:
     worker = Worker(arguments.device, arguments.seed)
     try:
         for section in sections:
-            wanted = [case for case in section.cases if case.dtype in run.dtypes("bf16", "fp32")]
+            cases = [replace(case, seed=arguments.seed) for case in section.cases]
+            wanted = [case for case in cases if case.dtype in run.dtypes("bf16", "fp32")]
             late += _go(wanted, run, worker, begin + section.until * total_s)
         _go(late, run, worker, begin + total_s, last=True)
     finally:

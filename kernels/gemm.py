@@ -228,7 +228,7 @@ def measure_fp8(case: Case, run: _timing.Run, can: dict) -> None:
 
 def rates(run: _timing.Run, dtypes: list[str]) -> dict[str, float]:
     """Return a rough FLOP/s of each type (of fp8: that of bf16), to foresee what takes too long."""
-    side = (2048 if run.quick else 8192) if run.device.kind == "cuda" else 256
+    side = 8192 if run.device.kind == "cuda" and not run.quick else 512
     found = {}
     for dtype in dtypes:
         with run.guard("gemm", {"m": side, "n": side, "k": side}, dtype):
@@ -241,7 +241,9 @@ def variants(run: _timing.Run) -> dict[str, list[str]]:
     """Return which results (wgrad) and which fp8 scalings this torch can do here, by trying."""
     small = dict.fromkeys("mnk", 64)
     plain = torch.ones(64, 64, dtype=torch.bfloat16, device=run.device.device)
-    tries = {"fp32": lambda: torch.mm(plain, plain, out_dtype=torch.float32)}
+    tries = {}
+    if run.device.kind == "cuda":
+        tries["fp32"] = lambda: torch.mm(plain, plain, out_dtype=torch.float32)
     if run.device.has_fp8():
         for scaling in ("tensor", "row"):
             given = partial(fp8_operands, small, scaling == "row", run)

@@ -140,7 +140,7 @@ def fp8(given: tuple, offsets: torch.Tensor) -> torch.Tensor:
 
 
 def working(run: _timing.Run) -> dict[str, Callable]:
-    """Return the ways that this torch and device can do, by trying; the others are skipped."""
+    """Return the ways that this torch and device can do, by trying; record the others."""
     sizes, shape = [16, 16], {"rows": 32, "n": 64, "k": 64, "experts": 2}
     offsets = torch.tensor([16, 32], dtype=torch.int32, device=run.device.device)
     ways = {"torch.grouped_mm": grouped, "loop of torch.mm": loop, "torch.bmm": batched}
@@ -178,7 +178,7 @@ def measure_experts(held: Experts, rows: int, part: str, skew: str, can: Can) ->
             continue
         for direction in ("forward", "dgrad", "wgrad"):
             with run.guard("grouped_gemm", shape | {"library": library}, "bf16"):
-                times = run.time(partial(call, way, direction, take, offsets, sizes))
+                times = run.time(lambda w=way, d=direction: w(d, take(), offsets, sizes))
                 more |= {"library": library, "cold": take.cold}
                 run.record("grouped_gemm", "bf16", shape, direction, times, **more)
     if fp8 in can.ways.values():
@@ -188,11 +188,6 @@ def measure_experts(held: Experts, rows: int, part: str, skew: str, can: Can) ->
             more |= {"library": "torch._scaled_grouped_mm", "scaling": "row", "cold": take.cold}
             run.record("grouped_gemm", "fp8", shape, "forward", times, **more)
     return None
-
-
-def call(way: Callable, direction: str, take, offsets, sizes) -> None:
-    """Multiply the next operands."""
-    way(direction, take(), offsets, sizes)
 
 
 # --- routing and permutation --------------------------------------------------------------------
@@ -213,8 +208,8 @@ def measure_routing(held: Experts, tokens: int, can: Can) -> None:
     """Time router, count, sort and permutation of `tokens` tokens."""
     run, dtype = can.run, "bf16"
     rows, device = tokens * held.topk, run.device.device
-    shape = {"tokens": tokens, "experts": held.all_experts, "topk": held.topk}
-    shape["hidden"] = held.hidden
+    shape = {"tokens": tokens, "hidden": held.hidden, "topk": held.topk}
+    shape["experts"] = held.all_experts
     if not run.fits("moe_permute", shape, dtype, 6 * rows * held.hidden * 4):
         return
     chosen = torch.randint(held.all_experts, (rows,), device=device)
@@ -225,15 +220,15 @@ def measure_routing(held: Experts, tokens: int, can: Can) -> None:
     def values(*size: int) -> torch.Tensor:
         return _timing.values(size, DTYPES[dtype], run.device)
 
+    def back(x: torch.Tensor) -> torch.Tensor:
+        return unpermute(x, scores, where, tokens)
+
     kernels = {
         "moe_router": (lambda: values(tokens, held.all_experts), lambda x: route(x, held.topk)[0]),
         "moe_count": (None, lambda: torch.histc(floats, held.all_experts, 0, held.all_experts)),
         "moe_sort": (None, lambda: torch.argsort(chosen, stable=True)),
         "moe_permute": (lambda: values(tokens, held.hidden), lambda x: x.index_select(0, where)),
-        "moe_unpermute": (
-            lambda: values(rows, held.hidden),
-            lambda x: unpermute(x, scores, where, tokens),
-        ),
+        "moe_unpermute": (lambda: values(rows, held.hidden), back),
     }
     for kernel, (make, function) in kernels.items():
         with run.guard(kernel, shape, dtype):

@@ -36,9 +36,24 @@ WEIGHTS = {
     "grouped_gemm": 1.2,
     "collectives": 1.5,
     "overlap": 0.7,
+    "step_ddp": 0.4,
+    "step_zero3": 0.4,
+    "step_tp": 0.4,
+    "step_pp": 0.4,
 }
 """Programs in their order, each with its part of the time."""
-SEVERAL_RANKS = ("collectives", "overlap")
+STEPS = {
+    "step_ddp": "--sharding ddp",
+    "step_zero3": "--sharding zero3",
+    "step_tp": "--sequence-parallel --tp",
+    "step_pp": "--accumulate 4 --pp",
+}
+"""train_step over all ranks; an option at the end gets their number."""
+MODELS = {
+    "cuda": "--model llama-3.2-1b --sequence 4096",
+    "cpu": "--model llama-tiny --precision fp32 --sequence 64",
+}
+SEVERAL_RANKS = ("collectives", "overlap", *STEPS)
 START_S = 4.0
 """What starting a program takes (torch is slow to import)."""
 LATE_S = 30.0
@@ -72,7 +87,15 @@ def checked(arguments: argparse.Namespace) -> list[str]:
         print(f"run_all: {problem}", file=sys.stderr)
         raise SystemExit(2)
     chosen = arguments.programs or list(WEIGHTS)
-    return [name for name in WEIGHTS if name in chosen and (HERE / f"{name}.py").is_file()]
+    return [name for name in WEIGHTS if name in chosen]
+
+
+def ranks_of(arguments: argparse.Namespace) -> tuple[str, int]:
+    """Return the kind of device, and the ranks of programs that have several."""
+    cuda = arguments.device != "cpu" and _timing.torch.cuda.is_available()
+    if cuda:
+        return "cuda", arguments.ranks or _timing.torch.cuda.device_count()
+    return "cpu", arguments.ranks or 2
 
 
 def share_minutes(name: str, waiting: list[str], left_s: float) -> float:
@@ -84,13 +107,17 @@ def share_minutes(name: str, waiting: list[str], left_s: float) -> float:
 
 def command(name: str, arguments: argparse.Namespace, minutes: float, part: Path) -> list[str]:
     """Return the command that runs one program."""
-    made = [sys.executable, str(HERE / f"{name}.py"), "--out", str(part)]
+    kind, ranks = ranks_of(arguments)
+    script = "train_step" if name in STEPS else name
+    made = [sys.executable, str(HERE / f"{script}.py"), "--out", str(part)]
     made += ["--minutes", f"{minutes:.3f}", "--device", arguments.device]
     made += ["--seed", str(arguments.seed)]
     made += ["--dtype", arguments.dtype] if arguments.dtype else []
     made += ["--quick"] if arguments.quick else []
-    if name in SEVERAL_RANKS and arguments.ranks:
-        made += ["--ranks", str(arguments.ranks)]
+    made += ["--ranks", str(ranks)] if name in SEVERAL_RANKS else []
+    if name in STEPS:
+        made += [*MODELS[kind].split(), *STEPS[name].split()]
+        made += [str(ranks)] if made[-1] in ("--tp", "--pp") else []
     return made
 
 
@@ -123,6 +150,11 @@ class Merge:
         self.document["seconds"] = round(time.monotonic() - self.began, 3)
         _timing.write_json(self.document, self.out)
 
+    def skip(self, name: str, reason: str) -> None:
+        """Keep that a program was not run, or not to its end, and why."""
+        entry = {"program": name, "kernel": name, "shape": {}, "dtype": None, "reason": reason}
+        self.document["skipped"].append(entry)
+
     def add(self, name: str, part: Path, code: int) -> None:
         """Take over what a program wrote; `code` is its exit code."""
         found = read(part)
@@ -135,10 +167,7 @@ class Merge:
         for key in ("device", "software"):
             self.document[key] = self.document[key] or found.get(key, {})
         if not entry["complete"]:
-            reason = f"the program ended early, with code {code}"
-            self.document["skipped"].append(
-                {"program": name, "kernel": name, "shape": {}, "dtype": None, "reason": reason}
-            )
+            self.skip(name, f"the program ended early, with code {code}")
         self.document["programs"].append(entry)
         self.write()
 
@@ -179,7 +208,11 @@ def run_one(name: str, arguments, minutes: float, part: Path) -> int:
 
 def run_programs(names: list[str], arguments: argparse.Namespace, parts: Path) -> int:
     """Run the programs in order, merging after each; return the exit code."""
+    alone = [name for name in names if name in SEVERAL_RANKS and ranks_of(arguments)[1] == 1]
+    names = [name for name in names if name not in alone]
     merge, budget, code = Merge(arguments, names), _timing.Budget(arguments.minutes), 0
+    for name in alone:
+        merge.skip(name, "one GPU: there is no second rank to communicate with")
     for at, name in enumerate(names):
         minutes = share_minutes(name, names[at:], budget.left_s)
         minutes = min(minutes, _timing.QUICK_MINUTES) if arguments.quick else minutes

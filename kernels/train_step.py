@@ -12,6 +12,7 @@ split. Under `--fake-world` one process does what one rank of many would do, wit
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import _distributed
 import _step
 import _suite
 import _timing
+import torch.distributed as dist
 from _cases import Case
 
 
@@ -27,7 +29,7 @@ def options():
     """Return the options of this program."""
     made = _timing.parser(__doc__, minutes=2.0)
     made.add_argument("--ranks", type=int, default=1, help="ranks to start (%(default)s)")
-    made.add_argument("--suite", action="store_true", help="a list of cases (without --model)")
+    made.add_argument("--suite", action="store_true", help="the list of cases (as without --model)")
     made.add_argument("--steps", type=int, default=0, help="to time (as the minutes allow)")
     made.add_argument("--profile", action="store_true", help="also record times by operator")
     made.add_argument("--trace", type=Path, help="write a Kineto trace (.json or .json.gz)")
@@ -37,32 +39,33 @@ def options():
 
 
 def world_of(case: Case, device: str) -> _distributed.World:
-    """Return the world the case runs in: the real one, or the pretended one."""
-    world = _distributed.World(device)
+    """Return the world that the (resolved) case runs in: the real one, or the pretended one."""
     if not case.fake_world:
-        return world
-    case = _cases.resolved(case, world.size)
-    return _distributed.Pretended(world.device, rank=fake_rank(case), size=case.fake_world)
+        return _distributed.World(device)
+    return _distributed.Pretended(device, rank=case.fake_rank, size=case.fake_world)
 
 
-def fake_rank(case: Case) -> int:
-    """Return the global rank: of the first, middle or last stage (without one: dp rank)."""
-    count = case.pp if case.pp > 1 else case.dp
-    at = {"first": 0, "middle": count // 2, "last": count - 1}[case.rank]
-    return at * (case.dp * case.tp if case.pp > 1 else case.tp)
+def measure(case: Case, run: _timing.Run, *, stay: bool = False, **wanted) -> dict:
+    """Measure one case in its process group; a reason why not is a ValueError.
 
-
-def measure(case: Case, run: _timing.Run, **wanted) -> dict:
-    """Measure one case in its own process group; a reason why not is a ValueError."""
-    world = world_of(case, str(run.device.device))
-    case = _cases.resolved(case, world.size)
-    reason = _cases.problem(case, world.size, run.device.kind)
+    `stay`: leave the group open for the next case, which must ask for the same.
+    """
+    real = _distributed.World(str(run.device.device))
+    case = _cases.resolved(case, real.size)
+    reason = _cases.problem(case, real.size, run.device.kind)
     if reason:
         raise ValueError(reason)
-    if world.size == 1 and not case.fsdp:
-        return _step.measure(case, run, world, **wanted)
-    with world:
-        return _step.measure(case, run, world, **wanted)
+    world = world_of(case, real.device)
+    with contextlib.ExitStack() as stack:
+        if case.grouped and not dist.is_initialized():
+            stack.enter_context(world)
+        joined = dist.get_rank() if dist.is_initialized() else None
+        if joined != (world.rank if case.grouped else None):
+            raise RuntimeError("this process is in another process group already")
+        found = _step.measure(case, run, world, **wanted)
+        if stay:
+            stack.pop_all()
+    return found
 
 
 def run_one(arguments, run: _timing.Run) -> None:
@@ -89,8 +92,10 @@ def main() -> int:
     arguments.precision = arguments.precision or ("fp32" if world.device == "cpu" else "bf16")
     if arguments.worker:
         return _suite.work(arguments, measure)
+    if arguments.model is None and (world.size > 1 or _cases.differs(arguments)):
+        made.error("--model: name one (without it the suite runs, alone, with its own options)")
     with _timing.Run(arguments, __file__, writes=world.rank == 0) as run:
-        if arguments.suite or arguments.model is None:
+        if arguments.model is None:
             _suite.run_suite(arguments, run)
         else:
             run_one(arguments, run)

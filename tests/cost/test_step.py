@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.cost.collectives import slowdown_share
 from simulator.cost.step import Estimate, estimates, evaluate
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.files import Figure
@@ -237,3 +238,23 @@ def test_overlap_is_never_slower_than_waiting(seen: tuple[Layouts, Case, Estimat
         # stages behind the first reduce while the others still drain: hidden in idle time
         rows = layouts.pp == 1 if name == "dp" else slice(None)
         assert not column[rows].any(), name
+
+
+def test_hiding_a_reduction_costs_no_more_than_the_compute_beside_it(
+    seen: tuple[Layouts, Case, Estimate],
+) -> None:
+    """What hides in the idle time of a stage slows nothing."""
+    layouts, (work, cluster, software), _ = seen
+
+    def slowdown(hides: bool) -> Any:
+        overlap = replace(software.overlap, gradient_reduce=hides, parameter_gather=hides)
+        found = evaluate(layouts, work, cluster, replace(software, overlap=overlap))
+        other = ("dp", "optimizer", "pp", "bubble_warmup", "bubble_drain")
+        passes = [x for name, x in found.terms_s.items() if name not in other]
+        return found.terms_s["slowdown"], sum(passes)
+
+    (beside, busy), (before, _) = slowdown(True), slowdown(False)
+    # one pass of a micro-batch, or every pass where sharded gradients are reduced in each
+    every = layouts.sharding == SHARDINGS.index("zero2")
+    window = busy / np.where(every, 1, layouts.micro_batches)
+    assert (beside - before <= slowdown_share(cluster) * window).all()

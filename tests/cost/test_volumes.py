@@ -11,6 +11,7 @@ from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layout import Layouts
 from simulator.software import Software, load_software
 from simulator.workload import presets
+from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload
 
 RATE = 1e3  # bytes/s; a byte takes a millisecond, a whole step of compute counts for nothing
@@ -35,12 +36,13 @@ def slow_inside() -> Cluster:
     return replace(base, groups=(replace(base.groups[0], node=node),))
 
 
-def seconds(layout: dict[str, Any], software: Software, model: str = "llama-3.1-8b") -> float:
+def seconds(
+    layout: dict[str, Any], software: Software, model: str | Architecture = "llama-3.1-8b"
+) -> float:
     """Step time of four micro-batches of one sequence on every data-parallel rank."""
     batch = MICRO_BATCHES * layout.get("dp", 1)
-    work = Workload(
-        architecture=presets.load(model), recipe=Recipe(sequence_length=S, global_batch=batch)
-    )
+    arch = presets.load(model) if isinstance(model, str) else model
+    work = Workload(architecture=arch, recipe=Recipe(sequence_length=S, global_batch=batch))
     table = Layouts.of(global_batch=batch, **layout)
     return float(evaluate(table, work, slow_inside(), software).step_time_s[0])
 
@@ -70,6 +72,18 @@ def test_sequence_parallelism_gathers_and_scatters_ten_times_a_layer() -> None:
 def test_dtensor_gathers_once_as_it_keeps_the_gathered_inputs() -> None:
     sent = MICRO_BATCHES * (8 * L + 4) * WIDE * 7 / 8
     assert alike(seconds({"tp": 8, "sharding": "zero3"}, TITAN), sent)
+
+
+def test_latent_attention_gathers_its_compressed_inputs() -> None:
+    """Megatron-Core: the down-projections of MLA run on the shard of the sequence.
+
+    Gathered before the up-projections, again for their weight gradients, and scattered as
+    gradients: q_lora_rank + kv_lora_rank + rotary keys instead of hidden.
+    """
+    arch = replace(presets.load("deepseek-v3"), layer_kinds=(0,) * 8)  # the dense kind of block
+    h, latent = 7168, 1536 + 512 + 64
+    sent = MICRO_BATCHES * 2 * S * (8 * (7 * h + 3 * latent) + 5 * h) * 7 / 8
+    assert alike(seconds({"tp": 8}, CORE, arch), sent)
 
 
 def test_tensor_parallelism_alone_reduces_four_times_a_layer() -> None:

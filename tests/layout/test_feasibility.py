@@ -210,21 +210,23 @@ def test_without_sequence_parallelism_tp_need_not_divide_the_sequence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "runs"),
+    ("model", "layout", "runs"),
     [
-        ({"tp": 2, "dp": 4, "pp": 2, "ep": 2}, True),  # ep x etp = tp x cp
-        ({"tp": 1, "dp": 8, "pp": 2, "ep": 4}, False),  # experts spread over data-parallel ranks
-        ({"tp": 1, "dp": 16, "pp": 1, "ep": 4}, True),  # no pipeline: the orders are one
+        (MOE, {"tp": 2, "dp": 4, "pp": 2, "ep": 2}, True),  # ep x etp = tp x cp
+        (MOE, {"tp": 1, "dp": 8, "pp": 2, "ep": 4}, False),  # experts over data-parallel ranks
+        (MOE, {"tp": 1, "dp": 16, "pp": 1, "ep": 4}, True),  # no pipeline: the orders are one
+        (DENSE, {"tp": 2, "dp": 4, "pp": 2}, True),
+        (DENSE, {"tp": 2, "dp": 2, "cp": 2, "pp": 2}, False),  # cp counts as data parallelism there
     ],
 )
 def test_megatron_spreads_experts_over_dp_only_where_pipeline_ranks_are_outermost(
-    layout: dict[str, Any], runs: bool
+    model: Architecture, layout: dict[str, Any], runs: bool
 ) -> None:
     # megatron/core/parallel_state.py: "When not using pp-last rank ordering, the data parallel size
-    # of the attention and moe layers must be the same"
+    # of the attention and moe layers must be the same"; without experts their size is dp x cp
     layout = {**layout, "rank_order": "tp-cp-pp-dp"}
-    assert (why(layout, model=MOE, gpus=16) == "feasible") == runs
-    assert why({**layout, "rank_order": "tp-cp-dp-pp"}, model=MOE, gpus=16) == "feasible"
+    assert (why(layout, model=model, gpus=16) == "feasible") == runs
+    assert why({**layout, "rank_order": "tp-cp-dp-pp"}, model=model, gpus=16) == "feasible"
 
 
 def test_reasons_of_a_table_are_those_of_its_rows() -> None:
