@@ -20,6 +20,10 @@ SCHEDULES = {
 WHERE = ("first", "middle", "last")
 
 
+class Impossible(ValueError):
+    """A case that cannot be run; the text says why."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One training step; every field is an option of train_step of the same name."""

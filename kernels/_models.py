@@ -230,6 +230,7 @@ class Transformer(nn.Module):
     def __init__(self, shape: Architecture, *, uniform: bool = True) -> None:
         super().__init__()
         self.shape, self.tables = shape, None
+        self.settled = False  # copy the embeddings: a compiled block wants TP's collective done
         self.embedding = nn.Embedding(shape.vocabulary, shape.hidden)
         self.positions = nn.Embedding(shape.longest, shape.hidden) if _is_gpt(shape) else None
         self.layers = nn.ModuleDict({str(at): Block(shape, uniform) for at in range(shape.layers)})
@@ -261,6 +262,7 @@ class Transformer(nn.Module):
             places = torch.arange(x.shape[1], device=x.device)[None]
             x = self.embedding(x)
             x = x if self.positions is None else x + self.positions(places)
+            x = x.clone() if self.settled else x
         for layer in self.layers.values():
             x = layer(x) if self.tables is None else layer(x, *self.tables)
         x = x if self.norm is None else self.norm(x)

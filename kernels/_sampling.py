@@ -10,6 +10,7 @@ import random
 import statistics
 import time
 from collections import Counter
+from functools import lru_cache
 
 from _device import Device, torch
 
@@ -36,15 +37,24 @@ def values(shape, dtype: torch.dtype, device: Device, *, scale: float = 1.0) -> 
     """Make normal random values (never zeros: power and clocks depend on the data).
 
     An fp8 tensor is cast from values scaled to its range. On a CPU, where random numbers are slow
-    to make, a block of a million is repeated.
+    to make, values are copied from a block of a million, from a random place in it.
     """
     if dtype == DTYPES["fp8"]:
         return to_fp8(values(shape, torch.bfloat16, device))[0]
-    count = math.prod(shape)
-    if device.kind == "cuda" or count <= 2**20:
+    if device.kind == "cuda":
         return torch.randn(shape, dtype=dtype, device=device.device).mul_(scale)
-    block = torch.randn(2**20).mul_(scale).to(dtype)
-    return block.repeat(-(-count // 2**20))[:count].reshape(shape)
+    count, block = math.prod(shape), _random_block(dtype)
+    begin = int(torch.randint(len(block) // 2, ()))
+    if count <= len(block) - begin:
+        made = block[begin : begin + count].clone()
+    else:
+        made = block.roll(begin).repeat(-(-count // len(block)))[:count]
+    return made.mul_(scale).reshape(shape)
+
+
+@lru_cache
+def _random_block(dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(2**20).to(dtype)
 
 
 def to_fp8(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -30,10 +30,10 @@ MOST_OPERATORS = 150
 class Memory:
     """Bytes that torch's allocator holds on a GPU, by phase; on a CPU nothing is known."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.on_gpu = device, device.type == "cuda"
+    def __init__(self, device: _timing.Device) -> None:
+        self.device, self.on_gpu = device.device, device.kind == "cuda"
         self.phases: dict[str, dict[str, int]] = {}
-        self.start_bytes = torch.cuda.memory_allocated(device) if self.on_gpu else None
+        self.start_bytes = torch.cuda.memory_allocated(self.device) if self.on_gpu else None
 
     def restart(self) -> None:
         """Forget the peaks so far."""
@@ -103,7 +103,7 @@ def measure(case: Case, run: _timing.Run, world: _distributed.World, **wanted) -
 
     `wanted`: `steps` (a fixed number), `budget_s`, `profile`, `trace` (a file to write).
     """
-    memory = Memory(run.device.device)
+    memory = Memory(run.device)
     memory.restart()
     trainer = Trainer(case, run.device.device, free_bytes=run.device.free_bytes())
     memory.mark("build")

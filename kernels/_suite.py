@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 
 import _timing
-from _cases import Case
+from _cases import Case, Impossible
 
 RECOMPUTE = ("none", "selective", "full")
 LEFT_BEHIND_BYTES = 64 * 2**20
@@ -25,16 +25,21 @@ START_S = 60.0
 """Seconds that a worker may need to start."""
 LIMIT_S = {False: 120.0, True: 240.0}
 """Seconds that one case may take: eager, compiled."""
+MOST_TIMING_S = 2.5
+"""Seconds that the timed steps of one case take, unless three steps take longer."""
 MARK = "RESULT "
 
 
 @dataclass(frozen=True)
 class Section:
-    """Cases that may use the suite's time up to `until` (a share of all of it)."""
+    """Cases that belong together, and the part of the time that they may take."""
 
     name: str
-    until: float
+    weight: float
     cases: list[Case]
+
+
+SECTIONS = ("eager", "options", "compiled", "ranks")
 
 
 # --- the list -------------------------------------------------------------------------------
@@ -43,10 +48,10 @@ class Section:
 def gpu_sections() -> list[Section]:
     """Return the cases for one GPU of 80 GB or more; what does not fit is skipped when tried."""
     return [
-        Section("eager", 0.30, eager()),
-        Section("options", 0.40, variants()),
-        Section("compiled", 0.68, compiled()),
-        Section("single ranks", 1.0, single_ranks()),
+        Section("eager", 3.0, eager()),
+        Section("options", 1.0, variants()),
+        Section("compiled", 3.0, compiled()),
+        Section("ranks", 4.0, single_ranks()),
     ]
 
 
@@ -144,8 +149,9 @@ def work(arguments, measure) -> int:
         asked = json.loads(line)
         result = _try(Case(**asked["case"]), run, measure, asked["budget_s"])
         run.device.release()
+        result["last"] = run.device.kind == "cuda" and _left_bytes() > LEFT_BEHIND_BYTES
         print(MARK + json.dumps(result, allow_nan=False), flush=True)
-        if run.device.kind == "cuda" and _left_bytes() > LEFT_BEHIND_BYTES:
+        if result["last"]:
             break
     return 0
 
@@ -153,7 +159,10 @@ def work(arguments, measure) -> int:
 def _try(case: Case, run: _timing.Run, measure, budget_s: float) -> dict:
     run.document["skipped"].clear()
     with run.guard(case.kernel, {}, case.dtype):
-        found = measure(case, run, stay=True, budget_s=budget_s)
+        try:
+            found = measure(case, run, stay=True, budget_s=budget_s)
+        except Impossible as impossible:
+            return {"reason": str(impossible)}
         found["more"] |= run.device.sensors.last
         return found
     return {"reason": run.document["skipped"][-1]["reason"]}
@@ -195,11 +204,14 @@ class Worker:
         try:
             self.process.stdin.write(question + "\n")
             self.process.stdin.flush()
-            return self._answer(time.monotonic() + limit_s, limit_s)
+            found = self._answer(time.monotonic() + limit_s, limit_s)
         except (Lost, OSError) as error:
             code = self.process.poll()
             self.end()
             raise Lost(f"{error}" + (f" (exit code {code})" if code else "")) from None
+        if found.pop("last"):
+            self.end()
+        return found
 
     def _start(self) -> None:
         pipe = subprocess.PIPE
@@ -241,30 +253,32 @@ def run_suite(arguments, run: _timing.Run) -> None:
     """Measure section by section; what a section had no time for comes again at the end."""
     on_gpu = run.device.kind == "cuda"
     sections = gpu_sections() if on_gpu and not run.quick else small_sections(run.quick)
-    total_s, begin, late = run.budget.left_s, time.monotonic(), []
+    chosen = [part for part in arguments.sections.split(",") if part]
+    sections = [one for one in sections if one.name in chosen] or sections
+    weight, late, end = sum(one.weight for one in sections), [], time.monotonic()
+    total_s, last = run.budget.left_s, run.budget.end
     worker = Worker(arguments.device, arguments.seed)
     try:
         for section in sections:
+            end += total_s * section.weight / weight
             cases = [replace(case, seed=arguments.seed) for case in section.cases]
             wanted = [case for case in cases if case.dtype in run.dtypes("bf16", "fp32")]
-            late += _go(wanted, run, worker, begin + section.until * total_s)
-        _go(late, run, worker, begin + total_s, last=True)
+            late += _go(wanted, run, worker, end)
+        _skip_each(_go(late, run, worker, last), run)
     finally:
         worker.end()
 
 
-def _go(cases: list[Case], run: _timing.Run, worker: Worker, end: float, last=False) -> list[Case]:
-    """Measure the cases until `end`; return those left, which the `last` time are skipped."""
+def _go(cases: list[Case], run: _timing.Run, worker: Worker, end: float) -> list[Case]:
+    """Measure the cases until `end` and return those that are left."""
     for at, case in enumerate(cases):
         left_s = end - time.monotonic()
         if left_s <= 0:
-            if last:
-                _skip_each(cases[at:], run)
             return cases[at:]
         run._show(at, len(cases), case)
         most_s = min(LIMIT_S[case.compile], max(10.0, run.budget.left_s))
         try:
-            found = worker.ask(case, min(2.5, left_s / 4), most_s)
+            found = worker.ask(case, min(MOST_TIMING_S, left_s / 4), most_s)
         except Lost as lost:
             found = {"reason": str(lost)}
         _note(case, found, run)

@@ -106,6 +106,7 @@ class Trainer:
         _layouts.apply_recompute(model, case.recompute)
         if case.compile:
             _layouts.apply_compile(model)
+            model.settled = case.tp > 1
         root = model if case.pp > 1 else WithLoss(model, case.loss_chunks)
         if case.fsdp:
             _layouts.apply_fsdp(root, model.layers.values(), self.mesh["dp"], case)

@@ -75,7 +75,7 @@ def loads(rows: int, experts: int, skew: float) -> list[int]:
     """Share `rows` tokens among the experts, in multiples of 16; the sum stays `rows`.
 
     >>> loads(256, 4, 1.0)
-    [128, 64, 48, 16]
+    [128, 64, 32, 32]
     """
     weights = [(at + 1) ** -skew for at in range(experts)]
     blocks, total = rows // ALIGNED, sum(weights)

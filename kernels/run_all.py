@@ -239,7 +239,10 @@ def main() -> int:
         signal.signal(number, _stopped)
     parts = arguments.out.with_suffix(".parts")
     parts.mkdir(exist_ok=True)
-    code = run_programs(names, arguments, parts)
+    try:
+        code = run_programs(names, arguments, parts)
+    except _timing.Stopped as stopped:  # between two programs
+        code = 128 + stopped.args[0]
     shutil.rmtree(parts, ignore_errors=True)
     count = len(json.loads(arguments.out.read_text())["records"])
     cut = {130: ", interrupted", 143: ", interrupted"}.get(code, "")

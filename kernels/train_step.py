@@ -30,6 +30,8 @@ def options():
     made = _timing.parser(__doc__, minutes=2.0)
     made.add_argument("--ranks", type=int, default=1, help="ranks to start (%(default)s)")
     made.add_argument("--suite", action="store_true", help="the list of cases (as without --model)")
+    known = ",".join(_suite.SECTIONS)
+    made.add_argument("--sections", default="", help=f"of the suite on a GPU, of {known} (all)")
     made.add_argument("--steps", type=int, default=0, help="to time (as the minutes allow)")
     made.add_argument("--profile", action="store_true", help="also record times by operator")
     made.add_argument("--trace", type=Path, help="write a Kineto trace (.json or .json.gz)")
@@ -46,7 +48,7 @@ def world_of(case: Case, device: str) -> _distributed.World:
 
 
 def measure(case: Case, run: _timing.Run, *, stay: bool = False, **wanted) -> dict:
-    """Measure one case in its process group; a reason why not is a ValueError.
+    """Measure one case in its process group; `Impossible` says why not.
 
     `stay`: leave the group open for the next case, which must ask for the same.
     """
@@ -54,7 +56,7 @@ def measure(case: Case, run: _timing.Run, *, stay: bool = False, **wanted) -> di
     case = _cases.resolved(case, real.size)
     reason = _cases.problem(case, real.size, run.device.kind)
     if reason:
-        raise ValueError(reason)
+        raise _cases.Impossible(reason)
     world = world_of(case, real.device)
     with contextlib.ExitStack() as stack:
         if case.grouped and not dist.is_initialized():
@@ -74,7 +76,11 @@ def run_one(arguments, run: _timing.Run) -> None:
     wanted = {name: getattr(arguments, name) for name in ("steps", "profile", "trace")}
     wanted["budget_s"] = run.budget.left_s / 3
     with run.guard(case.kernel, case.shape(), case.dtype):
-        found = measure(case, run, **wanted)
+        try:
+            found = measure(case, run, **wanted)
+        except _cases.Impossible as impossible:
+            run.skip(case.kernel, case.shape(), case.dtype, str(impossible))
+            return
         more = found.pop("more")
         run.record(case.kernel, case.dtype, **found, **more)
 
@@ -90,6 +96,9 @@ def main() -> int:
     world = _distributed.World(arguments.device)
     arguments.device = world.device
     arguments.precision = arguments.precision or ("fp32" if world.device == "cpu" else "bf16")
+    unknown = set(arguments.sections.split(",")) - {"", *_suite.SECTIONS}
+    if unknown:
+        made.error(f"--sections: no section {', '.join(unknown)}")
     if arguments.worker:
         return _suite.work(arguments, measure)
     if arguments.model is None and (world.size > 1 or _cases.differs(arguments)):

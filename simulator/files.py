@@ -186,6 +186,8 @@ def _read_text(path: Path | str) -> str:
         if size > LIMIT_BYTES:
             raise InputError(f"{path}: larger than {LIMIT_BYTES // 2**20} MiB, got {size} bytes")
         return path.read_bytes().decode("utf-8-sig")
+    except InputError:
+        raise
     except FileNotFoundError:
         near = did_you_mean(path.name, [p.name for p in path.parent.glob("*") if p.is_file()][:500])
         raise InputError(f"{path}: no such file{near if 'did' in near else ''}") from None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -46,7 +46,7 @@ def command(
     Runs the stand-alone programs of kernels/ one after the other. The document is written as
     they go, so that an interrupted run keeps what it has. `foreshard calibrate` reads it.
     """
-    if importlib.util.find_spec("torch") is None:
+    if find_spec("torch") is None:
         typer.echo(NO_TORCH, err=True)
         raise typer.Exit(BAD_INPUT)
     with speaking():

@@ -16,6 +16,7 @@ from simulator.cost.operations import (
     Stream,
     element_bytes,
     gather_input,
+    norm,
     reduce_output,
 )
 from simulator.software import Kernels
@@ -28,8 +29,9 @@ Floats = NDArray[np.float64]
 
 
 def attention(
-    ops: Operators, kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
-) -> None:
+    ops: Operators, kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels,
+    rotary: bool,
+) -> None:  # fmt: skip
     """Projections, core attention and the collectives around them."""
     att, size = kind.attention, element_bytes(recipe)
     tokens = ranks.tokens(recipe)
@@ -47,14 +49,14 @@ def attention(
     if kind.norms > 0:
         keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
         ops.saved.append(("attention input", "norm", keeps * hidden * size))
-    rope = 2 * size if "rope" in kernels.fused else 7 * size
+    rope = (2 * size if "rope" in kernels.fused else 7 * size) if rotary else 0.0
     ops.streams.append(
         Stream(
             name="rotary",
             kind="elementwise",
             forward_bytes=rope * tokens * (query + key),
             backward_bytes=rope * tokens * (query + key),
-            calls=2,
+            calls=2 if rotary else 0,
         )
     )
     ops.streams.append(
@@ -65,13 +67,17 @@ def attention(
             backward_bytes=2 * size * tokens * (query + key + value),
         )
     )
+    if att.qk_norm:
+        for tensor, width in (("queries", query), ("keys", key)):
+            norm(ops, f"norm of {tensor}", tokens * width, att.head_dim, size, kernels, "rms")
     for tensor, width in (("queries", query), ("keys", key), ("values", value)):
         ops.saved.append((tensor, "", tokens * width * size))
     _core_attention(ops, att, heads, ranks, recipe, kernels)
     ops.gemms.append(Gemm(name="proj", m=tokens, n=hidden, k=result))
     ops.saved.append(("attention output", "", tokens * result * size))
     wide = tokens * hidden * size
-    gather_input(ops, wide, ranks, first, kernels)
+    latent = (att.q_lora_rank or hidden) + att.kv_lora_rank + att.rope_head_dim
+    gather_input(ops, tokens * latent * size if att.is_mla else wide, ranks, first, kernels)
     reduce_output(ops, wide, ranks, "proj")
     _context_ring(ops, tokens, query, key + value, result, ranks, size)
 

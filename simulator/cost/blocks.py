@@ -46,6 +46,9 @@ class BlockCosts:
     """Shape (modes, keys, parts): forward work done again, modes as in RECOMPUTE."""
     hidden_s: Floats
     """Shape (3, keys, parts): tp, cp, ep communication hidden under compute, both directions."""
+    exchange_s: Floats
+    """Shape (2, keys, parts): context and expert traffic, forward and backward, hidden or not.
+    While it lasts, no gradient or parameter travels on the same links."""
     saved_bytes: Floats
     """Shape (modes, keys, parts): kept from forward to backward per micro-batch."""
     rebuilt_bytes: Floats
@@ -72,7 +75,10 @@ def block_costs(
 ) -> BlockCosts:
     """Price every part of the model for the distinct keys in `ranks`."""
     arch, recipe, kernels = workload.architecture, workload.recipe, software.kernels
-    parts = [block(kind, arch.hidden, ranks, recipe, kernels) for kind in arch.blocks]
+    rotary = arch.position == "rope"
+    parts = [
+        block(kind, arch.hidden, ranks, recipe, kernels, rotary=rotary) for kind in arch.blocks
+    ]
     parts += [embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)]
     pricer = _Pricer(cluster, software, recipe, ranks)
     gemms = pricer.gemm_times(parts)
@@ -161,10 +167,12 @@ class _Pricer:
                 s.kind, s.backward_bytes, s.calls
             )
         hidden = dict.fromkeys(("tp", "cp", "ep"), zero)
+        exchange = [zero, zero]
         for c in ops.collectives:
             terms = backward if c.backward else forward
-            attention = terms["attention"]
-            self._collective(c, gemm, attention, terms, hidden)
+            seconds = self._collective(c, gemm, terms, hidden)
+            if c.group in ("cp", "ep"):
+                exchange[int(c.backward)] = exchange[int(c.backward)] + seconds
         self._launch(ops, forward, backward)
         again_s, again_flop, flop = self._selective(ops, gemm, forward)
         full_s = sum((forward[term] for term in PASS_TERMS), zero) if ops.is_block else zero
@@ -174,6 +182,7 @@ class _Pricer:
             "backward_s": np.stack([backward[term] for term in PASS_TERMS]),
             "recompute_s": np.stack([zero, again_s, full_s]),
             "hidden_s": np.stack([hidden[group] for group in ("tp", "cp", "ep")]),
+            "exchange_s": np.stack(exchange),
             "saved_bytes": saved,
             "rebuilt_bytes": np.maximum(saved[0] - saved, 0.0),
             "transient_bytes": self._wide(ops.transient_bytes),
@@ -224,11 +233,13 @@ class _Pricer:
         self,
         c: Collective,
         gemm: dict[str, Floats],
-        attention: Floats,
         terms: dict[str, Floats],
         hidden: dict[str, Floats],
-    ) -> None:
-        """Add one collective: exposed time, hidden time, and what hiding it costs the compute."""
+    ) -> Floats:
+        """Add one collective: exposed time, hidden time, and what hiding it costs the compute.
+
+        Returns its seconds, hidden or not.
+        """
         group = getattr(self.ranks.groups, c.group)
         bytes_ = self._wide(c.size_bytes)
         if c.operation == "ring":
@@ -245,11 +256,12 @@ class _Pricer:
             }[c.operation]
             seconds = function(self.cluster, bytes_, group)
         seconds = np.where(bytes_ > 0, seconds, 0.0)
-        covered = np.minimum(seconds, self._window(c, group.size, gemm, attention))
+        covered = np.minimum(seconds, self._window(c, group.size, gemm, terms["attention"]))
         term = "tp" if c.group in ("tp", "etp") else c.group
         terms[term] = terms[term] + seconds - covered
         terms["slowdown"] = terms["slowdown"] + covered * self.slowdown_share
         hidden[term] = hidden[term] + covered
+        return seconds
 
     def _window(
         self, c: Collective, size: Any, gemm: dict[str, Floats], attention: Floats

@@ -139,7 +139,13 @@ def padded_vocabulary(vocabulary: int, tp: Any, kernels: Kernels) -> Floats:
 
 
 def norm(
-    ops: Operators, name: str, elements: Floats, width: int, size: float, kernels: Kernels
+    ops: Operators,
+    name: str,
+    elements: Floats,
+    width: int,
+    size: float,
+    kernels: Kernels,
+    kind: str,
 ) -> None:
     """A norm: one kernel each way if fused, else six (cast, square, mean, scale, cast, weight)."""
     fused = "norm" in kernels.fused
@@ -155,7 +161,9 @@ def norm(
         )
     )
     ops.saved.append((f"{name} input", "", elements * size))
-    ops.saved.append((f"{name} statistics", "norm", 4.0 * elements / width))
+    ops.saved.append(
+        (f"{name} statistics", "norm", (8.0 if kind == "layer" else 4.0) * elements / width)
+    )
     if not fused:
         ops.saved.append((f"{name} in fp32", "norm", elements * (4 + size)))
 

@@ -27,15 +27,17 @@ from simulator.workload.recipe import Recipe
 __all__ = ["block", "embedding", "head"]
 
 
-def block(kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> Operators:
+def block(
+    kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels, *, rotary: bool = True
+) -> Operators:
     """List the operators of one transformer block."""
     ops = Operators(is_moe=kind.is_moe)
     size = element_bytes(recipe)
     own = ranks.own_tokens(recipe) * hidden
     ops.checkpoint_bytes = own * size
     for index in range(kind.norms):
-        norm(ops, f"norm{index + 1}", own, hidden, size, kernels)
-    attention(ops, kind, hidden, ranks, recipe, kernels)
+        norm(ops, f"norm{index + 1}", own, hidden, size, kernels, kind.norm)
+    attention(ops, kind, hidden, ranks, recipe, kernels, rotary)
     if isinstance(kind.mlp, MoE):
         experts(ops, kind.mlp, hidden, ranks, recipe, kernels)
     else:
@@ -80,7 +82,7 @@ def head(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> 
     tokens, own = ranks.tokens(recipe), ranks.own_tokens(recipe)
     columns = padded_vocabulary(arch.vocabulary, ranks.tp, kernels) / ranks.tp
     ops = Operators(is_block=False)
-    norm(ops, "final norm", own * arch.hidden, arch.hidden, size, kernels)
+    norm(ops, "final norm", own * arch.hidden, arch.hidden, size, kernels, arch.final_norm)
     ops.gemms.append(Gemm(name="head", m=tokens, n=columns, k=arch.hidden, kind="head"))
     gather_input(ops, tokens * arch.hidden * size, ranks, "head", kernels)
     logits = tokens * columns

@@ -68,6 +68,10 @@ class PartPasses:
     forward_s: Floats
     backward_s: Floats
     """Without recomputation."""
+    forward_window_s: Floats
+    """The forward pass less its context and expert traffic: while that lasts, no gradient or
+    parameter travels on the same links. What data-parallel communication may hide behind."""
+    backward_window_s: Floats
     fsdp_s: Floats
     """Exposed gathers and reductions of zero3, both directions."""
     hidden_s: Floats
@@ -83,10 +87,11 @@ def part_passes(priced: Priced, key: NDArray[Any], grid: NDArray[Any], m: Floats
     """
     b, s = priced.blocks, priced.states
     forward, backward = _total(b.forward_s)[key], _total(b.backward_s)[key]
+    windows = (forward - b.exchange_s[0][key], backward - b.exchange_s[1][key])
     gather, reduce = s.part_gather_s[grid], s.part_reduce_s[grid]
     if not gather.any():
         none = np.zeros_like(forward)
-        return PartPasses(forward, backward, none, none, none)
+        return PartPasses(forward, backward, windows[0], windows[1], none, none, none)
     once = s.keeps_gathered[grid][:, None]
     every = priced.software.states.reduces_every_micro_batch
     reduce = np.where(once | (not every), reduce / m[:, None], reduce)
@@ -94,8 +99,8 @@ def part_passes(priced: Priced, key: NDArray[Any], grid: NDArray[Any], m: Floats
     shown: tuple[Floats, Floats] = (gathers[0], gathers[1] + reduce)
     if priced.software.overlap.sharded_prefetch:
         shown = (
-            np.maximum(gathers[0] - forward, 0.0),
-            np.maximum(gathers[1] + reduce - backward, 0.0),
+            np.maximum(gathers[0] - windows[0], 0.0),
+            np.maximum(gathers[1] + reduce - windows[1], 0.0),
         )
     hidden = (gathers[0] - shown[0], gathers[1] + reduce - shown[1])
     share = slowdown_share(priced.cluster)
@@ -103,6 +108,8 @@ def part_passes(priced: Priced, key: NDArray[Any], grid: NDArray[Any], m: Floats
     return PartPasses(
         forward + shown[0] + slowed[0],
         backward + shown[1] + slowed[1],
+        windows[0],
+        windows[1],
         shown[0] + shown[1],
         hidden[0] + hidden[1],
         slowed[0] + slowed[1],
@@ -176,11 +183,11 @@ def hidden_communication(
 
 def data_parallel(
     priced: Priced, grid: NDArray[Any], rank: NDArray[Any], ranks: Floats, forward_s: Floats,
-    backward_s: Floats, pieces: Floats, reductions: Floats,
+    backward_s: Floats, windows: tuple[Floats, Floats], pieces: Floats, reductions: Floats,
 ) -> tuple[Floats, Floats, Floats]:  # fmt: skip
     """Exposed and hidden data-parallel communication, and what hiding it costs the compute.
 
-    Each rank hides its reduction behind the backward pass of its last micro-batch; the last bucket
+    Each rank hides its reduction behind its last backward pass (`windows`); the last bucket
     cannot hide. A rank behind the first finishes earlier by the backward passes before it, and
     starts later by the forward passes, so the same holds for its gather. Sharded gradients (zero2)
     may have to be reduced after every micro-batch: `reductions` of them, each behind a pass.
@@ -190,17 +197,18 @@ def data_parallel(
     mean_forward = (ranks * forward_s).sum(axis=1) / pieces
     mean_backward = (ranks * backward_s).sum(axis=1) / pieces
     times = reductions[:, None]
-    shown = np.zeros_like(reduce_s)
+    shown, covered = np.zeros_like(reduce_s), np.zeros_like(reduce_s)
     for seconds, window, slack, hides, n in (
-        (reduce_s, backward_s, rank * mean_backward[:, None], overlap.gradient_reduce, times),
-        (gather_s, forward_s, rank * mean_forward[:, None], overlap.parameter_gather, 1.0),
+        (reduce_s, windows[1], rank * mean_backward[:, None], overlap.gradient_reduce, times),
+        (gather_s, windows[0], rank * mean_forward[:, None], overlap.parameter_gather, 1.0),
     ):
         tail = np.maximum(n * np.maximum(seconds - window, 0.0), seconds / buckets)
         exposed = tail if hides else n * seconds
+        covered = covered + (n * seconds - exposed)
         shown = shown + np.maximum(exposed - slack, 0.0)
-    worst = shown.argmax(axis=1)
+    slowed = covered * slowdown_share(priced.cluster)
+    worst = (shown + slowed).argmax(axis=1)
     at = np.arange(len(worst))
     exposed = shown[at, worst]
     hidden = (times * reduce_s + gather_s)[at, worst] - exposed
-    beside = hidden if overlap.gradient_reduce else 0.0 * hidden
-    return exposed, hidden, beside * slowdown_share(priced.cluster)
+    return exposed, hidden, slowed[at, worst]

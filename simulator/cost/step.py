@@ -223,9 +223,13 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     hidden = hidden_communication(priced.blocks, rows.key, held, m)
     hidden["fsdp"] = m * over_parts(held, passes.hidden_s)
     _pipeline(terms, rows, priced, forward_s, backward_s, slowest)
+    windows = (
+        over_parts(rows.parts, passes.forward_window_s[:, None, :]),
+        over_parts(rows.parts, passes.backward_window_s[:, None, :]),
+    )
     every = (layouts.sharding == ZERO2) & priced.software.states.reduces_every_micro_batch
     terms["dp"], hidden["dp"], slowed_s = data_parallel(
-        priced, rows.grid, rows.rank, rows.ranks, forward_s, backward_s, pieces,
+        priced, rows.grid, rows.rank, rows.ranks, forward_s, backward_s, windows, pieces,
         np.where(every, m, 1.0),
     )  # fmt: skip
     terms["slowdown"] = terms["slowdown"] + slowed_s

@@ -76,8 +76,12 @@ class Cluster:
 
     @property
     def domain(self) -> int:
-        """Accelerators of this run that share one scale-up domain."""
-        return min(self.node.scale_up.domain, self.gpus)
+        """Accelerators of this run that share one scale-up domain.
+
+        A job larger than a domain takes equal parts of several: 64 of the 72 GPUs of a rack.
+        """
+        most = min(self.node.scale_up.domain, self.gpus)
+        return next(size for size in range(most, 0, -1) if self.gpus % size == 0)
 
     @property
     def nodes(self) -> int:

@@ -70,7 +70,7 @@ def _checks(
     return [
         *_fits_model(x, workload, cluster, software),
         *_fits_experts(x, workload.architecture),
-        *_fits_software(x, software),
+        *_fits_software(x, workload.architecture, software),
         *_fits_sharding(x, workload.architecture),
     ]
 
@@ -86,6 +86,7 @@ def _fits_model(
         k.mlp.shared_ffn_hidden if isinstance(k.mlp, MoE) else k.mlp.ffn_hidden for k in arch.blocks
     ]
     stages = x.pp * x.vpp
+    sharded = np.where(x.sequence_parallel > 0, x.tp, 1)
     even = np.full(len(x), True) if software.supports.uneven_stages else arch.layers % stages == 0
     per_step = x.dp * x.micro_batch
     return [
@@ -93,7 +94,7 @@ def _fits_model(
         ~heads,
         ~kv_heads,
         ~_all([width % x.tp == 0 for width in widths]),
-        recipe.sequence_length % (x.cp * np.where(x.cp > 1, 2, 1) * x.tp) != 0,
+        recipe.sequence_length % (x.cp * np.where(x.cp > 1, 2, 1) * sharded) != 0,
         arch.layers < stages,
         ~even,
         (x.global_batch % per_step != 0) | (x.global_batch < per_step),
@@ -114,7 +115,19 @@ def _fits_experts(x: Layouts, arch: Architecture) -> list[NDArray[np.bool_]]:
     ]
 
 
-def _fits_software(x: Layouts, software: Software) -> list[NDArray[np.bool_]]:
+def _splits_experts(x: Layouts, arch: Architecture) -> NDArray[np.bool_]:
+    """Where pipeline ranks are not outermost, experts (etp = tp if there are none) keep to tp x cp.
+
+    megatron/core/parallel_state.py: with any other order, the data-parallel size of the attention
+    and of the MoE layers must be the same.
+    """
+    outermost = tuple(order for order in RANK_ORDERS if order.endswith("pp"))
+    together = x.ep * x.etp if arch.is_moe else x.tp
+    moved = ~_words(x.rank_order, RANK_ORDERS, outermost)
+    return np.asarray((x.pp > 1) & moved & (together != x.tp * x.cp))
+
+
+def _fits_software(x: Layouts, arch: Architecture, software: Software) -> list[NDArray[np.bool_]]:
     can = software.supports
     sequence = _one_of(x.sequence_parallel, [int(value) for value in can.sequence_parallel])
     return [
@@ -127,7 +140,7 @@ def _fits_software(x: Layouts, software: Software) -> list[NDArray[np.bool_]]:
         (x.tp > 1) & ~_words(x.sharding, SHARDINGS, can.sharding_with_tensor),
         ~_words(x.recompute, RECOMPUTE, can.recompute)
         | ((x.recompute_layers > 0) & (not can.recompute_layers)),
-        ~_words(x.rank_order, RANK_ORDERS, can.rank_orders),
+        ~_words(x.rank_order, RANK_ORDERS, can.rank_orders) | _splits_experts(x, arch),
     ]
 
 

@@ -70,9 +70,10 @@ def place(layouts: Layouts, domain: int) -> Placement:
     inside = _inside_domain(dense, layouts.rank_order, domain)
     outer = inside["pp"] // np.maximum(inside["pp"], 1)  # ones, of the right shape
     room = np.maximum(np.minimum(domain, inside["tp"] * inside["cp"] * inside["dp"]), outer)
-    in_etp = np.minimum(etp, room)
-    in_ep = np.minimum(ep, np.maximum(room // etp, 1))
-    in_edp = np.minimum(edp, np.maximum(room // (etp * ep), 1))
+    in_etp, in_ep, in_edp = (
+        np.where(room % stride == 0, np.gcd(degree, np.maximum(room // stride, 1)), 1)
+        for degree, stride in ((etp, 1), (ep, etp), (edp, etp * ep))
+    )
     both = dense["dp"] * dense["cp"]
     both_inside = inside["dp"] * inside["cp"]
     shard = np.minimum(layouts.shard_group.astype(np.int64), both)
@@ -81,7 +82,7 @@ def place(layouts: Layouts, domain: int) -> Placement:
         tp=Group(size=dense["tp"], local=inside["tp"]),
         cp=Group(size=dense["cp"], local=inside["cp"]),
         dp=Group(size=both, local=both_inside),
-        shard=Group(size=shard, local=np.minimum(both_inside, shard)),
+        shard=Group(size=shard, local=np.gcd(both_inside, shard)),
         ep=Group(size=ep, local=in_ep),
         etp=Group(size=etp, local=in_etp),
         edp=Group(size=edp, local=in_edp),
@@ -99,6 +100,7 @@ def _inside_domain(
         stride = np.ones(int(rows.sum()), dtype=np.int64)
         for name in RANK_ORDERS[code].split("-"):
             degree = degrees[name][rows]
-            inside[name][rows] = np.minimum(degree, np.maximum(domain // stride, 1))
+            whole = np.gcd(degree, np.maximum(domain // stride, 1))
+            inside[name][rows] = np.where(domain % stride == 0, whole, 1)
             stride = stride * degree
     return inside

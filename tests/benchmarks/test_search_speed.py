@@ -23,7 +23,7 @@ EXAMPLE = ROOT / "examples" / "llama-3.1-70b.toml"
 
 DEEPSEEK = {
     "model": {"name": "deepseek-v3"},
-    "training": {"tokens": 14.8e12, "sequence_length": 4096, "global_batch": 7680},
+    "training": {"tokens": 14.8e12, "sequence_length": 4096, "global_batch": 15360},
     "cluster": {"name": "dgx-h100", "gpus": 2048},
 }
 
@@ -51,7 +51,7 @@ def test_search_of_llama_70b_on_1024_gpus(benchmark: Any) -> None:
     scenario = load_scenario(EXAMPLE)
     found = benchmark.pedantic(search, args=(scenario,), rounds=5, warmup_rounds=1)
     assert found.evaluated == distinct_feasible(scenario)
-    assert found.evaluated > 90_000
+    assert found.evaluated > 60_000
     show(benchmark, found)
 
 
