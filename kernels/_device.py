@@ -164,6 +164,14 @@ class Device:
         if self.kind == "cuda":
             torch.cuda.empty_cache()
 
+    def answers(self) -> bool:
+        """Tell whether the device still works after an error; after a bad access none does."""
+        try:
+            self.synchronize()
+            return torch.ones(2, device=self.device).sum().item() == 2
+        except RuntimeError:
+            return False
+
     def has_fp8(self) -> bool:
         """Tell whether torch can multiply fp8 here: a GPU of capability 8.9 or newer."""
         if self.kind != "cuda" or not hasattr(torch, "_scaled_mm") or torch.version.hip:

@@ -136,10 +136,11 @@ def time_call(
     if one_s > 10 * budget_s:
         return [one_s]
     calls = min(MOST_CALLS[device.kind], math.ceil(50e-6 / one_s)) if run_ahead else 1
-    least = min_repeats if one_s * calls * min_repeats <= budget_s else 3
+    pace_s = calls * max(one_s, host_s)
+    least = min_repeats if pace_s * min_repeats <= budget_s else 3
     times_s: list[float] = []
     while len(times_s) < max_repeats:
-        fits = int(budget_s / 4 / (one_s * calls))
+        fits = int(budget_s / 4 / pace_s)
         repeats = max(1, min(fits, 20, max_repeats - len(times_s)))
         times_s += batch(function, device, calls, repeats, host_s)
         if len(times_s) >= least and time.monotonic() > deadline:

@@ -290,6 +290,6 @@ class Run:
             reason = "out of memory" if short else type(error).__name__
             self.skip(kernel, shape, dtype, f"{reason}: {first}")
             traceback.clear_frames(error.__traceback__)
-            self.device.release()
-            if "CUDA error" in str(error) and "not supported" not in str(error) and not short:
+            if not self.device.answers():
                 raise
+            self.device.release()

@@ -9,7 +9,7 @@ uses the memory that the system gives it: on a machine with several sockets, bin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import _timing
 from _timing import torch
@@ -53,9 +53,15 @@ def cases_for(run: _timing.Run) -> list[Case]:
 
 def host_bytes(size: int, pinned: bool) -> torch.Tensor:
     """Make random bytes in the host's memory."""
-    block = torch.randint(256, (min(size, 2**20),), dtype=torch.uint8)
-    whole = block.repeat(-(-size // 2**20))[:size]
+    block = random_block()[:size]
+    whole = block.repeat(-(-size // len(block)))[:size]
     return whole.pin_memory() if pinned else whole.clone()
+
+
+@lru_cache
+def random_block() -> torch.Tensor:
+    """Make a million random bytes, once."""
+    return torch.randint(256, (2**20,), dtype=torch.uint8)
 
 
 def pair(case: Case, run: _timing.Run) -> tuple[torch.Tensor, torch.Tensor]:

@@ -182,33 +182,29 @@ def measure_plain(case: Case, run: _timing.Run, can: dict) -> None:
         run.record("gemm", case.dtype, shape, "wgrad", times, **note, **more)
 
 
-def fp8_operands(shape: dict[str, int], by_row: bool, run: _timing.Run) -> tuple:
-    """Make A (rows), B (columns) in fp8 and their scales: one each, or one per row and column."""
+def fp8_operands(shape: dict[str, int], run: _timing.Run) -> tuple[torch.Tensor, torch.Tensor]:
+    """Make A by rows and B by columns in fp8."""
     m, n, k = shape.values()
     first = _timing.values((m, k), DTYPES["fp8"], run.device)
-    second = _timing.values((n, k), DTYPES["fp8"], run.device).t()
-    sizes = ((m, 1), (1, n)) if by_row else ((), ())
-    scales = (torch.rand(size, device=run.device.device) + 0.5 for size in sizes)
-    return first, second, *scales
+    return first, _timing.values((n, k), DTYPES["fp8"], run.device).t()
 
 
-def scaled_product(given: tuple, fast: bool) -> torch.Tensor:
+def fp8_scales(shape: dict[str, int], scaling: str, run: _timing.Run) -> list[torch.Tensor]:
+    """Make the scales of A and B: one each ("tensor"), or one per row and column ("row")."""
+    sizes = ((shape["m"], 1), (1, shape["n"])) if scaling == "row" else ((), ())
+    return [torch.rand(size, device=run.device.device) + 0.5 for size in sizes]
+
+
+def scaled_product(given: tuple, scales: list[torch.Tensor], fast: bool) -> torch.Tensor:
     """Multiply in fp8; `fast`: accumulate as forward passes do, without the fp32 promotion."""
-    first, second, scale_first, scale_second = given
-    return torch._scaled_mm(
-        first,
-        second,
-        scale_a=scale_first,
-        scale_b=scale_second,
-        out_dtype=torch.bfloat16,
-        use_fast_accum=fast,
-    )
+    options = {"out_dtype": torch.bfloat16, "use_fast_accum": fast}
+    return torch._scaled_mm(*given, scale_a=scales[0], scale_b=scales[1], **options)
 
 
 def measure_fp8(case: Case, run: _timing.Run, can: dict) -> None:
     """Time the three products by `torch._scaled_mm`, per tensor and per row."""
     for direction in LAYOUTS:
-        shape = dimensions(direction, case)
+        shape, fast = dimensions(direction, case), direction == "forward"
         m, n, k = shape.values()
         if n % 16 or k % 16:
             run.skip("gemm", shape, "fp8", "fp8 needs n and k divisible by 16")
@@ -216,11 +212,11 @@ def measure_fp8(case: Case, run: _timing.Run, can: dict) -> None:
         each = m * k + n * k
         if not run.fits("gemm", shape, "fp8", 12 * each + 2 * m * n):
             continue
+        take = _timing.rotate(partial(fp8_operands, shape, run), each, run.device)
         for scaling in can["scaling"]:
-            with run.guard("gemm", shape, "fp8"):
-                make = partial(fp8_operands, shape, scaling == "row", run)
-                take, fast = _timing.rotate(make, each, run.device), direction == "forward"
-                times = run.time(lambda take=take, fast=fast: scaled_product(take(), fast))
+            with run.guard("gemm", shape | {"scaling": scaling}, "fp8"):
+                scales = fp8_scales(shape, scaling, run)
+                times = run.time(lambda t=take, s=scales, f=fast: scaled_product(t(), s, f))
                 more = {"library": "torch._scaled_mm", "source": case.source, "cold": take.cold}
                 more |= {"layout": "TN", "scaling": scaling, "fast_accumulation": fast}
                 run.record("gemm", "fp8", shape, direction, times, **more)
@@ -246,8 +242,8 @@ def variants(run: _timing.Run) -> dict[str, list[str]]:
         tries["fp32"] = lambda: torch.mm(plain, plain, out_dtype=torch.float32)
     if run.device.has_fp8():
         for scaling in ("tensor", "row"):
-            given = partial(fp8_operands, small, scaling == "row", run)
-            tries[scaling] = lambda given=given: scaled_product(given(), True)
+            scales = partial(fp8_scales, small, scaling, run)
+            tries[scaling] = lambda s=scales: scaled_product(fp8_operands(small, run), s(), True)
     found = {"output": [], "scaling": []}
     for name, attempt in tries.items():
         kind = "output" if name == "fp32" else "scaling"
