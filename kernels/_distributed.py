@@ -20,6 +20,7 @@ import tempfile
 import time
 import warnings
 from datetime import timedelta
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -101,6 +102,15 @@ def _end(children: list[subprocess.Popen]) -> None:
             child.wait()
 
 
+def leave(code: int) -> NoReturn:
+    """End this process; of a group at once, for gloo's threads may abort a tidy end."""
+    if World.joined:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 # --- the group ------------------------------------------------------------------------------
 
 
@@ -112,6 +122,8 @@ class World:
     """
 
     pretended = False
+    joined = False
+    """Any group was joined in this process."""
 
     def __init__(self, device: str = "auto") -> None:
         self.rank, self.size = _number("RANK", 0), _number("WORLD_SIZE", 1)
@@ -132,6 +144,7 @@ class World:
         return len({rank // self.local_size for rank in ranks})
 
     def __enter__(self) -> World:
+        World.joined = True
         how: dict[str, object] = {"store": dist.HashStore()}
         if STORE in os.environ:
             how = {"init_method": f"file://{os.environ[STORE]}"}
@@ -184,6 +197,17 @@ class Pretended(World):
 
         dist.init_process_group("fake", rank=self.rank, world_size=self.size, store=FakeStore())
         return self
+
+    def copies(self) -> dict[str, bool]:
+        """Tell which fake collectives fill what they give back (it depends on torch's version)."""
+        parts = torch.ones(self.size, device=self.device)
+        gathered, scattered = torch.zeros_like(parts), torch.zeros(1, device=self.device)
+        dist.all_gather_into_tensor(gathered, parts[:1])
+        dist.reduce_scatter_tensor(scattered, parts)
+        return {
+            "all_gather": bool(gathered.all().item()),
+            "reduce_scatter": bool(scattered.all().item()),
+        }
 
 
 def _number(name: str, otherwise: int) -> int:

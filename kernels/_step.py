@@ -105,7 +105,9 @@ def measure(case: Case, run: _timing.Run, world: _distributed.World, **wanted) -
     """
     memory = Memory(run.device)
     memory.restart()
-    trainer = Trainer(case, run.device.device, free_bytes=run.device.free_bytes())
+    free_bytes = world.agree(run.device.free_bytes())
+    trainer = Trainer(case, run.device.device, free_bytes=free_bytes)
+    run.device.release()  # what only building needed must not count as reserved
     memory.mark("build")
     loop = Loop(trainer, world)
     norm = warm_up(loop, memory, run)
@@ -123,16 +125,16 @@ def measure(case: Case, run: _timing.Run, world: _distributed.World, **wanted) -
         "library": world.library if world.size > 1 or case.fake_world else None,
     }
     if case.fake_world:
-        more["note"] = FAKE
+        more |= {"note": FAKE, "fake_copies": world.copies()}
     if wanted.get("profile") or wanted.get("trace"):
         more["operators"] = profile(loop, run, wanted.get("trace"))
     return {"shape": case.shape(), "direction": "step", "times_s": times_s, "more": more}
 
 
 FAKE = (
-    "one rank under the fake process group: no communication time; collectives copy what is here, "
-    "where this torch does, and their copies are in the time; weights are filled again before each "
-    "step; a middle or last pipeline rank gets random inputs"
+    "one rank under the fake process group: no communication time; the collectives in fake_copies "
+    "copy what is here, which is in the time, the others leave what was in memory; weights are "
+    "filled again before each step; a middle or last pipeline rank gets random inputs"
 )
 
 

@@ -236,8 +236,8 @@ def gradient_square(trainer: Trainer) -> float:
         if hasattr(grad, "to_local"):
             grad, spread = _without_partial(grad)
             copies = ranks // spread
-        norm = torch.linalg.vector_norm(grad, dtype=torch.float64).item()
-        total += norm**2 / copies
+        wide = torch.float32 if grad.is_cuda else torch.float64  # a GPU would copy to float64
+        total += torch.linalg.vector_norm(grad, dtype=wide).item() ** 2 / copies
     return total
 
 

@@ -14,7 +14,6 @@ receives one, at once.
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 
 import _distributed
@@ -196,7 +195,7 @@ def measure(case: Case, group, run: _timing.Run, world: _distributed.World) -> N
 
 def options():
     """Return the options of this program."""
-    made = _timing.parser(__doc__, minutes=5.0)
+    made = _timing.parser(__doc__, minutes=2.0)
     made.add_argument("--ranks", type=int, help="ranks to start (every GPU, or 2 on a CPU)")
     made.add_argument(
         "--groups", default="", help="sizes of sub-groups, with commas (all halvings)"
@@ -290,4 +289,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _distributed.leave(main())

@@ -3,7 +3,7 @@
 #
 #   kernels/h200_session.sh OUT 1     training steps: eager, options, compiled
 #   kernels/h200_session.sh OUT 2     single ranks of larger layouts, GEMM
-#   kernels/h200_session.sh OUT 3     attention, memory-bound, grouped GEMM, launch, copies
+#   kernels/h200_session.sh OUT 3     attention, memory-bound, launch, copies, grouped GEMM
 #
 # Without a number: all three. A program that overruns its minutes is interrupted, which keeps what
 # it has; the next one starts in any case. QUICK=1: a try of under two minutes, on a CPU too.
@@ -27,15 +27,13 @@ for part in $parts; do
     1) measure train_step 8.5 train_step --sections eager,options,compiled ;;
     2)
         measure train_ranks 5 train_step --sections ranks
-        measure gemm 3 gemm
-        ;;
+        measure gemm 3 gemm ;;
     3)
         measure attention 2.5 attention
         measure memory_bound 2 memory_bound
-        measure grouped_gemm 1.5 grouped_gemm
         measure launch 0.5 launch
         measure copies 0.5 copies
-        ;;
+        measure grouped_gemm 1.5 grouped_gemm ;;
     *) echo "no part $part" >&2 && exit 2 ;;
     esac
 done

@@ -11,7 +11,6 @@ thread on a CPU. Times are maxima over ranks, from a common start.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -248,4 +247,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _distributed.leave(main())

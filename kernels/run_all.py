@@ -46,7 +46,7 @@ STEPS = {
     "step_ddp": "--sharding ddp",
     "step_zero3": "--sharding zero3",
     "step_tp": "--sequence-parallel --tp",
-    "step_pp": "--accumulate 4 --pp",
+    "step_pp": "--accumulate 8 --pp",
 }
 """train_step over all ranks; an option at the end gets their number."""
 MODELS = {

@@ -13,7 +13,6 @@ split. Under `--fake-world` one process does what one rank of many would do, wit
 from __future__ import annotations
 
 import contextlib
-import sys
 from pathlib import Path
 
 import _cases
@@ -21,6 +20,7 @@ import _distributed
 import _step
 import _suite
 import _timing
+import _worker
 import torch.distributed as dist
 from _cases import Case
 
@@ -100,7 +100,7 @@ def main() -> int:
     if unknown:
         made.error(f"--sections: no section {', '.join(unknown)}")
     if arguments.worker:
-        return _suite.work(arguments, measure)
+        return _worker.work(arguments, measure)
     if arguments.model is None and (world.size > 1 or _cases.differs(arguments)):
         made.error("--model: name one (without it the suite runs, alone, with its own options)")
     with _timing.Run(arguments, __file__, writes=world.rank == 0) as run:
@@ -112,4 +112,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _distributed.leave(main())

@@ -44,7 +44,7 @@ def command(
     """Measure kernels, collectives and training steps on this machine's GPUs or CPU.
 
     Runs the stand-alone programs of kernels/ one after the other. The document is written as
-    they go, so that an interrupted run keeps what it has. `foreshard calibrate` reads it.
+    they go, so that an interrupted run keeps what it has.
     """
     if find_spec("torch") is None:
         typer.echo(NO_TORCH, err=True)

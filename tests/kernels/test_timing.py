@@ -156,6 +156,58 @@ def test_sensors_that_answer_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert (sensors.read(), sensors.driver) == ({}, None)
 
 
+# --- the run ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def a_run(tmp_path: Path) -> _timing.Run:
+    arguments = _timing.parser("A program.", minutes=1.0).parse_args(
+        ["--device", "cpu", "--out", str(tmp_path / "out.json")]
+    )
+    return _timing.Run(arguments, "program.py")
+
+
+def test_an_error_is_a_skip_with_its_reason(a_run: _timing.Run) -> None:
+    with a_run.guard("gemm", {"m": 1}, "bf16"):
+        raise RuntimeError("no such kernel\nand much more")
+    with a_run.guard("gemm", {"m": 2}, "bf16"):
+        torch.empty(10**15)
+    first, second = a_run.document["skipped"]
+    assert first["reason"] == "RuntimeError: no such kernel"
+    assert second["reason"].startswith("out of memory: ")
+
+
+def test_a_device_that_answers_no_more_ends_the_run(
+    a_run: _timing.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(a_run.device, "answers", lambda: False)
+    with a_run:
+        for number in a_run.each([1, 2]):
+            with a_run.guard("gemm", {"m": number}, "bf16"):
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    assert a_run.exit_code == 1
+    assert a_run.document["complete"] is False
+    assert a_run.document["error"].startswith("RuntimeError: CUDA error")
+    assert len(a_run.document["skipped"]) == 1
+
+
+def test_what_the_time_did_not_reach_is_said(a_run: _timing.Run) -> None:
+    a_run.budget.end = 0.0
+    cases = [Case("a", "bf16", 1), Case("a", "bf16", 2), Case("b", "fp8", 1)]
+    assert list(a_run.each(cases)) == []
+    assert [(one["kernel"], one["dtype"], one["reason"]) for one in a_run.document["skipped"]] == [
+        ("a", "bf16", "time: 1 min spent before 2 more cases"),
+        ("b", "fp8", "time: 1 min spent before 1 more cases"),
+    ]
+
+
+def test_what_does_not_fit_is_said(a_run: _timing.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(a_run.device, "free_bytes", lambda: 10e9)
+    assert a_run.fits("copy", {}, "bf16", 8e9)
+    assert not a_run.fits("copy", {}, "bf16", 12e9)
+    assert a_run.document["skipped"][0]["reason"] == "memory: needs 12.0 GB, 10.0 GB free"
+
+
 # --- the document -------------------------------------------------------------------------------
 
 
