@@ -137,6 +137,11 @@ class StateBytes:
     """Memory traffic of one AdamW step, with gradient norm, clipping and zeroing."""
     bucket_bytes: Figure
     """Size of one bucket of the gradient reduction."""
+    bucket_bytes_per_rank: Figure = Figure(0.0)
+    """The bucket is at least this times the data-parallel ranks, so that ring latency stays small
+    (Megatron-Core)."""
+    reduces_by_block: bool = False
+    """One reduction per transformer block instead of buckets (FSDP2)."""
     keeps_gathered_with_pipeline: bool = False
     """zero3 with pp > 1: parameters stay gathered and gradients unreduced until the last
     micro-batch (FSDP2 without reshard, torchtitan's default policy)."""

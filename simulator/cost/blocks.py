@@ -30,8 +30,7 @@ Floats = NDArray[np.float64]
 PASS_TERMS = ("gemm", "attention", "memory_bound", "launch", "slowdown", "tp", "cp", "ep")
 """Terms of a forward or backward pass, in the order in which they are added."""
 
-_HALF_MATMUL_KEPT = ("queries", "values", "attention output", "log-sum-exp")
-_HALF_MATMUL_AGAIN = {"qkv": 1 / 3, "proj": 1.0, "fc1": 0.5}
+_HALF_MATMUL_KEPT = ("queries", "values", "attention output", "log-sum-exp", "router")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,7 +300,7 @@ class _Pricer:
         for g in ops.gemms:
             share = 1.0 if g.module in modules else 0.0
             if "half_matmul" in modules:
-                share = _HALF_MATMUL_AGAIN.get(g.name, 0.0)
+                share = _half_matmul_again(g.name, ops)
             work = _flop(g)
             flop = flop + work
             again_s = again_s + share * gemm[f"{g.name}:forward"]
@@ -323,7 +322,8 @@ class _Pricer:
         for tensor, module, size in ops.saved:
             total = total + size
             if "half_matmul" in modules:
-                share = 0.5 if tensor == "fc1 output" else float(tensor in _HALF_MATMUL_KEPT)
+                kept = tensor in _HALF_MATMUL_KEPT or tensor.startswith("compressed")
+                share = 0.5 if tensor.endswith("fc1 output") else float(kept)
             else:
                 share = 0.0 if module in modules else 1.0
             selective = selective + share * size
@@ -332,6 +332,20 @@ class _Pricer:
         if "half_matmul" in modules:
             selective = selective + ops.checkpoint_bytes
         return np.stack([total, selective, self._wide(ops.checkpoint_bytes)])
+
+
+def _half_matmul_again(name: str, ops: Operators) -> Any:
+    """Share of a product that torchtitan's policy runs again: it keeps every second one.
+
+    Of queries, keys and values the keys go; the output projection goes; of gate and up one goes.
+    """
+    if name == "qkv":
+        bytes_of = {tensor: size for tensor, _, size in ops.saved}
+        three = bytes_of["queries"] + bytes_of["keys"] + bytes_of["values"]
+        return bytes_of["keys"] / three
+    if name.endswith("fc1") or name == "kv_up":
+        return 0.5
+    return 1.0 if name == "proj" else 0.0
 
 
 def _flop(g: Gemm) -> Any:

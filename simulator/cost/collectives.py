@@ -94,7 +94,8 @@ def send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:
     """Time of one point-to-point send between neighbours, in seconds."""
     links, base = cluster.node.scale_up, cluster.library.send_base_s
     near = base[links.kind] + size_bytes / links.send_bytes_per_s
-    far = base["network"] + size_bytes / cluster.network_bytes_per_s_per_gpu
+    rate = cluster.network_bytes_per_s_per_gpu / cluster.fabric.oversubscription
+    far = base["network"] + size_bytes / rate
     return np.where(crosses_network, far, near)
 
 

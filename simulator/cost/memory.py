@@ -157,7 +157,8 @@ def _workspace(
 
 def _communicators(cluster: Cluster, layouts: Layouts) -> Floats:
     """Buffers of the communicators that a rank takes part in: one per degree above 1."""
-    degrees = (layouts.tp, layouts.cp, layouts.pp, layouts.dp, layouts.ep, layouts.dp * layouts.cp)
+    replicas = layouts.dp * layouts.cp
+    degrees = (layouts.tp, layouts.cp, layouts.pp, replicas, layouts.ep, layouts.etp)
     count = np.zeros(len(layouts))
     for degree in degrees:
         count = count + (degree > 1)

@@ -80,14 +80,26 @@ class PartPasses:
     """What that costs the compute."""
 
 
-def part_passes(priced: Priced, key: NDArray[Any], grid: NDArray[Any], m: Floats) -> PartPasses:
+def part_passes(
+    priced: Priced,
+    key: NDArray[Any],
+    grid: NDArray[Any],
+    m: Floats,
+    mode: NDArray[Any],
+    recomputed: Floats,
+) -> PartPasses:
     """Passes through each part, with zero3's gathers and reductions beside them.
+
+    Recomputation lengthens the window of the backward pass: selective by `mode`, full by the share
+    of a part's blocks that is `recomputed`, shape (layouts, parts).
 
     Software that reduces only after the last micro-batch pays one reduction for all m of them.
     """
     b, s = priced.blocks, priced.states
     forward, backward = _total(b.forward_s)[key], _total(b.backward_s)[key]
-    windows = (forward - b.exchange_s[0][key], backward - b.exchange_s[1][key])
+    again = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][key], 0.0)
+    again = again + recomputed * (b.recompute_s[FULL][key] - b.exchange_s[0][key])
+    windows = (forward - b.exchange_s[0][key], backward - b.exchange_s[1][key] + again)
     gather, reduce = s.part_gather_s[grid], s.part_reduce_s[grid]
     if not gather.any():
         none = np.zeros_like(forward)

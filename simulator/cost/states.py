@@ -100,7 +100,7 @@ def state_costs(
         np.ones_like(held[0]),
     )
     for count, group, copies in zip(held, groups, replicas, strict=True):
-        pieces = np.maximum(np.ceil(count * size.reduce / software.states.bucket_bytes), 1.0)
+        pieces = _pieces(count * size.reduce, parts, placement, software)
         seconds = _reduce_s(cluster, count * size.reduce / pieces, level, group, copies) * pieces
         reduce_s = reduce_s + np.where((level < _ZERO3) & (count > 0), seconds, 0.0)
         seconds = all_gather_s(cluster, count * size.gather / pieces, _wide(group)) * pieces
@@ -160,6 +160,16 @@ def bytes_per_parameter(recipe: Recipe, states: StateBytes) -> _Sizes:
     return _Sizes(weight=float(states.weight), gradient=float(states.gradient),
                   master=float(states.master), moments=moments, reduce=float(states.reduce),
                   gather=float(states.gather), optimizer_traffic=traffic)  # fmt: skip
+
+
+def _pieces(size_bytes: Floats, parts: Floats, placement: Placement, software: Software) -> Floats:
+    """Collectives that a reduction is cut into: buckets that start while the pass still runs."""
+    states = software.states
+    if states.reduces_by_block:
+        return np.maximum(parts[:, :, :-1].sum(axis=2), 1.0)
+    ranks = placement.dp.size[:, None].astype(float)
+    bucket = np.maximum(float(states.bucket_bytes), float(states.bucket_bytes_per_rank) * ranks)
+    return np.maximum(np.ceil(size_bytes / bucket), 1.0)
 
 
 def _largest_block(dense: Floats, routed: Floats, arch: Architecture, layouts: Layouts) -> Floats:
@@ -231,7 +241,9 @@ def _gathered_bytes(
     window = size.gather * (2.0 * root + 3.0 * layer) + size.reduce * layer
     level = layouts.sharding[:, None]
     if size.weight == 0.0:
-        whole = (size.gather + size.gradient) * _held(parts, parameters)
+        held = _held(parts, parameters)
+        unreduced = np.where(_once_with_pipeline(layouts, software)[:, None], held, layer)
+        whole = size.gather * held + size.gradient * unreduced
     else:
         whole = np.full(window.shape, 2.0 * software.states.bucket_bytes)
     kept = _keeps_gathered(layouts, software)[:, None]
@@ -241,5 +253,9 @@ def _gathered_bytes(
 
 def _keeps_gathered(layouts: Layouts, software: Software) -> NDArray[np.bool_]:
     """Whether zero3 gathers and reduces once per step instead of for every micro-batch."""
-    kept = software.states.keeps_gathered_with_pipeline
-    return (layouts.sharding == _ZERO3) & (layouts.pp > 1) & kept
+    return (layouts.sharding == _ZERO3) & _once_with_pipeline(layouts, software)
+
+
+def _once_with_pipeline(layouts: Layouts, software: Software) -> NDArray[np.bool_]:
+    """Whether parameters stay gathered and gradients unreduced until the last micro-batch."""
+    return np.asarray((layouts.pp > 1) & software.states.keeps_gathered_with_pipeline)

@@ -213,7 +213,7 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     """Assemble step time, terms and memory of some rows."""
     layouts, mode = rows.layouts, rows.layouts.recompute
     m, pieces = layouts.micro_batches.astype(float), (layouts.pp * layouts.vpp).astype(float)
-    passes = part_passes(priced, rows.key, rows.grid, m)
+    passes = part_passes(priced, rows.key, rows.grid, m, mode, _recomputed_share(rows))
     forward_s, backward_s = stage_passes(priced, rows.key, mode, rows.parts, rows.covered, passes)
     both_s = forward_s + backward_s
     at, slowest = np.arange(len(layouts)), np.argmax(both_s, axis=1)
@@ -222,12 +222,14 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     terms = steady_terms(priced, rows.key, mode, held, covered, m, passes)
     hidden = hidden_communication(priced.blocks, rows.key, held, m)
     hidden["fsdp"] = m * over_parts(held, passes.hidden_s)
-    _pipeline(terms, rows, priced, forward_s, backward_s, slowest)
+    hidden["pp"] = _pipeline(terms, rows, priced, forward_s, backward_s, slowest)
     windows = (
         over_parts(rows.parts, passes.forward_window_s[:, None, :]),
         over_parts(rows.parts, passes.backward_window_s[:, None, :]),
     )
-    every = (layouts.sharding == ZERO2) & priced.software.states.reduces_every_micro_batch
+    owned = priced.software.states
+    once = (layouts.pp > 1) & owned.keeps_gathered_with_pipeline
+    every = (layouts.sharding == ZERO2) & owned.reduces_every_micro_batch & ~once
     terms["dp"], hidden["dp"], slowed_s = data_parallel(
         priced, rows.grid, rows.rank, rows.ranks, forward_s, backward_s, windows, pieces,
         np.where(every, m, 1.0),
@@ -238,6 +240,13 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     return _estimate(rows, priced, terms, hidden, slowest, m * (both_s[at, slowest] - mean_s))
 
 
+def _recomputed_share(rows: Selection) -> Floats:
+    """Share of each part's blocks that full recomputation covers, over all ranks."""
+    ranks = rows.ranks[:, :, None]
+    whole = (ranks * rows.parts).sum(axis=1)
+    return np.asarray((ranks * rows.covered).sum(axis=1) / np.maximum(whole, 1.0))
+
+
 def _pipeline(
     terms: dict[str, Floats],
     rows: Selection,
@@ -245,10 +254,11 @@ def _pipeline(
     forward_s: Floats,
     backward_s: Floats,
     slowest: NDArray[Any],
-) -> None:
+) -> Floats:
     """Add sends, fill and drain: Narayanan et al. 2021, section 2.2, with unequal stages.
 
     A step takes m passes of the slowest stage, plus one pass of every other stage over the chunks.
+    Returns the sends that are hidden.
     """
     layouts, at = rows.layouts, np.arange(len(slowest))
     m, v = layouts.micro_batches.astype(float), layouts.vpp.astype(float)
@@ -260,10 +270,11 @@ def _pipeline(
     covered = np.minimum(sends, window)
     shown = m * v * (sends - covered) + (pp - 1.0) * sends
     terms["pp"] = np.where(pp > 1, shown, 0.0)
-    slowed = m * v * covered * slowdown_share(priced.cluster)
-    terms["slowdown"] = terms["slowdown"] + np.where(pp > 1, slowed, 0.0)
+    hidden = np.where(pp > 1, m * v * covered, 0.0)
+    terms["slowdown"] = terms["slowdown"] + hidden * slowdown_share(priced.cluster)
     terms["bubble_warmup"] = ((rows.ranks * forward_s).sum(axis=1) - slow_forward_s) / v
     terms["bubble_drain"] = ((rows.ranks * backward_s).sum(axis=1) - slow_backward_s) / v
+    return hidden
 
 
 def _memory(rows: Selection, priced: Priced) -> Memory:

@@ -72,5 +72,5 @@ TERMS = (
 )  # fmt: skip
 """Terms on the critical path; they add up to the step time."""
 
-HIDDEN = ("tp", "cp", "ep", "fsdp", "dp")
+HIDDEN = ("tp", "cp", "ep", "fsdp", "pp", "dp")
 """Communication hidden under compute: a memo beside the sum, never part of it."""

@@ -61,6 +61,7 @@ def outcome(estimate: Estimate, recipe: Recipe, cluster: Cluster) -> Outcome:
     busy_s = np.zeros(len(estimate))
     for name in COMPUTING:
         busy_s = busy_s + estimate.terms_s[name]
+    busy_s = np.maximum(busy_s - estimate.imbalance_s, 0.0)  # the mean device, not the slowest
     per_step = cluster_energy_joule(cluster, site, step_time_s=step_s, busy_s=busy_s)
     joule = per_step * (run_s / step_s)
     usd = cost_usd(

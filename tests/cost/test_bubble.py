@@ -104,7 +104,9 @@ def test_uneven_stages_take_as_long_as_1f1b_played_through(
     setting = (work, load_cluster("dgx-h100", gpus), load_software(software))
     priced = price(table, *setting, every_rank=True)
     rows = select(table, priced, slice(0, 1))
-    passes = part_passes(priced, rows.key, rows.grid, np.array([float(m)]))
+    none = np.zeros_like(rows.parts[:, 0])
+    count = np.array([float(m)])
+    passes = part_passes(priced, rows.key, rows.grid, count, table.recompute, none)
     forward_s, backward_s = (
         column[0]
         for column in stage_passes(
