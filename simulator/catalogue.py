@@ -35,7 +35,11 @@ def folder(name: str) -> Path:
 def user_folders() -> tuple[Path, ...]:
     """Return the user's own profile folders, first one first (``FORESHARD_PROFILES``)."""
     text = os.environ.get("FORESHARD_PROFILES", "")
-    return tuple(Path(part) for part in text.split(os.pathsep) if part)
+    folders = tuple(Path(part) for part in text.split(os.pathsep) if part)
+    for place in folders:
+        if not place.is_dir():
+            raise InputError(f"FORESHARD_PROFILES: no such folder, got {str(place)!r}")
+    return folders
 
 
 def _places(kind: str) -> list[Path]:

@@ -50,6 +50,8 @@ def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> None:
     if assumed:
         words = ", ".join(f"training.{name} = {value}" for name, value in assumed.items())
         screen.print(Text(f"assumed, because not given: {words}"))
+    for line in _missed(plan):
+        screen.print(Text(line, style=NO_FIT))
     screen.print()
     screen.print(_ranking(plan, top, wide))
     screen.print()
@@ -164,7 +166,21 @@ def _caveats(plan: Plan) -> list[str]:
     ]
     if scenario.workload.recipe.tokens is None:
         lines.insert(0, "No training.tokens given: no days, GPU-hours, cost or energy.")
-    for name, met in (("deadline", plan.meets_deadline), ("budget", plan.meets_budget)):
-        if math.isfinite(float(result.days[0])) and not met.any():
-            lines.insert(0, f"No layout meets the {name}.")
+    return lines
+
+
+def _missed(plan: Plan) -> list[str]:
+    """The goals that no layout meets, and by how much the best one misses them."""
+    goal, days, usd = plan.scenario.goal, plan.outcome.days[0], plan.outcome.usd[0]
+    lines = []
+    if goal.deadline_days is not None and not plan.meets_deadline.any():
+        lines.append(
+            f"MISSED: No layout meets the deadline. The best takes {days:,.1f} days of"
+            f" {goal.deadline_days:,.1f}: it needs {days / goal.deadline_days:.1f} times the speed."
+        )
+    if goal.budget_usd is not None and not plan.meets_budget.any():
+        lines.append(
+            f"MISSED: No layout meets the budget. The best costs {show_usd(usd)} of"
+            f" {show_usd(goal.budget_usd)}."
+        )
     return lines
