@@ -54,8 +54,6 @@ class BlockCosts:
     """Shape (modes, keys, parts): what recomputation holds while one part's backward runs."""
     transient_bytes: Floats
     """Shape (keys, parts): temporaries of the backward pass."""
-    logits_bytes: Floats
-    """Shape (keys,): logits and what the loss keeps of them, part of the head's saved bytes."""
     forward_flop: Floats
     """Shape (keys, parts): executed FLOPs of the forward pass, attention causal."""
     selective_flop: Floats
@@ -84,11 +82,7 @@ def block_costs(
     priced = [pricer.part(ops, times) for ops, times in zip(parts, gemms, strict=True)]
     stacked = {name: np.stack([p[name] for p in priced], axis=-1) for name in priced[0]}
     own = ranks.own_tokens(recipe) * arch.hidden * element_bytes(recipe)
-    return BlockCosts(boundary_bytes=own, logits_bytes=_logits(parts[-1]), **stacked)
-
-
-def _logits(ops: Operators) -> Floats:
-    return np.asarray(sum(size for _, module, size in ops.saved if module == "loss"))
+    return BlockCosts(boundary_bytes=own, **stacked)
 
 
 class _Pricer:

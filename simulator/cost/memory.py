@@ -121,7 +121,7 @@ def memory(
         activations,
         np.where(at_loss, loss, 0.0),
         np.where(at_loss, 0.0, temporaries),
-        _workspace(software, states, state_key, parts, shape),
+        _workspace(software, states, state_key, shape),
     ]
     pool = allocated[0]
     for kind in allocated[1:]:
@@ -145,7 +145,6 @@ def _workspace(
     software: Software,
     states: StateCosts,
     state_key: NDArray[Any],
-    parts: Floats,
     shape: tuple[int, ...],
 ) -> Floats:
     """Library workspaces, and the dummy gradients kept for gradient-accumulation fusion."""

@@ -59,8 +59,6 @@ class Selection:
     """Block key of each layout."""
     grid: NDArray[Any]
     """State key of each layout."""
-    plan: NDArray[Any]
-    """Pipeline plan of each layout."""
     parts: Floats
     """Shape (layouts, columns, parts)."""
     in_flight: Floats
@@ -165,7 +163,6 @@ def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:
         layouts=some,
         key=priced.block_key[rows],
         grid=priced.state_key[rows],
-        plan=plan,
         parts=parts,
         in_flight=table.in_flight[plan],
         covered=recomputed_parts(some, parts),

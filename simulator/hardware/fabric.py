@@ -14,6 +14,7 @@ class Fabric:
     """The scale-out network of a cluster."""
 
     topology: Literal["rail-optimised", "fat-tree", "leaf-spine", "dragonfly"]
+    """Shape of the network (no formula reads it yet; `oversubscription` says what it costs)."""
     usable_fraction: Figure
     """Share of the adapter rate that large collectives reach on this kind of fabric."""
     oversubscription: Figure = Figure(1.0, "assumed", "non-blocking")

@@ -54,6 +54,6 @@ class Node:
     scale_up: ScaleUp
     scale_out: ScaleOut
     host: Literal["intel", "amd", "grace"] = "intel"
-    """Maker of the host processors; NCCL's tuning and the launch rate depend on it."""
+    """Maker of the host processors (no formula reads it yet)."""
     host_watt: Figure
     """Draw of everything but the accelerators: processors, memory, adapters, fans, conversion."""

@@ -160,6 +160,8 @@ class Layouts:
         if row["sequence_parallel"]:
             words.append("sp")
         words.append(row["sharding"])
+        if row["sharding"] != "ddp" and row["shard_group"] < row["dp"] * row["cp"]:
+            words[-1] += f":{row['shard_group']}"
         if row["recompute"] != "none":
             layers = row["recompute_layers"]
             words.append(row["recompute"] + (f":{layers}" if layers else ""))

@@ -52,7 +52,7 @@ def test_every_source_is_used(name: str) -> None:
     text = path(name).read_text()
     for key in raw["sources"]:
         assert f'source = "{key}"' in text, key
-    assert "/work/" not in text
+    assert "shared/" not in text
 
 
 @pytest.mark.parametrize("name", NAMES)
