@@ -155,7 +155,7 @@ def _searched(plan: Plan) -> list[str]:
 
 
 def _caveats(plan: Plan) -> list[str]:
-    """Evidence, convention, what is left out, and goals that were missed."""
+    """Evidence, convention and what is left out."""
     scenario, result = plan.scenario, plan.outcome
     count = len(assumed_figures(scenario, result.price, result.site))
     lines = [

@@ -78,6 +78,10 @@ class PartPasses:
     """The part of them that runs beside compute."""
     slowdown_s: Floats
     """What that costs the compute."""
+    selective_s: Floats
+    """Recomputation of a part under selective recomputation, zero under the others."""
+    full_s: Floats
+    """Recomputation of a part that full recomputation covers."""
 
 
 def part_passes(
@@ -97,13 +101,17 @@ def part_passes(
     """
     b, s = priced.blocks, priced.states
     forward, backward = _total(b.forward_s)[key], _total(b.backward_s)[key]
-    again = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][key], 0.0)
-    again = again + recomputed * (b.recompute_s[FULL][key] - b.exchange_s[0][key])
-    windows = (forward - b.exchange_s[0][key], backward - b.exchange_s[1][key] + again)
+    exchange = b.exchange_s[0][key]
+    selective = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][key], 0.0)
+    full = b.recompute_s[FULL][key]
+    again = selective + recomputed * (full - exchange)
+    windows = (forward - exchange, backward - b.exchange_s[1][key] + again)
     gather, reduce = s.part_gather_s[grid], s.part_reduce_s[grid]
     if not gather.any():
         none = np.zeros_like(forward)
-        return PartPasses(forward, backward, windows[0], windows[1], none, none, none)
+        return PartPasses(
+            forward, backward, windows[0], windows[1], none, none, none, selective, full
+        )
     once = s.keeps_gathered[grid][:, None]
     every = priced.software.states.reduces_every_micro_batch
     reduce = np.where(once | (not every), reduce / m[:, None], reduce)
@@ -125,6 +133,8 @@ def part_passes(
         shown[0] + shown[1],
         hidden[0] + hidden[1],
         slowed[0] + slowed[1],
+        selective,
+        full,
     )
 
 
@@ -144,36 +154,23 @@ def over_parts(count: Floats, per_part: Floats) -> Floats:
     return total
 
 
-def stage_passes(
-    priced: Priced,
-    key: NDArray[Any],
-    mode: NDArray[Any],
-    parts: Floats,
-    covered: Floats,
-    passes: PartPasses,
-) -> tuple[Floats, Floats]:
+def stage_passes(parts: Floats, covered: Floats, passes: PartPasses) -> tuple[Floats, Floats]:
     """Seconds of one micro-batch through every distinct rank, shape (layouts, columns)."""
     forward_s = over_parts(parts, passes.forward_s[:, None, :])
     backward_s = over_parts(parts, passes.backward_s[:, None, :])
-    backward_s = backward_s + _recompute(priced, key, mode, parts, covered)
-    return forward_s, backward_s
+    return forward_s, backward_s + _recompute(parts, covered, passes)
 
 
-def _recompute(
-    priced: Priced, key: NDArray[Any], mode: NDArray[Any], parts: Floats, covered: Floats
-) -> Floats:
+def _recompute(parts: Floats, covered: Floats, passes: PartPasses) -> Floats:
     """Recomputation of one micro-batch on every rank given by `parts`; leading axis is layouts."""
-    again = priced.blocks.recompute_s
     axes = (slice(None), *(None,) * (parts.ndim - 2))
-    selective = np.where((mode == SELECTIVE)[:, None], again[SELECTIVE][key], 0.0)[axes]
-    full = again[FULL][key][axes]
+    selective, full = passes.selective_s[axes], passes.full_s[axes]
     return over_parts(parts, selective) + over_parts(covered, full)
 
 
 def steady_terms(
-    priced: Priced, key: NDArray[Any], mode: NDArray[Any], parts: Floats, covered: Floats,
-    m: Floats, passes: PartPasses,
-) -> dict[str, Floats]:  # fmt: skip
+    priced: Priced, key: NDArray[Any], parts: Floats, covered: Floats, m: Floats, passes: PartPasses
+) -> dict[str, Floats]:
     """Terms of m micro-batches on the slowest stage; parts of shape (layouts, parts)."""
     b = priced.blocks
     terms = {
@@ -181,7 +178,7 @@ def steady_terms(
         for i, name in enumerate(PASS_TERMS)
     }
     terms["slowdown"] = terms["slowdown"] + m * over_parts(parts, passes.slowdown_s)
-    terms["recompute"] = m * _recompute(priced, key, mode, parts, covered)
+    terms["recompute"] = m * _recompute(parts, covered, passes)
     terms["fsdp"] = m * over_parts(parts, passes.fsdp_s)
     return terms
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.memory import MEMORY_KINDS, memory, recomputed_parts
-from simulator.cost.step import price
+from simulator.cost.memory import MEMORY_KINDS
+from simulator.cost.step import price, select, selected_memory
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
 from simulator.software import Software
@@ -49,20 +49,9 @@ def rank_memory(
     """
     assert len(layouts_row) == 1, "one layout at a time"
     priced = price(layouts_row, workload, cluster, software, every_rank=True)
-    parts = priced.table.parts[priced.plan]
-    held = memory(
-        cluster,
-        software,
-        layouts_row,
-        blocks=priced.blocks,
-        block_key=priced.block_key,
-        states=priced.states,
-        state_key=priced.state_key,
-        parts=parts,
-        in_flight=priced.table.in_flight[priced.plan],
-        covered=recomputed_parts(layouts_row, parts),
-    )
-    order = np.argsort(priced.table.rank[priced.plan][0], kind="stable")
+    rows = select(layouts_row, priced, slice(0, 1))
+    held = selected_memory(rows, priced)
+    order = np.argsort(rows.rank[0], kind="stable")
     kinds = held.kinds_bytes[:, 0, order]
     return RankMemory(
         kinds_bytes=dict(zip(MEMORY_KINDS, kinds, strict=True)),

@@ -108,8 +108,6 @@ def state_costs(
         gather_s = gather_s + np.where(between, seconds, 0.0)
         buckets = np.maximum(buckets, pieces)
 
-    updated = held[0] * np.where(level >= _ZERO1, share, 1.0)
-    updated = updated + held[1] * np.where(level >= _ZERO1, expert_share, 1.0)
     kernel = cluster.accelerator.stream["optimizer"]
     part_gather, part_reduce = np.zeros_like(dense), np.zeros_like(dense)
     for count, group, copies in zip((dense, routed), groups, replicas, strict=True):
@@ -124,7 +122,7 @@ def state_costs(
         gather_s=gather_s,
         reduce_buckets=buckets,
         optimizer_s=stream_s(
-            moved_bytes=updated * size.optimizer_traffic,
+            moved_bytes=sharded(size.optimizer_traffic, _ZERO1),
             bandwidth_bytes_per_s=float(cluster.accelerator.memory.bandwidth_bytes_per_s),
             memory_fraction=float(kernel.memory_fraction),
             launch_s=float(kernel.launch_s),

@@ -42,7 +42,7 @@ from simulator.layout.stages import fold, stages
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Estimate", "Selection", "estimates", "evaluate", "price", "select"]
+__all__ = ["Estimate", "Selection", "estimates", "evaluate", "price", "select", "selected_memory"]
 
 Floats = NDArray[np.float64]
 
@@ -211,12 +211,12 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     layouts, mode = rows.layouts, rows.layouts.recompute
     m, pieces = layouts.micro_batches.astype(float), (layouts.pp * layouts.vpp).astype(float)
     passes = part_passes(priced, rows.key, rows.grid, m, mode, _recomputed_share(rows))
-    forward_s, backward_s = stage_passes(priced, rows.key, mode, rows.parts, rows.covered, passes)
+    forward_s, backward_s = stage_passes(rows.parts, rows.covered, passes)
     both_s = forward_s + backward_s
     at, slowest = np.arange(len(layouts)), np.argmax(both_s, axis=1)
     held, covered = rows.parts[at, slowest], rows.covered[at, slowest]
 
-    terms = steady_terms(priced, rows.key, mode, held, covered, m, passes)
+    terms = steady_terms(priced, rows.key, held, covered, m, passes)
     hidden = hidden_communication(priced.blocks, rows.key, held, m)
     hidden["fsdp"] = m * over_parts(held, passes.hidden_s)
     hidden["pp"] = _pipeline(terms, rows, priced, forward_s, backward_s, slowest)
@@ -274,7 +274,8 @@ def _pipeline(
     return hidden
 
 
-def _memory(rows: Selection, priced: Priced) -> Memory:
+def selected_memory(rows: Selection, priced: Priced) -> Memory:
+    """Memory of some rows of a priced table."""
     return memory(
         priced.cluster, priced.software, rows.layouts, blocks=priced.blocks, block_key=rows.key,
         states=priced.states, state_key=rows.grid, parts=rows.parts, in_flight=rows.in_flight,
@@ -295,7 +296,7 @@ def _estimate(
     total: Floats = np.zeros(len(rows.layouts))
     for seconds in ordered.values():
         total = total + seconds
-    mem = _memory(rows, priced)
+    mem = selected_memory(rows, priced)
     at, peak = np.arange(len(rows.layouts)), mem.peak_column
     arch, recipe = priced.workload.architecture, priced.workload.recipe
     tokens = float(recipe.tokens_per_step)

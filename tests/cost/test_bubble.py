@@ -107,12 +107,7 @@ def test_uneven_stages_take_as_long_as_1f1b_played_through(
     none = np.zeros_like(rows.parts[:, 0])
     count = np.array([float(m)])
     passes = part_passes(priced, rows.key, rows.grid, count, table.recompute, none)
-    forward_s, backward_s = (
-        column[0]
-        for column in stage_passes(
-            priced, rows.key, table.recompute, rows.parts, rows.covered, passes
-        )
-    )
+    forward_s, backward_s = (column[0] for column in stage_passes(rows.parts, rows.covered, passes))
     found = evaluate(table, *setting)
     bubble = float(found.terms_s["bubble_warmup"][0] + found.terms_s["bubble_drain"][0])
     closed = m * float((forward_s + backward_s).max()) + bubble
