@@ -9,11 +9,31 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from _distributed import World
-from _timing import median_error
+from _distributed import World, start_ranks
+from _timing import Run, median_error
+
+
+def run_program(arguments, ranks: int, path: str, run_cases) -> int:
+    """Run the program at `path` over `ranks` ranks, rank 0 writing; return its exit code.
+
+    `run_cases(arguments, run, world)` measures, on every rank.
+    """
+    code = start_ranks(ranks, arguments.minutes)
+    if code is not None:
+        return code
+    world = World(arguments.device)
+    arguments.device = world.device
+    with Run(arguments, path, writes=world.rank == 0) as run:
+        if world.size == 1:
+            run.skip(Path(path).stem, {}, None, "one rank: nobody to communicate with")
+            return run.exit_code
+        with world:
+            run_cases(arguments, run, world)
+    return run.exit_code
 
 
 def each_together(run, world: World, cases: list):

@@ -274,18 +274,7 @@ def new_group(shape: Shape, world: _distributed.World):
 def main() -> int:
     """Run the program; return its exit code."""
     arguments = options().parse_args()
-    code = _distributed.start_ranks(default_ranks(arguments), arguments.minutes)
-    if code is not None:
-        return code
-    world = _distributed.World(arguments.device)
-    arguments.device = world.device
-    with _timing.Run(arguments, __file__, writes=world.rank == 0) as run:
-        if world.size == 1:
-            run.skip("collectives", {}, None, "one rank: nobody to communicate with")
-            return run.exit_code
-        with world:
-            run_cases(arguments, run, world)
-    return run.exit_code
+    return _together.run_program(arguments, default_ranks(arguments), __file__, run_cases)
 
 
 if __name__ == "__main__":

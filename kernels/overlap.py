@@ -226,24 +226,19 @@ def cases(arguments, run: _timing.Run) -> list[Case]:
     ]
 
 
+def run_cases(arguments, run: _timing.Run, world: _distributed.World) -> None:
+    """Measure every pair."""
+    for case in _together.each_together(run, world, cases(arguments, run)):
+        with _together.missing_is_skipped(run, world, case):
+            measure(case, run, world)
+
+
 def main() -> int:
     """Run the program; return its exit code."""
     arguments = options().parse_args()
-    ranks = collectives.default_ranks(arguments)
-    code = _distributed.start_ranks(ranks, arguments.minutes)
-    if code is not None:
-        return code
-    world = _distributed.World(arguments.device)
-    arguments.device = world.device
-    with _timing.Run(arguments, __file__, writes=world.rank == 0) as run:
-        if world.size == 1:
-            run.skip("overlap", {}, None, "one rank: nobody to communicate with")
-            return run.exit_code
-        with world:
-            for case in _together.each_together(run, world, cases(arguments, run)):
-                with _together.missing_is_skipped(run, world, case):
-                    measure(case, run, world)
-    return run.exit_code
+    return _together.run_program(
+        arguments, collectives.default_ranks(arguments), __file__, run_cases
+    )
 
 
 if __name__ == "__main__":
