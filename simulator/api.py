@@ -18,7 +18,7 @@ from simulator.planner.predict import predict as predict_scenario
 from simulator.planner.search import Plan
 from simulator.planner.search import plan as plan_scenario
 from simulator.scenario import Goal, LayoutSection, Scenario, make_scenario
-from simulator.scoring import validate
+from simulator.scoring.validation import validate
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe
 

@@ -25,8 +25,8 @@ from simulator.calibration.training_parameters import PARAMETERS
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
 from simulator.files import Figure
-from simulator.replay import Run, Tables, load_tables, replay
-from simulator.rows import MeasuredRun, number, read_runs
+from simulator.measured.replay import Run, Tables, load_tables, replay
+from simulator.measured.rows import MeasuredRun, number, read_runs
 
 __all__ = [
     "TrainingFit",

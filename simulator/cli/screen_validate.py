@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from simulator.cli.screen import console, notes, plain_table
-from simulator.scores import SCORED_MEMORY
+from simulator.scoring.scores import SCORED_MEMORY
 
 if TYPE_CHECKING:
-    from simulator.scores import ScoredRow
-    from simulator.scoring import Validation
+    from simulator.scoring.scores import ScoredRow
+    from simulator.scoring.validation import Validation
 
 __all__ = ["show"]
 

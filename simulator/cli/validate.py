@@ -28,7 +28,7 @@ def command(runs: RunFiles = None, as_json: Json = False) -> None:
     with speaking():
         from simulator.cli.screen import Progress
         from simulator.errors import InputError
-        from simulator.scoring import validate
+        from simulator.scoring.validation import validate
 
         with Progress("predicting measured runs") as progress:
             found = validate(runs or (), progress=progress)

@@ -22,7 +22,7 @@ from simulator.calibration.fit_training import (
 from simulator.calibration.training_parameters import PARAMETERS
 from simulator.errors import InputError
 from simulator.files import figures
-from simulator.replay import Run
+from simulator.measured.replay import Run
 
 RUNS = catalogue.folder("validation") / "runs"
 PRIORS = {name: parameter.prior.value for name, parameter in PARAMETERS.items()}

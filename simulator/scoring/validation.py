@@ -17,9 +17,8 @@ from simulator import catalogue
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
 from simulator.layout.layout import Layouts
-from simulator.planner.outcome import weakest_evidence
-from simulator.replay import NotReplayable, Run, load_tables, replay
-from simulator.rows import (
+from simulator.measured.replay import NotReplayable, Run, load_tables, replay
+from simulator.measured.rows import (
     LABEL_COLUMNS,
     LAYOUT_COLUMNS,
     MeasuredRun,
@@ -27,7 +26,8 @@ from simulator.rows import (
     number,
     read_runs,
 )
-from simulator.scores import BASELINE_EFFICIENCY, ScoredRow, summary
+from simulator.planner.outcome import weakest_evidence
+from simulator.scoring.scores import BASELINE_EFFICIENCY, ScoredRow, summary
 from simulator.units import GIB
 
 __all__ = ["Validation", "validate"]
@@ -52,7 +52,7 @@ class Validation:
         return {"rows": [row.document() for row in self.rows], "summary": self.summary()}
 
     def summary(self) -> dict[str, Any]:
-        """Summarise errors and rankings, see :func:`simulator.scores.summary`."""
+        """Summarise errors and rankings, see :func:`simulator.scoring.scores.summary`."""
         return summary(self.rows)
 
 

@@ -9,7 +9,7 @@ import pytest
 from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import read_csv
-from simulator.replay import NotReplayable, Run, load_tables, replay
+from simulator.measured.replay import NotReplayable, Run, load_tables, replay
 from simulator.workload.architecture import MLP, MoE
 
 RUNS = catalogue.folder("validation") / "runs"

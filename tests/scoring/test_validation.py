@@ -14,8 +14,8 @@ import simulator
 from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import read_csv
-from simulator.scores import error_statistics, kendall_tau, ranking, regret
-from simulator.scoring import Validation, validate
+from simulator.scoring.scores import error_statistics, kendall_tau, ranking, regret
+from simulator.scoring.validation import Validation, validate
 
 RUNS = catalogue.folder("validation") / "runs"
 ROWS = {row["run_id"]: row for _, row in read_csv(RUNS / "test.csv")}

@@ -10,7 +10,7 @@ import pytest
 from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import read_csv
-from simulator.rows import COLUMNS, REQUIRED, assumed_fields, read_runs
+from simulator.measured.rows import COLUMNS, REQUIRED, assumed_fields, read_runs
 
 RUNS = catalogue.folder("validation") / "runs"
 ROW = {row["run_id"]: row for _, row in read_csv(RUNS / "test.csv")}["korthikanti22-t5-003"]

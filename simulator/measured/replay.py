@@ -18,7 +18,7 @@ from simulator.files import Figure, build, read_toml, record
 from simulator.hardware.cluster import Cluster, NodeGroup, load_cluster
 from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
 from simulator.layout.layout import Layouts
-from simulator.rows import flag, number, text, whole
+from simulator.measured.rows import flag, number, text, whole
 from simulator.software import Software, load_software
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
 from simulator.workload.recipe import PRECISIONS, Recipe, Workload

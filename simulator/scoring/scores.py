@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simulator.rows import LAYOUT_COLUMNS, SWITCH_COLUMNS, MeasuredRun
+from simulator.measured.rows import LAYOUT_COLUMNS, SWITCH_COLUMNS, MeasuredRun
 
 __all__ = [
     *("BASELINE_EFFICIENCY", "FEWEST_LAYOUTS", "SCORED_MEMORY", "TIE", "ScoredRow"),

@@ -1,0 +1,1 @@
+"""Measured tables: reading them, and turning their rows into what can be predicted."""
