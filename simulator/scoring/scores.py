@@ -6,8 +6,9 @@ None, never NaN.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
@@ -32,6 +33,9 @@ _ROW_KEYS = (
     *("predicted_memory_gib", "measured_memory_gib", "memory_kind", "memory_error", "evidence"),
 )
 _COMPOSED = "COMPOSED"
+_RELEASE = re.compile(r"-[0-9].*")
+_SCALES = ((1, "1 GPU"), (8, "2-8 GPUs"), (64, "9-64 GPUs"), (512, "65-512 GPUs"))
+_LARGEST = "more than 512 GPUs"
 _GROUP = ("model", "gpu", "num_gpus", "seq_len", "global_batch", "precision", "software")
 
 TIE = 0.03
@@ -64,6 +68,35 @@ class ScoredRow:
     """What the baseline predicts (`BASELINE_EFFICIENCY`)."""
     assumed: tuple[str, ...] = ()
     """Fields that the row's source does not state."""
+    terms_s: Mapping[str, float] | None = None
+    """The predicted step by term (cost/terms.py); adds up to `predicted_step_s`."""
+    hidden_s: Mapping[str, float] | None = None
+    """Communication that the prediction hides under compute."""
+    memory_bytes: Mapping[str, float] | None = None
+    """The predicted peak by kind of memory."""
+    measured_mfu: float | None = None
+    """Model FLOPs of the measured step over the dense bf16 peak; above 1 is possible in fp4."""
+    measured_mfu_own: float | None = None
+    """The same over the dense peak of the precision that the run trained in."""
+
+    @property
+    def kind(self) -> Literal["dense", "MoE"]:
+        """Whether the model has experts."""
+        return "MoE" if self.run.get("num_experts") not in ("", "0") else "dense"
+
+    @property
+    def framework(self) -> str:
+        """The software without its release: ``megatron-bridge-25.09`` is ``megatron-bridge``."""
+        return _RELEASE.sub("", self.run.get("software")) or "not stated"
+
+    @property
+    def scale(self) -> str:
+        """How many GPUs, in steps of eight."""
+        try:
+            gpus = float(self.run.get("num_gpus"))
+        except ValueError:
+            return "not stated"
+        return next((word for most, word in _SCALES if gpus <= most), _LARGEST)
 
     @property
     def step_error(self) -> float | None:

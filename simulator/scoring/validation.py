@@ -164,10 +164,28 @@ def _predict(
             predicted_memory_gib=_memory_gib(estimate, i, measured.get("memory_kind")),
             evidence=grade,
             baseline_step_s=float(baseline_s[i]),
+            terms_s={name: float(seconds[i]) for name, seconds in estimate.terms_s.items()},
+            hidden_s={name: float(seconds[i]) for name, seconds in estimate.hidden_s.items()},
+            memory_bytes={kind: float(size[i]) for kind, size in estimate.memory_bytes.items()},
+            **_utilisation(estimate, i, one, measured.get("measured_step_s")),
             assumed=assumed_fields(run.fields),
             **measured,
         )
     return rows
+
+
+def _utilisation(
+    estimate: Estimate, i: int, run: Run, measured_s: float | None
+) -> dict[str, Any]:
+    """MFU of the measured step, over the bf16 peak and over that of the run's own precision."""
+    if measured_s is None:
+        return {}
+    peaks = run.cluster.accelerator.matrix_flop_per_s
+    rate = estimate.model_flop / measured_s / float(estimate.layouts.world[i])
+    return {
+        "measured_mfu": rate / float(peaks["bf16"]),
+        "measured_mfu_own": rate / float(peaks[run.workload.recipe.precision]),
+    }
 
 
 def _memory_gib(estimate: Estimate, i: int, kind: str | None) -> float:
