@@ -2,6 +2,7 @@
 # make test      lint, then every test
 # make lint      ruff, mypy, import-linter
 # make bench     time what tests/benchmarks holds
+# make accuracy  predict the shipped runs and write docs/accuracy.md and docs/accuracy.json again
 # make reports   write reports/gallery again
 # make measure-here   time kernels, collectives and steps on this machine's CPU, in 5 minutes
 # make clean     delete caches and build output (not .venv)
@@ -28,7 +29,7 @@ TORCH_STAMP := $(STAMPS)/$(subst =,-,$(subst /,-,$(firstword $(TORCH))))
 .DEFAULT_GOAL := plan
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: plan test lint bench reports measure-here clean
+.PHONY: plan test lint bench accuracy reports measure-here clean
 
 plan: $(STAMPS)/foreshard
 	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
@@ -44,6 +45,9 @@ lint: $(STAMPS)/test
 
 bench: $(STAMPS)/test
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable --benchmark-only $(PYTEST_ARGS)
+
+accuracy: $(STAMPS)/foreshard
+	$(BIN)/python -m simulator.report.accuracy_page docs
 
 reports: $(STAMPS)/foreshard
 	mkdir -p reports/gallery

@@ -13,12 +13,15 @@ import json
 import math
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from pydantic import Strict, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
+from simulator import catalogue
 from simulator.errors import InputError, did_you_mean
 
 __all__ = [
@@ -130,11 +133,17 @@ def build(schema: type[T], raw: Any, *, where: str, prefix: str = "") -> T:
         One problem per wrong field: ``where: field: rule, got value (did you mean ...?)``.
     """
     try:
-        return TypeAdapter(schema).validate_python(raw)
+        return _adapter(schema).validate_python(raw)  # type: ignore[arg-type]
     except ValidationError as error:
         raise InputError(
             [_reword(item, schema, where, prefix) for item in error.errors(include_url=False)]
         ) from None
+
+
+@lru_cache(maxsize=256)
+def _adapter(schema: Any) -> TypeAdapter[Any]:
+    """Kept: it takes two milliseconds to make, and every row of a table of runs needs one."""
+    return TypeAdapter(schema)
 
 
 def _reword(item: Any, schema: type, where: str, prefix: str) -> str:
@@ -221,28 +230,86 @@ def read_json(path: Path | str) -> Any:
         raise InputError(f"{path}: nested too deeply") from None
 
 
-def read_csv(path: Path | str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (line number, row as a dict of strings) for each row of a CSV file with a header."""
+def read_csv(
+    path: Path | str, *, uneven: dict[int, str] | None = None
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (line number, row as a dict of strings) for each row of a CSV file with a header.
+
+    A row with more or fewer cells than the header is an error; where `uneven` is given, what is
+    wrong with it is put there under its line number instead, and the row is yielded all the same:
+    cut to the header, or filled up with blanks.
+    """
     text = _read_text(path)
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
+    reader = csv.reader(io.StringIO(text))
     try:
-        reader = csv.DictReader(io.StringIO(text))
-        for row in reader:
-            yield reader.line_num, {k: (v or "") for k, v in row.items() if k is not None}
+        header = next((cells for cells in reader if cells), [])
+        if len(header) == 1 and {";", "\t"} & set(header[0]):
+            raise InputError(
+                f"{path}: line 1: cells must be separated by commas, got {header[0][:40]!r}"
+            )
+        if twice := sorted({name for name in header if header.count(name) > 1}):
+            raise InputError(f"{path}: line 1: column {twice[0] or 'without a name'} stands twice")
+        line = reader.line_num + 1
+        for cells in reader:
+            if cells and len(cells) != len(header):
+                rule = f"must have {len(header)} cells as the header has, got {len(cells)}"
+                if uneven is None:
+                    raise InputError(f"{path}: line {line}: {rule}")
+                uneven[line] = rule
+            if cells:
+                yield line, dict(zip_longest(header, cells[: len(header)], fillvalue=""))
+            line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{path}: line {reader.line_num}: not valid CSV: {error}") from None
 
 
-def read_profile(schema: type[T], path: Path) -> T:
+def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
     """Read a TOML profile; ``source = "key"`` is looked up in its ``[sources]`` table.
 
-    The ``name`` of a profile is its file name; ``[sources]`` holds ``key = {text, date}``.
+    The ``name`` of a profile is its file name; ``[sources]`` holds ``key = {text, date}``. A
+    profile with ``base = "other"`` is the other profile of the same `kind` with what it states
+    itself put over it.
+
+    Raises
+    ------
+    InputError
+        If the file, its base or a field of either is wrong.
     """
-    raw = read_toml(path)
+    raw = {**_over_base(path, kind, ()), "name": path.stem}
     sources = raw.pop("sources", {})
-    raw.setdefault("name", path.stem)
     return build(schema, _resolve(raw, sources, str(path)), where=str(path))
+
+
+def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]:
+    """Tables of a profile over those of its base; `below` are the profiles on it so far."""
+    raw = read_toml(path)
+    base = raw.pop("base", None)
+    if base is None:
+        return raw
+    if kind and isinstance(base, str):
+        found = catalogue.find(kind, base, where=str(path), field="base")
+        chain = (*below, path.resolve())
+        if found.resolve() not in chain:
+            return _merged(_over_base(found, kind, chain), raw)
+    raise InputError(f"{path}: base: must name another profile, got {base!r}")
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables merged key by key; a figure (a table with a value) is replaced whole."""
+    found = dict(under)
+    for key, value in over.items():
+        old = found.get(key)
+        if (
+            isinstance(old, Mapping)
+            and isinstance(value, Mapping)
+            and not ("value" in old or "value" in value)
+        ):
+            found[key] = _merged(old, value)
+        else:
+            found[key] = value
+    return found
 
 
 def _resolve(raw: Any, sources: Mapping[str, Any], where: str) -> Any:

@@ -61,6 +61,7 @@ class LayoutSection:
     sequence_parallel: bool | None = None
     recompute: Literal["none", "selective", "full"] | None = None
     recompute_layers: Annotated[Whole, Ge(0), Le(LARGEST)] | None = None
+    offload_layers: Annotated[Whole, Ge(0), Le(LARGEST)] | None = None
     schedule: Literal["1f1b", "interleaved"] | None = None
     rank_order: str | None = None
 
@@ -252,7 +253,7 @@ def _wrong_precision(recipe: Recipe, parts: Mapping[str, Any], where: str) -> li
     if "cluster" in parts:
         device = parts["cluster"].accelerator
         offered = ", ".join(device.matrix_flop_per_s)
-        if precision not in device.matrix_flop_per_s:
+        if recipe.matrix_type not in device.matrix_flop_per_s:
             problems.append(
                 f"{where}: training.precision: {device.name} has no {precision}"
                 f" (it has {offered}), got {precision!r}"

@@ -25,7 +25,7 @@ __all__ = [
 Sharding = Literal["ddp", "zero1", "zero2", "zero3"]
 Recompute = Literal["none", "selective", "full"]
 Fusion = Literal["norm", "bias_activation", "bias_dropout_add", "softmax", "rope", "loss"]
-Module = Literal["core_attn", "norm", "mlp_act", "half_matmul"]
+Module = Literal["core_attn", "norm", "mlp", "mlp_act", "mla_up_proj", "half_matmul"]
 
 
 @record
@@ -56,6 +56,8 @@ class Supports:
     """Activation recomputation."""
     recompute_layers: bool = True
     """Full recomputation of only some layers of each rank."""
+    offload: bool = False
+    """Activations of some layers in host memory until their backward pass, without pipeline."""
     rank_orders: tuple[str, ...] = ("tp-cp-dp-pp",)
     """Orders of the rank grid, innermost dimension first; the first is the default."""
     precisions: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
@@ -75,11 +77,16 @@ class Kernels:
     fused: tuple[Fusion, ...] = ()
     """Memory-bound operators that run as one kernel; the others run operator by operator."""
     selective_modules: tuple[Module, ...] = ("core_attn",)
-    """What selective recomputation drops and computes again. half_matmul: attention and every
-    second matrix multiplication are kept, all else is recomputed."""
+    """What selective recomputation drops and computes again. mlp: the dense MLP, mlp_act: its
+    activation or that of the experts, mla_up_proj: latent attention's up-projections.
+    half_matmul: attention and every second matrix multiplication are kept, the rest recomputed."""
     keeps_gathered_inputs: bool = False
     """Sequence-parallel linears keep their gathered input for the backward pass (torch DTensor);
     otherwise they keep the shard and gather again (Megatron)."""
+    dispatcher: Literal["alltoall", "deepep"] = "alltoall"
+    """How tokens reach their experts. alltoall: one copy for every expert (NCCL). deepep: one copy
+    for every scale-up domain that has one of them, and there one for every rank (DeepEP, HybridEP).
+    """
     pads_vocabulary_to: int = 1
     """The vocabulary is padded to a multiple of this times tp."""
 
@@ -99,6 +106,9 @@ class Overlap:
     """zero3: the next layer's parameters are gathered beside the current layer's compute."""
     pipeline_send: bool = False
     """Interleaved schedule: sends run beside the next chunk's compute."""
+    expert: bool = False
+    """Dispatch and combine of one micro-batch run beside the compute of another (Megatron-Core's
+    combined 1F1B)."""
     context_ring: bool = True
     """Ring exchange of keys and values runs beside the attention of the previous block."""
 
@@ -117,6 +127,13 @@ class HostWork:
     """Kernels that routing, dispatch and combine add."""
     kernels_per_context_step: Figure = Figure(0.0)
     """Kernels that each further step of a context-parallel ring adds."""
+    captured_fraction: Figure = Figure(0.0, "datasheet", "no CUDA graphs")
+    """Share of a dense block's kernels that a captured graph launches at once."""
+    captured_moe_fraction: Figure = Figure(0.0, "datasheet", "no CUDA graphs")
+    """The same of the kernels that routing, dispatch and combine add."""
+    waits_for_kernels: bool = False
+    """The host waits until every kernel has ended (CUDA_LAUNCH_BLOCKING=1): launches add to the
+    device's time instead of hiding behind it."""
 
 
 @record
@@ -128,13 +145,21 @@ class StateBytes:
     gradient: Figure
     """The gradient accumulator."""
     master: Figure
-    """fp32 weights of the optimizer."""
+    """fp32 weights of the optimizer; 0 where it updates the 16-bit weights themselves."""
+    moment: Figure = Figure(4.0, "datasheet", "AdamW keeps its moments in fp32")
+    """One of the optimizer's moments."""
     reduce: Figure
     """Gradients on the wire."""
     gather: Figure
     """Weights on the wire."""
     optimizer_traffic: Figure
     """Memory traffic of one AdamW step, with gradient norm, clipping and zeroing."""
+    micro_batch_traffic: Figure = Figure(0.0)
+    """Memory traffic of every micro-batch per whole parameter beside the matrix products: casts,
+    copies in and out of flat buffers, accumulation where the product does not fuse it."""
+    broadcasts_parameters: bool = False
+    """zero1: every rank broadcasts its share of the updated parameters in turn (InternEvo, early
+    DeepSpeed), where others gather all shares at once."""
     bucket_bytes: Figure
     """Size of one bucket of the gradient reduction."""
     bucket_bytes_per_rank: Figure = Figure(0.0)
@@ -180,4 +205,5 @@ class Software:
 
 def load_software(name: str, *, where: str = "profiles", field: str = "software") -> Software:
     """Read a software profile by name or path."""
-    return read_profile(Software, catalogue.find("software", name, where=where, field=field))
+    path = catalogue.find("software", name, where=where, field=field)
+    return read_profile(Software, path, kind="software")

@@ -8,17 +8,28 @@ The table is a CSV with one row per measured call: ``kernel gpu dtype impl frame
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from simulator.calibration import Fit, Floats, Prior, Rows, fit_and_score, pick
-from simulator.cost.kernels import attention_s, gemm_s, stream_s
+from simulator.cost.kernels import NO_SPLIT_S, attention_s, gemm_rates, gemm_s, stream_s
 from simulator.errors import InputError, did_you_mean, problem
-from simulator.files import read_csv
 from simulator.hardware.accelerator import Accelerator
+from simulator.measured.kernel_calls import (
+    ATTENTION_COLUMNS,
+    BACKWARD_FLOP,
+    GEMM_COLUMNS,
+    attention_bytes,
+    causal_flop,
+)
+from simulator.measured.microbenchmarks import Sieve, read_table
 
 __all__ = [
+    "GEMM_TYPES",
+    "GemmType",
     "backward_fraction",
     "fit_attention",
     "fit_gemm",
@@ -28,10 +39,11 @@ __all__ = [
     "read_stream",
 ]
 
+T = TypeVar("T")
+
 LIBRARIES = {"cublas": "trtllm", "vllm": "vllm", "sglang": "sglang", "te": "SimuMax"}
 """Kernel library: the framework whose timings stand for it. TRT-LLM calls cuBLAS."""
 
-_DTYPES = {"bf16": "bfloat16", "fp8": "fp8"}
 _LARGE = 512.0
 _LONG = 1024.0
 _FILL = 2.0
@@ -54,6 +66,43 @@ FP8_PRIORS = GEMM_PRIORS | {
     "quantise_bytes_per_element": Prior(value=8.0, width=0.3, low=1.0, high=20.0),
 }
 
+_UNSPLIT_PRIORS = {name: prior for name, prior in FP8_PRIORS.items() if name != "split_k_s"}
+"""Block-scaled kernels do not split the reduction: fits that may split never want to."""
+
+BLOCK_PRIORS = _UNSPLIT_PRIORS | {
+    "launch_s": Prior(value=4e-6, width=0.4, low=0.5e-6, high=40e-6),
+    "peak_fraction": Prior(value=0.8, width=0.15, low=0.3, high=1.15),
+    "prologue_k": Prior(value=700.0, width=0.5, low=20.0, high=3000.0),
+    "quantise_bytes_per_element": Prior(value=5.0, width=0.3, low=1.0, high=20.0),
+}
+
+FP4_PRIORS = BLOCK_PRIORS | {
+    "launch_s": Prior(value=6e-6, width=0.4, low=0.5e-6, high=40e-6),
+    "peak_fraction": Prior(value=0.5, width=0.25, low=0.2, high=1.15),
+    "heat": Prior(value=0.1, width=0.1, low=0.0, high=0.6, linear=True),
+    "small_tile_penalty": Prior(value=1.0, width=0.6, low=0.0, high=3.0, linear=True),
+    "quantise_bytes_per_element": Prior(value=4.5, width=0.3, low=1.0, high=20.0),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmType:
+    """A type of matrix product: its word in the table and what to expect."""
+
+    written: str
+    priors: Mapping[str, Prior]
+    """Without a prior of ``split_k_s``, the library is taken never to split the reduction."""
+
+
+GEMM_TYPES = {
+    "bf16": GemmType(written="bfloat16", priors=GEMM_PRIORS),
+    "fp8": GemmType(written="fp8", priors=FP8_PRIORS),
+    "fp8_blockwise": GemmType(written="fp8_block", priors=BLOCK_PRIORS),
+    "nvfp4": GemmType(written="nvfp4", priors=FP4_PRIORS),
+}
+"""fp8_blockwise has one scale for 128 x 128 weights (1 x 128 activations); nvfp4 has an fp8 scale
+for every 16 elements of half a byte."""
+
 ATTENTION_PRIORS = {
     "peak_fraction": Prior(value=0.57, width=0.2, low=0.1, high=1.1),
     "half_length": Prior(value=620.0, width=0.5, low=20.0, high=5000.0),
@@ -73,16 +122,17 @@ def read_gemm(path: Path | str, *, gpu: str, dtype: str, library: str = "cublas"
     path : Path
         CSV with at least ``kernel gpu dtype framework M N K time_us``.
     gpu, dtype, library : str
-        Device as the table writes it; ``bf16`` or ``fp8``; key of ``LIBRARIES``.
+        Device as the table writes it; key of ``GEMM_TYPES``; key of ``LIBRARIES``.
 
     Raises
     ------
     InputError
         If the type or library is unknown, or the table has no such rows.
     """
-    names = {"m": "M", "n": "N", "k": "K", "seconds": "time_us"}
+    names = GEMM_COLUMNS | {"seconds": "time_us"}
     framework = _choice("library", library, LIBRARIES)
-    rows = _read(path, "gemm", gpu, framework, names, dtype=_choice("dtype", dtype, _DTYPES))
+    written = _choice("dtype", dtype, GEMM_TYPES).written
+    rows = _read(path, "gemm", gpu, framework, names, dtype=written)
     return rows | {"seconds": rows["seconds"] * 1e-6}
 
 
@@ -92,13 +142,7 @@ def read_attention(path: Path | str, *, gpu: str, library: str, backward: bool =
     ``te`` has calls of training in both directions, as rates over the FLOPs without the mask
     (2.5 times those in the backward pass); the others serve, and have seconds.
     """
-    names = {
-        "batch": "batch",
-        "heads": "heads_q",
-        "kv_heads": "heads_kv",
-        "sequence": "seq_q",
-        "head_size": "head_dim",
-    }
+    names = dict(ATTENTION_COLUMNS)
     framework = _choice("library", library, LIBRARIES)
     if library != "te":
         names["seconds"] = "time_us"
@@ -109,7 +153,7 @@ def read_attention(path: Path | str, *, gpu: str, library: str, backward: bool =
     names["rate"] = "tflops"
     direction = "bwd" if backward else "fwd"
     rows = _read(path, f"simumax_sdp_{direction}", gpu, framework, names, dtype="bf16")
-    unmasked = 2.0 * _causal_flop(rows) * (2.5 if backward else 1.0)
+    unmasked = 2.0 * causal_flop(rows) * (BACKWARD_FLOP if backward else 1.0)
     return rows | {"seconds": unmasked / (rows.pop("rate") * 1e12)}
 
 
@@ -121,28 +165,26 @@ def read_stream(path: Path | str, *, gpu: str, kernel: str) -> Rows:
 
 def fit_gemm(rows: Rows, accelerator: Accelerator, *, dtype: str) -> Fit:
     """Fit the parameters of ``cost.kernels.gemm_s`` at the burst clock; score M, N, K >= 512."""
-    memory = accelerator.memory
+    kind = _choice("dtype", dtype, GEMM_TYPES)
+    fixed = {} if "split_k_s" in kind.priors else {"split_k_s": 2.0 * NO_SPLIT_S}
 
     def predict(values: Mapping[str, float], rows: Rows) -> Floats:
-        own = {name: value for name, value in values.items() if name != "heat"}
+        own = {name: value for name, value in values.items() if name != "heat"} | fixed
         return gemm_s(
             m=rows["m"],
             n=rows["n"],
             k=rows["k"],
-            operand_bytes=1.0 if dtype == "fp8" else 2.0,
             result_bytes=2.0,
-            peak_flop_per_s=float(accelerator.matrix_flop_per_s[dtype]),
-            bandwidth_bytes_per_s=float(memory.bandwidth_bytes_per_s),
-            l2_bytes=float(memory.l2_bytes),
-            compute_units=accelerator.compute_units,
             sustained_fraction=1.0 / (1.0 + 2.0 * values["heat"]),
             sustained=False,
+            **gemm_rates(accelerator, dtype),
             **own,
         )
 
     large = np.minimum(np.minimum(rows["m"], rows["n"]), rows["k"]) >= _LARGE
-    fit = fit_and_score(FP8_PRIORS if dtype == "fp8" else GEMM_PRIORS, predict, rows, large)
+    fit = fit_and_score(kind.priors, predict, rows, large)
     fit.values["sustained_fraction"] = 1.0 / (1.0 + 2.0 * fit.values.pop("heat"))
+    fit.values.update(fixed)
     return fit
 
 
@@ -157,10 +199,9 @@ def fit_attention(rows: Rows, accelerator: Accelerator) -> Fit:
     rows = pick(rows, full & (rows["sequence"] >= _LONG) & (rows["head_size"] == 128.0))
 
     def predict(values: Mapping[str, float], rows: Rows) -> Floats:
-        heads = 2.0 * rows["heads"] + 4.0 * rows["kv_heads"]
         return attention_s(
-            flop=_causal_flop(rows),
-            moved_bytes=2.0 * rows["batch"] * rows["sequence"] * rows["head_size"] * heads,
+            flop=causal_flop(rows),
+            moved_bytes=attention_bytes(rows),
             sequence=rows["sequence"],
             peak_flop_per_s=float(accelerator.matrix_flop_per_s["bf16"]),
             bandwidth_bytes_per_s=float(accelerator.memory.bandwidth_bytes_per_s),
@@ -197,14 +238,10 @@ def backward_fraction(forward: Rows, backward: Rows, *, compute_units: int) -> t
     return float(middle), float((high - low) / 2.0 / middle)
 
 
-def _choice(field: str, word: str, known: Mapping[str, str]) -> str:
+def _choice(field: str, word: str, known: Mapping[str, T]) -> T:
     if word not in known:
         raise InputError(problem("fit", field, f"must be one of {', '.join(known)}", word, known))
     return known[word]
-
-
-def _causal_flop(rows: Rows) -> Floats:
-    return 2.0 * rows["batch"] * rows["heads"] * rows["sequence"] ** 2 * rows["head_size"]
 
 
 def _shapes(rows: Rows) -> list[tuple[float, ...]]:
@@ -220,31 +257,22 @@ def _read(
     names: Mapping[str, str],
     *,
     dtype: str = "",
-    without: str = "\0",
+    without: str = "",
 ) -> Rows:
     """Read the columns `names` of the matching rows; `dtype` "" matches every type."""
-    found: dict[str, list[float]] = {name: [] for name in names}
-    seen: set[str] = set()
-    for line, row in read_csv(path):
-        seen.add(row.get("gpu", ""))
-        match = row.get("kernel") == kernel and row.get("gpu") == gpu
-        match = match and row.get("dtype") == (dtype or row.get("dtype"))
-        match = match and row.get("framework", "").startswith(framework)
-        if not match or without in row.get("impl", ""):
-            continue
-        for name, column in names.items():
-            found[name].append(_positive(row.get(column, ""), f"{path}: line {line}: {column}"))
-    if not found[next(iter(names))]:
+    table = read_table(path, "kernels")
+    sieve, text = Sieve(table), table.text
+    match = sieve.kept & (text("kernel") == kernel) & (text("gpu") == gpu)
+    match &= np.char.startswith(text("framework"), framework)
+    if dtype:
+        match &= text("dtype") == dtype
+    if without:
+        match &= np.char.find(text("impl"), without) < 0
+    if not match.any():
         asked = " ".join(part for part in (kernel, dtype, framework) if part)
+        seen = np.unique(text("gpu")).tolist()
         raise InputError(f"{path}: no {asked} rows of gpu {gpu!r}{did_you_mean(gpu, seen)}")
-    return {name: np.array(values) for name, values in found.items()}
-
-
-def _positive(text: str, where: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not 0.0 < value < float("inf"):
-        raise InputError(f"{where}: must be a positive number, got {text!r}")
-    return value
+    rows = {name: sieve.positive(column, match)[match] for name, column in names.items()}
+    if sieve.problems:
+        raise InputError(sieve.problems)
+    return rows

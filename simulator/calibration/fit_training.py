@@ -12,7 +12,7 @@ profiles, so that a second fit starts where the first one did.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,14 @@ import numpy as np
 
 from simulator import catalogue
 from simulator.calibration import Floats, Prior
-from simulator.calibration.training_parameters import PARAMETERS
+from simulator.calibration.training_parameters import PARAMETERS, Parameter
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
 from simulator.files import Figure
+from simulator.hardware.cluster import load_accelerator, load_library
 from simulator.measured.replay import Run, Tables, load_tables, replay
 from simulator.measured.rows import MeasuredRun, number, read_runs
+from simulator.software import load_software
 
 __all__ = [
     "TrainingFit",
@@ -40,10 +42,19 @@ __all__ = [
 SPLIT = "calibrate"
 """The only split whose rows may move a figure."""
 
-SOURCES = ("dgxc-24.11", "dgxc-25.02", "narayanan21-t1")
-"""Whole pre-training steps of dense models on H100 and A100, measured by who wrote the software."""
+_CLUSTERS = (
+    *("gb300-nvl72", "gb200-nvl72", "dgx-b200"),
+    *("dgx-h100", "grand-teton-h100", "dgx-a100", "dgx-a100-40"),
+)
+"""Clusters whose steps the fit uses; of B300 there are two rows."""
+_ALIKE = ("source", "gpu", "precision", "seq_len", "micro_batch", "tp", "pp", "recompute")
+"""What rows share that differ in little but their number of accelerators."""
 
-_STAND_INS = {"megatron-lm-2021": "megatron-lm-2022"}
+_LOADERS: dict[str, Callable[[str], Any]] = {
+    "accelerators": load_accelerator,
+    "collectives": load_library,
+    "software": load_software,
+}
 _SOFT_L1 = 0.04
 _STEP = 0.1
 _MANY = 4
@@ -75,15 +86,17 @@ class TrainingFit:
         for name, parameter in PARAMETERS.items():
             for figure, ratio in parameter.figures.items():
                 value = float(f"{ratio * self.values[name]:.{parameter.digits}g}")
-                found.setdefault(parameter.profile, {})[figure] = value
+                for profile in parameter.profiles:
+                    found.setdefault(profile, {})[figure] = value
         return found
 
 
 def choose(path: Path | str) -> list[TrainingRun]:
     """Pick the runs of a table that the fit uses.
 
-    Of each model, precision and source the run of middle size counts, and the smallest one too
-    where there are more than four: weak scaling repeats one layout many times.
+    Of rows that differ in little but the number of accelerators (`_ALIKE`) that of middle size
+    counts, and the smallest one too where there are more than four: weak scaling repeats one
+    layout many times.
 
     Raises
     ------
@@ -98,13 +111,14 @@ def choose(path: Path | str) -> list[TrainingRun]:
             f" got {wrong[0].get('split')!r} ({len(wrong)} such rows)"
         )
     tables = load_tables()
-    tables = dataclasses.replace(tables, software={**tables.software, **_STAND_INS})
     alike: dict[tuple[str, ...], list[MeasuredRun]] = {}
     for row in rows:
-        if row.get("source") in SOURCES and not row.get("num_experts") and row.get("step_time_s"):
+        known = tables.clusters.get(row.get("gpu")) in _CLUSTERS
+        if known and row.get("step_time_s") and row.get("cp") in ("", "1"):
             model = row.get("model")
             model = model.rpartition("-l")[0] if _is_proxy(model) else model
-            alike.setdefault((row.get("source"), row.get("precision"), model), []).append(row)
+            key = (model, *(row.get(name) for name in _ALIKE))
+            alike.setdefault(key, []).append(row)
     chosen = [row for some in alike.values() for row in _thin(some)]
     return [_training_run(row, tables) for row in chosen]
 
@@ -121,12 +135,7 @@ def _thin(rows: Sequence[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def _training_run(row: MeasuredRun, tables: Tables) -> TrainingRun:
-    """Replay a row; Megatron-LM of 2021 is that of 2022 without overlap in tensor parallelism."""
     run = replay(row.fields, tables, where=row.where)
-    if row.get("software") in _STAND_INS:
-        overlap = dataclasses.replace(run.software.overlap, tensor="none")
-        software = dataclasses.replace(run.software, overlap=overlap)
-        run = dataclasses.replace(run, software=software)
     return TrainingRun(row=row, run=run, step_s=number(row.fields, "step_time_s"))
 
 
@@ -138,11 +147,11 @@ def apply(run: Run, values: Mapping[str, float]) -> Run:
         parameter = PARAMETERS[name]
         for figure, ratio in parameter.figures.items():
             path = figure.split(".")
-            if parameter.profile == accelerator.name:
+            if parameter.reaches(accelerator.name):
                 accelerator = _put(accelerator, path, ratio * value)
-            elif parameter.profile == library.name:
+            elif parameter.reaches(library.name):
                 library = _put(library, path, ratio * value)
-            elif parameter.profile == software.name:
+            elif parameter.reaches(software.name):
                 software = _put(software, path, ratio * value)
     group = dataclasses.replace(group, accelerator=accelerator)
     cluster = dataclasses.replace(run.cluster, groups=(group,), library=library)
@@ -178,8 +187,16 @@ def fit_training(path: Path | str | None = None) -> TrainingFit:
         return np.concatenate([_soft(_errors(runs, values(at)) / _SOFT_L1), at])
 
     def slopes(at: Floats) -> Floats:
-        base, steps = residuals(at), _STEP * np.eye(len(at))
-        return np.stack([(residuals(at + step) - base) / _STEP for step in steps], axis=1)
+        """Move one parameter at a time; runs that it does not reach stay as they are."""
+        base, found = residuals(at), np.zeros((len(runs) + len(at), len(at)))
+        for k, parameter in enumerate(PARAMETERS.values()):
+            moved = at.copy()
+            moved[k] += _STEP
+            rows = [i for i, training in enumerate(runs) if _reached(parameter, training.run)]
+            errors = _errors([runs[i] for i in rows], values(moved))
+            found[rows, k] = (_soft(errors / _SOFT_L1) - base[rows]) / _STEP
+            found[len(runs) + k, k] = 1.0
+        return found
 
     low, high = (np.array([_widths(p, getattr(p, end)) for p in priors]) for end in ("low", "high"))
     start = np.array([_widths(p.prior, p.start or p.prior.value) for p in PARAMETERS.values()])
@@ -187,6 +204,12 @@ def fit_training(path: Path | str | None = None) -> TrainingFit:
     before = _errors(runs, {name: p.prior.value for name, p in PARAMETERS.items()})
     after = _errors(runs, values(found.x))
     return TrainingFit(values=values(found.x), runs=tuple(runs), before=before, after=after)
+
+
+def _reached(parameter: Parameter, run: Run) -> bool:
+    """Whether a parameter sets any figure of a run's profiles."""
+    names = (run.cluster.accelerator.name, run.cluster.library.name, run.software.name)
+    return any(parameter.reaches(name) for name in names)
 
 
 def _widths(prior: Prior, value: float) -> float:
@@ -206,20 +229,21 @@ def _errors(runs: Sequence[TrainingRun], values: Mapping[str, float]) -> Floats:
         run = apply(training.run, values)
         estimate = evaluate(run.layout, run.workload, run.cluster, run.software)
         ratios.append(float(estimate.step_time_s[0]) / training.step_s)
-    return np.log(ratios)
+    return np.log(np.array(ratios))
 
 
 def report(fit: TrainingFit) -> list[str]:
     """Word a fit: figures beside what the profiles hold now, errors by source and precision."""
-    lines = [f"{'profile':<13} {'figure':<38} {'prior':>7} {'fit':>7} {'profile':>8}"]
+    lines = [f"{'profile':<22} {'figure':<38} {'prior':>7} {'fit':>7} {'profile':>8}"]
     fitted = fit.figures()
     for parameter in PARAMETERS.values():
         for figure, ratio in parameter.figures.items():
-            value, prior = fitted[parameter.profile][figure], ratio * parameter.prior.value
-            now = _shipped(fit.runs, parameter.profile, figure.split("."))
-            mark = "  differs" if abs(now - value) > _SAME * value else ""
-            line = f"{parameter.profile:<13} {figure:<38} {prior:>7.3g} {value:>7.3g} {now:>8.3g}"
-            lines.append(line + mark)
+            for profile in parameter.profiles:
+                value, prior = fitted[profile][figure], ratio * parameter.prior.value
+                now = _shipped(profile, figure.split("."))
+                mark = "  differs" if abs(now - value) > _SAME * value else ""
+                line = f"{profile:<22} {figure:<38} {prior:>7.3g} {value:>7.3g} {now:>8.3g}"
+                lines.append(line + mark)
     lines.append(
         f"{'source':<15} {'precision':<12} {'runs':>4} {'|error| before':>15} {'after':>8}"
     )
@@ -234,16 +258,14 @@ def report(fit: TrainingFit) -> list[str]:
     return lines
 
 
-def _shipped(runs: Sequence[TrainingRun], profile: str, path: Sequence[str]) -> float:
-    """The figure as the profiles have it now."""
-    for training in runs:
-        cluster = training.run.cluster
-        for record in (cluster.accelerator, cluster.library, training.run.software):
-            value: Any = record
-            if record.name == profile:
-                for name in path:
-                    value = value[name] if isinstance(value, Mapping) else getattr(value, name)
-                return float(value)
+def _shipped(profile: str, path: Sequence[str]) -> float:
+    """The figure as the shipped profile has it now."""
+    for kind, load in _LOADERS.items():
+        if profile in catalogue.names(kind):
+            value: Any = load(profile)
+            for name in path:
+                value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+            return float(value)
     return float("nan")
 
 

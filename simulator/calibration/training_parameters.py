@@ -16,14 +16,20 @@ class Parameter:
 
     prior: Prior
     """What kernels alone show."""
-    profile: str
-    """Accelerator, collective library or software profile that holds the figures."""
+    profiles: tuple[str, ...]
+    """Accelerator, collective library or software profiles that hold the figures."""
     figures: Mapping[str, float]
     """Dotted name of each figure, and its ratio to the parameter."""
     digits: int = 3
     """Significant digits that the profile keeps."""
     start: float | None = None
     """Where the fit starts if not at the prior: where the prior is too low to be felt at all."""
+    heirs: tuple[str, ...] = ()
+    """Profiles that take the figures over from their base."""
+
+    def reaches(self, profile: str) -> bool:
+        """Whether a profile has the figures, its own or its base's."""
+        return profile in self.profiles or profile in self.heirs
 
 
 def _share(value: float, width: float) -> Prior:
@@ -41,40 +47,94 @@ def _stream(elementwise: float, norm: float, other: float) -> dict[str, float]:
     return {f"stream.{name}.memory_fraction": share / elementwise for name, share in shares.items()}
 
 
+_OLD_MEGATRON = ("megatron-lm-2021", "megatron-deepspeed-2023")
+_H100 = ("h100-sxm", "h800-sxm", "h200-sxm")
+_A100 = ("a100-sxm-80", "a100-sxm-40", "a800-sxm-80")
+_SIXTEEN = ("fp32", "tf32", "fp16", "bf16")
+_EIGHT = ("fp8", "fp8_blockwise")
+
+_BLACKWELL = {"b200-sxm": 0.841, "gb200": 0.97, "gb300": 0.969}
+"""Accelerators, and the sustained fraction that their fp8 timings show."""
+
 PARAMETERS: dict[str, Parameter] = {
+    **{
+        f"{profile}_rate_{name}": Parameter(
+            prior=_share(share, 0.10), profiles=(profile,), figures=_rate(name)
+        )
+        for profile, share in _BLACKWELL.items()
+        for name in ("fp8", "mxfp8")
+    },
     "h100_rate": Parameter(
-        prior=_share(0.894, 0.06), profile="h100-sxm",
-        figures=_rate("fp32", "tf32", "fp16", "bf16"),
+        prior=_share(0.894, 0.06), profiles=_H100, figures=_rate(*_SIXTEEN),
     ),
     "h100_rate_fp8": Parameter(
-        prior=_share(0.871, 0.06), profile="h100-sxm", figures=_rate("fp8"),
+        prior=_share(0.871, 0.06), profiles=_H100, figures=_rate(*_EIGHT),
     ),
     "h100_attention": Parameter(
-        prior=_share(0.57, 0.08), profile="h100-sxm",
+        prior=_share(0.57, 0.08), profiles=_H100,
         figures={"attention.flash.peak_fraction": 1.0},
     ),
     "h100_stream": Parameter(
-        prior=_share(0.53, 0.15), profile="h100-sxm", figures=_stream(0.53, 0.47, 0.51), digits=2,
+        prior=_share(0.53, 0.10), profiles=_H100, figures=_stream(0.53, 0.47, 0.51), digits=2,
     ),
-    "a100_rate": Parameter(
-        prior=_share(0.854, 0.05), profile="a100-sxm-80",
-        figures=_rate("fp32", "tf32", "fp16", "bf16"),
+    "h100_hbm2e_rate": Parameter(
+        prior=_share(0.62, 0.15), profiles=("h100-hbm2e-96",), figures=_rate(*_SIXTEEN),
     ),
-    "a100_stream": Parameter(
-        prior=_share(0.66, 0.15), profile="a100-sxm-80", figures=_stream(0.66, 0.58, 0.63),
+    "h100_hbm2e_rate_fp8": Parameter(
+        prior=_share(0.76, 0.15), profiles=("h100-hbm2e-96",), figures=_rate(*_EIGHT),
+    ),
+    "h100_hbm2e_attention": Parameter(
+        prior=_share(0.355, 0.10), profiles=("h100-hbm2e-96",),
+        figures={"attention.sdpa.peak_fraction": 1.0},
+    ),
+    "b200_rate": Parameter(
+        prior=_share(0.842, 0.15), profiles=("b200-sxm",), figures=_rate(*_SIXTEEN),
+    ),
+    "b200_stream": Parameter(
+        prior=_share(0.53, 0.10), profiles=("b200-sxm",), figures=_stream(0.53, 0.47, 0.51),
         digits=2,
     ),
+    "a100_rate": Parameter(
+        prior=_share(0.854, 0.05), profiles=_A100, figures=_rate(*_SIXTEEN),
+    ),
+    "a100_stream": Parameter(
+        prior=_share(0.66, 0.10), profiles=_A100, figures=_stream(0.66, 0.58, 0.63), digits=2,
+    ),
     "nccl_compute_units": Parameter(
-        prior=Prior(value=20.0, width=2.0, low=1.0, high=132.0), profile="nccl",
-        figures={"compute_units": 1.0}, digits=2, start=40.0,
+        prior=Prior(value=24.0, width=0.35, low=1.0, high=132.0), profiles=("nccl",),
+        figures={"compute_units": 1.0}, digits=2,
     ),
     "fp8_kernels": Parameter(
         prior=Prior(value=0.0, width=18.0, low=0.0, high=120.0, linear=True),
-        profile="megatron-core", figures={"host.kernels_per_fp8_block": 1.0}, digits=2,
-        start=15.0,
+        profiles=("megatron-core", "megatron-core-defaults"),
+        figures={"host.kernels_per_fp8_block": 1.0}, digits=2, start=15.0,
+    ),
+    "moe_kernels": Parameter(
+        prior=Prior(value=75.0, width=0.3, low=5.0, high=400.0),
+        profiles=("megatron-core", "megatron-core-defaults"),
+        figures={"host.kernels_per_moe_block": 1.0}, digits=2,
+    ),
+    "megatron_launch": Parameter(
+        prior=Prior(value=29e-6, width=0.2, low=3e-6, high=100e-6),
+        profiles=("megatron-core", "megatron-core-defaults"),
+        figures={"host.seconds_per_kernel": 1.0}, digits=2,
+    ),
+    "old_megatron_launch": Parameter(
+        prior=Prior(value=29e-6, width=0.2, low=3e-6, high=100e-6),
+        profiles=("megatron-lm-2022",), heirs=_OLD_MEGATRON,
+        figures={"host.seconds_per_kernel": 1.0}, digits=2,
+    ),
+    "blocking_launch": Parameter(
+        prior=Prior(value=29e-6, width=0.2, low=3e-6, high=100e-6),
+        profiles=("megatron-deepspeed-2022",), heirs=("megatron-deepspeed-2022-bf16",),
+        figures={"host.seconds_per_kernel": 1.0}, digits=2,
+    ),
+    "llm_foundry_launch": Parameter(
+        prior=Prior(value=12e-6, width=0.3, low=3e-6, high=100e-6),
+        profiles=("llm-foundry-2023",), figures={"host.seconds_per_kernel": 1.0}, digits=2,
     ),
 }  # fmt: skip
 """Priors of the rates of matrix products are the sustained fractions that GEMM fits gave
-(fit_kernels.py); of attention and of shares of memory bandwidth, kernels and first fits; of compute
-units, NCCL's 16 to 32 channels, hardly held, since cache, memory and power add to them. The prior
-of fp8 kernels is that there are none."""
+(fit_kernels.py), for the power-capped H100 as its profile derives them; of attention and of shares
+of memory bandwidth, kernels and first fits; of compute units, NCCL's 16 to 32 channels. The prior
+of fp8 kernels is that there are none; of launches, what SimuMax's steps at small sizes show."""

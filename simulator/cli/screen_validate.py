@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.table import Table
 
 from simulator.cli.screen import console, notes, plain_table
+from simulator.cli.screen_benchmarks import benchmark_tables, error_percent
 from simulator.scoring.scores import SCORED_MEMORY
 
 if TYPE_CHECKING:
@@ -17,7 +19,21 @@ if TYPE_CHECKING:
 __all__ = ["show"]
 
 _MEANING = {"calibrate": "figures may be fitted on these", "test": "nothing is fitted on these"}
+_PARTS = {
+    "kind": "by_kind",
+    "GPU": "by_gpu",
+    "framework": "by_framework",
+    "precision": "by_precision",
+    "scale": "by_scale",
+}
+_ERRORS = {"mean": "mape", "median": "median_ape", "p90": "p90_ape", "max": "max_ape"}
+_COVERAGE = 0.95
+"""Share of the replayable rows of a source that must be predicted before its error says much."""
+
+_SPLITS = 3
 _WORST = 5
+_GROUPS = 10
+_LINES = 12
 _FIELDS = 6
 
 
@@ -25,6 +41,13 @@ def show(found: Validation) -> None:
     """Print a validation."""
     summary = found.summary()
     out = console()
+    if found.rows:
+        _show_runs(found, summary, out)
+    for part in benchmark_tables(summary):
+        out.print(part)
+
+
+def _show_runs(found: Validation, summary: Mapping[str, Any], out: Console) -> None:
     predicted = len(found.predicted)
     out.print(
         f"{len(found.rows)} measured runs: {predicted} predicted,"
@@ -32,21 +55,27 @@ def show(found: Validation) -> None:
     )
     composed = {row.run.get("source") for row in found.rows if row.composed}
     out.print(_errors(summary, composed), "")
-    out.print(*_baseline(summary), *_memory(summary), sep="\n")
-    out.print("", _ranking(summary["ranking"]), "", sep="\n")
+    if summary["step"]["n"]:
+        out.print(_parts(summary), "")
+    out.print(*_baseline(summary), *_intervals(summary), *_memory(summary), sep="\n")
+    out.print("", *_ranking(summary), "", sep="\n")
     if predicted:
         out.print(_worst(found.predicted), "")
-    reasons = [f"{count:>5}  {reason}" for reason, count in summary["skipped"].items()]
-    out.print(notes("skipped", reasons))
-    out.print(notes("assumed", _assumed(summary["assumed_fields"])))
+    reasons = (f"{count:>5}  {reason}" for reason, count in summary["skipped"].items())
+    out.print(notes("above the bf16 peak", _cut(_above_peak(found.predicted))))
+    out.print(notes("rows that cannot be right", _cut(_refused(found.rows))))
+    out.print(notes("sources with rows that are not predicted", _uncovered(summary)))
+    out.print(notes("skipped", _cut(reasons)))
+    out.print(notes("assumed", _assumed(summary["assumed_fields"])), "")
+
+
+# --- errors ------------------------------------------------------------------------------
 
 
 def _errors(summary: Mapping[str, Any], composed: set[str]) -> Table:
     """One line for each source of each split, and the split's own line under them."""
-    table = plain_table(
-        "source", "rows", "predicted", "skipped", "mean", "median", "p90", "max", "bias",
-        left=("source",),
-    )  # fmt: skip
+    left = ("source",)
+    table = plain_table("source", "rows", "predicted", "skipped", *_ERRORS, "bias", left=left)
     splits = dict.fromkeys(
         split for source in summary["by_source"].values() for split in source["by_split"]
     )
@@ -64,24 +93,55 @@ def _errors(summary: Mapping[str, Any], composed: set[str]) -> Table:
 
 def _cells(errors: Mapping[str, Any]) -> list[str]:
     counts = [str(errors["rows"]), str(errors["n"]), str(errors["skipped"])]
-    names = ("mape", "median_ape", "p90_ape", "max_ape")
-    return [*counts, *(_percent(errors[name]) for name in names), _percent(errors["bias"], "+")]
+    sizes = [error_percent(errors[name]) for name in _ERRORS.values()]
+    return [*counts, *sizes, error_percent(errors["bias"], "+")]
 
 
-def _percent(value: float | None, sign: str = "") -> str:
-    return "-" if value is None else f"{100 * value:{sign}.1f} %"
+def _parts(summary: Mapping[str, Any]) -> Table:
+    """Errors by kind, GPU, framework, precision and scale, the splits side by side."""
+    splits = list(summary["by_split"])
+    pooled = len(splits) > _SPLITS
+    shown = ["all splits"] if pooled else splits
+    columns = [word for split in shown for word in (split, "mean", "bias")]
+    table = plain_table("by", *columns, left=("by",))
+    for title, key in _PARTS.items():
+        table.add_row(title, style="bold")
+        for name, errors in summary[key].items():
+            parts = [errors] if pooled else [errors["by_split"].get(split) for split in splits]
+            cells = [_short(some) if some else ["-"] * 3 for some in parts]
+            table.add_row(f"  {name}", *(cell for three in cells for cell in three))
+    return table
+
+
+def _short(errors: Mapping[str, Any]) -> list[str]:
+    return [str(errors["n"]), error_percent(errors["mape"]), error_percent(errors["bias"], "+")]
 
 
 def _baseline(summary: Mapping[str, Any]) -> Iterable[str]:
-    """What a constant efficiency makes of the same rows, with the same FLOPs."""
+    """What a constant efficiency makes of the same rows."""
     for split, errors in summary["by_split"].items():
         base = errors["baseline"]
         if base["n"]:
             yield (
-                f"baseline, constant efficiency {base['efficiency']:g} of the dense peak, {split}:"
-                f" mean {_percent(base['mape'])}, bias {_percent(base['bias'], '+')}"
-                f" (ours: {_percent(errors['mape'])}, {_percent(errors['bias'], '+')})"
+                f"baseline, constant efficiency per GPU and precision, {split}:"
+                f" mean {error_percent(base['mape'])}, bias {error_percent(base['bias'], '+')}"
+                f" (ours: {error_percent(errors['mape'])}, {error_percent(errors['bias'], '+')})"
             )
+
+
+def _intervals(summary: Mapping[str, Any]) -> Iterable[str]:
+    """What P10-P90 intervals hold and how wide they are, beside those of one width for all."""
+    for split, errors in summary["by_split"].items():
+        if errors["coverage_80"] is not None:
+            constant = errors["constant_interval"]
+            yield f"intervals, {split}: {_interval(errors)} (constant width: {_interval(constant)})"
+
+
+def _interval(values: Mapping[str, Any]) -> str:
+    inside, width = error_percent(values["coverage_80"]), error_percent(values["interval_width"])
+    score = values["interval_score"]
+    shown = "-" if score is None else f"{score:.3f}"
+    return f"{inside} inside, median width {width}, score {shown}"
 
 
 def _memory(summary: Mapping[str, Any]) -> Iterable[str]:
@@ -89,24 +149,42 @@ def _memory(summary: Mapping[str, Any]) -> Iterable[str]:
         errors = summary["memory"][kind]
         if errors["n"]:
             yield (
-                f"memory, {kind}, {errors['n']} readings: mean {_percent(errors['mape'])}, max"
-                f" {_percent(errors['max_ape'])}, bias {_percent(errors['bias'], '+')}"
+                f"memory, {kind}, {errors['n']} readings: mean {error_percent(errors['mape'])}, max"
+                f" {error_percent(errors['max_ape'])}, bias {error_percent(errors['bias'], '+')}"
             )
         else:
             yield f"memory, {kind}: no run that was predicted has such a reading"
 
 
-def _ranking(groups: list[dict[str, Any]]) -> Table | str:
+# --- rankings ----------------------------------------------------------------------------
+
+
+def _ranking(summary: Mapping[str, Any]) -> Iterable[Table | str]:
     """Whether the right layout is called fastest, where runs differ in nothing else."""
-    if not groups:
-        return "ranking: no five predicted runs differ in nothing but their layout"
-    title = "ranking of layouts"
+    if not summary["ranking"]:
+        yield "ranking: no five predicted runs differ in nothing but their layout"
+        return
+    groups = [group for group in summary["ranking"] if not group["composed"]]
+    title = f"ranking of layouts, {min(_GROUPS, len(groups))} of {len(groups)} groups, worst first"
     table = plain_table(title, "layouts", "pairs", "Kendall tau", "regret", left=(title,))
-    for group in groups:
-        tau = "-" if group["kendall_tau"] is None else f"{group['kendall_tau']:.2f}"
-        cells = (str(group["n"]), str(group["pairs"]), tau, _percent(group["regret"]))
-        table.add_row(group["group"], *cells)
-    return table
+    for group in sorted(groups, key=lambda group: -group["regret"])[:_GROUPS]:
+        cells = (str(group["n"]), str(group["pairs"]), _tau(group["kendall_tau"]))
+        table.add_row(f"  {group['group']}", *cells, error_percent(group["regret"]))
+    if groups:
+        yield table
+    for split, found in summary["ranking_by_split"].items():
+        yield (
+            f"ranking, {split}, {found['groups']} groups: median tau {_tau(found['median_tau'])},"
+            f" regret {error_percent(found['median_regret'])} (median),"
+            f" {error_percent(found['worst_regret'])} (worst)"
+        )
+
+
+def _tau(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+# --- rows --------------------------------------------------------------------------------
 
 
 def _worst(rows: Iterable[ScoredRow]) -> Table:
@@ -117,8 +195,43 @@ def _worst(rows: Iterable[ScoredRow]) -> Table:
     for row in sorted(known, key=lambda row: -abs(row.step_error or 0.0))[:_WORST]:
         times = (f"{row.predicted_step_s:.3f} s", f"{row.measured_step_s:.3f} s")
         name = f"{row.run.get('run_id')}, {row.run.get('model')} on {row.run.get('gpu')}"
-        table.add_row(name, row.run.get("split"), *times, _percent(row.step_error, "+"))
+        table.add_row(name, row.run.get("split"), *times, error_percent(row.step_error, "+"))
     return table
+
+
+def _above_peak(rows: Iterable[ScoredRow]) -> Iterable[str]:
+    """Runs whose MFU passes 1 by the convention, and what it is of their own precision's peak."""
+    for row in rows:
+        mfu, own = row.measured_mfu, row.measured_mfu_own
+        if mfu is not None and own is not None and mfu > 1.0:
+            yield (
+                f"{row.run.get('run_id')}: measured MFU {mfu:.2f} of the bf16 peak,"
+                f" {own:.2f} of the {row.run.get('precision')} peak"
+            )
+
+
+def _refused(rows: Iterable[ScoredRow]) -> Iterable[str]:
+    """What is wrong with rows, each with file, line and column."""
+    for row in rows:
+        if not row.replayable:
+            reason = row.reason or ""
+            yield reason if reason.startswith(row.run.where) else f"{row.run.where}: {reason}"
+
+
+def _uncovered(summary: Mapping[str, Any]) -> list[str]:
+    """Sources of which too few rows are predicted for their error to speak for them."""
+    return [
+        f"{source}: {error_percent(errors['coverage'])} of {errors['replayable']} replayable rows"
+        for source, errors in summary["by_source"].items()
+        if errors["coverage"] is not None and errors["coverage"] < _COVERAGE
+    ]
+
+
+def _cut(lines: Iterable[str]) -> Sequence[str]:
+    """The first lines, and how many more there are."""
+    found = list(lines)
+    more = len(found) - _LINES
+    return found if more <= 0 else [*found[:_LINES], f"and {more} more, see --json"]
 
 
 def _assumed(fields: Mapping[str, int]) -> list[str]:

@@ -3,40 +3,146 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.options import Json, print_json, speaking
+from simulator.cli.options import (
+    ClusterName,
+    Gpus,
+    Json,
+    ModelName,
+    Set,
+    SoftwareName,
+    print_json,
+    speaking,
+)
+from simulator.cli.validate_log import (
+    LogScenario,
+    MegatronLog,
+    MlperfLog,
+    TorchtitanLog,
+    WarmUp,
+    validate_logs,
+)
+from simulator.cli.validate_trace import TraceFile, TraceSteps, validate_trace
+
+if TYPE_CHECKING:
+    from simulator.scoring.validation import Validation
 
 __all__ = ["command"]
+
+_MOST_PROBLEMS = 20
 
 RunFiles = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="RUNS.csv", help="Tables of measured runs; the shipped ones if none is given."
+        metavar="RUNS.csv",
+        help="Tables of measured runs, kernels or collectives; the shipped ones if none is given.",
     ),
 ]
 
+Page = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="OUT", help="Write the page that shows every row to this file."),
+]
 
-def command(runs: RunFiles = None, as_json: Json = False) -> None:
+
+def command(
+    runs: RunFiles = None,
+    as_json: Json = False,
+    html: Page = None,
+    megatron_log: MegatronLog = None,
+    torchtitan_log: TorchtitanLog = None,
+    mlperf_log: MlperfLog = None,
+    scenario: LogScenario = None,
+    model: ModelName = None,
+    cluster: ClusterName = None,
+    gpus: Gpus = None,
+    software: SoftwareName = None,
+    overrides: Set = None,
+    warm_up: WarmUp = None,
+    trace: TraceFile = None,
+    trace_steps: TraceSteps = None,
+) -> None:
     """Predict measured runs and show how far off the predictions are.
 
     Rows that cannot be predicted are counted with the reason. A table has the columns that
     validation/README.md describes. Exit code 2 only if no row at all could be predicted.
+
+    With --megatron-log, --torchtitan-log or --mlperf-log and a scenario, set what your own run
+    measured beside its prediction instead; with --trace, its profiled step, cause by cause.
     """
     with speaking():
-        from simulator.cli.screen import Progress
         from simulator.errors import InputError
-        from simulator.scoring.validation import validate
 
-        with Progress("predicting measured runs") as progress:
-            found = validate(runs or (), progress=progress)
+        logs = {"megatron": megatron_log, "torchtitan": torchtitan_log, "mlperf": mlperf_log}
+        names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
+        others = {**{f"--{name}-log": log for name, log in logs.items()}, "--warm-up": warm_up}
+        if validate_trace(
+            trace,
+            scenario,
+            names=names,
+            overrides=overrides,
+            steps=trace_steps,
+            others={"RUNS.csv": runs, "--html": html, **others},
+            as_json=as_json,
+        ):
+            return
+        if validate_logs(
+            logs,
+            scenario,
+            names=names,
+            overrides=overrides,
+            warm_up=warm_up,
+            others={"RUNS.csv": runs, "--html": html},
+            as_json=as_json,
+        ):
+            return
+        if html is not None and html.is_dir():
+            raise InputError(f"--html: must be a file, got the folder {str(html)!r}")
+        found = _validate(runs, as_json)
         if as_json:
             print_json(found.document())
         else:
             from simulator.cli.screen_validate import show
 
             show(found)
-        if not found.predicted:
+        if html is not None:
+            _write(found, html)
+            typer.echo(f"Page: {html}", err=as_json)
+        for problem in found.problems[:_MOST_PROBLEMS]:
+            typer.echo(problem, err=True)
+        if len(found.problems) > _MOST_PROBLEMS:
+            more = len(found.problems) - _MOST_PROBLEMS
+            typer.echo(f"and {more} more problems, see --json", err=True)
+        if not found.used:
             raise InputError("no row could be predicted; the reason of each is in the answer")
+
+
+def _validate(runs: list[Path] | None, as_json: bool) -> Validation:
+    """Predict; where no table can be read, print an empty document before saying why."""
+    from simulator.cli.screen import Progress
+    from simulator.errors import InputError
+    from simulator.scoring.validation import Validation, validate
+
+    try:
+        with Progress("predicting measured runs") as progress:
+            return validate(runs or (), progress=progress)
+    except InputError as error:
+        if as_json:
+            print_json(Validation(rows=(), problems=error.problems).document())
+        raise
+
+
+def _write(found: Validation, path: Path) -> None:
+    from simulator.cli.screen import waiting
+    from simulator.errors import InputError
+    from simulator.report.validation_page import write_validation
+
+    try:
+        with waiting("writing the page"):
+            write_validation(found, path)
+    except OSError as error:
+        place = error.filename or path
+        raise InputError(f"--html: {place}: cannot be written: {error.strerror}") from None

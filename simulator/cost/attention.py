@@ -71,7 +71,7 @@ def attention(
         for tensor, width in (("queries", query), ("keys", key)):
             norm(ops, f"norm of {tensor}", tokens * width, att.head_dim, size, kernels, "rms")
     for tensor, width in (("queries", query), ("keys", key), ("values", value)):
-        ops.saved.append((tensor, "", tokens * width * size))
+        ops.saved.append((tensor, "mla_up_proj" * att.is_mla, tokens * width * size))
     _core_attention(ops, att, heads, ranks, recipe, kernels)
     ops.gemms.append(Gemm(name="proj", m=tokens, n=hidden, k=result))
     ops.saved.append(("attention output", "", tokens * result * size))
@@ -118,16 +118,20 @@ def _latent_projections(
     """MLA: down- and up-projections; the down-projections are not sharded over tp."""
     tokens, own = ranks.tokens(recipe), ranks.own_tokens(recipe)
     heads, size = att.heads / ranks.tp, element_bytes(recipe)
-    nope = att.head_dim - att.rope_head_dim
+    nope, up = att.head_dim - att.rope_head_dim, "mla_up_proj"
     if att.q_lora_rank:
         ops.gemms.append(Gemm(name="q_down", m=own, n=att.q_lora_rank, k=hidden))
-        ops.gemms.append(Gemm(name="q_up", m=tokens, n=heads * att.head_dim, k=att.q_lora_rank))
+        ops.gemms.append(
+            Gemm(name="q_up", m=tokens, n=heads * att.head_dim, k=att.q_lora_rank, module=up)
+        )
         ops.saved.append(("compressed queries", "", 2 * own * att.q_lora_rank * size))
     else:
         ops.gemms.append(Gemm(name="q", m=tokens, n=heads * att.head_dim, k=hidden))
     ops.gemms.append(Gemm(name="kv_down", m=own, n=att.kv_lora_rank + att.rope_head_dim, k=hidden))
     ops.gemms.append(
-        Gemm(name="kv_up", m=tokens, n=heads * (nope + att.value_dim), k=att.kv_lora_rank)
+        Gemm(
+            name="kv_up", m=tokens, n=heads * (nope + att.value_dim), k=att.kv_lora_rank, module=up
+        )
     )
     ops.saved.append(
         ("compressed keys", "", own * (2 * att.kv_lora_rank + att.rope_head_dim) * size)

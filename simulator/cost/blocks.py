@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost import collectives
-from simulator.cost.kernels import attention_s, gemm_s, stream_s
-from simulator.cost.operations import Collective, Gemm, Operators, Ranks, element_bytes
-from simulator.cost.operators import block, embedding, head
+from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
+from simulator.cost.operations import Collective, Gemm, Operators, Ranks, element_bytes, recomputes
+from simulator.cost.operators import block, embedding, head, predict_ahead
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
@@ -29,6 +29,8 @@ Floats = NDArray[np.float64]
 
 PASS_TERMS = ("gemm", "attention", "memory_bound", "launch", "slowdown", "tp", "cp", "ep")
 """Terms of a forward or backward pass, in the order in which they are added."""
+
+_COMPUTE = ("gemm", "attention", "memory_bound")
 
 _HALF_MATMUL_KEPT = ("queries", "values", "attention output", "log-sum-exp", "router")
 
@@ -76,6 +78,9 @@ def block_costs(
     parts = [
         block(kind, arch.hidden, ranks, recipe, kernels, rotary=rotary) for kind in arch.blocks
     ]
+    for kind, ops in zip(arch.blocks, parts, strict=True):
+        if kind.predicts_ahead:
+            predict_ahead(ops, arch, ranks, recipe, kernels)
     parts += [embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)]
     pricer = _Pricer(cluster, software, recipe, ranks)
     gemms = pricer.gemm_times(parts)
@@ -100,9 +105,8 @@ class _Pricer:
         return np.broadcast_to(np.asarray(value, dtype=float), (self.keys,))
 
     def dtype(self, kind: str) -> str:
-        """Type of a matrix product: fp8 covers the linears of the blocks only."""
-        precision = self.recipe.precision
-        return "bf16" if precision == "fp8" and kind != "linear" else precision
+        """Type of a matrix product: fewer than 16 bit are for the linears of the blocks only."""
+        return "bf16" if self.recipe.is_quantised and kind != "linear" else self.recipe.matrix_type
 
     def gemm_times(self, parts: list[Operators]) -> list[dict[str, Floats]]:
         """Seconds of every GEMM of every part, by ``name:direction``; each distinct shape once."""
@@ -132,15 +136,14 @@ class _Pricer:
         m, n, k, batch, result = (column[unique.first] for column in columns)
         kernel = _choose(self.device.gemm, self.software.kernels.gemm_library, "gemm library")
         params = _choose(kernel, "bf16" if dtype in ("fp16", "bf16") else dtype, "type", "bf16")
+        given = {f.name: float(getattr(params, f.name)) for f in fields(params)}
+        if self.recipe.is_quantised and dtype == self.recipe.matrix_type:
+            # timed calls take 16-bit operands and cast them; here casts are kernels of their own
+            given["quantise_bytes_per_element"] = 0.0
+            given["launch_s"] = float(kernel["bf16"].launch_s)
         seconds = gemm_s(
             m=m, n=n, k=k, batch=batch, result_bytes=result,
-            operand_bytes={"fp8": 1.0, "fp32": 4.0, "tf32": 4.0}.get(dtype, 2.0),
-            peak_flop_per_s=float(self.device.matrix_flop_per_s[dtype]),
-            bandwidth_bytes_per_s=self.bandwidth,
-            l2_bytes=float(self.device.memory.l2_bytes),
-            compute_units=float(self.device.compute_units),
-            sustained=True,
-            **{f.name: float(getattr(params, f.name)) for f in fields(params)},
+            sustained=True, **gemm_rates(self.device, dtype), **given,
         )  # fmt: skip
         return seconds[unique.inverse]
 
@@ -161,9 +164,10 @@ class _Pricer:
             )
         hidden = dict.fromkeys(("tp", "cp", "ep"), zero)
         exchange = [zero, zero]
+        compute_s = sum((way[term] for way in (forward, backward) for term in _COMPUTE), zero)
         for c in ops.collectives:
             terms = backward if c.backward else forward
-            seconds = self._collective(c, gemm, terms, hidden)
+            seconds = self._collective(c, gemm, terms, hidden, compute_s)
             if c.group in ("cp", "ep"):
                 exchange[int(c.backward)] = exchange[int(c.backward)] + seconds
         self._launch(ops, forward, backward)
@@ -228,10 +232,12 @@ class _Pricer:
         gemm: dict[str, Floats],
         terms: dict[str, Floats],
         hidden: dict[str, Floats],
+        compute_s: Floats,
     ) -> Floats:
         """Add one collective: exposed time, hidden time, and what hiding it costs the compute.
 
-        Returns its seconds, hidden or not.
+        `compute_s` is the part's compute in both directions, what another micro-batch offers its
+        expert traffic. Returns the collective's seconds, hidden or not.
         """
         group = getattr(self.ranks.groups, c.group)
         bytes_ = self._wide(c.size_bytes)
@@ -240,6 +246,8 @@ class _Pricer:
             crosses = group.local < group.size
             seconds = steps * collectives.send_s(self.cluster, bytes_ / steps, crosses)
             seconds = np.where(group.size > 1, seconds, 0.0)
+        elif c.operation == "dispatch":
+            seconds = collectives.dispatch_s(self.cluster, bytes_, c.copies, group)
         else:
             function = {
                 "all_gather": collectives.all_gather_s,
@@ -249,8 +257,11 @@ class _Pricer:
             }[c.operation]
             seconds = function(self.cluster, bytes_, group)
         seconds = np.where(bytes_ > 0, seconds, 0.0)
-        covered = np.minimum(seconds, self._window(c, group.size, gemm, terms["attention"]))
         term = "tp" if c.group in ("tp", "etp") else c.group
+        window = self._window(c, group.size, gemm, terms["attention"])
+        if term == "ep" and self.software.overlap.expert:
+            window = np.maximum(compute_s - hidden["ep"], 0.0)
+        covered = np.minimum(seconds, window)
         terms[term] = terms[term] + seconds - covered
         terms["slowdown"] = terms["slowdown"] + covered * self.slowdown_share
         hidden[term] = hidden[term] + covered
@@ -276,14 +287,19 @@ class _Pricer:
         """A block takes no less than the host needs to enqueue its kernels."""
         host = self.software.host
         if ops.is_block:
-            count = host.kernels_per_block + ops.is_moe * host.kernels_per_moe_block
-            count = count + (self.recipe.precision == "fp8") * host.kernels_per_fp8_block
+            count = host.kernels_per_block + self.recipe.is_quantised * host.kernels_per_fp8_block
             kernels = count + host.kernels_per_context_step * (self.ranks.cp - 1.0)
+            kernels = kernels * (1.0 - host.captured_fraction)
+            launched = 1.0 - host.captured_moe_fraction
+            kernels = kernels + ops.is_moe * host.kernels_per_moe_block * launched
         else:
-            kernels = self._wide(sum(s.calls for s in ops.streams) + len(ops.gemms))
+            whole = float(host.captured_fraction * host.captured_moe_fraction)
+            kernels = self._wide(sum(s.calls for s in ops.streams) + len(ops.gemms)) * (1 - whole)
         for terms, passes in ((forward, 1.0), (backward, 2.0)):
+            hides = 0.0 if host.waits_for_kernels else 1.0
             busy = sum((terms[term] for term in PASS_TERMS), np.zeros(self.keys))
-            terms["launch"] = np.maximum(passes * kernels * host.seconds_per_kernel - busy, 0.0)
+            seconds = passes * kernels * host.seconds_per_kernel
+            terms["launch"] = np.maximum(seconds - hides * busy, 0.0)
 
     def _selective(
         self, ops: Operators, gemm: dict[str, Floats], forward: dict[str, Floats]
@@ -292,7 +308,7 @@ class _Pricer:
         modules = self.software.kernels.selective_modules if ops.is_block else ()
         again_s, again_flop, flop = np.zeros(self.keys), np.zeros(self.keys), np.zeros(self.keys)
         for g in ops.gemms:
-            share = 1.0 if g.module in modules else 0.0
+            share = 1.0 if recomputes(g.module, modules) else 0.0
             if "half_matmul" in modules:
                 share = _half_matmul_again(g.name, ops)
             work = _flop(g)
@@ -305,7 +321,7 @@ class _Pricer:
             again_s = again_s + forward["attention"]
             again_flop = again_flop + sum(call.flop for call in ops.flash)
         for s in ops.streams:
-            if s.module in modules or "half_matmul" in modules:
+            if recomputes(s.module, modules) or "half_matmul" in modules:
                 again_s = again_s + self._stream(s.kind, s.forward_bytes, s.calls)
         return again_s, again_flop, flop
 
@@ -319,7 +335,7 @@ class _Pricer:
                 kept = tensor in _HALF_MATMUL_KEPT or tensor.startswith("compressed")
                 share = 0.5 if tensor.endswith("fc1 output") else float(kept)
             else:
-                share = 0.0 if module in modules else 1.0
+                share = 0.0 if recomputes(module, modules) else 1.0
             selective = selective + share * size
         if not ops.is_block:
             return np.stack([total, total, total])

@@ -17,7 +17,10 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import HopLatency
 from simulator.layout.placement import Group
 
-__all__ = ["all_gather_s", "all_reduce_s", "all_to_all_s", "domain_bus", "send_s", "slowdown_share"]
+__all__ = [
+    *("all_gather_s", "all_reduce_s", "all_to_all_s", "broadcasts_s", "dispatch_s"),
+    *("domain_bus", "send_s", "slowdown_share"),
+]
 
 Floats = NDArray[np.float64]
 
@@ -75,6 +78,21 @@ def all_reduce_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
     return np.where(n > 1, best, 0.0)
 
 
+def broadcasts_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
+    """Time in which every rank of a group broadcasts its share of `size_bytes` in turn, in seconds.
+
+    Ring broadcast: a pipeline of ``n - 1`` hops, so every share pays the latency of the whole ring
+    (NCCL tuning.cc: as many hops as a gather) and then moves at the bus bandwidth.
+    """
+    n, spans = group.size, _spans(group)
+    network_steps = np.where(spans > 1, spans - 1, 0)
+    best: Floats = np.full(np.broadcast_shapes(np.shape(size_bytes), n.shape), np.inf)
+    for protocol in _PROTOCOLS:
+        latency = _ring_latency(cluster, protocol, n - 1, network_steps)
+        best = np.minimum(best, n * latency + size_bytes / _bus(cluster, group, protocol))
+    return np.where(n > 1, best, 0.0)
+
+
 def all_to_all_s(cluster: Cluster, sent_bytes: Any, group: Group) -> Floats:
     """Time of an all-to-all in which each rank sends `sent_bytes` in total, its own share included.
 
@@ -88,6 +106,37 @@ def all_to_all_s(cluster: Cluster, sent_bytes: Any, group: Group) -> Floats:
     peers = (local - 1) * library.all_to_all_peer_s[links.kind]
     peers = peers + (n - local) * library.all_to_all_peer_s["network"]
     return np.where(n > 1, library.ring_base_s.ll + peers + np.maximum(near, far), 0.0)
+
+
+def dispatch_s(cluster: Cluster, token_bytes: Any, copies: int, group: Group) -> Floats:
+    """Time of sending tokens to `copies` experts spread evenly over the group, in seconds.
+
+    DeepEP: a token crosses the network once for every other domain that has one of its experts,
+    and the domain's links once for every rank there that has one. Of n equal places, k experts
+    reach ``n (1 - (1 - 1/n)^k)`` on average. A combine takes the same road back.
+
+    Parameters
+    ----------
+    token_bytes : array_like
+        Bytes of the tokens of one rank, each once.
+    copies : int
+        Experts per token.
+    """
+    n, local, spans = group.size, group.local, _spans(group)
+    links, library = cluster.node.scale_up, cluster.library
+    domains = _reached(spans, copies)
+    ranks = _reached(n, copies)
+    outside = cluster.network_bytes_per_s_per_gpu / cluster.fabric.oversubscription
+    far = token_bytes * domains * (spans - 1) / spans / outside
+    near = token_bytes * ranks * (local - 1) / local / links.all_to_all_bytes_per_s
+    peers = (local - 1) * library.all_to_all_peer_s[links.kind]
+    peers = peers + (spans - 1) * library.all_to_all_peer_s["network"]
+    return np.where(n > 1, library.ring_base_s.ll + peers + np.maximum(near, far), 0.0)
+
+
+def _reached(places: Any, picks: int) -> Floats:
+    """Places that are picked at least once by that many even picks, on average."""
+    return np.asarray(places * (1.0 - (1.0 - 1.0 / places) ** picks))
 
 
 def send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:

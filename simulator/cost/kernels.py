@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["attention_s", "gemm_s", "stream_s"]
+from simulator.hardware.accelerator import Accelerator
+
+__all__ = ["attention_s", "gemm_rates", "gemm_s", "stream_s"]
 
 Floats = NDArray[np.float64]
 
@@ -23,6 +25,12 @@ SPLITS = np.array([1, 2, 3, 4, 6, 8, 16], dtype=float)
 
 NO_SPLIT_S = 40e-6
 """A `split_k_s` above this says that the library does not split the reduction."""
+
+OPERAND_BYTES = {
+    **{"fp32": 4.0, "tf32": 4.0, "fp8": 1.0, "fp8_blockwise": 1.0},
+    **{"mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16},
+}
+"""Bytes of an operand's element with its share of the scales; 2 for every other type."""
 
 _BURST_S = 1.5e-3
 """Length of a call at which the clock has fallen half way from burst to sustained."""
@@ -138,6 +146,18 @@ def gemm_s(
         / bandwidth[..., 0, 0]
     )
     return np.asarray(launch_s + best_s * (1.0 + capped * heat) + cast_s)
+
+
+def gemm_rates(accelerator: Accelerator, dtype: str) -> dict[str, float]:
+    """Arguments of :func:`gemm_s` that device and type settle, whichever library runs."""
+    memory = accelerator.memory
+    return {
+        "operand_bytes": OPERAND_BYTES.get(dtype, 2.0),
+        "peak_flop_per_s": float(accelerator.matrix_flop_per_s[dtype]),
+        "bandwidth_bytes_per_s": float(memory.bandwidth_bytes_per_s),
+        "l2_bytes": float(memory.l2_bytes),
+        "compute_units": float(accelerator.compute_units),
+    }
 
 
 def attention_s(

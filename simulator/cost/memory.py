@@ -19,7 +19,10 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import RECOMPUTE, Layouts
 from simulator.software import Software
 
-__all__ = ["MEMORY_KINDS", "MOMENTS", "Memory", "memory", "recomputed_parts"]
+__all__ = [
+    *("MEMORY_KINDS", "MOMENTS", "Memory", "kept_bytes", "memory", "offloaded_parts"),
+    "recomputed_parts",
+]
 
 Floats = NDArray[np.float64]
 
@@ -30,6 +33,9 @@ MEMORY_KINDS = (
 """Kinds of memory, in the order in which they are added."""
 
 MOMENTS = ("backward of a block", "loss and head")
+
+_IN_TRANSIT = 2.0
+"""Offloaded blocks on the device at a time: one on its way, one in use (double buffer)."""
 
 _FULL = RECOMPUTE.index("full")
 
@@ -58,16 +64,26 @@ def recomputed_parts(layouts: Layouts, parts: Floats) -> Floats:
 
     `recompute_layers` of 0 means every block. Shape as `parts`: (layouts, columns, parts).
     """
-    covered = np.zeros_like(parts)
     full = layouts.recompute == _FULL
-    if not full.any():
-        return covered
     limit = np.where(layouts.recompute_layers == 0, np.inf, layouts.recompute_layers)
-    left = np.broadcast_to(np.where(full, limit, 0.0)[:, None], parts.shape[:2])
+    return _first_blocks(np.where(full, limit, 0.0), parts)
+
+
+def offloaded_parts(layouts: Layouts, parts: Floats) -> Floats:
+    """Blocks whose activations wait in host memory, by rank and part, as `recomputed_parts`."""
+    return _first_blocks(layouts.offload_layers.astype(float), parts)
+
+
+def _first_blocks(count: Floats, parts: Floats) -> Floats:
+    """At most `count` blocks of each rank, by part; shape as `parts`."""
+    found = np.zeros_like(parts)
+    if not count.any():
+        return found
+    left = np.broadcast_to(count[:, None], parts.shape[:2])
     for kind in range(parts.shape[2] - 2):
-        covered[:, :, kind] = np.minimum(parts[:, :, kind], left)
-        left = left - covered[:, :, kind]
-    return covered
+        found[:, :, kind] = np.minimum(parts[:, :, kind], left)
+        left = left - found[:, :, kind]
+    return found
 
 
 def memory(
@@ -82,6 +98,7 @@ def memory(
     parts: Floats,
     in_flight: Floats,
     covered: Floats,
+    offloaded: Floats,
 ) -> Memory:
     """Add up memory for every layout and distinct rank.
 
@@ -91,9 +108,9 @@ def memory(
         Priced parts and, for each layout, its key.
     states, state_key : StateCosts, ndarray
         Priced states and, for each layout, its key.
-    parts, in_flight, covered : ndarray
-        What each rank holds, the same times micro-batches in flight, and the blocks that
-        full recomputation covers; shape (layouts, columns, parts).
+    parts, in_flight, covered, offloaded : ndarray
+        What each rank holds, the same times micro-batches in flight, and the blocks that full
+        recomputation covers and that wait in host memory; shape (layouts, columns, parts).
     """
     mode = np.where(layouts.recompute == _FULL, 0, layouts.recompute)
     present = parts[:, :, :-2].sum(axis=2) + parts[:, :, -1] + parts[:, :, -2] > 0
@@ -103,10 +120,10 @@ def memory(
     last = parts.shape[2] - 1
     for part in range(last):
         count, flying, again = parts[:, :, part], in_flight[:, :, part], covered[:, :, part]
-        kept = blocks.saved_bytes[mode, block_key, part][:, None]
-        checkpoint = blocks.saved_bytes[_FULL, block_key, part][:, None]
-        flying_again = flying * again / np.maximum(count, 1.0)
-        activations = activations + (flying - flying_again) * kept + flying_again * checkpoint
+        held = kept_bytes(blocks, mode, block_key, part, flying, count, again)
+        away = offloaded[:, :, part]
+        stays = np.maximum(count - away, 0.0) + np.minimum(away, _IN_TRANSIT)
+        activations = activations + held * np.where(away > 0, stays / np.maximum(count, 1.0), 1.0)
         rebuilt = blocks.rebuilt_bytes[mode, block_key, part][:, None]
         rebuilt_full = blocks.rebuilt_bytes[_FULL, block_key, part][:, None]
         rebuilt = np.where(again > 0, rebuilt_full, rebuilt)
@@ -139,6 +156,26 @@ def memory(
         moment=at_loss.astype(np.int8),
         peak_column=np.argmax(total, axis=1),
     )
+
+
+def kept_bytes(
+    blocks: BlockCosts,
+    mode: NDArray[Any],
+    block_key: NDArray[Any],
+    part: int,
+    flying: Floats,
+    count: Floats,
+    again: Floats,
+) -> Floats:
+    """Bytes that the blocks of one part keep, shape (layouts, columns).
+
+    `flying` is their number times micro-batches in flight; `again` of the `count` blocks are
+    recomputed in full and keep their input only.
+    """
+    kept = blocks.saved_bytes[mode, block_key, part][:, None]
+    checkpoint = blocks.saved_bytes[_FULL, block_key, part][:, None]
+    flying_again = flying * again / np.maximum(count, 1.0)
+    return np.asarray((flying - flying_again) * kept + flying_again * checkpoint)
 
 
 def _workspace(

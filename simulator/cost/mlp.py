@@ -20,7 +20,7 @@ from simulator.software import Kernels
 from simulator.workload.architecture import MLP, MoE
 from simulator.workload.recipe import Recipe
 
-__all__ = ["experts", "mlp"]
+__all__ = ["experts", "feed_forward", "mlp"]
 
 
 def mlp(
@@ -31,26 +31,31 @@ def mlp(
     keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
     ops.saved.append(("mlp input", "norm", keeps * hidden * size))
     wide = tokens * hidden * size
-    _feed_forward(ops, "fc", tokens, hidden, mlp.ffn_hidden / ranks.tp, mlp.gated, size, kernels)
+    ffn = mlp.ffn_hidden / ranks.tp
+    feed_forward(ops, "fc", tokens, hidden, ffn, mlp.gated, size, kernels, module="mlp")
     gather_input(ops, wide, ranks, "fc1", kernels)
     reduce_output(ops, wide, ranks, "fc2")
 
 
-def _feed_forward(
+def feed_forward(
     ops: Operators,
     name: str,
     tokens: Any,
-    hidden: int,
+    hidden: Any,
     ffn: Any,
     gated: bool,
     size: float,
     kernels: Kernels,
     batch: Any = 1.0,
+    module: str = "",
 ) -> None:
     """Two linears and the activation between them, for one MLP or a batch of experts."""
+    both = f"{module}+mlp_act" if module else "mlp_act"
     wide = 2 if gated else 1
-    ops.gemms.append(Gemm(name=f"{name}1", m=tokens, n=wide * ffn, k=hidden, batch=batch))
-    ops.gemms.append(Gemm(name=f"{name}2", m=tokens, n=hidden, k=ffn, batch=batch))
+    ops.gemms.append(
+        Gemm(name=f"{name}1", m=tokens, n=wide * ffn, k=hidden, batch=batch, module=module)
+    )
+    ops.gemms.append(Gemm(name=f"{name}2", m=tokens, n=hidden, k=ffn, batch=batch, module=module))
     inner = batch * tokens * ffn
     fused = "bias_activation" in kernels.fused
     if gated:
@@ -63,14 +68,14 @@ def _feed_forward(
             kind="elementwise",
             calls=1 if fused else 2,
             forward_bytes=forward * size * inner,
-            module="mlp_act",
+            module=both,
             backward_bytes=backward * size * inner,
         )
     )
-    ops.saved.append((f"{name}1 output", "", wide * inner * size))
-    ops.saved.append((f"{name} activation output", "mlp_act", inner * size))
+    ops.saved.append((f"{name}1 output", module, wide * inner * size))
+    ops.saved.append((f"{name} activation output", both, inner * size))
     if gated and not fused:
-        ops.saved.append((f"{name} gate", "mlp_act", inner * size))
+        ops.saved.append((f"{name} gate", both, inner * size))
     ops.transient_bytes = np.maximum(ops.transient_bytes, (wide + 1) * inner * size)
 
 
@@ -93,18 +98,23 @@ def experts(
             backward_bytes=2 * (sent + arriving),
         )
     )
+    once = kernels.dispatcher == "deepep"
     for backward in (False, True):
-        for _ in ("dispatch", "combine"):
-            ops.collectives.append(
-                Collective(operation="all_to_all", group="ep", size_bytes=sent, backward=backward)
-            )
+        exchange = Collective(
+            operation="dispatch" if once else "all_to_all",
+            group="ep",
+            size_bytes=sent / moe.top_k if once else sent,
+            backward=backward,
+            copies=moe.top_k,
+        )
+        ops.collectives += [exchange, exchange]  # there and, combined, back
         for operation in ("all_gather", "reduce_scatter"):
             ops.collectives.append(
                 Collective(operation=operation, group="etp", size_bytes=arriving, backward=backward)
             )
     per_expert = own * moe.top_k * ranks.etp * ranks.ep / moe.experts
     ops.saved.append(("permuted tokens", "", arriving))
-    _feed_forward(
+    feed_forward(
         ops,
         "expert fc",
         per_expert,
@@ -117,7 +127,7 @@ def experts(
     )
     if moe.shared_ffn_hidden:
         wide = tokens * hidden * size
-        _feed_forward(
+        feed_forward(
             ops,
             "shared fc",
             tokens,

@@ -5,6 +5,7 @@ Sizes are arrays over the distinct layout keys. Nothing here knows seconds.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +23,12 @@ __all__ = [
     "Operators",
     "Ranks",
     "Stream",
+    "casts",
     "element_bytes",
     "gather_input",
     "norm",
     "padded_vocabulary",
+    "recomputes",
     "reduce_output",
     "residual",
 ]
@@ -66,7 +69,7 @@ class Gemm:
     kind: str = "linear"
     """linear (weights, takes fp8), attention (no weights), head (weights, stays 16 bit)."""
     module: str = ""
-    """What recomputation has to name to run it again."""
+    """What recomputation has to name to run it again; one of several names joined by ``+``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,13 +101,15 @@ class Collective:
     """One collective of a micro-batch, and the matrix product that may hide it."""
 
     operation: str
-    """all_gather, reduce_scatter, all_reduce, all_to_all or ring."""
+    """all_gather, reduce_scatter, all_reduce, all_to_all, dispatch or ring."""
     group: str
     """tp, cp, ep or etp: also the name of its time term."""
     size_bytes: Any
     backward: bool
     window: str = ""
     """Compute that may hide it: ``NAME:forward``, ``NAME:dgrad``, ``NAME:wgrad``, ``attention``."""
+    copies: int = 1
+    """dispatch: experts that want each byte."""
     pipelined: bool = False
     """Hidden only by software that pipelines the collective with the GEMM (user buffers)."""
 
@@ -127,9 +132,40 @@ class Operators:
     is_block: bool = True
 
 
+def recomputes(module: str, modules: Collection[str]) -> bool:
+    """Whether selective recomputation of `modules` runs an operator of `module` again."""
+    return any(name in modules for name in module.split("+"))
+
+
 def element_bytes(recipe: Recipe) -> float:
     """Bytes of one activation element."""
     return 4.0 if recipe.precision in ("fp32", "tf32") else 2.0
+
+
+CAST_BYTES = {"fp8": 4.0, "fp8_current": 6.0, "fp8_blockwise": 4.1, "mxfp8": 4.1, "nvfp4": 5.1}
+"""Memory traffic per element of an operand that is cast for a linear layer: read in 16 bit, written
+along rows and along columns for the products of both directions, with one scale for 32 or 16
+elements; present scaling reads it once more for its maximum, as NVFP4 does for its tensor scale."""
+
+
+def casts(ops: Operators, recipe: Recipe) -> None:
+    """Casts that linear layers of fewer than 16 bit need: inputs forward, gradients backward.
+
+    Weights are cast once per step, which is left out.
+    """
+    if not recipe.is_quantised:
+        return
+    for g in ops.gemms:
+        if g.kind == "linear":
+            ops.streams.append(
+                Stream(
+                    name=f"cast for {g.name}",
+                    kind="elementwise",
+                    forward_bytes=CAST_BYTES[recipe.precision] * g.batch * g.m * g.k,
+                    backward_bytes=CAST_BYTES[recipe.precision] * g.batch * g.m * g.n,
+                    module=g.module,
+                )
+            )
 
 
 def padded_vocabulary(vocabulary: int, tp: Any, kernels: Kernels) -> Floats:

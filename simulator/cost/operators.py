@@ -6,6 +6,8 @@ rank does for one micro-batch, over the distinct layout keys. ``cost/blocks.py``
 
 from __future__ import annotations
 
+import numpy as np
+
 from simulator.cost.attention import attention
 from simulator.cost.mlp import experts, mlp
 from simulator.cost.operations import (
@@ -13,6 +15,7 @@ from simulator.cost.operations import (
     Operators,
     Ranks,
     Stream,
+    casts,
     element_bytes,
     gather_input,
     norm,
@@ -24,7 +27,7 @@ from simulator.software import Kernels
 from simulator.workload.architecture import Architecture, Block, MoE
 from simulator.workload.recipe import Recipe
 
-__all__ = ["block", "embedding", "head"]
+__all__ = ["block", "embedding", "head", "predict_ahead"]
 
 
 def block(
@@ -44,7 +47,30 @@ def block(
         mlp(ops, kind.mlp, hidden, ranks, recipe, kernels)
     for name in ("attention", "mlp"):
         residual(ops, f"{name} residual", own, size, kind.dropout, kernels)
+    casts(ops, recipe)
     return ops
+
+
+def predict_ahead(
+    ops: Operators, arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> None:
+    """Add what a multi-token-prediction layer does beside its block.
+
+    The hidden state and the next token's embedding are normed and joined by a projection of
+    twice the width; the result passes the model's output head and a loss of its own.
+    """
+    size, tokens, own = element_bytes(recipe), ranks.tokens(recipe), ranks.own_tokens(recipe)
+    for name in ("hidden norm", "embedding norm"):
+        norm(ops, name, own * arch.hidden, arch.hidden, size, kernels, arch.final_norm)
+    ops.gemms.append(Gemm(name="join", m=tokens, n=arch.hidden / ranks.tp, k=2 * arch.hidden))
+    ops.saved.append(("join input", "", 2 * own * arch.hidden * size))
+    gather_input(ops, 2 * tokens * arch.hidden * size, ranks, "join", kernels)
+    for more in (embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)):
+        ops.gemms += more.gemms
+        ops.streams += more.streams
+        ops.collectives += more.collectives
+        ops.saved += more.saved
+        ops.transient_bytes = np.maximum(ops.transient_bytes, more.transient_bytes)
 
 
 def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> Operators:

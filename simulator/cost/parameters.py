@@ -48,8 +48,9 @@ def _routed(mlp: MLP | MoE, hidden: int) -> float:
 
 
 def _block(kind: Block, hidden: int, tp: Floats) -> Floats:
-    norms = kind.norms * hidden * (2 if kind.norm == "layer" else 1)
-    return norms + _attention(kind.attention, hidden, tp) + _dense(kind.mlp, hidden, tp)
+    norms = kind.norm_vectors * hidden * (2 if kind.norm == "layer" else 1)
+    joined = kind.predicts_ahead * 2 * hidden * hidden / tp
+    return norms + joined + _attention(kind.attention, hidden, tp) + _dense(kind.mlp, hidden, tp)
 
 
 def _attention(att: Attention, hidden: int, tp: Floats) -> Floats:
@@ -96,6 +97,7 @@ def model_flop_per_step(arch: Architecture, *, tokens: float, sequence_length: i
         span = min(att.window or sequence_length, sequence_length)
         pairs = span - span * span / (2.0 * sequence_length)
         per_token += 2.0 * matrices + 2.0 * pairs * att.heads * (att.head_dim + att.value_dim)
+        per_token += 2.0 * kind.predicts_ahead * arch.vocabulary * arch.hidden
     return 3.0 * tokens * per_token
 
 
@@ -103,7 +105,8 @@ def _vectors(kind: Block, hidden: int) -> int:
     """Parameters of a block that take no matrix product: norms and biases."""
     att = kind.attention
     vectors = (
-        kind.norms * hidden * (2 if kind.norm == "layer" else 1) + att.qk_norm * 2 * att.head_dim
+        kind.norm_vectors * hidden * (2 if kind.norm == "layer" else 1)
+        + att.qk_norm * 2 * att.head_dim
     )
     vectors += (
         att.qkv_bias * (att.heads + 2 * att.kv_heads) * att.head_dim + att.output_bias * hidden

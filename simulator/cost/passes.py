@@ -82,6 +82,8 @@ class PartPasses:
     """Recomputation of a part under selective recomputation, zero under the others."""
     full_s: Floats
     """Recomputation of a part that full recomputation covers."""
+    traffic_s: Floats
+    """Moving gradients and weights about; a share of `backward_s`."""
 
 
 def part_passes(
@@ -104,14 +106,21 @@ def part_passes(
     exchange = b.exchange_s[0][key]
     selective = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][key], 0.0)
     full = b.recompute_s[FULL][key]
+    traffic = s.part_traffic_s[grid]
+    backward = backward + traffic
     again = selective + recomputed * (full - exchange)
-    windows = (forward - exchange, backward - b.exchange_s[1][key] + again)
+    # expert traffic that another micro-batch hides may last longer than its own pass
+    windows = (
+        np.maximum(forward - exchange, 0.0),
+        np.maximum(backward - b.exchange_s[1][key] + again, 0.0),
+    )
     gather, reduce = s.part_gather_s[grid], s.part_reduce_s[grid]
     if not gather.any():
         none = np.zeros_like(forward)
         return PartPasses(
-            forward, backward, windows[0], windows[1], none, none, none, selective, full
-        )
+            forward, backward, windows[0], windows[1], none, none, none, selective, full,
+            traffic,
+        )  # fmt: skip
     once = s.keeps_gathered[grid][:, None]
     every = priced.software.states.reduces_every_micro_batch
     reduce = np.where(once | (not every), reduce / m[:, None], reduce)
@@ -135,6 +144,7 @@ def part_passes(
         slowed[0] + slowed[1],
         selective,
         full,
+        traffic,
     )
 
 
@@ -178,6 +188,7 @@ def steady_terms(
         for i, name in enumerate(PASS_TERMS)
     }
     terms["slowdown"] = terms["slowdown"] + m * over_parts(parts, passes.slowdown_s)
+    terms["memory_bound"] = terms["memory_bound"] + m * over_parts(parts, passes.traffic_s)
     terms["recompute"] = m * _recompute(parts, covered, passes)
     terms["fsdp"] = m * over_parts(parts, passes.fsdp_s)
     return terms

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.collectives import all_gather_s, all_reduce_s
+from simulator.cost.collectives import all_gather_s, all_reduce_s, broadcasts_s
 from simulator.cost.kernels import stream_s
 from simulator.cost.parameters import expert_parameters, rank_parameters
 from simulator.hardware.cluster import Cluster
@@ -30,6 +30,9 @@ Floats = NDArray[np.float64]
 
 STATE_KINDS = ("weights", "gradients", "optimizer", "gathered")
 """Kinds of state memory, in the order in which they are added."""
+
+_EIGHT_BIT = 1.0 + 4.0 / 256
+"""A moment in 8 bit with one fp32 scale for every 256 values (Dettmers et al. 2022, section 2)."""
 
 _ZERO1, _ZERO2, _ZERO3 = (SHARDINGS.index(word) for word in ("zero1", "zero2", "zero3"))
 
@@ -56,6 +59,9 @@ class StateCosts:
     """zero3: gather of one part's parameters, shape (keys, parts)."""
     part_reduce_s: Floats
     """zero3: reduction of one part's gradients, shape (keys, parts)."""
+    part_traffic_s: Floats
+    """Casts, copies and accumulation of one part's gradients and weights in every micro-batch,
+    shape (keys, parts)."""
 
 
 def state_costs(
@@ -103,7 +109,10 @@ def state_costs(
         pieces = _pieces(count * size.reduce, parts, placement, software)
         seconds = _reduce_s(cluster, count * size.reduce / pieces, level, group, copies) * pieces
         reduce_s = reduce_s + np.where((level < _ZERO3) & (count > 0), seconds, 0.0)
-        seconds = all_gather_s(cluster, count * size.gather / pieces, _wide(group)) * pieces
+        if software.states.broadcasts_parameters:
+            seconds = broadcasts_s(cluster, count * size.gather, _wide(group))
+        else:
+            seconds = all_gather_s(cluster, count * size.gather / pieces, _wide(group)) * pieces
         between = (level >= _ZERO1) & (level < _ZERO3) & (count > 0)
         gather_s = gather_s + np.where(between, seconds, 0.0)
         buckets = np.maximum(buckets, pieces)
@@ -131,7 +140,15 @@ def state_costs(
         keeps_gathered=_keeps_gathered(layouts, software),
         part_gather_s=part_gather,
         part_reduce_s=part_reduce,
+        part_traffic_s=_micro_batch_traffic_s(cluster, software, dense + routed),
     )
+
+
+def _micro_batch_traffic_s(cluster: Cluster, software: Software, parameters: Floats) -> Floats:
+    """Seconds of moving every parameter's gradient and weight about in one micro-batch."""
+    kernel = cluster.accelerator.stream["optimizer"]
+    rate = kernel.memory_fraction * cluster.accelerator.memory.bandwidth_bytes_per_s
+    return np.asarray(parameters * float(software.states.micro_batch_traffic) / rate)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,12 +166,13 @@ class _Sizes:
 
 def bytes_per_parameter(recipe: Recipe, states: StateBytes) -> _Sizes:
     """Bytes per parameter of every state: mixed precision as the software does it, or all fp32."""
-    moments = 8.0 if recipe.optimizer == "adamw" else 4.0
-    if recipe.precision in ("fp32", "tf32"):
-        traffic = 16.0 + 2 * moments
+    whole = recipe.precision in ("fp32", "tf32")
+    usual = 4.0 if whole else float(states.moment)
+    moments = {"adamw": 2 * usual, "adamw_8bit": 2 * _EIGHT_BIT, "sgd": usual}[recipe.optimizer]
+    if whole:
         return _Sizes(weight=4.0, gradient=4.0, master=0.0, moments=moments, reduce=4.0,
-                      gather=4.0, optimizer_traffic=traffic)  # fmt: skip
-    traffic = float(states.optimizer_traffic) - 2 * (8.0 - moments)
+                      gather=4.0, optimizer_traffic=16.0 + 2 * moments)  # fmt: skip
+    traffic = float(states.optimizer_traffic) - 2 * (2 * usual - moments)
     return _Sizes(weight=float(states.weight), gradient=float(states.gradient),
                   master=float(states.master), moments=moments, reduce=float(states.reduce),
                   gather=float(states.gather), optimizer_traffic=traffic)  # fmt: skip

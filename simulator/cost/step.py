@@ -18,10 +18,18 @@ from numpy.typing import NDArray
 from simulator.cost.blocks import BlockCosts, block_costs
 from simulator.cost.collectives import all_gather_s, send_s, slowdown_share
 from simulator.cost.estimate import Estimate, concatenate
-from simulator.cost.memory import MEMORY_KINDS, Memory, memory, recomputed_parts
+from simulator.cost.memory import (
+    MEMORY_KINDS,
+    Memory,
+    kept_bytes,
+    memory,
+    offloaded_parts,
+    recomputed_parts,
+)
 from simulator.cost.operations import Ranks
 from simulator.cost.parameters import model_flop_per_step
 from simulator.cost.passes import (
+    FULL,
     SELECTIVE,
     ZERO2,
     Priced,
@@ -64,6 +72,8 @@ class Selection:
     in_flight: Floats
     covered: Floats
     """Blocks that full recomputation covers."""
+    offloaded: Floats
+    """Blocks whose activations wait in host memory."""
     ranks: Floats
     """Ranks that each column stands for, shape (layouts, columns)."""
     rank: NDArray[Any]
@@ -133,6 +143,7 @@ def price(
             micro_batches=micro_batches[plans.first],
             layer_kinds=arch.layer_kinds,
             kinds=len(arch.blocks),
+            ahead=len(arch.layer_kinds) - arch.layers,
         ),
         by_content=not every_rank,
     )
@@ -166,6 +177,7 @@ def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:
         parts=parts,
         in_flight=table.in_flight[plan],
         covered=recomputed_parts(some, parts),
+        offloaded=offloaded_parts(some, parts),
         ranks=table.ranks[plan],
         rank=table.rank[plan],
     )
@@ -219,6 +231,8 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     terms = steady_terms(priced, rows.key, held, covered, m, passes)
     hidden = hidden_communication(priced.blocks, rows.key, held, m)
     hidden["fsdp"] = m * over_parts(held, passes.hidden_s)
+    slow_s = forward_s[at, slowest], backward_s[at, slowest]
+    terms["offload"], hidden["offload"] = _offload(rows, priced, slowest, m, slow_s)
     hidden["pp"] = _pipeline(terms, rows, priced, forward_s, backward_s, slowest)
     windows = (
         over_parts(rows.parts, passes.forward_window_s[:, None, :]),
@@ -242,6 +256,34 @@ def _recomputed_share(rows: Selection) -> Floats:
     ranks = rows.ranks[:, :, None]
     whole = (ranks * rows.parts).sum(axis=1)
     return np.asarray((ranks * rows.covered).sum(axis=1) / np.maximum(whole, 1.0))
+
+
+def _offload(
+    rows: Selection,
+    priced: Priced,
+    slowest: NDArray[Any],
+    m: Floats,
+    passes_s: tuple[Floats, Floats],
+) -> tuple[Floats, Floats]:
+    """Exposed and hidden copies of activations to the host and back, on the slowest stage."""
+    if not rows.offloaded.any():
+        return np.zeros_like(m), np.zeros_like(m)
+    at = np.arange(len(slowest))
+    parts, away = rows.parts[at, slowest], rows.offloaded[at, slowest]
+    again = rows.covered[at, slowest]
+    mode = np.where(rows.layouts.recompute == FULL, 0, rows.layouts.recompute)
+    moved: Floats = np.zeros_like(m)
+    for part in range(parts.shape[1] - 2):
+        count = parts[:, part][:, None]
+        whole = kept_bytes(
+            priced.blocks, mode, rows.key, part, count, count, again[:, part][:, None]
+        )[:, 0]
+        moved = moved + whole * away[:, part] / np.maximum(count[:, 0], 1.0)
+    one_way_s = moved / float(priced.cluster.node.host_bytes_per_s or np.inf)
+    shown: Floats = np.zeros_like(m)
+    for beside_s in passes_s:
+        shown = shown + np.maximum(one_way_s - beside_s, 0.0)
+    return m * shown, m * (2.0 * one_way_s - shown)
 
 
 def _pipeline(
@@ -279,7 +321,7 @@ def selected_memory(rows: Selection, priced: Priced) -> Memory:
     return memory(
         priced.cluster, priced.software, rows.layouts, blocks=priced.blocks, block_key=rows.key,
         states=priced.states, state_key=rows.grid, parts=rows.parts, in_flight=rows.in_flight,
-        covered=rows.covered,
+        covered=rows.covered, offloaded=rows.offloaded,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ class Term:
     name: str
     label: str
     stream: str
-    """compute, host, tensor, context, expert, pipeline, data or idle."""
+    """compute, host, tensor, context, expert, copy, pipeline, data or idle."""
     phase: str
     """steady (every micro-batch), warm-up, drain, or end (once per step)."""
     formula: str
@@ -53,6 +53,10 @@ TERMS = (
     Term("fsdp", "parameter gathers of zero3", "data", "steady",
          "per block: gather before forward and backward, reduction after, less the block's compute",
          "Zhao et al. 2023 (FSDP)"),
+    Term("offload", "activations to host memory and back", "copy", "steady",
+         "kept activations of the offloaded blocks / rate of the host link, each way, less the "
+         "rank's pass beside it",
+         "node profile host_bytes_per_s"),
     Term("pp", "pipeline sends", "pipeline", "steady",
          "(micro-batches x chunks + pp - 1) x 2 sends of the boundary activation",
          "Narayanan et al. 2021, section 2.2"),
@@ -72,5 +76,5 @@ TERMS = (
 )  # fmt: skip
 """Terms on the critical path; they add up to the step time."""
 
-HIDDEN = ("tp", "cp", "ep", "fsdp", "pp", "dp")
+HIDDEN = ("tp", "cp", "ep", "fsdp", "offload", "pp", "dp")
 """Communication hidden under compute: a memo beside the sum, never part of it."""

@@ -51,7 +51,7 @@ class GemmKernel:
     l2_refetch: Figure
     """Extra memory traffic of operands that outgrow the last-level cache."""
     quantise_bytes_per_element: Figure = Figure(0.0)
-    """Memory traffic per element of the activation operand that the call casts to fp8."""
+    """Memory traffic per element of the activation operand that the call casts to 8 or 4 bits."""
 
 
 @record
@@ -97,11 +97,14 @@ class Accelerator:
     """Streaming multiprocessors."""
     memory: DeviceMemory
     matrix_flop_per_s: dict[str, Figure]
-    """Dense peak by type: fp32, tf32, fp16, bf16, fp8. A type that is missing cannot be used."""
+    """Dense peak by type: fp32, tf32, fp16, bf16, fp8 (one scale for a tensor), fp8_blockwise (one
+    for 128 x 128 weights, Hopper), mxfp8 (one for 32 elements) and nvfp4 (one for 16), both
+    Blackwell. A type that is missing cannot be used."""
     gemm: dict[str, dict[str, GemmKernel]]
     """By library, then by type."""
     attention: dict[str, AttentionKernel]
-    """By library."""
+    """By library: flash (what Transformer Engine calls), sdpa (what torch calls), triton (of 2023),
+    flash1 (flash-attention 1)."""
     stream: dict[str, StreamKernel]
     """By class: elementwise, norm, softmax, loss, optimizer, copy."""
     power: Power

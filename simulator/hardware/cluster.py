@@ -20,6 +20,7 @@ __all__ = [
     "NodeGroup",
     "load_accelerator",
     "load_cluster",
+    "load_library",
     "load_node",
 ]
 
@@ -98,12 +99,20 @@ class Cluster:
 
 def load_accelerator(name: str, *, where: str = "profiles", field: str = "") -> Accelerator:
     """Read an accelerator profile by name or path."""
-    return read_profile(Accelerator, catalogue.find("accelerators", name, where=where, field=field))
+    path = catalogue.find("accelerators", name, where=where, field=field)
+    return read_profile(Accelerator, path, kind="accelerators")
 
 
 def load_node(name: str, *, where: str = "profiles", field: str = "") -> Node:
     """Read a node profile by name or path."""
-    return read_profile(Node, catalogue.find("nodes", name, where=where, field=field))
+    path = catalogue.find("nodes", name, where=where, field=field)
+    return read_profile(Node, path, kind="nodes")
+
+
+def load_library(name: str, *, where: str = "profiles", field: str = "") -> CollectiveLibrary:
+    """Read the cost model of a collective library by name or path."""
+    path = catalogue.find("collectives", name, where=where, field=field)
+    return read_profile(CollectiveLibrary, path, kind="collectives")
 
 
 def load_cluster(
@@ -117,7 +126,7 @@ def load_cluster(
         If a profile is unknown or wrong, or `gpus` is not a positive number that fills servers.
     """
     path = catalogue.find("clusters", name, where=where, field=f"{field}.name")
-    profile = read_profile(ClusterProfile, path)
+    profile = read_profile(ClusterProfile, path, kind="clusters")
     node = load_node(profile.node, where=str(path), field="node")
     per_node = node.accelerators
     if gpus < 1 or (gpus > per_node and gpus % per_node):
@@ -132,7 +141,7 @@ def load_cluster(
             f" got {gpus}"
         )
     accelerator = load_accelerator(node.accelerator, where=f"node {node.name}", field="accelerator")
-    library = read_profile(CollectiveLibrary, catalogue.find("collectives", profile.collectives))
+    library = load_library(profile.collectives, where=str(path), field="collectives")
     return Cluster(
         name=profile.name,
         groups=(NodeGroup(node=node, accelerator=accelerator, gpus=gpus),),

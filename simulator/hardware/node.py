@@ -55,5 +55,8 @@ class Node:
     scale_out: ScaleOut
     host: Literal["intel", "amd", "grace"] = "intel"
     """Maker of the host processors (no formula reads it yet)."""
+    host_bytes_per_s: Figure | None = None
+    """Rate of copies between one accelerator and host memory, one direction, all accelerators of
+    the server copying at once."""
     host_watt: Figure
     """Draw of everything but the accelerators: processors, memory, adapters, fans, conversion."""

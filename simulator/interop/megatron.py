@@ -21,7 +21,10 @@ __all__ = ["layers_by_stage", "megatron_block", "pipeline_layout"]
 
 _RANK_ORDERS = {"tp-cp-dp-pp": [], "tp-cp-pp-dp": ["--use-tp-pp-dp-mapping"]}
 
-_MODULES = {"core_attn": "core_attn", "norm": "layernorm", "mlp_act": "moe_act"}
+_MODULES = {
+    "core_attn": "core_attn", "norm": "layernorm", "mlp": "mlp", "mlp_act": "moe_act",
+    "mla_up_proj": "mla_up_proj",
+}  # fmt: skip
 """Our names of selectively recomputed modules -> Megatron's; moe_act exists for experts only."""
 
 
@@ -34,6 +37,7 @@ def megatron_block(row: dict[str, Any], scenario: Scenario) -> str:
         _batch(row, recipe),
         _states(row, scenario.software),
         _recompute(row, scenario.software, arch),
+        _offload(row),
         _precision(recipe, scenario.software),
         _kernels(row, scenario.software),
         *model_flags(arch, scenario.software, recipe),
@@ -163,15 +167,28 @@ def _recompute(row: dict[str, Any], software: Software, arch: Architecture) -> l
     return [*flags, "--recompute-method block", f"--recompute-num-layers {count}"]
 
 
+def _offload(row: dict[str, Any]) -> list[str]:
+    """Activations of the first layers of the model in host memory."""
+    count = row["offload_layers"]
+    return [f"--cpu-offloading-num-layers {count}"] if count else []
+
+
+_LOW_PRECISION = {
+    "fp8": [
+        "--fp8-format hybrid", "--fp8-recipe delayed",
+        "--fp8-amax-history-len 1024", "--fp8-amax-compute-algo max",
+    ],
+    "fp8_current": ["--fp8-format hybrid", "--fp8-recipe tensorwise"],
+    "fp8_blockwise": ["--fp8-format e4m3", "--fp8-recipe blockwise"],
+    "mxfp8": ["--fp8-format e4m3", "--fp8-recipe mxfp8"],
+    "nvfp4": ["--fp4-format e2m1", "--fp4-recipe nvfp4"],
+}  # fmt: skip
+"""megatron/training/arguments.py of Megatron-Core 0.15: --fp8-recipe, --fp4-recipe."""
+
+
 def _precision(recipe: Recipe, software: Software) -> list[str]:
-    flags = {
-        "bf16": ["--bf16"],
-        "fp16": ["--fp16"],
-        "fp8": [
-            "--bf16", "--fp8-format hybrid", "--fp8-recipe delayed",
-            "--fp8-amax-history-len 1024", "--fp8-amax-compute-algo max",
-        ],
-    }.get(recipe.precision, [])  # fmt: skip
+    flags = {"fp16": ["--fp16"], "fp32": [], "tf32": []}.get(recipe.precision, ["--bf16"])
+    flags = [*flags, *_LOW_PRECISION.get(recipe.precision, [])]
     if flags and float(software.states.gradient) >= 4:
         flags = [*flags, "--accumulate-allreduce-grads-in-fp32"]
     elif "--bf16" in flags:

@@ -74,7 +74,7 @@ def _experts(arch: Architecture, recipe: Recipe) -> list[str]:
         f"--moe-ffn-hidden-size {moe.ffn_hidden}",
         "--moe-token-dispatcher-type alltoall",
     ]
-    if recipe.precision in ("bf16", "fp8"):
+    if recipe.is_quantised or recipe.precision == "bf16":
         flags.append("--moe-grouped-gemm")
     if moe.shared_ffn_hidden:
         flags.append(f"--moe-shared-expert-intermediate-size {moe.shared_ffn_hidden}")

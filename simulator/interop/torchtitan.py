@@ -37,9 +37,9 @@ def torchtitan_block(row: dict[str, Any], scenario: Scenario) -> str:
             **_pipeline(row, scenario),
         },
         "activation_checkpoint": _recompute(row),
-        "compile": {"enable": True},
+        "compile": {"enable": "norm" in scenario.software.kernels.fused},
     }
-    if scenario.workload.recipe.precision == "fp8":
+    if scenario.workload.recipe.is_quantised:
         tables["quantize.linear.float8"] = {"recipe_name": "rowwise", "filter_fqns": ["output"]}
     text = "\n".join(
         "\n".join([f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())])
@@ -57,7 +57,7 @@ def _model(scenario: Scenario) -> dict[str, Any]:
     arch = scenario.workload.architecture
     name = _MODELS.get(arch.family, "yours")
     table: dict[str, Any] = {"name": name, "flavor": _flavor(arch)}
-    if scenario.workload.recipe.precision == "fp8":
+    if scenario.workload.recipe.is_quantised:
         table["converters"] = ["quantize.linear.float8"]
     return table
 
@@ -72,7 +72,7 @@ def _training(row: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
     """With a pipeline the local batch holds all micro-batches; without, gradients accumulate."""
     recipe = scenario.workload.recipe
     local = row["micro_batch"] if row["pp"] == 1 else row["global_batch"] // row["dp"]
-    half = recipe.precision in ("bf16", "fp8")
+    half = recipe.is_quantised or recipe.precision == "bf16"
     return {
         "local_batch_size": local,
         "global_batch_size": row["global_batch"],

@@ -48,6 +48,9 @@ REASONS = (
     "the software has no such rank order",
     "recompute_layers needs full recomputation and at most the layers of a rank",
     "shard_group does not divide dp x cp",
+    "activations of more layers offloaded than a rank has",
+    "the software cannot keep activations in host memory",
+    "no figure for copies between accelerator and host",
 )
 """Reason by code; the first one that applies is reported."""
 
@@ -72,6 +75,7 @@ def _checks(
         *_fits_experts(x, workload.architecture),
         *_fits_software(x, workload.architecture, software),
         *_fits_sharding(x, workload.architecture),
+        *_fits_offload(x, workload.architecture, cluster, software),
     ]
 
 
@@ -150,6 +154,17 @@ def _fits_sharding(x: Layouts, arch: Architecture) -> list[NDArray[np.bool_]]:
     return [
         partial & ((x.recompute != RECOMPUTE.index("full")) | (x.recompute_layers > most)),
         (x.dp * x.cp) % np.maximum(x.shard_group, 1) != 0,
+    ]
+
+
+def _fits_offload(
+    x: Layouts, arch: Architecture, cluster: Cluster, software: Software
+) -> list[NDArray[np.bool_]]:
+    offloads = x.offload_layers > 0
+    return [
+        x.offload_layers > -(-arch.layers // x.pp),
+        offloads & ((not software.supports.offload) | (x.pp > 1)),
+        offloads & (cluster.node.host_bytes_per_s is None),
     ]
 
 

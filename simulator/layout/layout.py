@@ -68,6 +68,8 @@ class Layouts:
     """Index into RECOMPUTE."""
     recompute_layers: NDArray[Any]
     """Layers of each pipeline rank that full recomputation covers; 0 means all."""
+    offload_layers: NDArray[Any]
+    """Layers of each pipeline rank whose kept activations wait in host memory."""
     schedule: NDArray[Any]
     """Index into SCHEDULES."""
     rank_order: NDArray[Any]
@@ -99,7 +101,7 @@ class Layouts:
         coded.setdefault("sequence_parallel", (coded["tp"] > 1).astype(np.int32))
         coded.setdefault("schedule", (coded["vpp"] > 1).astype(np.int32))
         coded.setdefault("rank_order", one * RANK_ORDERS.index("tp-cp-dp-pp"))
-        for name in ("sharding", "recompute", "recompute_layers"):
+        for name in ("sharding", "recompute", "recompute_layers", "offload_layers"):
             coded.setdefault(name, 0 * one)
         wide = np.broadcast_arrays(*coded.values())
         return cls(**{name: np.ascontiguousarray(x) for name, x in zip(coded, wide, strict=True)})
@@ -165,6 +167,8 @@ class Layouts:
         if row["recompute"] != "none":
             layers = row["recompute_layers"]
             words.append(row["recompute"] + (f":{layers}" if layers else ""))
+        if row["offload_layers"]:
+            words.append(f"offload:{row['offload_layers']}")
         if row["rank_order"] != "tp-cp-dp-pp":
             words.append(row["rank_order"])
         return " ".join(words)

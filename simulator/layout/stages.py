@@ -70,13 +70,19 @@ class StageTable:
         return int(self.rank.shape[1])
 
 
-def stages(*, pp: Any, vpp: Any, micro_batches: Any, layer_kinds: Any, kinds: int) -> Stages:
+def stages(
+    *, pp: Any, vpp: Any, micro_batches: Any, layer_kinds: Any, kinds: int, ahead: int = 0
+) -> Stages:
     """List the stages of pipeline plans.
 
     Layers are dealt evenly over the pp x vpp chunks in order; chunk c of rank r is the
-    (c pp + r)-th piece of the model (Narayanan et al. 2021, section 2.2). Where they do not divide,
-    the last pieces but the very last take one more: the first and the last also carry embedding
-    and head, and later ranks hold fewer micro-batches.
+    (c pp + r)-th piece of the model (Narayanan et al. 2021, section 2.2). Where they do not divide
+    but two more would, embedding and head count as a layer each (Megatron-Core's
+    account_for_embedding_in_pipeline_split and its twin for the loss; torchtitan; BLOOM). Else
+    every piece but the last takes the same number and the last one, which has the head, what is
+    left (Megatron-Bridge's layouts of DeepSeek-V3; DeepSpeed). Where nothing would be left for
+    it, the last pieces but the very last take one more than the first. The last `ahead` entries of
+    `layer_kinds` predict ahead and stay on the last piece, with the head; it may have no other.
 
     Micro-batches in flight: 1F1B ``min(pp - r, m)``; interleaved, the warm-up of Megatron-LM,
     ``2 (pp - 1 - r) + (vpp - 1) pp + 1`` chunk passes dealt over the chunks in groups of pp.
@@ -90,9 +96,11 @@ def stages(*, pp: Any, vpp: Any, micro_batches: Any, layer_kinds: Any, kinds: in
     piece = chunk * p + rank
 
     layer_kinds = np.asarray(layer_kinds)
-    layers = len(layer_kinds)
-    start, end = (_first_layer(g, n, layers) for g in (piece, piece + 1))
-    before = np.zeros((layers + 1, kinds), dtype=np.int64)
+    start, end = (
+        _first_layer(g, n, len(layer_kinds) - ahead, ahead > 0) for g in (piece, piece + 1)
+    )
+    end = np.where(piece == n - 1, len(layer_kinds), end)
+    before = np.zeros((len(layer_kinds) + 1, kinds), dtype=np.int64)
     before[1:] = np.cumsum(layer_kinds[:, None] == np.arange(kinds), axis=0)
 
     passes = np.minimum(2 * (p - 1 - rank) + (v - 1) * p + 1, m * v)
@@ -112,11 +120,20 @@ def stages(*, pp: Any, vpp: Any, micro_batches: Any, layer_kinds: Any, kinds: in
     )
 
 
-def _first_layer(piece: Ints, pieces: Ints, layers: int) -> Ints:
-    """First layer of a piece: floor(layers / pieces) each, the rest on the last pieces but one."""
+def _first_layer(piece: Ints, pieces: Ints, layers: int, last_may_be_empty: bool) -> Ints:
+    """First layer of a piece, by the rule that `stages` states."""
     base, extra = layers // pieces, layers % pieces
+    widest = base + (extra > 0)
+    ends = np.where(piece > 0, piece * ((layers + 2) // pieces) - 1, 0)
+    filled = piece * widest
     ahead = np.clip(piece - (pieces - 1 - extra), 0, extra)
-    return np.where(piece >= pieces, layers, piece * base + ahead)
+    first = np.where(
+        (pieces - 1 - last_may_be_empty) * widest < layers,
+        np.minimum(filled, layers),
+        piece * base + ahead,
+    )
+    first = np.where((extra > 0) & ((layers + 2) % pieces == 0), ends, first)
+    return np.where(piece >= pieces, layers, first)
 
 
 def fold(table: Stages, *, by_content: bool = True) -> StageTable:

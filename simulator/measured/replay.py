@@ -18,10 +18,11 @@ from simulator.files import Figure, build, read_toml, record
 from simulator.hardware.cluster import Cluster, NodeGroup, load_cluster
 from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
 from simulator.layout.layout import Layouts
+from simulator.measured import remarks
 from simulator.measured.rows import flag, number, text, whole
 from simulator.software import Software, load_software
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
-from simulator.workload.recipe import PRECISIONS, Recipe, Workload
+from simulator.workload.recipe import OPTIMIZERS, PRECISIONS, Recipe, Workload
 
 __all__ = ["NotReplayable", "Run", "Tables", "load_tables", "replay"]
 
@@ -43,6 +44,9 @@ class Tables:
     """Cluster profile whose server carries a GPU name."""
     software: dict[str, str]
     """Software profile that stands for a software name."""
+    router_kernels: Figure
+    """Share of the kernels that experts add to a block which router and preparation of the
+    dispatch have: what a graph of these captures."""
     fabric: dict[str, Figure]
     """Share of the adapter rate that collectives reach, by kind of fabric."""
 
@@ -87,7 +91,6 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
     parts: dict[str, Any] = {}
     problems: list[str] = []
     steps: dict[str, Callable[[], Any]] = {
-        "refused": lambda: _refuse(row),
         "architecture": lambda: _architecture(row),
         "recipe": lambda: _recipe(row),
         "cluster": lambda: _cluster(row, tables),
@@ -108,25 +111,14 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
     return run
 
 
-def _refuse(row: Mapping[str, str]) -> None:
-    """What no profile could make predictable yet."""
-    unknown = {
-        "nvfp4": row.get("precision") == "nvfp4",
-        "multi-token prediction": whole(row, "mtp_layers", 0) > 0,
-        "activation offload": flag(row, "cpu_offload"),
-    }
-    for what, wanted in unknown.items():
-        if wanted:
-            raise NotReplayable(f"{what} is not modelled yet")
-
-
 def _check(run: Run) -> None:
     """Refuse what the device, the software or arithmetic rules out.
 
     Frameworks that count embedding and head as layers may have two stages more than layers.
     """
-    precision, device = run.workload.recipe.precision, run.cluster.accelerator
-    if precision not in device.matrix_flop_per_s:
+    recipe, device = run.workload.recipe, run.cluster.accelerator
+    precision = recipe.precision
+    if recipe.matrix_type not in device.matrix_flop_per_s:
         raise NotReplayable(f"{device.name} has no {precision}")
     if precision not in run.software.supports.precisions:
         raise NotReplayable(f"{run.software.name} does not train in {precision}")
@@ -163,12 +155,14 @@ def _architecture(row: Mapping[str, str]) -> Architecture:
             )
         blocks = (dense, sparse) if first else (sparse,)
         kinds = (0,) * first + (1 if first else 0,) * (layers - first)
-    return Architecture(
+    model = Architecture(
         name=text(row, "model"), family=family, hidden=whole(row, "hidden"), blocks=blocks,
         layer_kinds=kinds, vocabulary=whole(row, "vocab"),
         tied_embeddings=flag(row, "tied_embeddings"), position=position,
         max_positions=whole(row, "seq_len"), final_norm=norm,
     )  # fmt: skip
+    model = remarks.windowed(row, model)
+    return model.predicting_ahead(whole(row, "mtp_layers", 0, most=_MOST_LAYERS))
 
 
 def _experts(row: Mapping[str, str], gated: bool) -> MoE:
@@ -199,16 +193,16 @@ def _attention(row: Mapping[str, str], gpt: bool) -> Attention:
 
 def _recipe(row: Mapping[str, str]) -> Recipe:
     precision, optimizer = text(row, "precision"), text(row, "optimizer")
-    short = "fp8" if "fp8" in precision else precision
-    if short not in PRECISIONS:
-        hint = did_you_mean(precision, PRECISIONS)
-        raise InputError(
-            f"precision: must be one of {', '.join(PRECISIONS)}, got {precision!r}{hint}"
-        )
-    if optimizer not in ("adam", "adamw", "sgd"):
+    dtype = "fp8" if precision == "fp8_delayed" else precision
+    if dtype not in PRECISIONS:
+        known = (*PRECISIONS, "fp8_delayed")
+        hint = did_you_mean(precision, known)
+        raise InputError(f"precision: must be one of {', '.join(known)}, got {precision!r}{hint}")
+    ours = "adamw" if optimizer == "adam" else optimizer
+    if ours not in OPTIMIZERS:
         raise NotReplayable(f"optimizer {optimizer} is not modelled yet")
     raw = {"sequence_length": whole(row, "seq_len"), "global_batch": whole(row, "global_batch"),
-           "precision": short, "optimizer": "sgd" if optimizer == "sgd" else "adamw"}  # fmt: skip
+           "precision": dtype, "optimizer": ours}  # fmt: skip
     return build(Recipe, raw, where="recipe")
 
 
@@ -269,8 +263,14 @@ def _software(row: Mapping[str, str], tables: Tables) -> Software:
         flash = flag(row, "flash_attention")
         kernels = replace(kernels, attention="flash" if flash else "unfused")
     if flag(row, "cuda_graphs"):
-        host = replace(host, seconds_per_kernel=Figure(0.0))
-    return replace(software, overlap=replace(overlap, **flags), kernels=kernels, host=host)
+        host = remarks.captured(row, host, tables.router_kernels)
+    return replace(
+        software,
+        overlap=remarks.overlap(row, replace(overlap, **flags)),
+        kernels=remarks.kernels(row, kernels),
+        host=host,
+        states=remarks.states(row, software.states),
+    )
 
 
 def _layout(row: Mapping[str, str]) -> Layouts:
@@ -280,6 +280,8 @@ def _layout(row: Mapping[str, str]) -> Layouts:
     given["global_batch"] = whole(row, "global_batch")
     if row.get("shard_group"):
         given["shard_group"] = min(whole(row, "shard_group"), given["dp"] * given["cp"])
+    layers = -(-whole(row, "layers", most=_MOST_LAYERS) // given["pp"])
+    given["offload_layers"] = remarks.offloaded(row, layers)
     given["sharding"], given["recompute"] = text(row, "sharding"), text(row, "recompute")
     given["recompute_layers"] = whole(row, "recompute_layers", 0, most=_MOST_LAYERS)
     if row.get("sequence_parallel"):

@@ -1,14 +1,14 @@
 """The table of measured runs (CSV): its columns, its fields, and what a blank field stands for.
 
 validation/README.md describes every column. A table is read whole and every problem of its header
-is reported at once; what is wrong with one row is left to whoever reads its fields.
+is reported at once. What is wrong with one row only stays with that row.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simulator.errors import InputError, did_you_mean
@@ -25,6 +25,7 @@ __all__ = [
     "flag",
     "number",
     "read_runs",
+    "read_tables",
     "text",
     "whole",
 ]
@@ -63,7 +64,7 @@ LABEL_COLUMNS = (
     *("run_id", "source", "split", "step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu"),
     *("peak_memory_gib", "memory_kind", "assumed", "notes"),
 )
-"""Columns that no prediction depends on."""
+"""Columns that no prediction depends on, but for the fixed phrases of `notes` (remarks.py)."""
 
 _TRUTH = {"true": True, "false": False}
 _MOST = 2**31 - 1
@@ -78,6 +79,8 @@ class MeasuredRun:
     """File and line: ``runs.csv: line 7``."""
     fields: Mapping[str, str]
     """Text by column."""
+    fault: str | None = None
+    """What is wrong with the row as a whole, whatever its fields say."""
 
     def get(self, field: str) -> str:
         """Text of a field, blank where the table has no such column."""
@@ -87,23 +90,38 @@ class MeasuredRun:
 # --- tables ------------------------------------------------------------------------------
 
 
-def read_runs(paths: Iterable[Path | str]) -> list[MeasuredRun]:
-    """Read tables of measured runs, one after the other.
+def read_tables(paths: Iterable[Path | str]) -> tuple[list[MeasuredRun], list[str]]:
+    """Read tables of measured runs, one after the other, and go on after what is wrong.
 
-    Raises
-    ------
-    InputError
-        If a file is empty, has no row, is another kind of table, has an unknown column or lacks a
-        required one, or if a run id is blank or appears twice in any of them.
+    Returns
+    -------
+    runs : list of MeasuredRun
+        Every row of every table that can be used. A row whose cells do not match the header, and
+        one whose run id is blank or taken by an earlier row, says so in `fault`.
+    problems : list of str
+        Why a file could not be read, or not to its end: absent, empty, without a row, another kind
+        of table, an unknown column, a required one missing.
     """
     runs: list[MeasuredRun] = []
     problems: list[str] = []
     for path in paths:
         try:
-            runs += _read(path)
+            _read(path, runs)
         except InputError as error:
             problems += error.problems
-    problems += _repeated(runs)
+    return _unique(runs), problems
+
+
+def read_runs(paths: Iterable[Path | str]) -> list[MeasuredRun]:
+    """Read tables of measured runs of which every row must be sound.
+
+    Raises
+    ------
+    InputError
+        With every problem of any file and every row that has a fault, see :func:`read_tables`.
+    """
+    runs, problems = read_tables(paths)
+    problems += [f"{run.where}: {run.fault}" for run in runs if run.fault]
     if len(problems) > _MOST_PROBLEMS:
         more = len(problems) - _MOST_PROBLEMS
         problems = [*problems[:_MOST_PROBLEMS], f"and {more} more problems like these"]
@@ -112,13 +130,20 @@ def read_runs(paths: Iterable[Path | str]) -> list[MeasuredRun]:
     return runs
 
 
-def _read(path: Path | str) -> list[MeasuredRun]:
-    runs = [
-        MeasuredRun(where=f"{path}: line {line}", fields=fields) for line, fields in read_csv(path)
-    ]
-    if not runs:
+def _read(path: Path | str, runs: list[MeasuredRun]) -> None:
+    """Append the rows of one table; those before a place where it cannot be read are kept."""
+    uneven: dict[int, str] = {}
+    before = len(runs)
+    for line, fields in read_csv(path, uneven=uneven):
+        if len(runs) == before:
+            _check_header(path, list(fields))
+        where = f"{path}: line {line}"
+        runs.append(MeasuredRun(where=where, fields=fields, fault=uneven.get(line)))
+    if len(runs) == before:
         raise InputError(f"{path}: the table has a header and no rows")
-    header = list(runs[0].fields)
+
+
+def _check_header(path: Path | str, header: Sequence[str]) -> None:
     missing = [name for name in REQUIRED if name not in header]
     if len(missing) > len(REQUIRED) / 2:
         shown = ", ".join(header[:6]) + (", ..." if len(header) > 6 else "")
@@ -134,22 +159,22 @@ def _read(path: Path | str) -> list[MeasuredRun]:
             problems.append(f"{path}: {name or 'a column without a name'}: unknown column{near}")
     if problems:
         raise InputError(problems)
-    return runs
 
 
-def _repeated(runs: Sequence[MeasuredRun]) -> list[str]:
-    """Run ids that are blank or stand in two rows."""
-    problems: list[str] = []
+def _unique(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
+    """Mark rows whose run id is blank or stands in an earlier row."""
     first: dict[str, str] = {}
+    found = []
     for run in runs:
         name = run.get("run_id")
-        if not name:
-            problems.append(f"{run.where}: run_id: required field is blank")
-        elif name in first:
-            problems.append(f"{run.where}: run_id: {name!r} is already the id of {first[name]}")
-        else:
-            first[name] = run.where
-    return problems
+        if not run.fault and name in first:
+            fault = f"run_id: {name!r} is already the id of {first[name]}"
+            run = replace(run, fault=fault)
+        elif not run.fault and not name:
+            run = replace(run, fault="run_id: required field is blank")
+        first.setdefault(name, run.where)
+        found.append(run)
+    return found
 
 
 # --- fields ------------------------------------------------------------------------------

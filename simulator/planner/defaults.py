@@ -25,6 +25,7 @@ DEFAULTS = {
     "sequence_parallel": "true where tp > 1 and the software has it",
     "recompute": "none; full where recompute_layers is given",
     "recompute_layers": "0: every layer that recompute covers",
+    "offload_layers": "0: no activations in host memory",
     "schedule": "interleaved where vpp > 1, else 1f1b",
     "rank_order": "the first that the software has",
 }
@@ -57,6 +58,7 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
     default("sequence_parallel", row["tp"] > 1 and True in can.sequence_parallel)
     default("recompute", "full" if row.get("recompute_layers") else "none")
     default("recompute_layers", 0)
+    default("offload_layers", 0)
     default("schedule", "interleaved" if row["vpp"] > 1 else "1f1b")
     default("rank_order", can.rank_orders[0])
     return row, filled

@@ -36,7 +36,7 @@ def limits(scenario: Scenario, given: Mapping[str, Any]) -> list[str]:
     gpus, layers = scenario.cluster.gpus, scenario.workload.architecture.layers
     batch = scenario.workload.recipe.global_batch
     most = dict.fromkeys(("tp", "pp", "cp", "dp", "ep", "etp", "shard_group"), (gpus, "GPUs"))
-    most |= dict.fromkeys(("vpp", "recompute_layers"), (layers, "layers"))
+    most |= dict.fromkeys(("vpp", "recompute_layers", "offload_layers"), (layers, "layers"))
     most["micro_batch"] = (batch, "sequences of training.global_batch")
     found = [
         f"{scenario.where}: layout.{name}: must be at most the {limit} {what}, got {given[name]}"
@@ -265,6 +265,27 @@ def _recompute_layers(case: Case) -> str:
     return case.line("layout.recompute_layers", rule, near=[most])
 
 
+def _offload_layers(case: Case) -> str:
+    most = -(-case.scenario.workload.architecture.layers // case.row["pp"])
+    rule = f"must be at most the {most} layers of a pipeline rank"
+    return case.line("layout.offload_layers", rule, near=[most])
+
+
+def _offload(case: Case) -> str:
+    name = case.scenario.software.name
+    if case.scenario.software.supports.offload:
+        rule = f"must be 0 with pp > 1: {name} offloads without pipeline stages only"
+    else:
+        rule = f"must be 0: {name} keeps no activations in host memory"
+    return case.line("layout.offload_layers", rule, near=[0])
+
+
+def _no_host_link(case: Case) -> str:
+    node = case.scenario.cluster.node.name
+    rule = f"must be 0: the profile of {node} has no host_bytes_per_s"
+    return case.line("layout.offload_layers", rule, near=[0])
+
+
 def _shard_group(case: Case) -> str:
     ranks = case.row["dp"] * case.row["cp"]
     near = closest(case.row["shard_group"], divisors(ranks))
@@ -308,5 +329,8 @@ _WORDINGS: dict[str, Callable[[Case], str]] = {
     "the software has no such recomputation": _recompute,
     "the software has no such rank order": _choice("rank_order", "rank_orders"),
     "recompute_layers needs full recomputation and at most the layers of a rank": _recompute_layers,
+    "activations of more layers offloaded than a rank has": _offload_layers,
+    "the software cannot keep activations in host memory": _offload,
+    "no figure for copies between accelerator and host": _no_host_link,
 }
 """The sentence of each reason."""

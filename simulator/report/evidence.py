@@ -59,7 +59,10 @@ NOT_MODELLED = (
         "no other job shares the fabric; links inside the job are shared fairly",
     ),
     ("expert load imbalance", "every expert receives the same number of tokens"),
-    ("multi-token prediction", "extra prediction layers of a model are left out"),
+    (
+        "multi-token prediction",
+        "extra prediction layers of a model are left out unless a measured run has them",
+    ),
     (
         "in-network reduction across servers",
         "NVLink SHARP and switch reduction only inside a domain",
@@ -135,9 +138,10 @@ def _bears(name: str, profile: str, scenario: Scenario) -> bool:
 
 
 def _types(scenario: Scenario) -> tuple[str, ...]:
-    """Types of the scenario's matrix products; fp16 and fp8 also read bf16 parameters."""
-    precision = scenario.workload.recipe.precision
-    return (precision, "bf16") if precision in ("fp16", "fp8") else (precision,)
+    """Types of the scenario's matrix products; fp16 and what is smaller read bf16 as well."""
+    recipe = scenario.workload.recipe
+    both = recipe.is_quantised or recipe.precision == "fp16"
+    return (recipe.matrix_type, "bf16") if both else (recipe.matrix_type,)
 
 
 def _attention_library(scenario: Scenario) -> str:

@@ -6,20 +6,18 @@ of its light or dark side (``palette.py``), also when the reader switches.
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from simulator.cost.terms import TERMS
 from simulator.planner.scaling import CAUSES
 from simulator.report.comparison import show_signed_percent
+from simulator.report.drawing import Document, document, frame, note, stacked_bar, stacked_frame
 from simulator.report.evidence import memory_meaning
 from simulator.report.numbers import PlanNumbers
 from simulator.units import GIB, show_bytes, show_percent, show_seconds
 
 __all__ = ["figures", "memory_figure", "ratio_figure", "speedup_figure", "time_figure"]
-
-Document = dict[str, Any]
 
 _TERMS = {term.name: term for term in TERMS}
 
@@ -46,7 +44,7 @@ def time_figure(numbers: PlanNumbers) -> Document:
         label = term.label if term else change.name
         values = [change.seconds[bar.role] for bar in bars]
         notes = [
-            _note(
+            note(
                 f"{label}: {show_seconds(value)}, {show_percent(value / bar.step_time_s)} of step",
                 f"{bar.role}, {bar.layout}",
                 f"formula: {term.formula}" if term else "",
@@ -54,15 +52,15 @@ def time_figure(numbers: PlanNumbers) -> Document:
             )
             for value, bar in zip(values, bars, strict=True)
         ]
-        traces.append(_bar(change.name, label, values, names, notes))
+        traces.append(stacked_bar(change.name, label, values, names, notes))
     totals = [
         _text(bar.step_time_s, name, show_seconds(bar.step_time_s))
         for name, bar in zip(names, bars, strict=True)
     ]
-    layout = _stacked("seconds per step", names, 150 + 58 * len(bars))
+    layout = stacked_frame("seconds per step", names, 150 + 58 * len(bars))
     layout["annotations"] = totals
     layout["xaxis"]["range"] = [0, 1.12 * max(bar.step_time_s for bar in bars)]
-    return _document("time-figure", traces, layout)
+    return document("time-figure", traces, layout)
 
 
 def memory_figure(numbers: PlanNumbers) -> Document:
@@ -74,7 +72,7 @@ def memory_figure(numbers: PlanNumbers) -> Document:
     for kind in report.kinds:
         values = [stage.kinds_bytes[kind] for stage in report.stages]
         notes = [
-            _note(
+            note(
                 f"{kind}: {show_bytes(value)}, {show_percent(value / stage.total_bytes)}"
                 f" of {show_bytes(stage.total_bytes)}",
                 f"{name}, peak at: {stage.moment}",
@@ -82,8 +80,10 @@ def memory_figure(numbers: PlanNumbers) -> Document:
             )
             for value, stage, name in zip(values, report.stages, names, strict=True)
         ]
-        traces.append(_bar(kind, kind, [value / GIB for value in values], names, notes))
-    layout = _stacked("GiB per GPU at the fullest moment", names, 190 + 24 * min(len(names), 32))
+        traces.append(stacked_bar(kind, kind, [value / GIB for value in values], names, notes))
+    layout = stacked_frame(
+        "GiB per GPU at the fullest moment", names, 190 + 24 * min(len(names), 32)
+    )
     lines = (
         ("does not fit", "usable", report.usable_bytes),
         ("ideal", "datasheet", report.capacity_bytes),
@@ -102,7 +102,7 @@ def memory_figure(numbers: PlanNumbers) -> Document:
         )  # fmt: skip
     fullest = max(stage.total_bytes for stage in report.stages)
     layout["xaxis"]["range"] = [0, 1.15 * max(fullest, *(size for _, _, size in lines)) / GIB]
-    return _document("memory-figure", traces, layout)
+    return document("memory-figure", traces, layout)
 
 
 def speedup_figure(numbers: PlanNumbers) -> Document:
@@ -110,7 +110,7 @@ def speedup_figure(numbers: PlanNumbers) -> Document:
     points = [p for p in numbers.scaling.points if p.estimate is not None]
     gpus, base = [p.gpus for p in points], points[0].gpus
     notes = [
-        _note(
+        note(
             f"{p.gpus:,} GPUs: {p.speedup:.3g}x, ratio {p.ratio:.3f}",
             f"{p.tokens_per_s:,.0f} tokens/s, {p.tokens_per_s_per_gpu:,.0f} per GPU,"
             f" MFU {show_percent(p.mfu)}",
@@ -124,14 +124,14 @@ def speedup_figure(numbers: PlanNumbers) -> Document:
     best = {**common, "name": "best layout", "mode": "lines+markers", "meaning": "speed",
             "y": [p.speedup for p in points], "customdata": notes,
             "hovertemplate": "%{customdata}<extra></extra>", "marker": {"size": 9}}  # fmt: skip
-    layout = _layout(340)
+    layout = frame(340)
     ticks = [p.gpus for p in numbers.scaling.points]
     layout["xaxis"] |= {"type": "log", "title": {"text": "GPUs"}, "tickvals": ticks,
                         "ticktext": [f"{n:,}" for n in ticks]}  # fmt: skip
     powers = [2.0**n for n in range(-1, 16)]
     layout["yaxis"] |= {"type": "log", "title": {"text": "speed-up"}, "tickvals": powers,
                         "ticktext": [f"{n:g}x" for n in powers], "showgrid": True}  # fmt: skip
-    return _document("speedup-figure", [ideal, best], layout)
+    return document("speedup-figure", [ideal, best], layout)
 
 
 def ratio_figure(numbers: PlanNumbers) -> Document:
@@ -144,79 +144,19 @@ def ratio_figure(numbers: PlanNumbers) -> Document:
         if not any(abs(value) > 5e-4 for value in values):
             continue
         notes = [
-            _note(
+            note(
                 f"{label}: {show_signed_percent(value)} of GPU time at {p.gpus:,} GPUs",
                 f"GPU-seconds per token, less those at {numbers.scaling.base_gpus:,} GPUs",
             )
             for value, p in zip(values, points, strict=True)
         ]
-        traces.append(_bar(cause, label, [100 * value for value in values], names, notes))
-    layout = _stacked("saves  <  % of GPU time  >  costs", names, 150 + 30 * len(names))
+        traces.append(stacked_bar(cause, label, [100 * value for value in values], names, notes))
+    layout = stacked_frame("saves  <  % of GPU time  >  costs", names, 150 + 30 * len(names))
     layout["height"] += 18 * len(traces)
     layout["barmode"] = "relative"
     layout["yaxis"]["title"] = {"text": "GPUs"}
-    return _document("ratio-figure", traces, layout)
-
-
-def _document(name: str, traces: list[Document], layout: Document) -> Document:
-    """Split the meanings off, so that what remains is plain plotly."""
-    shapes = layout["shapes"]
-    return {
-        "id": name,
-        "meanings": [trace.pop("meaning") for trace in traces],
-        "lines": [shape.pop("meaning") for shape in shapes],
-        "data": traces,
-        "layout": layout,
-    }
-
-
-def _bar(
-    meaning: str, label: str, values: list[float], names: list[str], notes: list[str]
-) -> Document:
-    return {
-        "type": "bar", "orientation": "h", "name": label, "x": values, "y": names, "marker": {},
-        "customdata": notes, "hovertemplate": "%{customdata}<extra></extra>", "meaning": meaning,
-    }  # fmt: skip
-
-
-def _layout(height: int) -> Document:
-    """The frame that all figures share."""
-    return {
-        "height": height,
-        "margin": {"l": 10, "r": 20, "t": 28, "b": 10},
-        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom",
-                   "traceorder": "normal"},
-        "hoverlabel": {"align": "left"},
-        "xaxis": {"automargin": True, "zeroline": False},
-        "yaxis": {"automargin": True, "zeroline": False, "showgrid": False},
-        "shapes": [],
-        "annotations": [],
-    }  # fmt: skip
-
-
-def _stacked(title: str, names: list[str], height: int) -> Document:
-    """The frame of stacked horizontal bars, first bar on top."""
-    layout = _layout(height)
-    layout |= {"barmode": "stack", "bargap": 0.28}
-    layout["xaxis"]["title"] = {"text": title}
-    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "categoryarray": names}
-    return layout
+    return document("ratio-figure", traces, layout)
 
 
 def _text(x: float, y: str, text: str) -> Mapping[str, Any]:
     return {"x": x, "y": y, "text": f" {text}", "xanchor": "left", "showarrow": False}
-
-
-def _note(*lines: str) -> str:
-    """Join and wrap the lines of a hover note; the first is bold."""
-    first, *rest = (line for line in lines if line)
-    return "<br>".join([f"<b>{_plain(first)}</b>", *_wrapped(rest)])
-
-
-def _wrapped(lines: Iterable[str]) -> list[str]:
-    return [_plain(piece) for line in lines for piece in textwrap.wrap(line, 72)]
-
-
-def _plain(text: str) -> str:
-    """Keep plotly from reading a text as markup."""
-    return text.replace("&", "&amp;").replace("<", "&lt;")

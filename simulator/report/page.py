@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.cost.terms import TERMS
 from simulator.planner.scaling import CAUSES
@@ -21,7 +21,10 @@ from simulator.units import (
     show_usd,
 )
 
-__all__ = ["SECTIONS", "render"]
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+__all__ = ["SECTIONS", "environment", "plotly_source", "render"]
 
 SECTIONS = {
     "verdict": "Verdict",
@@ -50,35 +53,45 @@ def render(numbers: PlanNumbers, *, launch: str) -> str:
     launch : str
         The command that starts the best layout, to copy.
     """
-    import jinja2
     from markupsafe import Markup
 
-    environment = jinja2.Environment(
+    return (
+        environment()
+        .get_template("page.html.j2")
+        .render(
+            n=numbers,
+            best=numbers.best,
+            launch=launch,
+            sections=SECTIONS,
+            terms={term.name: term for term in TERMS},
+            causes=CAUSES,
+            not_modelled=NOT_MODELLED,
+            flop_convention=FLOP_CONVENTION,
+            no_interval=NO_INTERVAL,
+            figures=figures(numbers),
+            palette={name: {"light": c.light, "dark": c.dark} for name, c in PALETTE.items()},
+            colour=colour,
+            plotly=Markup(plotly_source()),  # plotly.js itself, from its own package
+        )
+    )
+
+
+def environment() -> Environment:
+    """Return what every page is made with: its templates and filters, and text escaped."""
+    import jinja2
+
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= _FILTERS
-    return environment.get_template("page.html.j2").render(
-        n=numbers,
-        best=numbers.best,
-        launch=launch,
-        sections=SECTIONS,
-        terms={term.name: term for term in TERMS},
-        causes=CAUSES,
-        not_modelled=NOT_MODELLED,
-        flop_convention=FLOP_CONVENTION,
-        no_interval=NO_INTERVAL,
-        figures=figures(numbers),
-        palette={name: {"light": c.light, "dark": c.dark} for name, c in PALETTE.items()},
-        colour=colour,
-        plotly=Markup(_plotly()),  # plotly.js itself, from its own package
-    )
+    made.filters |= _FILTERS
+    return made
 
 
-def _plotly() -> str:
+def plotly_source() -> str:
     """Return plotly.js; made to be put inside a script element."""
     package = importlib.resources.files("plotly")
     return (package / "package_data" / "plotly.min.js").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["PALETTE", "Colour", "colour"]
+__all__ = ["CATEGORIES", "PALETTE", "Colour", "category", "colour", "symbol"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ PALETTE = {
     "cp": Colour("#ee9436", "#f5b36b"),
     "ep": Colour("#a82f2a", "#dd6c63"),
     "fsdp": Colour("#d9a91a", "#ecc654"),
+    "offload": Colour("#6d7f2c", "#a5ba58"),
     "pp": Colour("#8a5a3c", "#bd8a68"),
     "dp": Colour("#bd2f6d", "#e8709f"),
     # idle
@@ -64,6 +65,20 @@ PALETTE = {
 }
 """Colour by meaning: names of TERMS, MEMORY_KINDS, CAUSES, and parts of the page."""
 
+CATEGORIES = {
+    "category 1": Colour("#2458a6", "#5f96ea"),
+    "category 2": Colour("#d4541c", "#f0824f"),
+    "category 3": Colour("#2f8a57", "#56b981"),
+    "category 4": Colour("#7652b8", "#a98cec"),
+    "category 5": Colour("#c9990a", "#ecc654"),
+    "category 6": Colour("#bd2f6d", "#e8709f"),
+    "category 7": Colour("#35a0ad", "#6fd0da"),
+    "category 8": Colour("#8a5a3c", "#c89672"),
+    "category 9": Colour("#6d7d16", "#b3c04d"),
+    "category 10": Colour("#5f6973", "#a3abb4"),
+}
+"""Colours of things that have no meaning of their own, such as sources, in the order of use."""
+
 
 def colour(meaning: str) -> Colour:
     """Return the colour of a meaning; grey for one that has none yet.
@@ -72,3 +87,25 @@ def colour(meaning: str) -> Colour:
     '#2f8a57'
     """
     return PALETTE.get(meaning, _GREY)
+
+
+_SYMBOLS = ("circle", "diamond", "square")
+
+
+def category(number: int) -> str:
+    """Return the meaning of the nth thing without one, from 0; colours come round again.
+
+    >>> category(0), category(len(CATEGORIES) + 1)
+    ('category 1', 'category 2')
+    """
+    names = list(CATEGORIES)
+    return names[number % len(names)]
+
+
+def symbol(number: int) -> str:
+    """Return the symbol of its points: another one for each round of the colours.
+
+    >>> symbol(0), symbol(len(CATEGORIES))
+    ('circle', 'diamond')
+    """
+    return _SYMBOLS[number // len(CATEGORIES) % len(_SYMBOLS)]

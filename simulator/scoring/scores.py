@@ -1,48 +1,41 @@
-"""How good predictions are: errors, and whether the right layout is called fastest.
+"""How good predictions are: one scored row, errors over plain numbers, the summary of many rows.
 
-One scored row, statistics over plain numbers, and the summary of many rows. What cannot be said is
-None, never NaN.
+What cannot be said is None, never NaN.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
 
 from simulator.measured.rows import LAYOUT_COLUMNS, SWITCH_COLUMNS, MeasuredRun
+from simulator.scoring.intervals import constant_half_width, interval_statistics
+from simulator.scoring.rankings import ranking, ranking_statistics
 
 __all__ = [
-    *("BASELINE_EFFICIENCY", "FEWEST_LAYOUTS", "SCORED_MEMORY", "TIE", "ScoredRow"),
-    *("error_statistics", "kendall_tau", "ranking", "regret", "summary"),
+    *("SCORED_MEMORY", "ScoredRow", "error_statistics", "layout_of"),
+    *("ranking_group", "skipped_reason", "summary"),
 ]
 
 SCORED_MEMORY = ("allocated", "reserved")
 """Kinds of memory reading that a prediction of the same kind exists for."""
 
-BASELINE_EFFICIENCY = 0.5
-"""The baseline: every step runs its FLOPs, recomputation included, at this share of the peak."""
-
 _ROW_KEYS = (
     *("status", "reason", "predicted_step_s", "measured_step_s", "step_error", "p10_s", "p90_s"),
     *("predicted_memory_gib", "measured_memory_gib", "memory_kind", "memory_error", "evidence"),
+    *("measured_mfu", "measured_mfu_own", "replayable"),
 )
 _COMPOSED = "COMPOSED"
+_FITTED = "calibrate"
 _RELEASE = re.compile(r"-[0-9].*")
 _SCALES = ((1, "1 GPU"), (8, "2-8 GPUs"), (64, "9-64 GPUs"), (512, "65-512 GPUs"))
 _LARGEST = "more than 512 GPUs"
 _GROUP = ("model", "gpu", "num_gpus", "seq_len", "global_batch", "precision", "software")
-
-TIE = 0.03
-"""Measured times that differ by no more than this cannot be told apart; nor can their order."""
-
-FEWEST_LAYOUTS = 5
-"""Layouts that a group needs before its ranking is worth a number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +46,9 @@ class ScoredRow:
     status: Literal["ok", "skipped"]
     """skipped: not predicted, see `reason`."""
     reason: str | None = None
+    replayable: bool = True
+    """False: the row contradicts itself, or its table excludes it. Every other row should be
+    predicted, and one that is not is a gap of ours."""
     predicted_step_s: float | None = None
     measured_step_s: float | None = None
     p10_s: float | None = None
@@ -65,7 +61,7 @@ class ScoredRow:
     evidence: str | None = None
     """Weakest grade of any figure of the profiles behind the prediction."""
     baseline_step_s: float | None = None
-    """What the baseline predicts (`BASELINE_EFFICIENCY`)."""
+    """What constant efficiency predicts, see `scoring/baselines.py`."""
     assumed: tuple[str, ...] = ()
     """Fields that the row's source does not state."""
     terms_s: Mapping[str, float] | None = None
@@ -102,6 +98,13 @@ class ScoredRow:
     def step_error(self) -> float | None:
         """``predicted / measured - 1``."""
         return _error(self.predicted_step_s, self.measured_step_s)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """P10 and P90 over the measured value."""
+        if self.p10_s is None or self.p90_s is None or self.measured_step_s is None:
+            return None
+        return self.p10_s / self.measured_step_s, self.p90_s / self.measured_step_s
 
     @property
     def baseline_error(self) -> float | None:
@@ -165,116 +168,75 @@ def error_statistics(errors: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def kendall_tau(predicted: Sequence[float], measured: Sequence[float]) -> tuple[int, float | None]:
-    """Count pairs whose order can be told, and how well they are ordered.
-
-    Only pairs whose measured times differ by more than `TIE` count. Tau is right pairs less wrong
-    pairs over all that count; a pair that is predicted equal is neither right nor wrong.
-
-    Returns
-    -------
-    pairs : int
-    tau : float or None
-        1: every pair in the right order; -1: every pair reversed; None: no pair counts.
-
-    Examples
-    --------
-    Two pairs of three are in the right order; then one of them is too close to count:
-
-    >>> kendall_tau([1.0, 3.0, 2.0], [1.0, 2.0, 3.0])
-    (3, 0.3333333333333333)
-    >>> kendall_tau([1.0, 3.0, 2.0], [1.0, 2.0, 2.05])
-    (2, 1.0)
-    """
-    pairs, score = 0, 0
-    for i, j in combinations(range(len(measured)), 2):
-        low, high = sorted((measured[i], measured[j]))
-        if high <= low * (1.0 + TIE):
-            continue
-        pairs += 1
-        right = (measured[i] - measured[j]) * (predicted[i] - predicted[j])
-        score += (right > 0) - (right < 0)
-    return pairs, (score / pairs if pairs else None)
-
-
-def regret(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """What picking the predicted best costs: its measured time over the measured best, minus 1.
-
-    Layouts that are predicted equally fast count with the mean of their measured times.
-
-    Examples
-    --------
-    >>> round(regret([1.0, 1.2, 1.1], [2.2, 2.0, 3.0]), 3)
-    0.1
-    """
-    best = min(predicted)
-    chosen = [time for guess, time in zip(predicted, measured, strict=True) if guess <= best]
-    return float(np.mean(chosen)) / min(measured) - 1.0
-
-
-def ranking(
-    group: str, layouts: Sequence[Hashable], predicted: Sequence[float], measured: Sequence[float]
-) -> dict[str, Any] | None:
-    """Score the ranking of one group of runs that differ in nothing but the layout.
-
-    A layout that was measured more than once counts once, with the mean of its times. None if
-    fewer than `FEWEST_LAYOUTS` are left.
-    """
-    times: dict[Hashable, list[tuple[float, float]]] = {}
-    for layout, guess, time in zip(layouts, predicted, measured, strict=True):
-        times.setdefault(layout, []).append((guess, time))
-    if len(times) < FEWEST_LAYOUTS:
-        return None
-    means = np.array([np.mean(pairs, axis=0) for pairs in times.values()])
-    guesses, actual = means[:, 0].tolist(), means[:, 1].tolist()
-    pairs, tau = kendall_tau(guesses, actual)
-    return {
-        "group": group,
-        "n": len(times),
-        "pairs": pairs,
-        "kendall_tau": tau,
-        "regret": regret(guesses, actual),
-    }
-
-
 # --- many rows ---------------------------------------------------------------------------
 
 
 def summary(rows: Sequence[ScoredRow]) -> dict[str, Any]:
-    """Summarise errors: pooled, by source, split and GPU, and of rankings.
+    """Summarise errors, pooled and by what the rows say, intervals and rankings.
 
     ``by_source`` holds every source, the composed ones too; ``ranking`` names their groups
-    composed. All else leaves them out.
+    composed, and ``ranking_by_split`` puts them apart. All else leaves them out. Step errors carry
+    interval statistics (:func:`simulator.scoring.intervals.interval_statistics`); the interval of
+    constant width is fitted to all rows of the split ``calibrate``.
     """
     pooled = [row for row in rows if not row.composed]
     predicted = [row for row in rows if row.status == "ok"]
+    groups = _rankings(predicted)
+    half_width = constant_half_width(_errors(row for row in pooled if _split(row) == _FITTED))
+    parts: dict[str, dict[str, Any]] = {
+        name: _by(pooled, half_width, word, by_split=True) for name, word in _PARTS.items()
+    }
     return {
-        "step": _step_errors(pooled),
+        "step": _step_errors(pooled, half_width),
         "memory": {kind: _memory_errors(pooled, kind) for kind in SCORED_MEMORY},
-        "ranking": _rankings(predicted),
-        "kernels": None,
-        "collectives": None,
-        "by_source": _by(rows, "source", inside="split"),
-        "by_gpu": _by(pooled, "gpu"),
-        "by_split": _by(pooled, "split"),
+        "ranking": groups,
+        "by_source": _by(rows, half_width, _column("source"), by_split=True),
+        "by_gpu": parts.pop("by_gpu"),
+        "by_split": _by(pooled, half_width, _split),
         "baseline": _baseline(pooled),
         "skipped": _skipped_reasons(rows),
         "assumed_fields": _count(name for row in predicted for name in row.assumed),
+        **parts,
+        "ranking_by_split": _ranking_by_split(groups),
     }
 
 
+def _column(name: str) -> Callable[[ScoredRow], str]:
+    return lambda row: row.run.get(name) or "not stated"
+
+
+_split = _column("split")
+
+_PARTS: dict[str, Callable[[ScoredRow], str]] = {
+    "by_gpu": _column("gpu"),
+    "by_kind": lambda row: row.kind,
+    "by_framework": lambda row: row.framework,
+    "by_precision": _column("precision"),
+    "by_scale": lambda row: row.scale,
+}
+
+
 def _skipped_reasons(rows: Iterable[ScoredRow]) -> dict[str, int]:
-    """Count the reasons why rows were skipped, most frequent first, without place and hints."""
-    found = []
-    for row in rows:
-        if row.status == "skipped":
-            line = (row.reason or "").partition("\n")[0].removeprefix(f"{row.run.where}: ")
-            found.append(line.partition(" (known: ")[0])
-    return _count(found)
+    """Count the reasons why rows were skipped, most frequent first."""
+    return _count(skipped_reason(row) for row in rows if row.status == "skipped")
 
 
-def _step_errors(rows: Iterable[ScoredRow]) -> dict[str, Any]:
-    return error_statistics([row.step_error for row in rows if row.step_error is not None])
+def skipped_reason(row: ScoredRow) -> str:
+    """Return why a row was skipped: the first line, without place and hints."""
+    line = (row.reason or "").partition("\n")[0].removeprefix(f"{row.run.where}: ")
+    return line.partition(" (known: ")[0]
+
+
+def _errors(rows: Iterable[ScoredRow]) -> list[float]:
+    return [row.step_error for row in rows if row.step_error is not None]
+
+
+def _step_errors(rows: Sequence[ScoredRow], half_width: float | None) -> dict[str, Any]:
+    """Errors of the step time, and how good their intervals are."""
+    known = [row for row in rows if row.step_error is not None and row.interval is not None]
+    intervals = [row.interval for row in known if row.interval is not None]
+    found = interval_statistics(intervals, _errors(known), half_width)
+    return {**error_statistics(_errors(rows)), **found}
 
 
 def _memory_errors(rows: Iterable[ScoredRow], kind: str) -> dict[str, Any]:
@@ -284,44 +246,77 @@ def _memory_errors(rows: Iterable[ScoredRow], kind: str) -> dict[str, Any]:
 
 def _baseline(rows: Iterable[ScoredRow]) -> dict[str, Any]:
     errors = [row.baseline_error for row in rows if row.baseline_error is not None]
-    return {"efficiency": BASELINE_EFFICIENCY, **error_statistics(errors)}
+    return error_statistics(errors)
 
 
-def _by(rows: Iterable[ScoredRow], field: str, *, inside: str = "") -> dict[str, Any]:
-    """Step errors by the words of a column, and inside each by those of another."""
+def _by(
+    rows: Iterable[ScoredRow],
+    half_width: float | None,
+    word: Callable[[ScoredRow], str],
+    *,
+    by_split: bool = False,
+) -> dict[str, Any]:
+    """Step errors by a word of each row, and inside each by split."""
     parts: dict[str, list[ScoredRow]] = {}
     for row in rows:
-        parts.setdefault(row.run.get(field) or "not stated", []).append(row)
+        parts.setdefault(word(row), []).append(row)
     found: dict[str, Any] = {}
-    for word, some in sorted(parts.items()):
+    for name in sorted(parts, key=_order):
+        some = parts[name]
         skipped = sum(row.status == "skipped" for row in some)
-        found[word] = {**_step_errors(some), "rows": len(some), "skipped": skipped}
-        found[word]["baseline"] = _baseline(some)
-        if inside:
-            found[word][f"by_{inside}"] = _by(some, inside)
+        found[name] = {**_step_errors(some, half_width), "rows": len(some), "skipped": skipped}
+        found[name] |= {"baseline": _baseline(some), **_coverage(some)}
+        if by_split:
+            found[name]["by_split"] = _by(some, half_width, _split)
     return found
+
+
+def _order(word: str) -> tuple[int, str]:
+    """Scales by size, all else by the alphabet."""
+    sizes = [scale for _, scale in _SCALES]
+    return (sizes.index(word) if word in sizes else len(sizes), word.casefold())
+
+
+def _coverage(rows: Iterable[ScoredRow]) -> dict[str, Any]:
+    """How many rows could be predicted, and the share of them that was."""
+    sound = [row for row in rows if row.replayable]
+    predicted = sum(row.status == "ok" for row in sound)
+    return {"replayable": len(sound), "coverage": predicted / len(sound) if sound else None}
 
 
 def _rankings(rows: Iterable[ScoredRow]) -> list[dict[str, Any]]:
     groups: dict[str, list[ScoredRow]] = {}
     for row in rows:
         if row.measured_step_s is not None:
-            groups.setdefault(_group(row), []).append(row)
+            groups.setdefault(ranking_group(row), []).append(row)
     found = []
     for name, some in groups.items():
-        layouts = [
-            tuple(row.run.get(field) for field in (*LAYOUT_COLUMNS, *SWITCH_COLUMNS))
-            for row in some
-        ]
+        layouts = [layout_of(row) for row in some]
         guesses = [row.predicted_step_s or 0.0 for row in some]
-        found.append(ranking(name, layouts, guesses, [row.measured_step_s or 0.0 for row in some]))
-    return [group for group in found if group is not None]
+        group = ranking(name, layouts, guesses, [row.measured_step_s or 0.0 for row in some])
+        if group is not None:
+            splits = " + ".join(sorted({_split(row) for row in some}))
+            found.append({**group, "split": splits, "composed": some[0].composed})
+    return found
 
 
-def _group(row: ScoredRow) -> str:
+def _ranking_by_split(groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    parts: dict[str, list[Mapping[str, Any]]] = {}
+    for group in groups:
+        parts.setdefault("composed" if group["composed"] else group["split"], []).append(group)
+    return {name: ranking_statistics(some) for name, some in sorted(parts.items())}
+
+
+def ranking_group(row: ScoredRow) -> str:
+    """Name the group of runs that differ from a row in nothing but the layout."""
     model, gpu, gpus, length, batch, precision, software = map(row.run.get, _GROUP)
     name = f"{model}, {gpus} x {gpu}, sequence {length}, batch {batch}, {precision}, {software}"
     return f"{name} (composed)" if row.composed else name
+
+
+def layout_of(row: ScoredRow) -> tuple[str, ...]:
+    """Everything that tells a row from the others of its ranking group."""
+    return tuple(row.run.get(field) for field in (*LAYOUT_COLUMNS, *SWITCH_COLUMNS))
 
 
 def _count(words: Iterable[str]) -> dict[str, int]:

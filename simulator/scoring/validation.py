@@ -1,59 +1,88 @@
 """Predicted against measured: every row of tables of measured runs, and the errors by source.
 
-Rows that share model, machine and software are predicted together. A row that cannot be predicted
-is kept with the reason. Runs whose step time was composed of profiled parts, not read off a whole
-step (their notes say COMPOSED), stay out of every pooled figure.
+Rows that come to the same model, machine and software are predicted together. A row that cannot be
+predicted, and one whose measured values cannot be right, is kept with the reason. Runs whose step
+time was composed of profiled parts, not read off a whole step (their notes say COMPOSED), stay out
+of every pooled figure. Tables of microbenchmarks go their own way (scoring/microbenchmarks.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator import catalogue
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
 from simulator.layout.layout import Layouts
-from simulator.measured.replay import NotReplayable, Run, load_tables, replay
-from simulator.measured.rows import (
-    LABEL_COLUMNS,
-    LAYOUT_COLUMNS,
-    MeasuredRun,
-    assumed_fields,
-    number,
-    read_runs,
-)
+from simulator.measured.checks import Readings, excluded, implausible, readings, utilisation
+from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, replay
+from simulator.measured.rows import MeasuredRun, assumed_fields, read_tables
+from simulator.measured.tables import sort_tables
 from simulator.planner.outcome import weakest_evidence
-from simulator.scoring.scores import BASELINE_EFFICIENCY, ScoredRow, summary
+from simulator.scoring.baselines import shipped_baseline
+from simulator.scoring.scores import ScoredRow, summary
 from simulator.units import GIB
 
-__all__ = ["Validation", "validate"]
+if TYPE_CHECKING:
+    from simulator.scoring.benchmark_score import BenchmarkScore
 
-_DEFAULT_FILES = ("calibrate.csv", "test.csv")
-_SAME_TIME = 0.02
+__all__ = ["Validation", "memory_of_kind_gib", "validate"]
+
+_SHIPPED = ("runs/calibrate.csv", "runs/test.csv", "measured/*.csv", "microbenchmarks/*.csv")
+_WORDS = ("model", "gpu", "seq_len", "precision", "nic_gbit_per_gpu")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Replayed:
+    """A row that became a run."""
+
+    index: int
+    row: MeasuredRun
+    run: Run
+    measured: Readings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Validation:
-    """All rows in the order of their files."""
+    """Measured runs, all rows in the order of their files, and microbenchmarks."""
 
     rows: tuple[ScoredRow, ...]
+    benchmarks: tuple[BenchmarkScore, ...] = ()
+    """One per table of kernels, collectives or expert all-to-all."""
+    problems: tuple[str, ...] = ()
+    """Why a file could not be used, or not to its end; and rows of microbenchmarks that cannot be
+    right."""
 
     @property
     def predicted(self) -> tuple[ScoredRow, ...]:
         """Rows that were predicted."""
         return tuple(row for row in self.rows if row.status == "ok")
 
+    @property
+    def used(self) -> bool:
+        """Whether anything at all was predicted."""
+        return bool(self.predicted) or any(len(table.line) for table in self.benchmarks)
+
     def document(self) -> dict[str, Any]:
-        """Return rows and summary as plain dicts, with the keys that stay."""
-        return {"rows": [row.document() for row in self.rows], "summary": self.summary()}
+        """Return rows, summary and problems as plain values, with the keys that stay."""
+        return {
+            "rows": [row.document() for row in self.rows],
+            "summary": self.summary(),
+            "problems": list(self.problems),
+        }
 
     def summary(self) -> dict[str, Any]:
-        """Summarise errors and rankings, see :func:`simulator.scoring.scores.summary`."""
-        return summary(self.rows)
+        """Summarise errors and rankings, see :func:`simulator.scoring.scores.summary`.
+
+        ``kernels`` and ``collectives`` sum up the microbenchmarks, None without such a table.
+        """
+        from simulator.scoring.benchmark_score import summaries  # predict starts without it
+
+        return {**summary(self.rows), **summaries(self.benchmarks)}
 
 
 def validate(
@@ -61,21 +90,23 @@ def validate(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Validation:
-    """Predict every row of tables of measured runs, and score the predictions.
+    """Predict every row of tables of measurements, and score the predictions.
 
     Parameters
     ----------
     paths : paths, optional
-        CSV files as validation/README.md describes them. Without any, the shipped runs: those that
-        figures may be fitted on (split ``calibrate``) and those that none ever was (``test``).
+        CSV files of measured runs as validation/README.md describes them, or of microbenchmarks as
+        validation/microbenchmarks/README.md does; the header tells which. Without any, the shipped
+        ones: runs that figures may be fitted on (split ``calibrate``), runs that none ever was
+        (``test``), and microbenchmarks.
     progress : callable, optional
-        Told how many rows are done, of how many.
+        Told how many runs are done, of how many.
 
     Raises
     ------
     InputError
-        If a file cannot be read as a table of measured runs. What is wrong with one row only is
-        the reason why that row is skipped.
+        If no file at all can be used. What is wrong with one file of several is one of the
+        `problems`, what is wrong with one run the reason why it is skipped.
 
     Examples
     --------
@@ -85,110 +116,173 @@ def validate(
     (8, 0)
     """
     given = [paths] if isinstance(paths, (str, PathLike)) else list(paths)
-    folder = catalogue.folder("validation") / "runs"
-    files = [Path(path) for path in given] or [folder / name for name in _DEFAULT_FILES]
-    runs = read_runs(files)
-    rows: dict[int, ScoredRow] = {}
-    groups: dict[Any, list[tuple[int, Run]]] = {}
-    tables = load_tables()
-    for index, run in enumerate(runs):
+    tables, problems = sort_tables([Path(path) for path in given] or _shipped())
+    runs, wrong = read_tables(tables.pop("runs", []))
+    benchmarks, more = _score_benchmarks([path for some in tables.values() for path in some])
+    problems += [*wrong, *more]
+    if not runs and not benchmarks:
+        raise InputError(problems)
+    return Validation(
+        rows=_validate_runs(runs, progress), benchmarks=tuple(benchmarks), problems=tuple(problems)
+    )
+
+
+def _shipped() -> list[Path]:
+    folder = catalogue.folder("validation")
+    return [path for pattern in _SHIPPED for path in sorted(folder.glob(pattern))]
+
+
+def _score_benchmarks(paths: Iterable[Path]) -> tuple[list[BenchmarkScore], list[str]]:
+    """Score tables of microbenchmarks, and say what is wrong with files and with rows."""
+    from simulator.scoring.microbenchmarks import score_microbenchmarks  # predict starts without it
+
+    found: list[BenchmarkScore] = []
+    problems: list[str] = []
+    for path in paths:
         try:
-            _measured(run)
-            replayed = replay(run.fields, tables, where=run.where)
-        except (NotReplayable, InputError) as error:
-            rows[index] = _skipped(run, error)
+            found += score_microbenchmarks([path])
+        except InputError as error:
+            problems += error.problems
+    return found, problems + [line for table in found for line in table.problems]
+
+
+def _validate_runs(
+    runs: Sequence[MeasuredRun], progress: Callable[[int, int], None] | None
+) -> tuple[ScoredRow, ...]:
+    rows: dict[int, ScoredRow] = {}
+    replayed: list[_Replayed] = []
+    tables = load_tables()
+    for index, row in enumerate(runs):
+        found = _replay(index, row, tables)
+        if isinstance(found, ScoredRow):
+            rows[index] = found
         else:
-            groups.setdefault(_shared(run), []).append((index, replayed))
-    for members in groups.values():
-        rows |= _predict([runs[index] for index, _ in members], members)
+            replayed.append(found)
+    for members in _together(replayed):
+        rows |= _predict(members)
         if progress is not None:
             progress(len(rows), len(runs))
-    return Validation(rows=tuple(rows[index] for index in range(len(runs))))
+    baseline = shipped_baseline()
+    scored = [rows[index] for index in range(len(runs))]
+    return tuple(
+        replace(row, baseline_step_s=baseline.predict_s(row.run)) if row.status == "ok" else row
+        for row in scored
+    )
 
 
 # --- one row -----------------------------------------------------------------------------
 
 
-def _measured(run: MeasuredRun) -> dict[str, Any]:
+def _replay(index: int, row: MeasuredRun, tables: Tables) -> _Replayed | ScoredRow:
+    """Turn a row into a run, or say why it cannot be one."""
+    try:
+        measured = readings(row)
+    except InputError as error:
+        return _skipped(row, str(error), Readings(), replayable=False)
+    left_out = excluded(row)
+    if left_out is not None:
+        return _skipped(row, f"excluded: {left_out}", measured, replayable=False)
+    if row.fault is not None:
+        return _skipped(row, f"{row.where}: {row.fault}", measured, replayable=False)
+    try:
+        run = replay(row.fields, tables, where=row.where)
+    except NotReplayable as error:
+        return _skipped(row, str(error), measured)
+    except InputError as error:
+        return _skipped(row, str(error), measured, replayable=False)
+    return _Replayed(index=index, row=row, run=run, measured=measured)
+
+
+def _skipped(
+    row: MeasuredRun, reason: str, measured: Readings, *, replayable: bool = True
+) -> ScoredRow:
+    fields = _measured(measured)
+    return ScoredRow(run=row, status="skipped", reason=reason, replayable=replayable, **fields)
+
+
+def _measured(found: Readings) -> dict[str, Any]:
     """What was measured, as fields of a ScoredRow."""
-    fields, found = run.fields, dict[str, Any]()
-    if run.get("step_time_s"):
-        found["measured_step_s"] = number(fields, "step_time_s")
-    if run.get("step_time_s") and run.get("tokens_per_s_per_gpu"):
-        tokens = number(fields, "global_batch") * number(fields, "seq_len")
-        rate = tokens / found["measured_step_s"] / number(fields, "num_gpus")
-        stated = number(fields, "tokens_per_s_per_gpu")
-        if abs(rate / stated - 1.0) > _SAME_TIME:
-            rule = f"must agree with tokens_per_s_per_gpu ({stated:g}, not {rate:.4g})"
-            raise InputError(f"{run.where}: step_time_s: {rule}, got {fields['step_time_s']!r}")
-    if run.get("peak_memory_gib"):
-        found["measured_memory_gib"] = number(fields, "peak_memory_gib")
-        found["memory_kind"] = run.get("memory_kind") or "unknown"
-    return found
-
-
-def _skipped(run: MeasuredRun, error: Exception) -> ScoredRow:
-    try:
-        measured = _measured(run)
-    except InputError:
-        measured = {}
-    return ScoredRow(run=run, status="skipped", reason=str(error), **measured)
-
-
-def _shared(run: MeasuredRun) -> tuple[tuple[str, str], ...]:
-    """Everything that a row says but its layout and its labels."""
-    own = {*LAYOUT_COLUMNS, *LABEL_COLUMNS}
-    return tuple(sorted((k, v) for k, v in run.fields.items() if v and k not in own))
-
-
-def _predict(
-    runs: Sequence[MeasuredRun], members: Sequence[tuple[int, Run]]
-) -> dict[int, ScoredRow]:
-    """Predict rows that share model, machine and software."""
-    one = members[0][1]
-    layouts = Layouts.concatenate(run.layout for _, run in members)
-    try:
-        estimate = evaluate(layouts, one.workload, one.cluster, one.software)
-    except InputError as error:  # the profile lacks a library or type that the row needs
-        return {index: _skipped(run, error) for run, (index, _) in zip(runs, members, strict=True)}
-    peak = float(one.cluster.accelerator.matrix_flop_per_s[one.workload.recipe.precision])
-    baseline_s = estimate.executed_flop / (BASELINE_EFFICIENCY * peak * layouts.world)
-    grade = weakest_evidence(one.cluster, one.software)
-    rows = {}
-    for i, (run, (index, _)) in enumerate(zip(runs, members, strict=True)):
-        measured = _measured(run)
-        rows[index] = ScoredRow(
-            run=run,
-            status="ok",
-            predicted_step_s=float(estimate.step_time_s[i]),
-            predicted_memory_gib=_memory_gib(estimate, i, measured.get("memory_kind")),
-            evidence=grade,
-            baseline_step_s=float(baseline_s[i]),
-            terms_s={name: float(seconds[i]) for name, seconds in estimate.terms_s.items()},
-            hidden_s={name: float(seconds[i]) for name, seconds in estimate.hidden_s.items()},
-            memory_bytes={kind: float(size[i]) for kind, size in estimate.memory_bytes.items()},
-            **_utilisation(estimate, i, one, measured.get("measured_step_s")),
-            assumed=assumed_fields(run.fields),
-            **measured,
-        )
-    return rows
-
-
-def _utilisation(
-    estimate: Estimate, i: int, run: Run, measured_s: float | None
-) -> dict[str, Any]:
-    """MFU of the measured step, over the bf16 peak and over that of the run's own precision."""
-    if measured_s is None:
-        return {}
-    peaks = run.cluster.accelerator.matrix_flop_per_s
-    rate = estimate.model_flop / measured_s / float(estimate.layouts.world[i])
     return {
-        "measured_mfu": rate / float(peaks["bf16"]),
-        "measured_mfu_own": rate / float(peaks[run.workload.recipe.precision]),
+        "measured_step_s": found.step_time_s,
+        "measured_memory_gib": found.memory_gib,
+        "memory_kind": found.memory_kind,
     }
 
 
-def _memory_gib(estimate: Estimate, i: int, kind: str | None) -> float:
+def _together(replayed: Iterable[_Replayed]) -> list[list[_Replayed]]:
+    """Gather the rows that one table of layouts can price.
+
+    They come to equal workload, cluster and software but for the number of GPUs and the batch,
+    which layouts say as well. Rows that differ in one of a few words are not even compared.
+    """
+    groups: dict[Hashable, list[tuple[Any, list[_Replayed]]]] = {}
+    for one in replayed:
+        shared, near = _shared(one.run), groups.setdefault(tuple(map(one.row.get, _WORDS)), [])
+        same = next((some for other, some in near if other == shared), None)
+        if same is None:
+            near.append((shared, [one]))
+        else:
+            same.append(one)
+    return [some for near in groups.values() for _, some in near]
+
+
+def _shared(run: Run) -> tuple[Any, ...]:
+    """Everything that the price of a layout depends on."""
+    recipe, cluster = run.workload.recipe, run.cluster
+    machine = replace(cluster, groups=tuple(replace(part, gpus=0) for part in cluster.groups))
+    training = replace(recipe, global_batch=1)
+    return run.workload.architecture, training, run.software, machine, cluster.domain
+
+
+# --- predictions -------------------------------------------------------------------------
+
+
+def _predict(members: Sequence[_Replayed]) -> dict[int, ScoredRow]:
+    """Predict rows that one table of layouts can price."""
+    run = members[0].run
+    layouts = Layouts.concatenate(one.run.layout for one in members)
+    try:
+        estimate = evaluate(layouts, run.workload, run.cluster, run.software)
+    except InputError as error:  # the profile lacks a library or type that the row needs
+        return {one.index: _skipped(one.row, str(error), one.measured) for one in members}
+    grade = weakest_evidence(run.cluster, run.software)
+    batch = float(run.workload.recipe.global_batch)
+    flop = estimate.model_flop / batch * layouts.global_batch
+    return {
+        one.index: _score(one, estimate, i, flop=float(flop[i]), grade=grade)
+        for i, one in enumerate(members)
+    }
+
+
+def _score(one: _Replayed, estimate: Estimate, i: int, *, flop: float, grade: str) -> ScoredRow:
+    """Set one row of an estimate beside what was measured, unless that cannot be right.
+
+    `flop` are the model FLOPs of one step.
+    """
+    run, measured = one.run, one.measured
+    if wrong := implausible(run, measured, model_flop=flop):
+        reason = "\n".join(f"{one.row.where}: {line}" for line in wrong)
+        return _skipped(one.row, reason, measured, replayable=False)
+    mfu: tuple[float | None, float | None] = (None, None)
+    if measured.step_time_s is not None:
+        mfu = utilisation(run, model_flop=flop, step_time_s=measured.step_time_s)
+    return ScoredRow(
+        run=one.row,
+        status="ok",
+        predicted_step_s=float(estimate.step_time_s[i]),
+        predicted_memory_gib=memory_of_kind_gib(estimate, i, measured.memory_kind),
+        evidence=grade,
+        terms_s={name: float(seconds[i]) for name, seconds in estimate.terms_s.items()},
+        hidden_s={name: float(seconds[i]) for name, seconds in estimate.hidden_s.items()},
+        memory_bytes={kind: float(size[i]) for kind, size in estimate.memory_bytes.items()},
+        measured_mfu=mfu[0],
+        measured_mfu_own=mfu[1],
+        assumed=assumed_fields(one.row.fields),
+        **_measured(measured),
+    )
+
+
+def memory_of_kind_gib(estimate: Estimate, i: int, kind: str | None) -> float:
     """Memory of the fullest rank as a reading of this kind would show it.
 
     torch counts neither communicators as allocated nor as reserved; fragmentation is what it

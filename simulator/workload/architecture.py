@@ -8,6 +8,7 @@ follow from the sizes; how a rank shards them is the business of ``cost/operator
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
@@ -137,6 +138,10 @@ class Block:
     """Dropout after attention and MLP during training (GPT-2, GPT-3)."""
     parallel_residual: bool = False
     """Attention and MLP read the same input (GPT-NeoX)."""
+    predicts_ahead: bool = False
+    """A multi-token-prediction layer: it joins the hidden state with the embedding of the next
+    token by a projection, and has a norm and a loss of its own over the model's output head
+    (DeepSeek-V3 report, arXiv 2412.19437, section 2.2)."""
 
     @property
     def is_moe(self) -> bool:
@@ -145,8 +150,14 @@ class Block:
 
     def parameters(self, hidden: int) -> int:
         """Count all parameters of the block."""
-        norms = self.norms * hidden * (2 if self.norm == "layer" else 1)
-        return self.attention.parameters(hidden) + self.mlp.parameters(hidden) + norms
+        norms = self.norm_vectors * hidden * (2 if self.norm == "layer" else 1)
+        joined = 2 * hidden * hidden if self.predicts_ahead else 0
+        return self.attention.parameters(hidden) + self.mlp.parameters(hidden) + norms + joined
+
+    @property
+    def norm_vectors(self) -> int:
+        """Norms of the block; a multi-token-prediction layer has one on each input and a last."""
+        return self.norms + (3 if self.predicts_ahead else 0)
 
     def active_parameters(self, hidden: int) -> int:
         """Count the parameters that one token passes."""
@@ -182,10 +193,22 @@ class Architecture:
     mtp_layers: Count = 0
     """Multi-token-prediction layers (published beside the model, not in its parameter count)."""
 
+    def predicting_ahead(self, count: int) -> Architecture:
+        """Return the model with `count` multi-token-prediction layers behind its own.
+
+        They are blocks of the last layer's kind with a projection, a norm and a loss more; the
+        embedding and the head are the model's own. Their parameters are counted then.
+        """
+        if count == 0:
+            return self
+        ahead = replace(self.blocks[self.layer_kinds[-1]], predicts_ahead=True)
+        kinds = self.layer_kinds + (len(self.blocks),) * count
+        return replace(self, blocks=(*self.blocks, ahead), layer_kinds=kinds, mtp_layers=count)
+
     @property
     def layers(self) -> int:
-        """Number of transformer layers."""
-        return len(self.layer_kinds)
+        """Number of transformer layers, those that predict ahead not counted."""
+        return sum(not self.blocks[kind].predicts_ahead for kind in self.layer_kinds)
 
     @property
     def is_moe(self) -> bool:

@@ -11,8 +11,11 @@ from simulator.workload.architecture import Architecture
 
 __all__ = ["OPTIMIZERS", "PRECISIONS", "Recipe", "Workload"]
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
-OPTIMIZERS = ("adamw", "sgd")
+PRECISIONS = (
+    *("fp32", "tf32", "fp16", "bf16"),
+    *("fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4"),
+)
+OPTIMIZERS = ("adamw", "adamw_8bit", "sgd")
 
 LARGEST = 100_000_000
 """Largest sequence length and global batch that are taken for meant."""
@@ -28,11 +31,26 @@ class Recipe:
     """Sequences per optimizer step."""
     tokens: Annotated[Number, Gt(0)] | None = None
     """Tokens that the whole run sees; None: only one step is asked about."""
-    precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8"] = "bf16"
-    """Type of the large matrix multiplications. fp16, bf16 and fp8 keep fp32 optimizer states;
-    fp8 (delayed scaling) covers the linear layers of the blocks, attention and head stay bf16."""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    """adamw keeps two fp32 moments per parameter, sgd (with momentum) one."""
+    precision: Literal[
+        "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4"
+    ] = "bf16"
+    """Type of the large matrix multiplications; all but fp32 and tf32 keep fp32 optimizer states.
+    The 8- and 4-bit types cover the linear layers of the blocks, attention and head stay bf16.
+    fp8 scales tensors by their past (delayed scaling), fp8_current by their present maximum,
+    fp8_blockwise, mxfp8 and nvfp4 block by block."""
+    optimizer: Literal["adamw", "adamw_8bit", "sgd"] = "adamw"
+    """adamw keeps two moments per parameter (fp32 unless the software says otherwise), adamw_8bit
+    two of 8 bit with a scale for every 256, sgd (with momentum) one."""
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether the linear layers multiply numbers of fewer than 16 bit."""
+        return self.precision not in ("fp32", "tf32", "fp16", "bf16")
+
+    @property
+    def matrix_type(self) -> str:
+        """The accelerator's name for the type: scaling by the present is the same product."""
+        return "fp8" if self.precision == "fp8_current" else self.precision
 
     @property
     def tokens_per_step(self) -> int:

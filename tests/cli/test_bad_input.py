@@ -46,7 +46,8 @@ WRONG_FIELDS = {
     "goal.budget_usd=-inf": "run.toml: goal.budget_usd: must be a finite number, got -inf",
     "layout.tp=-1": "run.toml: layout.tp: must be greater than 0, got -1",
     "training.precision=bf17": (
-        "run.toml: training.precision: must be 'fp32', 'tf32', 'fp16', 'bf16' or 'fp8', got 'bf17'"
+        "run.toml: training.precision: must be 'fp32', 'tf32', 'fp16', 'bf16', 'fp8',"
+        " 'fp8_current', 'fp8_blockwise', 'mxfp8' or 'nvfp4', got 'bf17'"
     ),
     "cluster.gpus=12": (
         "run.toml: cluster.gpus: must be at most 8 or a multiple of 8 (whole servers), got 12 "

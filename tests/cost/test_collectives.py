@@ -12,6 +12,8 @@ from simulator.cost.collectives import (
     all_gather_s,
     all_reduce_s,
     all_to_all_s,
+    broadcasts_s,
+    dispatch_s,
     domain_bus,
     send_s,
     slowdown_share,
@@ -22,7 +24,15 @@ from simulator.layout.placement import Group
 
 US = 1e-6
 H100 = load_cluster("dgx-h100", 1024)
-FUNCTIONS = (all_gather_s, all_reduce_s, all_to_all_s)
+
+
+def dispatch(cluster: Cluster, size_bytes: Any, members: Group) -> Any:
+    """Each token to eight experts (DeepSeek-V3)."""
+    return dispatch_s(cluster, size_bytes, 8, members)
+
+
+EXCHANGES = (all_to_all_s, dispatch)
+FUNCTIONS = (all_gather_s, all_reduce_s, broadcasts_s, *EXCHANGES)
 SIZES = st.floats(min_value=1.0, max_value=1e11)
 
 
@@ -128,6 +138,99 @@ def test_an_all_to_all_sends_each_peer_its_share() -> None:
     assert inside == pytest.approx(size * 7 / 8 / 100e9, rel=1e-3)
 
 
+def test_broadcasts_in_turn_each_pay_the_ring_and_together_move_all_bytes_once() -> None:
+    # eight ranks broadcast 1 GB each: eight times 8.4 us + 7 hops of 3.4 us, 8 GB at the full bus
+    size = 8e9
+    expected = 8 * (8.4 + 7 * 3.4) * US + size / 100e9
+    assert broadcasts_s(plain(), size, group(8, 8))[0] == pytest.approx(expected, rel=1e-12)
+    # 16 ranks in two servers: 15 hops, one of 14 us
+    expected = 16 * (8.4 + 14 * 3.4 + 14.0) * US + size / 100e9
+    assert broadcasts_s(plain(), size, group(16, 8))[0] == pytest.approx(expected, rel=1e-12)
+    # one rank of each server: 15 hops of 14 us, one adapter of 50 GB/s
+    expected = 16 * (8.4 + 15 * 14.0) * US + size / 50e9
+    assert broadcasts_s(plain(), size, group(16, 1))[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_small_broadcasts_take_the_ll_ring() -> None:
+    size = 8192.0
+    expected = 8 * (6.6 + 7 * 0.6) * US + size / 50e9
+    assert broadcasts_s(plain(), size, group(8, 8))[0] == pytest.approx(expected, rel=1e-12)
+
+
+def reached(experts: int, ranks: int, local: int, picks: int) -> tuple[float, float]:
+    """Other domains, and ranks behind another link of a domain, of random choices of experts.
+
+    DeepEP: over the network to the rank with the same place in the other domain, from there on.
+    """
+    rng = np.random.default_rng(7)
+    scores = rng.random((20_000, experts))
+    chosen = np.argpartition(scores, picks, axis=1)[:, :picks] // (experts // ranks)
+    hit = np.zeros((len(chosen), ranks), dtype=bool)
+    hit[np.arange(len(chosen))[:, None], chosen] = True
+    places = hit.reshape(len(chosen), ranks // local, local)
+    domains = places.any(axis=2)[:, 1:].sum(axis=1).mean()
+    return float(domains), float(places[:, :, 1:].sum(axis=(1, 2)).mean())
+
+
+@pytest.mark.parametrize(
+    ("experts", "ranks", "local", "picks"),
+    [
+        (256, 64, 8, 8),  # DeepSeek-V3 on eight servers
+        (256, 32, 8, 8),
+        (128, 16, 8, 8),  # Qwen3-235B-A22B on two
+        (256, 8, 8, 8),  # one domain
+    ],
+)
+@pytest.mark.parametrize("link", [50e9, 1e12])
+def test_a_dispatch_sends_what_random_choices_of_experts_send(
+    experts: int, ranks: int, local: int, picks: int, link: float
+) -> None:
+    """Links that limit, or adapters of 50 GB/s that do; within 2.5 %.
+
+    The closed form draws experts with repetition; a token's differ and reach a little more.
+    """
+    size = 1e9
+    far, near = reached(experts, ranks, local, picks)
+    cluster = plain(all_to_all_bytes_per_s=link)
+    found = dispatch_s(cluster, size, picks, group(ranks, local))[0]
+    assert found == pytest.approx(size * max(far / 50e9, near / link), rel=0.025)
+
+
+def test_a_dispatch_inside_one_domain_does_not_see_the_network() -> None:
+    fast, slow = plain(), plain(adapter_bytes_per_s=1.0)
+    for members in (group(2, 2), group(8, 8)):
+        assert dispatch_s(slow, 1e9, 8, members) == dispatch_s(fast, 1e9, 8, members)
+    assert dispatch_s(slow, 1e9, 8, group(16, 8)) > 1e6
+
+
+def test_one_expert_for_each_token_is_an_all_to_all() -> None:
+    # nothing is sent twice, so both send a token over one link or one adapter
+    size = 16e9
+    for members in (group(8, 8), group(16, 8), group(16, 1)):
+        whole = all_to_all_s(plain(), size, members)[0]
+        assert dispatch_s(plain(), size, 1, members)[0] == pytest.approx(whole, rel=1e-3)
+
+
+@given(
+    copies=st.integers(1, 16),
+    shape=st.sampled_from([(2, 2), (8, 8), (16, 8), (64, 8), (256, 8), (16, 1), (64, 1)]),
+)
+def test_sending_each_token_once_is_never_slower_than_once_for_every_expert(
+    copies: int, shape: tuple[int, int]
+) -> None:
+    size = 1e9
+    once = dispatch_s(H100, size, copies, group(*shape))
+    assert once <= all_to_all_s(H100, copies * size, group(*shape))
+
+
+@given(shape=st.sampled_from([(2, 1), (8, 8), (16, 8), (64, 8)]), size=SIZES)
+def test_more_experts_for_each_token_never_take_less_time(
+    shape: tuple[int, int], size: float
+) -> None:
+    found = [dispatch_s(H100, size, copies, group(*shape))[0] for copies in range(1, 20)]
+    assert (np.diff(found) >= 0).all()
+
+
 def test_a_send_is_start_up_and_bytes_over_the_link() -> None:
     base = H100.library.send_base_s
     near, far = send_s(plain(), 1e9, False), send_s(plain(), 1e9, True)
@@ -196,7 +299,7 @@ def test_an_oversubscribed_fabric_slows_everything_that_crosses_it(function: Any
     fabric = replace(plain().fabric, oversubscription=Figure(4.0))
     narrow = replace(plain(), fabric=fabric)
     for members in (group(64, 1), group(64, 8)):
-        if function is not all_to_all_s and members.local[0] == 8:
+        if function not in EXCHANGES and members.local[0] == 8:
             continue  # eight adapters at a quarter still carry the bus of 100 GB/s
         assert function(narrow, 1e9, members) > 2 * function(plain(), 1e9, members)
 

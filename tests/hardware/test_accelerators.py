@@ -5,13 +5,23 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from simulator import catalogue
+from simulator.cost.kernels import NO_SPLIT_S, attention_s
 from simulator.files import GRADES, figures, read_profile, read_toml
 from simulator.hardware.accelerator import Accelerator
 
 NAMES = sorted(p.stem for p in (catalogue.folder("hardware_profiles") / "accelerators").iterdir())
+BLACKWELL = ["b200-sxm", "b300-sxm", "gb200", "gb300"]
+TYPES = {
+    "ampere": set(),
+    "ada": {"fp8"},
+    "hopper": {"fp8", "fp8_blockwise"},
+    "blackwell": {"fp8", "mxfp8", "nvfp4"},
+}
+"""Types of fewer than 16 bits that have kernels, by generation."""
 CLASSES = {"elementwise", "norm", "softmax", "loss", "optimizer", "copy"}
 
 
@@ -25,8 +35,8 @@ def accelerator(name: str) -> Accelerator:
 
 def test_the_parts_people_train_on_are_there() -> None:
     assert {
-        "a100-sxm-40", "a100-sxm-80", "a800-sxm-80", "b200-sxm", "gb200", "h100-sxm", "h200-sxm",
-        "h800-sxm", "l40s",
+        "a100-sxm-40", "a100-sxm-80", "a800-sxm-80", "b200-sxm", "b300-sxm", "gb200", "gb300",
+        "h100-hbm2e-96", "h100-sxm", "h200-sxm", "h800-sxm", "l40s",
     } <= set(NAMES)  # fmt: skip
 
 
@@ -60,7 +70,11 @@ def test_peaks_and_parameters_are_consistent(name: str) -> None:
     part = accelerator(name)
     peak = part.matrix_flop_per_s
     assert peak["fp16"] == peak["bf16"] >= 1.9 * peak["tf32"] > peak["fp32"]
-    assert peak.get("fp8", 2 * peak["bf16"]) == pytest.approx(2 * peak["bf16"], rel=0.02)
+    assert set(peak) == {"fp32", "tf32", "fp16", "bf16"} | TYPES[part.generation]
+    for eight_bit in ("fp8", "fp8_blockwise", "mxfp8"):
+        assert peak.get(eight_bit, 2 * peak["bf16"]) == pytest.approx(2 * peak["bf16"], rel=0.02)
+    if "nvfp4" in peak:
+        assert 2.0 * peak["fp8"] <= peak["nvfp4"] < 3.4 * peak["fp8"]
     for library, types in part.gemm.items():
         assert set(types) == set(peak), library
     assert set(part.stream) >= CLASSES
@@ -73,10 +87,15 @@ def test_fractions_and_times_are_possible(name: str) -> None:
         last = field.rsplit(".", 1)[-1]
         if last.endswith("_fraction"):
             assert 0.0 < figure < 1.2, field
-        if last in ("launch_s", "split_k_s"):
+        if last == "launch_s":
             assert 0.1e-6 < figure < 40e-6, field
-        if last in ("wave_quantisation", "small_tile_penalty"):
+        if last == "split_k_s":  # block-scaled kernels never split
+            splits = not any(word in field for word in ("fp8_blockwise", "nvfp4"))
+            assert (0.1e-6 < figure < NO_SPLIT_S) == splits, field
+        if last == "wave_quantisation":
             assert 0.0 <= figure <= 1.0, field
+        if last == "small_tile_penalty":
+            assert 0.0 <= figure <= (3.0 if "nvfp4" in field else 1.0), field
     part = accelerator(name)
     for types in part.gemm.values():
         for kernel in types.values():
@@ -110,8 +129,98 @@ def test_export_parts_take_their_siblings_figures_and_say_so(cut: str, whole: st
     assert whole in peak.source
 
 
-def test_ampere_has_no_fp8() -> None:
-    assert "fp8" not in accelerator("a100-sxm-80").matrix_flop_per_s
+@pytest.mark.parametrize(("ultra", "plain"), [("b300-sxm", "b200-sxm"), ("gb300", "gb200")])
+def test_blackwell_ultra_adds_memory_and_four_bit_units_only(ultra: str, plain: str) -> None:
+    ours, theirs = accelerator(ultra), accelerator(plain)
+    assert ours.memory.capacity_bytes > 1.4 * theirs.memory.capacity_bytes
+    for dtype in ("bf16", "fp8", "mxfp8"):
+        assert ours.matrix_flop_per_s[dtype] == theirs.matrix_flop_per_s[dtype]
+    ratio = ours.matrix_flop_per_s["nvfp4"] / theirs.matrix_flop_per_s["nvfp4"]
+    assert ratio == pytest.approx(1.5, rel=0.05)
+
+
+@pytest.mark.parametrize("name", BLACKWELL)
+def test_untimed_mxfp8_is_said_to_be_fp8(name: str) -> None:
+    kernels = accelerator(name).gemm["cublas"]
+    for field in dataclasses.fields(kernels["mxfp8"]):
+        mxfp8 = getattr(kernels["mxfp8"], field.name)
+        assert mxfp8 == getattr(kernels["fp8"], field.name), field.name
+        assert mxfp8.grade == "assumed", field.name
+
+
+@pytest.mark.parametrize("name", BLACKWELL)
+def test_blackwell_peaks_are_reached_at_a_possible_clock(name: str) -> None:
+    """Twice the matrix units of Hopper; drivers show 152 SMs next to Grace and 148 on a board."""
+    part = accelerator(name)
+    assert part.compute_units == (152 if name.startswith("gb") else 148)
+    clock_hz = part.matrix_flop_per_s["bf16"] / (2 * 1024 * 4 * part.compute_units)
+    assert 1.8e9 < clock_hz < 2.1e9
+
+
+def test_a_part_that_was_not_timed_claims_nothing_measured() -> None:
+    ours, theirs = accelerator("h100-hbm2e-96"), accelerator("h100-sxm")
+    assert ours.matrix_flop_per_s == theirs.matrix_flop_per_s
+    assert ours.memory.bandwidth_bytes_per_s < 0.75 * theirs.memory.bandwidth_bytes_per_s
+    assert ours.power.busy_watt < 500 < theirs.power.busy_watt
+    for dtype, kernel in ours.gemm["cublas"].items():
+        assert kernel.training_fraction < theirs.gemm["cublas"][dtype].training_fraction
+    for field, figure in figures(ours):
+        assert figure.grade not in ("measured", "fitted"), field
+
+
+PUBLISHED = [
+    ("a100-sxm-80", "sdpa", "both", 1024, [119, 140, 156, 165, 171]),
+    ("a100-sxm-80", "flash1", "both", 1024, [70, 77, 87, 92, 97]),
+    ("a100-sxm-80", "triton", "forward", 1024, [84.3, 102.1, 112.9, 119.1, 122.2]),
+    ("a100-sxm-80", "triton", "backward", 1024, [48.7, 62.1, 71.7, 77.5, 80.6]),
+    ("h100-sxm", "sdpa", "forward", 512, [191, 260, 298, 319, 333, 335]),
+]
+"""TFLOP/s of causal calls at lengths doubling from the one given: Dao 2023 (arXiv 2307.08691,
+Figure 4, 16k tokens, 32 heads of 64), triton-lang/triton pull request 1917 (batch 4, 48 heads of
+64), Shah 2024 (arXiv 2407.08608, Figure 5, 16k tokens, 16 heads of 128)."""
+
+
+@pytest.mark.parametrize(("name", "library", "way", "first", "rates"), PUBLISHED)
+def test_attention_runs_at_published_rates(
+    name: str, library: str, way: str, first: int, rates: list[float]
+) -> None:
+    part = accelerator(name)
+    kernel = part.attention[library]
+    sequence = first * 2.0 ** np.arange(len(rates))
+    tokens_width = 4.0 * sequence * 48 * 64 if library == "triton" else 16384.0 * 2048
+    flop = 2.0 * tokens_width * sequence
+
+    def seconds(times: float, fraction: float) -> np.ndarray:
+        return attention_s(
+            flop=times * flop, moved_bytes=times * 8.0 * tokens_width, sequence=sequence,
+            peak_flop_per_s=part.matrix_flop_per_s["bf16"],
+            bandwidth_bytes_per_s=part.memory.bandwidth_bytes_per_s,
+            peak_fraction=fraction, half_length=kernel.half_length,
+        )  # fmt: skip
+
+    forward = seconds(1.0, kernel.peak_fraction)
+    backward = seconds(2.5, kernel.peak_fraction * kernel.backward_fraction)
+    taken = {"forward": forward, "backward": backward, "both": forward + backward}[way]
+    times = {"forward": 1.0, "backward": 2.5, "both": 3.5}[way]
+    assert times * flop / taken == pytest.approx(np.array(rates) * 1e12, rel=0.06)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "flash1" in accelerator(n).attention])
+def test_attention_kernels_got_faster_over_the_years(name: str) -> None:
+    """Forward and backward together at 4096 tokens, as 3.5 over 1 + 2.5 / backward.
+
+    Two fits of the same kernel (flash, sdpa on Ampere) may differ by their errors.
+    """
+    rate = {
+        library: kernel.peak_fraction
+        * 4096
+        / (4096 + kernel.half_length)
+        / (1.0 + 2.5 / kernel.backward_fraction)
+        for library, kernel in accelerator(name).attention.items()
+    }
+    assert rate["sdpa"] > 1.5 * rate["flash1"]
+    assert rate["sdpa"] > 1.5 * rate["triton"]
+    assert rate["flash"] > 0.85 * rate["sdpa"]
 
 
 def test_datasheet_arithmetic_of_peaks() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.hardware.cluster import load_cluster
+from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
 from simulator.layout.layout import Layouts
 from simulator.software import load_software
@@ -16,6 +16,10 @@ from simulator.workload.recipe import Recipe, Workload
 
 DENSE = presets.load("llama-3.1-8b")  # 32 heads, 8 key/value heads, 32 layers, width 14336
 MOE = presets.load("mixtral-8x7b")  # the same with 8 experts
+H100 = load_cluster("dgx-h100", 8)
+WITHOUT_HOST_LINK = replace(
+    H100, groups=(replace(H100.groups[0], node=replace(H100.node, host_bytes_per_s=None)),)
+)
 ODD_WIDTH = replace(DENSE, blocks=(replace(DENSE.blocks[0], mlp=MLP(ffn_hidden=14338)),))
 
 
@@ -26,13 +30,14 @@ def why(
     gpus: int = 8,
     length: int = 4096,
     software: str = "megatron-core",
+    cluster: Cluster | None = None,
 ) -> str:
     """Reason of one layout; the global batch is 48 unless it says otherwise."""
     layout = {"global_batch": 48, **layout}
     table = Layouts.of(**layout)
     recipe = Recipe(sequence_length=length, global_batch=layout["global_batch"])
     workload = Workload(architecture=model, recipe=recipe)
-    cluster = load_cluster("dgx-h100", gpus)
+    cluster = cluster or load_cluster("dgx-h100", gpus)
     return REASONS[reasons(table, workload, cluster, load_software(software))[0]]
 
 
@@ -133,6 +138,22 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {},
     ),
     ("shard_group does not divide dp x cp", {"dp": 8, "shard_group": 3}, {}),
+    ("activations of more layers offloaded than a rank has", {"dp": 8, "offload_layers": 33}, {}),
+    (
+        "the software cannot keep activations in host memory",
+        {"pp": 2, "dp": 4, "offload_layers": 3},
+        {},
+    ),
+    (
+        "the software cannot keep activations in host memory",
+        {"dp": 8, "offload_layers": 3},
+        {"software": "torchtitan"},
+    ),
+    (
+        "no figure for copies between accelerator and host",
+        {"dp": 8, "offload_layers": 3},
+        {"cluster": WITHOUT_HOST_LINK},
+    ),
 ]
 
 
@@ -161,6 +182,8 @@ def test_every_reason_has_an_example() -> None:
         ({"tp": 2, "dp": 4, "ep": 4, "etp": 2}, {"model": MOE}),
         ({"dp": 8}, {"software": "plain-ddp"}),
         ({"dp": 8, "sharding": "zero3"}, {"software": "torchtitan"}),
+        ({"dp": 8, "offload_layers": 31}, {}),
+        ({"dp": 8}, {"cluster": WITHOUT_HOST_LINK}),  # nothing is offloaded
     ],
 )
 def test_a_layout_at_the_limit_can_run(layout: dict[str, Any], setting: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ def test_defaults_are_one_accelerator_with_nothing_split() -> None:
         "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "dp": 1, "ep": 1, "etp": 1,
         "micro_batch": 1, "global_batch": 1,
         "sharding": "ddp", "shard_group": 1, "sequence_parallel": False,
-        "recompute": "none", "recompute_layers": 0,
+        "recompute": "none", "recompute_layers": 0, "offload_layers": 0,
         "schedule": "1f1b", "rank_order": "tp-cp-dp-pp",
     }  # fmt: skip
 

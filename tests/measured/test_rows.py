@@ -10,7 +10,7 @@ import pytest
 from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import read_csv
-from simulator.measured.rows import COLUMNS, REQUIRED, assumed_fields, read_runs
+from simulator.measured.rows import COLUMNS, REQUIRED, assumed_fields, read_runs, read_tables
 
 RUNS = catalogue.folder("validation") / "runs"
 ROW = {row["run_id"]: row for _, row in read_csv(RUNS / "test.csv")}["korthikanti22-t5-003"]
@@ -79,6 +79,51 @@ def test_run_ids_are_there_and_unique_over_all_files(tmp_path: Path) -> None:
     assert problems(first, second) == [
         f"{first}: line 3: run_id: required field is blank",
         f"{second}: line 2: run_id: 'korthikanti22-t5-003' is already the id of {first}: line 2",
+    ]
+
+
+def test_what_is_wrong_with_a_row_or_a_file_stays_with_it(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.csv", ROW, ROW | {"run_id": ""}, ROW | {"run_id": "other"}, ROW)
+    other, empty = write(tmp_path / "b.csv", ROW), tmp_path / "empty.csv"
+    empty.touch()
+    runs, found = read_tables([first, empty, other])
+    taken = f"run_id: 'korthikanti22-t5-003' is already the id of {first}: line 2"
+    blank = "run_id: required field is blank"
+    assert [run.fault for run in runs] == [None, blank, None, taken, taken]
+    assert [run.where for run in runs][-2:] == [f"{first}: line 5", f"{other}: line 2"]
+    assert found == [f"{empty}: the file is empty"]
+
+
+def test_rows_before_the_place_where_a_file_breaks_are_kept(tmp_path: Path) -> None:
+    path = write(tmp_path / "runs.csv", ROW, ROW | {"run_id": "second", "notes": 200_000 * "x"})
+    runs, (problem,) = read_tables([path])
+    assert [run.get("run_id") for run in runs] == ["korthikanti22-t5-003"]
+    assert problem.startswith(f"{path}: line 3: not valid CSV: field larger than field limit")
+
+
+def test_a_row_that_spans_lines_is_found_at_its_first(tmp_path: Path) -> None:
+    path = write(tmp_path / "runs.csv", ROW | {"notes": "one\ntwo"}, ROW | {"run_id": "second"})
+    assert [run.where for run in read_runs([path])] == [f"{path}: line 2", f"{path}: line 4"]
+
+
+def test_a_row_has_as_many_cells_as_the_header(tmp_path: Path) -> None:
+    path, cells = tmp_path / "runs.csv", len(ROW)
+    rows = [",".join(["a"] * (cells + more)) for more in (1, -1)]
+    path.write_text("\n".join([",".join(ROW), *rows]))
+    long, short = read_tables([path])[0]
+    assert long.fault == f"must have {cells} cells as the header has, got {cells + 1}"
+    assert short.fault == f"must have {cells} cells as the header has, got {cells - 1}"
+    assert problems(path)[0] == f"{path}: line 2: {long.fault}"
+
+
+def test_headers_that_cannot_be_told_apart_or_are_not_split(tmp_path: Path) -> None:
+    twice, semicolons = tmp_path / "twice.csv", tmp_path / "semicolons.csv"
+    twice.write_text(",".join([*COLUMNS, "tp"]) + "\n")
+    semicolons.write_text(";".join(COLUMNS) + "\n")
+    start = ";".join(COLUMNS)[:40]
+    assert problems(twice, semicolons) == [
+        f"{twice}: line 1: column tp stands twice",
+        f"{semicolons}: line 1: cells must be separated by commas, got {start!r}",
     ]
 
 

@@ -1,5 +1,6 @@
 """One layout: stated defaults, refusals in the words of the wrong field, and the estimate."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def test_defaults_of_nothing_given() -> None:
     assert predict(scenario()).layout == {
         "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "dp": 64, "ep": 1, "etp": 1, "micro_batch": 1,
         "global_batch": 1024, "sharding": "zero1", "shard_group": 64, "sequence_parallel": False,
-        "recompute": "none", "recompute_layers": 0, "schedule": "1f1b",
+        "recompute": "none", "recompute_layers": 0, "offload_layers": 0, "schedule": "1f1b",
         "rank_order": "tp-cp-dp-pp",
     }  # fmt: skip
 
@@ -153,6 +154,19 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"recompute_layers": 30, "pp": 4},
      "layout.recompute_layers: must be at most the 20 layers of a pipeline rank, got 30 "
      "(nearest: 20)"),
+    ({}, {"offload_layers": 81},
+     "layout.offload_layers: must be at most the 80 layers, got 81 (nearest: 80)"),
+    ({}, {"offload_layers": 21, "pp": 4},
+     "layout.offload_layers: must be at most the 20 layers of a pipeline rank, got 21 "
+     "(nearest: 20)"),
+    ({}, {"offload_layers": 3, "pp": 2},
+     "layout.offload_layers: must be 0 with pp > 1: megatron-core offloads without pipeline "
+     "stages only, got 3 (nearest: 0)"),
+    ({"software": "torchtitan"}, {"offload_layers": 3},
+     "layout.offload_layers: must be 0: torchtitan keeps no activations in host memory, got 3 "
+     "(nearest: 0)"),
+    ({}, {"offload_layers": -1},
+     "layout.offload_layers: must be greater than or equal to 0, got -1"),
     ({}, {"shard_group": 7}, "layout.shard_group: must divide dp x cp = 64, got 7 (nearest: 8)"),
     ({}, {"schedule": "1f1b", "pp": 2, "vpp": 2},
      "layout.schedule: must be interleaved with vpp = 2, got '1f1b'"),
@@ -190,6 +204,17 @@ def test_every_reason_has_its_sentence() -> None:
     assert set(_WORDINGS) == set(REASONS) - {"feasible"}
 
 
+def test_a_server_without_a_host_link_is_named() -> None:
+    asked = scenario()
+    group = asked.cluster.groups[0]
+    node = replace(group.node, host_bytes_per_s=None)
+    cluster = replace(asked.cluster, groups=(replace(group, node=node),))
+    assert refused(replace(asked, cluster=cluster), offload_layers=3) == (
+        "layout.offload_layers: must be 0: the profile of dgx-h100 has no host_bytes_per_s, got 3 "
+        "(nearest: 0)"
+    )
+
+
 def test_gpus_are_named_when_no_degree_can_be_blamed() -> None:
     # 4 x 2 x 2 = 16 ranks cannot be had of 24 GPUs; tp, pp or cp alone could change, pp is named.
     assert refused(scenario(gpus=24, batch=24), tp=4, pp=2, cp=2) == (
@@ -204,3 +229,4 @@ def test_what_is_offered_can_run() -> None:
     predict(asked, pp=2)
     predict(scenario(batch=960, gpus=96))
     predict(scenario(**DEEPSEEK), ep=8)
+    predict(asked, offload_layers=79)

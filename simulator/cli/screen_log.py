@@ -1,0 +1,124 @@
+"""The screen of `foreshard validate --megatron-log`: a log beside the prediction of its run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from simulator.cli.screen import (
+    amount,
+    console,
+    gib,
+    heading,
+    notes,
+    plain_table,
+    seconds_like,
+    term_table,
+)
+from simulator.report.evidence import FLOP_CONVENTION, NO_INTERVAL
+from simulator.units import show_percent, show_seconds
+
+if TYPE_CHECKING:
+    from simulator.scoring.logs import LogComparison, Quantity
+
+__all__ = ["show"]
+
+_MOST_RANKS = 8
+_FRAMEWORKS = ("megatron", "torchtitan")
+"""Their software profiles bear their name."""
+
+
+def show(found: Iterable[LogComparison]) -> None:
+    """Print every comparison: what was read, measured beside predicted, the predicted terms."""
+    screen = console()
+    for comparison in found:
+        estimate = comparison.prediction.estimate
+        screen.print(heading(comparison.prediction.scenario))
+        screen.print(_read(comparison))
+        screen.print(_beside(comparison))
+        screen.print()
+        screen.print(term_table({"predicted": (estimate, 0)}, formula=True))
+        screen.print(notes("", _hidden(comparison)))
+        screen.print()
+        screen.print(notes("Read this with the numbers", _remarks(comparison)))
+
+
+def _read(comparison: LogComparison) -> Text:
+    """The layout, and what of the log the measured values are made of."""
+    log = comparison.log
+    text = Text(f"\n{comparison.prediction.estimate.layouts.describe()}\n", style="bold")
+    kept = log.steps[log.dropped :]
+    ranks = f", ranks seen: {_few(log.ranks)}" if log.ranks else ""
+    text.append(
+        f"{log.path}: {len(log.steps):,} step lines{ranks}. Measured: the median of"
+        f" {len(kept):,}, from step {kept[0]:,} to {kept[-1]:,}.\n"
+        f"Left out as warm-up: {log.dropped:,} ({log.rule}).\n",
+        style="not bold",
+    )
+    return text
+
+
+def _few(ranks: tuple[int, ...]) -> str:
+    words = ", ".join(str(rank) for rank in ranks[:_MOST_RANKS])
+    return words if len(ranks) <= _MOST_RANKS else f"{words}, ... ({len(ranks)} in all)"
+
+
+def _beside(comparison: LogComparison) -> Table:
+    """Measured beside predicted; the error only where the two are of one kind."""
+    title = "predicted beside measured"
+    table = plain_table(title, "predicted", "measured", "error", left=(title,))
+    unit, scale = seconds_like(comparison.log.median_step_s)
+    low, high = comparison.log.spread_s
+    for quantity in comparison.quantities():
+        name, write = _written(quantity, unit, scale)
+        error = "-" if quantity.error is None else f"{100 * quantity.error:+.1f} %"
+        table.add_row(name, write(quantity.predicted), write(quantity.measured), error)
+        if quantity.name == "step_time":
+            spread = f"{amount(scale * low)} to {amount(scale * high)}"
+            table.add_row("  its P10 to P90", "-", spread, "-")
+    return table
+
+
+def _written(quantity: Quantity, unit: str, scale: float) -> tuple[str, Callable[[float], str]]:
+    """Label of a quantity, and how its values are written."""
+    if quantity.name.startswith("memory_"):
+        kind = quantity.name.removeprefix("memory_")
+        return f"memory, {kind} (GiB)", gib
+    return {
+        "step_time": (f"step time ({unit})", lambda x: amount(scale * x)),
+        "tokens_per_s_per_gpu": ("tokens/s/GPU", lambda x: f"{x:,.0f}"),
+        "mfu": ("MFU", show_percent),
+        "model_flop_per_gpu_and_step": ("TFLOP per GPU and step", lambda x: f"{x / 1e12:,.1f}"),
+    }[quantity.name]
+
+
+def _hidden(comparison: LogComparison) -> list[str]:
+    hidden = comparison.prediction.estimate.hidden_s
+    parts = [f"{name} {show_seconds(float(c[0]))}" for name, c in hidden.items() if c[0]]
+    return [f"hidden under compute, not in the sum: {', '.join(parts)}"] if parts else []
+
+
+def _remarks(comparison: LogComparison) -> list[str]:
+    """Where the layout came from, what the kinds of number mean, and what the reader noted."""
+    log, prediction = comparison.log, comparison.prediction
+    lines = []
+    if comparison.from_log:
+        words = ", ".join(f"{name} = {value}" for name, value in comparison.from_log.items())
+        lines.append(f"Layout fields taken from the log: {words}.")
+    rest = {k: v for k, v in prediction.defaults.items() if k not in comparison.from_log}
+    if rest:
+        words = ", ".join(f"{name} = {str(v).lower()}" for name, v in rest.items())
+        lines.append(f"Layout fields assumed, because neither log nor scenario has them: {words}.")
+    software = prediction.scenario.software.name
+    if log.framework in _FRAMEWORKS and log.framework not in software:
+        lines.append(f"The log is of {log.framework}, the software profile is {software}.")
+    if log.model_tflops_per_gpu is not None:
+        lines.append(
+            "Measured TFLOP are those that the framework counts (its TFLOP/s x step time)."
+            " Conventions differ; far apart, they point to another model."
+        )
+    lines += [FLOP_CONVENTION, f"Predicted step time: {NO_INTERVAL}."]
+    return lines + [f"{note[0].upper()}{note[1:]}." for note in log.notes]

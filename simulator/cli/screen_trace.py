@@ -1,0 +1,98 @@
+"""The screen of `foreshard validate --trace`: a profiled step beside its prediction, by cause."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from simulator.cli.screen import amount, console, gib, heading, notes, plain_table, seconds_like
+from simulator.units import MIB, show_seconds
+
+if TYPE_CHECKING:
+    from simulator.scoring.trace import CollectiveTime
+    from simulator.scoring.trace_gap import TraceComparison
+
+__all__ = ["show"]
+
+
+def show(found: TraceComparison) -> None:
+    """Print a comparison: step, causes of the gap, collectives, memory."""
+    out, step = console(), found.step
+    out.print(heading(found.prediction.scenario), "")
+    out.print(_verdict(found), "")
+    out.print(_causes(found), "")
+    if step.collectives:
+        out.print(_collectives(step.collectives), "")
+    memory = [
+        f"{kind}: predicted {gib(predicted)} GiB on the fullest rank, measured {gib(measured)} GiB"
+        f" on this one ({_percent(predicted / measured - 1.0)})"
+        for kind, (predicted, measured) in found.memory_bytes().items()
+        if measured
+    ]
+    out.print(notes("peak memory", memory or ["not profiled (profile_memory=True records it)"]))
+    out.print(notes("Read this with the numbers", found.notes))
+
+
+def _verdict(found: TraceComparison) -> str:
+    step, layout = found.step, found.prediction.estimate.layouts.describe()
+    rank = "" if step.trace.rank is None else f", rank {step.trace.rank}"
+    return (
+        f"{layout}\nstep: predicted {show_seconds(found.prediction.step_time_s)}, measured"
+        f" {show_seconds(step.step_s)} ({_percent(found.prediction.step_time_s / step.step_s - 1)})"
+        f"\n{step.trace.device or 'processors'}{rank}: the mean of {step.counted} of"
+        f" {step.steps} steps in {step.trace.where}"
+    )
+
+
+def _causes(found: TraceComparison) -> Table:
+    """Causes of the gap, the largest first; the gaps add up to the last line."""
+    unit, scale = seconds_like(max(found.prediction.step_time_s, found.step.step_s))
+    title = f"{unit} of a step"
+    table = plain_table(
+        title, "predicted", "measured", "gap", "of the gap", "hidden: predicted", "measured",
+        left=(title,),
+    )  # fmt: skip
+    for cause in found.causes:
+        hidden = (cause.predicted_hidden_s, cause.measured_hidden_s)
+        table.add_row(
+            cause.label,
+            *(amount(scale * seconds) for seconds in (cause.predicted_s, cause.measured_s)),
+            f"{scale * cause.gap_s:+,.3f}",
+            _percent(found.share(cause), sign=""),
+            *(amount(scale * seconds) if any(hidden) else "" for seconds in hidden),
+        )
+    table.add_row(
+        "sum = step",
+        *(amount(scale * s) for s in (found.prediction.step_time_s, found.step.step_s)),
+        f"{scale * found.gap_s:+,.3f}",
+        "100.0 %" if found.gap_s else "-",
+        style="bold",
+    )
+    return table
+
+
+def _collectives(some: tuple[CollectiveTime, ...]) -> Table:
+    """Measured collectives by kind and group, per step."""
+    unit, scale = seconds_like(max(one.exposed_s + one.hidden_s for one in some))
+    title = "measured collectives"
+    table = plain_table(
+        title, "group", "ranks", "calls", "MiB each", f"exposed ({unit})", f"hidden ({unit})",
+        left=(title, "group"),
+    )  # fmt: skip
+    for one in some:
+        what = one.collective
+        table.add_row(
+            what.kind,
+            " ".join(word for word in (what.group, what.description) if word) or "not stated",
+            "-" if what.size is None else str(what.size),
+            f"{one.calls:,.1f}",
+            "-" if one.bytes_ is None else amount(one.bytes_ / MIB),
+            amount(scale * one.exposed_s),
+            amount(scale * one.hidden_s),
+        )
+    return table
+
+
+def _percent(share: float | None, sign: str = "+") -> str:
+    return "-" if share is None else f"{100 * share:{sign}.1f} %"

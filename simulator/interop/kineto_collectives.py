@@ -1,0 +1,89 @@
+"""Which collective an event of a torch profiler trace is: kind, process group, bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from simulator.interop.kineto_classes import collective_kind, dtype_bytes
+from simulator.scoring.trace import Collective
+
+__all__ = ["Groups", "input_bytes"]
+
+
+@dataclass(slots=True)
+class Groups:
+    """Distinct collectives, and what the trace says of their process groups."""
+
+    configured: Any = None
+    """``pg_config`` of ``distributedInfo``."""
+    found: list[Collective] = field(default_factory=list)
+    """The collectives that the codes stand for."""
+    _codes: dict[Collective, int] = field(default_factory=dict)
+
+    def code(self, name: str, arguments: Mapping[str, Any]) -> int:
+        """Code of a collective by its name and the arguments of its event."""
+        kind = collective_kind(str(arguments.get("Collective name", name)))
+        group = arguments.get("Process Group Name")
+        config = {} if kind == "host_copy" else self._config(group)
+        size = arguments.get("Group size", config.get("pg_size"))
+        ranks = _ranks(arguments.get("Process Group Ranks", config.get("ranks")))
+        described = arguments.get("Process Group Description", config.get("pg_desc"))
+        one = Collective(
+            kind=kind,
+            group=str(config.get("pg_name", "") if group is None else group),
+            description=str(described or ""),
+            size=size if isinstance(size, int) else None,
+            ranks=ranks if len(ranks) == size else (),
+        )
+        code = self._codes.setdefault(one, len(self.found))
+        if code == len(self.found):
+            self.found.append(one)
+        return code
+
+    def _config(self, name: Any) -> Mapping[str, Any]:
+        """What is configured of a group; of the only one there is, if no name is given."""
+        configs = self.configured if isinstance(self.configured, list) else []
+        configs = [config for config in configs if isinstance(config, dict)]
+        if name is not None:
+            configs = [config for config in configs if config.get("pg_name") == name]
+        return configs[0] if len(configs) == 1 else {}
+
+
+def input_bytes(arguments: Mapping[str, Any]) -> float:
+    """Bytes that a collective takes in; NaN if its arguments do not say.
+
+    NCCL's are counted (``In msg nelems``, ``dtype``); of gloo's the shape of the tensor is known if
+    the trace was made with ``record_shapes``.
+    """
+    elements, dtype = arguments.get("In msg nelems"), arguments.get("dtype")
+    if elements is None:
+        dims, types = arguments.get("Input Dims"), arguments.get("Input type")
+        if not (isinstance(dims, list) and isinstance(types, list) and dims and types):
+            return np.nan
+        elements, dtype = _product(dims[0]), types[0]
+    size = dtype_bytes(str(dtype))
+    if size is None or not isinstance(elements, (int, float)):
+        return np.nan
+    return float(elements) * size
+
+
+def _product(dims: Any) -> float | None:
+    if not isinstance(dims, list) or not all(isinstance(n, int) for n in dims):
+        return None
+    return float(np.prod(dims, dtype=float))
+
+
+def _ranks(value: Any) -> tuple[int, ...]:
+    """Members of a group: a list, or its text; empty where Kineto shortened it."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return ()
+    whole = isinstance(value, list) and all(isinstance(rank, int) for rank in value)
+    return tuple(value) if whole else ()

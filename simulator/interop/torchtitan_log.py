@@ -1,0 +1,130 @@
+"""A log of torchtitan: tokens per second and device, TFLOP/s, memory.
+
+Lines as in ``MetricsProcessor.log`` of torchtitan/components/metrics.py (releases 0.1 to 0.3;
+pytorch/torchtitan at 00fbaafa), and ``wps`` of train.py in 2024 (at 5604ab16). What is printed as
+tps is ``tokens of this data-parallel rank / (time x non-data-parallel size)``: tokens of the whole
+step over all devices, whatever the layout. So step time = tokens per step / (devices x tps).
+Memory is the peak that torch reserved since the line before, on the rank that prints.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from simulator.measured.log import LogReading, MeasuredLog
+from simulator.measured.log_lines import Progress, marked_lines, rank_of
+from simulator.units import GIB
+from simulator.workload.recipe import Recipe
+
+__all__ = ["read_torchtitan_log"]
+
+_MESH, _BATCH = "device mesh with parallelism:", "batch size"
+_MARKS = (b"tps: ", b"wps: ", _MESH.encode(), _BATCH.encode())
+
+_COLOUR = re.compile(r"\x1b?\[[0-9;]+m")
+# Digits are bounded: what has more of them is damaged, and no number here needs as many.
+_STEP = re.compile(r"(?<!validate )\bstep:\s*(\d{1,15})\s")
+_SPEED = re.compile(r"\b[tw]ps:\s*(\d[\d,]{0,20})\s")
+_TFLOPS = re.compile(r"\btflops:\s*(\d[\d,]{0,20}\.\d+)\s")
+_MEMORY = re.compile(r"\bmemory:\s*(\d{1,9}\.\d+)GiB\(")
+_DEGREE = re.compile(r"\b(\w+)=(\d{1,9})\b")
+_SIZES = {
+    "global_batch": re.compile(r"(global batch size) (\d{1,9}),"),
+    "sequence_length": re.compile(r"(sequence length) (\d{1,9}),"),
+}
+_LOCAL = re.compile(r"(local batch size) (\d{1,9}),")
+
+
+def read_torchtitan_log(
+    path: Path | str,
+    recipe: Recipe,
+    gpus: int,
+    *,
+    warm_up: int | None = None,
+    progress: Progress | None = None,
+) -> MeasuredLog:
+    """Read speed, TFLOP/s and memory from a log of torchtitan, with colours or without.
+
+    Parameters
+    ----------
+    path : path
+        What the run printed, of one rank or of several.
+    recipe : Recipe
+        Sequence length and global batch of the run: what turns tps into a step time.
+    gpus : int
+        GPUs of the run.
+    warm_up : int, optional
+        Step lines to leave out at the start; else as ``measured.log.warm_up`` says.
+    progress : callable, optional
+        Told how many bytes are read, of how many.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or has no step line.
+    """
+    reading = LogReading("torchtitan", "a torchtitan log", path)
+    tokens = recipe.tokens_per_step / gpus
+    for line, raw in marked_lines(path, _MARKS, progress=progress):
+        text = _COLOUR.sub("", raw)
+        if _MESH in text:
+            _mesh(reading, line, text)
+        elif _BATCH in text:
+            _batch(reading, line, text)
+        elif "step:" in text and "validate step:" not in text:
+            _step(reading, line, text, tokens)
+    return reading.finish(recipe, gpus, warm_up)
+
+
+def _step(reading: LogReading, line: int, text: str, tokens: float) -> None:
+    """Take one step line; `tokens` are those of a step over the devices."""
+    step, speed = _STEP.search(text), _SPEED.search(text)
+    if step is None or speed is None:
+        reading.unreadable(line)
+        return
+    rate = _number(speed.group(1))
+    tflops, memory = _TFLOPS.search(text), _MEMORY.search(text)
+    reading.add(
+        int(step.group(1)), tokens / rate if rate else np.inf, line=line, rank=rank_of(text),
+        tflops=_number(tflops.group(1)) if tflops else np.nan,
+    )  # fmt: skip
+    if memory:
+        reading.peak("reserved", float(memory.group(1)) * GIB)
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def _mesh(reading: LogReading, line: int, text: str) -> None:
+    """Take the degrees of a device mesh that is wholly resolved."""
+    degrees = {name: int(value) for name, value in _DEGREE.findall(text)}
+    if not {"dp_replicate", "dp_shard", "tp", "pp"} <= degrees.keys():
+        return
+    dp = degrees["dp_replicate"] * degrees["dp_shard"]
+    world = dp * degrees["tp"] * degrees["pp"] * degrees.get("cp", 1)
+    found = {"gpus": world, "dp": dp, **{k: v for k, v in degrees.items() if k in _OWN}}
+    if dp > degrees["dp_shard"] > 1:
+        found["shard_group"] = degrees["dp_shard"] * degrees.get("cp", 1)
+    words = {"gpus": "product of the device mesh", "dp": "dp_replicate x dp_shard",
+             "shard_group": "dp_shard x cp"}  # fmt: skip
+    for name, value in found.items():
+        reading.state(name, value, line, words.get(name, name))
+
+
+_OWN = ("tp", "pp", "cp", "ep")
+"""Degrees that torchtitan and a layout call the same."""
+
+
+def _batch(reading: LogReading, line: int, text: str) -> None:
+    """Take what the trainer says before it starts; with a pipeline local batch has no twin here."""
+    for name, pattern in _SIZES.items():
+        if found := pattern.search(text):
+            reading.state(name, int(found.group(2)), line, found.group(1))
+    stages = reading.stated.get("pp")
+    local = _LOCAL.search(text)
+    if local and stages is not None and stages.value == 1:
+        reading.state("micro_batch", int(local.group(2)), line, local.group(1))

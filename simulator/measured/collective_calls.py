@@ -1,0 +1,231 @@
+"""Rows of tables of collectives and of expert all-to-all as calls that can be priced.
+
+A call is an operation on so many bytes over a group of ranks, of which some share a server. Rows
+that there is no formula or no cluster for are skipped with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator import catalogue
+from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.layout.placement import Group
+from simulator.measured.microbenchmarks import (
+    Floats,
+    Ints,
+    Sieve,
+    Table,
+    Texts,
+    Words,
+    groups,
+    profiles,
+    refuse_impossible,
+)
+
+__all__ = ["CollectiveCalls", "read_a2a", "read_collectives"]
+
+_OPERATIONS = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "all_to_all": "all_to_all",
+    "sendrecv": "send",
+    "send_recv": "send",
+}
+
+_NO_FORMULA = {
+    "all_reduce_custom": "the all-reduce of another library",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+}
+
+_A2A = {"NCCL": "all_to_all", "DeepEP": "dispatch"}
+"""How a library of expert all-to-all moves tokens: each copy by itself, or tokens once."""
+
+_ELEMENT_BYTES = 2.0
+"""What an all-to-all moves per element where training is priced (cost/mlp.py)."""
+
+_DEEPEP_DISPATCH_BYTES = 1.0 + 4.0 / 128.0
+"""DeepEP's timings dispatch fp8 with an fp32 scale for 128 elements (its README); what comes back
+is 16 bit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveCalls:
+    """One table, column by column; what the sieve has skipped is blank, NaN or a group of one."""
+
+    sieve: Sieve
+    operation: Texts
+    """all_reduce, all_gather, reduce_scatter, all_to_all, send or dispatch (DeepEP, both ways)."""
+    label: Texts
+    """What to call it in a table of errors: ``dispatch`` and ``combine`` are all-to-alls."""
+    library: Texts
+    dtype: Texts
+    cluster: Texts
+    """Cluster profile."""
+    size_bytes: Floats
+    """As the formulas take it: the gathered or reduced buffer, or what one rank sends."""
+    copies: Ints
+    """Experts per token; 1 where there are none."""
+    group: Group
+    measured_s: Floats
+    clusters: Mapping[str, Cluster]
+
+
+def read_collectives(table: Table, words: Words) -> CollectiveCalls:
+    """Tell what each row of a table of nccl-tests times is, and skip what cannot be priced."""
+    sieve, text = Sieve(table), table.text("operation")
+    sieve.known("operation", {*_OPERATIONS, *_NO_FORMULA})
+    for name, what in _NO_FORMULA.items():
+        sieve.skip(f"no formula for {what}", text == name)
+    operation = np.array([_OPERATIONS.get(word, "") for word in text.tolist()])
+    dtype = np.array([words.types.get(word, word) for word in table.text("dtype").tolist()])
+    every = np.ones(len(table), dtype=bool)
+    return _calls(
+        sieve, words, operation=operation, label=operation, library=table.text("lib_version"),
+        dtype=dtype, copies=np.ones(len(table)), size_bytes=sieve.positive("message_bytes", every),
+        measured_s=sieve.positive("time_us", every) * 1e-6,
+    )  # fmt: skip
+
+
+def read_a2a(table: Table, words: Words) -> CollectiveCalls:
+    """Tell what each dispatch and combine of a table of expert all-to-all is.
+
+    A row that holds both is two calls: first come the dispatches of all rows, then the combines.
+    """
+    combines = (table.text("combine_us") != "") | (table.text("combine_GBps") != "")
+    dispatches = ~combines | (table.text("dispatch_us") != "") | (table.text("dispatch_GBps") != "")
+    table = table.take(np.concatenate([np.flatnonzero(dispatches), np.flatnonzero(combines)]))
+    label = np.repeat(["dispatch", "combine"], [dispatches.sum(), combines.sum()])
+    sieve, library = Sieve(table), table.text("library")
+    sieve.refuse(library == "", "library", "required field is blank")
+    family = np.array([word.partition(" ")[0] for word in library.tolist()], dtype=str)
+    other = sieve.kept & ~np.isin(family, list(_A2A))
+    for (name, what), rows in list(groups(other, family, label)):
+        sieve.skip(f"no formula for {name} {what} yet", table.at(rows))
+    low_latency = (family == "DeepEP") & (table.text("mode") != "normal")
+    sieve.skip_each("no formula for DeepEP {} yet", low_latency, "mode")
+    tokens, hidden = (sieve.positive(name, sieve.kept) for name in ("tokens_per_rank", "hidden"))
+    copies = sieve.positive("topk", sieve.kept)
+    sieve.refuse(copies % 1.0 > 0.0, "topk", "must be a whole number")
+    narrow = (family == "DeepEP") & (label == "dispatch")
+    element_bytes = np.where(narrow, _DEEPEP_DISPATCH_BYTES, _ELEMENT_BYTES)
+    sent = np.where(family == "DeepEP", 1.0, copies)
+    dispatch = sieve.positive("dispatch_us", label == "dispatch")
+    combine = sieve.positive("combine_us", label == "combine")
+    return _calls(
+        sieve, words, operation=np.array([_A2A.get(w, "") for w in family.tolist()], dtype=str),
+        label=label, library=_with_units(table, label), dtype=np.where(narrow, "fp8", "bf16"),
+        copies=copies, size_bytes=tokens * hidden * sent * element_bytes,
+        measured_s=np.where(label == "combine", combine, dispatch) * 1e-6,
+    )  # fmt: skip
+
+
+def _with_units(table: Table, label: Texts) -> Texts:
+    """Library, and the multiprocessors that it was given where the row says so."""
+    combine = label == "combine"
+    given = np.where(combine, table.text("combine_sms"), table.text("dispatch_sms")).tolist()
+    pairs = zip(table.text("library").tolist(), given, strict=True)
+    named = (f"{name}, {sms.removesuffix('.0')} SMs" if sms else name for name, sms in pairs)
+    return np.array(list(named), dtype=str)
+
+
+def _calls(
+    sieve: Sieve, words: Words, *, operation: Texts, label: Texts, library: Texts, dtype: Texts,
+    size_bytes: Floats, measured_s: Floats, copies: Floats,
+) -> CollectiveCalls:  # fmt: skip
+    """Add cluster and group, and refuse what no link could do."""
+    cluster = _cluster(sieve, words)
+    clusters = {name: load_cluster(name, 1) for name in np.unique(cluster[sieve.kept]).tolist()}
+    gpus, servers = _servers(sieve, cluster, clusters)
+    _skip_unknown_networks(sieve, words, servers)
+    calls = CollectiveCalls(
+        sieve=sieve, operation=operation, label=label, library=library, dtype=dtype,
+        cluster=cluster, size_bytes=size_bytes, measured_s=measured_s, clusters=clusters,
+        copies=np.where(sieve.kept, copies, 1.0).astype(np.intp),
+        group=_group(sieve, cluster, clusters, gpus, servers),
+    )  # fmt: skip
+    _check_links(calls)
+    return calls
+
+
+# --- cluster and group -------------------------------------------------------------------
+
+
+def _cluster(sieve: Sieve, words: Words) -> Texts:
+    """Cluster of each row: that of its system, else of its GPU."""
+    own = set(catalogue.names("clusters"))
+    systems = (words.systems.get(word, word) for word in sieve.table.text("system").tolist())
+    named = np.array([name if name in own else "" for name in systems], dtype=str)
+    return np.where(named == "", profiles(sieve, "clusters", words.clusters, named == ""), named)
+
+
+def _skip_unknown_networks(sieve: Sieve, words: Words, servers: Floats) -> None:
+    """Skip calls between servers whose cluster the GPU alone has told: servers it may, not more."""
+    text = sieve.table.text
+    known = {*catalogue.names("clusters"), *words.systems}
+    between = (
+        (servers > 1.0) & ~np.isin(text("system"), list(known)) & ~np.isin(text("gpu"), list(known))
+    )
+    sieve.skip("no system stated, so that the network is unknown", between & (text("system") == ""))
+    sieve.skip_each("no cluster profile for {}", between, "system")
+
+
+def _servers(
+    sieve: Sieve, cluster: Texts, clusters: Mapping[str, Cluster]
+) -> tuple[Floats, Floats]:
+    """Ranks of each call, and servers that they are on: where blank, as few as will do."""
+    gpus = sieve.positive("gpus", sieve.kept)
+    sieve.refuse((gpus < 2.0) | (gpus % 1.0 > 0.0), "gpus", "must be a whole number from 2 on")
+    sizes = {name: float(found.node.accelerators) for name, found in clusters.items()}
+    room = np.array([sizes.get(name, np.nan) for name in cluster.tolist()])
+    stated = sieve.table.text("nodes") != ""
+    fewest = np.ceil(gpus / room)
+    servers = np.where(stated, sieve.positive("nodes", sieve.kept & stated), fewest)
+    each = gpus / servers
+    rule = "must be equal parts of no more than the servers hold"
+    sieve.refuse((each % 1.0 > 0.0) | (each > room), "gpus", rule)
+    return gpus, servers
+
+
+def _group(
+    sieve: Sieve, cluster: Texts, clusters: Mapping[str, Cluster], gpus: Floats, servers: Floats
+) -> Group:
+    """Ranks and how many of them share a scale-up domain, which may span servers."""
+    size, local = np.ones(len(gpus), dtype=np.int64), np.ones(len(gpus), dtype=np.int64)
+    for (name, count, on), rows in groups(
+        sieve.kept, cluster, gpus.astype(str), servers.astype(str)
+    ):
+        node, ranks = clusters[name].node, int(float(count))
+        size[rows], local[rows] = ranks, ranks // int(float(on))
+        if node.scale_up.domain > node.accelerators:
+            most = min(node.scale_up.domain, ranks)
+            local[rows] = next(part for part in range(most, 0, -1) if ranks % part == 0)
+    return Group(size=size, local=local)
+
+
+def _check_links(calls: CollectiveCalls) -> None:
+    """Refuse calls that are faster than the links of one GPU.
+
+    What every rank must send or receive: all of the buffer where the switch reduces, else (n - 1)
+    in n parts of it, twice for an all-reduce.
+    """
+    n = calls.group.size.astype(float)
+    part = (n - 1.0) / n
+    least_s = np.full(len(n), np.nan)
+    for (name, operation), rows in groups(calls.sieve.kept, calls.cluster, calls.operation):
+        links = calls.clusters[name].node.scale_up
+        whole = operation == "send" or (operation == "all_reduce" and links.nvls_bytes_per_s)
+        share = 1.0 if whole else part[rows] * (2.0 if operation == "all_reduce" else 1.0)
+        rate = float(links.bandwidth_bytes_per_s)
+        least_s[rows] = share * calls.size_bytes[rows] / rate
+    experts = {"dispatch": "dispatch_us", "combine": "combine_us"}
+    column = np.array([experts.get(word, "time_us") for word in calls.label.tolist()])
+    for name in np.unique(column).tolist():
+        refuse_impossible(calls.sieve, name, column == name, measured_s=calls.measured_s,
+                          least_s=least_s, limit="link rate")  # fmt: skip

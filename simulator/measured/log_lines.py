@@ -1,0 +1,130 @@
+"""Lines of a training log of any length: streamed, cleaned, and what kind of file it looks like."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from simulator.errors import InputError, did_you_mean
+
+__all__ = ["Progress", "looks_like", "marked_lines", "rank_of"]
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes of a file are read, of how many."""
+
+_BLOCK_BYTES = 2**16
+_LONGEST_BYTES = 2**20
+"""A longer line is looked at in parts."""
+
+_REPORT_BYTES = 2**22
+_GLANCE_BYTES = 2**26
+
+_KINDS = {
+    "a Megatron-LM log": rb"elapsed time per iteration \(ms\):",
+    "a torchtitan log": rb"step:.*[tw]ps:",
+    "an MLPerf log": rb":::MLLOG",
+    "a NeMo log": rb"train_step_timing in s",
+    "a torch profiler trace": rb'"traceEvents"',
+    "output of nccl-tests": rb"^#.*\bbusbw\b",
+    "a table of measured runs": rb"^\W*run_id,|,run_id,",
+    "a scenario file": rb"^\s*\[(?:model|training|cluster)\]",
+}
+
+_JOINT = re.compile(rb"\r|(?=\[(?:rank|default|trainer)\d+\]:)")
+
+_RANK = re.compile(
+    r"\s*(?:\[(?:[A-Za-z_]+|\d+,)(\d{1,9})\]"  # torchrun's [rank3]: and [default3]:, mpirun's [1,3]
+    r"|(\d{1,9}):\s)"  # srun's 3:
+)
+
+
+def marked_lines(
+    path: Path | str, marks: Collection[bytes], *, progress: Progress | None = None
+) -> Iterator[tuple[int, str]]:
+    """Go through a log and yield (line number, text) of lines that contain one of the marks.
+
+    The file is never held whole. Bytes that are not UTF-8 are replaced. A line is parted at
+    carriage returns (a progress bar's) and before the prefix of a rank (two ranks that printed at
+    once). The line end stays on, so that a last line that was cut can be told.
+
+    Raises
+    ------
+    InputError
+        If the file is not there, is empty, or is not text.
+    """
+    path = Path(path)
+    with _opened(path) as file:
+        _refuse_binary(path, file)
+        total, number, report = path.stat().st_size, 1, _REPORT_BYTES
+        while block := file.read(_BLOCK_BYTES):
+            block += b"" if block.endswith(b"\n") else file.readline(_LONGEST_BYTES)
+            if any(mark in block for mark in marks):
+                yield from _marked(block, marks, number)
+            number += block.count(b"\n")
+            if progress is not None and file.tell() >= report:
+                progress(file.tell(), total)
+                report = file.tell() + _REPORT_BYTES
+
+
+def _marked(block: bytes, marks: Collection[bytes], first: int) -> Iterator[tuple[int, str]]:
+    """Lines of a block that contain a mark; most blocks of a long log have none."""
+    for number, raw in enumerate(io.BytesIO(block), first):
+        if any(mark in raw for mark in marks):
+            for piece in _JOINT.split(raw.replace(b"\r\n", b"\n")):
+                if any(mark in piece for mark in marks):
+                    yield number, piece.decode("utf-8", "replace")
+
+
+def looks_like(path: Path | str) -> str:
+    """Name the kind of file that the beginning of one looks like; an empty word if none."""
+    read = 0
+    with _opened(Path(path)) as file:
+        while read < _GLANCE_BYTES and (raw := file.readline(_LONGEST_BYTES)):
+            read += len(raw)
+            for kind, mark in _KINDS.items():
+                if re.search(mark, raw):
+                    return kind
+    return ""
+
+
+def rank_of(text: str) -> int | None:
+    """Read the rank that a launcher puts before a line (torchrun, srun, mpirun), or None.
+
+    Examples
+    --------
+    >>> [rank_of(s) for s in ("[rank3]:[titan] x", "[default0]: x", "12: x", "12:30:01 x", "x")]
+    [3, 0, 12, None, None]
+    """
+    found = _RANK.match(text)
+    return int(found.group(1) or found.group(2)) if found else None
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A file to read, or the reason why there is none."""
+    try:
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder, not a file")
+        return path.open("rb")
+    except FileNotFoundError:
+        beside = [entry.name for entry in path.parent.glob("*") if entry.is_file()][:500]
+        near = did_you_mean(path.name, beside)
+        raise InputError(f"{path}: no such file{near if 'did' in near else ''}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _refuse_binary(path: Path, file: BinaryIO) -> None:
+    """Refuse what is no text, by its first bytes."""
+    head = file.read(4096)
+    file.seek(0)
+    if not head:
+        raise InputError(f"{path}: the file is empty")
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise InputError(f"{path}: is UTF-16 text; save it as UTF-8")
+    if head[:2] == b"\x1f\x8b":
+        raise InputError(f"{path}: is compressed; unpack it first")
+    if b"\0" in head:
+        raise InputError(f"{path}: is not a text file")

@@ -1,0 +1,102 @@
+"""What the remarks of a measured run state in fixed phrases, put into model, software and layout.
+
+The table of measured runs has columns for what every run has. What few have stands in its `notes`
+in a fixed wording (validation/README.md lists the phrases); other remarks change nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from simulator.errors import InputError
+from simulator.files import Figure
+from simulator.measured.rows import flag, text
+from simulator.software import HostWork, Kernels, Overlap, StateBytes
+from simulator.workload.architecture import Architecture
+
+__all__ = ["captured", "kernels", "offloaded", "overlap", "states", "windowed"]
+
+_BYTES = {"fp16": 2.0, "bf16": 2.0, "fp32": 4.0}
+_REDUCED = re.compile(r"gradients reduced in (fp16|bf16|fp32)")
+_OFFLOADED = re.compile(r"activations of ([0-9]{1,6}) layers offloaded")
+_DISPATCHER = re.compile(r"moe dispatcher=(deepep|hybridep)")
+_CAPTURED = re.compile(r"cuda graph ([^;]+)")
+_WINDOWED = re.compile(r"every second layer uses a ([0-9]{1,9})-token sliding window")
+_EXPERT_OVERLAP = "moe a2a overlap on"
+
+_MODULES: dict[str, Any] = {
+    "core_attn": "core_attn", "layernorm": "norm", "norm": "norm", "mlp": "mlp",
+    "mlp_act": "mlp_act", "moe_act": "mlp_act", "mla_up_proj": "mla_up_proj",
+    "half_matmul": "half_matmul",
+}  # fmt: skip
+"""Words of the column recompute_modules, and ours."""
+
+
+def windowed(row: Mapping[str, str], model: Architecture) -> Architecture:
+    """Give every second layer the sliding window that is stated."""
+    found = _WINDOWED.search(row.get("notes") or "")
+    if not found:
+        return model
+    attention = replace(model.blocks[-1].attention, window=int(found.group(1)))
+    blocks = (*model.blocks, replace(model.blocks[-1], attention=attention))
+    kinds = [len(blocks) - 1 if i % 2 == 0 else kind for i, kind in enumerate(model.layer_kinds)]
+    return replace(model, blocks=blocks, layer_kinds=tuple(kinds))
+
+
+def kernels(row: Mapping[str, str], usual: Kernels) -> Kernels:
+    """Kernels with the modules that are recomputed and the dispatcher that is stated.
+
+    Raises
+    ------
+    InputError
+        If the column ``recompute_modules`` has a word that is no module.
+    """
+    if row.get("recompute_modules"):
+        words = text(row, "recompute_modules").split("+")
+        if unknown := [word for word in words if word not in _MODULES]:
+            rule = f"must be among {', '.join(_MODULES)}, joined by +"
+            raise InputError(f"recompute_modules: {rule}, got {unknown[0]!r}")
+        modules = dict.fromkeys(_MODULES[word] for word in words)
+        usual = replace(usual, selective_modules=tuple(modules))
+    if _DISPATCHER.search(row.get("notes") or ""):
+        usual = replace(usual, dispatcher="deepep")
+    return usual
+
+
+def overlap(row: Mapping[str, str], usual: Overlap) -> Overlap:
+    """Overlap with the expert traffic hidden where that is stated."""
+    return replace(usual, expert=usual.expert or _EXPERT_OVERLAP in (row.get("notes") or ""))
+
+
+def captured(row: Mapping[str, str], host: HostWork, router_kernels: float) -> HostWork:
+    """Host work that captured graphs leave: none, or that of the modules not named.
+
+    `router_kernels` is the share of a MoE layer's further kernels that a graph of the router and
+    the dispatch's preparation captures.
+    """
+    found = _CAPTURED.search(row.get("notes") or "")
+    scope = re.findall("[a-z_]+", found.group(1)) if found else []
+    partial = "moe_router" in scope
+    dense = 1.0 if not partial or "attn" in scope else 0.0
+    experts = router_kernels if partial else 1.0
+    return replace(host, captured_fraction=Figure(dense), captured_moe_fraction=Figure(experts))
+
+
+def states(row: Mapping[str, str], usual: StateBytes) -> StateBytes:
+    """Bytes per parameter with the type of the reduction that is stated."""
+    found = _REDUCED.search(row.get("notes") or "")
+    if not found:
+        return usual
+    size = Figure(_BYTES[found.group(1)], "datasheet", "the run's own remark")
+    return replace(usual, reduce=size)
+
+
+def offloaded(row: Mapping[str, str], layers: int) -> int:
+    """Layers of a rank whose activations go to the host: as stated, else all `layers`."""
+    if not flag(row, "cpu_offload"):
+        return 0
+    found = _OFFLOADED.search(row.get("notes") or "")
+    return min(int(found.group(1)), layers) if found else layers

@@ -1,0 +1,60 @@
+"""Predicted against measured times of collectives, by the formulas that price training steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from simulator.cost.collectives import (
+    all_gather_s,
+    all_reduce_s,
+    all_to_all_s,
+    dispatch_s,
+    send_s,
+)
+from simulator.hardware.cluster import Cluster
+from simulator.layout.placement import Group
+from simulator.measured.collective_calls import CollectiveCalls, read_a2a, read_collectives
+from simulator.measured.microbenchmarks import Floats, Table, Words, groups
+from simulator.scoring.benchmark_score import BenchmarkKind, BenchmarkScore, score, size_decade
+
+__all__ = ["score_a2a", "score_collectives"]
+
+
+_FORMULAS: dict[str, Callable[[Cluster, Any, Group], Floats]] = {
+    "all_reduce": all_reduce_s,
+    "all_gather": all_gather_s,
+    "reduce_scatter": all_gather_s,
+    "all_to_all": all_to_all_s,
+}
+
+
+def score_collectives(table: Table, words: Words) -> BenchmarkScore:
+    """Predict a table of times of collectives."""
+    return _score("collectives", read_collectives(table, words))
+
+
+def score_a2a(table: Table, words: Words) -> BenchmarkScore:
+    """Predict a table of times of expert dispatch and combine."""
+    return _score("a2a", read_a2a(table, words))
+
+
+def _score(kind: BenchmarkKind, calls: CollectiveCalls) -> BenchmarkScore:
+    predicted_s = np.full(len(calls.size_bytes), np.nan)
+    labels = (calls.cluster, calls.operation, calls.copies.astype(str))
+    for (name, operation, copies), rows in groups(calls.sieve.kept, *labels):
+        cluster, size_bytes = calls.clusters[name], calls.size_bytes[rows]
+        group = calls.group.take(rows)
+        if operation == "send":
+            predicted_s[rows] = send_s(cluster, size_bytes, group.local < group.size)
+        elif operation == "dispatch":
+            predicted_s[rows] = dispatch_s(cluster, size_bytes, int(copies), group)
+        else:
+            predicted_s[rows] = _FORMULAS[operation](cluster, size_bytes, group)
+    return score(
+        kind, calls.sieve, predicted_s=predicted_s, measured_s=calls.measured_s,
+        device=calls.cluster, library=calls.library, dtype=calls.dtype, kernel=calls.label,
+        decade=size_decade(calls.size_bytes, "bytes"),
+    )  # fmt: skip

@@ -1,0 +1,134 @@
+"""Predicted against measured times of kernels, by the formulas that price training steps."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
+from simulator.cost.mlp import feed_forward
+from simulator.cost.operations import Operators
+from simulator.hardware.accelerator import Accelerator
+from simulator.measured.kernel_calls import (
+    BACKWARD_FLOP,
+    KernelCalls,
+    Shape,
+    attention_bytes,
+    causal_flop,
+    framework_name,
+    gemm_type,
+    read_kernels,
+)
+from simulator.measured.microbenchmarks import Floats, Ints, Table, Texts, Words, groups
+from simulator.scoring.benchmark_score import BenchmarkScore, score, size_decade
+from simulator.software import Kernels
+
+__all__ = ["score_kernels"]
+
+_FUSED = Kernels(gemm_library="", attention="flash", fused=("bias_activation",))
+"""Timed expert layers run their activation as one kernel."""
+
+
+def score_kernels(table: Table, words: Words) -> BenchmarkScore:
+    """Predict a table of kernel times, each call at the clock of a short burst."""
+    calls = read_kernels(table, words)
+    stream = calls.family == "stream"
+    size = np.where(stream, calls.shapes["stream"]["moved_bytes"], calls.flop)
+    flop, moved = size_decade(size, "FLOP"), size_decade(size, "bytes")
+    return score(
+        "kernels", calls.sieve, predicted_s=_predict(calls), measured_s=calls.measured_s,
+        device=calls.device, library=_labels(table), dtype=calls.dtype, kernel=_kernels(table),
+        decade=np.where(stream, moved, flop),
+    )  # fmt: skip
+
+
+def _labels(table: Table) -> Texts:
+    """Framework without its release, and the kernel that it says it ran."""
+    pairs = zip(table.text("framework").tolist(), table.text("impl").tolist(), strict=True)
+    return np.array([f"{framework_name(framework)} {impl}".strip() for framework, impl in pairs])
+
+
+def _kernels(table: Table) -> Texts:
+    """Kernel, and the direction where a product is one of the backward pass."""
+    direction = table.text("direction")
+    backward = np.isin(direction, ("dgrad", "wgrad"))
+    return np.char.add(table.text("kernel"), np.where(backward, np.char.add(" ", direction), ""))
+
+
+def _predict(calls: KernelCalls) -> Floats:
+    predicted_s = np.full(len(calls.flop), np.nan)
+    labels = (calls.family, calls.device, calls.dtype, calls.library, calls.backward.astype(str))
+    for (family, name, dtype, library, backward), rows in groups(calls.sieve.kept, *labels):
+        device = calls.accelerators[name]
+        shape = _take(calls.shapes[family], rows)
+        if family == "gemm":
+            predicted_s[rows] = _gemm_s(device, dtype, library, **shape)
+        elif family == "attention":
+            predicted_s[rows] = _attention_s(device, dtype, library, shape, backward == "True")
+        elif family == "experts":
+            predicted_s[rows] = _experts_s(device, dtype, library, shape)
+        else:
+            predicted_s[rows] = _stream_s(device, library, shape["moved_bytes"])
+    return predicted_s
+
+
+def _take(shape: Shape, rows: Ints) -> dict[str, Floats]:
+    return {name: column[rows] for name, column in shape.items()}
+
+
+def _gemm_s(device: Accelerator, dtype: str, library: str, **shape: Any) -> Floats:
+    kernel = device.gemm[library][gemm_type(dtype)]
+    own = {field.name: float(getattr(kernel, field.name)) for field in fields(kernel)}
+    return gemm_s(**shape, **gemm_rates(device, dtype), **own, sustained=False)
+
+
+def _attention_s(
+    device: Accelerator, dtype: str, library: str, shape: Shape, backward: bool
+) -> Floats:
+    """Backward: more FLOPs, twice the bytes, at its own share of the forward rate."""
+    kernel = device.attention[library]
+    work, traffic, share = 1.0, 1.0, float(kernel.peak_fraction)
+    if backward:
+        work, traffic, share = BACKWARD_FLOP, 2.0, share * float(kernel.backward_fraction)
+    return attention_s(
+        flop=work * causal_flop(shape),
+        moved_bytes=traffic * attention_bytes(shape),
+        sequence=shape["sequence"],
+        peak_flop_per_s=float(device.matrix_flop_per_s[dtype]),
+        bandwidth_bytes_per_s=float(device.memory.bandwidth_bytes_per_s),
+        peak_fraction=share,
+        half_length=float(kernel.half_length),
+    )
+
+
+def _experts_s(device: Accelerator, dtype: str, library: str, shape: Shape) -> Floats:
+    """Two batched products and the activation between them, as an expert layer is priced."""
+    total_s = np.empty(len(shape["tokens"]))
+    for gated in (False, True):
+        rows = np.flatnonzero(shape["gated"] == float(gated))
+        if not len(rows):
+            continue
+        ops, own = Operators(), _take(shape, rows)
+        feed_forward(ops, "expert fc", own["tokens"], own["hidden"], own["ffn"], gated, 2.0,
+                     _FUSED, batch=own["batch"])  # fmt: skip
+        parts = [
+            _gemm_s(device, dtype, library, m=np.ceil(g.m), n=np.ceil(g.n), k=np.ceil(g.k),
+                    batch=np.ceil(g.batch), result_bytes=2.0)
+            for g in ops.gemms
+        ]  # fmt: skip
+        parts += [_stream_s(device, s.kind, s.forward_bytes, s.calls) for s in ops.streams]
+        total_s[rows] = np.sum(parts, axis=0)
+    return total_s
+
+
+def _stream_s(device: Accelerator, kind: str, moved_bytes: Any, calls: float = 1.0) -> Floats:
+    kernel = device.stream[kind]
+    return stream_s(
+        moved_bytes=moved_bytes,
+        bandwidth_bytes_per_s=float(device.memory.bandwidth_bytes_per_s),
+        memory_fraction=float(kernel.memory_fraction),
+        launch_s=float(kernel.launch_s),
+        calls=calls,
+    )

@@ -1,0 +1,217 @@
+"""A training log beside the prediction of its scenario: step time, throughput, memory, terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.errors import InputError
+from simulator.measured.checks import Readings, implausible, utilisation
+from simulator.measured.log import MeasuredLog
+from simulator.measured.replay import Run
+from simulator.measured.rows import LAYOUT_COLUMNS
+from simulator.planner.predict import Prediction, predict
+from simulator.scenario import LayoutSection, Scenario
+from simulator.scoring.scores import SCORED_MEMORY
+from simulator.scoring.validation import memory_of_kind_gib
+from simulator.units import GIB
+
+__all__ = ["SHORTEST_STEP_S", "LogComparison", "Quantity", "compare"]
+
+SHORTEST_STEP_S = 1e-4
+"""No training step takes less: a host alone needs longer to launch its kernels. What a log gives as
+less is in another unit."""
+
+_LAYOUT = tuple(LayoutSection.__dataclass_fields__)
+_FIELDS = {
+    "gpus": "cluster.gpus",
+    "global_batch": "training.global_batch",
+    "sequence_length": "training.sequence_length",
+    "layers": "the layers of the model",
+    "hidden": "the width of the model",
+}
+"""What a log states and is no field of the layout -> where a scenario has it."""
+_MEMORY = (*SCORED_MEMORY, "device", "theoretical")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantity:
+    """One number, predicted and measured; the error is None where the two are not of one kind."""
+
+    name: str
+    unit: str
+    predicted: float
+    measured: float
+    comparable: bool = True
+
+    @property
+    def error(self) -> float | None:
+        """``predicted / measured - 1``."""
+        return self.predicted / self.measured - 1.0 if self.comparable else None
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain numbers and words."""
+        return {"name": self.name, "unit": self.unit, "predicted": self.predicted,
+                "measured": self.measured, "error": self.error}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogComparison:
+    """A log and the prediction of the run that it is of."""
+
+    log: MeasuredLog
+    prediction: Prediction
+    from_log: Mapping[str, int]
+    """Layout fields that the scenario leaves open and the log states."""
+
+    @property
+    def step_error(self) -> float:
+        """Relative error of the predicted step time: ``predicted / measured - 1``."""
+        return self.prediction.step_time_s / self.log.median_step_s - 1.0
+
+    @property
+    def measured_mfu(self) -> float:
+        """Model FLOPs of the measured step over the dense peak that the prediction's MFU has."""
+        return self.prediction.mfu * self.prediction.step_time_s / self.log.median_step_s
+
+    def quantities(self) -> tuple[Quantity, ...]:
+        """Everything that was measured, beside its prediction."""
+        log, prediction = self.log, self.prediction
+        rate = float(prediction.outcome.tokens_per_s_per_gpu[0])
+        found = [
+            Quantity(name="step_time", unit="s", predicted=prediction.step_time_s,
+                     measured=log.median_step_s),
+            Quantity(name="tokens_per_s_per_gpu", unit="tokens/s", predicted=rate,
+                     measured=log.tokens_per_s_per_gpu),
+            Quantity(name="mfu", unit="1", predicted=prediction.mfu, measured=self.measured_mfu),
+        ]  # fmt: skip
+        if log.model_tflops_per_gpu is not None:
+            flop = float(prediction.estimate.model_flop) / prediction.scenario.cluster.gpus
+            found.append(
+                Quantity(name="model_flop_per_gpu_and_step", unit="FLOP", predicted=flop,
+                         measured=log.model_tflops_per_gpu * 1e12 * log.median_step_s)
+            )  # fmt: skip
+        return (*found, *self._memory())
+
+    def _memory(self) -> list[Quantity]:
+        """Peaks of the fullest rank, each beside what a reading of its kind would show."""
+        found = []
+        for kind in _MEMORY:
+            if size := self.log.memory_bytes.get(kind):
+                ours = GIB * memory_of_kind_gib(self.prediction.estimate, 0, kind)
+                found.append(Quantity(name=f"memory_{kind}", unit="B", predicted=ours,
+                                      measured=size, comparable=kind in SCORED_MEMORY))  # fmt: skip
+        return found
+
+    def run(self) -> dict[str, Any]:
+        """Return the run as columns of a table of measured runs, as far as they are known."""
+        scenario, log = self.prediction.scenario, self.log
+        recipe, arch = scenario.workload.recipe, scenario.workload.architecture
+        kind = next((kind for kind in SCORED_MEMORY if kind in log.memory_bytes), None)
+        peak = None if kind is None else log.memory_bytes[kind] / GIB
+        given = self.prediction.layout
+        layout = {name: given[name] for name in LAYOUT_COLUMNS if name in given}
+        return {
+            "model": arch.name, "layers": arch.layers, "hidden": arch.hidden,
+            "seq_len": recipe.sequence_length, "gpu": scenario.cluster.accelerator.name,
+            "num_gpus": scenario.cluster.gpus, "precision": recipe.precision,
+            "optimizer": recipe.optimizer, "global_batch": recipe.global_batch, **layout,
+            "software": scenario.software.name, "step_time_s": log.median_step_s,
+            "tokens_per_s_per_gpu": log.tokens_per_s_per_gpu,
+            "model_tflops_per_gpu": log.model_tflops_per_gpu,
+            "peak_memory_gib": peak, "memory_kind": kind,
+        }  # fmt: skip
+
+    def document(self) -> dict[str, Any]:
+        """Return the comparison as plain numbers and words, with the keys that stay."""
+        estimate, log = self.prediction.estimate, self.log
+        low, high = log.spread_s
+        return {
+            "log": {
+                "framework": log.framework, "path": log.path, "entries": len(log.steps),
+                "first_step": int(log.steps[0]), "last_step": int(log.steps[-1]),
+                "first_line": int(log.lines.min()), "last_line": int(log.lines.max()),
+                "warm_up": {"dropped": log.dropped, "rule": log.rule},
+                "step_time_s": log.median_step_s, "p10_s": low, "p90_s": high,
+                "ranks": list(log.ranks),
+                "stated": {name: found.value for name, found in log.stated.items()},
+                "notes": list(log.notes),
+            },
+            "run": self.run(),
+            "layout_from_log": dict(self.from_log),
+            "quantities": [quantity.document() for quantity in self.quantities()],
+            "terms_s": {name: float(column[0]) for name, column in estimate.terms_s.items()},
+            "hidden_s": {name: float(column[0]) for name, column in estimate.hidden_s.items()},
+            "memory_bytes": {k: float(column[0]) for k, column in estimate.memory_bytes.items()},
+        }  # fmt: skip
+
+
+def compare(log: MeasuredLog, scenario: Scenario) -> LogComparison:
+    """Predict the run that a log is of.
+
+    Layout fields that the scenario leaves open are taken from the log where it states them.
+
+    Raises
+    ------
+    InputError
+        If the log contradicts the scenario, both values named; if its step time cannot be that of
+        the scenario; or if the layout cannot run.
+    """
+    if log.median_step_s < SHORTEST_STEP_S:
+        raise InputError(
+            f"{log.path}: step time: must be at least {SHORTEST_STEP_S:g} s (is it in another"
+            f" unit?), got {log.median_step_s:.3g} s"
+        )
+    if problems := _contradictions(log, scenario):
+        raise InputError(problems)
+    open_fields = {
+        name: found.value
+        for name, found in log.stated.items()
+        if name in _LAYOUT and name not in scenario.pinned
+    }
+    prediction = predict(scenario, **open_fields)
+    if problems := _impossible(log, prediction):
+        raise InputError(problems)
+    return LogComparison(log=log, prediction=prediction, from_log=open_fields)
+
+
+def _contradictions(log: MeasuredLog, scenario: Scenario) -> list[str]:
+    """What the log says of its run and the scenario says otherwise."""
+    recipe, arch = scenario.workload.recipe, scenario.workload.architecture
+    ours: dict[str, Any] = {
+        **scenario.pinned, "gpus": scenario.cluster.gpus, "global_batch": recipe.global_batch,
+        "sequence_length": recipe.sequence_length, "layers": arch.layers, "hidden": arch.hidden,
+    }  # fmt: skip
+    problems = []
+    for name, found in log.stated.items():
+        if name in ours and ours[name] != found.value:
+            field = _FIELDS.get(name, f"layout.{name}")
+            rule = f"must be {ours[name]} as {field} of {scenario.where}"
+            follow = f" (to follow the log: --set {field}={found.value})" if "." in field else ""
+            problems.append(
+                f"{log.path}: line {found.line}: {found.words}: {rule}, got {found.value}{follow}"
+            )
+    if log.ranks and log.ranks[-1] >= scenario.cluster.gpus:
+        rule = f"must be below {scenario.cluster.gpus}, cluster.gpus of {scenario.where}"
+        problems.append(f"{log.path}: rank: {rule}, got a line of rank {log.ranks[-1]}")
+    return problems
+
+
+def _impossible(log: MeasuredLog, prediction: Prediction) -> list[str]:
+    """What no device of the scenario could have done."""
+    scenario, estimate = prediction.scenario, prediction.estimate
+    run = Run(workload=scenario.workload, cluster=scenario.cluster, software=scenario.software,
+              layout=estimate.layouts)  # fmt: skip
+    step_s, flop = log.median_step_s, estimate.model_flop
+    too_fast = utilisation(run, model_flop=flop, step_time_s=step_s)[1] > 1.0
+    reserved = log.memory_bytes.get("reserved")
+    values = Readings(
+        step_time_s=step_s if too_fast else None,  # a slow one is possible: small models are
+        tflops_per_gpu=log.model_tflops_per_gpu,
+        memory_gib=None if reserved is None else reserved / GIB,
+        memory_kind="reserved",
+    )
+    cause = f"is {scenario.where} another model, batch, precision or number of GPUs?"
+    found = implausible(run, values, model_flop=flop)
+    return [f"{log.path}: {line} ({cause})" for line in found]

@@ -1,0 +1,251 @@
+"""What one rank of a training run did in a step, from a trace of its events.
+
+A reader (``interop/kineto.py``) makes the `Trace`; `measure` shares the time of its steps out.
+Words and definitions are those of Holistic Trace Analysis: a gap is the host's where the kernel
+that ends it was launched only after the device had run out of work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator.errors import InputError
+from simulator.scoring.timeline import Accounts, Floats, Spans, account
+
+__all__ = ["CLASSES", "Collective", "CollectiveTime", "StepTime", "Trace", "measure"]
+
+CLASSES = ("gemm", "attention", "memory_bound", "optimizer", "other")
+"""Classes of compute; all but the last are terms of ``cost/terms.py``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collective:
+    """Collectives that are alike, by kind and ranks that take part; host copies are one kind."""
+
+    kind: str
+    """A word of ``interop.kineto_classes.COLLECTIVES``."""
+    group: str = ""
+    """Name of the process group; empty if the trace does not say."""
+    description: str = ""
+    """What the trainer calls the group: ``TENSOR_MODEL_PARALLEL_GROUP``, ``mesh_tp``."""
+    size: int | None = None
+    ranks: tuple[int, ...] = ()
+    """Members, if the trace lists them all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """Events of one rank, in seconds from the first one."""
+
+    where: str
+    device: str
+    """Name of the accelerator; empty for a trace of a run on processors."""
+    rank: int | None
+    world: int | None
+    compute: Spans
+    """Kernels and copies (on processors: operators less what they call); codes of CLASSES."""
+    communication: Spans
+    """Codes of `collectives`."""
+    collectives: tuple[Collective, ...]
+    calls: Spans
+    """One span for each collective that is a call of its own, the same codes."""
+    call_bytes: Floats
+    """Input bytes of each call; NaN if the trace does not say."""
+    start_s: Floats
+    """Beginnings of everything that ran on the device, sorted; empty without a device."""
+    end_s: Floats
+    launched_s: Floats
+    """When the host began to launch each of them; NaN if unknown."""
+    steps: Spans
+    """Steps as the host marked them, sorted; the code is their number."""
+    optimizer_steps: int
+    """Optimizer steps that the host ran."""
+    span_s: tuple[float, float]
+    """First beginning and last end of any event."""
+    allocated_bytes: float | None
+    reserved_bytes: float | None
+    """Peaks of torch's allocator; None if memory was not profiled."""
+    notes: tuple[str, ...]
+    """What a reader of the numbers must know: the file was cut off, events were unreadable."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveTime:
+    """One kind of collective of one group, per step."""
+
+    collective: Collective
+    calls: float
+    bytes_: float | None
+    """Input of one call, the mean; None if the trace does not say."""
+    exposed_s: float
+    hidden_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTime:
+    """One step of one rank, the mean over the steps of the trace, shared out."""
+
+    trace: Trace
+    steps: int
+    """Steps that the trace holds."""
+    counted: int
+    """Steps that the means are over."""
+    step_s: float
+    compute_s: dict[str, float]
+    """By class; with exposed communication, launch and idle it adds up to `step_s`."""
+    collectives: tuple[CollectiveTime, ...]
+    launch_s: float
+    """The device waited for the host."""
+    idle_s: float
+    """Nothing ran and the host was not the reason: dependencies, launch latency."""
+    notes: tuple[str, ...]
+
+    @property
+    def exposed_s(self) -> float:
+        """Communication beside which nothing computed."""
+        return sum(one.exposed_s for one in self.collectives)
+
+    @property
+    def hidden_s(self) -> float:
+        """Communication beside compute; kinds that run at once count twice."""
+        return sum(one.hidden_s for one in self.collectives)
+
+    def document(self) -> dict[str, Any]:
+        """Return the step as plain numbers and words."""
+        trace = self.trace
+        return {
+            "device": trace.device or None,
+            "rank": trace.rank,
+            "world": trace.world,
+            "steps": self.steps,
+            "counted_steps": self.counted,
+            "step_s": self.step_s,
+            "compute_s": self.compute_s,
+            "exposed_s": self.exposed_s,
+            "launch_s": self.launch_s,
+            "idle_s": self.idle_s,
+            "collectives": [
+                {
+                    **asdict(one.collective),
+                    "ranks": list(one.collective.ranks),
+                    "calls": one.calls,
+                    "bytes": one.bytes_,
+                    "exposed_s": one.exposed_s,
+                    "hidden_s": one.hidden_s,
+                }
+                for one in self.collectives
+            ],
+            "allocated_bytes": trace.allocated_bytes,
+            "reserved_bytes": trace.reserved_bytes,
+        }
+
+
+def measure(trace: Trace, *, steps: int | None = None) -> StepTime:
+    """Share the steps of a trace out between compute, collectives, the host and nobody.
+
+    Parameters
+    ----------
+    trace : Trace
+    steps : int, optional
+        Steps that the whole trace covers; overrules its own marks (``ProfilerStep#N``). Without
+        either, optimizer steps are counted.
+
+    Raises
+    ------
+    InputError
+        If nothing ran in the trace.
+
+    Notes
+    -----
+    A device lags behind the host. With two marks or more, a step begins with the first kernel that
+    the host launched in it, and the last step, whose end nothing marks, is left out.
+    """
+    begin_s, end_s, found, counted, notes = _window(trace, steps)
+    if end_s <= begin_s:
+        raise InputError(f"{trace.where}: nothing ran in this trace")
+    codes = (len(CLASSES), len(trace.collectives))
+    shares = account(trace.compute, trace.communication, (begin_s, end_s), codes)
+    launch_s = _waits_for_host(trace, shares)
+    gaps_s = float((shares.gap_end_s - shares.gap_start_s).sum())
+    per_step = 1.0 / counted
+    compute = (float(seconds) * per_step for seconds in shares.compute_s)
+    return StepTime(
+        trace=trace,
+        steps=found,
+        counted=counted,
+        step_s=(end_s - begin_s) * per_step,
+        compute_s=dict(zip(CLASSES, compute, strict=True)),
+        collectives=_collectives(trace, shares, (begin_s, end_s), per_step),
+        launch_s=launch_s * per_step,
+        idle_s=(gaps_s - launch_s) * per_step,
+        notes=(*trace.notes, *notes),
+    )
+
+
+def _window(trace: Trace, steps: int | None) -> tuple[float, float, int, int, list[str]]:
+    """Begin, end, steps found, steps between begin and end, and what was assumed."""
+    whole, marks = trace.span_s, trace.steps
+    if steps is not None:
+        return *whole, steps, steps, []
+    if len(marks) == 0:
+        count = max(trace.optimizer_steps, 1)
+        how = "optimizer steps were counted" if trace.optimizer_steps else "it counts as one step"
+        note = f"no ProfilerStep marks: the whole trace was taken, and {how} ({count})"
+        return *whole, count, count, [note]
+    begun = _first_work(trace)
+    if len(begun) >= 2:
+        return float(begun[0]), float(begun[-1]), len(marks), len(begun) - 1, []
+    begin_s, end_s = float(marks.start_s[0]), float(marks.end_s.max())
+    launched = (trace.launched_s >= begin_s) & (trace.launched_s <= end_s)
+    end_s = float(trace.end_s[launched].max(initial=end_s))  # what the last step asked for
+    return begin_s, end_s, len(marks), len(marks), []
+
+
+def _first_work(trace: Trace) -> Floats:
+    """When the device began the first thing launched in each step; steps without any left out."""
+    known = ~np.isnan(trace.launched_s)
+    launched, start_s = trace.launched_s[known], trace.start_s[known]
+    number = np.searchsorted(trace.steps.start_s, launched, side="right") - 1
+    inside = (number >= 0) & (launched <= trace.steps.end_s[np.maximum(number, 0)])
+    first = np.full(len(trace.steps), np.inf)
+    np.minimum.at(first, number[inside], start_s[inside])
+    return np.sort(first[np.isfinite(first)])
+
+
+def _waits_for_host(trace: Trace, shares: Accounts) -> float:
+    """Seconds of gaps that ended with something launched after the gap had begun."""
+    if len(trace.start_s) == 0:
+        return 0.0
+    next_ = np.searchsorted(trace.start_s, shares.gap_end_s, side="left")
+    known = next_ < len(trace.start_s)
+    launched = np.full(len(next_), np.nan)
+    launched[known] = trace.launched_s[next_[known]]
+    late = launched > shares.gap_start_s  # False where unknown
+    return float((shares.gap_end_s - shares.gap_start_s)[late].sum())
+
+
+def _collectives(
+    trace: Trace, shares: Accounts, window: tuple[float, float], per_step: float
+) -> tuple[CollectiveTime, ...]:
+    """Every kind of collective that took time in the window, the most exposed first."""
+    begun = trace.calls.start_s
+    inside = (begun >= window[0]) & (begun < window[1])
+    found = []
+    for code, one in enumerate(trace.collectives):
+        some = inside & (trace.calls.code == code)
+        known = trace.call_bytes[some & ~np.isnan(trace.call_bytes)]
+        exposed_s, hidden_s = float(shares.exposed_s[code]), float(shares.hidden_s[code])
+        if exposed_s + hidden_s > 0.0:
+            found.append(
+                CollectiveTime(
+                    collective=one,
+                    calls=float(some.sum()) * per_step,
+                    bytes_=float(known.mean()) if len(known) else None,
+                    exposed_s=exposed_s * per_step,
+                    hidden_s=hidden_s * per_step,
+                )
+            )
+    return tuple(sorted(found, key=lambda one: (-one.exposed_s, -one.hidden_s)))

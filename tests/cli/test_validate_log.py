@@ -1,0 +1,143 @@
+"""`foreshard validate` with a training log: screen, frozen document, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator.cli.main import app
+
+RUNNER = CliRunner(env={"COLUMNS": "140"})
+ROOT = Path(__file__).resolve().parents[2]
+LOGS = ROOT / "tests" / "data" / "logs"
+SCENARIO = """
+[model]
+model_type = "llama"
+name = "llama-tiny"
+hidden_size = 64
+intermediate_size = 128
+num_hidden_layers = 4
+num_attention_heads = 4
+num_key_value_heads = 2
+vocab_size = 256
+max_position_embeddings = 128
+[training]
+sequence_length = 64
+global_batch = 8
+[cluster]
+name = "dgx-h100"
+gpus = 2
+"""
+ALONE = "only with a log or a trace, e.g. --megatron-log LOG\n"
+MEGATRON = ["--megatron-log", str(LOGS / "megatron_2025.log")]
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> list[str]:
+    (tmp_path / "run.toml").write_text(SCENARIO)
+    return ["--scenario", str(tmp_path / "run.toml")]
+
+
+def said(*arguments: str) -> str:
+    result = RUNNER.invoke(app, ["validate", *arguments])
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+def refused(*arguments: str) -> str:
+    result = RUNNER.invoke(app, ["validate", *arguments])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert isinstance(result.exception, SystemExit)
+    return result.stderr
+
+
+def test_the_screen_says_it_all(scenario: list[str]) -> None:
+    text = " ".join(said(*MEGATRON, *scenario).split())
+    for words in (
+        "llama-tiny, 181k parameters on 2 x h100-sxm", "13 step lines, ranks seen: 0.",
+        "Left out as warm-up: ", "predicted beside measured", "step time (ms)", "P10 to P90",
+        "tokens/s/GPU", "MFU", "memory, allocated (GiB)", "memory, reserved (GiB)",
+        "matrix products", "sum = step time",
+        "Layout fields taken from the log: dp = 2, cp = 1, tp = 1, pp = 1, micro_batch = 4.",
+        "Layout fields assumed, because neither log nor scenario has them: vpp = 1",
+    ):  # fmt: skip
+        assert words in text, words
+    assert "software profile" not in text
+
+
+def test_every_kind_of_log_is_read(scenario: list[str]) -> None:
+    torchtitan = ["--torchtitan-log", str(LOGS / "torchtitan_tp2.log"), "--set",
+                  "training.global_batch=4", "--software", "torchtitan"]  # fmt: skip
+    assert "ranks seen: 0, 1." in said(*torchtitan, *scenario)
+    mlperf = ["--mlperf-log", str(LOGS / "mlperf_4.1.log"), "--set", "training.global_batch=4"]
+    assert "Step times from block_start to block_stop" in said(*mlperf, *scenario)
+    old = ["--megatron-log", str(LOGS / "megatron_2023.log"), "--set", "training.global_batch=4",
+           "--gpus", "1", "--software", "torchtitan"]  # fmt: skip
+    assert "The log is of megatron, the software profile is torchtitan." in said(*old, *scenario)
+
+
+def test_the_document(scenario: list[str]) -> None:
+    document = json.loads(said(*MEGATRON, *scenario, "--json", "--warm-up", "5"))
+    assert list(document) == ["schema", "version", "command", "logs"]
+    (log,) = document["logs"]
+    assert log["log"]["warm_up"] == {"dropped": 5, "rule": "as asked"}
+    assert log["log"]["path"] == MEGATRON[1]
+    assert [quantity["name"] for quantity in log["quantities"]] == [
+        "step_time", "tokens_per_s_per_gpu", "mfu", "memory_allocated", "memory_reserved",
+    ]  # fmt: skip
+
+
+def test_problems_of_every_log_are_told_at_once(scenario: list[str], tmp_path: Path) -> None:
+    (tmp_path / "empty.log").write_text("")
+    both = [*MEGATRON, "--torchtitan-log", str(tmp_path / "empty.log")]
+    lines = refused(*both, *scenario, "--set", "training.global_batch=16").splitlines()
+    assert len(lines) == 2
+    assert "global batch size: must be 16 as training.global_batch" in lines[0]
+    assert lines[1] == f"{tmp_path / 'empty.log'}: the file is empty"
+
+
+def test_a_log_needs_a_scenario() -> None:
+    assert "a scenario file, or model, cluster and gpus, must be given" in refused(*MEGATRON)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--gpus", "8"], f"--gpus: {ALONE}"),
+        (["--warm-up", "2"], f"--warm-up: {ALONE}"),
+        (["--set", "layout.tp=2"], f"--set: {ALONE}"),
+        (
+            ["--scenario", "run.toml"],
+            f"--scenario: {ALONE}",
+        ),
+        ([*MEGATRON, "runs.csv"], "RUNS.csv: cannot be given together with a log\n"),
+        ([*MEGATRON, "--html", "o.html"], "--html: cannot be given together with a log\n"),
+    ],
+)
+def test_options_that_do_not_go_together(options: list[str], words: str) -> None:
+    assert refused(*options) == words
+
+
+def test_warm_up_must_be_a_count(scenario: list[str]) -> None:
+    assert RUNNER.invoke(app, ["validate", *MEGATRON, *scenario, "--warm-up", "-1"]).exit_code == 2
+    assert "must leave at least one of the 13 step lines, got 13" in refused(
+        *MEGATRON, *scenario, "--warm-up", "13"
+    )
+
+
+def test_nothing_heavy_is_imported(scenario: list[str]) -> None:
+    heavy = ("matplotlib", "networkx", "numba", "pandas", "plotly", "scipy", "torch")
+    code = (
+        "import sys\nfrom simulator.cli.main import app\n"
+        f"app({['validate', *MEGATRON, *scenario]!r}, standalone_mode=False)\n"
+        f"print(*[name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr.split()) == (0, [])

@@ -1,0 +1,80 @@
+"""Microbenchmarks on the page: errors and ratios worked by hand from six timings."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.report.validation_benchmarks import benchmark_figure, benchmark_tables
+from simulator.report.validation_page import render_validation
+from simulator.scoring.benchmark_score import BenchmarkScore
+from simulator.scoring.validation import Validation
+
+
+def make_score() -> BenchmarkScore:
+    """Three GEMMs on one device, two on another, one attention."""
+    kernels = np.array(["gemm", "gemm", "gemm", "gemm", "gemm", "<attention>"])
+    devices = np.array(["h100", "h100", "h100", "a100", "a100", "h100"])
+    same = np.array(["x"] * 6)
+    return BenchmarkScore(
+        kind="kernels",
+        path="/some/folder/kernels.csv",
+        rows=10,
+        skipped={"no formula for <this>": 3, "no profile": 1},
+        problems=(),
+        line=np.arange(2, 8),
+        predicted_s=np.array([0.5, 1.0, 2.0, 3.0, 3.0, 1.2]),
+        measured_s=np.array([1.0, 1.0, 1.0, 2.0, 4.0, 1.0]),
+        device=devices, library=same, dtype=same, kernel=kernels, decade=same, source=same,
+    )  # fmt: skip
+
+
+def test_lines_by_kernel_and_device_by_hand() -> None:
+    (table,) = benchmark_tables([make_score()])
+    assert (table.kind, table.rows, table.predicted) == ("kernels", 10, 6)
+    # ratios: h100 gemm 0.5, 1, 2; a100 gemm 1.5, 0.75; attention 1.2
+    found = {(line.kernel, line.device): line for line in table.lines}
+    assert list(found) == [("<attention>", "h100"), ("gemm", "a100"), ("gemm", "h100")]
+    gemm = found["gemm", "h100"]
+    assert gemm.errors["n"] == 3
+    assert gemm.errors["mape"] == pytest.approx((0.5 + 0.0 + 1.0) / 3)
+    assert gemm.errors["bias"] == pytest.approx((-0.5 + 0.0 + 1.0) / 3)
+    # a tenth and nine tenths of the way from the first to the third
+    assert gemm.ratios == pytest.approx((0.6, 1.0, 1.8))
+    assert found["gemm", "a100"].ratios == pytest.approx((0.825, 1.125, 1.425))
+    assert table.errors["mape"] == pytest.approx((0.5 + 0.0 + 1.0 + 0.5 + 0.25 + 0.2) / 6)
+
+
+def test_the_figure_spans_p10_to_p90_around_the_median() -> None:
+    (table,) = benchmark_tables([make_score()])
+    figure = benchmark_figure(3, table)
+    assert figure["id"] == "benchmark-figure-3"
+    a100, h100 = figure["data"]
+    assert (a100["name"], a100["y"]) == ("a100", ["gemm, a100"])
+    assert h100["y"] == ["&lt;attention>, h100", "gemm, h100"]
+    assert h100["x"] == pytest.approx([1.2, 1.0])
+    assert h100["error_x"]["array"] == pytest.approx([0.0, 0.8])
+    assert h100["error_x"]["arrayminus"] == pytest.approx([0.0, 0.4])
+    assert "gemm, h100: 3 timings" in h100["customdata"][1]
+    assert 1.0 in figure["layout"]["xaxis"]["tickvals"]
+
+
+def test_a_page_of_microbenchmarks_alone() -> None:
+    arrays = ("line", "predicted_s", "measured_s", "device", "library", "dtype", "kernel",
+              "decade", "source")  # fmt: skip
+    none: dict[str, Any] = {name: getattr(make_score(), name)[:0] for name in arrays}
+    unpriced = replace(make_score(), skipped={"nothing yet": 10}, **none)
+    html = render_validation(Validation(rows=(), benchmarks=(unpriced, make_score())))
+    found = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', html)
+    assert found is not None
+    assert [one["id"] for one in json.loads(found.group(1))["figures"]] == ["benchmark-figure-1"]
+    assert 'id="benchmark-figure-1"' in html and 'id="benchmark-figure-0"' not in html
+    assert "Timings of kernels: 6 of 10 predicted; mean error 40.8 %" in html
+    assert "Timings of kernels: 0 of 10 predicted." in html
+    assert "no formula for &lt;this&gt;" in html
+    assert "/some/folder" not in html and "kernels.csv" in html

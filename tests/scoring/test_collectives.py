@@ -1,0 +1,269 @@
+"""Collective tables: NCCL's model by hand for every operation, what is skipped, pooled errors."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulator import catalogue
+from simulator.scoring.microbenchmarks import BenchmarkScore, score_microbenchmarks, summaries
+
+US = 1e-6
+SHIPPED = catalogue.folder("validation") / "microbenchmarks"
+GATHER = {"operation": "all_gather", "gpu": "plain", "gpus": "8", "message_bytes": "8e9",
+          "time_us": "70000"}  # fmt: skip
+ROUTED = {"gpu": "plain", "library": "NCCL 2.29.2", "gpus": "8", "tokens_per_rank": "1024",
+          "hidden": "1280", "topk": "8", "dispatch_us": "1000", "combine_us": "1000",
+          "mode": "normal"}  # fmt: skip
+
+RING_S = (8.4 + 7 * 3.4) * US
+"""Start and seven hops of NCCL's simple ring over NVLink (tuning.cc)."""
+
+
+def score(folder: Path, *rows: dict[str, str]) -> BenchmarkScore:
+    path = folder / "table.csv"
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+    (found,) = score_microbenchmarks([path])
+    return found
+
+
+def predicted(folder: Path, *rows: dict[str, str]) -> list[float]:
+    found = score(folder, *rows)
+    assert found.skipped == {}
+    return [float(seconds) for seconds in found.predicted_s]
+
+
+# --- what a call costs -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "seconds"),
+    [
+        ({"operation": "all_gather"}, RING_S + 8e9 * 7 / 8 / 100e9),
+        ({"operation": "reduce_scatter"}, RING_S + 8e9 * 7 / 8 / 100e9),
+        ({"operation": "all_reduce", "time_us": "140000"},
+         (8.4 + 14 * 3.4) * US + 2 * 8e9 * 7 / 8 / 100e9),
+        ({"operation": "alltoall"}, (6.6 + 7 * 0.6) * US + 8e9 * 7 / 8 / 100e9),
+        ({"operation": "sendrecv", "gpus": "2"}, 10 * US + 8e9 / 100e9),
+        # 8 KiB: the LL ring starts in 6.6 us, hops in 0.6 us, moves half of 100 GB/s
+        ({"message_bytes": "8192", "time_us": "10"}, (6.6 + 7 * 0.6) * US + 8192 * 7 / 8 / 50e9),
+    ],
+)  # fmt: skip
+def test_every_operation_by_hand(round_profiles: Path, row: dict[str, str], seconds: float) -> None:
+    assert predicted(round_profiles, GATHER | row) == pytest.approx([seconds], rel=1e-9)
+
+
+def test_two_full_servers_cross_the_network_once(round_profiles: Path) -> None:
+    """Eight adapters of 50 GB/s outrun the ring of 100 GB/s; one hop of fifteen takes 14 us."""
+    row = GATHER | {"gpus": "16"}
+    expected = (8.4 + 14 * 3.4 + 14) * US + 8e9 * 15 / 16 / 100e9
+    assert predicted(round_profiles, row, row | {"nodes": "2"}) == pytest.approx([expected] * 2)
+
+
+def test_one_rank_to_a_server_has_its_own_adapter(round_profiles: Path) -> None:
+    gather = GATHER | {"gpus": "2", "nodes": "2"}
+    send = gather | {"operation": "sendrecv"}
+    expected = [(8.4 + 14) * US + 8e9 / 2 / 50e9, 17 * US + 8e9 / 50e9]
+    slow = {"time_us": "170000"}
+    assert predicted(round_profiles, gather | slow, send | slow) == pytest.approx(expected)
+
+
+def test_expert_all_to_all_of_nccl_sends_every_copy(round_profiles: Path) -> None:
+    """1024 tokens of 1280 elements in 16 bit, eight times each, seven in eight of them away."""
+    found = score(round_profiles, ROUTED)
+    expected = (6.6 + 7 * 0.6) * US + 1024 * 8 * 1280 * 2 * 7 / 8 / 100e9
+    assert found.predicted_s.tolist() == pytest.approx([expected] * 2, rel=1e-9)
+    assert (found.kernel.tolist(), found.dtype.tolist()) == (["dispatch", "combine"], ["bf16"] * 2)
+    assert (found.rows, found.line.tolist()) == (2, [2, 2])
+
+
+def test_deepep_sends_a_token_once_to_each_rank(round_profiles: Path) -> None:
+    """Eight picks of eight ranks reach 5.25; fp8 with its scales out, 16 bit back."""
+    own = {"library": "DeepEP", "dispatch_sms": "24.0", "combine_sms": "20"}
+    found = score(round_profiles, ROUTED | own)
+    reached = 8 * (1 - (7 / 8) ** 8)
+    away = 1024 * 1280 * reached * 7 / 8 / 100e9
+    start = (6.6 + 7 * 0.6) * US
+    expected = [start + (1 + 4 / 128) * away, start + 2 * away]
+    assert found.predicted_s.tolist() == pytest.approx(expected, rel=1e-9)
+    assert found.library.tolist() == ["DeepEP, 24 SMs", "DeepEP, 20 SMs"]
+    assert found.dtype.tolist() == ["fp8", "bf16"]
+
+
+def test_a_row_may_hold_one_of_both_times(round_profiles: Path) -> None:
+    found = score(round_profiles, ROUTED | {"combine_us": ""}, ROUTED | {"dispatch_us": ""})
+    assert (found.rows, found.kernel.tolist()) == (2, ["dispatch", "combine"])
+    assert found.line.tolist() == [2, 3]
+
+
+# --- what is skipped ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"operation": "all_reduce_custom"}, "no formula for the all-reduce of another library"),
+        ({"operation": "broadcast"}, "no formula for broadcast"),
+        ({"gpu": "mi300x"}, "no cluster profile for mi300x"),
+        ({"gpu": "h100_sxm", "gpus": "16", "system": "our cellar"},
+         "no cluster profile for our cellar"),
+        ({"gpu": "h100_sxm", "gpus": "16"},
+         "no system stated, so that the network is unknown"),
+        ({"excluded": "a copy within the GPU"}, "excluded: a copy within the GPU"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_priced_is_counted_with_the_reason(
+    round_profiles: Path, row: dict[str, str], reason: str
+) -> None:
+    found = score(round_profiles, GATHER, GATHER | row)
+    assert found.skipped == {reason: 1}
+    assert (found.problems, found.line.tolist()) == ((), [2])
+
+
+def test_a_known_system_tells_the_network(round_profiles: Path) -> None:
+    """A p5 server has 32 adapters of 12.5 GB/s; the GPU alone would not say so."""
+    row = GATHER | {
+        "gpu": "h100_sxm",
+        "gpus": "16",
+        "system": "AWS p5.48xlarge (H100, 32x100G EFA)",
+    }
+    found = score(round_profiles, row, row | {"system": "plain", "gpu": "anything"})
+    assert found.device.tolist() == ["aws-p5", "plain"]
+
+
+@pytest.mark.parametrize(
+    ("row", "reasons"),
+    [
+        ({"library": "DeepEP", "mode": "low_latency"},
+         {"no formula for DeepEP low_latency yet": 2}),
+        ({"library": "TRT-LLM alltoall"},
+         {"no formula for TRT-LLM dispatch yet": 1, "no formula for TRT-LLM combine yet": 1}),
+        ({"gpu": "h100_sxm", "gpus": "16", "nodes": "2.0"},
+         {"no system stated, so that the network is unknown": 2}),
+    ],
+)  # fmt: skip
+def test_expert_all_to_all_that_cannot_be_priced(
+    round_profiles: Path, row: dict[str, str], reasons: dict[str, int]
+) -> None:
+    found = score(round_profiles, ROUTED | row)
+    assert (found.skipped, len(found.line)) == (reasons, 0)
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"gpus": "1"}, "gpus: must be a whole number from 2 on, got '1'"),
+        ({"gpus": "2.5"}, "gpus: must be a whole number from 2 on, got '2.5'"),
+        ({"gpus": "16", "nodes": "1"},
+         "gpus: must be equal parts of no more than the servers hold, got '16'"),
+        ({"gpus": "9", "nodes": "2"},
+         "gpus: must be equal parts of no more than the servers hold, got '9'"),
+        ({"nodes": "none"}, "nodes: must be a positive number, got 'none'"),
+        ({"operation": "allreduce"},
+         "operation: unknown, got 'allreduce' (did you mean 'all_reduce'?)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_right_is_named_with_its_line(
+    round_profiles: Path, row: dict[str, str], problem: str
+) -> None:
+    found = score(round_profiles, GATHER, GATHER | {"nodes": ""} | row)
+    assert found.problems == (f"{found.path}: line 3: {problem}",)
+    assert found.line.tolist() == [2]
+
+
+def test_experts_per_token_are_whole(round_profiles: Path) -> None:
+    found = score(round_profiles, ROUTED | {"topk": "1.5", "combine_us": ""})
+    assert found.problems == (f"{found.path}: line 2: topk: must be a whole number, got '1.5'",)
+
+
+# --- statistics --------------------------------------------------------------------------
+
+
+def test_errors_by_operation_and_size(round_profiles: Path) -> None:
+    errors = np.array([0.25, -0.10, 0.40])
+    seconds = RING_S + 8e9 * 7 / 8 / 100e9
+    times = [repr(float(seconds / (1.0 + error) * 1e6)) for error in errors]
+    labels = [{"lib_version": "NCCL 2.29.2", "dtype": "half"},
+              {"lib_version": "NCCL 2.29.2", "dtype": "int8"},
+              {"operation": "reduce_scatter"}]  # fmt: skip
+    rows = [GATHER | own | {"time_us": time} for own, time in zip(labels, times, strict=True)]
+    summary = score(round_profiles, *rows).summary()
+    assert summary["mape"] == pytest.approx(np.abs(errors).mean(), rel=1e-9)
+    assert summary["bias"] == pytest.approx(errors.mean(), rel=1e-9)
+    assert summary["p90_ape"] == pytest.approx(np.percentile(np.abs(errors), 90), rel=1e-9)
+    means = {word: part["bias"] for word, part in summary["by_kernel"].items()}
+    assert means == pytest.approx({"all_gather": 0.075, "reduce_scatter": 0.40}, rel=1e-9)
+    assert list(summary["by_dtype"]) == ["fp16", "int8", "not stated"]
+    assert list(summary["by_library"]) == ["NCCL 2.29.2", "not stated"]
+    assert list(summary["by_size"]) == ["1e09 bytes"]
+    assert list(summary["by_device"]) == ["plain"]
+
+
+def test_expert_all_to_all_counts_among_collectives(round_profiles: Path) -> None:
+    folder = round_profiles
+    pooled = summaries([score(folder, GATHER), score(folder, ROUTED)])
+    assert pooled["kernels"] is None
+    found = pooled["collectives"]
+    assert found is not None
+    counts = {word: part["n"] for word, part in found["by_kernel"].items()}
+    assert (found["n"], counts) == (3, {"all_gather": 1, "combine": 1, "dispatch": 1})
+
+
+# --- the shipped tables ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[str, BenchmarkScore]:
+    paths = [SHIPPED / "collectives.csv", SHIPPED / "moe_a2a.csv"]
+    return {found.kind: found for found in score_microbenchmarks(paths)}
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    with (SHIPPED / name).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_shipped_row_is_predicted_or_counted(shipped: dict[str, BenchmarkScore]) -> None:
+    collectives, experts = shipped["collectives"], shipped["a2a"]
+    timed = rows_of("moe_a2a.csv")
+    operations = sum(bool(row[f"{way}_us"] or row[f"{way}_GBps"])
+                     for row in timed for way in ("dispatch", "combine"))  # fmt: skip
+    assert (collectives.rows, experts.rows) == (len(rows_of("collectives.csv")), operations)
+    for found in shipped.values():
+        assert found.rows == len(found.line) + sum(found.skipped.values())
+        assert found.problems == ()
+        assert np.isfinite(found.predicted_s).all() and (found.predicted_s > 0).all()
+
+
+def test_shipped_operations_that_are_predicted(shipped: dict[str, BenchmarkScore]) -> None:
+    """All of the main devices: four operations, three types of them, as nccl-tests ran them."""
+    devices = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200")
+    names = {"alltoall": "all_to_all"}
+    wanted = Counter(
+        names.get(row["operation"], row["operation"])
+        for row in rows_of("collectives.csv")
+        if row["source"].startswith("aiconfigurator") and row["gpu"] in devices
+        and not row["excluded"]
+    )  # fmt: skip
+    own = shipped["collectives"].source == "aiconfigurator"
+    found = Counter(shipped["collectives"].kernel[own].tolist())
+    assert set(wanted) == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
+    assert all(found[name] >= count > 500 for name, count in wanted.items())
+
+
+def test_large_collectives_inside_a_server_are_predicted_well(
+    shipped: dict[str, BenchmarkScore],
+) -> None:
+    """From 100 MB on the rate decides, and the profiles' rates were fitted there: 4 to 9 %."""
+    found = shipped["collectives"]
+    large = (found.decade == "1e08 bytes") & (found.source == "aiconfigurator")
+    assert large.sum() > 300
+    assert np.median(np.abs(found.error[large])) < 0.10
