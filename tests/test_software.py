@@ -11,13 +11,16 @@ from simulator.software import Software, load_software
 NAMES = ["megatron-core", "megatron-lm-2022", "plain-ddp", "torchtitan"]
 
 
-@pytest.fixture(params=NAMES)
+EVERY = catalogue.names("software")
+
+
+@pytest.fixture(params=EVERY)
 def software(request: pytest.FixtureRequest) -> Software:
     return load_software(request.param)
 
 
 def test_the_required_software_is_shipped() -> None:
-    assert set(NAMES) <= set(catalogue.names("software"))
+    assert set(NAMES) <= set(EVERY)
 
 
 def test_combinations_are_subsets(software: Software) -> None:
@@ -48,20 +51,56 @@ def test_overlap_needs_what_it_hides(software: Software) -> None:
 def test_states_are_whole_bytes_and_at_least_fp32_masters(software: Software) -> None:
     states = software.states
     for figure in (states.weight, states.gradient, states.reduce, states.gather):
-        assert float(figure) in (0.0, 2.0, 4.0, 8.0)
-    assert float(states.master) == 4.0
-    assert states.optimizer_traffic >= 28  # gradient, weight and two moments read, three written
+        assert float(figure) in (0.0, 2.0, 4.0, 6.0, 8.0)
+    # an optimizer that updates the 16-bit weights themselves keeps 16-bit moments too
+    assert (float(states.master), float(states.moment)) in ((4.0, 4.0), (0.0, 2.0))
+    # gradient, weight and two moments read, all but the gradient written
+    size = 4 if states.master > 0 else 2
+    assert states.optimizer_traffic >= size * 7
 
 
 def test_bytes_per_parameter_worked_by_hand() -> None:
     def resident(name: str) -> float:
         states = load_software(name).states
-        return states.weight + states.gradient + states.master + 8  # two fp32 moments
+        return states.weight + states.gradient + states.master + 2 * states.moment
 
     assert resident("megatron-lm-2022") == 18  # Korthikanti et al. 2022, figure 1
     assert resident("torchtitan") == 16  # all of it sharded
     assert resident("megatron-core") == 16  # bf16 gradients, as the performance recipes
     assert resident("plain-ddp") == 22  # autocast copies and a second copy of the gradients
+    assert resident("torchtune-2024") == 8  # weights, gradients and moments in bf16
+    assert resident("megatron-deepspeed-2022") == 16  # 16-bit gradients (ZeRO, section 3.1)
+    # DeepSpeed's bf16 optimizer: 16-bit gradients and the fp32 copy that they are added to
+    assert resident("megatron-deepspeed-2022-bf16") == 20
+
+
+def test_low_types_need_a_framework_of_their_time() -> None:
+    able = {name: set(load_software(name).supports.precisions) for name in EVERY}
+    assert {name for name in EVERY if "nvfp4" in able[name]} == {
+        "megatron-core", "megatron-core-defaults"
+    }  # fmt: skip
+    for name in EVERY:
+        if "2021" in name or "2022" in name:
+            assert not able[name] - {"fp32", "tf32", "fp16", "bf16"}, name
+
+
+def test_offload_is_said_by_those_that_have_it() -> None:
+    found = {name for name in EVERY if load_software(name).supports.offload}
+    assert found == {
+        "megatron-core", "megatron-core-defaults", "torchtune-2024", "torchtune-2024-eager"
+    }  # fmt: skip
+
+
+def test_modules_and_dispatchers_are_words_that_mean_something(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(
+        'base = "megatron-core"\n[kernels]\nselective_modules = ["mpl"]\ndispatcher = "deep-ep"\n'
+    )
+    with pytest.raises(InputError) as caught:
+        load_software(str(own))
+    assert {problem.split(": ")[1] for problem in caught.value.problems} == {
+        "kernels.selective_modules.0", "kernels.dispatcher"
+    }  # fmt: skip
 
 
 def test_what_each_framework_can_run() -> None:
@@ -77,8 +116,10 @@ def test_what_each_framework_can_run() -> None:
 
 
 def test_unfused_attention_is_the_old_code_only() -> None:
-    unfused = {name for name in NAMES if load_software(name).kernels.attention == "unfused"}
-    assert unfused == {"megatron-lm-2022"}
+    unfused = {name for name in EVERY if load_software(name).kernels.attention == "unfused"}
+    assert unfused == {
+        name for name in EVERY if name.startswith(("megatron-lm-202", "megatron-deepspeed-202"))
+    }
 
 
 def test_an_unknown_name_brings_the_nearest() -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from simulator.cli.main import app
 
-RUNNER = CliRunner()
+RUNNER = CliRunner(env={"COLUMNS": "160"})
 V100 = Path(__file__).parents[1] / "data" / "kineto_v100_step.json"
 
 SCENARIO = """

@@ -72,7 +72,7 @@ def test_inputs_are_cast_forward_and_gradients_backward(precision: str) -> None:
     assert set(found) == set(sizes)
     for name, (width, result) in sizes.items():
         expected = (per_element * S * width, per_element * S * result)
-        assert found[name] == pytest.approx(expected, rel=0.011), name  # two digits in the code
+        assert found[name] == pytest.approx(expected, rel=0.011), name
 
 
 def test_casts_are_cut_with_the_linear_layers() -> None:
@@ -183,7 +183,6 @@ def test_bf16_pays_for_no_cast() -> None:
 @pytest.mark.parametrize("precision", LOW)
 def test_attention_and_head_stay_in_16_bit(precision: str) -> None:
     small = replace(LLAMA, vocabulary=128)
-    plain = [run("bf16", arch=arch) for arch in (LLAMA, small)]
     cluster = H100 if precision == "fp8_blockwise" else B200
     plain = [run("bf16", cluster, arch=arch) for arch in (LLAMA, small)]
     low = [run(precision, cluster, arch=arch) for arch in (LLAMA, small)]

@@ -258,3 +258,35 @@ def test_hiding_a_reduction_costs_no_more_than_the_compute_beside_it(
     every = layouts.sharding == SHARDINGS.index("zero2")
     window = busy / np.where(every, 1, layouts.micro_batches)
     assert (beside - before <= slowdown_share(cluster) * window).all()
+
+
+def test_expert_traffic_beside_other_compute_is_never_slower(
+    seen: tuple[Layouts, Case, Estimate],
+) -> None:
+    layouts, (work, cluster, software), base = seen
+    beside = replace(software, overlap=replace(software.overlap, expert=True))
+    found = evaluate(layouts, work, cluster, beside)
+    assert (found.step_time_s <= base.step_time_s * (1 + 1e-12)).all()
+    whole = found.terms_s["ep"] + found.hidden_s["ep"]
+    np.testing.assert_allclose(whole, base.terms_s["ep"], rtol=1e-9)
+    for name, column in columns(found).items():
+        assert (column >= -1e-12).all(), name
+    alone = layouts.ep == 1
+    assert (found.step_time_s[alone] == base.step_time_s[alone]).all()
+
+
+def test_sending_tokens_once_is_never_slower(seen: tuple[Layouts, Case, Estimate]) -> None:
+    layouts, (work, cluster, software), base = seen
+    once = replace(software, kernels=replace(software.kernels, dispatcher="deepep"))
+    found = evaluate(layouts, work, cluster, once)
+    assert (found.step_time_s <= base.step_time_s * (1 + 1e-9)).all()
+
+
+def test_launches_that_are_waited_for_are_never_faster(
+    seen: tuple[Layouts, Case, Estimate],
+) -> None:
+    layouts, (work, cluster, software), base = seen
+    blocking = replace(software, host=replace(software.host, waits_for_kernels=True))
+    found = evaluate(layouts, work, cluster, blocking)
+    assert (found.step_time_s >= base.step_time_s).all()
+    np.testing.assert_allclose(sum(found.terms_s.values()), found.step_time_s, rtol=1e-13)

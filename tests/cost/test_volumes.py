@@ -119,6 +119,28 @@ def test_the_distributed_optimizer_scatters_gradients_and_gathers_weights() -> N
     assert alike(seconds({"dp": 8, "sharding": "zero1"}, CORE), sent)
 
 
+def test_broadcast_parameters_leave_every_rank_in_turn() -> None:
+    """Each share passes the whole ring, so a link carries all of them, not seven eighths."""
+    in_turn = replace(CORE, states=replace(CORE.states, broadcasts_parameters=True))
+    sent = PARAMETERS * (2 * 7 / 8 + 2)
+    assert alike(seconds({"dp": 8, "sharding": "zero1"}, in_turn), sent)
+    # nothing to broadcast where every rank updates all parameters, or keeps none of them whole
+    for layout in ({"dp": 8}, {"dp": 8, "sharding": "zero3"}):
+        assert seconds(layout, in_turn) == seconds(layout, CORE)
+
+
+def test_deepep_sends_each_token_once_to_a_rank() -> None:
+    """Two experts on eight ranks: 8 (1 - (7/8)^2) ranks of which seven eighths are others."""
+    once = replace(WAITS, kernels=replace(WAITS.kernels, dispatcher="deepep"))
+    exchanged = MICRO_BATCHES * L * 4 * WIDE * 8 * (1 - (7 / 8) ** 2) * 7 / 8
+    experts = L * 8 * 3 * H * 14336
+    gradients = 2 * 2 * (46_702_792_704 - experts) * 7 / 8
+    # two distinct experts reach two ranks, 7 % more than two draws that may repeat
+    found = seconds({"dp": 8, "ep": 8}, once, model="mixtral-8x7b")
+    most = MICRO_BATCHES * L * 4 * WIDE * 2 * 7 / 8
+    assert (exchanged + gradients) / RATE * 0.998 <= found <= (most + gradients) / RATE * 1.002
+
+
 def test_fsdp_gathers_weights_twice_and_scatters_gradients_for_every_micro_batch() -> None:
     """Zhao et al. 2023: bf16 weights before forward and backward, fp32 gradients after."""
     sent = MICRO_BATCHES * PARAMETERS * (2 + 2 + 4) * 7 / 8

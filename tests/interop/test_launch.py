@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,10 @@ from simulator.workload.presets import load
 MEGATRON_FLAGS = {
     "accumulate-allreduce-grads-in-fp32", "add-qkv-bias", "attention-backend",
     "attention-dropout", "bf16", "ckpt-format", "context-parallel-size", "cp-comm-type",
-    "cross-entropy-loss-fusion", "data-parallel-sharding-strategy", "disable-bias-linear",
+    "cpu-offloading-num-layers", "cross-entropy-loss-fusion", "data-parallel-sharding-strategy",
+    "disable-bias-linear",
     "expert-model-parallel-size", "expert-tensor-parallel-size", "ffn-hidden-size", "fp16",
+    "fp4-format", "fp4-recipe",
     "fp8-amax-compute-algo", "fp8-amax-history-len", "fp8-format", "fp8-recipe",
     "global-batch-size", "grad-reduce-in-bf16", "group-query-attention", "hidden-dropout",
     "hidden-size", "init-model-with-meta-device", "kv-channels", "kv-lora-rank", "log-interval",
@@ -101,6 +104,9 @@ EVERY_KIND = [
     {"model": "mistral-7b", "precision": "tf32"},
     {"model": "pythia-12b", "gpus": 16, "precision": "fp32"},
     {"model": "megatron-22b", "gpus": 8, "tp": 8, "software": "megatron-lm-2022"},
+    {"cluster": "dgx-b200", "precision": "mxfp8", "tp": 8, "offload_layers": 40},
+    {"cluster": "dgx-b200", "precision": "nvfp4", "tp": 4, "pp": 4},
+    {"model": "deepseek-v3", "gpus": 1024, "pp": 8, "vpp": 4, "ep": 64, "precision": "fp8_current"},
     {"software": "torchtitan", "tp": 8, "pp": 4, "vpp": 2},
     {"software": "torchtitan", "model": "llama-3.1-405b", "pp": 8, "tp": 8, "precision": "fp8"},
     {"software": "torchtitan", "model": "qwen3-235b-a22b", "ep": 8, "recompute": "full"},
@@ -162,6 +168,52 @@ def test_megatron_experts_and_latent_attention() -> None:
     }  # fmt: skip
     assert {name: found.get(name) for name in expected} == expected
     assert "multi-token-prediction" in block(model="deepseek-v3", gpus=1024, pp=16, ep=64)
+
+
+@pytest.mark.parametrize(
+    ("precision", "cluster", "expected"),
+    [
+        # choices of --fp8-recipe: tensorwise is present scaling, one scale for a tensor; block
+        # scales are e4m3 in both directions
+        ("fp8", "dgx-h100", {"fp8-format": "hybrid", "fp8-recipe": "delayed",
+                             "fp8-amax-history-len": "1024", "fp8-amax-compute-algo": "max"}),
+        ("fp8_current", "dgx-h100", {"fp8-format": "hybrid", "fp8-recipe": "tensorwise"}),
+        ("fp8_blockwise", "dgx-h100", {"fp8-format": "e4m3", "fp8-recipe": "blockwise"}),
+        ("mxfp8", "dgx-b200", {"fp8-format": "e4m3", "fp8-recipe": "mxfp8"}),
+        ("nvfp4", "dgx-b200", {"fp4-format": "e2m1", "fp4-recipe": "nvfp4"}),
+        ("bf16", "dgx-b200", {}),
+    ],
+)  # fmt: skip
+def test_megatron_low_precision(precision: str, cluster: str, expected: dict[str, str]) -> None:
+    found = flags(precision=precision, cluster=cluster)
+    assert {name: x for name, x in found.items() if name.startswith(("fp8", "fp4"))} == expected
+    assert "bf16" in found and "grad-reduce-in-bf16" in found
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8_current"])
+def test_megatron_groups_the_products_of_experts(precision: str) -> None:
+    asked = {"model": "deepseek-v3", "gpus": 1024, "pp": 16, "ep": 64}
+    assert "moe-grouped-gemm" in flags(**asked, precision=precision)
+    assert "moe-grouped-gemm" not in flags(**asked, precision="fp32")
+
+
+def test_megatron_offloads_the_first_layers() -> None:
+    assert flags(tp=8, offload_layers=40)["cpu-offloading-num-layers"] == "40"
+    assert "cpu-offloading-num-layers" not in flags(tp=8)
+
+
+def test_megatron_names_of_recomputed_modules(tmp_path: Path) -> None:
+    """megatron/core/transformer/transformer_config.py, recompute_modules."""
+    own = tmp_path / "own.toml"
+    own.write_text(
+        'base = "megatron-core"\n[kernels]\n'
+        'selective_modules = ["core_attn", "norm", "mlp", "mlp_act", "mla_up_proj"]\n'
+    )
+    asked = {"software": str(own), "recompute": "selective"}
+    dense = flags(**asked)["recompute-modules"]
+    assert dense.split() == ["core_attn", "layernorm", "mlp", "mla_up_proj"]
+    experts = flags(**asked, model="deepseek-v3", gpus=1024, pp=16, ep=64)["recompute-modules"]
+    assert experts.split() == ["core_attn", "layernorm", "mlp", "moe_act", "mla_up_proj"]
 
 
 @pytest.mark.parametrize(
@@ -277,6 +329,23 @@ def test_torchtitan_hybrid_sharding_and_context() -> None:
     assert parallel["data_parallel_shard_degree"] == 8
     assert parallel["data_parallel_replicate_degree"] == 4
     assert parallel["context_parallel_degree"] == 2
+
+
+def test_torchtitan_is_compiled_or_not() -> None:
+    def compiled(software: str) -> Any:
+        text = block(software=software)
+        return tomllib.loads(text.split("<<'TOML'\n")[1].split("\nTOML\n")[0])["compile"]
+
+    assert compiled("torchtitan") == {"enable": True}
+    assert compiled("torchtitan-eager") == {"enable": False}
+
+
+@pytest.mark.parametrize("precision", ["fp8", "fp8_current"])
+def test_torchtitan_low_precision(precision: str) -> None:
+    found = job(precision=precision)
+    assert found["model"]["converters"] == ["quantize.linear.float8"]
+    assert found["quantize"]["linear"]["float8"]["filter_fqns"] == ["output"]
+    assert found["training"]["mixed_precision_param"] == "bfloat16"
 
 
 def test_torchtitan_selective_recomputation_is_per_operator() -> None:

@@ -1,0 +1,116 @@
+"""Expert traffic beside the compute of another micro-batch: never slower, nothing lost."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.cost.step import Estimate, evaluate
+from simulator.files import Figure
+from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.layout.layout import Layouts
+from simulator.software import Software, load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe, Workload
+
+CORE = load_software("megatron-core")
+BESIDE = replace(CORE, overlap=replace(CORE.overlap, expert=True))
+DEEPEP = replace(CORE, kernels=replace(CORE.kernels, dispatcher="deepep"))
+COMPUTE = ("gemm", "attention", "memory_bound")
+
+
+def servers(domain: int, gpus: int = 64) -> Cluster:
+    """DGX H100 of which `domain` accelerators share NVLink."""
+    base = load_cluster("dgx-h100", gpus)
+    links = replace(base.node.scale_up, domain=domain)
+    node = replace(base.node, scale_up=links)
+    return replace(base, groups=(replace(base.groups[0], node=node),))
+
+
+def run(software: Software, model: str, cluster: Cluster, **layout: Any) -> Estimate:
+    """Four micro-batches of one sequence on every data-parallel rank."""
+    batch = 4 * layout["dp"]
+    recipe = Recipe(sequence_length=4096, global_batch=batch)
+    work = Workload(architecture=presets.load(model), recipe=recipe)
+    return evaluate(Layouts.of(global_batch=batch, **layout), work, cluster, software)
+
+
+CASES = [
+    ("mixtral-8x7b", 8, {"dp": 64, "ep": 8}),
+    ("mixtral-8x7b", 1, {"dp": 64, "ep": 8, "sharding": "zero3"}),
+    ("mixtral-8x7b", 8, {"dp": 32, "tp": 2, "ep": 4, "etp": 2}),
+    ("deepseek-v3", 8, {"dp": 64, "ep": 64, "sharding": "zero1"}),
+    ("deepseek-v3", 1, {"dp": 64, "ep": 64, "sharding": "zero3"}),
+    ("deepseek-v3", 1, {"dp": 64, "ep": 64, "sharding": "zero3", "recompute": "full"}),
+    ("deepseek-v3", 8, {"dp": 8, "pp": 8, "ep": 8, "sharding": "zero1"}),
+    ("deepseek-v3", 1, {"dp": 16, "pp": 2, "vpp": 2, "cp": 2, "ep": 32, "sharding": "zero1"}),
+]
+
+
+@pytest.mark.parametrize("start", [CORE, DEEPEP])
+@pytest.mark.parametrize(("model", "domain", "layout"), CASES)
+def test_hiding_expert_traffic_is_never_slower_and_loses_nothing(
+    model: str, domain: int, layout: dict[str, Any], start: Software
+) -> None:
+    cluster = servers(domain)
+    beside = replace(start, overlap=replace(start.overlap, expert=True))
+    waits, hides = (run(software, model, cluster, **layout) for software in (start, beside))
+    assert hides.step_time_s[0] <= waits.step_time_s[0] * (1 + 1e-12)
+    assert waits.hidden_s["ep"][0] == 0.0
+    shown, hidden = float(hides.terms_s["ep"][0]), float(hides.hidden_s["ep"][0])
+    assert shown + hidden == pytest.approx(float(waits.terms_s["ep"][0]), rel=1e-9)
+    assert 0 < hidden <= sum(float(hides.terms_s[name][0]) for name in COMPUTE)
+    for found in (waits, hides):
+        assert all((x >= 0).all() for x in (*found.terms_s.values(), *found.hidden_s.values()))
+
+
+@pytest.mark.parametrize("sharding", ["ddp", "zero1", "zero2", "zero3"])
+def test_other_communication_is_never_longer_than_it_lasts(sharding: str) -> None:
+    """Traffic that outlasts its own pass leaves no window for gradients, and not less than none."""
+    model, layout = "deepseek-v3", {"dp": 64, "ep": 64, "sharding": sharding}
+    overlap = replace(
+        CORE.overlap, gradient_reduce=False, parameter_gather=False, sharded_prefetch=False
+    )
+    for domain in (1, 8):
+        cluster = servers(domain)
+        alone = run(replace(CORE, overlap=overlap), model, cluster, **layout)
+        beside = run(BESIDE, model, cluster, **layout)
+        for name in ("fsdp", "dp"):
+            both = float(beside.terms_s[name][0] + beside.hidden_s[name][0])
+            assert both == pytest.approx(float(alone.terms_s[name][0]), rel=1e-9, abs=1e-9), name
+            assert beside.hidden_s[name][0] >= -1e-12, name
+
+
+def test_traffic_on_links_of_no_weight_hides_whole() -> None:
+    base = servers(8)
+    fast = replace(base.node.scale_up, all_to_all_bytes_per_s=Figure(1e15))
+    node = replace(base.node, scale_up=fast)
+    cluster = replace(base, groups=(replace(base.groups[0], node=node),))
+    found = run(BESIDE, "mixtral-8x7b", cluster, dp=64, ep=8)
+    assert found.terms_s["ep"][0] == 0.0 < found.hidden_s["ep"][0]
+
+
+def test_traffic_that_outlasts_all_compute_shows_the_rest() -> None:
+    base = servers(8)
+    slow = replace(base.node.scale_up, all_to_all_bytes_per_s=Figure(1e6))
+    node = replace(base.node, scale_up=slow)
+    cluster = replace(base, groups=(replace(base.groups[0], node=node),))
+    found = run(BESIDE, "mixtral-8x7b", cluster, dp=64, ep=8)
+    alone = run(CORE, "mixtral-8x7b", cluster, dp=64, ep=8)
+    # of the compute only the blocks' hides it: embedding and head have no other block beside them
+    compute = sum(float(alone.terms_s[name][0]) for name in COMPUTE)
+    hidden = float(found.hidden_s["ep"][0])
+    assert 0.9 * compute < hidden < compute
+    assert found.terms_s["ep"][0] == pytest.approx(float(alone.terms_s["ep"][0]) - hidden, rel=1e-9)
+
+
+def test_a_dense_model_has_nothing_to_hide() -> None:
+    one, other = (run(x, "llama-3.1-8b", servers(8), dp=64) for x in (CORE, BESIDE))
+    assert one.step_time_s[0] == other.step_time_s[0]
+
+
+def test_sending_tokens_once_is_never_slower() -> None:
+    for model, domain, layout in CASES:
+        cluster = servers(domain)
+        all_copies, once = (run(x, model, cluster, **layout) for x in (CORE, DEEPEP))
+        assert once.step_time_s[0] <= all_copies.step_time_s[0] * (1 + 1e-9), (model, layout)

@@ -1,0 +1,121 @@
+"""What the host costs: launches that hide behind kernels, launches that wait for them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.cost.step import evaluate
+from simulator.files import Figure
+from simulator.hardware.cluster import load_cluster
+from simulator.layout.layout import Layouts
+from simulator.software import HostWork, Software, load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe, Workload
+
+CORE = load_software("megatron-core")
+H100 = load_cluster("dgx-h100", 8)
+M = 4
+EACH = 5e-6
+ENDS = 2 + 1 + 2 + 1  # look-up (two kernels); norm, loss (two kernels), head
+
+
+def host(**changed: Any) -> Software:
+    """Megatron-Core with 40 kernels to a block, 5 us each, unless told otherwise."""
+    figures = {"seconds_per_kernel": EACH, "kernels_per_block": 40.0, **changed}
+    work = {
+        name: value if isinstance(value, bool) else Figure(value) for name, value in figures.items()
+    }
+    waits = replace(CORE.overlap, gradient_reduce=False, parameter_gather=False)
+    return replace(CORE, host=replace(CORE.host, **work), overlap=waits)
+
+
+def seconds(software: Software, model: str = "llama-3.1-8b", **layout: Any) -> float:
+    """One step of four micro-batches without data parallelism, 32 layers in both models."""
+    recipe = Recipe(sequence_length=4096, global_batch=M)
+    work = Workload(architecture=presets.load(model), recipe=recipe)
+    found = evaluate(Layouts.of(global_batch=M, **layout), work, H100, software)
+    return float(found.step_time_s[0])
+
+
+def waiting(model: str = "llama-3.1-8b", *, layout: dict[str, Any], **changed: Any) -> float:
+    """Seconds that launches add where every one is waited for."""
+    blocking = seconds(host(waits_for_kernels=True, **changed), model, **layout)
+    return blocking - seconds(host(seconds_per_kernel=0.0, **changed), model, **layout)
+
+
+def test_launches_that_are_waited_for_add_to_the_step() -> None:
+    # forward once, backward twice; 32 blocks and the two ends
+    expected = M * 3 * (32 * 40 + ENDS) * EACH
+    assert waiting(layout={}) == pytest.approx(expected, rel=1e-9)
+
+
+def test_full_recomputation_launches_the_blocks_once_more() -> None:
+    expected = M * (4 * 32 * 40 + 3 * ENDS) * EACH
+    assert waiting(layout={"recompute": "full"}) == pytest.approx(expected, rel=1e-9)
+
+
+def test_experts_launch_more() -> None:
+    expected = M * 3 * (32 * (40 + 25) + ENDS) * EACH
+    found = waiting("mixtral-8x7b", layout={}, kernels_per_moe_block=25.0)
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_every_further_step_of_the_context_ring_launches_more() -> None:
+    expected = M * 3 * (32 * (40 + 3 * 6) + ENDS) * EACH
+    found = waiting(layout={"cp": 4}, kernels_per_context_step=6.0)
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_slow_host_that_does_not_wait_sets_the_pace_alone() -> None:
+    # ten milliseconds for each launch: kernels run in its shadow, but for the optimizer
+    slow = host(seconds_per_kernel=1e-2)
+    optimizer = seconds(host(seconds_per_kernel=0.0)) - seconds_without_optimizer()
+    expected = M * 3 * (32 * 40 + ENDS) * 1e-2 + optimizer
+    assert seconds(slow) == pytest.approx(expected, rel=1e-9)
+
+
+def seconds_without_optimizer() -> float:
+    recipe = Recipe(sequence_length=4096, global_batch=M)
+    work = Workload(architecture=presets.load("llama-3.1-8b"), recipe=recipe)
+    found = evaluate(Layouts.of(global_batch=M), work, H100, host(seconds_per_kernel=0.0))
+    return float(found.step_time_s[0] - found.terms_s["optimizer"][0])
+
+
+def test_a_fast_host_that_does_not_wait_costs_nothing() -> None:
+    assert seconds(host(seconds_per_kernel=1e-9)) == seconds(host(seconds_per_kernel=0.0))
+    blocking = host(seconds_per_kernel=0.0, waits_for_kernels=True)
+    assert seconds(blocking) == seconds(host(seconds_per_kernel=0.0))
+
+
+@pytest.mark.parametrize("software", ["megatron-deepspeed-2022", "megatron-deepspeed-2022-bf16"])
+def test_bigscience_waited_for_every_launch(software: str) -> None:
+    """CUDA_LAUNCH_BLOCKING=1 in train/tr11-176B-ml/tr11-176B-ml.slurm."""
+    assert load_software(software).host.waits_for_kernels
+    assert not load_software("megatron-lm-2021").host.waits_for_kernels
+
+
+# --- captured graphs ----------------------------------------------------------------------------
+
+
+def test_a_captured_share_of_a_block_is_not_launched() -> None:
+    expected = M * 3 * (32 * 40 * 0.25 + ENDS) * EACH
+    assert waiting(layout={}, captured_fraction=0.75) == pytest.approx(expected, rel=1e-9)
+
+
+def test_experts_are_captured_by_themselves() -> None:
+    figures = {"kernels_per_moe_block": 25.0, "captured_moe_fraction": 0.6}
+    expected = M * 3 * (32 * (40 + 25 * 0.4) + ENDS) * EACH
+    found = waiting("mixtral-8x7b", layout={}, **figures)
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_graph_of_the_whole_iteration_launches_nothing() -> None:
+    whole = {"captured_fraction": 1.0, "captured_moe_fraction": 1.0}
+    for model in ("llama-3.1-8b", "mixtral-8x7b"):
+        assert waiting(model, layout={}, **whole) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_nothing_is_captured_unless_said() -> None:
+    fields = HostWork(seconds_per_kernel=Figure(0.0), kernels_per_block=Figure(0.0))
+    assert float(fields.captured_fraction) == float(fields.captured_moe_fraction) == 0.0

@@ -1,0 +1,178 @@
+"""Fixed phrases of a run's remarks: what each one changes, and what looks like one and is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator import catalogue
+from simulator.files import Figure, read_csv
+from simulator.measured import remarks
+from simulator.software import load_software
+from simulator.workload import presets
+
+CORE = load_software("megatron-core")
+HOST = replace(CORE.host, kernels_per_block=Figure(40), kernels_per_moe_block=Figure(30))
+
+
+def row(notes: str = "", **columns: str) -> dict[str, str]:
+    return {"notes": notes, **columns}
+
+
+SILENT = ["", "one logged step", "COMPOSED: layer timings", "no p2p overlap; one logged step"]
+"""Remarks that state nothing that a model, a software or a layout has."""
+
+
+@pytest.mark.parametrize("notes", SILENT)
+def test_other_remarks_change_nothing(notes: str) -> None:
+    model = presets.load("llama-3.1-8b")
+    assert remarks.windowed(row(notes), model) is model
+    assert remarks.kernels(row(notes), CORE.kernels) == CORE.kernels
+    assert remarks.overlap(row(notes), CORE.overlap) == CORE.overlap
+    assert remarks.states(row(notes), CORE.states) == CORE.states
+    assert remarks.offloaded(row(notes), 32) == 0
+
+
+def test_a_table_without_remarks() -> None:
+    assert remarks.kernels({}, CORE.kernels) == CORE.kernels
+    assert remarks.overlap({}, CORE.overlap) == CORE.overlap
+    assert remarks.states({}, CORE.states) == CORE.states
+
+
+# --- gradients ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("word", "size"), [("fp16", 2), ("bf16", 2), ("fp32", 4)])
+def test_the_type_of_the_reduction(word: str, size: int) -> None:
+    usual = replace(CORE.states, reduce=Figure(8))
+    notes = f"FSDP mixed precision PURE (gradients reduced in {word}); mean of 10 steps"
+    found = remarks.states(row(notes), usual)
+    assert float(found.reduce) == size
+    assert replace(found, reduce=usual.reduce) == usual
+
+
+def test_an_unknown_type_of_the_reduction_changes_nothing() -> None:
+    assert remarks.states(row("gradients reduced in fp8"), CORE.states) == CORE.states
+
+
+# --- experts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["deepep", "hybridep"])
+def test_the_dispatcher(word: str) -> None:
+    found = remarks.kernels(row(f"moe dispatcher={word}; mean of steps"), CORE.kernels)
+    assert found.dispatcher == "deepep"
+    assert replace(found, dispatcher="alltoall") == CORE.kernels
+
+
+@pytest.mark.parametrize("notes", ["moe dispatcher=alltoall", "dispatcher deepep", "deepep"])
+def test_no_other_dispatcher(notes: str) -> None:
+    assert remarks.kernels(row(notes), CORE.kernels).dispatcher == "alltoall"
+
+
+def test_expert_traffic_beside_compute() -> None:
+    on = "moe a2a overlap on (both from that recipe: no token drop)"
+    assert remarks.overlap(row(on), CORE.overlap).expert
+    assert not remarks.overlap(row("moe a2a overlap off"), CORE.overlap).expert
+    always = replace(CORE.overlap, expert=True)
+    assert remarks.overlap(row("moe a2a overlap off"), always).expert  # the software's own habit
+
+
+# --- captured graphs ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("notes", "dense", "experts"),
+    [
+        ("", 1.0, 1.0),  # the column alone: everything
+        ("cuda graph none/full_iteration", 1.0, 1.0),
+        ("cuda graph local/full_iteration; one", 1.0, 1.0),
+        ("cuda graph moe_router+moe_preprocess", 0.0, 0.4),
+        ("cuda graph attn+moe_router+moe_preprocess", 1.0, 0.4),
+        ("cuda graph transformer_engine/['attn', 'moe_router', 'moe_preprocess']", 1.0, 0.4),
+        ("cuda graph transformer_engine/['moe_router', 'moe_preprocess']; x", 0.0, 0.4),
+        ("x; cuda graph moe_router; attn elsewhere", 0.0, 0.4),  # ends with the remark
+    ],
+)
+def test_scopes_of_captured_graphs(notes: str, dense: float, experts: float) -> None:
+    found = remarks.captured(row(notes), HOST, 0.4)
+    assert (float(found.captured_fraction), float(found.captured_moe_fraction)) == (dense, experts)
+    same = {"captured_fraction": HOST.captured_fraction,
+            "captured_moe_fraction": HOST.captured_moe_fraction}  # fmt: skip
+    assert replace(found, **same) == HOST
+
+
+# --- activations and windows --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "notes", "layers"),
+    [
+        ({"cpu_offload": "true"}, "activations of 20 layers offloaded to the CPU", 20),
+        ({"cpu_offload": "TRUE"}, "x; activations of 95 layers offloaded to the CPU; y", 80),
+        ({"cpu_offload": "true"}, "ladder step: activation offloading", 80),
+        ({"cpu_offload": "false"}, "activations of 20 layers offloaded to the CPU", 0),
+        ({}, "activations of 20 layers offloaded to the CPU", 0),
+    ],
+)
+def test_offloaded_layers(columns: dict[str, str], notes: str, layers: int) -> None:
+    assert remarks.offloaded(row(notes, **columns), 80) == layers
+
+
+def test_every_second_layer_has_a_window() -> None:
+    """gpt-oss: sliding windows of 128 tokens on the first layer and every second one after it."""
+    model = presets.load("mixtral-8x7b")
+    notes = "every second layer uses a 128-token sliding window; mean of steps"
+    found = remarks.windowed(row(notes), model)
+    windows = [found.blocks[kind].attention.window for kind in found.layer_kinds]
+    assert windows == [128, 0] * 16
+    assert found.parameters == model.parameters
+    assert [found.blocks[kind].mlp for kind in found.layer_kinds] == [model.blocks[0].mlp] * 32
+
+
+def test_a_window_and_predictions_are_both_put_in() -> None:
+    model = presets.load("mixtral-8x7b")
+    notes = row("every second layer uses a 128-token sliding window")
+    found = remarks.windowed(notes, model).predicting_ahead(1)
+    assert found.layers == 32
+    assert found.blocks[found.layer_kinds[-1]].predicts_ahead
+
+
+# --- the shipped tables -------------------------------------------------------------------------
+
+
+def shipped() -> list[dict[str, Any]]:
+    folder = catalogue.folder("validation") / "runs"
+    return [row for name in ("calibrate", "test") for _, row in read_csv(folder / f"{name}.csv")]
+
+
+def test_phrases_of_the_shipped_tables_are_all_read() -> None:
+    """A phrase that is spelled another way would pass unseen: counted by other words."""
+    rows = shipped()
+
+    def count(word: str) -> int:
+        return sum(word in found["notes"] for found in rows)
+
+    reduced = [remarks.states(found, replace(CORE.states, reduce=Figure(8))) for found in rows]
+    assert sum(float(x.reduce) < 8 for x in reduced) == count("gradients reduced in") == 216
+    sent = [remarks.kernels(found, CORE.kernels).dispatcher for found in rows]
+    assert sent.count("deepep") == count("dispatcher=") - count("dispatcher=alltoall") == 13
+    beside = [remarks.overlap(found, CORE.overlap).expert for found in rows]
+    assert sum(beside) == count("a2a overlap") - count("a2a overlap off") == 5
+    model = presets.load("mixtral-8x7b")
+    windows = [remarks.windowed(found, model) is not model for found in rows]
+    assert sum(windows) == count("sliding window") == 5
+    partial = [remarks.captured(found, HOST, 0.4).captured_moe_fraction < 1 for found in rows]
+    assert sum(partial) == count("moe_router") == 12
+
+
+def test_offload_and_its_remark_agree_in_the_shipped_tables() -> None:
+    for found in shipped():
+        said = "layers offloaded" in found["notes"] or "activation offloading" in found["notes"]
+        if found["cpu_offload"] == "true" and not found["run_id"].startswith("torchtune"):
+            assert said, found["run_id"]
+        if "layers offloaded" in found["notes"]:
+            assert found["cpu_offload"] == "true", found["run_id"]
+            assert remarks.offloaded(found, 10_000) < 10_000, found["run_id"]
