@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 
 if TYPE_CHECKING:
-    from simulator.api import plan, predict, validate
+    from simulator.api import plan, predict
     from simulator.hardware.cluster import Cluster
     from simulator.layout.layout import Layouts
+    from simulator.scoring.validation import validate
     from simulator.workload.recipe import Workload
 
 __all__ = ["Cluster", "Layouts", "Workload", "__version__", "plan", "predict", "validate"]
@@ -23,7 +24,7 @@ _HOME = {
     "Workload": "simulator.workload.recipe",
     "plan": "simulator.api",
     "predict": "simulator.api",
-    "validate": "simulator.api",
+    "validate": "simulator.scoring.validation",
 }
 """Module of each public name."""
 

@@ -18,11 +18,10 @@ from simulator.planner.predict import predict as predict_scenario
 from simulator.planner.search import Plan
 from simulator.planner.search import plan as plan_scenario
 from simulator.scenario import Goal, LayoutSection, Scenario, make_scenario
-from simulator.scoring.validation import validate
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe
 
-__all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "assemble", "plan", "predict", "validate"]
+__all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "assemble", "plan", "predict"]
 
 Source = Scenario | str | os.PathLike[str] | None
 

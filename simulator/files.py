@@ -279,6 +279,8 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
     """
     raw = {**_over_base(path, kind, ()), "name": path.stem}
     sources = raw.pop("sources", {})
+    if not isinstance(sources, dict) or not all(isinstance(x, dict) for x in sources.values()):
+        raise InputError(f"{path}: sources: must be tables of text and date, got {sources!r}")
     return build(schema, _resolve(raw, sources, str(path)), where=str(path))
 
 

@@ -108,7 +108,7 @@ class Overlap:
     """Interleaved schedule: sends run beside the next chunk's compute."""
     expert: bool = False
     """Dispatch and combine of one micro-batch run beside the compute of another (Megatron-Core's
-    combined 1F1B)."""
+    combined 1F1B); the first micro-batch, which has no other, is taken like the rest."""
     context_ring: bool = True
     """Ring exchange of keys and values runs beside the attention of the previous block."""
 

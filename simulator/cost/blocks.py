@@ -247,7 +247,9 @@ class _Pricer:
             seconds = steps * collectives.send_s(self.cluster, bytes_ / steps, crosses)
             seconds = np.where(group.size > 1, seconds, 0.0)
         elif c.operation == "dispatch":
-            seconds = collectives.dispatch_s(self.cluster, bytes_, c.copies, group)
+            seconds = collectives.dispatch_s(
+                self.cluster, bytes_, c.copies, group, experts=c.experts
+            )
         else:
             function = {
                 "all_gather": collectives.all_gather_s,

@@ -106,6 +106,7 @@ def experts(
             size_bytes=sent / moe.top_k if once else sent,
             backward=backward,
             copies=moe.top_k,
+            experts=moe.experts,
         )
         ops.collectives += [exchange, exchange]  # there and, combined, back
         for operation in ("all_gather", "reduce_scatter"):

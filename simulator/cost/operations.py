@@ -70,6 +70,8 @@ class Gemm:
     """linear (weights, takes fp8), attention (no weights), head (weights, stays 16 bit)."""
     module: str = ""
     """What recomputation has to name to run it again; one of several names joined by ``+``."""
+    trained: bool = True
+    """Whether its weights are: a frozen matrix needs no product for its gradient."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +111,8 @@ class Collective:
     window: str = ""
     """Compute that may hide it: ``NAME:forward``, ``NAME:dgrad``, ``NAME:wgrad``, ``attention``."""
     copies: int = 1
-    """dispatch: experts that want each byte."""
+    """dispatch: experts that want each byte, and how many there are."""
+    experts: int = 1
     pipelined: bool = False
     """Hidden only by software that pipelines the collective with the GEMM (user buffers)."""
 
@@ -130,6 +133,8 @@ class Operators:
     """The part's input, all that full recomputation keeps."""
     is_moe: bool = False
     is_block: bool = True
+    has_backward: bool = True
+    """Whether it has a backward pass: not where it is frozen with all before it."""
 
 
 def recomputes(module: str, modules: Collection[str]) -> bool:
@@ -142,7 +147,9 @@ def element_bytes(recipe: Recipe) -> float:
     return 4.0 if recipe.precision in ("fp32", "tf32") else 2.0
 
 
-CAST_BYTES = {"fp8": 4.0, "fp8_current": 6.0, "fp8_blockwise": 4.1, "mxfp8": 4.1, "nvfp4": 5.1}
+CAST_BYTES = {
+    "fp8": 4.0, "fp8_current": 6.0, "fp8_blockwise": 4.0625, "mxfp8": 4.0625, "nvfp4": 5.125,
+}  # fmt: skip
 """Memory traffic per element of an operand that is cast for a linear layer: read in 16 bit, written
 along rows and along columns for the products of both directions, with one scale for 32 or 16
 elements; present scaling reads it once more for its maximum, as NVFP4 does for its tensor scale."""
@@ -155,8 +162,9 @@ def casts(ops: Operators, recipe: Recipe) -> None:
     """
     if not recipe.is_quantised:
         return
+    done = {stream.name for stream in ops.streams}
     for g in ops.gemms:
-        if g.kind == "linear":
+        if g.kind == "linear" and f"cast for {g.name}" not in done:
             ops.streams.append(
                 Stream(
                     name=f"cast for {g.name}",

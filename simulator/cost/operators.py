@@ -71,6 +71,7 @@ def predict_ahead(
         ops.collectives += more.collectives
         ops.saved += more.saved
         ops.transient_bytes = np.maximum(ops.transient_bytes, more.transient_bytes)
+    casts(ops, recipe)
 
 
 def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> Operators:

@@ -204,6 +204,8 @@ def _kernels(row: dict[str, Any], software: Software) -> list[str]:
         flags.append("--cross-entropy-loss-fusion")
     if software.overlap.tensor == "userbuffers" and row["sequence_parallel"]:
         flags.append("--tp-comm-overlap")
+    if software.overlap.expert and row["ep"] > 1:
+        flags.append("--overlap-moe-expert-parallel-comm")
     if row["vpp"] > 1 and not software.overlap.pipeline_send:
         flags.append("--no-overlap-p2p-communication")
     return flags

@@ -23,6 +23,13 @@ _MODELS = {
 }
 """Family -> torchtitan's model name."""
 
+_CONVERTERS = {
+    "fp8": ("quantize.linear.float8", "rowwise"),
+    "fp8_current": ("quantize.linear.float8", "rowwise"),
+    "mxfp8": ("quantize.linear.mx", "mxfp8_cublas"),
+}
+"""Converter and recipe of each type (torchtitan/components/quantization)."""
+
 _RESHARD = {"zero2": "never", "zero3": "always"}
 
 
@@ -39,8 +46,10 @@ def torchtitan_block(row: dict[str, Any], scenario: Scenario) -> str:
         "activation_checkpoint": _recompute(row),
         "compile": {"enable": "norm" in scenario.software.kernels.fused},
     }
-    if scenario.workload.recipe.is_quantised:
-        tables["quantize.linear.float8"] = {"recipe_name": "rowwise", "filter_fqns": ["output"]}
+    precision = scenario.workload.recipe.precision
+    if precision in _CONVERTERS:
+        converter, recipe_name = _CONVERTERS[precision]
+        tables[converter] = {"recipe_name": recipe_name, "filter_fqns": ["output"]}
     text = "\n".join(
         "\n".join([f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())])
         for name, table in tables.items()
@@ -57,8 +66,8 @@ def _model(scenario: Scenario) -> dict[str, Any]:
     arch = scenario.workload.architecture
     name = _MODELS.get(arch.family, "yours")
     table: dict[str, Any] = {"name": name, "flavor": _flavor(arch)}
-    if scenario.workload.recipe.is_quantised:
-        table["converters"] = ["quantize.linear.float8"]
+    if scenario.workload.recipe.precision in _CONVERTERS:
+        table["converters"] = [_CONVERTERS[scenario.workload.recipe.precision][0]]
     return table
 
 

@@ -72,6 +72,8 @@ class CollectiveCalls:
     """As the formulas take it: the gathered or reduced buffer, or what one rank sends."""
     copies: Ints
     """Experts per token; 1 where there are none."""
+    experts: Ints
+    """Of how many."""
     group: Group
     measured_s: Floats
     clusters: Mapping[str, Cluster]
@@ -88,7 +90,7 @@ def read_collectives(table: Table, words: Words) -> CollectiveCalls:
     every = np.ones(len(table), dtype=bool)
     return _calls(
         sieve, words, operation=operation, label=operation, library=table.text("lib_version"),
-        dtype=dtype, copies=np.ones(len(table)), size_bytes=sieve.positive("message_bytes", every),
+        dtype=dtype, copies=np.ones(len(table)), experts=np.ones(len(table)), size_bytes=sieve.positive("message_bytes", every),
         measured_s=sieve.positive("time_us", every) * 1e-6,
     )  # fmt: skip
 
@@ -113,15 +115,18 @@ def read_a2a(table: Table, words: Words) -> CollectiveCalls:
     tokens, hidden = (sieve.positive(name, sieve.kept) for name in ("tokens_per_rank", "hidden"))
     copies = sieve.positive("topk", sieve.kept)
     sieve.refuse(copies % 1.0 > 0.0, "topk", "must be a whole number")
-    narrow = (family == "DeepEP") & (label == "dispatch")
+    once = family == "DeepEP"
+    experts = np.where(once, sieve.positive("experts", sieve.kept & once), copies)
+    sieve.refuse(once & (experts < copies), "experts", "must be at least topk")
+    narrow = once & (label == "dispatch")
     element_bytes = np.where(narrow, _DEEPEP_DISPATCH_BYTES, _ELEMENT_BYTES)
-    sent = np.where(family == "DeepEP", 1.0, copies)
+    sent = np.where(once, 1.0, copies)
     dispatch = sieve.positive("dispatch_us", label == "dispatch")
     combine = sieve.positive("combine_us", label == "combine")
     return _calls(
         sieve, words, operation=np.array([_A2A.get(w, "") for w in family.tolist()], dtype=str),
         label=label, library=_with_units(table, label), dtype=np.where(narrow, "fp8", "bf16"),
-        copies=copies, size_bytes=tokens * hidden * sent * element_bytes,
+        copies=copies, experts=experts, size_bytes=tokens * hidden * sent * element_bytes,
         measured_s=np.where(label == "combine", combine, dispatch) * 1e-6,
     )  # fmt: skip
 
@@ -137,7 +142,7 @@ def _with_units(table: Table, label: Texts) -> Texts:
 
 def _calls(
     sieve: Sieve, words: Words, *, operation: Texts, label: Texts, library: Texts, dtype: Texts,
-    size_bytes: Floats, measured_s: Floats, copies: Floats,
+    size_bytes: Floats, measured_s: Floats, copies: Floats, experts: Floats,
 ) -> CollectiveCalls:  # fmt: skip
     """Add cluster and group, and refuse what no link could do."""
     cluster = _cluster(sieve, words)
@@ -148,6 +153,7 @@ def _calls(
         sieve=sieve, operation=operation, label=label, library=library, dtype=dtype,
         cluster=cluster, size_bytes=size_bytes, measured_s=measured_s, clusters=clusters,
         copies=np.where(sieve.kept, copies, 1.0).astype(np.intp),
+        experts=np.where(sieve.kept, experts, 1.0).astype(np.intp),
         group=_group(sieve, cluster, clusters, gpus, servers),
     )  # fmt: skip
     _check_links(calls)

@@ -43,14 +43,16 @@ def score_a2a(table: Table, words: Words) -> BenchmarkScore:
 
 def _score(kind: BenchmarkKind, calls: CollectiveCalls) -> BenchmarkScore:
     predicted_s = np.full(len(calls.size_bytes), np.nan)
-    labels = (calls.cluster, calls.operation, calls.copies.astype(str))
-    for (name, operation, copies), rows in groups(calls.sieve.kept, *labels):
+    labels = (calls.cluster, calls.operation, calls.copies.astype(str), calls.experts.astype(str))
+    for (name, operation, copies, experts), rows in groups(calls.sieve.kept, *labels):
         cluster, size_bytes = calls.clusters[name], calls.size_bytes[rows]
         group = calls.group.take(rows)
         if operation == "send":
             predicted_s[rows] = send_s(cluster, size_bytes, group.local < group.size)
         elif operation == "dispatch":
-            predicted_s[rows] = dispatch_s(cluster, size_bytes, int(copies), group)
+            predicted_s[rows] = dispatch_s(
+                cluster, size_bytes, int(copies), group, experts=int(experts)
+            )
         else:
             predicted_s[rows] = _FORMULAS[operation](cluster, size_bytes, group)
     return score(
