@@ -18,7 +18,7 @@ from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import Number, Whole, build, read_toml, record
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layout import RANK_ORDERS
-from simulator.software import Software, load_software
+from simulator.software import Schedule, Software, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import from_hf
@@ -62,7 +62,10 @@ class LayoutSection:
     recompute: Literal["none", "selective", "full"] | None = None
     recompute_layers: Annotated[Whole, Ge(0), Le(LARGEST)] | None = None
     offload_layers: Annotated[Whole, Ge(0), Le(LARGEST)] | None = None
-    schedule: Literal["1f1b", "interleaved"] | None = None
+    optimizer_offload: Literal["none", "cpu"] | None = None
+    parameter_offload: Literal["none", "cpu"] | None = None
+    schedule: Literal[Schedule, "any"] | None = None
+    """Pipeline schedule; plan: "any" tries every one that the software has."""
     rank_order: str | None = None
 
     def pinned(self) -> dict[str, Any]:
@@ -228,13 +231,17 @@ def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
     recipe = parts.get("recipe")
     problems = _wrong_precision(recipe, parts, where) if recipe is not None else []
     arch = parts.get("architecture")
-    if recipe is not None and arch is not None and arch.position == "learned":
+    if recipe is not None and arch is not None:
         length, most = recipe.sequence_length, arch.max_positions
-        if length > most:
+        fixed, learned = arch.patch_values > 0, arch.position == "learned"
+        if length != most if fixed else learned and length > most:
+            tokens = "tokens per image" if fixed else "learned positions"
             problems.append(
-                f"{where}: training.sequence_length: {arch.name} has {most} learned positions,"
+                f"{where}: training.sequence_length: {arch.name} has {most} {tokens},"
                 f" got {length} (nearest: {most})"
             )
+    if recipe is not None:
+        problems += _wrong_training(recipe, arch, where)
     goal = parts.get("goal")
     if goal is not None and recipe is not None and recipe.tokens is None:
         for name in ("deadline_days", "budget_usd"):
@@ -244,6 +251,21 @@ def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
     if order is not None and order not in RANK_ORDERS:
         rule = "must order tp, cp, dp, pp"
         problems.append(problem(where, "layout.rank_order", rule, order, RANK_ORDERS))
+    return problems
+
+
+def _wrong_training(recipe: Recipe, arch: Architecture | None, where: str) -> list[str]:
+    """Fields of the recipe that contradict one another or the model."""
+    problems, longest = [], max(recipe.lengths or (0,))
+    if longest > recipe.sequence_length:
+        rule = f"must be at most sequence_length = {recipe.sequence_length}"
+        problems.append(problem(where, "training.lengths", rule, longest))
+    if recipe.quantised_base and not recipe.lora_rank:
+        rule = "needs lora_rank above 0: 4-bit weights are not trained"
+        problems.append(problem(where, "training.quantised_base", rule, True))
+    if arch is not None and recipe.frozen_layers > arch.layers:
+        rule = f"must be at most the {arch.layers} layers of {arch.name}"
+        problems.append(problem(where, "training.frozen_layers", rule, recipe.frozen_layers))
     return problems
 
 

@@ -23,6 +23,10 @@ __all__ = [
 ]
 
 Sharding = Literal["ddp", "zero1", "zero2", "zero3"]
+Schedule = Literal[
+    "1f1b", "interleaved", "gpipe", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "interleaved_zb",
+    "dualpipe", "dualpipe_v", "pipedream", "pipedream_2bw",
+]  # fmt: skip
 Recompute = Literal["none", "selective", "full"]
 Fusion = Literal["norm", "bias_activation", "bias_dropout_add", "softmax", "rope", "loss"]
 Module = Literal["core_attn", "norm", "mlp", "mlp_act", "mla_up_proj", "half_matmul"]
@@ -44,8 +48,8 @@ class Supports:
     """Values that make sense with tp > 1."""
     pipeline: bool = True
     """Pipeline parallelism (pp > 1)."""
-    interleaved: bool = True
-    """The interleaved schedule (vpp > 1)."""
+    schedules: tuple[Schedule, ...] = ("1f1b", "interleaved")
+    """Pipeline schedules."""
     uneven_stages: bool = True
     """Pipeline stages with unequal numbers of layers."""
     context: bool = True
@@ -58,6 +62,10 @@ class Supports:
     """Full recomputation of only some layers of each rank."""
     offload: bool = False
     """Activations of some layers in host memory until their backward pass, without pipeline."""
+    optimizer_offload: bool = False
+    """Optimizer states and step on the host (ZeRO-Offload; Megatron-Core's optimizer offload)."""
+    parameter_offload: bool = False
+    """zero3: parameters in host memory until a layer needs them (ZeRO-Infinity)."""
     rank_orders: tuple[str, ...] = ("tp-cp-dp-pp",)
     """Orders of the rank grid, innermost dimension first; the first is the default."""
     precisions: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
@@ -87,6 +95,18 @@ class Kernels:
     """How tokens reach their experts. alltoall: one copy for every expert (NCCL). deepep: one copy
     for every scale-up domain that has one of them, and there one for every rank (DeepEP, HybridEP).
     """
+    repeats_keys: bool = False
+    """Keys and values are copied for every query head before attention (torchtune 0.4)."""
+    loss_bytes_per_logit: Figure | None = None
+    """Bytes for every logit at the fullest moment of a loss that is not fused: 12 in eager torch
+    (fp32 logits, their log-softmax, its gradient), which are gone before the head's weight gradient
+    is there. None given: 16-bit logits, an fp32 copy and its gradient beside the weight gradient.
+    """
+    split_loss_bytes_per_logit: Figure | None = None
+    """The same where the vocabulary is split over tp; None: as without."""
+    chunk_bytes_per_logit: Figure = Figure(8.0, "assumed", "fp32 copy and gradient of one piece")
+    """Bytes for every logit of the piece in work where the loss is computed in pieces, beside the
+    16-bit logits of all; 2 where the loss is compiled (its 16-bit gradient)."""
     pads_vocabulary_to: int = 1
     """The vocabulary is padded to a multiple of this times tp."""
 
@@ -160,6 +180,12 @@ class StateBytes:
     broadcasts_parameters: bool = False
     """zero1: every rank broadcasts its share of the updated parameters in turn (InternEvo, early
     DeepSpeed), where others gather all shares at once."""
+    offloads_gradients: bool = False
+    """Where the optimizer is offloaded, gradients go to the host after every micro-batch and are
+    added up there (DeepSpeed); otherwise they stay and go once per step (Megatron-Core)."""
+    frees_gradients: bool = False
+    """Gradients are freed after every step (torch's zero_grad): with a single micro-batch none is
+    there before its backward pass, and they grow while activations shrink."""
     bucket_bytes: Figure
     """Size of one bucket of the gradient reduction."""
     bucket_bytes_per_rank: Figure = Figure(0.0)
@@ -184,6 +210,9 @@ class Allocator:
     """Copies of one block's largest weight set kept for gradient-accumulation fusion (TE)."""
     fragmentation_fraction: Figure = Figure(0.0)
     """Reserved over allocated memory, less one."""
+    pools_by_stream: bool = False
+    """Gathered weights and reduced gradients come from the pools of streams of their own (FSDP2):
+    what is idle there at the peak cannot serve the rest, so it is reserved on top."""
 
 
 @record

@@ -1,11 +1,77 @@
-"""What every test shares: property tests that draw the same examples each time.
+"""What every test shares: property tests that draw the same examples each time, and a player.
 
 ``pytest --hypothesis-profile=explore`` draws fresh and many more; a failure that it finds
 is worth an ``@example`` line.
 """
 
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
 from hypothesis import settings
+from numpy.typing import NDArray
+
+from simulator.layout.schedules import BACKWARD_WEIGHT, FORWARD, Actions
 
 settings.register_profile("same", derandomize=True, deadline=None, database=None)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile("same")
+
+Floats = NDArray[np.float64]
+Play = Callable[[Actions, Sequence[float], Sequence[float], Sequence[float]], tuple[Floats, Floats]]
+
+
+@pytest.fixture(scope="session")
+def play() -> Play:
+    """Start and end of every action, each as early as its rank and what it waits for allow.
+
+    Seconds are those of a forward pass, an input pass and a weight pass of every piece of the
+    model. Actions that run overlapped start together and end together.
+    """
+
+    def run(
+        table: Actions,
+        forward_s: Sequence[float],
+        input_s: Sequence[float],
+        weight_s: Sequence[float],
+    ) -> tuple[Floats, Floats]:
+        columns = (table.kind, table.micro_batch, table.piece, table.with_next)
+        kinds, batches, pieces, pairs = (column.tolist() for column in columns)
+        last = max(pieces)
+        seconds = [
+            (forward_s[g], input_s[g] + weight_s[g], input_s[g], weight_s[g])[k]
+            for k, g in zip(kinds, pieces, strict=True)
+        ]
+        queues = [np.flatnonzero(table.rank == r).tolist() for r in range(max(table.rank) + 1)]
+        start, end = np.zeros(len(table)), np.zeros(len(table))
+        clock = [0.0] * len(queues)
+        done: dict[tuple[bool, int, int], float] = {}
+
+        def waits_for(row: int) -> tuple[bool, int, int] | None:
+            forward, batch, piece = kinds[row] == FORWARD, batches[row], pieces[row]
+            if forward:
+                return (True, batch, piece - 1) if piece else None
+            if kinds[row] == BACKWARD_WEIGHT:
+                return False, batch, piece
+            return (True, batch, piece) if piece == last else (False, batch, piece + 1)
+
+        while any(queues):
+            moved = False
+            for rank, queue in enumerate(queues):
+                while queue:
+                    group = queue[: 2 if pairs[queue[0]] else 1]
+                    before = [waits_for(row) for row in group]
+                    if any(x is not None and x not in done for x in before):
+                        break
+                    begin = max([clock[rank], *(done[x] for x in before if x is not None)])
+                    clock[rank] = begin + sum(seconds[row] for row in group)
+                    for row in group:
+                        start[row], end[row] = begin, clock[rank]
+                        if kinds[row] != BACKWARD_WEIGHT:
+                            done[kinds[row] == FORWARD, batches[row], pieces[row]] = clock[rank]
+                    del queue[: len(group)]
+                    moved = True
+            assert moved, "every rank waits for another"
+        return start, end
+
+    return run

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from simulator.cli.options import (
     ClusterName,
     Gpus,
@@ -17,6 +21,14 @@ from simulator.cli.options import (
 
 __all__ = ["command"]
 
+Memory = Annotated[
+    bool,
+    typer.Option(
+        "--memory",
+        help="Memory of every pipeline stage with formulas and inputs, and what would make it fit.",
+    ),
+]
+
 
 def command(
     scenario: ScenarioFile = None,
@@ -25,6 +37,7 @@ def command(
     gpus: Gpus = None,
     software: SoftwareName = None,
     overrides: Set = None,
+    memory: Memory = False,
     as_json: Json = False,
 ) -> None:
     """Predict step time, memory and cost of one layout.
@@ -40,10 +53,19 @@ def command(
             overrides=overrides,
         )  # fmt: skip
         prediction = predict(described)
+        found = None
+        if memory:
+            from simulator.planner.fitting import fitting
+
+            found = fitting(prediction)
         if as_json:
             from simulator.report.document import predict_document
 
-            print_json(predict_document(prediction))
+            print_json(predict_document(prediction, found))
+        elif found is not None:
+            from simulator.cli.screen_memory import show_memory
+
+            show_memory(prediction, found)
         else:
             from simulator.cli.screen_predict import show
 

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from simulator.cost.operations import (
     Collective,
-    Flash,
     Gemm,
     Operators,
     Ranks,
@@ -19,11 +18,12 @@ from simulator.cost.operations import (
     norm,
     reduce_output,
 )
+from simulator.cost.scores import core_attention
 from simulator.software import Kernels
 from simulator.workload.architecture import Attention, Block
 from simulator.workload.recipe import Recipe
 
-__all__ = ["attention"]
+__all__ = ["attention", "cross_attention"]
 
 Floats = NDArray[np.float64]
 
@@ -46,6 +46,8 @@ def attention(
         ops.gemms.append(Gemm(name="qkv", m=tokens, n=query + key + value, k=hidden))
         first = "qkv"
     result = heads * att.value_dim
+    if att.filtered:
+        _filter(ops, hidden, ranks, recipe, kernels)
     if kind.norms > 0:
         keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
         ops.saved.append(("attention input", "norm", keeps * hidden * size))
@@ -70,9 +72,10 @@ def attention(
     if att.qk_norm:
         for tensor, width in (("queries", query), ("keys", key)):
             norm(ops, f"norm of {tensor}", tokens * width, att.head_dim, size, kernels, "rms")
-    for tensor, width in (("queries", query), ("keys", key), ("values", value)):
+    copies = heads / kv_heads if kernels.repeats_keys else 1.0
+    for tensor, width in (("queries", query), ("keys", copies * key), ("values", copies * value)):
         ops.saved.append((tensor, "mla_up_proj" * att.is_mla, tokens * width * size))
-    _core_attention(ops, att, heads, ranks, recipe, kernels)
+    core_attention(ops, att, hidden, ranks, recipe, kernels)
     ops.gemms.append(Gemm(name="proj", m=tokens, n=hidden, k=result))
     ops.saved.append(("attention output", "", tokens * result * size))
     wide = tokens * hidden * size
@@ -83,11 +86,13 @@ def attention(
 
 
 def _context_ring(
-    ops: Operators, tokens: Floats, query: Any, pairs: Any, result: Any, ranks: Ranks, size: float
-) -> None:
+    ops: Operators, tokens: Floats, query: Any, pairs: Any, result: Any, ranks: Ranks, size: float,
+    keys: Floats | None = None,
+) -> None:  # fmt: skip
     """Add cp - 1 exchanges of keys and values, and merging every partial result in fp32.
 
     The backward pass sends keys, values and their gradients, and adds the partial gradients.
+    `keys` are the tokens behind keys and values, where these are not the queries' own.
     """
     steps = ranks.cp - 1.0
     ops.streams.append(
@@ -99,7 +104,7 @@ def _context_ring(
             backward_bytes=steps * tokens * (query + pairs) * 3.0 * size,
         )
     )
-    exchanged = tokens * pairs * size * steps
+    exchanged = (tokens if keys is None else keys) * pairs * size * steps
     for backward, times in ((False, 1.0), (True, 2.0)):
         ops.collectives.append(
             Collective(
@@ -138,76 +143,42 @@ def _latent_projections(
     )
 
 
-def _core_attention(
-    ops: Operators, att: Attention, heads: Floats, ranks: Ranks, recipe: Recipe, kernels: Kernels
-) -> None:
-    """Scores, softmax and weighted sum: one flash kernel, or two products and what lies between."""
-    length, size = recipe.sequence_length, element_bytes(recipe)
-    tokens = ranks.tokens(recipe)
-    span = min(att.window or length, length)
-    if kernels.attention == "flash":
-        pairs = tokens * (span - span * span / (2.0 * length))
-        flop = 2.0 * pairs * heads * (att.head_dim + att.value_dim)
-        kv = 2 * np.maximum(att.kv_heads * heads / att.heads, 1.0)
-        moved = size * tokens * (heads * (att.head_dim + att.value_dim) + kv * att.head_dim)
-        ops.flash.append(Flash(flop=flop, moved_bytes=moved, sequence=span / ranks.cp))
-        ops.saved.append(("log-sum-exp", "core_attn", 4.0 * tokens * heads))
-        return
-    calls = ranks.micro_batch * heads
-    local = length / ranks.cp
-    ops.gemms.append(
-        Gemm(
-            name="scores",
-            m=local,
-            n=length,
-            k=att.head_dim,
-            batch=calls,
-            kind="attention",
-            module="core_attn",
-        )
-    )
-    ops.gemms.append(
-        Gemm(
-            name="context",
-            m=local,
-            n=att.value_dim,
-            k=length,
-            batch=calls,
-            kind="attention",
-            module="core_attn",
-        )
-    )
-    scores = calls * local * length
-    fused = "softmax" in kernels.fused
-    ops.streams.append(
-        Stream(
-            name="softmax",
-            kind="softmax",
-            module="core_attn",
-            calls=1 if fused else 4,
-            forward_bytes=(4.0 if fused else 20.0) * scores,
-            backward_bytes=(6.0 if fused else 20.0) * scores,
-        )
-    )
-    ops.saved.append(("attention weights", "core_attn", size * scores))
-    if att.dropout:
-        ops.streams.append(
-            Stream(
-                name="attention dropout",
-                kind="softmax",
-                module="core_attn",
-                forward_bytes=5.0 * scores,
-                backward_bytes=5.0 * scores,
-            )
-        )
-        ops.saved.append(("dropped attention weights", "core_attn", (size + 1.0) * scores))
-    copied = 2 * size * tokens * heads * att.value_dim
-    ops.streams.append(
-        Stream(
-            name="context transpose",
-            kind="elementwise",
-            forward_bytes=copied,
-            backward_bytes=copied,
-            module="core_attn",
-        )
-    )
+def cross_attention(
+    ops: Operators, att: Attention, hidden: int, ranks: Ranks, recipe: Recipe, source: Recipe,
+    kernels: Kernels,
+) -> None:  # fmt: skip
+    """Attention of a decoder to the output of its encoder, whose length `source` gives.
+
+    The encoder's output is kept once for all layers, by the first layer of the decoder; with
+    sequence parallelism every layer gathers it.
+    """
+    size, tokens, keys = element_bytes(recipe), ranks.tokens(recipe), ranks.tokens(source)
+    query = att.heads / ranks.tp * att.head_dim
+    kv_heads = np.maximum(att.kv_heads / ranks.tp, 1.0)
+    pairs, result = kv_heads * (att.head_dim + att.value_dim), att.heads / ranks.tp * att.value_dim
+    ops.gemms.append(Gemm(name="cross q", m=tokens, n=query, k=hidden))
+    ops.gemms.append(Gemm(name="cross kv", m=keys, n=pairs, k=hidden))
+    keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
+    ops.saved.append(("cross attention input", "norm", keeps * hidden * size))
+    ops.saved.append(("cross queries", "", tokens * query * size))
+    ops.saved.append(("cross keys and values", "", keys * pairs * size))
+    core_attention(ops, att, hidden, ranks, recipe, kernels, source=source, prefix="cross ")
+    ops.gemms.append(Gemm(name="cross proj", m=tokens, n=hidden, k=result))
+    ops.saved.append(("cross attention output", "", tokens * result * size))
+    gather_input(ops, tokens * hidden * size, ranks, "cross q", kernels)
+    gather_input(ops, keys * hidden * size, ranks, "cross kv", kernels)
+    reduce_output(ops, tokens * hidden * size, ranks, "cross proj")
+    _context_ring(ops, tokens, query, pairs, result, ranks, size, keys=keys)
+
+
+def _filter(ops: Operators, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> None:
+    """Localized filtering (Yuan 2.0): two convolutions over two tokens and an RMS norm of the sum.
+
+    Every tensor-parallel rank has their weights; queries and keys read the result, values do not.
+    """
+    size, tokens = element_bytes(recipe), ranks.tokens(recipe)
+    ops.gemms.append(Gemm(name="filter1", m=tokens, n=hidden // 2, k=2 * hidden))
+    ops.gemms.append(Gemm(name="filter2", m=tokens, n=hidden, k=2 * (hidden // 2)))
+    ops.saved.append(("filter output", "", tokens * (hidden // 2) * size))
+    ops.saved.append(("filtered input", "norm", tokens * hidden * size))
+    norm(ops, "filter norm", tokens * hidden, hidden, size, kernels, "rms")

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost import collectives
+from simulator.cost.adapters import freeze
 from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
 from simulator.cost.operations import Collective, Gemm, Operators, Ranks, element_bytes, recomputes
 from simulator.cost.operators import block, embedding, head, predict_ahead
@@ -43,6 +44,8 @@ class BlockCosts:
     """Shape (terms, keys, parts), terms as in PASS_TERMS."""
     backward_s: Floats
     """Shape (terms, keys, parts), without recomputation."""
+    wgrad_s: Floats
+    """Shape (keys, parts): the share of `backward_s` that no other stage waits for."""
     recompute_s: Floats
     """Shape (modes, keys, parts): forward work done again, modes as in RECOMPUTE."""
     hidden_s: Floats
@@ -82,11 +85,16 @@ def block_costs(
         if kind.predicts_ahead:
             predict_ahead(ops, arch, ranks, recipe, kernels)
     parts += [embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)]
+    if recipe.freezes:
+        freeze(parts, arch, ranks, recipe, kernels)
     pricer = _Pricer(cluster, software, recipe, ranks)
     gemms = pricer.gemm_times(parts)
     priced = [pricer.part(ops, times) for ops, times in zip(parts, gemms, strict=True)]
     stacked = {name: np.stack([p[name] for p in priced], axis=-1) for name in priced[0]}
     own = ranks.own_tokens(recipe) * arch.hidden * element_bytes(recipe)
+    if arch.is_encoder_decoder:  # the encoder's output travels beside the decoder's stream
+        length = recipe.sequence_length
+        own = own * (1.0 + (recipe.decoder_length or length) / length)
     return BlockCosts(boundary_bytes=own, **stacked)
 
 
@@ -120,6 +128,8 @@ class _Pricer:
                     ("dgrad", g.m, g.k, g.n, self.size),
                     ("wgrad", g.k, g.n, g.m, weight),
                 ):
+                    if direction == "wgrad" and not g.trained:
+                        continue
                     shape = [np.ceil(self._wide(x)) for x in (m, n, k, g.batch, result)]
                     key = (index, f"{g.name}:{direction}", shape)
                     rows.setdefault(self.dtype(g.kind), []).append(key)
@@ -151,9 +161,13 @@ class _Pricer:
         """All costs of one part as arrays over the keys."""
         zero = np.zeros(self.keys)
         forward, backward = (dict.fromkeys(PASS_TERMS, zero) for _ in range(2))
+        weight_gradients = zero
         for g in ops.gemms:
             forward["gemm"] = forward["gemm"] + gemm[f"{g.name}:forward"]
-            backward["gemm"] = backward["gemm"] + gemm[f"{g.name}:dgrad"] + gemm[f"{g.name}:wgrad"]
+            wgrad = gemm.get(f"{g.name}:wgrad", zero)
+            backward["gemm"] = backward["gemm"] + gemm[f"{g.name}:dgrad"] + wgrad
+            if g.kind != "attention":
+                weight_gradients = weight_gradients + wgrad
         forward["attention"], backward["attention"] = self._flash(ops)
         for s in ops.streams:
             forward["memory_bound"] = forward["memory_bound"] + self._stream(
@@ -171,12 +185,15 @@ class _Pricer:
             if c.group in ("cp", "ep"):
                 exchange[int(c.backward)] = exchange[int(c.backward)] + seconds
         self._launch(ops, forward, backward)
+        if not ops.has_backward:
+            backward = dict.fromkeys(PASS_TERMS, zero)
         again_s, again_flop, flop = self._selective(ops, gemm, forward)
         full_s = sum((forward[term] for term in PASS_TERMS), zero) if ops.is_block else zero
         saved = self._saved(ops)
         return {
             "forward_s": np.stack([forward[term] for term in PASS_TERMS]),
             "backward_s": np.stack([backward[term] for term in PASS_TERMS]),
+            "wgrad_s": weight_gradients,
             "recompute_s": np.stack([zero, again_s, full_s]),
             "hidden_s": np.stack([hidden[group] for group in ("tp", "cp", "ep")]),
             "exchange_s": np.stack(exchange),
@@ -281,7 +298,7 @@ class _Pricer:
         if c.pipelined:
             chunks = (size - 1) / size
             return gemm[c.window] * chunks if overlap.tensor == "userbuffers" else 0.0
-        return gemm[c.window]
+        return gemm.get(c.window, 0.0)
 
     def _launch(
         self, ops: Operators, forward: dict[str, Floats], backward: dict[str, Floats]
@@ -342,7 +359,10 @@ class _Pricer:
         if not ops.is_block:
             return np.stack([total, total, total])
         if "half_matmul" in modules:
-            selective = selective + ops.checkpoint_bytes
+            # beside the block's input, eager torch keeps the last product's output, which the
+            # policy names and nothing reads (as large); a compiler drops it
+            eager = "bias_activation" not in self.software.kernels.fused
+            selective = selective + (2.0 if eager else 1.0) * ops.checkpoint_bytes
         return np.stack([total, selective, self._wide(ops.checkpoint_bytes)])
 
 
@@ -362,7 +382,7 @@ def _half_matmul_again(name: str, ops: Operators) -> Any:
 
 def _flop(g: Gemm) -> Any:
     """FLOPs of a forward product; scores under a causal mask count half, as in MFU."""
-    share = 0.5 if g.kind == "attention" else 1.0
+    share = 0.5 if g.causal else 1.0
     return share * 2.0 * g.batch * g.m * g.n * g.k
 
 

@@ -1,8 +1,9 @@
 """Bytes on the fullest rank: states, activations in flight, loss, temporaries, buffers.
 
-The peak is the maximum over the distinct ranks of the pipeline and over two moments: the loss (all
-activations of the rank, the logits and the head's gradients) and the backward pass
-of a block (all activations less the head's, plus temporaries and what recomputation rebuilds).
+The peak is the maximum over the distinct ranks of the pipeline and over moments: the loss (all
+activations of the rank, the logits and the head's gradients), the backward pass of a block (all
+activations less the head's, plus temporaries and what recomputation rebuilds) and, where gradients
+are freed after every step, the end of the backward pass (one block's activations, all gradients).
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from numpy.typing import NDArray
 from simulator.cost.blocks import BlockCosts
 from simulator.cost.states import STATE_KINDS, StateCosts
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import RECOMPUTE, Layouts
+from simulator.layout.layout import RECOMPUTE, SHARDINGS, Layouts
 from simulator.software import Software
+from simulator.workload.recipe import Recipe
 
 __all__ = [
-    *("MEMORY_KINDS", "MOMENTS", "Memory", "kept_bytes", "memory", "offloaded_parts"),
-    "recomputed_parts",
+    *("MEMORY_KINDS", "MOMENTS", "Memory", "host_share", "kept_bytes", "memory"),
+    *("offloaded_parts", "recomputed_parts"),
 ]
 
 Floats = NDArray[np.float64]
@@ -32,12 +34,16 @@ MEMORY_KINDS = (
 )  # fmt: skip
 """Kinds of memory, in the order in which they are added."""
 
-MOMENTS = ("backward of a block", "loss and head")
+MOMENTS = ("backward of a block", "loss and head", "end of the backward pass")
 
 _IN_TRANSIT = 2.0
 """Offloaded blocks on the device at a time: one on its way, one in use (double buffer)."""
 
 _FULL = RECOMPUTE.index("full")
+
+_LOSS, _END = 1, 2
+
+_ZERO2 = SHARDINGS.index("zero2")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +96,7 @@ def memory(
     cluster: Cluster,
     software: Software,
     layouts: Layouts,
+    recipe: Recipe,
     *,
     blocks: BlockCosts,
     block_key: NDArray[Any],
@@ -111,12 +118,15 @@ def memory(
     parts, in_flight, covered, offloaded : ndarray
         What each rank holds, the same times micro-batches in flight, and the blocks that full
         recomputation covers and that wait in host memory; shape (layouts, columns, parts).
+    recipe : Recipe
+        Whether the optimizer steps inside the backward pass.
     """
     mode = np.where(layouts.recompute == _FULL, 0, layouts.recompute)
     present = parts[:, :, :-2].sum(axis=2) + parts[:, :, -1] + parts[:, :, -2] > 0
     shape = present.shape
     activations: Floats = np.zeros(shape)
     temporaries: Floats = np.zeros(shape)
+    one_block: Floats = np.zeros(shape)
     last = parts.shape[2] - 1
     for part in range(last):
         count, flying, again = parts[:, :, part], in_flight[:, :, part], covered[:, :, part]
@@ -124,15 +134,31 @@ def memory(
         away = offloaded[:, :, part]
         stays = np.maximum(count - away, 0.0) + np.minimum(away, _IN_TRANSIT)
         activations = activations + held * np.where(away > 0, stays / np.maximum(count, 1.0), 1.0)
+        one_block = np.maximum(one_block, held / np.maximum(flying, 1.0))
         rebuilt = blocks.rebuilt_bytes[mode, block_key, part][:, None]
         rebuilt_full = blocks.rebuilt_bytes[_FULL, block_key, part][:, None]
         rebuilt = np.where(again > 0, rebuilt_full, rebuilt)
         working = blocks.transient_bytes[block_key, part][:, None] + rebuilt
         temporaries = np.maximum(temporaries, np.where(count > 0, working, 0.0))
-    loss = blocks.saved_bytes[0, block_key, last] + blocks.transient_bytes[block_key, last]
-    loss = parts[:, :, last] * loss[:, None]
-    at_loss = loss > temporaries
-    state = states.state_bytes[:, state_key, :]
+    loss = in_flight[:, :, last] * blocks.saved_bytes[0, block_key, last][:, None]
+    loss = loss + parts[:, :, last] * blocks.transient_bytes[block_key, last][:, None]
+    state = _on_device(list(states.state_bytes[:, state_key, :]), layouts, recipe, software)
+    moment = (loss > temporaries).astype(np.int8)
+    idle: Floats | float = 0.0
+    if software.states.frees_gradients or recipe.optimizer_in_backward:
+        growing = _growing(recipe, layouts, state[1], states.early_gradients[:, state_key, :],
+                           one_block + temporaries)  # fmt: skip
+        more = (activations + temporaries, activations + loss, one_block + temporaries)
+        gathered = states.gathered_bytes[:, state_key, :]
+        moment = np.argmax(growing + gathered + np.stack(more), axis=0).astype(np.int8)
+        at = moment[None].astype(np.intp)
+        pools = state[1] + state[3]
+        state[1] = np.take_along_axis(growing, at, axis=0)[0]
+        state[3] = np.take_along_axis(gathered, at, axis=0)[0]
+        if software.allocator.pools_by_stream:
+            idle = np.maximum(pools - state[1] - state[3], 0.0)
+        activations = np.where(moment == _END, one_block, activations)
+    at_loss = moment == _LOSS
     allocated = [
         *state,
         activations,
@@ -144,7 +170,7 @@ def memory(
     for kind in allocated[1:]:
         pool = pool + kind
     communicators = np.broadcast_to(_communicators(cluster, layouts)[:, None], shape)
-    fragmentation = pool * float(software.allocator.fragmentation_fraction)
+    fragmentation = idle + pool * float(software.allocator.fragmentation_fraction)
     kinds = np.stack([*allocated, communicators, fragmentation])
     kinds = np.where(present, kinds, 0.0)
     total = kinds[0]
@@ -153,9 +179,49 @@ def memory(
     return Memory(
         kinds_bytes=kinds,
         total_bytes=total,
-        moment=at_loss.astype(np.int8),
+        moment=moment,
         peak_column=np.argmax(total, axis=1),
     )
+
+
+def host_share(layouts: Layouts, recipe: Recipe) -> Floats:
+    """Share of the optimizer states that is in host memory, shape (layouts,)."""
+    return np.where(layouts.optimizer_offload > 0, float(recipe.optimizer_offload_fraction), 0.0)
+
+
+def _on_device(
+    state: list[Floats], layouts: Layouts, recipe: Recipe, software: Software
+) -> list[Floats]:
+    """Weights, gradients, optimizer states and gathered parameters less what the host keeps."""
+    weights, gradients, optimizer, gathered = state
+    if layouts.optimizer_offload.any():
+        stays = (1.0 - host_share(layouts, recipe))[:, None]
+        optimizer = optimizer * stays
+        if software.states.offloads_gradients:
+            gradients = gradients * stays
+    if layouts.parameter_offload.any():
+        weights = np.where(layouts.parameter_offload[:, None] > 0, 0.0, weights)
+    return [weights, gradients, optimizer, gathered]
+
+
+def _growing(
+    recipe: Recipe, layouts: Layouts, whole: Floats, early: Floats, beside: Floats
+) -> Floats:
+    """Gradients of a rank at each of the MOMENTS, shape (3, layouts, columns).
+
+    With several micro-batches they are all there from the second on. With one, the loss sees none,
+    the first backward pass of a block those of the head, the last those of all other blocks; the
+    step that follows has all of them and nothing `beside`. An optimizer that steps inside the
+    backward pass leaves no more than one block's.
+    """
+    head, block = early
+    if recipe.optimizer_in_backward:
+        return np.stack([np.maximum(head, block), np.zeros_like(whole), block])
+    once = layouts.micro_batches[:, None] == 1
+    sharded = layouts.sharding[:, None] >= _ZERO2
+    end = np.where(sharded, whole, whole - np.minimum(block, beside))
+    found = (np.where(once, head, whole), np.where(once, 0.0, whole), np.where(once, end, whole))
+    return np.stack(found)
 
 
 def kept_bytes(

@@ -24,15 +24,21 @@ __all__ = ["experts", "feed_forward", "mlp"]
 
 
 def mlp(
-    ops: Operators, mlp: MLP, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
-) -> None:
-    """A dense MLP, sharded over tp, with the collectives around it."""
+    ops: Operators, mlp: MLP, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels,
+    keeps_input: bool = True,
+) -> None:  # fmt: skip
+    """A dense MLP, sharded over tp, with the collectives around it.
+
+    `keeps_input` is false where attention keeps the same input.
+    """
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
-    keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
-    ops.saved.append(("mlp input", "norm", keeps * hidden * size))
+    if keeps_input:
+        keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
+        ops.saved.append(("mlp input", "norm", keeps * hidden * size))
     wide = tokens * hidden * size
     ffn = mlp.ffn_hidden / ranks.tp
-    feed_forward(ops, "fc", tokens, hidden, ffn, mlp.gated, size, kernels, module="mlp")
+    feed_forward(ops, "fc", tokens, hidden, ffn, mlp.gated, size, kernels, module="mlp",
+                 activation=mlp.activation)  # fmt: skip
     gather_input(ops, wide, ranks, "fc1", kernels)
     reduce_output(ops, wide, ranks, "fc2")
 
@@ -48,8 +54,14 @@ def feed_forward(
     kernels: Kernels,
     batch: Any = 1.0,
     module: str = "",
+    activation: str = "gelu",
 ) -> None:
-    """Two linears and the activation between them, for one MLP or a batch of experts."""
+    """Two linears and the activation between them, for one MLP or a batch of experts.
+
+    Fused kernels exist for smooth activations only; a rectifier is known by its output, which the
+    second linear keeps anyway.
+    """
+    smooth = gated or activation == "gelu"
     both = f"{module}+mlp_act" if module else "mlp_act"
     wide = 2 if gated else 1
     ops.gemms.append(
@@ -57,7 +69,7 @@ def feed_forward(
     )
     ops.gemms.append(Gemm(name=f"{name}2", m=tokens, n=hidden, k=ffn, batch=batch, module=module))
     inner = batch * tokens * ffn
-    fused = "bias_activation" in kernels.fused
+    fused = smooth and "bias_activation" in kernels.fused
     if gated:
         forward, backward = (3, 5) if fused else (5, 9)
     else:
@@ -72,7 +84,8 @@ def feed_forward(
             backward_bytes=backward * size * inner,
         )
     )
-    ops.saved.append((f"{name}1 output", module, wide * inner * size))
+    if gated or activation != "relu":
+        ops.saved.append((f"{name}1 output", module, wide * inner * size))
     ops.saved.append((f"{name} activation output", both, inner * size))
     if gated and not fused:
         ops.saved.append((f"{name} gate", both, inner * size))
@@ -82,13 +95,17 @@ def feed_forward(
 def experts(
     ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
 ) -> None:
-    """Router, dispatch, routed experts as one grouped product, combine, shared experts."""
+    """Router, dispatch, routed experts as one grouped product, combine, shared experts.
+
+    The rank described is the one at which most tokens arrive, which the others wait for.
+    """
     size, own, tokens = element_bytes(recipe), ranks.own_tokens(recipe), ranks.tokens(recipe)
     ops.saved.append(("moe input", "norm", own * hidden * size))
     ops.gemms.append(Gemm(name="router", m=own, n=moe.experts, k=hidden, kind="head"))
     ops.saved.append(("router", "", 24.0 * own * moe.experts))
+    load = recipe.expert_load
     sent = own * moe.top_k * hidden * size
-    arriving = sent * ranks.etp
+    arriving = sent * ranks.etp * load
     ops.streams.append(
         Stream(
             name="permute",
@@ -103,7 +120,7 @@ def experts(
         exchange = Collective(
             operation="dispatch" if once else "all_to_all",
             group="ep",
-            size_bytes=sent / moe.top_k if once else sent,
+            size_bytes=load * (sent / moe.top_k if once else sent),
             backward=backward,
             copies=moe.top_k,
             experts=moe.experts,
@@ -113,7 +130,7 @@ def experts(
             ops.collectives.append(
                 Collective(operation=operation, group="etp", size_bytes=arriving, backward=backward)
             )
-    per_expert = own * moe.top_k * ranks.etp * ranks.ep / moe.experts
+    per_expert = load * own * moe.top_k * ranks.etp * ranks.ep / moe.experts
     ops.saved.append(("permuted tokens", "", arriving))
     feed_forward(
         ops,
@@ -125,6 +142,7 @@ def experts(
         size,
         kernels,
         batch=moe.experts / ranks.ep,
+        activation=moe.activation,
     )
     if moe.shared_ffn_hidden:
         wide = tokens * hidden * size
@@ -137,6 +155,7 @@ def experts(
             moe.gated,
             size,
             kernels,
+            activation=moe.activation,
         )
         gather_input(ops, wide, ranks, "shared fc1", kernels)
         reduce_output(ops, wide, ranks, "shared fc2")

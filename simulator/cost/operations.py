@@ -68,6 +68,8 @@ class Gemm:
     batch: Any = 1.0
     kind: str = "linear"
     """linear (weights, takes fp8), attention (no weights), head (weights, stays 16 bit)."""
+    causal: bool = False
+    """Scores under a causal mask: all are computed, half of their FLOPs count."""
     module: str = ""
     """What recomputation has to name to run it again; one of several names joined by ``+``."""
     trained: bool = True
@@ -190,8 +192,12 @@ def norm(
     size: float,
     kernels: Kernels,
     kind: str,
+    keeps_input: bool = True,
 ) -> None:
-    """A norm: one kernel each way if fused, else six (cast, square, mean, scale, cast, weight)."""
+    """A norm: one kernel each way if fused, else six (cast, square, mean, scale, cast, weight).
+
+    `keeps_input` is false where another norm keeps the same input.
+    """
     fused = "norm" in kernels.fused
     forward, backward = (2 * size, 3 * size) if fused else (6 * size + 16, 10 * size + 24)
     ops.streams.append(
@@ -204,12 +210,15 @@ def norm(
             module="norm",
         )
     )
-    ops.saved.append((f"{name} input", "", elements * size))
+    if keeps_input:
+        ops.saved.append((f"{name} input", "", elements * size))
     ops.saved.append(
-        (f"{name} statistics", "norm", (8.0 if kind == "layer" else 4.0) * elements / width)
+        (f"{name} statistics", "norm", (4.0 if kind == "rms" else 8.0) * elements / width)
     )
     if not fused:
-        ops.saved.append((f"{name} in fp32", "norm", elements * (4 + size)))
+        # the fp32 copy and the normalised result; the input itself is not kept once it is cast, but
+        # recomputation of the norm starts from it
+        ops.saved.append((f"{name} in fp32", "norm", elements * 4))
 
 
 def residual(

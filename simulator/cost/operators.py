@@ -6,9 +6,12 @@ rank does for one micro-batch, over the distinct layout keys. ``cost/blocks.py``
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-from simulator.cost.attention import attention
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.attention import attention, cross_attention
 from simulator.cost.mlp import experts, mlp
 from simulator.cost.operations import (
     Gemm,
@@ -27,6 +30,8 @@ from simulator.software import Kernels
 from simulator.workload.architecture import Architecture, Block, MoE
 from simulator.workload.recipe import Recipe
 
+Floats = NDArray[np.float64]
+
 __all__ = ["block", "embedding", "head", "predict_ahead"]
 
 
@@ -35,20 +40,77 @@ def block(
 ) -> Operators:
     """List the operators of one transformer block."""
     ops = Operators(is_moe=kind.is_moe)
+    inputs, recipe, hidden = recipe, _in_layer(kind, recipe), kind.width or hidden
     size = element_bytes(recipe)
     own = ranks.own_tokens(recipe) * hidden
     ops.checkpoint_bytes = own * size
+    parallel = kind.parallel_residual
     for index in range(kind.norms):
-        norm(ops, f"norm{index + 1}", own, hidden, size, kernels, kind.norm)
+        norm(ops, f"norm{index + 1}", own, hidden, size, kernels, kind.norm,
+             keeps_input=index == 0 or not parallel)  # fmt: skip
+    if kind.starts_decoder:
+        _start_decoder(ops, kind, hidden, ranks, inputs, recipe, kernels)
+    if kind.merges_patches:
+        _merge_patches(ops, hidden, ranks, recipe, kernels)
     attention(ops, kind, hidden, ranks, recipe, kernels, rotary)
+    if kind.cross_attention is not None:
+        cross_attention(ops, kind.cross_attention, hidden, ranks, recipe, inputs, kernels)
+        residual(ops, "cross attention residual", own, size, kind.dropout, kernels)
     if isinstance(kind.mlp, MoE):
         experts(ops, kind.mlp, hidden, ranks, recipe, kernels)
     else:
-        mlp(ops, kind.mlp, hidden, ranks, recipe, kernels)
+        shared = parallel and kind.norms == 1
+        mlp(ops, kind.mlp, hidden, ranks, recipe, kernels, keeps_input=not shared)
     for name in ("attention", "mlp"):
         residual(ops, f"{name} residual", own, size, kind.dropout, kernels)
     casts(ops, recipe)
     return ops
+
+
+def _in_layer(kind: Block, recipe: Recipe) -> Recipe:
+    """Return the recipe with the tokens per sequence that the layer sees."""
+    length = kind.tokens or (recipe.decoder_length if kind.cross_attention is not None else 0)
+    if length in (0, recipe.sequence_length):
+        return recipe
+    return replace(recipe, sequence_length=length)
+
+
+def _start_decoder(
+    ops: Operators, kind: Block, hidden: int, ranks: Ranks, inputs: Recipe, recipe: Recipe,
+    kernels: Kernels,
+) -> None:  # fmt: skip
+    """Add the encoder's last norm, whose output all layers of the decoder read, and the look-up."""
+    size, own = element_bytes(recipe), ranks.own_tokens(inputs) * hidden
+    norm(ops, "encoder norm", own, hidden, size, kernels, kind.norm)
+    ops.saved.append(("encoder output", "norm", own * size))
+    _look_up(ops, ranks.tokens(recipe) * hidden, size)
+    if kind.dropout:
+        ops.saved.append(("encoder dropout mask", "", own))
+        ops.saved.append(("decoder dropout mask", "", ranks.own_tokens(recipe) * hidden))
+
+
+def _merge_patches(
+    ops: Operators, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> None:
+    """Four patches of half the width become one: a norm over all four and a projection."""
+    size, wide = element_bytes(recipe), 2 * hidden
+    own = ranks.own_tokens(recipe) * wide
+    norm(ops, "merge norm", own, wide, size, kernels, "layer")
+    ops.saved.append(("merge input", "norm", own * size))
+    ops.gemms.append(Gemm(name="merge", m=ranks.tokens(recipe), n=hidden / ranks.tp, k=wide))
+    gather_input(ops, ranks.tokens(recipe) * wide * size, ranks, "merge", kernels)
+
+
+def _look_up(ops: Operators, elements: Floats, size: float) -> None:
+    ops.streams.append(
+        Stream(
+            name="look-up",
+            kind="elementwise",
+            forward_bytes=2 * size * elements,
+            backward_bytes=(size + 8) * elements,
+            calls=2,
+        )
+    )
 
 
 def predict_ahead(
@@ -79,17 +141,18 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
     size = element_bytes(recipe)
     tokens = ranks.tokens(recipe) * arch.hidden
     ops = Operators(is_block=False, checkpoint_bytes=0.0)
-    ops.streams.append(
-        Stream(
-            name="look-up",
-            kind="elementwise",
-            forward_bytes=2 * size * tokens,
-            backward_bytes=(size + 8) * tokens,
-            calls=2,
+    own = ranks.own_tokens(recipe) * arch.hidden
+    if arch.patch_values:
+        patches = ranks.tokens(recipe) - arch.extra_embeddings * ranks.micro_batch / ranks.cp
+        ops.gemms.append(
+            Gemm(name="patches", m=patches, n=arch.hidden, k=arch.patch_values, kind="head")
         )
-    )
+        ops.saved.append(("patches", "", patches * arch.patch_values * size))
+    else:
+        _look_up(ops, tokens, size)
+    if arch.embedding_norms:
+        norm(ops, "embedding norm", own, arch.hidden, size, kernels, "layer")
     if arch.blocks[0].dropout:
-        own = ranks.own_tokens(recipe) * arch.hidden
         ops.streams.append(
             Stream(
                 name="dropout",
@@ -105,14 +168,45 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
 
 def head(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> Operators:
     """List the operators of final norm, output head and cross-entropy loss."""
+    recipe, width = _in_layer(arch.blocks[-1], recipe), arch.last_width or arch.hidden
+    size, own = element_bytes(recipe), ranks.own_tokens(recipe)
+    ops = Operators(is_block=False)
+    if arch.head_transform:
+        ops.gemms.append(Gemm(name="head transform", m=own, n=width, k=width, kind="head"))
+        ops.saved.append(("head transform input", "", 2 * own * width * size))
+    if arch.final_norm != "none":
+        norm(ops, "final norm", own * width, width, size, kernels, arch.final_norm)
+    once = ranks.micro_batch
+    if arch.pooler:
+        ops.gemms.append(Gemm(name="pooler", m=once, n=width, k=width, kind="head"))
+    if arch.classes:
+        ops.gemms.append(Gemm(name="classes", m=once, n=arch.classes, k=width, kind="head"))
+    if arch.vocabulary:
+        _vocabulary(ops, arch, ranks, recipe, kernels)
+    return ops
+
+
+def _vocabulary(
+    ops: Operators, arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> None:
+    """Add the product with the output table and the loss over the vocabulary."""
     size = element_bytes(recipe)
     tokens, own = ranks.tokens(recipe), ranks.own_tokens(recipe)
     columns = padded_vocabulary(arch.vocabulary, ranks.tp, kernels) / ranks.tp
-    ops = Operators(is_block=False)
-    norm(ops, "final norm", own * arch.hidden, arch.hidden, size, kernels, arch.final_norm)
     ops.gemms.append(Gemm(name="head", m=tokens, n=columns, k=arch.hidden, kind="head"))
     gather_input(ops, tokens * arch.hidden * size, ranks, "head", kernels)
     logits = tokens * columns
+    if arch.logit_softcap:
+        ops.streams.append(
+            Stream(
+                name="logit softcap",
+                kind="elementwise",
+                forward_bytes=6 * size * logits,
+                backward_bytes=7 * size * logits,
+                calls=3,
+            )
+        )
+        ops.saved.append(("capped logits", "loss", size * logits))
     fused = "loss" in kernels.fused
     total = 24.0 if fused else 44.0
     ops.streams.append(
@@ -124,8 +218,38 @@ def head(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> 
             calls=2 if fused else 8,
         )
     )
-    ops.saved.append(("head input", "", own * arch.hidden * size))
-    ops.saved.append(("logits", "loss", logits * (size if fused else size + 4)))
-    dgrad = tokens * arch.hidden * size
-    ops.transient_bytes = columns * arch.hidden * size + dgrad + (0 if fused else 4) * logits
-    return ops
+    keeps = tokens if kernels.keeps_gathered_inputs else own
+    ops.saved.append(("head input", "", keeps * arch.hidden * size))
+    trained = recipe.trains_head(tied=arch.tied_embeddings)
+    weight, dgrad = trained * columns * arch.hidden * size, tokens * arch.hidden * size
+    kept = size if fused or recipe.loss_chunks > 1 else size + 4
+    ops.saved.append(("logits", "loss", kept * logits))
+    split = np.asarray(ranks.tp) > 1
+    ops.transient_bytes = _loss_bytes(logits, weight, dgrad, kept, split, recipe, kernels)
+    if "loss" in kernels.fused and not kernels.keeps_gathered_inputs:
+        # the head's input, gathered again for the weight gradient into a buffer that stays
+        # (megatron/core/tensor_parallel/layers.py)
+        ops.transient_bytes = ops.transient_bytes + np.where(ranks.sequence_parallel, dgrad, 0.0)
+
+
+def _loss_bytes(
+    logits: Floats, weight: Floats, dgrad: Floats, kept: float, split: NDArray[np.bool_],
+    recipe: Recipe, kernels: Kernels,
+) -> Floats:  # fmt: skip
+    """Most bytes that loss and head's backward pass hold beside the `kept` ones of every logit.
+
+    A fused loss writes the gradient over them. In pieces: what one piece needs, the weight's
+    gradient from it and the sum of those before (torchtune's CEWithChunkedOutputLoss).
+    """
+    pieces = recipe.loss_chunks
+    if pieces > 1:
+        piece = 0.0 if "loss" in kernels.fused else float(kernels.chunk_bytes_per_logit)
+        return piece * logits / pieces + 2 * weight + dgrad / pieces
+    if "loss" in kernels.fused:
+        return weight + dgrad
+    if kernels.loss_bytes_per_logit is None:
+        return 4 * logits + weight + dgrad
+    usual = float(kernels.loss_bytes_per_logit)
+    each = np.where(split, float(kernels.split_loss_bytes_per_logit or usual), usual)
+    fullest = (each - kept) * logits
+    return np.maximum(fullest, weight + dgrad - 4 * logits)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.memory import MEMORY_KINDS
+from simulator.cost.memory_inputs import memory_inputs
 from simulator.cost.step import price, select, selected_memory
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
@@ -29,6 +30,8 @@ class RankMemory:
     total_bytes: Floats
     moment: NDArray[Any]
     """Index into MOMENTS: when the rank peaks."""
+    inputs: list[dict[str, dict[str, float]]]
+    """Of each rank: kind -> name of an input of its formula -> value."""
 
 
 def rank_memory(
@@ -53,8 +56,17 @@ def rank_memory(
     held = selected_memory(rows, priced)
     order = np.argsort(rows.rank[0], kind="stable")
     kinds = held.kinds_bytes[:, 0, order]
+    found = dict(zip(MEMORY_KINDS, kinds, strict=True))
+    inputs = [
+        memory_inputs(
+            rows, priced, {kind: float(size[i]) for kind, size in found.items()}, int(column),
+            int(held.moment[0, column]),
+        )
+        for i, column in enumerate(order)
+    ]  # fmt: skip
     return RankMemory(
-        kinds_bytes=dict(zip(MEMORY_KINDS, kinds, strict=True)),
+        kinds_bytes=found,
         total_bytes=held.total_bytes[0, order],
         moment=held.moment[0, order],
+        inputs=inputs,
     )

@@ -7,6 +7,7 @@ gathering and the optimizer step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +16,15 @@ from numpy.typing import NDArray
 
 from simulator.cost.collectives import all_gather_s, all_reduce_s, broadcasts_s
 from simulator.cost.kernels import stream_s
-from simulator.cost.parameters import expert_parameters, rank_parameters
+from simulator.cost.optimizers import newton_schulz_s
+from simulator.cost.state_bytes import PartStates, part_states
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import SHARDINGS, Layouts
 from simulator.layout.placement import Group, Placement
 from simulator.layout.stages import StageTable
-from simulator.software import Software, StateBytes
+from simulator.software import Software
 from simulator.workload.architecture import Architecture, MoE
-from simulator.workload.recipe import Recipe, Workload
+from simulator.workload.recipe import Workload
 
 __all__ = ["STATE_KINDS", "StateCosts", "state_costs"]
 
@@ -30,9 +32,6 @@ Floats = NDArray[np.float64]
 
 STATE_KINDS = ("weights", "gradients", "optimizer", "gathered")
 """Kinds of state memory, in the order in which they are added."""
-
-_EIGHT_BIT = 1.0 + 4.0 / 256
-"""A moment in 8 bit with one fp32 scale for every 256 values (Dettmers et al. 2022, section 2)."""
 
 _ZERO1, _ZERO2, _ZERO3 = (SHARDINGS.index(word) for word in ("zero1", "zero2", "zero3"))
 
@@ -59,6 +58,15 @@ class StateCosts:
     """zero3: gather of one part's parameters, shape (keys, parts)."""
     part_reduce_s: Floats
     """zero3: reduction of one part's gradients, shape (keys, parts)."""
+    early_gradients: Floats
+    """Gradients of the head, and of the largest block, shape (2, keys, columns): what a backward
+    pass has at first, and at any time where the optimizer steps inside it."""
+    gathered_bytes: Floats
+    """Of the gathered kind, what is in use at each of the MOMENTS of ``cost/memory.py``, shape
+    (moments, keys, columns); `state_bytes` has what its pool has reserved."""
+    host_step: Floats
+    """What an optimizer on the host takes and gives: bytes of gradients, bytes of weights and
+    parameters of this rank's share, shape (3, keys, columns)."""
     part_traffic_s: Floats
     """Casts, copies and accumulation of one part's gradients and weights in every micro-batch,
     shape (keys, parts)."""
@@ -74,74 +82,100 @@ def state_costs(
     plan: NDArray[Any],
 ) -> StateCosts:
     """Price states for one layout of each distinct key; `plan` is each layout's row of `table`."""
-    arch, recipe = workload.architecture, workload.recipe
-    size = bytes_per_parameter(recipe, software.states)
-    dense = rank_parameters(arch, tp=layouts.tp, pp=layouts.pp, kernels=software.kernels)
-    routed = expert_parameters(arch, ep=layouts.ep, etp=layouts.etp)
+    each = part_states(workload, software, layouts)
     parts = table.parts[plan]
-    held = _held(parts, dense), _held(parts, routed)
     level = layouts.sharding[:, None]
     share = 1.0 / placement.shard.size[:, None]
     expert_group = _expert_shard(placement)
     expert_share = 1.0 / expert_group.size[:, None]
 
-    def sharded(bytes_: float, least: int) -> Floats:
-        """Bytes of one kind of state, divided over the shard group from `least` on."""
+    def sharded(per_part: Floats, least: int) -> Floats:
+        """Hold of one kind of state, divided over the shard group from `least` on."""
         cut = np.where(level >= least, share, 1.0)
         expert_cut = np.where(level >= least, expert_share, 1.0)
-        return np.asarray(bytes_ * (held[0] * cut + held[1] * expert_cut))
+        return np.asarray(_held(parts, per_part[0]) * cut + _held(parts, per_part[1]) * expert_cut)
 
-    gathered = _gathered_bytes(parts, dense + routed, layouts, software, size)
+    gathered, in_use = _gathered_bytes(parts, each, layouts, software)
     kinds = (
-        sharded(size.weight, _ZERO3),
-        sharded(size.gradient, _ZERO2),
-        sharded(size.master + size.moments, _ZERO1),
+        sharded(each.weights, _ZERO3) * table.versions[plan],
+        sharded(each.gradients, _ZERO2),
+        sharded(each.optimizer, _ZERO1),
         gathered,
     )
     groups = (placement.shard, expert_group)
     replicas = _replicas(placement)
-    reduce_s, gather_s, buckets = (
-        np.zeros_like(held[0]),
-        np.zeros_like(held[0]),
-        np.ones_like(held[0]),
-    )
-    for count, group, copies in zip(held, groups, replicas, strict=True):
-        pieces = _pieces(count * size.reduce, parts, placement, software)
-        seconds = _reduce_s(cluster, count * size.reduce / pieces, level, group, copies) * pieces
-        reduce_s = reduce_s + np.where((level < _ZERO3) & (count > 0), seconds, 0.0)
+    shape = kinds[0].shape
+    reduce_s, gather_s, buckets = np.zeros(shape), np.zeros(shape), np.ones(shape)
+    for reduced, updated, group, copies in zip(
+        each.reduce, each.update, groups, replicas, strict=True
+    ):
+        out, back = _held(parts, reduced), _held(parts, updated)
+        pieces = _pieces(out, parts, placement, software)
+        seconds = _reduce_s(cluster, out / pieces, level, group, copies) * pieces
+        reduce_s = reduce_s + np.where((level < _ZERO3) & (out > 0), seconds, 0.0)
         if software.states.broadcasts_parameters:
-            seconds = broadcasts_s(cluster, count * size.gather, _wide(group))
+            seconds = broadcasts_s(cluster, back, _wide(group))
         else:
-            seconds = all_gather_s(cluster, count * size.gather / pieces, _wide(group)) * pieces
-        between = (level >= _ZERO1) & (level < _ZERO3) & (count > 0)
+            seconds = all_gather_s(cluster, back / pieces, _wide(group)) * pieces
+        between = (level >= _ZERO1) & (level < _ZERO3) & (back > 0)
         gather_s = gather_s + np.where(between, seconds, 0.0)
         buckets = np.maximum(buckets, pieces)
 
-    kernel = cluster.accelerator.stream["optimizer"]
-    part_gather, part_reduce = np.zeros_like(dense), np.zeros_like(dense)
-    for count, group, copies in zip((dense, routed), groups, replicas, strict=True):
-        present = (level == _ZERO3) & (count > 0)
-        gather = all_gather_s(cluster, count * size.gather, _wide(group))
-        reduce = _reduce_s(cluster, count * size.reduce, level, group, copies)
-        part_gather = part_gather + np.where(present, gather, 0.0)
-        part_reduce = part_reduce + np.where(present, reduce, 0.0)
+    part_gather, part_reduce = np.zeros_like(each.reduce[0]), np.zeros_like(each.reduce[0])
+    for reduced, whole, group, copies in zip(
+        each.reduce, each.gather, groups, replicas, strict=True
+    ):
+        gather = all_gather_s(cluster, whole, _wide(group))
+        reduce = _reduce_s(cluster, reduced, level, group, copies)
+        part_gather = part_gather + np.where((level == _ZERO3) & (whole > 0), gather, 0.0)
+        part_reduce = part_reduce + np.where((level == _ZERO3) & (reduced > 0), reduce, 0.0)
     return StateCosts(
         state_bytes=np.stack(np.broadcast_arrays(*kinds)),
         reduce_s=reduce_s,
         gather_s=gather_s,
         reduce_buckets=buckets,
-        optimizer_s=stream_s(
-            moved_bytes=sharded(size.optimizer_traffic, _ZERO1),
-            bandwidth_bytes_per_s=float(cluster.accelerator.memory.bandwidth_bytes_per_s),
-            memory_fraction=float(kernel.memory_fraction),
-            launch_s=float(kernel.launch_s),
+        optimizer_s=_optimizer_s(workload, cluster, software, each, sharded),
+        largest_block=_largest_block(
+            each.trained[0], each.trained[1], workload.architecture, layouts
         ),
-        largest_block=_largest_block(dense, routed, arch, layouts),
         keeps_gathered=_keeps_gathered(layouts, software),
         part_gather_s=part_gather,
         part_reduce_s=part_reduce,
-        part_traffic_s=_micro_batch_traffic_s(cluster, software, dense + routed),
+        early_gradients=_early_gradients(
+            parts, each.gather if each.shards_only else each.gradients, workload.architecture
+        ),
+        gathered_bytes=in_use,
+        host_step=np.stack(
+            [sharded(x, _ZERO1) for x in (each.gradients, each.update, each.trained)]
+        ),
+        part_traffic_s=_micro_batch_traffic_s(
+            cluster, software, each.parameters[0] + each.parameters[1]
+        ),
     )
+
+
+def _optimizer_s(
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    each: PartStates,
+    sharded: Callable[[Floats, int], Floats],
+) -> Floats:
+    """Seconds of the optimizer step of every distinct rank: memory traffic, and Muon's products.
+
+    Ranks that share the optimizer states share its work; matrices stay whole and are dealt out.
+    """
+    kernel = cluster.accelerator.stream["optimizer"]
+    seconds = stream_s(
+        moved_bytes=sharded(each.traffic, _ZERO1),
+        bandwidth_bytes_per_s=float(cluster.accelerator.memory.bandwidth_bytes_per_s),
+        memory_fraction=float(kernel.memory_fraction),
+        launch_s=float(kernel.launch_s),
+    )
+    if workload.recipe.optimizer != "muon":
+        return seconds
+    products_s = newton_schulz_s(each.matrices, each.trained, cluster, software)
+    return np.asarray(seconds + sharded(products_s, _ZERO1))
 
 
 def _micro_batch_traffic_s(cluster: Cluster, software: Software, parameters: Floats) -> Floats:
@@ -149,33 +183,6 @@ def _micro_batch_traffic_s(cluster: Cluster, software: Software, parameters: Flo
     kernel = cluster.accelerator.stream["optimizer"]
     rate = kernel.memory_fraction * cluster.accelerator.memory.bandwidth_bytes_per_s
     return np.asarray(parameters * float(software.states.micro_batch_traffic) / rate)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Sizes:
-    """Bytes per parameter under a recipe."""
-
-    weight: float
-    gradient: float
-    master: float
-    moments: float
-    reduce: float
-    gather: float
-    optimizer_traffic: float
-
-
-def bytes_per_parameter(recipe: Recipe, states: StateBytes) -> _Sizes:
-    """Bytes per parameter of every state: mixed precision as the software does it, or all fp32."""
-    whole = recipe.precision in ("fp32", "tf32")
-    usual = 4.0 if whole else float(states.moment)
-    moments = {"adamw": 2 * usual, "adamw_8bit": 2 * _EIGHT_BIT, "sgd": usual}[recipe.optimizer]
-    if whole:
-        return _Sizes(weight=4.0, gradient=4.0, master=0.0, moments=moments, reduce=4.0,
-                      gather=4.0, optimizer_traffic=16.0 + 2 * moments)  # fmt: skip
-    traffic = float(states.optimizer_traffic) - 2 * (2 * usual - moments)
-    return _Sizes(weight=float(states.weight), gradient=float(states.gradient),
-                  master=float(states.master), moments=moments, reduce=float(states.reduce),
-                  gather=float(states.gather), optimizer_traffic=traffic)  # fmt: skip
 
 
 def _pieces(size_bytes: Floats, parts: Floats, placement: Placement, software: Software) -> Floats:
@@ -242,29 +249,60 @@ def _reduce_s(
 
 
 def _gathered_bytes(
-    parts: Floats, parameters: Floats, layouts: Layouts, software: Software, size: _Sizes
-) -> Floats:
+    parts: Floats, each: PartStates, layouts: Layouts, software: Software
+) -> tuple[Floats, Floats]:
     """zero3 keeps whole what it computes with: the root group, and three copies of one block.
 
     The current layer, the next one being gathered and the flat buffer it arrives in; the reduced
     gradient of a layer is as large again in the type on the wire. zero2 holds two buckets; where
     only shards stay between steps (FSDP without reshard), whole weights and unreduced gradients.
+
+    Returns
+    -------
+    reserved, in_use : ndarray
+        What the pool holds, and of it what is in use at a block's backward pass, at the loss and
+        at the end of the backward pass (FSDP2: the root's flat buffer is free by the loss, every
+        block is resharded by the end, and the root's gradients are not reduced yet).
     """
-    blocks = parts[:, :, :-2] > 0
-    kinds = parameters[:, None, :-2]
-    layer = np.max(np.where(blocks, kinds, 0.0), axis=2) if kinds.shape[2] else 0.0
-    root = parts[:, :, -2] * parameters[:, None, -2] + parts[:, :, -1] * parameters[:, None, -1]
-    window = size.gather * (2.0 * root + 3.0 * layer) + size.reduce * layer
+    gather, reduce, gradient = (x[0] + x[1] for x in (each.gather, each.reduce, each.gradients))
+    root = parts[:, :, -2] * gather[:, None, -2] + parts[:, :, -1] * gather[:, None, -1]
+    layer, reduced = _largest(parts, gather), _largest(parts, reduce)
+    window = 2.0 * root + 3.0 * layer + reduced
     level = layouts.sharding[:, None]
-    if size.weight == 0.0:
-        held = _held(parts, parameters)
-        unreduced = np.where(_once_with_pipeline(layouts, software)[:, None], held, layer)
-        whole = size.gather * held + size.gradient * unreduced
+    once = _once_with_pipeline(layouts, software)[:, None]
+    if each.shards_only:
+        held = _held(parts, gather)
+        unreduced = np.where(once, _held(parts, gradient), _largest(parts, gradient))
+        whole = held + unreduced
     else:
-        whole = np.full(window.shape, 2.0 * software.states.bucket_bytes)
+        held = whole = np.full(window.shape, 2.0 * software.states.bucket_bytes)
     kept = _keeps_gathered(layouts, software)[:, None]
     shards_only = np.where(kept, whole, window)
-    return np.where(level == _ZERO3, shards_only, np.where(level == _ZERO2, whole, 0.0))
+    reserved = np.where(level == _ZERO3, shards_only, np.where(level == _ZERO2, whole, 0.0))
+    if not each.shards_only:
+        return reserved, np.broadcast_to(reserved, (3, *reserved.shape))
+    open_window = (root + 3.0 * layer + reduced, root, 2.0 * root + reduced)
+    kept_whole = (whole, held, 2.0 * root + reduced)
+    in_use = [
+        np.where(level == _ZERO3, some, np.where(level == _ZERO2, every, 0.0))
+        for some, every in zip(open_window, kept_whole, strict=True)
+    ]
+    return reserved, np.where(once, reserved, np.stack(in_use))
+
+
+def _early_gradients(parts: Floats, gradients: Floats, arch: Architecture) -> Floats:
+    """Whole gradients of the head (with the table it is tied to) and of the largest block."""
+    each = gradients[0] + gradients[1]
+    head = parts[:, :, -1] * each[:, None, -1]
+    if arch.tied_embeddings:
+        head = head + parts[:, :, -1] * parts[:, :, -2] * each[:, None, -2]
+    return np.stack(np.broadcast_arrays(head, _largest(parts, each)))
+
+
+def _largest(parts: Floats, per_part: Floats) -> Any:
+    """The most of any block that a rank holds, shape (keys, columns)."""
+    blocks = np.where(parts[:, :, :-2] > 0, per_part[:, None, :-2], 0.0)
+    return np.max(blocks, axis=2) if blocks.shape[2] else 0.0
 
 
 def _keeps_gathered(layouts: Layouts, software: Software) -> NDArray[np.bool_]:

@@ -9,27 +9,28 @@ what the others add is fill and drain; the data-parallel tail and the optimizer 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.blocks import BlockCosts, block_costs
+from simulator.cost.bubble import ASYNCHRONOUS, BREADTH_FIRST, SPLIT, fill_and_drain
 from simulator.cost.collectives import all_gather_s, send_s, slowdown_share
 from simulator.cost.estimate import Estimate, concatenate
 from simulator.cost.memory import (
     MEMORY_KINDS,
     Memory,
-    kept_bytes,
     memory,
     offloaded_parts,
     recomputed_parts,
 )
+from simulator.cost.offload import activation_copies_s, host_step_s, parameter_copies_s, uses_host
 from simulator.cost.operations import Ranks
+from simulator.cost.padding import mean_costs
 from simulator.cost.parameters import model_flop_per_step
 from simulator.cost.passes import (
-    FULL,
     SELECTIVE,
     ZERO2,
     Priced,
@@ -133,9 +134,10 @@ def price(
     every_rank: bool = False,
 ) -> Priced:
     """Find the distinct keys of a table of layouts and price each once."""
+    workload = workload.by_training()
     arch = workload.architecture
-    micro_batches = np.minimum(layouts.micro_batches, 4 * layouts.pp)
-    plans = unique_rows(layouts.pp, layouts.vpp, micro_batches)
+    micro_batches = _distinct_micro_batches(layouts)
+    plans = unique_rows(layouts.pp, layouts.vpp, micro_batches, layouts.schedule)
     table = fold(
         stages(
             pp=layouts.pp[plans.first],
@@ -144,6 +146,7 @@ def price(
             layer_kinds=arch.layer_kinds,
             kinds=len(arch.blocks),
             ahead=len(arch.layer_kinds) - arch.layers,
+            schedule=layouts.schedule[plans.first],
         ),
         by_content=not every_rank,
     )
@@ -154,16 +157,28 @@ def price(
     corner = layouts[grid.first]
     placement = place(corner, cluster.domain)
     states = state_costs(
-        workload, cluster, software, corner, placement, table, plans.inverse[grid.first]
-    )
+        workload, cluster, software, corner, placement.with_copies(corner.copies), table,
+        plans.inverse[grid.first],
+    )  # fmt: skip
     keys, ranks = _block_keys(layouts, grid, placement)
     blocks = block_costs(workload, cluster, software, ranks)
+    if workload.recipe.pads:
+        blocks = mean_costs(
+            lambda recipe: block_costs(replace(workload, recipe=recipe), cluster, software, ranks),
+            workload.recipe, ranks, blocks,
+        )  # fmt: skip
     sends = np.stack([_send(cluster, blocks, ranks, crosses) for crosses in (False, True)])
     return Priced(
         workload=workload, cluster=cluster, software=software, table=table, plan=plans.inverse,
         blocks=blocks, block_key=keys.inverse, states=states, state_key=grid.inverse,
         send_s=sends, hop_crosses=(placement.pp.local == 1).astype(np.int64),
     )  # fmt: skip
+
+
+def _distinct_micro_batches(layouts: Layouts) -> NDArray[Any]:
+    """Micro-batches as far as stages tell them apart: breadth-first schedules hold them all."""
+    few = np.minimum(layouts.micro_batches, 4 * layouts.pp)
+    return np.where(np.isin(layouts.schedule, BREADTH_FIRST), layouts.micro_batches, few)
 
 
 def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:
@@ -221,7 +236,8 @@ def _send(cluster: Cluster, blocks: BlockCosts, ranks: Ranks, crosses: bool) -> 
 def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     """Assemble step time, terms and memory of some rows."""
     layouts, mode = rows.layouts, rows.layouts.recompute
-    m, pieces = layouts.micro_batches.astype(float), (layouts.pp * layouts.vpp).astype(float)
+    m = layouts.micro_batches / layouts.copies
+    pieces = (layouts.pp * layouts.vpp * layouts.copies).astype(float)
     passes = part_passes(priced, rows.key, rows.grid, m, mode, _recomputed_share(rows))
     forward_s, backward_s = stage_passes(rows.parts, rows.covered, passes)
     both_s = forward_s + backward_s
@@ -232,7 +248,9 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     hidden = hidden_communication(priced.blocks, rows.key, held, m)
     hidden["fsdp"] = m * over_parts(held, passes.hidden_s)
     slow_s = forward_s[at, slowest], backward_s[at, slowest]
-    terms["offload"], hidden["offload"] = _offload(rows, priced, slowest, m, slow_s)
+    terms["offload"], hidden["offload"] = activation_copies_s(
+        priced, layouts, rows.key, (rows.parts, rows.offloaded, rows.covered), slowest, m, slow_s
+    )
     hidden["pp"] = _pipeline(terms, rows, priced, forward_s, backward_s, slowest)
     windows = (
         over_parts(rows.parts, passes.forward_window_s[:, None, :]),
@@ -242,11 +260,16 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     once = (layouts.pp > 1) & owned.keeps_gathered_with_pipeline
     every = (layouts.sharding == ZERO2) & owned.reduces_every_micro_batch & ~once
     terms["dp"], hidden["dp"], slowed_s = data_parallel(
-        priced, rows.grid, rows.rank, rows.ranks, forward_s, backward_s, windows, pieces,
+        priced, rows.grid, _behind(rows), rows.ranks, forward_s, backward_s, windows, pieces,
         np.where(every, m, 1.0),
     )  # fmt: skip
     terms["slowdown"] = terms["slowdown"] + slowed_s
     terms["optimizer"] = priced.states.optimizer_s[rows.grid].max(axis=1)
+    if uses_host(layouts):
+        terms["optimizer"], *gradients = host_step_s(priced, layouts, rows.grid, m, windows[1])
+        copies = parameter_copies_s(priced, layouts, rows.grid, m, slowest, slow_s)
+        terms["offload"] = terms["offload"] + gradients[0] + copies[0]
+        hidden["offload"] = hidden["offload"] + gradients[1] + copies[1]
     mean_s = (rows.ranks * both_s).sum(axis=1) / rows.ranks.sum(axis=1)
     return _estimate(rows, priced, terms, hidden, slowest, m * (both_s[at, slowest] - mean_s))
 
@@ -258,34 +281,6 @@ def _recomputed_share(rows: Selection) -> Floats:
     return np.asarray((ranks * rows.covered).sum(axis=1) / np.maximum(whole, 1.0))
 
 
-def _offload(
-    rows: Selection,
-    priced: Priced,
-    slowest: NDArray[Any],
-    m: Floats,
-    passes_s: tuple[Floats, Floats],
-) -> tuple[Floats, Floats]:
-    """Exposed and hidden copies of activations to the host and back, on the slowest stage."""
-    if not rows.offloaded.any():
-        return np.zeros_like(m), np.zeros_like(m)
-    at = np.arange(len(slowest))
-    parts, away = rows.parts[at, slowest], rows.offloaded[at, slowest]
-    again = rows.covered[at, slowest]
-    mode = np.where(rows.layouts.recompute == FULL, 0, rows.layouts.recompute)
-    moved: Floats = np.zeros_like(m)
-    for part in range(parts.shape[1] - 2):
-        count = parts[:, part][:, None]
-        whole = kept_bytes(
-            priced.blocks, mode, rows.key, part, count, count, again[:, part][:, None]
-        )[:, 0]
-        moved = moved + whole * away[:, part] / np.maximum(count[:, 0], 1.0)
-    one_way_s = moved / float(priced.cluster.node.host_bytes_per_s or np.inf)
-    shown: Floats = np.zeros_like(m)
-    for beside_s in passes_s:
-        shown = shown + np.maximum(one_way_s - beside_s, 0.0)
-    return m * shown, m * (2.0 * one_way_s - shown)
-
-
 def _pipeline(
     terms: dict[str, Floats],
     rows: Selection,
@@ -294,34 +289,39 @@ def _pipeline(
     backward_s: Floats,
     slowest: NDArray[Any],
 ) -> Floats:
-    """Add sends, fill and drain: Narayanan et al. 2021, section 2.2, with unequal stages.
-
-    A step takes m passes of the slowest stage, plus one pass of every other stage over the chunks.
-    Returns the sends that are hidden.
-    """
+    """Add sends, fill and drain (``cost/bubble.py``); return the sends that are hidden."""
     layouts, at = rows.layouts, np.arange(len(slowest))
-    m, v = layouts.micro_batches.astype(float), layouts.vpp.astype(float)
+    m, v = layouts.micro_batches / layouts.copies, (layouts.vpp * layouts.copies).astype(float)
     pp = layouts.pp.astype(float)
     slow_forward_s, slow_backward_s = forward_s[at, slowest], backward_s[at, slowest]
     sends = 2.0 * priced.send_s[priced.hop_crosses[rows.grid], rows.key]
-    beside = priced.software.overlap.pipeline_send & (layouts.vpp > 1)
+    beside = priced.software.overlap.pipeline_send & (v > 1)
     window = np.where(beside, (slow_forward_s + slow_backward_s) / v, 0.0)
     covered = np.minimum(sends, window)
-    shown = m * v * (sends - covered) + (pp - 1.0) * sends
+    filled = np.where(np.isin(layouts.schedule, ASYNCHRONOUS), 0.0, pp - 1.0)
+    shown = m * v * (sends - covered) + filled * sends
     terms["pp"] = np.where(pp > 1, shown, 0.0)
     hidden = np.where(pp > 1, m * v * covered, 0.0)
     terms["slowdown"] = terms["slowdown"] + hidden * slowdown_share(priced.cluster)
-    terms["bubble_warmup"] = ((rows.ranks * forward_s).sum(axis=1) - slow_forward_s) / v
-    terms["bubble_drain"] = ((rows.ranks * backward_s).sum(axis=1) - slow_backward_s) / v
+    terms["bubble_warmup"], terms["bubble_drain"] = fill_and_drain(
+        layouts, rows.ranks, forward_s, backward_s,
+        lambda: over_parts(rows.parts, priced.blocks.wgrad_s[rows.key][:, None, :]), slowest,
+    )  # fmt: skip
     return hidden
+
+
+def _behind(rows: Selection) -> NDArray[Any]:
+    """Stages that finish after a rank; where weight passes fill the drain, all finish together."""
+    late = np.isin(rows.layouts.schedule, SPLIT)
+    return np.where(late[:, None], 0, rows.rank) if late.any() else rows.rank
 
 
 def selected_memory(rows: Selection, priced: Priced) -> Memory:
     """Memory of some rows of a priced table."""
     return memory(
-        priced.cluster, priced.software, rows.layouts, blocks=priced.blocks, block_key=rows.key,
-        states=priced.states, state_key=rows.grid, parts=rows.parts, in_flight=rows.in_flight,
-        covered=rows.covered, offloaded=rows.offloaded,
+        priced.cluster, priced.software, rows.layouts, priced.workload.recipe,
+        blocks=priced.blocks, block_key=rows.key, states=priced.states, state_key=rows.grid,
+        parts=rows.parts, in_flight=rows.in_flight, covered=rows.covered, offloaded=rows.offloaded,
     )  # fmt: skip
 
 
@@ -342,7 +342,14 @@ def _estimate(
     at, peak = np.arange(len(rows.layouts)), mem.peak_column
     arch, recipe = priced.workload.architecture, priced.workload.recipe
     tokens = float(recipe.tokens_per_step)
-    model = model_flop_per_step(arch, tokens=tokens, sequence_length=recipe.sequence_length)
+    model = sum(
+        model_flop_per_step(
+            arch, tokens=share * tokens, sequence_length=length,
+            decoder_length=recipe.decoder_length, adapters=recipe.lora_rank > 0,
+            head_trained=recipe.trains_head(tied=arch.tied_embeddings),
+        )
+        for length, share in recipe.sequences
+    )  # fmt: skip
     return Estimate(
         layouts=rows.layouts,
         step_time_s=total,
@@ -366,5 +373,9 @@ def _repeated_flop(rows: Selection, priced: Priced) -> Floats:
     selective = np.where((layouts.recompute == SELECTIVE)[:, None], b.selective_flop[rows.key], 0.0)
     again = over_parts(rows.parts, selective[:, None, :])
     again = again + over_parts(rows.covered, b.forward_flop[rows.key][:, None, :])
-    replicas = layouts.micro_batches * (layouts.dp * layouts.cp * layouts.tp).astype(float)
+    replicas = (
+        layouts.micro_batches
+        / layouts.copies
+        * (layouts.dp * layouts.cp * layouts.tp).astype(float)
+    )
     return np.asarray(replicas * (rows.ranks * again).sum(axis=1))

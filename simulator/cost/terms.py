@@ -53,9 +53,9 @@ TERMS = (
     Term("fsdp", "parameter gathers of zero3", "data", "steady",
          "per block: gather before forward and backward, reduction after, less the block's compute",
          "Zhao et al. 2023 (FSDP)"),
-    Term("offload", "activations to host memory and back", "copy", "steady",
-         "kept activations of the offloaded blocks / rate of the host link, each way, less the "
-         "rank's pass beside it",
+    Term("offload", "copies to host memory and back", "copy", "steady",
+         "what is offloaded (kept activations of some blocks, gradients, parameters) / rate of the "
+         "host link, each way, less the rank's pass beside it",
          "node profile host_bytes_per_s"),
     Term("pp", "pipeline sends", "pipeline", "steady",
          "(micro-batches x chunks + pp - 1) x 2 sends of the boundary activation",
@@ -71,8 +71,9 @@ TERMS = (
          "bucket shows",
          "Rajbhandari et al. 2020; Megatron-Core distributed optimizer"),
     Term("optimizer", "optimizer step", "compute", "end",
-         "bytes per parameter of one step x parameters of the rank / share of memory bandwidth",
-         "software profile [states]"),
+         "bytes per parameter of one step x parameters of the rank / share of memory bandwidth; "
+         "Muon: and five Newton-Schulz iterations; on the host: parameters a second",
+         "software profile [states]; node profile host_adam_parameters_per_s"),
 )  # fmt: skip
 """Terms on the critical path; they add up to the step time."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from simulator.interop.megatron_model import model_flags
+from simulator.interop.megatron_model import model_flags, unsaid
 from simulator.interop.torchrun import SAMPLE_STEPS, torchrun, wrapped
 from simulator.layout.stages import stages
 from simulator.scenario import Scenario
@@ -37,7 +37,7 @@ def megatron_block(row: dict[str, Any], scenario: Scenario) -> str:
         _batch(row, recipe),
         _states(row, scenario.software),
         _recompute(row, scenario.software, arch),
-        _offload(row),
+        _offload(row, recipe),
         _precision(recipe, scenario.software),
         _kernels(row, scenario.software),
         *model_flags(arch, scenario.software, recipe),
@@ -167,10 +167,15 @@ def _recompute(row: dict[str, Any], software: Software, arch: Architecture) -> l
     return [*flags, "--recompute-method block", f"--recompute-num-layers {count}"]
 
 
-def _offload(row: dict[str, Any]) -> list[str]:
-    """Activations of the first layers of the model in host memory."""
+def _offload(row: dict[str, Any], recipe: Recipe) -> list[str]:
+    """Activations of the first layers of the model, and optimizer states, in host memory."""
     count = row["offload_layers"]
-    return [f"--cpu-offloading-num-layers {count}"] if count else []
+    flags = [f"--cpu-offloading-num-layers {count}"] if count else []
+    if row["optimizer_offload"] == "cpu":
+        share = float(recipe.optimizer_offload_fraction)
+        flags += ["--optimizer-cpu-offload", f"--optimizer-offload-fraction {share:g}"]
+        flags += ["--use-precision-aware-optimizer"]
+    return flags
 
 
 _LOW_PRECISION = {
@@ -193,8 +198,8 @@ def _precision(recipe: Recipe, software: Software) -> list[str]:
         flags = [*flags, "--accumulate-allreduce-grads-in-fp32"]
     elif "--bf16" in flags:
         flags = [*flags, "--grad-reduce-in-bf16"]
-    if recipe.optimizer == "sgd":
-        flags = [*flags, "--optimizer sgd"]
+    if recipe.optimizer in ("sgd", "muon"):
+        flags = [*flags, f"--optimizer {recipe.optimizer}"]
     return flags
 
 
@@ -228,6 +233,8 @@ def _notes(row: dict[str, Any], arch: Architecture) -> list[str]:
         notes.append("Megatron-LM has no ALiBi: the command runs without positions.")
     if arch.blocks[0].parallel_residual:
         notes.append("Megatron-LM has no parallel residual: attention and MLP follow one another.")
+    if missing := unsaid(arch):
+        notes.append(f"These flags leave out of the model: {', '.join(missing)}.")
     if arch.mtp_layers:
         notes.append(
             f"{arch.mtp_layers} multi-token-prediction layer left out, as in the prediction."

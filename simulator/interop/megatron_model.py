@@ -8,9 +8,12 @@ from simulator.software import Kernels, Software
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
 from simulator.workload.recipe import Recipe
 
-__all__ = ["model_flags"]
+__all__ = ["model_flags", "unsaid"]
 
-_POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none", "alibi": "none"}
+_POSITIONS = {
+    "rope": "rope", "learned": "learned_absolute", "none": "none", "alibi": "none",
+    "relative": "none",
+}  # fmt: skip
 
 
 def model_flags(arch: Architecture, software: Software, recipe: Recipe) -> list[list[str]]:
@@ -34,6 +37,24 @@ def model_flags(arch: Architecture, software: Software, recipe: Recipe) -> list[
         _experts(arch, recipe, software.kernels),
         [*_switches(block, arch), *vocabulary],
     ]
+
+
+def unsaid(arch: Architecture) -> list[str]:
+    """Name what the model has and the flags above do not say."""
+    blocks = arch.blocks
+    found = {
+        "an encoder and a decoder": arch.is_encoder_decoder,
+        "images for input": arch.patch_values > 0,
+        "attention to both sides": not all(kind.attention.causal for kind in blocks),
+        "disentangled attention": any(kind.attention.disentangled for kind in blocks),
+        "localized filtering": any(kind.attention.filtered for kind in blocks),
+        "attention sinks": any(kind.attention.sinks for kind in blocks),
+        "capped scores": any(kind.attention.softcap for kind in blocks),
+        "norms behind attention and MLP": any(kind.norms > 3 for kind in blocks),
+        "biases of experts": any(isinstance(k.mlp, MoE) and k.mlp.bias for k in blocks),
+        "rectified MLPs": any(kind.mlp.activation == "relu" for kind in blocks),
+    }
+    return [name for name, there in found.items() if there]
 
 
 def _attention(attention: Attention, arch: Architecture) -> list[str]:
@@ -81,6 +102,9 @@ def _experts(arch: Architecture, recipe: Recipe, kernels: Kernels) -> list[str]:
         flags.append("--moe-grouped-gemm")
     if moe.shared_ffn_hidden:
         flags.append(f"--moe-shared-expert-intermediate-size {moe.shared_ffn_hidden}")
+    if recipe.moe_capacity_factor is not None:
+        flags.append(f"--moe-expert-capacity-factor {recipe.moe_capacity_factor:g}")
+        flags += ["--moe-pad-expert-input-to-capacity"] * recipe.moe_pads_to_capacity
     sparse = [int(arch.blocks[kind].is_moe) for kind in arch.layer_kinds]
     return flags + ([] if all(sparse) else [f"--moe-layer-freq '{_pattern(sparse)}'"])
 
@@ -99,6 +123,8 @@ def _switches(block: Block, arch: Architecture) -> list[str]:
     ]
     if gated:
         flags.append("--swiglu")
+    elif block.mlp.activation == "squared_relu":
+        flags.append("--squared-relu")
     if not (isinstance(block.mlp, MLP) and block.mlp.bias):
         flags.append("--disable-bias-linear")
         if attention.qkv_bias:

@@ -30,6 +30,17 @@ _CONVERTERS = {
 }
 """Converter and recipe of each type (torchtitan/components/quantization)."""
 
+_SCHEDULES = {
+    "1f1b": "1F1B",
+    "gpipe": "GPipe",
+    "interleaved": "Interleaved1F1B",
+    "looped_bfs": "LoopedBFS",
+    "interleaved_zb": "InterleavedZeroBubble",
+    "zb_v": "ZBVZeroBubble",
+    "dualpipe_v": "DualPipeV",
+}
+"""Names that torch.distributed.pipelining.schedules.get_schedule_class knows."""
+
 _RESHARD = {"zero2": "never", "zero3": "always"}
 
 
@@ -122,7 +133,7 @@ def _pipeline(row: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
     table: dict[str, Any] = {"pipeline_parallel_degree": row["pp"]}
     if row["pp"] == 1:
         return table
-    table["pipeline_parallel_schedule"] = "Interleaved1F1B" if row["vpp"] > 1 else "1F1B"
+    table["pipeline_parallel_schedule"] = _SCHEDULES[row["schedule"]]
     table["pipeline_parallel_microbatch_size"] = row["micro_batch"]
     counts = layers_by_stage(row, scenario.workload.architecture)
     if len(set(counts)) == 1:

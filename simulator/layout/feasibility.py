@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import RANK_ORDERS, RECOMPUTE, SHARDINGS, Layouts
+from simulator.layout.layout import RANK_ORDERS, RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.schedules import chunk_range, fewest_micro_batches, takes_rounds
 from simulator.software import Software
 from simulator.workload.architecture import Architecture, MoE
-from simulator.workload.recipe import Workload
+from simulator.workload.recipe import HOST_OPTIMIZERS, Workload
 
 __all__ = ["FEASIBLE", "REASONS", "reasons"]
 
@@ -51,6 +52,11 @@ REASONS = (
     "activations of more layers offloaded than a rank has",
     "the software cannot keep activations in host memory",
     "no figure for copies between accelerator and host",
+    "the schedule does not go with this pp, vpp or number of micro-batches",
+    "the software cannot offload the optimizer",
+    "the optimizer has no step on the host",
+    "parameters can be offloaded with zero3 only, by software that can",
+    "an optimizer step inside the backward pass needs a single micro-batch",
 )
 """Reason by code; the first one that applies is reported."""
 
@@ -76,6 +82,8 @@ def _checks(
         *_fits_software(x, workload.architecture, software),
         *_fits_sharding(x, workload.architecture),
         *_fits_offload(x, workload.architecture, cluster, software),
+        _misfits_schedule(x),
+        *_fits_recipe(x, workload, software),
     ]
 
 
@@ -102,7 +110,7 @@ def _fits_model(
         arch.layers < stages,
         ~even,
         (x.global_batch % per_step != 0) | (x.global_batch < per_step),
-        (x.vpp > 1) & ((x.pp == 1) | (x.micro_batches % x.pp != 0) | (x.micro_batches == 0)),
+        (x.vpp > 1) & ((x.pp == 1) | (_takes_rounds(x) & (x.micro_batches % x.pp != 0))),
     ]
 
 
@@ -136,7 +144,7 @@ def _fits_software(x: Layouts, arch: Architecture, software: Software) -> list[N
     sequence = _one_of(x.sequence_parallel, [int(value) for value in can.sequence_parallel])
     return [
         (x.tp > 1) & ~(can.tensor & sequence),
-        ((x.pp > 1) & (not can.pipeline)) | ((x.vpp > 1) & (not can.interleaved)),
+        ((x.pp > 1) & (not can.pipeline)) | ~_words(x.schedule, SCHEDULES, can.schedules),
         (x.cp > 1) & (not can.context),
         (x.ep * x.etp > 1) & (not can.expert),
         ~_words(x.sharding, SHARDINGS, can.sharding),
@@ -157,6 +165,18 @@ def _fits_sharding(x: Layouts, arch: Architecture) -> list[NDArray[np.bool_]]:
     ]
 
 
+def _fits_recipe(x: Layouts, workload: Workload, software: Software) -> list[NDArray[np.bool_]]:
+    can, recipe = software.supports, workload.recipe
+    step, held = x.optimizer_offload > 0, x.parameter_offload > 0
+    sharded = x.sharding == SHARDINGS.index("zero3")
+    return [
+        step & (not can.optimizer_offload),
+        step & (recipe.optimizer not in HOST_OPTIMIZERS),
+        held & ~(sharded & can.parameter_offload),
+        (x.micro_batches > 1) & recipe.optimizer_in_backward,
+    ]
+
+
 def _fits_offload(
     x: Layouts, arch: Architecture, cluster: Cluster, software: Software
 ) -> list[NDArray[np.bool_]]:
@@ -164,8 +184,29 @@ def _fits_offload(
     return [
         x.offload_layers > -(-arch.layers // x.pp),
         offloads & ((not software.supports.offload) | (x.pp > 1)),
-        offloads & (cluster.node.host_bytes_per_s is None),
+        (offloads | (x.optimizer_offload > 0) | (x.parameter_offload > 0))
+        & (cluster.node.host_bytes_per_s is None),
     ]
+
+
+def _takes_rounds(x: Layouts) -> NDArray[np.bool_]:
+    """Whether micro-batches go through the chunks in rounds of pp."""
+    return np.array([takes_rounds(word) for word in SCHEDULES])[x.schedule]
+
+
+def _misfits_schedule(x: Layouts) -> NDArray[np.bool_]:
+    """Schedules of their own number of chunks, ranks or micro-batches."""
+    found = (x.schedule == SCHEDULES.index("1f1b")) & (x.vpp > 1)
+    found |= (x.schedule == SCHEDULES.index("interleaved")) & (x.vpp == 1)
+    for code in np.unique(x.schedule[x.schedule > SCHEDULES.index("interleaved")]):
+        word, rows = SCHEDULES[code], x.schedule == code
+        least, most = chunk_range(word)
+        wrong = (x.vpp < least) | (x.vpp > most) | (x.pp == 1)
+        wrong |= x.micro_batches < fewest_micro_batches(word, x.pp)
+        if word == "dualpipe":
+            wrong |= (x.pp % 2 != 0) | (x.micro_batches % 2 != 0)
+        found |= rows & wrong
+    return found
 
 
 def _all(columns: list[Any], size: int | None = None) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RANK_ORDERS", "RECOMPUTE", "SCHEDULES", "SHARDINGS", "Layouts"]
+__all__ = ["OFFLOADS", "RANK_ORDERS", "RECOMPUTE", "SCHEDULES", "SHARDINGS", "Layouts"]
 
 SHARDINGS = ("ddp", "zero1", "zero2", "zero3")
 """What data-parallel ranks share: nothing, optimizer states, and gradients, and parameters."""
@@ -18,8 +18,14 @@ SHARDINGS = ("ddp", "zero1", "zero2", "zero3")
 RECOMPUTE = ("none", "selective", "full")
 """Activations computed again in the backward pass."""
 
-SCHEDULES = ("1f1b", "interleaved")
-"""Pipeline schedules; interleaved has vpp > 1 chunks per rank."""
+SCHEDULES = (
+    "1f1b", "interleaved", "gpipe", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "interleaved_zb",
+    "dualpipe", "dualpipe_v", "pipedream", "pipedream_2bw",
+)  # fmt: skip
+"""Pipeline schedules; layout/schedules.py has their order of work."""
+
+OFFLOADS = ("none", "cpu")
+"""Where model states wait that the accelerator does not hold."""
 
 RANK_ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
 """Orders of the rank grid, innermost (adjacent ranks) first."""
@@ -29,6 +35,8 @@ _WORDS = {
     "recompute": RECOMPUTE,
     "schedule": SCHEDULES,
     "rank_order": RANK_ORDERS,
+    "optimizer_offload": OFFLOADS,
+    "parameter_offload": OFFLOADS,
 }
 
 
@@ -70,6 +78,12 @@ class Layouts:
     """Layers of each pipeline rank that full recomputation covers; 0 means all."""
     offload_layers: NDArray[Any]
     """Layers of each pipeline rank whose kept activations wait in host memory."""
+    optimizer_offload: NDArray[Any]
+    """Index into OFFLOADS: cpu keeps the optimizer states in host memory, whose processors take the
+    optimizer step (ZeRO-Offload)."""
+    parameter_offload: NDArray[Any]
+    """Index into OFFLOADS: cpu keeps the parameters that zero3 shards in host memory until a layer
+    needs them (ZeRO-Infinity)."""
     schedule: NDArray[Any]
     """Index into SCHEDULES."""
     rank_order: NDArray[Any]
@@ -101,7 +115,10 @@ class Layouts:
         coded.setdefault("sequence_parallel", (coded["tp"] > 1).astype(np.int32))
         coded.setdefault("schedule", (coded["vpp"] > 1).astype(np.int32))
         coded.setdefault("rank_order", one * RANK_ORDERS.index("tp-cp-dp-pp"))
-        for name in ("sharding", "recompute", "recompute_layers", "offload_layers"):
+        for name in (
+            "sharding", "recompute", "recompute_layers", "offload_layers", "optimizer_offload",
+            "parameter_offload",
+        ):  # fmt: skip
             coded.setdefault(name, 0 * one)
         wide = np.broadcast_arrays(*coded.values())
         return cls(**{name: np.ascontiguousarray(x) for name, x in zip(coded, wide, strict=True)})
@@ -137,6 +154,11 @@ class Layouts:
         """Micro-batches per step and data-parallel rank."""
         return self.global_batch // (self.dp * self.micro_batch)
 
+    @property
+    def copies(self) -> NDArray[Any]:
+        """Stages that a rank holds, each for a share of the micro-batches: 2 with DualPipe."""
+        return 1 + (self.schedule == SCHEDULES.index("dualpipe"))
+
     @staticmethod
     def concatenate(tables: Iterable[Layouts]) -> Layouts:
         """Stack tables one below the other."""
@@ -158,6 +180,8 @@ class Layouts:
         """Name one layout in a few words; degrees of 1 are left out."""
         row = self.row(index)
         words = [f"{k}{row[k]}" for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp") if row[k] > 1]
+        if row["schedule"] not in ("1f1b", "interleaved"):
+            words.append(row["schedule"])
         words.append(f"mb{row['micro_batch']}")
         if row["sequence_parallel"]:
             words.append("sp")
@@ -169,6 +193,9 @@ class Layouts:
             words.append(row["recompute"] + (f":{layers}" if layers else ""))
         if row["offload_layers"]:
             words.append(f"offload:{row['offload_layers']}")
+        for name in ("optimizer", "parameter"):
+            if row[f"{name}_offload"] != "none":
+                words.append(f"{name}-offload")
         if row["rank_order"] != "tp-cp-dp-pp":
             words.append(row["rank_order"])
         return " ".join(words)

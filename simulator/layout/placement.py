@@ -8,7 +8,7 @@ the domain shares.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,20 @@ class Placement:
     def take(self, rows: NDArray[Any]) -> Placement:
         """Return the entries `rows` of every group."""
         return Placement(**{f.name: getattr(self, f.name).take(rows) for f in fields(self)})
+
+    def with_copies(self, copies: NDArray[Any]) -> Placement:
+        """The same where so many pipeline ranks hold each stage: they are replicas, too.
+
+        DualPipe's second copy of a stage is on the mirrored rank, taken to be in another domain.
+        """
+        if (copies == 1).all():
+            return self
+        wider = {
+            name: Group(size=group.size * copies, local=group.local)
+            for name in ("dp", "shard", "edp")
+            for group in (getattr(self, name),)
+        }
+        return replace(self, **wider)
 
 
 def place(layouts: Layouts, domain: int) -> Placement:

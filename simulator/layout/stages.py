@@ -1,7 +1,7 @@
 """Pipeline stages: which layers each pipeline rank and chunk holds, and how many are in flight.
 
-`Stages` has one row per (pipeline plan, rank, chunk). A pipeline plan is what stages
-depend on: (pp, vpp, micro-batches); layouts that share one share its rows. `StageTable` folds
+`Stages` has one row per (pipeline plan, rank, chunk). A pipeline plan is what stages depend on:
+(schedule, pp, vpp, micro-batches); layouts that share one share its rows. `StageTable` folds
 the rows of a plan by rank, and ranks that hold the same layers into one column, so that a million
 layouts are evaluated over a handful of columns each.
 """
@@ -14,12 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.layout import schedules
 from simulator.layout.keys import unique_rows
+from simulator.layout.layout import SCHEDULES
 
 __all__ = ["StageTable", "Stages", "fold", "stages"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+ONE_F_ONE_B, INTERLEAVED = SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")
+DUALPIPE = SCHEDULES.index("dualpipe")
+V_SHAPED = tuple(SCHEDULES.index(word) for word in schedules.V_SHAPED)
+PIPEDREAM, PIPEDREAM_2BW = SCHEDULES.index("pipedream"), SCHEDULES.index("pipedream_2bw")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +49,8 @@ class Stages:
     """1 on the chunk that holds the final norm, the output head and the loss."""
     in_flight: Ints
     """Micro-batches whose activations the chunk holds at the fullest moment of its rank."""
+    versions: Ints
+    """Versions of the weights that the rank keeps; 1 but for PipeDream."""
     node_group: Ints
     """Node group of the rank; 0 while a run has one kind of server."""
     batch_share: Floats
@@ -58,7 +67,9 @@ class StageTable:
     parts: Floats
     """What a rank holds, shape (plans, columns, parts)."""
     in_flight: Floats
-    """The same times micro-batches in flight; the head's logits live for one micro-batch."""
+    """The same times micro-batches in flight; 1F1B frees the head's logits at once."""
+    versions: Floats
+    """Versions of the weights that the ranks keep, shape (plans, columns)."""
     rank: Ints
     """The first pipeline rank of the column; its memory is the largest of those folded into it."""
     ranks: Floats
@@ -71,7 +82,14 @@ class StageTable:
 
 
 def stages(
-    *, pp: Any, vpp: Any, micro_batches: Any, layer_kinds: Any, kinds: int, ahead: int = 0
+    *,
+    pp: Any,
+    vpp: Any,
+    micro_batches: Any,
+    layer_kinds: Any,
+    kinds: int,
+    ahead: int = 0,
+    schedule: Any = None,
 ) -> Stages:
     """List the stages of pipeline plans.
 
@@ -85,15 +103,21 @@ def stages(
     `layer_kinds` predict ahead and stay on the last piece, with the head; it may have no other.
 
     Micro-batches in flight: 1F1B ``min(pp - r, m)``; interleaved, the warm-up of Megatron-LM,
-    ``2 (pp - 1 - r) + (vpp - 1) pp + 1`` chunk passes dealt over the chunks in groups of pp.
+    ``2 (pp - 1 - r) + (vpp - 1) pp + 1`` chunk passes dealt over the chunks in groups of pp; other
+    schedules, what their table of actions holds. `schedule` is an index into SCHEDULES per plan;
+    not given, it follows from vpp. V-shaped ones give the last piece to the first rank; DualPipe
+    gives every piece to two ranks.
     """
     pp, vpp, m = (np.atleast_1d(np.asarray(x, dtype=np.int64)) for x in (pp, vpp, micro_batches))
-    pieces = pp * vpp
-    plan = np.repeat(np.arange(len(pp)), pieces)
-    within = np.arange(len(plan)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    p, v, m, n = pp[plan], vpp[plan], m[plan], pieces[plan]
+    code = np.where(vpp > 1, INTERLEAVED, ONE_F_ONE_B) if schedule is None else np.asarray(schedule)
+    two_way = code == DUALPIPE
+    chunks = np.where(two_way, 2, vpp)
+    plan = np.repeat(np.arange(len(pp)), pp * chunks)
+    within = np.arange(len(plan)) - np.repeat(np.cumsum(pp * chunks) - pp * chunks, pp * chunks)
+    p, v, n = pp[plan], chunks[plan], (pp * vpp)[plan]
     rank, chunk = within // v, within % v
-    piece = chunk * p + rank
+    back = (chunk == 1) & np.isin(code[plan], (*V_SHAPED, DUALPIPE))
+    piece = np.where(back, n - 1 - rank, chunk * p + rank)
 
     layer_kinds = np.asarray(layer_kinds)
     start, end = (
@@ -103,9 +127,10 @@ def stages(
     before = np.zeros((len(layer_kinds) + 1, kinds), dtype=np.int64)
     before[1:] = np.cumsum(layer_kinds[:, None] == np.arange(kinds), axis=0)
 
-    passes = np.minimum(2 * (p - 1 - rank) + (v - 1) * p + 1, m * v)
-    interleaved = passes // n * p + np.clip(passes % n - chunk * p, 0, p)
-    in_flight = np.where(v > 1, np.minimum(interleaved, m), np.minimum(p - rank, m))
+    in_flight = _in_flight(rank, chunk, p, v, m[plan])
+    for index in np.flatnonzero(code > INTERLEAVED):
+        numbers = int(pp[index]), int(m[index]), int(vpp[index])
+        in_flight[plan == index] = schedules.in_flight(SCHEDULES[code[index]], *numbers).ravel()
     return Stages(
         plan=plan,
         rank=rank,
@@ -115,9 +140,29 @@ def stages(
         embedding=(piece == 0).astype(np.int64),
         head=(piece == n - 1).astype(np.int64),
         in_flight=in_flight,
+        versions=_versions(code[plan], p, rank, m[plan]),
         node_group=np.zeros_like(plan),
         batch_share=np.ones(len(plan)),
     )
+
+
+def _in_flight(rank: Ints, chunk: Ints, p: Ints, v: Ints, m: Ints) -> Ints:
+    """Micro-batches in flight of 1F1B and interleaved 1F1B, by the rule that `stages` states."""
+    n = p * v
+    passes = np.minimum(2 * (p - 1 - rank) + (v - 1) * p + 1, m * v)
+    interleaved = passes // n * p + np.clip(passes % n - chunk * p, 0, p)
+    return np.where(v > 1, np.minimum(interleaved, m), np.minimum(p - rank, m))
+
+
+def _versions(code: Ints, p: Ints, rank: Ints, m: Ints) -> Ints:
+    """Versions of the weights that a rank keeps.
+
+    PipeDream (Narayanan et al. 2019, section 3.3): a micro-batch takes the same weights back as
+    forward, so a rank keeps one version for every update among its ``p - r`` micro-batches in
+    flight. PipeDream-2BW always keeps two.
+    """
+    stashed = -(-(p - rank - 1) // np.maximum(m, 1)) + 1
+    return np.select([code == PIPEDREAM, code == PIPEDREAM_2BW], [stashed, 2], default=1)
 
 
 def _first_layer(piece: Ints, pieces: Ints, layers: int, last_may_be_empty: bool) -> Ints:
@@ -145,7 +190,7 @@ def fold(table: Stages, *, by_content: bool = True) -> StageTable:
     plan, rank = table.plan[starts], table.rank[starts]
     content = np.column_stack([table.blocks, table.embedding, table.head])
     flying = content * table.in_flight[:, None]
-    flying[:, -1] = table.head
+    flying[:, -1] = table.head * np.maximum(table.in_flight, 1)
     parts, flying = (np.add.reduceat(values, starts, axis=0) for values in (content, flying))
 
     same = unique_rows(plan, *parts.T) if by_content else unique_rows(plan, rank)
@@ -154,6 +199,8 @@ def fold(table: Stages, *, by_content: bool = True) -> StageTable:
     at = (plan[same.first], column)
     most_flying = np.zeros((len(same.first), parts.shape[1]), dtype=np.int64)
     np.maximum.at(most_flying, same.inverse, flying)
+    versions = np.zeros(len(same.first), dtype=np.int64)
+    np.maximum.at(versions, same.inverse, table.versions[starts])
 
     def spread(values: NDArray[Any]) -> NDArray[Any]:
         out = np.zeros((plans, columns, *values.shape[1:]), dtype=values.dtype)
@@ -163,6 +210,7 @@ def fold(table: Stages, *, by_content: bool = True) -> StageTable:
     return StageTable(
         parts=spread(parts[same.first].astype(float)),
         in_flight=spread(most_flying.astype(float)),
+        versions=spread(versions.astype(float)),
         rank=spread(rank[same.first]),
         ranks=spread(np.bincount(same.inverse).astype(float)),
     )

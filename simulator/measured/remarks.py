@@ -17,7 +17,7 @@ from simulator.measured.rows import flag, text
 from simulator.software import HostWork, Kernels, Overlap, StateBytes
 from simulator.workload.architecture import Architecture
 
-__all__ = ["captured", "kernels", "offloaded", "overlap", "states", "windowed"]
+__all__ = ["captured", "kernels", "offloaded", "overlap", "recipe", "states", "windowed"]
 
 _BYTES = {"fp16": 2.0, "bf16": 2.0, "fp32": 4.0}
 _REDUCED = re.compile(r"gradients reduced in (fp16|bf16|fp32)")
@@ -26,6 +26,10 @@ _DISPATCHER = re.compile(r"moe dispatcher=(deepep|hybridep)")
 _CAPTURED = re.compile(r"cuda graph ([^;]+)")
 _WINDOWED = re.compile(r"every second layer uses a ([0-9]{1,9})-token sliding window")
 _EXPERT_OVERLAP = "moe a2a overlap on"
+_CHUNKED = re.compile(r"(?:^|; )chunked cross entropy(?: in ([0-9]{1,6}) pieces)?(?:;|$)")
+_IN_BACKWARD = re.compile(r"(?:^|; )optimizer step in backward(?:;|$)")
+_CHUNKS = 8
+"""Pieces of torchtune's chunked loss unless stated (CEWithChunkedOutputLoss, num_output_chunks)."""
 
 _MODULES: dict[str, Any] = {
     "core_attn": "core_attn", "layernorm": "norm", "norm": "norm", "mlp": "mlp",
@@ -92,6 +96,17 @@ def states(row: Mapping[str, str], usual: StateBytes) -> StateBytes:
         return usual
     size = Figure(_BYTES[found.group(1)], "datasheet", "the run's own remark")
     return replace(usual, reduce=size)
+
+
+def recipe(row: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of the training recipe that are stated: the loss in pieces, the optimizer's place."""
+    notes = row.get("notes") or ""
+    found: dict[str, Any] = {}
+    if chunked := _CHUNKED.search(notes):
+        found["loss_chunks"] = int(chunked.group(1) or _CHUNKS)
+    if _IN_BACKWARD.search(notes):
+        found["optimizer_in_backward"] = True
+    return found
 
 
 def offloaded(row: Mapping[str, str], layers: int) -> int:

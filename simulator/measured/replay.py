@@ -203,7 +203,7 @@ def _recipe(row: Mapping[str, str]) -> Recipe:
         raise NotReplayable(f"optimizer {optimizer} is not modelled yet")
     raw = {"sequence_length": whole(row, "seq_len"), "global_batch": whole(row, "global_batch"),
            "precision": dtype, "optimizer": ours}  # fmt: skip
-    return build(Recipe, raw, where="recipe")
+    return build(Recipe, raw | remarks.recipe(row), where="recipe")
 
 
 # --- the machine, the framework, the layout ----------------------------------------------

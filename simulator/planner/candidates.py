@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import RANK_ORDERS, RECOMPUTE, SHARDINGS, Layouts
+from simulator.layout.layout import RANK_ORDERS, RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.schedules import chunk_range
 from simulator.software import Software
 from simulator.workload.architecture import Architecture, MoE
 from simulator.workload.recipe import Workload
@@ -63,6 +64,8 @@ def candidates(
         Not all feasible; judge them with :func:`simulator.layout.feasibility.reasons`.
     """
     pinned = dict(pinned or {})
+    if pinned.get("schedule") == "any":
+        return _every_schedule(workload, cluster, software, pinned)
     grids = _grids(workload, cluster, software, pinned)
     if not grids:
         grids = [_nearest(cluster, pinned)]
@@ -70,7 +73,19 @@ def candidates(
     free = ("dp", "shard_group", "recompute_layers")
     fixed: dict[str, Any] = {**columns, **{k: v for k, v in pinned.items() if k in free}}
     table = Layouts.of(global_batch=workload.recipe.global_batch, **fixed)
+    if pinned.get("schedule") not in (None, "1f1b", "interleaved"):
+        code = SCHEDULES.index(pinned["schedule"])
+        table = table.replace(schedule=np.where(table.pp > 1, code, table.schedule))
     return _recomputation(table, workload.architecture, software, pinned)
+
+
+def _every_schedule(
+    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any]
+) -> Layouts:
+    """Layouts of every schedule that the software has; those without a pipeline once."""
+    words = software.supports.schedules
+    tables = [candidates(workload, cluster, software, {**pinned, "schedule": w}) for w in words]
+    return Layouts.concatenate([tables[0], *(table[table.pp > 1] for table in tables[1:])])
 
 
 def _grids(
@@ -147,9 +162,11 @@ def _code(name: str, value: Any) -> int:
 def _chunk_axis(arch: Architecture, software: Software, pp: int, schedule: str | None) -> list[int]:
     """Chunks per rank; a pinned schedule says whether there may or must be more than one."""
     most = min(arch.layers // pp, _MOST_CHUNKS)
-    if pp == 1 or not software.supports.interleaved or schedule == "1f1b":
+    if pp == 1 or (schedule is None and "interleaved" not in software.supports.schedules):
         return [1]
-    first = 2 if schedule == "interleaved" else 1
+    first, last = (1, most) if schedule is None else chunk_range(schedule)
+    if first == last:
+        return [first]
     return [v for v in range(first, most + 1) if _worth(v, pp, arch, software)] or [1]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from simulator.layout.schedules import V_SHAPED
 from simulator.scenario import Scenario
 from simulator.software import Supports
 
@@ -13,7 +14,7 @@ __all__ = ["DEFAULTS", "complete"]
 DEFAULTS = {
     "tp": "1",
     "pp": "1",
-    "vpp": "1",
+    "vpp": "1; 2 where a V-shaped schedule is given",
     "cp": "1",
     "dp": "cluster.gpus / (tp x pp x cp)",
     "ep": "1",
@@ -26,6 +27,8 @@ DEFAULTS = {
     "recompute": "none; full where recompute_layers is given",
     "recompute_layers": "0: every layer that recompute covers",
     "offload_layers": "0: no activations in host memory",
+    "optimizer_offload": "none",
+    "parameter_offload": "none",
     "schedule": "interleaved where vpp > 1, else 1f1b",
     "rank_order": "the first that the software has",
 }
@@ -48,8 +51,9 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
             row[name] = filled[name] = value
 
     can = scenario.software.supports
-    for name in ("tp", "pp", "vpp", "cp"):
+    for name in ("tp", "pp", "cp"):
         default(name, 1)
+    default("vpp", 2 if row["pp"] > 1 and row.get("schedule") in V_SHAPED else 1)
     default("dp", max(scenario.cluster.gpus // (row["tp"] * row["pp"] * row["cp"]), 1))
     for name in ("ep", "etp", "micro_batch"):
         default(name, 1)
@@ -59,6 +63,8 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
     default("recompute", "full" if row.get("recompute_layers") else "none")
     default("recompute_layers", 0)
     default("offload_layers", 0)
+    default("optimizer_offload", "none")
+    default("parameter_offload", "none")
     default("schedule", "interleaved" if row["vpp"] > 1 else "1f1b")
     default("rank_order", can.rank_orders[0])
     return row, filled

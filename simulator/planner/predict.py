@@ -116,8 +116,11 @@ def _given(scenario: Scenario, layout: Mapping[str, Any]) -> dict[str, Any]:
     if order is not None and order not in RANK_ORDERS:
         rule = "must order tp, cp, dp, pp"
         raise InputError(problem(scenario.where, "layout.rank_order", rule, order, RANK_ORDERS))
+    if schedule == "any":
+        rule = "must be one schedule; plan tries all of them"
+        raise InputError(problem(scenario.where, "layout.schedule", rule, schedule))
     meant = "interleaved" if given.get("vpp", 1) > 1 else "1f1b"
-    if schedule not in (None, meant):
+    if schedule in ("1f1b", "interleaved") and schedule != meant:
         rule = f"must be {meant} with vpp = {given.get('vpp', 1)}"
         raise InputError(problem(scenario.where, "layout.schedule", rule, schedule))
     return given

@@ -11,10 +11,12 @@ from math import lcm
 from typing import Any
 
 from simulator.layout.layout import Layouts
+from simulator.layout.schedules import chunk_range, fewest_micro_batches, takes_rounds
 from simulator.planner.candidates import divisors
 from simulator.planner.case import Case, around, closest
 from simulator.scenario import Scenario
 from simulator.workload.architecture import MoE
+from simulator.workload.recipe import HOST_OPTIMIZERS
 
 __all__ = ["DEPEND_ON_DP", "WORLD", "limits", "refusal"]
 
@@ -98,7 +100,8 @@ def _world(case: Case) -> str:
 def _batch(case: Case) -> str:
     row = case.row
     step = row["dp"] * row["micro_batch"]
-    near = around(row["global_batch"], step * (row["pp"] if row["vpp"] > 1 else 1))
+    rounds = row["pp"] if takes_rounds(row["schedule"]) else 1
+    near = around(row["global_batch"], step * rounds)
     rule = f"must divide by dp x micro_batch = {step}"
     return case.line("training.global_batch", rule, row["global_batch"], near)
 
@@ -230,7 +233,29 @@ def _tensor(case: Case) -> str:
 def _pipeline(case: Case) -> str:
     if case.row["pp"] > 1 and not case.scenario.software.supports.pipeline:
         return _lacks("pp", "pipeline parallelism")(case)
-    return _lacks("vpp", "interleaved schedule")(case)
+    if case.row["schedule"] == "interleaved":
+        return _lacks("vpp", "interleaved schedule")(case)
+    return _choice("schedule", "schedules")(case)
+
+
+def _schedule(case: Case) -> str:
+    """Which of a schedule's own rules on chunks, ranks and micro-batches is broken."""
+    row, word = case.row, case.row["schedule"]
+    if row["pp"] == 1:
+        return case.line("layout.schedule", "needs pp > 1", repr(word))
+    least, most = chunk_range(word)
+    if not least <= row["vpp"] <= most:
+        many = str(least) if least == most else f"at least {least}"
+        return case.line("layout.vpp", f"must be {many} with {word}", near=[least])
+    if word == "dualpipe" and row["pp"] % 2:
+        return case.line("layout.pp", "must be even with dualpipe", near=around(row["pp"], 2))
+    few = fewest_micro_batches(word, row["pp"])
+    step = row["dp"] * row["micro_batch"] * (2 if word == "dualpipe" else 1)
+    even = " and an even number of them" if word == "dualpipe" else ""
+    count = row["global_batch"] // (row["dp"] * row["micro_batch"])
+    batch = max(few * row["dp"] * row["micro_batch"], around(row["global_batch"], step)[0])
+    rule = f"{word} needs at least {few} micro-batches{even}"
+    return case.line("layout.schedule", rule, count, [f"global_batch {batch}"])
 
 
 def _expert_parallel(case: Case) -> str:
@@ -282,8 +307,39 @@ def _offload(case: Case) -> str:
 
 def _no_host_link(case: Case) -> str:
     node = case.scenario.cluster.node.name
+    for name in ("optimizer_offload", "parameter_offload"):
+        if case.row[name] != "none":
+            rule = f"must be 'none': the profile of {node} has no host_bytes_per_s"
+            return case.line(f"layout.{name}", rule, repr(case.row[name]))
     rule = f"must be 0: the profile of {node} has no host_bytes_per_s"
     return case.line("layout.offload_layers", rule, near=[0])
+
+
+def _optimizer_offload(case: Case) -> str:
+    name = case.scenario.software.name
+    rule = f"must be 'none': {name} does not offload it"
+    return case.line("layout.optimizer_offload", rule, repr(case.row["optimizer_offload"]))
+
+
+def _host_optimizer(case: Case) -> str:
+    optimizer = case.scenario.workload.recipe.optimizer
+    rule = f"must be 'none' with {optimizer} (the host has {', '.join(HOST_OPTIMIZERS)})"
+    return case.line("layout.optimizer_offload", rule, repr(case.row["optimizer_offload"]))
+
+
+def _parameter_offload(case: Case) -> str:
+    software = case.scenario.software
+    if software.supports.parameter_offload:
+        rule = f"needs sharding = 'zero3' (it is {case.row['sharding']!r})"
+    else:
+        rule = f"must be 'none': {software.name} keeps no parameters in host memory"
+    return case.line("layout.parameter_offload", rule, repr(case.row["parameter_offload"]))
+
+
+def _step_in_backward(case: Case) -> str:
+    share = case.row["dp"] * case.row["micro_batch"]
+    rule = f"must be dp x micro_batch = {share} with training.optimizer_in_backward"
+    return case.line("training.global_batch", rule, case.row["global_batch"], [share])
 
 
 def _shard_group(case: Case) -> str:
@@ -317,6 +373,7 @@ _WORDINGS: dict[str, Callable[[Case], str]] = {
     ),
     "the software has no such tensor or sequence parallelism": _tensor,
     "the software has no such pipeline schedule": _pipeline,
+    "the schedule does not go with this pp, vpp or number of micro-batches": _schedule,
     "the software has no context parallelism": _lacks("cp", "context parallelism"),
     "the software has no expert parallelism": _expert_parallel,
     "the software has no such sharding of states": _choice("sharding", "sharding"),
@@ -332,5 +389,9 @@ _WORDINGS: dict[str, Callable[[Case], str]] = {
     "activations of more layers offloaded than a rank has": _offload_layers,
     "the software cannot keep activations in host memory": _offload,
     "no figure for copies between accelerator and host": _no_host_link,
+    "the software cannot offload the optimizer": _optimizer_offload,
+    "the optimizer has no step on the host": _host_optimizer,
+    "parameters can be offloaded with zero3 only, by software that can": _parameter_offload,
+    "an optimizer step inside the backward pass needs a single micro-batch": _step_in_backward,
 }
 """The sentence of each reason."""

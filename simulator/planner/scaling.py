@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from simulator.cost.states import bytes_per_parameter
+from simulator.cost.state_bytes import least_state_bytes
 from simulator.cost.step import Estimate
 from simulator.cost.terms import TERMS
 from simulator.hardware.cluster import Cluster
@@ -203,9 +203,7 @@ def _resized(cluster: Cluster, gpus: int) -> Cluster:
 
 def _hopeless(scenario: Scenario, cluster: Cluster) -> str:
     """Say so where model states alone, spread over all GPUs, exceed usable memory: no search."""
-    size = bytes_per_parameter(scenario.workload.recipe, scenario.software.states)
-    per_parameter = size.weight + size.gradient + size.master + size.moments
-    need = scenario.workload.architecture.parameters * per_parameter / cluster.gpus
+    need = least_state_bytes(scenario.workload, scenario.software) / cluster.gpus
     have = float(cluster.accelerator.memory.usable_bytes)
     if need <= have:
         return ""

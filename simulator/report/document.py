@@ -12,9 +12,11 @@ from typing import Any
 
 from simulator._version import __version__
 from simulator.cost.step import Estimate
+from simulator.planner.fitting import Fitting
 from simulator.planner.outcome import Outcome, weakest_evidence
 from simulator.planner.predict import Prediction
 from simulator.planner.search import Plan
+from simulator.report.memory_document import memory_document
 from simulator.scenario import Scenario
 
 __all__ = ["SCHEMA", "TOP", "evidence", "plan_document", "predict_document"]
@@ -43,12 +45,13 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
     }
 
 
-def predict_document(prediction: Prediction) -> dict[str, Any]:
-    """Write a prediction as a document: one layout."""
+def predict_document(prediction: Prediction, memory: Fitting | None = None) -> dict[str, Any]:
+    """Write a prediction as a document: one layout, and its memory by rank where that is given."""
     scenario, estimate = prediction.scenario, prediction.estimate
     return {
         **_head("predict", scenario, estimate),
         "layouts": [_layout(scenario, estimate, prediction.outcome, 0)],
+        **({} if memory is None else {"memory": memory_document(memory)}),
     }
 
 

@@ -33,7 +33,8 @@ FLOP_CONVENTION = (
 MEMORY_MEANING = {
     "weights": "parameters of the rank x bytes per weight; zero3 divides them by the shard group",
     "gradients": "parameters of the rank x bytes per gradient; zero2 and zero3 divide them by the"
-    " shard group",
+    " shard group; frameworks that free them after every step have none at the loss of a single"
+    " micro-batch",
     "optimizer": "parameters of the rank x (master weight + moments); zero1, zero2 and zero3 divide"
     " them by the shard group",
     "gathered": "zero3: whole copies of what it computes with (embedding and head, the current"
@@ -44,7 +45,8 @@ MEMORY_MEANING = {
     " rebuilds",
     "workspace": "library workspaces and buffers that stay allocated",
     "communicators": "buffers of the communicators that the rank takes part in",
-    "fragmentation": "reserved over allocated memory, less one, x all allocated kinds",
+    "fragmentation": "reserved less allocated: a share of all allocated kinds, and what the pools"
+    " of other streams hold idle at the peak (FSDP2: gathered weights, reduced gradients)",
 }
 """How each kind of memory (MEMORY_KINDS) is counted."""
 
@@ -69,10 +71,9 @@ NOT_MODELLED = (
     ),
     (
         "allocator trace",
-        "fragmentation is a share of allocated memory, not a replay of allocations",
+        "fragmentation is a share of allocated memory; only `predict --memory` replays allocations",
     ),
     ("evaluation and logging", "only training steps are counted"),
-    ("sequence packing", "every sequence has the full length"),
 )
 """Effects that the numbers leave out, and what is assumed instead."""
 

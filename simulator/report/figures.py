@@ -81,9 +81,9 @@ def memory_figure(numbers: PlanNumbers) -> Document:
             for value, stage, name in zip(values, report.stages, names, strict=True)
         ]
         traces.append(stacked_bar(kind, kind, [value / GIB for value in values], names, notes))
-    layout = stacked_frame(
-        "GiB per GPU at the fullest moment", names, 190 + 24 * min(len(names), 32)
-    )
+    thick = 24 if len(names) <= 32 else 14
+    layout = stacked_frame("GiB per GPU at the fullest moment", names, 190 + thick * len(names))
+    layout["yaxis"]["dtick"] = 1  # a label for every stage
     lines = (
         ("does not fit", "usable", report.usable_bytes),
         ("ideal", "datasheet", report.capacity_bytes),

@@ -9,119 +9,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Annotated, Literal
-
-from annotated_types import Ge, Gt
+from typing import Literal
 
 from simulator.files import record
+from simulator.workload.modules import MLP, Attention, Count, MoE, Positive
 
-__all__ = ["MLP", "Architecture", "Attention", "Block", "MoE"]
+__all__ = ["MLP", "Architecture", "Attention", "Block", "MoE", "Norm", "norm_parameters"]
 
-Positive = Annotated[int, Gt(0)]
-Count = Annotated[int, Ge(0)]
-
-
-@record
-class Attention:
-    """One attention module; multi-head, grouped-query, multi-query or latent (MLA)."""
-
-    heads: Positive
-    """Query heads."""
-    kv_heads: Positive
-    """Key/value heads; equal to `heads` for multi-head attention, 1 for multi-query."""
-    head_dim: Positive
-    """Size of one query/key head; for MLA the no-position part plus the rotary part."""
-    value_head_dim: Count = 0
-    """Size of one value head; 0 means `head_dim`."""
-    q_lora_rank: Count = 0
-    """MLA: rank of the query's down-projection; 0 means a full query projection."""
-    kv_lora_rank: Count = 0
-    """MLA: rank of the key/value down-projection; 0 means this is not MLA."""
-    rope_head_dim: Count = 0
-    """MLA: part of `head_dim` that carries the rotary position, shared by all heads for keys."""
-    qkv_bias: bool = False
-    """Whether the query, key and value projections have biases."""
-    output_bias: bool = False
-    """Whether the output projection has a bias."""
-    qk_norm: bool = False
-    """RMS norms of `head_dim` weights on queries and keys (Qwen3)."""
-    dropout: bool = False
-    """Attention dropout during training (GPT-2, GPT-3); its mask is kept for the backward pass."""
-    window: Count = 0
-    """Sliding-window size in tokens; 0 means full causal attention."""
-
-    @property
-    def is_mla(self) -> bool:
-        """Whether this is multi-head latent attention."""
-        return self.kv_lora_rank > 0
-
-    @property
-    def value_dim(self) -> int:
-        """Size of one value head."""
-        return self.value_head_dim or self.head_dim
-
-    def parameters(self, hidden: int) -> int:
-        """Count the weights and biases of the module for a model of width `hidden`."""
-        if self.is_mla:
-            nope = self.head_dim - self.rope_head_dim
-            query_out = self.heads * self.head_dim
-            if self.q_lora_rank:
-                query = hidden * self.q_lora_rank + self.q_lora_rank + self.q_lora_rank * query_out
-            else:
-                query = hidden * query_out
-            down = hidden * (self.kv_lora_rank + self.rope_head_dim) + self.kv_lora_rank
-            up = self.kv_lora_rank * self.heads * (nope + self.value_dim)
-            return query + down + up + self.heads * self.value_dim * hidden
-        query_out, kv_out = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        weights = hidden * (query_out + 2 * kv_out) + query_out * hidden
-        biases = self.qkv_bias * (query_out + 2 * kv_out) + self.output_bias * hidden
-        return weights + biases + self.qk_norm * 2 * self.head_dim
+Norm = Literal["rms", "layer", "layer_without_bias", "none"]
+"""Kind of a norm."""
 
 
-@record
-class MLP:
-    """A dense feed-forward module."""
-
-    ffn_hidden: Positive
-    """Width of the inner layer."""
-    gated: bool = True
-    """Three matrices with a gate (SwiGLU) or two (GELU, ReLU)."""
-    bias: bool = False
-    """Whether the linear layers have biases."""
-
-    def parameters(self, hidden: int) -> int:
-        """Count the weights and biases."""
-        wide = 2 if self.gated else 1
-        weights = (wide + 1) * hidden * self.ffn_hidden
-        return weights + self.bias * (wide * self.ffn_hidden + hidden)
-
-
-@record
-class MoE:
-    """A mixture-of-experts module: a router, routed experts and shared experts."""
-
-    experts: Positive
-    """Routed experts."""
-    top_k: Positive
-    """Experts per token."""
-    ffn_hidden: Positive
-    """Inner width of one routed expert."""
-    shared_ffn_hidden: Count = 0
-    """Summed inner width of the shared experts, which every token passes."""
-    gated: bool = True
-    """Three matrices per expert (SwiGLU) or two."""
-
-    def parameters(self, hidden: int) -> int:
-        """Count router, routed and shared experts; a router bias is a buffer and does not count."""
-        wide = 3 if self.gated else 2
-        routed = self.experts * wide * hidden * self.ffn_hidden
-        return routed + wide * hidden * self.shared_ffn_hidden + hidden * self.experts
-
-    def active_parameters(self, hidden: int) -> int:
-        """Count the parameters that one token passes."""
-        wide = 3 if self.gated else 2
-        routed = self.top_k * wide * hidden * self.ffn_hidden
-        return routed + wide * hidden * self.shared_ffn_hidden + hidden * self.experts
+def norm_parameters(norm: Norm, width: int) -> int:
+    """Parameters of one norm: a weight vector, with layer norm also a bias."""
+    return {"rms": 1, "layer": 2, "layer_without_bias": 1, "none": 0}[norm] * width
 
 
 @record
@@ -130,14 +31,28 @@ class Block:
 
     attention: Attention
     mlp: MLP | MoE
-    norm: Literal["rms", "layer"] = "rms"
-    """RMS norm has one weight vector, layer norm has a weight and a bias."""
+    norm: Norm = "rms"
+    """RMS norm has one weight vector, layer norm a weight and (except in MPT) a bias."""
     norms: Count = 2
-    """Norms in the block."""
+    """Norms in the block: two; four where attention and MLP end in one too (Gemma 2), three with
+    cross attention, one where a parallel residual reads a single norm (Falcon-7B)."""
     dropout: bool = False
     """Dropout after attention and MLP during training (GPT-2, GPT-3)."""
     parallel_residual: bool = False
-    """Attention and MLP read the same input (GPT-NeoX)."""
+    """Attention and MLP read the same input (GPT-NeoX, Falcon), through one norm or one each."""
+    cross_attention: Attention | None = None
+    """Attention to the encoder's output, between self attention and MLP (decoders of T5)."""
+    starts_decoder: bool = False
+    """The first layer behind an encoder: before it come the encoder's last norm and the decoder's
+    input embedding, which on another pipeline stage than the first is a copy of its own."""
+    merges_patches: bool = False
+    """Joins 2 x 2 patches of half its width first, by a norm and a projection (Swin)."""
+    width: Count = 0
+    """Width of the residual stream in this layer; 0 means the model's (Swin doubles it)."""
+    tokens: Count = 0
+    """Tokens per sequence in this layer; 0 means the recipe's (Swin quarters them)."""
+    frozen: bool = False
+    """Not trained, like everything before it: no backward pass."""
     predicts_ahead: bool = False
     """A multi-token-prediction layer: it joins the hidden state with the embedding of the next
     token by a projection, and has a norm and a loss of its own over the model's output head
@@ -149,20 +64,37 @@ class Block:
         return isinstance(self.mlp, MoE)
 
     def parameters(self, hidden: int) -> int:
-        """Count all parameters of the block."""
-        norms = self.norm_vectors * hidden * (2 if self.norm == "layer" else 1)
-        joined = 2 * hidden * hidden if self.predicts_ahead else 0
-        return self.attention.parameters(hidden) + self.mlp.parameters(hidden) + norms + joined
+        """Count all parameters of the block in a model of width `hidden`."""
+        width = self.width or hidden
+        total = self.vector_parameters(width) + self.joint_parameters(width)
+        if self.cross_attention is not None:
+            total += self.cross_attention.parameters(width)
+        return total + self.attention.parameters(width) + self.mlp.parameters(width)
+
+    def joint_parameters(self, width: int) -> int:
+        """Weights of the projection that joins two inputs or four patches of half the width."""
+        return 2 * width * width * (self.predicts_ahead + self.merges_patches)
+
+    def vector_parameters(self, width: int) -> int:
+        """Parameters of the block's norms."""
+        one = norm_parameters(self.norm, width)
+        merging = norm_parameters("layer", 2 * width) if self.merges_patches else 0
+        return self.norm_vectors * one + merging
 
     @property
     def norm_vectors(self) -> int:
-        """Norms of the block; a multi-token-prediction layer has one on each input and a last."""
-        return self.norms + (3 if self.predicts_ahead else 0)
+        """Norms of the block's width.
+
+        A multi-token-prediction layer has one on each input and a last, the first layer of a
+        decoder the encoder's last.
+        """
+        return self.norms + (3 if self.predicts_ahead else 0) + self.starts_decoder
 
     def active_parameters(self, hidden: int) -> int:
         """Count the parameters that one token passes."""
         if isinstance(self.mlp, MoE):
-            idle = self.mlp.parameters(hidden) - self.mlp.active_parameters(hidden)
+            width = self.width or hidden
+            idle = self.mlp.parameters(width) - self.mlp.active_parameters(width)
             return self.parameters(hidden) - idle
         return self.parameters(hidden)
 
@@ -180,16 +112,33 @@ class Architecture:
     """The distinct block kinds."""
     layer_kinds: tuple[int, ...]
     """For each layer, first to last, the index of its kind in `blocks`."""
-    vocabulary: Positive
-    """Rows of the token embedding, as published (a framework may pad it further)."""
+    vocabulary: Count
+    """Rows of the token embedding, as published (a framework may pad it further); 0 for images."""
     tied_embeddings: bool = False
     """The output head shares the input embedding."""
-    position: Literal["rope", "learned", "alibi", "none"] = "rope"
-    """How positions enter."""
+    position: Literal["rope", "learned", "alibi", "relative", "none"] = "rope"
+    """How positions enter; relative: biases or embeddings that the attention modules describe."""
     max_positions: Positive = 1_048_576
     """Longest sequence the model is defined for; rows of a learned position embedding."""
-    final_norm: Literal["rms", "layer"] = "rms"
-    """The norm before the head."""
+    final_norm: Norm = "rms"
+    """The norm before the head; none where every block ends in one (BERT)."""
+    extra_embeddings: Count = 0
+    """Other rows of the embedding: token types (BERT), a class token (ViT), relative positions
+    (DeBERTa), the two first positions of OPT."""
+    embedding_norms: Count = 0
+    """Layer norms of the embedding's tables (BERT has one; DeBERTa one more on its positions)."""
+    patch_values: Count = 0
+    """Input values of one image patch, which a linear layer takes in; 0 for text."""
+    logit_softcap: bool = False
+    """Logits pass a tanh before the loss (Gemma 2)."""
+    head_transform: bool = False
+    """A square layer with a bias before last norm and output (BERT's masked-language head)."""
+    pooler: bool = False
+    """A square layer with a bias on one vector per sequence (BERT)."""
+    head_bias: bool = False
+    """The output over the vocabulary has a bias."""
+    classes: Count = 0
+    """Outputs of a classifier of one vector per sequence, beside the head over the vocabulary."""
     mtp_layers: Count = 0
     """Multi-token-prediction layers (published beside the model, not in its parameter count)."""
 
@@ -216,16 +165,45 @@ class Architecture:
         return any(self.blocks[kind].is_moe for kind in set(self.layer_kinds))
 
     @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether a part of the layers reads the output of the others by cross attention."""
+        return any(kind.cross_attention is not None for kind in self.blocks)
+
+    @property
+    def last_width(self) -> int:
+        """Width of the residual stream behind the last layer."""
+        return self.blocks[self.layer_kinds[-1]].width if self.layer_kinds else 0
+
+    @property
+    def position_rows(self) -> int:
+        """Rows of a learned position embedding."""
+        return self.max_positions if self.position == "learned" else 0
+
+    @property
+    def small_embedding_parameters(self) -> int:
+        """Parameters of the embedding beside the tokens': positions, types, norms, patches."""
+        rows = self.position_rows + self.extra_embeddings + 2 * self.embedding_norms
+        patches = (self.patch_values + 1) * self.hidden if self.patch_values else 0
+        return rows * self.hidden + patches
+
+    @property
     def embedding_parameters(self) -> int:
-        """Parameters of the token embedding and of a learned position embedding."""
-        positions = self.max_positions if self.position == "learned" else 0
-        return (self.vocabulary + positions) * self.hidden
+        """Parameters of all input embeddings."""
+        return self.vocabulary * self.hidden + self.small_embedding_parameters
+
+    @property
+    def small_head_parameters(self) -> int:
+        """Parameters of the head beside its table: norm, square layers, classifier."""
+        width = self.last_width or self.hidden
+        classifier = self.classes * (width + 1)
+        squares = (self.head_transform + self.pooler) * width * (width + 1)
+        return norm_parameters(self.final_norm, width) + squares + classifier
 
     @property
     def head_parameters(self) -> int:
-        """Parameters of the final norm and of an untied output head."""
-        norm = self.hidden * (2 if self.final_norm == "layer" else 1)
-        return norm + (0 if self.tied_embeddings else self.vocabulary * self.hidden)
+        """Parameters of final norm, output table (unless tied) and what else the head has."""
+        table = 0 if self.tied_embeddings else self.vocabulary * self.hidden
+        return self.small_head_parameters + table + self.head_bias * self.vocabulary
 
     @property
     def parameters(self) -> int:

@@ -120,6 +120,56 @@ class Fields:
             return False
         return value > 0
 
+    def positive(self, field: str, default: float) -> bool:
+        """Read a number that switches something on, and say whether it is given; null is off."""
+        return self.number(field, default, null=0.0) > 0
+
+    def number(self, field: str, default: float, null: float | None = None) -> float:
+        """Read a number above zero; `default` stands in for a missing key, `null` for a null."""
+        self._known.add(field)
+        value = self.config.get(field, default)
+        if value is None and null is not None:
+            return null
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if fits and 0 < value < _LARGEST:
+            return float(value)
+        return float(self._note(field, "must be a number above 0", value))
+
+    def word(self, field: str, default: str) -> str:
+        """Read a word; missing and null mean `default`."""
+        self._known.add(field)
+        value = self.config.get(field)
+        if value is None or isinstance(value, str):
+            return default if value is None else value
+        self._note(field, "must be a word", value)
+        return default
+
+    def ending(self, field: str, known: tuple[str, ...]) -> str:
+        """Read the ending, one of `known`, of a list's only word; no list means the first one."""
+        words = self.items(field, str)
+        if not words:
+            return known[0]
+        for ending in sorted(known, key=len, reverse=True):
+            if words[0].endswith(ending):
+                return ending
+        self._note(field, f"must end in {' or '.join(known)}", words[0])
+        return known[0]
+
+    def table(self, field: str) -> Mapping[str, Any]:
+        """Read a table of fields; missing and null mean an empty one."""
+        self._known.add(field)
+        value = self.config.get(field)
+        if value is not None and not isinstance(value, Mapping):
+            self._note(field, "must be a table of fields", value)
+        return value if isinstance(value, Mapping) else {}
+
+    def sizes(self, field: str, default: tuple[int, ...]) -> list[int]:
+        """Read a list of sizes above zero; missing, null and empty mean `default`."""
+        values = self.items(field, int) or list(default)
+        fits = len(values) <= 16 and all(0 < value <= _MOST_LAYERS for value in values)
+        self.require(fits, field, f"must be at most 16 numbers from 1 to {_MOST_LAYERS}", values[0])
+        return values if fits else list(default)
+
     def items(self, field: str, kind: type) -> list[Any]:
         """Read a list whose items are all of one type; missing and null mean an empty list."""
         self._known.add(field)

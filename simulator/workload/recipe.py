@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
-from annotated_types import Gt, Le
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
 from simulator.files import Number, Whole, record
 from simulator.workload.architecture import Architecture
 
-__all__ = ["OPTIMIZERS", "PRECISIONS", "Recipe", "Workload"]
+__all__ = ["HOST_OPTIMIZERS", "OPTIMIZERS", "PRECISIONS", "Recipe", "Workload"]
 
 PRECISIONS = (
     *("fp32", "tf32", "fp16", "bf16"),
     *("fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4"),
 )
-OPTIMIZERS = ("adamw", "adamw_8bit", "sgd")
+OPTIMIZERS = ("adamw", "adamw_8bit", "adafactor", "lion", "muon", "lamb", "sgd")
+
+HOST_OPTIMIZERS = ("adamw", "lion", "sgd")
+"""Those that have a step on host processors (DeepSpeed's CPU-Adam and CPU-Lion; torch's own)."""
+
+Stored = Literal["fp32", "fp16", "bf16"]
+Adapted = Literal["q", "k", "v", "o", "q_down", "q_up", "kv_down", "kv_up", "gate", "up", "down"]
 
 LARGEST = 100_000_000
 """Largest sequence length and global batch that are taken for meant."""
+
+
+Length = Annotated[Whole, Gt(0), Le(LARGEST)]
 
 
 @record
@@ -29,6 +39,13 @@ class Recipe:
     """Tokens per sequence."""
     global_batch: Annotated[Whole, Gt(0), Le(LARGEST)]
     """Sequences per optimizer step."""
+    lengths: Annotated[tuple[Length, ...], MinLen(1), MaxLen(64)] | None = None
+    """Tokens of sequences as they come, a sample or quantiles, each equally likely; none given: all
+    have `sequence_length`, which no one may exceed."""
+    batching: Literal["packed", "padded", "dynamic", "sorted"] = "packed"
+    """What is done with unequal `lengths`. packed: sequences fill up `sequence_length` and attend
+    to themselves only. padded: every one is padded to `sequence_length`; dynamic: to the longest of
+    its micro-batch; sorted: the same, with sequences of like length together."""
     tokens: Annotated[Number, Gt(0)] | None = None
     """Tokens that the whole run sees; None: only one step is asked about."""
     precision: Literal[
@@ -38,9 +55,65 @@ class Recipe:
     The 8- and 4-bit types cover the linear layers of the blocks, attention and head stay bf16.
     fp8 scales tensors by their past (delayed scaling), fp8_current by their present maximum,
     fp8_blockwise, mxfp8 and nvfp4 block by block."""
-    optimizer: Literal["adamw", "adamw_8bit", "sgd"] = "adamw"
-    """adamw keeps two moments per parameter (fp32 unless the software says otherwise), adamw_8bit
-    two of 8 bit with a scale for every 256, sgd (with momentum) one."""
+    optimizer: Literal["adamw", "adamw_8bit", "adafactor", "lion", "muon", "lamb", "sgd"] = "adamw"
+    """adamw and lamb keep two moments per parameter (fp32 unless the software says otherwise),
+    adamw_8bit two of 8 bit with a scale for every 256, lion and sgd (with momentum) one, adafactor
+    one number for every row and column of a matrix, muon one moment of the blocks' matrices and
+    two of everything else, which AdamW updates."""
+    adafactor_momentum: bool = False
+    """adafactor: keep a first moment per parameter too."""
+    moment_dtype: Stored | None = None
+    """Type of the optimizer's moments; none given: as the software keeps them."""
+    master_weights: bool | None = None
+    """Whether the optimizer updates fp32 weights (false: the 16-bit ones themselves); none given:
+    as the software does. False with 16-bit gradients and moments is pure 16-bit training."""
+    gradient_dtype: Stored | None = None
+    """Type in which gradients are accumulated; none given: as the software does."""
+    reduce_dtype: Stored | None = None
+    """Type in which gradients travel; none given: as the software does."""
+    optimizer_in_backward: bool = False
+    """The optimizer updates a block as soon as its gradients are there, and frees them; it cannot
+    add up micro-batches."""
+    optimizer_offload_fraction: Annotated[Number, Gt(0), Le(1)] = 1.0
+    """Share of the optimizer states that a layout with optimizer_offload moves to the host
+    (Megatron-Core's --optimizer-offload-fraction, DeepSpeed's ratio)."""
+    loss_chunks: Annotated[Whole, Ge(1), Le(LARGEST)] = 1
+    """Pieces in which output head and loss are computed: logits are raised to fp32, and their
+    gradient taken, one piece at a time."""
+    lora_rank: Annotated[Whole, Ge(0), Le(LARGEST)] = 0
+    """Rank of low-rank adapters; above 0 they alone are trained and the model is frozen (LoRA)."""
+    lora_targets: Annotated[tuple[Adapted, ...], MinLen(1)] = (
+        *("q", "k", "v", "o"),
+        *("q_down", "q_up", "kv_down", "kv_up"),
+        *("gate", "up", "down"),
+    )
+    """Matrices that get adapters, of those that the model has; routed experts get none."""
+    quantised_base: bool = False
+    """With adapters: the blocks' frozen matrices are kept in 4-bit NF4 with double quantisation and
+    turned into 16 bit for every product (QLoRA)."""
+    frozen_layers: Annotated[Whole, Ge(0), Le(LARGEST)] = 0
+    """The first layers that are not trained, together with the embedding below them."""
+    frozen_embedding: bool = False
+    """The embedding, and a head tied to it, is not trained."""
+
+    decoder_length: Annotated[Whole, Ge(0), Le(LARGEST)] = 0
+    """Tokens per sequence that the decoder of an encoder-decoder writes; 0 means as many as the
+    encoder reads (sequence_length, which tokens and throughput count)."""
+    moe_imbalance: Annotated[Number, Ge(1)] = 1.0
+    """Tokens that arrive at the fullest expert rank over the mean of all; 1 means all alike."""
+    moe_capacity_factor: Annotated[Number, Gt(0)] | None = None
+    """Most tokens that an expert takes, over the mean; the others are dropped. None drops none."""
+    moe_pads_to_capacity: bool = False
+    """With a capacity factor: every expert is padded to its capacity and computes as if full."""
+
+    @property
+    def expert_load(self) -> float:
+        """Tokens that the fullest expert rank computes, over the mean of all."""
+        if self.moe_capacity_factor is None:
+            return self.moe_imbalance
+        if self.moe_pads_to_capacity:
+            return self.moe_capacity_factor
+        return min(self.moe_imbalance, self.moe_capacity_factor)
 
     @property
     def is_quantised(self) -> bool:
@@ -53,8 +126,36 @@ class Recipe:
         return "fp8" if self.precision == "fp8_current" else self.precision
 
     @property
+    def freezes(self) -> bool:
+        """Whether any part of the model is not trained."""
+        return self.lora_rank > 0 or self.frozen_layers > 0 or self.frozen_embedding
+
+    @property
+    def trains_embedding(self) -> bool:
+        """Whether the embedding is trained."""
+        return not self.freezes
+
+    def trains_head(self, *, tied: bool) -> bool:
+        """Whether the output table, which may be `tied` to the embedding, is trained."""
+        return self.lora_rank == 0 and (self.trains_embedding or not tied)
+
+    @property
+    def pads(self) -> bool:
+        """Whether micro-batches hold padding beside tokens."""
+        return self.lengths is not None and self.batching != "packed"
+
+    @property
+    def sequences(self) -> tuple[tuple[int, float], ...]:
+        """Lengths of sequences, and the share of all tokens that stands in each."""
+        if self.lengths is None:
+            return ((self.sequence_length, 1.0),)
+        return tuple((length, length / sum(self.lengths)) for length in self.lengths)
+
+    @property
     def tokens_per_step(self) -> int:
-        """Tokens in one optimizer step."""
+        """Tokens in one optimizer step, padding left out."""
+        if self.lengths is not None and self.pads:
+            return round(sum(self.lengths) / len(self.lengths) * self.global_batch)
         return self.sequence_length * self.global_batch
 
     @property
@@ -69,3 +170,14 @@ class Workload:
 
     architecture: Architecture
     recipe: Recipe
+
+    def by_training(self) -> Workload:
+        """Return the workload with its frozen first layers as block kinds of their own."""
+        arch, first = self.architecture, self.recipe.frozen_layers
+        if not first or any(kind.frozen for kind in arch.blocks):
+            return self
+        kinds = len(arch.blocks)
+        frozen = tuple(replace(kind, frozen=True) for kind in arch.blocks)
+        layers = tuple(k + kinds if i < first else k for i, k in enumerate(arch.layer_kinds))
+        split = replace(arch, blocks=(*arch.blocks, *frozen), layer_kinds=layers)
+        return Workload(architecture=split, recipe=self.recipe)

@@ -128,7 +128,7 @@ def test_precision_that_the_device_lacks(here: Path, command: str) -> None:
 def test_unknown_model_type(here: Path, command: str) -> None:
     (here / "run.toml").write_text(GOOD.replace('name = "llama-3.1-8b"', 'model_type = "lama"'))
     message = refused(command, "run.toml")
-    assert message.startswith("run.toml: model: model_type: must be one of deepseek_v2, ")
+    assert message.startswith("run.toml: model: model_type: must be one of bert, deberta-v2, ")
     assert message.endswith(", got 'lama' (did you mean 'llama'?)\n")
     assert message.count("\n") == 1
 

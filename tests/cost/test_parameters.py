@@ -98,12 +98,16 @@ def test_megatron_pads_the_vocabulary_to_a_multiple_of_128_tp(tp: int, rows: int
 def test_experts_halve_with_every_doubling_of_ep_and_etp(name: str) -> None:
     arch = presets.load(name)
     moe = next(kind.mlp for kind in arch.blocks if kind.is_moe)
-    whole = moe.experts * 3 * arch.hidden * moe.ffn_hidden
+    matrices = 3 if moe.gated else 2
+    assert moe.bias == (name == "gpt-oss-20b")
+    fc1 = (matrices - 1) * (arch.hidden + moe.bias) * moe.ffn_hidden
+    cut, kept = fc1 + arch.hidden * moe.ffn_hidden, moe.bias * arch.hidden
     for ep, etp in ((1, 1), (2, 1), (8, 1), (4, 2), (1, 8)):
         found = expert_parameters(arch, ep=ep, etp=etp).tolist()
         assert found[-2:] == [0, 0], "no experts in embedding and head"
         for kind, count in zip(arch.blocks, found, strict=False):
-            assert count == (whole / (ep * etp) if kind.is_moe else 0)
+            one = cut / etp + kept  # the last bias is on every rank of etp
+            assert count == (moe.experts / ep * one if kind.is_moe else 0)
 
 
 @pytest.mark.parametrize("name", DENSE)

@@ -312,6 +312,25 @@ def test_torchtitan_holds_all_micro_batches_with_a_pipeline() -> None:
     assert parallel["fsdp_reshard_after_forward"] == "never"
 
 
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [
+        ({}, "1F1B"),
+        ({"schedule": "gpipe"}, "GPipe"),
+        ({"schedule": "looped_bfs", "vpp": 5}, "LoopedBFS"),
+        ({"schedule": "interleaved_zb", "vpp": 5}, "InterleavedZeroBubble"),
+        ({"schedule": "zb_v"}, "ZBVZeroBubble"),
+        ({"schedule": "dualpipe_v"}, "DualPipeV"),
+    ],
+)
+def test_torchtitan_names_the_schedule_as_torch_does(layout: dict[str, Any], name: str) -> None:
+    # the keys of torch.distributed.pipelining.schedules.get_schedule_class
+    parallel = job(pp=4, tp=4, **layout)["parallelism"]
+    assert parallel["pipeline_parallel_schedule"] == name
+    pieces = 80 // parallel["pipeline_parallel_layers_per_stage"]
+    assert pieces == 4 * layout.get("vpp", 2 if "V" in name else 1)
+
+
 def test_torchtitan_uneven_stages_name_every_module_once() -> None:
     parts = job(model="llama-3.1-405b", pp=4, tp=8)["parallelism"]["module_fqns_per_model_part"]
     assert [len(part) for part in parts] == [32, 32, 32, 33]

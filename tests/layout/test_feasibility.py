@@ -31,11 +31,12 @@ def why(
     length: int = 4096,
     software: str = "megatron-core",
     cluster: Cluster | None = None,
+    training: dict[str, Any] | None = None,
 ) -> str:
     """Reason of one layout; the global batch is 48 unless it says otherwise."""
     layout = {"global_batch": 48, **layout}
     table = Layouts.of(**layout)
-    recipe = Recipe(sequence_length=length, global_batch=layout["global_batch"])
+    recipe = Recipe(sequence_length=length, global_batch=layout["global_batch"], **(training or {}))
     workload = Workload(architecture=model, recipe=recipe)
     cluster = cluster or load_cluster("dgx-h100", gpus)
     return REASONS[reasons(table, workload, cluster, load_software(software))[0]]
@@ -91,6 +92,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "the software has no such pipeline schedule",
         {"pp": 2, "dp": 4},
         {"software": "plain-ddp"},
+    ),
+    (
+        "the software has no such pipeline schedule",
+        {"pp": 2, "vpp": 2, "dp": 4, "schedule": "zb_v"},
+        {},
     ),
     (
         "the software has no context parallelism",
@@ -150,9 +156,51 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"software": "torchtitan"},
     ),
     (
+        "the software cannot offload the optimizer",
+        {"dp": 8, "optimizer_offload": "cpu"},
+        {"software": "torchtitan"},
+    ),
+    (
+        "the optimizer has no step on the host",
+        {"dp": 8, "optimizer_offload": "cpu"},
+        {"training": {"optimizer": "muon"}},
+    ),
+    (
+        "parameters can be offloaded with zero3 only, by software that can",
+        {"dp": 8, "sharding": "zero3", "parameter_offload": "cpu"},
+        {},
+    ),
+    (
+        "an optimizer step inside the backward pass needs a single micro-batch",
+        {"dp": 8, "global_batch": 16},
+        {"training": {"optimizer_in_backward": True}},
+    ),
+    (
+        "no figure for copies between accelerator and host",
+        {"dp": 8, "optimizer_offload": "cpu"},
+        {"cluster": WITHOUT_HOST_LINK},
+    ),
+    (
         "no figure for copies between accelerator and host",
         {"dp": 8, "offload_layers": 3},
         {"cluster": WITHOUT_HOST_LINK},
+    ),
+    *(
+        (
+            "the schedule does not go with this pp, vpp or number of micro-batches",
+            {"pp": 2, "dp": 4, "sharding": "zero2", **layout},
+            {"software": "torchtitan"},
+        )
+        for layout in (
+            {"schedule": "1f1b", "vpp": 2, "global_batch": 32},
+            {"schedule": "interleaved"},
+            {"schedule": "gpipe", "vpp": 2},
+            {"schedule": "looped_bfs"},
+            {"schedule": "zb_v", "vpp": 4},
+            {"schedule": "zb_v", "pp": 1, "dp": 8},
+            # 2 x pp micro-batches at least: torch's own check
+            {"schedule": "dualpipe_v", "vpp": 2, "global_batch": 12},
+        )
     ),
 ]
 

@@ -12,6 +12,7 @@ def test_defaults_are_one_accelerator_with_nothing_split() -> None:
         "micro_batch": 1, "global_batch": 1,
         "sharding": "ddp", "shard_group": 1, "sequence_parallel": False,
         "recompute": "none", "recompute_layers": 0, "offload_layers": 0,
+        "optimizer_offload": "none", "parameter_offload": "none",
         "schedule": "1f1b", "rank_order": "tp-cp-dp-pp",
     }  # fmt: skip
 

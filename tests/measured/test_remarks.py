@@ -33,6 +33,26 @@ def test_other_remarks_change_nothing(notes: str) -> None:
     assert remarks.overlap(row(notes), CORE.overlap) == CORE.overlap
     assert remarks.states(row(notes), CORE.states) == CORE.states
     assert remarks.offloaded(row(notes), 32) == 0
+    assert remarks.recipe(row(notes)) == {}
+
+
+@pytest.mark.parametrize(
+    ("notes", "fields"),
+    [
+        ("ladder step: packed; chunked cross entropy; peak active bytes", {"loss_chunks": 8}),
+        ("chunked cross entropy in 16 pieces", {"loss_chunks": 16}),
+        ("one step; optimizer step in backward", {"optimizer_in_backward": True}),
+        (
+            "chunked cross entropy; optimizer step in backward; A100",
+            {"loss_chunks": 8, "optimizer_in_backward": True},
+        ),
+        # the name of a step of torchtune's ladder is no remark on the run
+        ("ladder step: chunked cross entropy", {}),
+        ("no chunked cross entropy", {}),
+    ],
+)
+def test_the_loss_and_the_optimizers_place(notes: str, fields: dict[str, Any]) -> None:
+    assert remarks.recipe(row(notes)) == fields
 
 
 def test_a_table_without_remarks() -> None:

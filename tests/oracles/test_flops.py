@@ -172,7 +172,7 @@ def experts(moe: MoE, h: int, tokens: int) -> tuple[dict[Any, int], dict[Any, in
     return counted(run)
 
 
-@pytest.mark.parametrize("name", ["mixtral-8x7b", "qwen3-235b-a22b", "deepseek-v3"])
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "qwen3-235b-a22b", "deepseek-v3", "gpt-oss-20b"])
 def test_experts_as_batched_products(name: str) -> None:
     arch, s = presets.load(name), 4096
     kind = next(kind for kind in arch.blocks if kind.is_moe)

@@ -1,13 +1,16 @@
-"""Micro-batches in flight against the action tables of torch.distributed.pipelining.
+"""Orders and micro-batches in flight against the action tables of torch.distributed.pipelining.
 
 torch 2.13 lists wrong micro-batches for the last rank of its 1F1B, so that rank is left out.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 from torch.distributed.pipelining.schedules import _ComputationType
 
+from simulator.layout.schedules import KINDS, Actions, actions, in_flight
 from simulator.layout.stages import Stages, stages
 
 INTERLEAVED = [(2, 2, 2), (2, 2, 4), (4, 2, 4), (4, 2, 8), (4, 3, 16), (8, 2, 16), (8, 4, 32)]
@@ -20,9 +23,9 @@ def live(schedule: str, pp: int, vpp: int, m: int) -> list[list[list[int]]]:
     else:
         table = get_schedule_ops(schedule, pp, m)
     ranks = []
-    for actions in table:
+    for row in table:
         held, moments = [0] * vpp, []
-        for action in actions:
+        for action in row:
             if action is None:
                 continue
             change = {
@@ -85,3 +88,74 @@ def test_every_micro_batch_passes_every_chunk_once_each_way(pp: int, vpp: int, m
     for moments in live("Interleaved1F1B", pp, vpp, m):
         assert len(moments) == 2 * m * vpp
         assert moments[-1] == [0] * vpp
+
+
+# --- every schedule that torch has: order and activations -----------------------------------------
+
+LETTERS = {
+    _ComputationType.FORWARD: "F",
+    _ComputationType.FULL_BACKWARD: "B",
+    _ComputationType.BACKWARD_INPUT: "I",
+    _ComputationType.BACKWARD_WEIGHT: "W",
+}
+
+NAMES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "looped_bfs": "LoopedBFS",
+    "interleaved": "Interleaved1F1B",
+    "interleaved_zb": "InterleavedZeroBubble",
+    "zb_v": "ZBVZeroBubble",
+    "dualpipe_v": "DualPipeV",
+}
+
+Step = tuple[str, int, int, bool]
+"""Letter, piece of the model, micro-batch, and whether it overlaps the next one."""
+
+
+def cases() -> Iterator[tuple[str, int, int, int]]:
+    """Schedules, ranks, chunks and micro-batches: few, odd, many, also fewer than ranks."""
+    for schedule in NAMES:
+        looped = schedule in ("looped_bfs", "interleaved", "interleaved_zb")
+        chunks = (2, 3) if looped else (2,) if schedule in ("zb_v", "dualpipe_v") else (1,)
+        for vpp in chunks:
+            for pp, m in ((2, 4), (3, 6), (4, 10), (4, 16), (5, 10), (8, 24)):
+                yield schedule, pp, vpp, m
+    yield from (("zb_v", 4, 2, 3), ("looped_bfs", 4, 2, 3), ("interleaved", 4, 2, 3))
+
+
+def listed(schedule: str, pp: int, vpp: int, m: int) -> list[list[Step]]:
+    """What torch lists for every rank, idle slots left out and overlapped pairs spelt out."""
+    more = {"num_stages_per_rank": vpp} if vpp > 1 else {}
+    ranks = []
+    for row in get_schedule_ops(NAMES[schedule], pp, m, **more):
+        steps: list[Step] = []
+        for action in row:
+            pair = [] if action is None else action.sub_actions or [action]
+            for index, one in enumerate(pair):
+                if letter := LETTERS.get(one.computation_type):
+                    joined = index < len(pair) - 1
+                    steps.append((letter, one.stage_index, one.microbatch_index, joined))
+        ranks.append(steps)
+    return ranks
+
+
+def spelt(table: Actions, pp: int) -> list[list[Step]]:
+    ranks: list[list[Step]] = [[] for _ in range(pp)]
+    columns = (table.rank, table.kind, table.piece, table.micro_batch, table.with_next)
+    for rank, kind, piece, batch, pair in zip(*(x.tolist() for x in columns), strict=True):
+        ranks[rank].append((KINDS[kind], piece, batch, pair))
+    return ranks
+
+
+@pytest.mark.parametrize(("schedule", "pp", "vpp", "m"), list(cases()))
+def test_order_of_work_and_chunks_in_flight_are_torchs(
+    schedule: str, pp: int, vpp: int, m: int
+) -> None:
+    ours, theirs = spelt(actions(schedule, pp, m, vpp), pp), listed(schedule, pp, vpp, m)
+    right = pp - 1 if schedule == "1f1b" else pp
+    assert ours[:right] == theirs[:right]
+    counted = in_flight(schedule, pp, m, vpp).sum(axis=1).tolist()
+    for steps, most in zip(theirs[:right], counted[:right], strict=True):
+        change = [(letter == "F") - (letter in "BW") for letter, *_ in steps]
+        assert most == max(np.cumsum(change))

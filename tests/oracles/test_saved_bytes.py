@@ -254,7 +254,7 @@ def test_latent_attention(name: str) -> None:
     assert found == ours(kind, h, s, 1, FUSED, without=("statistics",))
 
 
-@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3"])
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "gpt-oss-20b"])
 def test_routed_and_shared_experts(name: str) -> None:
     """Permuted tokens, the inner tensors of both kinds of expert; the router's own are left out."""
     arch, s = presets.load(name), 4096

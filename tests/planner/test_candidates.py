@@ -9,7 +9,7 @@ import pytest
 from simulator.cost.step import evaluate
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.feasibility import FEASIBLE, reasons
-from simulator.layout.layout import RECOMPUTE, SHARDINGS, Layouts
+from simulator.layout.layout import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
 from simulator.planner.candidates import LARGEST_MICRO_BATCH, candidates, divisors
 from simulator.planner.search import explore
 from simulator.software import Software, load_software
@@ -151,6 +151,36 @@ def test_pinning_a_field_leaves_the_possible_rows_that_hold_it(field: str, value
 
     whole = possible({})
     assert keys(possible({field: value})) == keys(whole[whole.columns()[field] == value])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks"),
+    [("gpipe", {1}), ("zb_v", {2}), ("dualpipe_v", {2}), ("looped_bfs", {2, 4, 8, 16})],
+)
+def test_a_pinned_schedule_runs_every_pipeline(schedule: str, chunks: set[int]) -> None:
+    work, cluster, software = case("fsdp")
+    table = candidates(work, cluster, software, {"schedule": schedule})
+    table = table[reasons(table, work, cluster, software) == FEASIBLE]
+    piped = table[table.pp > 1]
+    assert len(piped)
+    assert set(piped.schedule.tolist()) == {SCHEDULES.index(schedule)}
+    assert set(piped.vpp.tolist()) <= chunks
+    # without a pipeline there is nothing to schedule: the rows of any other search
+    assert (table[table.pp == 1].schedule == 0).all()
+
+
+def test_any_schedule_is_every_one_that_the_software_has() -> None:
+    work, cluster, software = case("fsdp")
+
+    def possible(schedule: str | None) -> set[tuple[int, ...]]:
+        table = candidates(work, cluster, software, {"schedule": schedule} if schedule else {})
+        found = table[reasons(table, work, cluster, software) == FEASIBLE]
+        assert len(keys(found)) == len(found)
+        return keys(found)
+
+    each = set().union(*(possible(word) for word in software.supports.schedules))
+    assert possible("any") == each
+    assert possible(None) == possible("1f1b") | possible("interleaved")
 
 
 def test_degrees_that_do_not_divide_the_cluster_leave_one_row_to_blame() -> None:

@@ -51,7 +51,8 @@ def test_defaults_of_nothing_given() -> None:
     assert predict(scenario()).layout == {
         "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "dp": 64, "ep": 1, "etp": 1, "micro_batch": 1,
         "global_batch": 1024, "sharding": "zero1", "shard_group": 64, "sequence_parallel": False,
-        "recompute": "none", "recompute_layers": 0, "offload_layers": 0, "schedule": "1f1b",
+        "recompute": "none", "recompute_layers": 0, "offload_layers": 0, "optimizer_offload": "none",
+        "parameter_offload": "none", "schedule": "1f1b",
         "rank_order": "tp-cp-dp-pp",
     }  # fmt: skip
 
@@ -98,6 +99,25 @@ def test_the_estimate_is_that_of_the_layout() -> None:
     found = predict(asked)
     assert found.step_time_s == float(alone.step_time_s[0])
     assert found.memory_bytes == float(alone.memory_total_bytes[0])
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ({"pp": 5, "tp": 1}, r"layout.pp: must be even with dualpipe, got 5 \(nearest: 4 or 6\)"),
+        (
+            {"pp": 8, "micro_batch": 16},
+            "needs at least 16 micro-batches and an even number of them",
+        ),
+        ({"pp": 8, "vpp": 2}, r"layout.vpp: must be 1 with dualpipe, got 2 \(nearest: 1\)"),
+    ],
+)
+def test_what_dualpipe_needs(layout: dict[str, Any], said: str) -> None:
+    asked = scenario(gpus=40 if layout["pp"] == 5 else 64, batch=1280)
+    supports = replace(asked.software.supports, schedules=("1f1b", "dualpipe"))
+    asked = replace(asked, software=replace(asked.software, supports=supports))
+    with pytest.raises(InputError, match=said):
+        predict(asked, schedule="dualpipe", **layout)
 
 
 def test_what_does_not_fit_is_an_answer() -> None:
@@ -167,9 +187,31 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
      "(nearest: 0)"),
     ({}, {"offload_layers": -1},
      "layout.offload_layers: must be greater than or equal to 0, got -1"),
+    ({"software": "torchtitan"}, {"optimizer_offload": "cpu"},
+     "layout.optimizer_offload: must be 'none': torchtitan does not offload it, got 'cpu'"),
+    ({}, {"optimizer_offload": "disk"},
+     "layout.optimizer_offload: must be 'none' or 'cpu', got 'disk'"),
+    ({}, {"parameter_offload": "cpu"},
+     "layout.parameter_offload: must be 'none': megatron-core keeps no parameters in host memory, "
+     "got 'cpu'"),
     ({}, {"shard_group": 7}, "layout.shard_group: must divide dp x cp = 64, got 7 (nearest: 8)"),
     ({}, {"schedule": "1f1b", "pp": 2, "vpp": 2},
      "layout.schedule: must be interleaved with vpp = 2, got '1f1b'"),
+    ({}, {"schedule": "interleaved", "pp": 2},
+     "layout.schedule: must be 1f1b with vpp = 1, got 'interleaved'"),
+    ({}, {"schedule": "zb_v", "pp": 2},
+     "layout.schedule: must be one of 1f1b, interleaved in megatron-core, got 'zb_v'"),
+    ({}, {"schedule": "any", "pp": 2},
+     "layout.schedule: must be one schedule; plan tries all of them, got 'any'"),
+    ({"software": "torchtitan"}, {"schedule": "zb_v"},
+     "layout.schedule: needs pp > 1, got 'zb_v'"),
+    ({"software": "torchtitan"}, {"schedule": "zb_v", "pp": 2, "vpp": 5},
+     "layout.vpp: must be 2 with zb_v, got 5 (nearest: 2)"),
+    ({"software": "torchtitan"}, {"schedule": "looped_bfs", "pp": 2},
+     "layout.vpp: must be at least 2 with looped_bfs, got 1 (nearest: 2)"),
+    ({"software": "torchtitan"}, {"schedule": "dualpipe_v", "pp": 8, "micro_batch": 16},
+     "layout.schedule: dualpipe_v needs at least 16 micro-batches, got 8 "
+     "(nearest: global_batch 2048)"),
     ({}, {"tp": 10**12},
      "layout.tp: must be less than or equal to 100000000, got 1000000000000"),
     ({}, {"tpp": 2}, "layout.tpp: unknown field (did you mean 'tp'?)"),

@@ -18,7 +18,11 @@ ZOO = {
     for path in sorted((Path(presets.__file__).parent / "zoo").glob("*.json"))
 }
 SIZE = "must be a whole number from 1 to 2147483648"
-KNOWN = "deepseek_v2, deepseek_v3, gpt2, gpt_neox, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe"
+KNOWN = (
+    "bert, deberta-v2, deepseek_v2, deepseek_v3, falcon, gemma2, gpt2, gpt_neox, gpt_oss, llama, "
+    "mistral, mixtral, mpt, nemotron, opt, phi3, qwen2, qwen3, qwen3_moe, swin, "
+    "switch_transformers, t5, vit"
+)
 GONE = object()
 
 
@@ -185,7 +189,7 @@ def test_one_problem(model, changes, message):
     [
         ("lama", f"must be one of {KNOWN}, got 'lama' (did you mean 'llama'?)"),
         ("Mixtral", f"must be one of {KNOWN}, got 'Mixtral' (did you mean 'mixtral'?)"),
-        ("bert", f"must be one of {KNOWN}, got 'bert'"),
+        ("xlnet", f"must be one of {KNOWN}, got 'xlnet'"),
         (None, f"must be one of {KNOWN}, got None"),
         (["llama"], f"must be one of {KNOWN}, got list"),
         (GONE, f"required field is missing (must be one of {KNOWN})"),

@@ -1,0 +1,125 @@
+"""The weight matrices that one rank holds: what optimizers, adapters and quantisation go by.
+
+Shapes are those of separate matrices (queries, keys and values apart, gate and up apart), as
+checkpoints hold them and as optimizers that treat a matrix as a whole see them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.operations import padded_vocabulary
+from simulator.software import Kernels
+from simulator.workload.architecture import MLP, Architecture, Attention, MoE
+
+__all__ = ["Matrix", "weight_matrices"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matrix:
+    """`count` equal matrices of one part; sizes are arrays over the layout keys."""
+
+    name: str
+    """q, k, v, o, q_down, q_up, kv_down, kv_up, gate, up, down, router, join, table, positions."""
+    part: int
+    """Block kind, then embedding, then head."""
+    rows: Any
+    """Outputs on one rank."""
+    columns: Any
+    """Inputs on one rank."""
+    count: Any = 1.0
+    """Matrices on one rank: the experts it holds, else 1."""
+    routed: bool = False
+    """Whether it belongs to the routed experts."""
+
+    @property
+    def parameters(self) -> Floats:
+        """Parameters of all of them, over the keys."""
+        return np.asarray(self.count * self.rows * self.columns, dtype=float)
+
+
+def weight_matrices(
+    arch: Architecture, *, tp: Any, pp: Any, ep: Any, etp: Any, kernels: Kernels
+) -> list[Matrix]:
+    """List the weight matrices of every part on one rank.
+
+    Parameters
+    ----------
+    arch : Architecture
+        The model.
+    tp, pp, ep, etp : array_like
+        Degrees, over the layout keys.
+    kernels : Kernels
+        How the vocabulary is padded.
+
+    Notes
+    -----
+    What ``cost/parameters.py`` counts beyond these are norms, biases and small embeddings.
+    """
+    tp, pp, ep, etp = (np.asarray(x, dtype=float) for x in (tp, pp, ep, etp))
+    found: list[Matrix] = []
+    for part, kind in enumerate(arch.blocks):
+        width = kind.width or arch.hidden
+        shapes = _attention(kind.attention, width, tp)
+        if kind.cross_attention is not None:
+            shapes += _attention(kind.cross_attention, width, tp)
+        if isinstance(kind.mlp, MLP):
+            shapes += _feed_forward(kind.mlp, width, kind.mlp.ffn_hidden / tp)
+        else:
+            shapes.append(("router", kind.mlp.experts, width))
+            if kind.mlp.shared_ffn_hidden:
+                shapes += _feed_forward(kind.mlp, width, kind.mlp.shared_ffn_hidden / tp)
+        if kind.predicts_ahead or kind.merges_patches:
+            shapes.append(("join", width / tp, 2 * width))
+        found += [Matrix(name=n, part=part, rows=r, columns=c) for n, r, c in shapes]
+        if isinstance(kind.mlp, MoE):
+            count = kind.mlp.experts / ep
+            found += [
+                Matrix(name=n, part=part, rows=r, columns=c, count=count, routed=True)
+                for n, r, c in _feed_forward(kind.mlp, width, kind.mlp.ffn_hidden / etp)
+            ]
+    rows = padded_vocabulary(arch.vocabulary, tp, kernels) / tp
+    last = len(arch.blocks)
+    found.append(Matrix(name="table", part=last, rows=rows, columns=arch.hidden))
+    if arch.position == "learned":
+        found.append(
+            Matrix(name="positions", part=last, rows=arch.max_positions, columns=arch.hidden)
+        )
+    own = np.where(arch.tied_embeddings & (pp == 1), 0.0, 1.0)
+    found.append(Matrix(name="table", part=last + 1, rows=rows, columns=arch.hidden, count=own))
+    return found
+
+
+def _attention(att: Attention, hidden: int, tp: Floats) -> list[tuple[str, Any, Any]]:
+    """(name, outputs, inputs) of the projections; latent down-projections are on every rank."""
+    heads = att.heads / tp
+    out = ("o", hidden, heads * att.value_dim)
+    if att.is_mla:
+        nope = att.head_dim - att.rope_head_dim
+        rank = att.q_lora_rank
+        query = (
+            [("q_down", rank, hidden), ("q_up", heads * att.head_dim, rank)]
+            if rank
+            else [("q", heads * att.head_dim, hidden)]
+        )
+        down = ("kv_down", att.kv_lora_rank + att.rope_head_dim, hidden)
+        return [*query, down, ("kv_up", heads * (nope + att.value_dim), att.kv_lora_rank), out]
+    kv = np.maximum(att.kv_heads / tp, 1.0)
+    return [
+        ("q", heads * att.head_dim, hidden),
+        ("k", kv * att.head_dim, hidden),
+        ("v", kv * att.value_dim, hidden),
+        out,
+    ]
+
+
+def _feed_forward(mlp: MLP | MoE, hidden: int, width: Any) -> list[tuple[str, Any, Any]]:
+    """(name, outputs, inputs) of a feed-forward module of this width on one rank."""
+    gate = [("gate", width, hidden)] if mlp.gated else []
+    return [*gate, ("up", width, hidden), ("down", hidden, width)]

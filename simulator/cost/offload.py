@@ -1,0 +1,128 @@
+"""Time of host memory: copies of activations and states, and the optimizer step of the host.
+
+ZeRO-Offload (Ren et al. 2021) sends gradients to the host behind the backward pass, updates there,
+and sends 16-bit weights back while it updates; ZeRO-Infinity (Rajbhandari et al. 2021) brings each
+layer's parameters back for both passes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.memory import host_share, kept_bytes
+from simulator.cost.passes import FULL, Priced
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layout import Layouts
+
+__all__ = ["activation_copies_s", "host_step_s", "parameter_copies_s", "uses_host"]
+
+Floats = NDArray[np.float64]
+
+
+def uses_host(layouts: Layouts) -> bool:
+    """Whether any layout keeps model states in host memory."""
+    return bool(layouts.optimizer_offload.any() or layouts.parameter_offload.any())
+
+
+def activation_copies_s(
+    priced: Priced,
+    layouts: Layouts,
+    key: NDArray[Any],
+    held: tuple[Floats, Floats, Floats],
+    slowest: NDArray[Any],
+    m: Floats,
+    passes_s: tuple[Floats, Floats],
+) -> tuple[Floats, Floats]:
+    """Exposed and hidden copies of activations to the host and back, on the slowest stage.
+
+    `held` are the blocks that ranks hold, of which some are offloaded and some recomputed; shape
+    (layouts, columns, parts). Each way hides behind its pass of `passes_s`. Shapes (layouts,).
+    """
+    if not held[1].any():
+        return np.zeros_like(m), np.zeros_like(m)
+    at = np.arange(len(slowest))
+    parts, away, again = (x[at, slowest] for x in held)
+    mode = np.where(layouts.recompute == FULL, 0, layouts.recompute)
+    moved: Floats = np.zeros_like(m)
+    for part in range(parts.shape[1] - 2):
+        count = parts[:, part][:, None]
+        whole = kept_bytes(priced.blocks, mode, key, part, count, count, again[:, part][:, None])[
+            :, 0
+        ]
+        moved = moved + whole * away[:, part] / np.maximum(count[:, 0], 1.0)
+    one_way_s = moved / float(priced.cluster.node.host_bytes_per_s or np.inf)
+    return _behind(one_way_s, m, passes_s)
+
+
+def host_step_s(
+    priced: Priced, layouts: Layouts, grid: NDArray[Any], m: Floats, window_s: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Optimizer step shared by device and host, and the gradients on their way to it.
+
+    The device's part and the host's run at the same time (Twin-Flow of ZeRO-Offload++); on the
+    host the update and the way back overlap. Ranks of a server share its processors.
+
+    Parameters
+    ----------
+    priced, layouts, grid : Priced, Layouts, ndarray
+        Some rows of a priced table and their state keys.
+    m : ndarray
+        Micro-batches; gradients go to the host after each where the software adds them up there.
+    window_s : ndarray
+        A backward pass of every rank, which one copy may hide behind, shape (layouts, columns).
+
+    Returns
+    -------
+    step_s, shown_s, hidden_s : ndarray
+        Seconds of the optimizer step, and of exposed and hidden copies of gradients; (layouts,).
+    """
+    share = host_share(layouts, priced.workload.recipe)[:, None]
+    down, up, parameters = priced.states.host_step[:, grid, :]
+    link = float(priced.cluster.node.host_bytes_per_s or np.inf)
+    rate = _adam_parameters_per_s(priced.cluster)
+    back_s = np.where(layouts.parameter_offload[:, None] > 0, 0.0, up / link)
+    host_s = share * np.maximum(parameters / rate, back_s)
+    device_s = (1.0 - share) * priced.states.optimizer_s[grid]
+    times = m[:, None] if priced.software.states.offloads_gradients else np.ones((len(m), 1))
+    copy_s = share * down / link
+    shown_s = times * np.maximum(copy_s - window_s, 0.0)
+    worst = np.argmax(shown_s, axis=1)
+    at = np.arange(len(worst))
+    shown = shown_s[at, worst]
+    hidden = (times * copy_s)[at, worst] - shown
+    return np.maximum(device_s, host_s).max(axis=1), shown, hidden
+
+
+def parameter_copies_s(
+    priced: Priced,
+    layouts: Layouts,
+    grid: NDArray[Any],
+    m: Floats,
+    slowest: NDArray[Any],
+    passes_s: tuple[Floats, Floats],
+) -> tuple[Floats, Floats]:
+    """Exposed and hidden copies of parameter shards to the device, on the slowest stage.
+
+    They come for both passes of every micro-batch, each behind its pass. Shapes (layouts,).
+    """
+    held = priced.states.state_bytes[0, grid, slowest]
+    link = float(priced.cluster.node.host_bytes_per_s or np.inf)
+    copy_s = np.where(layouts.parameter_offload > 0, held / link, 0.0)
+    return _behind(copy_s, m, passes_s)
+
+
+def _behind(copy_s: Floats, m: Floats, passes_s: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """What shows of m copies behind either pass, and what is hidden."""
+    shown = np.zeros_like(copy_s)
+    for beside_s in passes_s:
+        shown = shown + np.maximum(copy_s - beside_s, 0.0)
+    return m * shown, m * (2.0 * copy_s - shown)
+
+
+def _adam_parameters_per_s(cluster: Cluster) -> float:
+    """Parameters that one rank's share of the host processors updates in a second."""
+    ranks = min(cluster.node.accelerators, cluster.gpus)
+    return float(cluster.node.host_adam_parameters_per_s) / ranks

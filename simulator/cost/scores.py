@@ -1,0 +1,137 @@
+"""Scores, softmax and weighted sum of an attention module: one flash kernel, or its pieces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.model_flop import seen_keys
+from simulator.cost.operations import Flash, Gemm, Operators, Ranks, Stream, element_bytes
+from simulator.software import Kernels
+from simulator.workload.architecture import Attention
+from simulator.workload.recipe import Recipe
+
+__all__ = ["core_attention"]
+
+Floats = NDArray[np.float64]
+
+_CORE = "core_attn"
+
+
+def core_attention(
+    ops: Operators,
+    att: Attention,
+    hidden: int,
+    ranks: Ranks,
+    recipe: Recipe,
+    kernels: Kernels,
+    *,
+    source: Recipe | None = None,
+    prefix: str = "",
+) -> None:
+    """List scores, softmax and weighted sum; `source` has the length of the keys if not their own.
+
+    Under a causal mask flash attention computes half of the scores, the products of unfused
+    attention all of them. Disentangled attention has no flash kernel.
+    """
+    source = source or recipe
+    heads = att.heads / ranks.tp
+    if kernels.attention == "flash" and not att.disentangled:
+        _flash(ops, att, heads, ranks, recipe, source, prefix)
+        return
+    size, length = element_bytes(recipe), source.sequence_length
+    if att.window and not att.causal:  # windows of an image are computed apart, not masked
+        length = min(att.window, length)
+    calls, local = ranks.micro_batch * heads, recipe.sequence_length / ranks.cp
+    _product(ops, f"{prefix}scores", local, length, att.head_dim, calls, att.causal)
+    _product(ops, f"{prefix}context", local, att.value_dim, length, calls, att.causal)
+    scores = calls * local * length
+    if att.disentangled:
+        _positions(ops, att, hidden, heads, ranks, recipe)
+    if att.softcap:
+        _stream(ops, f"{prefix}softcap", "softmax", 6 * size * scores, 3 * size * scores, calls=3)
+        ops.saved.append((f"{prefix}capped scores", _CORE, size * scores))
+    fused = "softmax" in kernels.fused
+    _stream(
+        ops,
+        f"{prefix}softmax",
+        "softmax",
+        (4.0 if fused else 20.0) * scores,
+        (6.0 if fused else 20.0) * scores,
+        calls=1 if fused else 4,
+    )
+    ops.saved.append((f"{prefix}attention weights", _CORE, size * scores))
+    if att.dropout:
+        _stream(ops, f"{prefix}attention dropout", "softmax", 5.0 * scores, 5.0 * scores)
+        dropped = (size + 1.0) * scores
+        ops.saved.append((f"{prefix}dropped attention weights", _CORE, dropped))
+    copied = 2 * size * ranks.tokens(recipe) * heads * att.value_dim
+    _stream(ops, f"{prefix}context transpose", "elementwise", copied, copied)
+
+
+def _flash(
+    ops: Operators, att: Attention, heads: Floats, ranks: Ranks, recipe: Recipe, source: Recipe,
+    prefix: str,
+) -> None:  # fmt: skip
+    tokens, length = ranks.tokens(recipe), source.sequence_length
+    own = source.sequences if source.batching == "packed" else ((length, 1.0),)
+    span = sum(share * min(att.window or each, each) for each, share in own)
+    keys = sum(share * seen_keys(att, each) for each, share in own)
+    flop = 2.0 * (tokens * keys) * heads * (att.head_dim + att.value_dim)
+    kv = 2 * np.maximum(att.kv_heads * heads / att.heads, 1.0)
+    moved = tokens * heads * (att.head_dim + att.value_dim)
+    moved = element_bytes(recipe) * (moved + ranks.tokens(source) * kv * att.head_dim)
+    ops.flash.append(Flash(flop=flop, moved_bytes=moved, sequence=span / ranks.cp))
+    ops.saved.append((f"{prefix}log-sum-exp", _CORE, 4.0 * tokens * heads))
+
+
+def _positions(
+    ops: Operators, att: Attention, hidden: int, heads: Floats, ranks: Ranks, recipe: Recipe
+) -> None:
+    """Disentangled attention: queries meet positions as keys, keys meet positions as queries.
+
+    He et al. 2021 (arXiv 2006.03654), section 3.2, kept as transformers computes it: projections
+    repeated for every sequence, both products and two tables of indices (which torch's gather
+    keeps), keys once more with the scale in them.
+    """
+    size, rows, length = element_bytes(recipe), att.disentangled, recipe.sequence_length
+    calls, local = ranks.micro_batch * heads, length / ranks.cp
+    width = heads * att.head_dim
+    for name in ("position keys", "position queries"):
+        ops.gemms.append(Gemm(name=name, m=rows, n=width, k=hidden))
+    _product(ops, "content to position", local, rows, att.head_dim, calls, False)
+    _product(ops, "position to content", local, rows, att.head_dim, calls, False)
+    scores = calls * local * length
+    # two gathers read 8-byte indices; two scales; three sums of score matrices
+    moved = (2 * (8 + 2 * size) + 2 * 2 * size + 3 * 3 * size) * scores
+    _stream(ops, "position scores", "elementwise", moved, moved, calls=8)
+    repeated = 2 * ranks.micro_batch * rows * width * size
+    ops.saved.append(("position keys and queries", _CORE, repeated))
+    ops.saved.append(("position scores", _CORE, 2 * size * calls * local * rows))
+    ops.saved.append(("position indices", _CORE, 2 * 8.0 * local * length))
+    ops.saved.append(("scaled keys", _CORE, ranks.tokens(recipe) * width * size))
+    if att.dropout:
+        ops.saved.append(("dropped positions", _CORE, (size + 1.0) * rows * hidden + 0 * heads))
+
+
+def _product(ops: Operators, name: str, m: Any, n: Any, k: Any, batch: Any, causal: bool) -> None:
+    ops.gemms.append(
+        Gemm(name=name, m=m, n=n, k=k, batch=batch, kind="attention", module=_CORE, causal=causal)
+    )
+
+
+def _stream(
+    ops: Operators, name: str, kind: str, forward: Any, backward: Any, calls: float = 1.0
+) -> None:
+    ops.streams.append(
+        Stream(
+            name=name,
+            kind=kind,
+            module=_CORE,
+            calls=calls,
+            forward_bytes=forward,
+            backward_bytes=backward,
+        )
+    )

@@ -1,0 +1,256 @@
+"""Does one layout fit, rank by rank; and if not, the cheapest changes that make it fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.memory_trace import Replayed, replay_memory
+from simulator.cost.ranks import RankMemory, rank_memory
+from simulator.cost.step import Estimate, evaluate
+from simulator.layout.feasibility import FEASIBLE, reasons
+from simulator.layout.layout import RECOMPUTE, SHARDINGS, Layouts
+from simulator.planner.candidates import divisors
+from simulator.planner.predict import Prediction
+from simulator.scenario import Scenario
+from simulator.workload.architecture import MoE
+
+__all__ = ["Change", "Fitting", "fitting"]
+
+_STEPS = 4
+"""Values tried of a field on the way to its limit, so that the neighbourhood stays small."""
+
+_MOST_TOGETHER = 3
+"""Fields changed together before the search gives up."""
+
+_FULL = RECOMPUTE.index("full")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """A neighbouring layout that fits."""
+
+    set: dict[str, Any]
+    """Layout fields that differ and their new values; dp follows from the number of GPUs."""
+    layout: str
+    """The whole new layout in a few words."""
+    step_time_s: float
+    added_s: float
+    """Step time above that of the layout that does not fit; below zero where it is faster."""
+    memory_total_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fitting:
+    """Memory of every pipeline rank against the usable bytes, and ways to make it fit."""
+
+    ranks: RankMemory
+    replayed: list[Replayed]
+    """Of every rank: what a trace through a model of the allocator comes to, beside the closed form
+    of `ranks`; empty where the trace does not know the schedule (``cost/memory_trace.py``)."""
+    usable_bytes: float
+    capacity_bytes: float
+    changes: list[Change]
+    """Cheapest first; empty where the layout fits, or where no neighbour does."""
+    nearest: Change | None
+    """The neighbour that needs least memory, where neither the layout nor any neighbour fits."""
+
+    @property
+    def margin_bytes(self) -> float:
+        """Usable bytes that the fullest rank leaves free; below zero where it does not fit."""
+        return self.usable_bytes - float(self.ranks.total_bytes.max())
+
+    @property
+    def verdict(self) -> str:
+        """FITS or OOM; TIGHT needs an interval, and no term of memory has one yet."""
+        return "FITS" if self.margin_bytes >= 0 else "OOM"
+
+
+def fitting(prediction: Prediction, *, most: int = 3) -> Fitting:
+    """Break the memory of a prediction down and, where it does not fit, look for what would.
+
+    Parameters
+    ----------
+    prediction : Prediction
+        One layout.
+    most : int
+        Changes to return.
+
+    Examples
+    --------
+    >>> from simulator.planner.predict import predict
+    >>> from simulator.scenario import make_scenario
+    >>> scenario = make_scenario({
+    ...     "model": {"name": "llama-3.1-8b"},
+    ...     "training": {"sequence_length": 8192, "global_batch": 64},
+    ...     "cluster": {"name": "dgx-h100", "gpus": 8},
+    ... })
+    >>> found = fitting(predict(scenario, micro_batch=2))
+    >>> found.verdict, all(x.memory_total_bytes <= found.usable_bytes for x in found.changes)
+    ('OOM', True)
+    """
+    scenario, row = prediction.scenario, prediction.estimate.layouts
+    memory = scenario.cluster.accelerator.memory
+    ranks = rank_memory(row, scenario.workload, scenario.cluster, scenario.software)
+    changes, nearest = ([], None) if prediction.fits else _changes(prediction, most)
+    return Fitting(
+        ranks=ranks,
+        replayed=replay_memory(row, scenario.workload, scenario.cluster, scenario.software),
+        usable_bytes=float(memory.usable_bytes),
+        capacity_bytes=float(memory.capacity_bytes),
+        changes=changes,
+        nearest=nearest,
+    )
+
+
+def _changes(prediction: Prediction, most: int) -> tuple[list[Change], Change | None]:
+    """The fastest neighbours that fit, no two with the same fields changed; else the smallest.
+
+    A change is left out where part of it alone fits and is no slower.
+    """
+    table, changed = _neighbours(prediction)
+    scenario = prediction.scenario
+    for together in range(2, _MOST_TOGETHER + 1):
+        rows = np.flatnonzero(changed.sum(axis=1) <= together)
+        if len(rows) == 0:
+            return [], None
+        estimate = evaluate(table[rows], scenario.workload, scenario.cluster, scenario.software)
+        if estimate.fits.any():
+            found = _fastest_by_fields(estimate, changed[rows])[:most]
+            return [_change(prediction, estimate, i) for i in found], None
+    return [], _change(prediction, estimate, int(np.argmin(estimate.memory_total_bytes)))
+
+
+def _fastest_by_fields(estimate: Estimate, changed: NDArray[np.bool_]) -> list[int]:
+    """The fastest fitting row of every set of changed fields, fastest first."""
+    best: list[tuple[frozenset[str], int]] = []
+    fits = np.flatnonzero(estimate.fits)
+    order = np.lexsort((changed[fits].sum(axis=1), estimate.step_time_s[fits]))
+    for i in fits[order]:
+        names = frozenset(np.array(_AXES)[changed[i]])
+        if not any(smaller <= names for smaller, _ in best):
+            best.append((names, int(i)))
+    return [i for _, i in best]
+
+
+def _change(prediction: Prediction, estimate: Estimate, i: int) -> Change:
+    before, after = prediction.estimate.layouts.row(), estimate.layouts.row(i)
+    follow = ("dp", "shard_group", "etp", "sequence_parallel")
+    return Change(
+        set={k: v for k, v in after.items() if v != before[k] and k not in follow},
+        layout=estimate.layouts.describe(i),
+        step_time_s=float(estimate.step_time_s[i]),
+        added_s=float(estimate.step_time_s[i]) - prediction.step_time_s,
+        memory_total_bytes=float(estimate.memory_total_bytes[i]),
+    )
+
+
+_AXES = ("recompute", "offload_layers", "micro_batch", "tp", "pp", "cp", "ep", "sharding")
+"""Fields that are varied; recompute_layers goes with recompute."""
+
+
+def _neighbours(prediction: Prediction) -> tuple[Layouts, NDArray[np.bool_]]:
+    """Layouts that can run and differ in at most _MOST_TOGETHER fields, and which fields those are.
+
+    Degrees grow, the micro-batch shrinks, sharding, recomputation and offload go up; dp follows.
+    """
+    scenario, own = prediction.scenario, prediction.estimate.layouts
+    choices = _choices(scenario, own)
+    index = _near([len(choices[name]) for name in _AXES])
+    changed = index > 0
+    fields: dict[str, Any] = {}
+    for axis, name in enumerate(_AXES):
+        values = np.array(choices[name])[index[:, axis]]
+        if name == "recompute":
+            fields["recompute"], fields["recompute_layers"] = values.T
+        else:
+            fields[name] = values
+    repeated = Layouts(**{k: np.repeat(v, len(index)) for k, v in own.columns().items()})
+    table = repeated.replace(**fields, **_following(scenario, own, fields))
+    possible = reasons(table, scenario.workload, scenario.cluster, scenario.software) == FEASIBLE
+    possible &= table.world == scenario.cluster.gpus
+    return table[np.flatnonzero(possible)], changed[possible]
+
+
+def _near(lengths: list[int]) -> NDArray[np.int64]:
+    """Index rows with one to _MOST_TOGETHER entries above zero; axis i has `lengths[i]` values."""
+    rows: list[NDArray[np.int64]] = []
+    for together in range(1, _MOST_TOGETHER + 1):
+        for axes in combinations(range(len(lengths)), together):
+            mesh = np.meshgrid(*(np.arange(1, lengths[axis]) for axis in axes), indexing="ij")
+            block = np.zeros((mesh[0].size, len(lengths)), dtype=np.int64)
+            block[:, list(axes)] = np.stack([x.ravel() for x in mesh], axis=1)
+            rows.append(block)
+    return np.concatenate(rows)
+
+
+def _following(scenario: Scenario, own: Layouts, fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields that follow from the varied ones, as the defaults of a layout do."""
+    before = own.row()
+    tp, pp, cp = fields["tp"], fields["pp"], fields["cp"]
+    dp = np.maximum(scenario.cluster.gpus // (tp * pp * cp), 1)
+    whole = before["shard_group"] == before["dp"] * before["cp"]
+    sequence = before["sequence_parallel"] or (
+        before["tp"] == 1 and True in scenario.software.supports.sequence_parallel
+    )
+    return {
+        "dp": dp,
+        "shard_group": np.where(whole, dp * cp, before["shard_group"]),
+        "sequence_parallel": (tp > 1) & sequence,
+        "etp": np.where((before["etp"] == before["tp"]) & (before["tp"] > 1), tp, before["etp"]),
+    }
+
+
+def _choices(scenario: Scenario, own: Layouts) -> dict[str, list[Any]]:
+    """Values of every varied field, the layout's own first."""
+    row, can, arch = own.row(), scenario.software.supports, scenario.workload.architecture
+    per_rank = -(-arch.layers // row["pp"])
+    gpus, length = scenario.cluster.gpus, scenario.workload.recipe.sequence_length
+    experts = [kind.mlp.experts for kind in arch.blocks if isinstance(kind.mlp, MoE)]
+    own_mode = (int(own.recompute[0]), int(own.recompute_layers[0]))
+    modes = [(RECOMPUTE.index(word), 0) for word in can.recompute]
+    if can.recompute_layers:
+        modes += [(_FULL, n) for n in _spread(per_rank - 1)]
+    more = [mode for mode in modes if _saves(mode, per_rank) > _saves(own_mode, per_rank)]
+    level = int(own.sharding[0])
+
+    def degrees(name: str, most: int, supported: bool) -> list[int]:
+        larger = [d for d in divisors(gpus) if d > row[name] and d % row[name] == 0 and d <= most]
+        return [row[name], *(larger[:_STEPS] if supported else [])]
+
+    domain = scenario.cluster.domain
+    smaller = [b for b in divisors(row["micro_batch"]) if b < row["micro_batch"]]
+    return {
+        "recompute": [own_mode, *more],
+        "offload_layers": [
+            row["offload_layers"],
+            *(n for n in _spread(per_rank) if can.offload and n > row["offload_layers"]),
+        ],
+        "micro_batch": [row["micro_batch"], *smaller],
+        "tp": degrees("tp", 2 * domain, can.tensor),
+        "pp": degrees("pp", arch.layers, can.pipeline),
+        "cp": degrees("cp", max(length // 2048, 1), can.context),
+        "ep": degrees("ep", max(experts, default=1), can.expert),
+        "sharding": [level, *(SHARDINGS.index(w) for w in can.sharding
+                              if SHARDINGS.index(w) > level)],
+    }  # fmt: skip
+
+
+def _saves(mode: tuple[int, int], per_rank: int) -> float:
+    """Order of the recomputation modes by what they save: none, selective, n layers, all."""
+    word, layers = mode
+    return word + (layers or per_rank) / per_rank if word == _FULL else word
+
+
+def _spread(most: int) -> list[int]:
+    """At most 2 _STEPS numbers of 1 to `most`, evenly spaced, `most` among them.
+
+    >>> _spread(3), _spread(80)
+    ([1, 2, 3], [10, 20, 30, 40, 50, 60, 70, 80])
+    """
+    steps = min(2 * _STEPS, most)
+    return sorted({most * step // steps for step in range(1, steps + 1)})

@@ -1,0 +1,161 @@
+"""Encoders of text and images: every token sees the whole sequence, or its window."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from simulator.workload.architecture import MLP, Architecture, Attention, Block
+from simulator.workload.families.pieces import dense, model, plain
+from simulator.workload.fields import Fields
+
+__all__ = ["bert", "deberta_v2", "swin", "vit"]
+
+_HEADS: dict[str, dict[str, Any]] = {
+    "Model": {"pooler": True, "final_norm": "none"},
+    "ForMaskedLM": {"head_transform": True, "final_norm": "layer", "head_bias": True},
+    "ForPreTraining": {
+        "head_transform": True, "pooler": True, "classes": 2, "final_norm": "layer",
+        "head_bias": True,
+    },
+}  # fmt: skip
+"""What stands behind the last block, by the ending of ``architectures``; the bare model of BERT
+has a pooler, the heads a square layer with a norm and the tied table with a bias."""
+
+
+def _bidirectional(f: Fields, *, qkv_bias: bool = True) -> Attention:
+    drops = f.drops("attention_probs_dropout_prob", 0.1 if f.family != "vit" else 0.0)
+    attention = plain(f, "hidden_size", "num_attention_heads", dropout=drops)
+    return dataclasses.replace(attention, causal=False, qkv_bias=qkv_bias)
+
+
+def bert(f: Fields) -> Architecture:
+    """Norms behind attention and MLP; trained through the tied table in any case."""
+    f.refuse("is_decoder", "only the encoder is known")
+    ending = f.ending("architectures", tuple(_HEADS))
+    block = Block(
+        attention=_bidirectional(f),
+        mlp=dense(f, gated=False, bias=True),
+        norm="layer",
+        dropout=f.drops("hidden_dropout_prob", 0.1),
+    )
+    types = f.size("type_vocab_size", 2, least=0)
+    return model(f, [block] * f.layers(), positions=512, tied=True, position="learned",
+                 extra_embeddings=types, embedding_norms=1, **_HEADS[ending])  # fmt: skip
+
+
+def _disentangled(f: Fields) -> Attention:
+    """DeBERTa's attention; with relative positions off it is BERT's."""
+    attention = _bidirectional(f)
+    if not f.flag("relative_attention", False):
+        return attention
+    both = {"c2p", "p2c"}
+    named = f.config.get("pos_att_type") or []
+    found = set(
+        named.lower().split("|") if isinstance(named, str) else f.items("pos_att_type", str)
+    )
+    f.require({word.strip() for word in found} == both, "pos_att_type", "must name c2p and p2c",
+              len(found))  # fmt: skip
+    longest = f.size("max_relative_positions", -1, least=-1, most=2**20)
+    longest = longest if longest > 0 else f.size("max_position_embeddings", 512)
+    buckets = f.size("position_buckets", -1, least=-1, most=2**20)
+    return dataclasses.replace(
+        attention,
+        disentangled=2 * (buckets if buckets > 0 else longest),
+        position_projections=not f.flag("share_att_key", False),
+    )
+
+
+def deberta_v2(f: Fields) -> Architecture:
+    """DeBERTa v2 and v3: positions enter the scores by two products of their own."""
+    width = f.size("hidden_size")
+    inner = f.size("embedding_size", width, width)
+    rule = f"must be hidden_size ({width}); projected embeddings are not known"
+    f.require(inner == width, "embedding_size", rule, inner, "hidden_size")
+    kernel = f.size("conv_kernel_size", 0, 0, least=0)
+    f.require(kernel == 0, "conv_kernel_size", "must be 0 (the convolution is not known)", kernel)
+    masked = f.ending("architectures", ("Model", "ForMaskedLM")) == "ForMaskedLM"
+    attention = _disentangled(f)
+    block = Block(
+        attention=attention,
+        mlp=dense(f, gated=False, bias=True),
+        norm="layer",
+        dropout=f.drops("hidden_dropout_prob", 0.1),
+    )
+    types = f.size("type_vocab_size", 0, least=0)
+    normed = attention.disentangled and "layer_norm" in str(f.config.get("norm_rel_ebd", "none"))
+    head = _HEADS["ForMaskedLM"] if masked else {"final_norm": "none"}
+    learned = f.flag("position_biased_input", True)
+    return model(f, [block] * f.layers(), positions=512, tied=True,
+                 position="learned" if learned else "relative",
+                 extra_embeddings=types + attention.disentangled,
+                 embedding_norms=2 if normed else 1, **head)  # fmt: skip
+
+
+def _patches(f: Fields, patch: int, channels: int) -> tuple[int, int]:
+    """Side of the image in patches, and the values of one patch."""
+    image, side = f.size("image_size", 224), f.size("patch_size", patch)
+    f.require(image % side == 0, "image_size", f"must be a multiple of patch_size ({side})", image,
+              "patch_size")  # fmt: skip
+    return max(1, image // side), side * side * f.size("num_channels", channels)
+
+
+def _image_model(f: Fields, blocks: list[Block], hidden: int, **rest: Any) -> Architecture:
+    """A classifier of images: `num_labels` classes, two unless said, none for the bare model."""
+    labels = f.size("num_labels", len(f.table("id2label")) or 2, least=0)
+    named = f.ending("architectures", ("ForImageClassification", "Model"))
+    kinds: dict[Block, int] = {}
+    order = tuple(kinds.setdefault(block, len(kinds)) for block in blocks)
+    return Architecture(
+        name=f.name, family=f.family, hidden=hidden, blocks=tuple(kinds), layer_kinds=order,
+        vocabulary=0, tied_embeddings=True, final_norm="layer",
+        classes=labels if named == "ForImageClassification" else 0, **rest,
+    )  # fmt: skip
+
+
+def vit(f: Fields) -> Architecture:
+    """A class token before the patches of an image, learned positions, norms in front."""
+    grid, values = _patches(f, 16, 3)
+    block = Block(
+        attention=_bidirectional(f, qkv_bias=f.flag("qkv_bias", True)),
+        mlp=dense(f, gated=False, bias=True),
+        norm="layer",
+        dropout=f.drops("hidden_dropout_prob", 0.0),
+    )
+    return _image_model(
+        f, [block] * f.layers(), f.size("hidden_size"), position="learned",
+        max_positions=grid * grid + 1, extra_embeddings=1, patch_values=values,
+    )  # fmt: skip
+
+
+def swin(f: Fields) -> Architecture:
+    """Windows of an image; from stage to stage twice the width and a quarter of the tokens."""
+    grid, values = _patches(f, 4, 3)
+    depths, heads = f.sizes("depths", (2, 2, 6, 2)), f.sizes("num_heads", (3, 6, 12, 24))
+    same = len(depths) == len(heads)
+    f.require(same, "num_heads", f"must have {len(depths)} items, as depths", len(heads), "depths")
+    embed, side = f.size("embed_dim", 96), f.size("window_size", 7)
+    blocks: list[Block] = []
+    for stage, (depth, count) in enumerate(zip(depths, heads, strict=False)):
+        width, edge = embed << stage, max(1, grid >> stage)
+        f.require(width % count == 0, "num_heads", f"must divide the width {width}", count)
+        block = _swin_block(f, width, count, min(side, edge) ** 2, (2 * side - 1) ** 2)
+        block = dataclasses.replace(block, width=width, tokens=edge * edge)
+        first = dataclasses.replace(block, merges_patches=stage > 0)
+        blocks += [first, *[block] * (depth - 1)]
+    return _image_model(
+        f, blocks, embed, position="learned" if f.flag("use_absolute_embeddings", False) else
+        "relative", max_positions=grid * grid, embedding_norms=1, patch_values=values,
+    )  # fmt: skip
+
+
+def _swin_block(f: Fields, width: int, heads: int, window: int, buckets: int) -> Block:
+    ratio = f.number("mlp_ratio", 4.0)
+    attention = Attention(
+        heads=heads, kv_heads=heads, head_dim=max(1, width // heads), window=window, causal=False,
+        qkv_bias=f.flag("qkv_bias", True), output_bias=True, relative_buckets=buckets,
+        dropout=f.drops("attention_probs_dropout_prob", 0.0),
+    )  # fmt: skip
+    mlp = MLP(ffn_hidden=max(1, int(ratio * width)), gated=False, bias=True)
+    drops = f.drops("hidden_dropout_prob", 0.0)
+    return Block(attention=attention, mlp=mlp, norm="layer", dropout=drops)

@@ -1,0 +1,154 @@
+"""The modules of a block, sizes only: attention, a dense MLP, a mixture of experts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt
+
+from simulator.files import record
+
+__all__ = ["MLP", "Attention", "Count", "MoE", "Positive", "filter_parameters"]
+
+Positive = Annotated[int, Gt(0)]
+Count = Annotated[int, Ge(0)]
+
+
+@record
+class Attention:
+    """One attention module; multi-head, grouped-query, multi-query or latent (MLA)."""
+
+    heads: Positive
+    """Query heads."""
+    kv_heads: Positive
+    """Key/value heads; equal to `heads` for multi-head attention, 1 for multi-query."""
+    head_dim: Positive
+    """Size of one query/key head; for MLA the no-position part plus the rotary part."""
+    value_head_dim: Count = 0
+    """Size of one value head; 0 means `head_dim`."""
+    q_lora_rank: Count = 0
+    """MLA: rank of the query's down-projection; 0 means a full query projection."""
+    kv_lora_rank: Count = 0
+    """MLA: rank of the key/value down-projection; 0 means this is not MLA."""
+    rope_head_dim: Count = 0
+    """MLA: part of `head_dim` that carries the rotary position, shared by all heads for keys."""
+    qkv_bias: bool = False
+    """Whether the query, key and value projections have biases."""
+    output_bias: bool = False
+    """Whether the output projection has a bias."""
+    qk_norm: bool = False
+    """RMS norms of `head_dim` weights on queries and keys (Qwen3)."""
+    dropout: bool = False
+    """Attention dropout during training (GPT-2, GPT-3); its mask is kept for the backward pass."""
+    window: Count = 0
+    """Sliding-window size in tokens, the token itself included; 0 means the whole sequence."""
+    causal: bool = True
+    """Tokens see themselves and what came before; false: all of the window (encoders)."""
+    sinks: bool = False
+    """A learned logit per head takes part in the softmax (gpt-oss)."""
+    softcap: bool = False
+    """Scores pass a tanh before the softmax (Gemma 2); flash attention has it in its kernel."""
+    relative_buckets: Count = 0
+    """Rows of a table of biases by distance, a column per head, that this layer owns (T5, Swin)."""
+    disentangled: Count = 0
+    """Rows of the relative-position embedding that queries and keys meet in two more products of
+    scores (DeBERTa); 0 means none. No flash kernel does this."""
+    position_projections: bool = False
+    """Disentangled: positions have projections of their own (DeBERTa-v3 shares the content's)."""
+    filtered: bool = False
+    """Localized filtering before queries and keys: two causal convolutions over two tokens, to half
+    the width and back, and an RMS norm of the sum (Yuan 2.0, arXiv 2311.15786)."""
+
+    @property
+    def is_mla(self) -> bool:
+        """Whether this is multi-head latent attention."""
+        return self.kv_lora_rank > 0
+
+    @property
+    def value_dim(self) -> int:
+        """Size of one value head."""
+        return self.value_head_dim or self.head_dim
+
+    def parameters(self, hidden: int) -> int:
+        """Count the weights and biases of the module for a model of width `hidden`."""
+        if self.is_mla:
+            nope = self.head_dim - self.rope_head_dim
+            query_out = self.heads * self.head_dim
+            if self.q_lora_rank:
+                query = hidden * self.q_lora_rank + self.q_lora_rank + self.q_lora_rank * query_out
+            else:
+                query = hidden * query_out
+            down = hidden * (self.kv_lora_rank + self.rope_head_dim) + self.kv_lora_rank
+            up = self.kv_lora_rank * self.heads * (nope + self.value_dim)
+            return query + down + up + self.heads * self.value_dim * hidden
+        query_out, kv_out = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        weights = hidden * (query_out + 2 * kv_out) + query_out * hidden
+        biases = self.qkv_bias * (query_out + 2 * kv_out) + self.output_bias * hidden
+        extra = self.heads * (self.sinks + self.relative_buckets) + filter_parameters(self, hidden)
+        extra += 2 * self.position_projections * (hidden + 1) * query_out
+        return weights + biases + self.qk_norm * 2 * self.head_dim + extra
+
+
+def filter_parameters(attention: Attention, hidden: int) -> int:
+    """Weights, biases and norm of localized filtering: 2 h^2 + 5 h / 2."""
+    return attention.filtered * (2 * hidden * hidden + hidden // 2 + 2 * hidden)
+
+
+@record
+class MLP:
+    """A dense feed-forward module."""
+
+    ffn_hidden: Positive
+    """Width of the inner layer."""
+    gated: bool = True
+    """Three matrices with a gate (SwiGLU) or two (GELU, ReLU)."""
+    bias: bool = False
+    """Whether the linear layers have biases."""
+    activation: Literal["gelu", "relu", "squared_relu"] = "gelu"
+    """Without a gate: gelu stands for every smooth one and keeps its input for the backward pass,
+    relu keeps its output only (OPT, T5), squared_relu the rectified input (Nemotron)."""
+
+    def parameters(self, hidden: int) -> int:
+        """Count the weights and biases."""
+        wide = 2 if self.gated else 1
+        weights = (wide + 1) * hidden * self.ffn_hidden
+        return weights + self.bias * (wide * self.ffn_hidden + hidden)
+
+
+@record
+class MoE:
+    """A mixture-of-experts module: a router, routed experts and shared experts."""
+
+    experts: Positive
+    """Routed experts."""
+    top_k: Positive
+    """Experts per token."""
+    ffn_hidden: Positive
+    """Inner width of one routed expert."""
+    shared_ffn_hidden: Count = 0
+    """Summed inner width of the shared experts, which every token passes."""
+    gated: bool = True
+    """Three matrices per expert (SwiGLU) or two."""
+    bias: bool = False
+    """Biases on router and routed experts (gpt-oss); one that only balances loads is a buffer."""
+    activation: Literal["gelu", "relu", "squared_relu"] = "gelu"
+    """As of a dense MLP."""
+
+    def expert_parameters(self, hidden: int) -> int:
+        """Count the weights and biases of one routed expert."""
+        wide = 2 if self.gated else 1
+        weights = (wide + 1) * hidden * self.ffn_hidden
+        return weights + self.bias * (wide * self.ffn_hidden + hidden)
+
+    def parameters(self, hidden: int) -> int:
+        """Count router, routed and shared experts."""
+        return self._with_routed(hidden, self.experts)
+
+    def active_parameters(self, hidden: int) -> int:
+        """Count the parameters that one token passes."""
+        return self._with_routed(hidden, self.top_k)
+
+    def _with_routed(self, hidden: int, experts: int) -> int:
+        shared = (3 if self.gated else 2) * hidden * self.shared_ffn_hidden
+        router = (hidden + self.bias) * self.experts
+        return experts * self.expert_parameters(hidden) + shared + router

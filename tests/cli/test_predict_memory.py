@@ -1,0 +1,89 @@
+"""`foreshard predict --memory`: the screen, and the frozen keys of its document."""
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator.cli.main import app
+from simulator.cost.memory import MEMORY_KINDS, MOMENTS
+
+RUNNER = CliRunner(env={"COLUMNS": "170"})
+FITS = [
+    "--model", "llama-3.1-70b", "--cluster", "dgx-h100", "--gpus", "64", "--set", "layout.tp=8",
+    "--set", "layout.pp=4",
+]  # fmt: skip
+OOM = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
+NEVER = ["--model", "llama-3.1-405b", "--cluster", "dgx-h100", "--gpus", "8"]
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    result = RUNNER.invoke(app, ["predict", *arguments, "--memory", "--json"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def screen(*arguments: str) -> str:
+    result = RUNNER.invoke(app, ["predict", *arguments, "--memory"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+@pytest.mark.parametrize("arguments", [FITS, OOM, NEVER])
+def test_keys_are_frozen(arguments: list[str]) -> None:
+    found = document(*arguments)
+    assert list(found)[-2:] == ["layouts", "memory"]
+    memory = found["memory"]
+    assert list(memory) == [
+        "verdict", "p10_bytes", "p90_bytes", "usable_bytes", "capacity_bytes", "margin_bytes",
+        "stages", "formulas", "changes", "nearest",
+    ]  # fmt: skip
+    assert list(memory["formulas"]) == list(MEMORY_KINDS)
+    assert all(memory["formulas"].values())
+    for stage in memory["stages"]:
+        assert list(stage) == [
+            "stage", "moment", "memory_bytes", "memory_total_bytes", "margin_bytes", "fits",
+            "replayed_allocated_bytes", "replayed_reserved_bytes", "inputs",
+        ]  # fmt: skip
+        assert list(stage["memory_bytes"]) == list(MEMORY_KINDS)
+        assert stage["moment"] in MOMENTS
+    changes = [*memory["changes"], *([memory["nearest"]] if memory["nearest"] else [])]
+    for change in changes:
+        assert list(change) == ["set", "layout", "step_time_s", "added_s", "memory_total_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "verdict", "stages"), [(FITS, "FITS", 4), (OOM, "OOM", 1), (NEVER, "OOM", 1)]
+)
+def test_every_stage_adds_up_and_the_fullest_is_the_layouts(
+    arguments: list[str], verdict: str, stages: int
+) -> None:
+    found = document(*arguments)
+    memory, (layout,) = found["memory"], found["layouts"]
+    assert memory["verdict"] == verdict and len(memory["stages"]) == stages
+    for stage in memory["stages"]:
+        total = stage["memory_total_bytes"]
+        assert sum(stage["memory_bytes"].values()) == pytest.approx(total, rel=1e-9)
+        assert stage["margin_bytes"] == memory["usable_bytes"] - total
+    assert max(s["memory_total_bytes"] for s in memory["stages"]) == layout["memory_total_bytes"]
+    assert layout["fits"] == (verdict == "FITS")
+
+
+def test_the_screen_shows_stages_formulas_and_changes() -> None:
+    text = " ".join(screen(*OOM).split())
+    for words in (
+        "OOM: ", "HBM line at", "no interval yet", "bytes that every block keeps",
+        "blocks 32;", "cheapest changes that make it fit", "->", "+",
+    ):  # fmt: skip
+        assert words in text, words
+    rows = [line.split()[0] for line in screen(*FITS).splitlines() if line[:5].strip().isdigit()]
+    assert rows == ["0", "1", "2", "3"]
+    assert "cheapest changes" not in screen(*FITS)
+
+
+def test_where_nothing_near_fits_the_screen_says_so() -> None:
+    text = " ".join(screen(*NEVER).split())
+    assert "No change of up to three fields of this layout fits" in text
+    assert "Nearest: tp 1 -> 8" in text

@@ -1,0 +1,193 @@
+"""Parts of a model that are not trained: LoRA, QLoRA, frozen layers, a frozen embedding.
+
+Adapter counts are those of peft 0.21 on the meta device (``get_nb_trainable_parameters`` of
+Llama-3.1-8B); everything else is worked by hand.
+"""
+
+from typing import Any
+
+import pytest
+
+from simulator.cost.state_bytes import PartStates, least_state_bytes, part_states
+from simulator.cost.step import Estimate, evaluate
+from simulator.hardware.cluster import load_cluster
+from simulator.layout.layout import Layouts
+from simulator.software import Software, load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe, Workload
+
+CORE, TITAN, TUNE = (load_software(x) for x in ("megatron-core", "torchtitan", "torchtune-2024"))
+H100 = load_cluster("dgx-h100", 8)
+H, F, KV, V, L, S = 4096, 14336, 1024, 128256, 32, 4096
+PARAMETERS = 8_030_261_248
+LINEARS = 2 * H * H + 2 * H * KV + 3 * H * F
+BLOCK = LINEARS + 2 * H
+NF4 = 0.5 + 0.127 / 8  # Dettmers et al. 2023: double quantisation leaves 0.127 bits a parameter
+
+
+def workload(model: str = "llama-3.1-8b", **recipe: Any) -> Workload:
+    how = Recipe(sequence_length=S, global_batch=8, **recipe)
+    return Workload(architecture=presets.load(model), recipe=how)
+
+
+def run(software: Software, layout: Any = None, model: str = "llama-3.1-8b", **r: Any) -> Estimate:
+    table = Layouts.of(**{"dp": 8, "global_batch": 8, **(layout or {})})
+    return evaluate(table, workload(model, **r), H100, software)
+
+
+def whole(states: PartStates, name: str, kinds: tuple[int, ...] = (L,)) -> float:
+    """Bytes or parameters of the whole model: every part times how often it is there."""
+    column = getattr(states, name).sum(axis=0)[0]
+    return float(sum(n * x for n, x in zip((*kinds, 1, 1), column, strict=True)))
+
+
+# --- adapters -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rank", "targets", "trainable"),
+    [(16, None, 41_943_040), (8, ("q", "v"), 3_407_872)],
+)
+def test_adapter_parameters_are_pefts(rank: int, targets: Any, trainable: int) -> None:
+    given = {"lora_targets": targets} if targets else {}
+    states = part_states(workload(lora_rank=rank, **given), TUNE, Layouts.of())
+    assert whole(states, "trained") == trainable
+    assert whole(states, "parameters") == PARAMETERS
+
+
+def test_only_adapters_have_gradients_and_moments() -> None:
+    found = run(TUNE, lora_rank=16).memory_bytes
+    adapters = 41_943_040  # all in 2 bytes, two moments
+    assert found["weights"][0] == 2 * (PARAMETERS + adapters)
+    assert found["optimizer"][0] == 4 * adapters
+    assert found["gradients"][0] <= 2 * adapters
+
+
+def test_frozen_weights_need_no_fp32_copy() -> None:
+    found = run(CORE, lora_rank=16).memory_bytes
+    assert found["weights"][0] == 2 * (PARAMETERS + 41_943_040)
+    assert found["optimizer"][0] == 12 * 41_943_040
+
+
+def test_shards_of_frozen_weights_stay_fp32_in_fsdp2() -> None:
+    found = run(TITAN, {"sharding": "zero3"}, lora_rank=16).memory_bytes
+    assert found["weights"][0] == 4 * PARAMETERS / 8
+    assert found["optimizer"][0] == 12 * 41_943_040 / 8
+
+
+def test_tensor_parallel_ranks_hold_the_shared_side_of_an_adapter_whole() -> None:
+    # column-parallel: A (16, in) whole, B (out, 16) split; row-parallel: A split, B whole
+    whole_side = 16 * (3 * H + 2 * H + H + H)
+    split_side = 16 * (H + 2 * KV + 2 * F + H + F)
+    states = part_states(workload(lora_rank=16), CORE, Layouts.of(tp=4))
+    assert whole(states, "trained") == pytest.approx(L * (whole_side + split_side / 4), rel=1e-12)
+
+
+def test_quantised_weights() -> None:
+    usual, small = (
+        run(TUNE, lora_rank=16, quantised_base=x).memory_bytes["weights"][0] for x in (False, True)
+    )
+    assert usual - small == pytest.approx(L * LINEARS * (2 - NF4), rel=1e-4)
+
+
+def test_quantised_weights_are_made_16_bit_for_every_product() -> None:
+    usual, small = (
+        run(TUNE, lora_rank=16, quantised_base=x).terms_s["memory_bound"][0] for x in (False, True)
+    )
+    rate = float(H100.accelerator.stream["elementwise"].memory_fraction) * 3.35e12
+    launches = 2 * 4 * L * float(H100.accelerator.stream["elementwise"].launch_s)
+    expected = 2 * L * LINEARS * (NF4 + 2) / rate + launches
+    assert small - usual == pytest.approx(expected, rel=1e-4)
+
+
+def test_frozen_products_have_no_weight_gradient() -> None:
+    """Two of three products of every linear layer are left, and those of the adapters."""
+    usual, small = (float(run(TUNE, lora_rank=r).terms_s["gemm"][0]) for r in (0, 1))
+    assert 0.62 * usual < small < 0.80 * usual  # rank 1 costs launches and operand traffic
+
+
+def test_adapters_that_nothing_has_change_states_only() -> None:
+    # a dense model without latent attention has no q_up: nothing is trained, nothing added
+    states = part_states(workload(lora_rank=16, lora_targets=("q_up",)), CORE, Layouts.of())
+    assert whole(states, "trained") == 0
+
+
+def test_rank_grows_what_is_kept() -> None:
+    small, large = (float(run(CORE, lora_rank=r).memory_bytes["activations"][0]) for r in (8, 24))
+    assert large - small == L * 7 * S * 16 * 2  # seven matrices, 16 more values a token of 2 bytes
+
+
+def test_gradients_on_the_wire() -> None:
+    states = part_states(workload(lora_rank=16), CORE, Layouts.of())
+    assert whole(states, "reduce") == 2 * 41_943_040
+    assert whole(states, "gather") == 2 * (PARAMETERS + 41_943_040)
+
+
+def test_a_frozen_head_has_no_gradient_beside_the_loss() -> None:
+    usual, small = (float(run(CORE, lora_rank=r).memory_bytes["loss"][0]) for r in (0, 16))
+    assert usual - small == 2 * V * H
+
+
+def test_model_flop_under_adapters() -> None:
+    """Four FLOPs instead of six for every weight that multiplies; attention as ever."""
+    usual, small = (run(CORE, lora_rank=r).model_flop for r in (0, 16))
+    weights = L * LINEARS + V * H
+    assert usual - small == pytest.approx(2 * 8 * S * weights, rel=1e-12)
+
+
+def test_model_flop_of_frozen_layers() -> None:
+    """One pass instead of three through half of the blocks, attention included."""
+    usual, small = (run(CORE, frozen_layers=n).model_flop for n in (0, 16))
+    block = 2 * LINEARS + 2 * 2 * H * S / 2
+    assert usual - small == pytest.approx(2 * 8 * S * 16 * block, rel=1e-12)
+
+
+# --- frozen layers ------------------------------------------------------------------------------
+
+
+def test_frozen_layers_have_no_gradient_and_keep_nothing() -> None:
+    usual, half = (run(CORE, frozen_layers=n) for n in (0, 16))
+    trained = 16 * BLOCK + V * H + H
+    assert half.memory_bytes["gradients"][0] == 2 * trained
+    assert half.memory_bytes["optimizer"][0] == 12 * trained
+    assert half.memory_bytes["weights"][0] == 2 * PARAMETERS
+    kept = [float(x.memory_bytes["activations"][0]) for x in (usual, half)]
+    assert kept[1] == pytest.approx(kept[0] / 2)
+
+
+def test_frozen_layers_have_no_backward_pass() -> None:
+    """A third of the products of 16 layers is left: the forward one."""
+    times = [float(run(CORE, frozen_layers=n).terms_s["attention"][0]) for n in (0, 16, 32)]
+    assert times[0] - times[1] == pytest.approx(times[1] - times[2], rel=1e-9)
+    gemm = [float(run(CORE, frozen_layers=n).terms_s["gemm"][0]) for n in (0, 16, 32)]
+    assert gemm[0] - gemm[1] == pytest.approx(gemm[1] - gemm[2], rel=1e-9)
+    # the head whole, a third of the blocks: 0.525 of 7.504 billion weights that multiply
+    assert gemm[2] / gemm[0] == pytest.approx((0.525 + 6.979 / 3) / 7.504, rel=0.02)
+
+
+def test_frozen_layers_beyond_the_model_are_all() -> None:
+    assert run(CORE, frozen_layers=1000).step_time_s == run(CORE, frozen_layers=L).step_time_s
+
+
+def test_a_frozen_embedding() -> None:
+    found = part_states(workload(frozen_embedding=True), CORE, Layouts.of())
+    assert whole(found, "trained") == PARAMETERS - V * H
+    tied = part_states(workload("llama-3.2-3b", frozen_embedding=True), CORE, Layouts.of())
+    assert whole(tied, "trained", (28,)) == 3_212_749_824 - V * 3072
+    own_copy = part_states(workload("llama-3.2-3b", frozen_embedding=True), CORE, Layouts.of(pp=2))
+    assert whole(own_copy, "trained", (28,)) == 3_212_749_824 - V * 3072
+
+
+# --- the whole model ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        ({}, 16 * PARAMETERS),
+        ({"lora_rank": 16}, 2 * PARAMETERS + 16 * 41_943_040),
+        ({"frozen_layers": 32}, 2 * PARAMETERS + 14 * (V * H + H)),
+    ],
+)
+def test_least_bytes_of_all_states(recipe: dict[str, Any], expected: float) -> None:
+    assert least_state_bytes(workload(**recipe), CORE) == pytest.approx(expected, rel=1e-12)

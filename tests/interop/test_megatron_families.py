@@ -1,0 +1,54 @@
+"""Launch flags of models that are no plain decoders: what is said, and what is named as missing."""
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.interop.megatron_model import model_flags, unsaid
+from simulator.software import load_software
+from simulator.workload import presets
+from simulator.workload.architecture import MLP, Architecture
+from simulator.workload.huggingface import from_hf
+from simulator.workload.recipe import Recipe
+
+CORE = load_software("megatron-core")
+
+
+def flags(arch: Architecture, **training: object) -> list[str]:
+    recipe = Recipe(sequence_length=512, global_batch=8, **training)
+    return [flag for group in model_flags(arch, CORE, recipe) for flag in group]
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("llama-3.1-8b", []),
+        ("deepseek-v3", []),
+        ("gemma-2-9b", ["capped scores", "norms behind attention and MLP"]),
+        ("gpt-oss-20b", ["attention sinks", "biases of experts"]),
+        ("opt-66b", ["rectified MLPs"]),
+        ("vit-large-16", ["images for input", "attention to both sides"]),
+        ("deberta-v3-large", ["attention to both sides", "disentangled attention"]),
+        ("t5-v1.1-xxl", ["an encoder and a decoder", "attention to both sides"]),
+    ],
+)
+def test_what_the_flags_leave_out_is_named(name: str, missing: list[str]) -> None:
+    assert unsaid(presets.load(name)) == missing
+
+
+def test_squared_rectifiers_and_capacity_have_flags() -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "vocab_size": 100}
+    nemotron = from_hf({"model_type": "nemotron", **sizes}, name="small", where="config.json")
+    assert "--squared-relu" in flags(nemotron)
+    mlp = nemotron.blocks[0].mlp
+    assert isinstance(mlp, MLP)
+    smooth = replace(nemotron.blocks[0], mlp=replace(mlp, activation="gelu"))
+    assert "--squared-relu" not in flags(replace(nemotron, blocks=(smooth,)))
+    mixtral = presets.load("mixtral-8x7b")
+    capped = flags(mixtral, moe_capacity_factor=1.25)
+    assert "--moe-expert-capacity-factor 1.25" in capped
+    assert "--moe-pad-expert-input-to-capacity" not in capped
+    padded = flags(mixtral, moe_capacity_factor=1.25, moe_pads_to_capacity=True)
+    assert "--moe-pad-expert-input-to-capacity" in padded
+    assert not any("capacity" in flag for flag in flags(mixtral))

@@ -1,0 +1,166 @@
+"""Peak memory of one rank under FSDP2, TP and checkpointing, against torch's own trackers.
+
+Torch's numbers are frozen (``tests/data/one_rank_memory.json``, made by ``one_rank_memory.py``);
+the cheap cases are measured again here.
+"""
+
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from simulator.cost.ranks import RankMemory, rank_memory
+from simulator.files import Figure
+from simulator.hardware.cluster import load_cluster
+from simulator.layout.layout import Layouts
+from simulator.software import load_software
+from simulator.workload import presets
+from simulator.workload.architecture import Architecture
+from simulator.workload.recipe import Recipe, Workload
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from one_rank_memory import CASES, SHAPES, measure  # noqa: E402
+
+FROZEN = json.loads((HERE.parent / "data" / "one_rank_memory.json").read_text())
+ALL = {case["name"]: case for case in FROZEN["cases"]}
+PAIRS = [name for name in ALL if name.endswith("2 layers")]
+
+NONE, TWO = Figure(0.0), Figure(2.0)
+TITAN = load_software("torchtitan")
+BARE = replace(TITAN, allocator=replace(TITAN.allocator, workspace_bytes=NONE))
+# without data parallelism the trackers see everything in bf16, AdamW's moments included
+HALF = replace(BARE, states=replace(BARE.states, weight=TWO, gradient=TWO, master=NONE, moment=TWO))
+ALLOCATED = ("weights", "gradients", "optimizer", "gathered", "activations", "loss", "temporaries")
+
+
+def architecture(case: dict[str, Any]) -> Architecture:
+    """The frozen shape: a block of Llama's kind, its MLP plain for the GPT."""
+    shape, base = SHAPES[case["shape"]], presets.load("llama-3.1-8b")
+    kind = base.blocks[0]
+    width = shape.hidden // shape.heads
+    att = replace(kind.attention, heads=shape.heads, kv_heads=shape.kv_heads, head_dim=width)
+    mlp = replace(kind.mlp, ffn_hidden=shape.ffn, gated=shape.gated)
+    return replace(
+        base, hidden=shape.hidden, vocabulary=shape.vocabulary,
+        layer_kinds=(0,) * case["layers"], blocks=(replace(kind, attention=att, mlp=mlp),),
+    )  # fmt: skip
+
+
+def ours(case: dict[str, Any], micro_batches: int = 1) -> RankMemory:
+    """The same rank by the formulas."""
+    batch = case["dp"] * micro_batches
+    recipe = Recipe(sequence_length=SHAPES[case["shape"]].sequence, global_batch=batch)
+    sharding = "ddp" if case["dp"] == 1 else "zero3" if case["reshard"] else "zero2"
+    table = Layouts.of(
+        dp=case["dp"], tp=case["tp"], sharding=sharding, global_batch=batch,
+        shard_group=case["hybrid"] or case["dp"],
+        sequence_parallel=int(case["sequence_parallel"]),
+        recompute="full" if case["checkpoint"] else "none",
+    )  # fmt: skip
+    cluster = load_cluster("dgx-h100", int(table.world[0]))
+    work = Workload(architecture=architecture(case), recipe=recipe)
+    return rank_memory(table, work, cluster, HALF if case["dp"] == 1 else BARE)
+
+
+def allocated(found: RankMemory) -> float:
+    return sum(float(found.kinds_bytes[kind][0]) for kind in ALLOCATED)
+
+
+def torch_bytes(case: dict[str, Any], moment: str, *words: str) -> int:
+    """Bytes of the categories whose names hold one of the words."""
+    found: dict[str, int] = case["bytes"][moment]
+    return sum(size for name, size in found.items() if any(word in name for word in words))
+
+
+def step_counters(case: dict[str, Any]) -> int:
+    """AdamW's counter of steps, 4 bytes for every parameter tensor; they are no formula's business.
+
+    A layer has q, k, v, o, two or three matrices of the MLP and two norms.
+    """
+    per_layer = 9 if SHAPES[case["shape"]].gated else 8
+    return 4 * (per_layer * case["layers"] + 3)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_weights_and_optimizer_are_exact(name: str) -> None:
+    case = ALL[name]
+    found = ours(case).kinds_bytes
+    states = torch_bytes(case, "rest", "Param", "state", "State") - step_counters(case)
+    assert found["weights"][0] + found["optimizer"][0] == states
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if ALL[name]["dp"] > 1])
+def test_sharded_gradients_are_exact(name: str) -> None:
+    """With a second micro-batch they are there at the peak, as they are at rest."""
+    found = ours(ALL[name], micro_batches=2).kinds_bytes
+    assert found["gradients"][0] == torch_bytes(ALL[name], "rest", "Grad")
+
+
+def test_the_embeddings_gradient_is_whole_under_tensor_parallelism() -> None:
+    """torch makes it for the whole vocabulary and keeps a view of it; ours is a share."""
+    for name, case in ALL.items():
+        if case["dp"] == 1 and case["tp"] > 1:
+            shape = SHAPES[case["shape"]]
+            table = 2 * shape.vocabulary * shape.hidden
+            share = torch_bytes(case, "rest", "Param")
+            assert torch_bytes(case, "rest", "Grad") == share + table * 7 // 8, name
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_every_layer_keeps_what_torch_keeps(name: str) -> None:
+    few, more = ALL[name], ALL[name.replace("2 layers", "4 layers")]
+    torch_slope = (torch_bytes(more, "forward", "Act") - torch_bytes(few, "forward", "Act")) / 2
+    kept = [float(ours(case).kinds_bytes["activations"][0]) for case in (few, more)]
+    slope = (kept[1] - kept[0]) / 2
+    assert slope == pytest.approx(torch_slope - _kept_shards(few), rel=5e-4)
+
+
+def _kept_shards(case: dict[str, Any]) -> float:
+    """Weights of one layer that ``reshard_after_forward=n`` leaves, which torch counts as Act."""
+    if case["reshard"] in (True, False):
+        return 0.0
+    shape = SHAPES[case["shape"]]
+    kv = shape.hidden // shape.heads * shape.kv_heads
+    matrices = 2 * shape.hidden + 2 * kv + (3 if shape.gated else 2) * shape.ffn
+    return 2 * shape.hidden * (matrices + 2) / int(case["reshard"])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_peak(name: str) -> None:
+    """Within 0.1 %, where the peak is at the loss; the embedding's odd gradient is kept apart."""
+    case = ALL[name]
+    peak = case["bytes"]["peak"]["Total"] - case["layers"] * _kept_shards(case)
+    found = allocated(ours(case))
+    if "Grad" not in "".join(case["bytes"]["peak"]):
+        assert found == pytest.approx(peak, rel=1e-3)
+    else:
+        shape = SHAPES[case["shape"]]
+        assert case["tp"] > 1
+        assert peak - 2 * shape.vocabulary * shape.hidden < found < 1.001 * peak
+
+
+CHEAP = [
+    "llama-3.1-8b, FSDP2, 2 layers",
+    "llama-3.1-8b, FSDP2, no reshard, checkpointed, 2 layers",
+    "gpt-1.3b, HSDP, 2 layers",
+    "gpt-1.3b, TP + SP, 2 layers",
+    "gpt-1.3b, FSDP2 x TP + SP, 2 layers",
+]
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_torch_still_says_what_is_frozen(name: str) -> None:
+    assert torch.__version__.startswith(FROZEN["torch"].split("+")[0].rpartition(".")[0])
+    assert measure(CASES[name]) == ALL[name]["bytes"]
+
+
+def test_frozen_cases_are_those_of_the_program() -> None:
+    kept = {name: {k: v for k, v in case.items() if k != "bytes"} for name, case in ALL.items()}
+    assert kept == {name: {"name": name, **asdict(case)} for name, case in CASES.items()}
+    assert FROZEN["shapes"] == {name: asdict(shape) for name, shape in SHAPES.items()}

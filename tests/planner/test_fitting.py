@@ -1,0 +1,136 @@
+"""Whether a layout fits by rank, the inputs of every kind, and the changes that make it fit."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.planner.fitting import Fitting, fitting
+from simulator.planner.predict import Prediction, predict
+from simulator.scenario import make_scenario
+
+
+def ask(model: str, gpus: int, software: str = "megatron-core", **layout: Any) -> Prediction:
+    document = {
+        "model": {"name": model},
+        "training": {"sequence_length": 8192, "global_batch": 128},
+        "cluster": {"name": "dgx-h100", "gpus": gpus, "software": software},
+        "layout": layout,
+    }
+    return predict(make_scenario(document, where="run.toml"))
+
+
+TOO_LARGE = [
+    ("llama-3.1-8b", 8, {}),
+    ("llama-3.1-70b", 64, {"tp": 4, "micro_batch": 2}),
+    ("mixtral-8x7b", 16, {}),
+]
+
+
+def test_a_layout_that_fits_needs_no_change() -> None:
+    found = fitting(ask("llama-3.1-8b", 8, tp=4, pp=2))
+    assert (found.verdict, found.changes, found.nearest) == ("FITS", [], None)
+    assert found.margin_bytes == found.usable_bytes - max(found.ranks.total_bytes) > 0
+    assert len(found.ranks.total_bytes) == 2
+
+
+@pytest.mark.parametrize(("model", "gpus", "layout"), TOO_LARGE)
+def test_every_change_fits_when_it_is_predicted_alone(
+    model: str, gpus: int, layout: dict[str, Any]
+) -> None:
+    asked = ask(model, gpus, **layout)
+    found = fitting(asked)
+    assert found.verdict == "OOM" and len(found.changes) == 3
+    for change in found.changes:
+        again = predict(asked.scenario, **change.set)
+        assert again.fits
+        assert again.estimate.layouts.describe() == change.layout
+        assert again.step_time_s == pytest.approx(change.step_time_s, rel=1e-12)
+        assert again.memory_bytes == pytest.approx(change.memory_total_bytes, rel=1e-12)
+        assert change.added_s == pytest.approx(again.step_time_s - asked.step_time_s)
+
+
+@pytest.mark.parametrize(("model", "gpus", "layout"), TOO_LARGE)
+def test_cheapest_first_and_no_change_contains_a_cheaper_one(
+    model: str, gpus: int, layout: dict[str, Any]
+) -> None:
+    changes = fitting(ask(model, gpus, **layout)).changes
+    costs = [change.added_s for change in changes]
+    assert costs == sorted(costs)
+    fields = [set(change.set) - {"recompute_layers"} for change in changes]
+    assert not any(a <= b for i, a in enumerate(fields) for b in fields[i + 1 :])
+
+
+@pytest.mark.parametrize("mode", ["selective", "full"])
+def test_no_single_change_is_cheaper_than_the_first(mode: str) -> None:
+    """Every recomputation, offload and degree by itself: none that fits beats the first answer."""
+    asked = ask("llama-3.1-8b", 8)
+    best = fitting(asked).changes[0].step_time_s
+    tries: list[dict[str, Any]] = [{"recompute": mode}, {"sharding": "zero3"}]
+    tries += [{name: n} for name in ("tp", "pp", "cp") for n in (2, 4, 8)]
+    for change in tries:
+        other = predict(asked.scenario, **change)
+        assert not other.fits or other.step_time_s >= best, change
+
+
+def test_where_nothing_near_fits_the_smallest_neighbour_is_named() -> None:
+    asked = ask("llama-3.1-405b", 8)
+    found = fitting(asked)
+    assert found.changes == [] and found.nearest is not None
+    assert found.usable_bytes < found.nearest.memory_total_bytes < asked.memory_bytes
+
+
+def test_one_gpu_has_no_degree_to_raise() -> None:
+    asked = ask("llama-3.1-8b", 1, recompute="full", offload_layers=32)
+    found = fitting(asked)
+    assert found.verdict == "OOM" and found.changes == []
+
+
+def worked_out(found: Fitting, rank: int, kind: str) -> float:
+    """The bytes of a kind, from its inputs alone, by the formula that the report states."""
+    x = found.ranks.inputs[rank][kind]
+    if kind in ("weights", "gradients", "optimizer", "gathered"):
+        return x["parameters of the rank"] * x["bytes per parameter"]
+    if kind == "activations":
+        return x["blocks"] * x["micro-batches in flight"] * x["bytes of a block and micro-batch"]
+    if kind == "workspace":
+        copies = x["copies of one block's gradients"]
+        return x["library bytes"] + 2 * copies * x["parameters of the largest block"]
+    if kind == "communicators":
+        return x["communicators"] * x["bytes of one"]
+    if kind == "fragmentation":
+        return x["allocated bytes"] * x["fraction"] + x["idle bytes of other streams"]
+    return sum(x.values())
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize(
+    ("model", "software", "layout"),
+    [
+        ("llama-3.1-70b", "megatron-core", {"tp": 8, "pp": 4}),
+        ("llama-3.1-70b", "torchtitan", {"tp": 8}),
+        ("mixtral-8x7b", "megatron-core", {"tp": 2, "pp": 4, "ep": 8}),
+    ],
+)
+def test_the_inputs_give_the_bytes(
+    model: str, software: str, layout: dict[str, Any], recompute: str
+) -> None:
+    found = fitting(ask(model, 64, software, recompute=recompute, **layout))
+    for rank, inputs in enumerate(found.ranks.inputs):
+        for kind, size in found.ranks.kinds_bytes.items():
+            assert (kind in inputs) == (size[rank] > 0)
+            if size[rank]:
+                assert worked_out(found, rank, kind) == pytest.approx(size[rank], rel=1e-9), kind
+
+
+def test_parameters_of_the_stages_are_those_of_the_model() -> None:
+    found = fitting(ask("llama-3.1-70b", 64, pp=4, tp=1))
+    held = [inputs["weights"]["parameters of the rank"] for inputs in found.ranks.inputs]
+    assert sum(held) == 70_553_706_496
+
+
+def test_the_verdict_turns_where_the_fullest_rank_fills_the_usable_bytes() -> None:
+    found = fitting(ask("llama-3.1-8b", 8))
+    need = float(found.ranks.total_bytes.max())
+    assert replace(found, usable_bytes=need).verdict == "FITS"
+    assert replace(found, usable_bytes=need - 1).verdict == "OOM"
