@@ -115,7 +115,7 @@ def dispatch_s(
 
     DeepEP: a token crosses the network once for every other domain that has one of its experts,
     and the domain's links once for every rank there that has one. Of n equal places, k of E
-    experts reach ``n (1 - C(E - E/n, k) / C(E, k))`` on average. A combine takes the same road back.
+    experts reach ``n (1 - C(E - E/n, k) / C(E, k))`` on average. A combine takes the road back.
 
     Parameters
     ----------

@@ -128,13 +128,18 @@ def memory(
     temporaries: Floats = np.zeros(shape)
     one_block: Floats = np.zeros(shape)
     last = parts.shape[2] - 1
+    lazy = software.states.frees_gradients or recipe.optimizer_in_backward
+    offloads = bool(offloaded.any())
     for part in range(last):
         count, flying, again = parts[:, :, part], in_flight[:, :, part], covered[:, :, part]
         held = kept_bytes(blocks, mode, block_key, part, flying, count, again)
         away = offloaded[:, :, part]
-        stays = np.maximum(count - away, 0.0) + np.minimum(away, _IN_TRANSIT)
-        activations = activations + held * np.where(away > 0, stays / np.maximum(count, 1.0), 1.0)
-        one_block = np.maximum(one_block, held / np.maximum(flying, 1.0))
+        if lazy:
+            one_block = np.maximum(one_block, held / np.maximum(flying, 1.0))
+        if offloads:
+            stays = np.maximum(count - away, 0.0) + np.minimum(away, _IN_TRANSIT)
+            held = held * np.where(away > 0, stays / np.maximum(count, 1.0), 1.0)
+        activations = activations + held
         rebuilt = blocks.rebuilt_bytes[mode, block_key, part][:, None]
         rebuilt_full = blocks.rebuilt_bytes[_FULL, block_key, part][:, None]
         rebuilt = np.where(again > 0, rebuilt_full, rebuilt)
@@ -145,7 +150,7 @@ def memory(
     state = _on_device(list(states.state_bytes[:, state_key, :]), layouts, recipe, software)
     moment = (loss > temporaries).astype(np.int8)
     idle: Floats | float = 0.0
-    if software.states.frees_gradients or recipe.optimizer_in_backward:
+    if lazy:
         growing = _growing(recipe, layouts, state[1], states.early_gradients[:, state_key, :],
                            one_block + temporaries)  # fmt: skip
         more = (activations + temporaries, activations + loss, one_block + temporaries)

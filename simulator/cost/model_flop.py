@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from simulator.workload.architecture import MLP, Architecture, Attention, Block
 from simulator.workload.modules import filter_parameters
+from simulator.workload.recipe import Workload
 
-__all__ = ["model_flop_per_step", "seen_keys"]
+__all__ = ["model_flop_per_step", "seen_keys", "step_flop"]
 
 
 def model_flop_per_step(
@@ -41,6 +42,20 @@ def model_flop_per_step(
     return tokens * (
         3.0 * per_token - _spared(arch, sequence_length, behind, adapters, head_trained)
     )
+
+
+def step_flop(workload: Workload) -> float:
+    """Model FLOPs of one step of a workload: its batch, sequence lengths and frozen parts."""
+    arch, recipe = workload.architecture, workload.recipe
+    tokens = float(recipe.tokens_per_step)
+    return sum(
+        model_flop_per_step(
+            arch, tokens=share * tokens, sequence_length=length,
+            decoder_length=recipe.decoder_length, adapters=recipe.lora_rank > 0,
+            head_trained=recipe.trains_head(tied=arch.tied_embeddings),
+        )
+        for length, share in recipe.sequences
+    )  # fmt: skip
 
 
 def _spared(

@@ -125,4 +125,4 @@ def _behind(copy_s: Floats, m: Floats, passes_s: tuple[Floats, Floats]) -> tuple
 def _adam_parameters_per_s(cluster: Cluster) -> float:
     """Parameters that one rank's share of the host processors updates in a second."""
     ranks = min(cluster.node.accelerators, cluster.gpus)
-    return float(cluster.node.host_adam_parameters_per_s) / ranks
+    return float(cluster.node.host_adam_parameters_per_s or np.nan) / ranks

@@ -59,6 +59,8 @@ class Priced:
     """One pipeline send, per block key and whether the hop crosses the network: shape (2, keys)."""
     hop_crosses: NDArray[Any]
     """Per state key: whether stages are joined by the network."""
+    model_flop: float
+    """Of one step, the convention behind MFU."""
 
 
 @dataclass(frozen=True, slots=True)

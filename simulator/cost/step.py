@@ -26,10 +26,10 @@ from simulator.cost.memory import (
     offloaded_parts,
     recomputed_parts,
 )
+from simulator.cost.model_flop import step_flop
 from simulator.cost.offload import activation_copies_s, host_step_s, parameter_copies_s, uses_host
 from simulator.cost.operations import Ranks
 from simulator.cost.padding import mean_costs
-from simulator.cost.parameters import model_flop_per_step
 from simulator.cost.passes import (
     SELECTIVE,
     ZERO2,
@@ -172,6 +172,7 @@ def price(
         workload=workload, cluster=cluster, software=software, table=table, plan=plans.inverse,
         blocks=blocks, block_key=keys.inverse, states=states, state_key=grid.inverse,
         send_s=sends, hop_crosses=(placement.pp.local == 1).astype(np.int64),
+        model_flop=step_flop(workload),
     )  # fmt: skip
 
 
@@ -340,16 +341,6 @@ def _estimate(
         total = total + seconds
     mem = selected_memory(rows, priced)
     at, peak = np.arange(len(rows.layouts)), mem.peak_column
-    arch, recipe = priced.workload.architecture, priced.workload.recipe
-    tokens = float(recipe.tokens_per_step)
-    model = sum(
-        model_flop_per_step(
-            arch, tokens=share * tokens, sequence_length=length,
-            decoder_length=recipe.decoder_length, adapters=recipe.lora_rank > 0,
-            head_trained=recipe.trains_head(tied=arch.tied_embeddings),
-        )
-        for length, share in recipe.sequences
-    )  # fmt: skip
     return Estimate(
         layouts=rows.layouts,
         step_time_s=total,
@@ -361,8 +352,8 @@ def _estimate(
         peak_moment=mem.moment[at, peak],
         slowest_stage=rows.rank[at, slowest],
         imbalance_s=imbalance_s,
-        model_flop=model,
-        executed_flop=model + _repeated_flop(rows, priced),
+        model_flop=priced.model_flop,
+        executed_flop=priced.model_flop + _repeated_flop(rows, priced),
         usable_bytes=float(priced.cluster.accelerator.memory.usable_bytes),
     )
 

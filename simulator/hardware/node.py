@@ -58,11 +58,7 @@ class Node:
     host_bytes_per_s: Figure | None = None
     """Rate of copies between one accelerator and host memory, one direction, all accelerators of
     the server copying at once."""
-    host_adam_parameters_per_s: Figure = Figure(
-        3.9e9, "assumed", "Ren et al. 2021 (ZeRO-Offload, arXiv 2101.06840), table 4: CPU-Adam takes"
-        " 0.22, 0.51, 1.03, 2.41 and 2.57 s for 1, 2, 4, 8 and 10 billion parameters (DGX-2)",
-        "2026-11-21", 0.1,
-    )  # fmt: skip
+    host_adam_parameters_per_s: Figure | None = None
     """Parameters that all host processors of the server update together in one Adam step."""
     host_watt: Figure
     """Draw of everything but the accelerators: processors, memory, adapters, fans, conversion."""

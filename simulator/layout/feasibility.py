@@ -184,9 +184,15 @@ def _fits_offload(
     return [
         x.offload_layers > -(-arch.layers // x.pp),
         offloads & ((not software.supports.offload) | (x.pp > 1)),
-        (offloads | (x.optimizer_offload > 0) | (x.parameter_offload > 0))
-        & (cluster.node.host_bytes_per_s is None),
+        ((offloads | (x.parameter_offload > 0)) & (cluster.node.host_bytes_per_s is None))
+        | ((x.optimizer_offload > 0) & (not _updates_on_host(cluster))),
     ]
+
+
+def _updates_on_host(cluster: Cluster) -> bool:
+    """Whether the server's profile says how fast copies and updates of its host are."""
+    known = (cluster.node.host_bytes_per_s, cluster.node.host_adam_parameters_per_s)
+    return all(figure is not None for figure in known)
 
 
 def _takes_rounds(x: Layouts) -> NDArray[np.bool_]:

@@ -90,7 +90,8 @@ def read_collectives(table: Table, words: Words) -> CollectiveCalls:
     every = np.ones(len(table), dtype=bool)
     return _calls(
         sieve, words, operation=operation, label=operation, library=table.text("lib_version"),
-        dtype=dtype, copies=np.ones(len(table)), experts=np.ones(len(table)), size_bytes=sieve.positive("message_bytes", every),
+        dtype=dtype, copies=np.ones(len(table)), experts=np.ones(len(table)),
+        size_bytes=sieve.positive("message_bytes", every),
         measured_s=sieve.positive("time_us", every) * 1e-6,
     )  # fmt: skip
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator._version import __version__
 from simulator.cost.step import Estimate
-from simulator.planner.fitting import Fitting
 from simulator.planner.outcome import Outcome, weakest_evidence
 from simulator.planner.predict import Prediction
 from simulator.planner.search import Plan
-from simulator.report.memory_document import memory_document
 from simulator.scenario import Scenario
+
+if TYPE_CHECKING:
+    from simulator.planner.fitting import Fitting
 
 __all__ = ["SCHEMA", "TOP", "evidence", "plan_document", "predict_document"]
 
@@ -48,11 +49,15 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
 def predict_document(prediction: Prediction, memory: Fitting | None = None) -> dict[str, Any]:
     """Write a prediction as a document: one layout, and its memory by rank where that is given."""
     scenario, estimate = prediction.scenario, prediction.estimate
-    return {
+    found = {
         **_head("predict", scenario, estimate),
         "layouts": [_layout(scenario, estimate, prediction.outcome, 0)],
-        **({} if memory is None else {"memory": memory_document(memory)}),
     }
+    if memory is not None:
+        from simulator.report.memory_document import memory_document  # predict starts without it
+
+        found["memory"] = memory_document(memory)
+    return found
 
 
 def evidence(scenario: Scenario, outcome: Outcome) -> str:

@@ -157,7 +157,8 @@ class Architecture:
     @property
     def layers(self) -> int:
         """Number of transformer layers, those that predict ahead not counted."""
-        return sum(not self.blocks[kind].predicts_ahead for kind in self.layer_kinds)
+        ahead = {kind for kind, block in enumerate(self.blocks) if block.predicts_ahead}
+        return len(self.layer_kinds) - sum(self.layer_kinds.count(kind) for kind in ahead)
 
     @property
     def is_moe(self) -> bool:

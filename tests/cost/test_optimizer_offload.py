@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from simulator import catalogue
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure
-from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.hardware.cluster import Cluster, load_cluster, load_node
 from simulator.layout.layout import Layouts
 from simulator.software import Software, load_software
 from simulator.workload import presets
@@ -145,9 +146,9 @@ def test_alone_and_beside_others_cost_the_same() -> None:
         assert table.memory_total_bytes[i] == alone.memory_total_bytes[0]
 
 
-def test_every_server_has_a_rate_with_its_source() -> None:
-    rate = load_cluster("dgx-h100", 8).node.host_adam_parameters_per_s
-    # table 4 of the paper: seconds for 1, 2, 4, 8 and 10 billion parameters
-    rates = [n * 1e9 / s for n, s in ((1, 0.22), (2, 0.51), (4, 1.03), (8, 2.41), (10, 2.57))]
-    assert min(rates) <= float(rate) <= max(rates)
-    assert "ZeRO-Offload" in rate.source
+def test_every_server_says_how_fast_its_host_updates_and_that_nobody_measured_it() -> None:
+    for name in catalogue.names("nodes"):
+        rate = load_node(name).host_adam_parameters_per_s
+        assert rate is not None and rate.grade == "assumed" and rate.source
+        # 28 B of traffic a parameter: between a tenth and all of what two sockets of memory move
+        assert 40e9 < 28 * rate < 400e9
