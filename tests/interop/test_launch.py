@@ -389,3 +389,13 @@ def test_plain_data_parallelism() -> None:
     text = block(model="gpt2-xl", gpus=8, software="plain-ddp", micro_batch=4)
     assert "MICRO_BATCH=4 GRADIENT_ACCUMULATION=32 SEQUENCE_LENGTH=1024" in text
     assert text.endswith("torchrun --standalone --nproc_per_node 8 train.py")
+
+
+@pytest.mark.parametrize("software", ["megatron-core", "torchtitan", "plain-ddp"])
+def test_what_no_flag_says_is_named_last(software: str) -> None:
+    asked = {"model": "llama-3.1-8b", "gpus": 8, "software": software}
+    assert "no flag here says" not in block(**asked)
+    last = block(**asked, optimizer="lion", loss_chunks=4).splitlines()[-1]
+    assert last == (
+        "# The prediction also counts on what no flag here says: optimizer = 'lion', loss_chunks = 4."
+    )
