@@ -19,7 +19,7 @@ from simulator.planner.search import Plan
 from simulator.planner.search import plan as plan_scenario
 from simulator.scenario import Goal, LayoutSection, Scenario, make_scenario
 from simulator.workload import presets
-from simulator.workload.recipe import Recipe
+from simulator.workload.recipe import Recipe, Workload
 
 __all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "assemble", "plan", "predict"]
 
@@ -42,7 +42,7 @@ _SECTIONS = {
 def predict(
     scenario: Source = None,
     *,
-    model: str | None = None,
+    model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
     software: str | None = None,
@@ -54,8 +54,9 @@ def predict(
     ----------
     scenario : path or Scenario, optional
         A scenario file. Without one, `model`, `cluster` and `gpus` make a scenario.
-    model : str, optional
-        A model of the zoo, or the path of a Hugging Face config.json.
+    model : str or Workload, optional
+        A model of the zoo, the path of a Hugging Face config.json, or a workload whose recipe
+        stands for [training] (``Workload.from_torch``).
     cluster, software : str, optional
         Profile names or paths.
     gpus : int, optional
@@ -81,7 +82,7 @@ def predict(
 def plan(
     scenario: Source = None,
     *,
-    model: str | None = None,
+    model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
     software: str | None = None,
@@ -139,6 +140,10 @@ def assemble(
     """
     given, overrides = dict(given or {}), list(overrides)
     place = str(source) if isinstance(source, (str, os.PathLike)) else where
+    ready = names.get("model")
+    if isinstance(ready, Workload):
+        names = {**names, "model": ready.architecture.name}
+        given = {**_stated(ready.recipe), **given}
     sections = _sections(given, place)
     if isinstance(source, Scenario):
         return _changed(source, names, sections, overrides), {}
@@ -152,7 +157,17 @@ def assemble(
         assumed = _assumed(document, overrides)
         _merge(document, "training", assumed)
     base = None if source is None else Path(source).parent
-    return make_scenario(document, where=place, overrides=overrides, base=base), assumed
+    architecture = ready.architecture if isinstance(ready, Workload) else None
+    scenario = make_scenario(
+        document, where=place, overrides=overrides, base=base, architecture=architecture
+    )
+    return scenario, assumed
+
+
+def _stated(recipe: Recipe) -> dict[str, Any]:
+    """Fields of a recipe that differ from their defaults."""
+    values = {field.name: (getattr(recipe, field.name), field.default) for field in fields(recipe)}
+    return {name: value for name, (value, default) in values.items() if value != default}
 
 
 def _sections(given: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import Number, Whole, build, read_toml, record
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layout import RANK_ORDERS
-from simulator.software import Schedule, Software, load_software
+from simulator.software import CpKind, Schedule, Software, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import from_hf
@@ -52,6 +52,8 @@ class LayoutSection:
     pp: Positive | None = None
     vpp: Positive | None = None
     cp: Positive | None = None
+    cp_kind: CpKind | None = None
+    """How context-parallel ranks exchange keys and values."""
     dp: Positive | None = None
     ep: Positive | None = None
     etp: Positive | None = None
@@ -120,15 +122,19 @@ def make_scenario(
     where: str = "scenario",
     overrides: Iterable[str] = (),
     base: Path | None = None,
+    architecture: Architecture | None = None,
 ) -> Scenario:
-    """Build a scenario from nested tables, as a TOML file gives them."""
+    """Build a scenario from nested tables, as a TOML file gives them.
+
+    `architecture` stands for the section [model], where no file describes it (a traced module).
+    """
     document = {name: dict(v) if isinstance(v, Mapping) else v for name, v in document.items()}
     for override in overrides:
         _override(document, override)
     problems = _wrong_sections(document, where)
     parts: dict[str, Any] = {}
     for name, step in (
-        ("architecture", lambda: _architecture(document.get("model"), where, base)),
+        ("architecture", lambda: architecture or _architecture(document.get("model"), where, base)),
         ("recipe", lambda: _section(Recipe, document, "training", where)),
         ("place", lambda: _section(ClusterSection, document, "cluster", where)),
         ("layout", lambda: _section(LayoutSection, document, "layout", where)),

@@ -27,6 +27,7 @@ Schedule = Literal[
     "1f1b", "interleaved", "gpipe", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "interleaved_zb",
     "dualpipe", "dualpipe_v", "pipedream", "pipedream_2bw",
 ]  # fmt: skip
+CpKind = Literal["ring", "all_gather", "all_to_all"]
 Recompute = Literal["none", "selective", "full"]
 Fusion = Literal["norm", "bias_activation", "bias_dropout_add", "softmax", "rope", "loss"]
 Module = Literal["core_attn", "norm", "mlp", "mlp_act", "mla_up_proj", "half_matmul"]
@@ -52,8 +53,8 @@ class Supports:
     """Pipeline schedules."""
     uneven_stages: bool = True
     """Pipeline stages with unequal numbers of layers."""
-    context: bool = True
-    """Context parallelism (cp > 1)."""
+    cp_kinds: tuple[CpKind, ...] = ("ring",)
+    """Kinds of context parallelism, the first is the default; none: no cp > 1."""
     expert: bool = True
     """Expert parallelism (ep > 1) folded into dp x cp x tp."""
     recompute: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -95,6 +96,10 @@ class Kernels:
     """How tokens reach their experts. alltoall: one copy for every expert (NCCL). deepep: one copy
     for every scale-up domain that has one of them, and there one for every rank (DeepEP, HybridEP).
     """
+    context_attention: Literal["transformer_engine", "torch"] = "transformer_engine"
+    """Who runs attention under context parallelism. transformer_engine: after a gather on all keys
+    at once; 16-bit gradients. torch: block by block in any case, the first one beside the gather,
+    on keys repeated for every query head; fp32 gradients go round."""
     repeats_keys: bool = False
     """Keys and values are copied for every query head before attention (torchtune 0.4)."""
     loss_bytes_per_logit: Figure | None = None
@@ -107,6 +112,12 @@ class Kernels:
     chunk_bytes_per_logit: Figure = Figure(8.0, "assumed", "fp32 copy and gradient of one piece")
     """Bytes for every logit of the piece in work where the loss is computed in pieces, beside the
     16-bit logits of all; 2 where the loss is compiled (its 16-bit gradient)."""
+    clears_inputs: bool = False
+    """A linear frees its kept input as soon as the weight gradient is there (TE's
+    clear_tensor_data), before the backward pass of the activation in front of it."""
+    saves_quantised_inputs: bool = False
+    """Where products take fewer than 16 bit, linears keep their input in that type, for the weight
+    gradient (Transformer Engine); otherwise in 16 bit and cast it again (torchao's float8)."""
     pads_vocabulary_to: int = 1
     """The vocabulary is padded to a multiple of this times tp."""
 
@@ -130,7 +141,8 @@ class Overlap:
     """Dispatch and combine of one micro-batch run beside the compute of another (Megatron-Core's
     combined 1F1B); the first micro-batch, which has no other, is taken like the rest."""
     context_ring: bool = True
-    """Ring exchange of keys and values runs beside the attention of the previous block."""
+    """Exchange of keys and values runs beside attention that does not wait for it: all but the last
+    block of a ring, the first block of torch's gather."""
 
 
 @record
@@ -146,7 +158,7 @@ class HostWork:
     kernels_per_moe_block: Figure = Figure(0.0)
     """Kernels that routing, dispatch and combine add."""
     kernels_per_context_step: Figure = Figure(0.0)
-    """Kernels that each further step of a context-parallel ring adds."""
+    """Kernels that each further block of keys adds to attention under context parallelism."""
     captured_fraction: Figure = Figure(0.0, "datasheet", "no CUDA graphs")
     """Share of a dense block's kernels that a captured graph launches at once."""
     captured_moe_fraction: Figure = Figure(0.0, "datasheet", "no CUDA graphs")
@@ -174,6 +186,9 @@ class StateBytes:
     """Weights on the wire."""
     optimizer_traffic: Figure
     """Memory traffic of one AdamW step, with gradient norm, clipping and zeroing."""
+    quantised_weight_copies: Figure = Figure(0.0)
+    """Copies of the blocks' weights in the type of the products, where that has fewer than 16 bit,
+    that stay beside `weight`: 2 where rows and columns each have one (Transformer Engine)."""
     micro_batch_traffic: Figure = Figure(0.0)
     """Memory traffic of every micro-batch per whole parameter beside the matrix products: casts,
     copies in and out of flat buffers, accumulation where the product does not fuse it."""
@@ -207,7 +222,14 @@ class Allocator:
     workspace_bytes: Figure
     """Workspaces that stay allocated: matrix-multiplication library, fused kernels."""
     dummy_gradient_copies: Figure = Figure(0.0)
-    """Copies of one block's largest weight set kept for gradient-accumulation fusion (TE)."""
+    """Copies of the rank's linears, one of every shape, kept for gradient-accumulation fusion."""
+    grouped_workspace_bytes: Figure = Figure(0.0)
+    """Further workspaces on ranks that hold experts: one for every stream of a grouped product."""
+    head_workspace_bytes: Figure = Figure(0.0)
+    """Further workspaces on the rank with the output head, whose product is torch's own."""
+    keeps_input_gradient: bool = False
+    """Stages other than the first hold the gradient of their input until the next one replaces it
+    (a variable of Megatron's schedules outlives the next backward pass)."""
     fragmentation_fraction: Figure = Figure(0.0)
     """Reserved over allocated memory, less one."""
     pools_by_stream: bool = False

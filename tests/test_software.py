@@ -43,7 +43,7 @@ def test_overlap_needs_what_it_hides(software: Software) -> None:
     can, overlap = software.supports, software.overlap
     assert overlap.tensor == "none" or can.tensor
     assert not overlap.pipeline_send or "interleaved" in can.schedules
-    assert not overlap.context_ring or can.context
+    assert not overlap.context_ring or can.cp_kinds
     assert not overlap.sharded_prefetch or "zero3" in can.sharding
     assert not overlap.parameter_gather or set(can.sharding) & {"zero1", "zero2"}
 
@@ -107,10 +107,10 @@ def test_what_each_framework_can_run() -> None:
     core, old = load_software("megatron-core").supports, load_software("megatron-lm-2022").supports
     titan, ddp = load_software("torchtitan").supports, load_software("plain-ddp").supports
     assert "zero3" in core.sharding and "zero3" not in core.sharding_with_pipeline
-    assert old.sharding == ("ddp",) and not (old.context or old.expert or old.uneven_stages)
+    assert old.sharding == ("ddp",) and not (old.cp_kinds or old.expert or old.uneven_stages)
     assert "ddp" in titan.sharding and "ddp" not in titan.sharding_with_tensor
     assert titan.sequence_parallel == (True,) and titan.uneven_stages
-    assert not (ddp.tensor or ddp.pipeline or ddp.context or ddp.expert)
+    assert not (ddp.tensor or ddp.pipeline or ddp.cp_kinds or ddp.expert)
     assert "fp8" in core.precisions and "fp8" in titan.precisions
     assert "fp8" not in old.precisions and "fp8" not in ddp.precisions
 

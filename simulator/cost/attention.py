@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cost.context import Widths, exchange_context
 from simulator.cost.operations import (
-    Collective,
     Gemm,
     Operators,
     Ranks,
@@ -82,39 +80,9 @@ def attention(
     latent = (att.q_lora_rank or hidden) + att.kv_lora_rank + att.rope_head_dim
     gather_input(ops, tokens * latent * size if att.is_mla else wide, ranks, first, kernels)
     reduce_output(ops, wide, ranks, "proj")
-    _context_ring(ops, tokens, query, key + value, result, ranks, size)
-
-
-def _context_ring(
-    ops: Operators, tokens: Floats, query: Any, pairs: Any, result: Any, ranks: Ranks, size: float,
-    keys: Floats | None = None,
-) -> None:  # fmt: skip
-    """Add cp - 1 exchanges of keys and values, and merging every partial result in fp32.
-
-    The backward pass sends keys, values and their gradients, and adds the partial gradients.
-    `keys` are the tokens behind keys and values, where these are not the queries' own.
-    """
-    steps = ranks.cp - 1.0
-    ops.streams.append(
-        Stream(
-            name="context merge",
-            kind="elementwise",
-            calls=0.0,
-            forward_bytes=steps * tokens * result * (size + 8.0),
-            backward_bytes=steps * tokens * (query + pairs) * 3.0 * size,
-        )
-    )
-    exchanged = (tokens if keys is None else keys) * pairs * size * steps
-    for backward, times in ((False, 1.0), (True, 2.0)):
-        ops.collectives.append(
-            Collective(
-                operation="ring",
-                group="cp",
-                size_bytes=times * exchanged,
-                backward=backward,
-                window="attention",
-            )
-        )
+    widths = Widths(query=query, key=key, value=value, result=result)
+    shared = query / key
+    exchange_context(ops, widths, tokens, tokens, ranks, size, kernels, shared)
 
 
 def _latent_projections(
@@ -129,7 +97,8 @@ def _latent_projections(
         ops.gemms.append(
             Gemm(name="q_up", m=tokens, n=heads * att.head_dim, k=att.q_lora_rank, module=up)
         )
-        ops.saved.append(("compressed queries", "", 2 * own * att.q_lora_rank * size))
+        for tensor in ("compressed queries", "compressed queries, normed"):
+            ops.saved.append((tensor, "", own * att.q_lora_rank * size))
     else:
         ops.gemms.append(Gemm(name="q", m=tokens, n=heads * att.head_dim, k=hidden))
     ops.gemms.append(Gemm(name="kv_down", m=own, n=att.kv_lora_rank + att.rope_head_dim, k=hidden))
@@ -138,9 +107,9 @@ def _latent_projections(
             name="kv_up", m=tokens, n=heads * (nope + att.value_dim), k=att.kv_lora_rank, module=up
         )
     )
-    ops.saved.append(
-        ("compressed keys", "", own * (2 * att.kv_lora_rank + att.rope_head_dim) * size)
-    )
+    latent = own * att.kv_lora_rank * size
+    ops.saved.append(("compressed keys", "", latent + own * att.rope_head_dim * size))
+    ops.saved.append(("compressed keys, normed", "", latent))
 
 
 def cross_attention(
@@ -168,7 +137,10 @@ def cross_attention(
     gather_input(ops, tokens * hidden * size, ranks, "cross q", kernels)
     gather_input(ops, keys * hidden * size, ranks, "cross kv", kernels)
     reduce_output(ops, tokens * hidden * size, ranks, "cross proj")
-    _context_ring(ops, tokens, query, pairs, result, ranks, size, keys=keys)
+    widths = Widths(
+        query=query, key=kv_heads * att.head_dim, value=kv_heads * att.value_dim, result=result
+    )
+    exchange_context(ops, widths, tokens, keys, ranks, size, kernels, result / widths.value)
 
 
 def _filter(ops: Operators, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> None:

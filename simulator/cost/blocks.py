@@ -258,8 +258,8 @@ class _Pricer:
         """
         group = getattr(self.ranks.groups, c.group)
         bytes_ = self._wide(c.size_bytes)
-        if c.operation == "ring":
-            steps = np.maximum(group.size - 1, 1)
+        if c.operation in ("ring", "send"):
+            steps = np.maximum(group.size - 1, 1) if c.operation == "ring" else 1
             crosses = group.local < group.size
             seconds = steps * collectives.send_s(self.cluster, bytes_ / steps, crosses)
             seconds = np.where(group.size > 1, seconds, 0.0)
@@ -293,6 +293,8 @@ class _Pricer:
         overlap = self.software.overlap
         if c.window == "attention":
             return attention * (size - 1) / size if overlap.context_ring else 0.0
+        if c.window == "first block":
+            return attention / size if overlap.context_ring else 0.0
         if not c.window or overlap.tensor == "none":
             return 0.0
         if c.pipelined:
@@ -305,9 +307,10 @@ class _Pricer:
     ) -> None:
         """A block takes no less than the host needs to enqueue its kernels."""
         host = self.software.host
-        if ops.is_block:
+        if ops.is_block and not ops.counts_kernels:
             count = host.kernels_per_block + self.recipe.is_quantised * host.kernels_per_fp8_block
-            kernels = count + host.kernels_per_context_step * (self.ranks.cp - 1.0)
+            blocks = self.ranks.key_blocks(self.software.kernels)
+            kernels = count + host.kernels_per_context_step * (blocks - 1.0)
             kernels = kernels * (1.0 - host.captured_fraction)
             launched = 1.0 - host.captured_moe_fraction
             kernels = kernels + ops.is_moe * host.kernels_per_moe_block * launched

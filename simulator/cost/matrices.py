@@ -26,7 +26,8 @@ class Matrix:
     """`count` equal matrices of one part; sizes are arrays over the layout keys."""
 
     name: str
-    """q, k, v, o, q_down, q_up, kv_down, kv_up, gate, up, down, router, join, table, positions."""
+    """q, k, v, o, q_down, q_up, kv_down, kv_up, gate, up, down, router, join, table, positions;
+    linear in a traced module."""
     part: int
     """Block kind, then embedding, then head."""
     rows: Any
@@ -65,6 +66,13 @@ def weight_matrices(
     tp, pp, ep, etp = (np.asarray(x, dtype=float) for x in (tp, pp, ep, etp))
     found: list[Matrix] = []
     for part, kind in enumerate(arch.blocks):
+        if kind.traced is not None:
+            found += [
+                Matrix(name="linear", part=part, rows=g.n.fixed, columns=g.k.fixed)
+                for g in kind.traced.gemms
+                if g.weights
+            ]
+            continue
         width = kind.width or arch.hidden
         shapes = _attention(kind.attention, width, tp)
         if kind.cross_attention is not None:

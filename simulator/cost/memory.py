@@ -23,7 +23,7 @@ from simulator.workload.recipe import Recipe
 
 __all__ = [
     *("MEMORY_KINDS", "MOMENTS", "Memory", "host_share", "kept_bytes", "memory"),
-    *("offloaded_parts", "recomputed_parts"),
+    *("offloaded_parts", "recomputed_parts", "workspace"),
 ]
 
 Floats = NDArray[np.float64]
@@ -169,7 +169,7 @@ def memory(
         activations,
         np.where(at_loss, loss, 0.0),
         np.where(at_loss, 0.0, temporaries),
-        _workspace(software, states, state_key, shape),
+        workspace(software, layouts, blocks, block_key, states, state_key, parts),
     ]
     pool = allocated[0]
     for kind in allocated[1:]:
@@ -249,17 +249,32 @@ def kept_bytes(
     return np.asarray((flying - flying_again) * kept + flying_again * checkpoint)
 
 
-def _workspace(
+def workspace(
     software: Software,
+    layouts: Layouts,
+    blocks: BlockCosts,
+    block_key: NDArray[Any],
     states: StateCosts,
     state_key: NDArray[Any],
-    shape: tuple[int, ...],
+    parts: Floats,
 ) -> Floats:
-    """Library workspaces, and the dummy gradients kept for gradient-accumulation fusion."""
+    """Library workspaces, and what a framework holds on to: dummy gradients, an input's gradient.
+
+    Dummy gradients serve gradient-accumulation fusion. The gradient of a stage's input outlives
+    the next backward pass on all stages but the first, which has the embedding and no such input.
+    """
     allocator = software.allocator
-    layer = states.largest_block[state_key]
-    dummy = 2.0 * float(allocator.dummy_gradient_copies) * layer
-    return np.broadcast_to(float(allocator.workspace_bytes) + dummy[:, None], shape)
+    found = 2.0 * float(allocator.dummy_gradient_copies) * states.linear_shapes[state_key]
+    found = found + float(allocator.workspace_bytes)
+    if float(allocator.grouped_workspace_bytes):
+        grouped = float(allocator.grouped_workspace_bytes)
+        found = found + states.has_experts[state_key] * grouped
+    found = found + (parts[:, :, -1] > 0) * float(allocator.head_workspace_bytes)
+    if allocator.keeps_input_gradient:
+        holds = (layouts.pp > 1) & (layouts.micro_batches > 1)
+        gradient = np.where(holds, blocks.boundary_bytes[block_key], 0.0)[:, None]
+        found = found + (parts[:, :, -2] == 0) * gradient
+    return np.asarray(found)
 
 
 def _communicators(cluster: Cluster, layouts: Layouts) -> Floats:

@@ -42,12 +42,16 @@ def memory_inputs(rows: Selection, priced: Priced, kinds_bytes: dict[str, float]
     else:
         found["temporaries"] = _temporaries(rows, priced, column)
     allocator, library = priced.software.allocator, priced.cluster.library
-    largest = float(priced.states.largest_block[rows.grid][0])
+    linears = float(priced.states.linear_shapes[rows.grid][0, column])
     found["workspace"] = {
         "library bytes": float(allocator.workspace_bytes),
-        "copies of one block's gradients": float(allocator.dummy_gradient_copies),
-        "parameters of the largest block": largest,
+        "copies of the linears' gradients": float(allocator.dummy_gradient_copies),
+        "parameters of the linears, each shape once": linears,
     }
+    more = kinds_bytes["workspace"] - float(allocator.workspace_bytes)
+    more -= 2.0 * float(allocator.dummy_gradient_copies) * linears
+    if more > 0.5:
+        found["workspace"]["workspaces of experts and head, and a kept input gradient"] = more
     each = float(library.communicator_bytes)
     found["communicators"] = {
         "communicators": round(kinds_bytes["communicators"] / each) if each else 0.0,

@@ -15,6 +15,7 @@ import numpy as np
 
 from simulator.cost.adapters import freeze
 from simulator.cost.allocator import Block, CachingAllocator
+from simulator.cost.memory import workspace
 from simulator.cost.operations import Operators, Ranks
 from simulator.cost.operators import block, embedding, head, predict_ahead
 from simulator.cost.passes import Priced
@@ -98,12 +99,24 @@ def replay_memory(
         most = int(np.ceil(flying / max(rows.parts[0, column, :-2].sum(), 1.0)))
         states = [float(x) for x in priced.states.state_bytes[:, rows.grid[0], column]]
         player = _Player(
-            software, parts, states, largest_block=float(priced.states.largest_block[rows.grid[0]]),
+            software, parts, states,
+            workspace=_workspace_bytes(rows, priced, int(column)),
             keeps_gathered=once or level == "zero2", reduces_once=once,
         )  # fmt: skip
         most = max(most, 1)
         found.append(player.play(most, min(int(layouts_row.micro_batches[0]), most + 1)))
     return found
+
+
+def _workspace_bytes(rows: Selection, priced: Priced, column: int) -> list[float]:
+    """What is there from the first step on, and each copy of the dummy gradients."""
+    software = priced.software
+    whole = workspace(
+        software, rows.layouts, priced.blocks, rows.key, priced.states, rows.grid, rows.parts
+    )  # fmt: skip
+    one = 2.0 * float(priced.states.linear_shapes[rows.grid[0], column])
+    dummies = [one] * round(float(software.allocator.dummy_gradient_copies))
+    return [float(whole[0, column]) - sum(dummies), *dummies]
 
 
 def _operators(
@@ -115,6 +128,7 @@ def _operators(
     ranks = Ranks(
         **degrees, sequence_parallel=row.sequence_parallel.astype(bool),
         micro_batch=row.micro_batch.astype(float), groups=place(row, cluster.domain),
+        cp_kind=row.cp_kind,
     )  # fmt: skip
     rotary = arch.position == "rope"
     blocks = [block(k, arch.hidden, ranks, recipe, kernels, rotary=rotary) for k in arch.blocks]
@@ -147,7 +161,7 @@ def _parts(rows: Selection, priced: Priced, operators: list[Operators], column: 
             size = float(np.max(operators[kind].transient_bytes))
             passing: list[float] = []
             transient = [size / 3, size * 2 / 3]
-            if kind == kinds - 1:
+            if kind == kinds - 1 and priced.workload.architecture.traced is None:
                 kept, passing, transient = _loss(kept, operators[kind], priced, row)
             parts.append(_Part(
                 kept=kept, rebuilt=rebuilt, passing=passing, transient=transient,
@@ -197,16 +211,14 @@ class _Player:
 
     def __init__(
         self, software: Software, parts: list[_Part], states: list[float], *,
-        keeps_gathered: bool, reduces_once: bool, largest_block: float,
+        keeps_gathered: bool, reduces_once: bool, workspace: list[float],
     ) -> None:  # fmt: skip
         self.memory, self.parts, self.software = CachingAllocator(), parts, software
         self.weights, self.gradients, self.optimizer = states[:3]
         self.frees = software.states.frees_gradients
         self.keeps_gathered, self.reduces_once = keeps_gathered, reduces_once
         self.pool = "reduce" if software.allocator.pools_by_stream else "compute"
-        self.dummies = [2.0 * largest_block] * round(
-            float(software.allocator.dummy_gradient_copies)
-        )
+        self.workspace, self.dummies = workspace[0], workspace[1:]
         self.step_long: list[Block] = []
         """Blocks that live to the end of the step."""
         self.made_gradients = False
@@ -245,7 +257,7 @@ class _Player:
 
         Where one buffer holds all weights, they are copied into it and freed.
         """
-        self._all([float(self.software.allocator.workspace_bytes)])
+        self._all([self.workspace])
         masters = self.optimizer * _master_share(self.software)
         weights = [_matrices((self.weights + masters) * part.share) for part in self.parts]
         single = self._all(size for part in weights for size in part)

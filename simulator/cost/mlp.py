@@ -37,8 +37,9 @@ def mlp(
         ops.saved.append(("mlp input", "norm", keeps * hidden * size))
     wide = tokens * hidden * size
     ffn = mlp.ffn_hidden / ranks.tp
+    residual = ranks.own_tokens(recipe) * hidden * size if kernels.clears_inputs else 0.0
     feed_forward(ops, "fc", tokens, hidden, ffn, mlp.gated, size, kernels, module="mlp",
-                 activation=mlp.activation)  # fmt: skip
+                 activation=mlp.activation, beside=residual)  # fmt: skip
     gather_input(ops, wide, ranks, "fc1", kernels)
     reduce_output(ops, wide, ranks, "fc2")
 
@@ -55,11 +56,12 @@ def feed_forward(
     batch: Any = 1.0,
     module: str = "",
     activation: str = "gelu",
+    beside: Any = 0.0,
 ) -> None:
     """Two linears and the activation between them, for one MLP or a batch of experts.
 
     Fused kernels exist for smooth activations only; a rectifier is known by its output, which the
-    second linear keeps anyway.
+    second linear keeps anyway. `beside` are the bytes of gradients that wait meanwhile.
     """
     smooth = gated or activation == "gelu"
     both = f"{module}+mlp_act" if module else "mlp_act"
@@ -89,7 +91,10 @@ def feed_forward(
     ops.saved.append((f"{name} activation output", both, inner * size))
     if gated and not fused:
         ops.saved.append((f"{name} gate", both, inner * size))
-    ops.transient_bytes = np.maximum(ops.transient_bytes, (wide + 1) * inner * size)
+    # gradients of the activation and of its input; the kept activation itself may be gone by then
+    cleared = inner * size if fused and kernels.clears_inputs else 0.0
+    working = (wide + 1) * inner * size - cleared + beside
+    ops.transient_bytes = np.maximum(ops.transient_bytes, working)
 
 
 def experts(
@@ -143,6 +148,7 @@ def experts(
         kernels,
         batch=moe.experts / ranks.ep,
         activation=moe.activation,
+        beside=2 * arriving,  # the gradient of the permuted tokens, before and after its exchange
     )
     if moe.shared_ffn_hidden:
         wide = tokens * hidden * size

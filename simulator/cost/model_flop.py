@@ -80,6 +80,8 @@ def seen_keys(att: Attention, length: float) -> float:
 
 def _ends(arch: Architecture, length: int, behind: int) -> float:
     """Forward FLOPs of embedding and head, per token of the input."""
+    if arch.traced is not None:
+        return arch.traced.flop_per_sample / length
     last = arch.last_width or arch.hidden
     output = 2.0 * arch.vocabulary * arch.hidden + 2.0 * arch.head_transform * last * last
     once = 2.0 * (arch.pooler * last * last + arch.classes * last)
@@ -90,6 +92,8 @@ def _ends(arch: Architecture, length: int, behind: int) -> float:
 
 def _layer(kind: Block, arch: Architecture, length: int, behind: int) -> float:
     """Forward FLOPs of one layer, per token of the input."""
+    if kind.traced is not None:
+        return kind.traced.flop_per_sample / length
     att, width, cross = kind.attention, kind.width or arch.hidden, kind.cross_attention
     own = kind.tokens or (behind if cross is not None else length)
     matrices = kind.active_parameters(arch.hidden) - _vectors(kind, width)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.layout.layout import CP_KINDS
 from simulator.layout.placement import Placement
 from simulator.software import Kernels
 from simulator.workload.recipe import Recipe
@@ -47,6 +48,8 @@ class Ranks:
     etp: Floats
     micro_batch: Floats
     groups: Placement
+    cp_kind: Any = 0
+    """Index into CP_KINDS."""
 
     def tokens(self, recipe: Recipe) -> Floats:
         """Tokens of one micro-batch on one rank (the sequence is split over cp)."""
@@ -55,6 +58,13 @@ class Ranks:
     def own_tokens(self, recipe: Recipe) -> Floats:
         """The same between tensor-parallel regions, where sequence parallelism splits over tp."""
         return self.tokens(recipe) / np.where(self.sequence_parallel, self.tp, 1.0)
+
+    def key_blocks(self, kernels: Kernels) -> Floats:
+        """Blocks in which attention takes the keys of all context-parallel ranks."""
+        blockwise = self.cp_kind == CP_KINDS.index("ring")
+        if kernels.context_attention == "torch":
+            blockwise = blockwise | (self.cp_kind == CP_KINDS.index("all_gather"))
+        return np.where(blockwise, self.cp, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +94,7 @@ class Flash:
     """Causal FLOPs of the forward pass."""
     moved_bytes: Any
     sequence: Any
-    """Keys that one call sees: the ring of context parallelism brings them s / cp at a time."""
+    """Keys that one call sees: a ring of context-parallel ranks brings them s / cp at a time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,13 +115,14 @@ class Collective:
     """One collective of a micro-batch, and the matrix product that may hide it."""
 
     operation: str
-    """all_gather, reduce_scatter, all_reduce, all_to_all, dispatch or ring."""
+    """all_gather, reduce_scatter, all_reduce, all_to_all, dispatch, ring or send."""
     group: str
     """tp, cp, ep or etp: also the name of its time term."""
     size_bytes: Any
     backward: bool
     window: str = ""
-    """Compute that may hide it: ``NAME:forward``, ``NAME:dgrad``, ``NAME:wgrad``, ``attention``."""
+    """Compute that may hide it: ``NAME:forward``, ``NAME:dgrad``, ``NAME:wgrad``, ``attention``
+    or its ``first block``."""
     copies: int = 1
     """dispatch: experts that want each byte, and how many there are."""
     experts: int = 1
@@ -137,6 +148,8 @@ class Operators:
     is_block: bool = True
     has_backward: bool = True
     """Whether it has a backward pass: not where it is frozen with all before it."""
+    counts_kernels: bool = False
+    """A block whose kernels are all listed here; others take the software's count per block."""
 
 
 def recomputes(module: str, modules: Collection[str]) -> bool:

@@ -26,6 +26,8 @@ from simulator.cost.operations import (
     reduce_output,
     residual,
 )
+from simulator.cost.quantised import quantise_saved
+from simulator.cost.traced import traced
 from simulator.software import Kernels
 from simulator.workload.architecture import Architecture, Block, MoE
 from simulator.workload.recipe import Recipe
@@ -38,7 +40,9 @@ __all__ = ["block", "embedding", "head", "predict_ahead"]
 def block(
     kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels, *, rotary: bool = True
 ) -> Operators:
-    """List the operators of one transformer block."""
+    """List the operators of one transformer block, or of one layer of a traced module."""
+    if kind.traced is not None:
+        return traced(kind.traced, ranks, recipe)
     ops = Operators(is_moe=kind.is_moe)
     inputs, recipe, hidden = recipe, _in_layer(kind, recipe), kind.width or hidden
     size = element_bytes(recipe)
@@ -64,6 +68,7 @@ def block(
     for name in ("attention", "mlp"):
         residual(ops, f"{name} residual", own, size, kind.dropout, kernels)
     casts(ops, recipe)
+    quantise_saved(ops, recipe, kernels)
     return ops
 
 
@@ -138,6 +143,8 @@ def predict_ahead(
 
 def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> Operators:
     """List the operators of the input embedding: look-up, positions, dropout, reduction over tp."""
+    if arch.traced is not None:  # the head has it
+        return Operators(is_block=False)
     size = element_bytes(recipe)
     tokens = ranks.tokens(recipe) * arch.hidden
     ops = Operators(is_block=False, checkpoint_bytes=0.0)
@@ -168,6 +175,8 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
 
 def head(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> Operators:
     """List the operators of final norm, output head and cross-entropy loss."""
+    if arch.traced is not None:
+        return traced(arch.traced, ranks, recipe, is_block=False)
     recipe, width = _in_layer(arch.blocks[-1], recipe), arch.last_width or arch.hidden
     size, own = element_bytes(recipe), ranks.own_tokens(recipe)
     ops = Operators(is_block=False)
@@ -227,9 +236,10 @@ def _vocabulary(
     split = np.asarray(ranks.tp) > 1
     ops.transient_bytes = _loss_bytes(logits, weight, dgrad, kept, split, recipe, kernels)
     if "loss" in kernels.fused and not kernels.keeps_gathered_inputs:
-        # the head's input, gathered again for the weight gradient into a buffer that stays
-        # (megatron/core/tensor_parallel/layers.py)
-        ops.transient_bytes = ops.transient_bytes + np.where(ranks.sequence_parallel, dgrad, 0.0)
+        # the head's input, gathered again for the weight gradient into a buffer that stays, and
+        # the scattered gradient (megatron/core/tensor_parallel/layers.py)
+        more = dgrad + own * arch.hidden * size
+        ops.transient_bytes = ops.transient_bytes + np.where(ranks.sequence_parallel, more, 0.0)
 
 
 def _loss_bytes(

@@ -55,6 +55,8 @@ def _routed(mlp: MLP | MoE, hidden: int, ep: Floats, etp: Floats) -> Floats:
 
 
 def _block(kind: Block, hidden: int, tp: Floats) -> Floats:
+    if kind.traced is not None:
+        return np.full_like(tp, kind.traced.parameters)
     width = kind.width or hidden
     total = kind.vector_parameters(width) + kind.joint_parameters(width) / tp
     if kind.cross_attention is not None:

@@ -39,7 +39,7 @@ def core_attention(
     source = source or recipe
     heads = att.heads / ranks.tp
     if kernels.attention == "flash" and not att.disentangled:
-        _flash(ops, att, heads, ranks, recipe, source, prefix)
+        _flash(ops, att, heads, ranks, recipe, source, prefix, kernels)
         return
     size, length = element_bytes(recipe), source.sequence_length
     if att.window and not att.causal:  # windows of an image are computed apart, not masked
@@ -73,7 +73,7 @@ def core_attention(
 
 def _flash(
     ops: Operators, att: Attention, heads: Floats, ranks: Ranks, recipe: Recipe, source: Recipe,
-    prefix: str,
+    prefix: str, kernels: Kernels,
 ) -> None:  # fmt: skip
     tokens, length = ranks.tokens(recipe), source.sequence_length
     own = source.sequences if source.batching == "packed" else ((length, 1.0),)
@@ -83,7 +83,7 @@ def _flash(
     kv = 2 * np.maximum(att.kv_heads * heads / att.heads, 1.0)
     moved = tokens * heads * (att.head_dim + att.value_dim)
     moved = element_bytes(recipe) * (moved + ranks.tokens(source) * kv * att.head_dim)
-    ops.flash.append(Flash(flop=flop, moved_bytes=moved, sequence=span / ranks.cp))
+    ops.flash.append(Flash(flop=flop, moved_bytes=moved, sequence=span / ranks.key_blocks(kernels)))
     ops.saved.append((f"{prefix}log-sum-exp", _CORE, 4.0 * tokens * heads))
 
 

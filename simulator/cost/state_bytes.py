@@ -14,6 +14,7 @@ from simulator.cost.adapters import NF4_BYTES, adapters
 from simulator.cost.matrices import Matrix, weight_matrices
 from simulator.cost.optimizers import LAMB_TRAFFIC, moment_bytes
 from simulator.cost.parameters import expert_parameters, rank_parameters
+from simulator.cost.quantised import QUANTISED_BYTES
 from simulator.layout.layout import Layouts
 from simulator.software import Kernels, Software, StateBytes
 from simulator.workload.architecture import Architecture
@@ -35,7 +36,8 @@ class PartStates:
     trained: Floats
     """Trained parameters, adapters included."""
     weights: Floats
-    """Bytes of the weights that stay in the compute type, frozen ones included."""
+    """Bytes of the weights that stay in the compute type, frozen ones and quantised copies
+    included."""
     gradients: Floats
     optimizer: Floats
     """fp32 weights and moments."""
@@ -80,7 +82,8 @@ def part_states(workload: Workload, software: Software, layouts: Layouts) -> Par
         rank_parameters(arch, tp=layouts.tp, pp=layouts.pp, kernels=kernels),
         expert_parameters(arch, ep=layouts.ep, etp=layouts.etp),
     ])  # fmt: skip
-    matrices = _matrices(arch, recipe, layouts, kernels)
+    copies = float(software.states.quantised_weight_copies) * recipe.is_quantised
+    matrices = _matrices(arch, recipe, layouts, kernels, lists=copies > 0 and arch.traced is None)
     frozen, trained, ours = np.zeros_like(parameters), parameters, matrices
     if recipe.freezes:
         frozen, trained, ours = _split(parameters, matrices, arch, recipe)
@@ -89,6 +92,9 @@ def part_states(workload: Workload, software: Software, layouts: Layouts) -> Par
         less = _quantised(matrices, frozen.shape, arch)
         kept, whole = (x - less * (per - NF4_BYTES) for x, per in
                        ((kept, size.frozen), (whole, size.gather)))  # fmt: skip
+    if copies:
+        per = copies * QUANTISED_BYTES[recipe.precision]
+        kept = kept + per * _quantised(matrices, parameters.shape, arch)
     moments = moment_bytes(recipe, size.moment, trained, ours, len(arch.blocks))
     more = LAMB_TRAFFIC if recipe.optimizer == "lamb" else 0.0
     return PartStates(
@@ -117,10 +123,10 @@ def least_state_bytes(workload: Workload, software: Software) -> float:
 
 
 def _matrices(
-    arch: Architecture, recipe: Recipe, layouts: Layouts, kernels: Kernels
+    arch: Architecture, recipe: Recipe, layouts: Layouts, kernels: Kernels, *, lists: bool
 ) -> list[Matrix]:
     """List the matrices where anything looks at them; most recipes see parameters alone."""
-    if recipe.optimizer not in ("adafactor", "muon") and not recipe.freezes:
+    if recipe.optimizer not in ("adafactor", "muon") and not recipe.freezes and not lists:
         return []
     return weight_matrices(
         arch, tp=layouts.tp, pp=layouts.pp, ep=layouts.ep, etp=layouts.etp, kernels=kernels
@@ -155,7 +161,7 @@ def _split(
 
 
 def _quantised(matrices: list[Matrix], shape: tuple[int, ...], arch: Architecture) -> Floats:
-    """Parameters of the blocks' matrices, which are kept in 4 bit (the router is not)."""
+    """Parameters of the blocks' matrices, which are quantised (the router is not)."""
     found = np.zeros(shape)
     for w in matrices:
         if w.part < len(arch.blocks) and w.name != "router":

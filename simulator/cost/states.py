@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.collectives import all_gather_s, all_reduce_s, broadcasts_s
 from simulator.cost.kernels import stream_s
+from simulator.cost.matrices import Matrix, weight_matrices
 from simulator.cost.optimizers import newton_schulz_s
 from simulator.cost.state_bytes import PartStates, part_states
 from simulator.hardware.cluster import Cluster
@@ -23,7 +24,7 @@ from simulator.layout.layout import SHARDINGS, Layouts
 from simulator.layout.placement import Group, Placement
 from simulator.layout.stages import StageTable
 from simulator.software import Software
-from simulator.workload.architecture import Architecture, MoE
+from simulator.workload.architecture import Architecture, Block, MoE
 from simulator.workload.recipe import Workload
 
 __all__ = ["STATE_KINDS", "StateCosts", "state_costs"]
@@ -50,8 +51,11 @@ class StateCosts:
     """Buckets of that reduction, shape (keys, columns)."""
     optimizer_s: Floats
     """Optimizer step, shape (keys, columns)."""
-    largest_block: Floats
-    """Weights of the largest block on one rank (one expert's, for experts), shape (keys,)."""
+    linear_shapes: Floats
+    """Weights of the trained linears of every distinct rank, each shape once, shape (keys,
+    columns); zero where the software keeps nothing by shape."""
+    has_experts: NDArray[np.bool_]
+    """Whether a distinct rank has routed experts, shape (keys, columns)."""
     keeps_gathered: NDArray[np.bool_]
     """zero3 that gathers and reduces once per step, shape (keys,)."""
     part_gather_s: Floats
@@ -135,9 +139,8 @@ def state_costs(
         gather_s=gather_s,
         reduce_buckets=buckets,
         optimizer_s=_optimizer_s(workload, cluster, software, each, sharded),
-        largest_block=_largest_block(
-            each.trained[0], each.trained[1], workload.architecture, layouts
-        ),
+        linear_shapes=_linear_shapes(workload, software, layouts, parts),
+        has_experts=_held(parts, each.parameters[1]) > 0,
         keeps_gathered=_keeps_gathered(layouts, software),
         part_gather_s=part_gather,
         part_reduce_s=part_reduce,
@@ -195,14 +198,47 @@ def _pieces(size_bytes: Floats, parts: Floats, placement: Placement, software: S
     return np.maximum(np.ceil(size_bytes / bucket), 1.0)
 
 
-def _largest_block(dense: Floats, routed: Floats, arch: Architecture, layouts: Layouts) -> Floats:
-    """Weights of one block as gradient-accumulation fusion sees them: experts count once."""
-    experts = [b.mlp.experts if isinstance(b.mlp, MoE) else 1 for b in arch.blocks]
-    largest: Floats = np.zeros(len(layouts))
-    for kind, count in enumerate(experts):
-        one = routed[:, kind] / np.maximum(count / layouts.ep, 1.0)
-        largest = np.maximum(largest, dense[:, kind] + one)
-    return largest
+def _linear_shapes(
+    workload: Workload, software: Software, layouts: Layouts, parts: Floats
+) -> Floats:
+    """Weights of a rank's linears as gradient-accumulation fusion sees them: each shape once.
+
+    Blocks with equal attention share its shapes, as do those with equal MLPs; of the experts one
+    counts. Transformer Engine, pytorch/module/base.py, get_dummy_wgrad.
+    """
+    found: Floats = np.zeros(parts.shape[:2])
+    arch, seen = workload.architecture, dict[tuple[object, int], tuple[Floats, Any]]()
+    none = not float(software.allocator.dummy_gradient_copies) or workload.recipe.lora_rank
+    if none or arch.traced is not None:
+        return found
+    matrices = weight_matrices(
+        arch, tp=layouts.tp, pp=layouts.pp, ep=layouts.ep, etp=layouts.etp,
+        kernels=software.kernels,
+    )  # fmt: skip
+    for part, kind in enumerate(arch.blocks):
+        if kind.frozen:
+            continue
+        sizes: dict[object, Floats] = {}
+        for w in matrices:
+            if w.part == part and w.name != "router":
+                module = kind.mlp if w.name in ("gate", "up", "down") else kind.attention
+                one = sizes.get(module, np.zeros(len(layouts)))
+                sizes[module] = one + np.where(
+                    _as_experts(w, kind, layouts), 0.0, w.rows * w.columns
+                )
+        for shapes, size in sizes.items():
+            key, here = (shapes, kind.width or arch.hidden), parts[:, :, part] > 0
+            seen[key] = (size, here | seen[key][1] if key in seen else here)
+    for size, here in seen.values():
+        found = found + np.where(here, size[:, None], 0.0)
+    return found
+
+
+def _as_experts(matrix: Matrix, kind: Block, layouts: Layouts) -> Any:
+    """Whether a matrix of the shared experts has the shape of a routed one's."""
+    if not isinstance(kind.mlp, MoE) or matrix.routed or matrix.name not in ("gate", "up", "down"):
+        return False
+    return kind.mlp.shared_ffn_hidden / layouts.tp == kind.mlp.ffn_hidden / layouts.etp
 
 
 def _held(parts: Floats, parameters: Floats) -> Floats:

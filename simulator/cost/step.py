@@ -206,13 +206,14 @@ def _block_keys(
     local = [getattr(placement, name).local[grid.inverse] for name in ("tp", "cp", "ep", "etp")]
     keys = unique_rows(
         layouts.tp, layouts.sequence_parallel, layouts.cp, layouts.ep, layouts.etp,
-        layouts.micro_batch, *local,
+        layouts.micro_batch, np.where(layouts.cp > 1, layouts.cp_kind, 0), *local,
     )  # fmt: skip
     some = layouts[keys.first]
     ranks = Ranks(
         tp=some.tp.astype(float),
         sequence_parallel=some.sequence_parallel.astype(bool),
         cp=some.cp.astype(float),
+        cp_kind=some.cp_kind,
         ep=some.ep.astype(float),
         etp=some.etp.astype(float),
         micro_batch=some.micro_batch.astype(float),

@@ -45,7 +45,7 @@ TERMS = (
          "gather, scatter or all-reduce of the layer's activations, less the GEMM beside it",
          "Korthikanti et al. 2022, section 4.2; NCCL tuning model"),
     Term("cp", "context-parallel exchange", "context", "steady",
-         "(cp - 1) sends of keys and values, less the attention beside them",
+         "sends, gathers or exchanges of keys and values, less the attention beside them",
          "ring attention, Liu et al. 2023"),
     Term("ep", "expert dispatch and combine", "expert", "steady",
          "two all-to-alls each way of tokens x top-k x hidden",

@@ -42,7 +42,9 @@ def launch_flags(layouts: Layouts, scenario: Scenario) -> str:
     is named in a last line. Data, tokenizer, learning rate and checkpoints are yours; where the
     framework wants them the command has stand-ins.
     """
-    launcher = scenario.software.launcher
+    arch, launcher = scenario.workload.architecture, scenario.software.launcher
+    if arch.traced is not None:
+        return f"# {arch.name} is a traced module: start it with a training script of its own."
     block = _BLOCKS[launcher](layouts.row(0), scenario)
     unsaid = _unsaid(scenario.workload.recipe, launcher)
     if not unsaid:

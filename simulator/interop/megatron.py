@@ -19,6 +19,7 @@ from simulator.workload.recipe import Recipe
 
 __all__ = ["layers_by_stage", "megatron_block", "pipeline_layout"]
 
+_CP_KINDS = {"ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a"}
 _RANK_ORDERS = {"tp-cp-dp-pp": [], "tp-cp-pp-dp": ["--use-tp-pp-dp-mapping"]}
 
 _MODULES = {
@@ -73,7 +74,10 @@ def _parallel(row: dict[str, Any], arch: Architecture) -> list[str]:
     if row["sequence_parallel"]:
         flags.append("--sequence-parallel")
     if row["cp"] > 1:
-        flags += [f"--context-parallel-size {row['cp']}", "--cp-comm-type p2p"]
+        flags += [
+            f"--context-parallel-size {row['cp']}",
+            f"--cp-comm-type {_CP_KINDS[row['cp_kind']]}",
+        ]
     if arch.is_moe:
         flags += [
             f"--expert-model-parallel-size {row['ep']}",

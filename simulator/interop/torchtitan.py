@@ -41,6 +41,9 @@ _SCHEDULES = {
 }
 """Names that torch.distributed.pipelining.schedules.get_schedule_class knows."""
 
+_ROTATIONS = {"ring": "alltoall", "all_gather": "allgather"}
+"""Its all-to-all passes keys and values to the next rank, as a ring does."""
+
 _RESHARD = {"zero2": "never", "zero3": "always"}
 
 
@@ -121,7 +124,7 @@ def _degrees(row: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
         table["enable_async_tensor_parallel"] = True
     table["context_parallel_degree"] = row["cp"]
     if row["cp"] > 1:
-        table["context_parallel_rotate_method"] = "alltoall"
+        table["context_parallel_rotate_method"] = _ROTATIONS[row["cp_kind"]]
     if scenario.workload.architecture.is_moe:
         table["expert_parallel_degree"] = row["ep"]
         table["expert_tensor_parallel_degree"] = row["etp"]

@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import RANK_ORDERS, RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.layout import (
+    CP_KINDS,
+    RANK_ORDERS,
+    RECOMPUTE,
+    SCHEDULES,
+    SHARDINGS,
+    Layouts,
+)
 from simulator.layout.schedules import chunk_range, fewest_micro_batches, takes_rounds
 from simulator.software import Software
 from simulator.workload.architecture import Architecture, MoE
@@ -24,6 +31,7 @@ FEASIBLE = 0
 REASONS = (
     "feasible",
     "dp x tp x pp x cp is not the number of GPUs",
+    "a traced module runs in data parallelism, with recomputation of all layers or none",
     "tp does not divide the attention heads",
     "tp and the key/value heads do not divide one another",
     "tp does not divide the MLP width",
@@ -40,7 +48,7 @@ REASONS = (
     "experts with tp > 1 need sequence parallelism",
     "the software has no such tensor or sequence parallelism",
     "the software has no such pipeline schedule",
-    "the software has no context parallelism",
+    "the software has no such context parallelism",
     "the software has no expert parallelism",
     "the software has no such sharding of states",
     "the software cannot combine this sharding with pp > 1",
@@ -57,6 +65,7 @@ REASONS = (
     "the optimizer has no step on the host",
     "parameters can be offloaded with zero3 only, by software that can",
     "an optimizer step inside the backward pass needs a single micro-batch",
+    "all_to_all needs key/value heads that cp divides on every tensor-parallel rank",
 )
 """Reason by code; the first one that applies is reported."""
 
@@ -84,6 +93,7 @@ def _checks(
         *_fits_offload(x, workload.architecture, cluster, software),
         _misfits_schedule(x),
         *_fits_recipe(x, workload, software),
+        _splits_heads(x, workload.architecture),
     ]
 
 
@@ -101,8 +111,11 @@ def _fits_model(
     sharded = np.where(x.sequence_parallel > 0, x.tp, 1)
     even = np.full(len(x), True) if software.supports.uneven_stages else arch.layers % stages == 0
     per_step = x.dp * x.micro_batch
+    model_parallel = x.tp * x.pp * x.cp * x.ep * x.etp > 1
     return [
         x.world != cluster.gpus,
+        (model_parallel | (x.recompute == RECOMPUTE.index("selective")))
+        & (arch.traced is not None),
         ~heads,
         ~kv_heads,
         ~_all([width % x.tp == 0 for width in widths]),
@@ -145,7 +158,7 @@ def _fits_software(x: Layouts, arch: Architecture, software: Software) -> list[N
     return [
         (x.tp > 1) & ~(can.tensor & sequence),
         ((x.pp > 1) & (not can.pipeline)) | ~_words(x.schedule, SCHEDULES, can.schedules),
-        (x.cp > 1) & (not can.context),
+        (x.cp > 1) & ~_words(x.cp_kind, CP_KINDS, can.cp_kinds),
         (x.ep * x.etp > 1) & (not can.expert),
         ~_words(x.sharding, SHARDINGS, can.sharding),
         (x.pp > 1) & ~_words(x.sharding, SHARDINGS, can.sharding_with_pipeline),
@@ -175,6 +188,23 @@ def _fits_recipe(x: Layouts, workload: Workload, software: Software) -> list[NDA
         held & ~(sharded & can.parameter_offload),
         (x.micro_batches > 1) & recipe.optimizer_in_backward,
     ]
+
+
+def _splits_heads(x: Layouts, arch: Architecture) -> NDArray[np.bool_]:
+    """Ulysses splits the heads of a tensor-parallel rank over cp.
+
+    TransformerEngine (AttnFuncWithCPAndQKVOA2A) asks this of queries and of keys and values, which
+    it does not repeat; a rank whose tp is above the key/value heads has one of them.
+    """
+    splits = (x.cp > 1) & (x.cp_kind == CP_KINDS.index("all_to_all"))
+    if not splits.any():
+        return splits
+    kinds = [found for b in arch.blocks for found in (b.attention, b.cross_attention) if found]
+    counts = [
+        count for att in kinds for count in (att.heads, att.heads if att.is_mla else att.kv_heads)
+    ]
+    even = [np.maximum(count // x.tp, 1) % x.cp == 0 for count in counts]
+    return np.asarray(splits & ~_all(even))
 
 
 def _fits_offload(

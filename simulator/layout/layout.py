@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["OFFLOADS", "RANK_ORDERS", "RECOMPUTE", "SCHEDULES", "SHARDINGS", "Layouts"]
+__all__ = ["CP_KINDS", "OFFLOADS", "RANK_ORDERS", "RECOMPUTE", "SCHEDULES", "SHARDINGS", "Layouts"]
 
 SHARDINGS = ("ddp", "zero1", "zero2", "zero3")
 """What data-parallel ranks share: nothing, optimizer states, and gradients, and parameters."""
@@ -24,6 +24,9 @@ SCHEDULES = (
 )  # fmt: skip
 """Pipeline schedules; layout/schedules.py has their order of work."""
 
+CP_KINDS = ("ring", "all_gather", "all_to_all")
+"""How queries reach the keys of other context-parallel ranks; cost/context.py has what it moves."""
+
 OFFLOADS = ("none", "cpu")
 """Where model states wait that the accelerator does not hold."""
 
@@ -35,6 +38,7 @@ _WORDS = {
     "recompute": RECOMPUTE,
     "schedule": SCHEDULES,
     "rank_order": RANK_ORDERS,
+    "cp_kind": CP_KINDS,
     "optimizer_offload": OFFLOADS,
     "parameter_offload": OFFLOADS,
 }
@@ -56,6 +60,8 @@ class Layouts:
     """Virtual pipeline: model chunks per rank."""
     cp: NDArray[Any]
     """Context-parallel degree."""
+    cp_kind: NDArray[Any]
+    """Index into CP_KINDS: keys and values go round, are gathered, or are exchanged for heads."""
     dp: NDArray[Any]
     """Data-parallel degree."""
     ep: NDArray[Any]
@@ -95,7 +101,7 @@ class Layouts:
 
         Defaults: every degree 1, micro_batch 1, global_batch dp x micro_batch, sharding ddp,
         shard_group dp x cp, sequence_parallel where tp > 1, recompute none, schedule by vpp,
-        Megatron's rank order.
+        Megatron's rank order, a ring of context-parallel ranks.
 
         Examples
         --------
@@ -116,8 +122,8 @@ class Layouts:
         coded.setdefault("schedule", (coded["vpp"] > 1).astype(np.int32))
         coded.setdefault("rank_order", one * RANK_ORDERS.index("tp-cp-dp-pp"))
         for name in (
-            "sharding", "recompute", "recompute_layers", "offload_layers", "optimizer_offload",
-            "parameter_offload",
+            "cp_kind", "sharding", "recompute", "recompute_layers", "offload_layers",
+            "optimizer_offload", "parameter_offload",
         ):  # fmt: skip
             coded.setdefault(name, 0 * one)
         wide = np.broadcast_arrays(*coded.values())
@@ -180,6 +186,8 @@ class Layouts:
         """Name one layout in a few words; degrees of 1 are left out."""
         row = self.row(index)
         words = [f"{k}{row[k]}" for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp") if row[k] > 1]
+        if row["cp"] > 1 and row["cp_kind"] != "ring":
+            words.insert(words.index(f"cp{row['cp']}") + 1, row["cp_kind"])
         if row["schedule"] not in ("1f1b", "interleaved"):
             words.append(row["schedule"])
         words.append(f"mb{row['micro_batch']}")

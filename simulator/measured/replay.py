@@ -105,8 +105,9 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
     if problems:
         raise InputError(f"{where}: {line}" for line in dict.fromkeys(problems))
     workload = Workload(architecture=parts["architecture"], recipe=parts["recipe"])
+    kinds = parts["software"].supports.cp_kinds
     run = Run(workload=workload, cluster=parts["cluster"], software=parts["software"],
-              layout=parts["layout"])  # fmt: skip
+              layout=parts["layout"].replace(cp_kind=kinds[0] if kinds else "ring"))  # fmt: skip
     _check(run)
     return run
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import RANK_ORDERS, RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.layout import CP_KINDS, RANK_ORDERS, RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
 from simulator.layout.schedules import chunk_range
 from simulator.software import Software
 from simulator.workload.architecture import Architecture, MoE
@@ -126,7 +126,7 @@ def _outer(
     tps = choices("tp", min(heads, 2 * cluster.domain), can.tensor)
     pps = choices("pp", arch.layers, can.pipeline)
     longest = max(workload.recipe.sequence_length // 2048, 1)
-    cps = choices("cp", min(longest, 64), can.context)
+    cps = choices("cp", min(longest, 64), bool(can.cp_kinds))
     return [(tp, pp, cp) for tp in tps for pp in pps for cp in cps if gpus % (tp * pp * cp) == 0]
 
 
@@ -143,6 +143,7 @@ def _inner(
         "micro_batch": micro,
         "sharding": _sharding_axis(software, tp, pp, dp * cp),
         "sequence_parallel": _sequence_axis(arch, software, tp),
+        "cp_kind": list(can.cp_kinds[:1]) or [CP_KINDS[0]],
         "rank_order": orders,
         **_expert_axes(arch, software, tp * cp * dp, tp),
     }  # fmt: skip
@@ -155,7 +156,7 @@ def _inner(
 
 def _code(name: str, value: Any) -> int:
     """Number of a word of a coded axis; anything else is a number already."""
-    words = {"sharding": SHARDINGS, "rank_order": RANK_ORDERS}.get(name, ())
+    words = {"sharding": SHARDINGS, "rank_order": RANK_ORDERS, "cp_kind": CP_KINDS}.get(name, ())
     return words.index(value) if isinstance(value, str) else int(value)
 
 

@@ -16,6 +16,7 @@ DEFAULTS = {
     "pp": "1",
     "vpp": "1; 2 where a V-shaped schedule is given",
     "cp": "1",
+    "cp_kind": "the first that the software has",
     "dp": "cluster.gpus / (tp x pp x cp)",
     "ep": "1",
     "etp": "1 (Megatron-LM's own default is tp; the launch command names it either way)",
@@ -66,6 +67,7 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
     default("optimizer_offload", "none")
     default("parameter_offload", "none")
     default("schedule", "interleaved" if row["vpp"] > 1 else "1f1b")
+    default("cp_kind", can.cp_kinds[0] if can.cp_kinds else "ring")
     default("rank_order", can.rank_orders[0])
     return row, filled
 

@@ -233,7 +233,7 @@ def _choices(scenario: Scenario, own: Layouts) -> dict[str, list[Any]]:
         "micro_batch": [row["micro_batch"], *smaller],
         "tp": degrees("tp", 2 * domain, can.tensor),
         "pp": degrees("pp", arch.layers, can.pipeline),
-        "cp": degrees("cp", max(length // 2048, 1), can.context),
+        "cp": degrees("cp", max(length // 2048, 1), bool(can.cp_kinds)),
         "ep": degrees("ep", max(experts, default=1), can.expert),
         "sharding": [level, *(SHARDINGS.index(w) for w in can.sharding
                               if SHARDINGS.index(w) > level)],

@@ -12,11 +12,11 @@ from typing import Any
 
 from simulator.layout.layout import Layouts
 from simulator.layout.schedules import chunk_range, fewest_micro_batches, takes_rounds
+from simulator.planner import refusal_host as host
 from simulator.planner.candidates import divisors
 from simulator.planner.case import Case, around, closest
 from simulator.scenario import Scenario
 from simulator.workload.architecture import MoE
-from simulator.workload.recipe import HOST_OPTIMIZERS
 
 __all__ = ["DEPEND_ON_DP", "WORLD", "limits", "refusal"]
 
@@ -26,6 +26,7 @@ _BATCH = "global batch does not divide by dp x micro-batch"
 _INTERLEAVE = "interleaving needs pp > 1 and micro-batches that divide by pp"
 _FOLD = "ep x etp does not divide dp x cp x tp"
 _SHARD_GROUP = "shard_group does not divide dp x cp"
+_HEADS = "all_to_all needs key/value heads that cp divides on every tensor-parallel rank"
 
 DEPEND_ON_DP = (WORLD, _BATCH, _INTERLEAVE, _FOLD, _SHARD_GROUP)
 """Reasons that may only follow from a wrong data-parallel degree."""
@@ -258,6 +259,21 @@ def _schedule(case: Case) -> str:
     return case.line("layout.schedule", rule, count, [f"global_batch {batch}"])
 
 
+def _context(case: Case) -> str:
+    if not case.scenario.software.supports.cp_kinds:
+        return _lacks("cp", "context parallelism")(case)
+    return _choice("cp_kind", "cp_kinds")(case)
+
+
+def _context_heads(case: Case) -> str:
+    tp = case.row["tp"]
+    counts = [kind.attention for kind in case.scenario.workload.architecture.blocks]
+    fewest = min(max((a.heads if a.is_mla else a.kv_heads) // tp, 1) for a in counts)
+    rule = f"must divide the {fewest} key/value heads of a tensor-parallel rank with all_to_all"
+    near = case.nearest("cp", divisors(fewest), lambda cp: fewest % cp == 0)
+    return case.line("layout.cp", rule, near=near)
+
+
 def _expert_parallel(case: Case) -> str:
     return _lacks("ep" if case.row["ep"] > 1 else "etp", "expert parallelism")(case)
 
@@ -290,52 +306,6 @@ def _recompute_layers(case: Case) -> str:
     return case.line("layout.recompute_layers", rule, near=[most])
 
 
-def _offload_layers(case: Case) -> str:
-    most = -(-case.scenario.workload.architecture.layers // case.row["pp"])
-    rule = f"must be at most the {most} layers of a pipeline rank"
-    return case.line("layout.offload_layers", rule, near=[most])
-
-
-def _offload(case: Case) -> str:
-    name = case.scenario.software.name
-    if case.scenario.software.supports.offload:
-        rule = f"must be 0 with pp > 1: {name} offloads without pipeline stages only"
-    else:
-        rule = f"must be 0: {name} keeps no activations in host memory"
-    return case.line("layout.offload_layers", rule, near=[0])
-
-
-def _no_host_link(case: Case) -> str:
-    node = case.scenario.cluster.node.name
-    for name in ("optimizer_offload", "parameter_offload"):
-        if case.row[name] != "none":
-            rule = f"must be 'none': the profile of {node} has no host_bytes_per_s"
-            return case.line(f"layout.{name}", rule, repr(case.row[name]))
-    rule = f"must be 0: the profile of {node} has no host_bytes_per_s"
-    return case.line("layout.offload_layers", rule, near=[0])
-
-
-def _optimizer_offload(case: Case) -> str:
-    name = case.scenario.software.name
-    rule = f"must be 'none': {name} does not offload it"
-    return case.line("layout.optimizer_offload", rule, repr(case.row["optimizer_offload"]))
-
-
-def _host_optimizer(case: Case) -> str:
-    optimizer = case.scenario.workload.recipe.optimizer
-    rule = f"must be 'none' with {optimizer} (the host has {', '.join(HOST_OPTIMIZERS)})"
-    return case.line("layout.optimizer_offload", rule, repr(case.row["optimizer_offload"]))
-
-
-def _parameter_offload(case: Case) -> str:
-    software = case.scenario.software
-    if software.supports.parameter_offload:
-        rule = f"needs sharding = 'zero3' (it is {case.row['sharding']!r})"
-    else:
-        rule = f"must be 'none': {software.name} keeps no parameters in host memory"
-    return case.line("layout.parameter_offload", rule, repr(case.row["parameter_offload"]))
-
-
 def _step_in_backward(case: Case) -> str:
     share = case.row["dp"] * case.row["micro_batch"]
     rule = f"must be dp x micro_batch = {share} with training.optimizer_in_backward"
@@ -348,6 +318,16 @@ def _shard_group(case: Case) -> str:
     return case.line("layout.shard_group", f"must divide dp x cp = {ranks}", near=near)
 
 
+def _traced(case: Case) -> str:
+    name = case.scenario.workload.architecture.name
+    for degree in ("tp", "pp", "cp", "ep", "etp"):
+        if case.row[degree] > 1:
+            rule = f"must be 1: {name} is a traced module, which runs in data parallelism only"
+            return case.line(f"layout.{degree}", rule, near=[1])
+    rule = f"must be none or full: of the traced module {name} no part is known alone"
+    return case.line("layout.recompute", rule, repr(case.row["recompute"]))
+
+
 def _sequence_parallel(rule: str) -> Callable[[Case], str]:
     return lambda case: case.line("layout.sequence_parallel", rule)
 
@@ -358,6 +338,7 @@ _WORDINGS: dict[str, Callable[[Case], str]] = {
     _INTERLEAVE: _interleave,
     _FOLD: _fold,
     _SHARD_GROUP: _shard_group,
+    "a traced module runs in data parallelism, with recomputation of all layers or none": _traced,
     "tp does not divide the attention heads": _heads,
     "tp and the key/value heads do not divide one another": _kv_heads,
     "tp does not divide the MLP width": _mlp,
@@ -374,7 +355,7 @@ _WORDINGS: dict[str, Callable[[Case], str]] = {
     "the software has no such tensor or sequence parallelism": _tensor,
     "the software has no such pipeline schedule": _pipeline,
     "the schedule does not go with this pp, vpp or number of micro-batches": _schedule,
-    "the software has no context parallelism": _lacks("cp", "context parallelism"),
+    "the software has no such context parallelism": _context,
     "the software has no expert parallelism": _expert_parallel,
     "the software has no such sharding of states": _choice("sharding", "sharding"),
     "the software cannot combine this sharding with pp > 1": _choice(
@@ -386,12 +367,13 @@ _WORDINGS: dict[str, Callable[[Case], str]] = {
     "the software has no such recomputation": _recompute,
     "the software has no such rank order": _choice("rank_order", "rank_orders"),
     "recompute_layers needs full recomputation and at most the layers of a rank": _recompute_layers,
-    "activations of more layers offloaded than a rank has": _offload_layers,
-    "the software cannot keep activations in host memory": _offload,
-    "no figure for copies between accelerator and host": _no_host_link,
-    "the software cannot offload the optimizer": _optimizer_offload,
-    "the optimizer has no step on the host": _host_optimizer,
-    "parameters can be offloaded with zero3 only, by software that can": _parameter_offload,
+    "activations of more layers offloaded than a rank has": host.offload_layers,
+    "the software cannot keep activations in host memory": host.offload,
+    "no figure for copies between accelerator and host": host.no_host_link,
+    "the software cannot offload the optimizer": host.optimizer_offload,
+    "the optimizer has no step on the host": host.host_optimizer,
+    "parameters can be offloaded with zero3 only, by software that can": host.parameter_offload,
     "an optimizer step inside the backward pass needs a single micro-batch": _step_in_backward,
+    _HEADS: _context_heads,
 }
 """The sentence of each reason."""

@@ -13,6 +13,7 @@ from typing import Literal
 
 from simulator.files import record
 from simulator.workload.modules import MLP, Attention, Count, MoE, Positive
+from simulator.workload.traced import TracedPart
 
 __all__ = ["MLP", "Architecture", "Attention", "Block", "MoE", "Norm", "norm_parameters"]
 
@@ -57,6 +58,8 @@ class Block:
     """A multi-token-prediction layer: it joins the hidden state with the embedding of the next
     token by a projection, and has a norm and a loss of its own over the model's output head
     (DeepSeek-V3 report, arXiv 2412.19437, section 2.2)."""
+    traced: TracedPart | None = None
+    """A layer of a traced module: what it does is counted here, all other fields mean nothing."""
 
     @property
     def is_moe(self) -> bool:
@@ -65,6 +68,8 @@ class Block:
 
     def parameters(self, hidden: int) -> int:
         """Count all parameters of the block in a model of width `hidden`."""
+        if self.traced is not None:
+            return self.traced.parameters
         width = self.width or hidden
         total = self.vector_parameters(width) + self.joint_parameters(width)
         if self.cross_attention is not None:
@@ -141,6 +146,8 @@ class Architecture:
     """Outputs of a classifier of one vector per sequence, beside the head over the vocabulary."""
     mtp_layers: Count = 0
     """Multi-token-prediction layers (published beside the model, not in its parameter count)."""
+    traced: TracedPart | None = None
+    """What a traced module does outside its layers; then `blocks` are traced too."""
 
     def predicting_ahead(self, count: int) -> Architecture:
         """Return the model with `count` multi-token-prediction layers behind its own.
@@ -195,6 +202,8 @@ class Architecture:
     @property
     def small_head_parameters(self) -> int:
         """Parameters of the head beside its table: norm, square layers, classifier."""
+        if self.traced is not None:
+            return self.traced.parameters
         width = self.last_width or self.hidden
         classifier = self.classes * (width + 1)
         squares = (self.head_transform + self.pooler) * width * (width + 1)

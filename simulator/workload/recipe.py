@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
-from simulator.files import Number, Whole, record
-from simulator.workload.architecture import Architecture
+from simulator.errors import InputError
+from simulator.files import Number, Whole, build, record
+from simulator.workload.architecture import MLP, Architecture, Attention, Block
 
-__all__ = ["HOST_OPTIMIZERS", "OPTIMIZERS", "PRECISIONS", "Recipe", "Workload"]
+__all__ = ["HOST_OPTIMIZERS", "OPTIMIZERS", "PRECISIONS", "Recipe", "Workload", "beyond_traces"]
 
 PRECISIONS = (
     *("fp32", "tf32", "fp16", "bf16"),
@@ -171,6 +172,42 @@ class Workload:
     architecture: Architecture
     recipe: Recipe
 
+    @classmethod
+    def from_torch(
+        cls, module: Any, example_inputs: Any, *, global_batch: int,
+        sequence_length: int | None = None, **training: Any,
+    ) -> Workload:  # fmt: skip
+        """Trace a ``torch.nn.Module`` of your own; data parallelism only (ddp, zero1 to zero3).
+
+        Parameters
+        ----------
+        module : torch.nn.Module
+            One training step of it is counted on the meta device, in bf16 unless `precision` says
+            fp32 or tf32; the module is left as it is. Entries of its outermost ``ModuleList`` and
+            ``Sequential`` containers are its layers.
+        example_inputs : tensor, tuple of tensors, or dict
+            Arguments of its forward method; samples are along the first dimension.
+        global_batch : int
+            Samples per optimizer step.
+        sequence_length : int, optional
+            Tokens per sample, for tokens per second; the length of the example where its first
+            input is a table of token numbers, else 1. Sizes are those of the example.
+        **training
+            Other fields of the recipe, as in the section [training].
+
+        Raises
+        ------
+        InputError
+            If torch is missing, the module cannot be traced, or a field is wrong.
+
+        Notes
+        -----
+        The loss is counted only where the forward method computes it.
+        """
+        return traced_workload(module, example_inputs, {
+            "global_batch": global_batch, "sequence_length": sequence_length, **training,
+        })  # fmt: skip
+
     def by_training(self) -> Workload:
         """Return the workload with its frozen first layers as block kinds of their own."""
         arch, first = self.architecture, self.recipe.frozen_layers
@@ -181,3 +218,42 @@ class Workload:
         layers = tuple(k + kinds if i < first else k for i, k in enumerate(arch.layer_kinds))
         split = replace(arch, blocks=(*arch.blocks, *frozen), layer_kinds=layers)
         return Workload(architecture=split, recipe=self.recipe)
+
+
+def traced_workload(module: Any, example_inputs: Any, training: dict[str, Any]) -> Workload:
+    """Trace a module and make a workload of it (see :meth:`Workload.from_torch`)."""
+    from simulator.workload.torch_module import trace
+
+    where = type(module).__name__
+    given = {name: value for name, value in training.items() if value is not None}
+    recipe = build(Recipe, {"sequence_length": 1, **given}, where=where, prefix="training")
+    if wrong := beyond_traces(recipe):
+        raise InputError(f"{where}: training.{name}: not yet for a traced module" for name in wrong)
+    found = trace(
+        module, example_inputs, element_bytes=4 if recipe.precision in ("fp32", "tf32") else 2
+    )
+    unused = {"attention": Attention(heads=1, kv_heads=1, head_dim=1), "mlp": MLP(ffn_hidden=1)}
+    architecture = Architecture(
+        name=where, family="torch", hidden=1, vocabulary=0, position="none", final_norm="none",
+        blocks=tuple(Block(**unused, norm="none", traced=part) for part in found.layers),  # type: ignore[arg-type]
+        layer_kinds=found.layer_kinds, traced=found.rest,
+    )  # fmt: skip
+    length = recipe.sequence_length if "sequence_length" in given else found.tokens
+    return Workload(architecture=architecture, recipe=replace(recipe, sequence_length=length))
+
+
+def beyond_traces(recipe: Recipe) -> list[str]:
+    """Fields of the recipe that need more of a model than a trace knows."""
+    return [
+        name
+        for name, wrong in (
+            ("precision", recipe.is_quantised),
+            ("optimizer", recipe.optimizer in ("adafactor", "muon")),
+            ("lora_rank", recipe.lora_rank > 0),
+            ("frozen_layers", recipe.frozen_layers > 0),
+            ("frozen_embedding", recipe.frozen_embedding),
+            ("lengths", recipe.lengths is not None),
+            ("loss_chunks", recipe.loss_chunks > 1),
+        )
+        if wrong
+    ]

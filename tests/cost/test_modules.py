@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from simulator.cost.operations import recomputes
+from simulator.cost.ranks import rank_memory
 from simulator.cost.step import Estimate, evaluate
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layout import Layouts
@@ -168,3 +169,29 @@ def test_a_product_takes_as_long_again() -> None:
     # and the activation, memory-bound
     assert (products[0] - products[1]) / 3 == pytest.approx(found, rel=0.12)
     assert found > 0.95 * (products[0] - products[1]) / 3
+
+
+@pytest.mark.parametrize(
+    ("module", "arch"),
+    [
+        ("mlp", DENSE_MLA),
+        ("mlp_act", DENSE_MLA),
+        ("mlp_act", SPARSE_MLA),
+        ("mla_up_proj", DENSE_MLA),
+        ("mla_up_proj", SPARSE_MLA),
+        ("norm", SPARSE_MLA),
+    ],
+)
+def test_a_block_rebuilds_what_it_dropped(module: str, arch: Architecture) -> None:
+    """On the first of two stages, whose four blocks have two micro-batches in flight."""
+    work = Workload(architecture=arch, recipe=Recipe(sequence_length=S, global_batch=M))
+    none, some = (
+        rank_memory(
+            Layouts.of(global_batch=M, pp=2, recompute=mode), work, load_cluster("dgx-h100", 2),
+            recomputing(module),
+        )
+        for mode in ("none", "selective")
+    )  # fmt: skip
+    gone = none.kinds_bytes["activations"][0] - some.kinds_bytes["activations"][0]
+    more = some.kinds_bytes["temporaries"][0] - none.kinds_bytes["temporaries"][0]
+    assert gone > 0 and more == pytest.approx(gone / (4 * 2), rel=1e-9)

@@ -350,6 +350,18 @@ def test_torchtitan_hybrid_sharding_and_context() -> None:
     assert parallel["context_parallel_degree"] == 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "te", "torch"),
+    [("ring", "p2p", "alltoall"), ("all_gather", "all_gather", "allgather")],
+)
+def test_kinds_of_context_parallelism(kind: str, te: str, torch: str) -> None:
+    assert flags(cp=2, cp_kind=kind)["cp-comm-type"] == te
+    assert flags(cp=2, cp_kind="all_to_all")["cp-comm-type"] == "a2a"
+    rotation = job(cp=2, cp_kind=kind)["parallelism"]["context_parallel_rotate_method"]
+    assert rotation == torch
+    assert job(cp=2)["parallelism"]["context_parallel_rotate_method"] == "allgather"
+
+
 def test_torchtitan_is_compiled_or_not() -> None:
     def compiled(software: str) -> Any:
         text = block(software=software)
@@ -396,6 +408,5 @@ def test_what_no_flag_says_is_named_last(software: str) -> None:
     asked = {"model": "llama-3.1-8b", "gpus": 8, "software": software}
     assert "no flag here says" not in block(**asked)
     last = block(**asked, optimizer="lion", loss_chunks=4).splitlines()[-1]
-    assert last == (
-        "# The prediction also counts on what no flag here says: optimizer = 'lion', loss_chunks = 4."
-    )
+    said = "optimizer = 'lion', loss_chunks = 4"
+    assert last == f"# The prediction also counts on what no flag here says: {said}."

@@ -13,6 +13,7 @@ from simulator.software import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Architecture
 from simulator.workload.recipe import Recipe, Workload
+from simulator.workload.traced import Amount, TracedPart
 
 DENSE = presets.load("llama-3.1-8b")  # 32 heads, 8 key/value heads, 32 layers, width 14336
 MOE = presets.load("mixtral-8x7b")  # the same with 8 experts
@@ -21,6 +22,14 @@ WITHOUT_HOST_LINK = replace(
     H100, groups=(replace(H100.groups[0], node=replace(H100.node, host_bytes_per_s=None)),)
 )
 ODD_WIDTH = replace(DENSE, blocks=(replace(DENSE.blocks[0], mlp=MLP(ffn_hidden=14338)),))
+
+LAYER = TracedPart(
+    parameters=8, gemms=(), flash=(), streams=(), saved_bytes=Amount(), input_bytes=Amount(),
+    transient_bytes=Amount(), element_bytes=2,
+)  # fmt: skip
+TRACED = replace(
+    DENSE, traced=LAYER, blocks=(replace(DENSE.blocks[0], traced=LAYER),), layer_kinds=(0, 0)
+)
 
 
 def why(
@@ -45,6 +54,14 @@ def why(
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("dp x tp x pp x cp is not the number of GPUs", {"dp": 4}, {}),
     ("dp x tp x pp x cp is not the number of GPUs", {"dp": 16}, {}),
+    *(
+        (
+            "a traced module runs in data parallelism, with recomputation of all layers or none",
+            layout,
+            {"model": TRACED},
+        )
+        for layout in ({"tp": 2, "dp": 4}, {"pp": 2, "dp": 4}, {"dp": 8, "recompute": "selective"})
+    ),
     ("tp does not divide the attention heads", {"tp": 3, "dp": 8}, {"gpus": 24}),
     (
         "tp and the key/value heads do not divide one another",
@@ -99,9 +116,19 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {},
     ),
     (
-        "the software has no context parallelism",
+        "the software has no such context parallelism",
         {"cp": 2, "dp": 4},
         {"software": "megatron-lm-2022"},
+    ),
+    (
+        "the software has no such context parallelism",
+        {"cp": 2, "dp": 4, "cp_kind": "all_to_all"},
+        {"software": "torchtitan"},
+    ),
+    (
+        "all_to_all needs key/value heads that cp divides on every tensor-parallel rank",
+        {"cp": 4, "tp": 4, "cp_kind": "all_to_all"},
+        {"gpus": 16},
     ),
     (
         "the software has no expert parallelism",
@@ -229,6 +256,7 @@ def test_every_reason_has_an_example() -> None:
         ({"dp": 8, "ep": 8}, {"model": MOE}),
         ({"tp": 2, "dp": 4, "ep": 4, "etp": 2}, {"model": MOE}),
         ({"dp": 8}, {"software": "plain-ddp"}),
+        ({"dp": 8, "recompute": "full"}, {"model": TRACED}),
         ({"dp": 8, "sharding": "zero3"}, {"software": "torchtitan"}),
         ({"dp": 8, "offload_layers": 31}, {}),
         ({"dp": 8}, {"cluster": WITHOUT_HOST_LINK}),  # nothing is offloaded

@@ -61,7 +61,8 @@ def everything(name: str) -> Layouts:
     )
     named = dict(zip(axes, grid.T, strict=True))
     dp = gpus // (named["tp"] * named["pp"] * named["cp"])
-    table = Layouts.of(**named, dp=dp, global_batch=work.recipe.global_batch)
+    kind = (*software.supports.cp_kinds, "ring")[0]
+    table = Layouts.of(**named, dp=dp, cp_kind=kind, global_batch=work.recipe.global_batch)
     table = table[(table.etp == 1) | (table.etp == table.tp)]
     table = table[(table.cp == 1) | (work.recipe.sequence_length // 2048 >= table.cp)]
     return table[reasons(table, work, cluster, software) == FEASIBLE]

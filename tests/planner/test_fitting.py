@@ -94,8 +94,11 @@ def worked_out(found: Fitting, rank: int, kind: str) -> float:
     if kind == "activations":
         return x["blocks"] * x["micro-batches in flight"] * x["bytes of a block and micro-batch"]
     if kind == "workspace":
-        copies = x["copies of one block's gradients"]
-        return x["library bytes"] + 2 * copies * x["parameters of the largest block"]
+        copies = x["copies of the linears' gradients"]
+        more = x.get("workspaces of experts and head, and a kept input gradient", 0.0)
+        return (
+            x["library bytes"] + 2 * copies * x["parameters of the linears, each shape once"] + more
+        )
     if kind == "communicators":
         return x["communicators"] * x["bytes of one"]
     if kind == "fragmentation":

@@ -49,8 +49,9 @@ def test_every_layout_field_has_a_stated_default() -> None:
 
 def test_defaults_of_nothing_given() -> None:
     assert predict(scenario()).layout == {
-        "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "dp": 64, "ep": 1, "etp": 1, "micro_batch": 1,
-        "global_batch": 1024, "sharding": "zero1", "shard_group": 64, "sequence_parallel": False,
+        "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "cp_kind": "ring", "dp": 64, "ep": 1, "etp": 1,
+        "micro_batch": 1, "global_batch": 1024, "sharding": "zero1", "shard_group": 64,
+        "sequence_parallel": False,
         "recompute": "none", "recompute_layers": 0, "offload_layers": 0,
         "optimizer_offload": "none", "parameter_offload": "none", "schedule": "1f1b",
         "rank_order": "tp-cp-dp-pp",
@@ -219,6 +220,13 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
      "layout.tp: must be 1: plain-ddp has no tensor parallelism, got 2 (nearest: 1)"),
     ({"software": "plain-ddp"}, {"pp": 2},
      "layout.pp: must be 1: plain-ddp has no pipeline parallelism, got 2 (nearest: 1)"),
+    ({}, {"cp": 2, "cp_kind": "gather"},
+     "layout.cp_kind: must be 'ring', 'all_gather' or 'all_to_all', got 'gather'"),
+    ({"software": "torchtitan"}, {"cp": 2, "cp_kind": "all_to_all"},
+     "layout.cp_kind: must be one of all_gather, ring in torchtitan, got 'all_to_all'"),
+    ({}, {"cp": 4, "tp": 4, "cp_kind": "all_to_all"},
+     "layout.cp: must divide the 2 key/value heads of a tensor-parallel rank with all_to_all, "
+     "got 4 (nearest: 2)"),
     ({"software": "plain-ddp"}, {"cp": 2},
      "layout.cp: must be 1: plain-ddp has no context parallelism, got 2 (nearest: 1)"),
     ({"software": "plain-ddp"}, {"sharding": "zero1"},

@@ -1,0 +1,248 @@
+"""Trace a user's own ``torch.nn.Module``: one step on the meta device, nothing computed.
+
+The module runs forward and backward at two batch sizes; every size is a fixed part and one per
+sample. Entries of the outermost ``ModuleList`` and ``Sequential`` containers are its layers.
+``workload/torch_operators.py`` imports torch, when a module is traced and not before.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.errors import InputError
+from simulator.workload.torch_operators import Counts, Recorder, import_torch
+from simulator.workload.traced import Amount, TracedFlash, TracedGemm, TracedPart, TracedStream
+
+__all__ = ["TracedModule", "trace"]
+
+_BATCHES = (2, 4)
+"""Batch sizes of the two runs; batch norm refuses a batch of one vector."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TracedModule:
+    """The distinct layers of a module, their order, and what stands outside them."""
+
+    layers: tuple[TracedPart, ...]
+    """Distinct layers."""
+    layer_kinds: tuple[int, ...]
+    """For each layer, first to last, the index in `layers`."""
+    rest: TracedPart
+    tokens: int
+    """Positions of one sample: the second size of a first input of whole numbers, else 1."""
+
+    @property
+    def parameters(self) -> int:
+        """All parameters, shared ones once."""
+        return self.rest.parameters + sum(self.layers[k].parameters for k in self.layer_kinds)
+
+    def parts(self) -> Iterator[TracedPart]:
+        """Yield the part outside the layers, then every layer."""
+        yield self.rest
+        for kind in self.layer_kinds:
+            yield self.layers[kind]
+
+
+def trace(module: Any, example_inputs: Any, *, element_bytes: int = 2) -> TracedModule:
+    """Count what one training step of a module computes, moves and keeps.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Left as it is: a copy without data is traced, in training mode. Give it a forward method
+        that returns the loss to have the loss counted too.
+    example_inputs : tensor, tuple of tensors, or dict
+        Arguments of the forward method; samples are along the first dimension of every tensor.
+    element_bytes : int
+        2 to trace in bf16, 4 in fp32.
+
+    Raises
+    ------
+    InputError
+        If torch is missing, or the module cannot run without data or grows unevenly with the
+        batch.
+
+    Notes
+    -----
+    Attention through ``torch.nn.functional.scaled_dot_product_attention`` is counted as the fused
+    kernel that a GPU runs.
+    """
+    torch = import_torch()
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"module: must be a torch.nn.Module, got {type(module).__name__}")
+    if frozen := [name for name, p in module.named_parameters() if not p.requires_grad]:
+        raise InputError(f"module: frozen parameters are not counted yet, got {frozen[0]}")
+    dtype = torch.float32 if element_bytes == 4 else torch.bfloat16
+    found = [_run(torch, module, example_inputs, batch, dtype) for batch in _BATCHES]
+    parameters = _parameters(module)
+    parts = [
+        _part(few, many, count, element_bytes)
+        for few, many, count in zip(*found, parameters, strict=True)
+    ]
+    layers = tuple(dict.fromkeys(parts[1:]))
+    return TracedModule(
+        layers=layers,
+        layer_kinds=tuple(layers.index(part) for part in parts[1:]),
+        rest=parts[0],
+        tokens=_tokens(torch, example_inputs),
+    )
+
+
+def _layers(module: Any) -> list[Any]:
+    """Entries of the outermost containers; the module itself where it has none."""
+    torch = import_torch()
+    found: list[Any] = []
+
+    def visit(one: Any) -> None:
+        if isinstance(one, (torch.nn.ModuleList, torch.nn.Sequential)) and len(one) > 1:
+            found.extend(child for child in one if child not in found)
+        else:
+            for child in one.children():
+                visit(child)
+
+    visit(module)
+    return found or [module]
+
+
+def _parameters(module: Any) -> list[int]:
+    """Parameters outside the layers and of every layer; a shared one counts where it comes first.
+
+    What a layer shares with the outside counts outside.
+    """
+    layers = _layers(module)
+    inside = {id(p) for layer in layers for p in layer.parameters()}
+    seen, counts = set(), [sum(p.numel() for p in module.parameters() if id(p) not in inside)]
+    for layer in layers:
+        own = [p for p in layer.parameters() if id(p) not in seen]
+        seen |= {id(p) for p in own}
+        counts.append(sum(p.numel() for p in own))
+    return counts
+
+
+def _on_meta(torch: Any, module: Any, dtype: Any) -> Any:
+    """Copy the module without its data; tied parameters stay tied."""
+
+    def bare(x: Any) -> Any:
+        return torch.empty_like(x, device="meta", dtype=dtype if x.is_floating_point() else x.dtype)
+
+    memo: dict[int, Any] = {id(p): torch.nn.Parameter(bare(p)) for p in module.parameters()}
+    memo |= {id(b): bare(b) for b in module.buffers()}
+    return copy.deepcopy(module, memo).train()
+
+
+def _resized(torch: Any, inputs: Any, batch: int, dtype: Any) -> Any:
+    """Give the inputs another batch size, on the meta device."""
+    leaves = [x for x in torch.utils._pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor)]
+    if not leaves or not leaves[0].ndim:
+        raise InputError(
+            "example_inputs: must hold a tensor with samples along its first dimension"
+        )
+    samples = leaves[0].shape[0]
+
+    def resize(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        shape = (batch, *x.shape[1:]) if x.ndim and x.shape[0] == samples else x.shape
+        return torch.empty(shape, device="meta", dtype=dtype if x.is_floating_point() else x.dtype)
+
+    return torch.utils._pytree.tree_map(resize, inputs)
+
+
+def _tokens(torch: Any, inputs: Any) -> int:
+    leaves = [x for x in torch.utils._pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor)]
+    first = leaves[0]
+    return int(first.shape[1]) if first.ndim == 2 and not first.is_floating_point() else 1
+
+
+def _run(torch: Any, module: Any, inputs: Any, batch: int, dtype: Any) -> list[Counts]:
+    """Run one step on the meta device and return the counts outside the layers and of each."""
+    bare, given = _on_meta(torch, module, dtype), _resized(torch, inputs, batch, dtype)
+    layers = _layers(bare)
+    recorder = Recorder.of(bare, len(layers))
+    for index, layer in enumerate(layers, start=1):
+        layer.register_forward_pre_hook(_entering(recorder, index), with_kwargs=True)
+        layer.register_forward_hook(_leaving(recorder))
+    try:
+        with _fused_attention(torch), recorder, recorder.saving():
+            if isinstance(given, Mapping):
+                out = bare(**given)
+            else:
+                out = bare(*given) if isinstance(given, (tuple, list)) else bare(given)
+            recorder.forward = False
+            ends = [x for x in torch.utils._pytree.tree_leaves(out)
+                    if isinstance(x, torch.Tensor) and x.requires_grad]  # fmt: skip
+            grads = [torch.empty_like(x) for x in ends]
+            torch.autograd.backward(ends, grads)
+    except InputError:
+        raise
+    except Exception as error:  # whatever the user's own forward raises
+        raise InputError(f"module: does not run on the meta device: {error}") from error
+    return recorder.counts
+
+
+def _entering(recorder: Recorder, index: int) -> Callable[[Any, Any, Any], None]:
+    return lambda _layer, args, kwargs: recorder.enter(index, (args, kwargs))
+
+
+def _leaving(recorder: Recorder) -> Callable[[Any, Any, Any], None]:
+    return lambda _layer, _args, _out: recorder.leave()
+
+
+@contextmanager
+def _fused_attention(torch: Any) -> Iterator[None]:
+    """On the meta device torch takes attention apart; run the fused operator instead."""
+    aten = torch.ops.aten
+
+    def fused(
+        q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: Any = None, enable_gqa: bool = False,
+    ) -> Any:  # fmt: skip
+        if attn_mask is None and q.shape[-1] == v.shape[-1]:
+            return aten._scaled_dot_product_flash_attention(
+                q, k, v, dropout_p, is_causal, scale=scale
+            )[0]
+        if enable_gqa:
+            k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
+        return aten._scaled_dot_product_efficient_attention(
+            q, k, v, attn_mask, True, dropout_p, is_causal, scale=scale
+        )[0]
+
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("scaled_dot_product_attention", fused, "AutogradMeta")
+        yield
+
+
+def _part(few: Counts, many: Counts, parameters: int, element_bytes: int) -> TracedPart:
+    """Two runs of one part: every size as a fixed part and one per sample."""
+    same = few.names == many.names and set(few.streams) == set(many.streams)
+    if not same or any(few.streams[k][2:] != many.streams[k][2:] for k in few.streams):
+        raise InputError("module: does other operations with a larger batch")
+
+    def grows(a: float, b: float) -> Amount:
+        rate = (b - a) / (_BATCHES[1] - _BATCHES[0])
+        return Amount(fixed=a - rate * _BATCHES[0], per_sample=rate)
+
+    gemms = tuple(
+        TracedGemm(**{name: grows(a[name], b[name]) for name in ("m", "n", "k", "batch")},
+                   weights=bool(a["weights"]))
+        for a, b in zip(few.gemms, many.gemms, strict=True)
+    )  # fmt: skip
+    flash = tuple(
+        TracedFlash(**{name: grows(a[name], b[name]) for name in ("flop", "moved_bytes", "keys")},
+                    causal=bool(a["causal"]))
+        for a, b in zip(few.flash, many.flash, strict=True)
+    )  # fmt: skip
+    streams = tuple(
+        TracedStream(kind=kind, forward_bytes=grows(a[0], many.streams[kind][0]),
+                     backward_bytes=grows(a[1], many.streams[kind][1]), calls=(a[2] + a[3]) / 2)
+        for kind, a in few.streams.items()
+    )  # fmt: skip
+    return TracedPart(
+        parameters=parameters, gemms=gemms, flash=flash, streams=streams,
+        saved_bytes=grows(few.saved, many.saved), input_bytes=grows(few.inputs, many.inputs),
+        transient_bytes=grows(few.transient, many.transient), element_bytes=element_bytes,
+    )  # fmt: skip

@@ -1,0 +1,96 @@
+"""What a user's own module does, as counted while it ran without data: sizes only, no torch.
+
+``workload/torch_module.py`` makes these records, ``cost/traced.py`` prices them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.files import record
+
+__all__ = ["Amount", "TracedFlash", "TracedGemm", "TracedPart", "TracedStream"]
+
+
+@record
+class Amount:
+    """A size that grows with the samples of a micro-batch: fixed + per_sample x samples."""
+
+    fixed: float = 0.0
+    """What does not grow: weights that are read, masks over positions."""
+    per_sample: float = 0.0
+    """What every sample adds."""
+
+    def at(self, samples: Any) -> Any:
+        """Return the size for a number of samples, or for an array of numbers."""
+        return self.fixed + self.per_sample * samples
+
+
+@record
+class TracedGemm:
+    """`batch` products of (m, k) by (k, n): a linear layer, a convolution, attention scores."""
+
+    m: Amount
+    n: Amount
+    k: Amount
+    batch: Amount
+    weights: bool
+    """Whether one operand is a parameter."""
+
+    def flop(self, samples: float) -> float:
+        """FLOPs of the forward pass, two per multiply-add."""
+        rows = self.batch.at(samples) * self.m.at(samples)
+        return float(2 * rows * self.n.at(samples) * self.k.at(samples))
+
+
+@record
+class TracedFlash:
+    """One fused attention call."""
+
+    flop: Amount
+    """FLOPs of the forward pass, the causal half of them where it is causal."""
+    moved_bytes: Amount
+    keys: Amount
+    """Keys that a query may see."""
+    causal: bool
+
+
+@record
+class TracedStream:
+    """Memory-bound kernels of one class: bytes moved and kernels, both directions."""
+
+    kind: str
+    """Class of the accelerator's `stream` table."""
+    forward_bytes: Amount
+    backward_bytes: Amount
+    calls: float
+    """Kernels of one direction: the mean of both."""
+
+
+@record
+class TracedPart:
+    """One layer of a traced module, or all that stands outside its layers."""
+
+    parameters: int
+    gemms: tuple[TracedGemm, ...]
+    flash: tuple[TracedFlash, ...]
+    streams: tuple[TracedStream, ...]
+    saved_bytes: Amount
+    """What autograd keeps from forward to backward, parameters and buffers left out."""
+    input_bytes: Amount
+    """The inputs that have a gradient: all that full recomputation keeps."""
+    transient_bytes: Amount
+    """Most that one backward kernel reads and writes beside what was kept."""
+    element_bytes: int
+    """Bytes of one floating-point number in the trace."""
+
+    def flop(self, samples: float) -> float:
+        """Forward FLOPs, causal attention counted half (the convention behind MFU)."""
+        return sum(g.flop(samples) for g in self.gemms) + sum(
+            call.flop.at(samples) for call in self.flash
+        )
+
+    @property
+    def flop_per_sample(self) -> float:
+        """Forward FLOPs that every sample adds."""
+        return self.flop(2.0) - self.flop(1.0)

@@ -1,0 +1,107 @@
+"""What linears of fewer than 16 bit keep: inputs in their own type, copies of weights."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.operations import Gemm, Operators
+from simulator.cost.quantised import quantise_saved
+from simulator.cost.step import Estimate, evaluate
+from simulator.files import Figure
+from simulator.hardware.cluster import load_cluster
+from simulator.layout.layout import Layouts
+from simulator.software import Software, load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe, Workload
+
+CORE, TITAN = load_software("megatron-core"), load_software("torchtitan")
+LLAMA = presets.load("llama-3.1-8b")  # 32 layers, h 4096, f 14336, 32 heads and 8 of keys, 128 wide
+T, H, F, HEADS, KV = 8192, 4096, 14336, 32 * 128, 8 * 128
+# bytes of an element: TransformerEngine keeps 8 bits, or 4, and scales of 4 B for 128 or of 1 B for
+# 32 or 16 elements
+BYTES = {"fp8": 1, "fp8_current": 1, "fp8_blockwise": 1 + 4 / 128, "mxfp8": 1 + 1 / 32,
+         "nvfp4": 1 / 2 + 1 / 16}  # fmt: skip
+
+
+def recipe(precision: Any) -> Recipe:
+    return Recipe(sequence_length=T, global_batch=8, precision=precision)
+
+
+def run(software: Software, precision: str, **layout: Any) -> Estimate:
+    work = Workload(architecture=LLAMA, recipe=recipe(precision))
+    table = Layouts.of(global_batch=8, **layout)
+    cluster = "dgx-h100" if precision == "fp8_blockwise" else "dgx-b200"
+    return evaluate(table, work, load_cluster(cluster, 8), software)
+
+
+def kept(precision: str, *saved: tuple[str, str, float], software: Software = CORE) -> list[Any]:
+    ops = Operators(saved=list(saved))
+    quantise_saved(ops, recipe(precision), software.kernels)
+    return ops.saved
+
+
+@pytest.mark.parametrize("precision", BYTES)
+def test_one_linear_keeps_its_input_in_the_type_of_its_product(precision: str) -> None:
+    ((_, module, size),) = kept(precision, ("mlp input", "norm", 2.0 * T * H))
+    assert module == "norm" and size == pytest.approx(BYTES[precision] * T * H, rel=1e-12)
+
+
+def test_what_no_linear_reads_stays_in_16_bit() -> None:
+    others = [("norm1 input", "", 4.0), ("queries", "", 4.0), ("fc1 output", "mlp", 4.0),
+              ("router", "", 4.0)]  # fmt: skip
+    assert kept("fp8", *others) == others
+    # a rectifier's output alone tells the rectifier's gradient: it stays
+    assert kept("fp8", ("fc activation output", "mlp", 4.0)) == [
+        ("fc activation output", "mlp", 4.0)
+    ]
+
+
+def test_what_attention_or_router_read_too_is_there_twice() -> None:
+    found = kept("fp8", ("attention output", "", 2.0 * T * HEADS))
+    assert [size for _, _, size in found] == [2.0 * T * HEADS, 1.0 * T * HEADS]
+    ops = Operators(
+        saved=[("moe input", "norm", 8.0)], gemms=[Gemm(name="shared fc1", m=1, n=1, k=1)]
+    )
+    quantise_saved(ops, recipe("fp8"), CORE.kernels)
+    assert [size for _, _, size in ops.saved] == [8.0, 4.0]
+
+
+@pytest.mark.parametrize("precision", BYTES)
+def test_a_block_by_hand(precision: str) -> None:
+    """Inputs of qkv, fc1 and fc2 shrink from 2 bytes, that of the projection is added."""
+    plain, low = (run(CORE, each).memory_bytes["activations"][0] for each in ("bf16", precision))
+    each = BYTES[precision]
+    change = (each - 2) * (H + H + F) + each * HEADS
+    assert low - plain == pytest.approx(32 * T * change, rel=1e-9)
+
+
+@pytest.mark.parametrize("precision", BYTES)
+def test_two_copies_of_the_weights_of_the_blocks(precision: str) -> None:
+    plain, low = (run(CORE, each).memory_bytes["weights"][0] for each in ("bf16", precision))
+    linears = 32 * (H * (HEADS + 2 * KV) + HEADS * H + 3 * H * F)
+    assert low - plain == pytest.approx(2 * BYTES[precision] * linears, rel=1e-9)
+
+
+def test_tensor_parallel_ranks_share_the_copies() -> None:
+    whole, half = (
+        run(CORE, "fp8", tp=tp).memory_bytes["weights"][0]
+        - run(CORE, "bf16", tp=tp).memory_bytes["weights"][0]
+        for tp in (1, 2)
+    )
+    assert half == pytest.approx(whole / 2, rel=1e-9)
+
+
+def test_torchtitan_keeps_16_bit_inputs_and_no_copies() -> None:
+    plain, low = (run(TITAN, each, dp=8, sharding="zero3").memory_bytes for each in ("bf16", "fp8"))
+    for kind in ("weights", "activations", "optimizer"):
+        assert np.array_equal(plain[kind], low[kind])
+
+
+@pytest.mark.parametrize("precision", BYTES)
+def test_no_time_depends_on_it(precision: str) -> None:
+    kernels = replace(CORE.kernels, saves_quantised_inputs=False)
+    states = replace(CORE.states, quantised_weight_copies=Figure(0.0))
+    without = run(replace(CORE, kernels=kernels, states=states), precision)
+    assert np.array_equal(run(CORE, precision).step_time_s, without.step_time_s)

@@ -1,0 +1,55 @@
+"""Parts of traced modules as operators: sizes by hand, for two micro-batches."""
+
+import numpy as np
+
+from simulator.cost.operations import Ranks
+from simulator.cost.traced import traced
+from simulator.layout.layout import Layouts
+from simulator.layout.placement import place
+from simulator.workload.recipe import Recipe
+from simulator.workload.traced import Amount, TracedFlash, TracedGemm, TracedPart, TracedStream
+
+ONE = Amount(fixed=1.0)
+PART = TracedPart(
+    parameters=30,
+    gemms=(
+        TracedGemm(m=Amount(per_sample=7.0), n=Amount(fixed=5.0), k=Amount(fixed=6.0), batch=ONE,
+                   weights=True),
+        TracedGemm(m=Amount(fixed=7.0), n=Amount(fixed=7.0), k=Amount(fixed=3.0),
+                   batch=Amount(per_sample=2.0), weights=False),
+    ),
+    flash=(TracedFlash(flop=Amount(per_sample=11.0), moved_bytes=Amount(per_sample=13.0),
+                       keys=Amount(fixed=7.0), causal=True),),
+    streams=(TracedStream(kind="norm", forward_bytes=Amount(fixed=10.0, per_sample=4.0),
+                          backward_bytes=Amount(per_sample=8.0), calls=1.5),),
+    saved_bytes=Amount(fixed=2.0, per_sample=100.0), input_bytes=Amount(per_sample=84.0),
+    transient_bytes=Amount(per_sample=50.0), element_bytes=2,
+)  # fmt: skip
+
+
+def test_every_size_is_a_fixed_part_and_one_per_sample() -> None:
+    layout = Layouts.of(micro_batch=[1, 4])
+    degrees = {x: getattr(layout, x).astype(float) for x in ("tp", "cp", "ep", "etp")}
+    ranks = Ranks(
+        **degrees, sequence_parallel=layout.sequence_parallel.astype(bool),
+        micro_batch=layout.micro_batch.astype(float), groups=place(layout, 8),
+    )  # fmt: skip
+    ops = traced(PART, ranks, Recipe(sequence_length=7, global_batch=8))
+    linear, scores = ops.gemms
+    np.testing.assert_array_equal(linear.m, [7, 28])
+    np.testing.assert_array_equal(scores.batch, [2, 8])
+    np.testing.assert_array_equal(linear.n, [5, 5])
+    np.testing.assert_array_equal(scores.m, [7, 7])
+    assert (linear.kind, scores.kind) == ("linear", "attention")
+    np.testing.assert_array_equal(ops.flash[0].flop, [11, 44])
+    np.testing.assert_array_equal(ops.streams[0].forward_bytes, [14, 26])
+    np.testing.assert_array_equal(ops.saved[0][2], [102, 402])
+    np.testing.assert_array_equal(ops.checkpoint_bytes, [84, 336])
+    assert not ops.collectives
+
+
+def test_flop_of_a_sample() -> None:
+    # 2 x 7 x 5 x 6 of the layer, 2 x 2 x 7 x 7 x 3 of the scores, 11 of the fused call
+    assert PART.flop(1.0) == 420 + 588 + 11
+    assert PART.flop_per_sample == 420 + 588 + 11
+    assert PART.flop(4.0) == 4 * (420 + 588 + 11)
