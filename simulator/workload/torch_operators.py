@@ -61,9 +61,9 @@ def _recorder() -> type:
     torch = import_torch()
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class Listener(TorchDispatchMode):
         def __init__(self, recorder: Recorder) -> None:
-            super().__init__()  # type: ignore[no-untyped-call]
+            super().__init__()
             self.recorder = recorder
 
         def __torch_dispatch__(
