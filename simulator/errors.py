@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["ForeshardError", "InfeasibleError", "InputError", "did_you_mean", "problem"]
+__all__ = ["ForeshardError", "InfeasibleError", "InputError", "did_you_mean", "nearest", "problem"]
 
 
 class ForeshardError(ValueError):
@@ -30,13 +30,17 @@ class InfeasibleError(ForeshardError):
     """The input is sound but no layout satisfies it; the command exits with 1."""
 
 
-def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)`` for the nearest known word, or the list of known words."""
+def nearest(wrong: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the nearest known word, or nothing if none is near."""
     words = sorted({str(word) for word in known})
     near = difflib.get_close_matches(str(wrong).lower(), words, n=1, cutoff=0.5)
-    if near:
-        return f" (did you mean {near[0]!r}?)"
-    return f" (known: {', '.join(words)})" if words else ""
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """Return what :func:`nearest` returns or, if no word is near, the list of known words."""
+    words = sorted({str(word) for word in known})
+    return nearest(wrong, words) or (f" (known: {', '.join(words)})" if words else "")
 
 
 def problem(where: str, field: str, rule: str, got: object, known: Iterable[str] = ()) -> str:

@@ -11,18 +11,19 @@ import dataclasses
 import io
 import json
 import math
+import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, BinaryIO, TypeVar, dataclass_transform
 
 from pydantic import Strict, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
 from simulator import catalogue
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError, did_you_mean, nearest
 
 __all__ = [
     "GRADES",
@@ -30,7 +31,9 @@ __all__ = [
     "Number",
     "Whole",
     "build",
+    "check_header",
     "figures",
+    "open_file",
     "read_csv",
     "read_json",
     "read_profile",
@@ -186,26 +189,39 @@ def _dataclass_in(annotation: Any, owner: Any) -> Any:
     return found[0] if found else None
 
 
-def _read_text(path: Path | str) -> str:
+def open_file(path: Path | str) -> BinaryIO:
+    """Open a file to read its bytes.
+
+    Raises
+    ------
+    InputError
+        If there is no such file (a name beside it that is near is given), or it cannot be read.
+    """
     path = Path(path)
     try:
-        if path.is_dir():
-            raise InputError(f"{path}: is a folder, not a file")
-        size = path.stat().st_size
-        if size > LIMIT_BYTES:
-            raise InputError(f"{path}: larger than {LIMIT_BYTES // 2**20} MiB, got {size} bytes")
-        return path.read_bytes().decode("utf-8-sig")
-    except InputError:
-        raise
+        if not path.is_dir():
+            return path.open("rb")
     except FileNotFoundError:
-        near = did_you_mean(path.name, [p.name for p in path.parent.glob("*") if p.is_file()][:500])
-        raise InputError(f"{path}: no such file{near if 'did' in near else ''}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not a text file (bytes that are not UTF-8)") from None
+        beside = [entry.name for entry in path.parent.glob("*") if entry.is_file()][:500]
+        raise InputError(f"{path}: no such file{nearest(path.name, beside)}") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:  # a null byte in the path
         raise InputError(f"{path}: cannot be read: {error}") from None
+    raise InputError(f"{path}: is a folder, not a file")
+
+
+def _read_text(path: Path | str) -> str:
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LIMIT_BYTES:
+            raise InputError(f"{path}: larger than {LIMIT_BYTES // 2**20} MiB, got {size} bytes")
+        try:
+            return file.read().decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise InputError(f"{path}: not a text file (bytes that are not UTF-8)") from None
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def read_toml(path: Path | str) -> dict[str, Any]:
@@ -263,6 +279,21 @@ def read_csv(
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{path}: line {reader.line_num}: not valid CSV: {error}") from None
+
+
+def check_header(
+    path: Path | str, header: Collection[str], *, required: Collection[str], known: Collection[str]
+) -> None:
+    """Refuse a header that lacks a required column or has one that is not known, all at once."""
+    problems = [
+        f"{path}: {name}: required column is missing" for name in required if name not in header
+    ]
+    for name in header:
+        if name not in known:
+            near = nearest(name, [column for column in known if column not in header])
+            problems.append(f"{path}: {name or 'a column without a name'}: unknown column{near}")
+    if problems:
+        raise InputError(problems)
 
 
 def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:

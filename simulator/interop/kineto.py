@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError
+from simulator.files import open_file
 from simulator.interop.kineto_events import Events
 from simulator.interop.kineto_table import make_trace
 from simulator.scoring.trace import Trace
@@ -60,17 +62,13 @@ def read_trace(path: Path | str) -> Trace:
 
 
 def _open(path: Path) -> BinaryIO:
-    try:
-        if path.is_dir():
-            inside = sorted(p.name for p in path.glob("*.json*"))[:3]
-            hint = f" (give one of its files: {', '.join(inside)})" if inside else ""
-            raise InputError(f"{path}: is a folder, not a file{hint}")
-        return path.open("rb")
-    except FileNotFoundError:
-        near = did_you_mean(path.name, [p.name for p in path.parent.glob("*") if p.is_file()][:500])
-        raise InputError(f"{path}: no such file{near if 'did' in near else ''}") from None
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise InputError(f"{path}: cannot be read: {error}") from None
+    # os.path, not Path.is_dir: open_file words the error where a parent folder may not be read
+    inside = sorted(entry.name for entry in path.glob("*.json*"))[:3] if os.path.isdir(path) else []
+    if inside:
+        raise InputError(
+            f"{path}: is a folder, not a file (give one of its files: {', '.join(inside)})"
+        )
+    return open_file(path)
 
 
 class TraceFile:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError
+from simulator.files import open_file
 
 __all__ = ["Progress", "looks_like", "marked_lines", "rank_of"]
 
@@ -56,7 +57,7 @@ def marked_lines(
         If the file is not there, is empty, or is not text.
     """
     path = Path(path)
-    with _opened(path) as file:
+    with open_file(path) as file:
         _refuse_binary(path, file)
         total, number, report = path.stat().st_size, 1, _REPORT_BYTES
         while block := file.read(_BLOCK_BYTES):
@@ -81,7 +82,7 @@ def _marked(block: bytes, marks: Collection[bytes], first: int) -> Iterator[tupl
 def looks_like(path: Path | str) -> str:
     """Name the kind of file that the beginning of one looks like; an empty word if none."""
     read = 0
-    with _opened(Path(path)) as file:
+    with open_file(Path(path)) as file:
         while read < _GLANCE_BYTES and (raw := file.readline(_LONGEST_BYTES)):
             read += len(raw)
             for kind, mark in _KINDS.items():
@@ -100,20 +101,6 @@ def rank_of(text: str) -> int | None:
     """
     found = _RANK.match(text)
     return int(found.group(1) or found.group(2)) if found else None
-
-
-def _opened(path: Path) -> BinaryIO:
-    """A file to read, or the reason why there is none."""
-    try:
-        if path.is_dir():
-            raise InputError(f"{path}: is a folder, not a file")
-        return path.open("rb")
-    except FileNotFoundError:
-        beside = [entry.name for entry in path.parent.glob("*") if entry.is_file()][:500]
-        near = did_you_mean(path.name, beside)
-        raise InputError(f"{path}: no such file{near if 'did' in near else ''}") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _refuse_binary(path: Path, file: BinaryIO) -> None:

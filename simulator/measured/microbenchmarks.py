@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import catalogue
-from simulator.errors import InputError, did_you_mean
-from simulator.files import build, read_csv, read_toml, record
+from simulator.errors import InputError, nearest
+from simulator.files import build, check_header, read_csv, read_toml, record
 from simulator.measured.tables import HEADERS, Kind
 
 __all__ = [
@@ -120,23 +120,11 @@ def read_table(path: Path | str, kind: Kind) -> Table:
             rows[-1] = [cell[:_LONGEST] for cell in rows[-1]]
     if not rows:
         raise InputError(f"{path}: the table has a header and no rows")
-    _check_header(path, header, kind)
+    known = HEADERS[kind]
+    check_header(path, header, required=known.required, known=known.columns)
     cells = (np.array(column, dtype=str) for column in zip(*rows, strict=True))
     columns = dict(zip(header, cells, strict=True))
     return Table(path=str(path), line=np.array(lines), columns=columns, faults=faults)
-
-
-def _check_header(path: Path | str, header: Collection[str], kind: Kind) -> None:
-    known = HEADERS[kind]
-    missing = [name for name in known.required if name not in header]
-    problems = [f"{path}: {name}: required column is missing" for name in missing]
-    for name in header:
-        if name not in known.columns:
-            hint = did_you_mean(name, [column for column in known.columns if column not in header])
-            near = hint if "did you mean" in hint else ""
-            problems.append(f"{path}: {name or 'a column without a name'}: unknown column{near}")
-    if problems:
-        raise InputError(problems)
 
 
 def groups(where: Masks, *columns: Texts) -> Iterator[tuple[tuple[str, ...], Ints]]:
@@ -221,8 +209,7 @@ class Sieve:
         text = self.table.text(column)
         self.refuse(text == "", column, "required field is blank")
         wrong = self.kept & ~np.isin(text, list(words))
-        hints = {word: did_you_mean(word, words) for word in np.unique(text[wrong]).tolist()}
-        near = {word: hint for word, hint in hints.items() if "did you mean" in hint}
+        near = {word: nearest(word, words) for word in np.unique(text[wrong]).tolist()}
         self.refuse(wrong, column, "unknown", hints=[near.get(word, "") for word in text.tolist()])
 
     def positive(self, column: str, rows: Masks, *, blank: float | None = None) -> Floats:

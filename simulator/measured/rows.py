@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simulator.errors import InputError, did_you_mean
-from simulator.files import read_csv
+from simulator.errors import InputError, nearest
+from simulator.files import check_header, read_csv
 
 __all__ = [
     "COLUMNS",
@@ -151,14 +151,7 @@ def _check_header(path: Path | str, header: Sequence[str]) -> None:
             f"{path}: not a table of measured runs: it lacks {len(missing)} of the"
             f" {len(REQUIRED)} columns that are required (its columns: {shown})"
         )
-    problems = [f"{path}: {name}: required column is missing" for name in missing]
-    for name in header:
-        if name not in COLUMNS:
-            hint = did_you_mean(name, [known for known in COLUMNS if known not in header])
-            near = hint if "did you mean" in hint else ""
-            problems.append(f"{path}: {name or 'a column without a name'}: unknown column{near}")
-    if problems:
-        raise InputError(problems)
+    check_header(path, header, required=REQUIRED, known=COLUMNS)
 
 
 def _unique(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
@@ -187,8 +180,7 @@ def text(row: Mapping[str, str], field: str, known: Collection[str] = ()) -> str
         raise InputError(f"{field}: required field is blank")
     if known and word not in known:
         rule = f"must be one of {', '.join(known)}"
-        hint = did_you_mean(word, known)
-        raise InputError(f"{field}: {rule}, got {word!r}{hint if 'did you mean' in hint else ''}")
+        raise InputError(f"{field}: {rule}, got {word!r}{nearest(word, known)}")
     return word
 
 

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from simulator.errors import InputError, did_you_mean, problem
+from simulator.errors import InputError, nearest, problem
 
 __all__ = ["Fields"]
 
@@ -67,8 +67,8 @@ class Fields:
         if value is _MISSING:
             raise InputError(f"{self.where}: {place}: required field is missing ({rule})")
         short = _brief(value)
-        close = isinstance(value, str) and "did you mean" in did_you_mean(str(short), names)
-        raise InputError(problem(self.where, place, rule, short, names if close else ()))
+        near = nearest(str(short), names) if isinstance(value, str) else ""
+        raise InputError(problem(self.where, place, rule, short) + near)
 
     def size(
         self,

@@ -368,8 +368,9 @@ def test_what_is_no_trace_of_a_run(tmp_path: Path, raw: bytes, message: str) -> 
 
 def test_missing_files_and_folders(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_text("{}")
-    with pytest.raises(InputError, match=r"is a folder.*rank0\.json"):
+    with pytest.raises(InputError, match=r"is a folder.*rank0\.json") as caught:
         read_trace(tmp_path)
+    assert str(caught.value).count(str(tmp_path)) == 1
     with pytest.raises(InputError, match=r"no such file \(did you mean 'rank0\.json'\?\)"):
         read_trace(tmp_path / "rank_0.json")
 
