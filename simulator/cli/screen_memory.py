@@ -11,7 +11,7 @@ from simulator.cli.screen import FIT, NO_FIT, console, gib, heading, notes, plai
 from simulator.cost.memory import MOMENTS
 from simulator.planner.fitting import Change, Fitting
 from simulator.planner.predict import Prediction
-from simulator.report.evidence import NO_INTERVAL, memory_meaning
+from simulator.report.evidence import memory_meaning
 from simulator.units import show_count, show_percent, show_seconds
 
 __all__ = ["show_memory"]
@@ -42,8 +42,7 @@ def _verdict(found: Fitting) -> Text:
     words = "free on" if fits else "too much on"
     text.append(
         f": {gib(abs(found.margin_bytes))} GiB ({share}) {words} the fullest GPU, HBM line at"
-        f" {gib(found.usable_bytes)} of {gib(found.capacity_bytes)} GiB ({NO_INTERVAL}, so no"
-        " TIGHT)\n",
+        f" {gib(found.usable_bytes)} of {gib(found.capacity_bytes)} GiB\n",
         style="default",
     )
     return text

@@ -20,8 +20,8 @@ from simulator.cli.screen import (
 )
 from simulator.planner.predict import Prediction
 from simulator.report.document import evidence
-from simulator.report.evidence import FLOP_CONVENTION, NO_INTERVAL, NOT_MODELLED, memory_meaning
-from simulator.units import show_percent, show_seconds, show_usd
+from simulator.report.evidence import FLOP_CONVENTION, NOT_MODELLED, memory_meaning
+from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
 __all__ = ["show"]
 
@@ -46,7 +46,8 @@ def _verdict(prediction: Prediction) -> Text:
     estimate, result = prediction.estimate, prediction.outcome
     text = Text(f"\n{estimate.layouts.describe()}\n", style="bold")
     text.append(
-        f"step {show_seconds(prediction.step_time_s)} ({NO_INTERVAL}), "
+        f"step {show_seconds(prediction.step_time_s)} (P10 to P90: "
+        f"{show_seconds_span(*prediction.interval_s)}), "
         f"{float(result.tokens_per_s_per_gpu[0]):,.0f} tokens/s/GPU, "
         f"MFU {show_percent(prediction.mfu)}, HFU {show_percent(float(result.hfu[0]))}\n",
         style="not bold",
@@ -60,11 +61,18 @@ def _verdict(prediction: Prediction) -> Text:
     days = float(result.days[0])
     if math.isfinite(days):
         text.append(
-            f"whole run: {days:,.1f} days, {float(result.gpu_hours[0]):,.0f} GPU-hours, "
+            f"whole run: {days:,.1f} days{_span(prediction)}, "
+            f"{float(result.gpu_hours[0]):,.0f} GPU-hours, "
             f"{show_usd(float(result.usd[0]))}, {float(result.kwh[0]):,.0f} kWh\n",
             style="not bold",
         )
     return text
+
+
+def _span(prediction: Prediction) -> str:
+    """P10 to P90 of the days; GPU-hours, money and energy grow with them."""
+    low, high = prediction.certainty.span(prediction.outcome.days, prediction.estimate.step_time_s)
+    return f" ({float(low[0]):,.1f} to {float(high[0]):,.1f})"
 
 
 def _memos(prediction: Prediction) -> list[str]:

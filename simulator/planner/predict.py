@@ -15,6 +15,7 @@ from simulator.errors import InputError, problem
 from simulator.files import build
 from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
 from simulator.layout.layout import RANK_ORDERS, Layouts
+from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.defaults import complete
 from simulator.planner.outcome import Outcome, outcome
 from simulator.planner.refusal import DEPEND_ON_DP, WORLD, limits, refusal
@@ -32,6 +33,8 @@ class Prediction:
     """One row."""
     outcome: Outcome
     """One row."""
+    certainty: Certainty
+    """One row."""
     defaults: dict[str, Any]
     """Layout fields that nobody gave, and the value they took (``planner/defaults.py``)."""
 
@@ -44,6 +47,11 @@ class Prediction:
     def step_time_s(self) -> float:
         """Seconds of one optimizer step."""
         return float(self.estimate.step_time_s[0])
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """P10 and P90 of the step time."""
+        return float(self.certainty.p10_s[0]), float(self.certainty.p90_s[0])
 
     @property
     def memory_bytes(self) -> float:
@@ -104,6 +112,7 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
         scenario=replace(scenario, pinned=given, document=document),
         estimate=estimate,
         outcome=outcome(estimate, scenario.workload.recipe, scenario.cluster),
+        certainty=certainty(estimate, scenario.workload, scenario.cluster, scenario.software),
         defaults=defaults,
     )
 
