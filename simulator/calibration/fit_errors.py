@@ -10,14 +10,12 @@ one factor for the tails, so that 80 % of the residuals lie inside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from simulator.calibration import Floats
 from simulator.calibration.fit_training import TrainingFit, apply, fit_training, left_out, report
 from simulator.cost.step import evaluate
-from simulator.cost.uncertainty import ERRORS, P90, bearing, log_spread, stated_spreads
+from simulator.cost.uncertainty import P90, SHARED, bearing, load_step_errors, stated_spreads
 from simulator.measured.rows import MeasuredRun
 
 __all__ = ["fit_errors", "left_out_report", "source_family"]
@@ -35,7 +33,11 @@ def source_family(row: MeasuredRun) -> str:
 
 
 def fit_errors(fit: TrainingFit) -> dict[str, float]:
-    """Fit the figures of ``hardware_profiles/uncertainty/step.toml``; keys ERRORS and ``tail``."""
+    """Fit the figures of ``hardware_profiles/uncertainty/step.toml``; keys SHARED and ``tail``.
+
+    How far two runs alike are apart (``run``) is measured, not fitted: it is part of what each
+    run has of its own, the rest of which is the layout's.
+    """
     from scipy.optimize import minimize  # type: ignore[import-untyped, unused-ignore]
 
     residuals = left_out(fit, source_family)
@@ -45,22 +47,21 @@ def fit_errors(fit: TrainingFit) -> dict[str, float]:
     groups = [np.array([label == one for label in labels]) for one in dict.fromkeys(labels)]
 
     def loss(at: Floats) -> float:
-        deviations = dict(zip(ERRORS, np.exp(at).tolist(), strict=True))
-        found = 0.5 * float(np.sum((np.exp(at) / _PRIOR_SD) ** 2))
+        deviations = np.exp(at)
+        found = 0.5 * float(np.sum((deviations / _PRIOR_SD) ** 2))
         for group in groups:
-            some = {name: share[group] for name, share in shares.items()}
-            known = {name: share[group] for name, share in stated.items()}
-            found += _negative_log_likelihood(bounded[group], some, known, deviations)
+            covariance = _covariance(shares[group], stated[group], deviations, run)
+            found += _negative_log_likelihood(bounded[group], covariance)
         return found
 
-    start = np.full(len(ERRORS), np.log(0.03))
-    least = [(np.log(_LEAST), np.log(1.0))] * len(ERRORS)
+    start = np.full(len(SHARED), np.log(0.03))
+    run = float(load_step_errors().run)
+    least = [(np.log(_LEAST), np.log(1.0))] * len(SHARED)
     found = minimize(loss, start, method="L-BFGS-B", bounds=least)
-    deviations = dict(zip(ERRORS, np.exp(found.x).tolist(), strict=True))
-    spread = np.hypot(
-        log_spread(shares, deviations), log_spread(stated, dict.fromkeys(stated, 1.0))
-    )
-    return {**deviations, "tail": _tail(residuals / spread, groups)}
+    deviations = np.exp(found.x)
+    spread = np.sqrt(np.diag(_covariance(shares, stated, deviations, run)))
+    fitted = dict(zip(SHARED, deviations.tolist(), strict=True))
+    return {**fitted, "tail": _tail(residuals / spread, groups)}
 
 
 def left_out_report(fit: TrainingFit) -> list[str]:
@@ -93,37 +94,29 @@ def _tail(scaled: Floats, groups: list[Floats]) -> float:
     return float(np.abs(scaled)[order][np.searchsorted(inside, 0.8)] / P90)
 
 
-def _shares(fit: TrainingFit) -> tuple[dict[str, Floats], dict[str, Floats]]:
+def _shares(fit: TrainingFit) -> tuple[Floats, Floats]:
     """Shares of every run that each error bears on, and those times the spread figures state."""
     rows, known = [], []
     for training in fit.runs:
         run = apply(training.run, fit.values)
         estimate = evaluate(run.layout, run.workload, run.cluster, run.software)
         row = bearing(estimate, experts=run.workload.architecture.is_moe)
-        # The original run: figures that `apply` put in state no spread.
-        spreads = stated_spreads(training.run.cluster, training.run.software, run.workload.recipe)
+        before = training.run  # figures that `apply` put in state no spread
+        spreads = stated_spreads(before.cluster, before.software, run.workload.recipe)
         rows.append(row)
-        known.append({name: spread * row[name] for name, spread in spreads.items()})
-    joined = [
-        {name: np.concatenate([row[name] for row in some]) for name in some[0]}
-        for some in (rows, known)
-    ]
-    return joined[0], joined[1]
+        known.append(row * np.array([spreads.get(name, 0.0) for name in SHARED]))
+    return np.concatenate(rows), np.concatenate(known)
 
 
-def _negative_log_likelihood(
-    residuals: Floats,
-    shares: Mapping[str, Floats],
-    stated: Mapping[str, Floats],
-    deviations: Mapping[str, float],
-) -> float:
-    """Of jointly normal residuals; the error ``layout`` is each run's own."""
-    covariance = deviations["layout"] ** 2 * np.eye(len(residuals))
-    for name, share in shares.items():
-        if name != "layout":
-            covariance += deviations[name] ** 2 * np.outer(share, share)
-    for share in stated.values():
-        covariance += np.outer(share, share)
+def _covariance(shares: Floats, stated: Floats, deviations: Floats, run: float) -> Floats:
+    """Of the residuals of some runs, every one taken for a layout of its own."""
+    scaled = shares * deviations
+    own = (deviations[-1] ** 2 + run**2) * np.eye(len(shares))
+    return np.asarray(scaled @ scaled.T + stated @ stated.T + own)
+
+
+def _negative_log_likelihood(residuals: Floats, covariance: Floats) -> float:
+    """Of jointly normal residuals."""
     root = np.linalg.cholesky(covariance)
     white = np.linalg.solve(root, residuals)
     return float(np.sum(np.log(np.diag(root))) + 0.5 * white @ white)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -23,15 +23,25 @@ from simulator.report.document import evidence
 from simulator.report.evidence import FLOP_CONVENTION, NOT_MODELLED, memory_meaning
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
+if TYPE_CHECKING:
+    from simulator.scoring.anchor import Correction
+
 __all__ = ["show"]
 
 
-def show(prediction: Prediction, assumed: dict[str, Any]) -> None:
-    """Print a prediction; `assumed` are training fields that nobody gave."""
+def show(
+    prediction: Prediction, assumed: dict[str, Any], correction: Correction | None = None
+) -> None:
+    """Print a prediction.
+
+    `assumed` are training fields that nobody gave, `correction` what measured runs made of it.
+    """
     screen, estimate = console(), prediction.estimate
     capacity = float(prediction.scenario.cluster.accelerator.memory.capacity_bytes)
     screen.print(heading(prediction.scenario))
     screen.print(_verdict(prediction))
+    if correction is not None:
+        screen.print(notes("Corrected by measured runs", _corrections(correction)))
     screen.print(term_table({"time": (estimate, 0)}, formula=True))
     screen.print(notes("", _memos(prediction)))
     screen.print()
@@ -73,6 +83,21 @@ def _span(prediction: Prediction) -> str:
     """P10 to P90 of the days; GPU-hours, money and energy grow with them."""
     low, high = prediction.certainty.span(prediction.outcome.days, prediction.estimate.step_time_s)
     return f" ({float(low[0]):,.1f} to {float(high[0]):,.1f})"
+
+
+def _corrections(correction: Correction) -> list[str]:
+    """What was measured, and which terms it moved by how much."""
+    lines = [
+        f"{where}: measured {show_seconds(measured_s)}, predicted {show_seconds(predicted_s)}"
+        for where, measured_s, predicted_s in correction.runs
+    ]
+    lines.append(f"step before: {show_seconds(correction.uncorrected_s)}")
+    for name, (factor, before, after) in correction.factors.items():
+        lines.append(
+            f"{name.replace('_', ' ')}: x {factor:.3f}, spread {show_percent(before)} ->"
+            f" {show_percent(after)}"
+        )
+    return lines
 
 
 def _memos(prediction: Prediction) -> list[str]:

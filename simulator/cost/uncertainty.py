@@ -9,7 +9,7 @@ it bears on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from math import erf
 from typing import Any
 
@@ -25,14 +25,12 @@ from simulator.workload.recipe import Recipe
 
 __all__ = [
     "ERRORS",
+    "SHARED",
+    "Belief",
     "StepErrors",
     "bearing",
-    "chance_of_beating",
-    "errors_of",
-    "interval",
+    "belief",
     "load_step_errors",
-    "log_spread",
-    "probability_fastest",
     "stated_spreads",
 ]
 
@@ -50,7 +48,11 @@ work and bear the errors of the steady terms in proportion."""
 
 _IDLE = ("bubble_warmup", "bubble_drain")
 
-ERRORS = (*BEARS_ON, "hidden", "experts", "software", "layout")
+SHARED = (*BEARS_ON, "scale", "experts", "software", "layout")
+"""Errors that two step times may share; ``layout`` only if they are of one layout, on other sizes
+of a cluster."""
+
+ERRORS = (*SHARED, "run")
 """All errors, each with a standard deviation in ``hardware_profiles/uncertainty/step.toml``."""
 
 P90 = 1.2815515655446004
@@ -74,14 +76,17 @@ class StepErrors:
     """Of the host time that shows."""
     links: Figure
     """Of the communication that shows."""
-    hidden: Figure
-    """Of the communication that is hidden: the share of it that may show after all."""
+    scale: Figure
+    """Of a whole step for every doubling of the number of accelerators: jitter, stragglers and
+    shared fabrics, which no term stands for."""
     experts: Figure
     """Of a step with experts, for what routing, permutation and uneven loads add."""
     software: Figure
     """Of a whole step, shared by everything that one release of a software runs on a device."""
     layout: Figure
-    """Of a whole step, apart for every layout: what is left between two runs alike."""
+    """Of a whole step, apart for every layout: what no term explains."""
+    run: Figure
+    """Of a whole step, apart for every run: how far two runs alike are apart."""
     tail: Figure
     """Factor on the standard deviation at which 80 % of left-out calibration runs lie between P10
     and P90: errors have heavier tails than a normal distribution."""
@@ -90,20 +95,6 @@ class StepErrors:
 def load_step_errors() -> StepErrors:
     """Read ``hardware_profiles/uncertainty/step.toml``."""
     return read_profile(StepErrors, catalogue.find("uncertainty", "step"))
-
-
-def errors_of(cluster: Cluster, software: Software, recipe: Recipe) -> dict[str, float]:
-    """Return the standard deviation of every error (ERRORS) on this machine with this software.
-
-    What a term's own figure states (its fit's spread) and what steps show beyond it add as
-    squares. A figure that states none adds nothing: then only what steps show counts. All are
-    widened by `tail`.
-    """
-    steps = load_step_errors()
-    found = {name: float(getattr(steps, name)) for name in ERRORS}
-    for name, stated in stated_spreads(cluster, software, recipe).items():
-        found[name] = float(np.hypot(found[name], stated))
-    return {name: float(steps.tail) * value for name, value in found.items()}
 
 
 def stated_spreads(cluster: Cluster, software: Software, recipe: Recipe) -> dict[str, float]:
@@ -125,77 +116,146 @@ def _spread(holder: Any, *names: str) -> float:
     return float(np.sqrt(sum(value**2 for value in found)))
 
 
-def bearing(estimate: Estimate, *, experts: bool) -> dict[str, Floats]:
-    """Return the share of each layout's step that every error bears on.
+def bearing(estimate: Estimate, *, experts: bool) -> Floats:
+    """Return the share of each layout's step that every shared error bears on.
 
     Parameters
     ----------
     estimate : Estimate
-        Terms and what is hidden.
+        Its terms.
     experts : bool
         Whether the model has experts.
+
+    Returns
+    -------
+    ndarray, shape (layouts, errors)
+        Columns in the order of SHARED; that of ``layout`` is zero: one where a layout is the same
+        as that of a measured run.
     """
     step_s = estimate.step_time_s
     idle_s = sum((estimate.terms_s[name] for name in _IDLE), np.zeros_like(step_s))
     whole = step_s / np.maximum(step_s - idle_s, 1e-30)
-    shares = {
-        name: sum((estimate.terms_s[term] for term in terms), np.zeros_like(step_s)) / step_s
-        for name, terms in BEARS_ON.items()
-    }
-    shares = {name: share * whole for name, share in shares.items()}
-    hidden_s = sum(estimate.hidden_s.values(), np.zeros_like(step_s))
-    one = np.ones_like(step_s)
-    return {
-        **shares,
-        "hidden": hidden_s / step_s,
-        "experts": one * float(experts),
-        "software": one,
-        "layout": one,
-    }
+    columns = []
+    for terms in BEARS_ON.values():
+        term_s = sum((estimate.terms_s[term] for term in terms), np.zeros_like(step_s))
+        columns.append(term_s / step_s * whole)
+    columns.append(np.log2(estimate.layouts.world.astype(float)))
+    columns += [np.full_like(step_s, float(experts)), np.ones_like(step_s), np.zeros_like(step_s)]
+    return np.stack(columns, axis=-1)
 
 
-def log_spread(shares: Mapping[str, Floats], errors: Mapping[str, float]) -> Floats:
-    """Standard deviation of the logarithm of each step time: shares times errors, as squares."""
-    variance = sum((share * errors[name]) ** 2 for name, share in shares.items())
-    return np.asarray(np.sqrt(variance))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belief:
+    """What is believed of the errors: jointly normal, zero on average until a run corrects them.
 
-
-def interval(
-    values: Any, shares: Mapping[str, Floats], errors: Mapping[str, float]
-) -> tuple[Floats, Floats]:
-    """P10 and P90 of values that grow with the step time (seconds, days, USD)."""
-    reach = np.exp(P90 * log_spread(shares, errors))
-    return np.asarray(values) / reach, np.asarray(values) * reach
-
-
-def chance_of_beating(
-    step_s: Floats, shares: Mapping[str, Floats], errors: Mapping[str, float], *, best: int = 0
-) -> Floats:
-    """Probability that each layout is faster than the layout `best`; one half for itself.
-
-    The logarithm of the ratio of two step times is off by the errors times the differences of their
-    shares, and by the two errors of the layouts themselves.
+    `shares` of the methods are those that :func:`bearing` returns, one row per layout.
     """
-    variance = sum(((share - share[best]) * errors[name]) ** 2 for name, share in shares.items())
-    variance = variance + 2.0 * errors["layout"] ** 2
-    behind = np.log(step_s / step_s[best]) / np.sqrt(2.0 * variance)
-    chance = np.array([0.5 * (1.0 - erf(value)) for value in behind.tolist()])
-    chance[best] = 0.5
-    return chance
+
+    mean: Floats
+    """Of the errors in SHARED."""
+    covariance: Floats
+    """Of the same."""
+    layout: float
+    """Standard deviation of what is each layout's own, unless a run of the same was measured."""
+    run: float
+    """Standard deviation of what is each run's own."""
+
+    def own_variance(self, shares: Floats) -> Floats:
+        """Variance of what no other step time shares, by layout."""
+        return np.asarray(self.run**2 + (1.0 - shares[:, -1]) * self.layout**2)
+
+    def shift(self, shares: Floats) -> Floats:
+        """Logarithm of the factor that each step time is expected to need."""
+        return np.asarray(_times(shares, self.mean))
+
+    def log_spread(self, shares: Floats) -> Floats:
+        """Standard deviation of the logarithm of each step time."""
+        variance = np.sum(_times(shares, self.covariance) * shares, axis=-1)
+        return np.asarray(np.sqrt(np.maximum(variance + self.own_variance(shares), 0.0)))
+
+    def interval(self, step_s: Floats, shares: Floats) -> tuple[Floats, Floats]:
+        """P10 and P90 of step times that are corrected already."""
+        reach = np.exp(P90 * self.log_spread(shares))
+        return step_s / reach, step_s * reach
+
+    def beats(self, step_s: Floats, shares: Floats, *, best: int = 0) -> Floats:
+        """Probability that each layout is faster than the layout `best`; one half for itself.
+
+        The logarithm of the ratio of two step times is off by the shared errors times the
+        differences of their shares, and by the two errors of the layouts themselves. Errors of
+        runs do not count: the question is which is faster, not which run.
+        """
+        apart, own = shares - shares[best], self.own_variance(shares) - self.run**2
+        variance = np.sum(_times(apart, self.covariance) * apart, axis=-1) + own + own[best]
+        variance = np.maximum(variance, 1e-18)
+        behind = np.log(step_s / step_s[best]) / np.sqrt(2.0 * variance)
+        chance = np.array([0.5 * (1.0 - erf(value)) for value in behind.tolist()])
+        chance[best] = 0.5
+        return chance
+
+    def fastest(self, step_s: Floats, shares: Floats) -> Floats:
+        """Probability that each layout is the fastest of the table.
+
+        Errors are drawn `DRAWS` times from a fixed seed; shared ones are the same for all layouts
+        of a draw, what is each layout's own is drawn for each.
+        """
+        draw = np.random.default_rng(SEED)
+        values, vectors = np.linalg.eigh(self.covariance)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        shared = draw.standard_normal((DRAWS, len(self.mean))) @ (shares @ root).T
+        own_spread = np.sqrt(np.maximum(self.own_variance(shares) - self.run**2, 0.0))
+        own = own_spread * draw.standard_normal((DRAWS, len(step_s)))
+        wins = np.bincount(np.argmin(np.log(step_s) + shared + own, 1), minlength=len(step_s))
+        return np.asarray(wins / DRAWS)
+
+    def corrected(self, shares: Floats, log_ratio: Floats) -> Belief:
+        """Return the belief after runs were measured.
+
+        Parameters
+        ----------
+        shares : ndarray, shape (runs, errors)
+            Of the runs that were measured; one in the last column where their layouts are the same.
+        log_ratio : ndarray, shape (runs,)
+            Logarithm of measured over predicted step time, the prediction as it was uncorrected.
+
+        Notes
+        -----
+        Conditioning of a normal distribution on linear observations, each with an error of its
+        own. What the runs do not exercise stays as uncertain as it was.
+        """
+        heard = shares @ self.covariance @ shares.T + np.diag(self.own_variance(shares))
+        gain = np.linalg.solve(heard, shares @ self.covariance).T
+        return Belief(
+            mean=self.mean + gain @ (log_ratio - shares @ self.mean),
+            covariance=self.covariance - gain @ shares @ self.covariance,
+            layout=self.layout,
+            run=self.run,
+        )
 
 
-def probability_fastest(
-    step_s: Floats, shares: Mapping[str, Floats], errors: Mapping[str, float]
-) -> Floats:
-    """Probability that each layout is the fastest of the table.
+def _times(rows: Floats, matrix: Floats) -> Floats:
+    """``rows @ matrix`` in a fixed order of addition, whatever the number of rows."""
+    columns = matrix[:, None] if matrix.ndim == 1 else matrix
+    found = sum(rows[:, k, None] * columns[k] for k in range(len(columns)))
+    product = np.asarray(found)
+    return product[:, 0] if matrix.ndim == 1 else product
 
-    Errors are drawn `DRAWS` times from a fixed seed; those of terms are the same for all layouts of
-    a draw, that of ``layout`` is drawn for each.
+
+def belief(cluster: Cluster, software: Software, recipe: Recipe) -> Belief:
+    """Return what is believed of the errors on this machine with this software, nothing measured.
+
+    What a term's own figure states (its fit's spread) and what steps show beyond it add as
+    squares. A figure that states none adds nothing: then only what steps show counts. All are
+    widened by `tail`.
     """
-    draw = np.random.default_rng(SEED)
-    logs = np.broadcast_to(np.log(step_s), (DRAWS, len(step_s))).copy()
-    for name, share in shares.items():
-        columns = len(step_s) if name == "layout" else 1
-        logs += errors[name] * share * draw.standard_normal((DRAWS, columns))
-    wins = np.bincount(np.argmin(logs, axis=1), minlength=len(step_s))
-    return np.asarray(wins / DRAWS)
+    steps = load_step_errors()
+    spread = {name: float(getattr(steps, name)) for name in ERRORS}
+    for name, stated in stated_spreads(cluster, software, recipe).items():
+        spread[name] = float(np.hypot(spread[name], stated))
+    tail = float(steps.tail)
+    return Belief(
+        mean=np.zeros(len(SHARED)),
+        covariance=np.diag([(tail * spread[name]) ** 2 for name in SHARED]),
+        layout=tail * spread["layout"],
+        run=tail * spread["run"],
+    )

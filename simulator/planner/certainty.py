@@ -8,13 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.estimate import Estimate
-from simulator.cost.uncertainty import (
-    bearing,
-    chance_of_beating,
-    errors_of,
-    interval,
-    probability_fastest,
-)
+from simulator.cost.uncertainty import Belief, bearing, belief
 from simulator.hardware.cluster import Cluster
 from simulator.software import Software
 from simulator.workload.recipe import Workload
@@ -57,19 +51,30 @@ def certainty(
     software: Software,
     *,
     compared: bool = False,
+    believed: Belief | None = None,
+    shares: Floats | None = None,
 ) -> Certainty:
     """Judge how sure the step times of an estimate are.
 
-    `compared`: its layouts are those of one run, the best one first; say which may be the fastest.
+    Parameters
+    ----------
+    compared : bool
+        Its layouts are those of one run, the best one first: say which may be the fastest.
+    believed : Belief, optional
+        What measured runs of this site say of the errors; the estimate is corrected by it already.
+    shares : ndarray, optional
+        What each error bears on, as :func:`simulator.cost.uncertainty.bearing` returns it for the
+        estimate, unless something is to be added.
     """
-    errors = errors_of(cluster, software, workload.recipe)
-    shares = bearing(estimate, experts=workload.architecture.is_moe)
+    known = believed or belief(cluster, software, workload.recipe)
+    if shares is None:
+        shares = bearing(estimate, experts=workload.architecture.is_moe)
     step_s = estimate.step_time_s
-    low, high = interval(step_s, shares, errors)
+    low, high = known.interval(step_s, shares)
     unknown = np.full(len(step_s), np.nan)
     return Certainty(
         p10_s=low,
         p90_s=high,
-        fastest=probability_fastest(step_s, shares, errors) if compared else unknown,
-        beats_best=chance_of_beating(step_s, shares, errors) if compared else unknown,
+        fastest=known.fastest(step_s, shares) if compared else unknown,
+        beats_best=known.beats(step_s, shares) if compared else unknown,
     )

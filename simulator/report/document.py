@@ -20,6 +20,7 @@ from simulator.scenario import Scenario
 
 if TYPE_CHECKING:
     from simulator.planner.fitting import Fitting
+    from simulator.scoring.anchor import Correction
 
 __all__ = ["SCHEMA", "TOP", "evidence", "plan_document", "predict_document"]
 
@@ -49,13 +50,20 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
     }
 
 
-def predict_document(prediction: Prediction, memory: Fitting | None = None) -> dict[str, Any]:
-    """Write a prediction as a document: one layout, and its memory by rank where that is given."""
+def predict_document(
+    prediction: Prediction, memory: Fitting | None = None, correction: Correction | None = None
+) -> dict[str, Any]:
+    """Write a prediction as a document: one layout, and what else is given.
+
+    Its memory by rank, and what measured runs corrected.
+    """
     scenario, estimate = prediction.scenario, prediction.estimate
     found = {
         **_head("predict", scenario, estimate),
         "layouts": [_layout(scenario, estimate, prediction.outcome, prediction.certainty, 0)],
     }
+    if correction is not None:
+        found["anchored_by"] = correction.document()
     if memory is not None:
         from simulator.report.memory_document import memory_document  # predict starts without it
 
