@@ -28,6 +28,7 @@ Schedule = Literal[
     "dualpipe", "dualpipe_v", "pipedream", "pipedream_2bw",
 ]  # fmt: skip
 CpKind = Literal["ring", "all_gather", "all_to_all"]
+Reshard = Literal["always", "group", "never"]
 Recompute = Literal["none", "selective", "full"]
 Fusion = Literal["norm", "bias_activation", "bias_dropout_add", "softmax", "rope", "loss"]
 Module = Literal["core_attn", "norm", "mlp", "mlp_act", "mla_up_proj", "half_matmul"]
@@ -43,6 +44,11 @@ class Supports:
     """The subset that works with pp > 1."""
     sharding_with_tensor: tuple[Sharding, ...]
     """The subset that works with tp > 1."""
+    hybrid_sharding: tuple[Sharding, ...] = ("zero1", "zero2", "zero3")
+    """Shardings that fewer ranks than all replicas may share (shard_group below dp x cp)."""
+    reshard: tuple[Reshard, ...] = ("always",)
+    """What zero3 may do with a block's parameters after its forward pass: shard them again over all
+    ranks that share them, over a group of these, or not at all (FSDP2's reshard_after_forward)."""
     tensor: bool = True
     """Tensor parallelism (tp > 1)."""
     sequence_parallel: tuple[bool, ...] = (True,)

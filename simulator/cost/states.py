@@ -18,6 +18,7 @@ from simulator.cost.collectives import all_gather_s, all_reduce_s, broadcasts_s
 from simulator.cost.kernels import stream_s
 from simulator.cost.matrices import Matrix, weight_matrices
 from simulator.cost.optimizers import newton_schulz_s
+from simulator.cost.resharding import after_forward, waiting_shards
 from simulator.cost.state_bytes import PartStates, part_states
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import SHARDINGS, Layouts
@@ -44,7 +45,7 @@ class StateCosts:
     state_bytes: Floats
     """Shape (kinds, keys, columns), kinds as in STATE_KINDS."""
     reduce_s: Floats
-    """Gradient reduction of one rank, shape (keys, columns); zero where zero3 does it by part."""
+    """Gradient reduction of one rank, shape (keys, columns); zero where it is done by part."""
     gather_s: Floats
     """Gather of updated parameters (zero1, zero2), shape (keys, columns)."""
     reduce_buckets: Floats
@@ -59,9 +60,13 @@ class StateCosts:
     keeps_gathered: NDArray[np.bool_]
     """zero3 that gathers and reduces once per step, shape (keys,)."""
     part_gather_s: Floats
-    """zero3: gather of one part's parameters, shape (keys, parts)."""
+    """Gather of one part's parameters where blocks are gathered one by one: zero3, and zero2 of
+    FSDP2; shape (keys, parts)."""
+    part_regather_s: Floats
+    """zero3: gather of them for the backward pass, from the ranks that share them after the forward
+    pass; none for FSDP2's root group (embedding and head), which stays whole. (keys, parts)."""
     part_reduce_s: Floats
-    """zero3: reduction of one part's gradients, shape (keys, parts)."""
+    """Reduction of one part's gradients, where parts are gathered so; shape (keys, parts)."""
     early_gradients: Floats
     """Gradients of the head, and of the largest block, shape (2, keys, columns): what a backward
     pass has at first, and at any time where the optimizer steps inside it."""
@@ -107,6 +112,7 @@ def state_costs(
         gathered,
     )
     groups = (placement.shard, expert_group)
+    by_block = _by_block(layouts, each, software)
     replicas = _replicas(placement)
     shape = kinds[0].shape
     reduce_s, gather_s, buckets = np.zeros(shape), np.zeros(shape), np.ones(shape)
@@ -116,23 +122,29 @@ def state_costs(
         out, back = _held(parts, reduced), _held(parts, updated)
         pieces = _pieces(out, parts, placement, software)
         seconds = _reduce_s(cluster, out / pieces, level, group, copies) * pieces
-        reduce_s = reduce_s + np.where((level < _ZERO3) & (out > 0), seconds, 0.0)
+        reduce_s = reduce_s + np.where(~by_block & (out > 0), seconds, 0.0)
         if software.states.broadcasts_parameters:
             seconds = broadcasts_s(cluster, back, _wide(group))
         else:
             seconds = all_gather_s(cluster, back / pieces, _wide(group)) * pieces
-        between = (level >= _ZERO1) & (level < _ZERO3) & (back > 0)
+        between = (level >= _ZERO1) & ~by_block & (back > 0)
         gather_s = gather_s + np.where(between, seconds, 0.0)
         buckets = np.maximum(buckets, pieces)
 
     part_gather, part_reduce = np.zeros_like(each.reduce[0]), np.zeros_like(each.reduce[0])
-    for reduced, whole, group, copies in zip(
-        each.reduce, each.gather, groups, replicas, strict=True
+    part_regather = np.zeros_like(part_gather)
+    later = after_forward(layouts, placement, groups)
+    for reduced, whole, group, nearer, copies in zip(
+        each.reduce, each.gather, groups, later, replicas, strict=True
     ):
         gather = all_gather_s(cluster, whole, _wide(group))
+        again = all_gather_s(cluster, whole, _wide(nearer))
         reduce = _reduce_s(cluster, reduced, level, group, copies)
-        part_gather = part_gather + np.where((level == _ZERO3) & (whole > 0), gather, 0.0)
-        part_reduce = part_reduce + np.where((level == _ZERO3) & (reduced > 0), reduce, 0.0)
+        part_gather = part_gather + np.where(by_block & (whole > 0), gather, 0.0)
+        part_regather = part_regather + np.where((level == _ZERO3) & (whole > 0), again, 0.0)
+        part_reduce = part_reduce + np.where(by_block & (reduced > 0), reduce, 0.0)
+    if each.shards_only:  # the root group, embedding and head, stays whole for the backward pass
+        part_regather[:, -2:] = 0.0
     return StateCosts(
         state_bytes=np.stack(np.broadcast_arrays(*kinds)),
         reduce_s=reduce_s,
@@ -143,6 +155,7 @@ def state_costs(
         has_experts=_held(parts, each.parameters[1]) > 0,
         keeps_gathered=_keeps_gathered(layouts, software),
         part_gather_s=part_gather,
+        part_regather_s=part_regather,
         part_reduce_s=part_reduce,
         early_gradients=_early_gradients(
             parts, each.gather if each.shards_only else each.gradients, workload.architecture
@@ -255,9 +268,10 @@ def _wide(group: Group) -> Group:
 
 
 def _expert_shard(placement: Placement) -> Group:
-    """Ranks that share the states of the same experts."""
-    size = np.minimum(placement.edp.size, placement.shard.size)
-    return Group(size=size, local=np.minimum(placement.edp.local, size))
+    """Ranks that share the states of the same experts: as many replicas of them as of the rest."""
+    replicas = np.maximum(placement.dp.size // placement.shard.size, 1)
+    size = np.maximum(placement.edp.size // replicas, 1)
+    return Group(size=size, local=np.gcd(placement.edp.local, size))
 
 
 def _replicas(placement: Placement) -> tuple[Group, Group]:
@@ -303,7 +317,8 @@ def _gathered_bytes(
     gather, reduce, gradient = (x[0] + x[1] for x in (each.gather, each.reduce, each.gradients))
     root = parts[:, :, -2] * gather[:, None, -2] + parts[:, :, -1] * gather[:, None, -1]
     layer, reduced = _largest(parts, gather), _largest(parts, reduce)
-    window = 2.0 * root + 3.0 * layer + reduced
+    shards = waiting_shards(_held(parts[:, :, :-2], gather[:, :-2]), layer, layouts)
+    window = 2.0 * root + 3.0 * layer + reduced + shards[1]
     level = layouts.sharding[:, None]
     once = _once_with_pipeline(layouts, software)[:, None]
     if each.shards_only:
@@ -317,7 +332,9 @@ def _gathered_bytes(
     reserved = np.where(level == _ZERO3, shards_only, np.where(level == _ZERO2, whole, 0.0))
     if not each.shards_only:
         return reserved, np.broadcast_to(reserved, (3, *reserved.shape))
-    open_window = (root + 3.0 * layer + reduced, root, 2.0 * root + reduced)
+    open_window = (
+        root + 3.0 * layer + reduced + shards[0], root + shards[1], 2.0 * root + reduced
+    )  # fmt: skip
     kept_whole = (whole, held, 2.0 * root + reduced)
     in_use = [
         np.where(level == _ZERO3, some, np.where(level == _ZERO2, every, 0.0))
@@ -339,6 +356,17 @@ def _largest(parts: Floats, per_part: Floats) -> Any:
     """The most of any block that a rank holds, shape (keys, columns)."""
     blocks = np.where(parts[:, :, :-2] > 0, per_part[:, None, :-2], 0.0)
     return np.max(blocks, axis=2) if blocks.shape[2] else 0.0
+
+
+def _by_block(layouts: Layouts, each: PartStates, software: Software) -> NDArray[np.bool_]:
+    """Whether every micro-batch gathers parameters and reduces gradients block by block, (keys, 1).
+
+    zero3 does; so does zero2 where only shards stay between passes: FSDP2 without resharding keeps
+    parameters from the forward to the backward pass of a micro-batch and not beyond it.
+    """
+    whole = (layouts.sharding == _ZERO2) & each.shards_only
+    whole &= ~_once_with_pipeline(layouts, software)
+    return np.asarray((layouts.sharding == _ZERO3) | whole)[:, None]
 
 
 def _keeps_gathered(layouts: Layouts, software: Software) -> NDArray[np.bool_]:

@@ -152,7 +152,8 @@ def price(
     )
     grid = unique_rows(
         layouts.tp, layouts.cp, layouts.dp, layouts.pp, layouts.ep, layouts.etp,
-        layouts.rank_order, layouts.sharding, layouts.shard_group, plans.inverse,
+        layouts.rank_order, layouts.sharding, layouts.shard_group, layouts.reshard_after_forward,
+        plans.inverse,
     )  # fmt: skip
     corner = layouts[grid.first]
     placement = place(corner, cluster.domain)

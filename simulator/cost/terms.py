@@ -51,8 +51,9 @@ TERMS = (
          "two all-to-alls each way of tokens x top-k x hidden",
          "NCCL all-to-all"),
     Term("fsdp", "parameter gathers of zero3", "data", "steady",
-         "per block: gather before forward and backward, reduction after, less the block's compute",
-         "Zhao et al. 2023 (FSDP)"),
+         "per block: gather before forward and, from the ranks it was resharded to, before "
+         "backward; reduction after; less the block's compute",
+         "Zhao et al. 2023 (FSDP); torch.distributed.fsdp.fully_shard"),
     Term("offload", "copies to host memory and back", "copy", "steady",
          "what is offloaded (kept activations of some blocks, gradients, parameters) / rate of the "
          "host link, each way, less the rank's pass beside it",

@@ -75,7 +75,10 @@ class Layouts:
     sharding: NDArray[Any]
     """Index into SHARDINGS."""
     shard_group: NDArray[Any]
-    """Ranks over which states are sharded; dp x cp by default."""
+    """Ranks over which states are sharded; dp x cp by default, fewer is hybrid sharding (HSDP)."""
+    reshard_after_forward: NDArray[Any]
+    """zero3: ranks over which a block's parameters are sharded between its forward and its backward
+    pass, which gathers them from these (FSDP2's number, hpZ of ZeRO++); 0, or true: shard_group."""
     sequence_parallel: NDArray[Any]
     """1: activations between tensor-parallel regions are sharded over tp."""
     recompute: NDArray[Any]
@@ -122,12 +125,13 @@ class Layouts:
         coded.setdefault("schedule", (coded["vpp"] > 1).astype(np.int32))
         coded.setdefault("rank_order", one * RANK_ORDERS.index("tp-cp-dp-pp"))
         for name in (
-            "cp_kind", "sharding", "recompute", "recompute_layers", "offload_layers",
-            "optimizer_offload", "parameter_offload",
+            "cp_kind", "sharding", "reshard_after_forward", "recompute", "recompute_layers",
+            "offload_layers", "optimizer_offload", "parameter_offload",
         ):  # fmt: skip
             coded.setdefault(name, 0 * one)
-        wide = np.broadcast_arrays(*coded.values())
-        return cls(**{name: np.ascontiguousarray(x) for name, x in zip(coded, wide, strict=True)})
+        wide = dict(zip(coded, np.broadcast_arrays(*coded.values()), strict=True))
+        _resolve_reshard(wide)
+        return cls(**{name: np.ascontiguousarray(column) for name, column in wide.items()})
 
     def __post_init__(self) -> None:
         lengths = {len(column) for column in self.columns().values()}
@@ -180,6 +184,7 @@ class Layouts:
             value = int(column[index])
             row[name] = _WORDS[name][value] if name in _WORDS else value
         row["sequence_parallel"] = bool(row["sequence_parallel"])
+        row["reshard_after_forward"] = row["reshard_after_forward"] or True
         return row
 
     def describe(self, index: int = 0) -> str:
@@ -196,6 +201,8 @@ class Layouts:
         words.append(row["sharding"])
         if row["sharding"] != "ddp" and row["shard_group"] < row["dp"] * row["cp"]:
             words[-1] += f":{row['shard_group']}"
+        if row["reshard_after_forward"] is not True:
+            words.append(f"reshard:{row['reshard_after_forward']}")
         if row["recompute"] != "none":
             layers = row["recompute_layers"]
             words.append(row["recompute"] + (f":{layers}" if layers else ""))
@@ -209,12 +216,26 @@ class Layouts:
         return " ".join(words)
 
 
+def _resolve_reshard(columns: dict[str, NDArray[Any]]) -> None:
+    """Put what is the same into the same words.
+
+    Parameters kept whole (resharded to one rank) are zero2; resharded to the shard group, true.
+    """
+    group, level = columns["reshard_after_forward"], columns["sharding"]
+    full = level == SHARDINGS.index("zero3")
+    columns["sharding"] = np.where(full & (group == 1), SHARDINGS.index("zero2"), level)
+    same = (group == 1) | (group == columns["shard_group"])
+    columns["reshard_after_forward"] = np.where(same, 0, group)
+
+
 def _coded(name: str, value: Any) -> NDArray[Any]:
     """Turn words into their index and anything else into a one-dimensional integer array."""
     words = _WORDS.get(name)
     if isinstance(value, Mapping):
         raise TypeError(f"{name}: expected a number, a word or a sequence, got a table")
     array = np.atleast_1d(np.asarray(value))
+    if name == "reshard_after_forward" and array.dtype.kind == "b":
+        array = np.where(array, 0, 1)  # true: over shard_group; false: over one rank, not at all
     if words is not None and array.dtype.kind in "US":
         for word in array:
             if word not in words:

@@ -24,8 +24,8 @@ LAYOUT = [
 ]  # fmt: skip
 FIELDS = [
     "tp", "pp", "vpp", "cp", "cp_kind", "dp", "ep", "etp", "micro_batch", "global_batch",
-    "sharding",
-    "shard_group", "sequence_parallel", "recompute", "recompute_layers", "offload_layers",
+    "sharding", "shard_group", "reshard_after_forward",
+    "sequence_parallel", "recompute", "recompute_layers", "offload_layers",
     "optimizer_offload", "parameter_offload", "schedule", "rank_order",
 ]  # fmt: skip
 
