@@ -72,8 +72,10 @@ class LayoutSection:
     recompute: Literal["none", "selective", "full"] | None = None
     recompute_layers: Annotated[Whole, Ge(0), Le(LARGEST)] | None = None
     offload_layers: Annotated[Whole, Ge(0), Le(LARGEST)] | None = None
-    optimizer_offload: Literal["none", "cpu"] | None = None
-    parameter_offload: Literal["none", "cpu"] | None = None
+    optimizer_offload: Literal["none", "cpu", "nvme"] | None = None
+    """Where the optimizer states wait, whose step the host takes: its memory, or local drives."""
+    parameter_offload: Literal["none", "cpu", "nvme"] | None = None
+    """Where the parameters that zero3 shards wait for their layer: host memory, or local drives."""
     schedule: Literal[Schedule, "any"] | None = None
     """Pipeline schedule; plan: "any" tries every one that the software has."""
     rank_order: str | None = None
@@ -275,7 +277,7 @@ def wrong_reshard(layout: LayoutSection, software: Software, where: str) -> list
     given, name = layout.reshard_after_forward, "layout.reshard_after_forward"
     if given is None:
         return []
-    kind = ("always" if given else "never") if isinstance(given, bool) else "group"
+    kind = "always" if given is True else "never" if given in (False, 1) else "group"
     words = {"always": "true", "group": "a number", "never": "false"}
     shown = str(given).lower()
     if kind not in software.supports.reshard:

@@ -73,6 +73,8 @@ class Supports:
     """Optimizer states and step on the host (ZeRO-Offload; Megatron-Core's optimizer offload)."""
     parameter_offload: bool = False
     """zero3: parameters in host memory until a layer needs them (ZeRO-Infinity)."""
+    nvme_offload: bool = False
+    """What can be offloaded may wait on local NVMe drives instead of in host memory."""
     rank_orders: tuple[str, ...] = ("tp-cp-dp-pp",)
     """Orders of the rank grid, innermost dimension first; the first is the default."""
     precisions: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
@@ -198,6 +200,12 @@ class StateBytes:
     micro_batch_traffic: Figure = Figure(0.0)
     """Memory traffic of every micro-batch per whole parameter beside the matrix products: casts,
     copies in and out of flat buffers, accumulation where the product does not fuse it."""
+    live_parameters: Figure = Figure(0.0)
+    """zero3: parameters that stay whole on the device from their forward to their backward pass,
+    which is near (half of DeepSpeed's stage3_max_reuse_distance); 0: none but the next block's."""
+    reduces_everywhere: bool = False
+    """zero1 and zero2: gradients are all-reduced, although every rank keeps its share only
+    (DeepSpeed's use_multi_rank_bucket_allreduce)."""
     broadcasts_parameters: bool = False
     """zero1: every rank broadcasts its share of the updated parameters in turn (InternEvo, early
     DeepSpeed), where others gather all shares at once."""
@@ -250,7 +258,7 @@ class Software:
     name: str
     release: str
     """The release or period the figures hold for."""
-    launcher: Literal["megatron", "torchtitan", "torchrun"]
+    launcher: Literal["megatron", "torchtitan", "torchrun", "deepspeed"]
     """Whose launch flags a plan prints."""
     supports: Supports
     kernels: Kernels

@@ -15,10 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.collectives import all_gather_s, all_reduce_s, broadcasts_s
+from simulator.cost.gathered import (
+    after_forward,
+    gathered_bytes,
+    gathers_by_block,
+    keeps_gathered,
+    largest_block,
+    on_rank,
+    released,
+)
 from simulator.cost.kernels import stream_s
 from simulator.cost.matrices import Matrix, weight_matrices
 from simulator.cost.optimizers import newton_schulz_s
-from simulator.cost.resharding import after_forward, waiting_shards
 from simulator.cost.state_bytes import PartStates, part_states
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import SHARDINGS, Layouts
@@ -75,7 +83,7 @@ class StateCosts:
     (moments, keys, columns); `state_bytes` has what its pool has reserved."""
     host_step: Floats
     """What an optimizer on the host takes and gives: bytes of gradients, bytes of weights and
-    parameters of this rank's share, shape (3, keys, columns)."""
+    parameters of this rank's share, and bytes of the states, shape (4, keys, columns)."""
     part_traffic_s: Floats
     """Casts, copies and accumulation of one part's gradients and weights in every micro-batch,
     shape (keys, parts)."""
@@ -102,9 +110,11 @@ def state_costs(
         """Hold of one kind of state, divided over the shard group from `least` on."""
         cut = np.where(level >= least, share, 1.0)
         expert_cut = np.where(level >= least, expert_share, 1.0)
-        return np.asarray(_held(parts, per_part[0]) * cut + _held(parts, per_part[1]) * expert_cut)
+        return np.asarray(
+            on_rank(parts, per_part[0]) * cut + on_rank(parts, per_part[1]) * expert_cut
+        )
 
-    gathered, in_use = _gathered_bytes(parts, each, layouts, software)
+    gathered, in_use = gathered_bytes(parts, each, layouts, software)
     kinds = (
         sharded(each.weights, _ZERO3) * table.versions[plan],
         sharded(each.gradients, _ZERO2),
@@ -112,16 +122,17 @@ def state_costs(
         gathered,
     )
     groups = (placement.shard, expert_group)
-    by_block = _by_block(layouts, each, software)
+    by_block = gathers_by_block(layouts, each, software)
     replicas = _replicas(placement)
     shape = kinds[0].shape
     reduce_s, gather_s, buckets = np.zeros(shape), np.zeros(shape), np.ones(shape)
     for reduced, updated, group, copies in zip(
         each.reduce, each.update, groups, replicas, strict=True
     ):
-        out, back = _held(parts, reduced), _held(parts, updated)
+        out, back = on_rank(parts, reduced), on_rank(parts, updated)
         pieces = _pieces(out, parts, placement, software)
-        seconds = _reduce_s(cluster, out / pieces, level, group, copies) * pieces
+        least = _ZERO3 if software.states.reduces_everywhere else _ZERO1
+        seconds = _reduce_s(cluster, out / pieces, level >= least, group, copies) * pieces
         reduce_s = reduce_s + np.where(~by_block & (out > 0), seconds, 0.0)
         if software.states.broadcasts_parameters:
             seconds = broadcasts_s(cluster, back, _wide(group))
@@ -139,12 +150,14 @@ def state_costs(
     ):
         gather = all_gather_s(cluster, whole, _wide(group))
         again = all_gather_s(cluster, whole, _wide(nearer))
-        reduce = _reduce_s(cluster, reduced, level, group, copies)
+        reduce = _reduce_s(cluster, reduced, level >= _ZERO1, group, copies)
         part_gather = part_gather + np.where(by_block & (whole > 0), gather, 0.0)
         part_regather = part_regather + np.where((level == _ZERO3) & (whole > 0), again, 0.0)
         part_reduce = part_reduce + np.where(by_block & (reduced > 0), reduce, 0.0)
     if each.shards_only:  # the root group, embedding and head, stays whole for the backward pass
         part_regather[:, -2:] = 0.0
+    elif float(software.states.live_parameters):
+        part_regather = part_regather * released(parts, each, software).max(axis=1)[:, None]
     return StateCosts(
         state_bytes=np.stack(np.broadcast_arrays(*kinds)),
         reduce_s=reduce_s,
@@ -152,8 +165,8 @@ def state_costs(
         reduce_buckets=buckets,
         optimizer_s=_optimizer_s(workload, cluster, software, each, sharded),
         linear_shapes=_linear_shapes(workload, software, layouts, parts),
-        has_experts=_held(parts, each.parameters[1]) > 0,
-        keeps_gathered=_keeps_gathered(layouts, software),
+        has_experts=on_rank(parts, each.parameters[1]) > 0,
+        keeps_gathered=keeps_gathered(layouts, software),
         part_gather_s=part_gather,
         part_regather_s=part_regather,
         part_reduce_s=part_reduce,
@@ -162,7 +175,10 @@ def state_costs(
         ),
         gathered_bytes=in_use,
         host_step=np.stack(
-            [sharded(x, _ZERO1) for x in (each.gradients, each.update, each.trained)]
+            [
+                sharded(x, _ZERO1)
+                for x in (each.gradients, each.update, each.trained, each.optimizer)
+            ]
         ),
         part_traffic_s=_micro_batch_traffic_s(
             cluster, software, each.parameters[0] + each.parameters[1]
@@ -254,14 +270,6 @@ def _as_experts(matrix: Matrix, kind: Block, layouts: Layouts) -> Any:
     return kind.mlp.shared_ffn_hidden / layouts.tp == kind.mlp.ffn_hidden / layouts.etp
 
 
-def _held(parts: Floats, parameters: Floats) -> Floats:
-    """Parameters of every distinct rank: sum over parts in a fixed order, shape (keys, columns)."""
-    total: Floats = np.zeros(parts.shape[:2])
-    for part in range(parts.shape[2]):
-        total = total + parts[:, :, part] * parameters[:, None, part]
-    return total
-
-
 def _wide(group: Group) -> Group:
     """The same group with a trailing axis for columns or parts."""
     return Group(size=group.size[:, None], local=group.local[:, None])
@@ -287,7 +295,7 @@ def _replicas(placement: Placement) -> tuple[Group, Group]:
 
 
 def _reduce_s(
-    cluster: Cluster, size_bytes: Floats, level: Any, group: Group, copies: Group
+    cluster: Cluster, size_bytes: Floats, scatters: Any, group: Group, copies: Group
 ) -> Floats:
     """Reduce gradients: all-reduce (ddp), or scatter over the shard group, then its replicas."""
     shard, replicas = _wide(group), _wide(copies)
@@ -295,52 +303,7 @@ def _reduce_s(
     whole = all_reduce_s(cluster, size_bytes, everyone)
     scattered = all_gather_s(cluster, size_bytes, shard)
     scattered = scattered + all_reduce_s(cluster, size_bytes / shard.size, replicas)
-    return np.where(level >= _ZERO1, scattered, whole)
-
-
-def _gathered_bytes(
-    parts: Floats, each: PartStates, layouts: Layouts, software: Software
-) -> tuple[Floats, Floats]:
-    """zero3 keeps whole what it computes with: the root group, and three copies of one block.
-
-    The current layer, the next one being gathered and the flat buffer it arrives in; the reduced
-    gradient of a layer is as large again in the type on the wire. zero2 holds two buckets; where
-    only shards stay between steps (FSDP without reshard), whole weights and unreduced gradients.
-
-    Returns
-    -------
-    reserved, in_use : ndarray
-        What the pool holds, and of it what is in use at a block's backward pass, at the loss and
-        at the end of the backward pass (FSDP2: the root's flat buffer is free by the loss, every
-        block is resharded by the end, and the root's gradients are not reduced yet).
-    """
-    gather, reduce, gradient = (x[0] + x[1] for x in (each.gather, each.reduce, each.gradients))
-    root = parts[:, :, -2] * gather[:, None, -2] + parts[:, :, -1] * gather[:, None, -1]
-    layer, reduced = _largest(parts, gather), _largest(parts, reduce)
-    shards = waiting_shards(_held(parts[:, :, :-2], gather[:, :-2]), layer, layouts)
-    window = 2.0 * root + 3.0 * layer + reduced + shards[1]
-    level = layouts.sharding[:, None]
-    once = _once_with_pipeline(layouts, software)[:, None]
-    if each.shards_only:
-        held = _held(parts, gather)
-        unreduced = np.where(once, _held(parts, gradient), _largest(parts, gradient))
-        whole = held + unreduced
-    else:
-        held = whole = np.full(window.shape, 2.0 * software.states.bucket_bytes)
-    kept = _keeps_gathered(layouts, software)[:, None]
-    shards_only = np.where(kept, whole, window)
-    reserved = np.where(level == _ZERO3, shards_only, np.where(level == _ZERO2, whole, 0.0))
-    if not each.shards_only:
-        return reserved, np.broadcast_to(reserved, (3, *reserved.shape))
-    open_window = (
-        root + 3.0 * layer + reduced + shards[0], root + shards[1], 2.0 * root + reduced
-    )  # fmt: skip
-    kept_whole = (whole, held, 2.0 * root + reduced)
-    in_use = [
-        np.where(level == _ZERO3, some, np.where(level == _ZERO2, every, 0.0))
-        for some, every in zip(open_window, kept_whole, strict=True)
-    ]
-    return reserved, np.where(once, reserved, np.stack(in_use))
+    return np.where(scatters, scattered, whole)
 
 
 def _early_gradients(parts: Floats, gradients: Floats, arch: Architecture) -> Floats:
@@ -349,31 +312,4 @@ def _early_gradients(parts: Floats, gradients: Floats, arch: Architecture) -> Fl
     head = parts[:, :, -1] * each[:, None, -1]
     if arch.tied_embeddings:
         head = head + parts[:, :, -1] * parts[:, :, -2] * each[:, None, -2]
-    return np.stack(np.broadcast_arrays(head, _largest(parts, each)))
-
-
-def _largest(parts: Floats, per_part: Floats) -> Any:
-    """The most of any block that a rank holds, shape (keys, columns)."""
-    blocks = np.where(parts[:, :, :-2] > 0, per_part[:, None, :-2], 0.0)
-    return np.max(blocks, axis=2) if blocks.shape[2] else 0.0
-
-
-def _by_block(layouts: Layouts, each: PartStates, software: Software) -> NDArray[np.bool_]:
-    """Whether every micro-batch gathers parameters and reduces gradients block by block, (keys, 1).
-
-    zero3 does; so does zero2 where only shards stay between passes: FSDP2 without resharding keeps
-    parameters from the forward to the backward pass of a micro-batch and not beyond it.
-    """
-    whole = (layouts.sharding == _ZERO2) & each.shards_only
-    whole &= ~_once_with_pipeline(layouts, software)
-    return np.asarray((layouts.sharding == _ZERO3) | whole)[:, None]
-
-
-def _keeps_gathered(layouts: Layouts, software: Software) -> NDArray[np.bool_]:
-    """Whether zero3 gathers and reduces once per step instead of for every micro-batch."""
-    return (layouts.sharding == _ZERO3) & _once_with_pipeline(layouts, software)
-
-
-def _once_with_pipeline(layouts: Layouts, software: Software) -> NDArray[np.bool_]:
-    """Whether parameters stay gathered and gradients unreduced until the last micro-batch."""
-    return np.asarray((layouts.pp > 1) & software.states.keeps_gathered_with_pipeline)
+    return np.stack(np.broadcast_arrays(head, largest_block(parts, each)))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import (
     CP_KINDS,
+    OFFLOADS,
     RANK_ORDERS,
     RECOMPUTE,
     SCHEDULES,
@@ -68,6 +69,8 @@ REASONS = (
     "all_to_all needs key/value heads that cp divides on every tensor-parallel rank",
     "the software cannot share this sharding among fewer ranks than all replicas",
     "reshard_after_forward needs zero3, a divisor of the ranks that share, and software that can",
+    "the software cannot keep states on NVMe",
+    "the server has no NVMe, or none known",
 )
 """Reason by code; the first one that applies is reported."""
 
@@ -97,6 +100,7 @@ def _checks(
         *_fits_recipe(x, workload, software),
         _splits_heads(x, workload.architecture),
         *_fits_groups(x, workload.architecture, software),
+        *_fits_drives(x, cluster, software),
     ]
 
 
@@ -239,6 +243,11 @@ def _fits_offload(
         ((offloads | (x.parameter_offload > 0)) & (cluster.node.host_bytes_per_s is None))
         | ((x.optimizer_offload > 0) & (not _updates_on_host(cluster))),
     ]
+
+
+def _fits_drives(x: Layouts, cluster: Cluster, software: Software) -> list[NDArray[np.bool_]]:
+    drives = np.maximum(x.optimizer_offload, x.parameter_offload) == OFFLOADS.index("nvme")
+    return [drives & (not software.supports.nvme_offload), drives & (cluster.node.nvme is None)]
 
 
 def _updates_on_host(cluster: Cluster) -> bool:

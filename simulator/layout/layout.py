@@ -27,7 +27,7 @@ SCHEDULES = (
 CP_KINDS = ("ring", "all_gather", "all_to_all")
 """How queries reach the keys of other context-parallel ranks; cost/context.py has what it moves."""
 
-OFFLOADS = ("none", "cpu")
+OFFLOADS = ("none", "cpu", "nvme")
 """Where model states wait that the accelerator does not hold."""
 
 RANK_ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
@@ -89,10 +89,11 @@ class Layouts:
     """Layers of each pipeline rank whose kept activations wait in host memory."""
     optimizer_offload: NDArray[Any]
     """Index into OFFLOADS: cpu keeps the optimizer states in host memory, whose processors take the
-    optimizer step (ZeRO-Offload)."""
+    optimizer step (ZeRO-Offload); nvme on the server's drives, from where they pass by for the step
+    (ZeRO-Infinity)."""
     parameter_offload: NDArray[Any]
-    """Index into OFFLOADS: cpu keeps the parameters that zero3 shards in host memory until a layer
-    needs them (ZeRO-Infinity)."""
+    """Index into OFFLOADS: cpu keeps the parameters that zero3 shards in host memory, nvme on the
+    server's drives, until a layer needs them (ZeRO-Infinity)."""
     schedule: NDArray[Any]
     """Index into SCHEDULES."""
     rank_order: NDArray[Any]
@@ -210,7 +211,8 @@ class Layouts:
             words.append(f"offload:{row['offload_layers']}")
         for name in ("optimizer", "parameter"):
             if row[f"{name}_offload"] != "none":
-                words.append(f"{name}-offload")
+                tier = row[f"{name}_offload"]
+                words.append(f"{name}-offload" + (":nvme" if tier == "nvme" else ""))
         if row["rank_order"] != "tp-cp-dp-pp":
             words.append(row["rank_order"])
         return " ".join(words)

@@ -60,10 +60,11 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
     default("dp", max(scenario.cluster.gpus // (row["tp"] * row["pp"] * row["cp"]), 1))
     for name in ("ep", "etp", "micro_batch"):
         default(name, 1)
-    if "reshard_after_forward" in row:
-        default("sharding", "zero3" if row["reshard_after_forward"] else "zero2")
-    if row.get("reshard_after_forward") is False:
+    reshard = row.get("reshard_after_forward")
+    if reshard is False or (reshard == 1 and reshard is not True):
         row |= {"sharding": "zero2", "reshard_after_forward": True}
+    elif reshard is not None:
+        default("sharding", "zero3")
     default("sharding", _sharding(can, row))
     default("shard_group", row["dp"] * row["cp"])
     default("reshard_after_forward", True)

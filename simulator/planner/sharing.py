@@ -56,7 +56,7 @@ def _shardings(
     """Shardings that go with tp and pp; a single replica has nothing to share, so one of them."""
     resharded = pinned.get("reshard_after_forward")
     if resharded is not None:
-        return ["zero2" if resharded is False else "zero3"]
+        return ["zero2" if resharded is not True and resharded in (False, 1) else "zero3"]
     if "sharding" in pinned:
         return [str(pinned["sharding"])]
     can = software.supports
@@ -76,7 +76,7 @@ def _regroups(
     kept = pp > 1 and software.states.keeps_gathered_with_pipeline
     given = pinned.get("reshard_after_forward")
     if given is not None:
-        whole = isinstance(given, bool)
-        return [] if given and kept else [0 if whole else int(given)]
+        number = int(given) if not isinstance(given, bool) and given > 1 else 0
+        return [] if word == "zero3" and kept else [number]
     can = word == "zero3" and "group" in software.supports.reshard and not kept
     return [0, near] if can and 1 < near < group and group % near == 0 else [0]

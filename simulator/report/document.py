@@ -99,6 +99,8 @@ def _layout(scenario: Scenario, estimate: Estimate, outcome: Outcome, i: int) ->
         "peak_stage": int(estimate.peak_stage[i]),
         "memory_total_bytes": float(estimate.memory_total_bytes[i]),
         "usable_bytes": float(estimate.usable_bytes),
+        "host_memory_bytes": float(estimate.away_bytes["host"][i]),
+        "nvme_bytes": float(estimate.away_bytes["nvme"][i]),
         "fits": bool(estimate.fits[i]),
         "days": _known(outcome.days[i]),
         "gpu_hours": _known(outcome.gpu_hours[i]),

@@ -19,7 +19,8 @@ DENSE = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
 HEAD = ["schema", "version", "command", "scenario", "workload"]
 LAYOUT = [
     "layout", "step_time_s", "p10_s", "p90_s", "tokens_per_s_per_gpu", "mfu", "hfu", "terms_s",
-    "hidden_s", "memory_bytes", "peak_stage", "memory_total_bytes", "usable_bytes", "fits", "days",
+    "hidden_s", "memory_bytes", "peak_stage", "memory_total_bytes", "usable_bytes",
+    "host_memory_bytes", "nvme_bytes", "fits", "days",
     "gpu_hours", "usd", "kwh", "evidence",
 ]  # fmt: skip
 FIELDS = [

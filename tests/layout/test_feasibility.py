@@ -213,6 +213,16 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"cluster": WITHOUT_HOST_LINK},
     ),
     (
+        "the software cannot keep states on NVMe",
+        {"dp": 8, "optimizer_offload": "nvme"},
+        {},
+    ),
+    (
+        "the server has no NVMe, or none known",
+        {"dp": 8, "sharding": "zero3", "parameter_offload": "nvme"},
+        {"software": "deepspeed", "cluster": load_cluster("aws-p5", 8)},
+    ),
+    (
         "the software cannot share this sharding among fewer ranks than all replicas",
         {"dp": 8, "sharding": "zero1", "shard_group": 4},
         {"software": "megatron-deepspeed-2023"},
