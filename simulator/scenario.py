@@ -24,7 +24,10 @@ from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import from_hf
 from simulator.workload.recipe import LARGEST, Recipe, Workload
 
-__all__ = ["ClusterSection", "Goal", "LayoutSection", "Scenario", "load_scenario", "make_scenario"]
+__all__ = [
+    *("ClusterSection", "Goal", "LayoutSection", "Scenario", "load_scenario", "make_scenario"),
+    "wrong_reshard",
+]
 
 Positive = Annotated[Whole, Gt(0), Le(LARGEST)]
 
@@ -60,12 +63,19 @@ class LayoutSection:
     micro_batch: Positive | None = None
     sharding: Literal["ddp", "zero1", "zero2", "zero3"] | None = None
     shard_group: Positive | None = None
+    """Ranks that share the states; fewer than dp x cp is hybrid sharding (HSDP)."""
+    reshard_after_forward: bool | Positive | None = None
+    """What zero3 does with a block's parameters after its forward pass. true: it shards them over
+    shard_group again; a number: over so many of its ranks, usually those of one server; false:
+    it keeps them whole, which is zero2."""
     sequence_parallel: bool | None = None
     recompute: Literal["none", "selective", "full"] | None = None
     recompute_layers: Annotated[Whole, Ge(0), Le(LARGEST)] | None = None
     offload_layers: Annotated[Whole, Ge(0), Le(LARGEST)] | None = None
-    optimizer_offload: Literal["none", "cpu"] | None = None
-    parameter_offload: Literal["none", "cpu"] | None = None
+    optimizer_offload: Literal["none", "cpu", "nvme"] | None = None
+    """Where the optimizer states wait, whose step the host takes: its memory, or local drives."""
+    parameter_offload: Literal["none", "cpu", "nvme"] | None = None
+    """Where the parameters that zero3 shards wait for their layer: host memory, or local drives."""
     schedule: Literal[Schedule, "any"] | None = None
     """Pipeline schedule; plan: "any" tries every one that the software has."""
     rank_order: str | None = None
@@ -253,11 +263,34 @@ def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
         for name in ("deadline_days", "budget_usd"):
             if (limit := getattr(goal, name)) is not None:
                 problems.append(f"{where}: goal.{name}: needs training.tokens, got {limit}")
+    if "layout" in parts and "software" in parts:
+        problems += wrong_reshard(parts["layout"], parts["software"], where)
     order = parts["layout"].rank_order if "layout" in parts else None
     if order is not None and order not in RANK_ORDERS:
         rule = "must order tp, cp, dp, pp"
         problems.append(problem(where, "layout.rank_order", rule, order, RANK_ORDERS))
     return problems
+
+
+def wrong_reshard(layout: LayoutSection, software: Software, where: str) -> list[str]:
+    """A reshard_after_forward that the software lacks or the sharding contradicts."""
+    given, name = layout.reshard_after_forward, "layout.reshard_after_forward"
+    if given is None:
+        return []
+    kind = "always" if given is True else "never" if given in (False, 1) else "group"
+    words = {"always": "true", "group": "a number", "never": "false"}
+    shown = str(given).lower()
+    if kind not in software.supports.reshard:
+        allowed = " or ".join(words[kind] for kind in software.supports.reshard)
+        return [f"{where}: {name}: must be {allowed} in {software.name}, got {shown}"]
+    if kind != "never" and (layout.pp or 1) > 1 and software.states.keeps_gathered_with_pipeline:
+        rule = f"must be left out with pp > 1, where {software.name} keeps parameters whole"
+        return [f"{where}: {name}: {rule}, got {shown}"]
+    meant = ("zero2", "zero3") if kind == "never" else ("zero3",)
+    if layout.sharding not in (None, *meant):
+        rule = f"needs sharding = 'zero3' (it is {layout.sharding!r})"
+        return [f"{where}: {name}: {rule}, got {shown}"]
+    return []
 
 
 def _wrong_training(recipe: Recipe, arch: Architecture | None, where: str) -> list[str]:

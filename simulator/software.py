@@ -28,6 +28,7 @@ Schedule = Literal[
     "dualpipe", "dualpipe_v", "pipedream", "pipedream_2bw",
 ]  # fmt: skip
 CpKind = Literal["ring", "all_gather", "all_to_all"]
+Reshard = Literal["always", "group", "never"]
 Recompute = Literal["none", "selective", "full"]
 Fusion = Literal["norm", "bias_activation", "bias_dropout_add", "softmax", "rope", "loss"]
 Module = Literal["core_attn", "norm", "mlp", "mlp_act", "mla_up_proj", "half_matmul"]
@@ -43,6 +44,11 @@ class Supports:
     """The subset that works with pp > 1."""
     sharding_with_tensor: tuple[Sharding, ...]
     """The subset that works with tp > 1."""
+    hybrid_sharding: tuple[Sharding, ...] = ("zero1", "zero2", "zero3")
+    """Shardings that fewer ranks than all replicas may share (shard_group below dp x cp)."""
+    reshard: tuple[Reshard, ...] = ("always",)
+    """What zero3 may do with a block's parameters after its forward pass: shard them again over all
+    ranks that share them, over a group of these, or not at all (FSDP2's reshard_after_forward)."""
     tensor: bool = True
     """Tensor parallelism (tp > 1)."""
     sequence_parallel: tuple[bool, ...] = (True,)
@@ -67,6 +73,8 @@ class Supports:
     """Optimizer states and step on the host (ZeRO-Offload; Megatron-Core's optimizer offload)."""
     parameter_offload: bool = False
     """zero3: parameters in host memory until a layer needs them (ZeRO-Infinity)."""
+    nvme_offload: bool = False
+    """What can be offloaded may wait on local NVMe drives instead of in host memory."""
     rank_orders: tuple[str, ...] = ("tp-cp-dp-pp",)
     """Orders of the rank grid, innermost dimension first; the first is the default."""
     precisions: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
@@ -192,6 +200,12 @@ class StateBytes:
     micro_batch_traffic: Figure = Figure(0.0)
     """Memory traffic of every micro-batch per whole parameter beside the matrix products: casts,
     copies in and out of flat buffers, accumulation where the product does not fuse it."""
+    live_parameters: Figure = Figure(0.0)
+    """zero3: parameters that stay whole on the device from their forward to their backward pass,
+    which is near (half of DeepSpeed's stage3_max_reuse_distance); 0: none but the next block's."""
+    reduces_everywhere: bool = False
+    """zero1 and zero2: gradients are all-reduced, although every rank keeps its share only
+    (DeepSpeed's use_multi_rank_bucket_allreduce)."""
     broadcasts_parameters: bool = False
     """zero1: every rank broadcasts its share of the updated parameters in turn (InternEvo, early
     DeepSpeed), where others gather all shares at once."""
@@ -244,7 +258,7 @@ class Software:
     name: str
     release: str
     """The release or period the figures hold for."""
-    launcher: Literal["megatron", "torchtitan", "torchrun"]
+    launcher: Literal["megatron", "torchtitan", "torchrun", "deepspeed"]
     """Whose launch flags a plan prints."""
     supports: Supports
     kernels: Kernels

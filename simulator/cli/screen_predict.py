@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from simulator.cli.screen import (
+    NO_FIT,
     amount,
     console,
     fitting,
@@ -68,6 +69,12 @@ def _verdict(prediction: Prediction) -> Text:
         " fullest GPU\n",
         style="not bold",
     )
+    for tier, name in (("host", "host memory"), ("nvme", "local NVMe")):
+        used, room = float(estimate.away_bytes[tier][0]), estimate.room_bytes[tier]
+        if used > 0:
+            whole = f" of {gib(room)}" if math.isfinite(room) else ""
+            verdict, style = ("", "not bold") if used <= room else (": too much", NO_FIT)
+            text.append(f"{name}: {gib(used)}{whole} GiB a server{verdict}\n", style=style)
     days = float(result.days[0])
     if math.isfinite(days):
         text.append(

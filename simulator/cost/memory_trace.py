@@ -102,6 +102,7 @@ def replay_memory(
             software, parts, states,
             workspace=_workspace_bytes(rows, priced, int(column)),
             keeps_gathered=once or level == "zero2", reduces_once=once,
+            reshard=int(layouts_row.reshard_after_forward[0]),
         )  # fmt: skip
         most = max(most, 1)
         found.append(player.play(most, min(int(layouts_row.micro_batches[0]), most + 1)))
@@ -211,12 +212,14 @@ class _Player:
 
     def __init__(
         self, software: Software, parts: list[_Part], states: list[float], *,
-        keeps_gathered: bool, reduces_once: bool, workspace: list[float],
+        keeps_gathered: bool, reduces_once: bool, reshard: int, workspace: list[float],
     ) -> None:  # fmt: skip
         self.memory, self.parts, self.software = CachingAllocator(), parts, software
         self.weights, self.gradients, self.optimizer = states[:3]
         self.frees = software.states.frees_gradients
         self.keeps_gathered, self.reduces_once = keeps_gathered, reduces_once
+        self.reshard = reshard
+        """Ranks that share gathered weights until the backward pass; 0: they go."""
         self.pool = "reduce" if software.allocator.pools_by_stream else "compute"
         self.workspace, self.dummies = workspace[0], workspace[1:]
         self.step_long: list[Block] = []
@@ -279,6 +282,8 @@ class _Player:
             window = [] if self._stays_gathered(part) else self._gather(part)
             made = self._all([*part.passing, *part.rebuilt])
             kept.append(self._all(part.kept))
+            if self.reshard and not part.is_root:
+                kept[-1] += self._all([part.gathered / self.reshard])
             self._drop(made)
             self._drop(window)
         return kept

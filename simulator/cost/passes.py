@@ -126,7 +126,8 @@ def part_passes(
     once = s.keeps_gathered[grid][:, None]
     every = priced.software.states.reduces_every_micro_batch
     reduce = np.where(once | (not every), reduce / m[:, None], reduce)
-    gathers = (np.where(once, gather / m[:, None], gather), np.where(once, 0.0, gather))
+    regather = s.part_regather_s[grid]
+    gathers = (np.where(once, gather / m[:, None], gather), np.where(once, 0.0, regather))
     shown: tuple[Floats, Floats] = (gathers[0], gathers[1] + reduce)
     if priced.software.overlap.sharded_prefetch:
         shown = (

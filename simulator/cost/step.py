@@ -27,7 +27,15 @@ from simulator.cost.memory import (
     recomputed_parts,
 )
 from simulator.cost.model_flop import step_flop
-from simulator.cost.offload import activation_copies_s, host_step_s, parameter_copies_s, uses_host
+from simulator.cost.offload import (
+    activation_copies_s,
+    away_bytes,
+    host_step_s,
+    offloaded_bytes,
+    parameter_copies_s,
+    room_bytes,
+    uses_host,
+)
 from simulator.cost.operations import Ranks
 from simulator.cost.padding import mean_costs
 from simulator.cost.passes import (
@@ -152,7 +160,8 @@ def price(
     )
     grid = unique_rows(
         layouts.tp, layouts.cp, layouts.dp, layouts.pp, layouts.ep, layouts.etp,
-        layouts.rank_order, layouts.sharding, layouts.shard_group, plans.inverse,
+        layouts.rank_order, layouts.sharding, layouts.shard_group, layouts.reshard_after_forward,
+        plans.inverse,
     )  # fmt: skip
     corner = layouts[grid.first]
     placement = place(corner, cluster.domain)
@@ -250,8 +259,9 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     hidden = hidden_communication(priced.blocks, rows.key, held, m)
     hidden["fsdp"] = m * over_parts(held, passes.hidden_s)
     slow_s = forward_s[at, slowest], backward_s[at, slowest]
+    blocks = (rows.parts, rows.offloaded, rows.covered)
     terms["offload"], hidden["offload"] = activation_copies_s(
-        priced, layouts, rows.key, (rows.parts, rows.offloaded, rows.covered), slowest, m, slow_s
+        priced, layouts, rows.key, blocks, slowest, m, slow_s
     )
     hidden["pp"] = _pipeline(terms, rows, priced, forward_s, backward_s, slowest)
     windows = (
@@ -273,7 +283,10 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
         terms["offload"] = terms["offload"] + gradients[0] + copies[0]
         hidden["offload"] = hidden["offload"] + gradients[1] + copies[1]
     mean_s = (rows.ranks * both_s).sum(axis=1) / rows.ranks.sum(axis=1)
-    return _estimate(rows, priced, terms, hidden, slowest, m * (both_s[at, slowest] - mean_s))
+    moved = offloaded_bytes(priced, layouts, rows.key, blocks, slowest)
+    away = away_bytes(priced, layouts, rows.grid, moved)
+    imbalance_s = m * (both_s[at, slowest] - mean_s)
+    return _estimate(rows, priced, terms, hidden, slowest, imbalance_s, away)
 
 
 def _recomputed_share(rows: Selection) -> Floats:
@@ -334,6 +347,7 @@ def _estimate(
     hidden: dict[str, Floats],
     slowest: NDArray[Any],
     imbalance_s: Floats,
+    away: dict[str, Floats],
 ) -> Estimate:
     """Add the terms up in the order of TERMS and join time with memory."""
     ordered = {term.name: terms[term.name] for term in TERMS}
@@ -356,6 +370,8 @@ def _estimate(
         model_flop=priced.model_flop,
         executed_flop=priced.model_flop + _repeated_flop(rows, priced),
         usable_bytes=float(priced.cluster.accelerator.memory.usable_bytes),
+        away_bytes=away,
+        room_bytes=room_bytes(priced.cluster),
     )
 
 

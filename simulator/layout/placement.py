@@ -45,6 +45,8 @@ class Placement:
     """Data-parallel and context-parallel ranks together: who shares dense gradients."""
     shard: Group
     """Ranks over which optimizer states (zero1-3) are sharded."""
+    reshard: Group
+    """Ranks over which zero3 shards parameters between forward and backward pass."""
     ep: Group
     etp: Group
     edp: Group
@@ -91,12 +93,15 @@ def place(layouts: Layouts, domain: int) -> Placement:
     both = dense["dp"] * dense["cp"]
     both_inside = inside["dp"] * inside["cp"]
     shard = np.minimum(layouts.shard_group.astype(np.int64), both)
+    part = layouts.reshard_after_forward.astype(np.int64)
+    part = np.where(part > 0, np.minimum(part, shard), shard)
     hop_inside = (inside["pp"] == dense["pp"]).astype(np.int64) + 1
     return Placement(
         tp=Group(size=dense["tp"], local=inside["tp"]),
         cp=Group(size=dense["cp"], local=inside["cp"]),
         dp=Group(size=both, local=both_inside),
         shard=Group(size=shard, local=np.gcd(both_inside, shard)),
+        reshard=Group(size=part, local=np.gcd(both_inside, part)),
         ep=Group(size=ep, local=in_ep),
         etp=Group(size=etp, local=in_etp),
         edp=Group(size=edp, local=in_edp),

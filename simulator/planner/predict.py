@@ -19,7 +19,7 @@ from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.defaults import complete
 from simulator.planner.outcome import Outcome, outcome
 from simulator.planner.refusal import DEPEND_ON_DP, WORLD, limits, refusal
-from simulator.scenario import LayoutSection, Scenario
+from simulator.scenario import LayoutSection, Scenario, wrong_reshard
 
 __all__ = ["Prediction", "predict"]
 
@@ -120,7 +120,10 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
 def _given(scenario: Scenario, layout: Mapping[str, Any]) -> dict[str, Any]:
     """Pinned fields and overrides together, checked as the [layout] section is."""
     raw = {**scenario.pinned, **layout}
-    given = build(LayoutSection, raw, where=scenario.where, prefix="layout").pinned()
+    section = build(LayoutSection, raw, where=scenario.where, prefix="layout")
+    if wrong := wrong_reshard(section, scenario.software, scenario.where):
+        raise InputError(wrong)
+    given = section.pinned()
     order, schedule = given.get("rank_order"), given.get("schedule")
     if order is not None and order not in RANK_ORDERS:
         rule = "must order tp, cp, dp, pp"

@@ -13,6 +13,7 @@ from typing import Any
 from simulator.layout.layout import Layouts
 from simulator.layout.schedules import chunk_range, fewest_micro_batches, takes_rounds
 from simulator.planner import refusal_host as host
+from simulator.planner import refusal_sharding as sharding
 from simulator.planner.candidates import divisors
 from simulator.planner.case import Case, around, closest
 from simulator.scenario import Scenario
@@ -39,13 +40,14 @@ def limits(scenario: Scenario, given: Mapping[str, Any]) -> list[str]:
     gpus, layers = scenario.cluster.gpus, scenario.workload.architecture.layers
     batch = scenario.workload.recipe.global_batch
     most = dict.fromkeys(("tp", "pp", "cp", "dp", "ep", "etp", "shard_group"), (gpus, "GPUs"))
+    most["reshard_after_forward"] = (gpus, "GPUs")
     most |= dict.fromkeys(("vpp", "recompute_layers", "offload_layers"), (layers, "layers"))
     most["micro_batch"] = (batch, "sequences of training.global_batch")
     found = [
         f"{scenario.where}: layout.{name}: must be at most the {limit} {what}, got {given[name]}"
         f" (nearest: {limit})"
         for name, (limit, what) in most.items()
-        if given.get(name, 0) > limit
+        if (given.get(name) or 0) > limit
     ]
     if batch > _LARGEST_BATCH:
         rule = f"must be at most {_LARGEST_BATCH}"
@@ -375,5 +377,11 @@ _WORDINGS: dict[str, Callable[[Case], str]] = {
     "parameters can be offloaded with zero3 only, by software that can": host.parameter_offload,
     "an optimizer step inside the backward pass needs a single micro-batch": _step_in_backward,
     _HEADS: _context_heads,
+    "the software cannot share this sharding among fewer ranks than all replicas": sharding.hybrid,
+    "the software cannot keep states on NVMe": host.no_nvme_support,
+    "the server has no NVMe, or none known": host.no_drives,
+    "reshard_after_forward needs zero3, a divisor of the ranks that share, and software that can": (
+        sharding.reshard
+    ),
 }
 """The sentence of each reason."""

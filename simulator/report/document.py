@@ -117,6 +117,8 @@ def _layout(
         "peak_stage": int(estimate.peak_stage[i]),
         "memory_total_bytes": float(estimate.memory_total_bytes[i]),
         "usable_bytes": float(estimate.usable_bytes),
+        "host_memory_bytes": float(estimate.away_bytes["host"][i]),
+        "nvme_bytes": float(estimate.away_bytes["nvme"][i]),
         "fits": bool(estimate.fits[i]),
         "days": _known(outcome.days[i]),
         "days_p10": _known(days[0][i]),

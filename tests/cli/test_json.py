@@ -20,13 +20,13 @@ HEAD = ["schema", "version", "command", "scenario", "workload"]
 LAYOUT = [
     "layout", "step_time_s", "p10_s", "p90_s", "probability_fastest", "probability_beats_best",
     "tokens_per_s_per_gpu", "mfu", "hfu", "terms_s", "hidden_s", "memory_bytes", "peak_stage",
-    "memory_total_bytes", "usable_bytes", "fits", "days", "days_p10", "days_p90", "gpu_hours",
-    "usd", "usd_p10", "usd_p90", "kwh", "evidence",
+    "memory_total_bytes", "usable_bytes", "host_memory_bytes", "nvme_bytes", "fits", "days",
+    "days_p10", "days_p90", "gpu_hours", "usd", "usd_p10", "usd_p90", "kwh", "evidence",
 ]  # fmt: skip
 FIELDS = [
     "tp", "pp", "vpp", "cp", "cp_kind", "dp", "ep", "etp", "micro_batch", "global_batch",
-    "sharding",
-    "shard_group", "sequence_parallel", "recompute", "recompute_layers", "offload_layers",
+    "sharding", "shard_group", "reshard_after_forward",
+    "sequence_parallel", "recompute", "recompute_layers", "offload_layers",
     "optimizer_offload", "parameter_offload", "schedule", "rank_order",
 ]  # fmt: skip
 
