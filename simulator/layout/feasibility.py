@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import (
     CP_KINDS,
+    DISPATCHERS,
     RANK_ORDERS,
     RECOMPUTE,
     SCHEDULES,
@@ -66,6 +67,8 @@ REASONS = (
     "parameters can be offloaded with zero3 only, by software that can",
     "an optimizer step inside the backward pass needs a single micro-batch",
     "all_to_all needs key/value heads that cp divides on every tensor-parallel rank",
+    "the software has no such dispatch of tokens to experts",
+    "an all-gather of tokens takes neither a capacity factor nor overlapped expert traffic",
 )
 """Reason by code; the first one that applies is reported."""
 
@@ -94,6 +97,7 @@ def _checks(
         _misfits_schedule(x),
         *_fits_recipe(x, workload, software),
         _splits_heads(x, workload.architecture),
+        *_fits_dispatcher(x, workload, software),
     ]
 
 
@@ -137,6 +141,21 @@ def _fits_experts(x: Layouts, arch: Architecture) -> list[NDArray[np.bool_]]:
         (x.ep * x.etp > 1) & (not moes),
         (x.sequence_parallel > 0) & (x.tp == 1),
         (x.sequence_parallel == 0) & (x.tp > 1) & bool(moes),
+    ]
+
+
+def _fits_dispatcher(x: Layouts, workload: Workload, software: Software) -> list[NDArray[np.bool_]]:
+    """Ways to reach the experts; with one expert rank there is nothing to send.
+
+    megatron/core/transformer/transformer_config.py: moe_expert_capacity_factor works with alltoall,
+    overlap_moe_expert_parallel_comm with alltoall and flex.
+    """
+    sends = x.ep * x.etp > 1
+    gathers = x.dispatcher == DISPATCHERS.index("allgather")
+    wants = workload.recipe.moe_capacity_factor is not None or software.overlap.expert
+    return [
+        sends & ~_words(x.dispatcher, DISPATCHERS, software.supports.dispatchers),
+        sends & gathers & wants,
     ]
 
 
