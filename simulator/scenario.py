@@ -6,6 +6,7 @@ read are refused with "not yet" rather than ignored.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -18,9 +19,9 @@ from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import Number, Whole, build, read_toml, record
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layout import RANK_ORDERS
-from simulator.software import CpKind, Schedule, Software, load_software
+from simulator.software import CpKind, Dispatcher, Schedule, Software, load_software
 from simulator.workload import presets
-from simulator.workload.architecture import Architecture
+from simulator.workload.architecture import Architecture, MoE
 from simulator.workload.huggingface import from_hf
 from simulator.workload.recipe import LARGEST, Recipe, Workload
 
@@ -60,6 +61,8 @@ class LayoutSection:
     dp: Positive | None = None
     ep: Positive | None = None
     etp: Positive | None = None
+    dispatcher: Literal[Dispatcher, "any"] | None = None
+    """How tokens reach their experts; plan: "any" tries every way that the software has."""
     micro_batch: Positive | None = None
     sharding: Literal["ddp", "zero1", "zero2", "zero3"] | None = None
     shard_group: Positive | None = None
@@ -302,9 +305,41 @@ def _wrong_training(recipe: Recipe, arch: Architecture | None, where: str) -> li
     if recipe.quantised_base and not recipe.lora_rank:
         rule = "needs lora_rank above 0: 4-bit weights are not trained"
         problems.append(problem(where, "training.quantised_base", rule, True))
+    if recipe.moe_load is not None:
+        problems += _wrong_load(recipe, arch, where)
     if arch is not None and recipe.frozen_layers > arch.layers:
         rule = f"must be at most the {arch.layers} layers of {arch.name}"
         problems.append(problem(where, "training.frozen_layers", rule, recipe.frozen_layers))
+    return problems
+
+
+def _wrong_load(recipe: Recipe, arch: Architecture | None, where: str) -> list[str]:
+    """A load vector that adds up to something else than 1 or does not go with the experts."""
+    load, field, problems = recipe.moe_load or (), "training.moe_load", list[str]()
+    if not math.isclose(total := math.fsum(load), 1.0, rel_tol=0.0, abs_tol=1e-3):
+        problems.append(problem(where, field, "must add up to 1", round(total, 6)))
+    if recipe.moe_imbalance != 1.0:
+        rule = "must be left out where moe_load is given"
+        problems.append(problem(where, "training.moe_imbalance", rule, recipe.moe_imbalance))
+    if arch is None:
+        return problems
+    moes = {kind.mlp for kind in arch.blocks if isinstance(kind.mlp, MoE)}
+    if not moes:
+        return [*problems, f"{where}: {field}: {arch.name} has no experts"]
+    for moe in moes:
+        if moe.experts % len(load):
+            rule = (
+                f"must have one share for each of {moe.experts} experts, or for equal runs of them"
+            )
+            problems.append(problem(where, field, rule, f"{len(load)} shares"))
+            continue
+        most = min(moe.experts // len(load) / moe.top_k, 1.0)
+        if max(load) > most * (1 + 1e-3):
+            rule = (
+                f"no share may be above {most:g}: a token has {moe.top_k} different experts, and"
+                f" each share is for {moe.experts // len(load)}"
+            )
+            problems.append(problem(where, field, rule, max(load)))
     return problems
 
 

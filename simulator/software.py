@@ -29,9 +29,13 @@ Schedule = Literal[
 ]  # fmt: skip
 CpKind = Literal["ring", "all_gather", "all_to_all"]
 Reshard = Literal["always", "group", "never"]
+Dispatcher = Literal["alltoall", "allgather", "deepep"]
 Recompute = Literal["none", "selective", "full"]
 Fusion = Literal["norm", "bias_activation", "bias_dropout_add", "softmax", "rope", "loss"]
-Module = Literal["core_attn", "norm", "mlp", "mlp_act", "mla_up_proj", "half_matmul"]
+Module = Literal[
+    "core_attn", "norm", "mlp", "mlp_act", "moe", "moe_act", "shared_experts", "mla_up_proj",
+    "half_matmul",
+]  # fmt: skip
 
 
 @record
@@ -63,6 +67,8 @@ class Supports:
     """Kinds of context parallelism, the first is the default; none: no cp > 1."""
     expert: bool = True
     """Expert parallelism (ep > 1) folded into dp x cp x tp."""
+    dispatchers: tuple[Dispatcher, ...] = ("alltoall",)
+    """How tokens may reach their experts, the first is the default."""
     recompute: tuple[Recompute, ...] = ("none", "selective", "full")
     """Activation recomputation."""
     recompute_layers: bool = True
@@ -95,15 +101,13 @@ class Kernels:
     """Memory-bound operators that run as one kernel; the others run operator by operator."""
     selective_modules: tuple[Module, ...] = ("core_attn",)
     """What selective recomputation drops and computes again. mlp: the dense MLP, mlp_act: its
-    activation or that of the experts, mla_up_proj: latent attention's up-projections.
+    activation or that of the experts, moe: the whole mixture of experts, its dispatch and combine
+    included, moe_act: the routed experts' activation, shared_experts: the experts that every token
+    passes, mla_up_proj: latent attention's up-projections.
     half_matmul: attention and every second matrix multiplication are kept, the rest recomputed."""
     keeps_gathered_inputs: bool = False
     """Sequence-parallel linears keep their gathered input for the backward pass (torch DTensor);
     otherwise they keep the shard and gather again (Megatron)."""
-    dispatcher: Literal["alltoall", "deepep"] = "alltoall"
-    """How tokens reach their experts. alltoall: one copy for every expert (NCCL). deepep: one copy
-    for every scale-up domain that has one of them, and there one for every rank (DeepEP, HybridEP).
-    """
     context_attention: Literal["transformer_engine", "torch"] = "transformer_engine"
     """Who runs attention under context parallelism. transformer_engine: after a gather on all keys
     at once; 16-bit gradients. torch: block by block in any case, the first one beside the gather,
@@ -147,7 +151,9 @@ class Overlap:
     """Interleaved schedule: sends run beside the next chunk's compute."""
     expert: bool = False
     """Dispatch and combine of one micro-batch run beside the compute of another (Megatron-Core's
-    combined 1F1B); the first micro-batch, which has no other, is taken like the rest."""
+    combined 1F1B). Passes that have no other beside them show theirs: the first ones forward, as
+    many at the end, and those that fill and drain the pipeline. One more block's activations are
+    there."""
     context_ring: bool = True
     """Exchange of keys and values runs beside attention that does not wait for it: all but the last
     block of a ring, the first block of torch's gather."""

@@ -80,11 +80,13 @@ def replay_memory(
     -------
     list of Replayed
         One for every pipeline rank, first stage first; empty for schedules other than 1F1B, whose
-        order of passes the trace does not know, and for activations in host memory.
+        order of passes the trace does not know, for passes run in pairs to hide expert traffic, and
+        for activations in host memory.
     """
     assert len(layouts_row) == 1, "one layout at a time"
     row = layouts_row.row()
-    if row["schedule"] != "1f1b" or row["offload_layers"]:
+    paired = software.overlap.expert and row["ep"] > 1
+    if row["schedule"] != "1f1b" or row["offload_layers"] or paired:
         return []
     priced = price(layouts_row, workload, cluster, software, every_rank=True)
     rows = select(layouts_row, priced, slice(0, 1))
@@ -129,7 +131,7 @@ def _operators(
     ranks = Ranks(
         **degrees, sequence_parallel=row.sequence_parallel.astype(bool),
         micro_batch=row.micro_batch.astype(float), groups=place(row, cluster.domain),
-        cp_kind=row.cp_kind,
+        cp_kind=row.cp_kind, dispatcher=row.dispatcher,
     )  # fmt: skip
     rotary = arch.position == "rope"
     blocks = [block(k, arch.hidden, ranks, recipe, kernels, rotary=rotary) for k in arch.blocks]

@@ -42,6 +42,8 @@ from simulator.cost.passes import (
     SELECTIVE,
     ZERO2,
     Priced,
+    alone_passes,
+    alone_terms,
     data_parallel,
     hidden_communication,
     over_parts,
@@ -53,8 +55,9 @@ from simulator.cost.states import state_costs
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import UniqueRows, unique_rows
-from simulator.layout.layout import Layouts
+from simulator.layout.layout import SCHEDULES, Layouts
 from simulator.layout.placement import Placement, place
+from simulator.layout.schedules import unpaired
 from simulator.layout.stages import fold, stages
 from simulator.software import Software
 from simulator.workload.recipe import Workload
@@ -76,6 +79,8 @@ class Selection:
     """Block key of each layout."""
     grid: NDArray[Any]
     """State key of each layout."""
+    plan: NDArray[Any]
+    """Pipeline plan of each layout."""
     parts: Floats
     """Shape (layouts, columns, parts)."""
     in_flight: Floats
@@ -182,7 +187,17 @@ def price(
         blocks=blocks, block_key=keys.inverse, states=states, state_key=grid.inverse,
         send_s=sends, hop_crosses=(placement.pp.local == 1).astype(np.int64),
         model_flop=step_flop(workload),
+        unpaired=_unpaired(layouts[plans.first], workload, software),
     )  # fmt: skip
+
+
+def _unpaired(plans: Layouts, workload: Workload, software: Software) -> Floats:
+    """Micro-batches of each plan that pass a rank with no other beside them to hide behind."""
+    if not (software.overlap.expert and workload.architecture.is_moe):
+        return np.zeros(len(plans))
+    columns = (plans.schedule, plans.pp, _distinct_micro_batches(plans), plans.vpp)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return np.array([unpaired(SCHEDULES[code], *numbers) for code, *numbers in rows])
 
 
 def _distinct_micro_batches(layouts: Layouts) -> NDArray[Any]:
@@ -199,6 +214,7 @@ def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:
         layouts=some,
         key=priced.block_key[rows],
         grid=priced.state_key[rows],
+        plan=plan,
         parts=parts,
         in_flight=table.in_flight[plan],
         covered=recomputed_parts(some, parts),
@@ -215,7 +231,8 @@ def _block_keys(
     local = [getattr(placement, name).local[grid.inverse] for name in ("tp", "cp", "ep", "etp")]
     keys = unique_rows(
         layouts.tp, layouts.sequence_parallel, layouts.cp, layouts.ep, layouts.etp,
-        layouts.micro_batch, np.where(layouts.cp > 1, layouts.cp_kind, 0), *local,
+        layouts.micro_batch, np.where(layouts.cp > 1, layouts.cp_kind, 0),
+        np.where(layouts.ep * layouts.etp > 1, layouts.dispatcher, 0), *local,
     )  # fmt: skip
     some = layouts[keys.first]
     ranks = Ranks(
@@ -223,6 +240,7 @@ def _block_keys(
         sequence_parallel=some.sequence_parallel.astype(bool),
         cp=some.cp.astype(float),
         cp_kind=some.cp_kind,
+        dispatcher=some.dispatcher,
         ep=some.ep.astype(float),
         etp=some.etp.astype(float),
         micro_batch=some.micro_batch.astype(float),
@@ -256,7 +274,9 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     held, covered = rows.parts[at, slowest], rows.covered[at, slowest]
 
     terms = steady_terms(priced, rows.key, held, covered, m, passes)
-    hidden = hidden_communication(priced.blocks, rows.key, held, m)
+    alone = np.minimum(priced.unpaired[rows.plan], m)
+    alone_terms(terms, priced.blocks, rows.key, held, alone)
+    hidden = hidden_communication(priced.blocks, rows.key, held, m, alone)
     hidden["fsdp"] = m * over_parts(held, passes.hidden_s)
     slow_s = forward_s[at, slowest], backward_s[at, slowest]
     blocks = (rows.parts, rows.offloaded, rows.covered)
@@ -318,6 +338,9 @@ def _pipeline(
     terms["pp"] = np.where(pp > 1, shown, 0.0)
     hidden = np.where(pp > 1, m * v * covered, 0.0)
     terms["slowdown"] = terms["slowdown"] + hidden * slowdown_share(priced.cluster)
+    if priced.software.overlap.expert:  # what fills and drains has no other micro-batch beside it
+        more = alone_passes(priced.blocks, rows.key, rows.parts)
+        forward_s, backward_s = forward_s + more[0], backward_s + more[1]
     terms["bubble_warmup"], terms["bubble_drain"] = fill_and_drain(
         layouts, rows.ranks, forward_s, backward_s,
         lambda: over_parts(rows.parts, priced.blocks.wgrad_s[rows.key][:, None, :]), slowest,

@@ -65,5 +65,6 @@ def _unsaid(recipe: Recipe, launcher: str) -> list[str]:
     for field in fields(recipe):
         value = getattr(recipe, field.name)
         if field.name not in said and value != field.default:
-            found.append(f"{field.name} = {value!r}")
+            shown = repr(value)
+            found.append(f"{field.name} = {shown if len(shown) <= 60 else shown[:57] + '...'}")
     return found

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import (
     CP_KINDS,
+    DISPATCHERS,
     OFFLOADS,
     RANK_ORDERS,
     RECOMPUTE,
@@ -71,6 +72,8 @@ REASONS = (
     "reshard_after_forward needs zero3, a divisor of the ranks that share, and software that can",
     "the software cannot keep states on NVMe",
     "the server has no NVMe, or none known",
+    "the software has no such dispatch of tokens to experts",
+    "an all-gather of tokens takes neither a capacity factor nor overlapped expert traffic",
 )
 """Reason by code; the first one that applies is reported."""
 
@@ -101,6 +104,7 @@ def _checks(
         _splits_heads(x, workload.architecture),
         *_fits_groups(x, workload.architecture, software),
         *_fits_drives(x, cluster, software),
+        *_fits_dispatcher(x, workload, software),
     ]
 
 
@@ -144,6 +148,21 @@ def _fits_experts(x: Layouts, arch: Architecture) -> list[NDArray[np.bool_]]:
         (x.ep * x.etp > 1) & (not moes),
         (x.sequence_parallel > 0) & (x.tp == 1),
         (x.sequence_parallel == 0) & (x.tp > 1) & bool(moes),
+    ]
+
+
+def _fits_dispatcher(x: Layouts, workload: Workload, software: Software) -> list[NDArray[np.bool_]]:
+    """Ways to reach the experts; with one expert rank there is nothing to send.
+
+    megatron/core/transformer/transformer_config.py: moe_expert_capacity_factor works with alltoall,
+    overlap_moe_expert_parallel_comm with alltoall and flex.
+    """
+    sends = x.ep * x.etp > 1
+    gathers = x.dispatcher == DISPATCHERS.index("allgather")
+    wants = workload.recipe.moe_capacity_factor is not None or software.overlap.expert
+    return [
+        sends & ~_words(x.dispatcher, DISPATCHERS, software.supports.dispatchers),
+        sends & gathers & wants,
     ]
 
 

@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CP_KINDS", "OFFLOADS", "RANK_ORDERS", "RECOMPUTE", "SCHEDULES", "SHARDINGS", "Layouts"]
+__all__ = [
+    *("CP_KINDS", "DISPATCHERS", "OFFLOADS", "RANK_ORDERS", "RECOMPUTE", "SCHEDULES"),
+    *("SHARDINGS", "Layouts"),
+]
 
 SHARDINGS = ("ddp", "zero1", "zero2", "zero3")
 """What data-parallel ranks share: nothing, optimizer states, and gradients, and parameters."""
@@ -27,6 +30,9 @@ SCHEDULES = (
 CP_KINDS = ("ring", "all_gather", "all_to_all")
 """How queries reach the keys of other context-parallel ranks; cost/context.py has what it moves."""
 
+DISPATCHERS = ("alltoall", "allgather", "deepep")
+"""How tokens reach their experts; cost/mlp.py has what it moves."""
+
 OFFLOADS = ("none", "cpu", "nvme")
 """Where model states wait that the accelerator does not hold."""
 
@@ -39,6 +45,7 @@ _WORDS = {
     "schedule": SCHEDULES,
     "rank_order": RANK_ORDERS,
     "cp_kind": CP_KINDS,
+    "dispatcher": DISPATCHERS,
     "optimizer_offload": OFFLOADS,
     "parameter_offload": OFFLOADS,
 }
@@ -68,6 +75,10 @@ class Layouts:
     """Expert-parallel degree, taken out of dp x cp x tp."""
     etp: NDArray[Any]
     """Tensor-parallel degree of the experts."""
+    dispatcher: NDArray[Any]
+    """Index into DISPATCHERS. alltoall: a token goes once to each of its experts (NCCL). allgather:
+    all tokens go to all expert ranks, whose outputs are reduced and scattered. deepep: once to each
+    scale-up domain that has one of its experts, and there to each such rank (DeepEP, HybridEP)."""
     micro_batch: NDArray[Any]
     """Sequences per micro-step and data-parallel rank."""
     global_batch: NDArray[Any]
@@ -105,7 +116,7 @@ class Layouts:
 
         Defaults: every degree 1, micro_batch 1, global_batch dp x micro_batch, sharding ddp,
         shard_group dp x cp, sequence_parallel where tp > 1, recompute none, schedule by vpp,
-        Megatron's rank order, a ring of context-parallel ranks.
+        Megatron's rank order, a ring of context-parallel ranks, an all-to-all to experts.
 
         Examples
         --------
@@ -126,8 +137,8 @@ class Layouts:
         coded.setdefault("schedule", (coded["vpp"] > 1).astype(np.int32))
         coded.setdefault("rank_order", one * RANK_ORDERS.index("tp-cp-dp-pp"))
         for name in (
-            "cp_kind", "sharding", "reshard_after_forward", "recompute", "recompute_layers",
-            "offload_layers", "optimizer_offload", "parameter_offload",
+            "cp_kind", "dispatcher", "sharding", "reshard_after_forward", "recompute",
+            "recompute_layers", "offload_layers", "optimizer_offload", "parameter_offload",
         ):  # fmt: skip
             coded.setdefault(name, 0 * one)
         wide = dict(zip(coded, np.broadcast_arrays(*coded.values()), strict=True))
@@ -194,6 +205,8 @@ class Layouts:
         words = [f"{k}{row[k]}" for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp") if row[k] > 1]
         if row["cp"] > 1 and row["cp_kind"] != "ring":
             words.insert(words.index(f"cp{row['cp']}") + 1, row["cp_kind"])
+        if row["ep"] * row["etp"] > 1 and row["dispatcher"] != "alltoall":
+            words.append(row["dispatcher"])
         if row["schedule"] not in ("1f1b", "interleaved"):
             words.append(row["schedule"])
         words.append(f"mb{row['micro_batch']}")

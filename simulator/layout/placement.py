@@ -54,6 +54,13 @@ class Placement:
     pp: Group
     """Pipeline neighbours: `local` is 1 where a hop between stages crosses domains."""
 
+    @property
+    def experts(self) -> Group:
+        """Ranks of ep and etp together, which hold every expert once."""
+        whole = self.etp.local == self.etp.size
+        local = np.where(whole, self.etp.local * self.ep.local, self.etp.local)
+        return Group(size=self.ep.size * self.etp.size, local=local)
+
     def take(self, rows: NDArray[Any]) -> Placement:
         """Return the entries `rows` of every group."""
         return Placement(**{f.name: getattr(self, f.name).take(rows) for f in fields(self)})

@@ -16,7 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import CP_KINDS, RANK_ORDERS, RECOMPUTE, SCHEDULES, Layouts
+from simulator.layout.layout import (
+    CP_KINDS,
+    DISPATCHERS,
+    RANK_ORDERS,
+    RECOMPUTE,
+    SCHEDULES,
+    Layouts,
+)
 from simulator.layout.schedules import chunk_range
 from simulator.planner.sharing import shared_states
 from simulator.software import Software
@@ -68,6 +75,8 @@ def candidates(
     pinned = dict(pinned or {})
     if pinned.get("schedule") == "any":
         return _every_schedule(workload, cluster, software, pinned)
+    if pinned.get("dispatcher") == "any":
+        return _every_dispatcher(workload, cluster, software, pinned)
     grids = _grids(workload, cluster, software, pinned)
     if not grids:
         grids = [_nearest(cluster, pinned)]
@@ -90,6 +99,17 @@ def _every_schedule(
     words = software.supports.schedules
     tables = [candidates(workload, cluster, software, {**pinned, "schedule": w}) for w in words]
     return Layouts.concatenate([tables[0], *(table[table.pp > 1] for table in tables[1:])])
+
+
+def _every_dispatcher(
+    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any]
+) -> Layouts:
+    """Layouts of every dispatch that the software has; those without expert ranks once."""
+    words = software.supports.dispatchers
+    tables = [candidates(workload, cluster, software, {**pinned, "dispatcher": w}) for w in words]
+    return Layouts.concatenate(
+        [tables[0], *(table[table.ep * table.etp > 1] for table in tables[1:])]
+    )
 
 
 def _grids(
@@ -151,6 +171,7 @@ def _inner(
         "micro_batch": micro,
         "sequence_parallel": _sequence_axis(arch, software, tp),
         "cp_kind": list(can.cp_kinds[:1]) or [CP_KINDS[0]],
+        "dispatcher": list(can.dispatchers[:1]) or [DISPATCHERS[0]],
         "rank_order": orders,
         **_expert_axes(arch, software, tp * cp * dp, tp),
     }  # fmt: skip
@@ -163,7 +184,8 @@ def _inner(
 
 def _code(name: str, value: Any) -> int:
     """Number of a word of a coded axis; anything else is a number already."""
-    words = {"rank_order": RANK_ORDERS, "cp_kind": CP_KINDS}.get(name, ())
+    coded = {"rank_order": RANK_ORDERS, "cp_kind": CP_KINDS, "dispatcher": DISPATCHERS}
+    words = coded.get(name, ())
     return words.index(value) if isinstance(value, str) else int(value)
 
 

@@ -20,6 +20,7 @@ DEFAULTS = {
     "dp": "cluster.gpus / (tp x pp x cp)",
     "ep": "1",
     "etp": "1 (Megatron-LM's own default is tp; the launch command names it either way)",
+    "dispatcher": "the first that the software has",
     "micro_batch": "1",
     "sharding": "zero1 where the software can combine it with the other degrees, else its fully"
     " sharded kind (zero2 with pp > 1); ddp on a single data-parallel rank; zero3 where"
@@ -76,6 +77,7 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
     default("parameter_offload", "none")
     default("schedule", "interleaved" if row["vpp"] > 1 else "1f1b")
     default("cp_kind", can.cp_kinds[0] if can.cp_kinds else "ring")
+    default("dispatcher", can.dispatchers[0] if can.dispatchers else "alltoall")
     default("rank_order", can.rank_orders[0])
     return row, filled
 

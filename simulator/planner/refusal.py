@@ -29,6 +29,8 @@ _FOLD = "ep x etp does not divide dp x cp x tp"
 _SHARD_GROUP = "shard_group does not divide dp x cp"
 _HEADS = "all_to_all needs key/value heads that cp divides on every tensor-parallel rank"
 
+_GATHERED = "an all-gather of tokens takes neither a capacity factor nor overlapped expert traffic"
+
 DEPEND_ON_DP = (WORLD, _BATCH, _INTERLEAVE, _FOLD, _SHARD_GROUP)
 """Reasons that may only follow from a wrong data-parallel degree."""
 
@@ -208,6 +210,13 @@ def _expert_width(case: Case) -> str:
     return case.line("layout.etp", f"must divide the expert width {width}", near=near)
 
 
+def _gathered(case: Case) -> str:
+    others = [word for word in case.scenario.software.supports.dispatchers if word != "allgather"]
+    capacity = case.scenario.workload.recipe.moe_capacity_factor is not None
+    why = "training.moe_capacity_factor" if capacity else "overlapped expert traffic"
+    return case.line("layout.dispatcher", f"must not be allgather with {why}", near=others)
+
+
 def _dense(case: Case) -> str:
     name = "ep" if case.row["ep"] > 1 else "etp"
     model = case.scenario.workload.architecture.name
@@ -383,5 +392,7 @@ _WORDINGS: dict[str, Callable[[Case], str]] = {
     "reshard_after_forward needs zero3, a divisor of the ranks that share, and software that can": (
         sharding.reshard
     ),
+    "the software has no such dispatch of tokens to experts": _choice("dispatcher", "dispatchers"),
+    _GATHERED: _gathered,
 }
 """The sentence of each reason."""

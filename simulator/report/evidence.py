@@ -57,7 +57,11 @@ NOT_MODELLED = (
         "network congestion",
         "no other job shares the fabric; links inside the job are shared fairly",
     ),
-    ("expert load imbalance", "every expert receives the same number of tokens"),
+    (
+        "expert load imbalance",
+        "every expert receives the same number of tokens unless training.moe_load or moe_imbalance"
+        " says otherwise, in every layer alike",
+    ),
     (
         "multi-token prediction",
         "extra prediction layers of a model are left out unless a measured run has them",

@@ -24,9 +24,9 @@ LAYOUT = [
     "days_p10", "days_p90", "gpu_hours", "usd", "usd_p10", "usd_p90", "kwh", "evidence",
 ]  # fmt: skip
 FIELDS = [
-    "tp", "pp", "vpp", "cp", "cp_kind", "dp", "ep", "etp", "micro_batch", "global_batch",
-    "sharding", "shard_group", "reshard_after_forward",
-    "sequence_parallel", "recompute", "recompute_layers", "offload_layers",
+    "tp", "pp", "vpp", "cp", "cp_kind", "dp", "ep", "etp", "dispatcher", "micro_batch",
+    "global_batch", "sharding", "shard_group", "reshard_after_forward", "sequence_parallel",
+    "recompute", "recompute_layers", "offload_layers",
     "optimizer_offload", "parameter_offload", "schedule", "rank_order",
 ]  # fmt: skip
 

@@ -131,6 +131,16 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"gpus": 16},
     ),
     (
+        "the software has no such dispatch of tokens to experts",
+        {"dp": 8, "ep": 8, "dispatcher": "allgather", "sharding": "zero3"},
+        {"software": "torchtitan", "model": MOE},
+    ),
+    (
+        "an all-gather of tokens takes neither a capacity factor nor overlapped expert traffic",
+        {"dp": 8, "ep": 8, "dispatcher": "allgather"},
+        {"model": MOE, "training": {"moe_capacity_factor": 1.5}},
+    ),
+    (
         "the software has no expert parallelism",
         {"dp": 8, "ep": 2},
         {"software": "megatron-lm-2022", "model": MOE},
