@@ -69,6 +69,9 @@ class Supports:
     """Full recomputation of only some layers of each rank."""
     offload: bool = False
     """Activations of some layers in host memory until their backward pass, without pipeline."""
+    offload_excludes: tuple[Literal["recompute", "graphs", "all_layers"], ...] = ()
+    """What activations in host memory do not go with: recomputation, kernels that a captured graph
+    launches, an offload of all layers of the model (one must stay)."""
     optimizer_offload: bool = False
     """Optimizer states and step on the host (ZeRO-Offload; Megatron-Core's optimizer offload)."""
     parameter_offload: bool = False

@@ -71,6 +71,9 @@ REASONS = (
     "reshard_after_forward needs zero3, a divisor of the ranks that share, and software that can",
     "the software cannot keep states on NVMe",
     "the server has no NVMe, or none known",
+    "the software cannot combine offloaded activations with recomputation",
+    "the software cannot combine offloaded activations with captured graphs",
+    "the software cannot offload the activations of all layers",
 )
 """Reason by code; the first one that applies is reported."""
 
@@ -101,6 +104,7 @@ def _checks(
         _splits_heads(x, workload.architecture),
         *_fits_groups(x, workload.architecture, software),
         *_fits_drives(x, cluster, software),
+        *_excludes_offload(x, workload.architecture, software),
     ]
 
 
@@ -248,6 +252,19 @@ def _fits_offload(
 def _fits_drives(x: Layouts, cluster: Cluster, software: Software) -> list[NDArray[np.bool_]]:
     drives = np.maximum(x.optimizer_offload, x.parameter_offload) == OFFLOADS.index("nvme")
     return [drives & (not software.supports.nvme_offload), drives & (cluster.node.nvme is None)]
+
+
+def _excludes_offload(
+    x: Layouts, arch: Architecture, software: Software
+) -> list[NDArray[np.bool_]]:
+    """What the framework's own checks refuse beside activations in host memory."""
+    excluded, offloads = software.supports.offload_excludes, x.offload_layers > 0
+    captured = (software.host.captured_fraction, software.host.captured_moe_fraction)
+    return [
+        offloads & (x.recompute > 0) & ("recompute" in excluded),
+        offloads & ("graphs" in excluded and max(captured) > 0),
+        (x.offload_layers >= arch.layers) & ("all_layers" in excluded),
+    ]
 
 
 def _updates_on_host(cluster: Cluster) -> bool:

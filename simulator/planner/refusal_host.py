@@ -7,7 +7,8 @@ from simulator.workload.recipe import HOST_OPTIMIZERS
 
 __all__ = [
     *("host_optimizer", "no_host_link", "offload", "offload_layers"),
-    *("no_drives", "no_nvme_support", "optimizer_offload", "parameter_offload"),
+    *("no_drives", "no_graphs", "no_nvme_support", "no_recompute", "one_layer_stays"),
+    *("optimizer_offload", "parameter_offload"),
 ]
 
 
@@ -74,3 +75,22 @@ def _on_nvme(case: Case) -> str:
     """The field that asks for NVMe."""
     asks = case.row["optimizer_offload"] == "nvme"
     return "optimizer_offload" if asks else "parameter_offload"
+
+
+def no_recompute(case: Case) -> str:
+    """Megatron-Core: "CPU offloading does not work when activation recomputation is enabled"."""
+    rule = f"must be 0 with recompute = {case.row['recompute']!r} in {case.scenario.software.name}"
+    return case.line("layout.offload_layers", rule, near=[0])
+
+
+def no_graphs(case: Case) -> str:
+    """Megatron-Core: "CUDA graphs not supported with CPU offloading"."""
+    rule = f"must be 0: {case.scenario.software.name} captures graphs (host.captured_fraction)"
+    return case.line("layout.offload_layers", rule, near=[0])
+
+
+def one_layer_stays(case: Case) -> str:
+    """Megatron-Core: "CPU offloading can be done only for layers less than" all of them."""
+    most = case.scenario.workload.architecture.layers - 1
+    rule = f"must be at most {most}: {case.scenario.software.name} keeps one layer on the device"
+    return case.line("layout.offload_layers", rule, near=[most])
