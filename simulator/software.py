@@ -78,6 +78,12 @@ class Supports:
     """zero3: parameters in host memory until a layer needs them (ZeRO-Infinity)."""
     nvme_offload: bool = False
     """What can be offloaded may wait on local NVMe drives instead of in host memory."""
+    optimizer_offload_sharding: tuple[Sharding, ...] = ("ddp", "zero1", "zero2", "zero3")
+    """Shardings with which the optimizer can be offloaded."""
+    fp8_weights: tuple[str, ...] = ()
+    """Types whose weights can be kept and gathered in 8 bit alone, with shared optimizer states."""
+    fp8_weights_offload: tuple[str, ...] = ()
+    """Those of them with which the optimizer can be offloaded, too."""
     rank_orders: tuple[str, ...] = ("tp-cp-dp-pp",)
     """Orders of the rank grid, innermost dimension first; the first is the default."""
     precisions: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")

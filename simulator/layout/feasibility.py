@@ -74,6 +74,8 @@ REASONS = (
     "the software cannot combine offloaded activations with recomputation",
     "the software cannot combine offloaded activations with captured graphs",
     "the software cannot offload the activations of all layers",
+    "weights in 8 bit alone need optimizer states that ranks share",
+    "the software cannot offload the optimizer with these weights in 8 bit alone",
 )
 """Reason by code; the first one that applies is reported."""
 
@@ -105,6 +107,10 @@ def _checks(
         *_fits_groups(x, workload.architecture, software),
         *_fits_drives(x, cluster, software),
         *_excludes_offload(x, workload.architecture, software),
+        workload.recipe.fp8_weights & (x.sharding == 0),
+        (x.optimizer_offload > 0)
+        & workload.recipe.fp8_weights
+        & (workload.recipe.precision not in software.supports.fp8_weights_offload),
     ]
 
 
@@ -213,7 +219,11 @@ def _fits_recipe(x: Layouts, workload: Workload, software: Software) -> list[NDA
     step, held = x.optimizer_offload > 0, x.parameter_offload > 0
     sharded = x.sharding == SHARDINGS.index("zero3")
     return [
-        step & (not can.optimizer_offload),
+        step
+        & (
+            (not can.optimizer_offload)
+            | ~_words(x.sharding, SHARDINGS, can.optimizer_offload_sharding)
+        ),
         step & (recipe.optimizer not in HOST_OPTIMIZERS),
         held & ~(sharded & can.parameter_offload),
         (x.micro_batches > 1) & recipe.optimizer_in_backward,

@@ -6,7 +6,7 @@ from simulator.planner.case import Case
 from simulator.workload.recipe import HOST_OPTIMIZERS
 
 __all__ = [
-    *("host_optimizer", "no_host_link", "offload", "offload_layers"),
+    *("fp8_weights", "host_optimizer", "no_host_link", "offload", "offload_layers"),
     *("no_drives", "no_graphs", "no_nvme_support", "no_recompute", "one_layer_stays"),
     *("optimizer_offload", "parameter_offload"),
 ]
@@ -38,8 +38,10 @@ def no_host_link(case: Case) -> str:
 
 
 def optimizer_offload(case: Case) -> str:
-    name = case.scenario.software.name
+    name, can = case.scenario.software.name, case.scenario.software.supports
     rule = f"must be 'none': {name} does not offload it"
+    if can.optimizer_offload:
+        rule = f"must be 'none' with {case.row['sharding']} in {name}"
     return case.line("layout.optimizer_offload", rule, repr(case.row["optimizer_offload"]))
 
 
@@ -94,3 +96,11 @@ def one_layer_stays(case: Case) -> str:
     most = case.scenario.workload.architecture.layers - 1
     rule = f"must be at most {most}: {case.scenario.software.name} keeps one layer on the device"
     return case.line("layout.offload_layers", rule, near=[most])
+
+
+def fp8_weights(case: Case) -> str:
+    """Megatron-Core: with --fp8-param-gather the optimizer offload needs delayed scaling."""
+    can, precision = case.scenario.software.supports, case.scenario.workload.recipe.precision
+    with_these = f" ({', '.join(can.fp8_weights_offload)} can)" if can.fp8_weights_offload else ""
+    rule = f"must be 'none' with training.fp8_weights in {precision}{with_these}"
+    return case.line("layout.optimizer_offload", rule, repr(case.row["optimizer_offload"]))

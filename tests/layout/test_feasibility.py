@@ -194,7 +194,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     (
         "the optimizer has no step on the host",
-        {"dp": 8, "optimizer_offload": "cpu"},
+        {"dp": 8, "sharding": "zero1", "optimizer_offload": "cpu"},
         {"training": {"optimizer": "muon"}},
     ),
     (
@@ -209,7 +209,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     (
         "no figure for copies between accelerator and host",
-        {"dp": 8, "optimizer_offload": "cpu"},
+        {"dp": 8, "sharding": "zero1", "optimizer_offload": "cpu"},
         {"cluster": WITHOUT_HOST_LINK},
     ),
     (
@@ -239,8 +239,23 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         )
     ),
     (
+        "the software cannot offload the optimizer",
+        {"dp": 8, "sharding": "ddp", "optimizer_offload": "cpu"},
+        {},
+    ),
+    (
+        "weights in 8 bit alone need optimizer states that ranks share",
+        {"dp": 8, "sharding": "ddp"},
+        {"training": {"precision": "fp8", "fp8_weights": True}},
+    ),
+    (
+        "the software cannot offload the optimizer with these weights in 8 bit alone",
+        {"dp": 8, "sharding": "zero1", "optimizer_offload": "cpu"},
+        {"training": {"precision": "fp8_current", "fp8_weights": True}},
+    ),
+    (
         "the software cannot keep states on NVMe",
-        {"dp": 8, "optimizer_offload": "nvme"},
+        {"dp": 8, "sharding": "zero1", "optimizer_offload": "nvme"},
         {},
     ),
     (

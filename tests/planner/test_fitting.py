@@ -81,7 +81,7 @@ def test_where_nothing_near_fits_the_smallest_neighbour_is_named() -> None:
 
 
 def test_one_gpu_has_no_degree_to_raise() -> None:
-    asked = ask("llama-3.1-8b", 1, recompute="full", offload_layers=32)
+    asked = ask("llama-3.1-8b", 1, recompute="full")
     found = fitting(asked)
     assert found.verdict == "OOM" and found.changes == []
 
