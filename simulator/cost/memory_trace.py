@@ -80,11 +80,12 @@ def replay_memory(
     -------
     list of Replayed
         One for every pipeline rank, first stage first; empty for schedules other than 1F1B, whose
-        order of passes the trace does not know, and for activations in host memory.
+        order of passes the trace does not know, and for anything in host memory or on drives.
     """
     assert len(layouts_row) == 1, "one layout at a time"
     row = layouts_row.row()
-    if row["schedule"] != "1f1b" or row["offload_layers"]:
+    away = row["offload_layers"] or {row["optimizer_offload"], row["parameter_offload"]} != {"none"}
+    if row["schedule"] != "1f1b" or away:
         return []
     priced = price(layouts_row, workload, cluster, software, every_rank=True)
     rows = select(layouts_row, priced, slice(0, 1))
