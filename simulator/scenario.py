@@ -361,4 +361,14 @@ def _wrong_precision(recipe: Recipe, parts: Mapping[str, Any], where: str) -> li
                 f"{where}: training.precision: {parts['software'].name} does not train in"
                 f" {precision} (it does in {', '.join(known)}), got {precision!r}"
             )
+        alone = parts["software"].supports.fp8_weights
+        if recipe.fp8_weights and precision not in alone:
+            words = ", ".join(alone) or "none"
+            problems.append(
+                f"{where}: training.fp8_weights: {parts['software'].name} keeps weights in 8 bit"
+                f" alone with precision {words}, got {precision!r}"
+            )
+    if recipe.fp8_weights and recipe.freezes:
+        rule = "must be false with adapters or frozen parts"
+        problems.append(problem(where, "training.fp8_weights", rule, True))
     return problems

@@ -75,12 +75,21 @@ class Supports:
     """Full recomputation of only some layers of each rank."""
     offload: bool = False
     """Activations of some layers in host memory until their backward pass, without pipeline."""
+    offload_excludes: tuple[Literal["recompute", "graphs", "all_layers"], ...] = ()
+    """What activations in host memory do not go with: recomputation, kernels that a captured graph
+    launches, an offload of all layers of the model (one must stay)."""
     optimizer_offload: bool = False
     """Optimizer states and step on the host (ZeRO-Offload; Megatron-Core's optimizer offload)."""
     parameter_offload: bool = False
     """zero3: parameters in host memory until a layer needs them (ZeRO-Infinity)."""
     nvme_offload: bool = False
     """What can be offloaded may wait on local NVMe drives instead of in host memory."""
+    optimizer_offload_sharding: tuple[Sharding, ...] = ("ddp", "zero1", "zero2", "zero3")
+    """Shardings with which the optimizer can be offloaded."""
+    fp8_weights: tuple[str, ...] = ()
+    """Types whose weights can be kept and gathered in 8 bit alone, with shared optimizer states."""
+    fp8_weights_offload: tuple[str, ...] = ()
+    """Those of them with which the optimizer can be offloaded, too."""
     rank_orders: tuple[str, ...] = ("tp-cp-dp-pp",)
     """Orders of the rank grid, innermost dimension first; the first is the default."""
     precisions: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")

@@ -81,12 +81,13 @@ def replay_memory(
     list of Replayed
         One for every pipeline rank, first stage first; empty for schedules other than 1F1B, whose
         order of passes the trace does not know, for passes run in pairs to hide expert traffic, and
-        for activations in host memory.
+        for anything in host memory or on drives.
     """
     assert len(layouts_row) == 1, "one layout at a time"
     row = layouts_row.row()
     paired = software.overlap.expert and row["ep"] > 1
-    if row["schedule"] != "1f1b" or row["offload_layers"] or paired:
+    away = row["offload_layers"] or {row["optimizer_offload"], row["parameter_offload"]} != {"none"}
+    if row["schedule"] != "1f1b" or away or paired:
         return []
     priced = price(layouts_row, workload, cluster, software, every_rank=True)
     rows = select(layouts_row, priced, slice(0, 1))

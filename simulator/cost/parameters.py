@@ -24,7 +24,9 @@ def rank_parameters(arch: Architecture, *, tp: Any, pp: Any, kernels: Kernels) -
     Parts are the block kinds, the embedding and the head. Norms, routers and biases of
     row-parallel linears are held by every tensor-parallel rank; key/value heads are repeated where
     tp exceeds their number. A tied head on another stage than the embedding holds its own copy, and
-    so does the first layer of a decoder; with two stages it shares that of the head.
+    so does the first layer of a decoder; with two stages it shares that of the head. Layers that
+    predict ahead look words up, too: the last stage has one more copy unless it is the head's
+    (Megatron-Core, LanguageModule.setup_embeddings_and_output_layer).
     """
     tp, pp = np.broadcast_arrays(np.asarray(tp, dtype=float), np.asarray(pp, dtype=float))
     rows = padded_vocabulary(arch.vocabulary, tp, kernels) / tp
@@ -33,6 +35,10 @@ def rank_parameters(arch: Architecture, *, tp: Any, pp: Any, kernels: Kernels) -
         _block(kind, arch.hidden, tp) + kind.starts_decoder * np.where(pp > 2, table, 0.0)
         for kind in arch.blocks
     ]
+    for part, kind in enumerate(arch.blocks):
+        if kind.predicts_ahead and not arch.tied_embeddings:
+            copy = np.where(pp > 1, table, 0.0)
+            blocks[part] = blocks[part] + copy / arch.layer_kinds.count(part)
     own_table = np.where(arch.tied_embeddings & (pp == 1), 0.0, table)
     head = arch.small_head_parameters + own_table + arch.head_bias * rows
     return np.stack([*blocks, table + arch.small_embedding_parameters, head], axis=-1)

@@ -83,7 +83,8 @@ def part_states(workload: Workload, software: Software, layouts: Layouts) -> Par
         expert_parameters(arch, ep=layouts.ep, etp=layouts.etp),
     ])  # fmt: skip
     copies = float(software.states.quantised_weight_copies) * recipe.is_quantised
-    matrices = _matrices(arch, recipe, layouts, kernels, lists=copies > 0 and arch.traced is None)
+    lists = (copies > 0 or recipe.fp8_weights) and arch.traced is None
+    matrices = _matrices(arch, recipe, layouts, kernels, lists=lists)
     frozen, trained, ours = np.zeros_like(parameters), parameters, matrices
     if recipe.freezes:
         frozen, trained, ours = _split(parameters, matrices, arch, recipe)
@@ -95,21 +96,44 @@ def part_states(workload: Workload, software: Software, layouts: Layouts) -> Par
     if copies:
         per = copies * QUANTISED_BYTES[recipe.precision]
         kept = kept + per * _quantised(matrices, parameters.shape, arch)
+    only_fp8 = _only_fp8(size, recipe, copies, matrices, parameters, arch)
     moments = moment_bytes(recipe, size.moment, trained, ours, len(arch.blocks))
     more = LAMB_TRAFFIC if recipe.optimizer == "lamb" else 0.0
     return PartStates(
         parameters=parameters,
         trained=trained,
-        weights=size.weight * trained + kept,
+        weights=size.weight * trained + kept - only_fp8[0],
         gradients=size.gradient * trained,
         optimizer=size.master * trained + moments,
         reduce=size.reduce * trained,
-        update=size.gather * trained,
-        gather=size.gather * trained + whole,
+        update=size.gather * trained - only_fp8[1],
+        gather=size.gather * trained + whole - only_fp8[1],
         traffic=(size.traffic + more - 4 * size.moment) * trained + 2 * moments,
         matrices=ours,
         shards_only=size.weight == 0.0,
     )
+
+
+def _only_fp8(
+    size: _Sizes,
+    recipe: Recipe,
+    copies: float,
+    matrices: list[Matrix],
+    parameters: Floats,
+    arch: Architecture,
+) -> tuple[Floats | float, Floats | float]:
+    """Bytes that weights kept in 8 bit alone save, in memory and on the wire.
+
+    The 16-bit copy goes; where no 8-bit copy stays anyway (`copies`), one takes its place. MXFP8
+    has one type for rows and another for columns, so ranks gather 16 bit, in the gradients' buffer
+    (Megatron-Core, --reuse-grad-buf-for-mxfp8-param-ag).
+    """
+    if not recipe.fp8_weights:
+        return 0.0, 0.0
+    linears = _quantised(matrices, parameters.shape, arch)
+    stays = QUANTISED_BYTES[recipe.precision] * (size.weight > 0 and not copies)
+    wire = size.gather if recipe.precision == "mxfp8" else QUANTISED_BYTES[recipe.precision]
+    return (size.weight - stays) * linears, (size.gather - wire) * linears
 
 
 def least_state_bytes(workload: Workload, software: Software) -> float:

@@ -56,6 +56,8 @@ class StateCosts:
     """Gradient reduction of one rank, shape (keys, columns); zero where it is done by part."""
     gather_s: Floats
     """Gather of updated parameters (zero1, zero2), shape (keys, columns)."""
+    tables_s: Floats
+    """Sum of the gradients of a word table that the first and the last stage both hold, (keys,)."""
     reduce_buckets: Floats
     """Buckets of that reduction, shape (keys, columns)."""
     optimizer_s: Floats
@@ -162,6 +164,7 @@ def state_costs(
         state_bytes=np.stack(np.broadcast_arrays(*kinds)),
         reduce_s=reduce_s,
         gather_s=gather_s,
+        tables_s=_tables_s(workload.architecture, cluster, each, layouts, placement),
         reduce_buckets=buckets,
         optimizer_s=_optimizer_s(workload, cluster, software, each, sharded),
         linear_shapes=_linear_shapes(workload, software, layouts, parts),
@@ -184,6 +187,21 @@ def state_costs(
             cluster, software, each.parameters[0] + each.parameters[1]
         ),
     )
+
+
+def _tables_s(
+    arch: Architecture, cluster: Cluster, each: PartStates, layouts: Layouts, placement: Placement
+) -> Floats:
+    """All-reduce between the stages that hold the word table, after all other reductions.
+
+    A tied head has a copy, and so have layers that predict ahead (Megatron-Core,
+    distributed/finalize_model_grads.py, _allreduce_word_embedding_grads).
+    """
+    shared = arch.tied_embeddings or any(kind.predicts_ahead for kind in arch.blocks)
+    table = each.reduce[0, :, len(arch.blocks)] * shared
+    pair = Group(size=np.full(len(layouts), 2), local=np.minimum(placement.pp.local, 2))
+    seconds = all_reduce_s(cluster, table, pair)
+    return np.where((layouts.pp > 1) & (table > 0), seconds, 0.0)
 
 
 def _optimizer_s(

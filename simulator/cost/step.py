@@ -295,6 +295,7 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
         priced, rows.grid, _behind(rows), rows.ranks, forward_s, backward_s, windows, pieces,
         np.where(every, m, 1.0),
     )  # fmt: skip
+    terms["dp"] = terms["dp"] + priced.states.tables_s[rows.grid]
     terms["slowdown"] = terms["slowdown"] + slowed_s
     terms["optimizer"] = priced.states.optimizer_s[rows.grid].max(axis=1)
     if uses_host(layouts):

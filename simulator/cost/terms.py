@@ -69,7 +69,7 @@ TERMS = (
          "Narayanan et al. 2021, section 2.2, with unequal stages"),
     Term("dp", "gradient reduction and parameter gather", "data", "end",
          "bucketed reduction (and gather of zero1, zero2), less the pass beside it; the last "
-         "bucket shows",
+         "bucket shows; with pp > 1 the sum of a word table that two stages hold",
          "Rajbhandari et al. 2020; Megatron-Core distributed optimizer"),
     Term("optimizer", "optimizer step", "compute", "end",
          "bytes per parameter of one step x parameters of the rank / share of memory bandwidth; "

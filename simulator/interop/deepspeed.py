@@ -1,8 +1,8 @@
 """A layout as DeepSpeed's configuration file and the command that runs a training script with it.
 
 Names as in deepspeed/runtime/config.py, runtime/zero/config.py and runtime/zero/offload_config.py
-of deepspeedai/DeepSpeed@1b88ac36. The script (a Hugging Face Trainer takes the file as it is) builds
-the model; recomputation is its own switch.
+of deepspeedai/DeepSpeed@1b88ac36. The script (a Hugging Face Trainer takes the file as it is)
+builds the model; recomputation is its own switch.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def deepspeed_block(row: dict[str, Any], scenario: Scenario) -> str:
     told = " --gradient_checkpointing" if row["recompute"] == "full" else ""
     notes = "".join(f"# {note}\n" for note in _notes(row))
     return (
-        "# train.py is your script: deepspeed.initialize with this configuration. Yours to set: model,"
-        "\n# data, learning rate.\n"
+        "# train.py is your script: deepspeed.initialize with this configuration. Yours to set:\n"
+        "# model, data, learning rate.\n"
         f"{notes}cat > ds_config.json <<'JSON'\n{text}\nJSON\n"
         f"{torchrun(scenario.cluster)} train.py --deepspeed ds_config.json{told}"
     )

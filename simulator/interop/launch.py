@@ -23,8 +23,13 @@ _BLOCKS = {
 
 _ALWAYS = ("sequence_length", "global_batch", "tokens", "precision")
 _SAID = {
-    "megatron": ("moe_capacity_factor", "moe_pads_to_capacity", "optimizer_offload_fraction"),
-    "torchtitan": (),
+    "megatron": (
+        "fp8_weights",
+        "moe_capacity_factor",
+        "moe_pads_to_capacity",
+        "optimizer_offload_fraction",
+    ),
+    "torchtitan": ("fp8_weights",),
     "torchrun": (),
     "deepspeed": ("optimizer_offload_fraction", "gradient_dtype", "reduce_dtype"),
 }

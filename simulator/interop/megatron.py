@@ -208,6 +208,10 @@ _LOW_PRECISION = {
 def _precision(recipe: Recipe, software: Software) -> list[str]:
     flags = {"fp16": ["--fp16"], "fp32": [], "tf32": []}.get(recipe.precision, ["--bf16"])
     flags = [*flags, *_LOW_PRECISION.get(recipe.precision, [])]
+    if recipe.fp8_weights:
+        flags = [*flags, "--fp8-param-gather"]
+        if recipe.precision == "mxfp8":
+            flags = [*flags, "--reuse-grad-buf-for-mxfp8-param-ag"]
     if flags and float(software.states.gradient) >= 4:
         flags = [*flags, "--accumulate-allreduce-grads-in-fp32"]
     elif "--bf16" in flags:

@@ -74,6 +74,11 @@ REASONS = (
     "the server has no NVMe, or none known",
     "the software has no such dispatch of tokens to experts",
     "an all-gather of tokens takes neither a capacity factor nor overlapped expert traffic",
+    "the software cannot combine offloaded activations with recomputation",
+    "the software cannot combine offloaded activations with captured graphs",
+    "the software cannot offload the activations of all layers",
+    "weights in 8 bit alone need optimizer states that ranks share",
+    "the software cannot offload the optimizer with these weights in 8 bit alone",
 )
 """Reason by code; the first one that applies is reported."""
 
@@ -105,6 +110,11 @@ def _checks(
         *_fits_groups(x, workload.architecture, software),
         *_fits_drives(x, cluster, software),
         *_fits_dispatcher(x, workload, software),
+        *_excludes_offload(x, workload.architecture, software),
+        workload.recipe.fp8_weights & (x.sharding == 0),
+        (x.optimizer_offload > 0)
+        & workload.recipe.fp8_weights
+        & (workload.recipe.precision not in software.supports.fp8_weights_offload),
     ]
 
 
@@ -228,7 +238,11 @@ def _fits_recipe(x: Layouts, workload: Workload, software: Software) -> list[NDA
     step, held = x.optimizer_offload > 0, x.parameter_offload > 0
     sharded = x.sharding == SHARDINGS.index("zero3")
     return [
-        step & (not can.optimizer_offload),
+        step
+        & (
+            (not can.optimizer_offload)
+            | ~_words(x.sharding, SHARDINGS, can.optimizer_offload_sharding)
+        ),
         step & (recipe.optimizer not in HOST_OPTIMIZERS),
         held & ~(sharded & can.parameter_offload),
         (x.micro_batches > 1) & recipe.optimizer_in_backward,
@@ -267,6 +281,19 @@ def _fits_offload(
 def _fits_drives(x: Layouts, cluster: Cluster, software: Software) -> list[NDArray[np.bool_]]:
     drives = np.maximum(x.optimizer_offload, x.parameter_offload) == OFFLOADS.index("nvme")
     return [drives & (not software.supports.nvme_offload), drives & (cluster.node.nvme is None)]
+
+
+def _excludes_offload(
+    x: Layouts, arch: Architecture, software: Software
+) -> list[NDArray[np.bool_]]:
+    """What the framework's own checks refuse beside activations in host memory."""
+    excluded, offloads = software.supports.offload_excludes, x.offload_layers > 0
+    captured = (software.host.captured_fraction, software.host.captured_moe_fraction)
+    return [
+        offloads & (x.recompute > 0) & ("recompute" in excluded),
+        offloads & ("graphs" in excluded and max(captured) > 0),
+        (x.offload_layers >= arch.layers) & ("all_layers" in excluded),
+    ]
 
 
 def _updates_on_host(cluster: Cluster) -> bool:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
+import numpy as np
+
 from simulator import catalogue
 from simulator.errors import InputError, did_you_mean
 from simulator.files import Figure, build, read_toml, record
@@ -105,12 +107,18 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
     if problems:
         raise InputError(f"{where}: {line}" for line in dict.fromkeys(problems))
     workload = Workload(architecture=parts["architecture"], recipe=parts["recipe"])
-    can = parts["software"].supports
-    kinds, ways = can.cp_kinds, can.dispatchers
-    sends = remarks.dispatcher(row, ways[0] if ways else "alltoall")
+    can, layout = parts["software"].supports, parts["layout"]
+    ways = can.dispatchers
+    away = layout.offload_layers
+    if "all_layers" in can.offload_excludes:  # "offloaded" without a number is all that can be
+        away = np.minimum(away, workload.architecture.layers - 1)
+    layout = layout.replace(
+        offload_layers=away,
+        cp_kind=can.cp_kinds[0] if can.cp_kinds else "ring",
+        dispatcher=remarks.dispatcher(row, ways[0] if ways else "alltoall"),
+    )
     run = Run(workload=workload, cluster=parts["cluster"], software=parts["software"],
-              layout=parts["layout"].replace(cp_kind=kinds[0] if kinds else "ring",
-                                             dispatcher=sends))  # fmt: skip
+              layout=layout)  # fmt: skip
     _check(run)
     return run
 

@@ -13,10 +13,11 @@ from simulator.cost.memory_trace import Replayed, replay_memory
 from simulator.cost.ranks import RankMemory, rank_memory
 from simulator.cost.step import Estimate, evaluate
 from simulator.layout.feasibility import FEASIBLE, reasons
-from simulator.layout.layout import RECOMPUTE, SHARDINGS, Layouts
+from simulator.layout.layout import OFFLOADS, RECOMPUTE, SHARDINGS, Layouts
 from simulator.planner.candidates import divisors
 from simulator.planner.predict import Prediction
 from simulator.scenario import Scenario
+from simulator.software import Supports
 from simulator.workload.architecture import MoE
 
 __all__ = ["Change", "Fitting", "fitting"]
@@ -157,7 +158,10 @@ def _change(prediction: Prediction, estimate: Estimate, i: int) -> Change:
     )
 
 
-_AXES = ("recompute", "offload_layers", "micro_batch", "tp", "pp", "cp", "ep", "sharding")
+_AXES = (
+    "recompute", "offload_layers", "micro_batch", "tp", "pp", "cp", "ep", "sharding",
+    "optimizer_offload", "parameter_offload",
+)  # fmt: skip
 """Fields that are varied; recompute_layers goes with recompute."""
 
 
@@ -243,9 +247,18 @@ def _choices(scenario: Scenario, own: Layouts) -> dict[str, list[Any]]:
         "pp": degrees("pp", arch.layers, can.pipeline),
         "cp": degrees("cp", max(length // 2048, 1), bool(can.cp_kinds)),
         "ep": degrees("ep", max(experts, default=1), can.expert),
+        "optimizer_offload": _tiers(row["optimizer_offload"], can, can.optimizer_offload),
+        "parameter_offload": _tiers(row["parameter_offload"], can, can.parameter_offload),
         "sharding": [level, *(SHARDINGS.index(w) for w in can.sharding
                               if SHARDINGS.index(w) > level)],
     }  # fmt: skip
+
+
+def _tiers(own: str, can: Supports, offloads: bool) -> list[int]:
+    """Tiers from a layout's own outwards: the device, host memory, drives."""
+    words = OFFLOADS if can.nvme_offload else OFFLOADS[:2]
+    first = OFFLOADS.index(own)
+    return list(range(first, len(words))) if offloads else [first]
 
 
 def _saves(mode: tuple[int, int], per_rank: int) -> float:

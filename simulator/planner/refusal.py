@@ -387,6 +387,13 @@ _WORDINGS: dict[str, Callable[[Case], str]] = {
     "an optimizer step inside the backward pass needs a single micro-batch": _step_in_backward,
     _HEADS: _context_heads,
     "the software cannot share this sharding among fewer ranks than all replicas": sharding.hybrid,
+    "the software cannot combine offloaded activations with recomputation": host.no_recompute,
+    "the software cannot combine offloaded activations with captured graphs": host.no_graphs,
+    "the software cannot offload the activations of all layers": host.one_layer_stays,
+    "weights in 8 bit alone need optimizer states that ranks share": sharding.fp8_weights,
+    "the software cannot offload the optimizer with these weights in 8 bit alone": (
+        host.fp8_weights
+    ),
     "the software cannot keep states on NVMe": host.no_nvme_support,
     "the server has no NVMe, or none known": host.no_drives,
     "reshard_after_forward needs zero3, a divisor of the ranks that share, and software that can": (

@@ -6,8 +6,9 @@ from simulator.planner.case import Case
 from simulator.workload.recipe import HOST_OPTIMIZERS
 
 __all__ = [
-    *("host_optimizer", "no_host_link", "offload", "offload_layers"),
-    *("no_drives", "no_nvme_support", "optimizer_offload", "parameter_offload"),
+    *("fp8_weights", "host_optimizer", "no_host_link", "offload", "offload_layers"),
+    *("no_drives", "no_graphs", "no_nvme_support", "no_recompute", "one_layer_stays"),
+    *("optimizer_offload", "parameter_offload"),
 ]
 
 
@@ -37,8 +38,10 @@ def no_host_link(case: Case) -> str:
 
 
 def optimizer_offload(case: Case) -> str:
-    name = case.scenario.software.name
+    name, can = case.scenario.software.name, case.scenario.software.supports
     rule = f"must be 'none': {name} does not offload it"
+    if can.optimizer_offload:
+        rule = f"must be 'none' with {case.row['sharding']} in {name}"
     return case.line("layout.optimizer_offload", rule, repr(case.row["optimizer_offload"]))
 
 
@@ -74,3 +77,30 @@ def _on_nvme(case: Case) -> str:
     """The field that asks for NVMe."""
     asks = case.row["optimizer_offload"] == "nvme"
     return "optimizer_offload" if asks else "parameter_offload"
+
+
+def no_recompute(case: Case) -> str:
+    """Megatron-Core: "CPU offloading does not work when activation recomputation is enabled"."""
+    rule = f"must be 0 with recompute = {case.row['recompute']!r} in {case.scenario.software.name}"
+    return case.line("layout.offload_layers", rule, near=[0])
+
+
+def no_graphs(case: Case) -> str:
+    """Megatron-Core: "CUDA graphs not supported with CPU offloading"."""
+    rule = f"must be 0: {case.scenario.software.name} captures graphs (host.captured_fraction)"
+    return case.line("layout.offload_layers", rule, near=[0])
+
+
+def one_layer_stays(case: Case) -> str:
+    """Megatron-Core: "CPU offloading can be done only for layers less than" all of them."""
+    most = case.scenario.workload.architecture.layers - 1
+    rule = f"must be at most {most}: {case.scenario.software.name} keeps one layer on the device"
+    return case.line("layout.offload_layers", rule, near=[most])
+
+
+def fp8_weights(case: Case) -> str:
+    """Megatron-Core: with --fp8-param-gather the optimizer offload needs delayed scaling."""
+    can, precision = case.scenario.software.supports, case.scenario.workload.recipe.precision
+    with_these = f" ({', '.join(can.fp8_weights_offload)} can)" if can.fp8_weights_offload else ""
+    rule = f"must be 'none' with training.fp8_weights in {precision}{with_these}"
+    return case.line("layout.optimizer_offload", rule, repr(case.row["optimizer_offload"]))

@@ -7,7 +7,7 @@ from math import gcd
 from simulator.planner.candidates import divisors
 from simulator.planner.case import Case, closest
 
-__all__ = ["hybrid", "reshard"]
+__all__ = ["fp8_weights", "hybrid", "reshard"]
 
 
 def hybrid(case: Case) -> str:
@@ -35,3 +35,10 @@ def reshard(case: Case) -> str:
         ranks = gcd(ranks, row["dp"] * row["cp"] * row["tp"] // (row["ep"] * row["etp"] * replicas))
     near = closest(row["reshard_after_forward"], divisors(ranks)[1:])
     return case.line(field, f"must divide the {ranks} ranks that share states", near=near)
+
+
+def fp8_weights(case: Case) -> str:
+    """Megatron-Core: "--fp8-param-gather only supported with distributed optimizer"."""
+    words = [word for word in case.scenario.software.supports.sharding if word != "ddp"]
+    rule = f"must be one of {', '.join(words)} with training.fp8_weights"
+    return case.line("layout.sharding", rule, repr(case.row["sharding"]))

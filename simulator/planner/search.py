@@ -142,6 +142,27 @@ def _nothing_fits(found: Found, scenario: Scenario) -> str:
     return "\n".join(lines)
 
 
+def _offloading(scenario: Scenario) -> list[str]:
+    """The first tier at which a layout fits that keeps states off the device; nothing if none."""
+    can, cluster = scenario.software.supports, scenario.cluster
+    tiers = ("cpu", "nvme") if can.nvme_offload and cluster.node.nvme is not None else ("cpu",)
+    choices: list[dict[str, str]] = []
+    for tier in tiers:
+        if can.optimizer_offload:
+            choices.append({"optimizer_offload": tier})
+        if can.optimizer_offload and can.parameter_offload:
+            choices.append({"optimizer_offload": tier, "parameter_offload": tier})
+    for choice in choices:
+        if not set(choice) & set(scenario.pinned):
+            pinned = {**scenario.pinned, **choice}
+            found = explore(scenario.workload, cluster, scenario.software, pinned, keep=1)
+            if found.feasible:
+                words = " and ".join(f"{name} = {tier}" for name, tier in choice.items())
+                layout = found.best.layouts.describe()
+                return [f"  would fit: layout.{words}, as {layout}"]
+    return []
+
+
 def _remedies(scenario: Scenario, need: float, have: float, states: float) -> list[str]:
     """What would make the nearest miss fit, found by trying: more GPUs, or a larger device."""
     tried: list[str] = []
@@ -154,6 +175,7 @@ def _remedies(scenario: Scenario, need: float, have: float, states: float) -> li
         if found.feasible:
             tried.append(f"  would fit: {larger.gpus} GPUs, as {found.best.layouts.describe()}")
             break
+    tried += _offloading(scenario)
     tried.append(
         f"  would fit: {show_bytes(need)} of usable memory per GPU instead of {show_bytes(have)}"
     )

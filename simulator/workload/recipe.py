@@ -56,6 +56,10 @@ class Recipe:
     The 8- and 4-bit types cover the linear layers of the blocks, attention and head stay bf16.
     fp8 scales tensors by their past (delayed scaling), fp8_current by their present maximum,
     fp8_blockwise, mxfp8 and nvfp4 block by block."""
+    fp8_weights: bool = False
+    """With 8-bit precision: weights of the blocks' linears are kept and gathered in 8 bit alone,
+    made from the fp32 ones by the optimizer step (Megatron-Core's --fp8-param-gather, torchtitan's
+    enable_fsdp_float8_all_gather); otherwise a 16-bit copy stays and is what ranks gather."""
     optimizer: Literal["adamw", "adamw_8bit", "adafactor", "lion", "muon", "lamb", "sgd"] = "adamw"
     """adamw and lamb keep two moments per parameter (fp32 unless the software says otherwise),
     adamw_8bit two of 8 bit with a scale for every 256, lion and sgd (with momentum) one, adafactor

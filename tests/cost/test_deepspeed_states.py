@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO stages: bytes by the paper's formulas, and what its defaults make of collectives.
+"""DeepSpeed's ZeRO stages: bytes by the paper's formulas, and what its defaults make collectives.
 
 Rajbhandari et al. 2020, figure 1: 2 + 2 + 12 bytes a parameter, of which a stage shares out 12, 14
 or all 16.

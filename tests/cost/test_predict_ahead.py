@@ -6,15 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.collectives import all_reduce_s
 from simulator.cost.operations import Operators, Ranks
 from simulator.cost.operators import block, head, predict_ahead
 from simulator.cost.parameters import expert_parameters, model_flop_per_step, rank_parameters
 from simulator.cost.ranks import rank_memory
-from simulator.cost.step import Estimate, evaluate
+from simulator.cost.step import Estimate, evaluate, price
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.feasibility import FEASIBLE, reasons
 from simulator.layout.layout import Layouts
-from simulator.layout.placement import place
+from simulator.layout.placement import Group, place
 from simulator.software import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
@@ -213,3 +214,30 @@ def test_a_layout_with_predictions_adds_up(layout: dict[str, Any]) -> None:
     plain = run(DEEPSEEK, layout, batch=1024)
     assert found.step_time_s[0] > plain.step_time_s[0]
     assert found.memory_total_bytes[0] >= plain.memory_total_bytes[0]
+
+
+def test_the_last_stage_has_an_embedding_of_its_own() -> None:
+    """Megatron-Core, LanguageModule: predictions look words up where the head is."""
+    table = 129280 * 7168
+    for count in (1, 2):
+        ahead = DEEPSEEK.predicting_ahead(count)
+        part = ahead.layer_kinds[-1]
+        alone, split = rank_parameters(ahead, tp=1, pp=[1, 4], kernels=EXACT)
+        assert count * (split[part] - alone[part]) == table
+        others = np.arange(len(alone)) != part
+        assert (split[others] == alone[others]).all()
+
+
+def test_both_tables_get_the_sum_of_their_gradients() -> None:
+    """bf16 gradients of the table, all-reduced by two ranks, on the network or not."""
+    found = {}
+    for model in (LLAMA, LLAMA.predicting_ahead(1)):
+        work = Workload(architecture=model, recipe=Recipe(sequence_length=S, global_batch=64))
+        table = Layouts.of(pp=2, dp=[4, 32], global_batch=64)
+        for i, gpus in enumerate((8, 64)):
+            cluster = load_cluster("dgx-h100", gpus)
+            found[model.mtp_layers, gpus] = price(table[i], work, cluster, CORE).states.tables_s
+            pair = Group(size=np.array([2]), local=np.array([2 if gpus == 8 else 1]))
+            each = all_reduce_s(cluster, 2.0 * V * H, pair)
+            assert found[model.mtp_layers, gpus] == (each if model.mtp_layers else 0.0)
+    assert found[1, 64] > found[1, 8] > 0

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration: known names only, batch sizes that agree, the layout as it means it."""
+"""DeepSpeed's configuration: known names, batch sizes that agree, the layout as it means it."""
 
 import json
 import re
@@ -10,8 +10,9 @@ from simulator.api import predict
 from simulator.interop.deepspeed import deepspeed_config
 from simulator.interop.launch import launch_flags
 
-# Of deepspeedai/DeepSpeed@1b88ac36: deepspeed/runtime/config.py and constants.py, runtime/zero/
-# config.py (aliases where a field has one), runtime/zero/offload_config.py, swap_tensor/constants.py.
+# Of deepspeedai/DeepSpeed@1b88ac36: deepspeed/runtime/config.py and constants.py,
+# runtime/zero/config.py (aliases where a field has one) and offload_config.py,
+# runtime/swap_tensor/constants.py.
 KNOWN: dict[str, Any] = {
     "train_batch_size": int, "train_micro_batch_size_per_gpu": int,
     "gradient_accumulation_steps": int, "gradient_clipping": float,

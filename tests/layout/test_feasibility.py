@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
 from simulator.layout.layout import Layouts
@@ -22,6 +23,9 @@ WITHOUT_HOST_LINK = replace(
     H100, groups=(replace(H100.groups[0], node=replace(H100.node, host_bytes_per_s=None)),)
 )
 ODD_WIDTH = replace(DENSE, blocks=(replace(DENSE.blocks[0], mlp=MLP(ffn_hidden=14338)),))
+
+CORE = load_software("megatron-core")
+CAPTURED = replace(CORE, host=replace(CORE.host, captured_fraction=Figure(0.5)))
 
 LAYER = TracedPart(
     parameters=8, gemms=(), flash=(), streams=(), saved_bytes=Amount(), input_bytes=Amount(),
@@ -48,7 +52,8 @@ def why(
     recipe = Recipe(sequence_length=length, global_batch=layout["global_batch"], **(training or {}))
     workload = Workload(architecture=model, recipe=recipe)
     cluster = cluster or load_cluster("dgx-h100", gpus)
-    return REASONS[reasons(table, workload, cluster, load_software(software))[0]]
+    runs = CAPTURED if software == "CAPTURED" else load_software(software)
+    return REASONS[reasons(table, workload, cluster, runs)[0]]
 
 
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -199,7 +204,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     (
         "the optimizer has no step on the host",
-        {"dp": 8, "optimizer_offload": "cpu"},
+        {"dp": 8, "sharding": "zero1", "optimizer_offload": "cpu"},
         {"training": {"optimizer": "muon"}},
     ),
     (
@@ -214,7 +219,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     (
         "no figure for copies between accelerator and host",
-        {"dp": 8, "optimizer_offload": "cpu"},
+        {"dp": 8, "sharding": "zero1", "optimizer_offload": "cpu"},
         {"cluster": WITHOUT_HOST_LINK},
     ),
     (
@@ -222,9 +227,45 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"dp": 8, "offload_layers": 3},
         {"cluster": WITHOUT_HOST_LINK},
     ),
+    *(
+        (
+            f"the software cannot {what}",
+            {"dp": 8, "offload_layers": 3, **layout},
+            {"software": software},
+        )
+        for what, layout, software in (
+            (
+                "combine offloaded activations with recomputation",
+                {"recompute": "selective"},
+                "megatron-core",
+            ),
+            (
+                "combine offloaded activations with recomputation",
+                {"recompute": "full"},
+                "megatron-core",
+            ),
+            ("combine offloaded activations with captured graphs", {}, "CAPTURED"),
+            ("offload the activations of all layers", {"offload_layers": 32}, "megatron-core"),
+        )
+    ),
+    (
+        "the software cannot offload the optimizer",
+        {"dp": 8, "sharding": "ddp", "optimizer_offload": "cpu"},
+        {},
+    ),
+    (
+        "weights in 8 bit alone need optimizer states that ranks share",
+        {"dp": 8, "sharding": "ddp"},
+        {"training": {"precision": "fp8", "fp8_weights": True}},
+    ),
+    (
+        "the software cannot offload the optimizer with these weights in 8 bit alone",
+        {"dp": 8, "sharding": "zero1", "optimizer_offload": "cpu"},
+        {"training": {"precision": "fp8_current", "fp8_weights": True}},
+    ),
     (
         "the software cannot keep states on NVMe",
-        {"dp": 8, "optimizer_offload": "nvme"},
+        {"dp": 8, "sharding": "zero1", "optimizer_offload": "nvme"},
         {},
     ),
     (

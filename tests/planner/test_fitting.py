@@ -81,9 +81,32 @@ def test_where_nothing_near_fits_the_smallest_neighbour_is_named() -> None:
 
 
 def test_one_gpu_has_no_degree_to_raise() -> None:
-    asked = ask("llama-3.1-8b", 1, recompute="full", offload_layers=32)
+    asked = ask("llama-3.1-70b", 1, recompute="full")
     found = fitting(asked)
     assert found.verdict == "OOM" and found.changes == []
+
+
+def test_states_may_leave_the_device() -> None:
+    """16 GB of optimizer states too much for one GPU: the host has room for them."""
+    found = fitting(ask("llama-3.1-8b", 1, sharding="zero1", recompute="full"))
+    assert found.verdict == "OOM"
+    (change,) = [x for x in found.changes if set(x.set) == {"optimizer_offload"}]
+    assert change.set == {"optimizer_offload": "cpu"}
+    assert change.memory_total_bytes <= found.usable_bytes and change.added_s > 0
+
+
+def test_what_the_host_cannot_hold_does_not_fit() -> None:
+    scenario = make_scenario({
+        "model": {"name": "llama-3.1-405b"},
+        "training": {"sequence_length": 8192, "global_batch": 64},
+        "cluster": {"name": "dgx-h100", "gpus": 8, "software": "deepspeed"},
+        "layout": {"sharding": "zero3", "recompute": "full", "optimizer_offload": "cpu",
+                   "parameter_offload": "cpu"},
+    })  # fmt: skip
+    found = fitting(predict(scenario))
+    assert found.margin_bytes > 0 and not found.room_for_offload
+    assert found.verdict == "OOM"
+    assert found.changes[0].set["optimizer_offload"] == "nvme"  # 16 B of 405 B parameters: 6.5 TB
 
 
 def worked_out(found: Fitting, rank: int, kind: str) -> float:

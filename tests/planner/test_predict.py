@@ -192,7 +192,7 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"software": "torchtitan"}, {"optimizer_offload": "cpu"},
      "layout.optimizer_offload: must be 'none': torchtitan does not offload it, got 'cpu'"),
     ({}, {"optimizer_offload": "disk"},
-     "layout.optimizer_offload: must be 'none' or 'cpu', got 'disk'"),
+     "layout.optimizer_offload: must be 'none', 'cpu' or 'nvme', got 'disk'"),
     ({}, {"parameter_offload": "cpu"},
      "layout.parameter_offload: must be 'none': megatron-core keeps no parameters in host memory, "
      "got 'cpu'"),
