@@ -26,8 +26,8 @@ class Matrix:
     """`count` equal matrices of one part; sizes are arrays over the layout keys."""
 
     name: str
-    """q, k, v, o, q_down, q_up, kv_down, kv_up, gate, up, down, router, join, table, positions;
-    linear in a traced module."""
+    """q, k, v, o, q_down, q_up, kv_down, kv_up, gate, up, down, router, join, convolution, table,
+    positions, projection; linear in a traced module."""
     part: int
     """Block kind, then embedding, then head."""
     rows: Any
@@ -85,6 +85,9 @@ def weight_matrices(
                 shapes += _feed_forward(kind.mlp, width, kind.mlp.shared_ffn_hidden / tp)
         if kind.predicts_ahead or kind.merges_patches:
             shapes.append(("join", width / tp, 2 * width))
+        if kind.convolution:
+            seen = kind.convolution * (width // kind.convolution_groups)
+            shapes.append(("convolution", width, seen))
         found += [Matrix(name=n, part=part, rows=r, columns=c) for n, r, c in shapes]
         if isinstance(kind.mlp, MoE):
             count = kind.mlp.experts / ep
@@ -94,13 +97,19 @@ def weight_matrices(
             ]
     rows = padded_vocabulary(arch.vocabulary, tp, kernels) / tp
     last = len(arch.blocks)
-    found.append(Matrix(name="table", part=last, rows=rows, columns=arch.hidden))
+    found.append(Matrix(name="table", part=last, rows=rows, columns=arch.table_columns))
     if arch.position == "learned":
         found.append(
             Matrix(name="positions", part=last, rows=arch.max_positions, columns=arch.hidden)
         )
     own = np.where(arch.tied_embeddings & (pp == 1), 0.0, 1.0)
-    found.append(Matrix(name="table", part=last + 1, rows=rows, columns=arch.hidden, count=own))
+    columns = arch.table_columns
+    found.append(Matrix(name="table", part=last + 1, rows=rows, columns=columns, count=own))
+    if arch.table_width:
+        found += [
+            Matrix(name="projection", part=last, rows=arch.hidden, columns=columns),
+            Matrix(name="projection", part=last + 1, rows=columns, columns=arch.hidden),
+        ]
     return found
 
 
