@@ -27,7 +27,7 @@ class Matrix:
 
     name: str
     """q, k, v, o, q_down, q_up, kv_down, kv_up, gate, up, down, router, join, convolution, table,
-    positions, projection; linear in a traced module."""
+    positions, projection, task; linear in a traced module."""
     part: int
     """Block kind, then embedding, then head."""
     rows: Any
@@ -102,13 +102,19 @@ def weight_matrices(
         found.append(
             Matrix(name="positions", part=last, rows=arch.max_positions, columns=arch.hidden)
         )
-    own = np.where(arch.tied_embeddings & (pp == 1), 0.0, 1.0)
+    own = np.where(arch.tied_embeddings & (pp == 1), 0.0, 1.0) * (arch.output_rows > 0)
     columns = arch.table_columns
     found.append(Matrix(name="table", part=last + 1, rows=rows, columns=columns, count=own))
     if arch.table_width:
         found += [
             Matrix(name="projection", part=last, rows=arch.hidden, columns=columns),
-            Matrix(name="projection", part=last + 1, rows=columns, columns=arch.hidden),
+            Matrix(name="projection", part=last + 1, rows=columns, columns=arch.hidden,
+                   count=float(arch.output_rows > 0)),
+        ]  # fmt: skip
+    if arch.tasks is not None:
+        found += [
+            Matrix(name="task", part=last + 1, rows=r, columns=c, count=float(n))
+            for _, r, c, n in arch.tasks.products(arch.last_width or arch.hidden)
         ]
     return found
 

@@ -27,6 +27,7 @@ from simulator.cost.operations import (
     residual,
 )
 from simulator.cost.quantised import quantise_saved
+from simulator.cost.tasks import task_heads
 from simulator.cost.traced import traced
 from simulator.software import Kernels
 from simulator.workload.architecture import Architecture, Block, MoE
@@ -224,7 +225,9 @@ def head(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> 
         ops.gemms.append(Gemm(name="pooler", m=once, n=width, k=width, kind="head"))
     if arch.classes:
         ops.gemms.append(Gemm(name="classes", m=once, n=arch.classes, k=width, kind="head"))
-    if arch.vocabulary:
+    if arch.tasks is not None:
+        task_heads(ops, arch.tasks, width, ranks, recipe)
+    if arch.output_rows:
         _vocabulary(ops, arch, ranks, recipe, kernels)
     return ops
 

@@ -34,7 +34,8 @@ def rank_parameters(arch: Architecture, *, tp: Any, pp: Any, kernels: Kernels) -
         for kind in arch.blocks
     ]
     own_table = np.where(arch.tied_embeddings & (pp == 1), 0.0, table)
-    head = arch.small_head_parameters + own_table + arch.head_bias * rows
+    output = (own_table + arch.head_bias * rows) * (arch.output_rows > 0)
+    head = arch.small_head_parameters + output
     return np.stack([*blocks, table + arch.small_embedding_parameters, head], axis=-1)
 
 

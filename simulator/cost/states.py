@@ -330,7 +330,7 @@ def _early_gradients(parts: Floats, gradients: Floats, arch: Architecture) -> Fl
     """Whole gradients of the head (with the table it is tied to) and of the largest block."""
     each = gradients[0] + gradients[1]
     head = parts[:, :, -1] * each[:, None, -1]
-    if arch.tied_embeddings:
+    if arch.tied_embeddings and arch.output_rows:
         head = head + parts[:, :, -1] * parts[:, :, -2] * each[:, None, -2]
     return np.stack(np.broadcast_arrays(head, _largest(parts, each)))
 

@@ -55,6 +55,7 @@ def unsaid(arch: Architecture) -> list[str]:
             kind.attention.plain_qk_norm for kind in blocks
         ),
         "a convolution beside attention": any(kind.convolution for kind in blocks),
+        "heads of several tasks": arch.tasks is not None,
         "projected embeddings": arch.table_width > 0,
         "attention sinks": any(kind.attention.sinks for kind in blocks),
         "capped scores": any(kind.attention.softcap for kind in blocks),

@@ -13,6 +13,7 @@ from typing import Literal
 
 from simulator.files import record
 from simulator.workload.modules import MLP, Attention, Count, MoE, Positive
+from simulator.workload.tasks import TaskHeads
 from simulator.workload.traced import TracedPart
 
 __all__ = ["MLP", "Architecture", "Attention", "Block", "MoE", "Norm", "norm_parameters"]
@@ -159,6 +160,8 @@ class Architecture:
     """The output over the vocabulary has a bias."""
     classes: Count = 0
     """Outputs of a classifier of one vector per sequence, beside the head over the vocabulary."""
+    tasks: TaskHeads | None = None
+    """Heads of several tasks; without `keeps_output` they stand instead of the model's own."""
     mtp_layers: Count = 0
     """Multi-token-prediction layers (published beside the model, not in its parameter count)."""
     traced: TracedPart | None = None
@@ -198,6 +201,11 @@ class Architecture:
         return self.blocks[self.layer_kinds[-1]].width if self.layer_kinds else 0
 
     @property
+    def output_rows(self) -> int:
+        """Rows of the output table: the vocabulary, or none where only tasks are answered."""
+        return self.vocabulary if self.tasks is None or self.tasks.keeps_output else 0
+
+    @property
     def table_columns(self) -> int:
         """Width of token embedding and output table."""
         return self.table_width or self.hidden
@@ -221,20 +229,21 @@ class Architecture:
 
     @property
     def small_head_parameters(self) -> int:
-        """Parameters of the head beside its table: norm, square layers, classifier, projection."""
+        """Parameters of the head beside its table: norm, square layers, classifier, tasks."""
         if self.traced is not None:
             return self.traced.parameters
         width = self.last_width or self.hidden
         classifier = self.classes * (width + 1)
         squares = (self.head_transform + self.pooler) * width * (width + 1)
-        beside = squares + classifier + self.table_width * self.hidden
+        beside = squares + classifier + (self.table_width if self.output_rows else 0) * self.hidden
+        beside += self.tasks.parameters(width) if self.tasks is not None else 0
         return norm_parameters(self.final_norm, width) + beside
 
     @property
     def head_parameters(self) -> int:
         """Parameters of final norm, output table (unless tied) and what else the head has."""
-        table = 0 if self.tied_embeddings else self.vocabulary * self.table_columns
-        return self.small_head_parameters + table + self.head_bias * self.vocabulary
+        table = 0 if self.tied_embeddings else self.output_rows * self.table_columns
+        return self.small_head_parameters + table + self.head_bias * self.output_rows
 
     @property
     def parameters(self) -> int:
