@@ -16,9 +16,14 @@ from simulator.cost.operations import padded_vocabulary
 from simulator.software import Kernels
 from simulator.workload.architecture import MLP, Architecture, Attention, MoE
 
-__all__ = ["Matrix", "weight_matrices"]
+__all__ = ["NO_LINEARS", "Matrix", "weight_matrices"]
 
 Floats = NDArray[np.float64]
+
+
+NO_LINEARS = ("router", "convolution", "filter")
+"""Matrices of blocks that no linear layer of the framework holds: kept in 16 bit where those are
+quantised, without copies of their own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,8 +31,8 @@ class Matrix:
     """`count` equal matrices of one part; sizes are arrays over the layout keys."""
 
     name: str
-    """q, k, v, o, q_down, q_up, kv_down, kv_up, gate, up, down, router, join, convolution, table,
-    positions, projection, task; linear in a traced module."""
+    """q, k, v, o, q_down, q_up, kv_down, kv_up, filter, gate, up, down, router, join, convolution,
+    table, positions, projection, task; linear in a traced module."""
     part: int
     """Block kind, then embedding, then head."""
     rows: Any
@@ -134,7 +139,10 @@ def _attention(att: Attention, hidden: int, tp: Floats) -> list[tuple[str, Any, 
         down = ("kv_down", att.kv_lora_rank + att.rope_head_dim, hidden)
         return [*query, down, ("kv_up", heads * (nope + att.value_dim), att.kv_lora_rank), out]
     kv = np.maximum(att.kv_heads / tp, 1.0)
+    half = hidden // 2
+    filters = [("filter", half, 2 * hidden), ("filter", hidden, 2 * half)] if att.filtered else []
     return [
+        *filters,
         ("q", heads * att.head_dim, hidden),
         ("k", kv * att.head_dim, hidden),
         ("v", kv * att.value_dim, hidden),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.collectives import all_gather_s, all_reduce_s, broadcasts_s
 from simulator.cost.kernels import stream_s
-from simulator.cost.matrices import Matrix, weight_matrices
+from simulator.cost.matrices import NO_LINEARS, Matrix, weight_matrices
 from simulator.cost.optimizers import newton_schulz_s
 from simulator.cost.state_bytes import PartStates, part_states
 from simulator.hardware.cluster import Cluster
@@ -220,7 +220,7 @@ def _linear_shapes(
             continue
         sizes: dict[object, Floats] = {}
         for w in matrices:
-            if w.part == part and w.name != "router":
+            if w.part == part and w.name not in NO_LINEARS:
                 module = kind.mlp if w.name in ("gate", "up", "down") else kind.attention
                 one = sizes.get(module, np.zeros(len(layouts)))
                 sizes[module] = one + np.where(
