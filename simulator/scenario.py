@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,6 +24,7 @@ from simulator.workload import presets
 from simulator.workload.architecture import Architecture, MoE
 from simulator.workload.huggingface import from_hf
 from simulator.workload.recipe import LARGEST, Recipe, Workload
+from simulator.workload.tasks import TaskHeads
 
 __all__ = [
     *("ClusterSection", "Goal", "LayoutSection", "Scenario", "load_scenario", "make_scenario"),
@@ -213,10 +214,13 @@ def _architecture(raw: Any, where: str, base: Path | None) -> Architecture:
         raise InputError(
             f"{where}: model: required section is missing (name, or Hugging Face fields)"
         )
+    if "tasks" in raw:
+        alone = {field: value for field, value in raw.items() if field != "tasks"}
+        return _with_tasks(raw["tasks"], _architecture(alone, where, base), where)
     if "model_type" in raw:
         return from_hf(raw, name=str(raw.get("name", "custom")), where=f"{where}: model")
     if unknown := sorted(set(raw) - {"name"}):
-        known = ("name", "model_type")
+        known = ("name", "model_type", "tasks")
         raise InputError(
             f"{where}: model.{unknown[0]}: unknown field{did_you_mean(unknown[0], known)}"
         )
@@ -227,6 +231,27 @@ def _architecture(raw: Any, where: str, base: Path | None) -> Architecture:
     if beside is not None and name not in presets.names() and beside.exists():
         name = str(beside)
     return presets.load(name, where=where, field="model.name")
+
+
+def _with_tasks(raw: Any, arch: Architecture, where: str) -> Architecture:
+    """Put the heads of several tasks behind a model, beside or instead of its own output."""
+    if not isinstance(raw, Mapping):
+        raise InputError(problem(where, "model.tasks", "must be a table", raw))
+    tasks = build(TaskHeads, raw, where=where, prefix="model.tasks")
+    problems = []
+    if tasks.experts and not tasks.expert_hidden:
+        rule = "required with experts: their inner width"
+        problems.append(f"{where}: model.tasks.expert_hidden: {rule}")
+    for name in ("expert_hidden", "expert_outputs"):
+        if getattr(tasks, name) and not tasks.experts:
+            rule = "needs experts above 0"
+            problems.append(problem(where, f"model.tasks.{name}", rule, getattr(tasks, name)))
+    if arch.is_encoder_decoder or arch.mtp_layers:
+        kind = "an encoder-decoder" if arch.is_encoder_decoder else "a model that predicts ahead"
+        problems.append(f"{where}: model.tasks: not yet for {kind} ({arch.name})")
+    if problems:
+        raise InputError(problems)
+    return replace(arch, tasks=tasks, classes=arch.classes if tasks.keeps_output else 0)
 
 
 def _override(document: dict[str, Any], text: str) -> None:
@@ -307,6 +332,9 @@ def _wrong_training(recipe: Recipe, arch: Architecture | None, where: str) -> li
         problems.append(problem(where, "training.quantised_base", rule, True))
     if recipe.moe_load is not None:
         problems += _wrong_load(recipe, arch, where)
+    if arch is not None and arch.tasks is not None and recipe.lora_rank:
+        rule = "must be 0: heads of tasks are trained, not only adapters"
+        problems.append(problem(where, "training.lora_rank", rule, recipe.lora_rank))
     if arch is not None and recipe.frozen_layers > arch.layers:
         rule = f"must be at most the {arch.layers} layers of {arch.name}"
         problems.append(problem(where, "training.frozen_layers", rule, recipe.frozen_layers))

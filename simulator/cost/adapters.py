@@ -68,7 +68,7 @@ def freeze(
     if not recipe.trains_embedding:
         _without_backward(embedding)
     if not recipe.trains_head(tied=arch.tied_embeddings):
-        head.gemms = [_frozen(g) for g in head.gemms]
+        head.gemms = [g if g.name.startswith("task") else _frozen(g) for g in head.gemms]
 
 
 def _adapt(ops: Operators, matrices: list[Matrix], ranks: Ranks, recipe: Recipe) -> None:

@@ -49,6 +49,7 @@ def attention(
     if kind.norms > 0:
         keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
         ops.saved.append(("attention input", "norm", keeps * hidden * size))
+    rotary = rotary and att.rotary
     rope = (2 * size if "rope" in kernels.fused else 7 * size) if rotary else 0.0
     ops.streams.append(
         Stream(
@@ -67,7 +68,7 @@ def attention(
             backward_bytes=2 * size * tokens * (query + key + value),
         )
     )
-    if att.qk_norm:
+    if att.qk_norm or att.plain_qk_norm:
         for tensor, width in (("queries", query), ("keys", key)):
             norm(ops, f"norm of {tensor}", tokens * width, att.head_dim, size, kernels, "rms")
     copies = heads / kv_heads if kernels.repeats_keys else 1.0

@@ -16,9 +16,14 @@ from simulator.cost.operations import padded_vocabulary
 from simulator.software import Kernels
 from simulator.workload.architecture import MLP, Architecture, Attention, MoE
 
-__all__ = ["Matrix", "weight_matrices"]
+__all__ = ["NO_LINEARS", "Matrix", "weight_matrices"]
 
 Floats = NDArray[np.float64]
+
+
+NO_LINEARS = ("router", "convolution", "filter")
+"""Matrices of blocks that no linear layer of the framework holds: kept in 16 bit where those are
+quantised, without copies of their own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,8 +31,8 @@ class Matrix:
     """`count` equal matrices of one part; sizes are arrays over the layout keys."""
 
     name: str
-    """q, k, v, o, q_down, q_up, kv_down, kv_up, gate, up, down, router, join, table, positions;
-    linear in a traced module."""
+    """q, k, v, o, q_down, q_up, kv_down, kv_up, filter, gate, up, down, router, join, convolution,
+    table, positions, projection, task; linear in a traced module."""
     part: int
     """Block kind, then embedding, then head."""
     rows: Any
@@ -85,6 +90,9 @@ def weight_matrices(
                 shapes += _feed_forward(kind.mlp, width, kind.mlp.shared_ffn_hidden / tp)
         if kind.predicts_ahead or kind.merges_patches:
             shapes.append(("join", width / tp, 2 * width))
+        if kind.convolution:
+            seen = kind.convolution * (width // kind.convolution_groups)
+            shapes.append(("convolution", width, seen))
         found += [Matrix(name=n, part=part, rows=r, columns=c) for n, r, c in shapes]
         if isinstance(kind.mlp, MoE):
             count = kind.mlp.experts / ep
@@ -94,13 +102,25 @@ def weight_matrices(
             ]
     rows = padded_vocabulary(arch.vocabulary, tp, kernels) / tp
     last = len(arch.blocks)
-    found.append(Matrix(name="table", part=last, rows=rows, columns=arch.hidden))
+    found.append(Matrix(name="table", part=last, rows=rows, columns=arch.table_columns))
     if arch.position == "learned":
         found.append(
             Matrix(name="positions", part=last, rows=arch.max_positions, columns=arch.hidden)
         )
-    own = np.where(arch.tied_embeddings & (pp == 1), 0.0, 1.0)
-    found.append(Matrix(name="table", part=last + 1, rows=rows, columns=arch.hidden, count=own))
+    own = np.where(arch.tied_embeddings & (pp == 1), 0.0, 1.0) * (arch.output_rows > 0)
+    columns = arch.table_columns
+    found.append(Matrix(name="table", part=last + 1, rows=rows, columns=columns, count=own))
+    if arch.table_width:
+        found += [
+            Matrix(name="projection", part=last, rows=arch.hidden, columns=columns),
+            Matrix(name="projection", part=last + 1, rows=columns, columns=arch.hidden,
+                   count=float(arch.output_rows > 0)),
+        ]  # fmt: skip
+    if arch.tasks is not None:
+        found += [
+            Matrix(name="task", part=last + 1, rows=r, columns=c, count=float(n))
+            for _, r, c, n in arch.tasks.products(arch.last_width or arch.hidden)
+        ]
     return found
 
 
@@ -119,7 +139,10 @@ def _attention(att: Attention, hidden: int, tp: Floats) -> list[tuple[str, Any, 
         down = ("kv_down", att.kv_lora_rank + att.rope_head_dim, hidden)
         return [*query, down, ("kv_up", heads * (nope + att.value_dim), att.kv_lora_rank), out]
     kv = np.maximum(att.kv_heads / tp, 1.0)
+    half = hidden // 2
+    filters = [("filter", half, 2 * hidden), ("filter", hidden, 2 * half)] if att.filtered else []
     return [
+        *filters,
         ("q", heads * att.head_dim, hidden),
         ("k", kv * att.head_dim, hidden),
         ("v", kv * att.value_dim, hidden),

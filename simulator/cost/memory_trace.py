@@ -165,7 +165,8 @@ def _parts(rows: Selection, priced: Priced, operators: list[Operators], column: 
             size = float(np.max(operators[kind].transient_bytes))
             passing: list[float] = []
             transient = [size / 3, size * 2 / 3]
-            if kind == kinds - 1 and priced.workload.architecture.traced is None:
+            arch = priced.workload.architecture
+            if kind == kinds - 1 and arch.traced is None and arch.output_rows:
                 kept, passing, transient = _loss(kept, operators[kind], priced, row)
             parts.append(_Part(
                 kept=kept, rebuilt=rebuilt, passing=passing, transient=transient,

@@ -62,7 +62,7 @@ def _spared(
     arch: Architecture, length: int, behind: int, adapters: bool, head_trained: bool
 ) -> float:
     """FLOPs per token that are not done because weights are frozen."""
-    spared = 0.0 if head_trained else 2.0 * arch.vocabulary * arch.hidden
+    spared = 0.0 if head_trained else 2.0 * arch.output_rows * arch.table_columns
     for index in arch.layer_kinds:
         kind = arch.blocks[index]
         if kind.frozen:
@@ -75,6 +75,9 @@ def _spared(
 def seen_keys(att: Attention, length: float) -> float:
     """Keys that a query meets on average in a sequence: half of them under a causal mask."""
     span = min(att.window or length, length)
+    if att.chunked:
+        whole, rest = length // span, length % span
+        return (whole * span * span + rest * rest) / (2.0 * length)
     return span - span * span / (2.0 * length) if att.causal else float(span)
 
 
@@ -83,8 +86,13 @@ def _ends(arch: Architecture, length: int, behind: int) -> float:
     if arch.traced is not None:
         return arch.traced.flop_per_sample / length
     last = arch.last_width or arch.hidden
-    output = 2.0 * arch.vocabulary * arch.hidden + 2.0 * arch.head_transform * last * last
+    output = 2.0 * arch.output_rows * arch.table_columns + 2.0 * arch.head_transform * last * last
+    ends = 1 + (arch.output_rows > 0)  # projections in front of the blocks and behind them
+    output += 2.0 * ends * arch.table_width * arch.hidden
     once = 2.0 * (arch.pooler * last * last + arch.classes * last)
+    if arch.tasks is not None:
+        each = arch.tasks.forward_flop(last)
+        output, once = (output + each, once) if arch.tasks.per_token else (output, once + each)
     patches = 2.0 * arch.patch_values * arch.hidden * (length - arch.extra_embeddings)
     share = behind / length if arch.is_encoder_decoder else 1.0
     return output * share + (once + patches) / length

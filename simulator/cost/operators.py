@@ -27,6 +27,7 @@ from simulator.cost.operations import (
     residual,
 )
 from simulator.cost.quantised import quantise_saved
+from simulator.cost.tasks import task_heads
 from simulator.cost.traced import traced
 from simulator.software import Kernels
 from simulator.workload.architecture import Architecture, Block, MoE
@@ -57,6 +58,8 @@ def block(
     if kind.merges_patches:
         _merge_patches(ops, hidden, ranks, recipe, kernels)
     attention(ops, kind, hidden, ranks, recipe, kernels, rotary)
+    if kind.convolution:
+        _convolve(ops, kind, hidden, ranks, recipe, kernels)
     if kind.cross_attention is not None:
         cross_attention(ops, kind.cross_attention, hidden, ranks, recipe, inputs, kernels)
         residual(ops, "cross attention residual", own, size, kind.dropout, kernels)
@@ -104,6 +107,32 @@ def _merge_patches(
     ops.saved.append(("merge input", "norm", own * size))
     ops.gemms.append(Gemm(name="merge", m=ranks.tokens(recipe), n=hidden / ranks.tp, k=wide))
     gather_input(ops, ranks.tokens(recipe) * wide * size, ranks, "merge", kernels)
+
+
+def _convolve(
+    ops: Operators, kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> None:
+    """A convolution over the tokens of the layer's input, an activation, the sum and a norm.
+
+    Every tensor-parallel rank has its weights. transformers copies the input with channels first,
+    which the convolution keeps, and the result back, which the activation keeps.
+    """
+    size, own = element_bytes(recipe), ranks.own_tokens(recipe)
+    seen = kind.convolution * (hidden // kind.convolution_groups)
+    ops.gemms.append(Gemm(name="convolution", m=own, n=hidden, k=seen, kind="head"))
+    elements = own * hidden
+    for name in ("input", "output"):
+        ops.streams.append(
+            Stream(
+                name=f"convolution {name} copy",
+                kind="elementwise",
+                forward_bytes=2 * size * elements,
+                backward_bytes=2 * size * elements,
+            )
+        )
+        ops.saved.append((f"convolution {name}", "", elements * size))
+    residual(ops, "convolution residual", elements, size, kind.dropout, kernels)
+    norm(ops, "convolution norm", elements, hidden, size, kernels, "layer")
 
 
 def _look_up(ops: Operators, elements: Floats, size: float) -> None:
@@ -156,7 +185,13 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
         )
         ops.saved.append(("patches", "", patches * arch.patch_values * size))
     else:
-        _look_up(ops, tokens, size)
+        _look_up(ops, tokens * arch.table_columns / arch.hidden, size)
+    if arch.table_width:
+        few = ranks.own_tokens(recipe)
+        ops.gemms.append(
+            Gemm(name="project in", m=few, n=arch.hidden, k=arch.table_width, kind="head")
+        )
+        ops.saved.append(("embedding before projection", "", few * arch.table_width * size))
     if arch.embedding_norms:
         norm(ops, "embedding norm", own, arch.hidden, size, kernels, "layer")
     if arch.blocks[0].dropout:
@@ -169,7 +204,7 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
             )
         )
         ops.saved.append(("embedding dropout mask", "", own))
-    reduce_output(ops, tokens * size, ranks, "")
+    reduce_output(ops, tokens * arch.table_columns / arch.hidden * size, ranks, "")
     return ops
 
 
@@ -190,7 +225,9 @@ def head(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> 
         ops.gemms.append(Gemm(name="pooler", m=once, n=width, k=width, kind="head"))
     if arch.classes:
         ops.gemms.append(Gemm(name="classes", m=once, n=arch.classes, k=width, kind="head"))
-    if arch.vocabulary:
+    if arch.tasks is not None:
+        task_heads(ops, arch.tasks, width, ranks, recipe)
+    if arch.output_rows:
         _vocabulary(ops, arch, ranks, recipe, kernels)
     return ops
 
@@ -202,8 +239,12 @@ def _vocabulary(
     size = element_bytes(recipe)
     tokens, own = ranks.tokens(recipe), ranks.own_tokens(recipe)
     columns = padded_vocabulary(arch.vocabulary, ranks.tp, kernels) / ranks.tp
-    ops.gemms.append(Gemm(name="head", m=tokens, n=columns, k=arch.hidden, kind="head"))
-    gather_input(ops, tokens * arch.hidden * size, ranks, "head", kernels)
+    width = arch.table_columns
+    if arch.table_width:
+        ops.gemms.append(Gemm(name="project out", m=own, n=width, k=arch.hidden, kind="head"))
+        ops.saved.append(("states before projection", "", own * arch.hidden * size))
+    ops.gemms.append(Gemm(name="head", m=tokens, n=columns, k=width, kind="head"))
+    gather_input(ops, tokens * width * size, ranks, "head", kernels)
     logits = tokens * columns
     if arch.logit_softcap:
         ops.streams.append(
@@ -228,9 +269,9 @@ def _vocabulary(
         )
     )
     keeps = tokens if kernels.keeps_gathered_inputs else own
-    ops.saved.append(("head input", "", keeps * arch.hidden * size))
+    ops.saved.append(("head input", "", keeps * width * size))
     trained = recipe.trains_head(tied=arch.tied_embeddings)
-    weight, dgrad = trained * columns * arch.hidden * size, tokens * arch.hidden * size
+    weight, dgrad = trained * columns * width * size, tokens * width * size
     kept = size if fused or recipe.loss_chunks > 1 else size + 4
     ops.saved.append(("logits", "loss", kept * logits))
     split = np.asarray(ranks.tp) > 1
@@ -238,7 +279,7 @@ def _vocabulary(
     if "loss" in kernels.fused and not kernels.keeps_gathered_inputs:
         # the head's input, gathered again for the weight gradient into a buffer that stays, and
         # the scattered gradient (megatron/core/tensor_parallel/layers.py)
-        more = dgrad + own * arch.hidden * size
+        more = dgrad + own * width * size
         ops.transient_bytes = ops.transient_bytes + np.where(ranks.sequence_parallel, more, 0.0)
 
 

@@ -30,7 +30,7 @@ def rank_parameters(arch: Architecture, *, tp: Any, pp: Any, kernels: Kernels) -
     """
     tp, pp = np.broadcast_arrays(np.asarray(tp, dtype=float), np.asarray(pp, dtype=float))
     rows = padded_vocabulary(arch.vocabulary, tp, kernels) / tp
-    table = rows * arch.hidden
+    table = rows * arch.table_columns
     blocks = [
         _block(kind, arch.hidden, tp) + kind.starts_decoder * np.where(pp > 2, table, 0.0)
         for kind in arch.blocks
@@ -40,7 +40,8 @@ def rank_parameters(arch: Architecture, *, tp: Any, pp: Any, kernels: Kernels) -
             copy = np.where(pp > 1, table, 0.0)
             blocks[part] = blocks[part] + copy / arch.layer_kinds.count(part)
     own_table = np.where(arch.tied_embeddings & (pp == 1), 0.0, table)
-    head = arch.small_head_parameters + own_table + arch.head_bias * rows
+    output = (own_table + arch.head_bias * rows) * (arch.output_rows > 0)
+    head = arch.small_head_parameters + output
     return np.stack([*blocks, table + arch.small_embedding_parameters, head], axis=-1)
 
 
@@ -65,6 +66,7 @@ def _block(kind: Block, hidden: int, tp: Floats) -> Floats:
         return np.full_like(tp, kind.traced.parameters)
     width = kind.width or hidden
     total = kind.vector_parameters(width) + kind.joint_parameters(width) / tp
+    total = total + kind.convolution_parameters(width)
     if kind.cross_attention is not None:
         total = total + _attention(kind.cross_attention, width, tp)
     return total + _attention(kind.attention, width, tp) + _dense(kind.mlp, width, tp)

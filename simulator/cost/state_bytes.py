@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.adapters import NF4_BYTES, adapters
-from simulator.cost.matrices import Matrix, weight_matrices
+from simulator.cost.matrices import NO_LINEARS, Matrix, weight_matrices
 from simulator.cost.optimizers import LAMB_TRAFFIC, moment_bytes
 from simulator.cost.parameters import expert_parameters, rank_parameters
 from simulator.cost.quantised import QUANTISED_BYTES
@@ -185,10 +185,10 @@ def _split(
 
 
 def _quantised(matrices: list[Matrix], shape: tuple[int, ...], arch: Architecture) -> Floats:
-    """Parameters of the blocks' matrices, which are quantised (the router is not)."""
+    """Parameters of the blocks' matrices, which are quantised; routers and convolutions are not."""
     found = np.zeros(shape)
     for w in matrices:
-        if w.part < len(arch.blocks) and w.name != "router":
+        if w.part < len(arch.blocks) and w.name not in NO_LINEARS:
             found[int(w.routed), :, w.part] += w.parameters
     return found
 

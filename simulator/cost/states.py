@@ -25,7 +25,7 @@ from simulator.cost.gathered import (
     released,
 )
 from simulator.cost.kernels import stream_s
-from simulator.cost.matrices import Matrix, weight_matrices
+from simulator.cost.matrices import NO_LINEARS, Matrix, weight_matrices
 from simulator.cost.optimizers import newton_schulz_s
 from simulator.cost.state_bytes import PartStates, part_states
 from simulator.hardware.cluster import Cluster
@@ -267,7 +267,7 @@ def _linear_shapes(
             continue
         sizes: dict[object, Floats] = {}
         for w in matrices:
-            if w.part == part and w.name != "router":
+            if w.part == part and w.name not in NO_LINEARS:
                 module = kind.mlp if w.name in ("gate", "up", "down") else kind.attention
                 one = sizes.get(module, np.zeros(len(layouts)))
                 sizes[module] = one + np.where(
@@ -328,6 +328,6 @@ def _early_gradients(parts: Floats, gradients: Floats, arch: Architecture) -> Fl
     """Whole gradients of the head (with the table it is tied to) and of the largest block."""
     each = gradients[0] + gradients[1]
     head = parts[:, :, -1] * each[:, None, -1]
-    if arch.tied_embeddings:
+    if arch.tied_embeddings and arch.output_rows:
         head = head + parts[:, :, -1] * parts[:, :, -2] * each[:, None, -2]
     return np.stack(np.broadcast_arrays(head, largest_block(parts, each)))

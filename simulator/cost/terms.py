@@ -48,8 +48,9 @@ TERMS = (
          "sends, gathers or exchanges of keys and values, less the attention beside them",
          "ring attention, Liu et al. 2023"),
     Term("ep", "expert dispatch and combine", "expert", "steady",
-         "two all-to-alls each way of tokens x top-k x hidden",
-         "NCCL all-to-all"),
+         "two exchanges each way: tokens x top-k x hidden by all-to-all, tokens x places that one "
+         "reaches (deepep), or all tokens of ep x etp ranks gathered and scattered (allgather)",
+         "cost/mlp.py, cost/routing.py; NCCL; DeepEP"),
     Term("fsdp", "parameter gathers of zero3", "data", "steady",
          "per block: gather before forward and, from the ranks it was resharded to, before "
          "backward; reduction after; less the block's compute",

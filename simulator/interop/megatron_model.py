@@ -48,6 +48,15 @@ def unsaid(arch: Architecture) -> list[str]:
         "attention to both sides": not all(kind.attention.causal for kind in blocks),
         "disentangled attention": any(kind.attention.disentangled for kind in blocks),
         "localized filtering": any(kind.attention.filtered for kind in blocks),
+        "attention in chunks": any(kind.attention.chunked for kind in blocks),
+        "layers without positions": arch.position == "rope"
+        and not all(kind.attention.rotary for kind in blocks),
+        "norms of queries and keys without weights": any(
+            kind.attention.plain_qk_norm for kind in blocks
+        ),
+        "a convolution beside attention": any(kind.convolution for kind in blocks),
+        "heads of several tasks": arch.tasks is not None,
+        "projected embeddings": arch.table_width > 0,
         "attention sinks": any(kind.attention.sinks for kind in blocks),
         "capped scores": any(kind.attention.softcap for kind in blocks),
         "norms behind attention and MLP": any(kind.norms > 3 for kind in blocks),
@@ -76,7 +85,8 @@ def _attention(attention: Attention, arch: Architecture) -> list[str]:
 
 def _window(arch: Architecture) -> list[str]:
     """Sliding windows: W tokens with the current one are W - 1 to its left."""
-    windows = [arch.blocks[kind].attention.window for kind in arch.layer_kinds]
+    each = [arch.blocks[kind].attention for kind in arch.layer_kinds]
+    windows = [0 if attention.chunked else attention.window for attention in each]
     if not any(windows):
         return []
     flags = [f"--window-size {max(windows) - 1},0"]

@@ -131,6 +131,9 @@ def _given(scenario: Scenario, layout: Mapping[str, Any]) -> dict[str, Any]:
     if schedule == "any":
         rule = "must be one schedule; plan tries all of them"
         raise InputError(problem(scenario.where, "layout.schedule", rule, schedule))
+    if given.get("dispatcher") == "any":
+        rule = "must be one dispatcher; plan tries all of them"
+        raise InputError(problem(scenario.where, "layout.dispatcher", rule, "any"))
     meant = "interleaved" if given.get("vpp", 1) > 1 else "1f1b"
     if schedule in ("1f1b", "interleaved") and schedule != meant:
         rule = f"must be {meant} with vpp = {given.get('vpp', 1)}"

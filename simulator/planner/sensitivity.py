@@ -145,9 +145,10 @@ def _largest_terms(plan: Plan) -> list[str]:
 
 def _pinned(plan: Plan) -> list[str]:
     """Name the layout fields that the scenario fixed, since only the rest was searched."""
-    if not plan.scenario.pinned:
+    pinned = {name: value for name, value in plan.scenario.pinned.items() if value != "any"}
+    if not pinned:
         return []
-    fixed = ", ".join(f"{name} = {value}" for name, value in sorted(plan.scenario.pinned.items()))
+    fixed = ", ".join(f"{name} = {value}" for name, value in sorted(pinned.items()))
     return [f"Pinned by the scenario, so not searched: {fixed}."]
 
 

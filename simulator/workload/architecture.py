@@ -13,6 +13,7 @@ from typing import Literal
 
 from simulator.files import record
 from simulator.workload.modules import MLP, Attention, Count, MoE, Positive
+from simulator.workload.tasks import TaskHeads
 from simulator.workload.traced import TracedPart
 
 __all__ = ["MLP", "Architecture", "Attention", "Block", "MoE", "Norm", "norm_parameters"]
@@ -46,6 +47,11 @@ class Block:
     starts_decoder: bool = False
     """The first layer behind an encoder: before it come the encoder's last norm and the decoder's
     input embedding, which on another pipeline stage than the first is a copy of its own."""
+    convolution: Count = 0
+    """Tokens that a convolution over the layer's input sees; it is added to the output, under a
+    layer norm of its own (first layer of DeBERTa-v2); 0 means none."""
+    convolution_groups: Positive = 1
+    """Groups of channels that the convolution keeps apart."""
     merges_patches: bool = False
     """Joins 2 x 2 patches of half its width first, by a norm and a projection (Swin)."""
     width: Count = 0
@@ -72,6 +78,7 @@ class Block:
             return self.traced.parameters
         width = self.width or hidden
         total = self.vector_parameters(width) + self.joint_parameters(width)
+        total += self.convolution_parameters(width)
         if self.cross_attention is not None:
             total += self.cross_attention.parameters(width)
         return total + self.attention.parameters(width) + self.mlp.parameters(width)
@@ -80,9 +87,15 @@ class Block:
         """Weights of the projection that joins two inputs or four patches of half the width."""
         return 2 * width * width * (self.predicts_ahead + self.merges_patches)
 
+    def convolution_parameters(self, width: int) -> int:
+        """Weights of the convolution, its bias and norm left out."""
+        return width * (width // self.convolution_groups) * self.convolution
+
     def vector_parameters(self, width: int) -> int:
-        """Parameters of the block's norms."""
+        """Parameters of the block's norms, and of its convolution's norm and bias."""
         one = norm_parameters(self.norm, width)
+        if self.convolution:
+            return self.norm_vectors * one + norm_parameters("layer", width) + width
         merging = norm_parameters("layer", 2 * width) if self.merges_patches else 0
         return self.norm_vectors * one + merging
 
@@ -121,6 +134,9 @@ class Architecture:
     """Rows of the token embedding, as published (a framework may pad it further); 0 for images."""
     tied_embeddings: bool = False
     """The output head shares the input embedding."""
+    table_width: Count = 0
+    """Width of token embedding and output table where projections without bias bring it to `hidden`
+    and back (OPT-350m); 0 means `hidden`."""
     position: Literal["rope", "learned", "alibi", "relative", "none"] = "rope"
     """How positions enter; relative: biases or embeddings that the attention modules describe."""
     max_positions: Positive = 1_048_576
@@ -144,6 +160,8 @@ class Architecture:
     """The output over the vocabulary has a bias."""
     classes: Count = 0
     """Outputs of a classifier of one vector per sequence, beside the head over the vocabulary."""
+    tasks: TaskHeads | None = None
+    """Heads of several tasks; without `keeps_output` they stand instead of the model's own."""
     mtp_layers: Count = 0
     """Multi-token-prediction layers (published beside the model, not in its parameter count)."""
     traced: TracedPart | None = None
@@ -183,6 +201,16 @@ class Architecture:
         return self.blocks[self.layer_kinds[-1]].width if self.layer_kinds else 0
 
     @property
+    def output_rows(self) -> int:
+        """Rows of the output table: the vocabulary, or none where only tasks are answered."""
+        return self.vocabulary if self.tasks is None or self.tasks.keeps_output else 0
+
+    @property
+    def table_columns(self) -> int:
+        """Width of token embedding and output table."""
+        return self.table_width or self.hidden
+
+    @property
     def position_rows(self) -> int:
         """Rows of a learned position embedding."""
         return self.max_positions if self.position == "learned" else 0
@@ -192,28 +220,30 @@ class Architecture:
         """Parameters of the embedding beside the tokens': positions, types, norms, patches."""
         rows = self.position_rows + self.extra_embeddings + 2 * self.embedding_norms
         patches = (self.patch_values + 1) * self.hidden if self.patch_values else 0
-        return rows * self.hidden + patches
+        return rows * self.hidden + patches + self.table_width * self.hidden
 
     @property
     def embedding_parameters(self) -> int:
         """Parameters of all input embeddings."""
-        return self.vocabulary * self.hidden + self.small_embedding_parameters
+        return self.vocabulary * self.table_columns + self.small_embedding_parameters
 
     @property
     def small_head_parameters(self) -> int:
-        """Parameters of the head beside its table: norm, square layers, classifier."""
+        """Parameters of the head beside its table: norm, square layers, classifier, tasks."""
         if self.traced is not None:
             return self.traced.parameters
         width = self.last_width or self.hidden
         classifier = self.classes * (width + 1)
         squares = (self.head_transform + self.pooler) * width * (width + 1)
-        return norm_parameters(self.final_norm, width) + squares + classifier
+        beside = squares + classifier + (self.table_width if self.output_rows else 0) * self.hidden
+        beside += self.tasks.parameters(width) if self.tasks is not None else 0
+        return norm_parameters(self.final_norm, width) + beside
 
     @property
     def head_parameters(self) -> int:
         """Parameters of final norm, output table (unless tied) and what else the head has."""
-        table = 0 if self.tied_embeddings else self.vocabulary * self.hidden
-        return self.small_head_parameters + table + self.head_bias * self.vocabulary
+        table = 0 if self.tied_embeddings else self.output_rows * self.table_columns
+        return self.small_head_parameters + table + self.head_bias * self.output_rows
 
     @property
     def parameters(self) -> int:

@@ -29,6 +29,7 @@ FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "gpt_neox": gpt.gpt_neox,
     "gpt_oss": llama.gpt_oss,
     "llama": llama.llama,
+    "llama4_text": llama.llama4_text,
     "mistral": llama.mistral,
     "mixtral": llama.mixtral,
     "mpt": gpt.mpt,
@@ -42,6 +43,7 @@ FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "switch_transformers": t5.switch_transformers,
     "t5": t5.t5,
     "vit": encoders.vit,
+    "yuan": llama.yuan,
 }
 """The reader of each ``model_type``."""
 

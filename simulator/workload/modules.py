@@ -38,10 +38,18 @@ class Attention:
     """Whether the output projection has a bias."""
     qk_norm: bool = False
     """RMS norms of `head_dim` weights on queries and keys (Qwen3)."""
+    plain_qk_norm: bool = False
+    """The same without weights (Llama 4)."""
+    rotary: bool = True
+    """Whether the layer turns queries and keys where the model has rotary positions (Llama 4 has
+    layers without)."""
     dropout: bool = False
     """Attention dropout during training (GPT-2, GPT-3); its mask is kept for the backward pass."""
     window: Count = 0
     """Sliding-window size in tokens, the token itself included; 0 means the whole sequence."""
+    chunked: bool = False
+    """The window does not slide: the sequence is cut into chunks of that size, and a token sees
+    those before it in its own (Llama 4)."""
     causal: bool = True
     """Tokens see themselves and what came before; false: all of the window (encoders)."""
     sinks: bool = False

@@ -15,6 +15,7 @@ ZOO = Path(presets.__file__).parent / "zoo"
 MODELS = (
     *("bert-large", "deberta-v3-large", "falcon-7b", "gemma-2-9b", "gpt-oss-20b", "mpt-7b"),
     *("opt-66b", "phi-3-mini", "swin-base", "switch-base-128", "t5-v1.1-xxl", "vit-large-16"),
+    *("opt-350m", "deberta-v2-xlarge", "llama-4-scout", "llama-4-maverick", "yuan2-2b"),
 )
 
 RUNNER = CliRunner()

@@ -156,3 +156,67 @@ def test_the_fullest_expert_rank_computes_and_keeps_its_load() -> None:
     assert kept[1] - kept[0] == pytest.approx(24 * per_layer, rel=1e-12)
     assert kept[2] - kept[1] == pytest.approx(24 * per_layer, rel=1e-12)
     assert even.model_flop == full.model_flop, "nobody asked for the extra tokens of one rank"
+
+
+def test_chunks_of_attention_see_less_than_windows() -> None:
+    """Causal chunks of 8 in 20 tokens: 8, 8 and 4, whose halves make (64 + 64 + 16) / 40 keys."""
+    full = Attention(heads=1, kv_heads=1, head_dim=8)
+    cut = replace(full, window=8, chunked=True)
+    assert seen_keys(full, 20) == 10.0
+    assert seen_keys(cut, 20) == pytest.approx(144 / 40)
+    assert seen_keys(replace(full, window=8), 20) == pytest.approx(8 - 64 / 40)
+    assert seen_keys(cut, 8) == 4.0 and seen_keys(cut, 5) == 2.5
+
+
+def test_layers_of_llama_4() -> None:
+    """Three layers of four turn queries and keys, in chunks; Maverick: experts in every other."""
+    scout, maverick = (presets.load(f"llama-4-{name}") for name in ("scout", "maverick"))
+    each = [scout.blocks[kind] for kind in scout.layer_kinds]
+    assert [kind.attention.rotary for kind in each[:8]] == [True, True, True, False] * 2
+    assert all(kind.attention.chunked == kind.attention.rotary for kind in each)
+    assert all(kind.is_moe and kind.mlp.shared_ffn_hidden == 8192 for kind in each)
+    some = [maverick.blocks[kind] for kind in maverick.layer_kinds]
+    assert [kind.is_moe for kind in some[:4]] == [False, True, False, True]
+    assert some[0].mlp.ffn_hidden == 16_384 and some[1].mlp.experts == 128
+    # a token passes one routed and the shared expert
+    assert scout.active_parameters == scout.parameters - 48 * 15 * 3 * 5120 * 8192
+    # attention of 16,384 tokens on chunks of 8,192 costs half, but for every fourth layer
+    recipe = Recipe(sequence_length=16_384, global_batch=1)
+    flash = [float(call.flop[0]) for ops in parts(scout, recipe)[:4] for call in ops.flash]
+    assert flash[0] == flash[1] == flash[2] == pytest.approx(flash[3] / 2)
+    rotary = [
+        next(s for s in ops.streams if s.name == "rotary") for ops in parts(scout, recipe)[:4]
+    ]
+    assert [s.calls for s in rotary] == [2, 2, 2, 0]
+
+
+def test_projected_embeddings_are_as_wide_as_their_table() -> None:
+    """OPT-350m: tables of 512, blocks of 1024, a projection each way on every rank."""
+    arch, t = presets.load("opt-350m"), 4
+    recipe = Recipe(sequence_length=2048, global_batch=1)
+    first, last = parts(arch, recipe)[-2:]
+    shapes = {
+        g.name: tuple(float(np.max(x)) for x in (g.m, g.n, g.k))
+        for g in (*first.gemms, *last.gemms)
+    }
+    assert shapes["project in"] == (2048, 1024, 512)
+    assert shapes["project out"] == (2048, 512, 1024)
+    assert shapes["head"] == (2048, 50_272, 512)
+    *_, embed, head_ = rank_parameters(arch, tp=t, pp=2, kernels=KERNELS)
+    rows = 50_272 / t * 512
+    assert embed == rows + 512 * 1024 + (2048 + 2) * 1024
+    assert head_ == rows + 512 * 1024, "its own copy of the tied table, and no norm"
+
+
+def test_the_convolution_of_deberta_stands_in_the_first_layer_alone() -> None:
+    arch = presets.load("deberta-v2-xlarge")
+    first, *rest = (arch.blocks[kind] for kind in arch.layer_kinds)
+    assert first.convolution == 3 and not any(kind.convolution for kind in rest)
+    h = 1536
+    more = first.parameters(h) - rest[0].parameters(h)
+    assert more == 3 * h * h + h + 2 * h  # weights, bias, norm
+    assert (
+        rank_parameters(arch, tp=4, pp=1, kernels=KERNELS)[0]
+        - rank_parameters(arch, tp=4, pp=1, kernels=KERNELS)[1]
+        == more
+    ), "on every tensor-parallel rank"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from simulator.layout.layout import SCHEDULES
 from simulator.layout.schedules import (
+    FORWARD,
     KINDS,
     Actions,
     actions,
@@ -20,6 +21,7 @@ from simulator.layout.schedules import (
     in_flight,
     pieces,
     splits_backward,
+    unpaired,
 )
 from simulator.layout.stages import stages
 from simulator.software import Schedule
@@ -309,3 +311,34 @@ def test_what_does_not_exist(given: tuple[str, int, int, int], said: str) -> Non
 
 def test_chunks_of_a_rank() -> None:
     assert [chunks("dualpipe", 1), chunks("zb_v", 2), chunks("1f1b", 1)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pp", "m", "vpp", "alone"),
+    [
+        ("1f1b", 1, 4, 1, 1.0),
+        ("1f1b", 8, 32, 1, 1.0),
+        ("interleaved", 4, 16, 3, 9 / 3),  # (v - 1) pp + 1 chunk passes
+        ("gpipe", 4, 16, 1, 16.0),
+        ("looped_bfs", 4, 16, 2, 16.0),
+        ("zb_h1", 4, 16, 1, 1.0),
+        ("pipedream", 4, 16, 1, 0.0),
+    ],
+)
+def test_passes_without_another_beside_them(
+    schedule: str, pp: int, m: int, vpp: int, alone: float
+) -> None:
+    assert unpaired(schedule, pp, m, vpp) == alone
+
+
+def test_dualpipe_pairs_what_its_table_joins() -> None:
+    """Every forward pass that is joined has a backward pass of another micro-batch after it."""
+    table = actions("dualpipe_v", 4, 16, 2)
+    joined = np.flatnonzero(table.with_next)
+    assert (table.kind[joined] == FORWARD).all() and (table.kind[joined + 1] != FORWARD).all()
+    of_rank = [
+        int(((table.rank == r) & (table.kind == FORWARD) & ~table.with_next).sum())
+        for r in range(4)
+    ]
+    assert unpaired("dualpipe_v", 4, 16, 2) == min(of_rank) / 2
+    assert unpaired("dualpipe_v", 4, 64, 2) == unpaired("dualpipe_v", 4, 16, 2)

@@ -35,6 +35,7 @@ SWIN = {"embed_dim": 16, "depths": [2, 3], "num_heads": [2, 4], "window_size": 4
         "image_size": 32, "patch_size": 4}  # fmt: skip
 DEBERTA = {**BERT, "relative_attention": True, "pos_att_type": ["p2c", "c2p"],
            "position_buckets": 8, "norm_rel_ebd": "layer_norm"}  # fmt: skip
+LLAMA4 = {**SIZES, "num_local_experts": 4, "intermediate_size_mlp": 80}
 MOE = {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2}
 
 CASES = [
@@ -44,6 +45,12 @@ CASES = [
     ("gemma2", "Gemma2ForCausalLM", {**SIZES, "attention_bias": True, "sliding_window": 16}),
     ("gpt_oss", "GptOssForCausalLM", MOE),
     ("gpt_oss", "GptOssForCausalLM", {**MOE, "attention_bias": False, "num_local_experts": 8}),
+    ("llama4_text", "Llama4ForCausalLM", LLAMA4),
+    ("llama4_text", "Llama4ForCausalLM",
+     {**LLAMA4, "interleave_moe_layer_step": 2, "num_experts_per_tok": 2,
+      "no_rope_layers": [1, 0, 1], "attention_bias": True}),
+    ("llama4_text", "Llama4ForCausalLM",
+     {**LLAMA4, "moe_layers": [], "tie_word_embeddings": True, "attention_chunk_size": 16}),
     ("nemotron", "NemotronForCausalLM", SIZES),
     ("nemotron", "NemotronForCausalLM", {**SIZES, "mlp_bias": True, "attention_bias": True}),
     ("falcon", "FalconForCausalLM", FALCON),
@@ -56,6 +63,9 @@ CASES = [
       "tie_word_embeddings": False}),
     ("opt", "OPTForCausalLM", OPT),
     ("opt", "OPTForCausalLM", {**OPT, "do_layer_norm_before": False, "enable_bias": False}),
+    ("opt", "OPTForCausalLM",
+     {**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 32}),
+    ("opt", "OPTForCausalLM", {**OPT, "word_embed_proj_dim": 16}),
     ("mpt", "MptForCausalLM", MPT),
     ("mpt", "MptForCausalLM", {**MPT, "expansion_ratio": 2, "attn_config": {"alibi": True}}),
     ("bert", "BertModel", BERT),
@@ -68,6 +78,9 @@ CASES = [
     ("deberta-v2", "DebertaV2Model",
      {**DEBERTA, "position_buckets": -1, "norm_rel_ebd": "none", "pos_att_type": "c2p|p2c"}),
     ("deberta-v2", "DebertaV2ForMaskedLM", {**DEBERTA, "position_biased_input": False}),
+    ("deberta-v2", "DebertaV2Model", {**DEBERTA, "conv_kernel_size": 3, "conv_act": "gelu"}),
+    ("deberta-v2", "DebertaV2ForMaskedLM",
+     {**DEBERTA, "conv_kernel_size": 5, "conv_groups": 4, "position_biased_input": False}),
     ("vit", "ViTForImageClassification", VIT),
     ("vit", "ViTForImageClassification", {**VIT, "qkv_bias": False, "patch_size": 4}),
     ("swin", "SwinForImageClassification", SWIN),
@@ -83,7 +96,7 @@ CASES = [
      {**SWITCH, "num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 1}),
 ]  # fmt: skip
 
-ROUTED = ("gpt_oss", "switch_transformers")
+ROUTED = ("gpt_oss", "switch_transformers", "llama4_text")
 """Which expert gets a token depends on its data: no FLOPs on the meta device."""
 
 
@@ -109,7 +122,7 @@ def count(family: str, name: str, changes: dict[str, object]) -> dict[str, objec
         model = getattr(transformers, name)(config)
         parameters = sum(p.numel() for p in model.parameters())
         flop = None
-        if family not in ROUTED:
+        if family not in ROUTED or changes.get("moe_layers") == []:
             with FlopCounterMode(display=False) as counter:
                 model(**inputs(family, config))
             flop = counter.get_total_flops()

@@ -308,3 +308,21 @@ def test_capped_scores_are_kept_where_no_kernel_caps_them() -> None:
     with_cap, without = (ours(k, arch.hidden, s, b, UNFUSED) for k in (kind, plain))
     assert with_cap - without == more
     assert ours(kind, arch.hidden, s, b, FUSED) == ours(plain, arch.hidden, s, b, FUSED)
+
+
+def test_the_convolution_of_deberta_keeps_its_copies() -> None:
+    """The input with channels first, the result before its activation, and the norm's input."""
+    arch, s, b = presets.load("deberta-v2-xlarge"), 512, 2
+    first, rest = arch.blocks
+    h = arch.hidden
+
+    def forward() -> torch.Tensor:
+        x, y = (parameter(b, s, h) * 1.0 for _ in range(2))
+        channels = x.transpose(1, 2).contiguous()
+        out = F.conv1d(channels, parameter(h, h, 3), parameter(h), padding=1)
+        out = F.gelu(out.transpose(1, 2).contiguous())
+        return Norm.apply(y + out)
+
+    first, rest = (replace(kind, dropout=False) for kind in (first, rest))
+    more = ours(first, h, s, b, FUSED) - ours(rest, h, s, b, FUSED)
+    assert more == kept(forward) == 3 * b * s * h * 2

@@ -269,6 +269,7 @@ def test_multimodal_configs_are_unwrapped():
 def test_families():
     assert sorted(FAMILIES) == [
         *("bert", "deberta-v2", "deepseek_v2", "deepseek_v3", "falcon", "gemma2", "gpt2"),
-        *("gpt_neox", "gpt_oss", "llama", "mistral", "mixtral", "mpt", "nemotron", "opt", "phi3"),
-        *("qwen2", "qwen3", "qwen3_moe", "swin", "switch_transformers", "t5", "vit"),
+        *("gpt_neox", "gpt_oss", "llama", "llama4_text", "mistral", "mixtral", "mpt", "nemotron"),
+        *("opt", "phi3"),
+        *("qwen2", "qwen3", "qwen3_moe", "swin", "switch_transformers", "t5", "vit", "yuan"),
     ]

@@ -29,8 +29,11 @@ def _latent(f: Fields) -> Attention:
 
 
 def _grouped(f: Fields, routed: MoE, groups: int, top: int) -> MoE:
-    """Experts of a router that takes them from its best groups only; `groups` 0: any group."""
-    if not groups:
+    """Experts of a router that takes them from its best groups only; `groups` 0: any group.
+
+    A config that names no groups and has another number of experts than the class is not limited.
+    """
+    if not groups or (f.config.get("n_group") is None and routed.experts % groups):
         return routed
     even = f"must divide n_routed_experts ({routed.experts})"
     f.require(routed.experts % groups == 0, "n_group", even, groups, "n_routed_experts")

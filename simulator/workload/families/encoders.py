@@ -72,8 +72,10 @@ def deberta_v2(f: Fields) -> Architecture:
     inner = f.size("embedding_size", width, width)
     rule = f"must be hidden_size ({width}); projected embeddings are not known"
     f.require(inner == width, "embedding_size", rule, inner, "hidden_size")
-    kernel = f.size("conv_kernel_size", 0, 0, least=0)
-    f.require(kernel == 0, "conv_kernel_size", "must be 0 (the convolution is not known)", kernel)
+    kernel, groups = f.size("conv_kernel_size", 0, 0, least=0), f.size("conv_groups", 1)
+    f.require(kernel == 0 or kernel % 2 == 1, "conv_kernel_size", "must be 0 or odd", kernel)
+    f.require(width % groups == 0, "conv_groups", f"must divide hidden_size ({width})", groups,
+              "hidden_size")  # fmt: skip
     masked = f.ending("architectures", ("Model", "ForMaskedLM")) == "ForMaskedLM"
     attention = _disentangled(f)
     block = Block(
@@ -82,11 +84,13 @@ def deberta_v2(f: Fields) -> Architecture:
         norm="layer",
         dropout=f.drops("hidden_dropout_prob", 0.1),
     )
+    first = dataclasses.replace(block, convolution=kernel, convolution_groups=groups)
     types = f.size("type_vocab_size", 0, least=0)
     normed = attention.disentangled and "layer_norm" in str(f.config.get("norm_rel_ebd", "none"))
     head = _HEADS["ForMaskedLM"] if masked else {"final_norm": "none"}
     learned = f.flag("position_biased_input", True)
-    return model(f, [block] * f.layers(), positions=512, tied=True,
+    blocks = [first, *[block] * (f.layers() - 1)] if kernel else [block] * f.layers()
+    return model(f, blocks, positions=512, tied=True,
                  position="learned" if learned else "relative",
                  extra_embeddings=types + attention.disentangled,
                  embedding_norms=2 if normed else 1, **head)  # fmt: skip

@@ -90,12 +90,13 @@ def falcon(f: Fields) -> Architecture:
 
 
 def opt(f: Fields) -> Architecture:
-    """Rectified MLPs; the table of positions has two rows more than positions."""
+    """Rectified MLPs; the table of positions has two rows more than positions.
+
+    OPT-350m has a narrower table of tokens, norms behind attention and MLP, and none at the end.
+    """
     f.refuse("_remove_final_layer_norm", "a model without its last norm is not known")
     hidden = f.size("hidden_size")
     inner = f.size("word_embed_proj_dim", hidden, hidden)
-    rule = f"must be hidden_size ({hidden}); projected embeddings are not known"
-    f.require(inner == hidden, "word_embed_proj_dim", rule, inner, "hidden_size")
     bias, before = f.flag("enable_bias", True), f.flag("do_layer_norm_before", True)
     drops = f.drops("attention_dropout", 0.0)
     attention = plain(f, "hidden_size", "num_attention_heads", dropout=drops, bias=bias)
@@ -108,6 +109,7 @@ def opt(f: Fields) -> Architecture:
         tied=True,
         position="learned",
         extra_embeddings=2,
+        table_width=inner if inner != hidden else 0,
         final_norm="layer" if before else "none",
     )
 

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from simulator.workload.architecture import Architecture, Block
-from simulator.workload.families.pieces import alternating, dense, experts, grouped, model, windowed
+import dataclasses
+
+from simulator.workload.architecture import MLP, Architecture, Attention, Block
+from simulator.workload.families.pieces import (
+    alternating,
+    dense,
+    experts,
+    grouped,
+    layer_types,
+    model,
+    windowed,
+)
 from simulator.workload.fields import Fields
 
 __all__ = [
     "gemma2",
     "gpt_oss",
     "llama",
+    "llama4_text",
     "mistral",
     "mixtral",
     "phi3",
     "qwen2",
     "qwen3",
     "qwen3_moe",
+    "yuan",
 ]
 
 
@@ -100,3 +112,59 @@ def gpt_oss(f: Fields) -> Architecture:
     routed = experts(f, "num_local_experts", 128, 4, f.size("intermediate_size"), bias=True)
     blocks = [Block(attention=one, mlp=routed) for one in alternating(f, attention, 128)]
     return model(f, blocks, positions=131_072)
+
+
+def _llama4_attention(f: Fields) -> list[Attention]:
+    """Rotary positions and chunks in most layers, neither in every fourth."""
+    layers, bias = f.layers(), f.flag("attention_bias", False)
+    plain = grouped(f, kv=8, head_dim=128, qkv_bias=bias, output_bias=bias)
+    step = f.size("no_rope_layer_interval", 4)
+    turns = f.items("no_rope_layers", int) or [int((at + 1) % step != 0) for at in range(layers)]
+    rule = f"must have a number for each of num_hidden_layers ({layers}) layers"
+    f.require(len(turns) >= layers, "no_rope_layers", rule, len(turns), "num_hidden_layers")
+    types = layer_types(f, layers)
+    chunk, normed = f.size("attention_chunk_size", 8192, 0), f.flag("use_qk_norm", True)
+    found = []
+    for at, turned in enumerate(turns[:layers]):
+        cut = types[at] == "chunked_attention" if at < len(types) else bool(turned)
+        window = chunk if cut else 0
+        found.append(
+            dataclasses.replace(
+                plain, rotary=bool(turned), plain_qk_norm=normed and bool(turned), window=window,
+                chunked=window > 0,
+            )
+        )  # fmt: skip
+    return found
+
+
+def llama4_text(f: Fields) -> Architecture:
+    """A routed and a shared expert in every n-th layer, all as wide; dense layers are wider."""
+    layers, width = f.layers(), f.size("intermediate_size", 8192)
+    step = f.size("interleave_moe_layer_step", 1)
+    named = f.items("moe_layers", int)
+    given = f.config.get("moe_layers") is not None
+    sparse = set(named if given else range(step - 1, layers, step))
+    routed = dataclasses.replace(
+        experts(f, "num_local_experts", 16, 1, width), shared_ffn_hidden=width
+    )
+    plain = MLP(ffn_hidden=f.size("intermediate_size_mlp", 16_384))
+    blocks = [
+        Block(attention=one, mlp=routed if at in sparse else plain)
+        for at, one in enumerate(_llama4_attention(f))
+    ]
+    return model(f, blocks, positions=131_072)
+
+
+def yuan(f: Fields) -> Architecture:
+    """Yuan 2.0: localized filtering in front of queries and keys, tied tables."""
+    f.refuse("use_moe", "the attention router of Yuan 2.0-M32 is not known")
+    heads, width = f.size("num_attention_heads"), f.size("hidden_size")
+    inner = f.size("attention_projection_size", width, width)
+    rule = f"must be a multiple of num_attention_heads ({heads})"
+    f.require(inner % heads == 0, "attention_projection_size", rule, inner, "num_attention_heads")
+    f.require(width % 2 == 0, "hidden_size", "must be even", width)
+    attention = Attention(
+        heads=heads, kv_heads=heads, head_dim=max(1, inner // heads), filtered=True
+    )
+    block = Block(attention=attention, mlp=dense(f), dropout=f.drops("dropout", 0.0))
+    return model(f, [block] * f.layers(), positions=8192, tied=True)

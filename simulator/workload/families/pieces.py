@@ -9,7 +9,10 @@ from typing import Any
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
 from simulator.workload.fields import Fields
 
-__all__ = ["alternating", "dense", "experts", "grouped", "model", "plain", "windowed"]
+__all__ = [
+    *("alternating", "dense", "experts", "grouped", "layer_types", "model", "plain"),
+    "windowed",
+]
 
 
 def grouped(f: Fields, *, kv: int | None = None, head_dim: int = 0, **rest: Any) -> Attention:
@@ -36,14 +39,14 @@ def windowed(f: Fields, attention: Attention, start: int | None = None) -> list[
     if not f.flag("use_sliding_window", False):
         return [attention] * layers
     slid = dataclasses.replace(attention, window=f.size("sliding_window", 4096, 0))
-    types = _layer_types(f, layers)
+    types = layer_types(f, layers)
     if types:
         return [slid if kind == "sliding_attention" else attention for kind in types]
     first = 0 if start is None else f.size("max_window_layers", start, least=0)
     return [slid if layer >= first else attention for layer in range(layers)]
 
 
-def _layer_types(f: Fields, layers: int) -> list[str]:
+def layer_types(f: Fields, layers: int) -> list[str]:
     """Read the type of every layer; none if the config does not name them."""
     types = f.items("layer_types", str)
     rule = f"must name the type of each of num_hidden_layers ({layers}) layers"
@@ -59,7 +62,7 @@ def alternating(f: Fields, attention: Attention, window: int) -> list[Attention]
     """
     layers = f.layers()
     slid = dataclasses.replace(attention, window=f.size("sliding_window", window, 0))
-    types = _layer_types(f, layers) or ["sliding_attention", "full_attention"] * layers
+    types = layer_types(f, layers) or ["sliding_attention", "full_attention"] * layers
     return [slid if kind == "sliding_attention" else attention for kind in types[:layers]]
 
 

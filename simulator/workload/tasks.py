@@ -1,0 +1,76 @@
+"""Heads of several tasks behind the last block: on the trunk itself, or on experts that they share.
+
+Multi-gate mixture of experts (Ma et al., KDD 2018): every expert sees every input once, each task
+has a gate of its own that weighs their results, and a tower on the weighted sum.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+
+from simulator.files import Whole, record
+
+__all__ = ["TaskHeads"]
+
+_LARGEST = 2**31
+Outputs = Annotated[Whole, Gt(0), Le(_LARGEST)]
+Width = Annotated[Whole, Ge(0), Le(_LARGEST)]
+
+
+@record
+class TaskHeads:
+    """What stands behind the last norm instead of, or beside, the model's own output."""
+
+    outputs: Annotated[tuple[Outputs, ...], MinLen(1), MaxLen(256)]
+    """Outputs of each task: its classes, or 1 for a number."""
+    tower_hidden: Width = 0
+    """Inner width of each task's tower, two linear layers with a rectifier between; 0: one linear
+    layer."""
+    experts: Width = 0
+    """Experts that all tasks share, each task through a gate without bias and a softmax; 0: the
+    towers read the trunk (a shared bottom)."""
+    expert_hidden: Width = 0
+    """Inner width of an expert, two linear layers with a rectifier between."""
+    expert_outputs: Width = 0
+    """Width of an expert's result; 0 means the model's."""
+    per_token: bool = False
+    """Whether every token gets an answer of every task; false: one vector of every sequence."""
+    keeps_output: bool = False
+    """Whether the model's own output and its loss (over the vocabulary, or classes) stay too."""
+
+    def tower_inputs(self, width: int) -> int:
+        """Width of what a tower reads in a model of this width."""
+        return (self.expert_outputs or width) if self.experts else width
+
+    def products(self, width: int) -> list[tuple[str, int, int, int]]:
+        """(name, outputs, inputs, count) of the linear layers for one vector, gates together."""
+        reads, tasks = self.tower_inputs(width), len(self.outputs)
+        found: list[tuple[str, int, int, int]] = []
+        if self.experts:
+            found = [
+                ("task experts in", self.expert_hidden, width, self.experts),
+                ("task experts out", reads, self.expert_hidden, self.experts),
+                ("task gates", tasks * self.experts, width, 1),
+            ]
+        if self.tower_hidden:
+            found.append(("task towers", self.tower_hidden, reads, tasks))
+            reads = self.tower_hidden
+        found += [
+            (f"task outputs of {size}", size, reads, self.outputs.count(size))
+            for size in dict.fromkeys(self.outputs)
+        ]
+        return found
+
+    def parameters(self, width: int) -> int:
+        """Count weights and biases; gates have none of these."""
+        return sum(
+            count * outputs * (inputs + (name != "task gates"))
+            for name, outputs, inputs, count in self.products(width)
+        )
+
+    def forward_flop(self, width: int) -> float:
+        """FLOPs for one vector: two per weight, and the weighted sums of the experts' results."""
+        linear = sum(2.0 * rows * columns * n for _, rows, columns, n in self.products(width))
+        return linear + 2.0 * len(self.outputs) * self.experts * self.tower_inputs(width)
