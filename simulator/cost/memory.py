@@ -23,7 +23,7 @@ from simulator.workload.recipe import Recipe
 
 __all__ = [
     *("MEMORY_KINDS", "MOMENTS", "Memory", "host_share", "kept_bytes", "memory"),
-    *("offloaded_parts", "recomputed_parts", "workspace"),
+    *("memory_spread", "offloaded_parts", "recomputed_parts", "workspace"),
 ]
 
 Floats = NDArray[np.float64]
@@ -187,6 +187,14 @@ def memory(
         moment=moment,
         peak_column=np.argmax(total, axis=1),
     )
+
+
+def memory_spread(layouts: Layouts, software: Software) -> Floats:
+    """Standard deviation of the logarithm of memory, shape (layouts,); NaN where none is given."""
+    own, split = software.allocator.reserved_spread, software.allocator.split_reserved_spread
+    usual = np.nan if own is None else float(own)
+    is_split = (layouts.tp > 1) | (layouts.pp > 1)
+    return np.where(is_split, usual if split is None else float(split), usual)
 
 
 def host_share(layouts: Layouts, recipe: Recipe) -> Floats:

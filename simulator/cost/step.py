@@ -23,6 +23,7 @@ from simulator.cost.memory import (
     MEMORY_KINDS,
     Memory,
     memory,
+    memory_spread,
     offloaded_parts,
     recomputed_parts,
 )
@@ -356,6 +357,7 @@ def _estimate(
         model_flop=priced.model_flop,
         executed_flop=priced.model_flop + _repeated_flop(rows, priced),
         usable_bytes=float(priced.cluster.accelerator.memory.usable_bytes),
+        memory_spread=memory_spread(rows.layouts, priced.software),
     )
 
 

@@ -52,8 +52,13 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest GPU stays within usable memory."""
+        """Whether the fullest GPU is expected (P50) to stay within usable memory."""
         return bool(self.estimate.fits[0])
+
+    @property
+    def memory_verdict(self) -> str:
+        """FITS, TIGHT or OOM (``simulator.cost.estimate.VERDICTS``)."""
+        return self.estimate.verdict_word()
 
     @property
     def mfu(self) -> float:

@@ -12,6 +12,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.scenario import Scenario
 
 __all__ = [
+    "FIT_RULE",
     "FLOP_CONVENTION",
     "MEMORY_MEANING",
     "NOT_MODELLED",
@@ -23,6 +24,11 @@ __all__ = [
 
 NO_INTERVAL = "no interval yet"
 """Printed beside a time until its terms have measured errors."""
+
+FIT_RULE = (
+    "FITS: the P90 of memory is within the usable bytes; TIGHT: only the P50 is; OOM: neither."
+)
+"""What the verdict on memory means."""
 
 FLOP_CONVENTION = (
     "MFU: model FLOPs (three times the forward pass, causal attention counted half, output head"
@@ -51,7 +57,7 @@ MEMORY_MEANING = {
 """How each kind of memory (MEMORY_KINDS) is counted."""
 
 NOT_MODELLED = (
-    ("intervals", "no term has a measured error yet, so no P10-P90 is printed"),
+    ("intervals of time", "no term of time has a measured error yet, so none is printed"),
     ("failures and goodput", "days and cost assume that every step succeeds"),
     ("checkpoints", "time and memory of saving and loading"),
     ("data input", "the loader is assumed to keep up"),
