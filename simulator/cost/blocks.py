@@ -18,6 +18,7 @@ from simulator.cost.adapters import freeze
 from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
 from simulator.cost.operations import Collective, Gemm, Operators, Ranks, element_bytes, recomputes
 from simulator.cost.operators import block, embedding, head, predict_ahead
+from simulator.cost.selective import HALF_MATMUL_KEPT, half_matmul_again
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
@@ -32,8 +33,6 @@ PASS_TERMS = ("gemm", "attention", "memory_bound", "launch", "slowdown", "tp", "
 """Terms of a forward or backward pass, in the order in which they are added."""
 
 _COMPUTE = ("gemm", "attention", "memory_bound")
-
-_HALF_MATMUL_KEPT = ("queries", "values", "attention output", "log-sum-exp", "router")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,17 +176,21 @@ class _Pricer:
                 s.kind, s.backward_bytes, s.calls
             )
         hidden = dict.fromkeys(("tp", "cp", "ep"), zero)
-        exchange = [zero, zero]
+        exchange, again = [zero, zero], zero
         compute_s = sum((way[term] for way in (forward, backward) for term in _COMPUTE), zero)
         for c in ops.collectives:
             terms = backward if c.backward else forward
+            before = terms["tp"] + terms["slowdown"]
             seconds = self._collective(c, gemm, terms, hidden, compute_s)
+            if c.module and recomputes(c.module, self.software.kernels.selective_modules):
+                again = again + (terms["tp"] + terms["slowdown"] - before)
             if c.group in ("cp", "ep"):
                 exchange[int(c.backward)] = exchange[int(c.backward)] + seconds
         self._launch(ops, forward, backward)
         if not ops.has_backward:
             backward = dict.fromkeys(PASS_TERMS, zero)
         again_s, again_flop, flop = self._selective(ops, gemm, forward)
+        again_s = again_s + again
         full_s = sum((forward[term] for term in PASS_TERMS), zero) if ops.is_block else zero
         saved = self._saved(ops)
         return {
@@ -332,7 +335,7 @@ class _Pricer:
         for g in ops.gemms:
             share = 1.0 if recomputes(g.module, modules) else 0.0
             if "half_matmul" in modules:
-                share = _half_matmul_again(g.name, ops)
+                share = half_matmul_again(g.name, ops)
             work = _flop(g)
             flop = flop + work
             again_s = again_s + share * gemm[f"{g.name}:forward"]
@@ -354,7 +357,7 @@ class _Pricer:
         for tensor, module, size in ops.saved:
             total = total + size
             if "half_matmul" in modules:
-                kept = tensor in _HALF_MATMUL_KEPT or tensor.startswith("compressed")
+                kept = tensor in HALF_MATMUL_KEPT or tensor.startswith("compressed")
                 share = 0.5 if tensor.endswith("fc1 output") else float(kept)
             else:
                 share = 0.0 if recomputes(module, modules) else 1.0
@@ -367,20 +370,6 @@ class _Pricer:
             eager = "bias_activation" not in self.software.kernels.fused
             selective = selective + (2.0 if eager else 1.0) * ops.checkpoint_bytes
         return np.stack([total, selective, self._wide(ops.checkpoint_bytes)])
-
-
-def _half_matmul_again(name: str, ops: Operators) -> Any:
-    """Share of a product that torchtitan's policy runs again: it keeps every second one.
-
-    Of queries, keys and values the keys go; the output projection goes; of gate and up one goes.
-    """
-    if name == "qkv":
-        bytes_of = {tensor: size for tensor, _, size in ops.saved}
-        three = bytes_of["queries"] + bytes_of["keys"] + bytes_of["values"]
-        return bytes_of["keys"] / three
-    if name.endswith("fc1") or name == "kv_up":
-        return 0.5
-    return 1.0 if name == "proj" else 0.0
 
 
 def _flop(g: Gemm) -> Any:

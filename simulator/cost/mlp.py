@@ -40,8 +40,8 @@ def mlp(
     residual = ranks.own_tokens(recipe) * hidden * size if kernels.clears_inputs else 0.0
     feed_forward(ops, "fc", tokens, hidden, ffn, mlp.gated, size, kernels, module="mlp",
                  activation=mlp.activation, beside=residual)  # fmt: skip
-    gather_input(ops, wide, ranks, "fc1", kernels)
-    reduce_output(ops, wide, ranks, "fc2")
+    gather_input(ops, wide, ranks, "fc1", kernels, module="mlp")
+    reduce_output(ops, wide, ranks, "fc2", module="mlp")
 
 
 def feed_forward(

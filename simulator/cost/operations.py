@@ -128,6 +128,8 @@ class Collective:
     experts: int = 1
     pipelined: bool = False
     """Hidden only by software that pipelines the collective with the GEMM (user buffers)."""
+    module: str = ""
+    """What recomputation has to name to run it again, in the forward pass only."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -257,7 +259,9 @@ def residual(
         ops.saved.append((f"{name} dropout mask", "", elements))
 
 
-def gather_input(ops: Operators, wide: Any, ranks: Ranks, linear: str, kernels: Kernels) -> None:
+def gather_input(
+    ops: Operators, wide: Any, ranks: Ranks, linear: str, kernels: Kernels, module: str = ""
+) -> None:
     """A column-parallel linear: sequence parallelism gathers its input, else gradients are reduced.
 
     Korthikanti et al. 2022, section 4.2.2: with sequence parallelism the backward pass gathers the
@@ -274,6 +278,7 @@ def gather_input(ops: Operators, wide: Any, ranks: Ranks, linear: str, kernels: 
             backward=False,
             window=f"{linear}:forward",
             pipelined=True,
+            module=module,
         )
     )
     if not kernels.keeps_gathered_inputs:
@@ -306,7 +311,7 @@ def gather_input(ops: Operators, wide: Any, ranks: Ranks, linear: str, kernels: 
     )
 
 
-def reduce_output(ops: Operators, wide: Any, ranks: Ranks, linear: str) -> None:
+def reduce_output(ops: Operators, wide: Any, ranks: Ranks, linear: str, module: str = "") -> None:
     """A row-parallel linear: partial outputs are reduced (scattered with sequence parallelism)."""
     sharded = np.where(ranks.sequence_parallel, wide, 0.0)
     whole = np.where(ranks.sequence_parallel, 0.0, wide)
@@ -320,6 +325,7 @@ def reduce_output(ops: Operators, wide: Any, ranks: Ranks, linear: str) -> None:
             backward=False,
             window=window.get("forward", ""),
             pipelined=True,
+            module=module,
         )
     )
     add(
@@ -332,4 +338,8 @@ def reduce_output(ops: Operators, wide: Any, ranks: Ranks, linear: str) -> None:
             pipelined=True,
         )
     )
-    add(Collective(operation="all_reduce", group="tp", size_bytes=whole, backward=False))
+    add(
+        Collective(
+            operation="all_reduce", group="tp", size_bytes=whole, backward=False, module=module
+        )
+    )
