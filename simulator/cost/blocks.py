@@ -58,6 +58,8 @@ class BlockCosts:
     """Shape (modes, keys, parts): what recomputation holds while one part's backward runs."""
     transient_bytes: Floats
     """Shape (keys, parts): temporaries of the backward pass."""
+    passing_bytes: Floats
+    """Shape (keys, parts): the part of saved bytes that a waiting micro-batch has let go of."""
     forward_flop: Floats
     """Shape (keys, parts): executed FLOPs of the forward pass, attention causal."""
     selective_flop: Floats
@@ -203,6 +205,7 @@ class _Pricer:
             "saved_bytes": saved,
             "rebuilt_bytes": np.maximum(saved[0] - saved, 0.0),
             "transient_bytes": self._wide(ops.transient_bytes),
+            "passing_bytes": self._wide(ops.passing_bytes),
             "forward_flop": flop,
             "selective_flop": again_flop,
         }

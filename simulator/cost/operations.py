@@ -146,6 +146,9 @@ class Operators:
     """Largest temporaries of the backward pass beside what was saved."""
     checkpoint_bytes: Any = 0.0
     """The part's input, all that full recomputation keeps."""
+    passing_bytes: Any = 0.0
+    """What of `saved` is gone again where the micro-batch waits for its backward pass: the 16-bit
+    logits under a loss in fp32."""
     is_moe: bool = False
     is_block: bool = True
     has_backward: bool = True

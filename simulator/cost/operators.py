@@ -233,6 +233,7 @@ def _vocabulary(
     weight, dgrad = trained * columns * arch.hidden * size, tokens * arch.hidden * size
     kept = size if fused or recipe.loss_chunks > 1 else size + 4
     ops.saved.append(("logits", "loss", kept * logits))
+    ops.passing_bytes = (size if kept > size else 0.0) * logits
     split = np.asarray(ranks.tp) > 1
     ops.transient_bytes = _loss_bytes(logits, weight, dgrad, kept, split, recipe, kernels)
     if "loss" in kernels.fused and not kernels.keeps_gathered_inputs:

@@ -54,7 +54,7 @@ class Fitting:
     ranks: RankMemory
     replayed: list[Replayed]
     """Of every rank: what a trace through a model of the allocator comes to, beside the closed form
-    of `ranks`; empty where the trace does not know the schedule (``cost/memory_trace.py``)."""
+    of `ranks` (``cost/memory_trace.py``)."""
     usable_bytes: float
     capacity_bytes: float
     changes: list[Change]

@@ -46,7 +46,8 @@ MEMORY_MEANING = {
     "gathered": "zero3: whole copies of what it computes with (embedding and head, the current"
     " block, the next one and its reduced gradient); zero2: two buckets",
     "activations": "bytes that every block keeps for its backward pass x micro-batches in flight",
-    "loss": "logits, what the loss keeps of them, gradients of the head; at the loss only",
+    "loss": "logits, what the loss keeps of them, gradients of the head; at other moments what"
+    " micro-batches that wait for their backward pass have kept of their logits",
     "temporaries": "largest temporaries of one block's backward pass, and what recomputation"
     " rebuilds",
     "workspace": "library workspaces and buffers that stay allocated",
