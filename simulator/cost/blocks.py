@@ -16,9 +16,16 @@ from numpy.typing import NDArray
 from simulator.cost import collectives
 from simulator.cost.adapters import freeze
 from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
-from simulator.cost.operations import Collective, Gemm, Operators, Ranks, element_bytes, recomputes
+from simulator.cost.operations import (
+    Collective,
+    Gemm,
+    Operators,
+    Ranks,
+    element_bytes,
+    recomputes,
+)
 from simulator.cost.operators import block, embedding, head, predict_ahead
-from simulator.cost.selective import HALF_MATMUL_KEPT, half_matmul_again
+from simulator.cost.selective import half_matmul_again, saved_by_mode, spared_s
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
@@ -188,13 +195,20 @@ class _Pricer:
                 again = again + (terms["tp"] + terms["slowdown"] - before)
             if c.group in ("cp", "ep"):
                 exchange[int(c.backward)] = exchange[int(c.backward)] + seconds
-        self._launch(ops, forward, backward)
+        gaps = self._launch(ops, forward, backward)
         if not ops.has_backward:
             backward = dict.fromkeys(PASS_TERMS, zero)
         again_s, again_flop, flop = self._selective(ops, gemm, forward)
         again_s = again_s + again
         full_s = sum((forward[term] for term in PASS_TERMS), zero) if ops.is_block else zero
-        saved = self._saved(ops)
+        if any(s.stash for s in ops.streams) and ops.is_block:
+            # what is recomputed is neither encoded, in either forward pass, nor decoded
+            modules = self.software.kernels.selective_modules
+            hides = not self.software.host.waits_for_kernels
+            again_s = again_s - sum(spared_s(ops, self._stream, gaps, modules, hides=hides))
+            encode_s, decode_s = spared_s(ops, self._stream, gaps, None, hides=hides)
+            full_s = full_s - 2.0 * encode_s - decode_s
+        saved = saved_by_mode(ops, self.software.kernels, self.keys)
         return {
             "forward_s": np.stack([forward[term] for term in PASS_TERMS]),
             "backward_s": np.stack([backward[term] for term in PASS_TERMS]),
@@ -310,8 +324,11 @@ class _Pricer:
 
     def _launch(
         self, ops: Operators, forward: dict[str, Floats], backward: dict[str, Floats]
-    ) -> None:
-        """A block takes no less than the host needs to enqueue its kernels."""
+    ) -> tuple[Floats, Floats]:
+        """A block takes no less than the host needs to enqueue its kernels.
+
+        Returns what the host takes longer than the device in either pass; below zero: less.
+        """
         host = self.software.host
         if ops.is_block and not ops.counts_kernels:
             count = host.kernels_per_block + self.recipe.is_quantised * host.kernels_per_fp8_block
@@ -323,11 +340,14 @@ class _Pricer:
         else:
             whole = float(host.captured_fraction * host.captured_moe_fraction)
             kernels = self._wide(sum(s.calls for s in ops.streams) + len(ops.gemms)) * (1 - whole)
+        gaps = []
         for terms, passes in ((forward, 1.0), (backward, 2.0)):
             hides = 0.0 if host.waits_for_kernels else 1.0
             busy = sum((terms[term] for term in PASS_TERMS), np.zeros(self.keys))
             seconds = passes * kernels * host.seconds_per_kernel
-            terms["launch"] = np.maximum(seconds - hides * busy, 0.0)
+            gaps.append(self._wide(seconds - hides * busy))
+            terms["launch"] = np.maximum(gaps[-1], 0.0)
+        return gaps[0], gaps[1]
 
     def _selective(
         self, ops: Operators, gemm: dict[str, Floats], forward: dict[str, Floats]
@@ -349,30 +369,10 @@ class _Pricer:
             again_s = again_s + forward["attention"]
             again_flop = again_flop + sum(call.flop for call in ops.flash)
         for s in ops.streams:
-            if recomputes(s.module, modules) or "half_matmul" in modules:
+            again = recomputes(s.module, modules) or "half_matmul" in modules
+            if again and not s.stash:
                 again_s = again_s + self._stream(s.kind, s.forward_bytes, s.calls)
         return again_s, again_flop, flop
-
-    def _saved(self, ops: Operators) -> Floats:
-        """Bytes kept per micro-batch under each mode of recomputation, shape (modes, keys)."""
-        modules = self.software.kernels.selective_modules
-        total = selective = np.zeros(self.keys)
-        for tensor, module, size in ops.saved:
-            total = total + size
-            if "half_matmul" in modules:
-                kept = tensor in HALF_MATMUL_KEPT or tensor.startswith("compressed")
-                share = 0.5 if tensor.endswith("fc1 output") else float(kept)
-            else:
-                share = 0.0 if recomputes(module, modules) else 1.0
-            selective = selective + share * size
-        if not ops.is_block:
-            return np.stack([total, total, total])
-        if "half_matmul" in modules:
-            # beside the block's input, eager torch keeps the last product's output, which the
-            # policy names and nothing reads (as large); a compiler drops it
-            eager = "bias_activation" not in self.software.kernels.fused
-            selective = selective + (2.0 if eager else 1.0) * ops.checkpoint_bytes
-        return np.stack([total, selective, self._wide(ops.checkpoint_bytes)])
 
 
 def _flop(g: Gemm) -> Any:

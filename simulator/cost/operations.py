@@ -108,6 +108,8 @@ class Stream:
     backward_bytes: Any
     calls: float = 1.0
     module: str = ""
+    stash: bool = False
+    """Encodes and decodes a kept tensor: spared where the tensor is recomputed instead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,6 +27,7 @@ from simulator.cost.operations import (
     residual,
 )
 from simulator.cost.quantised import quantise_saved
+from simulator.cost.stashes import compress_stashes
 from simulator.cost.traced import traced
 from simulator.software import Kernels
 from simulator.workload.architecture import Architecture, Block, MoE
@@ -69,6 +70,7 @@ def block(
         residual(ops, f"{name} residual", own, size, kind.dropout, kernels)
     casts(ops, recipe)
     quantise_saved(ops, recipe, kernels)
+    compress_stashes(ops, recipe)
     return ops
 
 
@@ -169,6 +171,7 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
             )
         )
         ops.saved.append(("embedding dropout mask", "", own))
+        compress_stashes(ops, recipe)
     reduce_output(ops, tokens * size, ranks, "")
     return ops
 
