@@ -52,8 +52,12 @@ class LayoutSection:
     pp: Positive | None = None
     vpp: Positive | None = None
     cp: Positive | None = None
-    cp_kind: CpKind | None = None
-    """How context-parallel ranks exchange keys and values."""
+    cp_kind: Literal[CpKind, "any"] | None = None
+    """How context-parallel ranks exchange keys and values; plan: "any" tries every way that the
+    software has."""
+    cp_a2a: Positive | None = None
+    """Ranks of the all-to-all groups of hierarchical context parallelism (Megatron-Core's
+    a2a+p2p); it divides cp, and rings join what is left."""
     dp: Positive | None = None
     ep: Positive | None = None
     etp: Positive | None = None

@@ -27,7 +27,7 @@ Schedule = Literal[
     "1f1b", "interleaved", "gpipe", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "interleaved_zb",
     "dualpipe", "dualpipe_v", "pipedream", "pipedream_2bw",
 ]  # fmt: skip
-CpKind = Literal["ring", "all_gather", "all_to_all"]
+CpKind = Literal["ring", "all_gather", "all_to_all", "hierarchical"]
 Recompute = Literal["none", "selective", "full"]
 Fusion = Literal["norm", "bias_activation", "bias_dropout_add", "softmax", "rope", "loss"]
 Module = Literal["core_attn", "norm", "mlp", "mlp_act", "mla_up_proj", "half_matmul"]

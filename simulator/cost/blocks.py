@@ -41,6 +41,9 @@ PASS_TERMS = ("gemm", "attention", "memory_bound", "launch", "slowdown", "tp", "
 
 _COMPUTE = ("gemm", "attention", "memory_bound")
 
+_TERM = {"etp": "tp", "cp_a2a": "cp", "cp_ring": "cp"}
+"""Term of groups that have another name."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BlockCosts:
@@ -193,7 +196,7 @@ class _Pricer:
             seconds = self._collective(c, gemm, terms, hidden, compute_s)
             if c.module and recomputes(c.module, self.software.kernels.selective_modules):
                 again = again + (terms["tp"] + terms["slowdown"] - before)
-            if c.group in ("cp", "ep"):
+            if _TERM.get(c.group, c.group) in ("cp", "ep"):
                 exchange[int(c.backward)] = exchange[int(c.backward)] + seconds
         gaps = self._launch(ops, forward, backward)
         if not ops.has_backward:
@@ -296,7 +299,7 @@ class _Pricer:
             }[c.operation]
             seconds = function(self.cluster, bytes_, group)
         seconds = np.where(bytes_ > 0, seconds, 0.0)
-        term = "tp" if c.group in ("tp", "etp") else c.group
+        term = _TERM.get(c.group, c.group)
         window = self._window(c, group.size, gemm, terms["attention"])
         if term == "ep" and self.software.overlap.expert:
             window = np.maximum(compute_s - hidden["ep"], 0.0)

@@ -50,6 +50,8 @@ class Ranks:
     groups: Placement
     cp_kind: Any = 0
     """Index into CP_KINDS."""
+    cp_a2a: Any = 1.0
+    """Context-parallel ranks in one all-to-all, where the kind is hierarchical."""
 
     def tokens(self, recipe: Recipe) -> Floats:
         """Tokens of one micro-batch on one rank (the sequence is split over cp)."""
@@ -64,7 +66,8 @@ class Ranks:
         blockwise = self.cp_kind == CP_KINDS.index("ring")
         if kernels.context_attention == "torch":
             blockwise = blockwise | (self.cp_kind == CP_KINDS.index("all_gather"))
-        return np.where(blockwise, self.cp, 1.0)
+        grouped = self.cp_kind == CP_KINDS.index("hierarchical")
+        return np.where(blockwise, self.cp, np.where(grouped, self.cp / self.cp_a2a, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +122,7 @@ class Collective:
     operation: str
     """all_gather, reduce_scatter, all_reduce, all_to_all, dispatch, ring or send."""
     group: str
-    """tp, cp, ep or etp: also the name of its time term."""
+    """tp, cp, ep or etp: also the name of its time term; cp_a2a and cp_ring count as cp."""
     size_bytes: Any
     backward: bool
     window: str = ""

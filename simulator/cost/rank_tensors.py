@@ -79,7 +79,7 @@ def operators_of(
     ranks = Ranks(
         **degrees, sequence_parallel=row.sequence_parallel.astype(bool),
         micro_batch=row.micro_batch.astype(float), groups=place(row, cluster.domain),
-        cp_kind=row.cp_kind,
+        cp_kind=row.cp_kind, cp_a2a=row.cp_a2a.astype(float),
     )  # fmt: skip
     rotary = arch.position == "rope"
     blocks = [block(k, arch.hidden, ranks, recipe, kernels, rotary=rotary) for k in arch.blocks]

@@ -207,7 +207,7 @@ def _block_keys(
     local = [getattr(placement, name).local[grid.inverse] for name in ("tp", "cp", "ep", "etp")]
     keys = unique_rows(
         layouts.tp, layouts.sequence_parallel, layouts.cp, layouts.ep, layouts.etp,
-        layouts.micro_batch, np.where(layouts.cp > 1, layouts.cp_kind, 0), *local,
+        layouts.micro_batch, np.where(layouts.cp > 1, layouts.cp_kind, 0), layouts.cp_a2a, *local,
     )  # fmt: skip
     some = layouts[keys.first]
     ranks = Ranks(
@@ -215,10 +215,11 @@ def _block_keys(
         sequence_parallel=some.sequence_parallel.astype(bool),
         cp=some.cp.astype(float),
         cp_kind=some.cp_kind,
+        cp_a2a=some.cp_a2a.astype(float),
         ep=some.ep.astype(float),
         etp=some.etp.astype(float),
         micro_batch=some.micro_batch.astype(float),
-        groups=placement.take(grid.inverse[keys.first]),
+        groups=placement.take(grid.inverse[keys.first]).with_groups(some.cp_a2a.astype(np.int64)),
     )
     return keys, ranks
 

@@ -121,9 +121,10 @@ def _given(scenario: Scenario, layout: Mapping[str, Any]) -> dict[str, Any]:
     if order is not None and order not in RANK_ORDERS:
         rule = "must order tp, cp, dp, pp"
         raise InputError(problem(scenario.where, "layout.rank_order", rule, order, RANK_ORDERS))
-    if schedule == "any":
-        rule = "must be one schedule; plan tries all of them"
-        raise InputError(problem(scenario.where, "layout.schedule", rule, schedule))
+    for name, what in (("schedule", "one schedule"), ("cp_kind", "one kind")):
+        if given.get(name) == "any":
+            rule = f"must be {what}; plan tries all of them"
+            raise InputError(problem(scenario.where, f"layout.{name}", rule, "any"))
     meant = "interleaved" if given.get("vpp", 1) > 1 else "1f1b"
     if schedule in ("1f1b", "interleaved") and schedule != meant:
         rule = f"must be {meant} with vpp = {given.get('vpp', 1)}"

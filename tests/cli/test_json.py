@@ -24,7 +24,7 @@ LAYOUT = [
     "kwh", "evidence",
 ]  # fmt: skip
 FIELDS = [
-    "tp", "pp", "vpp", "cp", "cp_kind", "dp", "ep", "etp", "micro_batch", "global_batch",
+    "tp", "pp", "vpp", "cp", "cp_kind", "cp_a2a", "dp", "ep", "etp", "micro_batch", "global_batch",
     "sharding",
     "shard_group", "sequence_parallel", "recompute", "recompute_layers", "offload_layers",
     "optimizer_offload", "parameter_offload", "schedule", "rank_order",
