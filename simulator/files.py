@@ -174,6 +174,8 @@ def _reword(item: Any, schema: type, where: str, prefix: str) -> str:
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         known = _fields_at(schema, path[:-1])
         return f"{where}: {field}: unknown field{did_you_mean(path[-1], known)}"
+    if kind == "dataclass_type":
+        return f"{where}: {field}: must be a table of fields, got {got!r}"
     if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
         return f"{where}: {field}: required field is missing"
     rule = item["msg"].replace(", unable to interpret input", "")

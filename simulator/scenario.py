@@ -57,8 +57,12 @@ class LayoutSection:
     pp: Positive | None = None
     vpp: Positive | None = None
     cp: Positive | None = None
-    cp_kind: CpKind | None = None
-    """How context-parallel ranks exchange keys and values."""
+    cp_kind: Literal[CpKind, "any"] | None = None
+    """How context-parallel ranks exchange keys and values; plan: "any" tries every way that the
+    software has."""
+    cp_a2a: Positive | None = None
+    """Ranks of the all-to-all groups of hierarchical context parallelism (Megatron-Core's
+    a2a+p2p); it divides cp, and rings join what is left."""
     dp: Positive | None = None
     ep: Positive | None = None
     etp: Positive | None = None
@@ -257,17 +261,23 @@ def _with_tasks(raw: Any, arch: Architecture, where: str) -> Architecture:
 def _override(document: dict[str, Any], text: str) -> None:
     """Apply one ``section.field=value``; the value is read as TOML, else as a plain word."""
     key, equals, value = text.partition("=")
-    section, dot, field = key.strip().partition(".")
-    if not (equals and dot and section and field):
+    section, *fields_of = key.strip().split(".")
+    if not (equals and section and fields_of and all(fields_of)):
         raise InputError(problem("--set", "", "must be section.field=value", text))
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
         parsed = value.strip()
-    table = document.setdefault(section, {})
+    table: Any = document.setdefault(section, {})
+    for field in fields_of[:-1]:
+        inner = table.get(field, {}) if isinstance(table, dict) else None
+        if not isinstance(inner, Mapping):
+            raise InputError(problem("--set", key, f"{field} must be a table", inner))
+        inner = dict(inner)
+        table[field], table = inner, inner
     if not isinstance(table, dict):
         raise InputError(problem("--set", key, "its section must be a table", table))
-    table[field] = parsed
+    table[fields_of[-1]] = parsed
 
 
 def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
@@ -327,6 +337,9 @@ def _wrong_training(recipe: Recipe, arch: Architecture | None, where: str) -> li
     if longest > recipe.sequence_length:
         rule = f"must be at most sequence_length = {recipe.sequence_length}"
         problems.append(problem(where, "training.lengths", rule, longest))
+    if recipe.stash_bytes is not None and recipe.is_quantised:
+        rule = "needs a precision of 16 or 32 bit: smaller ones keep quantised inputs already"
+        problems.append(problem(where, "training.stash_bytes", rule, recipe.precision))
     if recipe.quantised_base and not recipe.lora_rank:
         rule = "needs lora_rank above 0: 4-bit weights are not trained"
         problems.append(problem(where, "training.quantised_base", rule, True))

@@ -27,7 +27,7 @@ Schedule = Literal[
     "1f1b", "interleaved", "gpipe", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "interleaved_zb",
     "dualpipe", "dualpipe_v", "pipedream", "pipedream_2bw",
 ]  # fmt: skip
-CpKind = Literal["ring", "all_gather", "all_to_all"]
+CpKind = Literal["ring", "all_gather", "all_to_all", "hierarchical"]
 Reshard = Literal["always", "group", "never"]
 Dispatcher = Literal["alltoall", "allgather", "deepep"]
 Recompute = Literal["none", "selective", "full"]
@@ -261,6 +261,11 @@ class Allocator:
     (a variable of Megatron's schedules outlives the next backward pass)."""
     fragmentation_fraction: Figure = Figure(0.0)
     """Reserved over allocated memory, less one."""
+    reserved_spread: Figure | None = None
+    """Standard deviation of the logarithm of measured over predicted reserved memory, the error
+    that all layouts share; none given: memory has no P10 and P90."""
+    split_reserved_spread: Figure | None = None
+    """The same with tp or pp above 1, where no such layout was read; none given: no other."""
     pools_by_stream: bool = False
     """Gathered weights and reduced gradients come from the pools of streams of their own (FSDP2):
     what is idle there at the peak cannot serve the rest, so it is reserved on top."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -17,6 +18,7 @@ from rich.text import Text
 
 from simulator.cost.memory import MOMENTS
 from simulator.cost.terms import TERMS
+from simulator.report.evidence import FIT_RULE
 from simulator.units import GIB, show_count, show_percent
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIT",
+    "NO_FIT",
+    "TIGHT",
     "Progress",
     "amount",
     "console",
@@ -36,10 +40,11 @@ __all__ = [
     "plain_table",
     "seconds_like",
     "term_table",
+    "verdict_style",
     "waiting",
 ]
 
-FIT, NO_FIT = "green", "red"
+FIT, TIGHT, NO_FIT = "green", "yellow", "red"
 
 _WIDTH = 136
 """Columns where the output is no terminal (and COLUMNS does not say)."""
@@ -106,9 +111,15 @@ def gib(size_bytes: float) -> str:
     return f"{size_bytes / GIB:,.2f}"
 
 
+def verdict_style(verdict: str) -> str:
+    """Colour of FITS, TIGHT or OOM."""
+    return {"FITS": FIT, "TIGHT": TIGHT}.get(verdict, NO_FIT)
+
+
 def fitting(estimate: Estimate, i: int = 0) -> Text:
-    """FITS in green or DOES NOT FIT in red."""
-    return Text("FITS", style=FIT) if estimate.fits[i] else Text("DOES NOT FIT", style=NO_FIT)
+    """FITS in green, TIGHT in yellow or OOM in red."""
+    word = estimate.verdict_word(i)
+    return Text(word, style=verdict_style(word))
 
 
 def term_table(estimates: Mapping[str, tuple[Estimate, int]], *, formula: bool = False) -> Table:
@@ -152,7 +163,14 @@ def memory_table(estimate: Estimate, i: int, capacity: float, meaning: Any = Non
         if column[i]:
             add(kind, float(column[i]), "" if meaning is None else meaning(kind))
     moment = MOMENTS[int(estimate.peak_moment[i])]
-    add("sum", total, f"peak at: {moment}", f"bold {FIT if estimate.fits[i] else NO_FIT}")
+    style = f"bold {verdict_style(estimate.verdict_word(i))}"
+    add("sum", total, f"peak at: {moment}", style)
+    for name, size in (
+        ("P10", estimate.memory_p10_bytes[i]),
+        ("P90", estimate.memory_p90_bytes[i]),
+    ):
+        if math.isfinite(size):
+            add(name, float(size), "" if name == "P10" else FIT_RULE, style)
     add("usable HBM", usable, f"of {gib(capacity)} GiB", "bold")
     return table
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from simulator.cli.screen import FIT, NO_FIT, console, gib, heading, notes, plain_table
+from simulator.cli.screen import console, gib, heading, notes, plain_table, verdict_style
+from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory import MOMENTS
 from simulator.planner.fitting import Change, Fitting
 from simulator.planner.predict import Prediction
-from simulator.report.evidence import memory_meaning
+from simulator.report.evidence import FIT_RULE, NO_INTERVAL, memory_meaning
 from simulator.units import show_count, show_percent, show_seconds
 
 __all__ = ["show_memory"]
@@ -30,19 +33,18 @@ def show_memory(prediction: Prediction, found: Fitting) -> None:
     screen.print()
     screen.print(_formulas(found))
     screen.print()
-    if found.verdict == "OOM":
+    if found.verdict != "FITS":
         screen.print(_changes(prediction, found))
 
 
 def _verdict(found: Fitting) -> Text:
-    """FITS or OOM, and by how much."""
-    fits = found.verdict == "FITS"
-    text = Text(found.verdict, style=FIT if fits else NO_FIT)
+    """FITS, TIGHT or OOM, by how much, and how sure."""
+    text = Text(found.verdict, style=verdict_style(found.verdict))
     share = show_percent(abs(found.margin_bytes) / found.usable_bytes)
     words = "free on" if found.margin_bytes >= 0 else "too much on"
     text.append(
         f": {gib(abs(found.margin_bytes))} GiB ({share}) {words} the fullest GPU, HBM line at"
-        f" {gib(found.usable_bytes)} of {gib(found.capacity_bytes)} GiB\n",
+        f" {gib(found.usable_bytes)} of {gib(found.capacity_bytes)} GiB\n{_interval(found)}\n",
         style="default",
     )
     if not found.room_for_offload:
@@ -50,22 +52,35 @@ def _verdict(found: Fitting) -> Text:
     return text
 
 
+def _interval(found: Fitting) -> str:
+    """P10 to P90 of the fullest stage, and how the P90 stands to the HBM line."""
+    if math.isnan(found.p90_bytes):
+        return f"{NO_INTERVAL}: the software profile has no reserved_spread, so no TIGHT"
+    over = found.p90_bytes - found.usable_bytes
+    words = f"{gib(abs(over))} GiB {'above' if over > 0 else 'below'} the line"
+    return f"P10 {gib(found.p10_bytes)}, P90 {gib(found.p90_bytes)} GiB ({words}). {FIT_RULE}"
+
+
 def _stages(found: Fitting) -> Table:
     """One row per pipeline stage, one column per kind that takes memory, in GiB."""
-    ranks = found.ranks
+    ranks, verdicts = found.ranks, found.ranks.verdict(found.usable_bytes)
     kinds = [kind for kind, size in ranks.kinds_bytes.items() if size.any()]
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     traced = ("trace",) if found.replayed else ()
-    for name in ("stage", *kinds, "sum", "free", *traced):
+    known = bool(np.isfinite(ranks.p90_bytes).all())
+    for name in ("stage", *kinds, "sum", *(("P90",) if known else ()), "free", *traced):
         table.add_column(_SHORT.get(name, name), justify="right", overflow="fold")
     table.add_column("peak at", overflow="fold")
     for rank, total in enumerate(ranks.total_bytes):
         free = found.usable_bytes - float(total)
         cells = [gib(float(ranks.kinds_bytes[kind][rank])) for kind in kinds]
         moment = MOMENTS[int(ranks.moment[rank])]
-        style = "" if free >= 0 else NO_FIT
+        verdict = VERDICTS[int(verdicts[rank])]
+        style = "" if verdict == "FITS" else verdict_style(verdict)
+        high = [gib(float(ranks.p90_bytes[rank]))] if known else []
         trace = [gib(found.replayed[rank].reserved_bytes)] if traced else []
-        table.add_row(str(rank), *cells, gib(float(total)), gib(free), *trace, moment, style=style)
+        row = (str(rank), *cells, gib(float(total)), *high, gib(free), *trace, moment)
+        table.add_row(*row, style=style)
     table.caption = "GiB on every GPU of a stage" + (
         "; trace: reserved by a replay of the allocator, without communicators" if traced else ""
     )
@@ -94,14 +109,16 @@ def _changes(prediction: Prediction, found: Fitting) -> Any:
             need = gib(found.nearest.memory_total_bytes)
             lines.append(f"Nearest: {_words(prediction, found.nearest)}, which needs {need} GiB.")
         return notes("What would make it fit", lines)
-    title = "cheapest changes that make it fit"
-    table = plain_table(title, "step time", "cost", "GiB", "layout", left=(title, "layout"))
+    surely = " with its P90" if found.verdict == "TIGHT" else ""
+    title = f"cheapest changes that make it fit{surely}"
+    table = plain_table(title, "step time", "cost", "GiB", "", "layout", left=(title, "layout"))
     for change in found.changes:
         share = change.added_s / prediction.step_time_s
         table.add_row(
             _words(prediction, change), show_seconds(change.step_time_s),
             f"{'+' if share >= 0 else '-'}{show_percent(abs(share))}",
-            gib(change.memory_total_bytes), change.layout,
+            gib(change.memory_total_bytes),
+            Text(change.memory_verdict, style=verdict_style(change.memory_verdict)), change.layout,
         )  # fmt: skip
     return table
 

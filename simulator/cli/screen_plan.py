@@ -25,7 +25,13 @@ from simulator.cost.step import Estimate
 from simulator.planner.search import Plan
 from simulator.planner.sensitivity import binding, sensitivity
 from simulator.report.document import evidence
-from simulator.report.evidence import FLOP_CONVENTION, NOT_MODELLED, assumed_figures, ties
+from simulator.report.evidence import (
+    FIT_RULE,
+    FLOP_CONVENTION,
+    NOT_MODELLED,
+    assumed_figures,
+    ties,
+)
 from simulator.units import show_count, show_percent, show_seconds, show_seconds_span, show_usd
 
 __all__ = ["show"]
@@ -35,7 +41,7 @@ _ORDER = {"time": "fastest", "cost": "cheapest", "energy": "least energy"}
 _WIDE = 116
 """Columns of the screen from which all columns are shown, and memory and time side by side."""
 
-_NARROW = (0, 1, 2, 5, 7, 8, 9, 11)
+_NARROW = (0, 1, 2, 5, 7, 9, 10, 12)
 """Columns of the ranking on a narrow screen."""
 
 _UPGRADES = 3
@@ -72,14 +78,14 @@ def _ranking(plan: Plan, top: int, wide: bool) -> Table:
     usable = gib(plan.estimate.usable_bytes)
     columns = (
         layout, "step", "P10 to P90", "fastest", "tokens/s\nper GPU", "MFU", "HFU",
-        f"GiB of\n{usable}", "", "days", "GPU-\nhours", "USD", "kWh",
+        f"GiB of\n{usable}", "P90", "", "days", "GPU-\nhours", "USD", "kWh",
     )  # fmt: skip
     shown = range(len(columns)) if wide else _NARROW
     table = plain_table(*(columns[column] for column in shown), left=(layout,))
     for i in range(min(top, len(plan.estimate))):
         cells = _ranked(plan, i)
         table.add_row(*(cells[column] for column in shown), style="bold" if i == 0 else "")
-    table.caption = ties(plan.certainty.tied)
+    table.caption = " ".join(filter(None, (ties(plan.certainty.tied), FIT_RULE)))
     table.caption_justify = "left"
     return table
 
@@ -96,6 +102,7 @@ def _ranked(plan: Plan, i: int) -> list[Text | str]:
         show_percent(float(result.mfu[i])),
         show_percent(float(result.hfu[i])),
         gib(float(estimate.memory_total_bytes[i])),
+        gib(float(p90)) if math.isfinite(p90 := estimate.memory_p90_bytes[i]) else "-",
         fitting(estimate, i),
     ]
     if not math.isfinite(float(result.days[i])):
@@ -130,8 +137,10 @@ def _naive(plan: Plan) -> Text:
     """Say which layout stands for plain data parallelism."""
     if plan.naive is None:
         return Text("data parallel only: no such layout can run here", style="italic")
-    verdict = "fits" if plan.naive_fits else "does not fit"
-    return Text(f"data parallel only: {plan.naive.layouts.describe()}, {verdict}", style="italic")
+    return Text(
+        f"data parallel only: {plan.naive.layouts.describe()}, {plan.naive.verdict_word()}",
+        style="italic",
+    )
 
 
 def _upgrades(plan: Plan) -> list[str]:

@@ -21,7 +21,7 @@ from simulator.cli.screen import (
 )
 from simulator.planner.predict import Prediction
 from simulator.report.document import evidence
-from simulator.report.evidence import FLOP_CONVENTION, NOT_MODELLED, memory_meaning
+from simulator.report.evidence import FLOP_CONVENTION, NO_INTERVAL, NOT_MODELLED, memory_meaning
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
 if TYPE_CHECKING:
@@ -64,9 +64,11 @@ def _verdict(prediction: Prediction) -> Text:
         style="not bold",
     )
     text.append_text(fitting(estimate))
+    p10, p90 = float(estimate.memory_p10_bytes[0]), float(estimate.memory_p90_bytes[0])
+    between = f" (P10 {gib(p10)}, P90 {gib(p90)})" if math.isfinite(p90) else f" ({NO_INTERVAL})"
     text.append(
-        f": {gib(prediction.memory_bytes)} of {gib(estimate.usable_bytes)} GiB usable on the"
-        " fullest GPU\n",
+        f": {gib(prediction.memory_bytes)}{between} of {gib(estimate.usable_bytes)} GiB usable on"
+        " the fullest GPU\n",
         style="not bold",
     )
     for tier, name in (("host", "host memory"), ("nvme", "local NVMe")):

@@ -97,6 +97,7 @@ def _without_backward(ops: Operators) -> None:
     ops.has_backward = False
     ops.collectives = [c for c in ops.collectives if not c.backward]
     ops.saved = [(tensor, module, 0.0 * size) for tensor, module, size in ops.saved]
+    ops.streams = [s for s in ops.streams if not s.stash]
     ops.checkpoint_bytes, ops.transient_bytes = 0.0, 0.0
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.context import Widths, exchange_context
 from simulator.cost.operations import (
+    Collective,
     Gemm,
     Operators,
     Ranks,
@@ -33,16 +36,16 @@ def attention(
     """Projections, core attention and the collectives around them."""
     att, size = kind.attention, element_bytes(recipe)
     tokens = ranks.tokens(recipe)
-    heads = att.heads / ranks.tp
+    heads, again = att.heads / ranks.tp, "mla_up_proj" * att.is_mla
     kv_heads = np.maximum(att.kv_heads / ranks.tp, 1.0)
     query, key, value = heads * att.head_dim, kv_heads * att.head_dim, kv_heads * att.value_dim
     if att.is_mla:
         key, value = heads * att.head_dim, heads * att.value_dim
         _latent_projections(ops, att, hidden, ranks, recipe)
-        first, module = "kv_up", "mla_up_proj"
+        first = "kv_up"
     else:
         ops.gemms.append(Gemm(name="qkv", m=tokens, n=query + key + value, k=hidden))
-        first, module = "qkv", ""
+        first = "qkv"
     result = heads * att.value_dim
     if att.filtered:
         _filter(ops, hidden, ranks, recipe, kernels)
@@ -58,6 +61,7 @@ def attention(
             forward_bytes=rope * tokens * (query + key),
             backward_bytes=rope * tokens * (query + key),
             calls=2 if rotary else 0,
+            module=again,
         )
     )
     ops.streams.append(
@@ -66,6 +70,7 @@ def attention(
             kind="elementwise",
             forward_bytes=2 * size * tokens * value,
             backward_bytes=2 * size * tokens * (query + key + value),
+            module=again,
         )
     )
     if att.qk_norm or att.plain_qk_norm:
@@ -73,14 +78,17 @@ def attention(
             norm(ops, f"norm of {tensor}", tokens * width, att.head_dim, size, kernels, "rms")
     copies = heads / kv_heads if kernels.repeats_keys else 1.0
     for tensor, width in (("queries", query), ("keys", copies * key), ("values", copies * value)):
-        ops.saved.append((tensor, "mla_up_proj" * att.is_mla, tokens * width * size))
+        ops.saved.append((tensor, again, tokens * width * size))
     core_attention(ops, att, hidden, ranks, recipe, kernels)
     ops.gemms.append(Gemm(name="proj", m=tokens, n=hidden, k=result))
     ops.saved.append(("attention output", "", tokens * result * size))
     wide = tokens * hidden * size
-    latent = (att.q_lora_rank or hidden) + att.kv_lora_rank + att.rope_head_dim
-    gathered = tokens * latent * size if att.is_mla else wide
-    gather_input(ops, gathered, ranks, first, kernels, module=module)
+    if att.is_mla:
+        latent = (att.q_lora_rank or hidden) + att.kv_lora_rank
+        gather_input(ops, tokens * latent * size, ranks, first, kernels, module=again)
+        _gather_rotary(ops, tokens * att.rope_head_dim * size, ranks)
+    else:
+        gather_input(ops, wide, ranks, first, kernels)
     reduce_output(ops, wide, ranks, "proj")
     widths = Widths(query=query, key=key, value=value, result=result)
     shared = query / key
@@ -102,7 +110,7 @@ def _latent_projections(
         for tensor in ("compressed queries", "compressed queries, normed"):
             ops.saved.append((tensor, "", own * att.q_lora_rank * size))
     else:
-        ops.gemms.append(Gemm(name="q", m=tokens, n=heads * att.head_dim, k=hidden))
+        ops.gemms.append(Gemm(name="q", m=tokens, n=heads * att.head_dim, k=hidden, module=up))
     ops.gemms.append(Gemm(name="kv_down", m=own, n=att.kv_lora_rank + att.rope_head_dim, k=hidden))
     ops.gemms.append(
         Gemm(
@@ -112,6 +120,22 @@ def _latent_projections(
     latent = own * att.kv_lora_rank * size
     ops.saved.append(("compressed keys", "", latent + own * att.rope_head_dim * size))
     ops.saved.append(("compressed keys, normed", "", latent))
+
+
+def _gather_rotary(ops: Operators, wide: Any, ranks: Ranks) -> None:
+    """MLA's rotary part of the keys, which no linear reads: gathered once, its gradient scattered.
+
+    Megatron-Core gathers it before what `mla_up_proj` recomputes.
+    """
+    sharded = np.where(ranks.sequence_parallel, wide, 0.0)
+    whole = np.where(ranks.sequence_parallel, 0.0, wide)
+    for operation, size_bytes, backward in (
+        ("all_gather", sharded, False), ("reduce_scatter", sharded, True),
+        ("all_reduce", whole, True),
+    ):  # fmt: skip
+        ops.collectives.append(
+            Collective(operation=operation, group="tp", size_bytes=size_bytes, backward=backward)
+        )
 
 
 def cross_attention(

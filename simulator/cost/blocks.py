@@ -18,7 +18,7 @@ from simulator.cost.adapters import freeze
 from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
 from simulator.cost.operations import Collective, Operators, Ranks, element_bytes, recomputes
 from simulator.cost.operators import block, embedding, head, predict_ahead
-from simulator.cost.selective import product_flop, saved_by_mode, share_again
+from simulator.cost.selective import product_flop, saved_by_mode, share_again, spared_s
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
@@ -33,6 +33,9 @@ PASS_TERMS = ("gemm", "attention", "memory_bound", "launch", "slowdown", "tp", "
 """Terms of a forward or backward pass, in the order in which they are added."""
 
 _COMPUTE = ("gemm", "attention", "memory_bound")
+
+_TERM = {"etp": "tp", "experts": "ep", "cp_a2a": "cp", "cp_ring": "cp"}
+"""Term of groups that have another name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,8 @@ class BlockCosts:
     """Shape (modes, keys, parts): what recomputation holds while one part's backward runs."""
     transient_bytes: Floats
     """Shape (keys, parts): temporaries of the backward pass."""
+    passing_bytes: Floats
+    """Shape (keys, parts): the part of saved bytes that a waiting micro-batch has let go of."""
     forward_flop: Floats
     """Shape (keys, parts): executed FLOPs of the forward pass, attention causal."""
     selective_flop: Floats
@@ -182,7 +187,7 @@ class _Pricer:
         alone_s = np.zeros((2, len(PASS_TERMS), self.keys))
         alone = forward | {}, backward | {}
         hidden, exchange, again_s = self._traffic(ops, gemm, forward, backward, beside=True)
-        self._launch(ops, forward, backward)
+        gaps = self._launch(ops, forward, backward)
         if self.software.overlap.expert and any(c.moe is not None for c in ops.collectives):
             self._traffic(ops, gemm, *alone, beside=False)
             self._launch(ops, *alone)
@@ -195,6 +200,13 @@ class _Pricer:
             alone_s[1] = 0.0
         work_s, again_flop, flop = self._selective(ops, gemm, forward)
         full_s = sum((alone[0][term] for term in PASS_TERMS), zero) if ops.is_block else zero
+        if any(s.stash for s in ops.streams) and ops.is_block:
+            # what is recomputed is neither encoded, in either forward pass, nor decoded
+            modules = self.software.kernels.selective_modules
+            hides = not self.software.host.waits_for_kernels
+            work_s = work_s - sum(spared_s(ops, self._stream, gaps, modules, hides=hides))
+            encode_s, decode_s = spared_s(ops, self._stream, gaps, None, hides=hides)
+            full_s = full_s - 2.0 * encode_s - decode_s
         saved = saved_by_mode(ops, self.software.kernels, self.keys)
         return {
             "forward_s": np.stack([forward[term] for term in PASS_TERMS]),
@@ -207,6 +219,7 @@ class _Pricer:
             "saved_bytes": saved,
             "rebuilt_bytes": np.maximum(saved[0] - saved, 0.0),
             "transient_bytes": self._wide(ops.transient_bytes),
+            "passing_bytes": self._wide(ops.passing_bytes),
             "forward_flop": flop,
             "selective_flop": again_flop,
         }
@@ -233,7 +246,7 @@ class _Pricer:
             terms = backward if c.backward else forward
             seconds, covered = self._collective(c, gemm, terms, hidden, offered)
             repeats = not c.backward and recomputes(c.module, modules)
-            if c.group in ("cp", "ep", "experts"):
+            if _TERM.get(c.group, c.group) in ("cp", "ep"):
                 exchange[int(c.backward)] = exchange[int(c.backward)] + seconds
                 exchange[2] = exchange[2] + repeats * seconds
                 again_s = again_s + repeats * seconds
@@ -315,7 +328,7 @@ class _Pricer:
             }[c.operation]
             seconds = function(self.cluster, bytes_, group)
         seconds = np.where(bytes_ > 0, seconds, 0.0)
-        term = {"etp": "tp", "experts": "ep"}.get(c.group, c.group)
+        term = _TERM.get(c.group, c.group)
         window = self._window(c, group.size, gemm, terms["attention"])
         if term == "ep" and compute_s is not None:
             window = np.maximum(compute_s - hidden["ep"], 0.0)
@@ -343,8 +356,11 @@ class _Pricer:
 
     def _launch(
         self, ops: Operators, forward: dict[str, Floats], backward: dict[str, Floats]
-    ) -> None:
-        """A block takes no less than the host needs to enqueue its kernels."""
+    ) -> tuple[Floats, Floats]:
+        """A block takes no less than the host needs to enqueue its kernels.
+
+        Returns what the host takes longer than the device in either pass; below zero: less.
+        """
         host = self.software.host
         if ops.is_block and not ops.counts_kernels:
             count = host.kernels_per_block + self.recipe.is_quantised * host.kernels_per_fp8_block
@@ -356,11 +372,14 @@ class _Pricer:
         else:
             whole = float(host.captured_fraction * host.captured_moe_fraction)
             kernels = self._wide(sum(s.calls for s in ops.streams) + len(ops.gemms)) * (1 - whole)
+        gaps = []
         for terms, passes in ((forward, 1.0), (backward, 2.0)):
             hides = 0.0 if host.waits_for_kernels else 1.0
             busy = sum((terms[term] for term in PASS_TERMS), np.zeros(self.keys))
             seconds = passes * kernels * host.seconds_per_kernel
-            terms["launch"] = np.maximum(seconds - hides * busy, 0.0)
+            gaps.append(self._wide(seconds - hides * busy))
+            terms["launch"] = np.maximum(gaps[-1], 0.0)
+        return gaps[0], gaps[1]
 
     def _selective(
         self, ops: Operators, gemm: dict[str, Floats], forward: dict[str, Floats]
@@ -379,7 +398,8 @@ class _Pricer:
             again_s = again_s + forward["attention"]
             again_flop = again_flop + sum(call.flop for call in ops.flash)
         for s in ops.streams:
-            if recomputes(s.module, modules) or "half_matmul" in modules:
+            again = recomputes(s.module, modules) or "half_matmul" in modules
+            if again and not s.stash:
                 again_s = again_s + self._stream(s.kind, s.forward_bytes, s.calls)
         return again_s, again_flop, flop
 

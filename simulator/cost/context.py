@@ -1,12 +1,14 @@
 """What context parallelism moves around one attention module, by its kind.
 
 The sequence is split over cp ranks, every rank with one chunk of its first half and the mirrored
-chunk of its second (so that causal ranks have equal work). Three ways to let queries see all keys:
+chunk of its second (so that causal ranks have equal work). Ways to let queries see all keys:
 
 - ring (Liu et al. 2023, arXiv 2310.01889): keys and values go round beside the attention.
 - all_gather (Llama 3, arXiv 2407.21783, section 3.3.2): keys and values are gathered.
 - all_to_all (Ulysses, Jacobs et al. 2023, arXiv 2309.14509): every rank gets all tokens of 1 / cp
   of the heads and gives the results back.
+- hierarchical (USP, Fang and Zhao 2024, arXiv 2405.07719; TransformerEngine's a2a+p2p): all-to-all
+  inside groups of adjacent ranks, and a ring of what each then has between the groups.
 
 Read in the code: TransformerEngine's context_parallel.py and torch 2.13's
 distributed/tensor/experimental/_context_parallel/_attention.py.
@@ -26,7 +28,7 @@ from simulator.software import Kernels
 __all__ = ["Widths", "exchange_context"]
 
 _RING, _GATHER = CP_KINDS.index("ring"), CP_KINDS.index("all_gather")
-_ALL_TO_ALL = CP_KINDS.index("all_to_all")
+_ALL_TO_ALL, _HIERARCHICAL = CP_KINDS.index("all_to_all"), CP_KINDS.index("hierarchical")
 
 _FP32 = 4.0
 
@@ -63,8 +65,9 @@ def exchange_context(
     """
     copies = heads_per_key if kernels.context_attention == "torch" else 1.0
     pairs = copies * (widths.key + widths.value)
-    ring, gather, swap = (
-        np.where(ranks.cp_kind == code, 1.0, 0.0) for code in (_RING, _GATHER, _ALL_TO_ALL)
+    ring, gather, swap, both = (
+        np.where(ranks.cp_kind == code, 1.0, 0.0)
+        for code in (_RING, _GATHER, _ALL_TO_ALL, _HIERARCHICAL)
     )
     own = keys * pairs * size
     _sums(ops, widths, tokens, pairs, ranks, size, kernels)
@@ -77,6 +80,10 @@ def exchange_context(
     if swap.any():
         swap = np.where(ranks.cp > 1, swap * size, 0.0)
         _swap(ops, widths, tokens * swap, keys * swap)
+    if both.any():
+        both = np.where(ranks.cp > 1, both, 0.0)
+        _swap(ops, widths, tokens * both * size, keys * both * size, group="cp_a2a")
+        _pass_between(ops, own * both * (ranks.cp / ranks.cp_a2a - 1.0))
 
 
 def _sums(
@@ -120,6 +127,15 @@ def _pass_round(
     _add(ops, "send", np.where(ranks.cp > 1, gradients, 0.0), backward=True)
 
 
+def _pass_between(ops: Operators, sent: Any) -> None:
+    """Rings between groups: after the all-to-all a rank's keys are as many bytes as before.
+
+    They stand for more tokens of fewer heads. Backward as in TransformerEngine's ring.
+    """
+    _add(ops, "ring", sent, window="attention", group="cp_ring")
+    _add(ops, "ring", 2.0 * sent, backward=True, window="attention", group="cp_ring")
+
+
 def _gather(ops: Operators, whole: Any, kernels: Kernels) -> None:
     """Gather keys and values in both passes; `whole` are the bytes of all ranks.
 
@@ -139,7 +155,7 @@ def _gather(ops: Operators, whole: Any, kernels: Kernels) -> None:
     _copies(ops, "order of gathered keys", 2.0 * whole, 4.0 * whole)
 
 
-def _swap(ops: Operators, widths: Widths, tokens: Any, keys: Any) -> None:
+def _swap(ops: Operators, widths: Widths, tokens: Any, keys: Any, group: str = "cp") -> None:
     """Sequence for heads and back: queries, keys and values before attention, its result after.
 
     The backward pass exchanges the gradients of all four and, with TransformerEngine, the result
@@ -149,19 +165,20 @@ def _swap(ops: Operators, widths: Widths, tokens: Any, keys: Any) -> None:
     inputs = [tokens * widths.query, keys * widths.key, keys * widths.value]
     result = tokens * widths.result
     for sent in (*inputs, result):
-        _add(ops, "all_to_all", sent)
+        _add(ops, "all_to_all", sent, group=group)
     for sent in (result, result, *inputs):
-        _add(ops, "all_to_all", sent, backward=True)
+        _add(ops, "all_to_all", sent, backward=True, group=group)
     moved = sum(inputs) + result
     _copies(ops, "order of exchanged heads", 4.0 * moved, 4.0 * (moved + result))
 
 
 def _add(
-    ops: Operators, operation: str, size_bytes: Any, *, backward: bool = False, window: str = ""
-) -> None:
+    ops: Operators, operation: str, size_bytes: Any, *, backward: bool = False, window: str = "",
+    group: str = "cp",
+) -> None:  # fmt: skip
     ops.collectives.append(
         Collective(
-            operation=operation, group="cp", size_bytes=size_bytes, backward=backward,
+            operation=operation, group=group, size_bytes=size_bytes, backward=backward,
             window=window,
         )
     )  # fmt: skip

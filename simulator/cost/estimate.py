@@ -10,9 +10,30 @@ from numpy.typing import NDArray
 
 from simulator.layout.layout import Layouts
 
-__all__ = ["Estimate", "concatenate"]
+__all__ = ["P90", "VERDICTS", "Estimate", "concatenate", "memory_verdict"]
 
 Floats = NDArray[np.float64]
+
+VERDICTS = ("FITS", "TIGHT", "OOM")
+"""FITS: the P90 of memory is within the usable bytes; TIGHT: only the P50 is; OOM: neither."""
+
+P90 = 1.2816
+"""Standard deviations from P50 to P90 of a normal distribution."""
+
+
+def memory_verdict(p50_bytes: Floats, spread: Floats, usable_bytes: float) -> NDArray[Any]:
+    """Index into VERDICTS; where `spread` is NaN (no interval) the P50 alone decides.
+
+    Examples
+    --------
+    With a spread of 10 % the P90 is exp(0.128) = 1.137 times the P50.
+
+    >>> codes = memory_verdict(np.array([80.0, 90.0, 101.0]), np.full(3, 0.1), 100.0)
+    >>> [VERDICTS[code] for code in codes]
+    ['FITS', 'TIGHT', 'OOM']
+    """
+    p90_bytes = p50_bytes * np.exp(P90 * np.nan_to_num(spread))
+    return np.where(p50_bytes > usable_bytes, 2, np.where(p90_bytes > usable_bytes, 1, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +67,36 @@ class Estimate:
     room_bytes: dict[str, float]
     """What host memory and drives of a server hold; infinite where not known."""
 
+    memory_spread: Floats
+    """Standard deviation of the logarithm of memory, shared by the layouts of a framework; NaN
+    where its software profile gives none."""
+
     @property
     def fits(self) -> NDArray[np.bool_]:
-        """Whether the fullest rank stays within usable memory, and offload within the server's."""
+        """Whether the fullest rank is expected (P50) to fit, and the server holds what is away."""
         found = self.memory_total_bytes <= self.usable_bytes
         for tier, room in self.room_bytes.items():
             found = found & (self.away_bytes[tier] <= room)
         return found
+
+    @property
+    def memory_p10_bytes(self) -> Floats:
+        """What memory stays below with a probability of 10 %; NaN without a spread."""
+        return np.asarray(self.memory_total_bytes * np.exp(-P90 * self.memory_spread))
+
+    @property
+    def memory_p90_bytes(self) -> Floats:
+        """What memory stays below with a probability of 90 %; NaN without a spread."""
+        return np.asarray(self.memory_total_bytes * np.exp(P90 * self.memory_spread))
+
+    @property
+    def verdict(self) -> NDArray[Any]:
+        """Index into VERDICTS."""
+        return memory_verdict(self.memory_total_bytes, self.memory_spread, self.usable_bytes)
+
+    def verdict_word(self, i: int = 0) -> str:
+        """FITS, TIGHT or OOM of one layout."""
+        return VERDICTS[int(self.verdict[i])]
 
     def __len__(self) -> int:
         return len(self.step_time_s)
@@ -79,6 +123,7 @@ class Estimate:
             usable_bytes=self.usable_bytes,
             away_bytes=pick(self.away_bytes),
             room_bytes=self.room_bytes,
+            memory_spread=self.memory_spread[rows],
         )
 
 
@@ -95,7 +140,7 @@ def concatenate(pieces: list[Estimate]) -> Estimate:
     arrays = (
         "step_time_s", "memory_total_bytes", "peak_stage", "peak_moment", "slowest_stage",
         "imbalance_s",
-        "executed_flop",
+        "executed_flop", "memory_spread",
     )  # fmt: skip
     return Estimate(
         layouts=Layouts.concatenate([piece.layouts for piece in pieces]),

@@ -18,12 +18,13 @@ from simulator.cost.blocks import BlockCosts
 from simulator.cost.states import STATE_KINDS, StateCosts
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.schedules import splits_backward
 from simulator.software import Software
 from simulator.workload.recipe import Recipe
 
 __all__ = [
     *("MEMORY_KINDS", "MOMENTS", "Memory", "host_share", "kept_bytes", "memory"),
-    *("offloaded_parts", "recomputed_parts", "workspace"),
+    *("memory_spread", "offloaded_parts", "on_device", "recomputed_parts", "workspace"),
 ]
 
 Floats = NDArray[np.float64]
@@ -44,6 +45,9 @@ _FULL = RECOMPUTE.index("full")
 _LOSS, _END = 1, 2
 
 _ZERO2 = SHARDINGS.index("zero2")
+
+_BREADTH_FIRST = [SCHEDULES.index(word) for word in ("gpipe", "looped_bfs")]
+_SPLIT = [code for code, word in enumerate(SCHEDULES) if splits_backward(word)]
 
 _PAIRED_OTHERWISE = tuple(
     SCHEDULES.index(word) for word in ("gpipe", "looped_bfs", "dualpipe", "dualpipe_v")
@@ -151,15 +155,18 @@ def memory(
         temporaries = np.maximum(temporaries, np.where(count > 0, working, 0.0))
     if software.overlap.expert:
         temporaries = temporaries + _begun(blocks, layouts, block_key, mode, parts, covered)
-    loss = in_flight[:, :, last] * blocks.saved_bytes[0, block_key, last][:, None]
-    loss = loss + parts[:, :, last] * blocks.transient_bytes[block_key, last][:, None]
-    state = _on_device(list(states.state_bytes[:, state_key, :]), layouts, recipe, software)
-    moment = (loss > temporaries).astype(np.int8)
+    loss, waiting = _loss_and_waiting(layouts, blocks, block_key, parts, in_flight)
+    beside_block = temporaries + waiting
+    state = on_device(list(states.state_bytes[:, state_key, :]), layouts, recipe, software)
+    moment = (loss > beside_block).astype(np.int8)
     idle: Floats | float = 0.0
     if lazy:
-        growing = _growing(recipe, layouts, state[1], states.early_gradients[:, state_key, :],
-                           one_block + temporaries)  # fmt: skip
-        more = (activations + temporaries, activations + loss, one_block + temporaries)
+        early = states.early_gradients[:, state_key, :]
+        growing = _growing(recipe, layouts, state[1], early, one_block + temporaries)
+        if not recipe.optimizer_in_backward:
+            growing[0], activations = _after_first(layouts, growing[0], early[0], activations)
+            growing[1] = np.minimum(growing[1], growing[0])
+        more = (activations + beside_block, activations + loss, one_block + temporaries)
         gathered = states.gathered_bytes[:, state_key, :]
         moment = np.argmax(growing + gathered + np.stack(more), axis=0).astype(np.int8)
         at = moment[None].astype(np.intp)
@@ -173,7 +180,7 @@ def memory(
     allocated = [
         *state,
         activations,
-        np.where(at_loss, loss, 0.0),
+        np.where(at_loss, loss, np.where(moment == _END, 0.0, waiting)),
         np.where(at_loss, 0.0, temporaries),
         workspace(software, layouts, blocks, block_key, states, state_key, parts),
     ]
@@ -219,12 +226,36 @@ def _begun(
     return one * pairs[:, None]
 
 
+def _loss_and_waiting(
+    layouts: Layouts, blocks: BlockCosts, block_key: NDArray[Any], parts: Floats, in_flight: Floats
+) -> tuple[Floats, Floats]:
+    """What loss and head hold at the loss, and what of it waits while a block goes back.
+
+    Logits wait where a schedule takes all micro-batches forward first, and where the head's weight
+    pass comes later than the rest of its backward pass. Shapes (layouts, columns).
+    """
+    head, own = in_flight[:, :, -1], parts[:, :, -1]
+    saved = blocks.saved_bytes[0, block_key, -1][:, None]
+    waits = saved - blocks.passing_bytes[block_key, -1][:, None]
+    working = saved + blocks.transient_bytes[block_key, -1][:, None]
+    done = np.where(np.isin(layouts.schedule, _SPLIT), 0.0, 1.0)[:, None]
+    return (head - own) * waits + own * working, (head - done * own) * waits
+
+
+def memory_spread(layouts: Layouts, software: Software) -> Floats:
+    """Standard deviation of the logarithm of memory, shape (layouts,); NaN where none is given."""
+    own, split = software.allocator.reserved_spread, software.allocator.split_reserved_spread
+    usual = np.nan if own is None else float(own)
+    is_split = (layouts.tp > 1) | (layouts.pp > 1)
+    return np.where(is_split, usual if split is None else float(split), usual)
+
+
 def host_share(layouts: Layouts, recipe: Recipe) -> Floats:
     """Share of the optimizer states that is in host memory, shape (layouts,)."""
     return np.where(layouts.optimizer_offload > 0, float(recipe.optimizer_offload_fraction), 0.0)
 
 
-def _on_device(
+def on_device(
     state: list[Floats], layouts: Layouts, recipe: Recipe, software: Software
 ) -> list[Floats]:
     """Weights, gradients, optimizer states and gathered parameters less what the host keeps."""
@@ -257,6 +288,24 @@ def _growing(
     end = np.where(sharded, whole, whole - np.minimum(block, beside))
     found = (np.where(once, head, whole), np.where(once, 0.0, whole), np.where(once, end, whole))
     return np.stack(found)
+
+
+def _after_first(
+    layouts: Layouts, whole: Floats, head: Floats, activations: Floats
+) -> tuple[Floats, Floats]:
+    """Gradients and activations of a rank at its fullest, where all micro-batches go forward first.
+
+    That is when a first micro-batch has gone back through one chunk, or just before.
+    """
+    breadth = np.isin(layouts.schedule, _BREADTH_FIRST) & (layouts.micro_batches > 1)
+    if not breadth.any():
+        return whole, activations
+    chunks = layouts.vpp[:, None].astype(float)
+    left = activations * (1.0 - 1.0 / (layouts.micro_batches[:, None] * chunks))
+    after = whole / chunks
+    later = breadth[:, None] & (after + left >= head + activations)
+    before = np.where(breadth[:, None], np.minimum(head, whole), whole)
+    return np.where(later, after, before), np.where(later, left, activations)
 
 
 def kept_bytes(

@@ -37,9 +37,9 @@ def memory_inputs(rows: Selection, priced: Priced, kinds_bytes: dict[str, float]
     layouts = rows.layouts
     found: Inputs = {kind: _states(rows, priced, kinds_bytes, kind, column) for kind in STATE_KINDS}
     found["activations"] = _activations(rows, priced, column)
-    if MOMENTS[moment] == "loss and head":
-        found["loss"] = _head(rows, priced)
-    else:
+    at_loss = MOMENTS[moment] == "loss and head"
+    found["loss"] = _head(rows, priced, kinds_bytes["loss"], at_loss=at_loss)
+    if not at_loss:
         found["temporaries"] = _temporaries(rows, priced, column)
     allocator, library = priced.software.allocator, priced.cluster.library
     linears = float(priced.states.linear_shapes[rows.grid][0, column])
@@ -121,13 +121,17 @@ def _activations(rows: Selection, priced: Priced, column: int) -> dict[str, floa
     }
 
 
-def _head(rows: Selection, priced: Priced) -> dict[str, float]:
-    """What the loss keeps, and what the head's backward pass adds."""
+def _head(rows: Selection, priced: Priced, held_bytes: float, *, at_loss: bool) -> dict[str, float]:
+    """What the loss keeps, what the head's backward pass adds, and the logits that wait."""
     blocks, key = priced.blocks, rows.key
-    return {
-        "bytes kept by head and loss": float(blocks.saved_bytes[0, key, -1][0]),
-        "temporaries of the head": float(blocks.transient_bytes[key, -1][0]),
+    found = {
+        "bytes kept by head and loss": float(blocks.saved_bytes[0, key, -1][0]) * at_loss,
+        "temporaries of the head": float(blocks.transient_bytes[key, -1][0]) * at_loss,
     }
+    waiting = held_bytes - sum(found.values())
+    if waiting > 0.5:
+        found["bytes of micro-batches that wait for their backward pass"] = waiting
+    return {name: size for name, size in found.items() if size}
 
 
 def _temporaries(rows: Selection, priced: Priced, column: int) -> dict[str, float]:

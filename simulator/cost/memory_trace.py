@@ -1,36 +1,52 @@
 """Reserved memory of one rank, from a trace of its tensors through a model of the allocator.
 
 The same operators that the closed form adds up (``cost/memory.py``) are allocated and freed in the
-order of a training step: states, forward and backward passes of 1F1B, loss, optimizer. Two steps
-are played, since the optimizer's states take blocks that the first step's activations have left; a
-third changes nothing. The search keeps the closed form; this is for one layout.
+order of a training step: states, the passes of the schedule's table of actions
+(``layout/schedules.py``), loss, optimizer. Two steps are played, since the optimizer's states take
+blocks that the first step's activations have left; a third changes nothing. The search keeps the
+closed form; this is for one layout.
+
+Where the backward pass comes in two halves, what a block keeps waits in full for the second one,
+which makes the weight gradients, as in the closed form.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.cost.adapters import freeze
 from simulator.cost.allocator import Block, CachingAllocator
-from simulator.cost.memory import workspace
-from simulator.cost.operations import Operators, Ranks
-from simulator.cost.operators import block, embedding, head, predict_ahead
+from simulator.cost.memory import on_device
 from simulator.cost.passes import Priced
-from simulator.cost.state_bytes import part_states
+from simulator.cost.rank_tensors import (
+    Part,
+    chunk_parts,
+    operators_of,
+    stages_of,
+    workspace_parts,
+)
 from simulator.cost.step import Selection, price, select
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import RECOMPUTE, SHARDINGS, Layouts
-from simulator.layout.placement import place
+from simulator.layout import schedules
+from simulator.layout.layout import SHARDINGS, Layouts
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Replayed", "replay_memory"]
+__all__ = ["Replayed", "played_micro_batches", "replay_memory"]
 
-_FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 _STEPS = 2
+
+_IN_TRANSIT = 2
+"""Offloaded blocks on the device at a time: one on its way, one in use."""
+
+_ROUNDS = (2, 3, 4)
+"""Micro-batches tried, in multiples of pp, for a trace that is as full as the whole step."""
+
+Action = tuple[int, int, int]
+"""Kind, chunk and micro-batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,28 +56,6 @@ class Replayed:
     allocated_bytes: float
     """Peak of the tensors, each rounded to 512 B."""
     reserved_bytes: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
-    """One block, embedding or head on the rank: sizes of its tensors in bytes."""
-
-    kept: list[float]
-    """From the forward to the backward pass."""
-    rebuilt: list[float]
-    """Made by the forward pass, gone after it and made again in the backward pass."""
-    passing: list[float]
-    """Of the forward pass only."""
-    transient: list[float]
-    """Of the backward pass, all at once."""
-    share: float
-    """Of the rank's states."""
-    gathered: float
-    """Whole weights, where the rank keeps shards and gathers them for every pass."""
-    reduced: float
-    """Whole gradients in the type on the wire, where they are reduced block by block."""
-    is_root: bool
-    """Embedding or head."""
 
 
 def replay_memory(
@@ -79,162 +73,94 @@ def replay_memory(
     Returns
     -------
     list of Replayed
-        One for every pipeline rank, first stage first; empty for schedules other than 1F1B, whose
-        order of passes the trace does not know, for passes run in pairs to hide expert traffic, and
-        for anything in host memory or on drives.
+        One for every pipeline rank, first stage first; empty for passes run in pairs to hide
+        expert traffic, whose order the tables of schedules do not have.
     """
     assert len(layouts_row) == 1, "one layout at a time"
     row = layouts_row.row()
-    paired = software.overlap.expert and row["ep"] > 1
-    away = row["offload_layers"] or {row["optimizer_offload"], row["parameter_offload"]} != {"none"}
-    if row["schedule"] != "1f1b" or away or paired:
+    if software.overlap.expert and row["ep"] > 1:
         return []
     priced = price(layouts_row, workload, cluster, software, every_rank=True)
     rows = select(layouts_row, priced, slice(0, 1))
-    operators = _operators(layouts_row, workload, cluster, software)
-    level, pipelined = SHARDINGS[int(layouts_row.sharding[0])], bool(layouts_row.pp[0] > 1)
-    whole = software.states.keeps_gathered_with_pipeline and level in ("zero2", "zero3")
-    once = pipelined and whole
+    operators = operators_of(layouts_row, priced.workload, cluster, software)
+    held = stages_of(layouts_row, priced.workload)
+    count = played_micro_batches(row["schedule"], row["pp"], _micro_batches(rows), row["vpp"])
+    table = schedules.actions(row["schedule"], row["pp"], count, row["vpp"])
     found = []
     for column in np.argsort(rows.rank[0], kind="stable"):
-        parts = _parts(rows, priced, operators, int(column))
-        flying = rows.in_flight[0, column, :-2].sum()
-        most = int(np.ceil(flying / max(rows.parts[0, column, :-2].sum(), 1.0)))
-        states = [float(x) for x in priced.states.state_bytes[:, rows.grid[0], column]]
         player = _Player(
-            software, parts, states,
-            workspace=_workspace_bytes(rows, priced, int(column)),
-            keeps_gathered=once or level == "zero2", reduces_once=once,
-            reshard=int(layouts_row.reshard_after_forward[0]),
-        )  # fmt: skip
-        most = max(most, 1)
-        found.append(player.play(most, min(int(layouts_row.micro_batches[0]), most + 1)))
+            priced, rows, int(column), chunk_parts(rows, priced, operators, int(column), held)
+        )
+        own = table.rank == rows.rank[0, column]
+        columns = (table.kind[own], table.chunk[own], table.micro_batch[own])
+        found.append(player.play(list(zip(*(x.tolist() for x in columns), strict=True))))
     return found
 
 
-def _workspace_bytes(rows: Selection, priced: Priced, column: int) -> list[float]:
-    """What is there from the first step on, and each copy of the dummy gradients."""
-    software = priced.software
-    whole = workspace(
-        software, rows.layouts, priced.blocks, rows.key, priced.states, rows.grid, rows.parts
-    )  # fmt: skip
-    one = 2.0 * float(priced.states.linear_shapes[rows.grid[0], column])
-    dummies = [one] * round(float(software.allocator.dummy_gradient_copies))
-    return [float(whole[0, column]) - sum(dummies), *dummies]
+def _micro_batches(rows: Selection) -> int:
+    """Micro-batches of a step; an asynchronous pipeline is never less than full."""
+    count = int(rows.layouts.micro_batches[0])
+    asynchronous = rows.layouts.row()["schedule"] in ("pipedream", "pipedream_2bw")
+    return max(count, int(rows.layouts.pp[0])) if asynchronous else count
 
 
-def _operators(
-    row: Layouts, workload: Workload, cluster: Cluster, software: Software
-) -> list[Operators]:
-    """The operators of every part on one rank."""
-    arch, recipe, kernels = workload.architecture, workload.recipe, software.kernels
-    degrees = {name: getattr(row, name).astype(float) for name in ("tp", "cp", "ep", "etp")}
-    ranks = Ranks(
-        **degrees, sequence_parallel=row.sequence_parallel.astype(bool),
-        micro_batch=row.micro_batch.astype(float), groups=place(row, cluster.domain),
-        cp_kind=row.cp_kind, dispatcher=row.dispatcher,
-    )  # fmt: skip
-    rotary = arch.position == "rope"
-    blocks = [block(k, arch.hidden, ranks, recipe, kernels, rotary=rotary) for k in arch.blocks]
-    for kind, ops in zip(arch.blocks, blocks, strict=True):
-        if kind.predicts_ahead:
-            predict_ahead(ops, arch, ranks, recipe, kernels)
-    last = (embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels))
-    parts = [*blocks, *last]
-    if recipe.freezes:
-        freeze(parts, arch, ranks, recipe, kernels)
-    return parts
+def played_micro_batches(schedule: str, pp: int, micro_batches: int, vpp: int) -> int:
+    """As few micro-batches as fill the ranks like all of them, and go round once more.
 
+    Examples
+    --------
+    1F1B on four ranks is full after four, and steady after eight; GPipe holds them all.
 
-def _parts(rows: Selection, priced: Priced, operators: list[Operators], column: int) -> list[_Part]:
-    """What the rank holds, in the order of its forward pass."""
-    row = rows.layouts
-    each = part_states(priced.workload, priced.software, row)
-    parameters = (each.parameters[0] + each.parameters[1])[0]
-    counts = rows.parts[0, column]
-    held = float((counts * parameters).sum())
-    shards = each.shards_only and int(row.sharding[0]) > 0
-    kinds = len(operators)
-    order = [kinds - 2, *range(kinds - 2), kinds - 1]
-    parts = []
-    for kind in order:
-        again = rows.covered[0, column, kind]
-        for index in range(int(counts[kind])):
-            mode = _FULL if index < again else int(row.recompute[0])
-            kept, rebuilt = _kept(operators[kind], priced, rows.key[0], kind, mode, index < again)
-            size = float(np.max(operators[kind].transient_bytes))
-            passing: list[float] = []
-            transient = [size / 3, size * 2 / 3]
-            arch = priced.workload.architecture
-            if kind == kinds - 1 and arch.traced is None and arch.output_rows:
-                kept, passing, transient = _loss(kept, operators[kind], priced, row)
-            parts.append(_Part(
-                kept=kept, rebuilt=rebuilt, passing=passing, transient=transient,
-                is_root=kind >= kinds - 2,
-                share=float(parameters[kind]) / max(held, 1.0),
-                gathered=float((each.gather[0] + each.gather[1])[0, kind]) if shards else 0.0,
-                reduced=float((each.reduce[0] + each.reduce[1])[0, kind]) if shards else 0.0,
-            ))  # fmt: skip
-    return parts
-
-
-def _kept(
-    ops: Operators, priced: Priced, key: int, kind: int, mode: int, whole: bool
-) -> tuple[list[float], list[float]]:
-    """Tensors that a part keeps, and those that it rebuilds."""
-    saved = [float(np.max(size)) for _, _, size in ops.saved if np.max(size) > 0]
-    if not ops.is_block or (mode == _FULL and not whole) or mode not in (_FULL, _SELECTIVE):
-        return saved, []
-    if mode == _FULL:
-        return [float(np.max(ops.checkpoint_bytes))], saved
-    share = float(priced.blocks.saved_bytes[_SELECTIVE, key, kind]) / max(sum(saved), 1.0)
-    rest = max(1.0 - share, 0.0)
-    return [share * size for size in saved], [rest * size for size in saved if rest]
-
-
-def _loss(
-    kept: list[float], ops: Operators, priced: Priced, row: Layouts
-) -> tuple[list[float], list[float], list[float]]:
-    """Kept, passing and transient tensors of the head, by how the software computes the loss.
-
-    torch: 16-bit logits, which are freed once their fp32 copy is there, the log-softmax, which
-    stays, and fp32 gradients of the backward pass. Else logits and their gradient in place.
+    >>> played_micro_batches("1f1b", 4, 64, 1), played_micro_batches("gpipe", 4, 64, 1)
+    (8, 64)
     """
-    kernels, last = priced.software.kernels, float(np.max(ops.transient_bytes))
-    each = kernels.loss_bytes_per_logit
-    if each is None or "loss" in kernels.fused or priced.workload.recipe.loss_chunks > 1:
-        return kept, [], [last]
-    *others, logits = kept
-    one = logits / 6.0
-    if int(row.tp[0]) > 1 and kernels.split_loss_bytes_per_logit is not None:
-        each = kernels.split_loss_bytes_per_logit
-    return [*others, 4.0 * one], [2.0 * one, 4.0 * one], [4.0 * one] * (round(float(each) / 4) - 1)
+    whole = schedules.in_flight(schedule, pp, micro_batches, vpp)
+    for count in (rounds * pp for rounds in _ROUNDS):
+        if count >= micro_batches:
+            break
+        if np.array_equal(schedules.in_flight(schedule, pp, count, vpp), whole):
+            return count
+    return micro_batches
 
 
 class _Player:
     """One rank's steps, tensor by tensor."""
 
     def __init__(
-        self, software: Software, parts: list[_Part], states: list[float], *,
-        keeps_gathered: bool, reduces_once: bool, reshard: int, workspace: list[float],
-    ) -> None:  # fmt: skip
-        self.memory, self.parts, self.software = CachingAllocator(), parts, software
-        self.weights, self.gradients, self.optimizer = states[:3]
+        self, priced: Priced, rows: Selection, column: int, chunks: list[list[Part]]
+    ) -> None:
+        software, row = priced.software, rows.layouts
+        self.memory, self.chunks, self.software = CachingAllocator(), chunks, software
+        states = [x[None, None] for x in priced.states.state_bytes[:, rows.grid[0], column]]
+        kept = on_device(states, row, priced.workload.recipe, software)
+        self.weights, self.gradients, self.optimizer = (float(x[0, 0]) for x in kept[:3])
         self.frees = software.states.frees_gradients
-        self.keeps_gathered, self.reduces_once = keeps_gathered, reduces_once
-        self.reshard = reshard
+        self.steps_early = priced.workload.recipe.optimizer_in_backward
+        level = SHARDINGS[int(row.sharding[0])]
+        whole = software.states.keeps_gathered_with_pipeline and level in ("zero2", "zero3")
+        self.reduces_once = whole and bool(row.pp[0] > 1)
+        self.keeps_gathered = self.reduces_once or level == "zero2"
+        self.reshard = int(row.reshard_after_forward[0])
         """Ranks that share gathered weights until the backward pass; 0: they go."""
         self.pool = "reduce" if software.allocator.pools_by_stream else "compute"
-        self.workspace, self.dummies = workspace[0], workspace[1:]
+        self.workspace, *self.dummies = workspace_parts(rows, priced, column)
         self.step_long: list[Block] = []
         """Blocks that live to the end of the step."""
-        self.made_gradients = False
+        self.with_gradients: set[int] = set()
+        """Chunks whose gradients are there."""
+        self.in_transit: deque[list[Block]] = deque()
+        """What offloaded parts keep, as far as it is on the device."""
 
-    def play(self, in_flight: int, micro_batches: int) -> Replayed:
-        """Two steps of so many micro-batches, and so many of them in flight."""
+    @property
+    def parts(self) -> list[Part]:
+        """Everything that the rank holds."""
+        return [part for chunk in self.chunks for part in chunk]
+
+    def play(self, order: list[Action]) -> Replayed:
+        """Two steps of these actions."""
         self._constant()
         for step in range(_STEPS):
-            self._step(in_flight, micro_batches)
+            self._step(order)
             if step == 0:
                 self._all(self._moments())
             self._drop(self.step_long)
@@ -244,20 +170,26 @@ class _Player:
             reserved_bytes=float(self.memory.reserved_bytes),
         )
 
-    def _step(self, in_flight: int, micro_batches: int) -> None:
+    def _step(self, order: list[Action]) -> None:
         for part in self.parts:
             if self._stays_gathered(part):
                 self.step_long += self._gather(part)
-        flying = [self._forward() for _ in range(in_flight - 1)]
-        for _ in range(micro_batches - len(flying)):
-            flying.append(self._forward())
-            self._backward(flying.pop(0))
-        while flying:
-            self._backward(flying.pop(0))
+        kept: dict[tuple[int, int], list[list[Block]]] = {}
+        for kind, chunk, micro_batch in order:
+            at = chunk, micro_batch
+            if kind == schedules.FORWARD:
+                kept[at] = self._forward(chunk)
+            elif kind == schedules.BACKWARD_INPUT:
+                self._backward(chunk, kept[at], weights=False)
+            elif kind == schedules.BACKWARD_WEIGHT:
+                self._weights(chunk, kept.pop(at))
+            else:
+                self._backward(chunk, kept.pop(at), weights=True)
+        assert not kept, "every micro-batch goes back"
         if self.reduces_once:
             for part in self.parts:
                 self._reduce([part.reduced])
-        self.made_gradients = False
+        self.with_gradients = set()
 
     def _constant(self) -> None:
         """Weights, gradient buffers and workspaces that are there before the first step.
@@ -279,56 +211,103 @@ class _Player:
             for _ in range(2):
                 yield from _matrices(left * part.share / 2)
 
-    def _forward(self) -> list[list[Block]]:
+    def _forward(self, chunk: int) -> list[list[Block]]:
         """One micro-batch's forward pass; returns what every part keeps."""
         kept = []
-        for part in self.parts:
+        for part in self.chunks[chunk]:
             window = [] if self._stays_gathered(part) else self._gather(part)
             made = self._all([*part.passing, *part.rebuilt])
-            kept.append(self._all(part.kept))
+            tensors = self._all(part.kept)
             if self.reshard and not part.is_root:
-                kept[-1] += self._all([part.gathered / self.reshard])
+                tensors += self._all([part.gathered / self.reshard])
+            if part.away:
+                self._take_in(tensors)
+            kept.append(tensors)
             self._drop(made)
             self._drop(window)
         return kept
 
-    def _backward(self, kept: list[list[Block]]) -> None:
-        """One micro-batch's backward pass, last part first."""
-        first, root = not self.made_gradients, list[Block]()
-        for part, tensors in zip(reversed(self.parts), reversed(kept), strict=True):
-            stays = self._stays_gathered(part)
-            window = [] if stays else self._gather(part)
+    def _take_in(self, tensors: list[Block]) -> None:
+        """Hold one more offloaded part; the oldest of too many has reached the host by now."""
+        self.in_transit.append(tensors)
+        if len(self.in_transit) > _IN_TRANSIT:
+            gone = self.in_transit.popleft()
+            self._drop(gone)
+            gone.clear()
+
+    def _fetch(self, parts: list[Part], kept: list[list[Block]], index: int) -> None:
+        """Bring back what an offloaded part kept, and the next one's beside it."""
+        wanted = [i for i in range(index, -1, -1) if parts[i].away][:_IN_TRANSIT]
+        for i in wanted if parts[index].away else ():
+            if not kept[i]:
+                kept[i] += self._all(parts[i].kept)
+
+    def _backward(self, chunk: int, kept: list[list[Block]], *, weights: bool) -> None:
+        """One micro-batch's backward pass, last part first; with the weight gradients or not."""
+        parts = self.chunks[chunk]
+        root = list[Block]()
+        for index in range(len(parts) - 1, -1, -1):
+            part = parts[index]
+            self._fetch(parts, kept, index)
+            window = [] if self._stays_gathered(part) else self._gather(part)
             made = self._all(part.rebuilt)
             work = self._all(part.transient)
             self._drop(made)
-            self._drop(tensors)
+            if weights:
+                self._release(kept[index])
             self._drop(work)
-            if self.dummies:
-                self._all(self.dummies)
-                self.dummies = []
-            size = part.reduced if self.reduces_once else part.gathered
-            gradient = self._all([size]) if first or not self.reduces_once else []
-            if self.reduces_once:
-                self.step_long += gradient
-            elif part.is_root:
-                root += gradient
-            else:
-                self._reduce([part.reduced])
-                self._drop(gradient)
+            if weights:
+                root += self._gradients(chunk, part)
             self._drop(window)
-            if first and self.frees:
-                share = self.gradients * part.share
-                self.step_long += self._all([share], self.pool)
-        if not self.reduces_once:
-            self._reduce([part.reduced for part in self.parts if part.is_root])
-            self._drop(root)
-        self.made_gradients = True
+        if weights:
+            self._end(chunk, root)
 
-    def _stays_gathered(self, part: _Part) -> bool:
+    def _weights(self, chunk: int, kept: list[list[Block]]) -> None:
+        """The second half of a backward pass: weight gradients, and nothing is kept any more."""
+        root = list[Block]()
+        for part, tensors in zip(reversed(self.chunks[chunk]), reversed(kept), strict=True):
+            root += self._gradients(chunk, part)
+            self._release(tensors)
+        self._end(chunk, root)
+
+    def _release(self, tensors: list[Block]) -> None:
+        self._drop(tensors)
+        if any(tensors is held for held in self.in_transit):
+            self.in_transit = deque(x for x in self.in_transit if x is not tensors)
+
+    def _gradients(self, chunk: int, part: Part) -> list[Block]:
+        """Weight gradients of one part; returns those that wait for the end of the pass."""
+        first, root = chunk not in self.with_gradients, list[Block]()
+        if self.dummies:
+            self._all(self.dummies)
+            self.dummies = []
+        size = part.reduced if self.reduces_once else part.gathered
+        gradient = self._all([size]) if first or not self.reduces_once else []
+        if self.reduces_once:
+            self.step_long += gradient
+        elif part.is_root:
+            root = gradient
+        else:
+            self._reduce([part.reduced])
+            self._drop(gradient)
+        if self.steps_early:
+            self._drop(self._all([self.gradients * part.share], self.pool))
+        elif first and self.frees:
+            self.step_long += self._all([self.gradients * part.share], self.pool)
+        return root
+
+    def _end(self, chunk: int, root: list[Block]) -> None:
+        """Reduce the gradients of embedding and head, where they are reduced every time."""
+        if not self.reduces_once:
+            self._reduce([part.reduced for part in self.chunks[chunk] if part.is_root])
+            self._drop(root)
+        self.with_gradients.add(chunk)
+
+    def _stays_gathered(self, part: Part) -> bool:
         """The root group (embedding and head), or all without resharding."""
         return part.gathered > 0 and (self.keeps_gathered or part.is_root)
 
-    def _gather(self, part: _Part) -> list[Block]:
+    def _gather(self, part: Part) -> list[Block]:
         """Whole weights of a part that keeps shards, and the flat buffer in which they arrive."""
         flat = self._all([part.gathered], "gather")
         whole = self._all(_matrices(part.gathered))

@@ -53,6 +53,8 @@ class Ranks:
     """Index into CP_KINDS."""
     dispatcher: Any = 0
     """Index into DISPATCHERS."""
+    cp_a2a: Any = 1.0
+    """Context-parallel ranks in one all-to-all, where the kind is hierarchical."""
 
     def tokens(self, recipe: Recipe) -> Floats:
         """Tokens of one micro-batch on one rank (the sequence is split over cp)."""
@@ -67,7 +69,8 @@ class Ranks:
         blockwise = self.cp_kind == CP_KINDS.index("ring")
         if kernels.context_attention == "torch":
             blockwise = blockwise | (self.cp_kind == CP_KINDS.index("all_gather"))
-        return np.where(blockwise, self.cp, 1.0)
+        grouped = self.cp_kind == CP_KINDS.index("hierarchical")
+        return np.where(blockwise, self.cp, np.where(grouped, self.cp / self.cp_a2a, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +114,8 @@ class Stream:
     backward_bytes: Any
     calls: float = 1.0
     module: str = ""
+    stash: bool = False
+    """Encodes and decodes a kept tensor: spared where the tensor is recomputed instead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +125,7 @@ class Collective:
     operation: str
     """all_gather, reduce_scatter, all_reduce, all_to_all, dispatch, ring or send."""
     group: str
-    """tp, cp, ep, etp or experts (ep x etp together): a field of ``Placement``."""
+    """tp, cp, cp_a2a, cp_ring, ep, etp or experts (ep x etp together): a field of ``Placement``."""
     size_bytes: Any
     backward: bool
     window: str = ""
@@ -130,10 +135,10 @@ class Collective:
     """dispatch: the experts that want each byte."""
     load: Any = 1.0
     """dispatch: what the fullest expert rank takes over the mean."""
-    module: str = ""
-    """As of a product: forward collectives of a recomputed module run again."""
     pipelined: bool = False
     """Hidden only by software that pipelines the collective with the GEMM (user buffers)."""
+    module: str = ""
+    """What recomputation has to name to run it again, in the forward pass only."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -150,6 +155,9 @@ class Operators:
     """Largest temporaries of the backward pass beside what was saved."""
     checkpoint_bytes: Any = 0.0
     """The part's input, all that full recomputation keeps."""
+    passing_bytes: Any = 0.0
+    """What of `saved` is gone again where the micro-batch waits for its backward pass: the 16-bit
+    logits under a loss in fp32."""
     is_moe: bool = False
     is_block: bool = True
     has_backward: bool = True

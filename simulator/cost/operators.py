@@ -27,6 +27,7 @@ from simulator.cost.operations import (
     residual,
 )
 from simulator.cost.quantised import quantise_saved
+from simulator.cost.stashes import compress_stashes
 from simulator.cost.tasks import task_heads
 from simulator.cost.traced import traced
 from simulator.software import Kernels
@@ -72,6 +73,7 @@ def block(
         residual(ops, f"{name} residual", own, size, kind.dropout, kernels)
     casts(ops, recipe)
     quantise_saved(ops, recipe, kernels)
+    compress_stashes(ops, recipe)
     return ops
 
 
@@ -204,6 +206,7 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
             )
         )
         ops.saved.append(("embedding dropout mask", "", own))
+        compress_stashes(ops, recipe)
     reduce_output(ops, tokens * arch.table_columns / arch.hidden * size, ranks, "")
     return ops
 
@@ -274,6 +277,7 @@ def _vocabulary(
     weight, dgrad = trained * columns * width * size, tokens * width * size
     kept = size if fused or recipe.loss_chunks > 1 else size + 4
     ops.saved.append(("logits", "loss", kept * logits))
+    ops.passing_bytes = (size if kept > size else 0.0) * logits
     split = np.asarray(ranks.tp) > 1
     ops.transient_bytes = _loss_bytes(logits, weight, dgrad, kept, split, recipe, kernels)
     if "loss" in kernels.fused and not kernels.keeps_gathered_inputs:

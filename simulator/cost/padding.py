@@ -21,7 +21,7 @@ __all__ = ["mean_costs", "padded_lengths"]
 
 Floats = NDArray[np.float64]
 
-_MEMORY = ("saved_bytes", "rebuilt_bytes", "transient_bytes")
+_MEMORY = ("saved_bytes", "rebuilt_bytes", "transient_bytes", "passing_bytes")
 
 
 def padded_lengths(recipe: Recipe, micro_batch: Floats) -> tuple[Floats, Floats]:

@@ -210,7 +210,7 @@ def hidden_communication(
     Those that run `alone` hide no expert traffic where others do.
     """
     hidden = {name: m * over_parts(parts, b.hidden_s[i][key]) for i, name in enumerate(HIDDEN[:3])}
-    hidden["ep"] = hidden["ep"] * ((m - alone) / m)
+    hidden["ep"] = hidden["ep"] * ((m - alone) / np.maximum(m, 1.0))
     return hidden
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.memory import MEMORY_KINDS
+from simulator.cost.estimate import P90, memory_verdict
+from simulator.cost.memory import MEMORY_KINDS, memory_spread
 from simulator.cost.memory_inputs import memory_inputs
 from simulator.cost.step import price, select, selected_memory
 from simulator.hardware.cluster import Cluster
@@ -28,10 +29,27 @@ class RankMemory:
     kinds_bytes: dict[str, Floats]
     """By kind, in the order of MEMORY_KINDS."""
     total_bytes: Floats
+    spread: float
+    """Standard deviation of the logarithm of the totals, which all ranks share; NaN: none given."""
     moment: NDArray[Any]
     """Index into MOMENTS: when the rank peaks."""
     inputs: list[dict[str, dict[str, float]]]
     """Of each rank: kind -> name of an input of its formula -> value."""
+
+    @property
+    def p10_bytes(self) -> Floats:
+        """P10 of the totals; NaN without a spread."""
+        return np.asarray(self.total_bytes * np.exp(-P90 * self.spread))
+
+    @property
+    def p90_bytes(self) -> Floats:
+        """P90 of the totals; NaN without a spread."""
+        return np.asarray(self.total_bytes * np.exp(P90 * self.spread))
+
+    def verdict(self, usable_bytes: float) -> NDArray[Any]:
+        """Index into VERDICTS of every rank."""
+        spread = np.full(len(self.total_bytes), self.spread)
+        return memory_verdict(self.total_bytes, spread, usable_bytes)
 
 
 def rank_memory(
@@ -67,6 +85,7 @@ def rank_memory(
     return RankMemory(
         kinds_bytes=found,
         total_bytes=held.total_bytes[0, order],
+        spread=float(memory_spread(layouts_row, software)[0]),
         moment=held.moment[0, order],
         inputs=inputs,
     )

@@ -23,6 +23,7 @@ from simulator.cost.memory import (
     MEMORY_KINDS,
     Memory,
     memory,
+    memory_spread,
     offloaded_parts,
     recomputed_parts,
 )
@@ -231,7 +232,7 @@ def _block_keys(
     local = [getattr(placement, name).local[grid.inverse] for name in ("tp", "cp", "ep", "etp")]
     keys = unique_rows(
         layouts.tp, layouts.sequence_parallel, layouts.cp, layouts.ep, layouts.etp,
-        layouts.micro_batch, np.where(layouts.cp > 1, layouts.cp_kind, 0),
+        layouts.micro_batch, np.where(layouts.cp > 1, layouts.cp_kind, 0), layouts.cp_a2a,
         np.where(layouts.ep * layouts.etp > 1, layouts.dispatcher, 0), *local,
     )  # fmt: skip
     some = layouts[keys.first]
@@ -241,10 +242,11 @@ def _block_keys(
         cp=some.cp.astype(float),
         cp_kind=some.cp_kind,
         dispatcher=some.dispatcher,
+        cp_a2a=some.cp_a2a.astype(float),
         ep=some.ep.astype(float),
         etp=some.etp.astype(float),
         micro_batch=some.micro_batch.astype(float),
-        groups=placement.take(grid.inverse[keys.first]),
+        groups=placement.take(grid.inverse[keys.first]).with_groups(some.cp_a2a.astype(np.int64)),
     )
     return keys, ranks
 
@@ -396,6 +398,7 @@ def _estimate(
         usable_bytes=float(priced.cluster.accelerator.memory.usable_bytes),
         away_bytes=away,
         room_bytes=room_bytes(priced.cluster),
+        memory_spread=memory_spread(rows.layouts, priced.software),
     )
 
 

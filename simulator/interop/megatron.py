@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from simulator.interop.megatron_model import model_flags, unsaid
-from simulator.interop.torchrun import SAMPLE_STEPS, torchrun, wrapped
+from simulator.interop.torchrun import SAMPLE_STEPS, torchrun, unsaid_stashes, wrapped
 from simulator.layout.stages import stages
 from simulator.scenario import Scenario
 from simulator.software import Software
@@ -19,7 +19,9 @@ from simulator.workload.recipe import Recipe
 
 __all__ = ["layers_by_stage", "megatron_block", "pipeline_layout"]
 
-_CP_KINDS = {"ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a"}
+_CP_KINDS = {
+    "ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a", "hierarchical": "a2a+p2p",
+}  # fmt: skip
 _DISPATCHERS = {
     "alltoall": ["--moe-token-dispatcher-type alltoall"],
     "allgather": ["--moe-token-dispatcher-type allgather"],
@@ -46,7 +48,7 @@ def megatron_block(row: dict[str, Any], scenario: Scenario) -> str:
         _batch(row, recipe),
         _states(row, scenario.software),
         _recompute(row, scenario.software, arch),
-        _offload(row, recipe),
+        [*_offload(row, recipe), *_stashes(recipe, arch)],
         _precision(recipe, scenario.software),
         _kernels(row, scenario.software),
         *model_flags(arch, scenario.software, recipe),
@@ -59,6 +61,7 @@ def megatron_block(row: dict[str, Any], scenario: Scenario) -> str:
             *_environment(row, recipe),
             wrapped(f"{torchrun(scenario.cluster)} pretrain_gpt.py", [g for g in groups if g]),
             *(f"# {note}" for note in _notes(row, arch, scenario.software)),
+            *(f"# {note}" for note in unsaid_stashes(recipe, _stashes(recipe, arch))),
         ]
     )
 
@@ -86,6 +89,9 @@ def _parallel(row: dict[str, Any], arch: Architecture) -> list[str]:
             f"--context-parallel-size {row['cp']}",
             f"--cp-comm-type {_CP_KINDS[row['cp_kind']]}",
         ]
+        if row["cp_kind"] == "hierarchical":
+            group, ring = row["cp_a2a"], row["cp"] // row["cp_a2a"]
+            flags.append(f"--hierarchical-context-parallel-sizes {group} {ring}")
     if arch.is_moe:
         flags += [
             f"--expert-model-parallel-size {row['ep']}",
@@ -190,6 +196,14 @@ def _offload(row: dict[str, Any], recipe: Recipe) -> list[str]:
         flags += ["--optimizer-cpu-offload", f"--optimizer-offload-fraction {share:g}"]
         flags += ["--use-precision-aware-optimizer"]
     return flags
+
+
+def _stashes(recipe: Recipe, arch: Architecture) -> list[str]:
+    """Compressed stashes: Megatron-Core stores the input of SwiGLU in fp8, and nothing else."""
+    stash = recipe.stash_bytes
+    gated = all(kind.mlp.gated for kind in arch.blocks)
+    fp8 = stash is not None and stash.activation_input == 1.0 and gated
+    return ["--activation-func-fp8-input-store"] if fp8 else []
 
 
 _LOW_PRECISION = {

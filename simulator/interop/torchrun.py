@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from simulator.hardware.cluster import Cluster
 from simulator.scenario import Scenario
+from simulator.workload.recipe import Recipe
 
-__all__ = ["SAMPLE_STEPS", "plain_block", "steps", "torchrun", "wrapped"]
+__all__ = ["SAMPLE_STEPS", "plain_block", "steps", "torchrun", "unsaid_stashes", "wrapped"]
 
 SAMPLE_STEPS = 50
 """Steps of the command where the scenario does not say how many tokens the run sees."""
@@ -30,6 +33,19 @@ def steps(scenario: Scenario) -> int:
     """Optimizer steps of the run, rounded up."""
     count = scenario.workload.recipe.steps
     return SAMPLE_STEPS if count is None else int(-(-count // 1))
+
+
+def unsaid_stashes(recipe: Recipe, flags: Sequence[str] = ()) -> list[str]:
+    """A note on compressed stashes that `flags` do not ask for."""
+    if recipe.stash_bytes is None:
+        return []
+    given = [f.name for f in fields(recipe.stash_bytes) if getattr(recipe.stash_bytes, f.name)]
+    missing = [name for name in given if not (flags and name == "activation_input")]
+    if not missing:
+        return []
+    return [
+        f"No option compresses these stashes of the plan, they are yours: {', '.join(missing)}."
+    ]
 
 
 def wrapped(start: str, groups: list[list[str]]) -> str:
@@ -60,7 +76,9 @@ def plain_block(row: dict[str, Any], scenario: Scenario) -> str:
         "STEPS": steps(scenario),
     }
     told = " ".join(f"{name}={value}" for name, value in values.items())
+    notes = "".join(f"# {note}\n" for note in unsaid_stashes(recipe))
     return (
         "# train.py is your script: DistributedDataParallel around the model, told by these.\n"
+        f"{notes}"
         f"export {told}\n{torchrun(scenario.cluster)} train.py"
     )

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from simulator.interop.megatron import layers_by_stage
-from simulator.interop.torchrun import steps, torchrun
+from simulator.interop.torchrun import steps, torchrun, unsaid_stashes
 from simulator.scenario import Scenario
 from simulator.workload.architecture import Architecture
 
@@ -182,7 +182,7 @@ def _notes(row: dict[str, Any], scenario: Scenario) -> list[str]:
             f"The plan recomputes {row['recompute_layers']} layers of each rank; torchtitan"
             " recomputes all of them with mode = full."
         )
-    return notes
+    return [*notes, *unsaid_stashes(scenario.workload.recipe)]
 
 
 def _toml(value: Any) -> str:

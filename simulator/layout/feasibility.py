@@ -79,6 +79,8 @@ REASONS = (
     "the software cannot offload the activations of all layers",
     "weights in 8 bit alone need optimizer states that ranks share",
     "the software cannot offload the optimizer with these weights in 8 bit alone",
+    "cp_a2a goes with hierarchical context parallelism, where it divides cp and leaves a ring",
+    "hierarchical context parallelism needs key/value heads that cp_a2a divides on every rank",
 )
 """Reason by code; the first one that applies is reported."""
 
@@ -106,7 +108,7 @@ def _checks(
         *_fits_offload(x, workload.architecture, cluster, software),
         _misfits_schedule(x),
         *_fits_recipe(x, workload, software),
-        _splits_heads(x, workload.architecture),
+        _splits_heads(x, workload.architecture, "all_to_all", x.cp),
         *_fits_groups(x, workload.architecture, software),
         *_fits_drives(x, cluster, software),
         *_fits_dispatcher(x, workload, software),
@@ -115,6 +117,8 @@ def _checks(
         (x.optimizer_offload > 0)
         & workload.recipe.fp8_weights
         & (workload.recipe.precision not in software.supports.fp8_weights_offload),
+        _misfits_groups(x),
+        _splits_heads(x, workload.architecture, "hierarchical", x.cp_a2a),
     ]
 
 
@@ -249,20 +253,30 @@ def _fits_recipe(x: Layouts, workload: Workload, software: Software) -> list[NDA
     ]
 
 
-def _splits_heads(x: Layouts, arch: Architecture) -> NDArray[np.bool_]:
-    """Ulysses splits the heads of a tensor-parallel rank over cp.
+def _misfits_groups(x: Layouts) -> NDArray[np.bool_]:
+    """Hierarchical context parallelism has groups of cp_a2a ranks, and rings of two or more."""
+    grouped = (x.cp > 1) & (x.cp_kind == CP_KINDS.index("hierarchical"))
+    size = np.maximum(x.cp_a2a, 1)
+    divides = (size > 1) & (size < x.cp) & (x.cp % size == 0)
+    return np.asarray(np.where(grouped, ~divides, size > 1))
+
+
+def _splits_heads(
+    x: Layouts, arch: Architecture, kind: str, ranks: NDArray[Any]
+) -> NDArray[np.bool_]:
+    """Ulysses splits the heads of a tensor-parallel rank over `ranks`.
 
     TransformerEngine (AttnFuncWithCPAndQKVOA2A) asks this of queries and of keys and values, which
     it does not repeat; a rank whose tp is above the key/value heads has one of them.
     """
-    splits = (x.cp > 1) & (x.cp_kind == CP_KINDS.index("all_to_all"))
+    splits = (x.cp > 1) & (x.cp_kind == CP_KINDS.index(kind))
     if not splits.any():
         return splits
     kinds = [found for b in arch.blocks for found in (b.attention, b.cross_attention) if found]
     counts = [
         count for att in kinds for count in (att.heads, att.heads if att.is_mla else att.kv_heads)
     ]
-    even = [np.maximum(count // x.tp, 1) % x.cp == 0 for count in counts]
+    even = [np.maximum(count // x.tp, 1) % np.maximum(ranks, 1) == 0 for count in counts]
     return np.asarray(splits & ~_all(even))
 
 

@@ -27,7 +27,7 @@ SCHEDULES = (
 )  # fmt: skip
 """Pipeline schedules; layout/schedules.py has their order of work."""
 
-CP_KINDS = ("ring", "all_gather", "all_to_all")
+CP_KINDS = ("ring", "all_gather", "all_to_all", "hierarchical")
 """How queries reach the keys of other context-parallel ranks; cost/context.py has what it moves."""
 
 DISPATCHERS = ("alltoall", "allgather", "deepep")
@@ -68,7 +68,11 @@ class Layouts:
     cp: NDArray[Any]
     """Context-parallel degree."""
     cp_kind: NDArray[Any]
-    """Index into CP_KINDS: keys and values go round, are gathered, or are exchanged for heads."""
+    """Index into CP_KINDS: keys and values go round, are gathered, or are exchanged for heads;
+    hierarchical exchanges inside groups and goes round between them."""
+    cp_a2a: NDArray[Any]
+    """Adjacent context-parallel ranks that exchange sequence for heads where cp_kind is
+    hierarchical; rings of cp / cp_a2a join the groups. 1 with any other kind."""
     dp: NDArray[Any]
     """Data-parallel degree."""
     ep: NDArray[Any]
@@ -129,7 +133,7 @@ class Layouts:
             raise TypeError(f"unknown layout field {sorted(unknown)[0]!r}")
         coded = {name: _coded(name, value) for name, value in given.items()}
         one = np.ones(1, dtype=np.int32)
-        for name in ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch"):
+        for name in ("tp", "pp", "vpp", "cp", "cp_a2a", "dp", "ep", "etp", "micro_batch"):
             coded.setdefault(name, one)
         coded.setdefault("global_batch", coded["dp"] * coded["micro_batch"])
         coded.setdefault("shard_group", coded["dp"] * coded["cp"])
@@ -204,7 +208,8 @@ class Layouts:
         row = self.row(index)
         words = [f"{k}{row[k]}" for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp") if row[k] > 1]
         if row["cp"] > 1 and row["cp_kind"] != "ring":
-            words.insert(words.index(f"cp{row['cp']}") + 1, row["cp_kind"])
+            kind = row["cp_kind"] + (f":{row['cp_a2a']}" if row["cp_a2a"] > 1 else "")
+            words.insert(words.index(f"cp{row['cp']}") + 1, kind)
         if row["ep"] * row["etp"] > 1 and row["dispatcher"] != "alltoall":
             words.append(row["dispatcher"])
         if row["schedule"] not in ("1f1b", "interleaved"):

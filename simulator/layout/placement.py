@@ -41,6 +41,10 @@ class Placement:
 
     tp: Group
     cp: Group
+    cp_a2a: Group
+    """Adjacent context-parallel ranks that exchange sequence for heads; one rank where none do."""
+    cp_ring: Group
+    """Every cp_a2a-th context-parallel rank: the rings between those groups."""
     dp: Group
     """Data-parallel and context-parallel ranks together: who shares dense gradients."""
     shard: Group
@@ -64,6 +68,15 @@ class Placement:
     def take(self, rows: NDArray[Any]) -> Placement:
         """Return the entries `rows` of every group."""
         return Placement(**{f.name: getattr(self, f.name).take(rows) for f in fields(self)})
+
+    def with_groups(self, cp_a2a: NDArray[Any]) -> Placement:
+        """The same with context-parallel ranks in groups of `cp_a2a` adjacent ones."""
+        local = np.gcd(self.cp.local, cp_a2a)
+        between = np.where(local == cp_a2a, self.cp.local // local, 1)
+        return replace(
+            self, cp_a2a=Group(size=cp_a2a, local=local),
+            cp_ring=Group(size=self.cp.size // cp_a2a, local=between),
+        )  # fmt: skip
 
     def with_copies(self, copies: NDArray[Any]) -> Placement:
         """The same where so many pipeline ranks hold each stage: they are replicas, too.
@@ -103,9 +116,13 @@ def place(layouts: Layouts, domain: int) -> Placement:
     part = layouts.reshard_after_forward.astype(np.int64)
     part = np.where(part > 0, np.minimum(part, shard), shard)
     hop_inside = (inside["pp"] == dense["pp"]).astype(np.int64) + 1
+    context = Group(size=dense["cp"], local=inside["cp"])
+    alone = Group(size=np.ones_like(dense["cp"]), local=np.ones_like(dense["cp"]))
     return Placement(
         tp=Group(size=dense["tp"], local=inside["tp"]),
-        cp=Group(size=dense["cp"], local=inside["cp"]),
+        cp=context,
+        cp_a2a=alone,
+        cp_ring=context,
         dp=Group(size=both, local=both_inside),
         shard=Group(size=shard, local=np.gcd(both_inside, shard)),
         reshard=Group(size=part, local=np.gcd(both_inside, part)),

@@ -51,6 +51,9 @@ class Tables:
     dispatch have: what a graph of these captures."""
     fabric: dict[str, Figure]
     """Share of the adapter rate that collectives reach, by kind of fabric."""
+    context_bytes: Figure
+    """What a process takes of a device before it allocates, which nvidia-smi counts and torch does
+    not: the CUDA context."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

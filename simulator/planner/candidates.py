@@ -77,6 +77,8 @@ def candidates(
         return _every_schedule(workload, cluster, software, pinned)
     if pinned.get("dispatcher") == "any":
         return _every_dispatcher(workload, cluster, software, pinned)
+    if pinned.get("cp_kind") == "any":
+        return _every_context(workload, cluster, software, pinned)
     grids = _grids(workload, cluster, software, pinned)
     if not grids:
         grids = [_nearest(cluster, pinned)]
@@ -110,6 +112,15 @@ def _every_dispatcher(
     return Layouts.concatenate(
         [tables[0], *(table[table.ep * table.etp > 1] for table in tables[1:])]
     )
+
+
+def _every_context(
+    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any]
+) -> Layouts:
+    """Layouts of every kind of context parallelism that the software has; those without once."""
+    words = software.supports.cp_kinds or (CP_KINDS[0],)
+    tables = [candidates(workload, cluster, software, {**pinned, "cp_kind": w}) for w in words]
+    return Layouts.concatenate([tables[0], *(table[table.cp > 1] for table in tables[1:])])
 
 
 def _grids(
@@ -172,6 +183,7 @@ def _inner(
         "sequence_parallel": _sequence_axis(arch, software, tp),
         "cp_kind": list(can.cp_kinds[:1]) or [CP_KINDS[0]],
         "dispatcher": list(can.dispatchers[:1]) or [DISPATCHERS[0]],
+        "cp_a2a": _group_axis(pinned.get("cp_kind"), cp),
         "rank_order": orders,
         **_expert_axes(arch, software, tp * cp * dp, tp),
     }  # fmt: skip
@@ -180,6 +192,12 @@ def _inner(
             axes[name] = [pinned[name]]
     return {name: np.array([_code(name, v) for v in values], dtype=np.int64)
             for name, values in axes.items()}  # fmt: skip
+
+
+def _group_axis(kind: str | None, cp: int) -> list[int]:
+    """Sizes of the all-to-all groups of hierarchical context parallelism."""
+    proper = [size for size in divisors(cp) if 1 < size < cp]
+    return proper if kind == "hierarchical" and proper else [1]
 
 
 def _code(name: str, value: Any) -> int:

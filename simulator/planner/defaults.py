@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.layout.schedules import V_SHAPED
+from simulator.planner.candidates import divisors
 from simulator.scenario import Scenario
 from simulator.software import Supports
 
@@ -16,7 +17,9 @@ DEFAULTS = {
     "pp": "1",
     "vpp": "1; 2 where a V-shaped schedule is given",
     "cp": "1",
-    "cp_kind": "the first that the software has",
+    "cp_kind": "the first that the software has; hierarchical where cp_a2a is above 1",
+    "cp_a2a": "1; with hierarchical the largest group that divides cp and the key/value heads of a"
+    " rank, leaves a ring, and stays in a scale-up domain if any does",
     "dp": "cluster.gpus / (tp x pp x cp)",
     "ep": "1",
     "etp": "1 (Megatron-LM's own default is tp; the launch command names it either way)",
@@ -76,10 +79,24 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
     default("optimizer_offload", "none")
     default("parameter_offload", "none")
     default("schedule", "interleaved" if row["vpp"] > 1 else "1f1b")
-    default("cp_kind", can.cp_kinds[0] if can.cp_kinds else "ring")
+    usual = "hierarchical" if row.get("cp_a2a", 1) > 1 else (*can.cp_kinds, "ring")[0]
+    default("cp_kind", usual)
+    default("cp_a2a", _group(scenario, row))
     default("dispatcher", can.dispatchers[0] if can.dispatchers else "alltoall")
     default("rank_order", can.rank_orders[0])
     return row, filled
+
+
+def _group(scenario: Scenario, row: Mapping[str, Any]) -> int:
+    """Ranks of an all-to-all group that hierarchical context parallelism would take."""
+    if row["cp_kind"] != "hierarchical":
+        return 1
+    kinds = [kind.attention for kind in scenario.workload.architecture.blocks]
+    fewest = min(max((a.heads if a.is_mla else a.kv_heads) // row["tp"], 1) for a in kinds)
+    proper = [size for size in divisors(row["cp"]) if 1 < size < row["cp"]]
+    fine = [size for size in proper if fewest % size == 0]
+    near = [size for size in fine if size * row["tp"] <= scenario.cluster.domain]
+    return max(near or fine[:1] or proper[:1] or [1])
 
 
 def _sharding(can: Supports, row: Mapping[str, Any]) -> str:

@@ -55,6 +55,8 @@ class Found:
     """The evaluated layout that needs least memory, when none fits."""
     fastest_too_large: Estimate | None
     """The fastest layout that was dropped for memory."""
+    fastest_safe: Estimate | None
+    """The fastest layout whose P90 of memory fits too."""
     seconds: float
 
 
@@ -118,6 +120,7 @@ def explore(
     table = candidates(workload, cluster, software, pinned)
     dropped = np.zeros(len(REASONS), dtype=np.int64)
     best, roomy, too_large, smallest = _Least(keep), _Least(keep), _Least(1), _Least(1)
+    safe = _Least(1)
     evaluated = fitting = 0
     for start in range(0, len(table), PIECE):
         piece = table[start : start + PIECE]
@@ -128,6 +131,7 @@ def explore(
             fits, needs = e.fits, e.memory_total_bytes
             evaluated, fitting = evaluated + len(e), fitting + int(fits.sum())
             best.show(e.layouts, e.step_time_s, fits)
+            safe.show(e.layouts, e.step_time_s, e.verdict == 0)
             roomy.show(e.layouts, e.step_time_s, needs <= ROOM * e.usable_bytes)
             too_large.show(e.layouts, e.step_time_s, ~fits)
             smallest.show(e.layouts, needs, ~fits)
@@ -152,5 +156,6 @@ def explore(
         dropped=counts,
         nearest_miss=again(smallest) if not fitting else None,
         fastest_too_large=again(too_large),
+        fastest_safe=again(safe),
         seconds=time.perf_counter() - begun,
     )

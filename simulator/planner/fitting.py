@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory_trace import Replayed, replay_memory
 from simulator.cost.ranks import RankMemory, rank_memory
 from simulator.cost.step import Estimate, evaluate
@@ -43,6 +44,8 @@ class Change:
     added_s: float
     """Step time above that of the layout that does not fit; below zero where it is faster."""
     memory_total_bytes: float
+    memory_verdict: str
+    """FITS, or TIGHT where only the P50 is within the usable bytes; OOM for the nearest one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,13 +55,14 @@ class Fitting:
     ranks: RankMemory
     replayed: list[Replayed]
     """Of every rank: what a trace through a model of the allocator comes to, beside the closed form
-    of `ranks`; empty where the trace does not know the schedule (``cost/memory_trace.py``)."""
+    of `ranks` (``cost/memory_trace.py``)."""
     usable_bytes: float
     capacity_bytes: float
     room_for_offload: bool
     """Host memory and drives of a server hold what is offloaded to them."""
     changes: list[Change]
-    """Cheapest first; empty where the layout fits, or where no neighbour does."""
+    """Cheapest first: what makes an OOM layout fit (P50), and a TIGHT one FIT; empty where the
+    layout FITS, or where no neighbour does."""
     nearest: Change | None
     """The neighbour that needs least memory, where neither the layout nor any neighbour fits."""
 
@@ -68,9 +72,21 @@ class Fitting:
         return self.usable_bytes - float(self.ranks.total_bytes.max())
 
     @property
+    def p10_bytes(self) -> float:
+        """What the fullest rank stays below with a probability of 10 %; NaN without a spread."""
+        return float(self.ranks.p10_bytes.max())
+
+    @property
+    def p90_bytes(self) -> float:
+        """What the fullest rank stays below with a probability of 90 %; NaN without a spread."""
+        return float(self.ranks.p90_bytes.max())
+
+    @property
     def verdict(self) -> str:
-        """FITS or OOM; TIGHT needs an interval, and no term of memory has one yet."""
-        return "FITS" if self.margin_bytes >= 0 and self.room_for_offload else "OOM"
+        """FITS, TIGHT or OOM of the fullest rank; OOM too where what is offloaded has no room."""
+        if not self.room_for_offload:
+            return "OOM"
+        return VERDICTS[int(self.ranks.verdict(self.usable_bytes).max())]
 
 
 def fitting(prediction: Prediction, *, most: int = 3) -> Fitting:
@@ -99,7 +115,8 @@ def fitting(prediction: Prediction, *, most: int = 3) -> Fitting:
     scenario, row = prediction.scenario, prediction.estimate.layouts
     memory = scenario.cluster.accelerator.memory
     ranks = rank_memory(row, scenario.workload, scenario.cluster, scenario.software)
-    changes, nearest = ([], None) if prediction.fits else _changes(prediction, most)
+    verdict = prediction.estimate.verdict_word()
+    changes, nearest = ([], None) if verdict == "FITS" else _changes(prediction, most)
     return Fitting(
         ranks=ranks,
         replayed=replay_memory(row, scenario.workload, scenario.cluster, scenario.software),
@@ -119,8 +136,10 @@ def _room_for_offload(estimate: Estimate) -> bool:
 def _changes(prediction: Prediction, most: int) -> tuple[list[Change], Change | None]:
     """The fastest neighbours that fit, no two with the same fields changed; else the smallest.
 
-    A change is left out where part of it alone fits and is no slower.
+    A change is left out where part of it alone fits and is no slower. Neighbours of a TIGHT layout
+    must have a P90 that fits.
     """
+    allowed = 1 if prediction.estimate.verdict_word() == "OOM" else 0
     table, changed = _neighbours(prediction)
     scenario = prediction.scenario
     for together in range(2, _MOST_TOGETHER + 1):
@@ -128,16 +147,19 @@ def _changes(prediction: Prediction, most: int) -> tuple[list[Change], Change | 
         if len(rows) == 0:
             return [], None
         estimate = evaluate(table[rows], scenario.workload, scenario.cluster, scenario.software)
-        if estimate.fits.any():
-            found = _fastest_by_fields(estimate, changed[rows])[:most]
+        good = estimate.verdict <= allowed
+        if good.any():
+            found = _fastest_by_fields(estimate, changed[rows], good)[:most]
             return [_change(prediction, estimate, i) for i in found], None
     return [], _change(prediction, estimate, int(np.argmin(estimate.memory_total_bytes)))
 
 
-def _fastest_by_fields(estimate: Estimate, changed: NDArray[np.bool_]) -> list[int]:
-    """The fastest fitting row of every set of changed fields, fastest first."""
+def _fastest_by_fields(
+    estimate: Estimate, changed: NDArray[np.bool_], good: NDArray[np.bool_]
+) -> list[int]:
+    """The fastest `good` row of every set of changed fields, fastest first."""
     best: list[tuple[frozenset[str], int]] = []
-    fits = np.flatnonzero(estimate.fits)
+    fits = np.flatnonzero(good)
     order = np.lexsort((changed[fits].sum(axis=1), estimate.step_time_s[fits]))
     for i in fits[order]:
         names = frozenset(np.array(_AXES)[changed[i]])
@@ -155,6 +177,7 @@ def _change(prediction: Prediction, estimate: Estimate, i: int) -> Change:
         step_time_s=float(estimate.step_time_s[i]),
         added_s=float(estimate.step_time_s[i]) - prediction.step_time_s,
         memory_total_bytes=float(estimate.memory_total_bytes[i]),
+        memory_verdict=estimate.verdict_word(i),
     )
 
 

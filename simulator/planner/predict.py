@@ -60,8 +60,13 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest GPU stays within usable memory."""
+        """Whether the fullest GPU is expected (P50) to stay within usable memory."""
         return bool(self.estimate.fits[0])
+
+    @property
+    def memory_verdict(self) -> str:
+        """FITS, TIGHT or OOM (``simulator.cost.estimate.VERDICTS``)."""
+        return self.estimate.verdict_word()
 
     @property
     def mfu(self) -> float:
@@ -128,12 +133,11 @@ def _given(scenario: Scenario, layout: Mapping[str, Any]) -> dict[str, Any]:
     if order is not None and order not in RANK_ORDERS:
         rule = "must order tp, cp, dp, pp"
         raise InputError(problem(scenario.where, "layout.rank_order", rule, order, RANK_ORDERS))
-    if schedule == "any":
-        rule = "must be one schedule; plan tries all of them"
-        raise InputError(problem(scenario.where, "layout.schedule", rule, schedule))
-    if given.get("dispatcher") == "any":
-        rule = "must be one dispatcher; plan tries all of them"
-        raise InputError(problem(scenario.where, "layout.dispatcher", rule, "any"))
+    words = {"schedule": "one schedule", "cp_kind": "one kind", "dispatcher": "one dispatcher"}
+    for name, what in words.items():
+        if given.get(name) == "any":
+            rule = f"must be {what}; plan tries all of them"
+            raise InputError(problem(scenario.where, f"layout.{name}", rule, "any"))
     meant = "interleaved" if given.get("vpp", 1) > 1 else "1f1b"
     if schedule in ("1f1b", "interleaved") and schedule != meant:
         rule = f"must be {meant} with vpp = {given.get('vpp', 1)}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.layout.layout import Layouts
 from simulator.layout.schedules import chunk_range, fewest_micro_batches, takes_rounds
+from simulator.planner import refusal_context as context
 from simulator.planner import refusal_host as host
 from simulator.planner import refusal_sharding as sharding
 from simulator.planner.candidates import divisors
@@ -27,7 +28,6 @@ _BATCH = "global batch does not divide by dp x micro-batch"
 _INTERLEAVE = "interleaving needs pp > 1 and micro-batches that divide by pp"
 _FOLD = "ep x etp does not divide dp x cp x tp"
 _SHARD_GROUP = "shard_group does not divide dp x cp"
-_HEADS = "all_to_all needs key/value heads that cp divides on every tensor-parallel rank"
 
 _GATHERED = "an all-gather of tokens takes neither a capacity factor nor overlapped expert traffic"
 
@@ -41,7 +41,9 @@ def limits(scenario: Scenario, given: Mapping[str, Any]) -> list[str]:
     """Problems of fields that are larger than anything could make sense of."""
     gpus, layers = scenario.cluster.gpus, scenario.workload.architecture.layers
     batch = scenario.workload.recipe.global_batch
-    most = dict.fromkeys(("tp", "pp", "cp", "dp", "ep", "etp", "shard_group"), (gpus, "GPUs"))
+    most = dict.fromkeys(
+        ("tp", "pp", "cp", "cp_a2a", "dp", "ep", "etp", "shard_group"), (gpus, "GPUs")
+    )
     most["reshard_after_forward"] = (gpus, "GPUs")
     most |= dict.fromkeys(("vpp", "recompute_layers", "offload_layers"), (layers, "layers"))
     most["micro_batch"] = (batch, "sequences of training.global_batch")
@@ -270,21 +272,6 @@ def _schedule(case: Case) -> str:
     return case.line("layout.schedule", rule, count, [f"global_batch {batch}"])
 
 
-def _context(case: Case) -> str:
-    if not case.scenario.software.supports.cp_kinds:
-        return _lacks("cp", "context parallelism")(case)
-    return _choice("cp_kind", "cp_kinds")(case)
-
-
-def _context_heads(case: Case) -> str:
-    tp = case.row["tp"]
-    counts = [kind.attention for kind in case.scenario.workload.architecture.blocks]
-    fewest = min(max((a.heads if a.is_mla else a.kv_heads) // tp, 1) for a in counts)
-    rule = f"must divide the {fewest} key/value heads of a tensor-parallel rank with all_to_all"
-    near = case.nearest("cp", divisors(fewest), lambda cp: fewest % cp == 0)
-    return case.line("layout.cp", rule, near=near)
-
-
 def _expert_parallel(case: Case) -> str:
     return _lacks("ep" if case.row["ep"] > 1 else "etp", "expert parallelism")(case)
 
@@ -366,7 +353,7 @@ _WORDINGS: dict[str, Callable[[Case], str]] = {
     "the software has no such tensor or sequence parallelism": _tensor,
     "the software has no such pipeline schedule": _pipeline,
     "the schedule does not go with this pp, vpp or number of micro-batches": _schedule,
-    "the software has no such context parallelism": _context,
+    "the software has no such context parallelism": context.kind,
     "the software has no expert parallelism": _expert_parallel,
     "the software has no such sharding of states": _choice("sharding", "sharding"),
     "the software cannot combine this sharding with pp > 1": _choice(
@@ -385,7 +372,7 @@ _WORDINGS: dict[str, Callable[[Case], str]] = {
     "the optimizer has no step on the host": host.host_optimizer,
     "parameters can be offloaded with zero3 only, by software that can": host.parameter_offload,
     "an optimizer step inside the backward pass needs a single micro-batch": _step_in_backward,
-    _HEADS: _context_heads,
+    **context.SENTENCES,
     "the software cannot share this sharding among fewer ranks than all replicas": sharding.hybrid,
     "the software cannot combine offloaded activations with recomputation": host.no_recompute,
     "the software cannot combine offloaded activations with captured graphs": host.no_graphs,

@@ -88,7 +88,21 @@ def sensitivity(plan: Plan) -> list[Upgrade]:
 
 def binding(plan: Plan) -> list[str]:
     """Say in sentences which limits bind: memory, deadline, budget, the largest terms."""
-    return [_memory(plan), *_limits(plan), *_largest_terms(plan), *_pinned(plan)]
+    tight = [line for line in (safest(plan),) if line]
+    return [*tight, _memory(plan), *_limits(plan), *_largest_terms(plan), *_pinned(plan)]
+
+
+def safest(plan: Plan) -> str:
+    """For a best layout that is TIGHT: the fastest one whose P90 fits too; else nothing."""
+    estimate, safe = plan.estimate, plan.found.fastest_safe
+    if estimate.verdict_word() != "TIGHT":
+        return ""
+    p90, usable = float(estimate.memory_p90_bytes[0]), estimate.usable_bytes
+    tight = f"The best layout is TIGHT: its P90 lacks {show_bytes(p90 - usable)}."
+    if safe is None:
+        return f"{tight} No layout has a P90 within the usable {show_bytes(usable)}."
+    slower = show_percent(float(safe.step_time_s[0] / estimate.step_time_s.min()) - 1.0)
+    return f"{tight} The fastest that FITS is {safe.layouts.describe()}, {slower} slower."
 
 
 def _memory(plan: Plan) -> str:

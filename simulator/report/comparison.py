@@ -36,6 +36,8 @@ class TimeBar:
     terms_s: dict[str, float]
     hidden_s: dict[str, float]
     fits: bool
+    verdict: str
+    """FITS, TIGHT or OOM."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,4 +133,5 @@ def _bar(role: str, estimate: Estimate, i: int) -> TimeBar:
         terms_s={name: float(seconds[i]) for name, seconds in estimate.terms_s.items()},
         hidden_s={name: float(seconds[i]) for name, seconds in estimate.hidden_s.items()},
         fits=bool(estimate.fits[i]),
+        verdict=estimate.verdict_word(i),
     )

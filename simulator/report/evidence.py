@@ -13,14 +13,24 @@ from simulator.planner.certainty import TIE
 from simulator.scenario import Scenario
 
 __all__ = [
+    "FIT_RULE",
     "FLOP_CONVENTION",
     "MEMORY_MEANING",
     "NOT_MODELLED",
+    "NO_INTERVAL",
     "AssumedFigure",
     "assumed_figures",
     "memory_meaning",
     "ties",
 ]
+
+NO_INTERVAL = "no interval"
+"""Printed beside memory where no reading of the software's says how far it may be off."""
+
+FIT_RULE = (
+    "FITS: the P90 of memory is within the usable bytes; TIGHT: only the P50 is; OOM: neither."
+)
+"""What the verdict on memory means."""
 
 FLOP_CONVENTION = (
     "MFU: model FLOPs (three times the forward pass, causal attention counted half, output head"
@@ -38,7 +48,8 @@ MEMORY_MEANING = {
     "gathered": "zero3: whole copies of what it computes with (embedding and head, the current"
     " block, the next one and its reduced gradient); zero2: two buckets",
     "activations": "bytes that every block keeps for its backward pass x micro-batches in flight",
-    "loss": "logits, what the loss keeps of them, gradients of the head; at the loss only",
+    "loss": "logits, what the loss keeps of them, gradients of the head; at other moments what"
+    " micro-batches that wait for their backward pass have kept of their logits",
     "temporaries": "largest temporaries of one block's backward pass, and what recomputation"
     " rebuilds",
     "workspace": "library workspaces and buffers that stay allocated",

@@ -14,7 +14,7 @@ from simulator.planner.scaling import CAUSES
 from simulator.report.comparison import show_signed_percent
 from simulator.report.drawing import Document, document, frame, note, stacked_bar, stacked_frame
 from simulator.report.evidence import memory_meaning
-from simulator.report.numbers import PlanNumbers
+from simulator.report.numbers import MemoryReport, PlanNumbers
 from simulator.units import GIB, show_bytes, show_percent, show_seconds
 
 __all__ = ["figures", "memory_figure", "ratio_figure", "speedup_figure", "time_figure"]
@@ -37,7 +37,7 @@ def figures(numbers: PlanNumbers) -> list[Document]:
 def time_figure(numbers: PlanNumbers) -> Document:
     """One bar per compared layout, stacked by time term."""
     bars = numbers.bars
-    names = [f"{bar.role}{'' if bar.fits else ' (does not fit)'}" for bar in bars]
+    names = [f"{bar.role}{'' if bar.verdict == 'FITS' else f' ({bar.verdict})'}" for bar in bars]
     traces = []
     for change in numbers.changes:
         term = _TERMS.get(change.name)
@@ -81,6 +81,7 @@ def memory_figure(numbers: PlanNumbers) -> Document:
             for value, stage, name in zip(values, report.stages, names, strict=True)
         ]
         traces.append(stacked_bar(kind, kind, [value / GIB for value in values], names, notes))
+    traces += _intervals(report, names)
     thick = 24 if len(names) <= 32 else 14
     layout = stacked_frame("GiB per GPU at the fullest moment", names, 190 + thick * len(names))
     layout["yaxis"]["dtick"] = 1  # a label for every stage
@@ -100,9 +101,35 @@ def memory_figure(numbers: PlanNumbers) -> Document:
             {"x": size / GIB, "yref": "paper", "y": 1, "yanchor": "bottom", "xanchor": side,
              "showarrow": False, "text": f"{word} {show_bytes(size)}"}
         )  # fmt: skip
-    fullest = max(stage.total_bytes for stage in report.stages)
+    fullest = max(stage.p90_bytes or stage.total_bytes for stage in report.stages)
     layout["xaxis"]["range"] = [0, 1.15 * max(fullest, *(size for _, _, size in lines)) / GIB]
     return document("memory-figure", traces, layout)
+
+
+def _intervals(report: MemoryReport, names: list[str]) -> list[Document]:
+    """P10 to P90 of every stage as thin lines; nothing where the software has no spread."""
+    stages = report.stages
+    if any(stage.p10_bytes is None or stage.p90_bytes is None for stage in stages):
+        return []
+    total = [stage.total_bytes / GIB for stage in stages]
+    ends = [((stage.p10_bytes or 0.0) / GIB, (stage.p90_bytes or 0.0) / GIB) for stage in stages]
+    notes = [
+        note(
+            f"{name}: {stage.verdict}",
+            f"P10 {low:.1f} GiB, P50 {x:.1f} GiB, P90 {high:.1f} GiB",
+        )
+        for name, stage, x, (low, high) in zip(names, stages, total, ends, strict=True)
+    ]
+    spread = {
+        "type": "data", "symmetric": False, "thickness": 1.5, "width": 5,
+        "array": [high - x for x, (_, high) in zip(total, ends, strict=True)],
+        "arrayminus": [x - low for x, (low, _) in zip(total, ends, strict=True)],
+    }  # fmt: skip
+    return [{
+        "type": "scatter", "mode": "markers", "name": "P10 to P90", "x": total, "y": names,
+        "error_x": spread, "marker": {"size": 4}, "customdata": notes,
+        "hovertemplate": "%{customdata}<extra></extra>", "meaning": "text",
+    }]  # fmt: skip
 
 
 def speedup_figure(numbers: PlanNumbers) -> Document:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
+from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory import MEMORY_KINDS, MOMENTS
 from simulator.planner.fitting import Change, Fitting
 from simulator.report.evidence import memory_meaning
@@ -16,8 +18,8 @@ def memory_document(found: Fitting) -> dict[str, Any]:
     """Write the memory of every pipeline rank as plain numbers and words, sizes in bytes."""
     return {
         "verdict": found.verdict,
-        "p10_bytes": None,
-        "p90_bytes": None,
+        "p10_bytes": _known(found.p10_bytes),
+        "p90_bytes": _known(found.p90_bytes),
         "usable_bytes": found.usable_bytes,
         "capacity_bytes": found.capacity_bytes,
         "margin_bytes": found.margin_bytes,
@@ -38,12 +40,19 @@ def _stage(found: Fitting, rank: int) -> dict[str, Any]:
         "moment": MOMENTS[int(ranks.moment[rank])],
         "memory_bytes": {kind: float(size[rank]) for kind, size in ranks.kinds_bytes.items()},
         "memory_total_bytes": total,
+        "memory_p10_bytes": _known(float(ranks.p10_bytes[rank])),
+        "memory_p90_bytes": _known(float(ranks.p90_bytes[rank])),
         "margin_bytes": found.usable_bytes - total,
         "fits": total <= found.usable_bytes,
+        "memory_verdict": VERDICTS[int(ranks.verdict(found.usable_bytes)[rank])],
         "replayed_allocated_bytes": replayed.allocated_bytes if replayed else None,
         "replayed_reserved_bytes": replayed.reserved_bytes if replayed else None,
         "inputs": ranks.inputs[rank],
     }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _change(change: Change) -> dict[str, Any]:

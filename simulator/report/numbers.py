@@ -11,13 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory import MOMENTS
 from simulator.cost.ranks import rank_memory
 from simulator.cost.terms import TERMS
 from simulator.planner.outcome import weakest_evidence
 from simulator.planner.scaling import Scaling, scaling
 from simulator.planner.search import Plan
-from simulator.planner.sensitivity import Upgrade, binding, sensitivity
+from simulator.planner.sensitivity import Upgrade, binding, safest, sensitivity
 from simulator.report.comparison import (
     TimeBar,
     TimeChange,
@@ -68,8 +69,13 @@ class LayoutRow:
     """Exposed communication over step time."""
     bubble_share: float
     memory_total_bytes: float
+    memory_p10_bytes: float | None
+    memory_p90_bytes: float | None
+    """None where the software has no spread."""
     usable_bytes: float
     fits: bool
+    verdict: str
+    """FITS, TIGHT or OOM."""
     days: float | None
     days_span: tuple[float, float] | None
     """P10 and P90; GPU-hours, USD and energy grow with them."""
@@ -88,6 +94,9 @@ class StageMemory:
     rank: int
     kinds_bytes: dict[str, float]
     total_bytes: float
+    p10_bytes: float | None
+    p90_bytes: float | None
+    verdict: str
     moment: str
 
 
@@ -98,6 +107,8 @@ class MemoryReport:
     stages: list[StageMemory]
     usable_bytes: float
     capacity_bytes: float
+    advice: str = ""
+    """For a layout that is TIGHT: the fastest one that is not."""
 
     @property
     def kinds(self) -> list[str]:
@@ -221,8 +232,11 @@ def layout_rows(plan: Plan, most: int = TOP) -> list[LayoutRow]:
                 communication_share=shown / step,
                 bubble_share=idle / step,
                 memory_total_bytes=float(estimate.memory_total_bytes[i]),
+                memory_p10_bytes=_known(estimate.memory_p10_bytes[i]),
+                memory_p90_bytes=_known(estimate.memory_p90_bytes[i]),
                 usable_bytes=estimate.usable_bytes,
                 fits=bool(estimate.fits[i]),
+                verdict=estimate.verdict_word(i),
                 days=_known(result.days[i]),
                 days_span=_span(days, i),
                 gpu_hours=_known(result.gpu_hours[i]),
@@ -241,20 +255,25 @@ def memory_report(plan: Plan, index: int = 0) -> MemoryReport:
     scenario = plan.scenario
     row = plan.estimate.layouts[index]
     held = rank_memory(row, scenario.workload, scenario.cluster, scenario.software)
+    memory = scenario.cluster.accelerator.memory
+    usable = float(memory.usable_bytes)
     stages = [
         StageMemory(
             rank=rank,
             kinds_bytes={kind: float(size[rank]) for kind, size in held.kinds_bytes.items()},
             total_bytes=float(held.total_bytes[rank]),
+            p10_bytes=_known(held.p10_bytes[rank]),
+            p90_bytes=_known(held.p90_bytes[rank]),
+            verdict=VERDICTS[int(held.verdict(usable)[rank])],
             moment=MOMENTS[int(held.moment[rank])],
         )
         for rank in range(len(held.total_bytes))
     ]
-    memory = scenario.cluster.accelerator.memory
     return MemoryReport(
         stages=stages,
-        usable_bytes=float(memory.usable_bytes),
+        usable_bytes=usable,
         capacity_bytes=float(memory.capacity_bytes),
+        advice=safest(plan) if index == 0 else "",
     )
 
 

@@ -6,10 +6,17 @@ import importlib.resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulator.cost.estimate import VERDICTS
 from simulator.cost.terms import TERMS
 from simulator.planner.scaling import CAUSES
 from simulator.report.comparison import show_change, show_signed_percent
-from simulator.report.evidence import FLOP_CONVENTION, NOT_MODELLED, memory_meaning, ties
+from simulator.report.evidence import (
+    FIT_RULE,
+    FLOP_CONVENTION,
+    NOT_MODELLED,
+    memory_meaning,
+    ties,
+)
 from simulator.report.figures import figures
 from simulator.report.numbers import PlanNumbers
 from simulator.report.palette import PALETTE, colour
@@ -68,6 +75,9 @@ def render(numbers: PlanNumbers, *, launch: str) -> str:
             not_modelled=NOT_MODELLED,
             flop_convention=FLOP_CONVENTION,
             tie=ties(sum(row.ties for row in numbers.layouts)),
+            fit_rule=FIT_RULE,
+            verdict_class=dict(zip(VERDICTS, ("fits", "tight", "fails"), strict=True)),
+            verdict_card=dict(zip(VERDICTS, ("ok", "close", "bad"), strict=True)),
             figures=figures(numbers),
             palette={name: {"light": c.light, "dark": c.dark} for name, c in PALETTE.items()},
             colour=colour,

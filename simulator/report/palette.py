@@ -27,6 +27,7 @@ PALETTE = {
     "text": Colour("#1c2127", "#e4e7eb"),
     "grid": Colour("#d9dde2", "#353b43"),
     "fits": Colour("#1a7f43", "#4cc27a"),
+    "tight": Colour("#a15c00", "#e0a03c"),
     "does not fit": Colour("#c62f2f", "#ff7b72"),
     "ideal": Colour("#8a929b", "#8d969f"),
     "speed": Colour("#2458a6", "#79a9f2"),

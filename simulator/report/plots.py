@@ -6,9 +6,10 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from simulator.cost.estimate import VERDICTS
 from simulator.cost.terms import TERMS
 from simulator.planner.scaling import CAUSES, ScalingPoint
-from simulator.report.numbers import PlanNumbers
+from simulator.report.numbers import MemoryReport, PlanNumbers
 from simulator.report.palette import colour
 from simulator.units import GIB, show_bytes, show_seconds
 
@@ -34,17 +35,20 @@ def memory_png(numbers: PlanNumbers) -> bytes:
     columns = {k: [s.kinds_bytes[k] / GIB for s in report.stages] for k in report.kinds}
     _stack(axes, columns, {k: f"{k} {max(v):.1f}" for k, v in columns.items()})
     fullest = max(stage.total_bytes for stage in report.stages)
-    limits = (report.usable_bytes, report.capacity_bytes)
+    _intervals(axes, report)
+    highest = max(stage.p90_bytes or 0.0 for stage in report.stages)
+    limits = (report.usable_bytes, report.capacity_bytes, highest)
     axes.set_xlim(0, 1.12 * max(fullest, *limits) / GIB)
-    _limit_lines(axes, *limits)
+    _limit_lines(axes, *limits[:2])
     every = -(-count // 24)
     names = [f"stage {i}" for i in range(0, count, every)] if count > 1 else ["every GPU"]
     axes.set_yticks(range(0, count, every), names)
     axes.set_ylim(count - 0.4, -0.85)
     axes.set_xlabel("GiB per GPU of the stage at its fullest moment")
-    verdict = "fits" if fullest <= report.usable_bytes else "does not fit"
+    verdict = max((stage.verdict for stage in report.stages), key=VERDICTS.index)
     title = f"{show_bytes(fullest)} of {show_bytes(report.usable_bytes)} usable: {verdict}"
-    _headline(figure, title, f"{numbers.title}\n{numbers.best.layout}", verdict)
+    ink = dict(zip(VERDICTS, ("fits", "tight", "does not fit"), strict=True))[verdict]
+    _headline(figure, title, f"{numbers.title}\n{numbers.best.layout}", ink)
     _legend(figure, axes)
     return _bytes(figure)
 
@@ -59,7 +63,7 @@ def time_png(numbers: PlanNumbers) -> bytes:
     shown = {n: _LABELS.get(n, n) for n in names if max(columns[n]) > _SMALL * longest}
     _stack(axes, columns, shown, write=0.06 * longest)
     for y, bar in enumerate(bars):
-        text = show_seconds(bar.step_time_s) + ("" if bar.fits else ", does not fit")
+        text = show_seconds(bar.step_time_s) + ("" if bar.verdict == "FITS" else f", {bar.verdict}")
         axes.text(bar.step_time_s + 0.01 * longest, y, text, va="center", fontsize=9)
     axes.set_xlim(0, 1.17 * longest)
     axes.set_ylim(len(bars) - 0.5, -0.5)
@@ -177,6 +181,18 @@ def _on(background: str) -> str:
     """Choose the text colour that reads on a background."""
     red, green, blue = (int(background[i : i + 2], 16) for i in (1, 3, 5))
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 150 else colour("text").light
+
+
+def _intervals(axes: Axes, report: MemoryReport) -> None:
+    """A thin line from P10 to P90 at every stage that has them."""
+    known = [
+        (y, stage.p10_bytes / GIB, stage.p90_bytes / GIB)
+        for y, stage in enumerate(report.stages)
+        if stage.p10_bytes is not None and stage.p90_bytes is not None
+    ]
+    if known:
+        rows, low, high = zip(*known, strict=True)
+        axes.hlines(rows, low, high, color=colour("text").light, lw=1.4, label="P10 to P90")
 
 
 def _limit_lines(axes: Axes, usable: float, capacity: float) -> None:

@@ -11,7 +11,10 @@ from simulator.errors import InputError
 from simulator.files import Number, Whole, build, record
 from simulator.workload.architecture import MLP, Architecture, Attention, Block
 
-__all__ = ["HOST_OPTIMIZERS", "OPTIMIZERS", "PRECISIONS", "Recipe", "Workload", "beyond_traces"]
+__all__ = [
+    *("HOST_OPTIMIZERS", "OPTIMIZERS", "PRECISIONS", "Recipe", "StashBytes", "Workload"),
+    "beyond_traces",
+]
 
 PRECISIONS = (
     *("fp32", "tf32", "fp16", "bf16"),
@@ -30,6 +33,29 @@ LARGEST = 100_000_000
 
 
 Length = Annotated[Whole, Gt(0), Le(LARGEST)]
+
+
+@record
+class StashBytes:
+    """Bytes per element in which tensors wait for the backward pass, by class (Gist, 2018).
+
+    A class that is not given, or that would take no fewer bytes, keeps the type that it has.
+    """
+
+    attention: Annotated[Number, Gt(0), Le(4)] | None = None
+    """Queries, keys, values, and the output of attention (and its weights where it is unfused)."""
+    activation_input: Annotated[Number, Gt(0), Le(4)] | None = None
+    """What the activation function of an MLP reads (1: Megatron-Core's activation_func_fp8_
+    input_store)."""
+    activation_output: Annotated[Number, Gt(0), Le(4)] | None = None
+    """What it writes, the second linear's input; of a rectifier sparse storage takes the share of
+    positive elements times value and index bytes (half of them in bf16, 1-byte indices: 1.5)."""
+    linear_input: Annotated[Number, Gt(0), Le(4)] | None = None
+    """Inputs of the first linears of attention, MLP and experts."""
+    norm_input: Annotated[Number, Gt(0), Le(4)] | None = None
+    """Inputs of norms: the residual stream."""
+    mask: Annotated[Number, Gt(0), Le(4)] | None = None
+    """Dropout masks, which take 1 byte in torch; one bit is 0.125."""
 
 
 @record
@@ -82,6 +108,9 @@ class Recipe:
     optimizer_offload_fraction: Annotated[Number, Gt(0), Le(1)] = 1.0
     """Share of the optimizer states that a layout with optimizer_offload moves to the host
     (Megatron-Core's --optimizer-offload-fraction, DeepSpeed's ratio)."""
+    stash_bytes: StashBytes | None = None
+    """Compressed stashes: bytes per element of what waits for the backward pass, by class, encoded
+    and decoded by memory-bound kernels; none given: as the operators keep it."""
     loss_chunks: Annotated[Whole, Ge(1), Le(LARGEST)] = 1
     """Pieces in which output head and loss are computed: logits are raised to fp32, and their
     gradient taken, one piece at a time."""
@@ -262,6 +291,7 @@ def beyond_traces(recipe: Recipe) -> list[str]:
             ("frozen_embedding", recipe.frozen_embedding),
             ("lengths", recipe.lengths is not None),
             ("loss_chunks", recipe.loss_chunks > 1),
+            ("stash_bytes", recipe.stash_bytes is not None),
         )
         if wrong
     ]

@@ -20,11 +20,12 @@ HEAD = ["schema", "version", "command", "scenario", "workload"]
 LAYOUT = [
     "layout", "step_time_s", "p10_s", "p90_s", "probability_fastest", "probability_beats_best",
     "tokens_per_s_per_gpu", "mfu", "hfu", "terms_s", "hidden_s", "memory_bytes", "peak_stage",
-    "memory_total_bytes", "usable_bytes", "host_memory_bytes", "nvme_bytes", "fits", "days",
-    "days_p10", "days_p90", "gpu_hours", "usd", "usd_p10", "usd_p90", "kwh", "evidence",
+    "memory_total_bytes", "usable_bytes", "host_memory_bytes", "nvme_bytes", "memory_p10_bytes",
+    "memory_p90_bytes", "fits", "memory_verdict", "days", "days_p10", "days_p90", "gpu_hours",
+    "usd", "usd_p10", "usd_p90", "kwh", "evidence",
 ]  # fmt: skip
 FIELDS = [
-    "tp", "pp", "vpp", "cp", "cp_kind", "dp", "ep", "etp", "dispatcher", "micro_batch",
+    "tp", "pp", "vpp", "cp", "cp_kind", "cp_a2a", "dp", "ep", "etp", "dispatcher", "micro_batch",
     "global_batch", "sharding", "shard_group", "reshard_after_forward", "sequence_parallel",
     "recompute", "recompute_layers", "offload_layers",
     "optimizer_offload", "parameter_offload", "schedule", "rank_order",
@@ -71,6 +72,10 @@ def test_terms_add_up(command: str, names: list[str]) -> None:
         total = layout["memory_total_bytes"]
         assert sum(layout["memory_bytes"].values()) == pytest.approx(total, rel=1e-9)
         assert layout["fits"] == (total <= layout["usable_bytes"])
+        assert layout["memory_p10_bytes"] < total < layout["memory_p90_bytes"]
+        surely = layout["memory_p90_bytes"] <= layout["usable_bytes"]
+        expected = "FITS" if surely else "TIGHT" if layout["fits"] else "OOM"
+        assert layout["memory_verdict"] == expected
 
 
 def test_search_accounts_for_every_layout() -> None:
@@ -128,7 +133,7 @@ def test_the_scenario_is_the_one_that_was_answered() -> None:
 def test_a_layout_that_does_not_fit_says_so() -> None:
     names = ["--model", "llama-3.1-405b", "--cluster", "dgx-h100", "--gpus", "8"]
     (layout,) = document("predict", *names)["layouts"]
-    assert layout["fits"] is False
+    assert (layout["fits"], layout["memory_verdict"]) == (False, "OOM")
 
 
 def test_a_report_is_written_only_when_asked_for(

@@ -44,14 +44,17 @@ def test_keys_are_frozen(arguments: list[str]) -> None:
     assert all(memory["formulas"].values())
     for stage in memory["stages"]:
         assert list(stage) == [
-            "stage", "moment", "memory_bytes", "memory_total_bytes", "margin_bytes", "fits",
+            "stage", "moment", "memory_bytes", "memory_total_bytes", "memory_p10_bytes",
+            "memory_p90_bytes", "margin_bytes", "fits", "memory_verdict",
             "replayed_allocated_bytes", "replayed_reserved_bytes", "inputs",
         ]  # fmt: skip
         assert list(stage["memory_bytes"]) == list(MEMORY_KINDS)
         assert stage["moment"] in MOMENTS
     changes = [*memory["changes"], *([memory["nearest"]] if memory["nearest"] else [])]
     for change in changes:
-        assert list(change) == ["set", "layout", "step_time_s", "added_s", "memory_total_bytes"]
+        assert list(change) == [
+            "set", "layout", "step_time_s", "added_s", "memory_total_bytes", "memory_verdict",
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -74,7 +77,7 @@ def test_every_stage_adds_up_and_the_fullest_is_the_layouts(
 def test_the_screen_shows_stages_formulas_and_changes() -> None:
     text = " ".join(screen(*OOM).split())
     for words in (
-        "OOM: ", "HBM line at", "bytes that every block keeps",
+        "OOM: ", "HBM line at", "P90", "above the line", "bytes that every block keeps",
         "blocks 32;", "cheapest changes that make it fit", "->", "+",
     ):  # fmt: skip
         assert words in text, words

@@ -114,7 +114,7 @@ def test_one_rank_exchanges_nothing() -> None:
 
 
 def test_attention_hides_a_ring_and_nothing_hides_the_rest() -> None:
-    table = Layouts.of(cp=8, cp_kind=list(CP_KINDS), global_batch=4)
+    table = Layouts.of(cp=8, cp_kind=list(CP_KINDS[:3]), global_batch=4)
     work = Workload(architecture=LLAMA, recipe=Recipe(sequence_length=65536, global_batch=4))
     cluster = load_cluster("dgx-h100", 8)
     found = evaluate(table, work, cluster, CORE)

@@ -163,7 +163,7 @@ def test_recomputed_experts_are_sent_their_tokens_again(way: str) -> None:
     [
         ("mlp", DENSE_MLA, 2 * 7168),  # gathered before, scattered behind
         ("shared_experts", SPARSE_MLA, 2 * 7168),
-        ("mla_up_proj", DENSE_MLA, 1536 + 512 + 64),  # the compressed inputs
+        ("mla_up_proj", DENSE_MLA, 1536 + 512),  # the compressed inputs; rotary keys came before
     ],
 )
 def test_recomputed_modules_gather_and_scatter_again(
@@ -183,10 +183,10 @@ def test_up_projections_of_latent_attention(arch: Architecture) -> None:
 
 
 def test_up_projections_without_a_latent_query() -> None:
-    """DeepSeek-V2-Lite projects queries at once: only keys and values come from a rank."""
+    """DeepSeek-V2-Lite projects queries at once, in the same checkpoint: 7168 x 128 x 192."""
     lite = replace(DENSE_MLA.blocks[0].attention, q_lora_rank=0)
     arch = replace(DENSE_MLA, blocks=(replace(DENSE_MLA.blocks[0], attention=lite),))
-    products = 2 * 512 * 128 * (128 + 128)
+    products = 2 * (7168 * 128 * 192 + 512 * 128 * (128 + 128))
     assert repeated(recomputing("mla_up_proj"), arch) == pytest.approx(products, rel=1e-6)
 
 

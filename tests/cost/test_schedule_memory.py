@@ -15,13 +15,15 @@ from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
 
-def by_rank(schedule: str, m: int, **layout: Any) -> dict[str, NDArray[np.float64]]:
+def by_rank(
+    schedule: str, m: int, software: str = "megatron-core", **layout: Any
+) -> dict[str, NDArray[np.float64]]:
     """Bytes of every kind on each of four pipeline ranks of Llama-3.1-8B."""
     dp = layout.get("dp", 1)
     recipe = Recipe(sequence_length=4096, global_batch=m * dp)
     work = Workload(architecture=presets.load("llama-3.1-8b"), recipe=recipe)
     table = Layouts.of(pp=4, schedule=schedule, global_batch=m * dp, **layout)
-    setting = (work, load_cluster("dgx-h100", 4 * dp), load_software("megatron-core"))
+    setting = (work, load_cluster("dgx-h100", 4 * dp), load_software(software))
     priced = price(table, *setting, every_rank=True)
     rows = select(table, priced, slice(0, 1))
     kinds = selected_memory(rows, priced).kinds_bytes[:, 0, np.argsort(rows.rank[0])]
@@ -71,3 +73,23 @@ def test_logits_wait_for_their_weight_pass() -> None:
     assert loss["zb_h1"] == pytest.approx(loss["1f1b"] + 3 * kept, rel=1e-12)
     # 4096 tokens of a vocabulary of 128,256 in bf16 at the least
     assert kept >= 4096 * 128256 * 2
+
+
+def test_a_waiting_micro_batch_keeps_the_log_softmax_alone() -> None:
+    """Eager torch: the 16-bit logits are gone once the loss has been taken; 4 of 6 bytes wait.
+
+    The final norm and the head keep 4096 x 4096 inputs of 2 bytes each beside them, and the norm
+    its fp32 statistics.
+    """
+    loss = {m: by_rank("gpipe", m, software="torchtitan", sharding="zero3") for m in (8, 9)}
+    wait = loss[9]["loss"][-1] - loss[8]["loss"][-1]
+    logits, inputs = 4096 * 128256 * 4, 2 * 4096 * 4096 * 2
+    assert wait == pytest.approx(logits + inputs, rel=1e-3)
+
+
+def test_logits_of_other_micro_batches_wait_beside_a_block() -> None:
+    """Full recomputation of eight micro-batches: at a block's backward pass seven have logits."""
+    held = by_rank("gpipe", 8, recompute="full")["loss"][-1]
+    more = by_rank("gpipe", 9, recompute="full")["loss"][-1]
+    alone = by_rank("1f1b", 8, recompute="full")["loss"][-1]
+    assert more - held == pytest.approx((held - alone) / 7, rel=1e-9)

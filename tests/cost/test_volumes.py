@@ -56,6 +56,8 @@ WAITS = replace(CORE, overlap=replace(CORE.overlap, gradient_reduce=False, param
 OLD = load_software("megatron-lm-2022")
 TITAN = load_software("torchtitan")
 WIDE = 2 * S * H  # one activation of the whole sequence, bf16
+MLA = replace(presets.load("deepseek-v3"), layer_kinds=(0,) * 8)  # the dense kind of block
+V3_H, LATENT = 7168, 1536 + 512
 
 
 def test_sequence_parallelism_gathers_and_scatters_ten_times_a_layer() -> None:
@@ -78,12 +80,42 @@ def test_latent_attention_gathers_its_compressed_inputs() -> None:
     """Megatron-Core: the down-projections of MLA run on the shard of the sequence.
 
     Gathered before the up-projections, again for their weight gradients, and scattered as
-    gradients: q_lora_rank + kv_lora_rank + rotary keys instead of hidden.
+    gradients: q_lora_rank + kv_lora_rank instead of hidden. The 64 rotary keys, which no linear
+    reads, are gathered once and scattered once.
     """
-    arch = replace(presets.load("deepseek-v3"), layer_kinds=(0,) * 8)  # the dense kind of block
-    h, latent = 7168, 1536 + 512 + 64
-    sent = MICRO_BATCHES * 2 * S * (8 * (7 * h + 3 * latent) + 5 * h) * 7 / 8
-    assert alike(seconds({"tp": 8}, CORE, arch), sent)
+    sent = MICRO_BATCHES * 2 * S * (8 * (7 * V3_H + 3 * LATENT + 2 * 64) + 5 * V3_H) * 7 / 8
+    assert alike(seconds({"tp": 8}, CORE, MLA), sent)
+
+
+def recomputing(*modules: Any) -> Software:
+    return replace(CORE, kernels=replace(CORE.kernels, selective_modules=modules))
+
+
+@pytest.mark.parametrize("sequence_parallel", [1, 0])
+def test_a_recomputed_mlp_repeats_its_forward_collectives(sequence_parallel: int) -> None:
+    """tensor_parallel.checkpoint(self.mlp): the gather before fc1 and the scatter behind fc2 again.
+
+    Without sequence parallelism the all-reduce behind fc2, which sends twice as much.
+    """
+    layout = {"tp": 8, "sequence_parallel": sequence_parallel}
+    software = recomputing("mlp")
+    again = seconds(layout | {"recompute": "selective"}, software) - seconds(layout, software)
+    assert alike(again, MICRO_BATCHES * 2 * L * WIDE * 7 / 8)
+
+
+def test_recomputed_up_projections_gather_their_inputs_again() -> None:
+    """MLASelfAttention.qkv_up_proj_and_rope_apply: two column-parallel linears; no rotary keys."""
+    layout, software = {"tp": 8}, recomputing("mla_up_proj")
+    again = seconds(layout | {"recompute": "selective"}, software, MLA)
+    again -= seconds(layout, software, MLA)
+    assert alike(again, MICRO_BATCHES * 8 * 2 * S * LATENT * 7 / 8)
+
+
+@pytest.mark.parametrize("module", ["core_attn", "norm", "mlp_act"])
+def test_other_modules_repeat_no_collective(module: str) -> None:
+    layout, software = {"tp": 8}, recomputing(module)
+    again = seconds(layout | {"recompute": "selective"}, software) - seconds(layout, software)
+    assert again < 1.0  # a single gather takes 29 s
 
 
 def test_tensor_parallelism_alone_reduces_four_times_a_layer() -> None:

@@ -22,7 +22,8 @@ MEGATRON_FLAGS = {
     "cpu-offloading-num-layers", "cross-entropy-loss-fusion", "data-parallel-sharding-strategy",
     "disable-bias-linear",
     "expert-model-parallel-size", "expert-tensor-parallel-size", "ffn-hidden-size", "fp16",
-    "fp4-format", "fp4-recipe",
+    "activation-func-fp8-input-store", "fp4-format", "fp4-recipe",
+    "hierarchical-context-parallel-sizes",
     "fp8-amax-compute-algo", "fp8-amax-history-len", "fp8-format", "fp8-param-gather", "fp8-recipe",
     "global-batch-size", "grad-reduce-in-bf16", "group-query-attention", "hidden-dropout",
     "hidden-size", "init-model-with-meta-device", "kv-channels", "kv-lora-rank", "log-interval",
@@ -109,6 +110,7 @@ EVERY_KIND = [
     {"cluster": "dgx-b200", "precision": "mxfp8", "tp": 8, "offload_layers": 40},
     {"cluster": "dgx-b200", "precision": "nvfp4", "tp": 4, "pp": 4},
     {"model": "deepseek-v3", "gpus": 1024, "pp": 8, "vpp": 4, "ep": 64, "precision": "fp8_current"},
+    {"cp": 8, "tp": 4, "cp_kind": "hierarchical", "stash_bytes": {"activation_input": 1.0}},
     {"software": "torchtitan", "tp": 8, "pp": 4, "vpp": 2},
     {"software": "torchtitan", "model": "llama-3.1-405b", "pp": 8, "tp": 8, "precision": "fp8"},
     {"software": "torchtitan", "model": "qwen3-235b-a22b", "ep": 8, "recompute": "full"},
@@ -362,6 +364,28 @@ def test_kinds_of_context_parallelism(kind: str, te: str, torch: str) -> None:
     rotation = job(cp=2, cp_kind=kind)["parallelism"]["context_parallel_rotate_method"]
     assert rotation == torch
     assert job(cp=2)["parallelism"]["context_parallel_rotate_method"] == "allgather"
+
+
+def test_megatron_hierarchical_context_parallelism() -> None:
+    """The first number is the all-to-all level (two adjacent ranks), the second the ring."""
+    found = flags(cp=8, cp_kind="hierarchical", cp_a2a=2)
+    assert found["context-parallel-size"] == "8"
+    assert found["cp-comm-type"] == "a2a+p2p"
+    assert found["hierarchical-context-parallel-sizes"] == "2 4"
+    assert "hierarchical-context-parallel-sizes" not in flags(cp=8)
+
+
+def test_compressed_stashes_are_a_flag_or_a_note() -> None:
+    """model_parallel_config: activation_func_fp8_input_store, for SwiGLU and fp8 alone."""
+    stash = {"activation_input": 1.0, "mask": 0.125}
+    text = block(stash_bytes=stash)
+    assert "--activation-func-fp8-input-store" in text
+    assert "# No option compresses these stashes of the plan, they are yours: mask." in text
+    assert "--activation-func-fp8" not in block(stash_bytes={"activation_input": 0.5})
+    for software in ("torchtitan", "plain-ddp"):
+        text = block(software=software, model="llama-3.1-8b", stash_bytes=stash)
+        assert "they are yours: activation_input, mask." in text
+    assert "stashes" not in block()
 
 
 def test_torchtitan_is_compiled_or_not() -> None:

@@ -146,6 +146,21 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"model": MOE, "training": {"moe_capacity_factor": 1.5}},
     ),
     (
+        "cp_a2a goes with hierarchical context parallelism, where it divides cp and leaves a ring",
+        {"cp": 8, "dp": 2, "cp_kind": "hierarchical", "cp_a2a": 8},
+        {"gpus": 16},
+    ),
+    (
+        "cp_a2a goes with hierarchical context parallelism, where it divides cp and leaves a ring",
+        {"cp": 8, "cp_a2a": 2},
+        {},
+    ),
+    (
+        "hierarchical context parallelism needs key/value heads that cp_a2a divides on every rank",
+        {"cp": 8, "tp": 4, "cp_kind": "hierarchical", "cp_a2a": 4},
+        {"gpus": 32},
+    ),
+    (
         "the software has no expert parallelism",
         {"dp": 8, "ep": 2},
         {"software": "megatron-lm-2022", "model": MOE},

@@ -10,8 +10,8 @@ from simulator.layout.layout import RANK_ORDERS, RECOMPUTE, SCHEDULES, SHARDINGS
 
 def test_defaults_are_one_accelerator_with_nothing_split() -> None:
     assert Layouts.of().row() == {
-        "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "cp_kind": "ring", "dp": 1, "ep": 1, "etp": 1,
-        "dispatcher": "alltoall",
+        "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "cp_kind": "ring", "cp_a2a": 1, "dp": 1,
+        "ep": 1, "etp": 1, "dispatcher": "alltoall",
         "micro_batch": 1, "global_batch": 1,
         "sharding": "ddp", "shard_group": 1, "reshard_after_forward": True,
         "sequence_parallel": False,

@@ -1,10 +1,12 @@
 """Whether a layout fits by rank, the inputs of every kind, and the changes that make it fit."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from simulator.files import Figure
 from simulator.planner.fitting import Fitting, fitting
 from simulator.planner.predict import Prediction, predict
 from simulator.scenario import make_scenario
@@ -155,8 +157,29 @@ def test_parameters_of_the_stages_are_those_of_the_model() -> None:
     assert sum(held) == 70_553_706_496
 
 
-def test_the_verdict_turns_where_the_fullest_rank_fills_the_usable_bytes() -> None:
+def test_the_verdict_turns_at_the_p50_and_at_the_p90_of_the_fullest_rank() -> None:
     found = fitting(ask("llama-3.1-8b", 8))
     need = float(found.ranks.total_bytes.max())
-    assert replace(found, usable_bytes=need).verdict == "FITS"
-    assert replace(found, usable_bytes=need - 1).verdict == "OOM"
+    assert found.ranks.spread == 0.019
+    p90 = need * math.exp(1.2816 * 0.019)
+    assert found.p90_bytes == pytest.approx(p90, rel=1e-12)
+    lines = (p90 * 1.0001, p90 * 0.9999, need, need - 1)
+    verdicts = [replace(found, usable_bytes=line).verdict for line in lines]
+    assert verdicts == ["FITS", "TIGHT", "TIGHT", "OOM"]
+
+
+def test_a_tight_layout_gets_changes_whose_p90_fits() -> None:
+    asked = ask("llama-3.1-8b", 8, tp=2, micro_batch=2, sharding="zero1")
+    line = Figure(asked.memory_bytes * 1.01)
+    cluster = asked.scenario.cluster
+    group = cluster.groups[0]
+    memory = replace(group.accelerator.memory, usable_bytes=line)
+    group = replace(group, accelerator=replace(group.accelerator, memory=memory))
+    tight = predict(replace(asked.scenario, cluster=replace(cluster, groups=(group,))))
+    assert (tight.memory_verdict, tight.fits) == ("TIGHT", True)
+    found = fitting(tight)
+    assert len(found.changes) == 3
+    for change in found.changes:
+        again = predict(tight.scenario, **change.set)
+        assert again.estimate.memory_p90_bytes[0] <= line
+        assert change.memory_verdict == again.memory_verdict == "FITS"

@@ -49,8 +49,8 @@ def test_every_layout_field_has_a_stated_default() -> None:
 
 def test_defaults_of_nothing_given() -> None:
     assert predict(scenario()).layout == {
-        "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "cp_kind": "ring", "dp": 64, "ep": 1, "etp": 1,
-        "dispatcher": "alltoall",
+        "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "cp_kind": "ring", "cp_a2a": 1, "dp": 64,
+        "ep": 1, "etp": 1, "dispatcher": "alltoall",
         "micro_batch": 1, "global_batch": 1024, "sharding": "zero1", "shard_group": 64,
         "reshard_after_forward": True, "sequence_parallel": False,
         "recompute": "none", "recompute_layers": 0, "offload_layers": 0,
@@ -222,7 +222,26 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"software": "plain-ddp"}, {"pp": 2},
      "layout.pp: must be 1: plain-ddp has no pipeline parallelism, got 2 (nearest: 1)"),
     ({}, {"cp": 2, "cp_kind": "gather"},
-     "layout.cp_kind: must be 'ring', 'all_gather' or 'all_to_all', got 'gather'"),
+     "layout.cp_kind: must be 'ring', 'all_gather', 'all_to_all', 'hierarchical' or 'any', "
+     "got 'gather'"),
+    ({}, {"cp": 2, "cp_kind": "any"},
+     "layout.cp_kind: must be one kind; plan tries all of them, got 'any'"),
+    ({}, {"cp": 8, "cp_kind": "hierarchical", "cp_a2a": 3},
+     "layout.cp_a2a: must divide cp = 8 and leave a ring of two ranks or more, got 3 "
+     "(nearest: 4)"),
+    ({}, {"cp": 8, "cp_kind": "hierarchical", "cp_a2a": 8},
+     "layout.cp_a2a: must divide cp = 8 and leave a ring of two ranks or more, got 8 "
+     "(nearest: 4)"),
+    ({}, {"cp": 2, "cp_kind": "hierarchical"},
+     "layout.cp: must be a product of two numbers above 1 with hierarchical context parallelism, "
+     "got 2 (nearest: 4)"),
+    ({}, {"cp": 8, "cp_kind": "ring", "cp_a2a": 2},
+     "layout.cp_a2a: must be 1 without hierarchical context parallelism, got 2 (nearest: 1)"),
+    ({}, {"cp": 8, "tp": 4, "cp_kind": "hierarchical", "cp_a2a": 4},
+     "layout.cp_a2a: must divide the 2 key/value heads of a tensor-parallel rank, got 4 "
+     "(nearest: 2)"),
+    ({"software": "torchtitan"}, {"cp": 4, "cp_a2a": 2},
+     "layout.cp_kind: must be one of all_gather, ring in torchtitan, got 'hierarchical'"),
     ({"software": "torchtitan"}, {"cp": 2, "cp_kind": "all_to_all"},
      "layout.cp_kind: must be one of all_gather, ring in torchtitan, got 'all_to_all'"),
     ({}, {"cp": 4, "tp": 4, "cp_kind": "all_to_all"},

@@ -1,6 +1,7 @@
 """The search: nothing is lost in the count, the goal ranks, a miss says what came nearest."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from simulator.cost.step import evaluate
 from simulator.errors import InfeasibleError
+from simulator.files import Figure
 from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
 from simulator.layout.layout import SHARDINGS
 from simulator.planner import explore as exploring
@@ -15,6 +17,7 @@ from simulator.planner.candidates import candidates
 from simulator.planner.explore import ROOM, TOO_LARGE, explore
 from simulator.planner.predict import predict
 from simulator.planner.search import Plan, plan
+from simulator.planner.sensitivity import binding, safest
 from simulator.scenario import Scenario, make_scenario
 
 
@@ -239,3 +242,24 @@ def test_hybrid_sharding_wins_where_gathers_over_the_network_show() -> None:
     whole = predict(scenario).step_time_s
     assert best.layouts.shard_group[0] == 8 or best.layouts.reshard_after_forward[0] == 8
     assert best.step_time_s[0] < whole
+
+
+def test_a_tight_winner_is_ranked_and_the_fastest_that_fits_is_named() -> None:
+    """With usable bytes just above the winner's P50 the winner stays first, marked TIGHT."""
+    free = plan(scenario())
+    winner = free.estimate.layouts.describe(0)
+    device = free.scenario.cluster.accelerator
+    line = Figure(float(free.estimate.memory_total_bytes[0]) * 1.001)
+    device = replace(device, memory=replace(device.memory, usable_bytes=line))
+    group = replace(free.scenario.cluster.groups[0], accelerator=device)
+    close = replace(free.scenario, cluster=replace(free.scenario.cluster, groups=(group,)))
+    found = plan(close)
+    assert found.estimate.layouts.describe(0) == winner
+    assert found.estimate.verdict_word(0) == "TIGHT"
+    safe = found.found.fastest_safe
+    assert safe is not None and safe.memory_p90_bytes[0] <= line
+    fitting = found.estimate.verdict == 0
+    assert safe.step_time_s[0] == found.estimate.step_time_s[fitting].min()
+    assert f"The fastest that FITS is {safe.layouts.describe()}" in safest(found)
+    assert safest(found) in binding(found)
+    assert safest(free) == ""

@@ -142,7 +142,7 @@ def test_the_verdict_is_the_plans(answer: Plan, page: str) -> None:
         show_bytes(answer.estimate.usable_bytes),
     ):
         assert shown in text, shown
-    assert "FITS" in text and "DOES NOT FIT" not in text
+    assert "FITS" in text and "OOM" not in text.replace("OOM: neither", "")
     assert "deadline 1.0 days missed" in text and "kept" in text
 
 
@@ -167,7 +167,11 @@ def test_figures_add_up_to_the_plan(answer: Plan, page: str) -> None:
     step = sum(trace["x"][0] for trace in time)
     assert step == pytest.approx(float(answer.estimate.step_time_s[0]), rel=1e-12)
     memory = drawn["memory-figure"]["data"]
-    stages = [sum(sizes) * GIB for sizes in zip(*(trace["x"] for trace in memory), strict=True)]
+    bars, (line,) = memory[:-1], memory[-1:]
+    stages = [sum(sizes) * GIB for sizes in zip(*(trace["x"] for trace in bars), strict=True)]
+    assert [x * GIB for x in line["x"]] == pytest.approx(stages, rel=1e-9)
+    p90 = [(x + up) * GIB for x, up in zip(line["x"], line["error_x"]["array"], strict=True)]
+    assert max(p90) == pytest.approx(float(answer.estimate.memory_p90_bytes[0]), rel=1e-9)
     assert len(stages) == 2
     assert max(stages) == pytest.approx(float(answer.estimate.memory_total_bytes[0]), rel=1e-9)
     for figure in drawn.values():
@@ -197,9 +201,9 @@ def test_no_plan_of_unknown_length_shows_days(numbers: PlanNumbers) -> None:
 
 
 def test_a_layout_that_does_not_fit_says_so(numbers: PlanNumbers) -> None:
-    row = replace(numbers.best, fits=False)
+    row = replace(numbers.best, fits=False, verdict="OOM")
     html = without_plotly(render(replace(numbers, layouts=[row]), launch=""))
-    assert '<b class="fails">DOES NOT FIT</b>' in html
+    assert '<b class="fails">OOM</b>' in html
 
 
 def test_report_is_written_whole(answer: Plan, tmp_path: Path) -> None:
