@@ -337,7 +337,7 @@ def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]
 
 @record
 class _Borrowed:
-    """``[borrowed]``: figures of a relative that stand for a device of which there are no timings."""
+    """``[borrowed]``: a relative's figures stand for a device of which there are no timings."""
 
     of: str
     """The relative: a profile of the same kind."""

@@ -29,8 +29,7 @@ _MIXED_PEAK = "bf16"
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Per layout; NaN where the scenario does not say how many tokens the run sees, or what an
-    accelerator costs."""
+    """Per layout; NaN where the tokens of the whole run, or the price, are not known."""
 
     tokens_per_s: Floats
     tokens_per_s_per_gpu: Floats
