@@ -116,6 +116,8 @@ def _figure(raw: Any) -> Figure:
     if grade not in GRADES:
         raise ValueError(f"grade must be one of {', '.join(GRADES)}, got {grade!r}")
     spread = table.get("spread")
+    if spread is not None and not (isinstance(spread, (int, float)) and 0 < spread < math.inf):
+        raise ValueError(f"spread must be a positive number, got {spread!r}")
     return Figure(
         value, grade, str(table.get("source", "user")), str(table.get("date", "")), spread
     )
