@@ -93,7 +93,7 @@ class Accelerator:
     vendor: str
     generation: str
     """Architecture family: volta, turing, ampere (GA100), ampere-ga10x, ada, hopper, blackwell,
-    blackwell-gb20x; cdna2, cdna3, cdna4; gaudi2, gaudi3; tpu-v4, tpu-v5; da-vinci."""
+    blackwell-gb20x; cdna2, cdna3, cdna4; gaudi2, gaudi3; tpu-v4, tpu-v5; da-vinci; cpu."""
     compute_units: Annotated[int, Gt(0)]
     """Streaming multiprocessors, compute units (AMD), matrix units (Gaudi, TPU), cores (Ascend)."""
     memory: DeviceMemory
