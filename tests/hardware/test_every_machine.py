@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from simulator import catalogue
 from simulator.api import plan, predict
+from simulator.cli.main import app
 from simulator.errors import InputError
 from simulator.files import figures
 from simulator.hardware.accelerator import Accelerator
@@ -130,9 +134,15 @@ def test_mesh_links_worked_by_hand() -> None:
     assert gaudi.bandwidth_bytes_per_s == 21 * 25e9
 
 
-def test_without_a_price_there_is_no_cost_and_no_budget() -> None:
+def test_without_a_price_there_is_no_cost_and_no_budget(tmp_path: Path) -> None:
     given = {"model": "llama-3.2-1b", "cluster": "mi300x-8", "gpus": 8, "sequence_length": 2048}
     found = plan(**given, global_batch=64, tokens=1e9, minimize="cost")
     assert np.isnan(found.outcome.usd).all() and np.isfinite(found.outcome.days).all()
+    options = ["--model", "llama-3.2-1b", "--cluster", "mi300x-8", "--gpus", "8", "--set",
+               "training.tokens=1e9", "--out", str(tmp_path)]  # fmt: skip
+    screen = CliRunner().invoke(app, ["plan", *options])
+    assert screen.exit_code == 0, screen.stderr
+    assert not re.search(r"\bnan\b", screen.stdout)
+    assert "cost not known" in (tmp_path / "plan.html").read_text()
     with pytest.raises(InputError, match="budget_usd: needs a price, and mi300x-8 has none"):
         plan(**given, global_batch=64, tokens=1e9, budget_usd=1000.0)
