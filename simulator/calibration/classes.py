@@ -89,6 +89,7 @@ STREAM_CLASSES = {
 
 _LARGE, _LONG, _FULL_WAVES, _STREAM_SCORED, _STREAM_LEAST = 512.0, 1024.0, 2.0, 1e7, 1e6
 _HEAD = 128.0
+_ATTENTION_SIZES = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv")
 _BACKWARD_FLOP = 2.5
 """FLOPs of attention's backward pass over its forward pass."""
 
@@ -133,7 +134,7 @@ def _gemm_key(call: Call, base: Accelerator) -> tuple[tuple[str, ...], str]:
     types = base.gemm.get(_GEMM_LIBRARY, {})
     if dtype not in types or dtype not in base.matrix_flop_per_s:
         return (), f"gemm {call.dtype}: the base has no such type"
-    if not {"m", "n", "k"} <= set(call.shape):
+    if not all(call.shape.get(name, 0.0) >= 1.0 for name in "mnk"):
         return (), "gemm without m, n and k"
     if call.note.get("scaling") == "row":
         return (), "gemm fp8 with a scale for every row"
@@ -149,6 +150,8 @@ def _attention_key(call: Call, base: Accelerator) -> tuple[tuple[str, ...], str]
         return (), f"attention by {call.library or 'a library without a name'}"
     if call.dtype not in ("bf16", "fp16"):
         return (), f"attention in {call.dtype}"
+    if not all(shape.get(name, 0.0) >= 1.0 for name in _ATTENTION_SIZES):
+        return (), f"attention without {', '.join(_ATTENTION_SIZES)}"
     if not shape.get("causal") or shape.get("seq_q") != shape.get("seq_kv"):
         return (), "attention without a causal mask"
     if shape.get("head_dim") != _HEAD or shape.get("head_dim_v", _HEAD) != _HEAD:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tomlkit
@@ -19,11 +20,16 @@ from simulator.profiles.check import check
 __all__ = ["Target", "new_profiles"]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """A profile to write: its kind, base, place, and what else it states."""
+    """A profile to write."""
 
-    def __init__(self, kind: str, base: str, path: Path, **settings: str) -> None:
-        self.kind, self.base, self.path, self.settings = kind, base, path, settings
+    kind: str
+    base: str
+    """Profile that it starts from."""
+    path: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What it states beside figures: the names of the other new profiles."""
 
 
 def new_profiles(found: Calibration, targets: Mapping[str, Target]) -> dict[Path, str]:

@@ -122,13 +122,15 @@ def _targets(
         base = base or load_node(node).accelerator
     if out is not None and base is not None:
         catalogue.find("accelerators", base, where="calibrate", field="--base")
-        targets["accelerator"] = Target("accelerators", base, out)
+        targets["accelerator"] = Target(kind="accelerators", base=base, path=out)
     if out_node is not None:
         settings = {"accelerator": out.stem} if out is not None else {}
-        targets["node"] = Target("nodes", node, out_node, **settings)
+        targets["node"] = Target(kind="nodes", base=node, path=out_node, settings=settings)
     if out_cluster is not None and base_cluster is not None:
         settings = {"node": out_node.stem} if out_node is not None else {}
-        targets["fabric"] = Target("clusters", base_cluster, out_cluster, **settings)
+        targets["fabric"] = Target(
+            kind="clusters", base=base_cluster, path=out_cluster, settings=settings
+        )
     return base, targets
 
 

@@ -8,16 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from simulator import catalogue
 from simulator.api import predict
+from simulator.calibration.classes import accelerator_classes
+from simulator.calibration.links import link_classes
 from simulator.cli.main import app
+from simulator.errors import InputError
 from simulator.files import read_profile
 from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.cluster import ClusterProfile
+from simulator.hardware.cluster import ClusterProfile, load_cluster
 from simulator.hardware.node import Node
+from simulator.measured.measurements import read_measurements
 
 RUNNER = CliRunner()
 Write = Callable[..., Path]
@@ -267,6 +272,36 @@ def test_a_record_that_cannot_be_is_named(
     path = write(change(kernel_document, **wrong))
     said = refused(path, tmp_path)
     assert message in said and str(path) in said
+
+
+DAMAGED: list[Any] = [None, True, -1, 0, 1e400, "x", [], {}, [None], {"m": None}, [[1.0]], 1e-300]
+
+
+@pytest.mark.parametrize(
+    "field", ["kernel", "dtype", "shape", "direction", "library", "bytes", "cold"]
+)
+def test_a_damaged_document_never_ends_in_a_trace(
+    kernel_document: dict[str, Any], collective_document: dict[str, Any], h200: Accelerator,
+    write: Write, field: str,
+) -> None:  # fmt: skip
+    """Whatever stands in a field: the record is refused by name, or sorted, or left out."""
+    cluster = load_cluster("hgx-h200", 8)
+    kernels = {record["kernel"]: record for record in kernel_document["records"]}
+    kernels["all_gather"] = collective_document["records"][40]
+    for record in kernels.values():
+        for value in DAMAGED:
+            raw = kernel_document | {"records": [{**record, field: value}]}
+            try:
+                document = read_measurements(write(raw))
+            except InputError as error:
+                assert all("records[0]" in line for line in error.problems)
+                continue
+            classes, skipped = accelerator_classes(document.calls, h200)
+            links, more = link_classes(document.calls, cluster)
+            for one in (*classes, *links):
+                assert np.isfinite(one.predict({}, one.rows)).all()
+            found = sum(len(one.places) for one in (*classes, *links))
+            assert found + len(skipped) + len(more) >= 1
 
 
 @pytest.mark.parametrize(("times", "unit"), [(1e3, "milliseconds"), (1e6, "microseconds")])

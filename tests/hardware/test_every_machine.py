@@ -50,6 +50,20 @@ def test_every_accelerator_of_the_tables_is_there_and_in_some_cluster() -> None:
     assert used == set(ACCELERATORS)
 
 
+SYSTEMS = [
+    *("dgx-1v", "dgx-2", "dgx-a100-40", "dgx-a100", "dgx-h100", "hgx-h200", "dgx-b200", "dgx-b300"),
+    *("gb200-nvl72", "gb300-nvl72", "aws-p3", "aws-p3dn", "aws-p4d", "aws-p4de", "aws-p5"),
+    *("aws-p5e", "aws-p5en", "aws-p6-b200", "azure-ndv4", "azure-ndmv4", "azure-ndv5"),
+    *("azure-mi300x", "azure-gb300", "gcp-a2-high", "gcp-a2-ultra", "gcp-a3-high", "gcp-a3-mega"),
+    *("gcp-a3-ultra", "gcp-a4", "oci-h100", "l40s-pcie", "selene", "frontier", "mi300x-8"),
+    *("meta-24k", "imbue-h100"),
+]
+
+
+def test_every_system_of_the_tables_is_there() -> None:
+    assert set(SYSTEMS) <= set(CLUSTERS)
+
+
 def test_every_node_is_in_some_cluster() -> None:
     nodes = {path.stem for path in (SHIPPED / "nodes").glob("*.toml")}
     assert {load_cluster(name, 1).node.name for name in CLUSTERS} == nodes
