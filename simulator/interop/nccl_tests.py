@@ -156,9 +156,10 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _wrong(cell: str) -> float:
+def _wrong(cell: object) -> float:
     """``#wrong``: a count; N/A was not checked; ``error`` of old releases is a small rest."""
-    count = 0.0 if cell == "N/A" else float(cell)
+    text = str(cell)
+    count = float(text) if _is_number(text) and text != "N/A" else 0.0
     return count if count >= 1.0 else 0.0
 
 
@@ -180,10 +181,12 @@ def _nccl_json(path: Path, document: Any) -> Measurements:
     if document.get("version") not in (1, 2):
         raise InputError(f"{path}: version: must be 1 or 2, got {document.get('version')!r}")
     config = document.get("config") if isinstance(document.get("config"), dict) else {}
-    devices = document.get("devices") or (config or {}).get("devices") or []
-    if not isinstance(devices, list) or not devices:
+    devices = _objects(document.get("devices") or (config or {}).get("devices"), path, "devices")
+    results = _objects(document["results"], path, "results")
+    if not devices:
         raise InputError(f"{path}: devices: must say which ranks took part")
-    arguments = " ".join(map(str, document.get("args") or ()))
+    listed = document.get("args")
+    arguments = " ".join(map(str, listed)) if isinstance(listed, list) else ""
     operation = _operation(arguments) or _operation(path.name)
     if not operation:
         raise InputError(f"{path}: cannot tell {_NO_OPERATION}")
@@ -193,13 +196,14 @@ def _nccl_json(path: Path, document: Any) -> Measurements:
     }
     calls: list[Call] = []
     problems: list[str] = []
-    for index, result in enumerate(document["results"]):
+    for index, result in enumerate(results):
         where = f"{path}: results[{index}]"
-        side = result.get("out_of_place") or result.get("in_place") or {}
+        sides = [result.get("out_of_place"), result.get("in_place")]
+        side: dict[str, Any] = next((one for one in sides if isinstance(one, dict)), {})
         row = {
             "size": result.get("size"), "type": str(result.get("type", "")),
             "time": side.get("time", side.get("cpu_time")), "algbw": side.get("alg_bw"),
-            "busbw": side.get("bus_bw"), "wrong": side.get("nwrong") or 0.0,
+            "busbw": side.get("bus_bw"), "wrong": _wrong(side.get("nwrong") or 0.0),
         }  # fmt: skip
         if wrong := _not_numbers(row, where):
             problems += wrong
@@ -209,6 +213,14 @@ def _nccl_json(path: Path, document: Any) -> Measurements:
     names = {str(d.get("device_info", "")) for d in devices}
     date = str(document.get("start_time") or "")[:10]
     return _measurements(path, calls, problems, names, date)
+
+
+def _objects(value: Any, path: Path, name: str) -> list[dict[str, Any]]:
+    """A list of objects, or no list at all."""
+    items = [] if value is None else value
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise InputError(f"{path}: {name}: must be a list of objects")
+    return items
 
 
 def _rccl_json(path: Path, records: Any) -> Measurements:
@@ -226,7 +238,7 @@ def _rccl_json(path: Path, records: Any) -> Measurements:
         row: dict[str, Any] = {
             "size": record.get("size"), "type": str(record.get("type", "")),
             "time": record.get("time"), "algbw": record.get("algBw"),
-            "busbw": record.get("busBw"), "wrong": _wrong(str(record.get("wrong", "0"))),
+            "busbw": record.get("busBw"), "wrong": _wrong(record.get("wrong", "0")),
             "ranks": record.get("ranks"), "nodes": record.get("nodes"),
         }  # fmt: skip
         operation = OPERATIONS.get(str(record.get("name", "")).lower().replace("_", ""), "")
@@ -254,7 +266,7 @@ def _not_numbers(row: Mapping[str, Any], where: str) -> list[str]:
         f"{where}: {name}: must be a positive number, got {row[name]!r}"
         for name in row
         if name not in ("type", "wrong", "algbw", "busbw")
-        and not (isinstance(row[name], (int, float)) and 0 < row[name] < float("inf"))
+        and not (type(row[name]) in (int, float) and 0 < row[name] < float("inf"))
     ]
 
 

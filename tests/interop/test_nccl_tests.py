@@ -221,3 +221,34 @@ def test_what_is_no_evidence_is_refused(write: Write, content: Any, message: str
     with pytest.raises(InputError) as caught:
         read_nccl_tests(write(content))
     assert message in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize("log", [H100, TURING, SLURM, json.dumps(nccl_json())])
+def test_a_log_cut_anywhere_is_read_or_refused(write: Write, log: str) -> None:
+    for end in range(0, len(log), 37):
+        try:
+            found = read_nccl_tests(write(log[:end], "all_gather_perf.log"))
+        except InputError:
+            continue
+        assert all(call.seconds > 0 for call in found.calls)
+
+
+@pytest.mark.parametrize("value", [None, True, -1, "x", [], {}, [None], 1e400, [3]])
+def test_json_with_a_damaged_field_is_read_or_refused(write: Write, value: Any) -> None:
+    for field in nccl_json():
+        try:
+            read_nccl_tests(write(nccl_json(**{field: value}), "all_reduce_perf.json"))
+        except InputError:
+            continue
+    for field in nccl_json()["results"][0]:
+        damaged = nccl_json()
+        damaged["results"][0][field] = value
+        try:
+            read_nccl_tests(write(damaged, "all_reduce_perf.json"))
+        except InputError:
+            continue
+    for field in rccl_record(8, 1.0, 0):
+        try:
+            read_nccl_tests(write([rccl_record(8, 1.0, 0) | {field: value}], "x.json"))
+        except InputError:
+            continue
