@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import InputError
 
-__all__ = ["Fit", "Floats", "Model", "Prior", "Rows", "fit_and_score", "pick"]
+__all__ = ["Fit", "Floats", "Prior", "Rows", "fit_and_score", "pick"]
 
 Floats = NDArray[np.float64]
 Rows = dict[str, Floats]
