@@ -18,9 +18,15 @@ __all__ = ["check", "kind_of"]
 MOST = 1.05
 """A share of a limit may pass it by this: clocks boost, data sheets round."""
 
-RATIOS = {"backward_fraction": 1.3, "pair_fraction": 12.0, "fragmentation_fraction": 2.0}
+RATIOS = {
+    "backward_fraction": 1.3,
+    "pair_fraction": 12.0,
+    "fragmentation_fraction": 2.0,
+    "time_fraction": 2.0,
+}
 """Fractions that are ratios of two rates, and what they stay below: attention's backward over its
-forward rate, a pair's over a whole domain's bus bandwidth, idle over used memory."""
+forward rate, a pair's over a whole domain's bus bandwidth, idle over used memory, times of two
+releases."""
 
 LONGEST_LAUNCH_S = 1e-3
 """No device takes longer to start a kernel."""
