@@ -153,7 +153,8 @@ class _Pricer:
         unique = unique_rows(*(column.astype(np.int64) for column in columns))
         m, n, k, batch, result = (column[unique.first] for column in columns)
         kernel = _choose(self.device.gemm, self.software.kernels.gemm_library, "gemm library")
-        params = _choose(kernel, "bf16" if dtype in ("fp16", "bf16") else dtype, "type", "bf16")
+        half = self.device.sixteen_bit
+        params = _choose(kernel, half if dtype in ("fp16", "bf16") else dtype, "type", half)
         given = {f.name: float(getattr(params, f.name)) for f in fields(params)}
         if self.recipe.is_quantised and dtype == self.recipe.matrix_type:
             # timed calls take 16-bit operands and cast them; here casts are kernels of their own

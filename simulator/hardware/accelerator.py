@@ -92,9 +92,10 @@ class Accelerator:
     name: str
     vendor: str
     generation: str
-    """Architecture family (ampere, hopper, blackwell, ada)."""
+    """Architecture family: volta, turing, ampere (GA100), ampere-ga10x, ada, hopper, blackwell,
+    blackwell-gb20x; cdna2, cdna3, cdna4; gaudi2, gaudi3; tpu-v4, tpu-v5; da-vinci; cpu."""
     compute_units: Annotated[int, Gt(0)]
-    """Streaming multiprocessors."""
+    """Streaming multiprocessors, compute units (AMD), matrix units (Gaudi, TPU), cores (Ascend)."""
     memory: DeviceMemory
     matrix_flop_per_s: dict[str, Figure]
     """Dense peak by type: fp32, tf32, fp16, bf16, fp8 (one scale for a tensor), fp8_blockwise (one
@@ -108,3 +109,8 @@ class Accelerator:
     stream: dict[str, StreamKernel]
     """By class: elementwise, norm, softmax, loss, optimizer, copy."""
     power: Power
+
+    @property
+    def sixteen_bit(self) -> str:
+        """Type whose figures 16-bit products take: bf16, or fp16 on devices without it."""
+        return "bf16" if "bf16" in self.matrix_flop_per_s else "fp16"

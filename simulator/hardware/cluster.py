@@ -33,7 +33,7 @@ class ClusterProfile:
     node: str
     """Name of the node profile."""
     fabric: Fabric
-    price: str
+    price: str = "none-known"
     """Name of the price profile."""
     collectives: str = "nccl"
     """Name of the collective-library profile."""

@@ -14,23 +14,30 @@ from simulator.files import GRADES, figures, read_profile, read_toml
 from simulator.hardware.accelerator import Accelerator
 
 NAMES = sorted(p.stem for p in (catalogue.folder("hardware_profiles") / "accelerators").iterdir())
-BLACKWELL = ["b200-sxm", "b300-sxm", "gb200", "gb300"]
-TYPES = {
-    "ampere": set(),
-    "ada": {"fp8"},
-    "hopper": {"fp8", "fp8_blockwise"},
-    "blackwell": {"fp8", "mxfp8", "nvfp4"},
-}
-"""Types of fewer than 16 bits that have kernels, by generation."""
-CLASSES = {"elementwise", "norm", "softmax", "loss", "optimizer", "copy"}
 
 
-def path(name: str) -> Path:
+def path_of(name: str) -> Path:
     return catalogue.folder("hardware_profiles") / "accelerators" / f"{name}.toml"
 
 
+BLACKWELL = ["b200-sxm", "b300-sxm", "gb200", "gb300"]
+TYPES = {
+    "volta": set(), "turing": set(), "ampere": set(), "ampere-ga10x": set(),
+    "ada": {"fp8"}, "blackwell-gb20x": {"fp8"},
+    "hopper": {"fp8", "fp8_blockwise"},
+    "blackwell": {"fp8", "mxfp8", "nvfp4"},
+    "cdna2": set(), "cdna3": {"fp8"}, "cdna4": {"fp8"},
+    "gaudi2": {"fp8"}, "gaudi3": {"fp8"}, "tpu-v4": set(), "tpu-v5": set(), "da-vinci": set(),
+}  # fmt: skip
+"""Types of fewer than 16 bits that have kernels, by generation."""
+NO_BF16 = {"volta", "turing"}
+
+
+CLASSES = {"elementwise", "norm", "softmax", "loss", "optimizer", "copy"}
+
+
 def accelerator(name: str) -> Accelerator:
-    return read_profile(Accelerator, path(name))
+    return read_profile(Accelerator, path_of(name), kind="accelerators")
 
 
 def test_the_parts_people_train_on_are_there() -> None:
@@ -43,23 +50,20 @@ def test_the_parts_people_train_on_are_there() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_figure_says_how_well_it_is_known(name: str) -> None:
     found = list(figures(accelerator(name)))
-    assert len(found) > 60
-    defaults = {
-        f"gemm.cublas.{t}.quantise_bytes_per_element" for t in ("fp32", "tf32", "fp16", "bf16")
-    }
+    assert len(found) > 30
     for field, figure in found:
-        if field in defaults:
+        if field.endswith("quantise_bytes_per_element") and not figure:  # the field's default
             continue
         assert figure.grade in GRADES, field
         assert len(figure.source) > 10 and figure.source != "user", field
         assert figure.date.startswith("2026-11-"), field
-        assert figure.spread is None or 0.0 < figure.spread <= 0.3, field
+        assert figure.spread is None or 0.0 < figure.spread < 0.4, field
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_source_is_used(name: str) -> None:
-    raw = read_toml(path(name))
-    text = path(name).read_text()
+    raw = read_toml(path_of(name))
+    text = path_of(name).read_text()
     for key in raw["sources"]:
         assert f'source = "{key}"' in text, key
     assert "shared/" not in text
@@ -69,10 +73,15 @@ def test_every_source_is_used(name: str) -> None:
 def test_peaks_and_parameters_are_consistent(name: str) -> None:
     part = accelerator(name)
     peak = part.matrix_flop_per_s
-    assert peak["fp16"] == peak["bf16"] >= 1.9 * peak["tf32"] > peak["fp32"]
-    assert set(peak) == {"fp32", "tf32", "fp16", "bf16"} | TYPES[part.generation]
+    half = peak[part.sixteen_bit]
+    assert ("bf16" in peak) == (part.generation not in NO_BF16)
+    if part.vendor in ("NVIDIA", "AMD", "Huawei"):
+        assert peak["fp16"] == half
+    assert half >= 1.9 * peak.get("tf32", half / 2) >= 1.9 * peak.get("fp32", 0.0)
+    assert set(peak) - {"fp32", "tf32", "fp16", "bf16"} == TYPES[part.generation]
+    times = 1 if part.generation == "gaudi3" else 2  # the matrix units of Gaudi 3 gain nothing
     for eight_bit in ("fp8", "fp8_blockwise", "mxfp8"):
-        assert peak.get(eight_bit, 2 * peak["bf16"]) == pytest.approx(2 * peak["bf16"], rel=0.02)
+        assert peak.get(eight_bit, times * half) == pytest.approx(times * half, rel=0.02)
     if "nvfp4" in peak:
         assert 2.0 * peak["fp8"] <= peak["nvfp4"] < 3.4 * peak["fp8"]
     for library, types in part.gemm.items():
@@ -105,7 +114,7 @@ def test_fractions_and_times_are_possible(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_memory_is_what_an_allocator_gets(name: str) -> None:
     memory = accelerator(name).memory
-    assert 0.9 * memory.capacity_bytes < memory.usable_bytes <= 1.1 * memory.capacity_bytes
+    assert 0.87 * memory.capacity_bytes < memory.usable_bytes <= 1.1 * memory.capacity_bytes
     assert memory.usable_bytes / 2**20 > 1000.0
     assert memory.l2_bytes < 1e-2 * memory.capacity_bytes
 
@@ -113,7 +122,7 @@ def test_memory_is_what_an_allocator_gets(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_power_rises_with_work(name: str) -> None:
     power = accelerator(name).power
-    assert 20.0 < power.idle_watt < 0.25 * power.busy_watt
+    assert 5.0 < power.idle_watt < 0.25 * power.busy_watt
 
 
 @pytest.mark.parametrize(
