@@ -64,14 +64,14 @@ def _value(figure: Any) -> float:
     return float(figure["value"] if isinstance(figure, Mapping) else figure)
 
 
-_STAND_INS = {"a100-pcie-80": "a100-sxm-80"}
-"""The same chip under another name, for a catalogue without the first."""
+_STAND_INS = {"a100_pcie": "a100-sxm-80"}
+"""The same chip on another board, for a catalogue that has no profile of the first."""
 
 
 def profile_of(gpu: str, words: Words, known: Mapping[str, Device]) -> str:
     """Profile of a GPU of the tables, or "" if there is none."""
     name = words.accelerators.get(gpu, gpu)
-    return next((each for each in (name, _STAND_INS.get(name, "")) if each in known), "")
+    return next((each for each in (name, _STAND_INS.get(gpu, "")) if each in known), "")
 
 
 def same_chip(device: Device, others: Iterable[Device]) -> str:

@@ -136,6 +136,7 @@ def _training(
                 one = fit_published(pool, timed.values, name)
                 papers = f"{len(pool)} rates of validation/microbenchmarks/attention_training.csv"
                 found[generation, name] = _timed_source(one.values, one.score, papers)
+    timed_on["hopper"] = "h100-sxm"
     like = found["ampere", "flash"].values  # the same kernels on Hopper
     one = fit_published(training_pool(calls, "sdpa", known, "hopper"), like, "sdpa")
     papers = "Shah 2024 (arXiv 2407.08608) Figure 5, forward, 6 lengths"
@@ -161,6 +162,9 @@ def _timed_source(values: Values, score: LeftOut, what: str) -> Source:
 def _trained(fits: _Fits, device: Device, library: str) -> Source:
     """Figures of a training library on a device: its own, its generation's, or typical ones."""
     found = fits.training.get((device.generation, library))
+    timed = fits.timed_on.get(device.generation, "")
+    if found is not None and device.name != timed:
+        found = _scaled(fits, found, device, timed)
     if found is None and library in _OLD_KERNELS and device.generation == "hopper":
         return _older(fits, device, library)
     if found is None and library != "flash":
@@ -174,8 +178,7 @@ def _trained(fits: _Fits, device: Device, library: str) -> Source:
         values = found.values | {"backward_fraction": guess[0]}
         text = f"{found.text}. Backward not timed here: {guess[2]}"
         found = replace(found, values=values, text=text, backward_spread=guess[1])
-    timed = fits.timed_on.get(device.generation, device.name)
-    return found if device.name == timed else _scaled(fits, found, device, timed)
+    return found
 
 
 def _scaled(fits: _Fits, found: Source, device: Device, timed: str) -> Source:

@@ -237,9 +237,9 @@ def _section(
             f"more, shapes left out: median error {100 * line.median:.1f} %, "
             f"p90 {100 * line.p90:.1f} %"
         )
-    elif twin and known[twin].bandwidth_bytes_per_s == device.bandwidth_bytes_per_s:
+    elif twin:  # waves of rows are those of its units, whatever the memory
         line = _line([each], "formula", "", twin)
-        values, spread, grade = each.fit.values(twin), max(line.spread, 0.1), "assumed"
+        values, spread, grade = each.fit.values(twin), max(line.spread, 0.15), "assumed"
         text = f"as {twin}: {source}"
     elif device.generation in {known[name].generation for name in timed}:
         (values, spread), grade = typical_stream(kind), "assumed"

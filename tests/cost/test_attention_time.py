@@ -1,4 +1,4 @@
-"""Fused attention by hand: tiles, tails, head sizes, traffic; and laws that hold for any figures."""
+"""Fused attention by hand: tiles, tails, head sizes, traffic; and laws that always hold."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ KEY_S = 4 * 128 * 128 / 1e12
 
 def call_s(length: float = 1024, heads: float = 1000, size: float = 128, **changed: Any) -> float:
     """Seconds of a causal call; keys of the call may be changed like figures."""
-    sizes = {"heads": heads, "queries": length, "keys": length / 2, "span": length,
-             "score_size": size, "value_size": size, "query_bytes": 0.0, "key_bytes": 0.0}  # fmt: skip
+    sizes = {
+        "heads": heads, "queries": length, "keys": length / 2, "span": length,
+        "score_size": size, "value_size": size, "query_bytes": 0.0, "key_bytes": 0.0,
+    }  # fmt: skip
     return float(attention_s(**(sizes | PLAIN | changed)))
 
 

@@ -103,7 +103,7 @@ def test_attention_forward_and_backward(round_profiles: Path) -> None:
 
 
 def test_attention_without_a_mask_and_in_fp8_has_figures_of_its_own(round_profiles: Path) -> None:
-    """Every tile passes all keys: 80 tiles on 100 units still take as long as one."""
+    """Every tile passes all keys: 0.8 of a tile to a unit, and half of one to wait for."""
     path = round_profiles / "profiles" / "accelerators" / "plain.toml"
     text = path.read_text(encoding="utf-8")
     _, table = text.split("[attention.flash]")
@@ -115,7 +115,8 @@ def test_attention_without_a_mask_and_in_fp8_has_figures_of_its_own(round_profil
     found = predicted(round_profiles, PREFILL | {"causal": "0"}, fp8,
                       PREFILL | {"impl": "other/kv=fp8"})  # fmt: skip
     whole = 5 * US + LONGEST_S + MOVED_S
-    assert found == pytest.approx([whole, whole - LONGEST_S / 2, whole], rel=1e-9)
+    unmasked = whole + 0.3 * LONGEST_S
+    assert found == pytest.approx([unmasked, whole - LONGEST_S / 2, whole], rel=1e-9)
 
 
 def test_values_may_be_narrower_than_keys(round_profiles: Path) -> None:
