@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from simulator.calibration import Floats, Model, Prior, Rows
-from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
-from simulator.hardware.accelerator import Accelerator
+from simulator.cost.attention_time import attention_figures, attention_s
+from simulator.cost.kernels import gemm_rates, gemm_s
+from simulator.cost.stream_time import stream_figures, stream_s
+from simulator.hardware.accelerator import BACKWARD_FLOP, Accelerator
 from simulator.measured.measurements import Call
 
 __all__ = ["FitClass", "Skipped", "accelerator_classes"]
@@ -60,7 +62,7 @@ WIDTHS = {
     "small_tile_penalty": Prior(value=0.0, width=0.2, low=0.0, high=3.0, linear=True),
     "split_k_s": Prior(value=0.0, width=0.4, low=0.2e-6, high=500e-6),
     "l2_refetch": Prior(value=0.0, width=0.6, low=0.0, high=5.0, linear=True),
-    "half_length": Prior(value=0.0, width=0.5, low=20.0, high=5000.0),
+    "prologue_keys": Prior(value=0.0, width=0.5, low=5.0, high=5000.0),
     "backward_fraction": Prior(value=0.0, width=0.2, low=0.2, high=1.25),
 }
 """How far a device may lie from its base, by figure, and hard bounds."""
@@ -90,8 +92,6 @@ STREAM_CLASSES = {
 _LARGE, _LONG, _FULL_WAVES, _STREAM_SCORED, _STREAM_LEAST = 512.0, 1024.0, 2.0, 1e7, 1e6
 _HEAD = 128.0
 _ATTENTION_SIZES = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv")
-_BACKWARD_FLOP = 2.5
-"""FLOPs of attention's backward pass over its forward pass."""
 
 
 def accelerator_classes(calls: Iterable[Call], base: Accelerator) -> tuple[list[FitClass], Skipped]:
@@ -231,46 +231,41 @@ def _attention(key: tuple[str, ...], calls: Sequence[Call], base: Accelerator) -
     _, library, direction = key
     names = {"batch": "batch", "heads": "heads_q", "kv": "heads_kv", "sequence": "seq_q"}
     rows = _sizes(calls, names) | {"seconds": _seconds(calls)}
-    peak = float(base.matrix_flop_per_s[base.sixteen_bit])
-    bandwidth = float(base.memory.bandwidth_bytes_per_s)
+    device = attention_figures(base, library, base.sixteen_bit)
     backward = direction == "backward"
-    work, traffic = (_BACKWARD_FLOP, 2.0) if backward else (1.0, 1.0)
-
-    def flop(rows: Rows) -> Floats:
-        return work * 2.0 * rows["batch"] * rows["heads"] * rows["sequence"] ** 2 * _HEAD
 
     def predict(values: Mapping[str, float], rows: Rows) -> Floats:
-        heads = 2.0 * rows["heads"] + 2.0 * rows["kv"]
-        share = values["peak_fraction"] * (values["backward_fraction"] if backward else 1.0)
-        return attention_s(
-            flop=flop(rows), sequence=rows["sequence"], peak_flop_per_s=peak,
-            moved_bytes=traffic * 2.0 * rows["batch"] * rows["sequence"] * _HEAD * heads,
-            bandwidth_bytes_per_s=bandwidth, peak_fraction=share,
-            half_length=values["half_length"],
-        )  # fmt: skip
+        heads, length = rows["batch"] * rows["heads"], rows["sequence"]
+        one = 2.0 * _HEAD * length * 2.0  # two tensors of 16 bit
+        sizes = {
+            "heads": heads, "queries": length, "keys": length / 2.0, "span": length,
+            "score_size": _HEAD, "value_size": _HEAD, "query_bytes": heads * one,
+            "key_bytes": rows["batch"] * rows["kv"] * one,
+        }  # fmt: skip
+        return attention_s(**sizes, **{**device, **values}, backward=backward, sustained=False)
 
+    flop = 2.0 * rows["batch"] * rows["heads"] * rows["sequence"] ** 2 * _HEAD
+    least_s = (BACKWARD_FLOP if backward else 1.0) * flop / device["peak_flop_per_s"]
+    headline = "backward_fraction" if backward else "peak_fraction"
     return _made(
-        f"attention {library} {direction}", key[:2], calls, rows,
-        scored=np.ones(len(calls)), least_s=flop(rows) / peak, table=base.attention[library],
-        predict=predict, fitted=["backward_fraction"] if backward else
-        ["half_length", "peak_fraction"], headline="backward_fraction" if backward else
-        "peak_fraction", parts=[direction] * len(calls),
+        f"attention {library} {direction}", key[:2], calls, rows, scored=np.ones(len(calls)),
+        least_s=least_s, table=base.attention[library], predict=predict,
+        fitted=[headline] if backward else ["peak_fraction", "prologue_keys"], headline=headline,
+        parts=[direction] * len(calls),
     )  # fmt: skip
 
 
 def _stream(key: tuple[str, ...], calls: Sequence[Call], base: Accelerator) -> FitClass:
-    bandwidth = float(base.memory.bandwidth_bytes_per_s)
+    device = stream_figures(base, key[1])
     moved = np.array([float(call.moved_bytes or 0.0) for call in calls])
     rows = {"moved_bytes": moved, "seconds": _seconds(calls)}
 
     def predict(values: Mapping[str, float], rows: Rows) -> Floats:
-        own = {name: values[name] for name in ("memory_fraction", "launch_s")}
-        given = {"moved_bytes": rows["moved_bytes"], "bandwidth_bytes_per_s": bandwidth}
-        return stream_s(**given, **own)
+        return stream_s(moved_bytes=rows["moved_bytes"], **{**device, **values})
 
     return _made(
         f"memory-bound {key[1]}", key, calls, rows, scored=moved >= _STREAM_SCORED,
-        least_s=moved / bandwidth, table=base.stream[key[1]], predict=predict,
+        least_s=moved / device["bandwidth_bytes_per_s"], table=base.stream[key[1]], predict=predict,
         fitted=["launch_s", "memory_fraction"], headline="memory_fraction",
         parts=[call.direction or "forward" for call in calls],
     )  # fmt: skip

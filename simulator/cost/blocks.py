@@ -15,10 +15,19 @@ from numpy.typing import NDArray
 
 from simulator.cost import collectives
 from simulator.cost.adapters import freeze
-from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
-from simulator.cost.operations import Collective, Operators, Ranks, element_bytes, recomputes
+from simulator.cost.attention_time import attention_figures, attention_s
+from simulator.cost.kernels import gemm_rates, gemm_s
+from simulator.cost.operations import (
+    Collective,
+    Flash,
+    Operators,
+    Ranks,
+    element_bytes,
+    recomputes,
+)
 from simulator.cost.operators import block, embedding, head, predict_ahead
 from simulator.cost.selective import product_flop, saved_by_mode, share_again, spared_s
+from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
@@ -36,6 +45,8 @@ _COMPUTE = ("gemm", "attention", "memory_bound")
 
 _TERM = {"etp": "tp", "experts": "ep", "cp_a2a": "cp", "cp_ring": "cp"}
 """Term of groups that have another name."""
+
+_FLASH_SIZES = tuple(field.name for field in fields(Flash) if field.name != "calls")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +123,6 @@ class _Pricer:
     def __init__(self, cluster: Cluster, software: Software, recipe: Recipe, ranks: Ranks) -> None:
         self.cluster, self.software, self.recipe, self.ranks = cluster, software, recipe, ranks
         self.device = cluster.accelerator
-        self.bandwidth = float(self.device.memory.bandwidth_bytes_per_s)
         self.size = element_bytes(recipe)
         self.keys = len(ranks.tp)
         self.slowdown_share = collectives.slowdown_share(cluster)
@@ -259,40 +269,21 @@ class _Pricer:
         forward, backward = np.zeros(self.keys), np.zeros(self.keys)
         if not ops.flash:
             return forward, backward
-        library = self.software.kernels.attention_library
-        kernel = _choose(self.device.attention, library, "attention library", "flash")
-        dtype = self.dtype("attention")
+        library = _key(
+            self.device.attention, self.software.kernels.attention_library, "attention library",
+            "flash",
+        )  # fmt: skip
+        rates = attention_figures(self.device, library, self.dtype("attention"))
         for call in ops.flash:
-            common = {
-                "sequence": call.sequence,
-                "peak_flop_per_s": float(self.device.matrix_flop_per_s[dtype]),
-                "bandwidth_bytes_per_s": self.bandwidth,
-                "half_length": float(kernel.half_length),
-            }
-            share = float(kernel.peak_fraction)
-            forward = forward + attention_s(
-                flop=call.flop, moved_bytes=call.moved_bytes, peak_fraction=share, **common
-            )
-            back = share * float(kernel.backward_fraction)
-            backward = backward + attention_s(
-                flop=2.5 * call.flop,
-                moved_bytes=2.0 * call.moved_bytes,
-                peak_fraction=back,
-                **common,
-            )
+            size = {name: getattr(call, name) for name in _FLASH_SIZES}
+            forward = forward + call.calls * attention_s(**size, **rates)
+            backward = backward + call.calls * attention_s(**size, **rates, backward=True)
         return forward, backward
 
     def _stream(self, kind: str, moved_bytes: Any, calls: float) -> Floats:
-        kernel = _choose(self.device.stream, kind, "stream class", "elementwise")
-        return self._wide(
-            stream_s(
-                moved_bytes=moved_bytes,
-                bandwidth_bytes_per_s=self.bandwidth,
-                memory_fraction=float(kernel.memory_fraction),
-                launch_s=float(kernel.launch_s),
-                calls=calls,
-            )
-        )
+        name = _key(self.device.stream, kind, "stream class", "elementwise")
+        figures = stream_figures(self.device, name)
+        return self._wide(stream_s(moved_bytes=moved_bytes, calls=calls, **figures))
 
     def _collective(
         self,
@@ -407,8 +398,13 @@ class _Pricer:
 
 def _choose(table: dict[str, Any], key: str, what: str, fallback: str | None = None) -> Any:
     """Look a kernel library, type or class up in a profile, or say what is missing."""
+    return table[_key(table, key, what, fallback)]
+
+
+def _key(table: dict[str, Any], key: str, what: str, fallback: str | None = None) -> str:
+    """Return the key of the entry that a library, type or class gets."""
     if key in table:
-        return table[key]
+        return key
     if fallback is not None and fallback in table:
-        return table[fallback]
+        return fallback
     raise InputError(problem("hardware profile", what, "no measured or assumed entry", key, table))

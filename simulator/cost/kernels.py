@@ -1,4 +1,4 @@
-"""Seconds of one kernel call: matrix multiplication, fused attention, memory-bound operators.
+"""Seconds of one matrix multiplication.
 
 Pure functions of keyword arrays that broadcast against one another. Parameters come from the
 accelerator profile; each function says where its form comes from.
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from simulator.hardware.accelerator import Accelerator
 
-__all__ = ["attention_s", "gemm_rates", "gemm_s", "stream_s"]
+__all__ = ["gemm_rates", "gemm_s"]
 
 Floats = NDArray[np.float64]
 
@@ -158,57 +158,6 @@ def gemm_rates(accelerator: Accelerator, dtype: str) -> dict[str, float]:
         "l2_bytes": float(memory.l2_bytes),
         "compute_units": float(accelerator.compute_units),
     }
-
-
-def attention_s(
-    *,
-    flop: Any,
-    moved_bytes: Any,
-    sequence: Any,
-    peak_flop_per_s: Any,
-    bandwidth_bytes_per_s: Any,
-    peak_fraction: Any,
-    half_length: Any,
-    launch_s: Any = 5e-6,
-) -> Floats:
-    """Time of one fused attention call, in seconds.
-
-    The rate on causal FLOPs rises with the sequence as ``s / (s + half_length)``, since prologue
-    and the masked half of the diagonal tiles weigh less; queries, keys, values and result pass
-    the memory once.
-
-    Parameters
-    ----------
-    flop : array_like
-        Causal FLOPs of the call (forward: ``2 b heads s^2 (d + d_v) / 2``; backward 2.5 times).
-    moved_bytes : array_like
-        Queries, keys, values, result (and their gradients in the backward pass).
-    sequence : array_like
-        Tokens per sequence that one query attends over.
-    peak_flop_per_s, bandwidth_bytes_per_s, peak_fraction, half_length : array_like
-        Device and ``AttentionKernel`` (backward: `peak_fraction` times `backward_fraction`).
-
-    Returns
-    -------
-    ndarray
-        Seconds.
-    """
-    flop, moved, sequence = _float(flop, moved_bytes, sequence)
-    rate = peak_fraction * peak_flop_per_s * sequence / (sequence + half_length)
-    return np.asarray(launch_s + np.maximum(flop / rate, moved / bandwidth_bytes_per_s))
-
-
-def stream_s(
-    *,
-    moved_bytes: Any,
-    bandwidth_bytes_per_s: Any,
-    memory_fraction: Any,
-    launch_s: Any,
-    calls: Any = 1.0,
-) -> Floats:
-    """Time of `calls` memory-bound kernels that move `moved_bytes` in all, in seconds."""
-    moved, calls = _float(moved_bytes, calls)
-    return np.asarray(calls * launch_s + moved / (memory_fraction * bandwidth_bytes_per_s))
 
 
 def _float(*values: Any) -> list[Floats]:

@@ -24,10 +24,10 @@ from simulator.cost.gathered import (
     on_rank,
     released,
 )
-from simulator.cost.kernels import stream_s
 from simulator.cost.matrices import NO_LINEARS, Matrix, weight_matrices
 from simulator.cost.optimizers import newton_schulz_s
 from simulator.cost.state_bytes import PartStates, part_states
+from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import SHARDINGS, Layouts
 from simulator.layout.placement import Group, Placement
@@ -215,13 +215,8 @@ def _optimizer_s(
 
     Ranks that share the optimizer states share its work; matrices stay whole and are dealt out.
     """
-    kernel = cluster.accelerator.stream["optimizer"]
-    seconds = stream_s(
-        moved_bytes=sharded(each.traffic, _ZERO1),
-        bandwidth_bytes_per_s=float(cluster.accelerator.memory.bandwidth_bytes_per_s),
-        memory_fraction=float(kernel.memory_fraction),
-        launch_s=float(kernel.launch_s),
-    )
+    figures = stream_figures(cluster.accelerator, "optimizer")
+    seconds = stream_s(moved_bytes=sharded(each.traffic, _ZERO1), **figures)
     if workload.recipe.optimizer != "muon":
         return seconds
     products_s = newton_schulz_s(each.matrices, each.trained, cluster, software)

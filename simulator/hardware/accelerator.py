@@ -8,7 +8,19 @@ from annotated_types import Gt
 
 from simulator.files import Figure, record
 
-__all__ = ["Accelerator", "AttentionKernel", "DeviceMemory", "GemmKernel", "Power", "StreamKernel"]
+__all__ = [
+    "BACKWARD_FLOP",
+    "Accelerator",
+    "AttentionKernel",
+    "DeviceMemory",
+    "GemmKernel",
+    "Power",
+    "StreamKernel",
+]
+
+BACKWARD_FLOP = 2.5
+"""FLOPs of the backward pass of fused attention over those of the forward pass: five products
+(one of them done again) against two."""
 
 
 @record
@@ -56,24 +68,57 @@ class GemmKernel:
 
 @record
 class AttentionKernel:
-    """A fused (flash) attention library on this device."""
+    """A fused (flash) attention library on this device (cost/attention_time.py)."""
 
+    launch_s: Figure
+    """Shortest time of a call."""
     peak_fraction: Figure
-    """Share of the dense peak on causal FLOPs at long sequences, sustained."""
-    half_length: Figure
-    """Sequence length at which half of that is reached."""
+    """Share of the dense peak inside tiles at head size 128, at the clock of a short burst; a call
+    reaches less for the masked half of diagonal tiles, the prologue, the tail and memory."""
+    sustained_fraction: Figure
+    """Clock of a long call over that of a short one in kernel timings; 1 where not capped."""
+    training_fraction: Figure
+    """Rate under training load over the rate of a short call: the device is hot all the time."""
     backward_fraction: Figure
-    """Backward rate over forward rate, counting 2.5 times the forward FLOPs."""
+    """Backward rate over forward rate inside tiles, counting 2.5 times the forward FLOPs."""
+    tile_rows: Figure
+    """Queries of a tile; half as many (64 at least) where values are wider than 128."""
+    softmax_width: Figure
+    """Work of the softmax for one score, in elements of a head (4 FLOPs each)."""
+    prologue_keys: Figure
+    """Cost of filling and draining the pipeline of a tile, in keys."""
+    tail_fraction: Figure
+    """Share of the longest tile that the device waits for at the end of a forward pass."""
+    backward_tail_fraction: Figure
+    """The same in the backward pass."""
+    narrow_head_factor: Figure
+    """Slowdown of tiles for every halving of the head size below 128."""
+    wide_head_factor: Figure
+    """Slowdown of tiles for every doubling of the head size above 128."""
+    wide_head_step: Figure
+    """Heads wider than 128 are padded to a multiple of this, narrower ones to one of 32."""
+    query_traffic: Figure
+    """Times that queries and result pass the memory."""
+    key_traffic: Figure
+    """Times that keys and values do, writing them to a serving cache included."""
 
 
 @record
 class StreamKernel:
-    """A class of memory-bound kernels on this device."""
+    """A class of memory-bound kernels on this device (cost/stream_time.py)."""
 
     memory_fraction: Figure
     """Share of the memory bandwidth reached on large tensors."""
     launch_s: Figure
     """Shortest time of a call."""
+    sharpness: Figure = Figure(1.0)
+    """Exponent of the mean of start-up and traffic: 1 adds them up, more hides the shorter one."""
+    row_s_per_byte: Figure = Figure(0.0)
+    """Time that a block of threads takes for a byte of its row; 0: rows do not matter."""
+    rows_per_unit: Figure = Figure(1.0)
+    """Rows that one compute unit works on at a time."""
+    cached_gain: Figure = Figure(0.0)
+    """How much faster than from memory tensors move that fit into the last-level cache."""
 
 
 @record
@@ -104,10 +149,14 @@ class Accelerator:
     gemm: dict[str, dict[str, GemmKernel]]
     """By library, then by type."""
     attention: dict[str, AttentionKernel]
-    """By library: flash (what Transformer Engine calls), sdpa (what torch calls), triton (of 2023),
-    flash1 (flash-attention 1)."""
+    """By library. In training: flash (what Transformer Engine calls), sdpa (what torch calls),
+    triton (of 2023), flash1 (flash-attention 1). In serving: trtllm, fa2 and fa3 (flash-attention
+    of vLLM), flashinfer; with `_fp8_cache` (keys and values kept in fp8), `_fp8` (products in fp8
+    as well) or `_varlen` (no cache, no mask)."""
     stream: dict[str, StreamKernel]
-    """By class: elementwise, norm, softmax, loss, optimizer, copy."""
+    """By class. In training: elementwise, norm, softmax, loss, optimizer, copy. In serving:
+    vllm_add, vllm_activation, vllm_rotary, vllm_norm; trtllm_amax (the maximum that an fp8 scale
+    needs)."""
     power: Power
 
     @property

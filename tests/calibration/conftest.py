@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.attention_time import attention_figures, attention_s
 from simulator.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, send_s
-from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
+from simulator.cost.kernels import gemm_rates, gemm_s
+from simulator.cost.stream_time import stream_s
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import Cluster, load_accelerator, load_cluster
 from simulator.layout.placement import Group
@@ -21,7 +23,7 @@ Document = dict[str, Any]
 
 TRUTH = {
     "gemm": {"peak_fraction": 0.78, "launch_s": 4e-6, "memory_fraction": 0.7},
-    "attention": {"peak_fraction": 0.30, "half_length": 600.0, "backward_fraction": 0.75},
+    "attention": {"peak_fraction": 0.30, "prologue_keys": 200.0, "backward_fraction": 0.75},
     "stream": {"memory_fraction": 0.6, "launch_s": 3e-6},
 }
 """What the pretended device really does; h200-sxm has other figures in all of them."""
@@ -60,33 +62,28 @@ def kernel_records(part: Accelerator, noise: float = 0.01) -> list[Document]:
         direction = ("forward", "dgrad", "wgrad")[at % 3]
         found.append(record("gemm", {"m": m, "n": n, "k": k}, seconds * jitter(),
                             direction=direction, library="torch.mm"))  # fmt: skip
-    rate = {"peak_flop_per_s": float(part.matrix_flop_per_s["bf16"]),
-            "bandwidth_bytes_per_s": float(part.memory.bandwidth_bytes_per_s)}  # fmt: skip
-    truth = TRUTH["attention"]
+    device = attention_figures(part, "sdpa", "bf16") | TRUTH["attention"]
     for length in (1024, 2048, 4096, 8192, 16384):
         for heads in (16, 32, 64):
             shape = {
                 "batch": 4, "heads_q": heads, "heads_kv": heads, "seq_q": length,
                 "seq_kv": length, "head_dim": 128, "head_dim_v": 128, "causal": True,
             }  # fmt: skip
-            flop = 2.0 * 4 * heads * length**2 * 128
-            moved = 2.0 * 4 * length * 128 * 4.0 * heads
-            for times, share, direction in (
-                (1.0, truth["peak_fraction"], "forward"),
-                (2.5, truth["peak_fraction"] * truth["backward_fraction"], "backward"),
-            ):
+            tensors = 2.0 * 4 * heads * length * 128 * 2.0  # two of 16 bit
+            for backward, direction in ((False, "forward"), (True, "backward")):
                 seconds = float(attention_s(
-                    flop=times * flop, moved_bytes=(1.0 if times == 1.0 else 2.0) * moved,
-                    sequence=length, peak_fraction=share, half_length=truth["half_length"], **rate,
+                    heads=4 * heads, queries=length, keys=length / 2, span=length, score_size=128,
+                    value_size=128, query_bytes=tensors, key_bytes=tensors, backward=backward,
+                    sustained=False, **device,
                 ))  # fmt: skip
                 found.append(record("attention", shape, seconds * jitter(), direction=direction,
                                     library="torch.sdpa-flash"))  # fmt: skip
     for kernel in ("rms_norm", "copy"):
         for size in 2.0 ** np.arange(20, 31):
-            seconds = float(stream_s(
-                moved_bytes=size, bandwidth_bytes_per_s=rate["bandwidth_bytes_per_s"],
-                **TRUTH["stream"],
-            ))  # fmt: skip
+            rate = float(part.memory.bandwidth_bytes_per_s)
+            seconds = float(
+                stream_s(moved_bytes=size, bandwidth_bytes_per_s=rate, **TRUTH["stream"])
+            )
             found.append(record(kernel, {"rows": 1, "columns": 1}, seconds * jitter(), bytes=size))
     return found
 

@@ -29,7 +29,7 @@ Write = Callable[..., Path]
 TRUTH = {
     "gemm.cublas.bf16": {"peak_fraction": (0.78, 0.03), "memory_fraction": (0.7, 0.06)},
     "attention.sdpa": {
-        "peak_fraction": (0.30, 0.02), "half_length": (600.0, 0.1),
+        "peak_fraction": (0.30, 0.02), "prologue_keys": (200.0, 0.15),
         "backward_fraction": (0.75, 0.02),
     },
     "stream.norm": {"memory_fraction": (0.6, 0.02), "launch_s": (3e-6, 0.2)},

@@ -12,15 +12,10 @@ import pytest
 from simulator import catalogue
 from simulator.calibration import Floats, Prior, Rows, fit_and_score
 from simulator.calibration.fit_kernels import (
-    backward_fraction,
-    fit_attention,
     fit_gemm,
-    fit_stream,
-    read_attention,
     read_gemm,
-    read_stream,
 )
-from simulator.cost.kernels import NO_SPLIT_S, attention_s, gemm_rates, gemm_s, stream_s
+from simulator.cost.kernels import NO_SPLIT_S, gemm_rates, gemm_s
 from simulator.errors import InputError
 from simulator.files import read_profile
 from simulator.hardware.accelerator import Accelerator
@@ -106,38 +101,6 @@ def test_gemm_fit_shrugs_off_a_few_wild_rows() -> None:
     )
 
 
-def test_attention_fit_recovers_peak_and_half_length() -> None:
-    device = accelerator("h100-sxm")
-    draw = np.random.default_rng(3)
-    rows: Rows = {
-        "batch": np.full(60, 4.0),
-        "heads": draw.choice([16.0, 32.0, 64.0], 60),
-        "kv_heads": np.full(60, 8.0),
-        "sequence": draw.choice([1024.0, 2048.0, 4096.0, 8192.0, 16384.0], 60),
-        "head_size": np.full(60, 128.0),
-    }
-    rows["seconds"] = attention_s(
-        flop=2 * 4.0 * rows["heads"] * rows["sequence"] ** 2 * 128,
-        moved_bytes=2 * 4.0 * rows["sequence"] * 128 * (2 * rows["heads"] + 4 * 8),
-        sequence=rows["sequence"], peak_flop_per_s=989.4e12, bandwidth_bytes_per_s=3.35e12,
-        peak_fraction=0.65, half_length=900.0,
-    )  # fmt: skip
-    fit = fit_attention(rows, device)
-    assert fit.values["peak_fraction"] == pytest.approx(0.65, rel=0.01)
-    assert fit.values["half_length"] == pytest.approx(900.0, rel=0.02)
-
-
-def test_stream_fit_recovers_share_and_launch() -> None:
-    device = accelerator("h100-sxm")
-    rows: Rows = {"moved_bytes": np.geomspace(1e6, 1e9, 40)}
-    rows["seconds"] = stream_s(
-        moved_bytes=rows["moved_bytes"], bandwidth_bytes_per_s=3.35e12,
-        memory_fraction=0.4, launch_s=3e-6,
-    )  # fmt: skip
-    fit = fit_stream(rows, device)
-    assert fit.values == pytest.approx({"memory_fraction": 0.4, "launch_s": 3e-6}, rel=0.01)
-
-
 def test_errors_are_those_of_shapes_left_out() -> None:
     """A parameter that only one shape can tell is not scored on that shape's own rows."""
     rows: Rows = {"shape": np.repeat(np.arange(1.0, 11.0), 3)}
@@ -160,17 +123,6 @@ def test_no_more_than_600_rows_are_fitted() -> None:
     assert fit.values["slope"] == pytest.approx(2.0, rel=1e-3)
     assert fit.p90_error == pytest.approx(0.0, abs=1e-3)
     assert fit.spread == pytest.approx(0.0, abs=1e-6)
-
-
-def test_backward_fraction_counts_shapes_that_fill_the_device() -> None:
-    shape = {"batch": np.ones(3), "heads": np.array([64.0, 32.0, 1.0]), "kv_heads": np.ones(3),
-             "sequence": np.full(3, 4096.0), "head_size": np.full(3, 128.0)}  # fmt: skip
-    forward: Rows = shape | {"seconds": np.array([1.0, 1.0, 1.0])}
-    backward: Rows = shape | {"seconds": np.array([3.125, 3.125, 100.0])}
-    middle, spread = backward_fraction(forward, backward, compute_units=108)
-    assert (middle, spread) == (0.8, 0.0)
-    with pytest.raises(InputError, match="no shape that fills the device"):
-        backward_fraction(forward, backward, compute_units=10_000)
 
 
 @pytest.mark.parametrize(
@@ -222,10 +174,6 @@ def test_a_table_without_such_rows_is_refused() -> None:
     )
     with pytest.raises(InputError, match=r"no gemm fp8 trtllm rows"):
         read_gemm(SAMPLE, gpu="h100_sxm", dtype="fp8")
-    with pytest.raises(InputError, match=r"no attention_prefill bfloat16 vllm rows"):
-        read_attention(SAMPLE, gpu="h100_sxm", library="vllm")
-    with pytest.raises(InputError, match=r"no membound_add rows"):
-        read_stream(SAMPLE, gpu="h100_sxm", kernel="membound_add")
 
 
 def test_a_library_or_type_that_is_not_known_is_refused() -> None:
@@ -250,23 +198,3 @@ def test_a_time_that_is_no_positive_number_is_refused(tmp_path: Path) -> None:
     table.write_text(f"{head}gemm,x,bfloat16,,64,64,64,-1,trtllm\n")
     with pytest.raises(InputError, match=r"line 2: time_us: must be a positive number, got '-1'"):
         read_gemm(table, gpu="x", dtype="bf16")
-
-
-def test_both_ways_of_writing_attention_rates(tmp_path: Path) -> None:
-    """Serving tables give seconds; training tables give rates over FLOPs without the mask."""
-    table = tmp_path / "times.csv"
-    head = "kernel,gpu,dtype,impl,batch,seq_q,heads_q,heads_kv,head_dim,time_us,tflops,framework\n"
-    shape = "1,4096,64,8,128"
-    table.write_text(
-        f"{head}attention_prefill,x,bfloat16,a/kv=bfloat16,{shape},500,0.0,vllm\n"
-        f"attention_prefill,x,bfloat16,a/kv=fp8,{shape},300,0.0,vllm\n"
-        f"simumax_sdp_fwd,x,bf16,,{shape},,500,SimuMax measured\n"
-        f"simumax_sdp_bwd,x,bf16,,{shape},,400,SimuMax measured\n"
-    )
-    serving = read_attention(table, gpu="x", library="vllm")
-    assert serving["seconds"].tolist() == pytest.approx([500e-6])
-    unmasked = 4 * 64 * 4096**2 * 128
-    forward = read_attention(table, gpu="x", library="te")
-    assert forward["seconds"].tolist() == pytest.approx([unmasked / 500e12])
-    backward = read_attention(table, gpu="x", library="te", backward=True)
-    assert backward["seconds"].tolist() == pytest.approx([2.5 * unmasked / 400e12])

@@ -84,7 +84,7 @@ def test_an_unknown_kernel(tmp_path: Path) -> None:
 
 
 def test_only_the_columns_of_its_own_kernel_matter_to_a_row(tmp_path: Path) -> None:
-    calls = kernels(tmp_path, GEMM | {"bytes": "oops"}, ADD | {"M": "oops"})
+    calls = kernels(tmp_path, GEMM | {"bytes": "oops"}, ADD | {"N": "oops"})
     assert calls.sieve.kept.all()
 
 
