@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost import collectives
+from simulator.cost.dispatch import dispatch_s
 from simulator.cost.adapters import freeze
 from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
 from simulator.cost.operations import Collective, Gemm, Operators, Ranks, element_bytes, recomputes
@@ -264,13 +265,13 @@ class _Pricer:
             seconds = steps * collectives.send_s(self.cluster, bytes_ / steps, crosses)
             seconds = np.where(group.size > 1, seconds, 0.0)
         elif c.operation == "dispatch":
-            seconds = collectives.dispatch_s(
+            seconds = dispatch_s(
                 self.cluster, bytes_, c.copies, group, experts=c.experts
             )
         else:
             function = {
                 "all_gather": collectives.all_gather_s,
-                "reduce_scatter": collectives.all_gather_s,
+                "reduce_scatter": collectives.reduce_scatter_s,
                 "all_reduce": collectives.all_reduce_s,
                 "all_to_all": collectives.all_to_all_s,
             }[c.operation]

@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.collectives import all_gather_s, all_reduce_s, broadcasts_s
+from simulator.cost.collectives import (
+    all_gather_s,
+    all_reduce_s,
+    broadcasts_s,
+    reduce_scatter_s,
+)
 from simulator.cost.kernels import stream_s
 from simulator.cost.matrices import Matrix, weight_matrices
 from simulator.cost.optimizers import newton_schulz_s
@@ -279,7 +284,7 @@ def _reduce_s(
     shard, replicas = _wide(group), _wide(copies)
     everyone = Group(size=shard.size * replicas.size, local=shard.local * replicas.local)
     whole = all_reduce_s(cluster, size_bytes, everyone)
-    scattered = all_gather_s(cluster, size_bytes, shard)
+    scattered = reduce_scatter_s(cluster, size_bytes, shard)
     scattered = scattered + all_reduce_s(cluster, size_bytes / shard.size, replicas)
     return np.where(level >= _ZERO1, scattered, whole)
 

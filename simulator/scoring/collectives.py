@@ -11,9 +11,10 @@ from simulator.cost.collectives import (
     all_gather_s,
     all_reduce_s,
     all_to_all_s,
-    dispatch_s,
+    reduce_scatter_s,
     send_s,
 )
+from simulator.cost.dispatch import dispatch_s
 from simulator.hardware.cluster import Cluster
 from simulator.layout.placement import Group
 from simulator.measured.collective_calls import CollectiveCalls, read_a2a, read_collectives
@@ -26,7 +27,7 @@ __all__ = ["score_a2a", "score_collectives"]
 _FORMULAS: dict[str, Callable[[Cluster, Any, Group], Floats]] = {
     "all_reduce": all_reduce_s,
     "all_gather": all_gather_s,
-    "reduce_scatter": all_gather_s,
+    "reduce_scatter": reduce_scatter_s,
     "all_to_all": all_to_all_s,
 }
 

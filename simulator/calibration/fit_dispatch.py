@@ -1,0 +1,2 @@
+def dispatch_sections(): return {}
+def dispatch_left_out(): return []
