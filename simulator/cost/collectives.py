@@ -26,6 +26,7 @@ from simulator.cost.nccl_choice import (
     spans,
 )
 from simulator.hardware.cluster import Cluster
+from simulator.layout.keys import distinct_rows
 from simulator.layout.placement import Group
 
 __all__ = [
@@ -67,8 +68,23 @@ def all_reduce_s(
 def _ring_s(
     cluster: Cluster, operation: str, size_bytes: Any, group: Group, *, integer: Any = False
 ) -> Floats:
+    """Price each distinct call once: a million layouts reduce a few hundred sizes."""
+    shape = np.broadcast_shapes(np.shape(size_bytes), np.shape(group.size), np.shape(integer))
+    columns = [
+        np.broadcast_to(np.asarray(column), shape).ravel()
+        for column in (size_bytes, group.size, group.local, integer)
+    ]
+    rows = distinct_rows(*columns)
+    size, n, local, whole = (column[rows.first] for column in columns)
+    calls = Group(size=n, local=local)
+    seconds = _distinct_s(cluster, operation, size.astype(float), calls, integer=whole)
+    return seconds[rows.inverse].reshape(shape)
+
+
+def _distinct_s(
+    cluster: Cluster, operation: str, size_bytes: Floats, group: Group, *, integer: Any
+) -> Floats:
     """Gathers and reductions: start, hops, ramp and bytes of the chosen algorithm and protocol."""
-    size_bytes = np.asarray(size_bytes, dtype=float)
     n, local, nodes = group.size, group.local, spans(group)
     code = choose(cluster, operation, size_bytes, group, integer=integer)
     here, passes = board(cluster), 2 if operation == "all_reduce" else 1
