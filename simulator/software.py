@@ -96,6 +96,8 @@ class Kernels:
     """How tokens reach their experts. alltoall: one copy for every expert (NCCL). deepep: one copy
     for every scale-up domain that has one of them, and there one for every rank (DeepEP, HybridEP).
     """
+    nccl: Literal["", "2.23", "2.27", "2.28", "2.29"] = ""
+    """Release of NCCL that it brings along, of those that were measured; blank: the newest."""
     context_attention: Literal["transformer_engine", "torch"] = "transformer_engine"
     """Who runs attention under context parallelism. transformer_engine: after a gather on all keys
     at once; 16-bit gradients. torch: block by block in any case, the first one beside the gather,

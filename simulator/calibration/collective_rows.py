@@ -71,8 +71,6 @@ def boards() -> dict[str, Cluster]:
     return found
 
 
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveRows:
     """Calls inside one domain, column by column."""

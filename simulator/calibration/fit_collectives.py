@@ -117,8 +117,13 @@ def _lines(found: _Fits, mask: Floats, kernel: str, device: str) -> list[LeftOut
         if rows.any():
             lines.append(
                 left_out(
-                    seconds[rows], found.rows.measured_s[rows], kernel=kernel, device=device,
-                    library="nccl", dtype="all", method=method,
+                    seconds[rows],
+                    found.rows.measured_s[rows],
+                    kernel=kernel,
+                    device=device,
+                    library="nccl",
+                    dtype="all",
+                    method=method,
                 )  # fmt: skip
             )
     return lines

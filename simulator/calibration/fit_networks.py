@@ -52,7 +52,6 @@ _OWN: Mapping[str, Prior] = {
 }
 
 ANCHORS: Sequence[tuple[str, str, int, bool, float]] = (
-    ("A100, 8 x 200G HDR, 2 servers", "dgx-a100", 16, False, 92.0),
     ("A100, 4 x 100G EFA, 2 servers", "aws-p4de", 16, False, 78.0),
     ("H100, 32 x 100G EFA, 2 servers", "aws-p5", 16, False, 487.0),
     ("H100, NDR and SHARP, 12 servers", "dgx-h100", 96, True, 387.0),

@@ -264,9 +264,9 @@ class _Pricer:
             crosses = group.local < group.size
             seconds = steps * collectives.send_s(self.cluster, bytes_ / steps, crosses)
             seconds = np.where(group.size > 1, seconds, 0.0)
-        elif c.operation == "dispatch":
+        elif c.operation in ("dispatch", "combine"):
             seconds = dispatch_s(
-                self.cluster, bytes_, c.copies, group, experts=c.experts
+                self.cluster, bytes_, c.copies, group, experts=c.experts, way=c.operation
             )
         else:
             function = {

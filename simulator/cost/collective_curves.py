@@ -128,7 +128,7 @@ def start_figures(start: Start) -> dict[str, float]:
 def board(cluster: Cluster) -> Board:
     """Gather what a cluster's profiles say about its links."""
     links, library = cluster.node.scale_up, cluster.library
-    curve = library.curves.get(_kind(cluster))
+    curve = library.curves.get(cluster.board)
     nvls = links.nvls_bytes_per_s
     common = {
         "nvls_bytes_per_s": 1.0 if nvls is None else float(nvls),
@@ -136,7 +136,9 @@ def board(cluster: Cluster) -> Board:
         "ll_far_share": library.tuning.ll_fraction,
     }
     if curve is None:
-        ring = exchange = _as_nccl_counts(cluster)
+        ring = _as_nccl_counts(cluster)
+        peer_s = float(library.all_to_all_peer_s[links.kind])
+        exchange = {**ring, "bulk_hop_s": peer_s, "ll_hop_s": peer_s}
     else:
         names = ("ll_ramp_s", "ll_bytes_per_s", "nvls_base_s", "nvls_ramp_s")
         common |= {name: float(getattr(curve, name)) for name in names}
@@ -148,15 +150,6 @@ def board(cluster: Cluster) -> Board:
         all_to_all_bytes_per_s=float(links.all_to_all_bytes_per_s), reduces=nvls is not None,
         release=library.releases[library.release],
     )  # fmt: skip
-
-
-def _kind(cluster: Cluster) -> str:
-    """Name of the curve of a board: boards of Grace hosts join four accelerators, not eight."""
-    if cluster.node.scale_up.kind != "nvlink":
-        return cluster.node.scale_up.kind
-    generation = cluster.accelerator.generation
-    tray = f"{generation}-{cluster.node.host}"
-    return tray if tray in cluster.library.curves else generation
 
 
 def _as_nccl_counts(cluster: Cluster) -> dict[str, float]:

@@ -1,29 +1,36 @@
-"""Seconds of expert dispatch and combine by libraries that send a token once (DeepEP)."""
+"""Seconds of expert dispatch and combine by libraries of their own (DeepEP).
+
+A call has a start and a transfer, which turn into each other smoothly. Links move what their own
+rate and the given compute units allow; adapters move the rest at the same time.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.nccl_choice import spans as _spans
-from simulator.hardware.cluster import Cluster
+from simulator.cost.collectives import exchange_rate
+from simulator.cost.nccl_choice import spans
+from simulator.hardware.cluster import FALLBACK_BOARD, Cluster
+from simulator.hardware.tuning import Dispatch
 from simulator.layout.placement import Group
 
-__all__ = ["dispatch_s"]
+__all__ = ["dispatch_figures", "dispatch_s", "dispatch_volumes", "exchange_s"]
 
 Floats = NDArray[np.float64]
 
+_CUBIC = 3.0
+"""How sharply the limit of the units turns into that of the links."""
+
 
 def dispatch_s(
-    cluster: Cluster, token_bytes: Any, copies: int, group: Group, *, experts: int
-) -> Floats:
+    cluster: Cluster, token_bytes: Any, copies: int, group: Group, *, experts: int,
+    way: str = "dispatch", library: str = "deepep", units: Any = None,
+) -> Floats:  # fmt: skip
     """Time of sending tokens to `copies` experts spread evenly over the group, in seconds.
-
-    DeepEP: a token crosses the network once for every other domain that has one of its experts,
-    and the domain's links once for every rank there that has one. Of n equal places, k of E
-    experts reach ``n (1 - C(E - E/n, k) / C(E, k))`` on average. A combine takes the road back.
 
     Parameters
     ----------
@@ -31,17 +38,67 @@ def dispatch_s(
         Bytes of the tokens of one rank, each once.
     copies, experts : int
         Experts per token, of how many.
+    way : str
+        ``dispatch``, or ``combine``, which takes the road back.
+    library : str
+        ``deepep``: a token crosses the network once for every other domain, the links once for
+        every rank that has one of its experts. ``deepep_low_latency``: once for every expert.
+    units : array_like, optional
+        Compute units that the call is given; the library's default if None.
     """
-    n, local, spans = group.size, group.local, _spans(group)
-    links, library = cluster.node.scale_up, cluster.library
-    domains = _reached(spans, copies, experts)
-    ranks = _reached(n, copies, experts)
-    outside = cluster.network_bytes_per_s_per_gpu / cluster.fabric.oversubscription
-    far = token_bytes * domains * (spans - 1) / spans / outside
-    near = token_bytes * ranks * (local - 1) / local / links.all_to_all_bytes_per_s
-    peers = (local - 1) * library.all_to_all_peer_s[links.kind]
-    peers = peers + (spans - 1) * library.all_to_all_peer_s["network"]
-    return np.where(n > 1, float(library.ring_base_s.ll) + peers + np.maximum(near, far), 0.0)
+    once = library == "deepep"
+    near, far = dispatch_volumes(group, copies, experts, once=once)
+    known = cluster.library.dispatch[library]
+    figures = dispatch_figures((known.get(cluster.board) or known[FALLBACK_BOARD])[way])
+    links = float(cluster.node.scale_up.all_to_all_bytes_per_s)
+    nodes = spans(group)
+    seconds = exchange_s(
+        figures, near_bytes=token_bytes * near, link_bytes_per_s=links,
+        far_s=token_bytes * far / exchange_rate(cluster, nodes), crosses=nodes > 1, units=units,
+        hop_s=float(cluster.fabric.extra_hop_s),
+    )  # fmt: skip
+    return np.where(group.size > 1, seconds, 0.0)
+
+
+def dispatch_volumes(
+    group: Group, copies: int, experts: int, *, once: bool
+) -> tuple[Floats, Floats]:
+    """Times that each token crosses links and adapters, on average.
+
+    Of n equal places, k of E experts reach ``n (1 - C(E - E/n, k) / C(E, k))`` on average.
+    """
+    n, local, nodes = group.size, group.local, spans(group)
+    if once:
+        ranks, domains = _reached(n, copies, experts), _reached(nodes, copies, experts)
+        return ranks * (local - 1) / local, domains * (nodes - 1) / nodes
+    return np.asarray(copies * (local - 1) / n), np.asarray(copies * (n - local) / n)
+
+
+def exchange_s(
+    figures: Mapping[str, Any], *, near_bytes: Any, link_bytes_per_s: Any, far_s: Any, crosses: Any,
+    units: Any = None, hop_s: float = 0.0,
+) -> Floats:  # fmt: skip
+    """``(start^x + transfer^x)^(1/x)``; the links' limits meet as the inverse third power."""
+    f = figures
+    start = f["start_s"] + np.where(crosses, f["network_start_s"] + hop_s, 0.0)
+    given = f["units"] if units is None else units
+    one = f["unit_bytes_per_s"] * np.where(crosses, f["forward_fraction"], 1.0)
+    by_links = (f["link_fraction"] * link_bytes_per_s) ** -_CUBIC
+    rate = (by_links + (one * given) ** -_CUBIC) ** (-1.0 / _CUBIC)
+    transfer = np.maximum(near_bytes / rate, far_s)
+    power = f["sharpness"]
+    return np.asarray((start**power + transfer**power) ** (1.0 / power))
+
+
+def dispatch_figures(known: Dispatch) -> dict[str, float]:
+    """Return the figures of one way by the names of :func:`exchange_s`."""
+    unit = known.unit_bytes_per_s
+    return {
+        "start_s": float(known.start_s), "network_start_s": float(known.network_start_s),
+        "link_fraction": float(known.link_fraction), "units": float(known.units),
+        "unit_bytes_per_s": 1e15 if unit is None else float(unit),
+        "forward_fraction": float(known.forward_fraction), "sharpness": float(known.sharpness),
+    }  # fmt: skip
 
 
 def _reached(places: Any, picks: int, experts: int) -> Floats:
@@ -50,5 +107,3 @@ def _reached(places: Any, picks: int, experts: int) -> Floats:
     for i in range(picks):  # none of the picks so far is at the place, nor is the next one
         missed = missed * np.maximum(1.0 - experts / places / (experts - i), 0.0)
     return np.asarray(places * (1.0 - missed))
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,8 @@ def experts(
             copies=moe.top_k,
             experts=moe.experts,
         )
-        ops.collectives += [exchange, exchange]  # there and, combined, back
+        back = replace(exchange, operation="combine") if once else exchange
+        ops.collectives += [exchange, back]  # there and, combined, back
         for operation in ("all_gather", "reduce_scatter"):
             ops.collectives.append(
                 Collective(operation=operation, group="etp", size_bytes=arriving, backward=backward)

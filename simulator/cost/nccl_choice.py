@@ -92,9 +92,7 @@ def believed_s(
 class _Tuner:
     """NCCL's tables as seen by one kind of call on one machine; one use per choice."""
 
-    def __init__(
-        self, cluster: Cluster, operation: str, size_bytes: Floats, group: Group
-    ) -> None:
+    def __init__(self, cluster: Cluster, operation: str, size_bytes: Floats, group: Group) -> None:
         self.cluster, self.library, self.tables = cluster, cluster.library, cluster.library.tuning
         self.links, self.size_bytes = cluster.node.scale_up, size_bytes
         generation = cluster.accelerator.generation
@@ -177,7 +175,7 @@ class _Tuner:
     def tree(self, protocol: str) -> Floats:
         t, library = self.tables, self.library
         most = self.channels * self._by_nodes(t.tree_simple_bytes_per_s)
-        rate = np.minimum(t.tree_fraction * self.bus, most)
+        rate = np.minimum(t.tree_fraction * self._tree_bus(), most)
         if protocol == "ll":
             rate = np.minimum(rate / t.tree_ll_divisor, self._ll_ceiling())
         elif protocol == "ll128":
@@ -192,6 +190,11 @@ class _Tuner:
         )
         rate = 0.5 * rate * self._correction(protocol)
         return self._time(latency, rate, self._allows(protocol))
+
+    def _tree_bus(self) -> Floats:
+        """Between two nodes a tree sends half of what a ring does: links inside may be faster."""
+        far = self.outside * np.where(self.nodes == 2, 2.0, 1.0)
+        return np.where(self.crosses, np.minimum(self.inside, far), self.inside)
 
     def _correction(self, protocol: str) -> Floats:
         """NCCL's factor on trees: one for each power of two from 64 B; it skips the last entry."""

@@ -115,7 +115,7 @@ class Collective:
     """One collective of a micro-batch, and the matrix product that may hide it."""
 
     operation: str
-    """all_gather, reduce_scatter, all_reduce, all_to_all, dispatch, ring or send."""
+    """all_gather, reduce_scatter, all_reduce, all_to_all, dispatch, combine, ring or send."""
     group: str
     """tp, cp, ep or etp: also the name of its time term."""
     size_bytes: Any

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 
 from simulator.files import Figure, record
-from simulator.hardware.tuning import Curve, Release, Tuning
+from simulator.hardware.tuning import Curve, Dispatch, Release, Tuning
 
 __all__ = ["CollectiveLibrary", "Fabric", "HopLatency"]
 
@@ -61,6 +61,9 @@ class CollectiveLibrary:
     """Releases that were measured, two numbers each."""
     release: str
     """The one that the curves are for; a software may bring another along."""
+    dispatch: dict[str, dict[str, dict[str, Dispatch]]]
+    """Expert traffic by library (deepep, deepep_low_latency), by kind of board as `curves` has
+    them, by way (dispatch, combine). A board of no known kind takes those of hopper."""
     nvls_smallest_group: Figure
     """Fewest ranks for which the library chooses in-switch reduction."""
     nvls_base_s: Figure

@@ -13,7 +13,7 @@ from annotated_types import Gt
 
 from simulator.files import Figure, Number, record
 
-__all__ = ["RESIDUAL_BYTES", "Curve", "Graph", "Release", "Start", "Tuning"]
+__all__ = ["RESIDUAL_BYTES", "Curve", "Dispatch", "Graph", "Release", "Start", "Tuning"]
 
 ByNodes = tuple[Number, Number, Number]
 """One node, two nodes, three and more."""
@@ -136,3 +136,25 @@ class Curve:
 
 RESIDUAL_BYTES = tuple(2.0**power for power in range(10, 31, 2))
 """Sizes of a buffer at which a curve states what is left: 1 KiB to 1 GiB."""
+
+
+@record
+class Dispatch:
+    """What one way of expert traffic takes on one kind of board, by a library that sends a token
+    once: ``(start^x + transfer^x)^(1/x)``."""
+
+    start_s: Figure
+    """Of a call with hardly a token."""
+    network_start_s: Figure
+    """More of it where tokens leave the domain."""
+    link_fraction: Figure
+    """Share of the node's all-to-all rate that its links reach with all compute units; below 1
+    mostly, above where several paths are in use."""
+    unit_bytes_per_s: Figure | None = None
+    """What one compute unit moves over links; None: the links alone count."""
+    forward_fraction: Figure = Figure(1.0, "assumed", "no forwarding")
+    """Share of `unit_bytes_per_s` that is left where units also forward from the network."""
+    units: Figure = Figure(20.0, "datasheet", "DeepEP's default")
+    """Compute units that a call is given if nothing else is said."""
+    sharpness: Figure
+    """x: how sharply start turns into transfer."""
