@@ -64,7 +64,7 @@ _SHARES = {
     "all_to_all": (0.80, 0.95, 1.0),
 }
 """Of the bus over 2, 4 and 8 members of fast links: what the families have in common."""
-_SHARES_OF_SLOTS = {name: (1.5, 1.1, 1.0) for name in _SHARES}
+_SHARES_OF_SLOTS = dict.fromkeys(_SHARES, (1.5, 1.1, 1.0))
 """Neighbours on PCIe share no link; all of a board share those between its switches."""
 _SHARE_WIDTH = 0.1
 _RELEASE = Prior(value=1.0, width=0.05, low=0.7, high=1.5)
@@ -72,10 +72,10 @@ _RELEASE = Prior(value=1.0, width=0.05, low=0.7, high=1.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveFit:
-    """Fitted parameters of one family: ``CURVE.figure``, ``figure``, ``share.OPERATION.N``,
-    ``DEVICE.bus`` and so on, ``release.2.23``."""
+    """Fitted parameters of one family."""
 
     values: Mapping[str, float]
+    """``CURVE.figure``, ``figure``, ``share.OPERATION.N``, ``DEVICE.bus``, ``release.2.23``."""
 
 
 def fit_family(rows: CollectiveRows, wires: Mapping[str, float]) -> CollectiveFit:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.calibration import Floats
 from simulator.calibration.collective_fit import (
@@ -105,7 +106,7 @@ def left_out_lines() -> list[LeftOut]:
     return lines + network_left_out() + dispatch_left_out()
 
 
-def _lines(found: _Fits, mask: Floats, kernel: str, device: str) -> list[LeftOut]:
+def _lines(found: _Fits, mask: NDArray[np.bool_], kernel: str, device: str) -> list[LeftOut]:
     methods = {
         "formula": found.formula_s,
         "formula + residual": found.corrected_s,
@@ -124,7 +125,7 @@ def _lines(found: _Fits, mask: Floats, kernel: str, device: str) -> list[LeftOut
                     library="nccl",
                     dtype="all",
                     method=method,
-                )  # fmt: skip
+                )
             )
     return lines
 
@@ -196,7 +197,7 @@ def _by_the_others(rows: CollectiveRows, wires: Mapping[str, float]) -> Floats:
 # --- sections ----------------------------------------------------------------------------
 
 
-def _spread(found: _Fits, mask: Floats) -> float:
+def _spread(found: _Fits, mask: NDArray[np.bool_]) -> float:
     """Half the distance between the 16th and 84th percentile of log(predicted / measured)."""
     chosen = np.asarray(mask, dtype=bool)
     ratio = np.log(found.corrected_s[chosen] / found.rows.measured_s[chosen])
@@ -204,7 +205,7 @@ def _spread(found: _Fits, mask: Floats) -> float:
     return float((high - low) / 2.0)
 
 
-def _text(found: _Fits, mask: Floats, what: str) -> str:
+def _text(found: _Fits, mask: NDArray[np.bool_], what: str) -> str:
     """What was fitted to what, and how well calls never seen come out."""
     chosen = np.asarray(mask, dtype=bool)
     rows, ratio = found.rows, found.corrected_s / found.rows.measured_s
@@ -259,7 +260,9 @@ def _curve_sections(found: _Fits, family: str, curve: str) -> list[Section]:
     source = f"{_SOURCE}_{curve.replace('-', '_')}"
     small, large = own & (rows.regime == 0), own & (rows.regime > 0)
 
-    def figures(names: Iterable[str], mask: Floats, prefix: str = "") -> dict[str, FigureText]:
+    def figures(
+        names: Iterable[str], mask: NDArray[np.bool_], prefix: str = ""
+    ) -> dict[str, FigureText]:
         spread = _spread(found, mask)
         return {
             name: FigureText(value=values[prefix + name], grade="fitted", spread=spread)

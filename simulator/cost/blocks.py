@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost import collectives
-from simulator.cost.dispatch import dispatch_s
 from simulator.cost.adapters import freeze
+from simulator.cost.dispatch import dispatch_s
 from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
 from simulator.cost.operations import Collective, Gemm, Operators, Ranks, element_bytes, recomputes
 from simulator.cost.operators import block, embedding, head, predict_ahead

@@ -159,9 +159,9 @@ class _Tuner:
         )
         post = self.post_s * (_SIMPLE_POSTS if protocol == "simple" else 1.0)
         near = self._near_hop(library.ring_hop_s, protocol)
-        near = np.where(self.crosses, np.maximum(near, post), near)
-        latency = float(getattr(library.ring_base_s, protocol))
-        latency = latency + (self.steps - self.far_steps) * near + self.far_steps * far
+        held = np.where(self.crosses, np.maximum(near, post), near)
+        base = float(getattr(library.ring_base_s, protocol))
+        latency = np.asarray(base + (self.steps - self.far_steps) * held + self.far_steps * far)
         if protocol == "simple" and self.all_reduce:
             full = self.size_bytes >= _SMALLEST * self.channels * self.group.size
             factor = t.ring_plateau.get(self.row, t.ring_plateau["newer"])
@@ -184,10 +184,8 @@ class _Tuner:
             rate = np.minimum(rate * share, most)
         near = self._near_hop(library.tree_hop_s, protocol)
         far = float(getattr(library.tree_hop_s["network"], protocol))
-        latency = float(getattr(library.tree_base_s, protocol))
-        latency = latency + 2 * (
-            (self.group.local - 1) * near + np.floor(np.log2(self.nodes)) * far
-        )
+        base = float(getattr(library.tree_base_s, protocol))
+        latency = base + 2 * ((self.group.local - 1) * near + np.floor(np.log2(self.nodes)) * far)
         rate = 0.5 * rate * self._correction(protocol)
         return self._time(latency, rate, self._allows(protocol))
 

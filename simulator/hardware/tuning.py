@@ -140,8 +140,7 @@ RESIDUAL_BYTES = tuple(2.0**power for power in range(10, 31, 2))
 
 @record
 class Dispatch:
-    """What one way of expert traffic takes on one kind of board, by a library that sends a token
-    once: ``(start^x + transfer^x)^(1/x)``."""
+    """One way of expert traffic on one kind of board: ``(start^x + transfer^x)^(1/x)``."""
 
     start_s: Figure
     """Of a call with hardly a token."""

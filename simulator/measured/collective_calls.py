@@ -176,7 +176,8 @@ def _calls(
     _skip_unknown_networks(sieve, words, servers)
     calls = CollectiveCalls(
         sieve=sieve, operation=operation, label=label, library=library, dtype=dtype,
-        cluster=cluster, release=release, units=units, size_bytes=size_bytes, measured_s=measured_s, clusters=clusters,
+        cluster=cluster, release=release, units=units, size_bytes=size_bytes,
+        measured_s=measured_s, clusters=clusters,
         copies=np.where(sieve.kept, copies, 1.0).astype(np.intp),
         experts=np.where(sieve.kept, experts, 1.0).astype(np.intp),
         group=_group(sieve, cluster, clusters, gpus, servers),
