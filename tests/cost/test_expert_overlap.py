@@ -113,5 +113,5 @@ def test_sending_tokens_once_is_never_slower() -> None:
     for model, domain, layout in CASES:
         cluster = servers(domain)
         all_copies, once = (run(x, model, cluster, **layout) for x in (CORE, DEEPEP))
-        # two experts a token on eight GPUs: hardly a copy is spared, and DeepEP's kernels start later
+        # two experts a token on eight GPUs: hardly a copy is spared, and DeepEP starts later
         assert once.step_time_s[0] <= all_copies.step_time_s[0] * 1.02, (model, layout)
