@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from simulator.cost import collectives
 from simulator.cost.adapters import freeze
 from simulator.cost.attention_time import attention_figures, attention_s
+from simulator.cost.dispatch import dispatch_s
 from simulator.cost.kernels import gemm_rates, gemm_s
 from simulator.cost.operations import (
     Collective,
@@ -305,16 +306,16 @@ class _Pricer:
             crosses = group.local < group.size
             seconds = steps * collectives.send_s(self.cluster, bytes_ / steps, crosses)
             seconds = np.where(group.size > 1, seconds, 0.0)
-        elif c.operation == "dispatch":
+        elif c.operation in ("dispatch", "combine"):
             assert c.moe is not None
-            seconds = collectives.dispatch_s(
+            seconds = dispatch_s(
                 self.cluster, bytes_, c.moe.top_k, group, experts=c.moe.experts,
-                groups=c.moe.groups, top_groups=c.moe.top_groups, load=c.load,
+                groups=c.moe.groups, top_groups=c.moe.top_groups, load=c.load, way=c.operation,
             )  # fmt: skip
         else:
             function = {
                 "all_gather": collectives.all_gather_s,
-                "reduce_scatter": collectives.all_gather_s,
+                "reduce_scatter": collectives.reduce_scatter_s,
                 "all_reduce": collectives.all_reduce_s,
                 "all_to_all": collectives.all_to_all_s,
             }[c.operation]

@@ -177,7 +177,7 @@ def _exchange(
     split = np.where(allgather, 0.0, arriving)
     ways: list[tuple[Any, tuple[str, str], str, Any]] = [
         (alltoall, ("all_to_all",) * 2, "ep", load * sent),
-        (deepep, ("dispatch",) * 2, "ep", once),
+        (deepep, ("dispatch", "combine"), "ep", once),
         (allgather, ("all_gather", "reduce_scatter"), "experts", gathered),
         (~allgather, ("all_gather", "reduce_scatter"), "etp", split),
     ]

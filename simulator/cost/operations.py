@@ -147,7 +147,7 @@ class Collective:
     """One collective of a micro-batch, and the matrix product that may hide it."""
 
     operation: str
-    """all_gather, reduce_scatter, all_reduce, all_to_all, dispatch, ring or send."""
+    """all_gather, reduce_scatter, all_reduce, all_to_all, dispatch, combine, ring or send."""
     group: str
     """tp, cp, cp_a2a, cp_ring, ep, etp or experts (ep x etp together): a field of ``Placement``."""
     size_bytes: Any

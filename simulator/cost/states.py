@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.collectives import all_gather_s, all_reduce_s, broadcasts_s
+from simulator.cost.collectives import (
+    all_gather_s,
+    all_reduce_s,
+    broadcasts_s,
+    reduce_scatter_s,
+)
 from simulator.cost.gathered import (
     after_forward,
     gathered_bytes,
@@ -314,7 +319,7 @@ def _reduce_s(
     shard, replicas = _wide(group), _wide(copies)
     everyone = Group(size=shard.size * replicas.size, local=shard.local * replicas.local)
     whole = all_reduce_s(cluster, size_bytes, everyone)
-    scattered = all_gather_s(cluster, size_bytes, shard)
+    scattered = reduce_scatter_s(cluster, size_bytes, shard)
     scattered = scattered + all_reduce_s(cluster, size_bytes / shard.size, replicas)
     return np.where(scatters, scattered, whole)
 
