@@ -50,8 +50,17 @@ class GemmKernel:
     """Cost of one reduction over split-K parts; above 40e-6: the library does not split."""
     l2_refetch: Figure
     """Extra memory traffic of operands that outgrow the last-level cache."""
+    accumulate_fraction: Figure = Figure(1.0)
+    """Rate of a product that adds to an fp32 result in memory (a weight gradient) over that of one
+    that writes 16 bit, beyond its traffic."""
     quantise_bytes_per_element: Figure = Figure(0.0)
     """Memory traffic per element of the activation operand that the call casts to 8 or 4 bits."""
+    quantise_refetch: Figure = Figure(0.0)
+    """How much faster, as a share, the cast of an operand is that the last-level cache holds."""
+    quantise_row_s: Figure = Figure(0.0)
+    """Time of the cast per row of the operand, where one thread block casts one row."""
+    host_floor_s: Figure = Figure(0.0)
+    """Host time of one call in eager mode; the call takes the longer of host and device."""
 
 
 @record

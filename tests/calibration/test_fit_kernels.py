@@ -11,13 +11,12 @@ import pytest
 
 from simulator import catalogue
 from simulator.calibration import Floats, Prior, Rows, fit_and_score
+from simulator.calibration.fit_gemm import fit_gemm, read_gemm
 from simulator.calibration.fit_kernels import (
     backward_fraction,
     fit_attention,
-    fit_gemm,
     fit_stream,
     read_attention,
-    read_gemm,
     read_stream,
 )
 from simulator.cost.kernels import NO_SPLIT_S, attention_s, gemm_rates, gemm_s, stream_s
