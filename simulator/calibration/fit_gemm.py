@@ -43,9 +43,7 @@ _CAST_PRIORS = {
 }
 
 FP8_PRIORS = (
-    GEMM_PRIORS
-    | _CAST_PRIORS
-    | {"launch_s": Prior(value=12e-6, width=0.4, low=0.5e-6, high=40e-6)}
+    GEMM_PRIORS | _CAST_PRIORS | {"launch_s": Prior(value=12e-6, width=0.4, low=0.5e-6, high=40e-6)}
 )
 
 _UNSPLIT_PRIORS = {name: prior for name, prior in FP8_PRIORS.items() if name != "split_k_s"}
@@ -143,9 +141,7 @@ def read_gemm(path: Path | str, *, gpu: str, dtype: str, library: str = "cublas"
     return one_series(path, gpu=gpu, dtype=dtype, library=library)
 
 
-def fit_gemm(
-    rows: Rows, accelerator: Accelerator, *, dtype: str, library: str = "cublas"
-) -> Fit:
+def fit_gemm(rows: Rows, accelerator: Accelerator, *, dtype: str, library: str = "cublas") -> Fit:
     """Fit the parameters of ``cost.kernels.gemm_s`` at the burst clock; score M, N, K >= 512."""
     large = np.minimum(np.minimum(rows["m"], rows["n"]), rows["k"]) >= _LARGE
 

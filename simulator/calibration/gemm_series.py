@@ -23,10 +23,7 @@ from simulator.measured.microbenchmarks import Sieve, Table, groups, load_words,
 
 __all__ = ["LIBRARIES", "Series", "load_series", "shipped_table"]
 
-LIBRARIES = {
-    **{"trtllm": "cublas", "vllm": "vllm", "sglang": "sglang"},
-    **{"DeepBench": "cublas"},
-}
+LIBRARIES = {"trtllm": "cublas", "vllm": "vllm", "sglang": "sglang", "DeepBench": "cublas"}
 """Library whose series the timings of a framework make up: TRT-LLM and DeepBench call cuBLAS,
 vLLM and SGLang choose a kernel of their own for each type."""
 
@@ -47,6 +44,8 @@ class Series:
     """Accelerator profile."""
     dtype: str
     library: str
+    framework: str
+    """Who timed it, with the release: ``trtllm/1.3.0rc20``."""
     accelerator: Accelerator
     rows: Rows
     """Columns m, n, k, seconds."""
@@ -59,6 +58,11 @@ class Series:
     def key(self) -> tuple[str, str, str]:
         """Device, type, library."""
         return self.device, self.dtype, self.library
+
+    @property
+    def used(self) -> NDArray[np.bool_]:
+        """Rows to fit: those not dropped, or all of a series that is noise throughout."""
+        return np.asarray(~self.dropped | self.dropped.all())
 
     @property
     def large(self) -> NDArray[np.bool_]:
@@ -138,11 +142,16 @@ def load_series(
         if device not in known or not library or len(at) < LEAST_ROWS:
             continue
         accelerator = load_accelerator(device)
-        if _TYPES[dtype] in accelerator.matrix_flop_per_s:
+        if _units(_TYPES[dtype]) in accelerator.matrix_flop_per_s:
             found.append(_series(sieve, at, accelerator, _TYPES[dtype], library))
     if sieve.problems:
         raise InputError(sieve.problems)
     return sorted(found, key=lambda series: series.key)
+
+
+def _units(dtype: str) -> str:
+    """Type whose peak a product has: block scales run on the fp8 units of any device."""
+    return "fp8" if dtype == "fp8_blockwise" else dtype
 
 
 def _series(
@@ -159,6 +168,7 @@ def _series(
             reasons.append(noise.reason)
     return Series(
         device=accelerator.name, dtype=dtype, library=library, accelerator=accelerator,
+        framework=str(sieve.table.text("framework")[at[0]]),
         rows=rows, dropped=dropped, reason="; ".join(reasons),
     )  # fmt: skip
 

@@ -147,9 +147,10 @@ class _Pricer:
         kernel = _choose(self.device.gemm, self.software.kernels.gemm_library, "gemm library")
         params = _choose(kernel, "bf16" if dtype in ("fp16", "bf16") else dtype, "type", "bf16")
         given = {f.name: float(getattr(params, f.name)) for f in fields(params)}
+        given["host_floor_s"] = 0.0  # the host of a training step has a term of its own
         if self.recipe.is_quantised and dtype == self.recipe.matrix_type:
             # timed calls take 16-bit operands and cast them; here casts are kernels of their own
-            given["quantise_bytes_per_element"] = 0.0
+            given["quantise_bytes_per_element"] = given["quantise_row_s"] = 0.0
             given["launch_s"] = float(kernel["bf16"].launch_s)
         seconds = gemm_s(
             m=m, n=n, k=k, batch=batch, result_bytes=result,
