@@ -10,7 +10,9 @@ import numpy as np
 from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
 from simulator.cost.mlp import feed_forward
 from simulator.cost.operations import Operators
+from simulator.cost.residual import residual_factor
 from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.residuals import TimedShapes, load_residuals
 from simulator.measured.kernel_calls import (
     BACKWARD_FLOP,
     KernelCalls,
@@ -64,7 +66,9 @@ def _predict(calls: KernelCalls) -> Floats:
         device = calls.accelerators[name]
         shape = _take(calls.shapes[family], rows)
         if family == "gemm":
-            predicted_s[rows] = _gemm_s(device, dtype, library, **shape)
+            timed = load_residuals(name).get((library, gemm_type(dtype)))
+            factor = _near_timed(timed, shape) if timed is not None else 1.0
+            predicted_s[rows] = _gemm_s(device, dtype, library, **shape) * factor
         elif family == "attention":
             predicted_s[rows] = _attention_s(device, dtype, library, shape, backward == "True")
         elif family == "experts":
@@ -82,6 +86,12 @@ def _gemm_s(device: Accelerator, dtype: str, library: str, **shape: Any) -> Floa
     kernel = device.gemm[library][gemm_type(dtype)]
     own = {field.name: float(getattr(kernel, field.name)) for field in fields(kernel)}
     return gemm_s(**shape, **gemm_rates(device, dtype), **own, sustained=False)
+
+
+def _near_timed(timed: TimedShapes, shape: Shape) -> Floats:
+    """Factor by what was timed near each product; batches were not timed."""
+    factor = residual_factor(timed, m=shape["m"], n=shape["n"], k=shape["k"])
+    return np.where(shape["batch"] == 1.0, factor, 1.0)
 
 
 def _attention_s(
