@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from simulator.calibration import Floats, pick
 from simulator.calibration.fit_gemm import fit_parameters, gemm_model
+from simulator.calibration.fit_grouped import grouped_lines
 from simulator.calibration.fit_residual import residual_groups, residual_weights
 from simulator.calibration.gemm_series import Series, load_series
 from simulator.calibration.left_out import LeftOut, left_out
@@ -21,7 +22,15 @@ from simulator.calibration.typical_gemm import stacked_memory, typical_values
 from simulator.cost.residual import residual_factor
 from simulator.hardware.residuals import TimedShapes
 
-__all__ = ["LARGE", "METHODS", "Unseen", "gemm_lines", "shape_folds", "unseen_times"]
+__all__ = [
+    "LARGE",
+    "METHODS",
+    "Unseen",
+    "gemm_lines",
+    "left_out_lines",
+    "shape_folds",
+    "unseen_times",
+]
 
 METHODS = ("constant", "formula", "formula + residual")
 _FOLDS = 5
@@ -93,6 +102,11 @@ def _add_residual(
 
 
 # --- lines of the table ------------------------------------------------------------------
+
+
+def left_out_lines() -> list[LeftOut]:
+    """Return every line on products and expert layers of the shipped table."""
+    return gemm_lines() + grouped_lines()
 
 
 def gemm_lines(series: Sequence[Series] | None = None) -> list[LeftOut]:

@@ -16,6 +16,7 @@ from simulator import catalogue
 from simulator.calibration import Floats, pick
 from simulator.calibration.fit_backward import Backward, backward_rates
 from simulator.calibration.fit_gemm import fit_parameters, gemm_model
+from simulator.calibration.fit_grouped import grouped_sections
 from simulator.calibration.fit_residual import residual_groups, residual_weights
 from simulator.calibration.gemm_left_out import LARGE, Unseen, unseen_times
 from simulator.calibration.gemm_series import Series, load_series
@@ -103,7 +104,7 @@ def _never_splits(one: Series) -> bool:
 
 
 def gemm_sections(series: Sequence[Series] | None = None) -> dict[str, list[Section]]:
-    """Return what the tables ``[gemm.LIBRARY.TYPE]`` of each profile should say, by profile."""
+    """Return what the tables ``[gemm.*]`` and ``[grouped.*]`` of each profile should say."""
     series = load_series() if series is None else series
     series = [one for one in series if not one.dropped.all()]
     fits = {one.key: _figures(one) for one in series}
@@ -119,6 +120,8 @@ def gemm_sections(series: Sequence[Series] | None = None) -> dict[str, list[Sect
         found.setdefault(one.device, []).append(own)
     for device in list(found):
         found[device] = _with_untimed_types(load_accelerator(device), found[device])
+    for device, sections in grouped_sections().items():
+        found.setdefault(device, []).extend(sections)
     for device, sibling in SIBLINGS.items():
         if sibling in found:
             found[device] = [_taken_over(section, sibling) for section in found[sibling]]

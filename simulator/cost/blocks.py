@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.cost import collectives
 from simulator.cost.adapters import freeze
+from simulator.cost.grouped import product_figures
 from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
 from simulator.cost.operations import Collective, Gemm, Operators, Ranks, element_bytes, recomputes
 from simulator.cost.operators import block, embedding, head, predict_ahead
@@ -118,7 +119,7 @@ class _Pricer:
 
     def gemm_times(self, parts: list[Operators]) -> list[dict[str, Floats]]:
         """Seconds of every GEMM of every part, by ``name:direction``; each distinct shape once."""
-        rows: dict[str, list[tuple[int, str, list[Floats]]]] = {}
+        rows: dict[tuple[str, bool], list[tuple[int, str, list[Floats]]]] = {}
         accumulate = 8.0 if self.software.states.gradient >= 4 else 2 * self.size
         for index, ops in enumerate(parts):
             for g in ops.gemms:
@@ -132,26 +133,33 @@ class _Pricer:
                         continue
                     shape = [np.ceil(self._wide(x)) for x in (m, n, k, g.batch, result)]
                     key = (index, f"{g.name}:{direction}", shape)
-                    rows.setdefault(self.dtype(g.kind), []).append(key)
+                    rows.setdefault((self.dtype(g.kind), g.grouped), []).append(key)
         times: list[dict[str, Floats]] = [{} for _ in parts]
-        for dtype, calls in rows.items():
+        for (dtype, grouped), calls in rows.items():
             columns = [np.concatenate([call[2][i] for call in calls]) for i in range(5)]
-            seconds = self._gemm(dtype, columns).reshape(len(calls), self.keys)
+            seconds = self._gemm(dtype, columns, grouped).reshape(len(calls), self.keys)
             for (index, name, _), row in zip(calls, seconds, strict=True):
                 times[index][name] = row
         return times
 
-    def _gemm(self, dtype: str, columns: list[Floats]) -> Floats:
+    def _gemm(self, dtype: str, columns: list[Floats], grouped: bool) -> Floats:
         unique = unique_rows(*(column.astype(np.int64) for column in columns))
         m, n, k, batch, result = (column[unique.first] for column in columns)
-        kernel = _choose(self.device.gemm, self.software.kernels.gemm_library, "gemm library")
-        params = _choose(kernel, "bf16" if dtype in ("fp16", "bf16") else dtype, "type", "bf16")
-        given = {f.name: float(getattr(params, f.name)) for f in fields(params)}
+        library = self.software.kernels.gemm_library
+        kernel = _choose(self.device.gemm, library, "gemm library")
+        units = "bf16" if dtype in ("fp16", "bf16") else dtype
+        params = _choose(kernel, units, "type", "bf16")
+        given: dict[str, Any] = {f.name: float(getattr(params, f.name)) for f in fields(params)}
         given["host_floor_s"] = 0.0  # the host of a training step has a term of its own
         if self.recipe.is_quantised and dtype == self.recipe.matrix_type:
             # timed calls take 16-bit operands and cast them; here casts are kernels of their own
             given["quantise_bytes_per_element"] = given["quantise_row_s"] = 0.0
             given["launch_s"] = float(kernel["bf16"].launch_s)
+        layer = self.device.grouped.get(library, {}).get(units) if grouped else None
+        if layer is not None:
+            own = {f.name: float(getattr(layer, f.name)) for f in fields(layer)}
+            given |= product_figures(own, share_of=float(params.peak_fraction))
+            given["launch_s"] = given["launch_s"] + own["per_expert_s"] * batch
         seconds = gemm_s(
             m=m, n=n, k=k, batch=batch, result_bytes=result,
             sustained=True, **gemm_rates(self.device, dtype), **given,

@@ -57,6 +57,7 @@ def feed_forward(
     module: str = "",
     activation: str = "gelu",
     beside: Any = 0.0,
+    grouped: bool = False,
 ) -> None:
     """Two linears and the activation between them, for one MLP or a batch of experts.
 
@@ -67,9 +68,21 @@ def feed_forward(
     both = f"{module}+mlp_act" if module else "mlp_act"
     wide = 2 if gated else 1
     ops.gemms.append(
-        Gemm(name=f"{name}1", m=tokens, n=wide * ffn, k=hidden, batch=batch, module=module)
+        Gemm(
+            name=f"{name}1",
+            m=tokens,
+            n=wide * ffn,
+            k=hidden,
+            batch=batch,
+            module=module,
+            grouped=grouped,
+        )
     )
-    ops.gemms.append(Gemm(name=f"{name}2", m=tokens, n=hidden, k=ffn, batch=batch, module=module))
+    ops.gemms.append(
+        Gemm(
+            name=f"{name}2", m=tokens, n=hidden, k=ffn, batch=batch, module=module, grouped=grouped
+        )
+    )
     inner = batch * tokens * ffn
     fused = smooth and "bias_activation" in kernels.fused
     if gated:
@@ -148,6 +161,7 @@ def experts(
         kernels,
         batch=moe.experts / ranks.ep,
         activation=moe.activation,
+        grouped=True,
         beside=2 * arriving,  # the gradient of the permuted tokens, before and after its exchange
     )
     if moe.shared_ffn_hidden:

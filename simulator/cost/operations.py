@@ -84,6 +84,8 @@ class Gemm:
     """What recomputation has to name to run it again; one of several names joined by ``+``."""
     trained: bool = True
     """Whether its weights are: a frozen matrix needs no product for its gradient."""
+    grouped: bool = False
+    """One call for a rank's experts, each with tokens and weights of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

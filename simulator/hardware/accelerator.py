@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Annotated
 
 from annotated_types import Gt
 
 from simulator.files import Figure, record
 
-__all__ = ["Accelerator", "AttentionKernel", "DeviceMemory", "GemmKernel", "Power", "StreamKernel"]
+__all__ = [
+    "Accelerator",
+    "AttentionKernel",
+    "DeviceMemory",
+    "GemmKernel",
+    "GroupedKernel",
+    "Power",
+    "StreamKernel",
+]
 
 
 @record
@@ -64,6 +73,38 @@ class GemmKernel:
 
 
 @record
+class GroupedKernel:
+    """Grouped products of a rank's experts in one call, on this device and type (cost/grouped.py).
+
+    The share of the peak and what it needs to get there replace those of `GemmKernel`; the rest
+    is what a timed layer does beside its products.
+    """
+
+    peak_fraction: Figure
+    """Share of the dense peak inside full waves, at the clock of a short burst."""
+    memory_fraction: Figure
+    """Share of the memory bandwidth that weights, tokens and results move at."""
+    prologue_k: Figure
+    """Cost of filling and draining the tile pipeline, in units of the reduction length K."""
+    wave_quantisation: Figure
+    """1: a partial last wave costs a whole wave; 0: it costs its share."""
+    small_tile_penalty: Figure
+    """Extra cost of tiles smaller than 128 x 128."""
+    l2_refetch: Figure
+    """Extra memory traffic of operands that outgrow the last-level cache."""
+    launch_s: Figure
+    """Shortest time of a whole layer: routing, sorting and both products."""
+    per_expert_s: Figure
+    """Time that each expert of the rank adds."""
+    routed_s: Figure
+    """Time of sorting one routed copy of a token, on any rank."""
+    token_passes: Figure
+    """How often all tokens pass the memory, before they are routed and after."""
+    row_passes: Figure
+    """How often the rank's routed copies pass it, between and around the products."""
+
+
+@record
 class AttentionKernel:
     """A fused (flash) attention library on this device."""
 
@@ -111,6 +152,9 @@ class Accelerator:
     Blackwell. A type that is missing cannot be used."""
     gemm: dict[str, dict[str, GemmKernel]]
     """By library, then by type."""
+    grouped: dict[str, dict[str, GroupedKernel]] = field(default_factory=dict)
+    """Grouped products of experts, by library, then by type; a type that is missing is priced as a
+    batch of plain products."""
     attention: dict[str, AttentionKernel]
     """By library: flash (what Transformer Engine calls), sdpa (what torch calls), triton (of 2023),
     flash1 (flash-attention 1)."""

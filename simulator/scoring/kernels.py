@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.cost.grouped import expert_layer_s
 from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
 from simulator.cost.mlp import feed_forward
 from simulator.cost.operations import Operators
@@ -114,7 +115,17 @@ def _attention_s(
 
 
 def _experts_s(device: Accelerator, dtype: str, library: str, shape: Shape) -> Floats:
-    """Two batched products and the activation between them, as an expert layer is priced."""
+    """The layer as it was timed; without figures of it, two batched products and an activation."""
+    kernel = device.gemm[library][gemm_type(dtype)]
+    layer = device.grouped.get(library, {}).get(gemm_type(dtype))
+    if layer is not None:
+        return expert_layer_s(
+            tokens=shape["tokens"], experts=shape["batch"],
+            **{name: shape[name] for name in ("hidden", "ffn", "gated", "all_tokens", "top_k")},
+            rates=gemm_rates(device, dtype),
+            figures={field.name: float(getattr(layer, field.name)) for field in fields(layer)},
+            sustained_fraction=float(kernel.sustained_fraction),
+        )  # fmt: skip
     total_s = np.empty(len(shape["tokens"]))
     for gated in (False, True):
         rows = np.flatnonzero(shape["gated"] == float(gated))

@@ -10,8 +10,8 @@ import pytest
 
 from simulator import catalogue
 from simulator.cost.kernels import NO_SPLIT_S, attention_s
-from simulator.files import GRADES, figures, read_profile, read_toml
-from simulator.hardware.accelerator import Accelerator
+from simulator.files import GRADES, Figure, figures, read_profile, read_toml
+from simulator.hardware.accelerator import Accelerator, GemmKernel
 
 NAMES = sorted(p.stem for p in (catalogue.folder("hardware_profiles") / "accelerators").iterdir())
 BLACKWELL = ["b200-sxm", "b300-sxm", "gb200", "gb300"]
@@ -44,12 +44,12 @@ def test_the_parts_people_train_on_are_there() -> None:
 def test_every_figure_says_how_well_it_is_known(name: str) -> None:
     found = list(figures(accelerator(name)))
     assert len(found) > 60
-    defaults = {
-        f"gemm.cublas.{t}.quantise_bytes_per_element" for t in ("fp32", "tf32", "fp16", "bf16")
+    absent = {
+        f.name: f.default for f in dataclasses.fields(GemmKernel) if isinstance(f.default, Figure)
     }
     for field, figure in found:
-        if field in defaults:
-            continue
+        if not figure.source and figure == absent.get(field.rsplit(".", 1)[-1]):
+            continue  # a term that this library does not have
         assert figure.grade in GRADES, field
         assert len(figure.source) > 10 and figure.source != "user", field
         assert figure.date.startswith("2026-11-"), field
@@ -76,7 +76,7 @@ def test_peaks_and_parameters_are_consistent(name: str) -> None:
     if "nvfp4" in peak:
         assert 2.0 * peak["fp8"] <= peak["nvfp4"] < 3.4 * peak["fp8"]
     for library, types in part.gemm.items():
-        assert set(types) == set(peak), library
+        assert set(types) == set(peak) if library == "cublas" else set(types) < set(peak), library
     assert set(part.stream) >= CLASSES
     assert "flash" in part.attention
 
