@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from simulator.cost import collectives
 from simulator.cost.adapters import freeze
-from simulator.cost.grouped import product_figures
+from simulator.cost.grouped import as_grouped
 from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
-from simulator.cost.operations import Collective, Gemm, Operators, Ranks, element_bytes, recomputes
+from simulator.cost.operations import Collective, Operators, Ranks, element_bytes, recomputes
 from simulator.cost.operators import block, embedding, head, predict_ahead
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
@@ -157,9 +157,7 @@ class _Pricer:
             given["launch_s"] = float(kernel["bf16"].launch_s)
         layer = self.device.grouped.get(library, {}).get(units) if grouped else None
         if layer is not None:
-            own = {f.name: float(getattr(layer, f.name)) for f in fields(layer)}
-            given |= product_figures(own, share_of=float(params.peak_fraction))
-            given["launch_s"] = given["launch_s"] + own["per_expert_s"] * batch
+            given = as_grouped(given, layer, batch)
         seconds = gemm_s(
             m=m, n=n, k=k, batch=batch, result_bytes=result,
             sustained=True, **gemm_rates(self.device, dtype), **given,
@@ -342,7 +340,7 @@ class _Pricer:
             share = 1.0 if recomputes(g.module, modules) else 0.0
             if "half_matmul" in modules:
                 share = _half_matmul_again(g.name, ops)
-            work = _flop(g)
+            work = g.flop
             flop = flop + work
             again_s = again_s + share * gemm[f"{g.name}:forward"]
             again_flop = again_flop + share * work
@@ -390,12 +388,6 @@ def _half_matmul_again(name: str, ops: Operators) -> Any:
     if name.endswith("fc1") or name == "kv_up":
         return 0.5
     return 1.0 if name == "proj" else 0.0
-
-
-def _flop(g: Gemm) -> Any:
-    """FLOPs of a forward product; scores under a causal mask count half, as in MFU."""
-    share = 0.5 if g.causal else 1.0
-    return share * 2.0 * g.batch * g.m * g.n * g.k
 
 
 def _choose(table: dict[str, Any], key: str, what: str, fallback: str | None = None) -> Any:

@@ -7,14 +7,16 @@ together, so that it is a batch of :func:`~simulator.cost.kernels.gemm_s` with f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.kernels import NO_SPLIT_S, gemm_s
+from simulator.hardware.accelerator import GroupedKernel
 
-__all__ = ["PRODUCT_FIGURES", "expert_layer_s", "product_figures"]
+__all__ = ["PRODUCT_FIGURES", "as_grouped", "expert_layer_s", "product_figures"]
 
 Floats = NDArray[np.float64]
 
@@ -23,6 +25,14 @@ PRODUCT_FIGURES = (
     *("small_tile_penalty", "l2_refetch"),
 )
 """Figures of ``GroupedKernel`` that stand in for those of ``GemmKernel`` in a grouped product."""
+
+
+def as_grouped(given: Mapping[str, Any], layer: GroupedKernel, experts: Any) -> dict[str, Any]:
+    """Arguments of :func:`gemm_s` for a grouped product of a training step, from a plain one's."""
+    own = {field.name: float(getattr(layer, field.name)) for field in fields(layer)}
+    launch_s = given["launch_s"] + own["per_expert_s"] * experts
+    figures = product_figures(own, share_of=given["peak_fraction"])
+    return dict(given) | figures | {"launch_s": launch_s}
 
 
 def product_figures(figures: Mapping[str, float], share_of: float = 0.0) -> dict[str, float]:

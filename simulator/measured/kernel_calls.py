@@ -191,10 +191,12 @@ def _figures(
         wanted = words.attention_libraries.get(impl.partition("/")[0], "flash")
         table, other = set(accelerator.attention), "flash"
     else:
-        own = words.gemm_libraries
-        wanted = own.get(impl) or own.get(framework_name(framework) or impl) or impl
-        types = accelerator.gemm.get(wanted, {})
-        table, other = {wanted} if gemm_type(dtype) in types else set(), ""
+        own, units = words.gemm_libraries, gemm_type(dtype)
+        named = own.get(impl) or own.get(framework_name(framework) or impl)
+        wanted = named or impl
+        table = {library for library, types in accelerator.gemm.items() if units in types}
+        # of 16 bit every library known here calls cuBLAS for most shapes
+        other = "cublas" if named and units == "bf16" else ""
     if family != "stream" and dtype not in accelerator.matrix_flop_per_s:
         table = set()
     return wanted, next((name for name in (wanted, other) if name in table), "")
