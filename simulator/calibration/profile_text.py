@@ -61,7 +61,23 @@ def with_sections(text: str, sections: Iterable[Section]) -> str:
             source = _table(document, ("sources", section.source))
             source["text"], source["date"] = section.text, section.date
     _drop_unused_sources(document)
-    return tomlkit.dumps(document)
+    return _spaced(tomlkit.dumps(document), like=text)
+
+
+def _spaced(text: str, *, like: str) -> str:
+    """Put back the blank line before every table that had one, and before tables of a new kind.
+
+    A figure that is added to a table lands behind the blank line that ended it.
+    """
+    loose = set(re.findall(r"\n\n(\[[^\n]+\])", like))
+    known = set(re.findall(r"^\[[^\n]+\]", like, flags=re.MULTILINE))
+
+    def spaced(match: re.Match[str]) -> str:
+        header = match[1]
+        apart = header in loose or (header not in known and not header.startswith("[sources."))
+        return f"\n\n{header}" if apart else f"\n{header}"
+
+    return re.sub(r"\n+(\[[^\n]+\])", spaced, text)
 
 
 def _table(document: tomlkit.TOMLDocument, path: tuple[str, ...]) -> Table | tomlkit.TOMLDocument:

@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulator import catalogue
-from simulator.calibration import product_sections
+from simulator.calibration import (
+    fit_attention,
+    fit_collectives,
+    fit_stream,
+    gemm_left_out,
+    gemm_profiles,
+)
 from simulator.calibration.left_out import LeftOut, written
 from simulator.calibration.profile_text import Section, with_sections
 from simulator.errors import InputError, did_you_mean
@@ -41,7 +47,18 @@ class Producer:
 
 PRODUCERS: dict[str, Producer] = {
     "products": Producer(
-        sections=product_sections.product_sections, left_out=product_sections.left_out_lines
+        sections=gemm_profiles.gemm_sections,
+        left_out=gemm_left_out.left_out_lines,
+        files=gemm_profiles.residual_tables,
+    ),
+    "attention": Producer(
+        sections=fit_attention.attention_sections, left_out=fit_attention.left_out_lines
+    ),
+    "memory-bound": Producer(
+        sections=fit_stream.stream_sections, left_out=fit_stream.left_out_lines
+    ),
+    "collectives": Producer(
+        sections=fit_collectives.collective_sections, left_out=fit_collectives.left_out_lines
     ),
 }
 """By name, in the order in which they write: where two own one table, the later one has it."""

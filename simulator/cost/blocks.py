@@ -17,6 +17,7 @@ from simulator.cost import collectives
 from simulator.cost.adapters import freeze
 from simulator.cost.attention_time import attention_figures, attention_s
 from simulator.cost.dispatch import dispatch_s
+from simulator.cost.grouped import as_grouped
 from simulator.cost.kernels import gemm_rates, gemm_s
 from simulator.cost.operations import (
     Collective,
@@ -27,7 +28,7 @@ from simulator.cost.operations import (
     recomputes,
 )
 from simulator.cost.operators import block, embedding, head, predict_ahead
-from simulator.cost.selective import product_flop, saved_by_mode, share_again, spared_s
+from simulator.cost.selective import saved_by_mode, share_again, spared_s
 from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
@@ -137,7 +138,7 @@ class _Pricer:
 
     def gemm_times(self, parts: list[Operators]) -> list[dict[str, Floats]]:
         """Seconds of every GEMM of every part, by ``name:direction``; each distinct shape once."""
-        rows: dict[str, list[tuple[int, str, list[Floats]]]] = {}
+        rows: dict[tuple[str, bool], list[tuple[int, str, list[Floats]]]] = {}
         accumulate = 8.0 if self.software.states.gradient >= 4 else 2 * self.size
         for index, ops in enumerate(parts):
             for g in ops.gemms:
@@ -151,26 +152,31 @@ class _Pricer:
                         continue
                     shape = [np.ceil(self._wide(x)) for x in (m, n, k, g.batch, result)]
                     key = (index, f"{g.name}:{direction}", shape)
-                    rows.setdefault(self.dtype(g.kind), []).append(key)
+                    rows.setdefault((self.dtype(g.kind), g.grouped), []).append(key)
         times: list[dict[str, Floats]] = [{} for _ in parts]
-        for dtype, calls in rows.items():
+        for (dtype, grouped), calls in rows.items():
             columns = [np.concatenate([call[2][i] for call in calls]) for i in range(5)]
-            seconds = self._gemm(dtype, columns).reshape(len(calls), self.keys)
+            seconds = self._gemm(dtype, columns, grouped).reshape(len(calls), self.keys)
             for (index, name, _), row in zip(calls, seconds, strict=True):
                 times[index][name] = row
         return times
 
-    def _gemm(self, dtype: str, columns: list[Floats]) -> Floats:
+    def _gemm(self, dtype: str, columns: list[Floats], grouped: bool) -> Floats:
         unique = unique_rows(*(column.astype(np.int64) for column in columns))
         m, n, k, batch, result = (column[unique.first] for column in columns)
-        kernel = _choose(self.device.gemm, self.software.kernels.gemm_library, "gemm library")
-        half = self.device.sixteen_bit
-        params = _choose(kernel, half if dtype in ("fp16", "bf16") else dtype, "type", half)
-        given = {f.name: float(getattr(params, f.name)) for f in fields(params)}
+        library, half = self.software.kernels.gemm_library, self.device.sixteen_bit
+        kernel = _choose(self.device.gemm, library, "gemm library")
+        units = half if dtype in ("fp16", "bf16") else dtype
+        params = _choose(kernel, units, "type", half)
+        given: dict[str, Any] = {f.name: float(getattr(params, f.name)) for f in fields(params)}
+        given["host_floor_s"] = 0.0  # the host of a training step has a term of its own
         if self.recipe.is_quantised and dtype == self.recipe.matrix_type:
             # timed calls take 16-bit operands and cast them; here casts are kernels of their own
-            given["quantise_bytes_per_element"] = 0.0
-            given["launch_s"] = float(kernel["bf16"].launch_s)
+            given["quantise_bytes_per_element"] = given["quantise_row_s"] = 0.0
+            given["launch_s"] = float(kernel[half].launch_s)
+        layer = self.device.grouped.get(library, {}).get(units) if grouped else None
+        if layer is not None:
+            given = as_grouped(given, layer, batch)
         seconds = gemm_s(
             m=m, n=n, k=k, batch=batch, result_bytes=result,
             sustained=True, **gemm_rates(self.device, dtype), **given,
@@ -381,7 +387,7 @@ class _Pricer:
         modules = self.software.kernels.selective_modules if ops.is_block else ()
         again_s, again_flop, flop = np.zeros(self.keys), np.zeros(self.keys), np.zeros(self.keys)
         for g in ops.gemms:
-            share, work = share_again(g, ops, modules), product_flop(g)
+            share, work = share_again(g, ops, modules), g.flop
             flop = flop + work
             again_s = again_s + share * gemm[f"{g.name}:forward"]
             again_flop = again_flop + share * work

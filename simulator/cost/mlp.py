@@ -60,6 +60,7 @@ def feed_forward(
     activation: str = "gelu",
     activation_module: str = "mlp_act",
     beside: Any = 0.0,
+    grouped: bool = False,
 ) -> None:
     """Two linears and the activation between them, for one MLP or a batch of experts.
 
@@ -70,9 +71,21 @@ def feed_forward(
     both = f"{module}+{activation_module}"
     wide = 2 if gated else 1
     ops.gemms.append(
-        Gemm(name=f"{name}1", m=tokens, n=wide * ffn, k=hidden, batch=batch, module=module)
+        Gemm(
+            name=f"{name}1",
+            m=tokens,
+            n=wide * ffn,
+            k=hidden,
+            batch=batch,
+            module=module,
+            grouped=grouped,
+        )
     )
-    ops.gemms.append(Gemm(name=f"{name}2", m=tokens, n=hidden, k=ffn, batch=batch, module=module))
+    ops.gemms.append(
+        Gemm(
+            name=f"{name}2", m=tokens, n=hidden, k=ffn, batch=batch, module=module, grouped=grouped
+        )
+    )
     inner = batch * tokens * ffn
     fused = smooth and "bias_activation" in kernels.fused
     if gated:
@@ -129,6 +142,7 @@ def experts(
         module="moe",
         activation_module="moe_act+mlp_act",
         activation=moe.activation,
+        grouped=True,
         # the gradient of the permuted tokens, before and after its exchange
         beside=arriving + np.where(gathered > 0, gathered, arriving),
     )

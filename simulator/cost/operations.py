@@ -94,6 +94,14 @@ class Gemm:
     """What recomputation has to name to run it again; one of several names joined by ``+``."""
     trained: bool = True
     """Whether its weights are: a frozen matrix needs no product for its gradient."""
+    grouped: bool = False
+    """One call for a rank's experts, each with tokens and weights of its own."""
+
+    @property
+    def flop(self) -> Any:
+        """FLOPs of the forward product; scores under a causal mask count half, as in MFU."""
+        share = 0.5 if self.causal else 1.0
+        return share * 2.0 * self.batch * self.m * self.n * self.k
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Annotated
 
 from annotated_types import Gt
@@ -14,6 +15,7 @@ __all__ = [
     "AttentionKernel",
     "DeviceMemory",
     "GemmKernel",
+    "GroupedKernel",
     "Power",
     "StreamKernel",
 ]
@@ -62,8 +64,49 @@ class GemmKernel:
     """Cost of one reduction over split-K parts; above 40e-6: the library does not split."""
     l2_refetch: Figure
     """Extra memory traffic of operands that outgrow the last-level cache."""
+    accumulate_fraction: Figure = Figure(1.0)
+    """Rate of a product that adds to an fp32 result in memory (a weight gradient) over that of one
+    that writes 16 bit, beyond its traffic."""
     quantise_bytes_per_element: Figure = Figure(0.0)
     """Memory traffic per element of the activation operand that the call casts to 8 or 4 bits."""
+    quantise_refetch: Figure = Figure(0.0)
+    """How much faster, as a share, the cast of an operand is that the last-level cache holds."""
+    quantise_row_s: Figure = Figure(0.0)
+    """Time of the cast per row of the operand, where one thread block casts one row."""
+    host_floor_s: Figure = Figure(0.0)
+    """Host time of one call in eager mode; the call takes the longer of host and device."""
+
+
+@record
+class GroupedKernel:
+    """Grouped products of a rank's experts in one call, on this device and type (cost/grouped.py).
+
+    The share of the peak and what it needs to get there replace those of `GemmKernel`; the rest
+    is what a timed layer does beside its products.
+    """
+
+    peak_fraction: Figure
+    """Share of the dense peak inside full waves, at the clock of a short burst."""
+    memory_fraction: Figure
+    """Share of the memory bandwidth that weights, tokens and results move at."""
+    prologue_k: Figure
+    """Cost of filling and draining the tile pipeline, in units of the reduction length K."""
+    wave_quantisation: Figure
+    """1: a partial last wave costs a whole wave; 0: it costs its share."""
+    small_tile_penalty: Figure
+    """Extra cost of tiles smaller than 128 x 128."""
+    l2_refetch: Figure
+    """Extra memory traffic of operands that outgrow the last-level cache."""
+    launch_s: Figure
+    """Shortest time of a whole layer: routing, sorting and both products."""
+    per_expert_s: Figure
+    """Time that each expert of the rank adds."""
+    routed_s: Figure
+    """Time of sorting one routed copy of a token, on any rank."""
+    token_passes: Figure
+    """How often all tokens pass the memory, before they are routed and after."""
+    row_passes: Figure
+    """How often the rank's routed copies pass it, between and around the products."""
 
 
 @record
@@ -148,6 +191,9 @@ class Accelerator:
     Blackwell. A type that is missing cannot be used."""
     gemm: dict[str, dict[str, GemmKernel]]
     """By library, then by type."""
+    grouped: dict[str, dict[str, GroupedKernel]] = field(default_factory=dict)
+    """Grouped products of experts, by library, then by type; a type that is missing is priced as a
+    batch of plain products."""
     attention: dict[str, AttentionKernel]
     """By library. In training: flash (what Transformer Engine calls), sdpa (what torch calls),
     triton (of 2023), flash1 (flash-attention 1). In serving: trtllm, fa2 and fa3 (flash-attention

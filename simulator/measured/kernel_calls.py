@@ -212,10 +212,12 @@ def _figures(
         wanted = attention_library(words, impl, dtype, causal)
         table, other = set(accelerator.attention), "" if "_" in wanted else "flash"
     else:
-        own = words.gemm_libraries
-        wanted = own.get(impl) or own.get(framework_name(framework) or impl) or impl
-        types = accelerator.gemm.get(wanted, {})
-        table, other = {wanted} if gemm_type(dtype) in types else set(), ""
+        own, units = words.gemm_libraries, gemm_type(dtype)
+        named = own.get(impl) or own.get(framework_name(framework) or impl)
+        wanted = named or impl
+        table = {library for library, types in accelerator.gemm.items() if units in types}
+        # of 16 bit every library known here calls cuBLAS for most shapes
+        other = "cublas" if named and units == "bf16" else ""
     if family != "stream" and dtype not in accelerator.matrix_flop_per_s:
         table = set()
     return wanted, next((name for name in (wanted, other) if name in table), "")
@@ -282,7 +284,7 @@ def _experts(sieve: Sieve, rows: Masks) -> Shape:
     sieve.skip("no formula for less than one expert to a rank", rows & (experts < ep))
     plain = np.char.find(sieve.table.text("impl"), "nongated") >= 0
     return {"tokens": each, "hidden": hidden, "ffn": inter / tp, "batch": experts / ep,
-            "gated": np.where(plain, 0.0, 1.0)}  # fmt: skip
+            "gated": np.where(plain, 0.0, 1.0), "all_tokens": tokens, "top_k": top_k}  # fmt: skip
 
 
 def _flop(family: Texts, shapes: Mapping[str, Shape], passes: Texts) -> Floats:

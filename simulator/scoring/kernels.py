@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 
 from simulator.cost.attention_time import attention_figures, attention_s
+from simulator.cost.grouped import expert_layer_s
 from simulator.cost.kernels import gemm_rates, gemm_s
 from simulator.cost.mlp import feed_forward
 from simulator.cost.operations import Operators
+from simulator.cost.residual import residual_factor
 from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.residuals import TimedShapes, load_residuals
 from simulator.measured.kernel_calls import (
     KernelCalls,
     Shape,
@@ -63,7 +66,9 @@ def _predict(calls: KernelCalls) -> Floats:
         device = calls.accelerators[name]
         shape = _take(calls.shapes[family], rows)
         if family == "gemm":
-            predicted_s[rows] = _gemm_s(device, dtype, library, **shape)
+            timed = load_residuals(name).get((library, gemm_type(dtype)))
+            factor = _near_timed(timed, shape) if timed is not None else 1.0
+            predicted_s[rows] = _gemm_s(device, dtype, library, **shape) * factor
         elif family == "attention":
             predicted_s[rows] = _attention_s(device, dtype, library, shape, passes)
         elif family == "experts":
@@ -83,6 +88,12 @@ def _gemm_s(device: Accelerator, dtype: str, library: str, **shape: Any) -> Floa
     return gemm_s(**shape, **gemm_rates(device, dtype), **own, sustained=False)
 
 
+def _near_timed(timed: TimedShapes, shape: Shape) -> Floats:
+    """Factor by what was timed near each product; batches were not timed."""
+    factor = residual_factor(timed, m=shape["m"], n=shape["n"], k=shape["k"])
+    return np.where(shape["batch"] == 1.0, factor, 1.0)
+
+
 def _attention_s(
     device: Accelerator, dtype: str, library: str, shape: Shape, passes: str
 ) -> Floats:
@@ -93,7 +104,17 @@ def _attention_s(
 
 
 def _experts_s(device: Accelerator, dtype: str, library: str, shape: Shape) -> Floats:
-    """Two batched products and the activation between them, as an expert layer is priced."""
+    """The layer as it was timed; without figures of it, two batched products and an activation."""
+    kernel = device.gemm[library][gemm_type(dtype)]
+    layer = device.grouped.get(library, {}).get(gemm_type(dtype))
+    if layer is not None:
+        return expert_layer_s(
+            tokens=shape["tokens"], experts=shape["batch"],
+            **{name: shape[name] for name in ("hidden", "ffn", "gated", "all_tokens", "top_k")},
+            rates=gemm_rates(device, dtype),
+            figures={field.name: float(getattr(layer, field.name)) for field in fields(layer)},
+            sustained_fraction=float(kernel.sustained_fraction),
+        )  # fmt: skip
     total_s = np.empty(len(shape["tokens"]))
     for gated in (False, True):
         rows = np.flatnonzero(shape["gated"] == float(gated))

@@ -11,8 +11,8 @@ import pytest
 from simulator import catalogue
 from simulator.cost.attention_time import attention_figures, attention_s
 from simulator.cost.kernels import NO_SPLIT_S
-from simulator.files import GRADES, figures, read_profile, read_toml
-from simulator.hardware.accelerator import Accelerator
+from simulator.files import GRADES, Figure, figures, read_profile, read_toml
+from simulator.hardware.accelerator import Accelerator, GemmKernel, StreamKernel
 
 NAMES = sorted(p.stem for p in (catalogue.folder("hardware_profiles") / "accelerators").iterdir())
 
@@ -52,12 +52,15 @@ def test_the_parts_people_train_on_are_there() -> None:
 def test_every_figure_says_how_well_it_is_known(name: str) -> None:
     found = list(figures(accelerator(name)))
     assert len(found) > 30
-    plain = ("sharpness", "row_s_per_byte", "rows_per_unit", "cached_gain")  # without rows or cache
+    absent = {
+        f.name: f.default
+        for record in (GemmKernel, StreamKernel)
+        for f in dataclasses.fields(record)
+        if isinstance(f.default, Figure)
+    }
     for field, figure in found:
-        if field.startswith("stream.") and field.endswith(plain):
-            continue
-        if field.endswith("quantise_bytes_per_element") and not figure:  # the field's default
-            continue
+        if figure.source == "user" and figure == absent.get(field.rsplit(".", 1)[-1]):
+            continue  # a term that this library or class does not have
         assert figure.grade in GRADES, field
         assert len(figure.source) > 10 and figure.source != "user", field
         assert figure.date.startswith("2026-11-"), field
@@ -89,7 +92,7 @@ def test_peaks_and_parameters_are_consistent(name: str) -> None:
     if "nvfp4" in peak:
         assert 2.0 * peak["fp8"] <= peak["nvfp4"] < 3.4 * peak["fp8"]
     for library, types in part.gemm.items():
-        assert set(types) == set(peak), library
+        assert set(types) == set(peak) if library == "cublas" else set(types) < set(peak), library
     assert set(part.stream) >= CLASSES
     assert "flash" in part.attention
 
@@ -101,14 +104,14 @@ def test_fractions_and_times_are_possible(name: str) -> None:
         if last.endswith("_fraction"):
             assert 0.0 < figure < 1.2, field
         if last == "launch_s":
-            assert 0.1e-6 < figure < 40e-6, field
+            assert 0.1e-6 < figure <= 40e-6, field
         if last == "split_k_s":  # block-scaled kernels never split
-            splits = not any(word in field for word in ("fp8_blockwise", "nvfp4"))
+            splits = not any(word in field for word in ("fp8_blockwise", "nvfp4", "vllm.fp8"))
             assert (0.1e-6 < figure < NO_SPLIT_S) == splits, field
         if last == "wave_quantisation":
             assert 0.0 <= figure <= 1.0, field
         if last == "small_tile_penalty":
-            assert 0.0 <= figure <= (3.0 if "nvfp4" in field else 1.0), field
+            assert 0.0 <= figure <= (3.0 if "nvfp4" in field or "grouped" in field else 1.0), field
     part = accelerator(name)
     for types in part.gemm.values():
         for kernel in types.values():

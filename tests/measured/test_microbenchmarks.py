@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.calibration.fit_kernels import read_gemm
+from simulator.calibration.fit_gemm import read_gemm
 from simulator.errors import InputError
 from simulator.measured.collective_calls import read_collectives
 from simulator.measured.kernel_calls import KernelCalls, read_kernels
