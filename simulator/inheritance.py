@@ -74,7 +74,17 @@ def lent(
         wide = {"spread": math.hypot(figure["spread"], spread)} if "spread" in figure else {}
         return {"value": figure["value"], "grade": "assumed", "source": source, **wide}
 
-    return {name: take(raw[name], (name,)) for name in tables}
+    found: dict[str, Any] = {}
+    for name in tables:
+        path = tuple(name.split("."))
+        here: Any = raw
+        for part in path:
+            here = here[part]
+        nested = take(here, path)
+        for part in reversed(path):
+            nested = {part: nested}
+        found = merged(found, nested)
+    return found
 
 
 def _missing(raw: Mapping[str, Any], dotted: str) -> Iterable[str] | None:

@@ -50,6 +50,9 @@ _SIGNS = {
 }
 """Field that only profiles of this kind have."""
 
+_TRAINING = "cublas"
+"""The library of matrix products that training calls; serving libraries have some types only."""
+
 
 def kind_of(path: Path) -> str:
     """Tell what kind of profile a file is: by its folder or, failing that, by what it states.
@@ -126,7 +129,8 @@ def _accelerator(device: Any) -> Iterator[str]:
     for library, types in device.gemm.items():
         for dtype in set(types) - set(device.matrix_flop_per_s):
             yield f"gemm.{library}.{dtype}: has no peak in matrix_flop_per_s"
-        for dtype in set(device.matrix_flop_per_s) - set(types):
+        missing = set(device.matrix_flop_per_s) - set(types) if library == _TRAINING else set()
+        for dtype in missing:
             yield f"gemm.{library}: has no {dtype}, of which matrix_flop_per_s has a peak"
     if not 1e9 < memory.bandwidth_bytes_per_s < 1e14:
         rate = memory.bandwidth_bytes_per_s

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from simulator import catalogue
+from simulator.calibration.gemm_profiles import gemm_sections, residual_tables
+from simulator.calibration.gemm_series import load_series
 from simulator.calibration.left_out import LeftOut
-from simulator.calibration.product_sections import left_out_lines, product_sections
 from simulator.calibration.profile_text import FigureText, Section
 from simulator.calibration.refit import PRODUCERS, Producer, main, refit
 from simulator.errors import InputError
 from simulator.files import read_profile
 from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.cluster import load_accelerator
 from simulator.profiles.check import check
-
-ONE = ("l40s",)
 
 
 @pytest.fixture
@@ -27,24 +27,23 @@ def profiles(tmp_path: Path) -> Path:
 
 
 def test_a_second_run_of_a_producer_changes_nothing(profiles: Path, tmp_path: Path) -> None:
+    """Products of the L40S alone: a second run writes the same bytes."""
+    series = [one for one in load_series() if one.key.device == "l40s"]
     producer = Producer(
-        sections=partial(product_sections, ONE), left_out=partial(left_out_lines, ONE)
-    )
-    table = tmp_path / "left_out.csv"
-    first = refit({"products": producer}, profiles=profiles, left_out=table)
+        sections=partial(gemm_sections, series), left_out=list,
+        files=partial(residual_tables, series),
+    )  # fmt: skip
+    refit({"products": producer}, profiles=profiles, left_out=tmp_path / "left_out.csv")
     path = profiles / "accelerators" / "l40s.toml"
-    assert table in first
-    text, lines = path.read_text(), table.read_text()
-    assert refit({"products": producer}, profiles=profiles, left_out=table) == []
-    assert (path.read_text(), table.read_text()) == (text, lines)
+    text = path.read_text()
+    assert refit({"products": producer}, profiles=profiles, left_out=None) == []
+    assert path.read_text() == text
     assert text.startswith("# NVIDIA L40S 48 GB\n") and "# 48 GiB" in text
     assert check(path, "accelerators") == []
     kernel = read_profile(Accelerator, path).gemm["cublas"]["bf16"]
     assert kernel.peak_fraction.grade == "fitted"
-    assert "left-out shapes" in kernel.peak_fraction.source
-    assert kernel.training_fraction == pytest.approx(0.778)  # no business of this producer
-    assert lines.splitlines()[0] == "kernel,device,library,dtype,method,rows,median,p90,spread"
-    assert lines.splitlines()[1].startswith('"gemm, all dimensions >= 512",l40s,cublas,bf16,formul')
+    before = load_accelerator("l40s").gemm["cublas"]["bf16"].training_fraction
+    assert kernel.training_fraction == before  # no business of this producer
 
 
 def section(value: float) -> Section:

@@ -60,7 +60,7 @@ def seconds(
 
 
 def alike(found: float, sent_bytes: float) -> bool:
-    return found == pytest.approx(sent_bytes / RATE, rel=2e-3)
+    return found == pytest.approx(sent_bytes / RATE, rel=3e-3)  # starts of calls beside
 
 
 CORE = load_software("megatron-core")
