@@ -10,7 +10,13 @@ import numpy as np
 
 from simulator.calibration import Floats, Prior, Rows
 from simulator.calibration.classes import FitClass, Skipped
-from simulator.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, send_s
+from simulator.cost.collectives import (
+    all_gather_s,
+    all_reduce_s,
+    all_to_all_s,
+    reduce_scatter_s,
+    send_s,
+)
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster
 from simulator.layout.placement import Group
@@ -29,11 +35,12 @@ PAIR = Prior(value=0.0, width=0.25, low=0.05, high=10.0)
 _FORMULAS: dict[str, Callable[[Cluster, Any, Group], Floats]] = {
     "all_reduce": all_reduce_s,
     "all_gather": all_gather_s,
-    "reduce_scatter": all_gather_s,
+    "reduce_scatter": reduce_scatter_s,
     "all_to_all": all_to_all_s,
     "send_recv": lambda cluster, size, group: send_s(cluster, size, group.size > group.local),
 }
 _RING, _SWITCH = "ring collectives", "all-reduce in the switch"
+_RING_FIGURES = ("bus_bytes_per_s", "pair_fraction")
 _CODES = list(_FORMULAS)
 
 
@@ -47,8 +54,10 @@ def link_classes(calls: Iterable[Call], base: Cluster) -> tuple[list[FitClass], 
             skipped[reason] = skipped.get(reason, 0) + 1
         elif not _crosses(call, base):
             inside.setdefault(_kind(call, base), []).append(call)
+    # Where the library's curves know how a board's rates fall with fewer ranks, no pair is asked.
+    ring = ("bus_bytes_per_s",) if base.board in base.library.curves else _RING_FIGURES
     figures = {
-        _RING: ("bus_bytes_per_s", "pair_fraction"),
+        _RING: ring,
         _SWITCH: ("nvls_bytes_per_s",),
         "all-to-all": ("all_to_all_bytes_per_s",),
         "send": ("send_bytes_per_s",),

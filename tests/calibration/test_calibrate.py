@@ -159,7 +159,7 @@ def test_links_and_network_come_back_and_the_chain_of_profiles_predicts(
     collective_document: dict[str, Any], write: Write, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """bus 300, switch 400, all-to-all 250, send 260 GB/s, pairs 0.8, adapters 0.7 (conftest.py)."""
+    """bus 300, switch 400, all-to-all 250, send 260 GB/s, adapters 0.7 (conftest.py)."""
     folder = tmp_path / "profiles"
     node, cluster = folder / "nodes" / "my-hgx.toml", folder / "clusters" / "my-cluster.toml"
     result = run(
@@ -173,7 +173,6 @@ def test_links_and_network_come_back_and_the_chain_of_profiles_predicts(
     assert links.nvls_bytes_per_s == pytest.approx(400e9, rel=0.02)
     assert links.all_to_all_bytes_per_s == pytest.approx(250e9, rel=0.02)
     assert links.send_bytes_per_s == pytest.approx(260e9, rel=0.02)
-    assert links.pair_fraction == pytest.approx(0.8, rel=0.04)
     assert links.bus_bytes_per_s.grade == "fitted"
     fabric = read_profile(ClusterProfile, cluster)
     assert fabric.node == "my-hgx"
@@ -231,9 +230,8 @@ def test_accelerator_node_and_cluster_name_one_another(
     result = run(write(kernel_document), "--base-cluster", "azure-ndmv4", *outs, code=2)
     assert "has 132 compute units, the base a100-sxm-80 108" in result.stderr
     result = run(write(kernel_document), "--base-cluster", "aws-p5en", *outs)
-    assert "memory-bound copy" in result.stdout and str(folder / "nodes" / "mine.toml") in (
-        result.stdout
-    )
+    flat = "".join(result.stdout.split())  # long paths are wrapped
+    assert "memory-boundcopy" in flat and str(folder / "nodes" / "mine.toml") in flat
     monkeypatch.setenv("FORESHARD_PROFILES", str(folder))
     found = predict(model="llama-3.1-8b", cluster="mine", gpus=8)
     cluster = found.scenario.cluster

@@ -223,7 +223,7 @@ def test_attention_runs_at_published_rates(
 
 def trained_rate(name: str, library: str, *, backward: bool) -> float:
     """FLOP/s of a long causal call of 32 heads of 128, in training."""
-    figures = attention_figures(accelerator(name), library, "bf16")
+    figures = attention_figures(accelerator(name), library, accelerator(name).sixteen_bit)
     seconds = attention_s(
         heads=32, queries=4096, keys=2048, span=4096, score_size=128, value_size=128,
         query_bytes=4.0 * 32 * 4096 * 128, key_bytes=4.0 * 8 * 4096 * 128, backward=backward,

@@ -127,9 +127,13 @@ def test_borrowed_figures_are_assumed_and_wider_than_the_lenders() -> None:
     borrower, lender = load_accelerator("mi325x"), load_accelerator("h200-sxm")
     ours = dict(figures(borrower.stream, "stream"))
     theirs = dict(figures(lender.stream, "stream"))
-    assert ours.keys() == theirs.keys()
+    assert ours.keys() < theirs.keys()  # classes of serving kernels are not borrowed
+    training = {"elementwise", "norm", "softmax", "loss", "optimizer", "copy"}
+    assert {name.split(".")[1] for name in ours} == training
     for name, figure in ours.items():
         assert figure.grade == "assumed" and figure == theirs[name]
+        if theirs[name].source == "user":  # a term that the lender's kernels do not have
+            continue
         assert "H200" in figure.source
         if theirs[name].spread is not None:
             assert figure.spread == pytest.approx(np.hypot(theirs[name].spread, 0.25))
