@@ -114,7 +114,14 @@ class Kernels:
     16-bit logits of all; 2 where the loss is compiled (its 16-bit gradient)."""
     clears_inputs: bool = False
     """A linear frees its kept input as soon as the weight gradient is there (TE's
-    clear_tensor_data), before the backward pass of the activation in front of it."""
+    clear_tensor_data, autograd's own order), before the backward pass of the activation in front
+    of it."""
+    gradients_by_block: bool = False
+    """A block's weight gradients are whole until its backward pass has ended and are reduced
+    together (FSDP2): the feed-forward module's stand beside its activations."""
+    whole_embedding_gradient: bool = False
+    """Tensor-parallel ranks make the embedding's gradient for the whole vocabulary and then take
+    their share of it (torch DTensor)."""
     saves_quantised_inputs: bool = False
     """Where products take fewer than 16 bit, linears keep their input in that type, for the weight
     gradient (Transformer Engine); otherwise in 16 bit and cast it again (torchao's float8)."""

@@ -3,7 +3,10 @@
 The peak is the maximum over the distinct ranks of the pipeline and over moments: the loss (all
 activations of the rank, the logits and the head's gradients), the backward pass of a block (all
 activations less the head's, plus temporaries and what recomputation rebuilds) and, where gradients
-are freed after every step, the end of the backward pass (one block's activations, all gradients).
+are freed after every step, the end of the backward pass (one block's activations, all gradients)
+and the second block in between: the first one's activations are gone, its gradients are there, and
+under FSDP2 so is the buffer out of which they are reduced. Further blocks change memory by the same
+amount each, so that one end or the other is the fullest.
 """
 
 from __future__ import annotations
@@ -34,14 +37,17 @@ MEMORY_KINDS = (
 )  # fmt: skip
 """Kinds of memory, in the order in which they are added."""
 
-MOMENTS = ("backward of a block", "loss and head", "end of the backward pass")
+MOMENTS = (
+    "backward of a block", "loss and head", "end of the backward pass",
+    "backward of the second block", "gather of the second block", "backward of the embedding",
+)  # fmt: skip
 
 _IN_TRANSIT = 2.0
 """Offloaded blocks on the device at a time: one on its way, one in use (double buffer)."""
 
 _FULL = RECOMPUTE.index("full")
 
-_LOSS, _END = 1, 2
+_LOSS, _END, _GATHER, _EMBEDDING = 1, 2, 4, 5
 
 _ZERO2 = SHARDINGS.index("zero2")
 
@@ -127,6 +133,7 @@ def memory(
     activations: Floats = np.zeros(shape)
     temporaries: Floats = np.zeros(shape)
     one_block: Floats = np.zeros(shape)
+    flights: Floats = np.ones(shape)
     last = parts.shape[2] - 1
     lazy = software.states.frees_gradients or recipe.optimizer_in_backward
     offloads = bool(offloaded.any())
@@ -136,6 +143,7 @@ def memory(
         away = offloaded[:, :, part]
         if lazy:
             one_block = np.maximum(one_block, held / np.maximum(flying, 1.0))
+            flights = np.maximum(flights, flying / np.maximum(count, 1.0))
         if offloads:
             stays = np.maximum(count - away, 0.0) + np.minimum(away, _IN_TRANSIT)
             held = held * np.where(away > 0, stays / np.maximum(count, 1.0), 1.0)
@@ -151,9 +159,15 @@ def memory(
     moment = (loss > temporaries).astype(np.int8)
     idle: Floats | float = 0.0
     if lazy:
+        sharded = layouts.sharding[:, None] >= _ZERO2
+        left = 1.0 + (sharded & (parts[:, :, :-2].sum(axis=2) > 2))
         growing = _growing(recipe, layouts, state[1], states.early_gradients[:, state_key, :],
-                           one_block + temporaries)  # fmt: skip
-        more = (activations + temporaries, activations + loss, one_block + temporaries)
+                           one_block + temporaries, left)  # fmt: skip
+        fewer = np.maximum(activations - one_block, 0.0)
+        others = activations * np.maximum(1.0 - 1.0 / flights, 0.0)
+        table = states.embedding_gradient[state_key]
+        more = (activations + temporaries, activations + loss, left * one_block + temporaries,
+                fewer + temporaries, fewer, others + table)  # fmt: skip
         gathered = states.gathered_bytes[:, state_key, :]
         moment = np.argmax(growing + gathered + np.stack(more), axis=0).astype(np.int8)
         at = moment[None].astype(np.intp)
@@ -162,7 +176,10 @@ def memory(
         state[3] = np.take_along_axis(gathered, at, axis=0)[0]
         if software.allocator.pools_by_stream:
             idle = np.maximum(pools - state[1] - state[3], 0.0)
-        activations = np.where(moment == _END, one_block, activations)
+        held_then = (activations, activations, left * one_block, fewer, fewer, others)
+        activations = np.choose(moment, held_then)
+        temporaries = np.where(moment == _GATHER, 0.0, temporaries)
+        temporaries = np.where(moment == _EMBEDDING, table, temporaries)
     at_loss = moment == _LOSS
     allocated = [
         *state,
@@ -210,23 +227,27 @@ def _on_device(
 
 
 def _growing(
-    recipe: Recipe, layouts: Layouts, whole: Floats, early: Floats, beside: Floats
+    recipe: Recipe, layouts: Layouts, whole: Floats, early: Floats, beside: Floats, left: Floats
 ) -> Floats:
-    """Gradients of a rank at each of the MOMENTS, shape (3, layouts, columns).
+    """Gradients of a rank at each of the MOMENTS, shape (6, layouts, columns).
 
     With several micro-batches they are all there from the second on. With one, the loss sees none,
-    the first backward pass of a block those of the head, the last those of all other blocks; the
-    step that follows has all of them and nothing `beside`. An optimizer that steps inside the
-    backward pass leaves no more than one block's.
+    the first backward pass of a block those of the head, the second those of the first block as
+    well, the last those of all but the `left` blocks and the embedding, which are whole where they
+    are not sharded; the step that follows has all of them and nothing `beside`. An optimizer that
+    steps inside the backward pass leaves no more than one block's.
     """
-    head, block = early
+    head, block, kept, root, table = early
+    none = np.zeros_like(whole)
     if recipe.optimizer_in_backward:
-        return np.stack([np.maximum(head, block), np.zeros_like(whole), block])
+        return np.stack([np.maximum(head, block), none, block, block, none, none])
     once = layouts.micro_batches[:, None] == 1
     sharded = layouts.sharding[:, None] >= _ZERO2
-    end = np.where(sharded, whole, whole - np.minimum(block, beside))
-    found = (np.where(once, head, whole), np.where(once, 0.0, whole), np.where(once, end, whole))
-    return np.stack(found)
+    blocks = np.where(sharded, whole - root, whole)
+    last = np.maximum(blocks - left * kept, 0.0) + head
+    end = np.where(sharded, last, whole - np.minimum(block + table, beside))
+    found = (head, none, end, head + kept, head + kept, blocks)
+    return np.stack([np.where(once, some, whole) for some in found])
 
 
 def kept_bytes(

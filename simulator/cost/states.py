@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from simulator.cost.collectives import all_gather_s, all_reduce_s, broadcasts_s
 from simulator.cost.kernels import stream_s
 from simulator.cost.matrices import Matrix, weight_matrices
+from simulator.cost.operations import element_bytes
 from simulator.cost.optimizers import newton_schulz_s
 from simulator.cost.state_bytes import PartStates, part_states
 from simulator.hardware.cluster import Cluster
@@ -63,8 +64,12 @@ class StateCosts:
     part_reduce_s: Floats
     """zero3: reduction of one part's gradients, shape (keys, parts)."""
     early_gradients: Floats
-    """Gradients of the head, and of the largest block, shape (2, keys, columns): what a backward
-    pass has at first, and at any time where the optimizer steps inside it."""
+    """Gradients of the head, of the largest block, what sharding leaves of the latter and of head
+    and embedding, and the embedding's, shape (5, keys, columns): what a backward pass has at first,
+    at any time where the optimizer steps inside it, after its first block, and only at its end."""
+    embedding_gradient: Floats
+    """The embedding's gradient over the whole vocabulary, where tensor-parallel ranks make it and
+    keep their share (torch DTensor), shape (keys, columns)."""
     gathered_bytes: Floats
     """Of the gathered kind, what is in use at each of the MOMENTS of ``cost/memory.py``, shape
     (moments, keys, columns); `state_bytes` has what its pool has reserved."""
@@ -145,8 +150,9 @@ def state_costs(
         part_gather_s=part_gather,
         part_reduce_s=part_reduce,
         early_gradients=_early_gradients(
-            parts, each.gather if each.shards_only else each.gradients, workload.architecture
+            parts, each, workload.architecture, np.where(level >= _ZERO2, share, 1.0)
         ),
+        embedding_gradient=_embedding_gradient(parts, workload, software, layouts),
         gathered_bytes=in_use,
         host_step=np.stack(
             [sharded(x, _ZERO1) for x in (each.gradients, each.update, each.trained)]
@@ -296,18 +302,22 @@ def _gathered_bytes(
     Returns
     -------
     reserved, in_use : ndarray
-        What the pool holds, and of it what is in use at a block's backward pass, at the loss and
-        at the end of the backward pass (FSDP2: the root's flat buffer is free by the loss, every
-        block is resharded by the end, and the root's gradients are not reduced yet).
+        What the pool holds, and of it what is in use at each of the MOMENTS of ``cost/memory.py``.
+        FSDP2: the root's flat buffer is free by the loss. A block's backward pass has its weights
+        and the flat buffer of the block that is gathered next, and reshards them at its end. From
+        the second block on, the one before is being reduced. At the embedding every block is
+        resharded and the root's gradients are not reduced yet.
     """
-    gather, reduce, gradient = (x[0] + x[1] for x in (each.gather, each.reduce, each.gradients))
-    root = parts[:, :, -2] * gather[:, None, -2] + parts[:, :, -1] * gather[:, None, -1]
-    layer, reduced = _largest(parts, gather), _largest(parts, reduce)
+    whole_bytes, reduce, gradient = (
+        x[0] + x[1] for x in (each.gather, each.reduce, each.gradients)
+    )
+    root = parts[:, :, -2] * whole_bytes[:, None, -2] + parts[:, :, -1] * whole_bytes[:, None, -1]
+    layer, reduced = _largest(parts, whole_bytes), _largest(parts, reduce)
     window = 2.0 * root + 3.0 * layer + reduced
     level = layouts.sharding[:, None]
     once = _once_with_pipeline(layouts, software)[:, None]
     if each.shards_only:
-        held = _held(parts, gather)
+        held = _held(parts, whole_bytes)
         unreduced = np.where(once, _held(parts, gradient), _largest(parts, gradient))
         whole = held + unreduced
     else:
@@ -316,9 +326,14 @@ def _gathered_bytes(
     shards_only = np.where(kept, whole, window)
     reserved = np.where(level == _ZERO3, shards_only, np.where(level == _ZERO2, whole, 0.0))
     if not each.shards_only:
-        return reserved, np.broadcast_to(reserved, (3, *reserved.shape))
-    open_window = (root + 3.0 * layer + reduced, root, 2.0 * root + reduced)
-    kept_whole = (whole, held, 2.0 * root + reduced)
+        return reserved, np.broadcast_to(reserved, (6, *reserved.shape))
+    blocks = parts[:, :, :-2].sum(axis=2)
+    has_second, table = blocks > 1, 2.0 * root + reduced
+    end = root + (1.0 + (blocks > 2)) * layer + has_second * reduced
+    gather = has_second * (root + 2.0 * layer + reduced)
+    rest = has_second * (held - layer + reduced)
+    open_window = (root + (1.0 + has_second) * layer, root, end, has_second * end, gather, table)
+    kept_whole = (held, held, end, rest, rest, table)
     in_use = [
         np.where(level == _ZERO3, some, np.where(level == _ZERO2, every, 0.0))
         for some, every in zip(open_window, kept_whole, strict=True)
@@ -326,13 +341,38 @@ def _gathered_bytes(
     return reserved, np.where(once, reserved, np.stack(in_use))
 
 
-def _early_gradients(parts: Floats, gradients: Floats, arch: Architecture) -> Floats:
-    """Whole gradients of the head (with the table it is tied to) and of the largest block."""
-    each = gradients[0] + gradients[1]
+def _early_gradients(parts: Floats, states: PartStates, arch: Architecture, kept: Floats) -> Floats:
+    """Whole gradients of the head (with the table it is tied to) and of the largest block.
+
+    Where only shards stay, whole ones are in the type of the gathered weights. Then, of the block's
+    and of those of head and embedding, the share that is `kept` once they are reduced.
+    """
+    whole = states.gather if states.shards_only else states.gradients
+    each, stays = whole[0] + whole[1], states.gradients[0] + states.gradients[1]
     head = parts[:, :, -1] * each[:, None, -1]
     if arch.tied_embeddings:
         head = head + parts[:, :, -1] * parts[:, :, -2] * each[:, None, -2]
-    return np.stack(np.broadcast_arrays(head, _largest(parts, each)))
+    root = parts[:, :, -2] * stays[:, None, -2] + parts[:, :, -1] * stays[:, None, -1]
+    table = parts[:, :, -2] * stays[:, None, -2]
+    if arch.tied_embeddings:
+        table = table * (1.0 - np.minimum(parts[:, :, -1], 1.0))
+    found = (head, _largest(parts, each), _largest(parts, stays) * kept, root * kept, table)
+    return np.stack(np.broadcast_arrays(*found))
+
+
+def _embedding_gradient(
+    parts: Floats, workload: Workload, software: Software, layouts: Layouts
+) -> Floats:
+    """Bytes of the whole table's gradient in the compute type; zero where a rank makes its share.
+
+    torch/distributed/tensor/_ops/_embedding_ops.py: embedding_dense_backward knows no sharding of
+    the vocabulary, so that its result is whole and only then cut.
+    """
+    arch = workload.architecture
+    if not software.kernels.whole_embedding_gradient or arch.traced is not None:
+        return np.zeros(parts.shape[:2])
+    table = element_bytes(workload.recipe) * arch.vocabulary * arch.hidden
+    return np.asarray(parts[:, :, -2] * np.where(layouts.tp > 1, table, 0.0)[:, None])
 
 
 def _largest(parts: Floats, per_part: Floats) -> Any:
