@@ -237,6 +237,9 @@ class Allocator:
     keeps_input_gradient: bool = False
     """Stages other than the first hold the gradient of their input until the next one replaces it
     (a variable of Megatron's schedules outlives the next backward pass)."""
+    pipeline_buffers: bool = False
+    """Stages receive into a buffer for every micro-batch and direction, and keep their outputs
+    until the backward pass (torch.distributed.pipelining)."""
     fragmentation_fraction: Figure = Figure(0.0)
     """Reserved over allocated memory, less one."""
     pools_by_stream: bool = False

@@ -134,6 +134,7 @@ def memory(
     temporaries: Floats = np.zeros(shape)
     one_block: Floats = np.zeros(shape)
     flights: Floats = np.ones(shape)
+    passing: Floats = np.zeros(shape)
     last = parts.shape[2] - 1
     lazy = software.states.frees_gradients or recipe.optimizer_in_backward
     offloads = bool(offloaded.any())
@@ -141,9 +142,9 @@ def memory(
         count, flying, again = parts[:, :, part], in_flight[:, :, part], covered[:, :, part]
         held = kept_bytes(blocks, mode, block_key, part, flying, count, again)
         away = offloaded[:, :, part]
+        flights = np.maximum(flights, flying / np.maximum(count, 1.0))
         if lazy:
             one_block = np.maximum(one_block, held / np.maximum(flying, 1.0))
-            flights = np.maximum(flights, flying / np.maximum(count, 1.0))
         if offloads:
             stays = np.maximum(count - away, 0.0) + np.minimum(away, _IN_TRANSIT)
             held = held * np.where(away > 0, stays / np.maximum(count, 1.0), 1.0)
@@ -151,6 +152,7 @@ def memory(
         rebuilt = blocks.rebuilt_bytes[mode, block_key, part][:, None]
         rebuilt_full = blocks.rebuilt_bytes[_FULL, block_key, part][:, None]
         rebuilt = np.where(again > 0, rebuilt_full, rebuilt)
+        passing = np.maximum(passing, np.where(count > 0, rebuilt, 0.0))
         working = blocks.transient_bytes[block_key, part][:, None] + rebuilt
         temporaries = np.maximum(temporaries, np.where(count > 0, working, 0.0))
     loss = in_flight[:, :, last] * blocks.saved_bytes[0, block_key, last][:, None]
@@ -158,13 +160,20 @@ def memory(
     state = _on_device(list(states.state_bytes[:, state_key, :]), layouts, recipe, software)
     moment = (loss > temporaries).astype(np.int8)
     idle: Floats | float = 0.0
+    buffers = _pipeline_buffers(software, layouts, blocks.boundary_bytes[block_key], parts, flights)
+    activations = activations + buffers
     if lazy:
+        # gradients are there from the second backward pass on, when one micro-batch is gone
+        chunks = flights * np.maximum(layouts.vpp, 1)[:, None]
+        m = layouts.micro_batches[:, None]
+        gone = np.where((m > 1) & (flights >= m), (activations - buffers) / chunks, 0.0)
+        activations = activations - gone
         sharded = layouts.sharding[:, None] >= _ZERO2
         left = 1.0 + (sharded & (parts[:, :, :-2].sum(axis=2) > 2))
         growing = _growing(recipe, layouts, state[1], states.early_gradients[:, state_key, :],
                            one_block + temporaries, left)  # fmt: skip
         fewer = np.maximum(activations - one_block, 0.0)
-        others = activations * np.maximum(1.0 - 1.0 / flights, 0.0)
+        others = buffers + (activations - buffers) * np.maximum(1.0 - 1.0 / flights, 0.0)
         table = states.embedding_gradient[state_key]
         more = (activations + temporaries, activations + loss, left * one_block + temporaries,
                 fewer + temporaries, fewer, others + table)  # fmt: skip
@@ -176,6 +185,12 @@ def memory(
         state[3] = np.take_along_axis(gathered, at, axis=0)[0]
         if software.allocator.pools_by_stream:
             idle = np.maximum(pools - state[1] - state[3], 0.0)
+        # no other tensor leaves a free block that the embedding's whole gradient would fit in
+        # unless the rank has logits
+        alone = (moment != _EMBEDDING) & (parts[:, :, -1] == 0)
+        idle = idle + np.where(alone, table, 0.0)
+        # what a block's forward pass made and did not keep lies in blocks too small for the logits
+        idle = idle + np.where(moment == _LOSS, passing, 0.0)
         held_then = (activations, activations, left * one_block, fewer, fewer, others)
         activations = np.choose(moment, held_then)
         temporaries = np.where(moment == _GATHER, 0.0, temporaries)
@@ -296,6 +311,25 @@ def workspace(
         gradient = np.where(holds, blocks.boundary_bytes[block_key], 0.0)[:, None]
         found = found + (parts[:, :, -2] == 0) * gradient
     return np.asarray(found)
+
+
+def _pipeline_buffers(
+    software: Software, layouts: Layouts, boundary: Floats, parts: Floats, flights: Floats
+) -> Floats:
+    """Bytes that torch.distributed.pipelining keeps beside what autograd does.
+
+    A stage has a buffer to receive into for every micro-batch of the step, in both directions, and
+    holds its output until the backward pass. The input of a micro-batch in flight is counted with
+    the blocks already. torch/distributed/pipelining/stage.py: _create_act_recv_info,
+    _create_grad_recv_info, fwd_cache.
+    """
+    if not software.allocator.pipeline_buffers:
+        return np.zeros(flights.shape)
+    m, chunks = layouts.micro_batches[:, None], np.maximum(layouts.vpp, 1)[:, None]
+    first, last = parts[:, :, -2] > 0, parts[:, :, -1] > 0
+    inputs = (chunks - first) * np.maximum(m - flights, 0.0)
+    outputs = (chunks - last) * (m + flights)
+    return np.where(layouts.pp[:, None] > 1, boundary[:, None] * (inputs + outputs), 0.0)
 
 
 def _communicators(cluster: Cluster, layouts: Layouts) -> Floats:

@@ -303,7 +303,8 @@ def _gathered_bytes(
     -------
     reserved, in_use : ndarray
         What the pool holds, and of it what is in use at each of the MOMENTS of ``cost/memory.py``.
-        FSDP2: the root's flat buffer is free by the loss. A block's backward pass has its weights
+        FSDP2: the flat buffers in which weights arrive, two of a block and the root's, are a pool
+        of their own; the root's is free by the loss. A block's backward pass has its weights
         and the flat buffer of the block that is gathered next, and reshards them at its end. From
         the second block on, the one before is being reduced. At the embedding every block is
         resharded and the root's gradients are not reduced yet.
@@ -318,13 +319,17 @@ def _gathered_bytes(
     once = _once_with_pipeline(layouts, software)[:, None]
     if each.shards_only:
         held = _held(parts, whole_bytes)
-        unreduced = np.where(once, _held(parts, gradient), _largest(parts, gradient))
+        # chunks of a looped schedule go back one after the other where no micro-batch is left over
+        apart = np.where(layouts.micro_batches <= layouts.pp, layouts.vpp, 1)[:, None]
+        unreduced = np.where(once, _held(parts, gradient) / apart, _largest(parts, gradient))
         whole = held + unreduced
+        flat = root + 2.0 * layer
     else:
+        flat = 0.0
         held = whole = np.full(window.shape, 2.0 * software.states.bucket_bytes)
     kept = _keeps_gathered(layouts, software)[:, None]
-    shards_only = np.where(kept, whole, window)
-    reserved = np.where(level == _ZERO3, shards_only, np.where(level == _ZERO2, whole, 0.0))
+    shards_only = np.where(kept, whole + flat, window)
+    reserved = np.where(level == _ZERO3, shards_only, np.where(level == _ZERO2, whole + flat, 0.0))
     if not each.shards_only:
         return reserved, np.broadcast_to(reserved, (6, *reserved.shape))
     blocks = parts[:, :, :-2].sum(axis=2)
@@ -338,7 +343,7 @@ def _gathered_bytes(
         np.where(level == _ZERO3, some, np.where(level == _ZERO2, every, 0.0))
         for some, every in zip(open_window, kept_whole, strict=True)
     ]
-    return reserved, np.where(once, reserved, np.stack(in_use))
+    return reserved, np.where(once & (level >= _ZERO2), whole, np.stack(in_use))
 
 
 def _early_gradients(parts: Floats, states: PartStates, arch: Architecture, kept: Floats) -> Floats:
