@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 MEMORY_KINDS = (
     *STATE_KINDS, "activations", "loss", "temporaries", "workspace", "communicators",
-    "fragmentation",
+    "fragmentation", "context",
 )  # fmt: skip
 """Kinds of memory, in the order in which they are added."""
 
@@ -206,9 +206,11 @@ def memory(
     pool = allocated[0]
     for kind in allocated[1:]:
         pool = pool + kind
-    communicators = np.broadcast_to(_communicators(cluster, layouts)[:, None], shape)
+    communicators = np.broadcast_to(_communicators(cluster, software, layouts)[:, None], shape)
+    idle = idle + states.step_pieces[state_key]
+    context = np.full(shape, float(software.allocator.context_bytes))
     fragmentation = idle + pool * float(software.allocator.fragmentation_fraction)
-    kinds = np.stack([*allocated, communicators, fragmentation])
+    kinds = np.stack([*allocated, communicators, fragmentation, context])
     kinds = np.where(present, kinds, 0.0)
     total = kinds[0]
     for kind in kinds[1:]:
@@ -332,11 +334,13 @@ def _pipeline_buffers(
     return np.where(layouts.pp[:, None] > 1, boundary[:, None] * (inputs + outputs), 0.0)
 
 
-def _communicators(cluster: Cluster, layouts: Layouts) -> Floats:
-    """Buffers of the communicators that a rank takes part in: one per degree above 1."""
+def _communicators(cluster: Cluster, software: Software, layouts: Layouts) -> Floats:
+    """Buffers of the communicators that a rank takes part in: one per degree above 1, and more."""
     replicas = layouts.dp * layouts.cp
     degrees = (layouts.tp, layouts.cp, layouts.pp, replicas, layouts.ep, layouts.etp)
-    count = np.zeros(len(layouts))
+    allocator = software.allocator
+    count = np.where(layouts.world > 1, float(allocator.communicators), 0.0)
+    count = count + np.where(layouts.pp > 1, float(allocator.pipeline_communicators), 0.0)
     for degree in degrees:
         count = count + (degree > 1)
     return count * float(cluster.library.communicator_bytes)

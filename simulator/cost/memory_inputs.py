@@ -57,16 +57,15 @@ def memory_inputs(rows: Selection, priced: Priced, kinds_bytes: dict[str, float]
         "communicators": round(kinds_bytes["communicators"] / each) if each else 0.0,
         "bytes of one": each,
     }
-    outside = kinds_bytes["communicators"] + kinds_bytes["fragmentation"]
+    outside = sum(kinds_bytes[kind] for kind in ("communicators", "fragmentation", "context"))
     allocated = sum(kinds_bytes.values()) - outside
     fraction = float(allocator.fragmentation_fraction)
     found["fragmentation"] = {
         "allocated bytes": allocated,
         "fraction": fraction,
-        "idle bytes of other streams": max(kinds_bytes["fragmentation"] - allocated * fraction, 0.0)
-        if allocator.pools_by_stream
-        else 0.0,
+        "idle bytes": max(kinds_bytes["fragmentation"] - allocated * fraction, 0.0),
     }
+    found["context"] = {"bytes of a process": float(allocator.context_bytes)}
     assert len(layouts) == 1, "one layout at a time"
     return {kind: inputs for kind, inputs in found.items() if kinds_bytes[kind]}
 

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from simulator.cost.collectives import all_gather_s, all_reduce_s, broadcasts_s
 from simulator.cost.kernels import stream_s
 from simulator.cost.matrices import Matrix, weight_matrices
-from simulator.cost.operations import element_bytes
 from simulator.cost.optimizers import newton_schulz_s
+from simulator.cost.pieces import early_gradients, embedding_gradient, largest, step_pieces
 from simulator.cost.state_bytes import PartStates, part_states
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import SHARDINGS, Layouts
 from simulator.layout.placement import Group, Placement
 from simulator.layout.stages import StageTable
 from simulator.software import Software
-from simulator.workload.architecture import Architecture, Block, MoE
+from simulator.workload.architecture import Block, MoE
 from simulator.workload.recipe import Workload
 
 __all__ = ["STATE_KINDS", "StateCosts", "state_costs"]
@@ -70,6 +70,9 @@ class StateCosts:
     embedding_gradient: Floats
     """The embedding's gradient over the whole vocabulary, where tensor-parallel ranks make it and
     keep their share (torch DTensor), shape (keys, columns)."""
+    step_pieces: Floats
+    """What reduction and step allocate in pieces larger than any activation, shape (keys,
+    columns)."""
     gathered_bytes: Floats
     """Of the gathered kind, what is in use at each of the MOMENTS of ``cost/memory.py``, shape
     (moments, keys, columns); `state_bytes` has what its pool has reserved."""
@@ -149,10 +152,11 @@ def state_costs(
         keeps_gathered=_keeps_gathered(layouts, software),
         part_gather_s=part_gather,
         part_reduce_s=part_reduce,
-        early_gradients=_early_gradients(
+        early_gradients=early_gradients(
             parts, each, workload.architecture, np.where(level >= _ZERO2, share, 1.0)
         ),
-        embedding_gradient=_embedding_gradient(parts, workload, software, layouts),
+        embedding_gradient=embedding_gradient(parts, workload, software, layouts),
+        step_pieces=step_pieces(parts, workload, software, layouts, sharded(each.trained, _ZERO1)),
         gathered_bytes=in_use,
         host_step=np.stack(
             [sharded(x, _ZERO1) for x in (each.gradients, each.update, each.trained)]
@@ -313,7 +317,7 @@ def _gathered_bytes(
         x[0] + x[1] for x in (each.gather, each.reduce, each.gradients)
     )
     root = parts[:, :, -2] * whole_bytes[:, None, -2] + parts[:, :, -1] * whole_bytes[:, None, -1]
-    layer, reduced = _largest(parts, whole_bytes), _largest(parts, reduce)
+    layer, reduced = largest(parts, whole_bytes), largest(parts, reduce)
     window = 2.0 * root + 3.0 * layer + reduced
     level = layouts.sharding[:, None]
     once = _once_with_pipeline(layouts, software)[:, None]
@@ -321,7 +325,7 @@ def _gathered_bytes(
         held = _held(parts, whole_bytes)
         # chunks of a looped schedule go back one after the other where no micro-batch is left over
         apart = np.where(layouts.micro_batches <= layouts.pp, layouts.vpp, 1)[:, None]
-        unreduced = np.where(once, _held(parts, gradient) / apart, _largest(parts, gradient))
+        unreduced = np.where(once, _held(parts, gradient) / apart, largest(parts, gradient))
         whole = held + unreduced
         flat = root + 2.0 * layer
     else:
@@ -344,46 +348,6 @@ def _gathered_bytes(
         for some, every in zip(open_window, kept_whole, strict=True)
     ]
     return reserved, np.where(once & (level >= _ZERO2), whole, np.stack(in_use))
-
-
-def _early_gradients(parts: Floats, states: PartStates, arch: Architecture, kept: Floats) -> Floats:
-    """Whole gradients of the head (with the table it is tied to) and of the largest block.
-
-    Where only shards stay, whole ones are in the type of the gathered weights. Then, of the block's
-    and of those of head and embedding, the share that is `kept` once they are reduced.
-    """
-    whole = states.gather if states.shards_only else states.gradients
-    each, stays = whole[0] + whole[1], states.gradients[0] + states.gradients[1]
-    head = parts[:, :, -1] * each[:, None, -1]
-    if arch.tied_embeddings:
-        head = head + parts[:, :, -1] * parts[:, :, -2] * each[:, None, -2]
-    root = parts[:, :, -2] * stays[:, None, -2] + parts[:, :, -1] * stays[:, None, -1]
-    table = parts[:, :, -2] * stays[:, None, -2]
-    if arch.tied_embeddings:
-        table = table * (1.0 - np.minimum(parts[:, :, -1], 1.0))
-    found = (head, _largest(parts, each), _largest(parts, stays) * kept, root * kept, table)
-    return np.stack(np.broadcast_arrays(*found))
-
-
-def _embedding_gradient(
-    parts: Floats, workload: Workload, software: Software, layouts: Layouts
-) -> Floats:
-    """Bytes of the whole table's gradient in the compute type; zero where a rank makes its share.
-
-    torch/distributed/tensor/_ops/_embedding_ops.py: embedding_dense_backward knows no sharding of
-    the vocabulary, so that its result is whole and only then cut.
-    """
-    arch = workload.architecture
-    if not software.kernels.whole_embedding_gradient or arch.traced is not None:
-        return np.zeros(parts.shape[:2])
-    table = element_bytes(workload.recipe) * arch.vocabulary * arch.hidden
-    return np.asarray(parts[:, :, -2] * np.where(layouts.tp > 1, table, 0.0)[:, None])
-
-
-def _largest(parts: Floats, per_part: Floats) -> Any:
-    """The most of any block that a rank holds, shape (keys, columns)."""
-    blocks = np.where(parts[:, :, :-2] > 0, per_part[:, None, :-2], 0.0)
-    return np.max(blocks, axis=2) if blocks.shape[2] else 0.0
 
 
 def _keeps_gathered(layouts: Layouts, software: Software) -> NDArray[np.bool_]:

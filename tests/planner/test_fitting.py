@@ -102,7 +102,7 @@ def worked_out(found: Fitting, rank: int, kind: str) -> float:
     if kind == "communicators":
         return x["communicators"] * x["bytes of one"]
     if kind == "fragmentation":
-        return x["allocated bytes"] * x["fraction"] + x["idle bytes of other streams"]
+        return x["allocated bytes"] * x["fraction"] + x["idle bytes"]
     return sum(x.values())
 
 
