@@ -36,9 +36,11 @@ def memory_inputs(rows: Selection, priced: Priced, kinds_bytes: dict[str, float]
     """
     layouts = rows.layouts
     found: Inputs = {kind: _states(rows, priced, kinds_bytes, kind, column) for kind in STATE_KINDS}
-    found["activations"] = _activations(rows, priced, column)
+    found["activations"] = _activations(rows, priced, column, kinds_bytes["activations"])
     if MOMENTS[moment] == "loss and head":
         found["loss"] = _head(rows, priced)
+    elif MOMENTS[moment] == "backward of the embedding":
+        found["temporaries"] = {"whole gradient of the embedding": kinds_bytes["temporaries"]}
     else:
         found["temporaries"] = _temporaries(rows, priced, column)
     allocator, library = priced.software.allocator, priced.cluster.library
@@ -93,8 +95,13 @@ def _mode(layouts: Layouts) -> np.ndarray:
     return np.where(layouts.recompute == FULL, 0, layouts.recompute)
 
 
-def _activations(rows: Selection, priced: Priced, column: int) -> dict[str, float]:
-    """Blocks, micro-batches in flight and the mean bytes of one block and micro-batch."""
+def _activations(
+    rows: Selection, priced: Priced, column: int, all_bytes: float
+) -> dict[str, float]:
+    """Blocks, micro-batches in flight and the mean bytes of one block and micro-batch.
+
+    The peak may come when some of them are gone, and a pipeline may have buffers of its own.
+    """
     some = slice(column, column + 1)
     parts, flying = rows.parts[:, some], rows.in_flight[:, some]
     held = 0.0
@@ -113,6 +120,9 @@ def _activations(rows: Selection, priced: Priced, column: int) -> dict[str, floa
     }
     recomputed = float(rows.covered[0, column].sum())
     away = float(rows.offloaded[0, column].sum())
+    more = all_bytes - held
+    if abs(more) > 0.5 and not away:
+        inputs["pipeline buffers, less blocks gone by then"] = more
     return inputs | {
         name: count
         for name, count in (("blocks recomputed", recomputed), ("blocks in host memory", away))
