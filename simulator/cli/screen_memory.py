@@ -16,7 +16,10 @@ from simulator.units import show_count, show_percent, show_seconds
 
 __all__ = ["show_memory"]
 
-_SHORT = {"communicators": "commun.", "fragmentation": "fragm."}
+_SHORT = {
+    "activations": "activ.", "temporaries": "tempor.", "communicators": "commun.",
+    "fragmentation": "fragm.",
+}  # fmt: skip
 """Headings of narrow columns whose words would not fit."""
 
 

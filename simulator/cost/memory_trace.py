@@ -98,14 +98,33 @@ def replay_memory(
         flying = rows.in_flight[0, column, :-2].sum()
         most = int(np.ceil(flying / max(rows.parts[0, column, :-2].sum(), 1.0)))
         states = [float(x) for x in priced.states.state_bytes[:, rows.grid[0], column]]
+        most = max(most, 1)
+        buffers = _pipeline_buffers(rows, priced, parts, most)
         player = _Player(
             software, parts, states,
-            workspace=_workspace_bytes(rows, priced, int(column)),
+            workspace=_workspace_bytes(rows, priced, int(column)), buffers=buffers,
             keeps_gathered=once or level == "zero2", reduces_once=once,
         )  # fmt: skip
-        most = max(most, 1)
         found.append(player.play(most, min(int(layouts_row.micro_batches[0]), most + 1)))
     return found
+
+
+def _pipeline_buffers(
+    rows: Selection, priced: Priced, parts: list[_Part], most: int
+) -> list[float]:
+    """Buffers of torch's pipelining that stay for the whole run; outputs join what is kept.
+
+    An input that is in flight is the first block's own.
+    """
+    row = rows.layouts
+    if not priced.software.allocator.pipeline_buffers or int(row.pp[0]) == 1:
+        return []
+    m, one = int(row.micro_batches[0]), float(priced.blocks.boundary_bytes[rows.key[0]])
+    inputs = 0 if parts[0].is_root else max(m - most, 0)
+    if parts[-1].is_root:
+        return [one] * inputs
+    parts[-1].kept.append(one)
+    return [one] * (inputs + m)
 
 
 def _workspace_bytes(rows: Selection, priced: Priced, column: int) -> list[float]:
@@ -161,6 +180,8 @@ def _parts(rows: Selection, priced: Priced, operators: list[Operators], column: 
             size = float(np.max(operators[kind].transient_bytes))
             passing: list[float] = []
             transient = [size / 3, size * 2 / 3]
+            if kind == kinds - 2:
+                transient = [float(priced.states.embedding_gradient[rows.grid[0], column])]
             if kind == kinds - 1 and priced.workload.architecture.traced is None:
                 kept, passing, transient = _loss(kept, operators[kind], priced, row)
             parts.append(_Part(
@@ -211,7 +232,7 @@ class _Player:
 
     def __init__(
         self, software: Software, parts: list[_Part], states: list[float], *,
-        keeps_gathered: bool, reduces_once: bool, workspace: list[float],
+        keeps_gathered: bool, reduces_once: bool, workspace: list[float], buffers: list[float],
     ) -> None:  # fmt: skip
         self.memory, self.parts, self.software = CachingAllocator(), parts, software
         self.weights, self.gradients, self.optimizer = states[:3]
@@ -219,6 +240,7 @@ class _Player:
         self.keeps_gathered, self.reduces_once = keeps_gathered, reduces_once
         self.pool = "reduce" if software.allocator.pools_by_stream else "compute"
         self.workspace, self.dummies = workspace[0], workspace[1:]
+        self.buffers = buffers
         self.step_long: list[Block] = []
         """Blocks that live to the end of the step."""
         self.made_gradients = False
@@ -257,7 +279,7 @@ class _Player:
 
         Where one buffer holds all weights, they are copied into it and freed.
         """
-        self._all([self.workspace])
+        self._all([self.workspace, *self.buffers])
         masters = self.optimizer * _master_share(self.software)
         weights = [_matrices((self.weights + masters) * part.share) for part in self.parts]
         single = self._all(size for part in weights for size in part)
