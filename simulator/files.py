@@ -138,15 +138,33 @@ def build(schema: type[T], raw: Any, *, where: str, prefix: str = "") -> T:
     try:
         return _adapter(schema).validate_python(raw)  # type: ignore[arg-type]
     except ValidationError as error:
-        raise InputError(
-            [_reword(item, schema, where, prefix) for item in error.errors(include_url=False)]
-        ) from None
+        items = _one_per_field(error.errors(include_url=False))
+        raise InputError([_reword(item, schema, where, prefix) for item in items]) from None
 
 
 @lru_cache(maxsize=256)
 def _adapter(schema: Any) -> TypeAdapter[Any]:
     """Kept: it takes two milliseconds to make, and every row of a table of runs needs one."""
     return TypeAdapter(schema)
+
+
+_BRANCHES = ("bool", "constrained-int")
+"""What pydantic puts behind a field's name that may be of several types."""
+
+
+def _one_per_field(items: list[Any]) -> list[Any]:
+    """Join what pydantic says of each type that a field may have into one rule."""
+    found: dict[tuple[Any, ...], Any] = {}
+    for item in items:
+        path = item["loc"]
+        branched = len(path) > 1 and path[-1] in _BRANCHES
+        path = path[:-1] if branched else path
+        if branched and path in found:
+            rule = item["msg"].removeprefix("Input should be ")
+            found[path]["msg"] += f" or {rule}"
+        else:
+            found[path] = {**item, "loc": path}
+    return list(found.values())
 
 
 def _reword(item: Any, schema: type, where: str, prefix: str) -> str:
@@ -158,7 +176,8 @@ def _reword(item: Any, schema: type, where: str, prefix: str) -> str:
         return f"{where}: {field}: unknown field{did_you_mean(path[-1], known)}"
     if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
         return f"{where}: {field}: required field is missing"
-    rule = item["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    rule = item["msg"].replace(", unable to interpret input", "")
+    rule = rule.removeprefix("Value error, ").removeprefix("Input should be ")
     rule = f"must be {rule}" if item["msg"].startswith("Input should be") else rule
     shown = repr(got) if not isinstance(got, (dict, list)) else type(got).__name__
     return f"{where}: {field}: {rule}, got {shown}"

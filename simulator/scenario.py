@@ -6,6 +6,7 @@ read are refused with "not yet" rather than ignored.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -18,13 +19,16 @@ from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import Number, Whole, build, read_toml, record
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layout import RANK_ORDERS
-from simulator.software import CpKind, Schedule, Software, load_software
+from simulator.software import CpKind, Dispatcher, Schedule, Software, load_software
 from simulator.workload import presets
-from simulator.workload.architecture import Architecture
+from simulator.workload.architecture import Architecture, MoE
 from simulator.workload.huggingface import from_hf
 from simulator.workload.recipe import LARGEST, Recipe, Workload
 
-__all__ = ["ClusterSection", "Goal", "LayoutSection", "Scenario", "load_scenario", "make_scenario"]
+__all__ = [
+    *("ClusterSection", "Goal", "LayoutSection", "Scenario", "load_scenario", "make_scenario"),
+    "wrong_reshard",
+]
 
 Positive = Annotated[Whole, Gt(0), Le(LARGEST)]
 
@@ -57,15 +61,24 @@ class LayoutSection:
     dp: Positive | None = None
     ep: Positive | None = None
     etp: Positive | None = None
+    dispatcher: Literal[Dispatcher, "any"] | None = None
+    """How tokens reach their experts; plan: "any" tries every way that the software has."""
     micro_batch: Positive | None = None
     sharding: Literal["ddp", "zero1", "zero2", "zero3"] | None = None
     shard_group: Positive | None = None
+    """Ranks that share the states; fewer than dp x cp is hybrid sharding (HSDP)."""
+    reshard_after_forward: bool | Positive | None = None
+    """What zero3 does with a block's parameters after its forward pass. true: it shards them over
+    shard_group again; a number: over so many of its ranks, usually those of one server; false:
+    it keeps them whole, which is zero2."""
     sequence_parallel: bool | None = None
     recompute: Literal["none", "selective", "full"] | None = None
     recompute_layers: Annotated[Whole, Ge(0), Le(LARGEST)] | None = None
     offload_layers: Annotated[Whole, Ge(0), Le(LARGEST)] | None = None
-    optimizer_offload: Literal["none", "cpu"] | None = None
-    parameter_offload: Literal["none", "cpu"] | None = None
+    optimizer_offload: Literal["none", "cpu", "nvme"] | None = None
+    """Where the optimizer states wait, whose step the host takes: its memory, or local drives."""
+    parameter_offload: Literal["none", "cpu", "nvme"] | None = None
+    """Where the parameters that zero3 shards wait for their layer: host memory, or local drives."""
     schedule: Literal[Schedule, "any"] | None = None
     """Pipeline schedule; plan: "any" tries every one that the software has."""
     rank_order: str | None = None
@@ -253,11 +266,34 @@ def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
         for name in ("deadline_days", "budget_usd"):
             if (limit := getattr(goal, name)) is not None:
                 problems.append(f"{where}: goal.{name}: needs training.tokens, got {limit}")
+    if "layout" in parts and "software" in parts:
+        problems += wrong_reshard(parts["layout"], parts["software"], where)
     order = parts["layout"].rank_order if "layout" in parts else None
     if order is not None and order not in RANK_ORDERS:
         rule = "must order tp, cp, dp, pp"
         problems.append(problem(where, "layout.rank_order", rule, order, RANK_ORDERS))
     return problems
+
+
+def wrong_reshard(layout: LayoutSection, software: Software, where: str) -> list[str]:
+    """A reshard_after_forward that the software lacks or the sharding contradicts."""
+    given, name = layout.reshard_after_forward, "layout.reshard_after_forward"
+    if given is None:
+        return []
+    kind = "always" if given is True else "never" if given in (False, 1) else "group"
+    words = {"always": "true", "group": "a number", "never": "false"}
+    shown = str(given).lower()
+    if kind not in software.supports.reshard:
+        allowed = " or ".join(words[kind] for kind in software.supports.reshard)
+        return [f"{where}: {name}: must be {allowed} in {software.name}, got {shown}"]
+    if kind != "never" and (layout.pp or 1) > 1 and software.states.keeps_gathered_with_pipeline:
+        rule = f"must be left out with pp > 1, where {software.name} keeps parameters whole"
+        return [f"{where}: {name}: {rule}, got {shown}"]
+    meant = ("zero2", "zero3") if kind == "never" else ("zero3",)
+    if layout.sharding not in (None, *meant):
+        rule = f"needs sharding = 'zero3' (it is {layout.sharding!r})"
+        return [f"{where}: {name}: {rule}, got {shown}"]
+    return []
 
 
 def _wrong_training(recipe: Recipe, arch: Architecture | None, where: str) -> list[str]:
@@ -269,9 +305,41 @@ def _wrong_training(recipe: Recipe, arch: Architecture | None, where: str) -> li
     if recipe.quantised_base and not recipe.lora_rank:
         rule = "needs lora_rank above 0: 4-bit weights are not trained"
         problems.append(problem(where, "training.quantised_base", rule, True))
+    if recipe.moe_load is not None:
+        problems += _wrong_load(recipe, arch, where)
     if arch is not None and recipe.frozen_layers > arch.layers:
         rule = f"must be at most the {arch.layers} layers of {arch.name}"
         problems.append(problem(where, "training.frozen_layers", rule, recipe.frozen_layers))
+    return problems
+
+
+def _wrong_load(recipe: Recipe, arch: Architecture | None, where: str) -> list[str]:
+    """A load vector that adds up to something else than 1 or does not go with the experts."""
+    load, field, problems = recipe.moe_load or (), "training.moe_load", list[str]()
+    if not math.isclose(total := math.fsum(load), 1.0, rel_tol=0.0, abs_tol=1e-3):
+        problems.append(problem(where, field, "must add up to 1", round(total, 6)))
+    if recipe.moe_imbalance != 1.0:
+        rule = "must be left out where moe_load is given"
+        problems.append(problem(where, "training.moe_imbalance", rule, recipe.moe_imbalance))
+    if arch is None:
+        return problems
+    moes = {kind.mlp for kind in arch.blocks if isinstance(kind.mlp, MoE)}
+    if not moes:
+        return [*problems, f"{where}: {field}: {arch.name} has no experts"]
+    for moe in moes:
+        if moe.experts % len(load):
+            rule = (
+                f"must have one share for each of {moe.experts} experts, or for equal runs of them"
+            )
+            problems.append(problem(where, field, rule, f"{len(load)} shares"))
+            continue
+        most = min(moe.experts // len(load) / moe.top_k, 1.0)
+        if max(load) > most * (1 + 1e-3):
+            rule = (
+                f"no share may be above {most:g}: a token has {moe.top_k} different experts, and"
+                f" each share is for {moe.experts // len(load)}"
+            )
+            problems.append(problem(where, field, rule, max(load)))
     return problems
 
 

@@ -28,9 +28,14 @@ Schedule = Literal[
     "dualpipe", "dualpipe_v", "pipedream", "pipedream_2bw",
 ]  # fmt: skip
 CpKind = Literal["ring", "all_gather", "all_to_all"]
+Reshard = Literal["always", "group", "never"]
+Dispatcher = Literal["alltoall", "allgather", "deepep"]
 Recompute = Literal["none", "selective", "full"]
 Fusion = Literal["norm", "bias_activation", "bias_dropout_add", "softmax", "rope", "loss"]
-Module = Literal["core_attn", "norm", "mlp", "mlp_act", "mla_up_proj", "half_matmul"]
+Module = Literal[
+    "core_attn", "norm", "mlp", "mlp_act", "moe", "moe_act", "shared_experts", "mla_up_proj",
+    "half_matmul",
+]  # fmt: skip
 
 
 @record
@@ -43,6 +48,11 @@ class Supports:
     """The subset that works with pp > 1."""
     sharding_with_tensor: tuple[Sharding, ...]
     """The subset that works with tp > 1."""
+    hybrid_sharding: tuple[Sharding, ...] = ("zero1", "zero2", "zero3")
+    """Shardings that fewer ranks than all replicas may share (shard_group below dp x cp)."""
+    reshard: tuple[Reshard, ...] = ("always",)
+    """What zero3 may do with a block's parameters after its forward pass: shard them again over all
+    ranks that share them, over a group of these, or not at all (FSDP2's reshard_after_forward)."""
     tensor: bool = True
     """Tensor parallelism (tp > 1)."""
     sequence_parallel: tuple[bool, ...] = (True,)
@@ -57,6 +67,8 @@ class Supports:
     """Kinds of context parallelism, the first is the default; none: no cp > 1."""
     expert: bool = True
     """Expert parallelism (ep > 1) folded into dp x cp x tp."""
+    dispatchers: tuple[Dispatcher, ...] = ("alltoall",)
+    """How tokens may reach their experts, the first is the default."""
     recompute: tuple[Recompute, ...] = ("none", "selective", "full")
     """Activation recomputation."""
     recompute_layers: bool = True
@@ -67,6 +79,8 @@ class Supports:
     """Optimizer states and step on the host (ZeRO-Offload; Megatron-Core's optimizer offload)."""
     parameter_offload: bool = False
     """zero3: parameters in host memory until a layer needs them (ZeRO-Infinity)."""
+    nvme_offload: bool = False
+    """What can be offloaded may wait on local NVMe drives instead of in host memory."""
     rank_orders: tuple[str, ...] = ("tp-cp-dp-pp",)
     """Orders of the rank grid, innermost dimension first; the first is the default."""
     precisions: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
@@ -87,15 +101,13 @@ class Kernels:
     """Memory-bound operators that run as one kernel; the others run operator by operator."""
     selective_modules: tuple[Module, ...] = ("core_attn",)
     """What selective recomputation drops and computes again. mlp: the dense MLP, mlp_act: its
-    activation or that of the experts, mla_up_proj: latent attention's up-projections.
+    activation or that of the experts, moe: the whole mixture of experts, its dispatch and combine
+    included, moe_act: the routed experts' activation, shared_experts: the experts that every token
+    passes, mla_up_proj: latent attention's up-projections.
     half_matmul: attention and every second matrix multiplication are kept, the rest recomputed."""
     keeps_gathered_inputs: bool = False
     """Sequence-parallel linears keep their gathered input for the backward pass (torch DTensor);
     otherwise they keep the shard and gather again (Megatron)."""
-    dispatcher: Literal["alltoall", "deepep"] = "alltoall"
-    """How tokens reach their experts. alltoall: one copy for every expert (NCCL). deepep: one copy
-    for every scale-up domain that has one of them, and there one for every rank (DeepEP, HybridEP).
-    """
     context_attention: Literal["transformer_engine", "torch"] = "transformer_engine"
     """Who runs attention under context parallelism. transformer_engine: after a gather on all keys
     at once; 16-bit gradients. torch: block by block in any case, the first one beside the gather,
@@ -146,7 +158,9 @@ class Overlap:
     """Interleaved schedule: sends run beside the next chunk's compute."""
     expert: bool = False
     """Dispatch and combine of one micro-batch run beside the compute of another (Megatron-Core's
-    combined 1F1B); the first micro-batch, which has no other, is taken like the rest."""
+    combined 1F1B). Passes that have no other beside them show theirs: the first ones forward, as
+    many at the end, and those that fill and drain the pipeline. One more block's activations are
+    there."""
     context_ring: bool = True
     """Exchange of keys and values runs beside attention that does not wait for it: all but the last
     block of a ring, the first block of torch's gather."""
@@ -207,6 +221,12 @@ class StateBytes:
     micro_batch_traffic: Figure = Figure(0.0)
     """Memory traffic of every micro-batch per whole parameter beside the matrix products: casts,
     copies in and out of flat buffers, accumulation where the product does not fuse it."""
+    live_parameters: Figure = Figure(0.0)
+    """zero3: parameters that stay whole on the device from their forward to their backward pass,
+    which is near (half of DeepSpeed's stage3_max_reuse_distance); 0: none but the next block's."""
+    reduces_everywhere: bool = False
+    """zero1 and zero2: gradients are all-reduced, although every rank keeps its share only
+    (DeepSpeed's use_multi_rank_bucket_allreduce)."""
     broadcasts_parameters: bool = False
     """zero1: every rank broadcasts its share of the updated parameters in turn (InternEvo, early
     DeepSpeed), where others gather all shares at once."""
@@ -268,7 +288,7 @@ class Software:
     name: str
     release: str
     """The release or period the figures hold for."""
-    launcher: Literal["megatron", "torchtitan", "torchrun"]
+    launcher: Literal["megatron", "torchtitan", "torchrun", "deepspeed"]
     """Whose launch flags a plan prints."""
     supports: Supports
     kernels: Kernels

@@ -21,6 +21,7 @@ __all__ = [
     "show_count",
     "show_percent",
     "show_seconds",
+    "show_seconds_span",
     "show_usd",
 ]
 
@@ -89,6 +90,18 @@ def show_seconds(seconds: float) -> str:
     if abs(seconds) < 2 * DAY_S:
         return f"{seconds / HOUR_S:.3g} h"
     return f"{seconds / DAY_S:,.1f} days"
+
+
+def show_seconds_span(low_s: float, high_s: float) -> str:
+    """Format a range of durations, the unit once where both have the same.
+
+    Examples
+    --------
+    >>> show_seconds_span(4.56, 5.1), show_seconds_span(0.99, 1.1)
+    ('4.56 to 5.1 s', '990 ms to 1.1 s')
+    """
+    low, high = show_seconds(low_s), show_seconds(high_s)
+    return f"{low.removesuffix(high.partition(' ')[2]).rstrip()} to {high}"
 
 
 def show_bytes(size_bytes: float) -> str:

@@ -94,12 +94,13 @@ def test_offload_is_said_by_those_that_have_it() -> None:
 def test_modules_and_dispatchers_are_words_that_mean_something(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text(
-        'base = "megatron-core"\n[kernels]\nselective_modules = ["mpl"]\ndispatcher = "deep-ep"\n'
+        'base = "megatron-core"\n[kernels]\nselective_modules = ["mpl"]\n'
+        '[supports]\ndispatchers = ["deep-ep"]\n'
     )
     with pytest.raises(InputError) as caught:
         load_software(str(own))
     assert {problem.split(": ")[1] for problem in caught.value.problems} == {
-        "kernels.selective_modules.0", "kernels.dispatcher"
+        "kernels.selective_modules.0", "supports.dispatchers.0"
     }  # fmt: skip
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "apply",
     "choose",
     "fit_training",
+    "left_out",
     "report",
 ]
 
@@ -79,6 +80,12 @@ class TrainingFit:
     before: Floats
     """With every parameter at its prior."""
     after: Floats
+    slopes: Floats
+    """Change of log(predicted) of every run (rows) by one prior width of a parameter (columns)."""
+    offsets: Floats
+    """Fitted parameters, in prior widths from the prior."""
+    bounds: tuple[Floats, Floats]
+    """Least and largest values of `offsets`."""
 
     def figures(self) -> dict[str, dict[str, float]]:
         """Return the figures to put into the profiles: by profile, by dotted name."""
@@ -187,15 +194,20 @@ def fit_training(path: Path | str | None = None) -> TrainingFit:
         return np.concatenate([_soft(_errors(runs, values(at)) / _SOFT_L1), at])
 
     def slopes(at: Floats) -> Floats:
+        """Slopes of the residuals, by those of the errors."""
+        ratio = _errors(runs, values(at)) / _SOFT_L1
+        inside = _soft_slope(ratio)[:, None] * error_slopes(at) / _SOFT_L1
+        return np.concatenate([inside, np.eye(len(at))])
+
+    def error_slopes(at: Floats) -> Floats:
         """Move one parameter at a time; runs that it does not reach stay as they are."""
-        base, found = residuals(at), np.zeros((len(runs) + len(at), len(at)))
+        base, found = _errors(runs, values(at)), np.zeros((len(runs), len(at)))
         for k, parameter in enumerate(PARAMETERS.values()):
             moved = at.copy()
             moved[k] += _STEP
             rows = [i for i, training in enumerate(runs) if _reached(parameter, training.run)]
             errors = _errors([runs[i] for i in rows], values(moved))
-            found[rows, k] = (_soft(errors / _SOFT_L1) - base[rows]) / _STEP
-            found[len(runs) + k, k] = 1.0
+            found[rows, k] = (errors - base[rows]) / _STEP
         return found
 
     low, high = (np.array([_widths(p, getattr(p, end)) for p in priors]) for end in ("low", "high"))
@@ -203,7 +215,33 @@ def fit_training(path: Path | str | None = None) -> TrainingFit:
     found = least_squares(residuals, start, jac=slopes, bounds=(low, high), max_nfev=40)
     before = _errors(runs, {name: p.prior.value for name, p in PARAMETERS.items()})
     after = _errors(runs, values(found.x))
-    return TrainingFit(values=values(found.x), runs=tuple(runs), before=before, after=after)
+    return TrainingFit(
+        values=values(found.x), runs=tuple(runs), before=before, after=after,
+        slopes=error_slopes(found.x), offsets=found.x, bounds=(low, high),
+    )  # fmt: skip
+
+
+def left_out(fit: TrainingFit, group: Callable[[MeasuredRun], str]) -> Floats:
+    """log(predicted / measured) of every run with its whole group left out of the fit.
+
+    One Gauss-Newton step from the fit of all runs: without the group, the parameters move by
+    ``(H - J' W J)^-1 J' W r`` of the group's residuals r and slopes J, with H the curvature of all
+    runs and priors together and W the weights of the soft loss. A parameter that no other group
+    holds falls back to its prior.
+    """
+    names = np.array([group(training.row) for training in fit.runs])
+    weight = 1.0 / np.sqrt(1.0 + (fit.after / _SOFT_L1) ** 2) / _SOFT_L1**2
+    weighted = fit.slopes * weight[:, None]
+    curvature = fit.slopes.T @ weighted + np.eye(len(fit.offsets))
+    low, high = fit.bounds
+    errors = fit.after.copy()
+    for name in np.unique(names):
+        out = names == name
+        without = curvature - fit.slopes[out].T @ weighted[out]
+        pull = weighted[out].T @ fit.after[out]
+        moved = np.clip(fit.offsets + np.linalg.solve(without, pull), low, high)
+        errors[out] += fit.slopes[out] @ (moved - fit.offsets)
+    return errors
 
 
 def _reached(parameter: Parameter, run: Run) -> bool:
@@ -220,6 +258,13 @@ def _widths(prior: Prior, value: float) -> float:
 def _soft(ratio: Floats) -> Floats:
     """Residuals whose squares add up to the soft-L1 loss."""
     return np.sign(ratio) * np.sqrt(2.0 * (np.sqrt(1.0 + ratio**2) - 1.0))
+
+
+def _soft_slope(ratio: Floats) -> Floats:
+    """Slope of `_soft`: 1 at zero, where the loss is that of least squares."""
+    size = np.maximum(np.abs(ratio), 1e-9)
+    root = np.sqrt(1.0 + size**2)
+    return np.asarray(size / root / np.sqrt(2.0 * (root - 1.0) + 1e-30))
 
 
 def _errors(runs: Sequence[TrainingRun], values: Mapping[str, float]) -> Floats:

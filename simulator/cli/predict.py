@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from simulator.cli.anchoring import AnchoredBy, AnchorScenario, anchor
 from simulator.cli.options import (
     ClusterName,
     Gpus,
@@ -38,6 +39,8 @@ def command(
     software: SoftwareName = None,
     overrides: Set = None,
     memory: Memory = False,
+    anchored_by: AnchoredBy = None,
+    anchor_scenario: AnchorScenario = None,
     as_json: Json = False,
 ) -> None:
     """Predict step time, memory and cost of one layout.
@@ -52,8 +55,9 @@ def command(
             scenario, model=model, cluster=cluster, gpus=gpus, software=software,
             overrides=overrides,
         )  # fmt: skip
-        prediction = predict(described)
-        found = None
+        prediction, correction, found = predict(described), None, None
+        if anchored_by or anchor_scenario:
+            prediction, correction = anchor(prediction, anchored_by or (), anchor_scenario)
         if memory:
             from simulator.planner.fitting import fitting
 
@@ -61,7 +65,7 @@ def command(
         if as_json:
             from simulator.report.document import predict_document
 
-            print_json(predict_document(prediction, found))
+            print_json(predict_document(prediction, found, correction))
         elif found is not None:
             from simulator.cli.screen_memory import show_memory
 
@@ -69,4 +73,4 @@ def command(
         else:
             from simulator.cli.screen_predict import show
 
-            show(prediction, assumed)
+            show(prediction, assumed, correction)

@@ -18,8 +18,8 @@ from simulator.cli.screen import (
     seconds_like,
     term_table,
 )
-from simulator.report.evidence import FLOP_CONVENTION, NO_INTERVAL
-from simulator.units import show_percent, show_seconds
+from simulator.report.evidence import FLOP_CONVENTION
+from simulator.units import show_percent, show_seconds, show_seconds_span
 
 if TYPE_CHECKING:
     from simulator.scoring.logs import LogComparison, Quantity
@@ -120,5 +120,6 @@ def _remarks(comparison: LogComparison) -> list[str]:
             "Measured TFLOP are those that the framework counts (its TFLOP/s x step time)."
             " Conventions differ; far apart, they point to another model."
         )
-    lines += [FLOP_CONVENTION, f"Predicted step time: {NO_INTERVAL}."]
+    span = show_seconds_span(*prediction.interval_s)
+    lines += [FLOP_CONVENTION, f"Predicted step time, P10 to P90: {span}."]
     return lines + [f"{note[0].upper()}{note[1:]}." for note in log.notes]

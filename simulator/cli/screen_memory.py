@@ -11,7 +11,7 @@ from simulator.cli.screen import FIT, NO_FIT, console, gib, heading, notes, plai
 from simulator.cost.memory import MOMENTS
 from simulator.planner.fitting import Change, Fitting
 from simulator.planner.predict import Prediction
-from simulator.report.evidence import NO_INTERVAL, memory_meaning
+from simulator.report.evidence import memory_meaning
 from simulator.units import show_count, show_percent, show_seconds
 
 __all__ = ["show_memory"]
@@ -42,13 +42,14 @@ def _verdict(found: Fitting) -> Text:
     fits = found.verdict == "FITS"
     text = Text(found.verdict, style=FIT if fits else NO_FIT)
     share = show_percent(abs(found.margin_bytes) / found.usable_bytes)
-    words = "free on" if fits else "too much on"
+    words = "free on" if found.margin_bytes >= 0 else "too much on"
     text.append(
         f": {gib(abs(found.margin_bytes))} GiB ({share}) {words} the fullest GPU, HBM line at"
-        f" {gib(found.usable_bytes)} of {gib(found.capacity_bytes)} GiB ({NO_INTERVAL}, so no"
-        " TIGHT)\n",
+        f" {gib(found.usable_bytes)} of {gib(found.capacity_bytes)} GiB\n",
         style="default",
     )
+    if not found.room_for_offload:
+        text.append("host memory or drives of a server cannot hold what is offloaded\n")
     return text
 
 

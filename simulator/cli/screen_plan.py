@@ -25,8 +25,8 @@ from simulator.cost.step import Estimate
 from simulator.planner.search import Plan
 from simulator.planner.sensitivity import binding, sensitivity
 from simulator.report.document import evidence
-from simulator.report.evidence import FLOP_CONVENTION, NO_INTERVAL, NOT_MODELLED, assumed_figures
-from simulator.units import show_count, show_percent, show_seconds, show_usd
+from simulator.report.evidence import FLOP_CONVENTION, NOT_MODELLED, assumed_figures, ties
+from simulator.units import show_count, show_percent, show_seconds, show_seconds_span, show_usd
 
 __all__ = ["show"]
 
@@ -35,7 +35,7 @@ _ORDER = {"time": "fastest", "cost": "cheapest", "energy": "least energy"}
 _WIDE = 116
 """Columns of the screen from which all columns are shown, and memory and time side by side."""
 
-_NARROW = (0, 1, 3, 5, 6, 7, 9)
+_NARROW = (0, 1, 2, 5, 7, 8, 9, 11)
 """Columns of the ranking on a narrow screen."""
 
 _UPGRADES = 3
@@ -71,25 +71,27 @@ def _ranking(plan: Plan, top: int, wide: bool) -> Table:
     layout = f"{_ORDER[plan.scenario.goal.minimize]} first"
     usable = gib(plan.estimate.usable_bytes)
     columns = (
-        layout, "step*", "tokens/s\nper GPU", "MFU", "HFU", f"GiB of\n{usable}", "", "days",
-        "GPU-\nhours", "USD", "kWh",
+        layout, "step", "P10 to P90", "fastest", "tokens/s\nper GPU", "MFU", "HFU",
+        f"GiB of\n{usable}", "", "days", "GPU-\nhours", "USD", "kWh",
     )  # fmt: skip
     shown = range(len(columns)) if wide else _NARROW
     table = plain_table(*(columns[column] for column in shown), left=(layout,))
     for i in range(min(top, len(plan.estimate))):
         cells = _ranked(plan, i)
         table.add_row(*(cells[column] for column in shown), style="bold" if i == 0 else "")
-    table.caption = f"* {NO_INTERVAL}: no term has a measured error"
+    table.caption = ties(plan.certainty.tied)
     table.caption_justify = "left"
     return table
 
 
 def _ranked(plan: Plan, i: int) -> list[Text | str]:
     """The cells of one layout; what misses deadline or budget is red."""
-    estimate, result = plan.estimate, plan.outcome
+    estimate, result, sure = plan.estimate, plan.outcome, plan.certainty
     cells: list[Text | str] = [
         estimate.layouts.describe(i),
         show_seconds(float(estimate.step_time_s[i])),
+        show_seconds_span(float(sure.p10_s[i]), float(sure.p90_s[i])),
+        show_percent(float(sure.fastest[i])),
         f"{float(result.tokens_per_s_per_gpu[i]):,.0f}",
         show_percent(float(result.mfu[i])),
         show_percent(float(result.hfu[i])),

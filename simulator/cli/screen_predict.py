@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from simulator.cli.screen import (
+    NO_FIT,
     amount,
     console,
     fitting,
@@ -20,18 +21,28 @@ from simulator.cli.screen import (
 )
 from simulator.planner.predict import Prediction
 from simulator.report.document import evidence
-from simulator.report.evidence import FLOP_CONVENTION, NO_INTERVAL, NOT_MODELLED, memory_meaning
-from simulator.units import show_percent, show_seconds, show_usd
+from simulator.report.evidence import FLOP_CONVENTION, NOT_MODELLED, memory_meaning
+from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
+
+if TYPE_CHECKING:
+    from simulator.scoring.anchor import Correction
 
 __all__ = ["show"]
 
 
-def show(prediction: Prediction, assumed: dict[str, Any]) -> None:
-    """Print a prediction; `assumed` are training fields that nobody gave."""
+def show(
+    prediction: Prediction, assumed: dict[str, Any], correction: Correction | None = None
+) -> None:
+    """Print a prediction.
+
+    `assumed` are training fields that nobody gave, `correction` what measured runs made of it.
+    """
     screen, estimate = console(), prediction.estimate
     capacity = float(prediction.scenario.cluster.accelerator.memory.capacity_bytes)
     screen.print(heading(prediction.scenario))
     screen.print(_verdict(prediction))
+    if correction is not None:
+        screen.print(notes("Corrected by measured runs", _corrections(correction)))
     screen.print(term_table({"time": (estimate, 0)}, formula=True))
     screen.print(notes("", _memos(prediction)))
     screen.print()
@@ -46,7 +57,8 @@ def _verdict(prediction: Prediction) -> Text:
     estimate, result = prediction.estimate, prediction.outcome
     text = Text(f"\n{estimate.layouts.describe()}\n", style="bold")
     text.append(
-        f"step {show_seconds(prediction.step_time_s)} ({NO_INTERVAL}), "
+        f"step {show_seconds(prediction.step_time_s)} (P10 to P90: "
+        f"{show_seconds_span(*prediction.interval_s)}), "
         f"{float(result.tokens_per_s_per_gpu[0]):,.0f} tokens/s/GPU, "
         f"MFU {show_percent(prediction.mfu)}, HFU {show_percent(float(result.hfu[0]))}\n",
         style="not bold",
@@ -57,14 +69,42 @@ def _verdict(prediction: Prediction) -> Text:
         " fullest GPU\n",
         style="not bold",
     )
+    for tier, name in (("host", "host memory"), ("nvme", "local NVMe")):
+        used, room = float(estimate.away_bytes[tier][0]), estimate.room_bytes[tier]
+        if used > 0:
+            whole = f" of {gib(room)}" if math.isfinite(room) else ""
+            verdict, style = ("", "not bold") if used <= room else (": too much", NO_FIT)
+            text.append(f"{name}: {gib(used)}{whole} GiB a server{verdict}\n", style=style)
     days = float(result.days[0])
     if math.isfinite(days):
         text.append(
-            f"whole run: {days:,.1f} days, {float(result.gpu_hours[0]):,.0f} GPU-hours, "
+            f"whole run: {days:,.1f} days{_span(prediction)}, "
+            f"{float(result.gpu_hours[0]):,.0f} GPU-hours, "
             f"{show_usd(float(result.usd[0]))}, {float(result.kwh[0]):,.0f} kWh\n",
             style="not bold",
         )
     return text
+
+
+def _span(prediction: Prediction) -> str:
+    """P10 to P90 of the days; GPU-hours, money and energy grow with them."""
+    low, high = prediction.certainty.span(prediction.outcome.days, prediction.estimate.step_time_s)
+    return f" ({float(low[0]):,.1f} to {float(high[0]):,.1f})"
+
+
+def _corrections(correction: Correction) -> list[str]:
+    """What was measured, and which terms it moved by how much."""
+    lines = [
+        f"{where}: measured {show_seconds(measured_s)}, predicted {show_seconds(predicted_s)}"
+        for where, measured_s, predicted_s in correction.runs
+    ]
+    lines.append(f"step before: {show_seconds(correction.uncorrected_s)}")
+    for name, (factor, before, after) in correction.factors.items():
+        lines.append(
+            f"{name.replace('_', ' ')}: x {factor:.3f}, spread {show_percent(before)} ->"
+            f" {show_percent(after)}"
+        )
+    return lines
 
 
 def _memos(prediction: Prediction) -> list[str]:

@@ -39,10 +39,10 @@ def attention(
     if att.is_mla:
         key, value = heads * att.head_dim, heads * att.value_dim
         _latent_projections(ops, att, hidden, ranks, recipe)
-        first = "kv_up"
+        first, module = "kv_up", "mla_up_proj"
     else:
         ops.gemms.append(Gemm(name="qkv", m=tokens, n=query + key + value, k=hidden))
-        first = "qkv"
+        first, module = "qkv", ""
     result = heads * att.value_dim
     if att.filtered:
         _filter(ops, hidden, ranks, recipe, kernels)
@@ -78,7 +78,8 @@ def attention(
     ops.saved.append(("attention output", "", tokens * result * size))
     wide = tokens * hidden * size
     latent = (att.q_lora_rank or hidden) + att.kv_lora_rank + att.rope_head_dim
-    gather_input(ops, tokens * latent * size if att.is_mla else wide, ranks, first, kernels)
+    gathered = tokens * latent * size if att.is_mla else wide
+    gather_input(ops, gathered, ranks, first, kernels, module=module)
     reduce_output(ops, wide, ranks, "proj")
     widths = Widths(query=query, key=key, value=value, result=result)
     shared = query / key

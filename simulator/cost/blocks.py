@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from simulator.cost import collectives
 from simulator.cost.adapters import freeze
 from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
-from simulator.cost.operations import Collective, Gemm, Operators, Ranks, element_bytes, recomputes
+from simulator.cost.operations import Collective, Operators, Ranks, element_bytes, recomputes
 from simulator.cost.operators import block, embedding, head, predict_ahead
+from simulator.cost.selective import product_flop, saved_by_mode, share_again
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
@@ -32,8 +33,6 @@ PASS_TERMS = ("gemm", "attention", "memory_bound", "launch", "slowdown", "tp", "
 """Terms of a forward or backward pass, in the order in which they are added."""
 
 _COMPUTE = ("gemm", "attention", "memory_bound")
-
-_HALF_MATMUL_KEPT = ("queries", "values", "attention output", "log-sum-exp", "router")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +49,13 @@ class BlockCosts:
     """Shape (modes, keys, parts): forward work done again, modes as in RECOMPUTE."""
     hidden_s: Floats
     """Shape (3, keys, parts): tp, cp, ep communication hidden under compute, both directions."""
+    alone_s: Floats
+    """Shape (2, terms, keys, parts): what a forward and a backward pass take longer where no other
+    micro-batch hides their expert traffic."""
     exchange_s: Floats
-    """Shape (2, keys, parts): context and expert traffic, forward and backward, hidden or not.
-    While it lasts, no gradient or parameter travels on the same links."""
+    """Shape (3, keys, parts): context and expert traffic, forward, backward and what selective
+    recomputation repeats, hidden or not. While it lasts, no gradient or parameter travels on the
+    same links."""
     saved_bytes: Floats
     """Shape (modes, keys, parts): kept from forward to backward per micro-batch."""
     rebuilt_bytes: Floats
@@ -176,26 +179,30 @@ class _Pricer:
             backward["memory_bound"] = backward["memory_bound"] + self._stream(
                 s.kind, s.backward_bytes, s.calls
             )
-        hidden = dict.fromkeys(("tp", "cp", "ep"), zero)
-        exchange = [zero, zero]
-        compute_s = sum((way[term] for way in (forward, backward) for term in _COMPUTE), zero)
-        for c in ops.collectives:
-            terms = backward if c.backward else forward
-            seconds = self._collective(c, gemm, terms, hidden, compute_s)
-            if c.group in ("cp", "ep"):
-                exchange[int(c.backward)] = exchange[int(c.backward)] + seconds
+        alone_s = np.zeros((2, len(PASS_TERMS), self.keys))
+        alone = forward | {}, backward | {}
+        hidden, exchange, again_s = self._traffic(ops, gemm, forward, backward, beside=True)
         self._launch(ops, forward, backward)
+        if self.software.overlap.expert and any(c.moe is not None for c in ops.collectives):
+            self._traffic(ops, gemm, *alone, beside=False)
+            self._launch(ops, *alone)
+            for i, (apart, paired) in enumerate(zip(alone, (forward, backward), strict=True)):
+                alone_s[i] = np.stack([apart[term] - paired[term] for term in PASS_TERMS])
+        else:
+            alone = forward, backward
         if not ops.has_backward:
             backward = dict.fromkeys(PASS_TERMS, zero)
-        again_s, again_flop, flop = self._selective(ops, gemm, forward)
-        full_s = sum((forward[term] for term in PASS_TERMS), zero) if ops.is_block else zero
-        saved = self._saved(ops)
+            alone_s[1] = 0.0
+        work_s, again_flop, flop = self._selective(ops, gemm, forward)
+        full_s = sum((alone[0][term] for term in PASS_TERMS), zero) if ops.is_block else zero
+        saved = saved_by_mode(ops, self.software.kernels, self.keys)
         return {
             "forward_s": np.stack([forward[term] for term in PASS_TERMS]),
             "backward_s": np.stack([backward[term] for term in PASS_TERMS]),
             "wgrad_s": weight_gradients,
-            "recompute_s": np.stack([zero, again_s, full_s]),
+            "recompute_s": np.stack([zero, work_s + again_s, full_s]),
             "hidden_s": np.stack([hidden[group] for group in ("tp", "cp", "ep")]),
+            "alone_s": alone_s,
             "exchange_s": np.stack(exchange),
             "saved_bytes": saved,
             "rebuilt_bytes": np.maximum(saved[0] - saved, 0.0),
@@ -203,6 +210,36 @@ class _Pricer:
             "forward_flop": flop,
             "selective_flop": again_flop,
         }
+
+    def _traffic(
+        self, ops: Operators, gemm: dict[str, Floats], forward: dict[str, Floats],
+        backward: dict[str, Floats], *, beside: bool,
+    ) -> tuple[dict[str, Floats], list[Floats], Floats]:  # fmt: skip
+        """Add all collectives; `beside` another micro-batch that may hide expert traffic.
+
+        Returns what is hidden, the rows of `exchange_s`, and what selective recomputation shows of
+        its repeated collectives: expert traffic in full, for no other micro-batch waits for it.
+        """
+        zero = np.zeros(self.keys)
+        hidden, exchange, again_s = (
+            dict.fromkeys(("tp", "cp", "ep"), zero),
+            [zero, zero, zero],
+            zero,
+        )
+        compute_s = sum((way[term] for way in (forward, backward) for term in _COMPUTE), zero)
+        offered = compute_s if beside and self.software.overlap.expert else None
+        modules = self.software.kernels.selective_modules if ops.is_block else ()
+        for c in ops.collectives:
+            terms = backward if c.backward else forward
+            seconds, covered = self._collective(c, gemm, terms, hidden, offered)
+            repeats = not c.backward and recomputes(c.module, modules)
+            if c.group in ("cp", "ep", "experts"):
+                exchange[int(c.backward)] = exchange[int(c.backward)] + seconds
+                exchange[2] = exchange[2] + repeats * seconds
+                again_s = again_s + repeats * seconds
+            else:
+                again_s = again_s + repeats * (seconds - covered)
+        return hidden, exchange, again_s
 
     def _flash(self, ops: Operators) -> tuple[Floats, Floats]:
         forward, backward = np.zeros(self.keys), np.zeros(self.keys)
@@ -249,12 +286,12 @@ class _Pricer:
         gemm: dict[str, Floats],
         terms: dict[str, Floats],
         hidden: dict[str, Floats],
-        compute_s: Floats,
-    ) -> Floats:
+        compute_s: Floats | None,
+    ) -> tuple[Floats, Floats]:
         """Add one collective: exposed time, hidden time, and what hiding it costs the compute.
 
         `compute_s` is the part's compute in both directions, what another micro-batch offers its
-        expert traffic. Returns the collective's seconds, hidden or not.
+        expert traffic, if there is one. Returns the collective's seconds, and the hidden of them.
         """
         group = getattr(self.ranks.groups, c.group)
         bytes_ = self._wide(c.size_bytes)
@@ -264,9 +301,11 @@ class _Pricer:
             seconds = steps * collectives.send_s(self.cluster, bytes_ / steps, crosses)
             seconds = np.where(group.size > 1, seconds, 0.0)
         elif c.operation == "dispatch":
+            assert c.moe is not None
             seconds = collectives.dispatch_s(
-                self.cluster, bytes_, c.copies, group, experts=c.experts
-            )
+                self.cluster, bytes_, c.moe.top_k, group, experts=c.moe.experts,
+                groups=c.moe.groups, top_groups=c.moe.top_groups, load=c.load,
+            )  # fmt: skip
         else:
             function = {
                 "all_gather": collectives.all_gather_s,
@@ -276,15 +315,15 @@ class _Pricer:
             }[c.operation]
             seconds = function(self.cluster, bytes_, group)
         seconds = np.where(bytes_ > 0, seconds, 0.0)
-        term = "tp" if c.group in ("tp", "etp") else c.group
+        term = {"etp": "tp", "experts": "ep"}.get(c.group, c.group)
         window = self._window(c, group.size, gemm, terms["attention"])
-        if term == "ep" and self.software.overlap.expert:
+        if term == "ep" and compute_s is not None:
             window = np.maximum(compute_s - hidden["ep"], 0.0)
         covered = np.minimum(seconds, window)
         terms[term] = terms[term] + seconds - covered
         terms["slowdown"] = terms["slowdown"] + covered * self.slowdown_share
         hidden[term] = hidden[term] + covered
-        return seconds
+        return seconds, covered
 
     def _window(
         self, c: Collective, size: Any, gemm: dict[str, Floats], attention: Floats
@@ -330,10 +369,7 @@ class _Pricer:
         modules = self.software.kernels.selective_modules if ops.is_block else ()
         again_s, again_flop, flop = np.zeros(self.keys), np.zeros(self.keys), np.zeros(self.keys)
         for g in ops.gemms:
-            share = 1.0 if recomputes(g.module, modules) else 0.0
-            if "half_matmul" in modules:
-                share = _half_matmul_again(g.name, ops)
-            work = _flop(g)
+            share, work = share_again(g, ops, modules), product_flop(g)
             flop = flop + work
             again_s = again_s + share * gemm[f"{g.name}:forward"]
             again_flop = again_flop + share * work
@@ -346,47 +382,6 @@ class _Pricer:
             if recomputes(s.module, modules) or "half_matmul" in modules:
                 again_s = again_s + self._stream(s.kind, s.forward_bytes, s.calls)
         return again_s, again_flop, flop
-
-    def _saved(self, ops: Operators) -> Floats:
-        """Bytes kept per micro-batch under each mode of recomputation, shape (modes, keys)."""
-        modules = self.software.kernels.selective_modules
-        total = selective = np.zeros(self.keys)
-        for tensor, module, size in ops.saved:
-            total = total + size
-            if "half_matmul" in modules:
-                kept = tensor in _HALF_MATMUL_KEPT or tensor.startswith("compressed")
-                share = 0.5 if tensor.endswith("fc1 output") else float(kept)
-            else:
-                share = 0.0 if recomputes(module, modules) else 1.0
-            selective = selective + share * size
-        if not ops.is_block:
-            return np.stack([total, total, total])
-        if "half_matmul" in modules:
-            # beside the block's input, eager torch keeps the last product's output, which the
-            # policy names and nothing reads (as large); a compiler drops it
-            eager = "bias_activation" not in self.software.kernels.fused
-            selective = selective + (2.0 if eager else 1.0) * ops.checkpoint_bytes
-        return np.stack([total, selective, self._wide(ops.checkpoint_bytes)])
-
-
-def _half_matmul_again(name: str, ops: Operators) -> Any:
-    """Share of a product that torchtitan's policy runs again: it keeps every second one.
-
-    Of queries, keys and values the keys go; the output projection goes; of gate and up one goes.
-    """
-    if name == "qkv":
-        bytes_of = {tensor: size for tensor, _, size in ops.saved}
-        three = bytes_of["queries"] + bytes_of["keys"] + bytes_of["values"]
-        return bytes_of["keys"] / three
-    if name.endswith("fc1") or name == "kv_up":
-        return 0.5
-    return 1.0 if name == "proj" else 0.0
-
-
-def _flop(g: Gemm) -> Any:
-    """FLOPs of a forward product; scores under a causal mask count half, as in MFU."""
-    share = 0.5 if g.causal else 1.0
-    return share * 2.0 * g.batch * g.m * g.n * g.k
 
 
 def _choose(table: dict[str, Any], key: str, what: str, fallback: str | None = None) -> Any:

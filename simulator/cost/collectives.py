@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cost.routing import reached_places
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import HopLatency
 from simulator.layout.placement import Group
@@ -109,13 +110,14 @@ def all_to_all_s(cluster: Cluster, sent_bytes: Any, group: Group) -> Floats:
 
 
 def dispatch_s(
-    cluster: Cluster, token_bytes: Any, copies: int, group: Group, *, experts: int
-) -> Floats:
+    cluster: Cluster, token_bytes: Any, copies: int, group: Group, *, experts: int,
+    groups: int = 1, top_groups: int = 1, load: Any = 1.0,
+) -> Floats:  # fmt: skip
     """Time of sending tokens to `copies` experts spread evenly over the group, in seconds.
 
     DeepEP: a token crosses the network once for every other domain that has one of its experts,
-    and the domain's links once for every rank there that has one. Of n equal places, k of E
-    experts reach ``n (1 - C(E - E/n, k) / C(E, k))`` on average. A combine takes the road back.
+    and the domain's links once for every rank there that has one (``cost/routing.py`` has how many
+    that are). A combine takes the road back.
 
     Parameters
     ----------
@@ -123,25 +125,22 @@ def dispatch_s(
         Bytes of the tokens of one rank, each once.
     copies, experts : int
         Experts per token, of how many.
+    groups, top_groups : int
+        Groups of experts, and how many of them a token may take its experts from.
+    load : array_like
+        Tokens of the fullest rank over the mean: it gets so many more, at most every token once.
     """
     n, local, spans = group.size, group.local, _spans(group)
     links, library = cluster.node.scale_up, cluster.library
-    domains = _reached(spans, copies, experts)
-    ranks = _reached(n, copies, experts)
+    routed = {"picks": copies, "experts": experts, "groups": groups, "top_groups": top_groups}
+    domains = np.minimum(load * reached_places(spans, **routed), spans)
+    ranks = np.minimum(load * reached_places(n, **routed), n)
     outside = cluster.network_bytes_per_s_per_gpu / cluster.fabric.oversubscription
     far = token_bytes * domains * (spans - 1) / spans / outside
     near = token_bytes * ranks * (local - 1) / local / links.all_to_all_bytes_per_s
     peers = (local - 1) * library.all_to_all_peer_s[links.kind]
     peers = peers + (spans - 1) * library.all_to_all_peer_s["network"]
     return np.where(n > 1, library.ring_base_s.ll + peers + np.maximum(near, far), 0.0)
-
-
-def _reached(places: Any, picks: int, experts: int) -> Floats:
-    """Places with at least one of `picks` distinct experts of an even spread, on average."""
-    missed: Floats = np.ones(np.shape(places))
-    for i in range(picks):  # none of the picks so far is at the place, nor is the next one
-        missed = missed * np.maximum(1.0 - experts / places / (experts - i), 0.0)
-    return np.asarray(places * (1.0 - missed))
 
 
 def send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:

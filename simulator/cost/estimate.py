@@ -41,11 +41,18 @@ class Estimate:
     executed_flop: Floats
     """The same with what recomputation repeats."""
     usable_bytes: float
+    away_bytes: dict[str, Floats]
+    """Bytes that a server keeps in host memory ("host") and on local drives ("nvme")."""
+    room_bytes: dict[str, float]
+    """What host memory and drives of a server hold; infinite where not known."""
 
     @property
     def fits(self) -> NDArray[np.bool_]:
-        """Whether the fullest rank stays within usable memory."""
-        return self.memory_total_bytes <= self.usable_bytes
+        """Whether the fullest rank stays within usable memory, and offload within the server's."""
+        found = self.memory_total_bytes <= self.usable_bytes
+        for tier, room in self.room_bytes.items():
+            found = found & (self.away_bytes[tier] <= room)
+        return found
 
     def __len__(self) -> int:
         return len(self.step_time_s)
@@ -70,6 +77,8 @@ class Estimate:
             model_flop=self.model_flop,
             executed_flop=self.executed_flop[rows],
             usable_bytes=self.usable_bytes,
+            away_bytes=pick(self.away_bytes),
+            room_bytes=self.room_bytes,
         )
 
 
@@ -95,5 +104,7 @@ def concatenate(pieces: list[Estimate]) -> Estimate:
         memory_bytes=join_columns("memory_bytes"),
         model_flop=pieces[0].model_flop,
         usable_bytes=pieces[0].usable_bytes,
+        away_bytes=join_columns("away_bytes"),
+        room_bytes=pieces[0].room_bytes,
         **{name: join(name) for name in arrays},
     )

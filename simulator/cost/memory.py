@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from simulator.cost.blocks import BlockCosts
 from simulator.cost.states import STATE_KINDS, StateCosts
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import RECOMPUTE, SHARDINGS, Layouts
+from simulator.layout.layout import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
 from simulator.software import Software
 from simulator.workload.recipe import Recipe
 
@@ -50,6 +50,10 @@ _FULL = RECOMPUTE.index("full")
 _LOSS, _END, _GATHER, _EMBEDDING = 1, 2, 4, 5
 
 _ZERO2 = SHARDINGS.index("zero2")
+
+_PAIRED_OTHERWISE = tuple(
+    SCHEDULES.index(word) for word in ("gpipe", "looped_bfs", "dualpipe", "dualpipe_v")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +159,8 @@ def memory(
         passing = np.maximum(passing, np.where(count > 0, rebuilt, 0.0))
         working = blocks.transient_bytes[block_key, part][:, None] + rebuilt
         temporaries = np.maximum(temporaries, np.where(count > 0, working, 0.0))
+    if software.overlap.expert:
+        temporaries = temporaries + _begun(blocks, layouts, block_key, mode, parts, covered)
     loss = in_flight[:, :, last] * blocks.saved_bytes[0, block_key, last][:, None]
     loss = loss + parts[:, :, last] * blocks.transient_bytes[block_key, last][:, None]
     state = _on_device(list(states.state_bytes[:, state_key, :]), layouts, recipe, software)
@@ -221,6 +227,30 @@ def memory(
         moment=moment,
         peak_column=np.argmax(total, axis=1),
     )
+
+
+def _begun(
+    blocks: BlockCosts, layouts: Layouts, block_key: NDArray[Any], mode: NDArray[Any],
+    parts: Floats, covered: Floats,
+) -> Floats:  # fmt: skip
+    """What the forward pass of another micro-batch keeps already while a block's backward runs.
+
+    Megatron-Core's combined 1F1B (model_chunk_schedule_plan.py) takes two micro-batches through a
+    chunk layer by layer, one forward and one back, and frees what a layer kept when its backward
+    pass ends: beside one whole set of activations there is one more block's. Schedules that run all
+    forward passes first pair none; DualPipe's pairs are in its table of actions.
+    """
+    last = parts.shape[2] - 2
+    one: Floats = np.zeros(parts.shape[:2])
+    for part in range(last):
+        count, flying = parts[:, :, part], np.minimum(parts[:, :, part], 1.0)
+        again = np.where(covered[:, :, part] >= count, flying, 0.0)
+        held = kept_bytes(blocks, mode, block_key, part, flying, flying, again)
+        one = np.maximum(one, held)
+    sends = blocks.exchange_s[0][block_key].sum(axis=1) > 0
+    pairs = (layouts.ep > 1) & sends & (layouts.micro_batches > 1)
+    pairs &= ~np.isin(layouts.schedule, _PAIRED_OTHERWISE)
+    return one * pairs[:, None]
 
 
 def host_share(layouts: Layouts, recipe: Recipe) -> Floats:

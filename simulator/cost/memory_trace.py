@@ -80,11 +80,13 @@ def replay_memory(
     -------
     list of Replayed
         One for every pipeline rank, first stage first; empty for schedules other than 1F1B, whose
-        order of passes the trace does not know, and for activations in host memory.
+        order of passes the trace does not know, for passes run in pairs to hide expert traffic, and
+        for activations in host memory.
     """
     assert len(layouts_row) == 1, "one layout at a time"
     row = layouts_row.row()
-    if row["schedule"] != "1f1b" or row["offload_layers"]:
+    paired = software.overlap.expert and row["ep"] > 1
+    if row["schedule"] != "1f1b" or row["offload_layers"] or paired:
         return []
     priced = price(layouts_row, workload, cluster, software, every_rank=True)
     rows = select(layouts_row, priced, slice(0, 1))
@@ -104,6 +106,7 @@ def replay_memory(
             software, parts, states,
             workspace=_workspace_bytes(rows, priced, int(column)), buffers=buffers,
             keeps_gathered=once or level == "zero2", reduces_once=once,
+            reshard=int(layouts_row.reshard_after_forward[0]),
         )  # fmt: skip
         found.append(player.play(most, min(int(layouts_row.micro_batches[0]), most + 1)))
     return found
@@ -147,7 +150,7 @@ def _operators(
     ranks = Ranks(
         **degrees, sequence_parallel=row.sequence_parallel.astype(bool),
         micro_batch=row.micro_batch.astype(float), groups=place(row, cluster.domain),
-        cp_kind=row.cp_kind,
+        cp_kind=row.cp_kind, dispatcher=row.dispatcher,
     )  # fmt: skip
     rotary = arch.position == "rope"
     blocks = [block(k, arch.hidden, ranks, recipe, kernels, rotary=rotary) for k in arch.blocks]
@@ -232,12 +235,15 @@ class _Player:
 
     def __init__(
         self, software: Software, parts: list[_Part], states: list[float], *,
-        keeps_gathered: bool, reduces_once: bool, workspace: list[float], buffers: list[float],
+        keeps_gathered: bool, reduces_once: bool, reshard: int, workspace: list[float],
+        buffers: list[float],
     ) -> None:  # fmt: skip
         self.memory, self.parts, self.software = CachingAllocator(), parts, software
         self.weights, self.gradients, self.optimizer = states[:3]
         self.frees = software.states.frees_gradients
         self.keeps_gathered, self.reduces_once = keeps_gathered, reduces_once
+        self.reshard = reshard
+        """Ranks that share gathered weights until the backward pass; 0: they go."""
         self.pool = "reduce" if software.allocator.pools_by_stream else "compute"
         self.workspace, self.dummies = workspace[0], workspace[1:]
         self.buffers = buffers
@@ -301,6 +307,8 @@ class _Player:
             window = [] if self._stays_gathered(part) else self._gather(part)
             made = self._all([*part.passing, *part.rebuilt])
             kept.append(self._all(part.kept))
+            if self.reshard and not part.is_root:
+                kept[-1] += self._all([part.gathered / self.reshard])
             self._drop(made)
             self._drop(window)
         return kept

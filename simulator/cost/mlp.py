@@ -16,6 +16,8 @@ from simulator.cost.operations import (
     gather_input,
     reduce_output,
 )
+from simulator.cost.routing import rank_load
+from simulator.layout.layout import DISPATCHERS
 from simulator.software import Kernels
 from simulator.workload.architecture import MLP, MoE
 from simulator.workload.recipe import Recipe
@@ -40,8 +42,8 @@ def mlp(
     residual = ranks.own_tokens(recipe) * hidden * size if kernels.clears_inputs else 0.0
     feed_forward(ops, "fc", tokens, hidden, ffn, mlp.gated, size, kernels, module="mlp",
                  activation=mlp.activation, beside=residual)  # fmt: skip
-    gather_input(ops, wide, ranks, "fc1", kernels)
-    reduce_output(ops, wide, ranks, "fc2")
+    gather_input(ops, wide, ranks, "fc1", kernels, module="mlp")
+    reduce_output(ops, wide, ranks, "fc2", module="mlp")
 
 
 def feed_forward(
@@ -56,6 +58,7 @@ def feed_forward(
     batch: Any = 1.0,
     module: str = "",
     activation: str = "gelu",
+    activation_module: str = "mlp_act",
     beside: Any = 0.0,
 ) -> None:
     """Two linears and the activation between them, for one MLP or a batch of experts.
@@ -64,7 +67,7 @@ def feed_forward(
     second linear keeps anyway. `beside` are the bytes of gradients that wait meanwhile.
     """
     smooth = gated or activation == "gelu"
-    both = f"{module}+mlp_act" if module else "mlp_act"
+    both = f"{module}+{activation_module}"
     wide = 2 if gated else 1
     ops.gemms.append(
         Gemm(name=f"{name}1", m=tokens, n=wide * ffn, k=hidden, batch=batch, module=module)
@@ -119,37 +122,13 @@ def experts(
     """
     size, own, tokens = element_bytes(recipe), ranks.own_tokens(recipe), ranks.tokens(recipe)
     ops.saved.append(("moe input", "norm", own * hidden * size))
-    ops.gemms.append(Gemm(name="router", m=own, n=moe.experts, k=hidden, kind="head"))
-    ops.saved.append(("router", "", 24.0 * own * moe.experts))
-    load = recipe.expert_load
-    sent = own * moe.top_k * hidden * size
-    arriving = sent * ranks.etp * load
-    ops.streams.append(
-        Stream(
-            name="permute",
-            kind="elementwise",
-            calls=4,
-            forward_bytes=2 * (sent + arriving),
-            backward_bytes=2 * (sent + arriving),
-        )
-    )
-    once = kernels.dispatcher == "deepep"
-    for backward in (False, True):
-        exchange = Collective(
-            operation="dispatch" if once else "all_to_all",
-            group="ep",
-            size_bytes=load * (sent / moe.top_k if once else sent),
-            backward=backward,
-            copies=moe.top_k,
-            experts=moe.experts,
-        )
-        ops.collectives += [exchange, exchange]  # there and, combined, back
-        for operation in ("all_gather", "reduce_scatter"):
-            ops.collectives.append(
-                Collective(operation=operation, group="etp", size_bytes=arriving, backward=backward)
-            )
+    ops.gemms.append(Gemm(name="router", m=own, n=moe.experts, k=hidden, kind="head", module="moe"))
+    ops.saved.append(("router", "moe", 24.0 * own * moe.experts))
+    load = rank_load(recipe, moe, ranks.ep)
+    arriving = own * moe.top_k * hidden * size * ranks.etp * load
+    gathered = _exchange(ops, moe, hidden, ranks, recipe, load)
     per_expert = load * own * moe.top_k * ranks.etp * ranks.ep / moe.experts
-    ops.saved.append(("permuted tokens", "", arriving))
+    ops.saved.append(("permuted tokens", "moe", arriving))
     feed_forward(
         ops,
         "expert fc",
@@ -160,11 +139,14 @@ def experts(
         size,
         kernels,
         batch=moe.experts / ranks.ep,
+        module="moe",
+        activation_module="moe_act+mlp_act",
         activation=moe.activation,
-        beside=2 * arriving,  # the gradient of the permuted tokens, before and after its exchange
+        # the gradient of the permuted tokens, before and after its exchange
+        beside=arriving + np.where(gathered > 0, gathered, arriving),
     )
     if moe.shared_ffn_hidden:
-        wide = tokens * hidden * size
+        wide, module = tokens * hidden * size, "moe+shared_experts"
         feed_forward(
             ops,
             "shared fc",
@@ -174,7 +156,50 @@ def experts(
             moe.gated,
             size,
             kernels,
+            module=module,
             activation=moe.activation,
         )
-        gather_input(ops, wide, ranks, "shared fc1", kernels)
-        reduce_output(ops, wide, ranks, "shared fc2")
+        gather_input(ops, wide, ranks, "shared fc1", kernels, module=module)
+        reduce_output(ops, wide, ranks, "shared fc2", module=module)
+
+
+def _exchange(
+    ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, load: Any
+) -> Any:
+    """Dispatch and combine, each way, with the copies around them; returns the bytes gathered.
+
+    An all-gather brings the tokens of all ep x etp ranks to each, which picks its own out of them;
+    partial outputs for all tokens are reduced and scattered (Megatron-Core,
+    MoEAllGatherTokenDispatcher). Otherwise tokens are sorted before and after they are sent, and
+    gathered over etp.
+    """
+    size, own, way = element_bytes(recipe), ranks.own_tokens(recipe), np.asarray(ranks.dispatcher)
+    once = own * hidden * size
+    sent = once * moe.top_k
+    arriving = sent * ranks.etp * load
+    alltoall, allgather, deepep = (way == DISPATCHERS.index(word) for word in DISPATCHERS)
+    gathered = np.where(allgather, once * ranks.ep * ranks.etp, 0.0)
+    moved = np.where(allgather, 3 * arriving + gathered, 2 * (sent + arriving))
+    ops.streams.append(
+        Stream(name="permute", kind="elementwise", calls=4, forward_bytes=moved,
+               backward_bytes=moved, module="moe")
+    )  # fmt: skip
+    if np.any(allgather):  # the local experts' part of the gathered map (1 B) and weights (4 B)
+        routing = np.where(allgather, 5.0 * own * ranks.etp * moe.experts, 0.0)
+        ops.saved.append(("gathered routing", "moe", routing))
+    split = np.where(allgather, 0.0, arriving)
+    ways: list[tuple[Any, tuple[str, str], str, Any]] = [
+        (alltoall, ("all_to_all",) * 2, "ep", load * sent),
+        (deepep, ("dispatch",) * 2, "ep", once),
+        (allgather, ("all_gather", "reduce_scatter"), "experts", gathered),
+        (~allgather, ("all_gather", "reduce_scatter"), "etp", split),
+    ]
+    for backward in (False, True):
+        for here, operations, group, size_bytes in ways:
+            if np.any(here):
+                ops.collectives += [
+                    Collective(operation=operation, group=group, backward=backward, moe=moe,
+                               size_bytes=np.where(here, size_bytes, 0.0), load=load, module="moe")
+                    for operation in operations
+                ]  # fmt: skip
+    return gathered

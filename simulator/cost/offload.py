@@ -2,7 +2,7 @@
 
 ZeRO-Offload (Ren et al. 2021) sends gradients to the host behind the backward pass, updates there,
 and sends 16-bit weights back while it updates; ZeRO-Infinity (Rajbhandari et al. 2021) brings each
-layer's parameters back for both passes.
+layer's parameters back for both passes, and has drives where the host's memory is too small.
 """
 
 from __future__ import annotations
@@ -15,11 +15,18 @@ from numpy.typing import NDArray
 from simulator.cost.memory import host_share, kept_bytes
 from simulator.cost.passes import FULL, Priced
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import Layouts
+from simulator.layout.layout import OFFLOADS, Layouts
 
-__all__ = ["activation_copies_s", "host_step_s", "parameter_copies_s", "uses_host"]
+__all__ = [
+    *("activation_copies_s", "away_bytes", "host_step_s", "offloaded_bytes"),
+    *("parameter_copies_s", "room_bytes", "uses_drives", "uses_host"),
+]
 
 Floats = NDArray[np.float64]
+
+CPU, NVME = OFFLOADS.index("cpu"), OFFLOADS.index("nvme")
+
+_FP32 = 4.0
 
 
 def uses_host(layouts: Layouts) -> bool:
@@ -41,20 +48,32 @@ def activation_copies_s(
     `held` are the blocks that ranks hold, of which some are offloaded and some recomputed; shape
     (layouts, columns, parts). Each way hides behind its pass of `passes_s`. Shapes (layouts,).
     """
+    moved = offloaded_bytes(priced, layouts, key, held, slowest)
+    one_way_s = moved / float(priced.cluster.node.host_bytes_per_s or np.inf)
+    return _behind(one_way_s, m, passes_s)
+
+
+def offloaded_bytes(
+    priced: Priced,
+    layouts: Layouts,
+    key: NDArray[Any],
+    held: tuple[Floats, Floats, Floats],
+    slowest: NDArray[Any],
+) -> Floats:
+    """Activations of one micro-batch that the slowest stage sends to host memory, (layouts,)."""
+    moved: Floats = np.zeros(len(slowest))
     if not held[1].any():
-        return np.zeros_like(m), np.zeros_like(m)
+        return moved
     at = np.arange(len(slowest))
     parts, away, again = (x[at, slowest] for x in held)
     mode = np.where(layouts.recompute == FULL, 0, layouts.recompute)
-    moved: Floats = np.zeros_like(m)
     for part in range(parts.shape[1] - 2):
         count = parts[:, part][:, None]
         whole = kept_bytes(priced.blocks, mode, key, part, count, count, again[:, part][:, None])[
             :, 0
         ]
         moved = moved + whole * away[:, part] / np.maximum(count[:, 0], 1.0)
-    one_way_s = moved / float(priced.cluster.node.host_bytes_per_s or np.inf)
-    return _behind(one_way_s, m, passes_s)
+    return moved
 
 
 def host_step_s(
@@ -63,7 +82,8 @@ def host_step_s(
     """Optimizer step shared by device and host, and the gradients on their way to it.
 
     The device's part and the host's run at the same time (Twin-Flow of ZeRO-Offload++); on the
-    host the update and the way back overlap. Ranks of a server share its processors.
+    host the update, the way back and the way from and to the drives overlap, tile by tile. Ranks
+    of a server share its processors and drives.
 
     Parameters
     ----------
@@ -80,11 +100,12 @@ def host_step_s(
         Seconds of the optimizer step, and of exposed and hidden copies of gradients; (layouts,).
     """
     share = host_share(layouts, priced.workload.recipe)[:, None]
-    down, up, parameters = priced.states.host_step[:, grid, :]
+    down, up, parameters, held = priced.states.host_step[:, grid, :]
     link = float(priced.cluster.node.host_bytes_per_s or np.inf)
     rate = _adam_parameters_per_s(priced.cluster)
     back_s = np.where(layouts.parameter_offload[:, None] > 0, 0.0, up / link)
-    host_s = share * np.maximum(parameters / rate, back_s)
+    passing_s = _drives_s(priced.cluster, layouts, parameters, held, up)
+    host_s = share * np.maximum(np.maximum(parameters / rate, back_s), passing_s)
     device_s = (1.0 - share) * priced.states.optimizer_s[grid]
     times = m[:, None] if priced.software.states.offloads_gradients else np.ones((len(m), 1))
     copy_s = share * down / link
@@ -111,6 +132,9 @@ def parameter_copies_s(
     held = priced.states.state_bytes[0, grid, slowest]
     link = float(priced.cluster.node.host_bytes_per_s or np.inf)
     copy_s = np.where(layouts.parameter_offload > 0, held / link, 0.0)
+    if (layouts.parameter_offload == NVME).any():
+        read_s = held / _drive_rates(priced.cluster)[0]
+        copy_s = np.where(layouts.parameter_offload == NVME, np.maximum(copy_s, read_s), copy_s)
     return _behind(copy_s, m, passes_s)
 
 
@@ -120,6 +144,68 @@ def _behind(copy_s: Floats, m: Floats, passes_s: tuple[Floats, Floats]) -> tuple
     for beside_s in passes_s:
         shown = shown + np.maximum(copy_s - beside_s, 0.0)
     return m * shown, m * (2.0 * copy_s - shown)
+
+
+def _drives_s(
+    cluster: Cluster, layouts: Layouts, parameters: Floats, states: Floats, weights: Floats
+) -> Floats:
+    """Seconds in which the drives give and take what one optimizer step needs of them.
+
+    States are read and written; fp32 gradients, which wait beside them, written and read;
+    parameters that wait there written (DeepSpeed, runtime/swap_tensor). The drives read and write
+    in turn.
+    """
+    found = np.zeros_like(states)
+    if not uses_drives(layouts):
+        return found
+    read, write = _drive_rates(cluster)
+    both = 1.0 / read + 1.0 / write
+    found = np.where((layouts.optimizer_offload == NVME)[:, None],
+                     (states + _FP32 * parameters) * both, found)  # fmt: skip
+    return found + np.where((layouts.parameter_offload == NVME)[:, None], weights / write, 0.0)
+
+
+def _drive_rates(cluster: Cluster) -> tuple[float, float]:
+    """One rank's share of what the drives of its server read and write in a second."""
+    drives, ranks = cluster.node.nvme, min(cluster.node.accelerators, cluster.gpus)
+    if drives is None:
+        return np.inf, np.inf
+    return float(drives.read_bytes_per_s) / ranks, float(drives.write_bytes_per_s) / ranks
+
+
+def uses_drives(layouts: Layouts) -> bool:
+    """Whether any layout keeps model states on local drives."""
+    return bool(((layouts.optimizer_offload == NVME) | (layouts.parameter_offload == NVME)).any())
+
+
+def away_bytes(
+    priced: Priced, layouts: Layouts, grid: NDArray[Any], activations: Floats
+) -> dict[str, Floats]:
+    """Bytes that a server keeps in host memory and on its drives: its fullest rank's times ranks.
+
+    `activations` of one rank wait in host memory; optimizer states with the fp32 gradients of
+    their step, and parameters, on the tier that the layout says. Shape (layouts,).
+    """
+    share = host_share(layouts, priced.workload.recipe)[:, None]
+    _, _, parameters, held = priced.states.host_step[:, grid, :]
+    states, weights = share * (held + _FP32 * parameters), priced.states.state_bytes[0, grid]
+    ranks = min(priced.cluster.node.accelerators, priced.cluster.gpus)
+    found = {}
+    for name, tier in (("host", CPU), ("nvme", NVME)):
+        away = np.where((layouts.optimizer_offload == tier)[:, None], states, 0.0)
+        away = away + np.where((layouts.parameter_offload == tier)[:, None], weights, 0.0)
+        found[name] = ranks * away.max(axis=1)
+    found["host"] = found["host"] + ranks * activations
+    return found
+
+
+def room_bytes(cluster: Cluster) -> dict[str, float]:
+    """Bytes that host memory and drives of one server hold; infinite where not known."""
+    host, drives = cluster.node.host_memory_bytes, cluster.node.nvme
+    return {
+        "host": np.inf if host is None else float(host),
+        "nvme": np.inf if drives is None else float(drives.capacity_bytes),
+    }
 
 
 def _adam_parameters_per_s(cluster: Cluster) -> float:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from simulator.layout.layout import CP_KINDS
 from simulator.layout.placement import Placement
 from simulator.software import Kernels
+from simulator.workload.architecture import MoE
 from simulator.workload.recipe import Recipe
 
 __all__ = [
@@ -50,6 +51,8 @@ class Ranks:
     groups: Placement
     cp_kind: Any = 0
     """Index into CP_KINDS."""
+    dispatcher: Any = 0
+    """Index into DISPATCHERS."""
 
     def tokens(self, recipe: Recipe) -> Floats:
         """Tokens of one micro-batch on one rank (the sequence is split over cp)."""
@@ -117,15 +120,18 @@ class Collective:
     operation: str
     """all_gather, reduce_scatter, all_reduce, all_to_all, dispatch, ring or send."""
     group: str
-    """tp, cp, ep or etp: also the name of its time term."""
+    """tp, cp, ep, etp or experts (ep x etp together): a field of ``Placement``."""
     size_bytes: Any
     backward: bool
     window: str = ""
     """Compute that may hide it: ``NAME:forward``, ``NAME:dgrad``, ``NAME:wgrad``, ``attention``
     or its ``first block``."""
-    copies: int = 1
-    """dispatch: experts that want each byte, and how many there are."""
-    experts: int = 1
+    moe: MoE | None = None
+    """dispatch: the experts that want each byte."""
+    load: Any = 1.0
+    """dispatch: what the fullest expert rank takes over the mean."""
+    module: str = ""
+    """As of a product: forward collectives of a recomputed module run again."""
     pipelined: bool = False
     """Hidden only by software that pipelines the collective with the GEMM (user buffers)."""
 
@@ -257,7 +263,9 @@ def residual(
         ops.saved.append((f"{name} dropout mask", "", elements))
 
 
-def gather_input(ops: Operators, wide: Any, ranks: Ranks, linear: str, kernels: Kernels) -> None:
+def gather_input(
+    ops: Operators, wide: Any, ranks: Ranks, linear: str, kernels: Kernels, module: str = ""
+) -> None:
     """A column-parallel linear: sequence parallelism gathers its input, else gradients are reduced.
 
     Korthikanti et al. 2022, section 4.2.2: with sequence parallelism the backward pass gathers the
@@ -274,6 +282,7 @@ def gather_input(ops: Operators, wide: Any, ranks: Ranks, linear: str, kernels: 
             backward=False,
             window=f"{linear}:forward",
             pipelined=True,
+            module=module,
         )
     )
     if not kernels.keeps_gathered_inputs:
@@ -306,7 +315,7 @@ def gather_input(ops: Operators, wide: Any, ranks: Ranks, linear: str, kernels: 
     )
 
 
-def reduce_output(ops: Operators, wide: Any, ranks: Ranks, linear: str) -> None:
+def reduce_output(ops: Operators, wide: Any, ranks: Ranks, linear: str, module: str = "") -> None:
     """A row-parallel linear: partial outputs are reduced (scattered with sequence parallelism)."""
     sharded = np.where(ranks.sequence_parallel, wide, 0.0)
     whole = np.where(ranks.sequence_parallel, 0.0, wide)
@@ -320,6 +329,7 @@ def reduce_output(ops: Operators, wide: Any, ranks: Ranks, linear: str) -> None:
             backward=False,
             window=window.get("forward", ""),
             pipelined=True,
+            module=module,
         )
     )
     add(
@@ -332,4 +342,8 @@ def reduce_output(ops: Operators, wide: Any, ranks: Ranks, linear: str) -> None:
             pipelined=True,
         )
     )
-    add(Collective(operation="all_reduce", group="tp", size_bytes=whole, backward=False))
+    add(
+        Collective(
+            operation="all_reduce", group="tp", size_bytes=whole, backward=False, module=module
+        )
+    )

@@ -28,6 +28,8 @@ __all__ = [
     "ZERO2",
     "PartPasses",
     "Priced",
+    "alone_passes",
+    "alone_terms",
     "data_parallel",
     "hidden_communication",
     "over_parts",
@@ -61,6 +63,8 @@ class Priced:
     """Per state key: whether stages are joined by the network."""
     model_flop: float
     """Of one step, the convention behind MFU."""
+    unpaired: Floats
+    """Per plan: micro-batches whose passes have no other micro-batch beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,8 @@ def part_passes(
     full = b.recompute_s[FULL][key]
     traffic = s.part_traffic_s[grid]
     backward = backward + traffic
-    again = selective + recomputed * (full - exchange)
+    repeated = np.where((mode == SELECTIVE)[:, None], b.exchange_s[2][key], 0.0)
+    again = selective - repeated + recomputed * (full - exchange)
     # expert traffic that another micro-batch hides may last longer than its own pass
     windows = (
         np.maximum(forward - exchange, 0.0),
@@ -126,7 +131,8 @@ def part_passes(
     once = s.keeps_gathered[grid][:, None]
     every = priced.software.states.reduces_every_micro_batch
     reduce = np.where(once | (not every), reduce / m[:, None], reduce)
-    gathers = (np.where(once, gather / m[:, None], gather), np.where(once, 0.0, gather))
+    regather = s.part_regather_s[grid]
+    gathers = (np.where(once, gather / m[:, None], gather), np.where(once, 0.0, regather))
     shown: tuple[Floats, Floats] = (gathers[0], gathers[1] + reduce)
     if priced.software.overlap.sharded_prefetch:
         shown = (
@@ -197,10 +203,33 @@ def steady_terms(
 
 
 def hidden_communication(
-    b: BlockCosts, key: NDArray[Any], parts: Floats, m: Floats
+    b: BlockCosts, key: NDArray[Any], parts: Floats, m: Floats, alone: Floats
 ) -> dict[str, Floats]:
-    """Tensor, context and expert communication hidden under compute, over m micro-batches."""
-    return {name: m * over_parts(parts, b.hidden_s[i][key]) for i, name in enumerate(HIDDEN[:3])}
+    """Tensor, context and expert communication hidden under compute, over m micro-batches.
+
+    Those that run `alone` hide no expert traffic where others do.
+    """
+    hidden = {name: m * over_parts(parts, b.hidden_s[i][key]) for i, name in enumerate(HIDDEN[:3])}
+    hidden["ep"] = hidden["ep"] * ((m - alone) / m)
+    return hidden
+
+
+def alone_passes(b: BlockCosts, key: NDArray[Any], parts: Floats) -> tuple[Floats, Floats]:
+    """Seconds that a forward and a backward pass of a rank take longer with none beside them.
+
+    `parts` has shape (layouts, columns, parts).
+    """
+    forward, backward = (_total(way)[key][:, None, :] for way in b.alone_s)
+    return over_parts(parts, forward), over_parts(parts, backward)
+
+
+def alone_terms(
+    terms: dict[str, Floats], b: BlockCosts, key: NDArray[Any], parts: Floats, alone: Floats
+) -> None:
+    """Add to the slowest stage's terms what its passes `alone` show of their expert traffic."""
+    for i, name in enumerate(PASS_TERMS):
+        longer = b.alone_s[0][i] + b.alone_s[1][i]
+        terms[name] = terms[name] + alone * over_parts(parts, longer[key])
 
 
 def data_parallel(

@@ -5,11 +5,10 @@ Per state key and distinct rank, as ``cost/states.py``, which stores them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cost.gathered import largest_block
 from simulator.cost.matrices import weight_matrices
 from simulator.cost.operations import element_bytes
 from simulator.cost.state_bytes import PartStates
@@ -18,7 +17,7 @@ from simulator.software import Software
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
 
-__all__ = ["early_gradients", "embedding_gradient", "largest", "step_pieces"]
+__all__ = ["early_gradients", "embedding_gradient", "step_pieces"]
 
 Floats = NDArray[np.float64]
 
@@ -38,7 +37,13 @@ def early_gradients(parts: Floats, states: PartStates, arch: Architecture, kept:
     table = parts[:, :, -2] * stays[:, None, -2]
     if arch.tied_embeddings:
         table = table * (1.0 - np.minimum(parts[:, :, -1], 1.0))
-    found = (head, largest(parts, each), largest(parts, stays) * kept, root * kept, table)
+    found = (
+        head,
+        largest_block(parts, each),
+        largest_block(parts, stays) * kept,
+        root * kept,
+        table,
+    )
     return np.stack(np.broadcast_arrays(*found))
 
 
@@ -55,12 +60,6 @@ def embedding_gradient(
         return np.zeros(parts.shape[:2])
     table = element_bytes(workload.recipe) * arch.vocabulary * arch.hidden
     return np.asarray(parts[:, :, -2] * np.where(layouts.tp > 1, table, 0.0)[:, None])
-
-
-def largest(parts: Floats, per_part: Floats) -> Any:
-    """The most of any block that a rank holds, shape (keys, columns)."""
-    blocks = np.where(parts[:, :, :-2] > 0, per_part[:, None, :-2], 0.0)
-    return np.max(blocks, axis=2) if blocks.shape[2] else 0.0
 
 
 def step_pieces(

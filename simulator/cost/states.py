@@ -15,10 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.collectives import all_gather_s, all_reduce_s, broadcasts_s
+from simulator.cost.gathered import (
+    after_forward,
+    gathered_bytes,
+    gathers_by_block,
+    keeps_gathered,
+    on_rank,
+    released,
+)
 from simulator.cost.kernels import stream_s
 from simulator.cost.matrices import Matrix, weight_matrices
 from simulator.cost.optimizers import newton_schulz_s
-from simulator.cost.pieces import early_gradients, embedding_gradient, largest, step_pieces
+from simulator.cost.pieces import early_gradients, embedding_gradient, step_pieces
 from simulator.cost.state_bytes import PartStates, part_states
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import SHARDINGS, Layouts
@@ -45,7 +53,7 @@ class StateCosts:
     state_bytes: Floats
     """Shape (kinds, keys, columns), kinds as in STATE_KINDS."""
     reduce_s: Floats
-    """Gradient reduction of one rank, shape (keys, columns); zero where zero3 does it by part."""
+    """Gradient reduction of one rank, shape (keys, columns); zero where it is done by part."""
     gather_s: Floats
     """Gather of updated parameters (zero1, zero2), shape (keys, columns)."""
     reduce_buckets: Floats
@@ -60,9 +68,13 @@ class StateCosts:
     keeps_gathered: NDArray[np.bool_]
     """zero3 that gathers and reduces once per step, shape (keys,)."""
     part_gather_s: Floats
-    """zero3: gather of one part's parameters, shape (keys, parts)."""
+    """Gather of one part's parameters where blocks are gathered one by one: zero3, and zero2 of
+    FSDP2; shape (keys, parts)."""
+    part_regather_s: Floats
+    """zero3: gather of them for the backward pass, from the ranks that share them after the forward
+    pass; none for FSDP2's root group (embedding and head), which stays whole. (keys, parts)."""
     part_reduce_s: Floats
-    """zero3: reduction of one part's gradients, shape (keys, parts)."""
+    """Reduction of one part's gradients, where parts are gathered so; shape (keys, parts)."""
     early_gradients: Floats
     """Gradients of the head, of the largest block, what sharding leaves of the latter and of head
     and embedding, and the embedding's, shape (5, keys, columns): what a backward pass has at first,
@@ -78,7 +90,7 @@ class StateCosts:
     (moments, keys, columns); `state_bytes` has what its pool has reserved."""
     host_step: Floats
     """What an optimizer on the host takes and gives: bytes of gradients, bytes of weights and
-    parameters of this rank's share, shape (3, keys, columns)."""
+    parameters of this rank's share, and bytes of the states, shape (4, keys, columns)."""
     part_traffic_s: Floats
     """Casts, copies and accumulation of one part's gradients and weights in every micro-batch,
     shape (keys, parts)."""
@@ -105,9 +117,11 @@ def state_costs(
         """Hold of one kind of state, divided over the shard group from `least` on."""
         cut = np.where(level >= least, share, 1.0)
         expert_cut = np.where(level >= least, expert_share, 1.0)
-        return np.asarray(_held(parts, per_part[0]) * cut + _held(parts, per_part[1]) * expert_cut)
+        return np.asarray(
+            on_rank(parts, per_part[0]) * cut + on_rank(parts, per_part[1]) * expert_cut
+        )
 
-    gathered, in_use = _gathered_bytes(parts, each, layouts, software)
+    gathered, in_use = gathered_bytes(parts, each, layouts, software)
     kinds = (
         sharded(each.weights, _ZERO3) * table.versions[plan],
         sharded(each.gradients, _ZERO2),
@@ -115,32 +129,42 @@ def state_costs(
         gathered,
     )
     groups = (placement.shard, expert_group)
+    by_block = gathers_by_block(layouts, each, software)
     replicas = _replicas(placement)
     shape = kinds[0].shape
     reduce_s, gather_s, buckets = np.zeros(shape), np.zeros(shape), np.ones(shape)
     for reduced, updated, group, copies in zip(
         each.reduce, each.update, groups, replicas, strict=True
     ):
-        out, back = _held(parts, reduced), _held(parts, updated)
+        out, back = on_rank(parts, reduced), on_rank(parts, updated)
         pieces = _pieces(out, parts, placement, software)
-        seconds = _reduce_s(cluster, out / pieces, level, group, copies) * pieces
-        reduce_s = reduce_s + np.where((level < _ZERO3) & (out > 0), seconds, 0.0)
+        least = _ZERO3 if software.states.reduces_everywhere else _ZERO1
+        seconds = _reduce_s(cluster, out / pieces, level >= least, group, copies) * pieces
+        reduce_s = reduce_s + np.where(~by_block & (out > 0), seconds, 0.0)
         if software.states.broadcasts_parameters:
             seconds = broadcasts_s(cluster, back, _wide(group))
         else:
             seconds = all_gather_s(cluster, back / pieces, _wide(group)) * pieces
-        between = (level >= _ZERO1) & (level < _ZERO3) & (back > 0)
+        between = (level >= _ZERO1) & ~by_block & (back > 0)
         gather_s = gather_s + np.where(between, seconds, 0.0)
         buckets = np.maximum(buckets, pieces)
 
     part_gather, part_reduce = np.zeros_like(each.reduce[0]), np.zeros_like(each.reduce[0])
-    for reduced, whole, group, copies in zip(
-        each.reduce, each.gather, groups, replicas, strict=True
+    part_regather = np.zeros_like(part_gather)
+    later = after_forward(layouts, placement, groups)
+    for reduced, whole, group, nearer, copies in zip(
+        each.reduce, each.gather, groups, later, replicas, strict=True
     ):
         gather = all_gather_s(cluster, whole, _wide(group))
-        reduce = _reduce_s(cluster, reduced, level, group, copies)
-        part_gather = part_gather + np.where((level == _ZERO3) & (whole > 0), gather, 0.0)
-        part_reduce = part_reduce + np.where((level == _ZERO3) & (reduced > 0), reduce, 0.0)
+        again = all_gather_s(cluster, whole, _wide(nearer))
+        reduce = _reduce_s(cluster, reduced, level >= _ZERO1, group, copies)
+        part_gather = part_gather + np.where(by_block & (whole > 0), gather, 0.0)
+        part_regather = part_regather + np.where((level == _ZERO3) & (whole > 0), again, 0.0)
+        part_reduce = part_reduce + np.where(by_block & (reduced > 0), reduce, 0.0)
+    if each.shards_only:  # the root group, embedding and head, stays whole for the backward pass
+        part_regather[:, -2:] = 0.0
+    elif float(software.states.live_parameters):
+        part_regather = part_regather * released(parts, each, software).max(axis=1)[:, None]
     return StateCosts(
         state_bytes=np.stack(np.broadcast_arrays(*kinds)),
         reduce_s=reduce_s,
@@ -148,9 +172,10 @@ def state_costs(
         reduce_buckets=buckets,
         optimizer_s=_optimizer_s(workload, cluster, software, each, sharded),
         linear_shapes=_linear_shapes(workload, software, layouts, parts),
-        has_experts=_held(parts, each.parameters[1]) > 0,
-        keeps_gathered=_keeps_gathered(layouts, software),
+        has_experts=on_rank(parts, each.parameters[1]) > 0,
+        keeps_gathered=keeps_gathered(layouts, software),
         part_gather_s=part_gather,
+        part_regather_s=part_regather,
         part_reduce_s=part_reduce,
         early_gradients=early_gradients(
             parts, each, workload.architecture, np.where(level >= _ZERO2, share, 1.0)
@@ -159,7 +184,10 @@ def state_costs(
         step_pieces=step_pieces(parts, workload, software, layouts, sharded(each.trained, _ZERO1)),
         gathered_bytes=in_use,
         host_step=np.stack(
-            [sharded(x, _ZERO1) for x in (each.gradients, each.update, each.trained)]
+            [
+                sharded(x, _ZERO1)
+                for x in (each.gradients, each.update, each.trained, each.optimizer)
+            ]
         ),
         part_traffic_s=_micro_batch_traffic_s(
             cluster, software, each.parameters[0] + each.parameters[1]
@@ -251,23 +279,16 @@ def _as_experts(matrix: Matrix, kind: Block, layouts: Layouts) -> Any:
     return kind.mlp.shared_ffn_hidden / layouts.tp == kind.mlp.ffn_hidden / layouts.etp
 
 
-def _held(parts: Floats, parameters: Floats) -> Floats:
-    """Parameters of every distinct rank: sum over parts in a fixed order, shape (keys, columns)."""
-    total: Floats = np.zeros(parts.shape[:2])
-    for part in range(parts.shape[2]):
-        total = total + parts[:, :, part] * parameters[:, None, part]
-    return total
-
-
 def _wide(group: Group) -> Group:
     """The same group with a trailing axis for columns or parts."""
     return Group(size=group.size[:, None], local=group.local[:, None])
 
 
 def _expert_shard(placement: Placement) -> Group:
-    """Ranks that share the states of the same experts."""
-    size = np.minimum(placement.edp.size, placement.shard.size)
-    return Group(size=size, local=np.minimum(placement.edp.local, size))
+    """Ranks that share the states of the same experts: as many replicas of them as of the rest."""
+    replicas = np.maximum(placement.dp.size // placement.shard.size, 1)
+    size = np.maximum(placement.edp.size // replicas, 1)
+    return Group(size=size, local=np.gcd(placement.edp.local, size))
 
 
 def _replicas(placement: Placement) -> tuple[Group, Group]:
@@ -283,7 +304,7 @@ def _replicas(placement: Placement) -> tuple[Group, Group]:
 
 
 def _reduce_s(
-    cluster: Cluster, size_bytes: Floats, level: Any, group: Group, copies: Group
+    cluster: Cluster, size_bytes: Floats, scatters: Any, group: Group, copies: Group
 ) -> Floats:
     """Reduce gradients: all-reduce (ddp), or scatter over the shard group, then its replicas."""
     shard, replicas = _wide(group), _wide(copies)
@@ -291,70 +312,4 @@ def _reduce_s(
     whole = all_reduce_s(cluster, size_bytes, everyone)
     scattered = all_gather_s(cluster, size_bytes, shard)
     scattered = scattered + all_reduce_s(cluster, size_bytes / shard.size, replicas)
-    return np.where(level >= _ZERO1, scattered, whole)
-
-
-def _gathered_bytes(
-    parts: Floats, each: PartStates, layouts: Layouts, software: Software
-) -> tuple[Floats, Floats]:
-    """zero3 keeps whole what it computes with: the root group, and three copies of one block.
-
-    The current layer, the next one being gathered and the flat buffer it arrives in; the reduced
-    gradient of a layer is as large again in the type on the wire. zero2 holds two buckets; where
-    only shards stay between steps (FSDP without reshard), whole weights and unreduced gradients.
-
-    Returns
-    -------
-    reserved, in_use : ndarray
-        What the pool holds, and of it what is in use at each of the MOMENTS of ``cost/memory.py``.
-        FSDP2: the flat buffers in which weights arrive, two of a block and the root's, are a pool
-        of their own; the root's is free by the loss. A block's backward pass has its weights
-        and the flat buffer of the block that is gathered next, and reshards them at its end. From
-        the second block on, the one before is being reduced. At the embedding every block is
-        resharded and the root's gradients are not reduced yet.
-    """
-    whole_bytes, reduce, gradient = (
-        x[0] + x[1] for x in (each.gather, each.reduce, each.gradients)
-    )
-    root = parts[:, :, -2] * whole_bytes[:, None, -2] + parts[:, :, -1] * whole_bytes[:, None, -1]
-    layer, reduced = largest(parts, whole_bytes), largest(parts, reduce)
-    window = 2.0 * root + 3.0 * layer + reduced
-    level = layouts.sharding[:, None]
-    once = _once_with_pipeline(layouts, software)[:, None]
-    if each.shards_only:
-        held = _held(parts, whole_bytes)
-        # chunks of a looped schedule go back one after the other where no micro-batch is left over
-        apart = np.where(layouts.micro_batches <= layouts.pp, layouts.vpp, 1)[:, None]
-        unreduced = np.where(once, _held(parts, gradient) / apart, largest(parts, gradient))
-        whole = held + unreduced
-        flat = root + 2.0 * layer
-    else:
-        flat = 0.0
-        held = whole = np.full(window.shape, 2.0 * software.states.bucket_bytes)
-    kept = _keeps_gathered(layouts, software)[:, None]
-    shards_only = np.where(kept, whole + flat, window)
-    reserved = np.where(level == _ZERO3, shards_only, np.where(level == _ZERO2, whole + flat, 0.0))
-    if not each.shards_only:
-        return reserved, np.broadcast_to(reserved, (6, *reserved.shape))
-    blocks = parts[:, :, :-2].sum(axis=2)
-    has_second, table = blocks > 1, 2.0 * root + reduced
-    end = root + (1.0 + (blocks > 2)) * layer + has_second * reduced
-    gather = has_second * (root + 2.0 * layer + reduced)
-    rest = has_second * (held - layer + reduced)
-    open_window = (root + (1.0 + has_second) * layer, root, end, has_second * end, gather, table)
-    kept_whole = (held, held, end, rest, rest, table)
-    in_use = [
-        np.where(level == _ZERO3, some, np.where(level == _ZERO2, every, 0.0))
-        for some, every in zip(open_window, kept_whole, strict=True)
-    ]
-    return reserved, np.where(once & (level >= _ZERO2), whole, np.stack(in_use))
-
-
-def _keeps_gathered(layouts: Layouts, software: Software) -> NDArray[np.bool_]:
-    """Whether zero3 gathers and reduces once per step instead of for every micro-batch."""
-    return (layouts.sharding == _ZERO3) & _once_with_pipeline(layouts, software)
-
-
-def _once_with_pipeline(layouts: Layouts, software: Software) -> NDArray[np.bool_]:
-    """Whether parameters stay gathered and gradients unreduced until the last micro-batch."""
-    return np.asarray((layouts.pp > 1) & software.states.keeps_gathered_with_pipeline)
+    return np.where(scatters, scattered, whole)

@@ -27,13 +27,23 @@ from simulator.cost.memory import (
     recomputed_parts,
 )
 from simulator.cost.model_flop import step_flop
-from simulator.cost.offload import activation_copies_s, host_step_s, parameter_copies_s, uses_host
+from simulator.cost.offload import (
+    activation_copies_s,
+    away_bytes,
+    host_step_s,
+    offloaded_bytes,
+    parameter_copies_s,
+    room_bytes,
+    uses_host,
+)
 from simulator.cost.operations import Ranks
 from simulator.cost.padding import mean_costs
 from simulator.cost.passes import (
     SELECTIVE,
     ZERO2,
     Priced,
+    alone_passes,
+    alone_terms,
     data_parallel,
     hidden_communication,
     over_parts,
@@ -45,8 +55,9 @@ from simulator.cost.states import state_costs
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import UniqueRows, unique_rows
-from simulator.layout.layout import Layouts
+from simulator.layout.layout import SCHEDULES, Layouts
 from simulator.layout.placement import Placement, place
+from simulator.layout.schedules import unpaired
 from simulator.layout.stages import fold, stages
 from simulator.software import Software
 from simulator.workload.recipe import Workload
@@ -68,6 +79,8 @@ class Selection:
     """Block key of each layout."""
     grid: NDArray[Any]
     """State key of each layout."""
+    plan: NDArray[Any]
+    """Pipeline plan of each layout."""
     parts: Floats
     """Shape (layouts, columns, parts)."""
     in_flight: Floats
@@ -152,7 +165,8 @@ def price(
     )
     grid = unique_rows(
         layouts.tp, layouts.cp, layouts.dp, layouts.pp, layouts.ep, layouts.etp,
-        layouts.rank_order, layouts.sharding, layouts.shard_group, plans.inverse,
+        layouts.rank_order, layouts.sharding, layouts.shard_group, layouts.reshard_after_forward,
+        plans.inverse,
     )  # fmt: skip
     corner = layouts[grid.first]
     placement = place(corner, cluster.domain)
@@ -173,7 +187,17 @@ def price(
         blocks=blocks, block_key=keys.inverse, states=states, state_key=grid.inverse,
         send_s=sends, hop_crosses=(placement.pp.local == 1).astype(np.int64),
         model_flop=step_flop(workload),
+        unpaired=_unpaired(layouts[plans.first], workload, software),
     )  # fmt: skip
+
+
+def _unpaired(plans: Layouts, workload: Workload, software: Software) -> Floats:
+    """Micro-batches of each plan that pass a rank with no other beside them to hide behind."""
+    if not (software.overlap.expert and workload.architecture.is_moe):
+        return np.zeros(len(plans))
+    columns = (plans.schedule, plans.pp, _distinct_micro_batches(plans), plans.vpp)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return np.array([unpaired(SCHEDULES[code], *numbers) for code, *numbers in rows])
 
 
 def _distinct_micro_batches(layouts: Layouts) -> NDArray[Any]:
@@ -190,6 +214,7 @@ def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:
         layouts=some,
         key=priced.block_key[rows],
         grid=priced.state_key[rows],
+        plan=plan,
         parts=parts,
         in_flight=table.in_flight[plan],
         covered=recomputed_parts(some, parts),
@@ -206,7 +231,8 @@ def _block_keys(
     local = [getattr(placement, name).local[grid.inverse] for name in ("tp", "cp", "ep", "etp")]
     keys = unique_rows(
         layouts.tp, layouts.sequence_parallel, layouts.cp, layouts.ep, layouts.etp,
-        layouts.micro_batch, np.where(layouts.cp > 1, layouts.cp_kind, 0), *local,
+        layouts.micro_batch, np.where(layouts.cp > 1, layouts.cp_kind, 0),
+        np.where(layouts.ep * layouts.etp > 1, layouts.dispatcher, 0), *local,
     )  # fmt: skip
     some = layouts[keys.first]
     ranks = Ranks(
@@ -214,6 +240,7 @@ def _block_keys(
         sequence_parallel=some.sequence_parallel.astype(bool),
         cp=some.cp.astype(float),
         cp_kind=some.cp_kind,
+        dispatcher=some.dispatcher,
         ep=some.ep.astype(float),
         etp=some.etp.astype(float),
         micro_batch=some.micro_batch.astype(float),
@@ -247,11 +274,14 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     held, covered = rows.parts[at, slowest], rows.covered[at, slowest]
 
     terms = steady_terms(priced, rows.key, held, covered, m, passes)
-    hidden = hidden_communication(priced.blocks, rows.key, held, m)
+    alone = np.minimum(priced.unpaired[rows.plan], m)
+    alone_terms(terms, priced.blocks, rows.key, held, alone)
+    hidden = hidden_communication(priced.blocks, rows.key, held, m, alone)
     hidden["fsdp"] = m * over_parts(held, passes.hidden_s)
     slow_s = forward_s[at, slowest], backward_s[at, slowest]
+    blocks = (rows.parts, rows.offloaded, rows.covered)
     terms["offload"], hidden["offload"] = activation_copies_s(
-        priced, layouts, rows.key, (rows.parts, rows.offloaded, rows.covered), slowest, m, slow_s
+        priced, layouts, rows.key, blocks, slowest, m, slow_s
     )
     hidden["pp"] = _pipeline(terms, rows, priced, forward_s, backward_s, slowest)
     windows = (
@@ -273,7 +303,10 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
         terms["offload"] = terms["offload"] + gradients[0] + copies[0]
         hidden["offload"] = hidden["offload"] + gradients[1] + copies[1]
     mean_s = (rows.ranks * both_s).sum(axis=1) / rows.ranks.sum(axis=1)
-    return _estimate(rows, priced, terms, hidden, slowest, m * (both_s[at, slowest] - mean_s))
+    moved = offloaded_bytes(priced, layouts, rows.key, blocks, slowest)
+    away = away_bytes(priced, layouts, rows.grid, moved)
+    imbalance_s = m * (both_s[at, slowest] - mean_s)
+    return _estimate(rows, priced, terms, hidden, slowest, imbalance_s, away)
 
 
 def _recomputed_share(rows: Selection) -> Floats:
@@ -305,6 +338,9 @@ def _pipeline(
     terms["pp"] = np.where(pp > 1, shown, 0.0)
     hidden = np.where(pp > 1, m * v * covered, 0.0)
     terms["slowdown"] = terms["slowdown"] + hidden * slowdown_share(priced.cluster)
+    if priced.software.overlap.expert:  # what fills and drains has no other micro-batch beside it
+        more = alone_passes(priced.blocks, rows.key, rows.parts)
+        forward_s, backward_s = forward_s + more[0], backward_s + more[1]
     terms["bubble_warmup"], terms["bubble_drain"] = fill_and_drain(
         layouts, rows.ranks, forward_s, backward_s,
         lambda: over_parts(rows.parts, priced.blocks.wgrad_s[rows.key][:, None, :]), slowest,
@@ -334,6 +370,7 @@ def _estimate(
     hidden: dict[str, Floats],
     slowest: NDArray[Any],
     imbalance_s: Floats,
+    away: dict[str, Floats],
 ) -> Estimate:
     """Add the terms up in the order of TERMS and join time with memory."""
     ordered = {term.name: terms[term.name] for term in TERMS}
@@ -356,6 +393,8 @@ def _estimate(
         model_flop=priced.model_flop,
         executed_flop=priced.model_flop + _repeated_flop(rows, priced),
         usable_bytes=float(priced.cluster.accelerator.memory.usable_bytes),
+        away_bytes=away,
+        room_bytes=room_bytes(priced.cluster),
     )
 
 

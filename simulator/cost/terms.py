@@ -51,12 +51,13 @@ TERMS = (
          "two all-to-alls each way of tokens x top-k x hidden",
          "NCCL all-to-all"),
     Term("fsdp", "parameter gathers of zero3", "data", "steady",
-         "per block: gather before forward and backward, reduction after, less the block's compute",
-         "Zhao et al. 2023 (FSDP)"),
+         "per block: gather before forward and, from the ranks it was resharded to, before "
+         "backward; reduction after; less the block's compute",
+         "Zhao et al. 2023 (FSDP); torch.distributed.fsdp.fully_shard"),
     Term("offload", "copies to host memory and back", "copy", "steady",
          "what is offloaded (kept activations of some blocks, gradients, parameters) / rate of the "
-         "host link, each way, less the rank's pass beside it",
-         "node profile host_bytes_per_s"),
+         "host link (or of the drives, where slower), each way, less the rank's pass beside it",
+         "node profile host_bytes_per_s, nvme"),
     Term("pp", "pipeline sends", "pipeline", "steady",
          "(micro-batches x chunks + pp - 1) x 2 sends of the boundary activation",
          "Narayanan et al. 2021, section 2.2"),
@@ -72,8 +73,9 @@ TERMS = (
          "Rajbhandari et al. 2020; Megatron-Core distributed optimizer"),
     Term("optimizer", "optimizer step", "compute", "end",
          "bytes per parameter of one step x parameters of the rank / share of memory bandwidth; "
-         "Muon: and five Newton-Schulz iterations; on the host: parameters a second",
-         "software profile [states]; node profile host_adam_parameters_per_s"),
+         "Muon: and five Newton-Schulz iterations; on the host: parameters a second, or 16 B a "
+         "parameter from and to the drives",
+         "software profile [states]; node profile host_adam_parameters_per_s, nvme"),
 )  # fmt: skip
 """Terms on the critical path; they add up to the step time."""
 

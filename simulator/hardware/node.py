@@ -8,7 +8,7 @@ from annotated_types import Gt
 
 from simulator.files import Figure, record
 
-__all__ = ["Node", "ScaleOut", "ScaleUp"]
+__all__ = ["Drives", "Node", "ScaleOut", "ScaleUp"]
 
 
 @record
@@ -43,6 +43,17 @@ class ScaleOut:
 
 
 @record
+class Drives:
+    """Local NVMe drives of one server, all of them together."""
+
+    capacity_bytes: Figure
+    read_bytes_per_s: Figure
+    """Sequential reads, all accelerators of the server reading at once."""
+    write_bytes_per_s: Figure
+    """The same of writes."""
+
+
+@record
 class Node:
     """One server, as hardware_profiles/nodes/NAME.toml describes it."""
 
@@ -60,5 +71,9 @@ class Node:
     the server copying at once."""
     host_adam_parameters_per_s: Figure | None = None
     """Parameters that all host processors of the server update together in one Adam step."""
+    host_memory_bytes: Figure | None = None
+    """Memory of the host; None: not known, so that no offload is refused for want of it."""
+    nvme: Drives | None = None
+    """Local NVMe drives; None: none, or none known."""
     host_watt: Figure
     """Draw of everything but the accelerators: processors, memory, adapters, fans, conversion."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from simulator.interop.deepspeed import deepspeed_block
 from simulator.interop.megatron import megatron_block
 from simulator.interop.torchrun import plain_block
 from simulator.interop.torchtitan import torchtitan_block
@@ -17,6 +18,7 @@ _BLOCKS = {
     "megatron": megatron_block,
     "torchtitan": torchtitan_block,
     "torchrun": plain_block,
+    "deepspeed": deepspeed_block,
 }
 
 _ALWAYS = ("sequence_length", "global_batch", "tokens", "precision")
@@ -24,6 +26,7 @@ _SAID = {
     "megatron": ("moe_capacity_factor", "moe_pads_to_capacity", "optimizer_offload_fraction"),
     "torchtitan": (),
     "torchrun": (),
+    "deepspeed": ("optimizer_offload_fraction", "gradient_dtype", "reduce_dtype"),
 }
 """Fields of a recipe that a launcher's command names, beside those that every command names."""
 
@@ -31,6 +34,7 @@ _OPTIMIZERS = {
     "megatron": ("adamw", "sgd", "muon"),
     "torchtitan": ("adamw",),
     "torchrun": ("adamw",),
+    "deepspeed": ("adamw", "lion", "lamb", "muon"),
 }
 """Optimizers that a launcher's command can ask for."""
 
@@ -61,5 +65,6 @@ def _unsaid(recipe: Recipe, launcher: str) -> list[str]:
     for field in fields(recipe):
         value = getattr(recipe, field.name)
         if field.name not in said and value != field.default:
-            found.append(f"{field.name} = {value!r}")
+            shown = repr(value)
+            found.append(f"{field.name} = {shown if len(shown) <= 60 else shown[:57] + '...'}")
     return found

@@ -20,13 +20,21 @@ from simulator.workload.recipe import Recipe
 __all__ = ["layers_by_stage", "megatron_block", "pipeline_layout"]
 
 _CP_KINDS = {"ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a"}
+_DISPATCHERS = {
+    "alltoall": ["--moe-token-dispatcher-type alltoall"],
+    "allgather": ["--moe-token-dispatcher-type allgather"],
+    "deepep": ["--moe-token-dispatcher-type flex", "--moe-enable-deepep"],
+}
 _RANK_ORDERS = {"tp-cp-dp-pp": [], "tp-cp-pp-dp": ["--use-tp-pp-dp-mapping"]}
 
 _MODULES = {
     "core_attn": "core_attn", "norm": "layernorm", "mlp": "mlp", "mlp_act": "moe_act",
+    "moe": "moe", "moe_act": "moe_act", "shared_experts": "shared_experts",
     "mla_up_proj": "mla_up_proj",
 }  # fmt: skip
-"""Our names of selectively recomputed modules -> Megatron's; moe_act exists for experts only."""
+"""Our names of selectively recomputed modules -> Megatron's."""
+_OF_EXPERTS = ("mlp_act", "moe", "moe_act", "shared_experts")
+"""Those that mean something to Megatron for a model with experts only."""
 
 
 def megatron_block(row: dict[str, Any], scenario: Scenario) -> str:
@@ -50,7 +58,7 @@ def megatron_block(row: dict[str, Any], scenario: Scenario) -> str:
             " learning rate, checkpoints.",
             *_environment(row, recipe),
             wrapped(f"{torchrun(scenario.cluster)} pretrain_gpt.py", [g for g in groups if g]),
-            *(f"# {note}" for note in _notes(row, arch)),
+            *(f"# {note}" for note in _notes(row, arch, scenario.software)),
         ]
     )
 
@@ -82,6 +90,7 @@ def _parallel(row: dict[str, Any], arch: Architecture) -> list[str]:
         flags += [
             f"--expert-model-parallel-size {row['ep']}",
             f"--expert-tensor-parallel-size {row['etp']}",
+            *_DISPATCHERS[row["dispatcher"]],
         ]
     return flags + _RANK_ORDERS.get(row["rank_order"], [])
 
@@ -162,9 +171,10 @@ def _recompute(row: dict[str, Any], software: Software, arch: Architecture) -> l
         modules = [
             _MODULES[name]
             for name in software.kernels.selective_modules
-            if name in _MODULES and (name != "mlp_act" or arch.is_moe)
+            if name in _MODULES and (name not in _OF_EXPERTS or arch.is_moe)
         ]
-        return flags + ([f"--recompute-modules {' '.join(modules)}"] if modules else [])
+        words = " ".join(dict.fromkeys(modules))
+        return flags + ([f"--recompute-modules {words}"] if modules else [])
     if row["recompute_layers"] == 0:
         return [*flags, "--recompute-method uniform", "--recompute-num-layers 1"]
     count = -(-row["recompute_layers"] // row["vpp"])
@@ -213,11 +223,23 @@ def _kernels(row: dict[str, Any], software: Software) -> list[str]:
         flags.append("--cross-entropy-loss-fusion")
     if software.overlap.tensor == "userbuffers" and row["sequence_parallel"]:
         flags.append("--tp-comm-overlap")
-    if software.overlap.expert and row["ep"] > 1:
+    if software.overlap.expert and row["ep"] > 1 and _pairs_passes(row, software):
         flags.append("--overlap-moe-expert-parallel-comm")
     if row["vpp"] > 1 and not software.overlap.pipeline_send:
         flags.append("--no-overlap-p2p-communication")
     return flags
+
+
+def _pairs_passes(row: dict[str, Any], software: Software) -> bool:
+    """Whether Megatron-LM takes --overlap-moe-expert-parallel-comm with this layout.
+
+    megatron/core/transformer/transformer_config.py: chunks where there is a pipeline, experts not
+    recomputed.
+    """
+    again = row["recompute"] == "full" or (
+        row["recompute"] == "selective" and "moe" in software.kernels.selective_modules
+    )
+    return not again and (row["pp"] == 1 or row["vpp"] > 1)
 
 
 def _stand_ins(arch: Architecture, recipe: Recipe) -> list[str]:
@@ -228,9 +250,14 @@ def _stand_ins(arch: Architecture, recipe: Recipe) -> list[str]:
     ]  # fmt: skip
 
 
-def _notes(row: dict[str, Any], arch: Architecture) -> list[str]:
+def _notes(row: dict[str, Any], arch: Architecture, software: Software) -> list[str]:
     """What no flag says."""
     notes = []
+    if software.overlap.expert and row["ep"] > 1 and not _pairs_passes(row, software):
+        notes.append(
+            "Megatron-LM hides no expert traffic with this recomputation, or a pipeline without"
+            " chunks: the prediction does."
+        )
     if arch.position == "rope":
         notes.append("Set --rotary-base (and its scaling) as the model's config.json has it.")
     if arch.position == "alibi":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from simulator.software import Kernels, Software
+from simulator.software import Software
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
 from simulator.workload.recipe import Recipe
 
@@ -34,7 +34,7 @@ def model_flags(arch: Architecture, software: Software, recipe: Recipe) -> list[
     return [
         sizes,
         _attention(block.attention, arch),
-        _experts(arch, recipe, software.kernels),
+        _experts(arch, recipe),
         [*_switches(block, arch), *vocabulary],
     ]
 
@@ -85,7 +85,7 @@ def _window(arch: Architecture) -> list[str]:
     return flags
 
 
-def _experts(arch: Architecture, recipe: Recipe, kernels: Kernels) -> list[str]:
+def _experts(arch: Architecture, recipe: Recipe) -> list[str]:
     moe = next((kind.mlp for kind in arch.blocks if isinstance(kind.mlp, MoE)), None)
     if moe is None:
         return []
@@ -94,10 +94,10 @@ def _experts(arch: Architecture, recipe: Recipe, kernels: Kernels) -> list[str]:
         f"--moe-router-topk {moe.top_k}",
         f"--moe-ffn-hidden-size {moe.ffn_hidden}",
     ]
-    if kernels.dispatcher == "deepep":
-        flags += ["--moe-token-dispatcher-type flex", "--moe-enable-deepep"]
-    else:
-        flags.append("--moe-token-dispatcher-type alltoall")
+    if moe.top_groups < moe.groups:
+        flags += [
+            f"--moe-router-num-groups {moe.groups}", f"--moe-router-group-topk {moe.top_groups}",
+        ]  # fmt: skip
     if recipe.is_quantised or recipe.precision == "bf16":
         flags.append("--moe-grouped-gemm")
     if moe.shared_ffn_hidden:

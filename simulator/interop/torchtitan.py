@@ -45,6 +45,7 @@ _ROTATIONS = {"ring": "alltoall", "all_gather": "allgather"}
 """Its all-to-all passes keys and values to the next rank, as a ring does."""
 
 _RESHARD = {"zero2": "never", "zero3": "always"}
+"""Its default policy is the latter without pipeline stages and the former with them."""
 
 
 def torchtitan_block(row: dict[str, Any], scenario: Scenario) -> str:
@@ -111,10 +112,11 @@ def _data_parallel(row: dict[str, Any]) -> dict[str, Any]:
     if row["sharding"] == "ddp":
         return {"data_parallel_replicate_degree": row["dp"], "data_parallel_shard_degree": 1}
     shard = max(row["shard_group"] // row["cp"], 1)
+    reshard = "default" if row["pp"] > 1 and row["sharding"] == "zero3" else ""
     return {
         "data_parallel_replicate_degree": row["dp"] // shard,
         "data_parallel_shard_degree": shard,
-        "fsdp_reshard_after_forward": _RESHARD.get(row["sharding"], "default"),
+        "fsdp_reshard_after_forward": reshard or _RESHARD.get(row["sharding"], "default"),
     }
 
 
@@ -166,6 +168,11 @@ def _notes(row: dict[str, Any], scenario: Scenario) -> list[str]:
     arch, notes = scenario.workload.architecture, []
     if arch.family not in _MODELS or _flavor(arch) == "yours":
         notes.append(f"Name the model and flavor that have the sizes of {arch.name}.")
+    if row["reshard_after_forward"] is not True:
+        notes.append(
+            f"The plan reshards to {row['reshard_after_forward']} ranks: the setting has no number,"
+            " so pass it as reshard_after_forward where torchtitan calls fully_shard on a block."
+        )
     if row["recompute"] == "full" and row["recompute_layers"]:
         notes.append(
             f"The plan recomputes {row['recompute_layers']} layers of each rank; torchtitan"

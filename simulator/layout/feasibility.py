@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import (
     CP_KINDS,
+    DISPATCHERS,
+    OFFLOADS,
     RANK_ORDERS,
     RECOMPUTE,
     SCHEDULES,
@@ -66,6 +68,12 @@ REASONS = (
     "parameters can be offloaded with zero3 only, by software that can",
     "an optimizer step inside the backward pass needs a single micro-batch",
     "all_to_all needs key/value heads that cp divides on every tensor-parallel rank",
+    "the software cannot share this sharding among fewer ranks than all replicas",
+    "reshard_after_forward needs zero3, a divisor of the ranks that share, and software that can",
+    "the software cannot keep states on NVMe",
+    "the server has no NVMe, or none known",
+    "the software has no such dispatch of tokens to experts",
+    "an all-gather of tokens takes neither a capacity factor nor overlapped expert traffic",
 )
 """Reason by code; the first one that applies is reported."""
 
@@ -94,6 +102,9 @@ def _checks(
         _misfits_schedule(x),
         *_fits_recipe(x, workload, software),
         _splits_heads(x, workload.architecture),
+        *_fits_groups(x, workload.architecture, software),
+        *_fits_drives(x, cluster, software),
+        *_fits_dispatcher(x, workload, software),
     ]
 
 
@@ -140,6 +151,21 @@ def _fits_experts(x: Layouts, arch: Architecture) -> list[NDArray[np.bool_]]:
     ]
 
 
+def _fits_dispatcher(x: Layouts, workload: Workload, software: Software) -> list[NDArray[np.bool_]]:
+    """Ways to reach the experts; with one expert rank there is nothing to send.
+
+    megatron/core/transformer/transformer_config.py: moe_expert_capacity_factor works with alltoall,
+    overlap_moe_expert_parallel_comm with alltoall and flex.
+    """
+    sends = x.ep * x.etp > 1
+    gathers = x.dispatcher == DISPATCHERS.index("allgather")
+    wants = workload.recipe.moe_capacity_factor is not None or software.overlap.expert
+    return [
+        sends & ~_words(x.dispatcher, DISPATCHERS, software.supports.dispatchers),
+        sends & gathers & wants,
+    ]
+
+
 def _splits_experts(x: Layouts, arch: Architecture) -> NDArray[np.bool_]:
     """Where pipeline ranks are not outermost, experts (etp = tp if there are none) keep to tp x cp.
 
@@ -175,6 +201,25 @@ def _fits_sharding(x: Layouts, arch: Architecture) -> list[NDArray[np.bool_]]:
     return [
         partial & ((x.recompute != RECOMPUTE.index("full")) | (x.recompute_layers > most)),
         (x.dp * x.cp) % np.maximum(x.shard_group, 1) != 0,
+    ]
+
+
+def _fits_groups(x: Layouts, arch: Architecture, software: Software) -> list[NDArray[np.bool_]]:
+    """Hybrid sharding, and parameters resharded to a smaller group after the forward pass.
+
+    Experts are shared by fewer ranks, which the replicas and the smaller group must divide, too.
+    """
+    can, shard = software.supports, np.maximum(x.shard_group, 1)
+    replicas, group = x.dp * x.cp // shard, np.maximum(x.reshard_after_forward, 1)
+    hybrid = (x.sharding > 0) & (replicas > 1)
+    same = np.maximum(x.dp * x.cp * x.tp // (x.ep * x.etp), 1)
+    uneven = (same % np.maximum(replicas, 1) != 0) & arch.is_moe
+    share = np.maximum(same // np.maximum(replicas, 1), 1) if arch.is_moe else shard
+    whole = (x.pp > 1) & software.states.keeps_gathered_with_pipeline
+    wrong = (x.sharding != SHARDINGS.index("zero3")) | (shard % group != 0) | (share % group != 0)
+    return [
+        hybrid & (~_words(x.sharding, SHARDINGS, can.hybrid_sharding) | uneven),
+        (x.reshard_after_forward > 0) & (wrong | whole | ("group" not in can.reshard)),
     ]
 
 
@@ -217,6 +262,11 @@ def _fits_offload(
         ((offloads | (x.parameter_offload > 0)) & (cluster.node.host_bytes_per_s is None))
         | ((x.optimizer_offload > 0) & (not _updates_on_host(cluster))),
     ]
+
+
+def _fits_drives(x: Layouts, cluster: Cluster, software: Software) -> list[NDArray[np.bool_]]:
+    drives = np.maximum(x.optimizer_offload, x.parameter_offload) == OFFLOADS.index("nvme")
+    return [drives & (not software.supports.nvme_offload), drives & (cluster.node.nvme is None)]
 
 
 def _updates_on_host(cluster: Cluster) -> bool:

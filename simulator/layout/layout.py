@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CP_KINDS", "OFFLOADS", "RANK_ORDERS", "RECOMPUTE", "SCHEDULES", "SHARDINGS", "Layouts"]
+__all__ = [
+    *("CP_KINDS", "DISPATCHERS", "OFFLOADS", "RANK_ORDERS", "RECOMPUTE", "SCHEDULES"),
+    *("SHARDINGS", "Layouts"),
+]
 
 SHARDINGS = ("ddp", "zero1", "zero2", "zero3")
 """What data-parallel ranks share: nothing, optimizer states, and gradients, and parameters."""
@@ -27,7 +30,10 @@ SCHEDULES = (
 CP_KINDS = ("ring", "all_gather", "all_to_all")
 """How queries reach the keys of other context-parallel ranks; cost/context.py has what it moves."""
 
-OFFLOADS = ("none", "cpu")
+DISPATCHERS = ("alltoall", "allgather", "deepep")
+"""How tokens reach their experts; cost/mlp.py has what it moves."""
+
+OFFLOADS = ("none", "cpu", "nvme")
 """Where model states wait that the accelerator does not hold."""
 
 RANK_ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
@@ -39,6 +45,7 @@ _WORDS = {
     "schedule": SCHEDULES,
     "rank_order": RANK_ORDERS,
     "cp_kind": CP_KINDS,
+    "dispatcher": DISPATCHERS,
     "optimizer_offload": OFFLOADS,
     "parameter_offload": OFFLOADS,
 }
@@ -68,6 +75,10 @@ class Layouts:
     """Expert-parallel degree, taken out of dp x cp x tp."""
     etp: NDArray[Any]
     """Tensor-parallel degree of the experts."""
+    dispatcher: NDArray[Any]
+    """Index into DISPATCHERS. alltoall: a token goes once to each of its experts (NCCL). allgather:
+    all tokens go to all expert ranks, whose outputs are reduced and scattered. deepep: once to each
+    scale-up domain that has one of its experts, and there to each such rank (DeepEP, HybridEP)."""
     micro_batch: NDArray[Any]
     """Sequences per micro-step and data-parallel rank."""
     global_batch: NDArray[Any]
@@ -75,7 +86,10 @@ class Layouts:
     sharding: NDArray[Any]
     """Index into SHARDINGS."""
     shard_group: NDArray[Any]
-    """Ranks over which states are sharded; dp x cp by default."""
+    """Ranks over which states are sharded; dp x cp by default, fewer is hybrid sharding (HSDP)."""
+    reshard_after_forward: NDArray[Any]
+    """zero3: ranks over which a block's parameters are sharded between its forward and its backward
+    pass, which gathers them from these (FSDP2's number, hpZ of ZeRO++); 0, or true: shard_group."""
     sequence_parallel: NDArray[Any]
     """1: activations between tensor-parallel regions are sharded over tp."""
     recompute: NDArray[Any]
@@ -86,10 +100,11 @@ class Layouts:
     """Layers of each pipeline rank whose kept activations wait in host memory."""
     optimizer_offload: NDArray[Any]
     """Index into OFFLOADS: cpu keeps the optimizer states in host memory, whose processors take the
-    optimizer step (ZeRO-Offload)."""
+    optimizer step (ZeRO-Offload); nvme on the server's drives, from where they pass by for the step
+    (ZeRO-Infinity)."""
     parameter_offload: NDArray[Any]
-    """Index into OFFLOADS: cpu keeps the parameters that zero3 shards in host memory until a layer
-    needs them (ZeRO-Infinity)."""
+    """Index into OFFLOADS: cpu keeps the parameters that zero3 shards in host memory, nvme on the
+    server's drives, until a layer needs them (ZeRO-Infinity)."""
     schedule: NDArray[Any]
     """Index into SCHEDULES."""
     rank_order: NDArray[Any]
@@ -101,7 +116,7 @@ class Layouts:
 
         Defaults: every degree 1, micro_batch 1, global_batch dp x micro_batch, sharding ddp,
         shard_group dp x cp, sequence_parallel where tp > 1, recompute none, schedule by vpp,
-        Megatron's rank order, a ring of context-parallel ranks.
+        Megatron's rank order, a ring of context-parallel ranks, an all-to-all to experts.
 
         Examples
         --------
@@ -122,12 +137,13 @@ class Layouts:
         coded.setdefault("schedule", (coded["vpp"] > 1).astype(np.int32))
         coded.setdefault("rank_order", one * RANK_ORDERS.index("tp-cp-dp-pp"))
         for name in (
-            "cp_kind", "sharding", "recompute", "recompute_layers", "offload_layers",
-            "optimizer_offload", "parameter_offload",
+            "cp_kind", "dispatcher", "sharding", "reshard_after_forward", "recompute",
+            "recompute_layers", "offload_layers", "optimizer_offload", "parameter_offload",
         ):  # fmt: skip
             coded.setdefault(name, 0 * one)
-        wide = np.broadcast_arrays(*coded.values())
-        return cls(**{name: np.ascontiguousarray(x) for name, x in zip(coded, wide, strict=True)})
+        wide = dict(zip(coded, np.broadcast_arrays(*coded.values()), strict=True))
+        _resolve_reshard(wide)
+        return cls(**{name: np.ascontiguousarray(column) for name, column in wide.items()})
 
     def __post_init__(self) -> None:
         lengths = {len(column) for column in self.columns().values()}
@@ -180,6 +196,7 @@ class Layouts:
             value = int(column[index])
             row[name] = _WORDS[name][value] if name in _WORDS else value
         row["sequence_parallel"] = bool(row["sequence_parallel"])
+        row["reshard_after_forward"] = row["reshard_after_forward"] or True
         return row
 
     def describe(self, index: int = 0) -> str:
@@ -188,6 +205,8 @@ class Layouts:
         words = [f"{k}{row[k]}" for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp") if row[k] > 1]
         if row["cp"] > 1 and row["cp_kind"] != "ring":
             words.insert(words.index(f"cp{row['cp']}") + 1, row["cp_kind"])
+        if row["ep"] * row["etp"] > 1 and row["dispatcher"] != "alltoall":
+            words.append(row["dispatcher"])
         if row["schedule"] not in ("1f1b", "interleaved"):
             words.append(row["schedule"])
         words.append(f"mb{row['micro_batch']}")
@@ -196,6 +215,8 @@ class Layouts:
         words.append(row["sharding"])
         if row["sharding"] != "ddp" and row["shard_group"] < row["dp"] * row["cp"]:
             words[-1] += f":{row['shard_group']}"
+        if row["reshard_after_forward"] is not True:
+            words.append(f"reshard:{row['reshard_after_forward']}")
         if row["recompute"] != "none":
             layers = row["recompute_layers"]
             words.append(row["recompute"] + (f":{layers}" if layers else ""))
@@ -203,10 +224,23 @@ class Layouts:
             words.append(f"offload:{row['offload_layers']}")
         for name in ("optimizer", "parameter"):
             if row[f"{name}_offload"] != "none":
-                words.append(f"{name}-offload")
+                tier = row[f"{name}_offload"]
+                words.append(f"{name}-offload" + (":nvme" if tier == "nvme" else ""))
         if row["rank_order"] != "tp-cp-dp-pp":
             words.append(row["rank_order"])
         return " ".join(words)
+
+
+def _resolve_reshard(columns: dict[str, NDArray[Any]]) -> None:
+    """Put what is the same into the same words.
+
+    Parameters kept whole (resharded to one rank) are zero2; resharded to the shard group, true.
+    """
+    group, level = columns["reshard_after_forward"], columns["sharding"]
+    full = level == SHARDINGS.index("zero3")
+    columns["sharding"] = np.where(full & (group == 1), SHARDINGS.index("zero2"), level)
+    same = (group == 1) | (group == columns["shard_group"])
+    columns["reshard_after_forward"] = np.where(same, 0, group)
 
 
 def _coded(name: str, value: Any) -> NDArray[Any]:
@@ -215,6 +249,8 @@ def _coded(name: str, value: Any) -> NDArray[Any]:
     if isinstance(value, Mapping):
         raise TypeError(f"{name}: expected a number, a word or a sequence, got a table")
     array = np.atleast_1d(np.asarray(value))
+    if name == "reshard_after_forward" and array.dtype.kind == "b":
+        array = np.where(array, 0, 1)  # true: over shard_group; false: over one rank, not at all
     if words is not None and array.dtype.kind in "US":
         for word in array:
             if word not in words:

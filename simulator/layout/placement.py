@@ -45,12 +45,21 @@ class Placement:
     """Data-parallel and context-parallel ranks together: who shares dense gradients."""
     shard: Group
     """Ranks over which optimizer states (zero1-3) are sharded."""
+    reshard: Group
+    """Ranks over which zero3 shards parameters between forward and backward pass."""
     ep: Group
     etp: Group
     edp: Group
     """Ranks that hold the same experts."""
     pp: Group
     """Pipeline neighbours: `local` is 1 where a hop between stages crosses domains."""
+
+    @property
+    def experts(self) -> Group:
+        """Ranks of ep and etp together, which hold every expert once."""
+        whole = self.etp.local == self.etp.size
+        local = np.where(whole, self.etp.local * self.ep.local, self.etp.local)
+        return Group(size=self.ep.size * self.etp.size, local=local)
 
     def take(self, rows: NDArray[Any]) -> Placement:
         """Return the entries `rows` of every group."""
@@ -91,12 +100,15 @@ def place(layouts: Layouts, domain: int) -> Placement:
     both = dense["dp"] * dense["cp"]
     both_inside = inside["dp"] * inside["cp"]
     shard = np.minimum(layouts.shard_group.astype(np.int64), both)
+    part = layouts.reshard_after_forward.astype(np.int64)
+    part = np.where(part > 0, np.minimum(part, shard), shard)
     hop_inside = (inside["pp"] == dense["pp"]).astype(np.int64) + 1
     return Placement(
         tp=Group(size=dense["tp"], local=inside["tp"]),
         cp=Group(size=dense["cp"], local=inside["cp"]),
         dp=Group(size=both, local=both_inside),
         shard=Group(size=shard, local=np.gcd(both_inside, shard)),
+        reshard=Group(size=part, local=np.gcd(both_inside, part)),
         ep=Group(size=ep, local=in_ep),
         etp=Group(size=etp, local=in_etp),
         edp=Group(size=edp, local=in_edp),

@@ -24,7 +24,7 @@ from simulator.layout.layout import SCHEDULES
 __all__ = [
     *("BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "KINDS", "Actions"),
     *("V_SHAPED", "actions", "chunk_range", "chunks", "fewest_micro_batches", "in_flight"),
-    *("piece", "pieces", "splits_backward", "takes_rounds"),
+    *("piece", "pieces", "splits_backward", "takes_rounds", "unpaired"),
 ]
 
 Ints = NDArray[np.int64]
@@ -334,3 +334,31 @@ def in_flight(schedule: str, pp: int, micro_batches: int, vpp: int = 1) -> Ints:
     for rank, (first, end) in enumerate(zip(starts, [*starts[1:], len(table)], strict=True)):
         result[rank] = held[first + np.argmax(total[first:end])]
     return result
+
+
+@lru_cache(maxsize=4096)
+def unpaired(schedule: str, pp: int, micro_batches: int, vpp: int = 1) -> float:
+    """Micro-batches whose forward pass has no backward pass of another beside it.
+
+    Counted on the rank with the fewest, which has no idle time to spend on them: forward passes
+    before its first backward pass; where the schedule joins passes in pairs, those that are in
+    none. At the end as many backward passes are alone. Chunk passes are parts of a micro-batch.
+
+    Examples
+    --------
+    >>> unpaired("1f1b", 4, 8), unpaired("interleaved", 4, 8, 2), unpaired("gpipe", 4, 8)
+    (1.0, 2.5, 8.0)
+    """
+    if schedule in ("pipedream", "pipedream_2bw"):
+        return 0.0
+    if schedule in ("gpipe", "looped_bfs"):
+        return float(micro_batches)
+    table = actions(schedule, pp, micro_batches, vpp)
+    forward = table.kind == FORWARD
+    back = np.full(pp, len(table))
+    np.minimum.at(back, table.rank[~forward], table.position[~forward])
+    alone = forward & (table.position < back[table.rank])
+    if table.with_next.any():
+        alone = forward & ~table.with_next
+    fewest = np.bincount(table.rank[alone], minlength=pp).min()
+    return float(fewest) / chunks(schedule, vpp)

@@ -17,7 +17,16 @@ from simulator.measured.rows import flag, text
 from simulator.software import HostWork, Kernels, Overlap, StateBytes
 from simulator.workload.architecture import Architecture
 
-__all__ = ["captured", "kernels", "offloaded", "overlap", "recipe", "states", "windowed"]
+__all__ = [
+    "captured",
+    "dispatcher",
+    "kernels",
+    "offloaded",
+    "overlap",
+    "recipe",
+    "states",
+    "windowed",
+]
 
 _BYTES = {"fp16": 2.0, "bf16": 2.0, "fp32": 4.0}
 _REDUCED = re.compile(r"gradients reduced in (fp16|bf16|fp32)")
@@ -33,7 +42,8 @@ _CHUNKS = 8
 
 _MODULES: dict[str, Any] = {
     "core_attn": "core_attn", "layernorm": "norm", "norm": "norm", "mlp": "mlp",
-    "mlp_act": "mlp_act", "moe_act": "mlp_act", "mla_up_proj": "mla_up_proj",
+    "mlp_act": "mlp_act", "moe_act": "mlp_act", "moe": "moe", "shared_experts": "shared_experts",
+    "mla_up_proj": "mla_up_proj",
     "half_matmul": "half_matmul",
 }  # fmt: skip
 """Words of the column recompute_modules, and ours."""
@@ -51,7 +61,7 @@ def windowed(row: Mapping[str, str], model: Architecture) -> Architecture:
 
 
 def kernels(row: Mapping[str, str], usual: Kernels) -> Kernels:
-    """Kernels with the modules that are recomputed and the dispatcher that is stated.
+    """Kernels with the modules that are recomputed.
 
     Raises
     ------
@@ -65,9 +75,12 @@ def kernels(row: Mapping[str, str], usual: Kernels) -> Kernels:
             raise InputError(f"recompute_modules: {rule}, got {unknown[0]!r}")
         modules = dict.fromkeys(_MODULES[word] for word in words)
         usual = replace(usual, selective_modules=tuple(modules))
-    if _DISPATCHER.search(row.get("notes") or ""):
-        usual = replace(usual, dispatcher="deepep")
     return usual
+
+
+def dispatcher(row: Mapping[str, str], usual: str) -> str:
+    """How tokens reach their experts: as stated, else as the software usually does it."""
+    return "deepep" if _DISPATCHER.search(row.get("notes") or "") else usual
 
 
 def overlap(row: Mapping[str, str], usual: Overlap) -> Overlap:

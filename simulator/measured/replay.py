@@ -105,9 +105,12 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
     if problems:
         raise InputError(f"{where}: {line}" for line in dict.fromkeys(problems))
     workload = Workload(architecture=parts["architecture"], recipe=parts["recipe"])
-    kinds = parts["software"].supports.cp_kinds
+    can = parts["software"].supports
+    kinds, ways = can.cp_kinds, can.dispatchers
+    sends = remarks.dispatcher(row, ways[0] if ways else "alltoall")
     run = Run(workload=workload, cluster=parts["cluster"], software=parts["software"],
-              layout=parts["layout"].replace(cp_kind=kinds[0] if kinds else "ring"))  # fmt: skip
+              layout=parts["layout"].replace(cp_kind=kinds[0] if kinds else "ring",
+                                             dispatcher=sends))  # fmt: skip
     _check(run)
     return run
 

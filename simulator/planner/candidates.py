@@ -1,9 +1,10 @@
 """Enumerate the layouts worth trying for a workload, a cluster and a software.
 
-The grid is the product of divisors: tp, pp, vpp, cp, ep, etp, micro-batch, sharding, sequence
-parallelism, recomputation and rank order; dp follows from the number of accelerators. Pinned
-fields take their given value only. Every row is then judged by ``layout/feasibility.py``;
-combinations that differ in nothing (two rank orders of a layout without pipeline) appear once.
+The grid is the product of divisors: tp, pp, vpp, cp, ep, etp, micro-batch, ways to share states
+(``sharing.py``), sequence parallelism, recomputation and rank order; dp follows from the number of
+accelerators. Pinned fields take their given value only. Every row is then judged by
+``layout/feasibility.py``; combinations that differ in nothing (two rank orders of a layout without
+pipeline) appear once.
 """
 
 from __future__ import annotations
@@ -15,8 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import CP_KINDS, RANK_ORDERS, RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.layout import (
+    CP_KINDS,
+    DISPATCHERS,
+    RANK_ORDERS,
+    RECOMPUTE,
+    SCHEDULES,
+    Layouts,
+)
 from simulator.layout.schedules import chunk_range
+from simulator.planner.sharing import shared_states
 from simulator.software import Software
 from simulator.workload.architecture import Architecture, MoE
 from simulator.workload.recipe import Workload
@@ -66,11 +75,15 @@ def candidates(
     pinned = dict(pinned or {})
     if pinned.get("schedule") == "any":
         return _every_schedule(workload, cluster, software, pinned)
+    if pinned.get("dispatcher") == "any":
+        return _every_dispatcher(workload, cluster, software, pinned)
     grids = _grids(workload, cluster, software, pinned)
     if not grids:
         grids = [_nearest(cluster, pinned)]
     columns = {name: np.concatenate([grid[name] for grid in grids]) for name in grids[0]}
-    free = ("dp", "shard_group", "recompute_layers")
+    free = (
+        "dp", "recompute_layers", "offload_layers", "optimizer_offload", "parameter_offload",
+    )  # fmt: skip
     fixed: dict[str, Any] = {**columns, **{k: v for k, v in pinned.items() if k in free}}
     table = Layouts.of(global_batch=workload.recipe.global_batch, **fixed)
     if pinned.get("schedule") not in (None, "1f1b", "interleaved"):
@@ -88,6 +101,17 @@ def _every_schedule(
     return Layouts.concatenate([tables[0], *(table[table.pp > 1] for table in tables[1:])])
 
 
+def _every_dispatcher(
+    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any]
+) -> Layouts:
+    """Layouts of every dispatch that the software has; those without expert ranks once."""
+    words = software.supports.dispatchers
+    tables = [candidates(workload, cluster, software, {**pinned, "dispatcher": w}) for w in words]
+    return Layouts.concatenate(
+        [tables[0], *(table[table.ep * table.etp > 1] for table in tables[1:])]
+    )
+
+
 def _grids(
     workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any]
 ) -> list[dict[str, NDArray[Any]]]:
@@ -97,9 +121,13 @@ def _grids(
         dp = gpus // (tp * pp * cp)
         if "dp" in pinned and pinned["dp"] != dp:
             continue
+        shared = shared_states(software, pinned, tp, pp, cp * dp, cluster.domain)
         axes = _inner(workload, cluster, software, pinned, tp, pp, cp, dp)
+        axes["states"] = np.arange(len(shared["sharding"]))
         mesh = np.meshgrid(*axes.values(), indexing="ij")
         grid = {name: x.ravel() for name, x in zip(axes, mesh, strict=True)}
+        which = grid.pop("states")
+        grid |= {name: values[which] for name, values in shared.items()}
         size = len(grid["vpp"])
         grid |= {
             name: np.full(size, value)
@@ -141,9 +169,9 @@ def _inner(
     axes: dict[str, list[Any]] = {
         "vpp": _chunk_axis(arch, software, pp, pinned.get("schedule")),
         "micro_batch": micro,
-        "sharding": _sharding_axis(software, tp, pp, dp * cp),
         "sequence_parallel": _sequence_axis(arch, software, tp),
         "cp_kind": list(can.cp_kinds[:1]) or [CP_KINDS[0]],
+        "dispatcher": list(can.dispatchers[:1]) or [DISPATCHERS[0]],
         "rank_order": orders,
         **_expert_axes(arch, software, tp * cp * dp, tp),
     }  # fmt: skip
@@ -156,7 +184,8 @@ def _inner(
 
 def _code(name: str, value: Any) -> int:
     """Number of a word of a coded axis; anything else is a number already."""
-    words = {"sharding": SHARDINGS, "rank_order": RANK_ORDERS, "cp_kind": CP_KINDS}.get(name, ())
+    coded = {"rank_order": RANK_ORDERS, "cp_kind": CP_KINDS, "dispatcher": DISPATCHERS}
+    words = coded.get(name, ())
     return words.index(value) if isinstance(value, str) else int(value)
 
 
@@ -169,18 +198,6 @@ def _chunk_axis(arch: Architecture, software: Software, pp: int, schedule: str |
     if first == last:
         return [first]
     return [v for v in range(first, most + 1) if _worth(v, pp, arch, software)] or [1]
-
-
-def _sharding_axis(software: Software, tp: int, pp: int, replicas: int) -> list[str]:
-    """Shardings that go with tp and pp; a single replica has nothing to share, so one of them."""
-    can = software.supports
-    words: list[str] = [
-        word
-        for word in can.sharding
-        if (pp == 1 or word in can.sharding_with_pipeline)
-        and (tp == 1 or word in can.sharding_with_tensor)
-    ]
-    return words if replicas > 1 else words[:1]
 
 
 def _sequence_axis(arch: Architecture, software: Software, tp: int) -> list[int]:
@@ -240,6 +257,7 @@ def _recomputation(
 def _nearest(cluster: Cluster, pinned: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     """A single row with the pinned degrees, so that the reason why nothing fits can be counted."""
     names = ("tp", "pp", "cp", "vpp", "ep", "etp", "micro_batch")
+    more = {k: np.array([int(pinned[k])]) for k in ("shard_group",) if k in pinned}
     row = {name: np.array([int(pinned.get(name, 1))]) for name in names}
     share = max(cluster.gpus // int(row["tp"][0] * row["pp"][0] * row["cp"][0]), 1)
-    return {**row, "dp": np.array([share])}
+    return {**row, **more, "dp": np.array([share])}

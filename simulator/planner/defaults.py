@@ -20,10 +20,13 @@ DEFAULTS = {
     "dp": "cluster.gpus / (tp x pp x cp)",
     "ep": "1",
     "etp": "1 (Megatron-LM's own default is tp; the launch command names it either way)",
+    "dispatcher": "the first that the software has",
     "micro_batch": "1",
     "sharding": "zero1 where the software can combine it with the other degrees, else its fully"
-    " sharded kind (zero2 with pp > 1); ddp on a single data-parallel rank",
+    " sharded kind (zero2 with pp > 1); ddp on a single data-parallel rank; zero3 where"
+    " reshard_after_forward is given, zero2 where it is false",
     "shard_group": "dp x cp",
+    "reshard_after_forward": "true; with pp > 1 as the software does",
     "sequence_parallel": "true where tp > 1 and the software has it",
     "recompute": "none; full where recompute_layers is given",
     "recompute_layers": "0: every layer that recompute covers",
@@ -58,8 +61,14 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
     default("dp", max(scenario.cluster.gpus // (row["tp"] * row["pp"] * row["cp"]), 1))
     for name in ("ep", "etp", "micro_batch"):
         default(name, 1)
+    reshard = row.get("reshard_after_forward")
+    if reshard is False or (reshard == 1 and reshard is not True):
+        row |= {"sharding": "zero2", "reshard_after_forward": True}
+    elif reshard is not None:
+        default("sharding", "zero3")
     default("sharding", _sharding(can, row))
     default("shard_group", row["dp"] * row["cp"])
+    default("reshard_after_forward", True)
     default("sequence_parallel", row["tp"] > 1 and True in can.sequence_parallel)
     default("recompute", "full" if row.get("recompute_layers") else "none")
     default("recompute_layers", 0)
@@ -68,6 +77,7 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
     default("parameter_offload", "none")
     default("schedule", "interleaved" if row["vpp"] > 1 else "1f1b")
     default("cp_kind", can.cp_kinds[0] if can.cp_kinds else "ring")
+    default("dispatcher", can.dispatchers[0] if can.dispatchers else "alltoall")
     default("rank_order", can.rank_orders[0])
     return row, filled
 

@@ -54,6 +54,8 @@ class Fitting:
     of `ranks`; empty where the trace does not know the schedule (``cost/memory_trace.py``)."""
     usable_bytes: float
     capacity_bytes: float
+    room_for_offload: bool
+    """Host memory and drives of a server hold what is offloaded to them."""
     changes: list[Change]
     """Cheapest first; empty where the layout fits, or where no neighbour does."""
     nearest: Change | None
@@ -67,7 +69,7 @@ class Fitting:
     @property
     def verdict(self) -> str:
         """FITS or OOM; TIGHT needs an interval, and no term of memory has one yet."""
-        return "FITS" if self.margin_bytes >= 0 else "OOM"
+        return "FITS" if self.margin_bytes >= 0 and self.room_for_offload else "OOM"
 
 
 def fitting(prediction: Prediction, *, most: int = 3) -> Fitting:
@@ -102,9 +104,15 @@ def fitting(prediction: Prediction, *, most: int = 3) -> Fitting:
         replayed=replay_memory(row, scenario.workload, scenario.cluster, scenario.software),
         usable_bytes=float(memory.usable_bytes),
         capacity_bytes=float(memory.capacity_bytes),
+        room_for_offload=_room_for_offload(prediction.estimate),
         changes=changes,
         nearest=nearest,
     )
+
+
+def _room_for_offload(estimate: Estimate) -> bool:
+    rooms = estimate.room_bytes.items()
+    return all(float(estimate.away_bytes[tier][0]) <= room for tier, room in rooms)
 
 
 def _changes(prediction: Prediction, most: int) -> tuple[list[Change], Change | None]:

@@ -15,10 +15,11 @@ from simulator.errors import InputError, problem
 from simulator.files import build
 from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
 from simulator.layout.layout import RANK_ORDERS, Layouts
+from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.defaults import complete
 from simulator.planner.outcome import Outcome, outcome
 from simulator.planner.refusal import DEPEND_ON_DP, WORLD, limits, refusal
-from simulator.scenario import LayoutSection, Scenario
+from simulator.scenario import LayoutSection, Scenario, wrong_reshard
 
 __all__ = ["Prediction", "predict"]
 
@@ -32,6 +33,8 @@ class Prediction:
     """One row."""
     outcome: Outcome
     """One row."""
+    certainty: Certainty
+    """One row."""
     defaults: dict[str, Any]
     """Layout fields that nobody gave, and the value they took (``planner/defaults.py``)."""
 
@@ -44,6 +47,11 @@ class Prediction:
     def step_time_s(self) -> float:
         """Seconds of one optimizer step."""
         return float(self.estimate.step_time_s[0])
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """P10 and P90 of the step time."""
+        return float(self.certainty.p10_s[0]), float(self.certainty.p90_s[0])
 
     @property
     def memory_bytes(self) -> float:
@@ -104,6 +112,7 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
         scenario=replace(scenario, pinned=given, document=document),
         estimate=estimate,
         outcome=outcome(estimate, scenario.workload.recipe, scenario.cluster),
+        certainty=certainty(estimate, scenario.workload, scenario.cluster, scenario.software),
         defaults=defaults,
     )
 
@@ -111,7 +120,10 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
 def _given(scenario: Scenario, layout: Mapping[str, Any]) -> dict[str, Any]:
     """Pinned fields and overrides together, checked as the [layout] section is."""
     raw = {**scenario.pinned, **layout}
-    given = build(LayoutSection, raw, where=scenario.where, prefix="layout").pinned()
+    section = build(LayoutSection, raw, where=scenario.where, prefix="layout")
+    if wrong := wrong_reshard(section, scenario.software, scenario.where):
+        raise InputError(wrong)
+    given = section.pinned()
     order, schedule = given.get("rank_order"), given.get("schedule")
     if order is not None and order not in RANK_ORDERS:
         rule = "must order tp, cp, dp, pp"

@@ -13,6 +13,7 @@ from typing import Any
 from simulator.layout.layout import Layouts
 from simulator.layout.schedules import chunk_range, fewest_micro_batches, takes_rounds
 from simulator.planner import refusal_host as host
+from simulator.planner import refusal_sharding as sharding
 from simulator.planner.candidates import divisors
 from simulator.planner.case import Case, around, closest
 from simulator.scenario import Scenario
@@ -28,6 +29,8 @@ _FOLD = "ep x etp does not divide dp x cp x tp"
 _SHARD_GROUP = "shard_group does not divide dp x cp"
 _HEADS = "all_to_all needs key/value heads that cp divides on every tensor-parallel rank"
 
+_GATHERED = "an all-gather of tokens takes neither a capacity factor nor overlapped expert traffic"
+
 DEPEND_ON_DP = (WORLD, _BATCH, _INTERLEAVE, _FOLD, _SHARD_GROUP)
 """Reasons that may only follow from a wrong data-parallel degree."""
 
@@ -39,13 +42,14 @@ def limits(scenario: Scenario, given: Mapping[str, Any]) -> list[str]:
     gpus, layers = scenario.cluster.gpus, scenario.workload.architecture.layers
     batch = scenario.workload.recipe.global_batch
     most = dict.fromkeys(("tp", "pp", "cp", "dp", "ep", "etp", "shard_group"), (gpus, "GPUs"))
+    most["reshard_after_forward"] = (gpus, "GPUs")
     most |= dict.fromkeys(("vpp", "recompute_layers", "offload_layers"), (layers, "layers"))
     most["micro_batch"] = (batch, "sequences of training.global_batch")
     found = [
         f"{scenario.where}: layout.{name}: must be at most the {limit} {what}, got {given[name]}"
         f" (nearest: {limit})"
         for name, (limit, what) in most.items()
-        if given.get(name, 0) > limit
+        if (given.get(name) or 0) > limit
     ]
     if batch > _LARGEST_BATCH:
         rule = f"must be at most {_LARGEST_BATCH}"
@@ -204,6 +208,13 @@ def _expert_width(case: Case) -> str:
     width = next(moe.ffn_hidden for moe in _moes(case) if moe.ffn_hidden % case.row["etp"])
     near = case.nearest("etp", _shares(case), lambda etp: width % etp == 0)
     return case.line("layout.etp", f"must divide the expert width {width}", near=near)
+
+
+def _gathered(case: Case) -> str:
+    others = [word for word in case.scenario.software.supports.dispatchers if word != "allgather"]
+    capacity = case.scenario.workload.recipe.moe_capacity_factor is not None
+    why = "training.moe_capacity_factor" if capacity else "overlapped expert traffic"
+    return case.line("layout.dispatcher", f"must not be allgather with {why}", near=others)
 
 
 def _dense(case: Case) -> str:
@@ -375,5 +386,13 @@ _WORDINGS: dict[str, Callable[[Case], str]] = {
     "parameters can be offloaded with zero3 only, by software that can": host.parameter_offload,
     "an optimizer step inside the backward pass needs a single micro-batch": _step_in_backward,
     _HEADS: _context_heads,
+    "the software cannot share this sharding among fewer ranks than all replicas": sharding.hybrid,
+    "the software cannot keep states on NVMe": host.no_nvme_support,
+    "the server has no NVMe, or none known": host.no_drives,
+    "reshard_after_forward needs zero3, a divisor of the ranks that share, and software that can": (
+        sharding.reshard
+    ),
+    "the software has no such dispatch of tokens to experts": _choice("dispatcher", "dispatchers"),
+    _GATHERED: _gathered,
 }
 """The sentence of each reason."""

@@ -7,7 +7,7 @@ from simulator.workload.recipe import HOST_OPTIMIZERS
 
 __all__ = [
     *("host_optimizer", "no_host_link", "offload", "offload_layers"),
-    *("optimizer_offload", "parameter_offload"),
+    *("no_drives", "no_nvme_support", "optimizer_offload", "parameter_offload"),
 ]
 
 
@@ -55,3 +55,22 @@ def parameter_offload(case: Case) -> str:
     else:
         rule = f"must be 'none': {software.name} keeps no parameters in host memory"
     return case.line("layout.parameter_offload", rule, repr(case.row["parameter_offload"]))
+
+
+def no_nvme_support(case: Case) -> str:
+    """The software has no third tier."""
+    rule = f"must be 'none' or 'cpu': {case.scenario.software.name} keeps no states on NVMe"
+    return case.line(f"layout.{_on_nvme(case)}", rule, "'nvme'")
+
+
+def no_drives(case: Case) -> str:
+    """The server's profile has no drives."""
+    node = case.scenario.cluster.node.name
+    rule = f"must be 'none' or 'cpu': the profile of {node} has no [nvme]"
+    return case.line(f"layout.{_on_nvme(case)}", rule, "'nvme'")
+
+
+def _on_nvme(case: Case) -> str:
+    """The field that asks for NVMe."""
+    asks = case.row["optimizer_offload"] == "nvme"
+    return "optimizer_offload" if asks else "parameter_offload"

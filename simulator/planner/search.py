@@ -13,6 +13,7 @@ from simulator.errors import InfeasibleError
 from simulator.layout.feasibility import FEASIBLE, reasons
 from simulator.layout.layout import SHARDINGS
 from simulator.planner.candidates import candidates
+from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.explore import KEEP, Found, explore
 from simulator.planner.outcome import Outcome, outcome
 from simulator.scenario import Scenario
@@ -33,6 +34,8 @@ class Plan:
     estimate: Estimate
     """Best layouts, best first by the goal."""
     outcome: Outcome
+    certainty: Certainty
+    """Of the same layouts, in the same order."""
     naive: Estimate | None
     """The fastest layout with data parallelism alone (zero3, no tp, pp, cp, ep), for comparison."""
     naive_fits: bool
@@ -74,29 +77,28 @@ def plan(
     if not len(found.best):
         raise InfeasibleError(_nothing_fits(found, scenario))
     result = outcome(found.best, scenario.workload.recipe, scenario.cluster)
+    estimate = found.best.take(_order(found.best, result, scenario))
     naive = _naive(scenario)
-    answer = Plan(
+    return Plan(
         scenario=scenario,
         found=found,
-        estimate=found.best,
-        outcome=result,
+        estimate=estimate,
+        outcome=outcome(estimate, scenario.workload.recipe, scenario.cluster),
+        certainty=certainty(
+            estimate, scenario.workload, scenario.cluster, scenario.software, compared=True
+        ),
         naive=naive,
         naive_fits=bool(naive.fits[0]) if naive is not None else False,
     )
-    return _ranked(answer)
 
 
-def _ranked(answer: Plan) -> Plan:
+def _order(estimate: Estimate, result: Outcome, scenario: Scenario) -> NDArray[np.intp]:
     """Order by the goal; layouts that miss deadline or budget come after those that meet both."""
-    result = answer.outcome
-    goal = {"time": result.days, "cost": result.usd, "energy": result.kwh}
-    value = goal[answer.scenario.goal.minimize]
-    value = np.where(np.isnan(value), answer.estimate.step_time_s, value)
-    missed = ~(answer.meets_deadline & answer.meets_budget)
-    order = np.lexsort((answer.estimate.step_time_s, value, missed))
-    estimate = answer.estimate.take(order)
-    recipe, cluster = answer.scenario.workload.recipe, answer.scenario.cluster
-    return replace(answer, estimate=estimate, outcome=outcome(estimate, recipe, cluster))
+    goal = scenario.goal
+    value = {"time": result.days, "cost": result.usd, "energy": result.kwh}[goal.minimize]
+    value = np.where(np.isnan(value), estimate.step_time_s, value)
+    met = _within(result.days, goal.deadline_days) & _within(result.usd, goal.budget_usd)
+    return np.lexsort((estimate.step_time_s, value, ~met))
 
 
 def _naive(scenario: Scenario) -> Estimate | None:

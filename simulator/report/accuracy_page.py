@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from simulator.report.accuracy_certainty import certainty_section
 from simulator.report.write import write_file
 from simulator.scoring.accuracy import accuracy, compare, regressions
 
@@ -61,6 +62,7 @@ def page(document: Mapping[str, Any]) -> str:
         *_ranking(document["ranking"]),
         *_memory(document["memory"]),
         *_series(document["series"]),
+        *certainty_section(document["certainty"], _table, _percent),
         *_microbenchmarks(document["microbenchmarks"]),
         *_peers(document),
         *_skipped(document["skipped"]),

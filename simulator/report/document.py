@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator._version import __version__
 from simulator.cost.step import Estimate
+from simulator.planner.certainty import Certainty
 from simulator.planner.outcome import Outcome, weakest_evidence
 from simulator.planner.predict import Prediction
 from simulator.planner.search import Plan
@@ -19,6 +20,7 @@ from simulator.scenario import Scenario
 
 if TYPE_CHECKING:
     from simulator.planner.fitting import Fitting
+    from simulator.scoring.anchor import Correction
 
 __all__ = ["SCHEMA", "TOP", "evidence", "plan_document", "predict_document"]
 
@@ -42,17 +44,26 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
     return {
         **_head("plan", plan.scenario, plan.estimate),
         "search": search,
-        "layouts": [_layout(plan.scenario, plan.estimate, plan.outcome, i) for i in rows],
+        "layouts": [
+            _layout(plan.scenario, plan.estimate, plan.outcome, plan.certainty, i) for i in rows
+        ],
     }
 
 
-def predict_document(prediction: Prediction, memory: Fitting | None = None) -> dict[str, Any]:
-    """Write a prediction as a document: one layout, and its memory by rank where that is given."""
+def predict_document(
+    prediction: Prediction, memory: Fitting | None = None, correction: Correction | None = None
+) -> dict[str, Any]:
+    """Write a prediction as a document: one layout, and what else is given.
+
+    Its memory by rank, and what measured runs corrected.
+    """
     scenario, estimate = prediction.scenario, prediction.estimate
     found = {
         **_head("predict", scenario, estimate),
-        "layouts": [_layout(scenario, estimate, prediction.outcome, 0)],
+        "layouts": [_layout(scenario, estimate, prediction.outcome, prediction.certainty, 0)],
     }
+    if correction is not None:
+        found["anchored_by"] = correction.document()
     if memory is not None:
         from simulator.report.memory_document import memory_document  # predict starts without it
 
@@ -83,13 +94,20 @@ def _head(command: str, scenario: Scenario, estimate: Estimate) -> dict[str, Any
     }
 
 
-def _layout(scenario: Scenario, estimate: Estimate, outcome: Outcome, i: int) -> dict[str, Any]:
+def _layout(
+    scenario: Scenario, estimate: Estimate, outcome: Outcome, certainty: Certainty, i: int
+) -> dict[str, Any]:
     """One layout with its terms; they add up to `step_time_s` and `memory_total_bytes`."""
+    days, usd = (
+        certainty.span(values, estimate.step_time_s) for values in (outcome.days, outcome.usd)
+    )
     return {
         "layout": estimate.layouts.row(i),
         "step_time_s": float(estimate.step_time_s[i]),
-        "p10_s": None,
-        "p90_s": None,
+        "p10_s": float(certainty.p10_s[i]),
+        "p90_s": float(certainty.p90_s[i]),
+        "probability_fastest": _known(certainty.fastest[i]),
+        "probability_beats_best": _known(certainty.beats_best[i]),
         "tokens_per_s_per_gpu": float(outcome.tokens_per_s_per_gpu[i]),
         "mfu": float(outcome.mfu[i]),
         "hfu": float(outcome.hfu[i]),
@@ -99,10 +117,16 @@ def _layout(scenario: Scenario, estimate: Estimate, outcome: Outcome, i: int) ->
         "peak_stage": int(estimate.peak_stage[i]),
         "memory_total_bytes": float(estimate.memory_total_bytes[i]),
         "usable_bytes": float(estimate.usable_bytes),
+        "host_memory_bytes": float(estimate.away_bytes["host"][i]),
+        "nvme_bytes": float(estimate.away_bytes["nvme"][i]),
         "fits": bool(estimate.fits[i]),
         "days": _known(outcome.days[i]),
+        "days_p10": _known(days[0][i]),
+        "days_p90": _known(days[1][i]),
         "gpu_hours": _known(outcome.gpu_hours[i]),
         "usd": _known(outcome.usd[i]),
+        "usd_p10": _known(usd[0][i]),
+        "usd_p90": _known(usd[1][i]),
         "kwh": _known(outcome.kwh[i]),
         "evidence": evidence(scenario, outcome),
     }

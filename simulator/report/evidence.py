@@ -9,20 +9,18 @@ from typing import Any
 from simulator.economics.price import Price, Site
 from simulator.files import Figure, figures
 from simulator.hardware.cluster import Cluster
+from simulator.planner.certainty import TIE
 from simulator.scenario import Scenario
 
 __all__ = [
     "FLOP_CONVENTION",
     "MEMORY_MEANING",
     "NOT_MODELLED",
-    "NO_INTERVAL",
     "AssumedFigure",
     "assumed_figures",
     "memory_meaning",
+    "ties",
 ]
-
-NO_INTERVAL = "no interval yet"
-"""Printed beside a time until its terms have measured errors."""
 
 FLOP_CONVENTION = (
     "MFU: model FLOPs (three times the forward pass, causal attention counted half, output head"
@@ -53,7 +51,6 @@ MEMORY_MEANING = {
 """How each kind of memory (MEMORY_KINDS) is counted."""
 
 NOT_MODELLED = (
-    ("intervals", "no term has a measured error yet, so no P10-P90 is printed"),
     ("failures and goodput", "days and cost assume that every step succeeds"),
     ("checkpoints", "time and memory of saving and loading"),
     ("data input", "the loader is assumed to keep up"),
@@ -62,7 +59,11 @@ NOT_MODELLED = (
         "network congestion",
         "no other job shares the fabric; links inside the job are shared fairly",
     ),
-    ("expert load imbalance", "every expert receives the same number of tokens"),
+    (
+        "expert load imbalance",
+        "every expert receives the same number of tokens unless training.moe_load or moe_imbalance"
+        " says otherwise, in every layer alike",
+    ),
     (
         "multi-token prediction",
         "extra prediction layers of a model are left out unless a measured run has them",
@@ -88,6 +89,23 @@ class AssumedFigure:
     name: str
     value: float
     source: str
+
+
+def ties(count: int) -> str:
+    """Say how many leading layouts cannot be told apart; empty where the best one stands alone.
+
+    Examples
+    --------
+    >>> ties(3)
+    'The first 3 are a tie: each of the others beats the first with a chance of 20 % or more.'
+    """
+    if count < 2:
+        return ""
+    others = "the other" if count == 2 else "each of the others"
+    return (
+        f"The first {count} are a tie: {others} beats the first with a chance of"
+        f" {TIE:.0%} or more.".replace("%", " %")
+    )
 
 
 def memory_meaning(kind: str) -> str:

@@ -54,6 +54,12 @@ class LayoutRow:
     fields: dict[str, Any]
     """The layout's own fields, as ``Layouts.row`` gives them."""
     step_time_s: float
+    p10_s: float
+    p90_s: float
+    probability_fastest: float
+    """Chance of being the fastest of the plan's layouts."""
+    ties: bool
+    """Whether it cannot be told from the best one."""
     tokens_per_s: float
     tokens_per_s_per_gpu: float
     mfu: float
@@ -65,8 +71,11 @@ class LayoutRow:
     usable_bytes: float
     fits: bool
     days: float | None
+    days_span: tuple[float, float] | None
+    """P10 and P90; GPU-hours, USD and energy grow with them."""
     gpu_hours: float | None
     usd: float | None
+    usd_span: tuple[float, float] | None
     kwh: float | None
     meets_deadline: bool
     meets_budget: bool
@@ -186,7 +195,8 @@ def collect(plan: Plan, *, progress: Callable[[int, int], None] | None = None) -
 def layout_rows(plan: Plan, most: int = TOP) -> list[LayoutRow]:
     """Tabulate the best layouts, best first."""
     estimate, result = plan.estimate, plan.outcome
-    deadline, budget = plan.meets_deadline, plan.meets_budget
+    deadline, budget, sure = plan.meets_deadline, plan.meets_budget, plan.certainty
+    days, usd = (sure.span(x, estimate.step_time_s) for x in (result.days, result.usd))
     streams = {term.name: term.stream for term in TERMS}
     rows = []
     for i in range(min(most, len(estimate))):
@@ -200,6 +210,10 @@ def layout_rows(plan: Plan, most: int = TOP) -> list[LayoutRow]:
                 layout=estimate.layouts.describe(i),
                 fields=estimate.layouts.row(i),
                 step_time_s=step,
+                p10_s=float(sure.p10_s[i]),
+                p90_s=float(sure.p90_s[i]),
+                probability_fastest=float(sure.fastest[i]),
+                ties=i < sure.tied,
                 tokens_per_s=float(result.tokens_per_s[i]),
                 tokens_per_s_per_gpu=float(result.tokens_per_s_per_gpu[i]),
                 mfu=float(result.mfu[i]),
@@ -210,8 +224,10 @@ def layout_rows(plan: Plan, most: int = TOP) -> list[LayoutRow]:
                 usable_bytes=estimate.usable_bytes,
                 fits=bool(estimate.fits[i]),
                 days=_known(result.days[i]),
+                days_span=_span(days, i),
                 gpu_hours=_known(result.gpu_hours[i]),
                 usd=_known(result.usd[i]),
+                usd_span=_span(usd, i),
                 kwh=_known(result.kwh[i]),
                 meets_deadline=bool(deadline[i]) or math.isnan(result.days[i]),
                 meets_budget=bool(budget[i]) or math.isnan(result.usd[i]),
@@ -264,6 +280,12 @@ def _no_naive(plan: Plan) -> list[str]:
         f"{batch:,} sequences do not divide over {gpus:,} GPUs" if batch % gpus else "software"
     )
     return [f"Data parallelism alone cannot run here ({because}), so it is not compared."]
+
+
+def _span(values: tuple[Any, Any], i: int) -> tuple[float, float] | None:
+    """Return P10 and P90 of one layout, or None where there are none."""
+    low, high = float(values[0][i]), float(values[1][i])
+    return (low, high) if math.isfinite(low) else None
 
 
 def _known(value: Any) -> float | None:

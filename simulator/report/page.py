@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.cost.terms import TERMS
 from simulator.planner.scaling import CAUSES
 from simulator.report.comparison import show_change, show_signed_percent
-from simulator.report.evidence import FLOP_CONVENTION, NO_INTERVAL, NOT_MODELLED, memory_meaning
+from simulator.report.evidence import FLOP_CONVENTION, NOT_MODELLED, memory_meaning, ties
 from simulator.report.figures import figures
 from simulator.report.numbers import PlanNumbers
 from simulator.report.palette import PALETTE, colour
@@ -67,7 +67,7 @@ def render(numbers: PlanNumbers, *, launch: str) -> str:
             causes=CAUSES,
             not_modelled=NOT_MODELLED,
             flop_convention=FLOP_CONVENTION,
-            no_interval=NO_INTERVAL,
+            tie=ties(sum(row.ties for row in numbers.layouts)),
             figures=figures(numbers),
             palette={name: {"light": c.light, "dark": c.dark} for name, c in PALETTE.items()},
             colour=colour,

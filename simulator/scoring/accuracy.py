@@ -20,6 +20,7 @@ from simulator.scoring.baselines import (
     release_pairs,
     shipped_baseline,
 )
+from simulator.scoring.certainty_scores import certainty_scores
 from simulator.scoring.microbenchmarks import score_microbenchmarks, summaries
 from simulator.scoring.rankings import ranking_statistics
 from simulator.scoring.scores import SCORED_MEMORY, ScoredRow, error_statistics, summary
@@ -95,9 +96,9 @@ def document(found: Validation) -> dict[str, Any]:
     -------
     dict
         ``sources``: errors by source and split, beside the baselines; ``kinds``: pooled by kind and
-        split; ``baselines``; ``memory``; ``ranking``; ``series``; ``peers``; ``skipped``: reasons
-        and counts; ``predicted_step_s`` and ``measured_step_s`` by run. Errors are
-        ``predicted / measured - 1``; what does not exist is None.
+        split; ``baselines``; ``memory``; ``ranking``; ``series``; ``certainty``; ``peers``;
+        ``skipped``: reasons and counts; ``predicted_step_s`` and ``measured_step_s`` by run.
+        Errors are ``predicted / measured - 1``; what does not exist is None.
     """
     rows = found.rows
     baseline = shipped_baseline()
@@ -118,6 +119,7 @@ def document(found: Validation) -> dict[str, Any]:
             "memory": _memory(rows),
             "ranking": {"groups": ours["ranking"], "by_split": ours["ranking_by_split"]},
             "series": [_series(one) for one in series(rows) if not one.rows[0].composed],
+            "certainty": certainty_scores(rows, ours),
             "peers": {**PEERS, "ours": _ranking_on_a100(ours["ranking"])},
             "skipped": ours["skipped"],
             "predicted_step_s": {

@@ -22,6 +22,7 @@ from simulator.measured.checks import Readings, excluded, implausible, readings,
 from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, replay
 from simulator.measured.rows import MeasuredRun, assumed_fields, read_tables
 from simulator.measured.tables import sort_tables
+from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.outcome import weakest_evidence
 from simulator.scoring.baselines import shipped_baseline
 from simulator.scoring.scores import ScoredRow, summary
@@ -246,15 +247,18 @@ def _predict(members: Sequence[_Replayed]) -> dict[int, ScoredRow]:
     except InputError as error:  # the profile lacks a library or type that the row needs
         return {one.index: _skipped(one.row, str(error), one.measured) for one in members}
     grade = weakest_evidence(run.cluster, run.software)
+    sure = certainty(estimate, run.workload, run.cluster, run.software)
     batch = float(run.workload.recipe.global_batch)
     flop = estimate.model_flop / batch * layouts.global_batch
     return {
-        one.index: _score(one, estimate, i, flop=float(flop[i]), grade=grade)
+        one.index: _score(one, estimate, sure, i, flop=float(flop[i]), grade=grade)
         for i, one in enumerate(members)
     }
 
 
-def _score(one: _Replayed, estimate: Estimate, i: int, *, flop: float, grade: str) -> ScoredRow:
+def _score(
+    one: _Replayed, estimate: Estimate, sure: Certainty, i: int, *, flop: float, grade: str
+) -> ScoredRow:
     """Set one row of an estimate beside what was measured, unless that cannot be right.
 
     `flop` are the model FLOPs of one step.
@@ -270,6 +274,8 @@ def _score(one: _Replayed, estimate: Estimate, i: int, *, flop: float, grade: st
         run=one.row,
         status="ok",
         predicted_step_s=float(estimate.step_time_s[i]),
+        p10_s=float(sure.p10_s[i]),
+        p90_s=float(sure.p90_s[i]),
         predicted_memory_gib=memory_of_kind_gib(estimate, i, measured.memory_kind),
         evidence=grade,
         terms_s={name: float(seconds[i]) for name, seconds in estimate.terms_s.items()},

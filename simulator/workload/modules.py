@@ -133,6 +133,11 @@ class MoE:
     """Biases on router and routed experts (gpt-oss); one that only balances loads is a buffer."""
     activation: Literal["gelu", "relu", "squared_relu"] = "gelu"
     """As of a dense MLP."""
+    groups: Positive = 1
+    """Equal groups of neighbouring experts that the router scores first (``n_group``)."""
+    top_groups: Positive = 1
+    """Groups of them that a token may take its experts from (``topk_group``); 1 of 1 group is no
+    limit. It bounds how many domains a dispatch reaches (DeepSeek-V2 and V3)."""
 
     def expert_parameters(self, hidden: int) -> int:
         """Count the weights and biases of one routed expert."""

@@ -102,6 +102,10 @@ class Recipe:
     encoder reads (sequence_length, which tokens and throughput count)."""
     moe_imbalance: Annotated[Number, Ge(1)] = 1.0
     """Tokens that arrive at the fullest expert rank over the mean of all; 1 means all alike."""
+    moe_load: Annotated[tuple[Annotated[Number, Ge(0)], ...], MinLen(1), MaxLen(4096)] | None = None
+    """Share of the routed tokens that each expert gets in every layer, first to last; or each of so
+    many equal runs of neighbouring experts (one for every ep rank). They add up to 1. The fullest
+    rank, which the others wait for, follows; given instead of `moe_imbalance`."""
     moe_capacity_factor: Annotated[Number, Gt(0)] | None = None
     """Most tokens that an expert takes, over the mean; the others are dropped. None drops none."""
     moe_pads_to_capacity: bool = False

@@ -6,6 +6,7 @@ import csv
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,11 +136,20 @@ def test_a_fit_brings_the_errors_down_and_keeps_to_the_bounds(tmp_path: Path) ->
         assert fit.values[name] == pytest.approx(PRIORS[name], rel=1e-3)
 
 
+def made(values: dict[str, float], runs: tuple[TrainingRun, ...], errors: Any) -> TrainingFit:
+    """A fit whose slopes and offsets nobody asks for."""
+    none = np.zeros(len(PARAMETERS))
+    return TrainingFit(
+        values=values, runs=runs, before=errors, after=errors,
+        slopes=np.zeros((len(runs), len(none))), offsets=none, bounds=(none, none),
+    )  # fmt: skip
+
+
 def test_the_report_names_every_figure_and_marks_what_differs(chosen: list[TrainingRun]) -> None:
     runs = tuple(chosen)
     errors = np.zeros(len(runs))
     values = {name: 3.0 * (value or 1.0) for name, value in PRIORS.items()}
-    fit = TrainingFit(values=values, runs=runs, before=errors, after=errors)
+    fit = made(values, runs, errors)
     lines = report(fit)
     for parameter in PARAMETERS.values():
         for figure in parameter.figures:
@@ -151,7 +161,7 @@ def test_the_report_names_every_figure_and_marks_what_differs(chosen: list[Train
 
 def test_figures_are_rounded_as_the_profile_keeps_them() -> None:
     values = {**PRIORS, "h100_rate": 0.78765, "nccl_compute_units": 31.98}
-    fit = TrainingFit(values=values, runs=(), before=np.zeros(0), after=np.zeros(0))
+    fit = made(values, (), np.zeros(0))
     rounded = fit.figures()
     assert rounded["h100-sxm"]["gemm.cublas.bf16.training_fraction"] == 0.788
     assert rounded["nccl"]["compute_units"] == 32.0

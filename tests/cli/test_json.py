@@ -18,14 +18,15 @@ DENSE = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
 
 HEAD = ["schema", "version", "command", "scenario", "workload"]
 LAYOUT = [
-    "layout", "step_time_s", "p10_s", "p90_s", "tokens_per_s_per_gpu", "mfu", "hfu", "terms_s",
-    "hidden_s", "memory_bytes", "peak_stage", "memory_total_bytes", "usable_bytes", "fits", "days",
-    "gpu_hours", "usd", "kwh", "evidence",
+    "layout", "step_time_s", "p10_s", "p90_s", "probability_fastest", "probability_beats_best",
+    "tokens_per_s_per_gpu", "mfu", "hfu", "terms_s", "hidden_s", "memory_bytes", "peak_stage",
+    "memory_total_bytes", "usable_bytes", "host_memory_bytes", "nvme_bytes", "fits", "days",
+    "days_p10", "days_p90", "gpu_hours", "usd", "usd_p10", "usd_p90", "kwh", "evidence",
 ]  # fmt: skip
 FIELDS = [
-    "tp", "pp", "vpp", "cp", "cp_kind", "dp", "ep", "etp", "micro_batch", "global_batch",
-    "sharding",
-    "shard_group", "sequence_parallel", "recompute", "recompute_layers", "offload_layers",
+    "tp", "pp", "vpp", "cp", "cp_kind", "dp", "ep", "etp", "dispatcher", "micro_batch",
+    "global_batch", "sharding", "shard_group", "reshard_after_forward", "sequence_parallel",
+    "recompute", "recompute_layers", "offload_layers",
     "optimizer_offload", "parameter_offload", "schedule", "rank_order",
 ]  # fmt: skip
 
@@ -77,9 +78,12 @@ def test_search_accounts_for_every_layout() -> None:
     assert search["feasible"] + sum(search["dropped"].values()) == search["layouts"]
 
 
-def test_no_interval_yet_and_no_tokens_are_null() -> None:
+def test_without_tokens_or_other_layouts_there_is_null() -> None:
     (layout,) = document("predict", *DENSE)["layouts"]
-    unknown = {"p10_s", "p90_s", "days", "gpu_hours", "usd", "kwh"}
+    unknown = {
+        *("probability_fastest", "probability_beats_best"),
+        *("days", "days_p10", "days_p90", "gpu_hours", "usd", "usd_p10", "usd_p90", "kwh"),
+    }
     assert {name for name, value in layout.items() if value is None} == unknown
 
 
@@ -89,6 +93,20 @@ def test_with_tokens_the_whole_run_is_priced() -> None:
     assert layout["days"] == pytest.approx(run_s / 86_400)
     assert layout["gpu_hours"] == pytest.approx(8 * run_s / 3600)
     assert layout["usd"] > 0 and layout["kwh"] > 0
+    for name in ("days", "usd"):
+        ratio = layout["step_time_s"] / layout["p10_s"]
+        assert layout[name] / layout[f"{name}_p10"] == pytest.approx(ratio)
+        assert layout[f"{name}_p90"] / layout[name] == pytest.approx(ratio)
+
+
+def test_a_plan_says_how_sure_its_ranking_is() -> None:
+    layouts = document("plan", *DENSE)["layouts"]
+    assert layouts[0]["probability_beats_best"] == 0.5
+    chances = [layout["probability_fastest"] for layout in layouts]
+    assert chances[0] > 0.0 and sum(chances) <= 1.0
+    for layout in layouts:
+        assert 0.0 < layout["p10_s"] < layout["step_time_s"] < layout["p90_s"]
+        assert 0.0 <= layout["probability_beats_best"] <= 0.5
 
 
 def test_best_first_and_as_many_as_asked() -> None:

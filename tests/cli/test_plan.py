@@ -30,7 +30,7 @@ def test_the_verdict_says_everything_a_person_decides_on(verdict: str) -> None:
     for words in (
         "llama-3.1-70b, 70.6B parameters on 1,024 x h100-sxm (dgx-h100), megatron-core",
         "15T tokens, 2,048 sequences of 8,192 per step, bf16, adamw",
-        "cheapest first", "no interval yet", "per GPU", "MFU", "HFU", "FITS", "days", "USD", "kWh",
+        "cheapest first", "P10 to P90", "per GPU", "MFU", "HFU", "FITS", "days", "USD", "kWh",
         "fullest GPU", "usable HBM", "runner-up", "data parallel only", "sum = step time",
         "What binds", "The deadline does not bind", "What would pay most", "Searched", "dropped: ",
         "Weakest evidence", "causal attention counted half", "Not modelled: ",

@@ -109,7 +109,7 @@ def test_every_shipped_row_is_there_once(shipped: dict[str, Any]) -> None:
         ok = row["status"] == "ok"
         assert (row["status"], row["reason"] is None) == ("ok" if ok else "skipped", ok)
         assert (row["predicted_step_s"] is None) == (not ok)
-        assert (row["p10_s"], row["p90_s"]) == (None, None)
+        assert not ok or row["p10_s"] < row["predicted_step_s"] < row["p90_s"]
         assert row["measured_step_s"] > 0
 
 

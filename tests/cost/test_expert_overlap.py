@@ -15,7 +15,6 @@ from simulator.workload.recipe import Recipe, Workload
 
 CORE = load_software("megatron-core")
 BESIDE = replace(CORE, overlap=replace(CORE.overlap, expert=True))
-DEEPEP = replace(CORE, kernels=replace(CORE.kernels, dispatcher="deepep"))
 COMPUTE = ("gemm", "attention", "memory_bound")
 
 
@@ -47,14 +46,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("start", [CORE, DEEPEP])
+@pytest.mark.parametrize("way", ["alltoall", "deepep"])
 @pytest.mark.parametrize(("model", "domain", "layout"), CASES)
 def test_hiding_expert_traffic_is_never_slower_and_loses_nothing(
-    model: str, domain: int, layout: dict[str, Any], start: Software
+    model: str, domain: int, layout: dict[str, Any], way: str
 ) -> None:
     cluster = servers(domain)
-    beside = replace(start, overlap=replace(start.overlap, expert=True))
-    waits, hides = (run(software, model, cluster, **layout) for software in (start, beside))
+    waits, hides = (
+        run(software, model, cluster, dispatcher=way, **layout) for software in (CORE, BESIDE)
+    )
     assert hides.step_time_s[0] <= waits.step_time_s[0] * (1 + 1e-12)
     assert waits.hidden_s["ep"][0] == 0.0
     shown, hidden = float(hides.terms_s["ep"][0]), float(hides.hidden_s["ep"][0])
@@ -87,7 +87,9 @@ def test_traffic_on_links_of_no_weight_hides_whole() -> None:
     node = replace(base.node, scale_up=fast)
     cluster = replace(base, groups=(replace(base.groups[0], node=node),))
     found = run(BESIDE, "mixtral-8x7b", cluster, dp=64, ep=8)
-    assert found.terms_s["ep"][0] == 0.0 < found.hidden_s["ep"][0]
+    # of four micro-batches the first goes forward and the last goes back alone
+    assert found.terms_s["ep"][0] == pytest.approx(float(found.hidden_s["ep"][0]) / 3, rel=1e-9)
+    assert found.terms_s["ep"][0] > 0
 
 
 def test_traffic_that_outlasts_all_compute_shows_the_rest() -> None:
@@ -97,8 +99,9 @@ def test_traffic_that_outlasts_all_compute_shows_the_rest() -> None:
     cluster = replace(base, groups=(replace(base.groups[0], node=node),))
     found = run(BESIDE, "mixtral-8x7b", cluster, dp=64, ep=8)
     alone = run(CORE, "mixtral-8x7b", cluster, dp=64, ep=8)
-    # of the compute only the blocks' hides it: embedding and head have no other block beside them
-    compute = sum(float(alone.terms_s[name][0]) for name in COMPUTE)
+    # of the compute only the blocks' hides it: embedding and head have no other block beside them;
+    # and of four micro-batches one has no other
+    compute = 0.75 * sum(float(alone.terms_s[name][0]) for name in COMPUTE)
     hidden = float(found.hidden_s["ep"][0])
     assert 0.9 * compute < hidden < compute
     assert found.terms_s["ep"][0] == pytest.approx(float(alone.terms_s["ep"][0]) - hidden, rel=1e-9)
@@ -112,5 +115,75 @@ def test_a_dense_model_has_nothing_to_hide() -> None:
 def test_sending_tokens_once_is_never_slower() -> None:
     for model, domain, layout in CASES:
         cluster = servers(domain)
-        all_copies, once = (run(x, model, cluster, **layout) for x in (CORE, DEEPEP))
+        all_copies, once = (
+            run(CORE, model, cluster, dispatcher=way, **layout) for way in ("alltoall", "deepep")
+        )
         assert once.step_time_s[0] <= all_copies.step_time_s[0] * (1 + 1e-9), (model, layout)
+
+
+def test_a_single_micro_batch_has_none_to_hide_behind() -> None:
+    """Nor has the first of several, on its way forward, or the last on its way back."""
+    recipe = Recipe(sequence_length=4096, global_batch=8)
+    work = Workload(architecture=presets.load("mixtral-8x7b"), recipe=recipe)
+    cluster = load_cluster("dgx-h100", 8)
+    table = Layouts.of(dp=8, ep=8, global_batch=8)
+    one, other = (evaluate(table, work, cluster, x) for x in (CORE, BESIDE))
+    assert other.hidden_s["ep"][0] == 0.0
+    assert other.step_time_s[0] == pytest.approx(float(one.step_time_s[0]), rel=1e-12)
+
+
+def batches(software: Software, micro_batches: int, **layout: Any) -> Estimate:
+    batch = micro_batches * layout["dp"]
+    recipe = Recipe(sequence_length=4096, global_batch=batch)
+    work = Workload(architecture=presets.load("mixtral-8x7b"), recipe=recipe)
+    return evaluate(Layouts.of(global_batch=batch, **layout), work, servers(8), software)
+
+
+@pytest.mark.parametrize("m", [2, 4, 16])
+def test_all_but_one_of_m_micro_batches_hide_their_traffic(m: int) -> None:
+    found = batches(BESIDE, m, dp=64, ep=8)
+    whole = float(batches(CORE, m, dp=64, ep=8).terms_s["ep"][0])
+    assert found.hidden_s["ep"][0] == pytest.approx(whole * (m - 1) / m, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("layout", "alone"),
+    [
+        ({"pp": 4, "dp": 16, "ep": 8}, 1.0),
+        # last rank: (v - 1) pp + 1 chunk passes forward before its first one back
+        ({"pp": 4, "vpp": 2, "dp": 16, "ep": 8}, 5 / 2),
+        ({"pp": 4, "vpp": 4, "dp": 16, "ep": 8}, 13 / 4),
+        ({"pp": 4, "dp": 16, "ep": 8, "schedule": "gpipe"}, 16.0),
+        ({"pp": 4, "dp": 16, "ep": 8, "schedule": "pipedream"}, 0.0),
+    ],
+)
+def test_passes_without_another_beside_them(layout: dict[str, Any], alone: float) -> None:
+    """Of sixteen micro-batches; what fills and drains the pipeline hides nothing either."""
+    waits, hides = (batches(software, 16, **layout) for software in (CORE, BESIDE))
+    whole = float(waits.terms_s["ep"][0])
+    assert hides.hidden_s["ep"][0] == pytest.approx(whole * (16 - alone) / 16, rel=1e-9, abs=1e-12)
+    assert hides.terms_s["ep"][0] == pytest.approx(whole * alone / 16, rel=1e-9, abs=1e-12)
+    for name in ("bubble_warmup", "bubble_drain"):
+        assert hides.terms_s[name][0] == pytest.approx(float(waits.terms_s[name][0]), rel=1e-9)
+
+
+@pytest.mark.parametrize("m", [1, 4])
+def test_a_block_of_the_next_micro_batch_is_there_beside_the_one_going_back(m: int) -> None:
+    """Pairs go layer by layer: one whole set of activations, and one layer's of the other set."""
+    layout = {"dp": 64, "ep": 8}
+    small = replace(presets.load("mixtral-8x7b"), vocabulary=1024)  # the loss is not the peak
+    recipe = Recipe(sequence_length=4096, global_batch=64 * m)
+    work = Workload(architecture=small, recipe=recipe)
+    table = Layouts.of(global_batch=64 * m, **layout)
+    waits, hides = (evaluate(table, work, servers(8), x) for x in (CORE, BESIDE))
+    more = float((hides.memory_total_bytes - waits.memory_total_bytes)[0])
+    block = float(waits.memory_bytes["activations"][0]) / 32
+    fragmentation = 1.05
+    assert more == pytest.approx(block * fragmentation * (m > 1), rel=1e-6)
+
+
+def test_recomputed_blocks_begin_with_their_input_only() -> None:
+    layout = {"dp": 64, "ep": 8, "recompute": "full"}
+    waits, hides = (batches(software, 4, **layout) for software in (CORE, BESIDE))
+    more = float((hides.memory_total_bytes - waits.memory_total_bytes)[0])
+    assert more == pytest.approx(1.05 * 2 * 4096 * 4096, rel=1e-6)

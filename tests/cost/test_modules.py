@@ -14,6 +14,7 @@ from simulator.software import Software, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload
+from tests.cost.test_volumes import RATE, slow_inside
 
 S, M = 4096, 4
 CORE = load_software("megatron-core")
@@ -105,6 +106,73 @@ def test_the_activation_of_the_experts_is_that_of_every_copy() -> None:
     assert repeated(recomputing("mlp_act"), SPARSE_MLA) == 0.0
 
 
+def test_experts_keep_the_input_of_their_layer_only() -> None:
+    """Router, sorted tokens, both inner tensors and their product go; all products are repeated."""
+    h, f, k, count = 4096, 14336, 2, 8
+    found = dropped(recomputing("moe"), MIXTRAL)
+    assert found == pytest.approx(24 * count + k * (2 * h + 6 * f), rel=1e-9)
+    again = repeated(recomputing("moe"), MIXTRAL)
+    assert again == pytest.approx(2 * h * count + k * 6 * h * f, rel=1e-6)
+    # DeepSeek-V3: 8 of 256 experts of 2048, and the shared one, which is part of the module
+    h, f = 7168, 2048
+    found = dropped(recomputing("moe"), SPARSE_MLA)
+    assert found == pytest.approx(24 * 256 + 8 * (2 * h + 6 * f) + 6 * f, rel=1e-9)
+    again = repeated(recomputing("moe"), SPARSE_MLA)
+    assert again == pytest.approx(2 * h * 256 + 9 * 6 * h * f, rel=1e-6)
+
+
+def test_shared_experts_and_the_activation_of_routed_ones() -> None:
+    h, f = 7168, 2048
+    shared, act = recomputing("shared_experts"), recomputing("moe_act")
+    assert dropped(shared, SPARSE_MLA) == pytest.approx(6 * f, rel=1e-9)
+    assert repeated(shared, SPARSE_MLA) == pytest.approx(6 * h * f, rel=1e-6)
+    assert dropped(act, SPARSE_MLA) == pytest.approx(8 * 2 * f, rel=1e-9)
+    assert repeated(act, SPARSE_MLA) == 0.0
+    # no such module, nothing to drop
+    assert dropped(shared, MIXTRAL) == 0.0 == recompute_s(shared, MIXTRAL)
+    assert dropped(act, LLAMA) == 0.0 == dropped(recomputing("moe"), LLAMA)
+    # a part of the whole is recomputed once
+    both = recomputing("moe", "moe_act", "shared_experts")
+    assert dropped(both, SPARSE_MLA) == dropped(recomputing("moe"), SPARSE_MLA)
+    assert recompute_s(both, SPARSE_MLA) == recompute_s(recomputing("moe"), SPARSE_MLA)
+
+
+def slow_s(software: Software, arch: Architecture, term: str, **layout: Any) -> float:
+    """One term on links of 1 kB/s, where nothing else takes time."""
+    recipe = Recipe(sequence_length=S, global_batch=M * layout.get("dp", 1))
+    table = Layouts.of(global_batch=recipe.global_batch, recompute="selective", **layout)
+    work = Workload(architecture=arch, recipe=recipe)
+    return float(evaluate(table, work, slow_inside(), software).terms_s[term][0])
+
+
+@pytest.mark.parametrize("way", ["alltoall", "allgather", "deepep"])
+def test_recomputed_experts_are_sent_their_tokens_again(way: str) -> None:
+    """Dispatch and combine of the forward pass, two of the four exchanges of a step."""
+    layout = {"dp": 8, "ep": 8, "dispatcher": way}
+    usual = slow_s(recomputing("moe_act"), MIXTRAL, "ep", **layout)
+    again = slow_s(recomputing("moe"), MIXTRAL, "recompute", **layout)
+    assert again == pytest.approx(usual / 2, rel=1e-3)
+    # another micro-batch may hide the exchanges of a pass, not those of its repetition
+    software = recomputing("moe")
+    beside = replace(software, overlap=replace(software.overlap, expert=True))
+    assert slow_s(beside, MIXTRAL, "recompute", **layout) == pytest.approx(again, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("module", "arch", "width"),
+    [
+        ("mlp", DENSE_MLA, 2 * 7168),  # gathered before, scattered behind
+        ("shared_experts", SPARSE_MLA, 2 * 7168),
+        ("mla_up_proj", DENSE_MLA, 1536 + 512 + 64),  # the compressed inputs
+    ],
+)
+def test_recomputed_modules_gather_and_scatter_again(
+    module: str, arch: Architecture, width: int
+) -> None:
+    found = slow_s(recomputing(module), arch, "recompute", tp=8, etp=1)
+    assert found == pytest.approx(8 * M * 2 * S * width * 7 / 8 / RATE, rel=2e-3)
+
+
 @pytest.mark.parametrize("arch", [DENSE_MLA, SPARSE_MLA])
 def test_up_projections_of_latent_attention(arch: Architecture) -> None:
     """128 heads: queries and keys of 192, values of 128; from ranks of 1536 and 512."""
@@ -150,7 +218,7 @@ def test_modules_add_up() -> None:
 
 @pytest.mark.parametrize("arch", [LLAMA, MIXTRAL, DENSE_MLA, SPARSE_MLA])
 def test_recomputing_modules_costs_less_than_recomputing_everything(arch: Architecture) -> None:
-    every = recomputing("core_attn", "norm", "mlp", "mlp_act", "mla_up_proj")
+    every = recomputing("core_attn", "norm", "mlp", "mlp_act", "moe_act", "mla_up_proj")
     assert 0 < recompute_s(every, arch) < recompute_s(every, arch, mode="full")
     held = [
         float(run(every, arch, mode).memory_bytes["activations"][0])
@@ -180,6 +248,8 @@ def test_a_product_takes_as_long_again() -> None:
         ("mla_up_proj", DENSE_MLA),
         ("mla_up_proj", SPARSE_MLA),
         ("norm", SPARSE_MLA),
+        ("moe", SPARSE_MLA),
+        ("shared_experts", SPARSE_MLA),
     ],
 )
 def test_a_block_rebuilds_what_it_dropped(module: str, arch: Architecture) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from simulator import catalogue
+from simulator.cost.uncertainty import StepErrors
 from simulator.economics.price import Price, Site, load_price, load_site
 from simulator.errors import InputError
 from simulator.files import GRADES, figures, read_profile, read_toml
@@ -26,6 +27,7 @@ SCHEMAS: dict[str, type] = {
     "software": Software,
     "prices": Price,
     "sites": Site,
+    "uncertainty": StepErrors,
 }
 SHIPPED = [
     (path.parent.name, path.stem)

@@ -28,6 +28,7 @@ MEGATRON_FLAGS = {
     "hidden-size", "init-model-with-meta-device", "kv-channels", "kv-lora-rank", "log-interval",
     "log-throughput", "lr", "make-vocab-size-divisible-by", "max-position-embeddings",
     "micro-batch-size", "mock-data", "moe-ffn-hidden-size", "moe-grouped-gemm", "moe-layer-freq",
+    "moe-router-group-topk", "moe-router-num-groups",
     "moe-router-topk", "moe-shared-expert-intermediate-size", "moe-token-dispatcher-type",
     "multi-latent-attention", "no-gradient-accumulation-fusion", "no-overlap-p2p-communication",
     "normalization", "num-attention-heads", "num-distributed-optimizer-instances", "num-experts",

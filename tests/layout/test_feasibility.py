@@ -131,6 +131,16 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"gpus": 16},
     ),
     (
+        "the software has no such dispatch of tokens to experts",
+        {"dp": 8, "ep": 8, "dispatcher": "allgather", "sharding": "zero3"},
+        {"software": "torchtitan", "model": MOE},
+    ),
+    (
+        "an all-gather of tokens takes neither a capacity factor nor overlapped expert traffic",
+        {"dp": 8, "ep": 8, "dispatcher": "allgather"},
+        {"model": MOE, "training": {"moe_capacity_factor": 1.5}},
+    ),
+    (
         "the software has no expert parallelism",
         {"dp": 8, "ep": 2},
         {"software": "megatron-lm-2022", "model": MOE},
@@ -211,6 +221,42 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "no figure for copies between accelerator and host",
         {"dp": 8, "offload_layers": 3},
         {"cluster": WITHOUT_HOST_LINK},
+    ),
+    (
+        "the software cannot keep states on NVMe",
+        {"dp": 8, "optimizer_offload": "nvme"},
+        {},
+    ),
+    (
+        "the server has no NVMe, or none known",
+        {"dp": 8, "sharding": "zero3", "parameter_offload": "nvme"},
+        {"software": "deepspeed", "cluster": load_cluster("aws-p5", 8)},
+    ),
+    (
+        "the software cannot share this sharding among fewer ranks than all replicas",
+        {"dp": 8, "sharding": "zero1", "shard_group": 4},
+        {"software": "megatron-deepspeed-2023"},
+    ),
+    (  # the experts' 4 ranks cannot be 8 replicas
+        "the software cannot share this sharding among fewer ranks than all replicas",
+        {"dp": 16, "ep": 4, "sharding": "zero1", "shard_group": 2},
+        {"gpus": 16, "model": MOE},
+    ),
+    *(
+        (
+            "reshard_after_forward needs zero3, a divisor of the ranks that share, and software"
+            " that can",
+            {"dp": 8, "sharding": "zero3", "reshard_after_forward": 4, **layout},
+            {"software": "torchtitan", **setting},
+        )
+        for layout, setting in (
+            ({"reshard_after_forward": 3}, {}),
+            ({"sharding": "zero2"}, {}),
+            ({}, {"software": "megatron-core"}),
+            ({"shard_group": 2}, {}),
+            ({"dp": 4, "pp": 2, "reshard_after_forward": 2}, {}),
+            ({"ep": 4}, {"model": MOE}),
+        )
     ),
     *(
         (

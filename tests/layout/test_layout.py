@@ -1,5 +1,7 @@
 """The table of layouts: defaults, words, slices, and what it refuses."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,10 @@ from simulator.layout.layout import RANK_ORDERS, RECOMPUTE, SCHEDULES, SHARDINGS
 def test_defaults_are_one_accelerator_with_nothing_split() -> None:
     assert Layouts.of().row() == {
         "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "cp_kind": "ring", "dp": 1, "ep": 1, "etp": 1,
+        "dispatcher": "alltoall",
         "micro_batch": 1, "global_batch": 1,
-        "sharding": "ddp", "shard_group": 1, "sequence_parallel": False,
+        "sharding": "ddp", "shard_group": 1, "reshard_after_forward": True,
+        "sequence_parallel": False,
         "recompute": "none", "recompute_layers": 0, "offload_layers": 0,
         "optimizer_offload": "none", "parameter_offload": "none",
         "schedule": "1f1b", "rank_order": "tp-cp-dp-pp",
@@ -23,6 +27,18 @@ def test_defaults_that_follow_from_other_fields() -> None:
     assert row["shard_group"] == 6 * 2
     assert row["sequence_parallel"] is True
     assert row["schedule"] == "interleaved"
+
+
+@pytest.mark.parametrize(
+    ("given", "sharding", "group"),
+    [(True, "zero3", True), (False, "zero2", True), (1, "zero2", True), (8, "zero3", True),
+     (4, "zero3", 4)],
+)  # fmt: skip
+def test_resharding_says_what_fsdp2_means_by_it(given: Any, sharding: str, group: Any) -> None:
+    """Torch: a number of 1 is false, the size of the whole group is true."""
+    row = Layouts.of(dp=8, sharding="zero3", reshard_after_forward=given).row()
+    assert (row["sharding"], row["reshard_after_forward"]) == (sharding, group)
+    assert Layouts.of(**row).row() == row
 
 
 def test_numbers_broadcast_against_sequences() -> None:

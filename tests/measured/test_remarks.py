@@ -82,14 +82,12 @@ def test_an_unknown_type_of_the_reduction_changes_nothing() -> None:
 
 @pytest.mark.parametrize("word", ["deepep", "hybridep"])
 def test_the_dispatcher(word: str) -> None:
-    found = remarks.kernels(row(f"moe dispatcher={word}; mean of steps"), CORE.kernels)
-    assert found.dispatcher == "deepep"
-    assert replace(found, dispatcher="alltoall") == CORE.kernels
+    assert remarks.dispatcher(row(f"moe dispatcher={word}; mean of steps"), "alltoall") == "deepep"
 
 
 @pytest.mark.parametrize("notes", ["moe dispatcher=alltoall", "dispatcher deepep", "deepep"])
 def test_no_other_dispatcher(notes: str) -> None:
-    assert remarks.kernels(row(notes), CORE.kernels).dispatcher == "alltoall"
+    assert remarks.dispatcher(row(notes), "alltoall") == "alltoall"
 
 
 def test_expert_traffic_beside_compute() -> None:
@@ -177,7 +175,7 @@ def test_phrases_of_the_shipped_tables_are_all_read() -> None:
 
     reduced = [remarks.states(found, replace(CORE.states, reduce=Figure(8))) for found in rows]
     assert sum(float(x.reduce) < 8 for x in reduced) == count("gradients reduced in") == 216
-    sent = [remarks.kernels(found, CORE.kernels).dispatcher for found in rows]
+    sent = [remarks.dispatcher(found, "alltoall") for found in rows]
     assert sent.count("deepep") == count("dispatcher=") - count("dispatcher=alltoall") == 13
     beside = [remarks.overlap(found, CORE.overlap).expert for found in rows]
     assert sum(beside) == count("a2a overlap") - count("a2a overlap off") == 5

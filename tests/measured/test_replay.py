@@ -295,7 +295,8 @@ def test_a_word_that_is_no_module_is_an_error_of_the_row() -> None:
     (line,) = problems(NEWER, recompute_modules="core_attn+moe_activation")
     assert line == (
         "runs.csv: line 4: recompute_modules: must be among core_attn, layernorm, norm, mlp, "
-        "mlp_act, moe_act, mla_up_proj, half_matmul, joined by +, got 'moe_activation'"
+        "mlp_act, moe_act, moe, shared_experts, mla_up_proj, half_matmul, joined by +, "
+        "got 'moe_activation'"
     )
     assert "got ''" in problems(NEWER, recompute_modules="core_attn+")[0]
     found = problems(NEWER, recompute_modules="mpl", hidden="x")

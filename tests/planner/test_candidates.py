@@ -65,7 +65,20 @@ def everything(name: str) -> Layouts:
     table = Layouts.of(**named, dp=dp, cp_kind=kind, global_batch=work.recipe.global_batch)
     table = table[(table.etp == 1) | (table.etp == table.tp)]
     table = table[(table.cp == 1) | (work.recipe.sequence_length // 2048 >= table.cp)]
+    table = Layouts.concatenate([table, *shared_by_a_server(table)])
     return table[reasons(table, work, cluster, software) == FEASIBLE]
+
+
+def shared_by_a_server(table: Layouts) -> list[Layouts]:
+    """Hybrid sharding inside a server of 8; zero3 that reshards into one after the forward pass."""
+    replicas = table.dp * table.cp
+    near = np.gcd(replicas, np.maximum(8 // table.tp, 1))
+    some = (near > 1) & (near < replicas)
+    hybrid, full = some & (table.sharding > 0), some & (table.sharding == 3)
+    return [
+        table[hybrid].replace(shard_group=near[hybrid]),
+        table[full].replace(reshard_after_forward=near[full]),
+    ]
 
 
 def keys(table: Layouts) -> set[tuple[int, ...]]:
@@ -115,7 +128,9 @@ def test_every_row_uses_all_accelerators_and_the_whole_batch(name: str) -> None:
     assert (table.global_batch == work.recipe.global_batch).all()
     assert (table.micro_batches * table.micro_batch * table.dp == table.global_batch).all()
     assert table.micro_batch.max() <= LARGEST_MICRO_BATCH
-    assert (table.shard_group == table.dp * table.cp).all()
+    assert (table.dp * table.cp % table.shard_group == 0).all()
+    ours = table.shard_group < table.dp * table.cp
+    assert (table.shard_group[ours] == 8 // table.tp[ours]).all()  # the server's ranks
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,9 @@ def test_every_layout_field_has_a_stated_default() -> None:
 def test_defaults_of_nothing_given() -> None:
     assert predict(scenario()).layout == {
         "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "cp_kind": "ring", "dp": 64, "ep": 1, "etp": 1,
+        "dispatcher": "alltoall",
         "micro_batch": 1, "global_batch": 1024, "sharding": "zero1", "shard_group": 64,
-        "sequence_parallel": False,
+        "reshard_after_forward": True, "sequence_parallel": False,
         "recompute": "none", "recompute_layers": 0, "offload_layers": 0,
         "optimizer_offload": "none", "parameter_offload": "none", "schedule": "1f1b",
         "rank_order": "tp-cp-dp-pp",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from simulator.workload.architecture import Architecture, Attention, Block
+from simulator.workload.architecture import Architecture, Attention, Block, MoE
 from simulator.workload.families.pieces import dense, experts, model
 from simulator.workload.fields import Fields
 
@@ -28,9 +28,24 @@ def _latent(f: Fields) -> Attention:
     )
 
 
+def _grouped(f: Fields, routed: MoE, groups: int, top: int) -> MoE:
+    """Experts of a router that takes them from its best groups only; `groups` 0: any group."""
+    if not groups:
+        return routed
+    even = f"must divide n_routed_experts ({routed.experts})"
+    f.require(routed.experts % groups == 0, "n_group", even, groups, "n_routed_experts")
+    f.require(top <= groups, "topk_group", f"must be at most n_group ({groups})", top, "n_group")
+    offered = routed.experts // groups * min(top, groups)
+    rule = f"must be at most the {offered} experts of topk_group ({top}) groups"
+    f.require(routed.top_k <= offered, "num_experts_per_tok", rule, routed.top_k, "topk_group",
+              "n_group", "n_routed_experts")  # fmt: skip
+    return dataclasses.replace(routed, groups=groups, top_groups=top)
+
+
 def _deepseek(
-    f: Fields, *, first: int, number: int, shared: int, width: int, top_k: int | None, **rest: Any
-) -> Architecture:
+    f: Fields, *, first: int, number: int, shared: int, width: int, top_k: int | None, groups: int,
+    top_groups: int, **rest: Any,
+) -> Architecture:  # fmt: skip
     """Dense layers first, experts from ``first_k_dense_replace`` on; keywords are defaults."""
     attention, layers = _latent(f), f.layers()
     start = f.size("first_k_dense_replace", first, least=0)
@@ -38,6 +53,7 @@ def _deepseek(
     sparse = [layer >= start and layer % step == 0 for layer in range(layers)]
     inner = f.size("moe_intermediate_size", width)
     routed = experts(f, "n_routed_experts", number, top_k, inner)
+    routed = _grouped(f, routed, groups, top_groups)
     together = inner * f.size("n_shared_experts", shared, 0, least=0)
     moe = dataclasses.replace(routed, shared_ffn_hidden=together)
     with_experts = Block(attention=attention, mlp=moe)
@@ -48,7 +64,11 @@ def _deepseek(
 def deepseek_v2(f: Fields) -> Architecture:
     """Every layer with experts unless the config says otherwise."""
     f.refuse("mlp_bias", "biases of experts are not counted")
-    return _deepseek(f, first=0, number=64, shared=2, width=1407, top_k=None, positions=2048)
+    limited = f.word("topk_method", "greedy") == "group_limited_greedy"
+    # read and checked in any case; greedy routing looks at no groups
+    groups, top = f.size("n_group", 1, 1), f.size("topk_group", 1, 1)
+    return _deepseek(f, first=0, number=64, shared=2, width=1407, top_k=None, positions=2048,
+                     groups=groups if limited else 0, top_groups=top)  # fmt: skip
 
 
 def deepseek_v3(f: Fields) -> Architecture:
@@ -56,4 +76,5 @@ def deepseek_v3(f: Fields) -> Architecture:
     named = "num_mtp_layers" if "num_mtp_layers" in f.config else "num_nextn_predict_layers"
     mtp = f.size(named, 0, 0, least=0)
     defaults = {"first": 3, "number": 256, "shared": 1, "width": 2048, "top_k": 8}
-    return _deepseek(f, **defaults, positions=4096, mtp_layers=mtp)
+    groups, top = f.size("n_group", 8, 1), f.size("topk_group", 4, 1)
+    return _deepseek(f, **defaults, positions=4096, mtp_layers=mtp, groups=groups, top_groups=top)

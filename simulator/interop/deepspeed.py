@@ -1,0 +1,131 @@
+"""A layout as DeepSpeed's configuration file and the command that runs a training script with it.
+
+Names as in deepspeed/runtime/config.py, runtime/zero/config.py and runtime/zero/offload_config.py
+of deepspeedai/DeepSpeed@1b88ac36. The script (a Hugging Face Trainer takes the file as it is) builds
+the model; recomputation is its own switch.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from simulator.interop.torchrun import torchrun
+from simulator.scenario import Scenario
+from simulator.software import Software
+from simulator.workload.recipe import Recipe
+
+__all__ = ["deepspeed_block", "deepspeed_config"]
+
+_OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "lamb": "Lamb", "muon": "Muon"}
+"""Types that DeepSpeed builds itself (deepspeed/runtime/config.py, DEEPSPEED_OPTIMIZERS)."""
+
+_NVME_PATH = "/local_nvme"
+
+
+def deepspeed_block(row: dict[str, Any], scenario: Scenario) -> str:
+    """Write the configuration with a here-document, then the command."""
+    text = json.dumps(deepspeed_config(row, scenario), indent=2)
+    told = " --gradient_checkpointing" if row["recompute"] == "full" else ""
+    notes = "".join(f"# {note}\n" for note in _notes(row))
+    return (
+        "# train.py is your script: deepspeed.initialize with this configuration. Yours to set: model,"
+        "\n# data, learning rate.\n"
+        f"{notes}cat > ds_config.json <<'JSON'\n{text}\nJSON\n"
+        f"{torchrun(scenario.cluster)} train.py --deepspeed ds_config.json{told}"
+    )
+
+
+def deepspeed_config(row: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
+    """Return the configuration as nested tables."""
+    recipe = scenario.workload.recipe
+    accumulated = row["global_batch"] // (row["dp"] * row["micro_batch"])
+    config: dict[str, Any] = {
+        "train_batch_size": row["global_batch"],
+        "train_micro_batch_size_per_gpu": row["micro_batch"],
+        "gradient_accumulation_steps": accumulated,
+        "gradient_clipping": 1.0,
+        **_precision(recipe),
+        "zero_optimization": _zero(row, recipe, scenario.software),
+    }
+    if recipe.optimizer in _OPTIMIZERS:
+        config["optimizer"] = {"type": _OPTIMIZERS[recipe.optimizer], "params": {"lr": 1e-4}}
+    if row["cp"] > 1:
+        config["sequence_parallel_size"] = row["cp"]
+    if "nvme" in (row["optimizer_offload"], row["parameter_offload"]):
+        config["aio"] = {
+            "block_size": 1048576, "queue_depth": 8, "single_submit": False, "overlap_events": True,
+        }  # fmt: skip
+    return config
+
+
+def _precision(recipe: Recipe) -> dict[str, Any]:
+    """16-bit weights, and gradients added up in the same type unless the recipe says otherwise."""
+    word = {"fp16": "fp16", "bf16": "bf16"}.get(recipe.precision)
+    if word is None:
+        return {}
+    return {
+        word: {"enabled": True},
+        "data_types": {"grad_accum_dtype": recipe.gradient_dtype or word},
+        "communication_data_type": recipe.reduce_dtype or word,
+    }
+
+
+def _zero(row: dict[str, Any], recipe: Recipe, software: Software) -> dict[str, Any]:
+    """The stage, its buckets, and where states wait."""
+    stage = int(row["sharding"].removeprefix("zero"))
+    elements = round(float(software.states.bucket_bytes) / 2)
+    table: dict[str, Any] = {
+        "stage": stage,
+        "overlap_comm": software.overlap.gradient_reduce,
+        "contiguous_gradients": True,
+        "reduce_scatter": True,
+        "reduce_bucket_size": elements,
+    }
+    if stage < 3:
+        table |= {
+            "allgather_partitions": True, "allgather_bucket_size": elements,
+            "use_multi_rank_bucket_allreduce": software.states.reduces_everywhere,
+        }  # fmt: skip
+    else:
+        distance = round(2 * float(software.states.live_parameters))
+        table |= {
+            "stage3_max_live_parameters": distance, "stage3_max_reuse_distance": distance,
+            "stage3_prefetch_bucket_size": 50_000_000,
+            "stage3_param_persistence_threshold": 100_000,
+        }  # fmt: skip
+        if row["reshard_after_forward"] is not True:
+            table["zero_hpz_partition_size"] = row["reshard_after_forward"]
+        if row["shard_group"] < row["dp"] * row["cp"]:
+            table["mics_shard_size"] = row["shard_group"]
+    return {**table, **_offload(row, recipe)}
+
+
+def _offload(row: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    tier = row["optimizer_offload"]
+    if tier != "none":
+        table: dict[str, Any] = {"device": tier, "pin_memory": True}
+        if float(recipe.optimizer_offload_fraction) < 1:
+            table["ratio"] = float(recipe.optimizer_offload_fraction)
+        if tier == "nvme":
+            table |= {"nvme_path": _NVME_PATH, "buffer_count": 4, "pipeline_read": True,
+                      "pipeline_write": True}  # fmt: skip
+        found["offload_optimizer"] = table
+    tier = row["parameter_offload"]
+    if tier != "none":
+        table = {"device": tier, "pin_memory": True}
+        if tier == "nvme":
+            table |= {"nvme_path": _NVME_PATH, "max_in_cpu": 0}
+        found["offload_param"] = table
+    return found
+
+
+def _notes(row: dict[str, Any]) -> list[str]:
+    """What the configuration cannot say."""
+    notes = []
+    if "nvme" in (row["optimizer_offload"], row["parameter_offload"]):
+        notes.append(f"{_NVME_PATH} stands for the folder where your NVMe drives are mounted.")
+    if row["cp"] > 1:
+        notes.append("Sequence parallelism also needs DeepSpeed's attention around your own.")
+    return notes

@@ -1,0 +1,80 @@
+"""How sure a prediction or a ranking is: intervals, chances of being fastest, ties."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.estimate import Estimate
+from simulator.cost.uncertainty import Belief, bearing, belief
+from simulator.hardware.cluster import Cluster
+from simulator.software import Software
+from simulator.workload.recipe import Workload
+
+__all__ = ["TIE", "Certainty", "certainty"]
+
+Floats = NDArray[np.float64]
+
+TIE = 0.2
+"""Least chance of beating the best layout at which another one ties with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certainty:
+    """Per layout of an estimate, in its order."""
+
+    p10_s: Floats
+    """Step time that is undercut with a chance of one in ten."""
+    p90_s: Floats
+    fastest: Floats
+    """Probability of being the fastest of these layouts; NaN where they were not compared."""
+    beats_best: Floats
+    """Probability of being faster than the first one, of which it is one half; NaN likewise."""
+
+    @property
+    def tied(self) -> int:
+        """How many leading layouts cannot be told apart: each may well be faster than the first."""
+        apart = np.flatnonzero(self.beats_best < TIE)
+        return int(apart[0]) if len(apart) else len(self.beats_best)
+
+    def span(self, values: Floats, step_s: Floats) -> tuple[Floats, Floats]:
+        """P10 and P90 of values that grow with the step time: days, GPU-hours, USD, energy."""
+        return values * self.p10_s / step_s, values * self.p90_s / step_s
+
+
+def certainty(
+    estimate: Estimate,
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    *,
+    compared: bool = False,
+    believed: Belief | None = None,
+    shares: Floats | None = None,
+) -> Certainty:
+    """Judge how sure the step times of an estimate are.
+
+    Parameters
+    ----------
+    compared : bool
+        Its layouts are those of one run, the best one first: say which may be the fastest.
+    believed : Belief, optional
+        What measured runs of this site say of the errors; the estimate is corrected by it already.
+    shares : ndarray, optional
+        What each error bears on, as :func:`simulator.cost.uncertainty.bearing` returns it for the
+        estimate, unless something is to be added.
+    """
+    known = believed or belief(cluster, software, workload.recipe)
+    if shares is None:
+        shares = bearing(estimate, experts=workload.architecture.is_moe)
+    step_s = estimate.step_time_s
+    low, high = known.interval(step_s, shares)
+    unknown = np.full(len(step_s), np.nan)
+    return Certainty(
+        p10_s=low,
+        p90_s=high,
+        fastest=known.fastest(step_s, shares) if compared else unknown,
+        beats_best=known.beats(step_s, shares) if compared else unknown,
+    )

@@ -1,0 +1,56 @@
+"""The section of docs/accuracy.md on intervals, and on what one small measured run adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from simulator.scoring.hidden_end import MOST_KNOWN
+
+__all__ = ["certainty_section"]
+
+Table = Callable[..., str]
+
+
+def certainty_section(
+    found: Mapping[str, Any], table: Table, percent: Callable[..., str]
+) -> Iterator[str]:
+    """Word the intervals of a document; `table` and `percent` are those of the whole page."""
+    yield "## Intervals"
+    yield (
+        "P10 to P90 should hold eight measured steps of ten. The errors behind it are fitted to"
+        " calibration runs whose source was left out of the fit (`calibration/fit_errors.py`)."
+        " *constant width*: the prediction plus and minus one share that holds 80 % of the"
+        " calibration runs. The score charges the width and what lies outside (Gneiting and"
+        " Raftery 2007); smaller is better."
+    )
+    rows = []
+    for split, ours in found["by_split"].items():
+        for name, values in (("ours", ours), ("constant width", ours["constant_interval"])):
+            score = values["interval_score"]
+            cells = [percent(values[key]) for key in ("coverage_80", "interval_width")]
+            rows.append([split, name, *cells, "-" if score is None else f"{score:.3f}"])
+    yield table(("split", "intervals", "inside", "median width", "score"), rows, left=2)
+    rows = [
+        [source, split, str(values["n"]), percent(values["coverage"]), percent(values["width"])]
+        for source, splits in found["by_source"].items()
+        for split, values in splits.items()
+    ]
+    yield table(("source", "split", "runs", "inside", "median width"), rows, left=2)
+    yield "## From a small run to a large one"
+    yield (
+        "Every scaling series whose smallest run has at most"
+        f" {MOST_KNOWN} GPUs: its larger runs predicted from the profiles alone, and with that"
+        " smallest run known (`predict --anchored-by`)."
+    )
+    head = ("split", "runs", "error", "anchored", "inside", "anchored", "width", "anchored")
+    rows = [
+        [split, str(one["runs"]), *(percent(x) for pair in _pairs(one) for x in pair)]
+        for split, one in found["hidden_end"].items()
+        if one is not None
+    ]
+    yield table(head, rows)
+
+
+def _pairs(one: Mapping[str, Any]) -> list[Any]:
+    return [one["mape"], one["coverage"], one["width"]]

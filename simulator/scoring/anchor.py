@@ -1,0 +1,219 @@
+"""What one measured run of a site says of the next, larger one: ``predict --anchored-by``.
+
+The measured run is predicted like any other; the ratio of measured to predicted corrects the errors
+of the terms that the run exercises, each as far as it may be off (``cost/uncertainty.py``). Nothing
+is fitted: where the run says nothing, for instance of links between servers when it had one server,
+the prediction stays as it was, and as uncertain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulator.cost.correction import correct
+from simulator.cost.estimate import Estimate
+from simulator.cost.step import evaluate
+from simulator.cost.uncertainty import SHARED, Belief, Floats, bearing, belief
+from simulator.errors import InputError
+from simulator.layout.layout import Layouts
+from simulator.measured.checks import readings
+from simulator.measured.replay import NotReplayable, Run, load_tables, replay
+from simulator.measured.rows import MeasuredRun, read_runs
+from simulator.planner.certainty import Certainty, certainty
+from simulator.planner.outcome import outcome
+from simulator.planner.predict import Prediction
+from simulator.scoring.logs import LogComparison
+
+__all__ = [
+    *("Anchor", "Correction", "anchor_of_log", "anchor_of_row", "anchored"),
+    *("anchors_of_table", "correction"),
+]
+
+_SIZE = ("dp", "global_batch", "shard_group")
+"""Fields in which runs of one layout on other numbers of GPUs may differ."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Anchor:
+    """One measured run and its prediction."""
+
+    where: str
+    """File and line, or file."""
+    run: Run
+    estimate: Estimate
+    """One row."""
+    measured_s: float
+
+    @property
+    def log_ratio(self) -> float:
+        """Logarithm of measured over predicted step time."""
+        return float(np.log(self.measured_s / self.estimate.step_time_s[0]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Correction:
+    """What measured runs make of an estimate."""
+
+    estimate: Estimate
+    """Its terms are corrected."""
+    certainty: Certainty
+    """Of the corrected step times."""
+    factors: Mapping[str, tuple[float, float, float]]
+    """By error: the factor on its terms, and the standard deviation of its logarithm before and
+    after."""
+    uncorrected_s: float
+    """Step time before."""
+    runs: tuple[tuple[str, float, float], ...]
+    """Of every measured run: file and line, measured and predicted step time."""
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain numbers and words, with the keys that stay."""
+        keys = ("factor", "spread_before", "spread_after")
+        return {
+            "uncorrected_s": self.uncorrected_s,
+            "runs": [
+                {"where": where, "measured_s": measured_s, "predicted_s": predicted_s}
+                for where, measured_s, predicted_s in self.runs
+            ],
+            "errors": {
+                name: dict(zip(keys, values, strict=True)) for name, values in self.factors.items()
+            },
+        }
+
+
+def anchors_of_table(path: Path | str) -> tuple[Anchor, ...]:
+    """Read measured runs (CSV, the columns of validation/README.md) and predict each.
+
+    Raises
+    ------
+    InputError
+        If the table cannot be used, or a row has no step time or cannot be predicted.
+    """
+    tables = load_tables()
+    found, problems = [], []
+    for row in read_runs([path]):
+        try:
+            found.append(anchor_of_row(row, replay(row.fields, tables, where=row.where)))
+        except NotReplayable as error:
+            problems.append(f"{row.where}: {error}")
+    if problems:
+        raise InputError(problems)
+    return tuple(found)
+
+
+def anchor_of_row(row: MeasuredRun, run: Run) -> Anchor:
+    """Predict the run of one row of a table.
+
+    Raises
+    ------
+    InputError
+        If the row has no step time.
+    """
+    measured_s = readings(row).step_time_s
+    if measured_s is None:
+        raise InputError(f"{row.where}: step_time_s: must be given to anchor a prediction")
+    estimate = evaluate(run.layout, run.workload, run.cluster, run.software)
+    return Anchor(where=row.where, run=run, estimate=estimate, measured_s=measured_s)
+
+
+def anchor_of_log(compared: LogComparison) -> Anchor:
+    """Take the run of a training log that was compared with its prediction."""
+    scenario, estimate = compared.prediction.scenario, compared.prediction.estimate
+    run = Run(
+        workload=scenario.workload, cluster=scenario.cluster, software=scenario.software,
+        layout=estimate.layouts,
+    )  # fmt: skip
+    measured_s = compared.log.median_step_s
+    return Anchor(where=compared.log.path, run=run, estimate=estimate, measured_s=measured_s)
+
+
+def anchored(prediction: Prediction, anchors: Sequence[Anchor]) -> tuple[Prediction, Correction]:
+    """Correct a prediction by measured runs of the same device, software and precision.
+
+    Raises
+    ------
+    InputError
+        If a run is of another: it would correct other errors.
+    """
+    scenario = prediction.scenario
+    run = Run(
+        workload=scenario.workload, cluster=scenario.cluster, software=scenario.software,
+        layout=prediction.estimate.layouts,
+    )  # fmt: skip
+    if problems := [line for anchor in anchors for line in _others(anchor, run)]:
+        raise InputError(problems)
+    found = correction(prediction.estimate, run, anchors)
+    corrected = replace(
+        prediction,
+        estimate=found.estimate,
+        outcome=outcome(found.estimate, scenario.workload.recipe, scenario.cluster),
+        certainty=found.certainty,
+    )
+    return corrected, found
+
+
+def correction(estimate: Estimate, run: Run, anchors: Sequence[Anchor]) -> Correction:
+    """Correct the estimate (one row) of a run by measured runs."""
+    prior = belief(run.cluster, run.software, run.workload.recipe)
+    alike = [_alike(anchor.run.layout, run.layout) for anchor in anchors]
+    target = _shares(estimate, run, same=any(alike))
+    heard = [_shares(a.estimate, a.run, same=same) for a, same in zip(anchors, alike, strict=True)]
+    ratios = np.array([anchor.log_ratio for anchor in anchors])
+    posterior = prior.corrected(np.concatenate(heard), ratios)
+    corrected = correct(estimate, posterior, target)
+    return Correction(
+        estimate=corrected,
+        certainty=certainty(
+            corrected, run.workload, run.cluster, run.software, believed=posterior, shares=target
+        ),
+        factors=_factors(prior, posterior, target),
+        uncorrected_s=float(estimate.step_time_s[0]),
+        runs=tuple((a.where, a.measured_s, float(a.estimate.step_time_s[0])) for a in anchors),
+    )
+
+
+def _factors(
+    prior: Belief, posterior: Belief, shares: Floats
+) -> dict[str, tuple[float, float, float]]:
+    """Factor and spread of every error that bears on the prediction."""
+    before, after = (np.sqrt(np.diag(one.covariance)) for one in (prior, posterior))
+    return {
+        name: (float(np.exp(posterior.mean[k])), float(before[k]), float(after[k]))
+        for k, name in enumerate(SHARED)
+        if shares[0, k] > 0.0
+    }
+
+
+def _shares(estimate: Estimate, run: Run, *, same: bool) -> Floats:
+    shares = bearing(estimate, experts=run.workload.architecture.is_moe)
+    shares[:, -1] = float(same)
+    return shares
+
+
+def _alike(one: Layouts, other: Layouts) -> bool:
+    """Whether two layouts differ in nothing but the size of the job."""
+    left, right = one.row(), other.row()
+    return all(left[name] == right[name] for name in left if name not in _SIZE)
+
+
+def _others(anchor: Anchor, run: Run) -> list[str]:
+    """Say in what a measured run is of another kind than the one that it is to correct."""
+    kinds = (_kinds(anchor.run), _kinds(run))
+    return [
+        f"{anchor.where}: {name}: must be {wanted} as in the scenario, got {found}"
+        for (name, found), wanted in zip(kinds[0].items(), kinds[1].values(), strict=True)
+        if found != wanted
+    ]
+
+
+def _kinds(run: Run) -> dict[str, str]:
+    return {
+        "accelerator": run.cluster.accelerator.name,
+        "software": run.software.name,
+        "precision": run.workload.recipe.precision,
+    }

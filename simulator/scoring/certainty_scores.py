@@ -1,0 +1,69 @@
+"""How good the intervals are, by source, and what one small measured run adds: plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from simulator.scoring.hidden_end import hidden_end, hidden_runs
+from simulator.scoring.scores import ScoredRow
+from simulator.scoring.series import series
+
+__all__ = ["certainty_scores"]
+
+_KEYS = ("coverage_80", "interval_width", "interval_score", "constant_interval")
+
+
+def certainty_scores(rows: Sequence[ScoredRow], summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Score the intervals of measured steps.
+
+    Parameters
+    ----------
+    rows : sequence of ScoredRow
+        Every row.
+    summary : mapping
+        Of the same rows, see :func:`simulator.scoring.scores.summary`.
+
+    Returns
+    -------
+    dict
+        ``by_split``: coverage, median width and mean score, and those of intervals of one width;
+        ``by_source``: coverage and width by source and split; ``hidden_end``: by split, scaling
+        series whose larger runs are predicted without and with the smallest one.
+    """
+    measured = [row for row in rows if not row.composed]
+    hidden = hidden_runs(series(measured))
+    splits = list(dict.fromkeys(row.run.get("split") for row in measured))
+    return {
+        "by_split": {
+            split: {key: found[key] for key in _KEYS}
+            for split, found in summary["by_split"].items()
+            if split in splits
+        },
+        "by_source": _by_source(measured),
+        "hidden_end": {
+            split: None if (found := hidden_end(hidden, split)) is None else asdict(found)
+            for split in splits
+        },
+    }
+
+
+def _by_source(rows: Sequence[ScoredRow]) -> dict[str, dict[str, Any]]:
+    """Share of measured steps inside P10 to P90, and the median of P90 over P10 less 1."""
+    groups: dict[tuple[str, str], list[tuple[bool, float]]] = {}
+    for row in rows:
+        if row.p10_s is None or row.p90_s is None or row.measured_step_s is None:
+            continue
+        inside = row.p10_s <= row.measured_step_s <= row.p90_s
+        key = (row.run.get("source"), row.run.get("split"))
+        groups.setdefault(key, []).append((inside, row.p90_s / row.p10_s - 1.0))
+    found: dict[str, dict[str, Any]] = {}
+    for (source, split), some in groups.items():
+        widths = sorted(width for _, width in some)
+        found.setdefault(source, {})[split] = {
+            "n": len(some),
+            "coverage": sum(inside for inside, _ in some) / len(some),
+            "width": widths[len(widths) // 2],
+        }
+    return found

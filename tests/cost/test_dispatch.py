@@ -1,0 +1,146 @@
+"""Ways to reach the experts: bytes by hand on slow links, memory, load, groups, the search."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.collectives import dispatch_s
+from simulator.cost.step import Estimate, evaluate
+from simulator.files import Figure
+from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.layout.feasibility import FEASIBLE, reasons
+from simulator.layout.layout import Layouts
+from simulator.layout.placement import Group, place
+from simulator.planner.candidates import candidates
+from simulator.software import load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe, Workload
+from tests.cost.test_volumes import MICRO_BATCHES, RATE, WAITS, WIDE, S, slow_inside
+
+CORE = load_software("megatron-core")
+MIXTRAL = presets.load("mixtral-8x7b")  # 8 experts, 2 for a token; 32 layers
+LAYERS, K = 32, 2
+
+
+def run(cluster: Cluster, *, arch: Any = MIXTRAL, recipe: dict[str, Any] | None = None,
+        software: Any = WAITS, **layout: Any) -> Estimate:  # fmt: skip
+    batch = MICRO_BATCHES * layout.get("dp", 1)
+    work = Workload(
+        architecture=arch,
+        recipe=Recipe(sequence_length=S, global_batch=batch, **(recipe or {})),
+    )
+    return evaluate(Layouts.of(global_batch=batch, **layout), work, cluster, software)
+
+
+def expert_s(**layout: Any) -> float:
+    """Seconds of expert traffic on links of 1 kB/s."""
+    return float(run(slow_inside(), **layout).terms_s["ep"][0])
+
+
+@pytest.mark.parametrize("ep", [2, 4, 8])
+def test_an_all_gather_brings_all_tokens_and_scatters_all_outputs(ep: int) -> None:
+    """Four times a layer the tokens of ep ranks, of which each has its own already."""
+    sent = MICRO_BATCHES * LAYERS * 4 * WIDE * (ep - 1)
+    assert expert_s(dp=8, ep=ep, dispatcher="allgather") == pytest.approx(sent / RATE, rel=2e-3)
+    copies = MICRO_BATCHES * LAYERS * 4 * WIDE * K * (ep - 1) / ep
+    assert expert_s(dp=8, ep=ep) == pytest.approx(copies / RATE, rel=2e-3)
+
+
+def test_with_as_many_experts_as_ranks_a_gather_is_no_more_than_copies() -> None:
+    """Two ranks and two experts for each token: both send every token once to the other."""
+    gathers, sends = (expert_s(dp=8, ep=2, dispatcher=way) for way in ("allgather", "alltoall"))
+    assert gathers == pytest.approx(sends, rel=2e-3)
+
+
+def test_expert_tensor_ranks_are_gathered_with_the_others() -> None:
+    """ep 4 x etp 2: one gather over eight ranks, none over etp alone."""
+    layout = {"tp": 2, "dp": 4, "ep": 4, "etp": 2}
+    found = run(slow_inside(), dispatcher="allgather", **layout)
+    own = WIDE / 2  # sequence parallelism: a rank has half of the sequence
+    sent = MICRO_BATCHES * LAYERS * 4 * own * 7
+    assert float(found.terms_s["ep"][0]) == pytest.approx(sent / RATE, rel=2e-3)
+    # tensor-parallel traffic is attention's only: as of a model with ep 8, which has no etp
+    alone = run(slow_inside(), tp=2, dp=4, ep=8, etp=1)
+    assert found.terms_s["tp"][0] == pytest.approx(float(alone.terms_s["tp"][0]), rel=1e-6)
+
+
+def test_ranks_of_ep_and_etp_together_sit_where_their_parts_do() -> None:
+    table = Layouts.of(tp=[2, 1, 4], dp=[8, 16, 4], ep=[8, 16, 2], etp=[2, 1, 4])
+    group = place(table, 8).experts
+    assert group.size.tolist() == [16, 16, 8] and group.local.tolist() == [8, 8, 8]
+
+
+def test_gathered_tokens_and_their_routing_are_held() -> None:
+    """The gradient of all tokens instead of one copy's; 5 B per gathered token and local expert."""
+    cluster, ep = load_cluster("dgx-h100", 8), 8
+    gathers, sends = (
+        run(cluster, dp=8, ep=ep, dispatcher=way) for way in ("allgather", "alltoall")
+    )
+    kept = float((gathers.memory_bytes["activations"] - sends.memory_bytes["activations"])[0])
+    assert kept == pytest.approx(LAYERS * 5 * S * ep * (8 / ep), rel=1e-9)
+    # the loss is not the fullest moment where the vocabulary is small
+    small = replace(MIXTRAL, vocabulary=1024)
+    more = [
+        float(run(cluster, arch=small, dp=8, ep=ep, dispatcher=way).memory_bytes["temporaries"][0])
+        for way in ("allgather", "alltoall")
+    ]
+    assert more[0] - more[1] == pytest.approx((ep - K) * WIDE, rel=1e-9)
+
+
+def test_a_rank_without_expert_ranks_dispatches_nothing() -> None:
+    for way in ("alltoall", "allgather", "deepep"):
+        assert expert_s(dp=8, dispatcher=way) == 0.0
+    one, other = (run(slow_inside(), dp=8, dispatcher=way) for way in ("alltoall", "deepep"))
+    assert one.step_time_s[0] == other.step_time_s[0]
+
+
+def test_a_load_vector_lengthens_dispatch_products_and_memory() -> None:
+    """The fullest of four ranks has 0.30 of the tokens, 1.2 times the mean; of eight 2 times."""
+    vector = (0.25, 0.05, 0.10, 0.10, 0.20, 0.10, 0.10, 0.10)
+    cluster = slow_inside()
+    for ep, load in ((4, 1.2), (8, 2.0)):
+        even = run(cluster, dp=8, ep=ep)
+        given = run(cluster, dp=8, ep=ep, recipe={"moe_load": vector})
+        said = run(cluster, dp=8, ep=ep, recipe={"moe_imbalance": load})
+        assert given.terms_s["ep"][0] == pytest.approx(
+            load * float(even.terms_s["ep"][0]), rel=2e-3
+        )
+        for name in ("gemm", "ep"):
+            assert given.terms_s[name][0] == pytest.approx(float(said.terms_s[name][0]), rel=1e-9)
+        kept = float((given.memory_bytes["activations"] - even.memory_bytes["activations"])[0])
+        per_layer = (load - 1) * S * K * (2 * 4096 + 6 * 14336)
+        assert kept == pytest.approx(LAYERS * per_layer, rel=1e-9)
+
+
+def test_groups_bound_the_domains_that_a_dispatch_reaches() -> None:
+    """On a slow network 64 ranks of 8 domains: 3.98 of 7/8 against 5.29 domains (V3)."""
+    base = load_cluster("dgx-h100", 64)
+    out = replace(base.node.scale_out, adapter_bytes_per_s=Figure(1e3))
+    cluster = replace(
+        base, groups=(replace(base.groups[0], node=replace(base.node, scale_out=out)),)
+    )
+    group = Group(size=np.array([64]), local=np.array([8]))
+    free = dispatch_s(cluster, 1e6, 8, group, experts=256)
+    limited = dispatch_s(cluster, 1e6, 8, group, experts=256, groups=8, top_groups=4)
+    assert limited[0] / free[0] == pytest.approx(3.983 / 5.295, rel=1e-3)
+    # and no rank takes a token more than once, however full it is
+    full = dispatch_s(cluster, 1e6, 8, group, experts=256, load=50.0)
+    assert full[0] / free[0] == pytest.approx(8 / 5.295, rel=1e-3)
+
+
+def test_dispatches_are_searched_where_asked() -> None:
+    work = Workload(architecture=MIXTRAL, recipe=Recipe(sequence_length=S, global_batch=64))
+    cluster = load_cluster("dgx-h100", 8)
+    usual, every = (
+        candidates(work, cluster, CORE, {"recompute": "none", "tp": 1, "pp": 1, "cp": 1, **more})
+        for more in ({}, {"dispatcher": "any"})
+    )
+    assert set(usual.dispatcher.tolist()) == {0} and set(every.dispatcher.tolist()) == {0, 1, 2}
+    alone = usual.ep * usual.etp == 1
+    assert len(every) == 3 * len(usual) - 2 * int(alone.sum())
+    assert not every.dispatcher[every.ep * every.etp == 1].any()
+    beside = replace(CORE, overlap=replace(CORE.overlap, expert=True))
+    possible = reasons(every, work, cluster, beside) == FEASIBLE
+    assert set(every.dispatcher[possible].tolist()) == {0, 2}

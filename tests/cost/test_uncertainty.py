@@ -1,0 +1,166 @@
+"""Intervals, ties and corrections: hand-worked shares and spreads, laws, agreement with drawing."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simulator.cost.correction import correct
+from simulator.cost.estimate import Estimate
+from simulator.cost.uncertainty import SHARED, Belief, Floats, bearing, belief
+from simulator.planner.predict import predict
+from simulator.scenario import Scenario, make_scenario
+
+
+def believed(layout: float = 0.0, run: float = 0.0, **spreads: float) -> Belief:
+    """Errors of these standard deviations, the others exact."""
+    variances = [spreads.get(name, 0.0) ** 2 for name in SHARED]
+    return Belief(mean=np.zeros(len(SHARED)), covariance=np.diag(variances), layout=layout, run=run)
+
+
+def shares(*rows: dict[str, float]) -> Floats:
+    return np.array([[row.get(name, 0.0) for name in SHARED] for row in rows])
+
+
+@pytest.fixture(scope="module")
+def scenario() -> Scenario:
+    return make_scenario(
+        {
+            "model": {"name": "llama-3.1-70b"},
+            "training": {"sequence_length": 8192, "global_batch": 128},
+            "cluster": {"name": "dgx-h100", "gpus": 64},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def estimate(scenario: Scenario) -> Estimate:
+    """One real layout with a pipeline, so that every kind of term is there."""
+    return predict(scenario, tp=4, pp=4).estimate
+
+
+def test_shares_are_those_of_the_terms_with_the_bubble_dealt_out(estimate: Estimate) -> None:
+    found = dict(zip(SHARED, bearing(estimate, experts=False)[0].tolist(), strict=True))
+    terms = {name: float(seconds[0]) for name, seconds in estimate.terms_s.items()}
+    idle_s = terms["bubble_warmup"] + terms["bubble_drain"]
+    assert idle_s > 0.0
+    # A step of a quarter bubble: a matrix product of 30 % counts as 0.30 / 0.75 = 40 %.
+    want = (terms["gemm"] + terms["recompute"]) / (float(estimate.step_time_s[0]) - idle_s)
+    assert found["compute"] == pytest.approx(want, rel=1e-12)
+    five = ("compute", "attention", "memory_bound", "launch", "links")
+    assert sum(found[name] for name in five) == pytest.approx(1.0, rel=1e-12)
+    assert (found["experts"], found["software"], found["layout"]) == (0.0, 1.0, 0.0)
+    assert found["scale"] == 6.0  # 64 GPUs are six doublings
+
+
+def test_spreads_add_as_squares() -> None:
+    known = believed(compute=0.05, links=0.2, layout=0.02)
+    row = shares({"compute": 0.6, "links": 0.4})
+    want = math.sqrt(0.03**2 + 0.08**2 + 0.02**2)
+    assert known.log_spread(row)[0] == pytest.approx(want, rel=1e-12)
+    low, high = known.interval(np.array([10.0]), row)
+    # The 90th percentile of a standard normal distribution is 1.2816.
+    assert high[0] == pytest.approx(10.0 * math.exp(1.2816 * want), rel=1e-4)
+    assert low[0] * high[0] == pytest.approx(100.0, rel=1e-12)
+
+
+def test_a_shared_error_does_not_reorder_layouts() -> None:
+    step_s, rows = np.array([1.0, 1.01]), shares({"software": 1.0}, {"software": 1.0})
+    shared = believed(software=0.3, layout=1e-6, run=0.5)  # a run's own error is no layout's
+    assert shared.beats(step_s, rows).tolist() == [0.5, 0.0]
+    assert shared.fastest(step_s, rows).tolist() == [1.0, 0.0]
+    assert 0.45 < believed(layout=0.3).beats(step_s, rows)[1] < 0.5
+
+
+def test_chances_agree_with_drawing() -> None:
+    step_s = np.array([1.0, 1.03, 1.2])
+    rows = shares(
+        {"compute": 0.9, "links": 0.1}, {"compute": 0.5, "links": 0.5},
+        {"compute": 0.9, "links": 0.1},
+    )  # fmt: skip
+    known = believed(compute=0.05, links=0.2, layout=0.01)
+    # By hand: shares of the second differ by 0.4 each: sd^2 = 0.02^2 + 0.08^2 + 2 x 0.01^2.
+    deviation = math.sqrt(0.02**2 + 0.08**2 + 2 * 0.01**2)
+    want = 0.5 * (1.0 + math.erf(-math.log(1.03) / deviation / math.sqrt(2.0)))
+    assert known.beats(step_s, rows)[1] == pytest.approx(want, rel=1e-9)
+    fastest = known.fastest(step_s, rows)
+    assert fastest.sum() == pytest.approx(1.0)
+    assert fastest[1] == pytest.approx(want, abs=0.025)  # the third hardly ever wins
+    assert fastest[2] < 0.01
+
+
+def test_alone_equals_stacked() -> None:
+    draw = np.random.default_rng(3)
+    rows = draw.uniform(size=(50, len(SHARED)))
+    root = draw.normal(size=(len(SHARED), len(SHARED))) * 0.05
+    known = Belief(mean=root[0], covariance=root @ root.T, layout=0.03, run=0.01)
+    whole = (known.log_spread(rows), known.shift(rows))
+    for i in range(len(rows)):
+        assert known.log_spread(rows[i : i + 1])[0] == pytest.approx(whole[0][i], rel=1e-12)
+        assert known.shift(rows[i : i + 1])[0] == pytest.approx(whole[1][i], rel=1e-12)
+
+
+def test_what_a_figure_states_widens_its_error(scenario: Scenario) -> None:
+    recipe, cluster, software = scenario.workload.recipe, scenario.cluster, scenario.software
+    before = belief(cluster, software, recipe)
+    device, library = cluster.accelerator, software.kernels.gemm_library
+    kernel = device.gemm[library]["bf16"]
+    figure = kernel.training_fraction
+    wide = type(figure)(float(figure), "assumed", "a test", "", 0.5)
+    of_library = {**device.gemm[library], "bf16": replace(kernel, training_fraction=wide)}
+    changed = replace(device, gemm={**device.gemm, library: of_library})
+    group = replace(cluster.groups[0], accelerator=changed)
+    after = belief(replace(cluster, groups=(group,)), software, recipe)
+    spreads = [np.sqrt(np.diag(one.covariance)) for one in (before, after)]
+    place = SHARED.index("compute")
+    assert spreads[1][place] > 5.0 * spreads[0][place]
+    assert np.delete(spreads[0], place).tolist() == np.delete(spreads[1], place).tolist()
+
+
+# --- what a measured run corrects --------------------------------------------------------
+
+
+def test_one_run_corrects_each_error_as_far_as_it_may_be_off() -> None:
+    known = believed(compute=0.03, links=0.04, run=0.0)
+    row = shares({"compute": 1.0, "links": 1.0})
+    # Normal variables of variance 9 and 16 whose sum is 0.05: they share it as 9 to 16.
+    after = known.corrected(row, np.array([0.05]))
+    expected = dict(zip(SHARED, after.mean.tolist(), strict=True))
+    assert expected["compute"] == pytest.approx(0.05 * 9 / 25)
+    assert expected["links"] == pytest.approx(0.05 * 16 / 25)
+    left = np.sqrt(np.diag(after.covariance))
+    assert left[SHARED.index("compute")] == pytest.approx(0.03 * math.sqrt(1 - 9 / 25))
+    assert after.log_spread(row)[0] == pytest.approx(0.0, abs=1e-9)  # their sum is known
+
+
+def test_what_a_run_does_not_exercise_stays_as_it_was() -> None:
+    known = believed(compute=0.03, links=0.1, run=0.01)
+    after = known.corrected(shares({"compute": 1.0}), np.array([0.05]))
+    assert after.mean[SHARED.index("links")] == 0.0
+    far = shares({"compute": 0.5, "links": 0.5})
+    assert 0.05 < after.log_spread(far)[0] < known.log_spread(far)[0]
+
+
+def test_many_runs_leave_less_doubt_than_one() -> None:
+    known = believed(compute=0.1, run=0.05)
+    row = {"compute": 1.0}
+    spreads = [
+        known.corrected(shares(*[row] * n), np.full(n, 0.1)).log_spread(shares(row))[0]
+        for n in (1, 4, 100)
+    ]
+    assert spreads == sorted(spreads, reverse=True)
+    assert spreads[-1] == pytest.approx(0.05, rel=0.02)  # a run's own error is left
+
+
+def test_corrected_terms_still_add_up(estimate: Estimate) -> None:
+    rows = bearing(estimate, experts=False)
+    heard = believed(compute=0.1, links=0.2, software=0.05, run=0.01).corrected(
+        rows, np.array([math.log(1.1)])
+    )
+    found = correct(estimate, heard, rows)
+    total = sum(float(seconds[0]) for seconds in found.terms_s.values())
+    assert float(found.step_time_s[0]) == pytest.approx(total, rel=1e-12)
+    # Nearly all of the ten percent is believed, since a run's own error is small beside the rest.
+    assert float(found.step_time_s[0] / estimate.step_time_s[0]) == pytest.approx(1.1, rel=0.01)
+    assert np.exp(heard.shift(rows))[0] == pytest.approx(1.1, rel=0.01)

@@ -1,0 +1,113 @@
+"""DeepSpeed's configuration: known names only, batch sizes that agree, the layout as it means it."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from simulator.api import predict
+from simulator.interop.deepspeed import deepspeed_config
+from simulator.interop.launch import launch_flags
+
+# Of deepspeedai/DeepSpeed@1b88ac36: deepspeed/runtime/config.py and constants.py, runtime/zero/
+# config.py (aliases where a field has one), runtime/zero/offload_config.py, swap_tensor/constants.py.
+KNOWN: dict[str, Any] = {
+    "train_batch_size": int, "train_micro_batch_size_per_gpu": int,
+    "gradient_accumulation_steps": int, "gradient_clipping": float,
+    "bf16": {"enabled": bool}, "fp16": {"enabled": bool},
+    "data_types": {"grad_accum_dtype": str}, "communication_data_type": str,
+    "optimizer": {"type": str, "params": dict}, "sequence_parallel_size": int,
+    "zero_optimization": {
+        "stage": int, "overlap_comm": bool, "contiguous_gradients": bool, "reduce_scatter": bool,
+        "reduce_bucket_size": int, "allgather_partitions": bool, "allgather_bucket_size": int,
+        "use_multi_rank_bucket_allreduce": bool, "stage3_max_live_parameters": int,
+        "stage3_max_reuse_distance": int, "stage3_prefetch_bucket_size": int,
+        "stage3_param_persistence_threshold": int, "zero_hpz_partition_size": int,
+        "mics_shard_size": int,
+        "offload_optimizer": {
+            "device": str, "pin_memory": bool, "ratio": float, "nvme_path": str,
+            "buffer_count": int, "pipeline_read": bool, "pipeline_write": bool,
+        },
+        "offload_param": {
+            "device": str, "pin_memory": bool, "nvme_path": str, "max_in_cpu": int,
+        },
+    },
+    "aio": {
+        "block_size": int, "queue_depth": int, "single_submit": bool, "overlap_events": bool,
+    },
+}  # fmt: skip
+
+
+def check(found: Any, known: Any, where: str = "") -> None:
+    """Every name is known and every value of its type."""
+    if isinstance(known, dict):
+        assert isinstance(found, dict), where
+        assert not set(found) - set(known), where
+        for name, value in found.items():
+            check(value, known[name], f"{where}.{name}")
+    else:
+        assert type(found) is known, where
+
+
+def block(**asked: Any) -> str:
+    found = predict(**{"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 16,
+                       "software": "deepspeed", "recompute": "full", **asked})  # fmt: skip
+    return launch_flags(found.estimate.layouts, found.scenario)
+
+
+def config(**asked: Any) -> dict[str, Any]:
+    text = re.search(r"<<'JSON'\n(.*)\nJSON\n", block(**asked), re.S)
+    assert text is not None
+    found: dict[str, Any] = json.loads(text.group(1))
+    check(found, KNOWN)
+    return found
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_every_stage(stage: int) -> None:
+    found = config(sharding=f"zero{stage}", micro_batch=2, global_batch=128)
+    assert found["zero_optimization"]["stage"] == stage
+    assert found["zero_optimization"]["reduce_bucket_size"] == 500_000_000
+    each, steps = found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"]
+    assert found["train_batch_size"] == each * steps * 16 == 128
+    assert found["bf16"] == {"enabled": True}
+    assert found["data_types"] == {"grad_accum_dtype": "bf16"}
+
+
+def test_sequence_parallel_ranks_are_no_replicas() -> None:
+    found = config(sharding="zero3", cp=2, global_batch=64)
+    assert found["sequence_parallel_size"] == 2
+    each, steps = found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"]
+    assert each * steps * 16 // 2 == 64
+
+
+def test_smaller_groups_have_names_of_their_own() -> None:
+    zero = config(sharding="zero3", reshard_after_forward=8)["zero_optimization"]
+    assert zero["zero_hpz_partition_size"] == 8 and "mics_shard_size" not in zero
+    zero = config(sharding="zero3", shard_group=8)["zero_optimization"]
+    assert zero["mics_shard_size"] == 8 and "zero_hpz_partition_size" not in zero
+
+
+def test_offload_to_memory_and_to_drives() -> None:
+    found = config(sharding="zero3", optimizer_offload="nvme", parameter_offload="cpu")
+    zero = found["zero_optimization"]
+    assert zero["offload_optimizer"]["device"] == "nvme"
+    assert zero["offload_optimizer"]["pipeline_read"] is True
+    assert zero["offload_param"] == {"device": "cpu", "pin_memory": True}
+    assert "aio" in found
+    assert "aio" not in config(sharding="zero2", optimizer_offload="cpu")
+
+
+def test_the_command_starts_every_server_and_names_the_file() -> None:
+    found = block(sharding="zero3").splitlines()[-1]
+    assert found.startswith("torchrun --nnodes 2 --nproc_per_node 8")
+    assert found.endswith("train.py --deepspeed ds_config.json --gradient_checkpointing")
+
+
+def test_an_optimizer_that_deepspeed_does_not_build_is_left_to_the_script() -> None:
+    text = block(sharding="zero3", optimizer="sgd")
+    assert "optimizer = 'sgd'" in text.splitlines()[-1]
+    found = predict(model="llama-3.1-8b", cluster="dgx-h100", gpus=16, software="deepspeed",
+                    optimizer="sgd", recompute="full")  # fmt: skip
+    assert "optimizer" not in deepspeed_config(found.layout, found.scenario)
