@@ -3,6 +3,7 @@
 # make lint      ruff, mypy, import-linter
 # make bench     time what tests/benchmarks holds
 # make accuracy  predict the shipped runs and write docs/accuracy.md and docs/accuracy.json again
+# make profiles  fit the shipped hardware profiles again from validation/microbenchmarks
 # make reports   write reports/gallery again
 # make measure-here   time kernels, collectives and steps on this machine's CPU, in 5 minutes
 # make clean     delete caches and build output (not .venv)
@@ -29,7 +30,7 @@ TORCH_STAMP := $(STAMPS)/$(subst =,-,$(subst /,-,$(firstword $(TORCH))))
 .DEFAULT_GOAL := plan
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: plan test lint bench accuracy reports measure-here clean
+.PHONY: plan test lint bench accuracy profiles reports measure-here clean
 
 plan: $(STAMPS)/foreshard
 	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
@@ -48,6 +49,9 @@ bench: $(STAMPS)/test
 
 accuracy: $(STAMPS)/foreshard
 	$(BIN)/python -m simulator.report.accuracy_page docs
+
+profiles: $(STAMPS)/foreshard
+	$(BIN)/python -m simulator.calibration.refit
 
 reports: $(STAMPS)/foreshard
 	mkdir -p reports/gallery

@@ -24,6 +24,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from simulator import catalogue
 from simulator.errors import InputError, did_you_mean, nearest
+from simulator.inheritance import lent, merged
 
 __all__ = [
     "GRADES",
@@ -115,6 +116,8 @@ def _figure(raw: Any) -> Figure:
     if grade not in GRADES:
         raise ValueError(f"grade must be one of {', '.join(GRADES)}, got {grade!r}")
     spread = table.get("spread")
+    if spread is not None and not (isinstance(spread, (int, float)) and 0 < spread < math.inf):
+        raise ValueError(f"spread must be a positive number, got {spread!r}")
     return Figure(
         value, grade, str(table.get("source", "user")), str(table.get("date", "")), spread
     )
@@ -322,7 +325,7 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
 
     The ``name`` of a profile is its file name; ``[sources]`` holds ``key = {text, date}``. A
     profile with ``base = "other"`` is the other profile of the same `kind` with what it states
-    itself put over it.
+    itself put over it; ``[borrowed]`` takes some tables of another one as assumed figures.
 
     Raises
     ------
@@ -337,33 +340,38 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
 
 
 def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]:
-    """Tables of a profile over those of its base; `below` are the profiles on it so far."""
+    """Tables of a profile over what it borrows, over its base; `below` are those on it so far."""
     raw = read_toml(path)
-    base = raw.pop("base", None)
-    if base is None:
-        return raw
-    if kind and isinstance(base, str):
-        found = catalogue.find(kind, base, where=str(path), field="base")
-        chain = (*below, path.resolve())
-        if found.resolve() not in chain:
-            return _merged(_over_base(found, kind, chain), raw)
-    raise InputError(f"{path}: base: must name another profile, got {base!r}")
+    base, terms, chain = raw.pop("base", None), raw.pop("borrowed", None), (*below, path.resolve())
+
+    def other(name: Any, field: str) -> dict[str, Any]:
+        if kind and isinstance(name, str):
+            found = catalogue.find(kind, name, where=str(path), field=field)
+            if found.resolve() not in chain:
+                return _over_base(found, kind, chain)
+        raise InputError(f"{path}: {field}: must name another profile, got {name!r}")
+
+    if terms is not None:
+        given = build(_Borrowed, terms, where=str(path), prefix="borrowed")
+        relative = other(given.of, "borrowed.of")
+        raw = merged(lent(relative, **dataclasses.asdict(given), where=str(path)), raw)
+    return raw if base is None else merged(other(base, "base"), raw)
 
 
-def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables merged key by key; a figure (a table with a value) is replaced whole."""
-    found = dict(under)
-    for key, value in over.items():
-        old = found.get(key)
-        if (
-            isinstance(old, Mapping)
-            and isinstance(value, Mapping)
-            and not ("value" in old or "value" in value)
-        ):
-            found[key] = _merged(old, value)
-        else:
-            found[key] = value
-    return found
+@record
+class _Borrowed:
+    """``[borrowed]``: a relative's figures stand for a device of which there are no timings."""
+
+    of: str
+    """The relative: a profile of the same kind."""
+    tables: tuple[str, ...]
+    """Its top-level tables that are taken over."""
+    without: tuple[str, ...] = ()
+    """Dotted names of what is left out of them."""
+    spread: Number
+    """What may lie between relatives, relative; added in quadrature where a figure has a spread."""
+    source: str
+    """Key under ``[sources]``: why this relative."""
 
 
 def _resolve(raw: Any, sources: Mapping[str, Any], where: str) -> Any:

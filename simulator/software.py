@@ -117,6 +117,8 @@ class Kernels:
     keeps_gathered_inputs: bool = False
     """Sequence-parallel linears keep their gathered input for the backward pass (torch DTensor);
     otherwise they keep the shard and gather again (Megatron)."""
+    nccl: Literal["", "2.23", "2.27", "2.28", "2.29"] = ""
+    """Release of NCCL that it brings along, of those that were measured; blank: the newest."""
     context_attention: Literal["transformer_engine", "torch"] = "transformer_engine"
     """Who runs attention under context parallelism. transformer_engine: after a gather on all keys
     at once; 16-bit gradients. torch: block by block in any case, the first one beside the gather,

@@ -120,8 +120,10 @@ def show_count(count: float) -> str:
     return f"{count:.3g}"
 
 
-def show_usd(amount_usd: float) -> str:
-    """Format an amount of money: ``12.4 M USD``, ``830 k USD``, ``95 USD``."""
+def show_usd(amount_usd: float | None) -> str:
+    """Format an amount of money: ``12.4 M USD``, ``830 k USD``, ``95 USD``; None, NaN: no price."""
+    if amount_usd is None or amount_usd != amount_usd:
+        return "cost not known"
     for scale, unit in ((1e9, " bn"), (1e6, " M"), (1e3, " k")):
         if abs(amount_usd) >= scale:
             return f"{amount_usd / scale:.3g}{unit} USD"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import InputError
 
-__all__ = ["Fit", "Floats", "Prior", "Rows", "fit_and_score", "pick"]
+__all__ = ["Fit", "Floats", "Prior", "Rows", "fit_and_score", "fit_values", "pick"]
 
 Floats = NDArray[np.float64]
 Rows = dict[str, Floats]
@@ -95,13 +95,13 @@ def fit_and_score(
     unseen_s = np.empty(len(fold))
     for number in np.unique(fold):
         out = fold == number
-        values = _fit(priors, predict, pick(rows, ~out))
+        values = fit_values(priors, predict, pick(rows, ~out))
         unseen_s[out] = predict(values, pick(rows, out))
     ratio = np.log(unseen_s / rows["seconds"])[scored]
     error = np.abs(np.expm1(ratio))
     low, high = np.percentile(ratio, [16, 84])
     return Fit(
-        values=_fit(priors, predict, rows),
+        values=fit_values(priors, predict, rows),
         rows=len(fold),
         median_error=float(np.median(error)),
         p90_error=float(np.percentile(error, 90)),
@@ -117,7 +117,8 @@ def _folds(rows: Rows) -> NDArray[np.intp]:
     return np.asarray(dealt[shape], dtype=np.intp)
 
 
-def _fit(priors: Mapping[str, Prior], predict: Model, rows: Rows) -> dict[str, float]:
+def fit_values(priors: Mapping[str, Prior], predict: Model, rows: Rows) -> dict[str, float]:
+    """Fit all rows, and return the parameters alone."""
     from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
 
     names, known = list(priors), list(priors.values())

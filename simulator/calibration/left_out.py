@@ -26,7 +26,8 @@ class LeftOut:
     """Kernel library, or ``all``."""
     dtype: str
     method: str
-    """``constant``, ``formula``, ``formula + residual`` or ``one accelerator left out``."""
+    """``constant``, ``formula``, ``formula + residual`` or ``one accelerator left out``, alone or
+    with ``one factor`` on its rate."""
     rows: int
     median: float
     """Of |predicted / measured - 1|."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import tomlkit
@@ -38,6 +38,8 @@ class Section:
     """Of the fit's inputs (ISO), not of the day it is run: the same facts give the same bytes."""
     stale: tuple[str, ...] = field(default=())
     """Figures that the table no longer has."""
+    lists: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Plain lists of numbers of the table, which carry no source of their own."""
 
 
 def with_sections(text: str, sections: Iterable[Section]) -> str:
@@ -53,20 +55,38 @@ def with_sections(text: str, sections: Iterable[Section]) -> str:
             table.pop(name, None)
         for name, figure in section.figures.items():
             table[name] = _inline(figure, section.source)
-        source = _table(document, ("sources", section.source))
-        source["text"], source["date"] = section.text, section.date
+        for name, numbers in section.lists.items():
+            table[name] = tomlkit.parse(f"x = [{', '.join(_number(n, 3) for n in numbers)}]")["x"]
+        if section.figures:
+            source = _table(document, ("sources", section.source))
+            source["text"], source["date"] = section.text, section.date
     _drop_unused_sources(document)
-    return tomlkit.dumps(document)
+    return _spaced(tomlkit.dumps(document), like=text)
 
 
-def _table(document: tomlkit.TOMLDocument, path: tuple[str, ...]) -> Table:
-    """Return the table at a path, made where it is missing."""
+def _spaced(text: str, *, like: str) -> str:
+    """Put back the blank line before every table that had one, and before tables of a new kind.
+
+    A figure that is added to a table lands behind the blank line that ended it.
+    """
+    loose = set(re.findall(r"\n\n(\[[^\n]+\])", like))
+    known = set(re.findall(r"^\[[^\n]+\]", like, flags=re.MULTILINE))
+
+    def spaced(match: re.Match[str]) -> str:
+        header = match[1]
+        apart = header in loose or (header not in known and not header.startswith("[sources."))
+        return f"\n\n{header}" if apart else f"\n{header}"
+
+    return re.sub(r"\n+(\[[^\n]+\])", spaced, text)
+
+
+def _table(document: tomlkit.TOMLDocument, path: tuple[str, ...]) -> Table | tomlkit.TOMLDocument:
+    """Return the table at a path, made where it is missing; the document for an empty path."""
     here: tomlkit.TOMLDocument | Table = document
     for depth, name in enumerate(path):
         if name not in here:
             here[name] = tomlkit.table(is_super_table=depth + 1 < len(path))
         here = here[name]
-    assert not isinstance(here, tomlkit.TOMLDocument)
     return here
 
 

@@ -41,6 +41,11 @@ def _rate(*types: str) -> dict[str, float]:
     return {f"gemm.cublas.{name}.training_fraction": 1.0 for name in types}
 
 
+def _attention(*libraries: str) -> dict[str, float]:
+    """Fused attention of these libraries, under training load."""
+    return {f"attention.{name}.training_fraction": 1.0 for name in libraries}
+
+
 def _stream(elementwise: float, norm: float, other: float) -> dict[str, float]:
     """Classes of memory-bound kernels move together: their ratios are those of kernels alone."""
     shares = {"elementwise": elementwise, "norm": norm, "softmax": other, "loss": other}
@@ -73,8 +78,7 @@ PARAMETERS: dict[str, Parameter] = {
         prior=_share(0.871, 0.06), profiles=_H100, figures=_rate(*_EIGHT),
     ),
     "h100_attention": Parameter(
-        prior=_share(0.57, 0.08), profiles=_H100,
-        figures={"attention.flash.peak_fraction": 1.0},
+        prior=_share(0.894, 0.10), profiles=_H100, figures=_attention("flash"),
     ),
     "h100_stream": Parameter(
         prior=_share(0.53, 0.10), profiles=_H100[:2], figures=_stream(0.53, 0.47, 0.51), digits=2,
@@ -86,11 +90,14 @@ PARAMETERS: dict[str, Parameter] = {
         prior=_share(0.76, 0.15), profiles=("h100-hbm2e-96",), figures=_rate(*_EIGHT),
     ),
     "h100_hbm2e_attention": Parameter(
-        prior=_share(0.355, 0.10), profiles=("h100-hbm2e-96",),
-        figures={"attention.sdpa.peak_fraction": 1.0},
+        prior=_share(0.62, 0.15), profiles=("h100-hbm2e-96",),
+        figures=_attention("sdpa"),
     ),
     "b200_rate": Parameter(
         prior=_share(0.842, 0.15), profiles=("b200-sxm",), figures=_rate(*_SIXTEEN),
+    ),
+    "b200_attention": Parameter(
+        prior=_share(0.78, 0.10), profiles=("b200-sxm",), figures=_attention("flash", "sdpa"),
     ),
     "b200_stream": Parameter(
         prior=_share(0.53, 0.10), profiles=("b200-sxm",), figures=_stream(0.53, 0.47, 0.51),
@@ -98,6 +105,9 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "a100_rate": Parameter(
         prior=_share(0.854, 0.05), profiles=_A100, figures=_rate(*_SIXTEEN),
+    ),
+    "a100_attention": Parameter(
+        prior=_share(0.928, 0.08), profiles=_A100, figures=_attention("flash"),
     ),
     "a100_stream": Parameter(
         prior=_share(0.66, 0.10), profiles=_A100, figures=_stream(0.66, 0.58, 0.63), digits=2,
@@ -141,6 +151,7 @@ PARAMETERS: dict[str, Parameter] = {
     ),
 }  # fmt: skip
 """Priors of the rates of matrix products are the sustained fractions that GEMM fits gave
-(fit_kernels.py), for the power-capped H100 as its profile derives them; of attention and of shares
-of memory bandwidth, kernels and first fits; of compute units, NCCL's 16 to 32 channels. The prior
-of fp8 kernels is that there are none; of launches, what SimuMax's steps at small sizes show."""
+(fit_kernels.py), for the power-capped H100 as its profile derives them; of attention the same, one
+clock for both, or that of long calls; of shares of memory bandwidth, kernels and first fits; of
+compute units, NCCL's 16 to 32 channels. The prior of fp8 kernels is that there are none; of
+launches, what SimuMax's steps at small sizes show."""

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from simulator._version import __version__
-from simulator.cli import measure, plan, predict, validate
+from simulator.cli import calibrate, measure, plan, predict, profiles, validate
 
 __all__ = ["app"]
 
@@ -42,6 +42,8 @@ app.command("plan")(plan.command)
 app.command("predict")(predict.command)
 app.command("validate")(validate.command)
 app.command("measure")(measure.command)
+app.command("calibrate")(calibrate.command)
+app.add_typer(profiles.app)
 
 if __name__ == "__main__":
     app()

@@ -107,7 +107,8 @@ def _ranked(plan: Plan, i: int) -> list[Text | str]:
     ]
     if not math.isfinite(float(result.days[i])):
         return [*cells, "-", "-", "-", "-"]
-    usd = show_usd(float(result.usd[i])).removesuffix(" USD")
+    cost = float(result.usd[i])
+    usd = show_usd(cost).removesuffix(" USD") if math.isfinite(cost) else "-"
     return [
         *cells,
         Text(f"{float(result.days[i]):,.1f}", style="" if plan.meets_deadline[i] else NO_FIT),

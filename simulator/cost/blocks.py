@@ -15,10 +15,21 @@ from numpy.typing import NDArray
 
 from simulator.cost import collectives
 from simulator.cost.adapters import freeze
-from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
-from simulator.cost.operations import Collective, Operators, Ranks, element_bytes, recomputes
+from simulator.cost.attention_time import attention_figures, attention_s
+from simulator.cost.dispatch import dispatch_s
+from simulator.cost.grouped import as_grouped
+from simulator.cost.kernels import gemm_rates, gemm_s
+from simulator.cost.operations import (
+    Collective,
+    Flash,
+    Operators,
+    Ranks,
+    element_bytes,
+    recomputes,
+)
 from simulator.cost.operators import block, embedding, head, predict_ahead
-from simulator.cost.selective import product_flop, saved_by_mode, share_again, spared_s
+from simulator.cost.selective import saved_by_mode, share_again, spared_s
+from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
@@ -36,6 +47,8 @@ _COMPUTE = ("gemm", "attention", "memory_bound")
 
 _TERM = {"etp": "tp", "experts": "ep", "cp_a2a": "cp", "cp_ring": "cp"}
 """Term of groups that have another name."""
+
+_FLASH_SIZES = tuple(field.name for field in fields(Flash) if field.name != "calls")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +125,6 @@ class _Pricer:
     def __init__(self, cluster: Cluster, software: Software, recipe: Recipe, ranks: Ranks) -> None:
         self.cluster, self.software, self.recipe, self.ranks = cluster, software, recipe, ranks
         self.device = cluster.accelerator
-        self.bandwidth = float(self.device.memory.bandwidth_bytes_per_s)
         self.size = element_bytes(recipe)
         self.keys = len(ranks.tp)
         self.slowdown_share = collectives.slowdown_share(cluster)
@@ -126,7 +138,7 @@ class _Pricer:
 
     def gemm_times(self, parts: list[Operators]) -> list[dict[str, Floats]]:
         """Seconds of every GEMM of every part, by ``name:direction``; each distinct shape once."""
-        rows: dict[str, list[tuple[int, str, list[Floats]]]] = {}
+        rows: dict[tuple[str, bool], list[tuple[int, str, list[Floats]]]] = {}
         accumulate = 8.0 if self.software.states.gradient >= 4 else 2 * self.size
         for index, ops in enumerate(parts):
             for g in ops.gemms:
@@ -140,25 +152,31 @@ class _Pricer:
                         continue
                     shape = [np.ceil(self._wide(x)) for x in (m, n, k, g.batch, result)]
                     key = (index, f"{g.name}:{direction}", shape)
-                    rows.setdefault(self.dtype(g.kind), []).append(key)
+                    rows.setdefault((self.dtype(g.kind), g.grouped), []).append(key)
         times: list[dict[str, Floats]] = [{} for _ in parts]
-        for dtype, calls in rows.items():
+        for (dtype, grouped), calls in rows.items():
             columns = [np.concatenate([call[2][i] for call in calls]) for i in range(5)]
-            seconds = self._gemm(dtype, columns).reshape(len(calls), self.keys)
+            seconds = self._gemm(dtype, columns, grouped).reshape(len(calls), self.keys)
             for (index, name, _), row in zip(calls, seconds, strict=True):
                 times[index][name] = row
         return times
 
-    def _gemm(self, dtype: str, columns: list[Floats]) -> Floats:
+    def _gemm(self, dtype: str, columns: list[Floats], grouped: bool) -> Floats:
         unique = unique_rows(*(column.astype(np.int64) for column in columns))
         m, n, k, batch, result = (column[unique.first] for column in columns)
-        kernel = _choose(self.device.gemm, self.software.kernels.gemm_library, "gemm library")
-        params = _choose(kernel, "bf16" if dtype in ("fp16", "bf16") else dtype, "type", "bf16")
-        given = {f.name: float(getattr(params, f.name)) for f in fields(params)}
+        library, half = self.software.kernels.gemm_library, self.device.sixteen_bit
+        kernel = _choose(self.device.gemm, library, "gemm library")
+        units = half if dtype in ("fp16", "bf16") else dtype
+        params = _choose(kernel, units, "type", half)
+        given: dict[str, Any] = {f.name: float(getattr(params, f.name)) for f in fields(params)}
+        given["host_floor_s"] = 0.0  # the host of a training step has a term of its own
         if self.recipe.is_quantised and dtype == self.recipe.matrix_type:
             # timed calls take 16-bit operands and cast them; here casts are kernels of their own
-            given["quantise_bytes_per_element"] = 0.0
-            given["launch_s"] = float(kernel["bf16"].launch_s)
+            given["quantise_bytes_per_element"] = given["quantise_row_s"] = 0.0
+            given["launch_s"] = float(kernel[half].launch_s)
+        layer = self.device.grouped.get(library, {}).get(units) if grouped else None
+        if layer is not None:
+            given = as_grouped(given, layer, batch)
         seconds = gemm_s(
             m=m, n=n, k=k, batch=batch, result_bytes=result,
             sustained=True, **gemm_rates(self.device, dtype), **given,
@@ -258,40 +276,21 @@ class _Pricer:
         forward, backward = np.zeros(self.keys), np.zeros(self.keys)
         if not ops.flash:
             return forward, backward
-        library = self.software.kernels.attention_library
-        kernel = _choose(self.device.attention, library, "attention library", "flash")
-        dtype = self.dtype("attention")
+        library = _key(
+            self.device.attention, self.software.kernels.attention_library, "attention library",
+            "flash",
+        )  # fmt: skip
+        rates = attention_figures(self.device, library, self.dtype("attention"))
         for call in ops.flash:
-            common = {
-                "sequence": call.sequence,
-                "peak_flop_per_s": float(self.device.matrix_flop_per_s[dtype]),
-                "bandwidth_bytes_per_s": self.bandwidth,
-                "half_length": float(kernel.half_length),
-            }
-            share = float(kernel.peak_fraction)
-            forward = forward + attention_s(
-                flop=call.flop, moved_bytes=call.moved_bytes, peak_fraction=share, **common
-            )
-            back = share * float(kernel.backward_fraction)
-            backward = backward + attention_s(
-                flop=2.5 * call.flop,
-                moved_bytes=2.0 * call.moved_bytes,
-                peak_fraction=back,
-                **common,
-            )
+            size = {name: getattr(call, name) for name in _FLASH_SIZES}
+            forward = forward + call.calls * attention_s(**size, **rates)
+            backward = backward + call.calls * attention_s(**size, **rates, backward=True)
         return forward, backward
 
     def _stream(self, kind: str, moved_bytes: Any, calls: float) -> Floats:
-        kernel = _choose(self.device.stream, kind, "stream class", "elementwise")
-        return self._wide(
-            stream_s(
-                moved_bytes=moved_bytes,
-                bandwidth_bytes_per_s=self.bandwidth,
-                memory_fraction=float(kernel.memory_fraction),
-                launch_s=float(kernel.launch_s),
-                calls=calls,
-            )
-        )
+        name = _key(self.device.stream, kind, "stream class", "elementwise")
+        figures = stream_figures(self.device, name)
+        return self._wide(stream_s(moved_bytes=moved_bytes, calls=calls, **figures))
 
     def _collective(
         self,
@@ -313,16 +312,16 @@ class _Pricer:
             crosses = group.local < group.size
             seconds = steps * collectives.send_s(self.cluster, bytes_ / steps, crosses)
             seconds = np.where(group.size > 1, seconds, 0.0)
-        elif c.operation == "dispatch":
+        elif c.operation in ("dispatch", "combine"):
             assert c.moe is not None
-            seconds = collectives.dispatch_s(
+            seconds = dispatch_s(
                 self.cluster, bytes_, c.moe.top_k, group, experts=c.moe.experts,
-                groups=c.moe.groups, top_groups=c.moe.top_groups, load=c.load,
+                groups=c.moe.groups, top_groups=c.moe.top_groups, load=c.load, way=c.operation,
             )  # fmt: skip
         else:
             function = {
                 "all_gather": collectives.all_gather_s,
-                "reduce_scatter": collectives.all_gather_s,
+                "reduce_scatter": collectives.reduce_scatter_s,
                 "all_reduce": collectives.all_reduce_s,
                 "all_to_all": collectives.all_to_all_s,
             }[c.operation]
@@ -388,7 +387,7 @@ class _Pricer:
         modules = self.software.kernels.selective_modules if ops.is_block else ()
         again_s, again_flop, flop = np.zeros(self.keys), np.zeros(self.keys), np.zeros(self.keys)
         for g in ops.gemms:
-            share, work = share_again(g, ops, modules), product_flop(g)
+            share, work = share_again(g, ops, modules), g.flop
             flop = flop + work
             again_s = again_s + share * gemm[f"{g.name}:forward"]
             again_flop = again_flop + share * work
@@ -406,8 +405,13 @@ class _Pricer:
 
 def _choose(table: dict[str, Any], key: str, what: str, fallback: str | None = None) -> Any:
     """Look a kernel library, type or class up in a profile, or say what is missing."""
+    return table[_key(table, key, what, fallback)]
+
+
+def _key(table: dict[str, Any], key: str, what: str, fallback: str | None = None) -> str:
+    """Return the key of the entry that a library, type or class gets."""
     if key in table:
-        return table[key]
+        return key
     if fallback is not None and fallback in table:
-        return table[fallback]
+        return fallback
     raise InputError(problem("hardware profile", what, "no measured or assumed entry", key, table))

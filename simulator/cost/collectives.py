@@ -1,9 +1,10 @@
-"""Seconds of one collective on a process group, by NCCL's own latency and bandwidth model.
+"""Seconds of one collective on a process group: NCCL's choice, then what the chosen kernel takes.
 
-A group of `size` ranks has `local` members in each scale-up domain. A ring's bus bandwidth
-is the lesser of the domain's links and of the adapters that the group's local members bring
-along (all groups of a domain run at once, so each member brings its own share). Protocols
-and algorithms compete; the fastest is taken, as NCCL's tuner does.
+A group of `size` ranks has `local` members in each scale-up domain. The library chooses by its own
+tables (`simulator.cost.nccl_choice`); what the choice takes inside a domain is a curve fitted to
+measurements, and what it takes among domains follows from hops and from the adapters that the
+group's local members bring along (all groups of a domain run at once, so each member brings its
+own share).
 """
 
 from __future__ import annotations
@@ -13,70 +14,139 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.routing import reached_places
+from simulator.cost.collective_curves import Board, board, curve_s
+from simulator.cost.nccl_choice import (
+    COLLNET,
+    LL,
+    NVLS,
+    NVLS_TREE,
+    PAT,
+    TREES,
+    choose,
+    spans,
+)
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.fabric import HopLatency
+from simulator.layout.keys import distinct_rows
 from simulator.layout.placement import Group
 
 __all__ = [
-    *("all_gather_s", "all_reduce_s", "all_to_all_s", "broadcasts_s", "dispatch_s"),
-    *("domain_bus", "send_s", "slowdown_share"),
+    *("all_gather_s", "all_reduce_s", "all_to_all_s", "broadcasts_s", "exchange_rate"),
+    *("reduce_scatter_s", "send_s", "slowdown_share"),
 ]
 
 Floats = NDArray[np.float64]
 
-_PROTOCOLS = ("ll", "ll128", "simple")
-
-
-def domain_bus(cluster: Cluster, members: Any) -> Floats:
-    """Bus bandwidth of a large ring over `members` ranks of one scale-up domain, in bytes/s.
-
-    Two members reach ``pair_fraction`` of what the whole domain does (fewer channels); the gap
-    closes with the square of the group size, as nccl-tests runs at 2, 4 and 8 ranks show.
-    """
-    links = cluster.node.scale_up
-    gap = (1.0 - links.pair_fraction) * (2.0 / np.maximum(members, 2)) ** 2
-    return np.asarray(links.bus_bytes_per_s * (1.0 - gap))
-
 
 def all_gather_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
-    """Time of an all-gather (or reduce-scatter) of `size_bytes` in total, in seconds.
+    """Time of an all-gather of `size_bytes` in total, in seconds.
 
-    Ring: ``n - 1`` steps, ``(n - 1) / n`` of the bytes over every link (NCCL tuning.cc).
+    Ring: ``n - 1`` steps, ``(n - 1) / n`` of the bytes over every link.
     """
-    n, spans = group.size, _spans(group)
-    network_steps = np.where(spans > 1, spans - 1, 0)
-    best: Floats = np.full(np.broadcast_shapes(np.shape(size_bytes), n.shape), np.inf)
-    for protocol in _PROTOCOLS:
-        latency = _ring_latency(cluster, protocol, n - 1, network_steps)
-        rate = _bus(cluster, group, protocol)
-        best = np.minimum(best, latency + size_bytes * (n - 1) / n / rate)
-    return np.where(n > 1, best, 0.0)
+    return _ring_s(cluster, "all_gather", size_bytes, group)
 
 
-def all_reduce_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
-    """Time of an all-reduce of `size_bytes`, in seconds: ring, tree or in-switch, the fastest.
+def reduce_scatter_s(
+    cluster: Cluster, size_bytes: Any, group: Group, *, integer: Any = False
+) -> Floats:
+    """Time of a reduce-scatter of `size_bytes` in total, in seconds: as a gather, and adds up."""
+    return _ring_s(cluster, "reduce_scatter", size_bytes, group, integer=integer)
+
+
+def all_reduce_s(
+    cluster: Cluster, size_bytes: Any, group: Group, *, integer: Any = False
+) -> Floats:
+    """Time of an all-reduce of `size_bytes`, in seconds: over rings, trees or in the switch.
 
     Ring: ``2 (n - 1)`` steps, twice the bytes of a gather. Tree: ``2 (local - 1 + log2(domains))``
-    hops at a share of the ring's bandwidth. In-switch (NVLS): inside one domain only.
+    hops. Beyond the domain a tree moves ``2 (domains - 1) / domains`` of the bytes over the
+    adapters of a domain (two trees, each node a leaf of one of them), switches that reduce
+    move them once.
     """
-    n, spans = group.size, _spans(group)
-    network_steps = np.where(spans > 1, 2 * (spans - 1), 0)
-    moved = 2.0 * size_bytes * (n - 1) / n
-    best: Floats = np.full(np.broadcast_shapes(np.shape(size_bytes), n.shape), np.inf)
-    for protocol in _PROTOCOLS:
-        rate = _bus(cluster, group, protocol)
-        ring = _ring_latency(cluster, protocol, 2 * (n - 1), network_steps) + moved / rate
-        tree = _tree_latency(cluster, protocol, group) + moved / (
-            rate * cluster.library.tree_fraction
-        )
-        best = np.minimum(best, np.minimum(ring, tree))
-    switch = cluster.node.scale_up.nvls_bytes_per_s
-    if switch is not None:
-        reachable = (spans == 1) & (n >= cluster.library.nvls_smallest_group)
-        in_switch = cluster.library.nvls_base_s + moved / switch
-        best = np.where(reachable, np.minimum(best, in_switch), best)
-    return np.where(n > 1, best, 0.0)
+    return _ring_s(cluster, "all_reduce", size_bytes, group, integer=integer)
+
+
+def _ring_s(
+    cluster: Cluster, operation: str, size_bytes: Any, group: Group, *, integer: Any = False
+) -> Floats:
+    """Price each distinct call once: a million layouts reduce a few hundred sizes."""
+    shape = np.broadcast_shapes(np.shape(size_bytes), np.shape(group.size), np.shape(integer))
+    columns = [
+        np.broadcast_to(np.asarray(column), shape).ravel()
+        for column in (size_bytes, group.size, group.local, integer)
+    ]
+    rows = distinct_rows(*columns)
+    size, n, local, whole = (column[rows.first] for column in columns)
+    calls = Group(size=n, local=local)
+    seconds = _distinct_s(cluster, operation, size.astype(float), calls, integer=whole)
+    return seconds[rows.inverse].reshape(shape)
+
+
+def _distinct_s(
+    cluster: Cluster, operation: str, size_bytes: Floats, group: Group, *, integer: Any
+) -> Floats:
+    """Gathers and reductions: start, hops, ramp and bytes of the chosen algorithm and protocol."""
+    n, local, nodes = group.size, group.local, spans(group)
+    code = choose(cluster, operation, size_bytes, group, integer=integer)
+    here, passes = board(cluster), 2 if operation == "all_reduce" else 1
+    hops = passes * (nodes - 1)
+    tree = TREES[code]
+    near_steps = np.where(tree, 2 * (local - 1), passes * (n - 1) - hops)
+    start_s = _far_hops(code, hops, nodes) * np.take(_far_hop_s(cluster), code)
+    regime = np.where(LL[code], 0, np.where(_in_switch(code, here), 2, 1))
+    members = np.where(regime == 2, local, n)
+    moved_bytes = passes * size_bytes * (members - 1) / members
+    joint = float(cluster.library.nvls_tree_fraction)
+    moved_bytes = np.where((regime == 2) & (nodes > 1), moved_bytes / joint, moved_bytes)
+    crosses, inside = nodes > 1, np.where(local > 1, local, n)
+    once = np.where(code == COLLNET, size_bytes, passes * size_bytes * (n - 1) / n)
+    joined = tree | (code == NVLS_TREE)
+    far_bytes = np.where(joined, 2.0 * size_bytes * (nodes - 1) / nodes, once)
+    seconds = curve_s(
+        here.figures, regime=regime, near_steps=near_steps, start=here.start(operation),
+        moved_bytes=np.where(crosses & (local == 1), 0.0, moved_bytes),
+        **here.rates(operation, inside, integer),
+        far_start_s=np.where(crosses, start_s, 0.0),
+        far_bytes_s=np.where(crosses, far_bytes / _domain_rate(cluster, group), 0.0),
+    )  # fmt: skip
+    left = here.residual(operation, regime, n, size_bytes)
+    seconds = seconds * np.where(crosses, 1.0, left) * here.release.time_fraction
+    return np.where(n > 1, seconds, 0.0)
+
+
+def _in_switch(code: Any, here: Board) -> NDArray[np.bool_]:
+    """Whether the domain's own switch adds up, alone or before the network does."""
+    reduces = (code == NVLS) | (code == NVLS_TREE)
+    return reduces | (code == COLLNET) if here.reduces else reduces
+
+
+def _far_hops(code: Any, ring_hops: Any, nodes: Any) -> Floats:
+    """Hops over the network that the start of a call waits for."""
+    depth = np.ceil(np.log2(nodes))
+    hops = np.where(TREES[code] | (code == NVLS_TREE), 2.0 * depth, ring_hops)
+    return np.where(code == COLLNET, 2.0, np.where(code == PAT, depth, hops))
+
+
+def _far_hop_s(cluster: Cluster) -> Floats:
+    """One hop over the network, by code of algorithm and protocol, in seconds."""
+    library, tables = cluster.library, cluster.library.tuning
+    ring, tree = library.ring_hop_s["network"], library.tree_hop_s["network"]
+    listed = [
+        *(ring.ll, ring.ll128, ring.simple, tree.ll, tree.ll128, tree.simple),
+        *(0.0, tables.nvls_hop_s["tree"], tables.nvls_hop_s["network"] / 2, tables.pat_hop_s),
+    ]
+    return np.array(listed) + float(cluster.fabric.extra_hop_s)
+
+
+def _domain_rate(cluster: Cluster, group: Group) -> Floats:
+    """Rate of the adapters that a group's members in one domain bring along, in bytes/s.
+
+    Rings pass the over-subscribed layer only where the next leaf begins: once for the servers of
+    a leaf, which share its uplinks.
+    """
+    share = group.local * cluster.network_bytes_per_s_per_gpu
+    over, leaf = float(cluster.fabric.oversubscription), cluster.fabric.leaf_servers
+    narrowed = np.where(spans(group) > leaf, max(over / leaf, 1.0), 1.0)
+    return np.asarray(share / narrowed)
 
 
 def broadcasts_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
@@ -85,62 +155,52 @@ def broadcasts_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
     Ring broadcast: a pipeline of ``n - 1`` hops, so every share pays the latency of the whole ring
     (NCCL tuning.cc: as many hops as a gather) and then moves at the bus bandwidth.
     """
-    n, spans = group.size, _spans(group)
-    network_steps = np.where(spans > 1, spans - 1, 0)
-    best: Floats = np.full(np.broadcast_shapes(np.shape(size_bytes), n.shape), np.inf)
-    for protocol in _PROTOCOLS:
-        latency = _ring_latency(cluster, protocol, n - 1, network_steps)
-        best = np.minimum(best, n * latency + size_bytes / _bus(cluster, group, protocol))
-    return np.where(n > 1, best, 0.0)
+    size_bytes = np.asarray(size_bytes, dtype=float)
+    n, nodes = group.size, spans(group)
+    each = size_bytes / n
+    code = choose(cluster, "broadcast", each, group)
+    here, hops = board(cluster), nodes - 1
+    seconds = curve_s(
+        here.figures, regime=np.where(LL[code], 0, 1), near_steps=n - 1 - hops, start=1.0,
+        moved_bytes=np.where((group.local == 1) & (nodes > 1), 0.0, each),
+        **here.rates("all_gather", np.where(group.local > 1, group.local, n)),
+        far_start_s=np.where(nodes > 1, hops * np.take(_far_hop_s(cluster), code), 0.0),
+        far_bytes_s=np.where(nodes > 1, each / _domain_rate(cluster, group), 0.0),
+    )  # fmt: skip
+    return np.where(n > 1, n * seconds, 0.0)
 
 
 def all_to_all_s(cluster: Cluster, sent_bytes: Any, group: Group) -> Floats:
     """Time of an all-to-all in which each rank sends `sent_bytes` in total, its own share included.
 
-    The parts for domain mates and for the others move at once, over links and over adapters.
+    The parts for domain mates and for the others move at once, over links and over adapters: among
+    N nodes the rate tends to ``N / (N - 1)`` of an adapter's. To a peer LL carries small parts.
     """
-    n, local = group.size, group.local
-    links, library = cluster.node.scale_up, cluster.library
-    near = sent_bytes * (local - 1) / n / links.all_to_all_bytes_per_s
-    outside = cluster.network_bytes_per_s_per_gpu / cluster.fabric.oversubscription
-    far = sent_bytes * (n - local) / n / outside
-    peers = (local - 1) * library.all_to_all_peer_s[links.kind]
-    peers = peers + (n - local) * library.all_to_all_peer_s["network"]
-    return np.where(n > 1, library.ring_base_s.ll + peers + np.maximum(near, far), 0.0)
+    sent_bytes = np.asarray(sent_bytes, dtype=float)
+    n, local, nodes = group.size, group.local, spans(group)
+    here, library = board(cluster), cluster.library
+    peers_s = library.all_to_all_peer_s["network"] + float(cluster.fabric.extra_hop_s)
+    regime = np.where(sent_bytes / n <= here.release.send_ll_bytes, 0, 1)
+    seconds = curve_s(
+        here.exchange, regime=regime, near_steps=local - 1, start=1.0,
+        moved_bytes=sent_bytes * (local - 1) / n,
+        **here.rates("all_to_all", np.where(local > 1, local, 2)),
+        far_start_s=(n - local) * peers_s,
+        far_bytes_s=sent_bytes * (n - local) / n / exchange_rate(cluster, nodes),
+    )  # fmt: skip
+    left = here.residual("all_to_all", regime, n, sent_bytes)
+    seconds = seconds * np.where(nodes > 1, 1.0, left) * here.release.time_fraction
+    return np.where(n > 1, seconds, 0.0)
 
 
-def dispatch_s(
-    cluster: Cluster, token_bytes: Any, copies: int, group: Group, *, experts: int,
-    groups: int = 1, top_groups: int = 1, load: Any = 1.0,
-) -> Floats:  # fmt: skip
-    """Time of sending tokens to `copies` experts spread evenly over the group, in seconds.
+def exchange_rate(cluster: Cluster, nodes: Any) -> Floats:
+    """What one rank sends to other domains of so many, each as much, in bytes/s.
 
-    DeepEP: a token crosses the network once for every other domain that has one of its experts,
-    and the domain's links once for every rank there that has one (``cost/routing.py`` has how many
-    that are). A combine takes the road back.
-
-    Parameters
-    ----------
-    token_bytes : array_like
-        Bytes of the tokens of one rank, each once.
-    copies, experts : int
-        Experts per token, of how many.
-    groups, top_groups : int
-        Groups of experts, and how many of them a token may take its experts from.
-    load : array_like
-        Tokens of the fullest rank over the mean: it gets so many more, at most every token once.
+    Of the others, those beyond its leaf are reached through the over-subscribed layer.
     """
-    n, local, spans = group.size, group.local, _spans(group)
-    links, library = cluster.node.scale_up, cluster.library
-    routed = {"picks": copies, "experts": experts, "groups": groups, "top_groups": top_groups}
-    domains = np.minimum(load * reached_places(spans, **routed), spans)
-    ranks = np.minimum(load * reached_places(n, **routed), n)
-    outside = cluster.network_bytes_per_s_per_gpu / cluster.fabric.oversubscription
-    far = token_bytes * domains * (spans - 1) / spans / outside
-    near = token_bytes * ranks * (local - 1) / local / links.all_to_all_bytes_per_s
-    peers = (local - 1) * library.all_to_all_peer_s[links.kind]
-    peers = peers + (spans - 1) * library.all_to_all_peer_s["network"]
-    return np.where(n > 1, library.ring_base_s.ll + peers + np.maximum(near, far), 0.0)
+    over, leaf = float(cluster.fabric.oversubscription), cluster.fabric.leaf_servers
+    beyond = np.maximum(nodes - leaf, 0) / np.maximum(nodes - 1, 1)
+    return np.asarray(cluster.network_bytes_per_s_per_gpu / np.maximum(over * beyond, 1.0))
 
 
 def send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:
@@ -148,7 +208,7 @@ def send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:
     links, base = cluster.node.scale_up, cluster.library.send_base_s
     near = base[links.kind] + size_bytes / links.send_bytes_per_s
     rate = cluster.network_bytes_per_s_per_gpu / cluster.fabric.oversubscription
-    far = base["network"] + size_bytes / rate
+    far = base["network"] + float(cluster.fabric.extra_hop_s) + size_bytes / rate
     return np.where(crosses_network, far, near)
 
 
@@ -156,48 +216,3 @@ def slowdown_share(cluster: Cluster) -> float:
     """Share of the compute rate that kernels lose while a collective runs beside them."""
     units = float(cluster.accelerator.compute_units)
     return min(float(cluster.library.compute_units) / units, 1.0)
-
-
-def _spans(group: Group) -> NDArray[Any]:
-    """Scale-up domains that a group touches."""
-    return -(-group.size // group.local)
-
-
-def _bus(cluster: Cluster, group: Group, protocol: str) -> Floats:
-    """Bus bandwidth of a ring over the group with one protocol, in bytes/s."""
-    library = cluster.library
-    inside = domain_bus(cluster, group.local)
-    outside = group.local * cluster.network_bytes_per_s_per_gpu / cluster.fabric.oversubscription
-    crosses = group.size > group.local
-    alone = group.local == 1
-    bus = np.where(crosses, np.where(alone, outside, np.minimum(inside, outside)), inside)
-    if protocol == "ll128":
-        return bus * library.ll128_fraction
-    if protocol == "ll":
-        caps = library.ll_cap_bytes_per_s
-        return np.minimum(
-            bus * library.ll_fraction, np.where(crosses, caps["network"], caps["domain"])
-        )
-    return bus
-
-
-def _hop(latency: HopLatency, protocol: str) -> float:
-    return float(getattr(latency, protocol))
-
-
-def _ring_latency(cluster: Cluster, protocol: str, steps: Any, network_steps: Any) -> Floats:
-    """Start-up and hops of a ring: base + (steps - network) x link hop + network x network hop."""
-    library, kind = cluster.library, cluster.node.scale_up.kind
-    near = _hop(library.ring_hop_s[kind], protocol)
-    far = _hop(library.ring_hop_s["network"], protocol)
-    base = _hop(library.ring_base_s, protocol)
-    return np.asarray(base + (steps - network_steps) * near + network_steps * far)
-
-
-def _tree_latency(cluster: Cluster, protocol: str, group: Group) -> Floats:
-    """Start-up and hops of a double tree: base + 2 ((local - 1) near + log2(domains) far)."""
-    library, kind = cluster.library, cluster.node.scale_up.kind
-    near = _hop(library.tree_hop_s[kind], protocol)
-    far = _hop(library.tree_hop_s["network"], protocol)
-    depth = (group.local - 1) * near + np.ceil(np.log2(_spans(group))) * far
-    return np.asarray(_hop(library.tree_base_s, protocol) + 2.0 * depth)

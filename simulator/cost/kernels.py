@@ -1,4 +1,4 @@
-"""Seconds of one kernel call: matrix multiplication, fused attention, memory-bound operators.
+"""Seconds of one matrix multiplication.
 
 Pure functions of keyword arrays that broadcast against one another. Parameters come from the
 accelerator profile; each function says where its form comes from.
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from simulator.hardware.accelerator import Accelerator
 
-__all__ = ["attention_s", "gemm_rates", "gemm_s", "stream_s"]
+__all__ = ["gemm_rates", "gemm_s"]
 
 Floats = NDArray[np.float64]
 
@@ -31,6 +31,9 @@ OPERAND_BYTES = {
     **{"mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16},
 }
 """Bytes of an operand's element with its share of the scales; 2 for every other type."""
+
+_FP32_SUM_BYTES = 8.0
+"""Traffic of a result element that is read, added to and written in fp32."""
 
 _BURST_S = 1.5e-3
 """Length of a call at which the clock has fallen half way from burst to sustained."""
@@ -58,7 +61,11 @@ def gemm_s(
     small_tile_penalty: Any,
     split_k_s: Any,
     l2_refetch: Any,
+    accumulate_fraction: Any = 1.0,
     quantise_bytes_per_element: Any = 0.0,
+    quantise_refetch: Any = 0.0,
+    quantise_row_s: Any = 0.0,
+    host_floor_s: Any = 0.0,
     sustained: bool = True,
 ) -> Floats:
     """Time of `batch` products of an (m, k) by a (k, n) matrix in one call, in seconds.
@@ -68,17 +75,19 @@ def gemm_s(
     outgrow the last-level cache move at a share of the memory bandwidth, smaller ones up to
     ``1 + l2_refetch`` times faster; compute and traffic combine as a fourth-power mean. Under
     training load the clock is the sustained one; a short burst (a microbenchmark) runs at the
-    burst clock.
+    burst clock. Where the call itself casts its 16-bit operand to fewer bits, a scan of the
+    operand and the time of its rows add up at right angles: each hides most of the smaller one.
 
     Parameters
     ----------
     m, n, k, batch : array_like
         Sizes in elements; `batch` independent products share the device.
     operand_bytes, result_bytes : array_like
-        Bytes per element of the operands and of the result.
+        Bytes per element of the operands and of the result; 8 for a result that adds to fp32 in
+        memory (read and written).
     peak_flop_per_s, bandwidth_bytes_per_s, l2_bytes, compute_units : array_like
         The device.
-    launch_s ... quantise_bytes_per_element : array_like
+    launch_s ... host_floor_s : array_like
         Fields of ``GemmKernel`` with the same names.
     sustained : bool
         Price the call at the rate of a training step (`training_fraction`; without one,
@@ -93,7 +102,7 @@ def gemm_s(
     -----
     The form is the usual tile-and-wave account (NVIDIA, "Matrix Multiplication Background User's
     Guide") with split-K and a memory roofline; its parameters are fitted in
-    ``calibration/fit_kernels.py``.
+    ``calibration/fit_gemm.py``.
     """
     m, n, k, batch, operand, result = _float(m, n, k, batch, operand_bytes, result_bytes)
     shape = np.broadcast_shapes(m.shape, n.shape, k.shape, batch.shape)
@@ -134,18 +143,26 @@ def gemm_s(
         parts > 1.0, split_s + 8.0 * parts * batch * m * n / (mem_share * bandwidth), 0.0
     )
     allowed = (parts == 1.0) | (split_s < NO_SPLIT_S)
-    total_s = (compute_s**4 + memory_s**4) ** 0.25 + joined_s
+    total_s = _fourth_power_mean(compute_s, memory_s) + joined_s
     best_s = np.where(allowed, total_s, np.inf).min(axis=(-2, -1))
 
+    slow_adding = np.where(result >= _FP32_SUM_BYTES, 1.0 / np.asarray(accumulate_fraction), 1.0)
+    best_s = best_s * slow_adding[..., 0, 0]
     hot = sustained_fraction if training_fraction is None or not sustained else training_fraction
     capped = 1.0 / np.asarray(hot, float) - 1.0
     heat = 1.0 if sustained else best_s / (best_s + _BURST_S)
-    cast_s = (
-        np.asarray(quantise_bytes_per_element, float)
-        * (batch * m * k)[..., 0, 0]
-        / bandwidth[..., 0, 0]
-    )
-    return np.asarray(launch_s + best_s * (1.0 + capped * heat) + cast_s)
+    rows_cast, elements = (batch * m)[..., 0, 0], (batch * m * k)[..., 0, 0]
+    held = np.asarray(quantise_refetch) / (1.0 + (4.0 * elements / l2[..., 0, 0]) ** 2)
+    scan_s = np.asarray(quantise_bytes_per_element) * elements / bandwidth[..., 0, 0] / (1.0 + held)
+    cast_s = np.hypot(scan_s, np.asarray(quantise_row_s) * rows_cast)
+    device_s = launch_s + best_s * (1.0 + capped * heat) + cast_s
+    return np.asarray(np.where(host_floor_s, _fourth_power_mean(device_s, host_floor_s), device_s))
+
+
+def _fourth_power_mean(a: Any, b: Any) -> Floats:
+    """``(a^4 + b^4)^(1/4)``: the larger one, and a fifth more where both are equal."""
+    a, b = np.square(a), np.square(b)
+    return np.asarray(np.sqrt(np.sqrt(a * a + b * b)))
 
 
 def gemm_rates(accelerator: Accelerator, dtype: str) -> dict[str, float]:
@@ -158,57 +175,6 @@ def gemm_rates(accelerator: Accelerator, dtype: str) -> dict[str, float]:
         "l2_bytes": float(memory.l2_bytes),
         "compute_units": float(accelerator.compute_units),
     }
-
-
-def attention_s(
-    *,
-    flop: Any,
-    moved_bytes: Any,
-    sequence: Any,
-    peak_flop_per_s: Any,
-    bandwidth_bytes_per_s: Any,
-    peak_fraction: Any,
-    half_length: Any,
-    launch_s: Any = 5e-6,
-) -> Floats:
-    """Time of one fused attention call, in seconds.
-
-    The rate on causal FLOPs rises with the sequence as ``s / (s + half_length)``, since prologue
-    and the masked half of the diagonal tiles weigh less; queries, keys, values and result pass
-    the memory once.
-
-    Parameters
-    ----------
-    flop : array_like
-        Causal FLOPs of the call (forward: ``2 b heads s^2 (d + d_v) / 2``; backward 2.5 times).
-    moved_bytes : array_like
-        Queries, keys, values, result (and their gradients in the backward pass).
-    sequence : array_like
-        Tokens per sequence that one query attends over.
-    peak_flop_per_s, bandwidth_bytes_per_s, peak_fraction, half_length : array_like
-        Device and ``AttentionKernel`` (backward: `peak_fraction` times `backward_fraction`).
-
-    Returns
-    -------
-    ndarray
-        Seconds.
-    """
-    flop, moved, sequence = _float(flop, moved_bytes, sequence)
-    rate = peak_fraction * peak_flop_per_s * sequence / (sequence + half_length)
-    return np.asarray(launch_s + np.maximum(flop / rate, moved / bandwidth_bytes_per_s))
-
-
-def stream_s(
-    *,
-    moved_bytes: Any,
-    bandwidth_bytes_per_s: Any,
-    memory_fraction: Any,
-    launch_s: Any,
-    calls: Any = 1.0,
-) -> Floats:
-    """Time of `calls` memory-bound kernels that move `moved_bytes` in all, in seconds."""
-    moved, calls = _float(moved_bytes, calls)
-    return np.asarray(calls * launch_s + moved / (memory_fraction * bandwidth_bytes_per_s))
 
 
 def _float(*values: Any) -> list[Floats]:

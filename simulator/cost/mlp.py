@@ -60,6 +60,7 @@ def feed_forward(
     activation: str = "gelu",
     activation_module: str = "mlp_act",
     beside: Any = 0.0,
+    grouped: bool = False,
 ) -> None:
     """Two linears and the activation between them, for one MLP or a batch of experts.
 
@@ -70,9 +71,21 @@ def feed_forward(
     both = f"{module}+{activation_module}"
     wide = 2 if gated else 1
     ops.gemms.append(
-        Gemm(name=f"{name}1", m=tokens, n=wide * ffn, k=hidden, batch=batch, module=module)
+        Gemm(
+            name=f"{name}1",
+            m=tokens,
+            n=wide * ffn,
+            k=hidden,
+            batch=batch,
+            module=module,
+            grouped=grouped,
+        )
     )
-    ops.gemms.append(Gemm(name=f"{name}2", m=tokens, n=hidden, k=ffn, batch=batch, module=module))
+    ops.gemms.append(
+        Gemm(
+            name=f"{name}2", m=tokens, n=hidden, k=ffn, batch=batch, module=module, grouped=grouped
+        )
+    )
     inner = batch * tokens * ffn
     fused = smooth and "bias_activation" in kernels.fused
     if gated:
@@ -142,6 +155,7 @@ def experts(
         module="moe",
         activation_module="moe_act+mlp_act",
         activation=moe.activation,
+        grouped=True,
         # the gradient of the permuted tokens, before and after its exchange
         beside=arriving + np.where(gathered > 0, gathered, arriving),
     )
@@ -190,7 +204,7 @@ def _exchange(
     split = np.where(allgather, 0.0, arriving)
     ways: list[tuple[Any, tuple[str, str], str, Any]] = [
         (alltoall, ("all_to_all",) * 2, "ep", load * sent),
-        (deepep, ("dispatch",) * 2, "ep", once),
+        (deepep, ("dispatch", "combine"), "ep", once),
         (allgather, ("all_gather", "reduce_scatter"), "experts", gathered),
         (~allgather, ("all_gather", "reduce_scatter"), "etp", split),
     ]

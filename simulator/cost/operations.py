@@ -64,6 +64,10 @@ class Ranks:
         """The same between tensor-parallel regions, where sequence parallelism splits over tp."""
         return self.tokens(recipe) / np.where(self.sequence_parallel, self.tp, 1.0)
 
+    def query_parts(self) -> Floats:
+        """Ranks that share the queries of a sequence: all-to-all shares heads instead."""
+        return np.where(self.cp_kind == CP_KINDS.index("all_to_all"), 1.0, self.cp)
+
     def key_blocks(self, kernels: Kernels) -> Floats:
         """Blocks in which attention takes the keys of all context-parallel ranks."""
         blockwise = self.cp_kind == CP_KINDS.index("ring")
@@ -90,17 +94,45 @@ class Gemm:
     """What recomputation has to name to run it again; one of several names joined by ``+``."""
     trained: bool = True
     """Whether its weights are: a frozen matrix needs no product for its gradient."""
+    grouped: bool = False
+    """One call for a rank's experts, each with tokens and weights of its own."""
+
+    @property
+    def flop(self) -> Any:
+        """FLOPs of the forward product; scores under a causal mask count half, as in MFU."""
+        share = 0.5 if self.causal else 1.0
+        return share * 2.0 * self.batch * self.m * self.n * self.k
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flash:
-    """One fused causal attention call."""
+    """`calls` fused attention calls of one size.
 
-    flop: Any
-    """Causal FLOPs of the forward pass."""
-    moved_bytes: Any
-    sequence: Any
-    """Keys that one call sees: a ring of context-parallel ranks brings them s / cp at a time."""
+    A ring of context-parallel ranks brings keys and values s / cp at a time, to a call each.
+    """
+
+    heads: Any
+    """Heads times sequences."""
+    queries: Any
+    """Of one sequence on one rank."""
+    keys: Any
+    """Keys that a query sees in one call, on average: half of them under a causal mask."""
+    span: Any
+    """Most keys that a query sees in one call."""
+    score_size: Any
+    """Elements of a head of queries and keys."""
+    value_size: Any
+    query_bytes: Any
+    """Queries and result of one call."""
+    key_bytes: Any
+    """Keys and values of one call."""
+    calls: Any = 1.0
+
+    @property
+    def flop(self) -> Any:
+        """FLOPs of the forward pass, masked ones left out."""
+        pairs = self.calls * self.heads * self.queries * self.keys
+        return 2.0 * pairs * (self.score_size + self.value_size)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +155,7 @@ class Collective:
     """One collective of a micro-batch, and the matrix product that may hide it."""
 
     operation: str
-    """all_gather, reduce_scatter, all_reduce, all_to_all, dispatch, ring or send."""
+    """all_gather, reduce_scatter, all_reduce, all_to_all, dispatch, combine, ring or send."""
     group: str
     """tp, cp, cp_a2a, cp_ring, ep, etp or experts (ep x etp together): a field of ``Placement``."""
     size_bytes: Any

@@ -91,7 +91,7 @@ def newton_schulz_s(
     if library not in device.gemm:
         rule = "no measured or assumed entry"
         raise InputError(problem("hardware profile", "gemm library", rule, library, device.gemm))
-    kernel = device.gemm[library]["bf16"]
+    kernel = device.gemm[library][device.sixteen_bit]
     given: dict[str, Any] = {f.name: float(getattr(kernel, f.name)) for f in fields(kernel)}
     seconds = np.zeros_like(trained)
     for w in matrices:
@@ -101,7 +101,7 @@ def newton_schulz_s(
         for n, k in ((small, large), (small, small), (large, small)):
             once = gemm_s(
                 m=np.ceil(small), n=np.ceil(n), k=np.ceil(k), batch=1.0, result_bytes=2.0,
-                sustained=True, **gemm_rates(device, "bf16"), **given,
+                sustained=True, **gemm_rates(device, device.sixteen_bit), **given,
             )  # fmt: skip
             seconds[int(w.routed), :, w.part] += NEWTON_SCHULZ_STEPS * w.count * once
     return seconds

@@ -75,16 +75,33 @@ def _flash(
     ops: Operators, att: Attention, heads: Floats, ranks: Ranks, recipe: Recipe, source: Recipe,
     prefix: str, kernels: Kernels,
 ) -> None:  # fmt: skip
-    tokens, length = ranks.tokens(recipe), source.sequence_length
-    own = source.sequences if source.batching == "packed" else ((length, 1.0),)
+    """Fused calls. Windows without a mask (of an image) are sequences of their own."""
+    tokens, blocks = ranks.tokens(recipe), ranks.key_blocks(kernels)
+    own = _lengths(source)
     span = sum(share * min(att.window or each, each) for each, share in own)
     keys = sum(share * seen_keys(att, each) for each, share in own)
-    flop = 2.0 * (tokens * keys) * heads * (att.head_dim + att.value_dim)
-    kv = 2 * np.maximum(att.kv_heads * heads / att.heads, 1.0)
-    moved = tokens * heads * (att.head_dim + att.value_dim)
-    moved = element_bytes(recipe) * (moved + ranks.tokens(source) * kv * att.head_dim)
-    ops.flash.append(Flash(flop=flop, moved_bytes=moved, sequence=span / ranks.key_blocks(kernels)))
+    rows = sum(share * each for each, share in _lengths(recipe))
+    if att.window and not att.causal:
+        rows = min(att.window, rows)
+    queries = rows / ranks.query_parts()
+    width = element_bytes(recipe) * (att.head_dim + att.value_dim)
+    kv_heads = np.maximum(att.kv_heads * heads / att.heads, 1.0)
+    pairs = ranks.tokens(source) * ranks.query_parts() / blocks * kv_heads
+    ops.flash.append(
+        Flash(
+            heads=tokens * heads / queries, queries=queries, keys=keys / blocks,
+            span=span / blocks, score_size=att.head_dim, value_size=att.value_dim,
+            query_bytes=width * tokens * heads, key_bytes=width * pairs, calls=blocks,
+        )
+    )  # fmt: skip
     ops.saved.append((f"{prefix}log-sum-exp", _CORE, 4.0 * tokens * heads))
+
+
+def _lengths(recipe: Recipe) -> tuple[tuple[int, float], ...]:
+    """Lengths that attention sees, and the share of tokens in sequences of each."""
+    if recipe.batching == "packed":
+        return tuple(recipe.sequences)
+    return ((recipe.sequence_length, 1.0),)
 
 
 def _positions(

@@ -13,7 +13,7 @@ from simulator.software import Kernels
 
 Floats = NDArray[np.float64]
 
-__all__ = ["kept_share", "product_flop", "saved_by_mode", "share_again", "spared_s"]
+__all__ = ["kept_share", "saved_by_mode", "share_again", "spared_s"]
 
 _HALF_MATMUL_KEPT = ("queries", "values", "attention output", "log-sum-exp", "router")
 """Saved tensors that torchtitan's policy keeps whole."""
@@ -32,12 +32,6 @@ def share_again(g: Gemm, ops: Operators, modules: Collection[str]) -> Any:
     if "half_matmul" in modules:
         return _half_matmul_again(g.name, ops)
     return 1.0 if recomputes(g.module, modules) else 0.0
-
-
-def product_flop(g: Gemm) -> Any:
-    """FLOPs of a forward product; scores under a causal mask count half, as in MFU."""
-    share = 0.5 if g.causal else 1.0
-    return share * 2.0 * g.batch * g.m * g.n * g.k
 
 
 def _half_matmul_again(name: str, ops: Operators) -> Any:

@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.collectives import all_gather_s, all_reduce_s, broadcasts_s
+from simulator.cost.collectives import (
+    all_gather_s,
+    all_reduce_s,
+    broadcasts_s,
+    reduce_scatter_s,
+)
 from simulator.cost.gathered import (
     after_forward,
     gathered_bytes,
@@ -24,11 +29,11 @@ from simulator.cost.gathered import (
     released,
     unreduced_bytes,
 )
-from simulator.cost.kernels import stream_s
 from simulator.cost.matrices import NO_LINEARS, Matrix, weight_matrices
 from simulator.cost.optimizers import newton_schulz_s
 from simulator.cost.pieces import early_gradients, embedding_gradient, step_pieces
 from simulator.cost.state_bytes import PartStates, part_states
+from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import SHARDINGS, Layouts
 from simulator.layout.placement import Group, Placement
@@ -228,13 +233,8 @@ def _optimizer_s(
 
     Ranks that share the optimizer states share its work; matrices stay whole and are dealt out.
     """
-    kernel = cluster.accelerator.stream["optimizer"]
-    seconds = stream_s(
-        moved_bytes=sharded(each.traffic, _ZERO1),
-        bandwidth_bytes_per_s=float(cluster.accelerator.memory.bandwidth_bytes_per_s),
-        memory_fraction=float(kernel.memory_fraction),
-        launch_s=float(kernel.launch_s),
-    )
+    figures = stream_figures(cluster.accelerator, "optimizer")
+    seconds = stream_s(moved_bytes=sharded(each.traffic, _ZERO1), **figures)
     if workload.recipe.optimizer != "muon":
         return seconds
     products_s = newton_schulz_s(each.matrices, each.trained, cluster, software)
@@ -332,6 +332,6 @@ def _reduce_s(
     shard, replicas = _wide(group), _wide(copies)
     everyone = Group(size=shard.size * replicas.size, local=shard.local * replicas.local)
     whole = all_reduce_s(cluster, size_bytes, everyone)
-    scattered = all_gather_s(cluster, size_bytes, shard)
+    scattered = reduce_scatter_s(cluster, size_bytes, shard)
     scattered = scattered + all_reduce_s(cluster, size_bytes / shard.size, replicas)
     return np.where(scatters, scattered, whole)

@@ -54,7 +54,7 @@ from simulator.cost.passes import (
 )
 from simulator.cost.states import state_costs
 from simulator.cost.terms import HIDDEN, TERMS
-from simulator.hardware.cluster import Cluster
+from simulator.hardware.cluster import Cluster, with_release
 from simulator.layout.keys import UniqueRows, unique_rows
 from simulator.layout.layout import SCHEDULES, Layouts
 from simulator.layout.placement import Placement, place
@@ -149,6 +149,7 @@ def price(
 ) -> Priced:
     """Find the distinct keys of a table of layouts and price each once."""
     workload = workload.by_training()
+    cluster = with_release(cluster, software.kernels.nccl)
     arch = workload.architecture
     micro_batches = _distinct_micro_batches(layouts)
     plans = unique_rows(layouts.pp, layouts.vpp, micro_batches, layouts.schedule)

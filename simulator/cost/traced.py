@@ -36,8 +36,9 @@ def traced(part: TracedPart, ranks: Ranks, recipe: Recipe, *, is_block: bool = T
         for i, g in enumerate(part.gemms)
     ]  # fmt: skip
     flash = [
-        Flash(flop=f.flop.at(samples), moved_bytes=f.moved_bytes.at(samples),
-              sequence=f.keys.at(samples))
+        Flash(heads=f.heads.at(samples), queries=f.queries, keys=f.seen, span=f.keys,
+              score_size=f.score_size, value_size=f.value_size,
+              query_bytes=f.query_bytes.at(samples), key_bytes=f.key_bytes.at(samples))
         for f in part.flash
     ]  # fmt: skip
     streams = [

@@ -22,8 +22,9 @@ class Price:
     """The price of one accelerator, as hardware_profiles/prices/NAME.toml gives it."""
 
     name: str
-    usd_per_gpu_hour: Figure
-    """One accelerator with its share of server and network, for one hour."""
+    usd_per_gpu_hour: Figure | None = None
+    """One accelerator with its share of server and network, for one hour; None: not known, and so
+    is every cost."""
     included_power: bool
     """The price covers electricity and cooling (rented); otherwise `cost_usd` adds them (owned)."""
     note: str = ""

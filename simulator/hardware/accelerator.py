@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Annotated
 
 from annotated_types import Gt
 
 from simulator.files import Figure, record
 
-__all__ = ["Accelerator", "AttentionKernel", "DeviceMemory", "GemmKernel", "Power", "StreamKernel"]
+__all__ = [
+    "BACKWARD_FLOP",
+    "Accelerator",
+    "AttentionKernel",
+    "DeviceMemory",
+    "GemmKernel",
+    "GroupedKernel",
+    "Power",
+    "StreamKernel",
+]
+
+BACKWARD_FLOP = 2.5
+"""FLOPs of the backward pass of fused attention over those of the forward pass: five products
+(one of them done again) against two."""
 
 
 @record
@@ -50,30 +64,104 @@ class GemmKernel:
     """Cost of one reduction over split-K parts; above 40e-6: the library does not split."""
     l2_refetch: Figure
     """Extra memory traffic of operands that outgrow the last-level cache."""
+    accumulate_fraction: Figure = Figure(1.0)
+    """Rate of a product that adds to an fp32 result in memory (a weight gradient) over that of one
+    that writes 16 bit, beyond its traffic."""
     quantise_bytes_per_element: Figure = Figure(0.0)
     """Memory traffic per element of the activation operand that the call casts to 8 or 4 bits."""
+    quantise_refetch: Figure = Figure(0.0)
+    """How much faster, as a share, the cast of an operand is that the last-level cache holds."""
+    quantise_row_s: Figure = Figure(0.0)
+    """Time of the cast per row of the operand, where one thread block casts one row."""
+    host_floor_s: Figure = Figure(0.0)
+    """Host time of one call in eager mode; the call takes the longer of host and device."""
+
+
+@record
+class GroupedKernel:
+    """Grouped products of a rank's experts in one call, on this device and type (cost/grouped.py).
+
+    The share of the peak and what it needs to get there replace those of `GemmKernel`; the rest
+    is what a timed layer does beside its products.
+    """
+
+    peak_fraction: Figure
+    """Share of the dense peak inside full waves, at the clock of a short burst."""
+    memory_fraction: Figure
+    """Share of the memory bandwidth that weights, tokens and results move at."""
+    prologue_k: Figure
+    """Cost of filling and draining the tile pipeline, in units of the reduction length K."""
+    wave_quantisation: Figure
+    """1: a partial last wave costs a whole wave; 0: it costs its share."""
+    small_tile_penalty: Figure
+    """Extra cost of tiles smaller than 128 x 128."""
+    l2_refetch: Figure
+    """Extra memory traffic of operands that outgrow the last-level cache."""
+    launch_s: Figure
+    """Shortest time of a whole layer: routing, sorting and both products."""
+    per_expert_s: Figure
+    """Time that each expert of the rank adds."""
+    routed_s: Figure
+    """Time of sorting one routed copy of a token, on any rank."""
+    token_passes: Figure
+    """How often all tokens pass the memory, before they are routed and after."""
+    row_passes: Figure
+    """How often the rank's routed copies pass it, between and around the products."""
 
 
 @record
 class AttentionKernel:
-    """A fused (flash) attention library on this device."""
+    """A fused (flash) attention library on this device (cost/attention_time.py)."""
 
+    launch_s: Figure
+    """Shortest time of a call."""
     peak_fraction: Figure
-    """Share of the dense peak on causal FLOPs at long sequences, sustained."""
-    half_length: Figure
-    """Sequence length at which half of that is reached."""
+    """Share of the dense peak inside tiles at head size 128, at the clock of a short burst; a call
+    reaches less for the masked half of diagonal tiles, the prologue, the tail and memory."""
+    sustained_fraction: Figure
+    """Clock of a long call over that of a short one in kernel timings; 1 where not capped."""
+    training_fraction: Figure
+    """Rate under training load over the rate of a short call: the device is hot all the time."""
     backward_fraction: Figure
-    """Backward rate over forward rate, counting 2.5 times the forward FLOPs."""
+    """Backward rate over forward rate inside tiles, counting 2.5 times the forward FLOPs."""
+    tile_rows: Figure
+    """Queries of a tile; half as many (64 at least) where values are wider than 128."""
+    softmax_width: Figure
+    """Work of the softmax for one score, in elements of a head (4 FLOPs each)."""
+    prologue_keys: Figure
+    """Cost of filling and draining the pipeline of a tile, in keys."""
+    tail_fraction: Figure
+    """Share of the longest tile that the device waits for at the end of a forward pass."""
+    backward_tail_fraction: Figure
+    """The same in the backward pass."""
+    narrow_head_factor: Figure
+    """Slowdown of tiles for every halving of the head size below 128."""
+    wide_head_factor: Figure
+    """Slowdown of tiles for every doubling of the head size above 128."""
+    wide_head_step: Figure
+    """Heads wider than 128 are padded to a multiple of this, narrower ones to one of 32."""
+    query_traffic: Figure
+    """Times that queries and result pass the memory."""
+    key_traffic: Figure
+    """Times that keys and values do, writing them to a serving cache included."""
 
 
 @record
 class StreamKernel:
-    """A class of memory-bound kernels on this device."""
+    """A class of memory-bound kernels on this device (cost/stream_time.py)."""
 
     memory_fraction: Figure
     """Share of the memory bandwidth reached on large tensors."""
     launch_s: Figure
     """Shortest time of a call."""
+    sharpness: Figure = Figure(1.0)
+    """Exponent of the mean of start-up and traffic: 1 adds them up, more hides the shorter one."""
+    row_s_per_byte: Figure = Figure(0.0)
+    """Time that a block of threads takes for a byte of its row; 0: rows do not matter."""
+    rows_per_unit: Figure = Figure(1.0)
+    """Rows that one compute unit works on at a time."""
+    cached_gain: Figure = Figure(0.0)
+    """How much faster than from memory tensors move that fit into the last-level cache."""
 
 
 @record
@@ -92,9 +180,10 @@ class Accelerator:
     name: str
     vendor: str
     generation: str
-    """Architecture family (ampere, hopper, blackwell, ada)."""
+    """Architecture family: volta, turing, ampere (GA100), ampere-ga10x, ada, hopper, blackwell,
+    blackwell-gb20x; cdna2, cdna3, cdna4; gaudi2, gaudi3; tpu-v4, tpu-v5; da-vinci; cpu."""
     compute_units: Annotated[int, Gt(0)]
-    """Streaming multiprocessors."""
+    """Streaming multiprocessors, compute units (AMD), matrix units (Gaudi, TPU), cores (Ascend)."""
     memory: DeviceMemory
     matrix_flop_per_s: dict[str, Figure]
     """Dense peak by type: fp32, tf32, fp16, bf16, fp8 (one scale for a tensor), fp8_blockwise (one
@@ -102,9 +191,21 @@ class Accelerator:
     Blackwell. A type that is missing cannot be used."""
     gemm: dict[str, dict[str, GemmKernel]]
     """By library, then by type."""
+    grouped: dict[str, dict[str, GroupedKernel]] = field(default_factory=dict)
+    """Grouped products of experts, by library, then by type; a type that is missing is priced as a
+    batch of plain products."""
     attention: dict[str, AttentionKernel]
-    """By library: flash (what Transformer Engine calls), sdpa (what torch calls), triton (of 2023),
-    flash1 (flash-attention 1)."""
+    """By library. In training: flash (what Transformer Engine calls), sdpa (what torch calls),
+    triton (of 2023), flash1 (flash-attention 1). In serving: trtllm, fa2 and fa3 (flash-attention
+    of vLLM), flashinfer; with `_fp8_cache` (keys and values kept in fp8), `_fp8` (products in fp8
+    as well) or `_varlen` (no cache, no mask)."""
     stream: dict[str, StreamKernel]
-    """By class: elementwise, norm, softmax, loss, optimizer, copy."""
+    """By class. In training: elementwise, norm, softmax, loss, optimizer, copy. In serving:
+    vllm_add, vllm_activation, vllm_rotary, vllm_norm; trtllm_amax (the maximum that an fp8 scale
+    needs)."""
     power: Power
+
+    @property
+    def sixteen_bit(self) -> str:
+        """Type whose figures 16-bit products take: bf16, or fp16 on devices without it."""
+        return "bf16" if "bf16" in self.matrix_flop_per_s else "fp16"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from annotated_types import Gt
@@ -22,7 +22,12 @@ __all__ = [
     "load_cluster",
     "load_library",
     "load_node",
+    "with_release",
 ]
+
+
+FALLBACK_BOARD = "hopper"
+"""Board whose expert traffic stands for boards that were not timed."""
 
 
 @record
@@ -33,7 +38,7 @@ class ClusterProfile:
     node: str
     """Name of the node profile."""
     fabric: Fabric
-    price: str
+    price: str = "none-known"
     """Name of the price profile."""
     collectives: str = "nccl"
     """Name of the collective-library profile."""
@@ -83,6 +88,14 @@ class Cluster:
         """
         most = min(self.node.scale_up.domain, self.gpus)
         return next(size for size in range(most, 0, -1) if self.gpus % size == 0)
+
+    @property
+    def board(self) -> str:
+        """Kind of board that curves of collectives are for: the generation of fast links, or pcie.
+
+        A tray of Grace hosts joins four accelerators to a server, not eight, and has its own.
+        """
+        return _board(self.node, self.accelerator)
 
     @property
     def nodes(self) -> int:
@@ -146,6 +159,37 @@ def load_cluster(
         name=profile.name,
         groups=(NodeGroup(node=node, accelerator=accelerator, gpus=gpus),),
         fabric=profile.fabric,
-        library=library,
+        library=_of_board(library, _board(node, accelerator)),
         price=profile.price,
     )
+
+
+def _board(node: Node, accelerator: Accelerator) -> str:
+    if node.scale_up.kind != "nvlink":
+        return node.scale_up.kind
+    return f"{accelerator.generation}-grace" if node.host == "grace" else accelerator.generation
+
+
+def _of_board(library: CollectiveLibrary, board: str) -> CollectiveLibrary:
+    """Leave only what a cluster's own boards read, so that evidence speaks of nothing else."""
+    curves = {name: curve for name, curve in library.curves.items() if name == board}
+    dispatch = {
+        name: {kind: ways for kind, ways in table.items() if kind == board}
+        or {kind: ways for kind, ways in table.items() if kind == FALLBACK_BOARD}
+        for name, table in library.dispatch.items()
+    }
+    return replace(library, curves=curves, dispatch=dispatch)
+
+
+def with_release(cluster: Cluster, release: str) -> Cluster:
+    """Take the collective library in another release; what it has no figures for stays as it is.
+
+    Parameters
+    ----------
+    release : str
+        Two numbers, ``2.27``; blank for the newest that was measured.
+    """
+    library = cluster.library
+    if not release or release == library.release or release not in library.releases:
+        return cluster
+    return replace(cluster, library=replace(library, release=release))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Gt
 
 from simulator.files import Figure, record
+from simulator.hardware.tuning import Curve, Dispatch, Release, Tuning
 
 __all__ = ["CollectiveLibrary", "Fabric", "HopLatency"]
 
@@ -14,11 +17,19 @@ class Fabric:
     """The scale-out network of a cluster."""
 
     topology: Literal["rail-optimised", "fat-tree", "leaf-spine", "dragonfly"]
-    """Shape of the network (no formula reads it yet; `oversubscription` says what it costs)."""
+    """Shape of the network; what it costs, `oversubscription` and `leaf_servers` say."""
     usable_fraction: Figure
     """Share of the adapter rate that large collectives reach on this kind of fabric."""
     oversubscription: Figure = Figure(1.0, "assumed", "non-blocking")
     """Downlink over uplink capacity above the first switch layer; 1 is non-blocking."""
+    leaf_servers: Annotated[int, Gt(0)] = 1
+    """Servers that reach each other below the over-subscribed layer: those of one leaf switch, or
+    of one set of rail switches (32 in a scalable unit). 1: all traffic of a server passes it."""
+    reduces_in_network: bool = False
+    """The switches add up all-reduces (SHARP) and the job may use it."""
+    extra_hop_s: Figure = Figure(0.0, "assumed", "none")
+    """What a hop over this network takes beyond the table of the collective library, which was
+    made for InfiniBand."""
 
 
 @record
@@ -35,24 +46,33 @@ class CollectiveLibrary:
     """The cost model of a collective library, hardware_profiles/collectives/NAME.toml."""
 
     name: str
+    tuning: Tuning
+    """How it chooses between algorithms and protocols."""
     ring_base_s: HopLatency
-    """Start-up of a ring collective by protocol."""
+    """Start-up of a ring collective by protocol, as the choice counts it."""
     tree_base_s: HopLatency
     ring_hop_s: dict[str, HopLatency]
-    """By link: nvlink, pcie, network."""
+    """By link: nvlink, pcie, network. Hops over the network are what a call takes, too."""
     tree_hop_s: dict[str, HopLatency]
-    ll_fraction: Figure
-    """Share of the bulk bus bandwidth that the LL protocol moves (4 of 8 bytes are data)."""
-    ll_cap_bytes_per_s: dict[str, Figure]
-    """Ceiling of LL on the whole node's bus bandwidth: inside a domain, and over the network."""
-    ll128_fraction: Figure
-    """Share that LL128 moves (120 of 128 bytes are data, and a little more)."""
-    tree_fraction: Figure
-    """Share of the ring's bus bandwidth that a large tree all-reduce reaches."""
-    nvls_base_s: Figure
-    """Start-up of an in-switch all-reduce."""
+    curves: dict[str, Curve]
+    """What calls take inside a domain, by generation of the accelerator, ``pcie`` for boards
+    without fast links. A board of no known kind takes what the tables above say."""
+    releases: dict[str, Release]
+    """Releases that were measured, two numbers each."""
+    release: str
+    """The one that the curves are for; a software may bring another along."""
+    dispatch: dict[str, dict[str, dict[str, Dispatch]]]
+    """Expert traffic by library (deepep, deepep_low_latency), by kind of board as `curves` has
+    them, by way (dispatch, combine). A board of no known kind takes those of hopper."""
     nvls_smallest_group: Figure
     """Fewest ranks for which the library chooses in-switch reduction."""
+    nvls_base_s: Figure
+    """Start-up of an all-reduce in the switch of a board of no known kind."""
+    network_ramp: Figure
+    """Share of the geometric mean of start and transfer that a call over the network pays beyond
+    the two: its pieces fill a pipeline (2 at the best number of pieces of equal stages)."""
+    nvls_tree_fraction: Figure
+    """Share of its rate that the domain's switch keeps where a tree over the network joins in."""
     send_base_s: dict[str, Figure]
     """Start-up of a point-to-point send by link."""
     all_to_all_peer_s: dict[str, Figure]

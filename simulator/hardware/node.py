@@ -8,16 +8,19 @@ from annotated_types import Gt
 
 from simulator.files import Figure, record
 
-__all__ = ["Drives", "Node", "ScaleOut", "ScaleUp"]
+__all__ = ["Drives", "Node", "ScaleOut", "ScaleUp", "ScaleUpKind"]
+
+ScaleUpKind = Literal["nvlink", "pcie", "xgmi", "roce", "ici", "hccs"]
 
 
 @record
 class ScaleUp:
-    """The links among accelerators inside one fast domain (NVLink, PCIe)."""
+    """The links among accelerators inside one fast domain."""
 
-    kind: Literal["nvlink", "pcie", "xgmi"]
+    kind: ScaleUpKind
+    """NVLink, PCIe, xGMI (AMD), RoCE between cards (Gaudi), ICI torus (TPU), HCCS (Ascend)."""
     domain: Annotated[int, Gt(0)]
-    """Accelerators that share it: 8 in an HGX board, 72 in an NVL72 rack."""
+    """Accelerators that share it: 8 in an HGX board, 72 in an NVL72 rack, a pod of TPUs."""
     bandwidth_bytes_per_s: Figure
     """Datasheet rate of one accelerator, one direction."""
     bus_bytes_per_s: Figure
@@ -39,7 +42,7 @@ class ScaleOut:
     adapters: Annotated[int, Gt(0)]
     adapter_bytes_per_s: Figure
     """Rate of one adapter, one direction."""
-    kind: Literal["infiniband", "roce", "efa", "ethernet", "omni-path"]
+    kind: Literal["infiniband", "roce", "efa", "ethernet", "omni-path", "slingshot"]
 
 
 @record

@@ -6,6 +6,7 @@ that there is no formula or no cluster for are skipped with the reason.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ from simulator.measured.microbenchmarks import (
     refuse_impossible,
 )
 
-__all__ = ["CollectiveCalls", "read_a2a", "read_collectives"]
+__all__ = ["DEEPEP_DISPATCH_BYTES", "CollectiveCalls", "read_a2a", "read_collectives"]
 
 _OPERATIONS = {
     "all_reduce": "all_reduce",
@@ -47,10 +48,12 @@ _NO_FORMULA = {
 _A2A = {"NCCL": "all_to_all", "DeepEP": "dispatch"}
 """How a library of expert all-to-all moves tokens: each copy by itself, or tokens once."""
 
+_UNITS = 20.0
+_NUMBER = re.compile(r"\d+(\.\d*)?")
 _ELEMENT_BYTES = 2.0
 """What an all-to-all moves per element where training is priced (cost/mlp.py)."""
 
-_DEEPEP_DISPATCH_BYTES = 1.0 + 4.0 / 128.0
+DEEPEP_DISPATCH_BYTES = 1.0 + 4.0 / 128.0
 """DeepEP's timings dispatch fp8 with an fp32 scale for 128 elements (its README); what comes back
 is 16 bit."""
 
@@ -70,6 +73,10 @@ class CollectiveCalls:
     """Cluster profile."""
     size_bytes: Floats
     """As the formulas take it: the gathered or reduced buffer, or what one rank sends."""
+    release: Texts
+    """Of the collective library, two numbers; blank where the row does not say."""
+    units: Floats
+    """Compute units that a dispatch or combine was given; 20, DeepEP's default, where not said."""
     copies: Ints
     """Experts per token; 1 where there are none."""
     experts: Ints
@@ -91,6 +98,7 @@ def read_collectives(table: Table, words: Words) -> CollectiveCalls:
     return _calls(
         sieve, words, operation=operation, label=operation, library=table.text("lib_version"),
         dtype=dtype, copies=np.ones(len(table)), experts=np.ones(len(table)),
+        release=_releases(table.text("lib_version")), units=np.full(len(table), _UNITS),
         size_bytes=sieve.positive("message_bytes", every),
         measured_s=sieve.positive("time_us", every) * 1e-6,
     )  # fmt: skip
@@ -111,8 +119,9 @@ def read_a2a(table: Table, words: Words) -> CollectiveCalls:
     other = sieve.kept & ~np.isin(family, list(_A2A))
     for (name, what), rows in list(groups(other, family, label)):
         sieve.skip(f"no formula for {name} {what} yet", table.at(rows))
-    low_latency = (family == "DeepEP") & (table.text("mode") != "normal")
-    sieve.skip_each("no formula for DeepEP {} yet", low_latency, "mode")
+    low_latency = (family == "DeepEP") & (table.text("mode") == "low_latency")
+    unknown = (family == "DeepEP") & ~np.isin(table.text("mode"), ["normal", "low_latency"])
+    sieve.skip_each("no formula for DeepEP {} yet", unknown, "mode")
     tokens, hidden = (sieve.positive(name, sieve.kept) for name in ("tokens_per_rank", "hidden"))
     copies = sieve.positive("topk", sieve.kept)
     sieve.refuse(copies % 1.0 > 0.0, "topk", "must be a whole number")
@@ -120,16 +129,30 @@ def read_a2a(table: Table, words: Words) -> CollectiveCalls:
     experts = np.where(once, sieve.positive("experts", sieve.kept & once), copies)
     sieve.refuse(once & (experts < copies), "experts", "must be at least topk")
     narrow = once & (label == "dispatch")
-    element_bytes = np.where(narrow, _DEEPEP_DISPATCH_BYTES, _ELEMENT_BYTES)
+    element_bytes = np.where(narrow, DEEPEP_DISPATCH_BYTES, _ELEMENT_BYTES)
     sent = np.where(once, 1.0, copies)
     dispatch = sieve.positive("dispatch_us", label == "dispatch")
     combine = sieve.positive("combine_us", label == "combine")
     return _calls(
-        sieve, words, operation=np.array([_A2A.get(w, "") for w in family.tolist()], dtype=str),
+        sieve, words, operation=np.where(
+            low_latency, "low_latency_dispatch", [_A2A.get(w, "") for w in family.tolist()]
+        ), release=np.full(len(table), ""), units=_units(table, label),
         label=label, library=_with_units(table, label), dtype=np.where(narrow, "fp8", "bf16"),
         copies=copies, experts=experts, size_bytes=tokens * hidden * sent * element_bytes,
         measured_s=np.where(label == "combine", combine, dispatch) * 1e-6,
     )  # fmt: skip
+
+
+def _releases(text: Texts) -> Texts:
+    """First two numbers of a release of NCCL; blank for anything else."""
+    found = [re.match(r"NCCL (\d+\.\d+)", word) for word in text.tolist()]
+    return np.array([match[1] if match else "" for match in found], dtype=str)
+
+
+def _units(table: Table, label: Texts) -> Floats:
+    """Compute units that each call was given."""
+    given = np.where(label == "combine", table.text("combine_sms"), table.text("dispatch_sms"))
+    return np.array([float(word) if _NUMBER.fullmatch(word) else _UNITS for word in given.tolist()])
 
 
 def _with_units(table: Table, label: Texts) -> Texts:
@@ -143,7 +166,8 @@ def _with_units(table: Table, label: Texts) -> Texts:
 
 def _calls(
     sieve: Sieve, words: Words, *, operation: Texts, label: Texts, library: Texts, dtype: Texts,
-    size_bytes: Floats, measured_s: Floats, copies: Floats, experts: Floats,
+    size_bytes: Floats, measured_s: Floats, copies: Floats, experts: Floats, release: Texts,
+    units: Floats,
 ) -> CollectiveCalls:  # fmt: skip
     """Add cluster and group, and refuse what no link could do."""
     cluster = _cluster(sieve, words)
@@ -152,7 +176,8 @@ def _calls(
     _skip_unknown_networks(sieve, words, servers)
     calls = CollectiveCalls(
         sieve=sieve, operation=operation, label=label, library=library, dtype=dtype,
-        cluster=cluster, size_bytes=size_bytes, measured_s=measured_s, clusters=clusters,
+        cluster=cluster, release=release, units=units, size_bytes=size_bytes,
+        measured_s=measured_s, clusters=clusters,
         copies=np.where(sieve.kept, copies, 1.0).astype(np.intp),
         experts=np.where(sieve.kept, experts, 1.0).astype(np.intp),
         group=_group(sieve, cluster, clusters, gpus, servers),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.accelerator import BACKWARD_FLOP, Accelerator
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.microbenchmarks import (
     Floats,
@@ -27,8 +27,9 @@ from simulator.measured.microbenchmarks import (
 )
 
 __all__ = [
-    *("ATTENTION_COLUMNS", "BACKWARD_FLOP", "GEMM_COLUMNS", "KernelCalls", "Shape"),
-    *("attention_bytes", "causal_flop", "framework_name", "gemm_type", "read_kernels"),
+    *("GEMM_COLUMNS", "KernelCalls", "Shape"),
+    *("attention_library", "attention_shape", "call_seconds", "framework_name", "gemm_type"),
+    *("pass_of", "read_kernels", "stream_shape", "unmasked_flop"),
 ]
 
 Shape = Mapping[str, Floats]
@@ -45,14 +46,18 @@ ATTENTION_COLUMNS = {
     "head_size": "head_dim",
 }
 
-BACKWARD_FLOP = 2.5
-"""FLOPs of the backward pass of fused attention over those of the forward pass: five products
-(one of them done again) against two."""
+_WIDEST = 256.0
+"""Heads that the libraries have a kernel of their own for."""
+
+_PASSES = {"fwd": "forward", "bwd": "backward", "fwd+bwd": "both"}
+_FLOP = {"forward": 1.0, "backward": BACKWARD_FLOP, "both": 1.0 + BACKWARD_FLOP}
 
 _FAMILIES = {
     "gemm": "gemm",
     "simumax_matmul": "gemm",
     "attention_prefill": "attention",
+    "attention_bidirectional": "attention",
+    "attention_training": "attention",
     "simumax_sdp_fwd": "attention",
     "simumax_sdp_bwd": "attention",
     "moe_grouped_ffn": "experts",
@@ -60,16 +65,16 @@ _FAMILIES = {
 
 _NO_FORMULA = {
     "attention_decode": "attention of one token over a cache",
-    "attention_bidirectional": "attention without a mask",
-    "quantize_computescale": "scales of fp8 computed alone",
     "stream_read": "reading without a result",
     "stream_init_write": "writing without an operand",
     "stream_stencil3": "stencils",
     "stream_stencil5": "stencils",
 }
 
+_OPERAND_BYTES = 2.0
+
 _EXPERTS = re.compile(r"tp=([1-9]\d{0,5}) ep=([1-9]\d{0,5}) routing=(\S+)")
-_16_BIT = ("fp16", "bf16")
+_VALUE_SIZE = re.compile(r"\bv_head_dim=([1-9]\d{0,4})\b")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +90,8 @@ class KernelCalls:
     """Type as the profiles call it."""
     library: Texts
     """Key of the family's table in the profile."""
-    backward: Masks
-    """The backward pass of attention."""
+    passes: Texts
+    """Of attention: forward, backward or both."""
     shapes: Mapping[str, Shape]
     """By family."""
     flop: Floats
@@ -106,19 +111,19 @@ def read_kernels(table: Table, words: Words) -> KernelCalls:
     accelerators = {name: load_accelerator(name) for name in np.unique(device[sieve.kept]).tolist()}
     sieve.refuse(table.text("dtype") == "", "dtype", "required field is blank")
     dtype = _mapped(table.text("dtype"), words.types)
-    _skip_attention(sieve, family == "attention", dtype)
+    _skip_attention(sieve, family == "attention")
     library = _libraries(sieve, family, device, dtype, words, accelerators)
-    backward = (kernel == "simumax_sdp_bwd") | (table.text("direction") == "bwd")
+    passes = pass_of(table)
     shapes = {
         "gemm": _gemm(sieve, family == "gemm", dtype),
-        "attention": _attention(sieve, family == "attention"),
+        "attention": attention_shape(sieve, family == "attention"),
         "experts": _experts(sieve, family == "experts"),
-        "stream": {"moved_bytes": sieve.positive("bytes", family == "stream")},
+        "stream": stream_shape(sieve, family == "stream"),
     }
     calls = KernelCalls(
-        sieve=sieve, family=family, device=device, dtype=dtype, library=library, backward=backward,
-        shapes=shapes, flop=_flop(family, shapes, backward),
-        measured_s=_seconds(sieve, shapes["attention"], backward), accelerators=accelerators,
+        sieve=sieve, family=family, device=device, dtype=dtype, library=library, passes=passes,
+        shapes=shapes, flop=_flop(family, shapes, passes),
+        measured_s=call_seconds(sieve, shapes["attention"], passes), accelerators=accelerators,
     )  # fmt: skip
     _check_limits(calls)
     return calls
@@ -143,18 +148,34 @@ def framework_name(framework: str) -> str:
     return framework.partition(" (")[0].partition("/")[0]
 
 
+def attention_library(words: Words, impl: str, dtype: str, causal: str) -> str:
+    """Key of the attention table for a call: its library, and what sets the call apart.
+
+    Examples
+    --------
+    >>> from simulator.measured.microbenchmarks import load_words
+    >>> words = load_words()
+    >>> attention_library(words, "torch_flow/kv=fp8", "bf16", "1")
+    'trtllm_fp8_cache'
+    >>> attention_library(words, "vllm_vit_flash_attn_fa3", "bf16", "0")
+    'fa3_varlen'
+    """
+    name = words.attention_libraries.get(impl.partition("/")[0], "flash")
+    if dtype == "fp8":
+        return f"{name}_fp8"
+    if impl.endswith("/kv=fp8"):
+        return f"{name}_fp8_cache"
+    return f"{name}_varlen" if causal == "0" else name
+
+
 def gemm_type(dtype: str) -> str:
     """Type whose figures a matrix product of `dtype` takes: fp16 runs at the rate of bf16."""
     return "bf16" if dtype == "fp16" else dtype
 
 
-def _skip_attention(sieve: Sieve, rows: Masks, dtype: Texts) -> None:
+def _skip_attention(sieve: Sieve, rows: Masks) -> None:
     """Skip attention that the formula does not describe."""
     text = sieve.table.text
-    sieve.skip("no formula for attention below 16 bit", rows & ~np.isin(dtype, _16_BIT))
-    cache = np.char.find(text("impl"), "kv=fp8") >= 0
-    sieve.skip("no formula for keys and values in fp8", rows & cache)
-    sieve.skip("no formula for attention without a mask", rows & (text("causal") == "0"))
     differ = (text("seq_kv") != "") & (text("seq_kv") != text("seq_q"))
     sieve.skip("no formula for queries and keys of unequal length", rows & differ)
 
@@ -164,7 +185,7 @@ def _libraries(
     accelerators: Mapping[str, Accelerator],
 ) -> Texts:  # fmt: skip
     """Key of each row's figures in its profile; rows without figures are skipped."""
-    columns = [sieve.table.text(name) for name in ("kernel", "impl", "framework")]
+    columns = [sieve.table.text(name) for name in ("kernel", "impl", "framework", "causal")]
     library = np.full(len(family), "", dtype=object)
     for key, rows in list(groups(sieve.kept, family, device, dtype, *columns)):
         kind, name, number, *labels = key
@@ -181,37 +202,28 @@ def _figures(
     """Library or class that a call asks for, and the one whose figures it gets, blank if none.
 
     The same fall-backs as where training is priced (cost/blocks.py): another attention library
-    runs like flash, another class of memory-bound kernel like elementwise ones.
+    in 16 bit runs like flash, another class of memory-bound kernel like elementwise ones.
     """
-    kernel, impl, framework = labels
+    kernel, impl, framework, causal = labels
     if family == "stream":
         wanted = words.stream_classes[kernel]
         table, other = set(accelerator.stream), "elementwise"
     elif family == "attention":
-        wanted = words.attention_libraries.get(impl.partition("/")[0], "flash")
-        table, other = set(accelerator.attention), "flash"
+        wanted = attention_library(words, impl, dtype, causal)
+        table, other = set(accelerator.attention), "" if "_" in wanted else "flash"
     else:
-        own = words.gemm_libraries
-        wanted = own.get(impl) or own.get(framework_name(framework) or impl) or impl
-        types = accelerator.gemm.get(wanted, {})
-        table, other = {wanted} if gemm_type(dtype) in types else set(), ""
+        own, units = words.gemm_libraries, gemm_type(dtype)
+        named = own.get(impl) or own.get(framework_name(framework) or impl)
+        wanted = named or impl
+        table = {library for library, types in accelerator.gemm.items() if units in types}
+        # of 16 bit every library known here calls cuBLAS for most shapes
+        other = "cublas" if named and units == "bf16" else ""
     if family != "stream" and dtype not in accelerator.matrix_flop_per_s:
         table = set()
     return wanted, next((name for name in (wanted, other) if name in table), "")
 
 
 # --- sizes -------------------------------------------------------------------------------
-
-
-def causal_flop(shape: Shape) -> Floats:
-    """FLOPs of a forward call under a causal mask: half of two products over all pairs."""
-    return 2.0 * shape["batch"] * shape["heads"] * shape["sequence"] ** 2 * shape["head_size"]
-
-
-def attention_bytes(shape: Shape) -> Floats:
-    """Bytes of a forward call in 16 bit: queries and result; keys and values, with their cache."""
-    heads = 2.0 * shape["heads"] + 4.0 * shape["kv_heads"]
-    return 2.0 * shape["batch"] * shape["sequence"] * shape["head_size"] * heads
 
 
 def _gemm(sieve: Sieve, rows: Masks, dtype: Texts) -> Shape:
@@ -224,8 +236,39 @@ def _gemm(sieve: Sieve, rows: Masks, dtype: Texts) -> Shape:
     return shape | {"result_bytes": times * np.where(wide, 4.0, 2.0)}
 
 
-def _attention(sieve: Sieve, rows: Masks) -> Shape:
-    return {name: sieve.positive(column, rows) for name, column in ATTENTION_COLUMNS.items()}
+def attention_shape(sieve: Sieve, rows: Masks) -> Shape:
+    """Sizes of fused attention: values are as wide as keys unless the note says otherwise."""
+    size = {name: sieve.positive(column, rows) for name, column in ATTENTION_COLUMNS.items()}
+    sieve.skip("no formula for heads wider than 256", rows & (size["head_size"] > _WIDEST))
+    noted = [_VALUE_SIZE.search(note) for note in sieve.table.text("note").tolist()]
+    value = np.array([float(m[1]) if m else np.nan for m in noted])
+    value = np.where(np.isnan(value), size["head_size"], value)
+    unmasked = sieve.table.text("causal") == "0"
+    width = _OPERAND_BYTES * size["batch"] * size["sequence"] * (size["head_size"] + value)
+    return {
+        "heads": size["batch"] * size["heads"],
+        "queries": size["sequence"],
+        "keys": size["sequence"] * np.where(unmasked, 1.0, 0.5),
+        "span": size["sequence"],
+        "score_size": size["head_size"],
+        "value_size": value,
+        "query_bytes": width * size["heads"],
+        "key_bytes": width * size["kv_heads"],
+    }
+
+
+def unmasked_flop(shape: Shape, passes: Texts) -> Floats:
+    """FLOPs of attention that counts every pair of a query and a key, masked or not."""
+    pairs = shape["heads"] * shape["queries"] * shape["span"]
+    times = np.array([_FLOP[name] for name in passes.tolist()])
+    return 2.0 * times * pairs * (shape["score_size"] + shape["value_size"])
+
+
+def stream_shape(sieve: Sieve, rows: Masks) -> Shape:
+    """Bytes of memory-bound kernels: of the whole call, and of each of its M rows if known."""
+    moved = sieve.positive("bytes", rows)
+    each = moved / sieve.positive("M", rows & (sieve.table.text("M") != ""))
+    return {"moved_bytes": moved, "row_bytes": np.where(np.isnan(each), 0.0, each)}
 
 
 def _experts(sieve: Sieve, rows: Masks) -> Shape:
@@ -241,15 +284,16 @@ def _experts(sieve: Sieve, rows: Masks) -> Shape:
     sieve.skip("no formula for less than one expert to a rank", rows & (experts < ep))
     plain = np.char.find(sieve.table.text("impl"), "nongated") >= 0
     return {"tokens": each, "hidden": hidden, "ffn": inter / tp, "batch": experts / ep,
-            "gated": np.where(plain, 0.0, 1.0)}  # fmt: skip
+            "gated": np.where(plain, 0.0, 1.0), "all_tokens": tokens, "top_k": top_k}  # fmt: skip
 
 
-def _flop(family: Texts, shapes: Mapping[str, Shape], backward: Masks) -> Floats:
-    gemm, experts = shapes["gemm"], shapes["experts"]
+def _flop(family: Texts, shapes: Mapping[str, Shape], passes: Texts) -> Floats:
+    gemm, experts, attention = shapes["gemm"], shapes["experts"], shapes["attention"]
     each = experts["tokens"] * experts["hidden"] * experts["ffn"] * (2.0 + experts["gated"])
+    seen = attention["keys"] / attention["span"]
     flop = {
         "gemm": 2.0 * gemm["batch"] * gemm["m"] * gemm["n"] * gemm["k"],
-        "attention": causal_flop(shapes["attention"]) * np.where(backward, BACKWARD_FLOP, 1.0),
+        "attention": seen * unmasked_flop(attention, passes),
         "experts": 2.0 * experts["batch"] * each,
     }
     return np.select([family == name for name in flop], list(flop.values()), np.nan)
@@ -258,13 +302,26 @@ def _flop(family: Texts, shapes: Mapping[str, Shape], backward: Masks) -> Floats
 # --- times -------------------------------------------------------------------------------
 
 
-def _seconds(sieve: Sieve, attention: Shape, backward: Masks) -> Floats:
-    """Measured seconds; SimuMax states attention as a rate over the FLOPs without the mask."""
+def pass_of(table: Table) -> Texts:
+    """Which passes a row timed: forward unless it says otherwise."""
+    named = [_PASSES.get(word, "forward") for word in table.text("direction").tolist()]
+    backward = table.text("kernel") == "simumax_sdp_bwd"
+    return np.where(backward, "backward", np.array(named, dtype=str))
+
+
+def call_seconds(sieve: Sieve, attention: Shape, passes: Texts) -> Floats:
+    """Measured seconds; attention in training may be stated as a rate.
+
+    SimuMax counts the FLOPs without the mask, papers (``attention_training``) those with it.
+    """
     text = sieve.table.text
-    rated = np.char.startswith(text("kernel"), "simumax_sdp") & (text("time_us") == "")
+    training = text("kernel") == "attention_training"
+    rated = np.char.startswith(text("kernel"), "simumax_sdp") | training
+    rated = rated & (text("time_us") == "")
     rate = sieve.positive("tflops", rated) * 1e12
-    unmasked = 2.0 * causal_flop(attention) * np.where(backward, BACKWARD_FLOP, 1.0)
-    return np.where(rated, unmasked / rate, sieve.positive("time_us", ~rated) * 1e-6)
+    counted = unmasked_flop(attention, passes)
+    counted = np.where(training, counted * attention["keys"] / attention["span"], counted)
+    return np.where(rated, counted / rate, sieve.positive("time_us", ~rated) * 1e-6)
 
 
 def _check_limits(calls: KernelCalls) -> None:

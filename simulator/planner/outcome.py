@@ -29,7 +29,7 @@ _MIXED_PEAK = "bf16"
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Per layout; NaN where the scenario does not say how many tokens the run sees."""
+    """Per layout; NaN where the tokens of the whole run, or the price, are not known."""
 
     tokens_per_s: Floats
     tokens_per_s_per_gpu: Floats
@@ -68,7 +68,7 @@ def outcome(estimate: Estimate, recipe: Recipe, cluster: Cluster) -> Outcome:
         seconds=run_s,
         gpus=gpus,
         energy_joule=joule,
-        usd_per_gpu_hour=float(price.usd_per_gpu_hour),
+        usd_per_gpu_hour=np.nan if price.usd_per_gpu_hour is None else price.usd_per_gpu_hour,
         electricity_usd_per_kwh=float(site.electricity_usd_per_kwh),
         included_power=price.included_power,
     )

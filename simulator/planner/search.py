@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.step import Estimate, evaluate
-from simulator.errors import InfeasibleError
+from simulator.economics.price import load_price
+from simulator.errors import InfeasibleError, InputError, problem
 from simulator.layout.feasibility import FEASIBLE, reasons
 from simulator.layout.layout import SHARDINGS
 from simulator.planner.candidates import candidates
@@ -65,6 +66,7 @@ def plan(
     InfeasibleError
         If no layout can run and fit; the message names the nearest miss and what would help.
     """
+    _check_priced(scenario)
     keep = max(keep, KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP)
     found = explore(
         scenario.workload,
@@ -90,6 +92,14 @@ def plan(
         naive=naive,
         naive_fits=bool(naive.fits[0]) if naive is not None else False,
     )
+
+
+def _check_priced(scenario: Scenario) -> None:
+    """Refuse a budget where nobody knows the price."""
+    cluster, budget = scenario.cluster, scenario.goal.budget_usd
+    if budget is not None and load_price(cluster.price).usd_per_gpu_hour is None:
+        rule = f"needs a price, and {cluster.name} has none (its price profile: {cluster.price})"
+        raise InputError(problem("scenario", "goal.budget_usd", rule, budget))
 
 
 def _order(estimate: Estimate, result: Outcome, scenario: Scenario) -> NDArray[np.intp]:

@@ -247,7 +247,8 @@ def _nearer_network(machine: Machine) -> Machine:
         send_base_s=starts(library.send_base_s),
         all_to_all_peer_s=starts(library.all_to_all_peer_s),
     )
-    return replace(cluster, library=better), machine[1]
+    fabric = replace(cluster.fabric, extra_hop_s=_times(cluster.fabric.extra_hop_s, 0.5))
+    return replace(cluster, library=better, fabric=fabric), machine[1]
 
 
 def _faster_host(machine: Machine) -> Machine:

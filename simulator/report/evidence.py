@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from simulator.economics.price import Price, Site
 from simulator.files import Figure, figures
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.node import ScaleUpKind
 from simulator.planner.certainty import TIE
 from simulator.scenario import Scenario
 
@@ -185,4 +186,4 @@ def _attention_library(scenario: Scenario) -> str:
 
 
 def _other_links(cluster: Cluster) -> set[str]:
-    return {"nvlink", "pcie", "xgmi"} - {cluster.node.scale_up.kind}
+    return set(get_args(ScaleUpKind)) - {cluster.node.scale_up.kind}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from simulator.planner.search import Plan
@@ -11,7 +11,7 @@ from simulator.report.numbers import collect
 from simulator.report.page import render
 from simulator.report.plots import memory_png, speedup_png, time_png
 
-__all__ = ["write_file", "write_plan_report"]
+__all__ = ["write_file", "write_files", "write_plan_report"]
 
 
 def write_plan_report(
@@ -59,3 +59,18 @@ def write_file(path: Path, content: bytes) -> Path:
         temporary.unlink(missing_ok=True)
         raise
     return path
+
+
+def write_files(contents: Mapping[Path, bytes]) -> None:
+    """Write several files, their folders made where missing: an error leaves all as they were."""
+    parts = {path: path.with_name(f".{path.name}.{os.getpid()}.part") for path in contents}
+    try:
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            parts[path].write_bytes(content)
+        for path, part in parts.items():
+            part.replace(path)
+    except BaseException:
+        for part in parts.values():
+            part.unlink(missing_ok=True)
+        raise

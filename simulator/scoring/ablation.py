@@ -19,7 +19,7 @@ from simulator.cost.kernels import NO_SPLIT_S
 from simulator.cost.step import evaluate
 from simulator.cost.terms import TERMS
 from simulator.files import Figure
-from simulator.hardware.accelerator import GemmKernel
+from simulator.hardware.accelerator import AttentionKernel, GemmKernel
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
 from simulator.measured.replay import Run, load_tables, replay
@@ -213,14 +213,22 @@ def without_tiles(cluster: Cluster) -> Cluster:
             for library, types in device.gemm.items()
         },
         attention={
-            library: replace(kernel, half_length=Figure(0.0))
-            for library, kernel in device.attention.items()
+            library: _plain_attention(kernel) for library, kernel in device.attention.items()
         },
         stream={
             kind: replace(kernel, launch_s=Figure(0.0)) for kind, kernel in device.stream.items()
         },
     )
     return replace(cluster, groups=(replace(group, accelerator=plain), *cluster.groups[1:]))
+
+
+def _plain_attention(kernel: AttentionKernel) -> AttentionKernel:
+    """Keep the rates; drop tiles, prologues, tails and start-up."""
+    none = Figure(0.0)
+    return replace(
+        kernel, launch_s=none, tile_rows=Figure(1.0), prologue_keys=none, tail_fraction=none,
+        backward_tail_fraction=none,
+    )  # fmt: skip
 
 
 def _plain_gemm(kernel: GemmKernel) -> GemmKernel:

@@ -11,10 +11,11 @@ from simulator.cost.collectives import (
     all_gather_s,
     all_reduce_s,
     all_to_all_s,
-    dispatch_s,
+    reduce_scatter_s,
     send_s,
 )
-from simulator.hardware.cluster import Cluster
+from simulator.cost.dispatch import dispatch_s
+from simulator.hardware.cluster import Cluster, with_release
 from simulator.layout.placement import Group
 from simulator.measured.collective_calls import CollectiveCalls, read_a2a, read_collectives
 from simulator.measured.microbenchmarks import Floats, Table, Words, groups
@@ -24,11 +25,14 @@ __all__ = ["score_a2a", "score_collectives"]
 
 
 _FORMULAS: dict[str, Callable[[Cluster, Any, Group], Floats]] = {
-    "all_reduce": all_reduce_s,
     "all_gather": all_gather_s,
-    "reduce_scatter": all_gather_s,
     "all_to_all": all_to_all_s,
 }
+_REDUCTIONS: dict[str, Callable[..., Floats]] = {
+    "all_reduce": all_reduce_s,
+    "reduce_scatter": reduce_scatter_s,
+}
+_EXPERTS = {"dispatch": "deepep", "low_latency_dispatch": "deepep_low_latency"}
 
 
 def score_collectives(table: Table, words: Words) -> BenchmarkScore:
@@ -43,16 +47,22 @@ def score_a2a(table: Table, words: Words) -> BenchmarkScore:
 
 def _score(kind: BenchmarkKind, calls: CollectiveCalls) -> BenchmarkScore:
     predicted_s = np.full(len(calls.size_bytes), np.nan)
-    labels = (calls.cluster, calls.operation, calls.copies.astype(str), calls.experts.astype(str))
-    for (name, operation, copies, experts), rows in groups(calls.sieve.kept, *labels):
-        cluster, size_bytes = calls.clusters[name], calls.size_bytes[rows]
-        group = calls.group.take(rows)
+    labels = (calls.cluster, calls.operation, calls.copies.astype(str), calls.experts.astype(str),
+              calls.release, calls.label)  # fmt: skip
+    for (name, operation, copies, experts, release, label), rows in groups(
+        calls.sieve.kept, *labels
+    ):
+        cluster, size_bytes = with_release(calls.clusters[name], release), calls.size_bytes[rows]
+        group, integer = calls.group.take(rows), calls.dtype[rows] == "int8"
         if operation == "send":
             predicted_s[rows] = send_s(cluster, size_bytes, group.local < group.size)
-        elif operation == "dispatch":
+        elif operation in _EXPERTS:
             predicted_s[rows] = dispatch_s(
-                cluster, size_bytes, int(copies), group, experts=int(experts)
-            )
+                cluster, size_bytes, int(copies), group, experts=int(experts), way=label,
+                library=_EXPERTS[operation], units=calls.units[rows],
+            )  # fmt: skip
+        elif operation in _REDUCTIONS:
+            predicted_s[rows] = _REDUCTIONS[operation](cluster, size_bytes, group, integer=integer)
         else:
             predicted_s[rows] = _FORMULAS[operation](cluster, size_bytes, group)
     return score(

@@ -7,16 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from simulator.cost.kernels import attention_s, gemm_rates, gemm_s, stream_s
+from simulator.cost.attention_time import attention_figures, attention_s
+from simulator.cost.grouped import expert_layer_s
+from simulator.cost.kernels import gemm_rates, gemm_s
 from simulator.cost.mlp import feed_forward
 from simulator.cost.operations import Operators
+from simulator.cost.residual import residual_factor
+from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.residuals import TimedShapes, load_residuals
 from simulator.measured.kernel_calls import (
-    BACKWARD_FLOP,
     KernelCalls,
     Shape,
-    attention_bytes,
-    causal_flop,
     framework_name,
     gemm_type,
     read_kernels,
@@ -59,18 +61,20 @@ def _kernels(table: Table) -> Texts:
 
 def _predict(calls: KernelCalls) -> Floats:
     predicted_s = np.full(len(calls.flop), np.nan)
-    labels = (calls.family, calls.device, calls.dtype, calls.library, calls.backward.astype(str))
-    for (family, name, dtype, library, backward), rows in groups(calls.sieve.kept, *labels):
+    labels = (calls.family, calls.device, calls.dtype, calls.library, calls.passes)
+    for (family, name, dtype, library, passes), rows in groups(calls.sieve.kept, *labels):
         device = calls.accelerators[name]
         shape = _take(calls.shapes[family], rows)
         if family == "gemm":
-            predicted_s[rows] = _gemm_s(device, dtype, library, **shape)
+            timed = load_residuals(name).get((library, gemm_type(dtype)))
+            factor = _near_timed(timed, shape) if timed is not None else 1.0
+            predicted_s[rows] = _gemm_s(device, dtype, library, **shape) * factor
         elif family == "attention":
-            predicted_s[rows] = _attention_s(device, dtype, library, shape, backward == "True")
+            predicted_s[rows] = _attention_s(device, dtype, library, shape, passes)
         elif family == "experts":
             predicted_s[rows] = _experts_s(device, dtype, library, shape)
         else:
-            predicted_s[rows] = _stream_s(device, library, shape["moved_bytes"])
+            predicted_s[rows] = stream_s(**shape, **stream_figures(device, library))
     return predicted_s
 
 
@@ -84,27 +88,33 @@ def _gemm_s(device: Accelerator, dtype: str, library: str, **shape: Any) -> Floa
     return gemm_s(**shape, **gemm_rates(device, dtype), **own, sustained=False)
 
 
+def _near_timed(timed: TimedShapes, shape: Shape) -> Floats:
+    """Factor by what was timed near each product; batches were not timed."""
+    factor = residual_factor(timed, m=shape["m"], n=shape["n"], k=shape["k"])
+    return np.where(shape["batch"] == 1.0, factor, 1.0)
+
+
 def _attention_s(
-    device: Accelerator, dtype: str, library: str, shape: Shape, backward: bool
+    device: Accelerator, dtype: str, library: str, shape: Shape, passes: str
 ) -> Floats:
-    """Backward: more FLOPs, twice the bytes, at its own share of the forward rate."""
-    kernel = device.attention[library]
-    work, traffic, share = 1.0, 1.0, float(kernel.peak_fraction)
-    if backward:
-        work, traffic, share = BACKWARD_FLOP, 2.0, share * float(kernel.backward_fraction)
-    return attention_s(
-        flop=work * causal_flop(shape),
-        moved_bytes=traffic * attention_bytes(shape),
-        sequence=shape["sequence"],
-        peak_flop_per_s=float(device.matrix_flop_per_s[dtype]),
-        bandwidth_bytes_per_s=float(device.memory.bandwidth_bytes_per_s),
-        peak_fraction=share,
-        half_length=float(kernel.half_length),
-    )
+    figures = attention_figures(device, library, dtype)
+    ways = {"forward": (False,), "backward": (True,), "both": (False, True)}[passes]
+    each = [attention_s(**shape, **figures, backward=way, sustained=False) for way in ways]
+    return np.asarray(sum(each))
 
 
 def _experts_s(device: Accelerator, dtype: str, library: str, shape: Shape) -> Floats:
-    """Two batched products and the activation between them, as an expert layer is priced."""
+    """The layer as it was timed; without figures of it, two batched products and an activation."""
+    kernel = device.gemm[library][gemm_type(dtype)]
+    layer = device.grouped.get(library, {}).get(gemm_type(dtype))
+    if layer is not None:
+        return expert_layer_s(
+            tokens=shape["tokens"], experts=shape["batch"],
+            **{name: shape[name] for name in ("hidden", "ffn", "gated", "all_tokens", "top_k")},
+            rates=gemm_rates(device, dtype),
+            figures={field.name: float(getattr(layer, field.name)) for field in fields(layer)},
+            sustained_fraction=float(kernel.sustained_fraction),
+        )  # fmt: skip
     total_s = np.empty(len(shape["tokens"]))
     for gated in (False, True):
         rows = np.flatnonzero(shape["gated"] == float(gated))
@@ -118,17 +128,9 @@ def _experts_s(device: Accelerator, dtype: str, library: str, shape: Shape) -> F
                     batch=np.ceil(g.batch), result_bytes=2.0)
             for g in ops.gemms
         ]  # fmt: skip
-        parts += [_stream_s(device, s.kind, s.forward_bytes, s.calls) for s in ops.streams]
+        parts += [
+            stream_s(moved_bytes=s.forward_bytes, calls=s.calls, **stream_figures(device, s.kind))
+            for s in ops.streams
+        ]
         total_s[rows] = np.sum(parts, axis=0)
     return total_s
-
-
-def _stream_s(device: Accelerator, kind: str, moved_bytes: Any, calls: float = 1.0) -> Floats:
-    kernel = device.stream[kind]
-    return stream_s(
-        moved_bytes=moved_bytes,
-        bandwidth_bytes_per_s=float(device.memory.bandwidth_bytes_per_s),
-        memory_fraction=float(kernel.memory_fraction),
-        launch_s=float(kernel.launch_s),
-        calls=calls,
-    )

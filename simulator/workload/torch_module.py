@@ -232,8 +232,10 @@ def _part(few: Counts, many: Counts, parameters: int, element_bytes: int) -> Tra
         for a, b in zip(few.gemms, many.gemms, strict=True)
     )  # fmt: skip
     flash = tuple(
-        TracedFlash(**{name: grows(a[name], b[name]) for name in ("flop", "moved_bytes", "keys")},
-                    causal=bool(a["causal"]))
+        TracedFlash(heads=grows(a["heads"], b["heads"]), queries=a["queries"], keys=a["keys"],
+                    score_size=a["score_size"], value_size=a["value_size"],
+                    query_bytes=grows(a["query_bytes"], b["query_bytes"]),
+                    key_bytes=grows(a["key_bytes"], b["key_bytes"]), causal=bool(a["causal"]))
         for a, b in zip(few.flash, many.flash, strict=True)
     )  # fmt: skip
     streams = tuple(

@@ -201,13 +201,13 @@ def _convolution(args: Any, out: Any) -> dict[str, float]:
 
 
 def _flash(name: str, args: Any, kwargs: Any, out: Any) -> dict[str, float]:
-    """FLOPs and bytes of a fused attention call: scores and context, half of them if causal."""
+    """Sizes of a fused attention call: shapes are (..., heads, tokens, elements)."""
     q, k, v = args[:3]
     at = 4 if name == _FLASH[0] else 6
     causal = bool(args[at] if len(args) > at else kwargs.get("is_causal", False))
-    flop = 2 * prod(q.shape[:-1]) * k.shape[-2] * (q.shape[-1] + v.shape[-1])
-    moved = sum(map(_bytes, (q, k, v, out)))
-    return {"flop": flop * (0.5 if causal else 1.0), "moved_bytes": moved, "keys": k.shape[-2],
+    return {"heads": prod(q.shape[:-2]), "queries": q.shape[-2], "keys": k.shape[-2],
+            "score_size": q.shape[-1], "value_size": v.shape[-1],
+            "query_bytes": _bytes(q) + _bytes(out), "key_bytes": _bytes(k) + _bytes(v),
             "causal": causal}  # fmt: skip
 
 

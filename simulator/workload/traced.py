@@ -47,12 +47,30 @@ class TracedGemm:
 class TracedFlash:
     """One fused attention call."""
 
-    flop: Amount
-    """FLOPs of the forward pass, the causal half of them where it is causal."""
-    moved_bytes: Amount
-    keys: Amount
-    """Keys that a query may see."""
+    heads: Amount
+    """Heads times sequences."""
+    queries: float
+    """Of one sequence."""
+    keys: float
+    """Of one sequence: the most that a query may see."""
+    score_size: float
+    """Elements of a head of queries and keys."""
+    value_size: float
+    query_bytes: Amount
+    """Queries and result."""
+    key_bytes: Amount
+    """Keys and values."""
     causal: bool
+
+    @property
+    def seen(self) -> float:
+        """Keys that a query sees on average: half of them under a causal mask."""
+        return self.keys * (0.5 if self.causal else 1.0)
+
+    def flop(self, samples: float) -> float:
+        """FLOPs of the forward pass, the causal half of them where it is causal."""
+        pairs = self.heads.at(samples) * self.queries * self.seen
+        return float(2.0 * pairs * (self.score_size + self.value_size))
 
 
 @record
@@ -87,7 +105,7 @@ class TracedPart:
     def flop(self, samples: float) -> float:
         """Forward FLOPs, causal attention counted half (the convention behind MFU)."""
         return sum(g.flop(samples) for g in self.gemms) + sum(
-            call.flop.at(samples) for call in self.flash
+            call.flop(samples) for call in self.flash
         )
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.collectives import dispatch_s
+from simulator.cost.dispatch import dispatch_s
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster

@@ -84,8 +84,8 @@ def test_it_computes_and_keeps_what_the_others_do() -> None:
     assert float(both.flash[0].flop[0]) == float(ring.flash[0].flop[0])
     assert saved(both) == saved(ring)
     # keys come in blocks of the ring: four of S / 4 instead of eight of S / 8
-    assert float(both.flash[0].sequence[0]) == S / 4
-    assert float(ring.flash[0].sequence[0]) == S / 8
+    assert float(both.flash[0].span[0]) == S / 4
+    assert float(ring.flash[0].span[0]) == S / 8
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator import catalogue
-from simulator.cost.kernels import attention_s, gemm_s, stream_s
+from simulator.cost.kernels import gemm_s
 from simulator.files import read_profile
 from simulator.hardware.accelerator import Accelerator
 
@@ -170,33 +170,3 @@ def test_large_square_products_lie_in_the_measured_band(
     """p10 to p90 of shapes with M, N, K >= 2048 in bursts (aiconfigurator, three libraries)."""
     seconds = gemm_s(m=side, n=side, k=side, **device(name, dtype), sustained=False)
     assert low <= 2e-12 * side**3 / seconds <= high
-
-
-def test_attention_by_hand() -> None:
-    # 1 TFLOP of causal work at half of 1 PFLOP/s, halved again at the half length, and 5 us
-    limits = {"peak_flop_per_s": 1e15, "bandwidth_bytes_per_s": 1e12, "peak_fraction": 0.5}
-    at_half = attention_s(flop=1e12, moved_bytes=0.0, sequence=600, half_length=600.0, **limits)
-    assert at_half == pytest.approx(4e-3 + 5e-6)
-    by_memory = attention_s(flop=1.0, moved_bytes=1e9, sequence=600, half_length=600.0, **limits)
-    assert by_memory == pytest.approx(1e-3 + 5e-6)
-
-
-def test_longer_sequences_run_at_a_higher_rate() -> None:
-    sequence = np.array([512.0, 2048.0, 8192.0, 32768.0])
-    seconds = attention_s(
-        flop=1e12,
-        moved_bytes=0.0,
-        sequence=sequence,
-        peak_flop_per_s=1e15,
-        bandwidth_bytes_per_s=1e12,
-        peak_fraction=0.5,
-        half_length=600.0,
-    )
-    assert (np.diff(seconds) < 0).all()
-
-
-def test_stream_by_hand() -> None:
-    seconds = stream_s(
-        moved_bytes=1e9, bandwidth_bytes_per_s=2e12, memory_fraction=0.5, launch_s=2e-6, calls=3
-    )
-    assert seconds == pytest.approx(1e-3 + 6e-6)

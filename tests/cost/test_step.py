@@ -162,8 +162,10 @@ def test_a_faster_part_is_never_slower(seen: tuple[Layouts, Case, Estimate], par
     before = base.step_time_s
     for times in (1.1, 1.4, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0):
         now = evaluate(layouts, work, faster(cluster, part, times), software).step_time_s
-        # a millionth: rank 0 of an interleaved pipeline hides its reduction under a whole pass
-        assert (now <= before * (1 + 1e-6)).all(), times
+        # a millionth: rank 0 of an interleaved pipeline hides its reduction under a whole pass;
+        # of links and adapters more: NCCL may take a faster link for a reason to choose worse
+        slack = 0.03 if part in ("nvlink", "nic") else 1e-6
+        assert (now <= before * (1 + slack)).all(), times
         before = now
 
 

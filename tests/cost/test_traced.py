@@ -18,8 +18,9 @@ PART = TracedPart(
         TracedGemm(m=Amount(fixed=7.0), n=Amount(fixed=7.0), k=Amount(fixed=3.0),
                    batch=Amount(per_sample=2.0), weights=False),
     ),
-    flash=(TracedFlash(flop=Amount(per_sample=11.0), moved_bytes=Amount(per_sample=13.0),
-                       keys=Amount(fixed=7.0), causal=True),),
+    flash=(TracedFlash(heads=Amount(per_sample=2.0), queries=7.0, keys=7.0, score_size=3.0,
+                       value_size=5.0, query_bytes=Amount(per_sample=224.0),
+                       key_bytes=Amount(per_sample=112.0), causal=True),),
     streams=(TracedStream(kind="norm", forward_bytes=Amount(fixed=10.0, per_sample=4.0),
                           backward_bytes=Amount(per_sample=8.0), calls=1.5),),
     saved_bytes=Amount(fixed=2.0, per_sample=100.0), input_bytes=Amount(per_sample=84.0),
@@ -41,7 +42,9 @@ def test_every_size_is_a_fixed_part_and_one_per_sample() -> None:
     np.testing.assert_array_equal(linear.n, [5, 5])
     np.testing.assert_array_equal(scores.m, [7, 7])
     assert (linear.kind, scores.kind) == ("linear", "attention")
-    np.testing.assert_array_equal(ops.flash[0].flop, [11, 44])
+    # 2 heads x 7 queries x 3.5 keys x 2 FLOPs x (3 + 5)
+    np.testing.assert_array_equal(ops.flash[0].flop, [784, 4 * 784])
+    np.testing.assert_array_equal(ops.flash[0].query_bytes, [224, 896])
     np.testing.assert_array_equal(ops.streams[0].forward_bytes, [14, 26])
     np.testing.assert_array_equal(ops.saved[0][2], [102, 402])
     np.testing.assert_array_equal(ops.checkpoint_bytes, [84, 336])
@@ -49,7 +52,7 @@ def test_every_size_is_a_fixed_part_and_one_per_sample() -> None:
 
 
 def test_flop_of_a_sample() -> None:
-    # 2 x 7 x 5 x 6 of the layer, 2 x 2 x 7 x 7 x 3 of the scores, 11 of the fused call
-    assert PART.flop(1.0) == 420 + 588 + 11
-    assert PART.flop_per_sample == 420 + 588 + 11
-    assert PART.flop(4.0) == 4 * (420 + 588 + 11)
+    # 2 x 7 x 5 x 6 of the layer, 2 x 2 x 7 x 7 x 3 of the scores, 784 of the fused call
+    assert PART.flop(1.0) == 420 + 588 + 784
+    assert PART.flop_per_sample == 420 + 588 + 784
+    assert PART.flop(4.0) == 4 * (420 + 588 + 784)

@@ -8,6 +8,7 @@ import pytest
 from simulator.cost.step import evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.hardware.tuning import Dispatch
 from simulator.layout.layout import Layouts
 from simulator.software import Software, load_software
 from simulator.workload import presets
@@ -22,7 +23,10 @@ MICRO_BATCHES = 4
 
 
 def slow_inside() -> Cluster:
-    """Eight GPUs in one server whose links carry 1 kB/s."""
+    """Eight GPUs in one server whose links carry 1 kB/s, with nothing fitted to them.
+
+    Only rates count, so that the library's choice is left at the protocol that uses all of them.
+    """
     base = load_cluster("dgx-h100", 8)
     links = replace(
         base.node.scale_up,
@@ -33,7 +37,15 @@ def slow_inside() -> Cluster:
         nvls_bytes_per_s=None,
     )
     node = replace(base.node, scale_up=links)
-    return replace(base, groups=(replace(base.groups[0], node=node),))
+    at_once = Dispatch(
+        start_s=Figure(1e-6), network_start_s=Figure(0.0), link_fraction=Figure(1.0),
+        sharpness=Figure(1.0),
+    )  # fmt: skip
+    library = replace(
+        base.library, curves={},
+        dispatch={"deepep": {"hopper": {"dispatch": at_once, "combine": at_once}}},
+    )  # fmt: skip
+    return replace(base, groups=(replace(base.groups[0], node=node),), library=library)
 
 
 def seconds(
@@ -48,7 +60,7 @@ def seconds(
 
 
 def alike(found: float, sent_bytes: float) -> bool:
-    return found == pytest.approx(sent_bytes / RATE, rel=2e-3)
+    return found == pytest.approx(sent_bytes / RATE, rel=3e-3)  # starts of calls beside
 
 
 CORE = load_software("megatron-core")

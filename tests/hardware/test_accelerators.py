@@ -9,28 +9,36 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.cost.kernels import NO_SPLIT_S, attention_s
-from simulator.files import GRADES, figures, read_profile, read_toml
-from simulator.hardware.accelerator import Accelerator
+from simulator.cost.attention_time import attention_figures, attention_s
+from simulator.cost.kernels import NO_SPLIT_S
+from simulator.files import GRADES, Figure, figures, read_profile, read_toml
+from simulator.hardware.accelerator import Accelerator, GemmKernel, StreamKernel
 
 NAMES = sorted(p.stem for p in (catalogue.folder("hardware_profiles") / "accelerators").iterdir())
-BLACKWELL = ["b200-sxm", "b300-sxm", "gb200", "gb300"]
-TYPES = {
-    "ampere": set(),
-    "ada": {"fp8"},
-    "hopper": {"fp8", "fp8_blockwise"},
-    "blackwell": {"fp8", "mxfp8", "nvfp4"},
-}
-"""Types of fewer than 16 bits that have kernels, by generation."""
-CLASSES = {"elementwise", "norm", "softmax", "loss", "optimizer", "copy"}
 
 
-def path(name: str) -> Path:
+def path_of(name: str) -> Path:
     return catalogue.folder("hardware_profiles") / "accelerators" / f"{name}.toml"
 
 
+BLACKWELL = ["b200-sxm", "b300-sxm", "gb200", "gb300"]
+TYPES = {
+    "volta": set(), "turing": set(), "ampere": set(), "ampere-ga10x": set(),
+    "ada": {"fp8"}, "blackwell-gb20x": {"fp8"},
+    "hopper": {"fp8", "fp8_blockwise"},
+    "blackwell": {"fp8", "mxfp8", "nvfp4"},
+    "cdna2": set(), "cdna3": {"fp8"}, "cdna4": {"fp8"},
+    "gaudi2": {"fp8"}, "gaudi3": {"fp8"}, "tpu-v4": set(), "tpu-v5": set(), "da-vinci": set(),
+}  # fmt: skip
+"""Types of fewer than 16 bits that have kernels, by generation."""
+NO_BF16 = {"volta", "turing"}
+
+
+CLASSES = {"elementwise", "norm", "softmax", "loss", "optimizer", "copy"}
+
+
 def accelerator(name: str) -> Accelerator:
-    return read_profile(Accelerator, path(name))
+    return read_profile(Accelerator, path_of(name), kind="accelerators")
 
 
 def test_the_parts_people_train_on_are_there() -> None:
@@ -43,23 +51,26 @@ def test_the_parts_people_train_on_are_there() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_figure_says_how_well_it_is_known(name: str) -> None:
     found = list(figures(accelerator(name)))
-    assert len(found) > 60
-    defaults = {
-        f"gemm.cublas.{t}.quantise_bytes_per_element" for t in ("fp32", "tf32", "fp16", "bf16")
+    assert len(found) > 30
+    absent = {
+        f.name: f.default
+        for record in (GemmKernel, StreamKernel)
+        for f in dataclasses.fields(record)
+        if isinstance(f.default, Figure)
     }
     for field, figure in found:
-        if field in defaults:
-            continue
+        if figure.source == "user" and figure == absent.get(field.rsplit(".", 1)[-1]):
+            continue  # a term that this library or class does not have
         assert figure.grade in GRADES, field
         assert len(figure.source) > 10 and figure.source != "user", field
         assert figure.date.startswith("2026-11-"), field
-        assert figure.spread is None or 0.0 < figure.spread <= 0.3, field
+        assert figure.spread is None or 0.0 < figure.spread < 0.4, field
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_source_is_used(name: str) -> None:
-    raw = read_toml(path(name))
-    text = path(name).read_text()
+    raw = read_toml(path_of(name))
+    text = path_of(name).read_text()
     for key in raw["sources"]:
         assert f'source = "{key}"' in text, key
     assert "shared/" not in text
@@ -69,14 +80,19 @@ def test_every_source_is_used(name: str) -> None:
 def test_peaks_and_parameters_are_consistent(name: str) -> None:
     part = accelerator(name)
     peak = part.matrix_flop_per_s
-    assert peak["fp16"] == peak["bf16"] >= 1.9 * peak["tf32"] > peak["fp32"]
-    assert set(peak) == {"fp32", "tf32", "fp16", "bf16"} | TYPES[part.generation]
+    half = peak[part.sixteen_bit]
+    assert ("bf16" in peak) == (part.generation not in NO_BF16)
+    if part.vendor in ("NVIDIA", "AMD", "Huawei"):
+        assert peak["fp16"] == half
+    assert half >= 1.9 * peak.get("tf32", half / 2) >= 1.9 * peak.get("fp32", 0.0)
+    assert set(peak) - {"fp32", "tf32", "fp16", "bf16"} == TYPES[part.generation]
+    times = 1 if part.generation == "gaudi3" else 2  # the matrix units of Gaudi 3 gain nothing
     for eight_bit in ("fp8", "fp8_blockwise", "mxfp8"):
-        assert peak.get(eight_bit, 2 * peak["bf16"]) == pytest.approx(2 * peak["bf16"], rel=0.02)
+        assert peak.get(eight_bit, times * half) == pytest.approx(times * half, rel=0.02)
     if "nvfp4" in peak:
         assert 2.0 * peak["fp8"] <= peak["nvfp4"] < 3.4 * peak["fp8"]
     for library, types in part.gemm.items():
-        assert set(types) == set(peak), library
+        assert set(types) == set(peak) if library == "cublas" else set(types) < set(peak), library
     assert set(part.stream) >= CLASSES
     assert "flash" in part.attention
 
@@ -88,14 +104,14 @@ def test_fractions_and_times_are_possible(name: str) -> None:
         if last.endswith("_fraction"):
             assert 0.0 < figure < 1.2, field
         if last == "launch_s":
-            assert 0.1e-6 < figure < 40e-6, field
+            assert 0.1e-6 < figure <= 40e-6, field
         if last == "split_k_s":  # block-scaled kernels never split
-            splits = not any(word in field for word in ("fp8_blockwise", "nvfp4"))
+            splits = not any(word in field for word in ("fp8_blockwise", "nvfp4", "vllm.fp8"))
             assert (0.1e-6 < figure < NO_SPLIT_S) == splits, field
         if last == "wave_quantisation":
             assert 0.0 <= figure <= 1.0, field
         if last == "small_tile_penalty":
-            assert 0.0 <= figure <= (3.0 if "nvfp4" in field else 1.0), field
+            assert 0.0 <= figure <= (3.0 if "nvfp4" in field or "grouped" in field else 1.0), field
     part = accelerator(name)
     for types in part.gemm.values():
         for kernel in types.values():
@@ -105,7 +121,7 @@ def test_fractions_and_times_are_possible(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_memory_is_what_an_allocator_gets(name: str) -> None:
     memory = accelerator(name).memory
-    assert 0.9 * memory.capacity_bytes < memory.usable_bytes <= 1.1 * memory.capacity_bytes
+    assert 0.87 * memory.capacity_bytes < memory.usable_bytes <= 1.1 * memory.capacity_bytes
     assert memory.usable_bytes / 2**20 > 1000.0
     assert memory.l2_bytes < 1e-2 * memory.capacity_bytes
 
@@ -113,7 +129,7 @@ def test_memory_is_what_an_allocator_gets(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_power_rises_with_work(name: str) -> None:
     power = accelerator(name).power
-    assert 20.0 < power.idle_watt < 0.25 * power.busy_watt
+    assert 5.0 < power.idle_watt < 0.25 * power.busy_watt
 
 
 @pytest.mark.parametrize(
@@ -168,45 +184,52 @@ def test_a_part_that_was_not_timed_claims_nothing_measured() -> None:
     for dtype, kernel in ours.gemm["cublas"].items():
         assert kernel.training_fraction < theirs.gemm["cublas"][dtype].training_fraction
     for field, figure in figures(ours):
-        if not field.endswith(("training_fraction", "sdpa.peak_fraction")):  # from whole steps
+        if not field.endswith("training_fraction"):  # from whole steps
             assert figure.grade not in ("measured", "fitted"), field
 
 
 PUBLISHED = [
-    ("a100-sxm-80", "sdpa", "both", 1024, [119, 140, 156, 165, 171]),
-    ("a100-sxm-80", "flash1", "both", 1024, [70, 77, 87, 92, 97]),
-    ("a100-sxm-80", "triton", "forward", 1024, [84.3, 102.1, 112.9, 119.1, 122.2]),
-    ("a100-sxm-80", "triton", "backward", 1024, [48.7, 62.1, 71.7, 77.5, 80.6]),
-    ("h100-sxm", "sdpa", "forward", 512, [191, 260, 298, 319, 333, 335]),
+    ("a100-sxm-80", "sdpa", "both", (32, 64), 1024, [119, 140, 156, 165, 171]),
+    ("a100-sxm-80", "flash1", "both", (32, 64), 1024, [70, 77, 87, 92, 97]),
+    ("a100-sxm-80", "triton", "forward", (48, 64), 1024, [84.3, 102.1, 112.9, 119.1, 122.2]),
+    ("a100-sxm-80", "triton", "backward", (48, 64), 1024, [48.7, 62.1, 71.7, 77.5, 80.6]),
+    ("h100-sxm", "sdpa", "forward", (16, 128), 512, [191, 260, 298, 319, 333, 335]),
 ]
 """TFLOP/s of causal calls at lengths doubling from the one given: Dao 2023 (arXiv 2307.08691,
 Figure 4, 16k tokens, 32 heads of 64), triton-lang/triton pull request 1917 (batch 4, 48 heads of
 64), Shah 2024 (arXiv 2407.08608, Figure 5, 16k tokens, 16 heads of 128)."""
 
 
-@pytest.mark.parametrize(("name", "library", "way", "first", "rates"), PUBLISHED)
+@pytest.mark.parametrize(("name", "library", "way", "head", "first", "rates"), PUBLISHED)
 def test_attention_runs_at_published_rates(
-    name: str, library: str, way: str, first: int, rates: list[float]
+    name: str, library: str, way: str, head: tuple[int, int], first: int, rates: list[float]
 ) -> None:
-    part = accelerator(name)
-    kernel = part.attention[library]
+    figures = attention_figures(accelerator(name), library, accelerator(name).sixteen_bit)
     sequence = first * 2.0 ** np.arange(len(rates))
-    tokens_width = 4.0 * sequence * 48 * 64 if library == "triton" else 16384.0 * 2048
-    flop = 2.0 * tokens_width * sequence
+    heads = head[0] * (np.full(len(rates), 4.0) if library == "triton" else 16384.0 / sequence)
+    ways = {"forward": (False,), "backward": (True,), "both": (False, True)}[way]
+    width = 4.0 * heads * sequence * head[1]
+    taken = sum(
+        attention_s(
+            heads=heads, queries=sequence, keys=sequence / 2, span=sequence, score_size=head[1],
+            value_size=head[1], query_bytes=width, key_bytes=width, backward=backward,
+            sustained=False, **figures,
+        )
+        for backward in ways
+    )  # fmt: skip
+    flop = {"forward": 1.0, "backward": 2.5, "both": 3.5}[way] * width * sequence / 2
+    assert flop / taken == pytest.approx(np.array(rates) * 1e12, rel=0.09)
 
-    def seconds(times: float, fraction: float) -> np.ndarray:
-        return attention_s(
-            flop=times * flop, moved_bytes=times * 8.0 * tokens_width, sequence=sequence,
-            peak_flop_per_s=part.matrix_flop_per_s["bf16"],
-            bandwidth_bytes_per_s=part.memory.bandwidth_bytes_per_s,
-            peak_fraction=fraction, half_length=kernel.half_length,
-        )  # fmt: skip
 
-    forward = seconds(1.0, kernel.peak_fraction)
-    backward = seconds(2.5, kernel.peak_fraction * kernel.backward_fraction)
-    taken = {"forward": forward, "backward": backward, "both": forward + backward}[way]
-    times = {"forward": 1.0, "backward": 2.5, "both": 3.5}[way]
-    assert times * flop / taken == pytest.approx(np.array(rates) * 1e12, rel=0.06)
+def trained_rate(name: str, library: str, *, backward: bool) -> float:
+    """FLOP/s of a long causal call of 32 heads of 128, in training."""
+    figures = attention_figures(accelerator(name), library, "bf16")
+    seconds = attention_s(
+        heads=32, queries=4096, keys=2048, span=4096, score_size=128, value_size=128,
+        query_bytes=4.0 * 32 * 4096 * 128, key_bytes=4.0 * 8 * 4096 * 128, backward=backward,
+        **figures,
+    )  # fmt: skip
+    return float((2.5 if backward else 1.0) * 2 * 32 * 4096 * 2048 * 256 / seconds)
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if "flash1" in accelerator(n).attention])
@@ -215,16 +238,30 @@ def test_attention_kernels_got_faster_over_the_years(name: str) -> None:
 
     Two fits of the same kernel (flash, sdpa on Ampere) may differ by their errors.
     """
-    rate = {
-        library: kernel.peak_fraction
-        * 4096
-        / (4096 + kernel.half_length)
-        / (1.0 + 2.5 / kernel.backward_fraction)
-        for library, kernel in accelerator(name).attention.items()
-    }
+    rate = {}
+    for library in ("flash", "sdpa", "triton", "flash1"):
+        forward, backward = (trained_rate(name, library, backward=way) for way in (False, True))
+        rate[library] = 3.5 / (1.0 / forward + 2.5 / backward)
     assert rate["sdpa"] > 1.5 * rate["flash1"]
     assert rate["sdpa"] > 1.5 * rate["triton"]
     assert rate["flash"] > 0.85 * rate["sdpa"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attention_in_training_is_slower_than_the_dense_peak(name: str) -> None:
+    """Published steps and kernels of all generations lie between a sixth and 70 % of the peak."""
+    part = accelerator(name)
+    peak = part.matrix_flop_per_s[part.sixteen_bit]
+    for library in ("flash", "sdpa"):
+        assert 0.16 < trained_rate(name, library, backward=False) / peak < 0.7
+        assert 0.12 < trained_rate(name, library, backward=True) / peak < 0.6
+
+
+def test_the_rate_of_attention_that_was_taken_over_is_said_to_be_assumed() -> None:
+    for name in ("b300-sxm", "gb300", "a100-sxm-40", "h800-sxm"):
+        figure = accelerator(name).attention["flash"].peak_fraction
+        assert figure.grade == "assumed"
+        assert figure.spread is not None and figure.spread >= 0.15
 
 
 def test_datasheet_arithmetic_of_peaks() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.calibration.fit_kernels import read_gemm
+from simulator.calibration.fit_gemm import read_gemm
 from simulator.errors import InputError
 from simulator.measured.collective_calls import read_collectives
 from simulator.measured.kernel_calls import KernelCalls, read_kernels
@@ -84,7 +84,7 @@ def test_an_unknown_kernel(tmp_path: Path) -> None:
 
 
 def test_only_the_columns_of_its_own_kernel_matter_to_a_row(tmp_path: Path) -> None:
-    calls = kernels(tmp_path, GEMM | {"bytes": "oops"}, ADD | {"M": "oops"})
+    calls = kernels(tmp_path, GEMM | {"bytes": "oops"}, ADD | {"N": "oops"})
     assert calls.sieve.kept.all()
 
 

@@ -102,7 +102,7 @@ def given(module: nn.Module, batch: int) -> torch.Tensor:
 
 def flop(found: TracedModule, samples: float) -> float:
     """Of the forward pass as torch counts it, causal attention in full."""
-    causal = sum(c.flop.at(samples) for p in found.parts() for c in p.flash if c.causal)
+    causal = sum(c.flop(samples) for p in found.parts() for c in p.flash if c.causal)
     return sum(part.flop(samples) for part in found.parts()) + causal
 
 

@@ -38,9 +38,21 @@ fp8 = 200e12
 {fp8}
 quantise_bytes_per_element = 2
 [attention.flash]
+launch_s = 5e-6
 peak_fraction = 0.5
-half_length = 1000
+sustained_fraction = 1.0
+training_fraction = 0.1
 backward_fraction = 0.8
+tile_rows = 128
+softmax_width = 0
+prologue_keys = 0
+tail_fraction = 0.5
+backward_tail_fraction = 0
+narrow_head_factor = 1
+wide_head_factor = 1
+wide_head_step = 64
+query_traffic = 1
+key_traffic = 1
 [stream.elementwise]
 memory_fraction = 0.5
 launch_s = 1e-6

@@ -1,0 +1,143 @@
+"""Which measured collectives a fit may see, and what each of them is.
+
+Only calls of NCCL inside one server, made by nccl-tests under one roof: other libraries, custom
+all-reduces, sends within one accelerator, timings through a framework and rows that are excluded
+stay out, and so do four and eight L40S, whose server joins them across its sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator import catalogue
+from simulator.cost.nccl_choice import LL, NVLS, choose
+from simulator.files import Figure
+from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.layout.placement import Group
+from simulator.measured.microbenchmarks import read_table
+
+__all__ = ["DEVICES", "FAMILIES", "OPERATIONS", "CollectiveRows", "boards", "read_rows"]
+
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "ampere": ("ampere",),
+    "hopper": ("hopper",),
+    "blackwell": ("blackwell", "blackwell-grace"),
+    "pcie": ("pcie",),
+}
+"""Curves by generation of the links: those of one family share what large calls reach, as shares
+of the bus; a tray of four has starts and hops of its own."""
+
+DEVICES: Mapping[str, tuple[str, str]] = {
+    "a100_sxm": ("ampere", "dgx-a100"),
+    "h100_sxm": ("hopper", "dgx-h100"),
+    "h200_sxm": ("hopper", "hgx-h200"),
+    "b200_sxm": ("blackwell", "dgx-b200"),
+    "b300_sxm": ("blackwell", "dgx-b300"),
+    "gb200": ("blackwell-grace", "gb200-nvl72"),
+    "gb300": ("blackwell-grace", "gb300-nvl72"),
+    "l40s": ("pcie", "l40s-pcie"),
+    "rtx_pro_6000_server": ("pcie", "l40s-pcie"),
+}
+"""Curve and cluster profile of the ``gpu`` of a row."""
+
+_SOURCE = "aiconfigurator"
+_LARGEST_L40S = 2.0
+_PCIE5_BYTES_PER_S = 64e9
+"""Data sheet: PCIe Gen5 x16, one direction; the card is of the Blackwell generation."""
+
+_WORDS = {"alltoall": "all_to_all"}
+
+
+@lru_cache(maxsize=1)
+def boards() -> dict[str, Cluster]:
+    """Clusters by the ``gpu`` of a row, as NCCL's choice sees them."""
+    found = {gpu: load_cluster(name, 8) for gpu, (_, name) in DEVICES.items()}
+    group = found["rtx_pro_6000_server"].groups[0]
+    links = replace(group.node.scale_up, bandwidth_bytes_per_s=Figure(_PCIE5_BYTES_PER_S))
+    board = replace(
+        group,
+        accelerator=replace(group.accelerator, generation="blackwell"),
+        node=replace(group.node, scale_up=links),
+    )
+    found["rtx_pro_6000_server"] = replace(found["rtx_pro_6000_server"], groups=(board,))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveRows:
+    """Calls inside one domain, column by column."""
+
+    device: NDArray[np.str_]
+    curve: NDArray[np.str_]
+    operation: NDArray[np.str_]
+    members: NDArray[np.int64]
+    size_bytes: NDArray[np.float64]
+    integer: NDArray[np.bool_]
+    release: NDArray[np.str_]
+    """Of NCCL, two numbers: ``2.29``."""
+    regime: NDArray[np.int64]
+    """What NCCL chooses: LL, a bulk protocol, the switch (0 to 2)."""
+    steps: NDArray[np.int64]
+    moved_bytes: NDArray[np.float64]
+    measured_s: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.measured_s)
+
+    def take(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> CollectiveRows:
+        """Return the rows at a boolean mask or at indices."""
+        return replace(self, **{f.name: getattr(self, f.name)[which] for f in fields(self)})
+
+
+def read_rows(path: Path | str | None = None) -> CollectiveRows:
+    """Read the calls that the curves are fitted to (the shipped table if no path is given)."""
+    found = path or catalogue.folder("validation") / "microbenchmarks" / "collectives.csv"
+    table = read_table(found, "collectives")
+    gpu, members = table.text("gpu"), table.text("gpus").astype(float).astype(np.int64)
+    word = np.array([_WORDS.get(name, name) for name in table.text("operation").tolist()])
+    kept = np.isin(gpu, list(DEVICES)) & np.isin(word, OPERATIONS)
+    kept &= np.char.startswith(table.text("source"), _SOURCE) & (table.text("excluded") == "")
+    kept &= np.char.startswith(table.text("lib_version"), "NCCL")
+    kept &= ~((gpu == "l40s") & (members > _LARGEST_L40S))
+    table = table.take(np.flatnonzero(kept))
+    gpu, members, word = gpu[kept], members[kept], word[kept]
+    size = table.text("message_bytes").astype(float)
+    integer = table.text("dtype") == "int8"
+    passes = np.where(word == "all_reduce", 2, 1)
+    full = [text.removeprefix("NCCL ") for text in table.text("lib_version").tolist()]
+    release = np.array([".".join(text.split(".")[:2]) for text in full])
+    return CollectiveRows(
+        device=gpu, curve=np.array([DEVICES[name][0] for name in gpu.tolist()]), operation=word,
+        members=members, size_bytes=size, integer=integer, release=release,
+        regime=_regime(gpu, word, size, members, integer, release), steps=passes * (members - 1),
+        moved_bytes=passes * size * (members - 1) / members,
+        measured_s=table.text("time_us").astype(float) * 1e-6,
+    )  # fmt: skip
+
+
+def _regime(
+    gpu: NDArray[np.str_], operation: NDArray[np.str_], size_bytes: NDArray[np.float64],
+    members: NDArray[np.int64], integer: NDArray[np.bool_], release: NDArray[np.str_],
+) -> NDArray[np.int64]:  # fmt: skip
+    """Kind of protocol that NCCL chooses: LL, bulk or the switch."""
+    found = np.ones(len(gpu), dtype=np.int64)
+    for name, cluster in boards().items():
+        releases = cluster.library.releases
+        for kind in OPERATIONS:
+            rows = (gpu == name) & (operation == kind)
+            if kind == "all_to_all":
+                small = [float(releases[name].send_ll_bytes) for name in release[rows].tolist()]
+                found[rows] = np.where(size_bytes[rows] / members[rows] <= np.array(small), 0, 1)
+                continue
+            group = Group(size=members[rows], local=members[rows])
+            code = choose(cluster, kind, size_bytes[rows], group, integer=integer[rows])
+            found[rows] = np.where(LL[code], 0, np.where(code == NVLS, 2, 1))
+    return found

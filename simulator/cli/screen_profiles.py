@@ -1,0 +1,58 @@
+"""The screens of `foreshard profiles`: the catalogue, and one profile figure by figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from simulator.cli.screen import console, plain_table
+from simulator.files import GRADES, Figure
+from simulator.profiles import Profile
+
+__all__ = ["show_list", "show_whole"]
+
+
+def show_list(profiles: Sequence[Profile]) -> None:
+    """Print a table for each kind; behind every name the number of figures by grade."""
+    screen = console()
+    for kind, group in groupby(profiles, key=lambda profile: profile.kind):
+        table = plain_table(kind, *GRADES, "weakest", "what", left=(kind, "weakest", "what"))
+        for profile in group:
+            counts = [str(count) if count else "-" for count in profile.grades.values()]
+            cut = profile.title if len(profile.title) <= 60 else f"{profile.title[:59]}…"
+            table.add_row(profile.name, *counts, profile.weakest or "-", cut)
+        screen.print(table)
+        screen.print()
+
+
+def show_whole(profile: Profile) -> None:
+    """Print settings, figures and sources of one profile."""
+    screen = console()
+    screen.print(Text(f"{profile.kind}/{profile.name}", style="bold"), Text(profile.title))
+    for word, other in (("base", profile.base), ("borrows from", profile.borrowed)):
+        if other:
+            screen.print(f"{word}: {other}")
+    screen.print(f"file: {profile.path}")
+    settings = plain_table("setting", "value", left=("setting", "value"))
+    for name, value in profile.settings.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        settings.add_row(name, shown or "-")
+    screen.print(settings)
+    sources = list(dict.fromkeys(figure.source for figure in profile.figures.values()))
+    screen.print(_figure_table(profile.figures, sources))
+    for number, source in enumerate(sources, 1):
+        screen.print(Padding(Text(f"[{number}] {source}"), (0, 0, 0, 2)))
+    screen.print()
+
+
+def _figure_table(figures: dict[str, Figure], sources: list[str]) -> Table:
+    table = plain_table("figure", "value", "grade", "spread", "date", "source", left=("figure",))
+    for name, figure in figures.items():
+        spread = "-" if figure.spread is None else f"{100 * figure.spread:.0f} %"
+        number = f"[{sources.index(figure.source) + 1}]"
+        table.add_row(name, f"{figure:g}", figure.grade, spread, figure.date or "-", number)
+    return table

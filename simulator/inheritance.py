@@ -1,0 +1,97 @@
+"""Tables of one profile over those of another: a base, and what is borrowed from a relative."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from simulator.errors import InputError, did_you_mean
+
+__all__ = ["lent", "merged"]
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables merged key by key; a figure (a table with a value) is replaced whole."""
+    found = dict(under)
+    for key, value in over.items():
+        old = found.get(key)
+        if (
+            isinstance(old, Mapping)
+            and isinstance(value, Mapping)
+            and not ("value" in old or "value" in value)
+        ):
+            found[key] = merged(old, value)
+        else:
+            found[key] = value
+    return found
+
+
+def lent(
+    raw: Mapping[str, Any],
+    *,
+    of: str,
+    tables: Iterable[str],
+    without: Iterable[str],
+    spread: float,
+    source: str,
+    where: str,
+) -> dict[str, Any]:
+    """Tables of a relative, every figure graded assumed and its spread widened.
+
+    Parameters
+    ----------
+    raw : mapping
+        The relative's tables.
+    of, where : str
+        Its name and the borrower's file, for messages.
+    tables, without : iterable of str
+        Dotted names: what is taken, and what is left out of it.
+    spread : float
+        Relative error of taking one device's figure for another's, added in quadrature.
+    source : str
+        What the figures say about where they come from.
+
+    Raises
+    ------
+    InputError
+        If the relative has no such table.
+    """
+    problems = [
+        f"{where}: borrowed: {of} has no {name}{did_you_mean(name.rsplit('.', 1)[-1], known)}"
+        for name in (*tables, *without)
+        if (known := _missing(raw, name)) is not None
+    ]
+    if problems:
+        raise InputError(problems)
+    left_out = {tuple(name.split(".")) for name in without}
+
+    def take(item: Any, path: tuple[str, ...]) -> Any:
+        if isinstance(item, Mapping) and "value" not in item:
+            kept = {name: (*path, name) for name in item if (*path, name) not in left_out}
+            return {name: take(item[name], place) for name, place in kept.items()}
+        figure = dict(item) if isinstance(item, Mapping) else {"value": item}
+        wide = {"spread": math.hypot(figure["spread"], spread)} if "spread" in figure else {}
+        return {"value": figure["value"], "grade": "assumed", "source": source, **wide}
+
+    found: dict[str, Any] = {}
+    for name in tables:
+        path = tuple(name.split("."))
+        here: Any = raw
+        for part in path:
+            here = here[part]
+        nested = take(here, path)
+        for part in reversed(path):
+            nested = {part: nested}
+        found = merged(found, nested)
+    return found
+
+
+def _missing(raw: Mapping[str, Any], dotted: str) -> Iterable[str] | None:
+    """Names that are there instead, where the dotted name leads nowhere; else None."""
+    here: Any = raw
+    for name in dotted.split("."):
+        if not isinstance(here, Mapping) or name not in here:
+            return list(here) if isinstance(here, Mapping) else []
+        here = here[name]
+    return None

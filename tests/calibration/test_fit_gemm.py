@@ -1,0 +1,151 @@
+"""Series, folds, residuals and sections of products; expert layers; typical figures."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from simulator.calibration import Rows
+from simulator.calibration.fit_gemm import fit_parameters, gemm_model
+from simulator.calibration.fit_grouped import busiest_load
+from simulator.calibration.fit_residual import residual_weights
+from simulator.calibration.gemm_left_out import shape_folds
+from simulator.calibration.gemm_profiles import typical_gemm
+from simulator.calibration.gemm_series import Series, load_series
+from simulator.calibration.typical_gemm import typical_values
+from simulator.cost.grouped import expert_layer_s
+from simulator.cost.kernels import gemm_s
+from simulator.cost.residual import residual_factor
+from simulator.hardware.accelerator import GemmKernel
+from simulator.hardware.cluster import load_accelerator
+from simulator.hardware.residuals import TimedShapes
+
+ONE_TILE = {
+    "m": 64, "n": 64, "k": 64, "operand_bytes": 2.0, "result_bytes": 2.0, "launch_s": 0.0,
+    "peak_flop_per_s": 1e12, "bandwidth_bytes_per_s": 1e15, "l2_bytes": 50e6, "compute_units": 1.0,
+    "peak_fraction": 1.0, "sustained_fraction": 1.0, "memory_fraction": 1.0, "prologue_k": 0.0,
+    "wave_quantisation": 1.0, "small_tile_penalty": 0.0, "split_k_s": 1.0, "l2_refetch": 0.0,
+}  # fmt: skip
+TILE_S = 2 * 64**3 / 1e12
+
+
+def made(device: str, library: str, factor: float = 1.0, count: int = 200, seed: int = 1) -> Series:
+    """Times by the formula of cuBLAS in bf16, times a factor."""
+    accelerator = load_accelerator(device)
+    m, n, k = np.round(2.0 ** np.random.default_rng(seed).uniform(9, 14, (3, count)))
+    rows: Rows = {"m": m, "n": n, "k": k}
+    kernel = accelerator.gemm["cublas"]["bf16"]
+    values = {f.name: float(getattr(kernel, f.name)) for f in dataclasses.fields(GemmKernel)}
+    rows["seconds"] = gemm_model(values, rows, accelerator, "bf16") * factor
+    return Series(device=device, dtype="bf16", library=library, framework="made",
+                  accelerator=accelerator, rows=rows, dropped=np.zeros(count, bool),
+                  reason="")  # fmt: skip
+
+
+def test_terms_of_a_call_that_casts_adds_or_waits_for_its_host() -> None:
+    """A scan of 1 TB/s and 3 us a row meet at right angles; fp32 sums cost a fifth here."""
+    assert gemm_s(**ONE_TILE) == pytest.approx(TILE_S, rel=1e-9)
+    scan_s, rows_s = 4.0 * 64 * 64 / 1e15, 64 * 1e-9
+    cast = gemm_s(**ONE_TILE, quantise_bytes_per_element=4.0, quantise_row_s=1e-9)
+    assert cast == pytest.approx(TILE_S + np.hypot(scan_s, rows_s), rel=1e-9)
+    held = gemm_s(**ONE_TILE, quantise_bytes_per_element=4e6, quantise_refetch=3.0)
+    share = 1.0 / (1.0 + 3.0 / (1.0 + (4.0 * 64 * 64 / 50e6) ** 2))
+    assert held == pytest.approx(TILE_S + 4e6 * 64 * 64 / 1e15 * share, rel=1e-9)
+    summed = ONE_TILE | {"result_bytes": 8.0}
+    assert gemm_s(**summed, accumulate_fraction=0.8) == pytest.approx(TILE_S / 0.8, rel=1e-9)
+    assert gemm_s(**ONE_TILE, accumulate_fraction=0.8) == pytest.approx(TILE_S, rel=1e-9)
+    equal = gemm_s(**ONE_TILE, host_floor_s=TILE_S)
+    assert equal == pytest.approx(2**0.25 * TILE_S, rel=1e-9)
+    assert gemm_s(**ONE_TILE, host_floor_s=1.0) == pytest.approx(1.0, rel=1e-6)
+
+
+def test_a_shape_is_left_out_on_every_device_and_library_at_once() -> None:
+    series = [made("h100-sxm", "cublas"), made("b200-sxm", "vllm"), made("h100-sxm", "vllm", 2.0)]
+    first, second, third = shape_folds(series)
+    assert first.tolist() == second.tolist() == third.tolist()
+    assert set(first.tolist()) == set(range(5))
+
+
+def test_the_shipped_table_holds_a_series_for_every_device_and_library() -> None:
+    series = {one.key: one for one in load_series()}
+    for device in ("a100-sxm-80", "h100-sxm", "h200-sxm", "b200-sxm", "b300-sxm", "gb200", "gb300"):
+        for library in ("cublas", "vllm"):
+            assert len(series[device, "bf16", library].rows["m"]) > 400
+    noisy = series["gb200", "bf16", "vllm"]
+    assert noisy.rows["seconds"][noisy.dropped].min() > 200e-6
+    assert noisy.rows["seconds"][~noisy.dropped].max() <= 200e-6
+    assert all(one.reason for one in series.values() if one.dropped.any())
+
+
+def test_a_series_that_is_slower_throughout_is_fitted_so() -> None:
+    series = made("h100-sxm", "cublas", factor=1.2)
+    values = fit_parameters(series.rows, series.accelerator, dtype="bf16")
+    found = gemm_model(values, series.rows, series.accelerator, "bf16")
+    assert np.median(found / series.rows["seconds"]) == pytest.approx(1.0, abs=0.01)
+
+
+def test_residuals_are_learnt_from_the_other_library_too() -> None:
+    """Both libraries lose 20 % on long K; one has not been timed there."""
+    series = [made("h100-sxm", "cublas"), made("h100-sxm", "vllm", seed=2)]
+    logs = [np.where(one.rows["k"] > 4096, 0.2, 0.0) for one in series]
+    used = [np.ones(200, bool), series[1].rows["k"] < 2048]
+    weights = residual_weights(series, logs, used)
+    assert [len(part) for part in weights] == [200, int(used[1].sum())]
+    rows = {name: series[0].rows[name] for name in ("m", "n", "k")}
+    factor = residual_factor(TimedShapes(weight=weights[0], **rows), **rows)
+    assert np.log(factor[rows["k"] > 6000]).mean() == pytest.approx(0.2, abs=0.03)
+    assert np.log(factor[rows["k"] < 2500]).mean() == pytest.approx(0.0, abs=0.03)
+    alone = residual_weights(series[1:], logs[1:], used[1:])
+    assert np.abs(alone[0]).max() < 1e-12  # what it was timed on has nothing left over
+
+
+def test_the_busiest_rank_of_a_power_law() -> None:
+    """All of one rank's; no skew, no load; more ranks, more load, up to all tokens on one."""
+    assert busiest_load(1.2, 64, 1) == 1.0
+    assert busiest_load(0.0, 64, 8) == 1.0
+    loads = [busiest_load(1.2, 64, ranks) for ranks in (2, 8, 64)]
+    assert 1.0 < loads[0] < loads[1] < loads[2] <= 64.0
+    assert busiest_load(1.01, 64, 8) > 1.0
+
+
+def test_an_expert_layer_is_the_sum_of_its_parts() -> None:
+    """Two experts of one tile each on two units, 1 TFLOP/s each; every pass at 1 GB/s."""
+    rates = {"operand_bytes": 2.0, "peak_flop_per_s": 2e12, "bandwidth_bytes_per_s": 1e9,
+             "l2_bytes": 1.0, "compute_units": 2.0}  # fmt: skip
+    figures = {"peak_fraction": 1.0, "memory_fraction": 1e9, "prologue_k": 0.0, "l2_refetch": 0.0,
+               "wave_quantisation": 1.0, "small_tile_penalty": 0.0, "launch_s": 1.0,
+               "per_expert_s": 10.0, "routed_s": 0.5, "token_passes": 1.0,
+               "row_passes": 2.0}  # fmt: skip
+    found = expert_layer_s(
+        tokens=64, experts=2, hidden=64, ffn=64, gated=0, all_tokens=128, top_k=1,
+        rates=rates, figures=figures,
+    )  # fmt: skip
+    rows, tokens = 64 * 2 * (4 * 64 + 2 * 2 * 64) / 1e9, 2 * 128 * 64 / 1e9
+    expected = 1.0 + 2 * 10.0 + 0.5 * 128 + 2 * rows + tokens + 2 * TILE_S
+    assert found == pytest.approx(expected, rel=1e-12)
+    gated = expert_layer_s(
+        tokens=64, experts=2, hidden=64, ffn=64, gated=1, all_tokens=128, top_k=1,
+        rates=rates, figures=figures,
+    )  # fmt: skip
+    more_rows = 2 * 64 * 2 * 2 * 64 / 1e9
+    assert gated - found == pytest.approx(more_rows + TILE_S, rel=1e-9)
+
+
+def test_typical_figures_are_those_of_devices_alike() -> None:
+    hopper, ada = load_accelerator("h100-sxm"), load_accelerator("l40s")
+    fits = [(hopper, {"peak_fraction": 0.9}), (ada, {"peak_fraction": 0.6})]
+    assert typical_values(fits, "hopper", stacked=True) == {"peak_fraction": 0.9}
+    assert typical_values(fits, "rdna", stacked=False) == {"peak_fraction": 0.6}
+    assert typical_values(fits[:1], "rdna", stacked=False) == {"peak_fraction": 0.9}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8", "mxfp8", "fp32"])
+def test_typical_figures_make_a_kernel_and_are_wider(dtype: str) -> None:
+    figures = typical_gemm("blackwell", dtype)
+    assert set(figures) == {f.name for f in dataclasses.fields(GemmKernel)} - {"training_fraction"}
+    assert {figure.grade for figure in figures.values()} == {"assumed"}
+    fitted = load_accelerator("b200-sxm").gemm["cublas"]["bf16"].peak_fraction
+    spread = figures["peak_fraction"].spread
+    assert spread is not None and fitted.spread is not None and spread > fitted.spread

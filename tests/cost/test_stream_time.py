@@ -1,0 +1,49 @@
+"""Memory-bound kernels by hand: start-up, rows in waves, the cache, and how they join."""
+
+import numpy as np
+import pytest
+
+from simulator.cost.stream_time import stream_s
+
+RATE = {"bandwidth_bytes_per_s": 2e12, "memory_fraction": 0.5, "launch_s": 2e-6}
+ROWS = RATE | {"row_s_per_byte": 1e-10, "rows_per_unit": 2, "compute_units": 100}
+
+
+def test_start_up_and_traffic_add_up() -> None:
+    assert stream_s(moved_bytes=1e9, calls=3, **RATE) == pytest.approx(1e-3 + 6e-6)
+    assert stream_s(moved_bytes=1e9, calls=0, **RATE) == pytest.approx(1e-3)
+
+
+def test_rows_come_in_waves() -> None:
+    # rows of 1e4 bytes take 1 us; 200 at a time
+    for rows, waves in ((1, 1), (200, 1), (201, 2), (1000, 5)):
+        seconds = stream_s(moved_bytes=1e4 * rows, row_bytes=1e4, **ROWS)
+        assert seconds == pytest.approx(2e-6 + waves * 1e-6 + rows * 1e4 / 1e12)
+    # two calls of half the rows each
+    split = stream_s(moved_bytes=4e6, row_bytes=1e4, calls=2, **ROWS)
+    assert split == pytest.approx(2 * 3e-6 + 4e-6)
+
+
+def test_without_a_row_there_are_no_waves() -> None:
+    assert stream_s(moved_bytes=1e9, **ROWS) == stream_s(moved_bytes=1e9, **RATE)
+
+
+def test_a_sharp_mean_hides_the_shorter_part() -> None:
+    joined = stream_s(moved_bytes=1.5e6, **RATE, sharpness=2.0)
+    assert joined == pytest.approx(2.5e-6)  # 2 us of start-up, 1.5 us of traffic
+    assert stream_s(moved_bytes=2e8, **RATE, sharpness=20.0) == pytest.approx(2e-4, rel=1e-6)
+
+
+def test_what_fits_into_the_cache_moves_faster() -> None:
+    cached = RATE | {"cached_gain": 1.0, "l2_bytes": 100e6}
+    small, half, large = stream_s(moved_bytes=np.array([1e5, 6e7, 6e9]), **cached) - 2e-6
+    assert small == pytest.approx(1e-7 / 2, rel=1e-6)
+    assert half == pytest.approx(6e-5 / 1.5)  # 60 % of the cache: half of the gain
+    assert large == pytest.approx(6e-3, rel=2e-6)
+
+
+def test_more_bytes_never_take_less_time() -> None:
+    kernel = ROWS | {"cached_gain": 0.3, "l2_bytes": 40e6, "sharpness": 3.0}
+    moved = np.geomspace(1e4, 1e9, 300)
+    seconds = stream_s(moved_bytes=moved, row_bytes=16384.0, **kernel)
+    assert (np.diff(seconds) >= -1e-12).all()

@@ -1,0 +1,154 @@
+"""A profile that cannot be true is told so, field by field; the shipped ones pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simulator import catalogue
+from simulator.errors import InputError
+from simulator.files import read_profile
+from simulator.hardware.accelerator import Accelerator
+from simulator.profiles import KINDS
+from simulator.profiles.check import check, kind_of
+
+ALL = [(kind, name) for kind in KINDS for name in catalogue.names(kind)]
+SOURCE = '[sources.own]\ntext = "measured by us"\ndate = "2026-11-21"\n'
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL)
+def test_what_is_shipped_passes(kind: str, name: str) -> None:
+    assert check(catalogue.find(kind, name), kind) == []
+
+
+def own(tmp_path: Path, kind: str, text: str) -> Path:
+    (tmp_path / kind).mkdir(exist_ok=True)
+    path = tmp_path / kind / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+WRONG = [
+    ("accelerators", 'base = "h100-sxm"\n[memory]\nusable_bytes = 99e9\n',
+     "memory.usable_bytes: must be at most the capacity, 8.58993e+10, got 9.9e+10"),
+    ("accelerators", 'base = "h100-sxm"\n[gemm.cublas.bf16]\npeak_fraction = 1.2\n',
+     "gemm.cublas.bf16.peak_fraction: must be at most 1.05 (a share of a physical limit), got 1.2"),
+    ("accelerators", 'base = "h100-sxm"\n[gemm.cublas.bf16]\nlaunch_s = 2.5\n',
+     "gemm.cublas.bf16.launch_s: must lie between 0 and 0.001 seconds, got 2.5"),
+    ("accelerators", 'base = "h100-sxm"\n[matrix_flop_per_s]\nbf16 = 989.4\n',
+     "matrix_flop_per_s.bf16: must be FLOP per second, got 989.4"),
+    ("accelerators", 'base = "h100-sxm"\n[power]\nidle_watt = 800\n',
+     "power.idle_watt: must be below busy_watt"),
+    ("nodes", 'base = "dgx-h100"\n[scale_up]\nbus_bytes_per_s = 500e9\n',
+     "scale_up.bus_bytes_per_s: must be at most 4.5e+11, what the links carry, got 5e+11"),
+    ("nodes", 'base = "dgx-h100"\naccelerator = "h1000-sxm"\n',
+     "accelerator: unknown accelerator 'h1000-sxm' (did you mean 'h100-sxm'?)"),
+    ("nodes", 'base = "dgx-h100"\n[scale_up]\ndomain = 12\n',
+     "scale_up.domain: must be a multiple of the server's 8 accelerators, got 12"),
+    ("clusters", 'base = "dgx-h100"\n[fabric]\noversubscription = 0.5\n',
+     "fabric.oversubscription: must be at least 1"),
+    ("clusters", 'base = "dgx-h100"\nnode = "mi300x-8"\n',
+     "collectives: nccl has no latencies of xgmi links"),
+    ("prices", 'usd_per_gpu_hour = 5000\nincluded_power = true\n',
+     "usd_per_gpu_hour: must be US dollars"),
+    ("collectives", 'base = "nccl"\nnvls_base_s = 60.0\n',
+     "nvls_base_s: must be seconds (microseconds are e-6), got 60"),
+    ("sites", 'base = "default"\npower_usage_effectiveness = 0.8\n', "must be at least 1, got 0.8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text", "message"), WRONG)
+def test_what_cannot_be_is_named(tmp_path: Path, kind: str, text: str, message: str) -> None:
+    path = own(tmp_path, kind, text)
+    (problem,) = check(path)
+    assert problem.startswith(f"{path}: ") and message in problem
+
+
+def test_all_problems_of_a_file_come_at_once(tmp_path: Path) -> None:
+    text = 'base = "h100-sxm"\n[power]\nidle_watt = 800\n[gemm.cublas.bf16]\nlaunch_s = 2\n'
+    assert len(check(own(tmp_path, "accelerators", text))) == 2
+    wrong = 'base = "h100-sxm"\ncompute_unit = 3\n[power]\nbusy_watt = "much"\n'
+    assert len(check(own(tmp_path, "accelerators", wrong))) == 2
+
+
+@pytest.mark.parametrize("date", ["yesterday", "21.11.2026"])
+def test_a_date_is_a_date(tmp_path: Path, date: str) -> None:
+    text = (
+        'base = "dgx-h100"\nhost_watt = { value = 2000, grade = "measured", source = "own" }\n'
+        + SOURCE.replace("2026-11-21", date)
+    )
+    (problem,) = check(own(tmp_path, "nodes", text))
+    assert f"host_watt: date must be year-month-day, got {date!r}" in problem
+
+
+def test_the_kind_is_told_by_folder_or_by_content(tmp_path: Path) -> None:
+    assert kind_of(own(tmp_path, "sites", 'base = "default"\n')) == "sites"
+    loose = tmp_path / "mine.toml"
+    loose.write_text("usd_per_gpu_hour = 2\nincluded_power = true\n")
+    assert kind_of(loose) == "prices"
+    loose.write_text('base = "h100-sxm"\n')
+    with pytest.raises(InputError, match="cannot tell what kind of profile this is"):
+        kind_of(loose)
+
+
+BORROWED = """
+vendor = "NVIDIA"
+generation = "hopper"
+compute_units = 100
+[sources.like]
+text = "like an H100"
+date = "2026-11-21"
+[borrowed]
+of = "h100-sxm"
+tables = ["gemm", "attention", "stream", "power"]
+spread = 0.3
+source = "like"
+[memory]
+capacity_bytes = 80e9
+usable_bytes = 79e9
+bandwidth_bytes_per_s = 2e12
+l2_bytes = 50e6
+[matrix_flop_per_s]
+fp32 = 50e12
+tf32 = 300e12
+fp16 = 600e12
+bf16 = 600e12
+fp8 = 1200e12
+fp8_blockwise = 1200e12
+"""
+
+
+def test_borrowed_tables_are_the_lenders_but_graded_assumed(tmp_path: Path) -> None:
+    path = own(tmp_path, "accelerators", BORROWED)
+    part = read_profile(Accelerator, path, kind="accelerators")
+    lender = read_profile(Accelerator, catalogue.find("accelerators", "h100-sxm"))
+    ours, theirs = part.gemm["cublas"]["bf16"], lender.gemm["cublas"]["bf16"]
+    assert (ours.peak_fraction, theirs.peak_fraction.grade) == (theirs.peak_fraction, "fitted")
+    assert (ours.peak_fraction.grade, ours.peak_fraction.source) == ("assumed", "like an H100")
+    assert theirs.peak_fraction.spread is not None
+    wide = (theirs.peak_fraction.spread**2 + 0.3**2) ** 0.5
+    assert ours.peak_fraction.spread == pytest.approx(wide)
+    assert ours.launch_s.spread is None  # the lender states none
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"power"]', '"powers"]', "borrowed: h100-sxm has no powers"),
+        ("spread = 0.3", 'spread = 0.3\nwithout = ["gemm.cublas.bf61"]', "has no gemm.cublas.bf61"),
+        ('of = "h100-sxm"', 'of = "h100"', "borrowed.of: unknown accelerator 'h100'"),
+        ("spread = 0.3\n", "", "borrowed.spread: required field is missing"),
+        ('source = "like"', 'source = "alike"', "has no 'alike' (did you mean 'like'?)"),
+    ],
+)
+def test_a_wrong_loan_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in BORROWED
+    problems = check(own(tmp_path, "accelerators", BORROWED.replace(old, new)))
+    assert any(message in problem for problem in problems), problems
+
+
+def test_nobody_borrows_from_himself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORESHARD_PROFILES", str(tmp_path))
+    path = own(tmp_path, "accelerators", BORROWED.replace("h100-sxm", "mine"))
+    assert check(path) == [f"{path}: borrowed.of: must name another profile, got 'mine'"]
