@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.blocks import BlockCosts
+from simulator.cost.block_costs import BlockCosts
 from simulator.cost.states import StateCosts
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.blocks import BlockCosts
+from simulator.cost.block_costs import BlockCosts
 from simulator.cost.buffers import (
     communicators,
     input_bytes,
