@@ -6,7 +6,6 @@ read are refused with "not yet" rather than ignored.
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -21,7 +20,8 @@ from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layout import RANK_ORDERS
 from simulator.software import CpKind, Dispatcher, Schedule, Software, load_software
 from simulator.workload import presets
-from simulator.workload.architecture import Architecture, MoE
+from simulator.workload.architecture import Architecture
+from simulator.workload.contradictions import wrong_training
 from simulator.workload.huggingface import from_hf
 from simulator.workload.recipe import LARGEST, Recipe, Workload
 from simulator.workload.tasks import TaskHeads
@@ -295,7 +295,7 @@ def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
                 f" got {length} (nearest: {most})"
             )
     if recipe is not None:
-        problems += _wrong_training(recipe, arch, where)
+        problems += wrong_training(recipe, arch, where)
     goal = parts.get("goal")
     if goal is not None and recipe is not None and recipe.tokens is None:
         for name in ("deadline_days", "budget_usd"):
@@ -329,59 +329,6 @@ def wrong_reshard(layout: LayoutSection, software: Software, where: str) -> list
         rule = f"needs sharding = 'zero3' (it is {layout.sharding!r})"
         return [f"{where}: {name}: {rule}, got {shown}"]
     return []
-
-
-def _wrong_training(recipe: Recipe, arch: Architecture | None, where: str) -> list[str]:
-    """Fields of the recipe that contradict one another or the model."""
-    problems, longest = [], max(recipe.lengths or (0,))
-    if longest > recipe.sequence_length:
-        rule = f"must be at most sequence_length = {recipe.sequence_length}"
-        problems.append(problem(where, "training.lengths", rule, longest))
-    if recipe.stash_bytes is not None and recipe.is_quantised:
-        rule = "needs a precision of 16 or 32 bit: smaller ones keep quantised inputs already"
-        problems.append(problem(where, "training.stash_bytes", rule, recipe.precision))
-    if recipe.quantised_base and not recipe.lora_rank:
-        rule = "needs lora_rank above 0: 4-bit weights are not trained"
-        problems.append(problem(where, "training.quantised_base", rule, True))
-    if recipe.moe_load is not None:
-        problems += _wrong_load(recipe, arch, where)
-    if arch is not None and arch.tasks is not None and recipe.lora_rank:
-        rule = "must be 0: heads of tasks are trained, not only adapters"
-        problems.append(problem(where, "training.lora_rank", rule, recipe.lora_rank))
-    if arch is not None and recipe.frozen_layers > arch.layers:
-        rule = f"must be at most the {arch.layers} layers of {arch.name}"
-        problems.append(problem(where, "training.frozen_layers", rule, recipe.frozen_layers))
-    return problems
-
-
-def _wrong_load(recipe: Recipe, arch: Architecture | None, where: str) -> list[str]:
-    """A load vector that adds up to something else than 1 or does not go with the experts."""
-    load, field, problems = recipe.moe_load or (), "training.moe_load", list[str]()
-    if not math.isclose(total := math.fsum(load), 1.0, rel_tol=0.0, abs_tol=1e-3):
-        problems.append(problem(where, field, "must add up to 1", round(total, 6)))
-    if recipe.moe_imbalance != 1.0:
-        rule = "must be left out where moe_load is given"
-        problems.append(problem(where, "training.moe_imbalance", rule, recipe.moe_imbalance))
-    if arch is None:
-        return problems
-    moes = {kind.mlp for kind in arch.blocks if isinstance(kind.mlp, MoE)}
-    if not moes:
-        return [*problems, f"{where}: {field}: {arch.name} has no experts"]
-    for moe in moes:
-        if moe.experts % len(load):
-            rule = (
-                f"must have one share for each of {moe.experts} experts, or for equal runs of them"
-            )
-            problems.append(problem(where, field, rule, f"{len(load)} shares"))
-            continue
-        most = min(moe.experts // len(load) / moe.top_k, 1.0)
-        if max(load) > most * (1 + 1e-3):
-            rule = (
-                f"no share may be above {most:g}: a token has {moe.top_k} different experts, and"
-                f" each share is for {moe.experts // len(load)}"
-            )
-            problems.append(problem(where, field, rule, max(load)))
-    return problems
 
 
 def _wrong_precision(recipe: Recipe, parts: Mapping[str, Any], where: str) -> list[str]:

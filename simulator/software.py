@@ -137,7 +137,14 @@ class Kernels:
     16-bit logits of all; 2 where the loss is compiled (its 16-bit gradient)."""
     clears_inputs: bool = False
     """A linear frees its kept input as soon as the weight gradient is there (TE's
-    clear_tensor_data), before the backward pass of the activation in front of it."""
+    clear_tensor_data, autograd's own order), before the backward pass of the activation in front
+    of it."""
+    gradients_by_block: bool = False
+    """A block's weight gradients are whole until its backward pass has ended and are reduced
+    together (FSDP2): the feed-forward module's stand beside its activations."""
+    whole_embedding_gradient: bool = False
+    """Tensor-parallel ranks make the embedding's gradient for the whole vocabulary and then take
+    their share of it (torch DTensor)."""
     saves_quantised_inputs: bool = False
     """Where products take fewer than 16 bit, linears keep their input in that type, for the weight
     gradient (Transformer Engine); otherwise in 16 bit and cast it again (torchao's float8)."""
@@ -211,6 +218,14 @@ class StateBytes:
     """Weights on the wire."""
     optimizer_traffic: Figure
     """Memory traffic of one AdamW step, with gradient norm, clipping and zeroing."""
+    step: Figure = Figure(0.0)
+    """Bytes per parameter of the rank's share that the optimizer step allocates in single pieces:
+    no free block of an activation holds them, so that they are reserved on top."""
+    step_buffer_bytes: Figure = Figure(0.0)
+    """A buffer of fixed size that the reduction before the step allocates likewise."""
+    largest_copy: Figure = Figure(0.0)
+    """Bytes per parameter of the rank's largest weight tensor, whose gradient is copied in one
+    piece before it is added to its accumulator; reserved on top likewise."""
     quantised_weight_copies: Figure = Figure(0.0)
     """Copies of the blocks' weights in the type of the products, where that has fewer than 16 bit,
     that stay beside `weight`: 2 where rows and columns each have one (Transformer Engine)."""
@@ -258,9 +273,18 @@ class Allocator:
     """Further workspaces on ranks that hold experts: one for every stream of a grouped product."""
     head_workspace_bytes: Figure = Figure(0.0)
     """Further workspaces on the rank with the output head, whose product is torch's own."""
+    context_bytes: Figure = Figure(0.0)
+    """What the process takes of the device before its first tensor: CUDA context and kernels."""
+    communicators: Figure = Figure(0.0)
+    """Communicators of a rank beside one for every degree above 1."""
+    pipeline_communicators: Figure = Figure(0.0)
+    """The same that come with pp > 1: to neighbours, for tied tables and split sends."""
     keeps_input_gradient: bool = False
     """Stages other than the first hold the gradient of their input until the next one replaces it
     (a variable of Megatron's schedules outlives the next backward pass)."""
+    pipeline_buffers: bool = False
+    """Stages receive into a buffer for every micro-batch and direction, and keep their outputs
+    until the backward pass (torch.distributed.pipelining)."""
     fragmentation_fraction: Figure = Figure(0.0)
     """Reserved over allocated memory, less one."""
     reserved_spread: Figure | None = None

@@ -197,12 +197,12 @@ def test_memory_is_listed_by_kind_source_and_split() -> None:
     sizes = {"predicted_memory_gib": 66.0, "measured_memory_gib": 60.0}
     rows = tuple(
         row(kind, 1.0, 1.0, found={**sizes, "memory_kind": kind})
-        for kind in ("allocated", "nvidia_smi")
+        for kind in ("allocated", "unknown")
     )
     found = document(Validation(rows=rows))["memory"]
     assert found["scored"]["allocated"]["lab"]["test"]["mape"] == 0.1
     assert found["scored"]["reserved"] == {}
-    assert found["not_scored"] == {"nvidia_smi": 1}
+    assert found["not_scored"] == {"unknown": 1}
 
 
 def test_a_series_names_its_ends() -> None:

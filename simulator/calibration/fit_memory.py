@@ -40,7 +40,7 @@ class ReservedReading:
     framework: str
     """What its software is called up to the first number."""
     kind: str
-    """``reserved`` as torch counts it, or ``nvidia_smi`` less the context of the process."""
+    """``reserved`` as torch counts it, or ``nvidia_smi`` less context and communicators."""
     layout: str
     log_error: float
     """Logarithm of measured over predicted reserved memory."""
@@ -76,14 +76,15 @@ def readings(path: Path | str) -> list[ReservedReading]:
     tables = load_tables()
     found: dict[tuple[str, str, float, float], ReservedReading] = {}
     for row in rows:
-        kind, reading_bytes = _reading(row, float(tables.context_bytes))
+        kind, reading_bytes = _reading(row)
         if not kind:
             continue
         run = replay(row.fields, tables, where=row.where)
         estimate = evaluate(run.layout, run.workload, run.cluster, run.software)
-        predicted = float(
-            estimate.memory_total_bytes[0] - estimate.memory_bytes["communicators"][0]
-        )
+        outside = sum(float(estimate.memory_bytes[x][0]) for x in ("communicators", "context"))
+        predicted = float(estimate.memory_total_bytes[0]) - outside
+        if kind == "nvidia_smi":
+            reading_bytes -= outside
         fraction = float(run.software.allocator.fragmentation_fraction)
         error = math.log(reading_bytes / predicted)
         named = _FRAMEWORK.match(row.get("software"))
@@ -96,15 +97,14 @@ def readings(path: Path | str) -> list[ReservedReading]:
     return list(found.values())
 
 
-def _reading(row: MeasuredRun, context_bytes: float) -> tuple[str, float]:
+def _reading(row: MeasuredRun) -> tuple[str, float]:
     """Kind and bytes of a row's reading of reserved memory; without a kind where it has none."""
     kind, noted = row.get("memory_kind"), _RESERVED.search(row.get("notes"))
     if noted:
         return "reserved", float(noted.group(1)) * GIB
     if kind not in ("reserved", "nvidia_smi"):
         return "", 0.0
-    read = number(row.fields, "peak_memory_gib") * GIB
-    return kind, read - (context_bytes if kind == "nvidia_smi" else 0.0)
+    return kind, number(row.fields, "peak_memory_gib") * GIB
 
 
 def fit_memory(path: Path | str | None = None) -> Spreads:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from simulator.cli.screen import console, gib, heading, notes, plain_table, verdict_style
 from simulator.cost.estimate import VERDICTS
-from simulator.cost.memory import MOMENTS
+from simulator.cost.moments import MOMENTS
 from simulator.planner.fitting import Change, Fitting
 from simulator.planner.predict import Prediction
 from simulator.report.evidence import FIT_RULE, NO_INTERVAL, memory_meaning
@@ -19,7 +19,10 @@ from simulator.units import show_count, show_percent, show_seconds
 
 __all__ = ["show_memory"]
 
-_SHORT = {"communicators": "commun.", "fragmentation": "fragm."}
+_SHORT = {
+    "activations": "activ.", "temporaries": "tempor.", "communicators": "commun.",
+    "fragmentation": "fragm.",
+}  # fmt: skip
 """Headings of narrow columns whose words would not fit."""
 
 

@@ -7,7 +7,7 @@ hidden communication are told apart here, by the window that each collective may
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from simulator.cost import collectives
 from simulator.cost.adapters import freeze
 from simulator.cost.attention_time import attention_figures, attention_s
+from simulator.cost.block_costs import PASS_TERMS, BlockCosts
 from simulator.cost.dispatch import dispatch_s
 from simulator.cost.grouped import as_grouped
 from simulator.cost.kernels import gemm_rates, gemm_s
@@ -36,12 +37,9 @@ from simulator.layout.keys import unique_rows
 from simulator.software import Software
 from simulator.workload.recipe import Recipe, Workload
 
-__all__ = ["PASS_TERMS", "BlockCosts", "block_costs"]
+__all__ = ["block_costs"]
 
 Floats = NDArray[np.float64]
-
-PASS_TERMS = ("gemm", "attention", "memory_bound", "launch", "slowdown", "tp", "cp", "ep")
-"""Terms of a forward or backward pass, in the order in which they are added."""
 
 _COMPUTE = ("gemm", "attention", "memory_bound")
 
@@ -49,48 +47,6 @@ _TERM = {"etp": "tp", "experts": "ep", "cp_a2a": "cp", "cp_ring": "cp"}
 """Term of groups that have another name."""
 
 _FLASH_SIZES = tuple(field.name for field in fields(Flash) if field.name != "calls")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockCosts:
-    """Costs of one micro-batch on one rank; arrays of shape (terms,) (keys, parts)."""
-
-    forward_s: Floats
-    """Shape (terms, keys, parts), terms as in PASS_TERMS."""
-    backward_s: Floats
-    """Shape (terms, keys, parts), without recomputation."""
-    wgrad_s: Floats
-    """Shape (keys, parts): the share of `backward_s` that no other stage waits for."""
-    recompute_s: Floats
-    """Shape (modes, keys, parts): forward work done again, modes as in RECOMPUTE."""
-    hidden_s: Floats
-    """Shape (3, keys, parts): tp, cp, ep communication hidden under compute, both directions."""
-    alone_s: Floats
-    """Shape (2, terms, keys, parts): what a forward and a backward pass take longer where no other
-    micro-batch hides their expert traffic."""
-    exchange_s: Floats
-    """Shape (3, keys, parts): context and expert traffic, forward, backward and what selective
-    recomputation repeats, hidden or not. While it lasts, no gradient or parameter travels on the
-    same links."""
-    saved_bytes: Floats
-    """Shape (modes, keys, parts): kept from forward to backward per micro-batch."""
-    rebuilt_bytes: Floats
-    """Shape (modes, keys, parts): what recomputation holds while one part's backward runs."""
-    transient_bytes: Floats
-    """Shape (keys, parts): temporaries of the backward pass."""
-    passing_bytes: Floats
-    """Shape (keys, parts): the part of saved bytes that a waiting micro-batch has let go of."""
-    forward_flop: Floats
-    """Shape (keys, parts): executed FLOPs of the forward pass, attention causal."""
-    selective_flop: Floats
-    """Shape (keys, parts): FLOPs that selective recomputation repeats."""
-    boundary_bytes: Floats
-    """Shape (keys,): the activation that crosses a pipeline boundary."""
-
-    @property
-    def parts(self) -> int:
-        """Block kinds, embedding and head."""
-        return int(self.forward_s.shape[2])
 
 
 def block_costs(

@@ -91,8 +91,9 @@ class Estimate:
 
     @property
     def verdict(self) -> NDArray[Any]:
-        """Index into VERDICTS."""
-        return memory_verdict(self.memory_total_bytes, self.memory_spread, self.usable_bytes)
+        """Index into VERDICTS; OOM too where the server does not hold what is away."""
+        found = memory_verdict(self.memory_total_bytes, self.memory_spread, self.usable_bytes)
+        return np.where(self.fits, found, VERDICTS.index("OOM"))
 
     def verdict_word(self, i: int = 0) -> str:
         """FITS, TIGHT or OOM of one layout."""

@@ -19,7 +19,7 @@ from simulator.software import Software
 
 __all__ = [
     *("after_forward", "gathered_bytes", "gathers_by_block", "keeps_gathered", "largest_block"),
-    *("on_rank", "released"),
+    *("on_rank", "released", "unreduced_bytes"),
 ]
 
 Floats = NDArray[np.float64]
@@ -42,16 +42,15 @@ def after_forward(
     return found[0], found[1]
 
 
-def _waiting_shards(blocks: Floats, largest: Any, layouts: Layouts) -> tuple[Floats, Floats]:
+def _waiting_shards(blocks: Floats, largest: Any, layouts: Layouts) -> list[Floats]:
     """Bytes of shards that wait for a backward pass in a smaller group, of whole `blocks`.
 
-    In the first backward pass of a block, whose own shard is free once it is gathered, and at the
-    loss. Embedding and head, the root group, are not resharded. Shapes (keys, columns).
+    At the loss, and once one block and two are gathered again, which frees their shards. Embedding
+    and head, the root group, are not resharded. Shapes (keys, columns).
     """
     group = layouts.reshard_after_forward[:, None]
     per_rank = np.where(group > 0, 1.0 / np.maximum(group, 1), 0.0)
-    at_loss = blocks * per_rank
-    return np.maximum(at_loss - largest * per_rank, 0.0), at_loss
+    return [np.maximum(blocks * per_rank - n * largest * per_rank, 0.0) for n in range(3)]
 
 
 def gathered_bytes(
@@ -66,40 +65,68 @@ def gathered_bytes(
     Returns
     -------
     reserved, in_use : ndarray
-        What the pool holds, and of it what is in use at a block's backward pass, at the loss and
-        at the end of the backward pass (FSDP2: the root's flat buffer is free by the loss, every
-        block is resharded by the end, and the root's gradients are not reduced yet).
+        What the pool holds, and of it what is in use at each of the MOMENTS of ``cost/moments.py``.
+        FSDP2: the flat buffers in which weights arrive, two of a block and the root's, are a pool
+        of their own; the root's is free by the loss. A block's backward pass has its weights
+        and the flat buffer of the block that is gathered next, and reshards them at its end. From
+        the second block on, the one before is being reduced. At the embedding every block is
+        resharded and the root's gradients are not reduced yet.
     """
     gather, reduce, gradient = (x[0] + x[1] for x in (each.gather, each.reduce, each.gradients))
     root = parts[:, :, -2] * gather[:, None, -2] + parts[:, :, -1] * gather[:, None, -1]
     layer, reduced = largest_block(parts, gather), largest_block(parts, reduce)
     shards = _waiting_shards(on_rank(parts[:, :, :-2], gather[:, :-2]), layer, layouts)
-    window = 2.0 * root + 3.0 * layer + reduced + shards[1]
+    window = 2.0 * root + 3.0 * layer + reduced + shards[0]
     if float(software.states.live_parameters):
-        window = _live_bytes(parts, each, software) + 2.0 * layer + shards[1]
+        window = _live_bytes(parts, each, software) + 2.0 * layer + shards[0]
         window = window + float(software.states.bucket_bytes)
     level = layouts.sharding[:, None]
     once = _once_with_pipeline(layouts, software)[:, None]
     if each.shards_only:
         held = on_rank(parts, gather)
-        unreduced = np.where(once, on_rank(parts, gradient), largest_block(parts, gradient))
-        whole = held + unreduced
+        waiting = unreduced_bytes(parts, each, layouts, software)
+        whole = held + np.where(once, waiting, largest_block(parts, gradient))
+        flat = root + 2.0 * layer
     else:
+        flat = 0.0
         held = whole = np.full(window.shape, 2.0 * software.states.bucket_bytes)
     kept = keeps_gathered(layouts, software)[:, None]
-    shards_only = np.where(kept, whole, window)
-    reserved = np.where(level == _ZERO3, shards_only, np.where(level == _ZERO2, whole, 0.0))
+    shards_only = np.where(kept, whole + flat, window)
+    reserved = np.where(level == _ZERO3, shards_only, np.where(level == _ZERO2, whole + flat, 0.0))
     if not each.shards_only:
-        return reserved, np.broadcast_to(reserved, (3, *reserved.shape))
-    open_window = (
-        root + 3.0 * layer + reduced + shards[0], root + shards[1], 2.0 * root + reduced
-    )  # fmt: skip
-    kept_whole = (whole, held, 2.0 * root + reduced)
+        return reserved, np.broadcast_to(reserved, (6, *reserved.shape))
+    blocks = parts[:, :, :-2].sum(axis=2)
+    has_second, table = blocks > 1, 2.0 * root + reduced
+    end = root + (1.0 + (blocks > 2)) * layer + has_second * reduced
+    second = has_second * (end + shards[2])
+    arriving = has_second * (root + 2.0 * layer + reduced + shards[1])
+    rest = has_second * (held - layer + reduced)
+    first = root + (1.0 + has_second) * layer + shards[1]
+    open_window = (first, root + shards[0], end + _last_shard(blocks, shards), second, arriving,
+                   table)  # fmt: skip
+    kept_whole = (held, held, end, rest, rest, table)
     in_use = [
         np.where(level == _ZERO3, some, np.where(level == _ZERO2, every, 0.0))
         for some, every in zip(open_window, kept_whole, strict=True)
     ]
-    return reserved, np.where(once, reserved, np.stack(in_use))
+    return reserved, np.where(once & (level >= _ZERO2), whole, np.stack(in_use))
+
+
+def unreduced_bytes(
+    parts: Floats, each: PartStates, layouts: Layouts, software: Software
+) -> Floats:
+    """Whole gradients that wait on the device for the last micro-batch, (keys, columns)."""
+    if not each.shards_only:
+        return np.zeros(parts.shape[:2])
+    # chunks of a looped schedule go back one after the other where no micro-batch is left over
+    apart = np.where(layouts.micro_batches <= layouts.pp, layouts.vpp, 1)[:, None]
+    waits = (_once_with_pipeline(layouts, software) & (layouts.sharding >= _ZERO2))[:, None]
+    return np.where(waits, on_rank(parts, each.gradients[0] + each.gradients[1]) / apart, 0.0)
+
+
+def _last_shard(blocks: Floats, shards: list[Floats]) -> Floats:
+    """The first block's waiting shard, in the backward pass of the second from the bottom."""
+    return np.where(blocks > 2, shards[0] - shards[1], 0.0)
 
 
 def _live_bytes(parts: Floats, each: PartStates, software: Software) -> Floats:

@@ -3,7 +3,7 @@
 The peak is the maximum over the distinct ranks of the pipeline and over moments: the loss (all
 activations of the rank, the logits and the head's gradients), the backward pass of a block (all
 activations less the head's, plus temporaries and what recomputation rebuilds) and, where gradients
-are freed after every step, the end of the backward pass (one block's activations, all gradients).
+are freed after every step, those of ``cost/moments.py``.
 """
 
 from __future__ import annotations
@@ -14,39 +14,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.blocks import BlockCosts
+from simulator.cost.block_costs import BlockCosts
+from simulator.cost.buffers import (
+    communicators,
+    input_bytes,
+    kept_outputs,
+    receive_buffers,
+    workspace,
+)
+from simulator.cost.moments import EMBEDDING, END, LOSS, Held, fullest
 from simulator.cost.states import STATE_KINDS, StateCosts
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.layout import RECOMPUTE, SCHEDULES, Layouts
 from simulator.layout.schedules import splits_backward
 from simulator.software import Software
 from simulator.workload.recipe import Recipe
 
 __all__ = [
-    *("MEMORY_KINDS", "MOMENTS", "Memory", "host_share", "kept_bytes", "memory"),
-    *("memory_spread", "offloaded_parts", "on_device", "recomputed_parts", "workspace"),
+    *("MEMORY_KINDS", "Memory", "host_share", "kept_bytes", "memory"),
+    *("memory_spread", "offloaded_parts", "on_device", "recomputed_parts"),
 ]
 
 Floats = NDArray[np.float64]
 
 MEMORY_KINDS = (
     *STATE_KINDS, "activations", "loss", "temporaries", "workspace", "communicators",
-    "fragmentation",
+    "fragmentation", "context",
 )  # fmt: skip
 """Kinds of memory, in the order in which they are added."""
-
-MOMENTS = ("backward of a block", "loss and head", "end of the backward pass")
 
 _IN_TRANSIT = 2.0
 """Offloaded blocks on the device at a time: one on its way, one in use (double buffer)."""
 
 _FULL = RECOMPUTE.index("full")
 
-_LOSS, _END = 1, 2
-
-_ZERO2 = SHARDINGS.index("zero2")
-
-_BREADTH_FIRST = [SCHEDULES.index(word) for word in ("gpipe", "looped_bfs")]
 _SPLIT = [code for code, word in enumerate(SCHEDULES) if splits_backward(word)]
 
 _PAIRED_OTHERWISE = tuple(
@@ -135,6 +136,8 @@ def memory(
     activations: Floats = np.zeros(shape)
     temporaries: Floats = np.zeros(shape)
     one_block: Floats = np.zeros(shape)
+    flights: Floats = np.ones(shape)
+    passing: Floats = np.zeros(shape)
     last = parts.shape[2] - 1
     lazy = software.states.frees_gradients or recipe.optimizer_in_backward
     offloads = bool(offloaded.any())
@@ -142,6 +145,7 @@ def memory(
         count, flying, again = parts[:, :, part], in_flight[:, :, part], covered[:, :, part]
         held = kept_bytes(blocks, mode, block_key, part, flying, count, again)
         away = offloaded[:, :, part]
+        flights = np.maximum(flights, flying / np.maximum(count, 1.0))
         if lazy:
             one_block = np.maximum(one_block, held / np.maximum(flying, 1.0))
         if offloads:
@@ -151,45 +155,59 @@ def memory(
         rebuilt = blocks.rebuilt_bytes[mode, block_key, part][:, None]
         rebuilt_full = blocks.rebuilt_bytes[_FULL, block_key, part][:, None]
         rebuilt = np.where(again > 0, rebuilt_full, rebuilt)
+        passing = np.maximum(passing, np.where(count > 0, rebuilt, 0.0))
         working = blocks.transient_bytes[block_key, part][:, None] + rebuilt
         temporaries = np.maximum(temporaries, np.where(count > 0, working, 0.0))
     if software.overlap.expert:
         temporaries = temporaries + _begun(blocks, layouts, block_key, mode, parts, covered)
     loss, waiting = _loss_and_waiting(layouts, blocks, block_key, parts, in_flight)
-    beside_block = temporaries + waiting
     state = on_device(list(states.state_bytes[:, state_key, :]), layouts, recipe, software)
-    moment = (loss > beside_block).astype(np.int8)
+    moment = (loss > temporaries + waiting).astype(np.int8)
     idle: Floats | float = 0.0
+    pipeline = (software, layouts, blocks.boundary_bytes[block_key], parts, flights)
+    buffers, outputs = receive_buffers(*pipeline), kept_outputs(*pipeline)
     if lazy:
-        early = states.early_gradients[:, state_key, :]
-        growing = _growing(recipe, layouts, state[1], early, one_block + temporaries)
-        if not recipe.optimizer_in_backward:
-            growing[0], activations = _after_first(layouts, growing[0], early[0], activations)
-            growing[1] = np.minimum(growing[1], growing[0])
-        more = (activations + beside_block, activations + loss, one_block + temporaries)
-        gathered = states.gathered_bytes[:, state_key, :]
-        moment = np.argmax(growing + gathered + np.stack(more), axis=0).astype(np.int8)
-        at = moment[None].astype(np.intp)
-        pools = state[1] + state[3]
-        state[1] = np.take_along_axis(growing, at, axis=0)[0]
-        state[3] = np.take_along_axis(gathered, at, axis=0)[0]
+        table = states.embedding_gradient[state_key]
+        count = parts[:, :, :-2].sum(axis=2)
+        m = layouts.micro_batches[:, None]
+        peak = fullest(
+            layouts, recipe, state[1], states.early_gradients[:, state_key, :],
+            states.gathered_bytes[:, state_key, :], states.unreduced_bytes[state_key],
+            Held(
+                activations=activations + outputs, one_block=one_block, buffers=buffers,
+                inputs=input_bytes(*pipeline[:4]),
+                temporaries=temporaries, loss=loss, waiting=waiting, table=table, flights=flights,
+                blocks=count, all_forward=(m > 1) & (in_flight[:, :, :-2].sum(axis=2) >= m * count),
+            ),
+        )  # fmt: skip
+        moment, activations, temporaries = peak.moment, peak.activations, peak.temporaries
         if software.allocator.pools_by_stream:
-            idle = np.maximum(pools - state[1] - state[3], 0.0)
-        activations = np.where(moment == _END, one_block, activations)
-    at_loss = moment == _LOSS
+            idle = np.maximum(state[1] + state[3] - peak.gradients - peak.gathered, 0.0)
+        state[1], state[3] = peak.gradients, peak.gathered
+        # no other tensor leaves a free block that the embedding's whole gradient would fit in
+        # unless the rank has logits
+        alone = (moment != EMBEDDING) & (parts[:, :, -1] == 0)
+        idle = idle + np.where(alone, table, 0.0)
+        # what a block's forward pass made and did not keep lies in blocks too small for the logits
+        idle = idle + np.where(moment == LOSS, passing, 0.0)
+    else:
+        activations = activations + buffers + outputs
+    at_loss = moment == LOSS
     allocated = [
         *state,
         activations,
-        np.where(at_loss, loss, np.where(moment == _END, 0.0, waiting)),
+        np.where(at_loss, loss, np.where(moment == END, 0.0, waiting)),
         np.where(at_loss, 0.0, temporaries),
         workspace(software, layouts, blocks, block_key, states, state_key, parts),
     ]
     pool = allocated[0]
     for kind in allocated[1:]:
         pool = pool + kind
-    communicators = np.broadcast_to(_communicators(cluster, layouts)[:, None], shape)
+    linked = np.broadcast_to(communicators(cluster, software, layouts)[:, None], shape)
+    idle = idle + states.step_pieces[state_key]
+    context = np.full(shape, float(software.allocator.context_bytes))
     fragmentation = idle + pool * float(software.allocator.fragmentation_fraction)
-    kinds = np.stack([*allocated, communicators, fragmentation])
+    kinds = np.stack([*allocated, linked, fragmentation, context])
     kinds = np.where(present, kinds, 0.0)
     total = kinds[0]
     for kind in kinds[1:]:
@@ -270,44 +288,6 @@ def on_device(
     return [weights, gradients, optimizer, gathered]
 
 
-def _growing(
-    recipe: Recipe, layouts: Layouts, whole: Floats, early: Floats, beside: Floats
-) -> Floats:
-    """Gradients of a rank at each of the MOMENTS, shape (3, layouts, columns).
-
-    With several micro-batches they are all there from the second on. With one, the loss sees none,
-    the first backward pass of a block those of the head, the last those of all other blocks; the
-    step that follows has all of them and nothing `beside`. An optimizer that steps inside the
-    backward pass leaves no more than one block's.
-    """
-    head, block = early
-    if recipe.optimizer_in_backward:
-        return np.stack([np.maximum(head, block), np.zeros_like(whole), block])
-    once = layouts.micro_batches[:, None] == 1
-    sharded = layouts.sharding[:, None] >= _ZERO2
-    end = np.where(sharded, whole, whole - np.minimum(block, beside))
-    found = (np.where(once, head, whole), np.where(once, 0.0, whole), np.where(once, end, whole))
-    return np.stack(found)
-
-
-def _after_first(
-    layouts: Layouts, whole: Floats, head: Floats, activations: Floats
-) -> tuple[Floats, Floats]:
-    """Gradients and activations of a rank at its fullest, where all micro-batches go forward first.
-
-    That is when a first micro-batch has gone back through one chunk, or just before.
-    """
-    breadth = np.isin(layouts.schedule, _BREADTH_FIRST) & (layouts.micro_batches > 1)
-    if not breadth.any():
-        return whole, activations
-    chunks = layouts.vpp[:, None].astype(float)
-    left = activations * (1.0 - 1.0 / (layouts.micro_batches[:, None] * chunks))
-    after = whole / chunks
-    later = breadth[:, None] & (after + left >= head + activations)
-    before = np.where(breadth[:, None], np.minimum(head, whole), whole)
-    return np.where(later, after, before), np.where(later, left, activations)
-
-
 def kept_bytes(
     blocks: BlockCosts,
     mode: NDArray[Any],
@@ -326,41 +306,3 @@ def kept_bytes(
     checkpoint = blocks.saved_bytes[_FULL, block_key, part][:, None]
     flying_again = flying * again / np.maximum(count, 1.0)
     return np.asarray((flying - flying_again) * kept + flying_again * checkpoint)
-
-
-def workspace(
-    software: Software,
-    layouts: Layouts,
-    blocks: BlockCosts,
-    block_key: NDArray[Any],
-    states: StateCosts,
-    state_key: NDArray[Any],
-    parts: Floats,
-) -> Floats:
-    """Library workspaces, and what a framework holds on to: dummy gradients, an input's gradient.
-
-    Dummy gradients serve gradient-accumulation fusion. The gradient of a stage's input outlives
-    the next backward pass on all stages but the first, which has the embedding and no such input.
-    """
-    allocator = software.allocator
-    found = 2.0 * float(allocator.dummy_gradient_copies) * states.linear_shapes[state_key]
-    found = found + float(allocator.workspace_bytes)
-    if float(allocator.grouped_workspace_bytes):
-        grouped = float(allocator.grouped_workspace_bytes)
-        found = found + states.has_experts[state_key] * grouped
-    found = found + (parts[:, :, -1] > 0) * float(allocator.head_workspace_bytes)
-    if allocator.keeps_input_gradient:
-        holds = (layouts.pp > 1) & (layouts.micro_batches > 1)
-        gradient = np.where(holds, blocks.boundary_bytes[block_key], 0.0)[:, None]
-        found = found + (parts[:, :, -2] == 0) * gradient
-    return np.asarray(found)
-
-
-def _communicators(cluster: Cluster, layouts: Layouts) -> Floats:
-    """Buffers of the communicators that a rank takes part in: one per degree above 1."""
-    replicas = layouts.dp * layouts.cp
-    degrees = (layouts.tp, layouts.cp, layouts.pp, replicas, layouts.ep, layouts.etp)
-    count = np.zeros(len(layouts))
-    for degree in degrees:
-        count = count + (degree > 1)
-    return count * float(cluster.library.communicator_bytes)

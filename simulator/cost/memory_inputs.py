@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.cost.memory import MOMENTS, kept_bytes
+from simulator.cost.memory import kept_bytes
+from simulator.cost.moments import MOMENTS
 from simulator.cost.parameters import expert_parameters, rank_parameters
 from simulator.cost.passes import FULL, Priced
 from simulator.cost.states import STATE_KINDS
@@ -36,10 +37,12 @@ def memory_inputs(rows: Selection, priced: Priced, kinds_bytes: dict[str, float]
     """
     layouts = rows.layouts
     found: Inputs = {kind: _states(rows, priced, kinds_bytes, kind, column) for kind in STATE_KINDS}
-    found["activations"] = _activations(rows, priced, column)
+    found["activations"] = _activations(rows, priced, column, kinds_bytes["activations"])
     at_loss = MOMENTS[moment] == "loss and head"
     found["loss"] = _head(rows, priced, kinds_bytes["loss"], at_loss=at_loss)
-    if not at_loss:
+    if MOMENTS[moment] == "backward of the embedding":
+        found["temporaries"] = {"whole gradient of the embedding": kinds_bytes["temporaries"]}
+    elif not at_loss:
         found["temporaries"] = _temporaries(rows, priced, column)
     allocator, library = priced.software.allocator, priced.cluster.library
     linears = float(priced.states.linear_shapes[rows.grid][0, column])
@@ -57,16 +60,15 @@ def memory_inputs(rows: Selection, priced: Priced, kinds_bytes: dict[str, float]
         "communicators": round(kinds_bytes["communicators"] / each) if each else 0.0,
         "bytes of one": each,
     }
-    outside = kinds_bytes["communicators"] + kinds_bytes["fragmentation"]
+    outside = sum(kinds_bytes[kind] for kind in ("communicators", "fragmentation", "context"))
     allocated = sum(kinds_bytes.values()) - outside
     fraction = float(allocator.fragmentation_fraction)
     found["fragmentation"] = {
         "allocated bytes": allocated,
         "fraction": fraction,
-        "idle bytes of other streams": max(kinds_bytes["fragmentation"] - allocated * fraction, 0.0)
-        if allocator.pools_by_stream
-        else 0.0,
+        "idle bytes": max(kinds_bytes["fragmentation"] - allocated * fraction, 0.0),
     }
+    found["context"] = {"bytes of a process": float(allocator.context_bytes)}
     assert len(layouts) == 1, "one layout at a time"
     return {kind: inputs for kind, inputs in found.items() if kinds_bytes[kind]}
 
@@ -94,8 +96,13 @@ def _mode(layouts: Layouts) -> np.ndarray:
     return np.where(layouts.recompute == FULL, 0, layouts.recompute)
 
 
-def _activations(rows: Selection, priced: Priced, column: int) -> dict[str, float]:
-    """Blocks, micro-batches in flight and the mean bytes of one block and micro-batch."""
+def _activations(
+    rows: Selection, priced: Priced, column: int, all_bytes: float
+) -> dict[str, float]:
+    """Blocks, micro-batches in flight and the mean bytes of one block and micro-batch.
+
+    The peak may come when some of them are gone, and a pipeline may have buffers of its own.
+    """
     some = slice(column, column + 1)
     parts, flying = rows.parts[:, some], rows.in_flight[:, some]
     held = 0.0
@@ -114,6 +121,9 @@ def _activations(rows: Selection, priced: Priced, column: int) -> dict[str, floa
     }
     recomputed = float(rows.covered[0, column].sum())
     away = float(rows.offloaded[0, column].sum())
+    more = all_bytes - held
+    if abs(more) > 0.5 and not away:
+        inputs["pipeline buffers, less blocks gone by then"] = more
     return inputs | {
         name: count
         for name, count in (("blocks recomputed", recomputed), ("blocks in host memory", away))

@@ -25,6 +25,7 @@ from simulator.cost.rank_tensors import (
     Part,
     chunk_parts,
     operators_of,
+    pipeline_buffers,
     stages_of,
     workspace_parts,
 )
@@ -144,6 +145,7 @@ class _Player:
         """Ranks that share gathered weights until the backward pass; 0: they go."""
         self.pool = "reduce" if software.allocator.pools_by_stream else "compute"
         self.workspace, *self.dummies = workspace_parts(rows, priced, column)
+        self.buffers = pipeline_buffers(rows, priced, column)
         self.step_long: list[Block] = []
         """Blocks that live to the end of the step."""
         self.with_gradients: set[int] = set()
@@ -196,7 +198,7 @@ class _Player:
 
         Where one buffer holds all weights, they are copied into it and freed.
         """
-        self._all([self.workspace])
+        self._all([self.workspace, *self.buffers])
         masters = self.optimizer * _master_share(self.software)
         weights = [_matrices((self.weights + masters) * part.share) for part in self.parts]
         single = self._all(size for part in weights for size in part)

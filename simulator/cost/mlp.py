@@ -110,7 +110,20 @@ def feed_forward(
     # gradients of the activation and of its input; the kept activation itself may be gone by then
     cleared = inner * size if fused and kernels.clears_inputs else 0.0
     working = (wide + 1) * inner * size - cleared + beside
+    if kernels.gradients_by_block:
+        working = _with_gradients(working, wide, inner * size, batch * tokens * hidden * size,
+                                  batch * hidden * ffn * size)  # fmt: skip
     ops.transient_bytes = np.maximum(ops.transient_bytes, working)
+
+
+def _with_gradients(working: Any, wide: int, inner: Any, outer: Any, weight: Any) -> Any:
+    """Add the weight gradients that stand beside a feed-forward module's `working` bytes.
+
+    Two moments count: the activation's backward pass, with the second linear's weight gradient, and
+    the last product of the first linears, with all of them and two gradients of their input, which
+    is as wide as what they read (`outer`); the activation's inputs and output are gone by then.
+    """
+    return np.maximum(working + weight, (wide + 1) * weight + 2.0 * outer - wide * inner)
 
 
 def experts(

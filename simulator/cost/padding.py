@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.blocks import BlockCosts
+from simulator.cost.block_costs import BlockCosts
 from simulator.cost.operations import Ranks
 from simulator.workload.recipe import Recipe
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.blocks import PASS_TERMS, BlockCosts
+from simulator.cost.block_costs import PASS_TERMS, BlockCosts
 from simulator.cost.collectives import slowdown_share
 from simulator.cost.states import StateCosts
 from simulator.cost.terms import HIDDEN

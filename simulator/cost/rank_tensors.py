@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.adapters import freeze
-from simulator.cost.memory import workspace
+from simulator.cost.buffers import receive_buffers, workspace
 from simulator.cost.operations import Operators, Ranks
 from simulator.cost.operators import block, embedding, head, predict_ahead
 from simulator.cost.passes import Priced
@@ -21,7 +21,10 @@ from simulator.layout.stages import Stages, stages
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Part", "chunk_parts", "operators_of", "stages_of", "workspace_parts"]
+__all__ = [
+    *("Part", "chunk_parts", "operators_of", "pipeline_buffers", "stages_of"),
+    "workspace_parts",
+]
 
 _FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 
@@ -70,6 +73,17 @@ def workspace_parts(rows: Selection, priced: Priced, column: int) -> list[float]
     return [float(whole[0, column]) - sum(dummies), *dummies]
 
 
+def pipeline_buffers(rows: Selection, priced: Priced, column: int) -> list[float]:
+    """Buffers that torch's pipelining receives into, for the whole run."""
+    some = slice(column, column + 1)
+    parts, flying = rows.parts[:, some], rows.in_flight[:, some]
+    flights = np.max(flying[:, :, :-2] / np.maximum(parts[:, :, :-2], 1.0), axis=2)
+    one = priced.blocks.boundary_bytes[rows.key]
+    found = receive_buffers(priced.software, rows.layouts, one, parts, np.maximum(flights, 1.0))
+    count, rest = divmod(float(found[0, 0]), float(one[0]))
+    return [float(one[0])] * int(count) + [rest]
+
+
 def operators_of(
     row: Layouts, workload: Workload, cluster: Cluster, software: Software
 ) -> list[Operators]:
@@ -99,7 +113,7 @@ def chunk_parts(
     """Parts of every chunk of one rank, each in the order of its forward pass.
 
     Blocks that full recomputation covers, and those that wait in host memory, are the first ones;
-    several chunks have equal shares of them.
+    several chunks have equal shares of them. torch's pipelining keeps the output of a chunk.
     """
     row = rows.layouts
     each = part_states(priced.workload, priced.software, row)
@@ -112,6 +126,7 @@ def chunk_parts(
     again = _dealt(rows.covered[0, column], counts)
     away = _dealt(rows.offloaded[0, column], counts)
     kinds = len(operators)
+    keeps_output = priced.software.allocator.pipeline_buffers and int(row.pp[0]) > 1
     found = []
     for chunk, count in enumerate(counts):
         parts = []
@@ -122,6 +137,8 @@ def chunk_parts(
                 size = float(np.max(operators[kind].transient_bytes))
                 passing: list[float] = []
                 transient = [size / 3, size * 2 / 3]
+                if kind == kinds - 2:
+                    transient = [float(priced.states.embedding_gradient[rows.grid[0], column])]
                 arch = priced.workload.architecture
                 if kind == kinds - 1 and arch.traced is None and arch.output_rows:
                     kept, passing, transient = _loss(kept, operators[kind], priced, row)
@@ -131,6 +148,8 @@ def chunk_parts(
                     reduced=float(reduced[kind]), is_root=kind >= kinds - 2,
                     away=bool(index < away[chunk, kind]),
                 ))  # fmt: skip
+        if parts and keeps_output and not count[-1]:
+            parts[-1].kept.append(float(priced.blocks.boundary_bytes[rows.key[0]]))
         found.append(parts)
     return found
 

@@ -25,12 +25,13 @@ from simulator.cost.gathered import (
     gathered_bytes,
     gathers_by_block,
     keeps_gathered,
-    largest_block,
     on_rank,
     released,
+    unreduced_bytes,
 )
 from simulator.cost.matrices import NO_LINEARS, Matrix, weight_matrices
 from simulator.cost.optimizers import newton_schulz_s
+from simulator.cost.pieces import early_gradients, embedding_gradient, step_pieces
 from simulator.cost.state_bytes import PartStates, part_states
 from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.hardware.cluster import Cluster
@@ -83,11 +84,20 @@ class StateCosts:
     part_reduce_s: Floats
     """Reduction of one part's gradients, where parts are gathered so; shape (keys, parts)."""
     early_gradients: Floats
-    """Gradients of the head, and of the largest block, shape (2, keys, columns): what a backward
-    pass has at first, and at any time where the optimizer steps inside it."""
+    """Gradients of the head, of the largest block, what sharding leaves of the latter and of head
+    and embedding, and the embedding's, shape (5, keys, columns): what a backward pass has at first,
+    at any time where the optimizer steps inside it, after its first block, and only at its end."""
+    embedding_gradient: Floats
+    """The embedding's gradient over the whole vocabulary, where tensor-parallel ranks make it and
+    keep their share (torch DTensor), shape (keys, columns)."""
+    step_pieces: Floats
+    """What reduction and step allocate in pieces larger than any activation, shape (keys,
+    columns)."""
     gathered_bytes: Floats
-    """Of the gathered kind, what is in use at each of the MOMENTS of ``cost/memory.py``, shape
+    """Of the gathered kind, what is in use at each of the MOMENTS of ``cost/moments.py``, shape
     (moments, keys, columns); `state_bytes` has what its pool has reserved."""
+    unreduced_bytes: Floats
+    """Of these, whole gradients that wait for the last micro-batch, shape (keys, columns)."""
     host_step: Floats
     """What an optimizer on the host takes and gives: bytes of gradients, bytes of weights and
     parameters of this rank's share, and bytes of the states, shape (4, keys, columns)."""
@@ -178,10 +188,13 @@ def state_costs(
         part_gather_s=part_gather,
         part_regather_s=part_regather,
         part_reduce_s=part_reduce,
-        early_gradients=_early_gradients(
-            parts, each.gather if each.shards_only else each.gradients, workload.architecture
+        early_gradients=early_gradients(
+            parts, each, workload.architecture, np.where(level >= _ZERO2, share, 1.0)
         ),
+        embedding_gradient=embedding_gradient(parts, workload, software, layouts),
+        step_pieces=step_pieces(parts, workload, software, layouts, sharded(each.trained, _ZERO1)),
         gathered_bytes=in_use,
+        unreduced_bytes=unreduced_bytes(parts, each, layouts, software),
         host_step=np.stack(
             [
                 sharded(x, _ZERO1)
@@ -322,12 +335,3 @@ def _reduce_s(
     scattered = reduce_scatter_s(cluster, size_bytes, shard)
     scattered = scattered + all_reduce_s(cluster, size_bytes / shard.size, replicas)
     return np.where(scatters, scattered, whole)
-
-
-def _early_gradients(parts: Floats, gradients: Floats, arch: Architecture) -> Floats:
-    """Whole gradients of the head (with the table it is tied to) and of the largest block."""
-    each = gradients[0] + gradients[1]
-    head = parts[:, :, -1] * each[:, None, -1]
-    if arch.tied_embeddings and arch.output_rows:
-        head = head + parts[:, :, -1] * parts[:, :, -2] * each[:, None, -2]
-    return np.stack(np.broadcast_arrays(head, largest_block(parts, each)))

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.blocks import BlockCosts, block_costs
+from simulator.cost.block_costs import BlockCosts
+from simulator.cost.block_keys import block_keys
+from simulator.cost.blocks import block_costs
 from simulator.cost.bubble import ASYNCHRONOUS, BREADTH_FIRST, SPLIT, fill_and_drain
 from simulator.cost.collectives import all_gather_s, send_s, slowdown_share
 from simulator.cost.estimate import Estimate, concatenate
@@ -55,9 +57,9 @@ from simulator.cost.passes import (
 from simulator.cost.states import state_costs
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.hardware.cluster import Cluster, with_release
-from simulator.layout.keys import UniqueRows, unique_rows
+from simulator.layout.keys import unique_rows
 from simulator.layout.layout import SCHEDULES, Layouts
-from simulator.layout.placement import Placement, place
+from simulator.layout.placement import place
 from simulator.layout.schedules import unpaired
 from simulator.layout.stages import fold, stages
 from simulator.software import Software
@@ -176,7 +178,7 @@ def price(
         workload, cluster, software, corner, placement.with_copies(corner.copies), table,
         plans.inverse[grid.first],
     )  # fmt: skip
-    keys, ranks = _block_keys(layouts, grid, placement)
+    keys, ranks = block_keys(layouts, grid, placement)
     blocks = block_costs(workload, cluster, software, ranks)
     if workload.recipe.pads:
         blocks = mean_costs(
@@ -224,32 +226,6 @@ def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:
         ranks=table.ranks[plan],
         rank=table.rank[plan],
     )
-
-
-def _block_keys(
-    layouts: Layouts, grid: UniqueRows, placement: Placement
-) -> tuple[UniqueRows, Ranks]:
-    """Distinct shapes that a rank computes with, and what each rank sees of them."""
-    local = [getattr(placement, name).local[grid.inverse] for name in ("tp", "cp", "ep", "etp")]
-    keys = unique_rows(
-        layouts.tp, layouts.sequence_parallel, layouts.cp, layouts.ep, layouts.etp,
-        layouts.micro_batch, np.where(layouts.cp > 1, layouts.cp_kind, 0), layouts.cp_a2a,
-        np.where(layouts.ep * layouts.etp > 1, layouts.dispatcher, 0), *local,
-    )  # fmt: skip
-    some = layouts[keys.first]
-    ranks = Ranks(
-        tp=some.tp.astype(float),
-        sequence_parallel=some.sequence_parallel.astype(bool),
-        cp=some.cp.astype(float),
-        cp_kind=some.cp_kind,
-        dispatcher=some.dispatcher,
-        cp_a2a=some.cp_a2a.astype(float),
-        ep=some.ep.astype(float),
-        etp=some.etp.astype(float),
-        micro_batch=some.micro_batch.astype(float),
-        groups=placement.take(grid.inverse[keys.first]).with_groups(some.cp_a2a.astype(np.int64)),
-    )
-    return keys, ranks
 
 
 def _send(cluster: Cluster, blocks: BlockCosts, ranks: Ranks, crosses: bool) -> Floats:

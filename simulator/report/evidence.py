@@ -47,7 +47,7 @@ MEMORY_MEANING = {
     "optimizer": "parameters of the rank x (master weight + moments); zero1, zero2 and zero3 divide"
     " them by the shard group",
     "gathered": "zero3: whole copies of what it computes with (embedding and head, the current"
-    " block, the next one and its reduced gradient); zero2: two buckets",
+    " block, the next one, the gradient that is being reduced); zero2: two buckets",
     "activations": "bytes that every block keeps for its backward pass x micro-batches in flight",
     "loss": "logits, what the loss keeps of them, gradients of the head; at other moments what"
     " micro-batches that wait for their backward pass have kept of their logits",
@@ -55,8 +55,10 @@ MEMORY_MEANING = {
     " rebuilds",
     "workspace": "library workspaces and buffers that stay allocated",
     "communicators": "buffers of the communicators that the rank takes part in",
-    "fragmentation": "reserved less allocated: a share of all allocated kinds, and what the pools"
-    " of other streams hold idle at the peak (FSDP2: gathered weights, reduced gradients)",
+    "fragmentation": "reserved less allocated: a share of all allocated kinds, and blocks that lie"
+    " idle at the peak (FSDP2: pools of gathered weights and reduced gradients, what a block's"
+    " forward pass leaves at the loss; DeepSpeed: pieces of the optimizer step)",
+    "context": "what a process takes of the device before its first tensor: CUDA context, kernels",
 }
 """How each kind of memory (MEMORY_KINDS) is counted."""
 

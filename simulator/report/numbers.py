@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.cost.estimate import VERDICTS
-from simulator.cost.memory import MOMENTS
+from simulator.cost.moments import MOMENTS
 from simulator.cost.ranks import rank_memory
 from simulator.cost.terms import TERMS
 from simulator.planner.outcome import weakest_evidence

@@ -63,6 +63,7 @@ PALETTE = {
     "workspace": Colour("#c9b9a6", "#d9cbba"),
     "communicators": Colour("#d4541c", "#f0824f"),
     "fragmentation": Colour("#b3bac2", "#7a838d"),
+    "context": Colour("#8a9099", "#a0a7b0"),
 }
 """Colour by meaning: names of TERMS, MEMORY_KINDS, CAUSES, and parts of the page."""
 

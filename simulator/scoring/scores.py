@@ -22,7 +22,7 @@ __all__ = [
     *("ranking_group", "skipped_reason", "summary"),
 ]
 
-SCORED_MEMORY = ("allocated", "reserved")
+SCORED_MEMORY = ("allocated", "reserved", "nvidia_smi")
 """Kinds of memory reading that a prediction of the same kind exists for."""
 
 _ROW_KEYS = (

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.cost.blocks import PASS_TERMS
+from simulator.cost.block_costs import PASS_TERMS
 from simulator.cost.passes import over_parts
 from simulator.cost.step import price, select
 from simulator.cost.terms import HIDDEN, TERMS

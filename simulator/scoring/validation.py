@@ -291,9 +291,10 @@ def _score(
 def memory_of_kind_gib(estimate: Estimate, i: int, kind: str | None) -> float:
     """Memory of the fullest rank as a reading of this kind would show it.
 
-    torch counts neither communicators as allocated nor as reserved; fragmentation is what it
-    reserves above what it allocates.
+    torch counts neither communicators nor the context as allocated or reserved; fragmentation is
+    what it reserves above what it allocates. nvidia-smi sees all of it.
     """
-    without = {"allocated": ("communicators", "fragmentation"), "reserved": ("communicators",)}
+    outside = ("communicators", "context")
+    without = {"allocated": (*outside, "fragmentation"), "reserved": outside}
     left_out = sum(float(estimate.memory_bytes[name][i]) for name in without.get(kind or "", ()))
     return (float(estimate.memory_total_bytes[i]) - left_out) / GIB

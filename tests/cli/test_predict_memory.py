@@ -7,7 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
-from simulator.cost.memory import MEMORY_KINDS, MOMENTS
+from simulator.cost.memory import MEMORY_KINDS
+from simulator.cost.moments import MOMENTS
 
 RUNNER = CliRunner(env={"COLUMNS": "170"})
 FITS = [

@@ -81,6 +81,7 @@ def test_keys_are_frozen(shipped: dict[str, Any]) -> None:
     assert {kind: list(errors) for kind, errors in summary["memory"].items()} == {
         "allocated": ERRORS,
         "reserved": ERRORS,
+        "nvidia_smi": ERRORS,
     }
     assert list(summary["baseline"]) == ERRORS
     for by in PARTS:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simulator import catalogue
-from simulator.cost.memory import MOMENTS
+from simulator.cost.moments import MOMENTS
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import read_csv
 from simulator.hardware.cluster import load_cluster

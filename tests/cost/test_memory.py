@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.memory import MEMORY_KINDS, MOMENTS
+from simulator.cost.memory import MEMORY_KINDS
+from simulator.cost.moments import MOMENTS
 from simulator.cost.parameters import expert_parameters, rank_parameters
 from simulator.cost.ranks import RankMemory, rank_memory
 from simulator.cost.step import Estimate, evaluate

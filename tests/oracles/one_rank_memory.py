@@ -59,6 +59,8 @@ class Shape:
 SHAPES = {
     "gpt-1.3b": Shape(2048, 16, 16, 8192, 51200, 2048, False),
     "llama-3.1-8b": Shape(4096, 32, 8, 14336, 128256, 4096, True),
+    "llama-3.1-70b": Shape(8192, 64, 8, 28672, 128256, 8192, True),
+    "llama-3.1-405b": Shape(16384, 128, 8, 53248, 128256, 8192, True),
 }
 
 
@@ -77,6 +79,8 @@ class Case:
     """Every layer recomputes its forward pass."""
     hybrid: int = 0
     """Ranks of one shard group where that is less than dp (HSDP)."""
+    pieces: int = 1
+    """Sequences of the micro-batch: so many, and each so many times shorter."""
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -90,6 +94,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "FSDP2 x TP + SP": {"dp": 8, "tp": 8, "sequence_parallel": True},
     "FSDP2 x TP + SP, no reshard": {
         "dp": 8, "tp": 8, "sequence_parallel": True, "reshard": False,
+    },
+    "FSDP2 x TP + SP, 4 sequences": {
+        "dp": 8, "tp": 8, "sequence_parallel": True, "pieces": 4,
     },
 }  # fmt: skip
 """Ways to split one model."""
@@ -278,7 +285,8 @@ def measure(case: Case) -> dict[str, dict[str, int]]:
         with FakeTensorMode():
             model = _model(case, shape, tp, data)
             optimizer = _optimizer(model)
-            words = torch.zeros(1, shape.sequence, dtype=torch.int64)
+            length = shape.sequence // case.pieces
+            words = torch.zeros(case.pieces, length, dtype=torch.int64)
             if data is None:
                 tracker: Any = MemTracker()
                 tracker.track_external(model, optimizer)

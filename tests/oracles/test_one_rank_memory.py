@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from simulator.cost.moments import MOMENTS
 from simulator.cost.ranks import RankMemory, rank_memory
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
@@ -52,20 +53,25 @@ def architecture(case: dict[str, Any]) -> Architecture:
     )  # fmt: skip
 
 
-def ours(case: dict[str, Any], micro_batches: int = 1) -> RankMemory:
-    """The same rank by the formulas."""
-    batch = case["dp"] * micro_batches
-    recipe = Recipe(sequence_length=SHAPES[case["shape"]].sequence, global_batch=batch)
+def ours(case: dict[str, Any], micro_batches: int = 1, all_there: bool = False) -> RankMemory:
+    """The same rank by the formulas; `all_there`: gradients stay, so it never peaks at the end."""
+    batch = case["dp"] * micro_batches * case["pieces"]
+    length = SHAPES[case["shape"]].sequence // case["pieces"]
+    recipe = Recipe(sequence_length=length, global_batch=batch)
     sharding = "ddp" if case["dp"] == 1 else "zero3"
     table = Layouts.of(
         dp=case["dp"], tp=case["tp"], sharding=sharding, global_batch=batch,
+        micro_batch=case["pieces"],
         shard_group=case["hybrid"] or case["dp"], reshard_after_forward=case["reshard"],
         sequence_parallel=int(case["sequence_parallel"]),
         recompute="full" if case["checkpoint"] else "none",
     )  # fmt: skip
     cluster = load_cluster("dgx-h100", int(table.world[0]))
     work = Workload(architecture=architecture(case), recipe=recipe)
-    return rank_memory(table, work, cluster, HALF if case["dp"] == 1 else BARE)
+    software = HALF if case["dp"] == 1 else BARE
+    if all_there:
+        software = replace(software, states=replace(software.states, frees_gradients=False))
+    return rank_memory(table, work, cluster, software)
 
 
 def allocated(found: RankMemory) -> float:
@@ -116,7 +122,7 @@ def test_the_embeddings_gradient_is_whole_under_tensor_parallelism() -> None:
 def test_every_layer_keeps_what_torch_keeps(name: str) -> None:
     few, more = ALL[name], ALL[name.replace("2 layers", "4 layers")]
     torch_slope = (torch_bytes(more, "forward", "Act") - torch_bytes(few, "forward", "Act")) / 2
-    kept = [float(ours(case).kinds_bytes["activations"][0]) for case in (few, more)]
+    kept = [float(ours(case, all_there=True).kinds_bytes["activations"][0]) for case in (few, more)]
     slope = (kept[1] - kept[0]) / 2
     assert slope == pytest.approx(torch_slope - _kept_shards(few), rel=5e-4)
 
@@ -133,16 +139,18 @@ def _kept_shards(case: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize("name", ALL)
 def test_peak(name: str) -> None:
-    """Within 0.1 %, where the peak is at the loss; the embedding's odd gradient is kept apart."""
+    """At the loss to 0.1 %; in the backward pass to 0.5 % (a gradient of the residual stream)."""
     case = ALL[name]
+    found = ours(case)
+    at_loss = MOMENTS[int(found.moment[0])] == "loss and head"
     peak = case["bytes"]["peak"]["Total"]
-    found = allocated(ours(case))
-    if "Grad" not in "".join(case["bytes"]["peak"]):
-        assert found == pytest.approx(peak, rel=1e-3)
-    else:
-        shape = SHAPES[case["shape"]]
-        assert case["tp"] > 1
-        assert peak - 2 * shape.vocabulary * shape.hidden < found < 1.001 * peak
+    assert allocated(found) == pytest.approx(peak, rel=1e-3 if at_loss else 5e-3)
+
+
+def test_every_moment_is_the_fullest_somewhere() -> None:
+    """So that none of them goes unchecked."""
+    fullest = {MOMENTS[int(ours(case).moment[0])] for case in ALL.values()}
+    assert fullest >= set(MOMENTS) - {"backward of a block"}
 
 
 CHEAP = [
@@ -151,6 +159,11 @@ CHEAP = [
     "gpt-1.3b, HSDP, 2 layers",
     "gpt-1.3b, TP + SP, 2 layers",
     "gpt-1.3b, FSDP2 x TP + SP, 2 layers",
+    "llama-3.1-70b, TP, checkpointed, 2 layers",
+    "llama-3.1-70b, FSDP2 x TP + SP, 4 sequences, 2 layers",
+    "llama-3.1-405b, FSDP2, 2 layers",
+    "llama-3.1-405b, FSDP2, checkpointed, 4 layers",
+    "llama-3.1-405b, FSDP2 x TP + SP, no reshard, 4 layers",
 ]
 
 

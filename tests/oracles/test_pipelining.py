@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 from torch.distributed.pipelining.schedules import _ComputationType
 
@@ -146,6 +147,27 @@ def spelt(table: Actions, pp: int) -> list[list[Step]]:
     for rank, kind, piece, batch, pair in zip(*(x.tolist() for x in columns), strict=True):
         ranks[rank].append((KINDS[kind], piece, batch, pair))
     return ranks
+
+
+def test_every_schedule_of_torch_is_compared() -> None:
+    """Schedules that torch could build by name, less the two base classes among them."""
+    bases = (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti)
+    classes = {
+        name
+        for name, kind in vars(schedules).items()
+        if isinstance(kind, type) and issubclass(kind, bases) and not name.startswith("_")
+    } - {base.__name__ for base in bases}
+    assert classes == {f"Schedule{name}" for name in NAMES.values()}
+    assert all(schedules.get_schedule_class(name) for name in NAMES.values())
+
+
+@pytest.mark.parametrize(("pp", "m"), [(2, 4), (4, 6)])
+def test_last_rank_of_1f1b_alternates(pp: int, m: int) -> None:
+    """What torch's own listing gets wrong: it runs every micro-batch forward, then backward."""
+    last = spelt(actions("1f1b", pp, m, 1), pp)[-1]
+    expected = [(way, pp - 1, batch, False) for batch in range(m) for way in "FB"]
+    assert last == expected
+    assert listed("1f1b", pp, 1, m)[-1] != expected, "torch has mended its listing: compare it too"
 
 
 @pytest.mark.parametrize(("schedule", "pp", "vpp", "m"), list(cases()))

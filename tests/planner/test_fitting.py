@@ -117,7 +117,9 @@ def worked_out(found: Fitting, rank: int, kind: str) -> float:
     if kind in ("weights", "gradients", "optimizer", "gathered"):
         return x["parameters of the rank"] * x["bytes per parameter"]
     if kind == "activations":
-        return x["blocks"] * x["micro-batches in flight"] * x["bytes of a block and micro-batch"]
+        more = x.get("pipeline buffers, less blocks gone by then", 0.0)
+        each = x["bytes of a block and micro-batch"]
+        return x["blocks"] * x["micro-batches in flight"] * each + more
     if kind == "workspace":
         copies = x["copies of the linears' gradients"]
         more = x.get("workspaces of experts and head, and a kept input gradient", 0.0)
@@ -127,7 +129,7 @@ def worked_out(found: Fitting, rank: int, kind: str) -> float:
     if kind == "communicators":
         return x["communicators"] * x["bytes of one"]
     if kind == "fragmentation":
-        return x["allocated bytes"] * x["fraction"] + x["idle bytes of other streams"]
+        return x["allocated bytes"] * x["fraction"] + x["idle bytes"]
     return sum(x.values())
 
 
@@ -137,6 +139,7 @@ def worked_out(found: Fitting, rank: int, kind: str) -> float:
     [
         ("llama-3.1-70b", "megatron-core", {"tp": 8, "pp": 4}),
         ("llama-3.1-70b", "torchtitan", {"tp": 8}),
+        ("llama-3.1-70b", "torchtitan", {"tp": 2, "pp": 4}),
         ("mixtral-8x7b", "megatron-core", {"tp": 2, "pp": 4, "ep": 8}),
     ],
 )

@@ -127,7 +127,8 @@ def test_memory_by_kind_and_split() -> None:
         row("b", 1.0, 1.0, read("allocated", 45.0, 50.0)),
         row("c", 1.0, 1.0, read("allocated", 60.0, 50.0), split="calibrate"),
         row("d", 1.0, 1.0, read("reserved", 65.0, 50.0)),
-        row("e", 1.0, 1.0, read("nvidia_smi", 99.0, 50.0)),
+        row("e", 1.0, 1.0, read("nvidia_smi", 55.0, 50.0)),
+        row("f", 1.0, 1.0, read("unknown", 99.0, 50.0)),
     )
     lines = named(collect_validation(Validation(rows=rows)).memory)
     found = {
@@ -138,6 +139,7 @@ def test_memory_by_kind_and_split() -> None:
         ("allocated", "test"): (2, 0.1, 0.0),
         ("allocated", "calibrate"): (1, 0.2, 0.2),
         ("reserved", "test"): (1, 0.3, 0.3),
+        ("nvidia_smi", "test"): (1, 0.1, 0.1),
     }
 
 

@@ -169,11 +169,12 @@ def test_memory_is_scored_against_the_same_kind_only(tmp_path: Path) -> None:
     assert smi.predicted_memory_gib == unknown.predicted_memory_gib == blank.predicted_memory_gib
     sizes = [row.predicted_memory_gib or 0.0 for row in (allocated, reserved, smi)]
     assert sizes == sorted(sizes)
-    assert sizes[1] < sizes[2]  # communicators are in neither count of torch
+    assert sizes[1] < sizes[2]  # communicators and the context are in neither count of torch
     assert reserved.memory_error == pytest.approx(sizes[1] / 70 - 1)
-    assert [row.memory_error is None for row in found] == [False, False, True, True, True]
+    assert smi.memory_error == pytest.approx(sizes[2] / 70 - 1)
+    assert [row.memory_error is None for row in found] == [False, False, False, True, True]
     memory = scored(tmp_path, *rows).summary()["memory"]
-    assert (memory["allocated"]["n"], memory["reserved"]["n"]) == (1, 1)
+    assert [memory[kind]["n"] for kind in ("allocated", "reserved", "nvidia_smi")] == [1, 1, 1]
 
 
 def test_the_baseline_runs_its_flops_at_the_median_rate_of_the_gpu(tmp_path: Path) -> None:
