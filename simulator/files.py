@@ -24,7 +24,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from simulator import catalogue
 from simulator.errors import InputError, did_you_mean, nearest
-from simulator.inheritance import lent, merged
+from simulator.inheritance import lent, merged, sourced
 
 __all__ = [
     "GRADES",
@@ -336,7 +336,7 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
     sources = raw.pop("sources", {})
     if not isinstance(sources, dict) or not all(isinstance(x, dict) for x in sources.values()):
         raise InputError(f"{path}: sources: must be tables of text and date, got {sources!r}")
-    return build(schema, _resolve(raw, sources, str(path)), where=str(path))
+    return build(schema, sourced(raw, sources, str(path)), where=str(path))
 
 
 def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]:
@@ -365,28 +365,13 @@ class _Borrowed:
     of: str
     """The relative: a profile of the same kind."""
     tables: tuple[str, ...]
-    """Its top-level tables that are taken over."""
+    """Dotted names of its tables that are taken over."""
     without: tuple[str, ...] = ()
     """Dotted names of what is left out of them."""
     spread: Number
     """What may lie between relatives, relative; added in quadrature where a figure has a spread."""
     source: str
     """Key under ``[sources]``: why this relative."""
-
-
-def _resolve(raw: Any, sources: Mapping[str, Any], where: str) -> Any:
-    if isinstance(raw, list):
-        return [_resolve(item, sources, where) for item in raw]
-    if not isinstance(raw, dict):
-        return raw
-    if "value" in raw and "source" in raw:
-        source = sources.get(raw["source"])
-        if source is None:
-            raise InputError(
-                f"{where}: [sources] has no {raw['source']!r}{did_you_mean(raw['source'], sources)}"
-            )
-        return {"date": source.get("date", ""), **raw, "source": source.get("text", "")}
-    return {key: _resolve(value, sources, where) for key, value in raw.items()}
 
 
 def figures(value: Any, prefix: str = "") -> Iterator[tuple[str, Figure]]:

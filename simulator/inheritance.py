@@ -1,4 +1,4 @@
-"""Tables of one profile over those of another: a base, and what is borrowed from a relative."""
+"""Tables of a profile: over those of a base, with some of a relative's, sources looked up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from simulator.errors import InputError, did_you_mean
 
-__all__ = ["lent", "merged"]
+__all__ = ["lent", "merged", "sourced"]
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,6 +85,22 @@ def lent(
             nested = {part: nested}
         found = merged(found, nested)
     return found
+
+
+def sourced(raw: Any, sources: Mapping[str, Any], where: str) -> Any:
+    """Put text and date of its source into every figure, which names the source by a key."""
+    if isinstance(raw, list):
+        return [sourced(item, sources, where) for item in raw]
+    if not isinstance(raw, dict):
+        return raw
+    if "value" in raw and "source" in raw:
+        source = sources.get(raw["source"])
+        if source is None:
+            raise InputError(
+                f"{where}: [sources] has no {raw['source']!r}{did_you_mean(raw['source'], sources)}"
+            )
+        return {"date": source.get("date", ""), **raw, "source": source.get("text", "")}
+    return {key: sourced(value, sources, where) for key, value in raw.items()}
 
 
 def _missing(raw: Mapping[str, Any], dotted: str) -> Iterable[str] | None:
