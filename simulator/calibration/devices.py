@@ -26,7 +26,7 @@ class Device:
     bandwidth_bytes_per_s: float
     l2_bytes: float
     tables: Mapping[str, Mapping[str, Any]]
-    """The `gemm`, `attention` and `stream` tables as the profile has them."""
+    """Its own `gemm`, `attention` and `stream` tables, without what it borrows."""
 
     def training_fraction(self) -> float:
         """Rate of 16-bit products under training load over that of a short call."""
@@ -65,13 +65,14 @@ def _value(figure: Any) -> float:
 
 
 _STAND_INS = {"a100_pcie": "a100-sxm-80"}
-"""The same chip on another board, for a catalogue that has no profile of the first."""
+"""GPU of the tables whose calls are fitted on the same chip on another board: the profile that
+lends its figures to the card's own."""
 
 
 def profile_of(gpu: str, words: Words, known: Mapping[str, Device]) -> str:
-    """Profile of a GPU of the tables, or "" if there is none."""
-    name = words.accelerators.get(gpu, gpu)
-    return next((each for each in (name, _STAND_INS.get(gpu, "")) if each in known), "")
+    """Profile on which calls of a GPU of the tables are fitted, or "" if there is none."""
+    name = _STAND_INS.get(gpu) or words.accelerators.get(gpu, gpu)
+    return name if name in known else ""
 
 
 def same_chip(device: Device, others: Iterable[Device]) -> str:

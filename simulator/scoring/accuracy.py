@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from simulator import catalogue
+from simulator.measured.tables import LEFT_OUT
 from simulator.scoring.ablation import NEUTRAL, STEPS, ablation, step_figures
 from simulator.scoring.baselines import (
     ConstantEfficiency,
@@ -277,7 +278,7 @@ def _series(one: Series) -> dict[str, Any]:
 def _microbenchmarks() -> dict[str, Any]:
     """Errors of every kind of shipped table, as a whole and by kernel and device."""
     folder = catalogue.folder("validation") / "microbenchmarks"
-    tables = sorted(path for path in folder.glob("*.csv") if path.name != "left_out.csv")
+    tables = sorted(path for path in folder.glob("*.csv") if path.name != LEFT_OUT)
     return {
         name: {
             **_some(found),
