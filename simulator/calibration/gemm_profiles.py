@@ -1,7 +1,8 @@
 """Figures of products for the shipped profiles: fitted, taken over from a sibling, or typical.
 
 What `make profiles` writes into the tables ``[gemm.*]`` of the profiles and into the files of
-residuals: the same facts give the same bytes. `training_fraction` is left alone: training runs set it (``calibration/fit_training.py``).
+residuals: the same facts give the same bytes. `training_fraction` is left alone: training runs set
+it (``calibration/fit_training.py``).
 """
 
 from __future__ import annotations

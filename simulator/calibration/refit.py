@@ -104,8 +104,11 @@ def refit(
 
 
 def _owned(sections: Sequence[Section], text: str) -> list[Section]:
-    """Leave out guesses for a profile that borrows: kernels (a table's first two names) of which
-    no section has a fitted figure."""
+    """Leave out what a profile that borrows has no timings for.
+
+    A kernel of an accelerator (the first two names of its tables) with no fitted figure is a guess,
+    and what it borrows is one already.
+    """
     if "borrowed" not in tomllib.loads(text):
         return list(sections)
     fitted = {
