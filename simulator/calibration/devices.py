@@ -9,6 +9,7 @@ from typing import Any
 from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import read_toml
+from simulator.hardware.cluster import load_accelerator
 from simulator.measured.microbenchmarks import Words
 
 __all__ = ["Device", "devices", "profile_of", "same_chip"]
@@ -27,11 +28,15 @@ class Device:
     l2_bytes: float
     tables: Mapping[str, Mapping[str, Any]]
     """Its own `gemm`, `attention` and `stream` tables, without what it borrows."""
+    borrows: bool
 
     def training_fraction(self) -> float:
         """Rate of 16-bit products under training load over that of a short call."""
         kernel = self.tables["gemm"].get("cublas", {}).get("bf16", {})
-        return _value(kernel.get("training_fraction", _UNKNOWN_CLOCK))
+        if "training_fraction" in kernel or not self.borrows:
+            return _value(kernel.get("training_fraction", _UNKNOWN_CLOCK))
+        lent = load_accelerator(self.name).gemm.get("cublas", {}).get("bf16")
+        return _UNKNOWN_CLOCK if lent is None else float(lent.training_fraction)
 
 
 _UNKNOWN_CLOCK = 0.9
@@ -54,6 +59,7 @@ def _device(name: str) -> Device:
             flop_per_s={key: _value(x) for key, x in text["matrix_flop_per_s"].items()},
             bandwidth_bytes_per_s=_value(memory["bandwidth_bytes_per_s"]),
             l2_bytes=_value(memory["l2_bytes"]),
+            borrows="borrowed" in text,
             tables={kind: text.get(kind, {}) for kind in ("gemm", "attention", "stream")},
         )
     except KeyError as error:

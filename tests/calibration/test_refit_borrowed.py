@@ -74,3 +74,10 @@ def test_nccl_sees_a_card_of_blackwell_as_blackwell() -> None:
     like = board.library.tuning.like
     assert (like["blackwell-gb20x"], like["ampere-ga10x"]) == ("blackwell", "ampere")
     assert like["blackwell-gb20x"] in board.library.tuning.ll_ceiling_bytes_per_s
+
+
+def test_a_borrower_has_the_clock_of_its_relative() -> None:
+    known = devices()
+    assert known["h100-nvl"].training_fraction() == known["h100-hbm2e-96"].training_fraction()
+    own = known["a100-pcie-80"].tables["gemm"]["cublas"]["bf16"]["training_fraction"]["value"]
+    assert known["a100-pcie-80"].training_fraction() == own
