@@ -18,7 +18,7 @@ from simulator.calibration.fit_backward import Backward, backward_rates
 from simulator.calibration.fit_gemm import fit_parameters, gemm_model
 from simulator.calibration.fit_grouped import grouped_sections
 from simulator.calibration.fit_residual import residual_groups, residual_weights
-from simulator.calibration.gemm_left_out import LARGE, Unseen, unseen_times
+from simulator.calibration.gemm_left_out import LARGE, Unseen, shipped_unseen, unseen_times
 from simulator.calibration.gemm_series import Series, load_series
 from simulator.calibration.left_out import LeftOut, left_out
 from simulator.calibration.profile_text import FigureText, Section
@@ -106,12 +106,13 @@ def _never_splits(one: Series) -> bool:
 
 def gemm_sections(series: Sequence[Series] | None = None) -> dict[str, list[Section]]:
     """Return what the tables ``[gemm.*]`` and ``[grouped.*]`` of each profile should say."""
-    series = load_series() if series is None else series
+    found_unseen = shipped_unseen() if series is None else unseen_times(series)
+    series = [unseen.series for unseen in found_unseen]
     fits = {one.key: _figures(one) for one in series}
     backward = backward_rates({device: fit for (device, dtype, library), fit in fits.items()
                                if (dtype, library) == ("bf16", "cublas")})  # fmt: skip
     found: dict[str, list[Section]] = {}
-    for unseen in unseen_times(series):
+    for unseen in found_unseen:
         one = unseen.series
         if one.dtype not in one.accelerator.matrix_flop_per_s:
             continue
