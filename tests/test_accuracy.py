@@ -13,6 +13,7 @@ from simulator.measured.rows import MeasuredRun
 from simulator.report import accuracy_page
 from simulator.report.accuracy_page import JSON_NAME, PAGE_NAME, page
 from simulator.scoring.accuracy import Moved, compare, document, regressions, validated
+from simulator.scoring.left_out import pooled_errors
 from simulator.scoring.scores import ScoredRow
 from simulator.scoring.validation import Validation
 
@@ -53,7 +54,14 @@ def test_the_committed_document_covers_every_shipped_run(
     committed: dict[str, Any], recomputed: dict[str, Any]
 ) -> None:
     assert committed["measured_step_s"] == recomputed["measured_step_s"]
-    assert set(committed) == {*recomputed, "ablation", "microbenchmarks"}
+    assert set(committed) == {*recomputed, "ablation", "microbenchmarks", "left_out"}
+
+
+def test_the_committed_document_holds_the_shipped_errors_of_fits(
+    committed: dict[str, Any],
+) -> None:
+    """`make accuracy` follows `make profiles`."""
+    assert committed["left_out"] == pooled_errors() != []
 
 
 def test_writing_says_what_moved(

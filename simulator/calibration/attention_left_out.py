@@ -30,6 +30,8 @@ _GROUPS = {
     "": ("", "fp8"), ", 16 bit": ("",), ", fp8": ("fp8",), ", no mask": ("varlen",),
 }  # fmt: skip
 
+_BOTH_TYPES = ("attention, >", "attention, <")
+
 
 def unseen_attention(pool: Pool, known: Mapping[str, Device]) -> tuple[Pool, dict[str, Floats]]:
     """Predict every fitted row by each method from fits that have not seen its shape.
@@ -139,6 +141,7 @@ def _line(
 ) -> LeftOut:  # fmt: skip
     rows = rows & np.isfinite(seconds)
     dtype = "fp8" if library.endswith("_fp8") or "fp8" in kernel else "16 bit"
+    dtype = "all" if library == "all" and kernel.startswith(_BOTH_TYPES) else dtype
     return left_out(seconds[rows], pool.rows["seconds"][rows], kernel=kernel, device=device,
                     library=library, dtype=dtype, method=method)  # fmt: skip
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from simulator import catalogue
 from simulator.cost.nccl_choice import LL, NVLS, choose
-from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.placement import Group
 from simulator.measured.microbenchmarks import read_table
@@ -44,14 +43,12 @@ DEVICES: Mapping[str, tuple[str, str]] = {
     "gb200": ("blackwell-grace", "gb200-nvl72"),
     "gb300": ("blackwell-grace", "gb300-nvl72"),
     "l40s": ("pcie", "l40s-pcie"),
-    "rtx_pro_6000_server": ("pcie", "l40s-pcie"),
+    "rtx_pro_6000_server": ("pcie", "rtx-pro-6000-pcie"),
 }
 """Curve and cluster profile of the ``gpu`` of a row."""
 
 _SOURCE = "aiconfigurator"
 _LARGEST_L40S = 2.0
-_PCIE5_BYTES_PER_S = 64e9
-"""Data sheet: PCIe Gen5 x16, one direction; the card is of the Blackwell generation."""
 
 _WORDS = {"alltoall": "all_to_all"}
 
@@ -59,16 +56,7 @@ _WORDS = {"alltoall": "all_to_all"}
 @lru_cache(maxsize=1)
 def boards() -> dict[str, Cluster]:
     """Clusters by the ``gpu`` of a row, as NCCL's choice sees them."""
-    found = {gpu: load_cluster(name, 8) for gpu, (_, name) in DEVICES.items()}
-    group = found["rtx_pro_6000_server"].groups[0]
-    links = replace(group.node.scale_up, bandwidth_bytes_per_s=Figure(_PCIE5_BYTES_PER_S))
-    board = replace(
-        group,
-        accelerator=replace(group.accelerator, generation="blackwell"),
-        node=replace(group.node, scale_up=links),
-    )
-    found["rtx_pro_6000_server"] = replace(found["rtx_pro_6000_server"], groups=(board,))
-    return found
+    return {gpu: load_cluster(name, 8) for gpu, (_, name) in DEVICES.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import read_toml
+from simulator.hardware.cluster import load_accelerator
 from simulator.measured.microbenchmarks import Words
 
 __all__ = ["Device", "devices", "profile_of", "same_chip"]
@@ -26,12 +27,16 @@ class Device:
     bandwidth_bytes_per_s: float
     l2_bytes: float
     tables: Mapping[str, Mapping[str, Any]]
-    """The `gemm`, `attention` and `stream` tables as the profile has them."""
+    """Its own `gemm`, `attention` and `stream` tables, without what it borrows."""
+    borrows: bool
 
     def training_fraction(self) -> float:
         """Rate of 16-bit products under training load over that of a short call."""
         kernel = self.tables["gemm"].get("cublas", {}).get("bf16", {})
-        return _value(kernel.get("training_fraction", _UNKNOWN_CLOCK))
+        if "training_fraction" in kernel or not self.borrows:
+            return _value(kernel.get("training_fraction", _UNKNOWN_CLOCK))
+        lent = load_accelerator(self.name).gemm.get("cublas", {}).get("bf16")
+        return _UNKNOWN_CLOCK if lent is None else float(lent.training_fraction)
 
 
 _UNKNOWN_CLOCK = 0.9
@@ -54,6 +59,7 @@ def _device(name: str) -> Device:
             flop_per_s={key: _value(x) for key, x in text["matrix_flop_per_s"].items()},
             bandwidth_bytes_per_s=_value(memory["bandwidth_bytes_per_s"]),
             l2_bytes=_value(memory["l2_bytes"]),
+            borrows="borrowed" in text,
             tables={kind: text.get(kind, {}) for kind in ("gemm", "attention", "stream")},
         )
     except KeyError as error:
@@ -65,13 +71,14 @@ def _value(figure: Any) -> float:
 
 
 _STAND_INS = {"a100_pcie": "a100-sxm-80"}
-"""The same chip on another board, for a catalogue that has no profile of the first."""
+"""GPU of the tables whose calls are fitted on the same chip on another board: the profile that
+lends its figures to the card's own."""
 
 
 def profile_of(gpu: str, words: Words, known: Mapping[str, Device]) -> str:
-    """Profile of a GPU of the tables, or "" if there is none."""
-    name = words.accelerators.get(gpu, gpu)
-    return next((each for each in (name, _STAND_INS.get(gpu, "")) if each in known), "")
+    """Profile on which calls of a GPU of the tables are fitted, or "" if there is none."""
+    name = _STAND_INS.get(gpu) or words.accelerators.get(gpu, gpu)
+    return name if name in known else ""
 
 
 def same_chip(device: Device, others: Iterable[Device]) -> str:

@@ -307,8 +307,6 @@ def _curve_sections(found: _Fits, family: str, curve: str) -> list[Section]:
 def _node_sections(found: _Fits, device: str) -> list[tuple[str, Section]]:
     """Rates of a device's node, and of nodes that borrow them."""
     curve, _ = DEVICES[device]
-    if device == "rtx_pro_6000_server":  # no profile of its own; its curve serves others
-        return []
     family = next(name for name, curves in FAMILIES.items() if curve in curves)
     values, rows = found.fits[family].values, found.rows
     own = np.asarray((rows.device == device) & (rows.regime > 0))

@@ -1,8 +1,8 @@
 """Figures of products for the shipped profiles: fitted, taken over from a sibling, or typical.
 
-``python -m simulator.calibration.gemm_profiles`` fits every series again and writes the tables
-``[gemm.*]`` of the profiles and the files of residuals: the same facts give the same bytes.
-`training_fraction` is left alone: training runs set it (``calibration/fit_training.py``).
+What `make profiles` writes into the tables ``[gemm.*]`` of the profiles and into the files of
+residuals: the same facts give the same bytes. `training_fraction` is left alone: training runs set
+it (``calibration/fit_training.py``).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from simulator.calibration.fit_backward import Backward, backward_rates
 from simulator.calibration.fit_gemm import fit_parameters, gemm_model
 from simulator.calibration.fit_grouped import grouped_sections
 from simulator.calibration.fit_residual import residual_groups, residual_weights
-from simulator.calibration.gemm_left_out import LARGE, Unseen, unseen_times
+from simulator.calibration.gemm_left_out import LARGE, Unseen, shipped_unseen, unseen_times
 from simulator.calibration.gemm_series import Series, load_series
 from simulator.calibration.left_out import LeftOut, left_out
-from simulator.calibration.profile_text import FigureText, Section, with_sections
+from simulator.calibration.profile_text import FigureText, Section
 from simulator.calibration.typical_gemm import typical_values
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import load_accelerator
@@ -77,7 +77,7 @@ def _scored(unseen: Unseen) -> LeftOut:
 def _text(unseen: Unseen, score: LeftOut) -> str:
     one = unseen.series
     name, _, release = one.framework.partition("/")
-    table = _TABLES.get(name, _TABLES["DeepBench"]) + (f", {release}" if release else "")
+    table = f"{_TABLES[name]}, {release}" if name in _TABLES else _TABLES["DeepBench"]
     casts = (
         "; the cast of the activation is inside the call"
         if "quantise_row_s" in _figures_of(one.dtype)
@@ -106,12 +106,13 @@ def _never_splits(one: Series) -> bool:
 
 def gemm_sections(series: Sequence[Series] | None = None) -> dict[str, list[Section]]:
     """Return what the tables ``[gemm.*]`` and ``[grouped.*]`` of each profile should say."""
-    series = load_series() if series is None else series
+    found_unseen = shipped_unseen() if series is None else unseen_times(series)
+    series = [unseen.series for unseen in found_unseen]
     fits = {one.key: _figures(one) for one in series}
     backward = backward_rates({device: fit for (device, dtype, library), fit in fits.items()
                                if (dtype, library) == ("bf16", "cublas")})  # fmt: skip
     found: dict[str, list[Section]] = {}
-    for unseen in unseen_times(series):
+    for unseen in found_unseen:
         one = unseen.series
         if one.dtype not in one.accelerator.matrix_flop_per_s:
             continue
@@ -221,7 +222,7 @@ def _taken_over(section: Section, sibling: str) -> Section:
 
 
 def residual_tables(series: Sequence[Series] | None = None) -> dict[str, str]:
-    """Return the file of residuals of each device, over the figures of :func:`gemm_sections`."""
+    """Return the files of residuals over :func:`gemm_sections`, by path under hardware_profiles."""
     series = load_series() if series is None else series
     series = [one for one in series if not one.dropped.all()]
     logs: list[Floats] = [
@@ -240,7 +241,10 @@ def residual_tables(series: Sequence[Series] | None = None) -> dict[str, str]:
             if one.dtype in one.accelerator.matrix_flop_per_s:
                 lines.setdefault(one.device, []).extend(_weighted(one, weight))
     head = ",".join(COLUMNS)
-    return {device: "\n".join([head, *sorted(rows), ""]) for device, rows in lines.items()}
+    return {
+        f"residuals/{device}.csv": "\n".join([head, *sorted(rows), ""])
+        for device, rows in lines.items()
+    }
 
 
 def _weighted(one: Series, weight: Floats) -> Iterable[str]:
@@ -295,22 +299,3 @@ def typical_gemm(generation: str, dtype: str, *, stacked: bool = True) -> dict[s
                          spread=spread if name == "peak_fraction" else None)
         for name, value in values.items()
     }  # fmt: skip
-
-
-# --- writing -----------------------------------------------------------------------------
-
-
-def main() -> None:
-    """Write the shipped profiles and residuals again."""
-    root = catalogue.folder("hardware_profiles")
-    series = load_series()
-    for device, sections in gemm_sections(series).items():
-        path = root / "accelerators" / f"{device}.toml"
-        path.write_text(with_sections(path.read_text("utf-8"), sections), "utf-8")
-    (root / "residuals").mkdir(exist_ok=True)
-    for device, text in residual_tables(series).items():
-        (root / "residuals" / f"{device}.csv").write_text(text, "utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -61,7 +61,7 @@ def with_sections(text: str, sections: Iterable[Section]) -> str:
             source = _table(document, ("sources", section.source))
             source["text"], source["date"] = section.text, section.date
     _drop_unused_sources(document)
-    return _spaced(tomlkit.dumps(document), like=text)
+    return _spaced(tomlkit.dumps(document), like=text).rstrip("\n") + "\n"
 
 
 def _spaced(text: str, *, like: str) -> str:

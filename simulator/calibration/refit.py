@@ -3,12 +3,14 @@
 ``python -m simulator.calibration.refit [NAME ...]`` runs the producers of the registry (all, or
 those named) and writes three things: the tables that they own in ``hardware_profiles/``, further
 files that they make, and ``validation/microbenchmarks/left_out.csv``. Comments, hand-written
-figures and their order stay; nothing is written before everything is computed.
+figures and their order stay; nothing is written before everything is computed. A profile that
+borrows from a relative gets only what was fitted to timings of its own.
 """
 
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +91,7 @@ def refit(
         for profile, sections in sorted(producer.sections().items()):
             path = _path(profiles, profile, name)
             text = texts.get(path) or path.read_text(encoding="utf-8")
-            texts[path] = with_sections(text, sections)
+            texts[path] = with_sections(text, _owned(sections, text))
         texts |= {profiles / place: text for place, text in producer.files().items()}
         lines += producer.left_out()
     if left_out is not None:
@@ -99,6 +101,22 @@ def refit(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(texts[path], encoding="utf-8")
     return changed
+
+
+def _owned(sections: Sequence[Section], text: str) -> list[Section]:
+    """Leave out what a profile that borrows has no timings for.
+
+    A kernel of an accelerator (the first two names of its tables) with no fitted figure is a guess,
+    and what it borrows is one already.
+    """
+    if "borrowed" not in tomllib.loads(text):
+        return list(sections)
+    fitted = {
+        section.path[:2]
+        for section in sections
+        if any(figure.grade in ("fitted", "measured") for figure in section.figures.values())
+    }
+    return [section for section in sections if section.path[:2] in fitted]
 
 
 def _path(profiles: Path, profile: str, producer: str) -> Path:

@@ -15,9 +15,12 @@ from simulator.errors import InputError
 from simulator.files import read_csv
 from simulator.measured.rows import COLUMNS, REQUIRED
 
-__all__ = ["HEADERS", "Header", "Kind", "sort_tables", "table_kind"]
+__all__ = ["HEADERS", "LEFT_OUT", "Header", "Kind", "sort_tables", "table_kind"]
 
 Kind = Literal["runs", "kernels", "collectives", "a2a"]
+
+LEFT_OUT = "left_out.csv"
+"""Errors of fits, shipped among the microbenchmarks: no measurements, so that nothing is priced."""
 
 _KERNEL_OTHERS = """impl M N K batch seq_q seq_kv heads_q heads_kv head_dim causal direction experts
     topk tokens hidden inter tflops bytes gbps framework source note excluded"""

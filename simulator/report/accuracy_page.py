@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.report.accuracy_certainty import certainty_section
+from simulator.report.accuracy_left_out import left_out_section
 from simulator.report.write import write_file
 from simulator.scoring.accuracy import accuracy, compare, regressions
 
@@ -64,6 +65,7 @@ def page(document: Mapping[str, Any]) -> str:
         *_series(document["series"]),
         *certainty_section(document["certainty"], _table, _percent),
         *_microbenchmarks(document["microbenchmarks"]),
+        *left_out_section(document.get("left_out", ()), _table, _percent),
         *_peers(document),
         *_skipped(document["skipped"]),
     ]

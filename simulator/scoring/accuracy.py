@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from simulator import catalogue
+from simulator.measured.tables import LEFT_OUT
 from simulator.scoring.ablation import NEUTRAL, STEPS, ablation, step_figures
 from simulator.scoring.baselines import (
     ConstantEfficiency,
@@ -21,6 +22,7 @@ from simulator.scoring.baselines import (
     shipped_baseline,
 )
 from simulator.scoring.certainty_scores import certainty_scores
+from simulator.scoring.left_out import pooled_errors
 from simulator.scoring.microbenchmarks import score_microbenchmarks, summaries
 from simulator.scoring.rankings import ranking_statistics
 from simulator.scoring.scores import SCORED_MEMORY, ScoredRow, error_statistics, summary
@@ -72,8 +74,9 @@ def accuracy() -> dict[str, Any]:
     Returns
     -------
     dict
-        That of :func:`document`; ``ablation``: every step with its figures by split; and
-        ``microbenchmarks``: errors of the shipped tables by kernel and by device.
+        That of :func:`document`; ``ablation``: every step with its figures by split;
+        ``microbenchmarks``: errors of the shipped tables by kernel and by device; and
+        ``left_out``: errors of fits on shapes that they have not seen.
     """
     found = validated()
     known = [row for row in found.rows if row.step_error is not None and not row.composed]
@@ -81,7 +84,7 @@ def accuracy() -> dict[str, Any]:
     listed = [{"name": name, "what": STEPS[name], **figures} for name, figures in steps.items()]
     ablated = {"neutral": NEUTRAL, "steps": listed}
     extra = {"ablation": ablated, "microbenchmarks": _microbenchmarks()}
-    return {**document(found), **_rounded(extra)}
+    return {**document(found), **_rounded(extra | {"left_out": pooled_errors()})}
 
 
 def validated() -> Validation:
@@ -277,7 +280,7 @@ def _series(one: Series) -> dict[str, Any]:
 def _microbenchmarks() -> dict[str, Any]:
     """Errors of every kind of shipped table, as a whole and by kernel and device."""
     folder = catalogue.folder("validation") / "microbenchmarks"
-    tables = sorted(path for path in folder.glob("*.csv") if path.name != "left_out.csv")
+    tables = sorted(path for path in folder.glob("*.csv") if path.name != LEFT_OUT)
     return {
         name: {
             **_some(found),

@@ -21,7 +21,7 @@ from simulator.layout.layout import Layouts
 from simulator.measured.checks import Readings, excluded, implausible, readings, utilisation
 from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, replay
 from simulator.measured.rows import MeasuredRun, assumed_fields, read_tables
-from simulator.measured.tables import sort_tables
+from simulator.measured.tables import LEFT_OUT, sort_tables
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.outcome import weakest_evidence
 from simulator.scoring.baselines import shipped_baseline
@@ -130,7 +130,8 @@ def validate(
 
 def _shipped() -> list[Path]:
     folder = catalogue.folder("validation")
-    return [path for pattern in _SHIPPED for path in sorted(folder.glob(pattern))]
+    found = [path for pattern in _SHIPPED for path in sorted(folder.glob(pattern))]
+    return [path for path in found if path.name != LEFT_OUT]
 
 
 def _score_benchmarks(paths: Iterable[Path]) -> tuple[list[BenchmarkScore], list[str]]:
