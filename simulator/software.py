@@ -117,6 +117,9 @@ class Kernels:
     keeps_gathered_inputs: bool = False
     """Sequence-parallel linears keep their gathered input for the backward pass (torch DTensor);
     otherwise they keep the shard and gather again (Megatron)."""
+    expert_library: Literal["deepep", "hybridep"] = "deepep"
+    """Who moves tokens where the layout's dispatcher is deepep: DeepEP's own kernels, or NVIDIA's
+    HybridEP (Megatron-Core's --moe-flex-dispatcher-backend)."""
     nccl: Literal["", "2.23", "2.27", "2.28", "2.29"] = ""
     """Release of NCCL that it brings along, of those that were measured; blank: the newest."""
     context_attention: Literal["transformer_engine", "torch"] = "transformer_engine"

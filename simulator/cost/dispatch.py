@@ -47,12 +47,12 @@ def dispatch_s(
     way : str
         ``dispatch``, or ``combine``, which takes the road back.
     library : str
-        ``deepep``: a token crosses the network once for every other domain, the links once for
-        every rank that has one of its experts. ``deepep_low_latency``: once for every expert.
+        ``deepep``, ``hybridep``: a token crosses the network once for every other domain, the links
+        once for every rank that has one of its experts. ``deepep_low_latency``: once for every one.
     units : array_like, optional
         Compute units that the call is given; the library's default if None.
     """
-    once = library == "deepep"
+    once = library != "deepep_low_latency"
     routed = {"groups": groups, "top_groups": top_groups, "load": load}
     near, far = dispatch_volumes(group, copies, experts, once=once, **routed)
     known = cluster.library.dispatch[library]

@@ -62,8 +62,8 @@ class CollectiveLibrary:
     release: str
     """The one that the curves are for; a software may bring another along."""
     dispatch: dict[str, dict[str, dict[str, Dispatch]]]
-    """Expert traffic by library (deepep, deepep_low_latency), by kind of board as `curves` has
-    them, by way (dispatch, combine). A board of no known kind takes those of hopper."""
+    """Expert traffic by library (deepep, hybridep, deepep_low_latency), by kind of board as
+    `curves` has them, by way (dispatch, combine). A board of no known kind takes those of hopper."""
     nvls_smallest_group: Figure
     """Fewest ranks for which the library chooses in-switch reduction."""
     nvls_base_s: Figure

@@ -61,7 +61,7 @@ def windowed(row: Mapping[str, str], model: Architecture) -> Architecture:
 
 
 def kernels(row: Mapping[str, str], usual: Kernels) -> Kernels:
-    """Kernels with the modules that are recomputed.
+    """Kernels with the modules that are recomputed, and who moves tokens to their experts.
 
     Raises
     ------
@@ -75,7 +75,10 @@ def kernels(row: Mapping[str, str], usual: Kernels) -> Kernels:
             raise InputError(f"recompute_modules: {rule}, got {unknown[0]!r}")
         modules = dict.fromkeys(_MODULES[word] for word in words)
         usual = replace(usual, selective_modules=tuple(modules))
-    return usual
+    stated = _DISPATCHER.search(row.get("notes") or "")
+    if stated is None:
+        return usual
+    return replace(usual, expert_library="hybridep" if stated[1] == "hybridep" else "deepep")
 
 
 def dispatcher(row: Mapping[str, str], usual: str) -> str:
