@@ -63,7 +63,7 @@ class CollectiveLibrary:
     """The one that the curves are for; a software may bring another along."""
     dispatch: dict[str, dict[str, dict[str, Dispatch]]]
     """Expert traffic by library (deepep, hybridep, deepep_low_latency), by kind of board as
-    `curves` has them, by way (dispatch, combine). A board of no known kind takes those of hopper."""
+    `curves` has them, by way (dispatch, combine). Other boards take those of hopper."""
     nvls_smallest_group: Figure
     """Fewest ranks for which the library chooses in-switch reduction."""
     nvls_base_s: Figure
