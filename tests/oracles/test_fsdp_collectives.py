@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from simulator.cost.collectives import all_gather_s, all_reduce_s
+from simulator.cost.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from simulator.cost.passes import part_passes
 from simulator.cost.step import price
-from simulator.hardware.cluster import load_cluster
+from simulator.hardware.cluster import load_cluster, with_release
 from simulator.layout.layout import Layouts
 from simulator.layout.placement import Group
 from simulator.software import load_software
@@ -33,6 +33,7 @@ from one_rank_memory import Model, Shape, pretended, split_states
 RANKS, LAYERS, MICRO_BATCHES = 64, 3, 2
 SHAPE = Shape(256, 4, 2, 512, 1024, 16, True)
 CLUSTER = load_cluster("dgx-h100", RANKS)
+SOFTWARE = load_software("torchtitan")
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,10 @@ def seconds(call: Call, hybrid: int) -> float:
     if call.kind == "replicas" and hybrid == CLUSTER.domain:
         local = 1
     group = Group(size=np.array([call.ranks]), local=np.array([local]))
-    cost = all_reduce_s if call.kind == "replicas" else all_gather_s
-    return float(cost(CLUSTER, float(call.size_bytes), group)[0])
+    cost = {"gather": all_gather_s, "reduce": reduce_scatter_s, "replicas": all_reduce_s}[call.kind]
+    return float(
+        cost(with_release(CLUSTER, SOFTWARE.kernels.nccl), float(call.size_bytes), group)[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,7 @@ def test_our_gathers_and_reductions_are_those_of_torch(reshard: bool | int, hybr
         dp=RANKS, sharding="zero3", shard_group=hybrid or RANKS, reshard_after_forward=reshard,
         global_batch=RANKS * MICRO_BATCHES,
     )  # fmt: skip
-    priced = price(table, workload(), CLUSTER, load_software("torchtitan"))
+    priced = price(table, workload(), CLUSTER, SOFTWARE)
     none = np.zeros((1, 3))
     passes = part_passes(
         priced, priced.block_key, priced.state_key, table.micro_batches, table.recompute, none

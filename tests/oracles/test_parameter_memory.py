@@ -102,8 +102,9 @@ def test_fsdp2_keeps_sixteen_bytes_per_parameter_over_the_shards(mesh: dist.Devi
                 for name in ("exp_avg", "exp_avg_sq")
             ]
         )
-    work = Workload(architecture=arch, recipe=Recipe(sequence_length=64, global_batch=RANKS))
-    layout = Layouts.of(dp=RANKS, sharding="zero3")
+    # two micro-batches: gradients of the first lie there in full while the second is at its peak
+    work = Workload(architecture=arch, recipe=Recipe(sequence_length=64, global_batch=2 * RANKS))
+    layout = Layouts.of(dp=RANKS, sharding="zero3", global_batch=2 * RANKS)
     found = evaluate(layout, work, load_cluster("dgx-h100", RANKS), load_software("torchtitan"))
     held = {kind: float(size[0]) for kind, size in found.memory_bytes.items()}
     assert weights + moments == held["weights"] + held["optimizer"]
