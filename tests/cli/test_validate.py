@@ -126,7 +126,7 @@ def test_counts_agree(shipped: dict[str, Any]) -> None:
             assert errors["coverage"] == (errors["rows"] - errors["skipped"]) / errors["rows"]
 
 
-def test_korthikanti_is_predicted_better_than_by_a_peer_not_set_on_it(shipped: dict[str, Any]) -> None:
+def test_korthikanti_is_predicted_better_than_by_an_unfitted_peer(shipped: dict[str, Any]) -> None:
     errors = shipped["summary"]["by_source"]["korthikanti22-t5"]
     assert (errors["rows"], errors["n"], errors["skipped"]) == (8, 8, 0)
     assert errors["mape"] < PEER
