@@ -249,7 +249,7 @@ def test_attention_kernels_got_faster_over_the_years(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_attention_in_training_is_slower_than_the_dense_peak(name: str) -> None:
-    """Between a sixth of the peak and 75 %, the best FlashAttention-3 reports (arXiv 2407.08608)."""
+    """Between a sixth of the peak and 75 %, FlashAttention-3 at its best (arXiv 2407.08608)."""
     part = accelerator(name)
     peak = part.matrix_flop_per_s[part.sixteen_bit]
     for library in ("flash", "sdpa"):
