@@ -215,8 +215,17 @@ def test_memory_is_listed_by_kind_source_and_split() -> None:
 
 def test_a_series_names_its_ends() -> None:
     rows = tuple(
-        row(f"n{n}", seconds, 1.0, num_gpus=str(n), dp=str(n), global_batch=str(n),
-            software="megatron-core-defaults", optimizer="adamw", sharding="ddp")  # fmt: skip
+        row(
+            f"n{n}",
+            seconds,
+            1.0,
+            num_gpus=str(n),
+            dp=str(n),
+            global_batch=str(n),
+            software="megatron-core-defaults",
+            optimizer="adamw",
+            sharding="ddp",
+        )
         for n, seconds in ((8, 1.1), (16, 1.0), (32, 1.0), (64, 0.88))
     )
     (one,) = document(Validation(rows=rows))["series"]
