@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import InputError
 
-__all__ = ["Fit", "Floats", "Prior", "Rows", "fit_and_score", "fit_values", "pick"]
+__all__ = ["Fit", "Floats", "Prior", "Rows", "fit_and_score", "fit_times", "fit_values", "pick"]
 
 Floats = NDArray[np.float64]
 Rows = dict[str, Floats]
@@ -119,15 +119,39 @@ def _folds(rows: Rows) -> NDArray[np.intp]:
 
 def fit_values(priors: Mapping[str, Prior], predict: Model, rows: Rows) -> dict[str, float]:
     """Fit all rows, and return the parameters alone."""
+    return fit_times(
+        priors, lambda values: predict(values, rows), rows["seconds"],
+        prior_weight=_SOFT_L1, diff_step=1e-3,
+    )  # fmt: skip
+
+
+def fit_times(
+    priors: Mapping[str, Prior],
+    seconds: Callable[[Mapping[str, float]], Floats],
+    measured_s: Floats,
+    *,
+    prior_weight: float = 0.1,
+    diff_step: float = 1e-4,
+    most_steps: int = 60,
+) -> dict[str, float]:
+    """Bounded least squares on log times, in the coordinates of the priors.
+
+    Parameters
+    ----------
+    seconds : Callable
+        Predicted times of all rows from parameters; those come in the order of `priors`.
+    prior_weight : float
+        Relative error that a parameter one width away from its prior counts as.
+    diff_step : float
+        Relative step of the numeric derivatives.
+    """
     from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
 
     names, known = list(priors), list(priors.values())
     centre = np.array([prior.encode(prior.value) for prior in known])
     width = np.array([prior.width for prior in known])
-    bounds = [
-        np.array([prior.encode(getattr(prior, end)) for prior in known]) for end in ("low", "high")
-    ]
-    measured = np.log(rows["seconds"])
+    ends = [np.array([p.encode(getattr(p, end)) for p in known]) for end in ("low", "high")]
+    measured = np.log(measured_s)
 
     def decode(at: Floats) -> dict[str, float]:
         return {
@@ -135,11 +159,11 @@ def fit_values(priors: Mapping[str, Prior], predict: Model, rows: Rows) -> dict[
         }
 
     def residuals(at: Floats) -> Floats:
-        data = np.log(predict(decode(at), rows)) - measured
-        return np.concatenate([data, _SOFT_L1 * (at - centre) / width])
+        data = np.log(seconds(decode(at))) - measured
+        return np.concatenate([data, prior_weight * (at - centre) / width])
 
     found = least_squares(
-        residuals, centre, bounds=bounds, loss="soft_l1", f_scale=_SOFT_L1, x_scale=width,
-        diff_step=1e-3, max_nfev=60,
+        residuals, centre, bounds=ends, loss="soft_l1", f_scale=_SOFT_L1, x_scale=width,
+        diff_step=diff_step, max_nfev=most_steps,
     )  # fmt: skip
     return decode(found.x)

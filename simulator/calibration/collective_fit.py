@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calibration import Floats, Prior
+from simulator.calibration import Floats, Prior, fit_times
 from simulator.calibration.collective_rows import OPERATIONS, CollectiveRows
 from simulator.cost.collective_curves import REGIMES, curve_s
 from simulator.hardware.tuning import RESIDUAL_BYTES
@@ -27,7 +27,6 @@ NEWEST = "2.29"
 """Release of NCCL that the figures are for."""
 
 _MEMBERS = (2, 4, 8)
-_SOFT_L1 = 0.05
 _PRIOR_WEIGHT = 0.2
 _WHOLE = {"all_gather": 8, "all_to_all": 8}
 """Operations whose rate over this many members the node's own figures state."""
@@ -86,25 +85,13 @@ def fit_family(rows: CollectiveRows, wires: Mapping[str, float]) -> CollectiveFi
     wires : Mapping
         Datasheet rate of the links by device, in bytes/s.
     """
-    from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
-
     priors = _priors(rows, wires)
-    names, known = list(priors), list(priors.values())
-    centre = np.array([prior.encode(prior.value) for prior in known])
-    width = np.array([prior.width for prior in known])
-    ends = [np.array([p.encode(getattr(p, end)) for p in known]) for end in ("low", "high")]
-    measured = np.log(rows.measured_s)
-    places = _Places(rows, names)
-
-    def residuals(at: Floats) -> Floats:
-        data = np.log(places.seconds(np.exp(at))) - measured
-        return np.concatenate([data, _PRIOR_WEIGHT * (at - centre) / width])
-
-    found = least_squares(
-        residuals, centre, bounds=ends, loss="soft_l1", f_scale=_SOFT_L1, x_scale=width,
-        diff_step=1e-4, max_nfev=60,
+    places = _Places(rows, list(priors))
+    values = fit_times(
+        priors, lambda at: places.seconds(np.array(list(at.values()))), rows.measured_s,
+        prior_weight=_PRIOR_WEIGHT,
     )  # fmt: skip
-    return CollectiveFit(values=dict(zip(names, np.exp(found.x).tolist(), strict=True)))
+    return CollectiveFit(values=values)
 
 
 def predict(fit: CollectiveFit, rows: CollectiveRows) -> Floats:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import catalogue
-from simulator.calibration import Floats, Prior
+from simulator.calibration import Floats, Prior, fit_times
 from simulator.calibration.collective_rows import DEVICES
 from simulator.calibration.left_out import LeftOut, left_out
 from simulator.calibration.profile_text import FigureText, Section
@@ -35,8 +35,6 @@ _WAYS: Mapping[str, float] = {"dispatch": DEEPEP_DISPATCH_BYTES, "combine": 2.0}
 """Bytes of an element: eight bits and their scales out, sixteen bits back."""
 _FOLDS = 8
 _SEED = 20261121
-_SOFT_L1 = 0.05
-_PRIOR_WEIGHT = 0.1
 _COPY = ("h200_sxm", "sglang/0.5.6.post2")
 """Device and framework whose rows repeat those of H100."""
 _SOURCE = "aiconfigurator"
@@ -132,23 +130,7 @@ def _predict(values: Mapping[str, float], rows: DispatchRows) -> Floats:
 
 def _fit(rows: DispatchRows) -> dict[str, float]:
     """Fit one way in one mode on one kind of board."""
-    from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
-
-    names, known = list(_PRIORS), list(_PRIORS.values())
-    centre = np.array([prior.encode(prior.value) for prior in known])
-    width = np.array([prior.width for prior in known])
-    ends = [np.array([p.encode(getattr(p, end)) for p in known]) for end in ("low", "high")]
-
-    def values(at: Floats) -> dict[str, float]:
-        return dict(zip(names, np.exp(at).tolist(), strict=True))
-
-    def residuals(at: Floats) -> Floats:
-        data = np.log(_predict(values(at), rows) / rows.measured_s)
-        return np.concatenate([data, _PRIOR_WEIGHT * (at - centre) / width])
-
-    found = least_squares(residuals, centre, bounds=ends, loss="soft_l1", f_scale=_SOFT_L1,
-                          x_scale=width, diff_step=1e-4, max_nfev=60)  # fmt: skip
-    return values(found.x)
+    return fit_times(_PRIORS, lambda values: _predict(values, rows), rows.measured_s)
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import catalogue
-from simulator.calibration import Floats, Prior
+from simulator.calibration import Floats, Prior, fit_times
 from simulator.calibration.left_out import LeftOut, left_out
 from simulator.calibration.profile_text import FigureText, Section
 from simulator.cost.collectives import all_reduce_s
@@ -37,8 +37,6 @@ _HEIRS: Mapping[str, tuple[str, ...]] = {"aws-p4de": ("aws-p4d",)}
 _SERVERS, _RANKS = 2, 16
 _FOLDS = 8
 _WIDER = 1.5
-_SOFT_L1 = 0.05
-_PRIOR_WEIGHT = 0.1
 _BOUND_BY_ADAPTERS = ("aws-p4de",)
 """Systems whose large calls wait for the adapters: on the other, links inside a server limit."""
 
@@ -122,24 +120,10 @@ def _predict(values: Mapping[str, float], sweep: _Sweep) -> Floats:
 
 
 def _fit(sweep: _Sweep) -> dict[str, float]:
-    from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
-
     priors = _priors(sorted(set(sweep.system.tolist())))
-    names, known = list(priors), list(priors.values())
-    centre = np.array([prior.encode(prior.value) for prior in known])
-    width = np.array([prior.width for prior in known])
-    ends = [np.array([p.encode(getattr(p, end)) for p in known]) for end in ("low", "high")]
-
-    def values(at: Floats) -> dict[str, float]:
-        return dict(zip(names, np.exp(at).tolist(), strict=True))
-
-    def residuals(at: Floats) -> Floats:
-        data = np.log(_predict(values(at), sweep) / sweep.measured_s)
-        return np.concatenate([data, _PRIOR_WEIGHT * (at - centre) / width])
-
-    found = least_squares(residuals, centre, bounds=ends, loss="soft_l1", f_scale=_SOFT_L1,
-                          x_scale=width, diff_step=1e-4, max_nfev=40)  # fmt: skip
-    return values(found.x)
+    return fit_times(
+        priors, lambda values: _predict(values, sweep), sweep.measured_s, most_steps=40
+    )
 
 
 @lru_cache(maxsize=1)
