@@ -101,7 +101,7 @@ def show_seconds_span(low_s: float, high_s: float) -> str:
     ('4.56 to 5.1 s', '990 ms to 1.1 s')
     """
     low, high = show_seconds(low_s), show_seconds(high_s)
-    return f"{low.removesuffix(high.partition(' ')[2]).rstrip()} to {high}"
+    return f"{low.removesuffix(' ' + high.partition(' ')[2])} to {high}"
 
 
 def show_bytes(size_bytes: float) -> str:

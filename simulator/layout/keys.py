@@ -73,7 +73,7 @@ def distinct_rows(*columns: NDArray[Any]) -> UniqueRows:
     Examples
     --------
     >>> rows = distinct_rows(np.array([0.5, 0.25, 0.5]), np.array([1, 1, 1]))
-    >>> rows.inverse[0] == rows.inverse[2] != rows.inverse[1], len(rows.first)
+    >>> bool(rows.inverse[0] == rows.inverse[2] != rows.inverse[1]), len(rows.first)
     (True, 2)
     """
     wide = [np.ascontiguousarray(column, dtype=np.float64) for column in columns]
