@@ -273,7 +273,7 @@ class _Pricer:
             seconds = dispatch_s(
                 self.cluster, bytes_, c.moe.top_k, group, experts=c.moe.experts,
                 groups=c.moe.groups, top_groups=c.moe.top_groups, load=c.load, way=c.operation,
-                library=self.software.kernels.expert_library,
+                library=self.software.kernels.expert_library, row_bytes=c.row_bytes,
             )  # fmt: skip
         else:
             function = {

@@ -1,12 +1,15 @@
 """Seconds of expert dispatch and combine by libraries of their own (DeepEP).
 
 A call has a start and a transfer, which turn into each other smoothly. Links move what their own
-rate and the given compute units allow; adapters move the rest at the same time.
+rate and the given compute units allow; adapters move the rest at the same time. A unit pays for
+the bytes of a copy and for the copy itself; the start waits for one token to pass, and in the
+low-latency mode for a message to every expert.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,16 +22,38 @@ from simulator.hardware.cluster import FALLBACK_BOARD, Cluster
 from simulator.hardware.tuning import Dispatch
 from simulator.layout.placement import Group
 
-__all__ = ["dispatch_figures", "dispatch_s", "dispatch_volumes", "exchange_s"]
+__all__ = ["Traffic", "dispatch_figures", "dispatch_s", "dispatch_volumes", "exchange_s"]
 
 Floats = NDArray[np.float64]
 
 _CUBIC = 3.0
 """How sharply the limit of the units turns into that of the links."""
+_AT_ONCE = 1e18
+"""Bytes per second of what takes no time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """What the tokens of one rank send, and over what."""
+
+    token_bytes: Any
+    """Of all tokens, each once."""
+    row_bytes: Any
+    """Of one token."""
+    near: Any
+    """Times that each token crosses links."""
+    far: Any
+    """Times that each token crosses adapters."""
+    experts: Any
+    share_beyond: Any
+    """Share of the experts that is in other domains."""
+    link_bytes_per_s: Any
+    far_bytes_per_s: Any
+    """Rate of a rank's share of the adapters."""
 
 
 def dispatch_s(
-    cluster: Cluster, token_bytes: Any, copies: int, group: Group, *, experts: int,
+    cluster: Cluster, token_bytes: Any, copies: int, group: Group, *, experts: int, row_bytes: Any,
     groups: int = 1, top_groups: int = 1, load: Any = 1.0, way: str = "dispatch",
     library: str = "deepep", units: Any = None,
 ) -> Floats:  # fmt: skip
@@ -40,6 +65,8 @@ def dispatch_s(
         Bytes of the tokens of one rank, each once.
     copies, experts : int
         Experts per token, of how many.
+    row_bytes : array_like
+        Bytes of one token.
     groups, top_groups : int
         Groups of experts, and how many of them a token may take its experts from.
     load : array_like
@@ -57,13 +84,14 @@ def dispatch_s(
     near, far = dispatch_volumes(group, copies, experts, once=once, **routed)
     known = cluster.library.dispatch[library]
     figures = dispatch_figures((known.get(cluster.board) or known[FALLBACK_BOARD])[way])
-    links = float(cluster.node.scale_up.all_to_all_bytes_per_s)
     nodes = spans(group)
-    seconds = exchange_s(
-        figures, near_bytes=token_bytes * near, link_bytes_per_s=links,
-        far_s=token_bytes * far / exchange_rate(cluster, nodes), crosses=nodes > 1, units=units,
-        hop_s=float(cluster.fabric.extra_hop_s),
+    traffic = Traffic(
+        token_bytes=token_bytes, row_bytes=row_bytes, near=near, far=far, experts=experts,
+        share_beyond=1.0 - group.local / group.size,
+        link_bytes_per_s=float(cluster.node.scale_up.all_to_all_bytes_per_s),
+        far_bytes_per_s=exchange_rate(cluster, nodes),
     )  # fmt: skip
+    seconds = exchange_s(figures, traffic, units=units, hop_s=float(cluster.fabric.extra_hop_s))
     return np.where(group.size > 1, seconds, 0.0)
 
 
@@ -85,27 +113,31 @@ def dispatch_volumes(
 
 
 def exchange_s(
-    figures: Mapping[str, Any], *, near_bytes: Any, link_bytes_per_s: Any, far_s: Any, crosses: Any,
-    units: Any = None, hop_s: float = 0.0,
-) -> Floats:  # fmt: skip
+    figures: Mapping[str, Any], traffic: Traffic, *, units: Any = None, hop_s: float = 0.0
+) -> Floats:
     """``(start^x + transfer^x)^(1/x)``; the links' limits meet as the inverse third power."""
-    f = figures
-    start = f["start_s"] + np.where(crosses, f["network_start_s"] + hop_s, 0.0)
+    f, t = figures, traffic
+    crosses = np.asarray(t.share_beyond) > 0.0
+    told_s = f["expert_s"] + f["network_expert_s"] * t.share_beyond
+    beyond_s = np.where(crosses, f["network_start_s"] + hop_s, 0.0)
+    start = f["start_s"] + beyond_s + told_s * t.experts + t.row_bytes / f["token_bytes_per_s"]
     given = f["units"] if units is None else units
-    one = f["unit_bytes_per_s"] * np.where(crosses, f["forward_fraction"], 1.0)
-    by_links = (f["link_fraction"] * link_bytes_per_s) ** -_CUBIC
-    rate = (by_links + (one * given) ** -_CUBIC) ** (-1.0 / _CUBIC)
-    transfer = np.maximum(near_bytes / rate, far_s)
+    copies, near_bytes = t.near + t.far, t.near * t.token_bytes
+    one_s = copies * t.token_bytes * (1.0 / f["unit_bytes_per_s"] + f["unit_copy_s"] / t.row_bytes)
+    units_s = one_s / given / np.where(crosses, f["forward_fraction"], 1.0)
+    links_s = near_bytes / (f["link_fraction"] * t.link_bytes_per_s)
+    moved_s = (links_s**_CUBIC + units_s**_CUBIC) ** (1.0 / _CUBIC)
+    transfer = np.maximum(moved_s, t.far * t.token_bytes / t.far_bytes_per_s)
     power = f["sharpness"]
     return np.asarray((start**power + transfer**power) ** (1.0 / power))
 
 
 def dispatch_figures(known: Dispatch) -> dict[str, float]:
     """Return the figures of one way by the names of :func:`exchange_s`."""
-    unit = known.unit_bytes_per_s
-    return {
-        "start_s": float(known.start_s), "network_start_s": float(known.network_start_s),
-        "link_fraction": float(known.link_fraction), "units": float(known.units),
-        "unit_bytes_per_s": 1e15 if unit is None else float(unit),
-        "forward_fraction": float(known.forward_fraction), "sharpness": float(known.sharpness),
-    }  # fmt: skip
+    unit, one = known.unit_bytes_per_s, known.token_bytes_per_s
+    names = ("start_s", "network_start_s", "expert_s", "network_expert_s", "link_fraction",
+             "units", "unit_copy_s", "forward_fraction", "sharpness")  # fmt: skip
+    found = {name: float(getattr(known, name)) for name in names}
+    found["unit_bytes_per_s"] = _AT_ONCE if unit is None else float(unit)
+    found["token_bytes_per_s"] = _AT_ONCE if one is None else float(one)
+    return found

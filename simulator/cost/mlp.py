@@ -213,7 +213,8 @@ def _exchange(
             if np.any(here):
                 ops.collectives += [
                     Collective(operation=operation, group=group, backward=backward, moe=moe,
-                               size_bytes=np.where(here, size_bytes, 0.0), load=load, module="moe")
+                               size_bytes=np.where(here, size_bytes, 0.0), load=load, module="moe",
+                               row_bytes=hidden * size)
                     for operation in operations
                 ]  # fmt: skip
     return gathered

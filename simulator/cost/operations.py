@@ -165,6 +165,8 @@ class Collective:
     or its ``first block``."""
     moe: MoE | None = None
     """dispatch: the experts that want each byte."""
+    row_bytes: float = 0.0
+    """dispatch: bytes of one token."""
     load: Any = 1.0
     """dispatch: what the fullest expert rank takes over the mean."""
     pipelined: bool = False

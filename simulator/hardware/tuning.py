@@ -144,15 +144,23 @@ class Dispatch:
 
     start_s: Figure
     """Of a call with hardly a token."""
-    network_start_s: Figure
+    network_start_s: Figure = Figure(0.0, "assumed", "none")
     """More of it where tokens leave the domain."""
+    expert_s: Figure = Figure(0.0, "assumed", "no message for each expert")
+    """More of it for each expert, where every rank tells every expert how many tokens come."""
+    network_expert_s: Figure = Figure(0.0, "assumed", "no message for each expert")
+    """More of it for each expert in another domain."""
+    token_bytes_per_s: Figure | None = None
+    """Rate of a single token, whose bytes a few warps move; None: it takes no time of its own."""
     link_fraction: Figure
     """Share of the node's all-to-all rate that its links reach with all compute units; below 1
     mostly, above where several paths are in use."""
     unit_bytes_per_s: Figure | None = None
-    """What one compute unit moves over links; None: the links alone count."""
+    """What one compute unit moves, over links and to the adapters; None: the links alone count."""
+    unit_copy_s: Figure = Figure(0.0, "assumed", "bytes alone")
+    """What a copy of a token costs one compute unit beyond its bytes."""
     forward_fraction: Figure = Figure(1.0, "assumed", "no forwarding")
-    """Share of `unit_bytes_per_s` that is left where units also forward from the network."""
+    """Share of the units' rate that is left where units also forward from the network."""
     units: Figure = Figure(20.0, "datasheet", "DeepEP's default")
     """Compute units that a call is given if nothing else is said."""
     sharpness: Figure

@@ -27,7 +27,10 @@ from simulator.measured.microbenchmarks import (
     refuse_impossible,
 )
 
-__all__ = ["DEEPEP_DISPATCH_BYTES", "CollectiveCalls", "read_a2a", "read_collectives"]
+__all__ = [
+    *("DEEPEP_DISPATCH_BYTES", "DEEPEP_MOST_SERVERS", "CollectiveCalls"),
+    *("read_a2a", "read_collectives"),
+]
 
 _OPERATIONS = {
     "all_reduce": "all_reduce",
@@ -56,6 +59,9 @@ _ELEMENT_BYTES = 2.0
 DEEPEP_DISPATCH_BYTES = 1.0 + 4.0 / 128.0
 """DeepEP's timings dispatch fp8 with an fp32 scale for 128 elements (its README); what comes back
 is 16 bit."""
+DEEPEP_MOST_SERVERS = 4
+"""Servers that a token goes to at most in DeepEP's normal mode over several: its test draws from
+the best min(servers, 4) groups (tests/test_internode.py), as DeepSeek-V3 routes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +79,8 @@ class CollectiveCalls:
     """Cluster profile."""
     size_bytes: Floats
     """As the formulas take it: the gathered or reduced buffer, or what one rank sends."""
+    row_bytes: Floats
+    """Of one token; zero where there are none."""
     release: Texts
     """Of the collective library, two numbers; blank where the row does not say."""
     units: Floats
@@ -99,6 +107,7 @@ def read_collectives(table: Table, words: Words) -> CollectiveCalls:
         sieve, words, operation=operation, label=operation, library=table.text("lib_version"),
         dtype=dtype, copies=np.ones(len(table)), experts=np.ones(len(table)),
         release=_releases(table.text("lib_version")), units=np.full(len(table), _UNITS),
+        row_bytes=np.zeros(len(table)),
         size_bytes=sieve.positive("message_bytes", every),
         measured_s=sieve.positive("time_us", every) * 1e-6,
     )  # fmt: skip
@@ -139,6 +148,7 @@ def read_a2a(table: Table, words: Words) -> CollectiveCalls:
         ), release=np.full(len(table), ""), units=_units(table, label),
         label=label, library=_with_units(table, label), dtype=np.where(narrow, "fp8", "bf16"),
         copies=copies, experts=experts, size_bytes=tokens * hidden * sent * element_bytes,
+        row_bytes=hidden * element_bytes,
         measured_s=np.where(label == "combine", combine, dispatch) * 1e-6,
     )  # fmt: skip
 
@@ -167,7 +177,7 @@ def _with_units(table: Table, label: Texts) -> Texts:
 def _calls(
     sieve: Sieve, words: Words, *, operation: Texts, label: Texts, library: Texts, dtype: Texts,
     size_bytes: Floats, measured_s: Floats, copies: Floats, experts: Floats, release: Texts,
-    units: Floats,
+    units: Floats, row_bytes: Floats,
 ) -> CollectiveCalls:  # fmt: skip
     """Add cluster and group, and refuse what no link could do."""
     cluster = _cluster(sieve, words)
@@ -177,7 +187,7 @@ def _calls(
     calls = CollectiveCalls(
         sieve=sieve, operation=operation, label=label, library=library, dtype=dtype,
         cluster=cluster, release=release, units=units, size_bytes=size_bytes,
-        measured_s=measured_s, clusters=clusters,
+        row_bytes=row_bytes, measured_s=measured_s, clusters=clusters,
         copies=np.where(sieve.kept, copies, 1.0).astype(np.intp),
         experts=np.where(sieve.kept, experts, 1.0).astype(np.intp),
         group=_group(sieve, cluster, clusters, gpus, servers),

@@ -15,9 +15,15 @@ from simulator.cost.collectives import (
     send_s,
 )
 from simulator.cost.dispatch import dispatch_s
+from simulator.cost.nccl_choice import spans
 from simulator.hardware.cluster import Cluster, with_release
 from simulator.layout.placement import Group
-from simulator.measured.collective_calls import CollectiveCalls, read_a2a, read_collectives
+from simulator.measured.collective_calls import (
+    DEEPEP_MOST_SERVERS,
+    CollectiveCalls,
+    read_a2a,
+    read_collectives,
+)
 from simulator.measured.microbenchmarks import Floats, Table, Words, groups
 from simulator.scoring.benchmark_score import BenchmarkKind, BenchmarkScore, score, size_decade
 
@@ -47,9 +53,10 @@ def score_a2a(table: Table, words: Words) -> BenchmarkScore:
 
 def _score(kind: BenchmarkKind, calls: CollectiveCalls) -> BenchmarkScore:
     predicted_s = np.full(len(calls.size_bytes), np.nan)
+    servers = spans(calls.group)
     labels = (calls.cluster, calls.operation, calls.copies.astype(str), calls.experts.astype(str),
-              calls.release, calls.label)  # fmt: skip
-    for (name, operation, copies, experts, release, label), rows in groups(
+              calls.release, calls.label, servers.astype(str))  # fmt: skip
+    for (name, operation, copies, experts, release, label, nodes), rows in groups(
         calls.sieve.kept, *labels
     ):
         cluster, size_bytes = with_release(calls.clusters[name], release), calls.size_bytes[rows]
@@ -57,9 +64,11 @@ def _score(kind: BenchmarkKind, calls: CollectiveCalls) -> BenchmarkScore:
         if operation == "send":
             predicted_s[rows] = send_s(cluster, size_bytes, group.local < group.size)
         elif operation in _EXPERTS:
+            most = DEEPEP_MOST_SERVERS if operation == "dispatch" else int(nodes)
             predicted_s[rows] = dispatch_s(
                 cluster, size_bytes, int(copies), group, experts=int(experts), way=label,
-                library=_EXPERTS[operation], units=calls.units[rows],
+                library=_EXPERTS[operation], units=calls.units[rows], groups=int(nodes),
+                row_bytes=calls.row_bytes[rows], top_groups=min(int(nodes), most),
             )  # fmt: skip
         elif operation in _REDUCTIONS:
             predicted_s[rows] = _REDUCTIONS[operation](cluster, size_bytes, group, integer=integer)

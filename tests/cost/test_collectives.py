@@ -30,7 +30,7 @@ H100 = load_cluster("dgx-h100", 1024)
 
 def dispatch(cluster: Cluster, size_bytes: Any, members: Group) -> Any:
     """Each token to eight experts (DeepSeek-V3)."""
-    return dispatch_s(cluster, size_bytes, 8, members, experts=256)
+    return dispatch_s(cluster, size_bytes, 8, members, experts=256, row_bytes=ROW)
 
 
 EXCHANGES = (all_to_all_s, dispatch)
@@ -41,6 +41,8 @@ AT_ONCE = Dispatch(
     start_s=Figure(1e-9), network_start_s=Figure(0.0), link_fraction=Figure(1.0),
     sharpness=Figure(1.0),
 )  # fmt: skip
+ROW = 14336.0
+"""Bytes of a token of DeepSeek-V3."""
 SIZES = st.floats(min_value=1.0, max_value=1e11)
 
 
@@ -263,17 +265,17 @@ def test_a_dispatch_sends_what_random_choices_of_experts_send(
     size = 1e9
     far, near = reached(experts, ranks, local, picks)
     cluster = plain(all_to_all_bytes_per_s=link)
-    found = dispatch_s(cluster, size, picks, group(ranks, local), experts=experts)[0]
+    found = dispatch_s(cluster, size, picks, group(ranks, local), experts=experts, row_bytes=ROW)[0]
     assert found == pytest.approx(size * max(far / 50e9, near / link), rel=0.005)
 
 
 def test_a_dispatch_inside_one_domain_does_not_see_the_network() -> None:
     fast, slow = plain(), plain(adapter_bytes_per_s=1.0)
     for members in (group(2, 2), group(8, 8)):
-        assert dispatch_s(slow, 1e9, 8, members, experts=256) == dispatch_s(
-            fast, 1e9, 8, members, experts=256
+        assert dispatch_s(slow, 1e9, 8, members, experts=256, row_bytes=ROW) == dispatch_s(
+            fast, 1e9, 8, members, experts=256, row_bytes=ROW
         )
-    assert dispatch_s(slow, 1e9, 8, group(16, 8), experts=256) > 1e6
+    assert dispatch_s(slow, 1e9, 8, group(16, 8), experts=256, row_bytes=ROW) > 1e6
 
 
 def test_one_expert_for_each_token_is_an_all_to_all() -> None:
@@ -281,9 +283,9 @@ def test_one_expert_for_each_token_is_an_all_to_all() -> None:
     size = 16e9
     for members in (group(8, 8), group(16, 8), group(16, 1)):
         whole = all_to_all_s(plain(), size, members)[0]
-        assert dispatch_s(plain(), size, 1, members, experts=256)[0] == pytest.approx(
-            whole, rel=1e-3
-        )
+        assert dispatch_s(plain(), size, 1, members, experts=256, row_bytes=ROW)[
+            0
+        ] == pytest.approx(whole, rel=1e-3)
 
 
 @given(
@@ -294,7 +296,7 @@ def test_sending_each_token_once_is_never_slower_than_once_for_every_expert(
     copies: int, shape: tuple[int, int]
 ) -> None:
     size = 1e9
-    once = dispatch_s(plain(), size, copies, group(*shape), experts=256)
+    once = dispatch_s(plain(), size, copies, group(*shape), experts=256, row_bytes=ROW)
     assert once <= all_to_all_s(plain(), copies * size, group(*shape))
 
 
@@ -303,7 +305,8 @@ def test_more_experts_for_each_token_never_take_less_time(
     shape: tuple[int, int], size: float
 ) -> None:
     found = [
-        dispatch_s(H100, size, copies, group(*shape), experts=256)[0] for copies in range(1, 20)
+        dispatch_s(H100, size, copies, group(*shape), experts=256, row_bytes=ROW)[0]
+        for copies in range(1, 20)
     ]
     assert (np.diff(found) >= 0).all()
 

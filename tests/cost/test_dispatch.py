@@ -122,11 +122,11 @@ def test_groups_bound_the_domains_that_a_dispatch_reaches() -> None:
         base, groups=(replace(base.groups[0], node=replace(base.node, scale_out=out)),)
     )
     group = Group(size=np.array([64]), local=np.array([8]))
-    free = dispatch_s(cluster, 1e6, 8, group, experts=256)
-    limited = dispatch_s(cluster, 1e6, 8, group, experts=256, groups=8, top_groups=4)
+    free = dispatch_s(cluster, 1e6, 8, group, experts=256, row_bytes=1e4)
+    limited = dispatch_s(cluster, 1e6, 8, group, experts=256, row_bytes=1e4, groups=8, top_groups=4)
     assert limited[0] / free[0] == pytest.approx(3.983 / 5.295, rel=1e-3)
     # and no rank takes a token more than once, however full it is
-    full = dispatch_s(cluster, 1e6, 8, group, experts=256, load=50.0)
+    full = dispatch_s(cluster, 1e6, 8, group, experts=256, row_bytes=1e4, load=50.0)
     assert full[0] / free[0] == pytest.approx(8 / 5.295, rel=1e-3)
 
 

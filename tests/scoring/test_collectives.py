@@ -102,10 +102,13 @@ def test_deepep_sends_a_token_once_to_each_rank(round_profiles: Path) -> None:
     expected = []
     for way, sent_s, units in (("dispatch", (1 + 4 / 128) * away, 24), ("combine", 2 * away, 20)):
         own = figures[way]
-        links = (own.link_fraction * 100e9) ** -3 + (own.unit_bytes_per_s * units) ** -3
-        moved_s = sent_s * 100e9 * links ** (1 / 3)
-        power = own.sharpness
-        expected.append((own.start_s**power + moved_s**power) ** (1 / power))
+        row_bytes = 1280 * (1 + 4 / 128 if way == "dispatch" else 2)
+        copies = 1024 * reached * 7 / 8
+        links_s = sent_s / own.link_fraction
+        units_s = copies * (row_bytes / own.unit_bytes_per_s + own.unit_copy_s) / units
+        moved_s = (links_s**3 + units_s**3) ** (1 / 3)
+        start_s, power = own.start_s + row_bytes / own.token_bytes_per_s, own.sharpness
+        expected.append((start_s**power + moved_s**power) ** (1 / power))
     assert found.predicted_s.tolist() == pytest.approx(expected, rel=1e-9)
     assert found.library.tolist() == ["DeepEP, 24 SMs", "DeepEP, 20 SMs"]
     assert found.dtype.tolist() == ["fp8", "bf16"]
