@@ -38,6 +38,12 @@ Module = Literal[
 ]  # fmt: skip
 
 
+NcclRelease = Literal[
+    "", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14", "2.15", "2.16", "2.17", "2.18",
+    "2.19", "2.20", "2.21", "2.22", "2.23", "2.24", "2.25", "2.26", "2.27", "2.28", "2.29", "2.30",
+]  # fmt: skip
+
+
 @record
 class Supports:
     """Which layouts the framework can run at all."""
@@ -120,8 +126,9 @@ class Kernels:
     expert_library: Literal["deepep", "hybridep"] = "deepep"
     """Who moves tokens where the layout's dispatcher is deepep: DeepEP's own kernels, or NVIDIA's
     HybridEP (Megatron-Core's --moe-flex-dispatcher-backend)."""
-    nccl: Literal["", "2.23", "2.27", "2.28", "2.29"] = ""
-    """Release of NCCL that it brings along, of those that were measured; blank: the newest."""
+    nccl: NcclRelease = ""
+    """Release of NCCL that it brings along; what the collective library has no figures for is taken
+    as the next newer one that was measured. Blank: the newest."""
     context_attention: Literal["transformer_engine", "torch"] = "transformer_engine"
     """Who runs attention under context parallelism. transformer_engine: after a gather on all keys
     at once; 16-bit gradients. torch: block by block in any case, the first one beside the gather,

@@ -16,14 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import catalogue
-from simulator.cost.nccl_choice import LL, NVLS, choose
-from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.cost.nccl_choice import LL, LL128, NVLS, choose
+from simulator.hardware.cluster import Cluster, load_cluster, load_library, with_release
 from simulator.layout.placement import Group
 from simulator.measured.microbenchmarks import read_table
 
-__all__ = ["DEVICES", "FAMILIES", "OPERATIONS", "CollectiveRows", "boards", "read_rows"]
+__all__ = ["DEVICES", "FAMILIES", "KINDS", "OPERATIONS", "CollectiveRows", "boards", "read_rows"]
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+KINDS = (*OPERATIONS, "all_to_all_older")
+"""What stands apart in the tables of residuals."""
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "ampere": ("ampere",),
@@ -71,8 +73,10 @@ class CollectiveRows:
     integer: NDArray[np.bool_]
     release: NDArray[np.str_]
     """Of NCCL, two numbers: ``2.29``."""
+    kind: NDArray[np.str_]
+    """The operation, ``all_to_all_older`` for those of older releases."""
     regime: NDArray[np.int64]
-    """What NCCL chooses: LL, a bulk protocol, the switch (0 to 2)."""
+    """What NCCL chooses: LL, Simple, the switch, LL128 (0 to 3)."""
     steps: NDArray[np.int64]
     moved_bytes: NDArray[np.float64]
     measured_s: NDArray[np.float64]
@@ -102,7 +106,10 @@ def read_rows(path: Path | str | None = None) -> CollectiveRows:
     passes = np.where(word == "all_reduce", 2, 1)
     full = [text.removeprefix("NCCL ") for text in table.text("lib_version").tolist()]
     release = np.array([".".join(text.split(".")[:2]) for text in full])
+    releases = load_library("nccl").releases
+    older = np.isin(release, [name for name, one in releases.items() if one.older_exchange])
     return CollectiveRows(
+        kind=np.where((word == "all_to_all") & older, "all_to_all_older", word),
         device=gpu, curve=np.array([DEVICES[name][0] for name in gpu.tolist()]), operation=word,
         members=members, size_bytes=size, integer=integer, release=release,
         regime=_regime(gpu, word, size, members, integer, release), steps=passes * (members - 1),
@@ -115,17 +122,21 @@ def _regime(
     gpu: NDArray[np.str_], operation: NDArray[np.str_], size_bytes: NDArray[np.float64],
     members: NDArray[np.int64], integer: NDArray[np.bool_], release: NDArray[np.str_],
 ) -> NDArray[np.int64]:  # fmt: skip
-    """Kind of protocol that NCCL chooses: LL, bulk or the switch."""
+    """Kind of protocol that NCCL chooses: LL, Simple, the switch or LL128."""
     found = np.ones(len(gpu), dtype=np.int64)
-    for name, cluster in boards().items():
-        releases = cluster.library.releases
-        for kind in OPERATIONS:
-            rows = (gpu == name) & (operation == kind)
-            if kind == "all_to_all":
-                small = [float(releases[name].send_ll_bytes) for name in release[rows].tolist()]
-                found[rows] = np.where(size_bytes[rows] / members[rows] <= np.array(small), 0, 1)
-                continue
-            group = Group(size=members[rows], local=members[rows])
-            code = choose(cluster, kind, size_bytes[rows], group, integer=integer[rows])
-            found[rows] = np.where(LL[code], 0, np.where(code == NVLS, 2, 1))
+    for name, newest in boards().items():
+        for number in np.unique(release[gpu == name]).tolist():
+            cluster = with_release(newest, number)
+            own = (gpu == name) & (release == number)
+            for kind in OPERATIONS:
+                rows = own & (operation == kind)
+                size, n = size_bytes[rows], members[rows]
+                if kind == "all_to_all":
+                    small = float(cluster.library.releases[number].send_ll_bytes)
+                    found[rows] = np.where(size / n <= small, 0, 1)
+                    continue
+                group = Group(size=n, local=n)
+                code = choose(cluster, kind, size, group, integer=integer[rows])
+                bulk = np.where(LL128[code], 3, np.where(code == NVLS, 2, 1))
+                found[rows] = np.where(LL[code], 0, bulk)
     return found

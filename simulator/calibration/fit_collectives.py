@@ -226,21 +226,22 @@ def _library_sections(found: _Fits) -> list[Section]:
     for family, curves in FAMILIES.items():
         for curve in curves:
             sections += _curve_sections(found, family, curve)
-    releases: dict[str, list[float]] = {}
-    for family, curves in FAMILIES.items():
-        for release in _told_apart(found.rows, curves):
-            value = found.fits[family].values[f"release.{release}"]
-            releases.setdefault(release, []).append(value)
-    for release, values in sorted(releases.items()):
-        mean = float(np.exp(np.mean(np.log(values))))
-        figure = FigureText(value=mean, grade="fitted", spread=0.03)
+    told = [(family, name) for family, curves in FAMILIES.items()
+            for name in _told_apart(found.rows, curves)]  # fmt: skip
+    for release in sorted({name for _, name in told}):
+        figures = {}
+        for figure, kind in (("time_fraction", "bulk"), ("ll_time_fraction", "ll")):
+            values = [found.fits[family].values[f"release.{name}.{kind}"]
+                      for family, name in told if name == release]  # fmt: skip
+            mean = float(np.exp(np.mean(np.log(values))))
+            figures[figure] = FigureText(value=mean, grade="fitted", spread=0.03)
         text = (
             f"factor on time beside the fits of the curves, whose rates are those of {NEWEST}:"
             " nccl-tests of the same device under both, ai-dynamo/aiconfigurator@095f58a5"
         )
         sections.append(
-            Section(path=("releases", release), figures={"time_fraction": figure},
-                    source="releases", text=text, date=_DATE)
+            Section(path=("releases", release), figures=figures, source="releases", text=text,
+                    date=_DATE)
         )  # fmt: skip
     return sections
 
@@ -274,7 +275,8 @@ def _curve_sections(found: _Fits, family: str, curve: str) -> list[Section]:
                        date=_DATE)  # fmt: skip
 
     common = figures(("ll_ramp_s", "ll_bytes_per_s"), small, f"{curve}.")
-    common |= figures(("nvls_base_s", "nvls_ramp_s", "integer_fraction"), large)
+    common |= figures(("ll128_base_s", "ll128_hop_s"), large, f"{curve}.")
+    common |= figures(("nvls_base_s", "nvls_ramp_s", "ll128_fraction", "integer_fraction"), large)
     sections = [section((), common)]
     for part, prefix in (("ring", f"{curve}."), ("exchange", f"{curve}.exchange_")):
         start = figures(("ll_base_s", "ll_hop_s"), small, prefix)

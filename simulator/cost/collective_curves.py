@@ -16,7 +16,7 @@ __all__ = ["REGIMES", "Board", "board", "curve_s", "interpolated", "start_figure
 
 Floats = NDArray[np.float64]
 
-REGIMES = ("ll", "bulk", "nvls")
+REGIMES = ("ll", "bulk", "nvls", "ll128")
 """Kinds of protocol that have a curve of their own."""
 _RAMP_BYTES = 1e6
 """Moved bytes at which the ramp of a curve is stated."""
@@ -26,7 +26,7 @@ def curve_s(
     figures: Mapping[str, Any], *, regime: Any, near_steps: Any, start: Any, moved_bytes: Any,
     rate: Any, ll_rate: Any, far_start_s: Any = 0.0, far_bytes_s: Any = 0.0,
 ) -> Floats:  # fmt: skip
-    """Seconds of a call with LL, with a bulk protocol, or in the switch (`regime`, 0 to 2).
+    """Seconds of a call with LL, with Simple, in the switch or with LL128 (`regime`, 0 to 3).
 
     Inside a domain: ``base + hop x steps + ramp sqrt(moved / 1 MB) + moved / rate``. The way over
     the network adds the start of its hops; bytes move at the slower of links and adapters; and a
@@ -38,10 +38,14 @@ def curve_s(
     ll = f["ll_base_s"] + f["ll_hop_s"] * near_steps + f["ll_ramp_s"] * root
     bulk = start * (f["bulk_base_s"] + f["bulk_hop_s"] * near_steps) + f["bulk_ramp_s"] * root
     inside, bytes_per_s = np.where(small, ll, bulk), np.where(small, ll_rate, rate)
+    lines = regime == 3  # of 128 bytes
+    inside = np.where(lines, start * (f["ll128_base_s"] + f["ll128_hop_s"] * near_steps), inside)
+    bytes_per_s = np.where(lines, rate * f["ll128_fraction"], bytes_per_s)
     in_switch = regime == 2
     inside = np.where(in_switch, f["nvls_base_s"] + f["nvls_ramp_s"] * root, inside)
     bytes_per_s = np.where(in_switch, f["nvls_bytes_per_s"], bytes_per_s)
-    far = np.where(small, far_bytes_s / f["ll_far_share"], far_bytes_s)
+    part = np.where(small, f["ll_far_share"], np.where(lines, f["ll128_far_share"], 1.0))
+    far = far_bytes_s / part
     ramp_s = f["network_ramp"] * np.sqrt(far_start_s * far)
     return np.asarray(inside + far_start_s + ramp_s + np.maximum(moved_bytes / bytes_per_s, far))
 
@@ -92,6 +96,11 @@ class Board:
         """Start and hops of an operation over those of a reduce-scatter."""
         return 1.0 if self.curve is None else float(self.curve.bulk_start.get(operation, 1.0))
 
+    def release_factor(self, regime: Any) -> Floats:
+        """Time of a call over that with the newest release."""
+        small, large = self.release.ll_time_fraction, self.release.time_fraction
+        return np.where(regime == 0, float(small), float(large))
+
     def residual(self, operation: str, regime: Any, members: Any, size_bytes: Any) -> Floats:
         """Factor that measurements of such calls leave over the formula; 1 where there are none."""
         factor = np.zeros(np.broadcast_shapes(np.shape(size_bytes), np.shape(members)))
@@ -134,13 +143,15 @@ def board(cluster: Cluster) -> Board:
         "nvls_bytes_per_s": 1.0 if nvls is None else float(nvls),
         "network_ramp": float(library.network_ramp),
         "ll_far_share": library.tuning.ll_fraction,
+        "ll128_far_share": library.tuning.ll128_fraction,
     }
     if curve is None:
         ring = _as_nccl_counts(cluster)
         peer_s = float(library.all_to_all_peer_s[links.kind])
         exchange = {**ring, "bulk_hop_s": peer_s, "ll_hop_s": peer_s}
     else:
-        names = ("ll_ramp_s", "ll_bytes_per_s", "nvls_base_s", "nvls_ramp_s")
+        names = ("ll_ramp_s", "ll_bytes_per_s", "nvls_base_s", "nvls_ramp_s", "ll128_base_s",
+                 "ll128_hop_s", "ll128_fraction")  # fmt: skip
         common |= {name: float(getattr(curve, name)) for name in names}
         ring, exchange = start_figures(curve.ring), start_figures(curve.exchange)
     return Board(
@@ -163,4 +174,6 @@ def _as_nccl_counts(cluster: Cluster) -> dict[str, float]:
         "ll_bytes_per_s": bus * library.tuning.ll_fraction, "bulk_base_s": float(base.simple),
         "bulk_hop_s": float(hop.simple), "bulk_ramp_s": 0.0,
         "nvls_base_s": float(library.nvls_base_s), "nvls_ramp_s": 0.0,
+        "ll128_base_s": float(base.ll128), "ll128_hop_s": float(hop.ll128),
+        "ll128_fraction": library.tuning.ll128_fraction,
     }  # fmt: skip

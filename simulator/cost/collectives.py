@@ -18,6 +18,7 @@ from simulator.cost.collective_curves import Board, board, curve_s
 from simulator.cost.nccl_choice import (
     COLLNET,
     LL,
+    LL128,
     NVLS,
     NVLS_TREE,
     PAT,
@@ -35,6 +36,9 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
+
+_BULK = np.where(LL128, 3, 1)
+"""By code: regime of a call that is not small."""
 
 
 def all_gather_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
@@ -60,7 +64,7 @@ def all_reduce_s(
     Ring: ``2 (n - 1)`` steps, twice the bytes of a gather. Tree: ``2 (local - 1 + log2(domains))``
     hops. Beyond the domain a tree moves ``2 (domains - 1) / domains`` of the bytes over the
     adapters of a domain (two trees, each node a leaf of one of them), switches that reduce
-    move them once.
+    move them once; neither gets all of an adapter.
     """
     return _ring_s(cluster, "all_reduce", size_bytes, group, integer=integer)
 
@@ -92,7 +96,7 @@ def _distinct_s(
     tree = TREES[code]
     near_steps = np.where(tree, 2 * (local - 1), passes * (n - 1) - hops)
     start_s = _far_hops(code, hops, nodes) * np.take(_far_hop_s(cluster), code)
-    regime = np.where(LL[code], 0, np.where(_in_switch(code, here), 2, 1))
+    regime = np.where(LL[code], 0, np.where(_in_switch(code, here), 2, _BULK[code]))
     members = np.where(regime == 2, local, n)
     moved_bytes = passes * size_bytes * (members - 1) / members
     joint = float(cluster.library.nvls_tree_fraction)
@@ -101,6 +105,7 @@ def _distinct_s(
     once = np.where(code == COLLNET, size_bytes, passes * size_bytes * (n - 1) / n)
     joined = tree | (code == NVLS_TREE)
     far_bytes = np.where(joined, 2.0 * size_bytes * (nodes - 1) / nodes, once)
+    far_bytes = far_bytes / _network_share(cluster, code, nodes)
     seconds = curve_s(
         here.figures, regime=regime, near_steps=near_steps, start=here.start(operation),
         moved_bytes=np.where(crosses & (local == 1), 0.0, moved_bytes),
@@ -109,8 +114,16 @@ def _distinct_s(
         far_bytes_s=np.where(crosses, far_bytes / _domain_rate(cluster, group), 0.0),
     )  # fmt: skip
     left = here.residual(operation, regime, n, size_bytes)
-    seconds = seconds * np.where(crosses, 1.0, left) * here.release.time_fraction
+    seconds = seconds * np.where(crosses, 1.0, left) * here.release_factor(regime)
     return np.where(n > 1, seconds, 0.0)
+
+
+def _network_share(cluster: Cluster, code: Any, nodes: Any) -> Floats:
+    """Share of the adapters' rate that an algorithm reaches over so many nodes."""
+    library = cluster.library
+    branching = TREES[code] & (nodes > 2)
+    share = np.where(branching, float(library.tree_network_fraction), 1.0)
+    return np.where(code == COLLNET, float(library.collnet_fraction), share)
 
 
 def _in_switch(code: Any, here: Board) -> NDArray[np.bool_]:
@@ -161,7 +174,7 @@ def broadcasts_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
     code = choose(cluster, "broadcast", each, group)
     here, hops = board(cluster), nodes - 1
     seconds = curve_s(
-        here.figures, regime=np.where(LL[code], 0, 1), near_steps=n - 1 - hops, start=1.0,
+        here.figures, regime=np.where(LL[code], 0, _BULK[code]), near_steps=n - 1 - hops, start=1.0,
         moved_bytes=np.where((group.local == 1) & (nodes > 1), 0.0, each),
         **here.rates("all_gather", np.where(group.local > 1, group.local, n)),
         far_start_s=np.where(nodes > 1, hops * np.take(_far_hop_s(cluster), code), 0.0),
@@ -188,8 +201,9 @@ def all_to_all_s(cluster: Cluster, sent_bytes: Any, group: Group) -> Floats:
         far_start_s=(n - local) * peers_s,
         far_bytes_s=sent_bytes * (n - local) / n / exchange_rate(cluster, nodes),
     )  # fmt: skip
-    left = here.residual("all_to_all", regime, n, sent_bytes)
-    seconds = seconds * np.where(nodes > 1, 1.0, left) * here.release.time_fraction
+    kind = "all_to_all_older" if here.release.older_exchange else "all_to_all"
+    left = here.residual(kind, regime, n, sent_bytes)
+    seconds = seconds * np.where(nodes > 1, 1.0, left) * here.release_factor(regime)
     return np.where(n > 1, seconds, 0.0)
 
 

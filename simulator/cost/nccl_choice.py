@@ -17,7 +17,7 @@ from simulator.hardware.fabric import HopLatency
 from simulator.layout.placement import Group
 
 __all__ = [
-    *("ALGORITHMS", "COLLNET", "LL", "NVLS", "NVLS_TREE", "PAT", "TREES"),
+    *("ALGORITHMS", "COLLNET", "LL", "LL128", "NVLS", "NVLS_TREE", "PAT", "TREES"),
     *("choose", "believed_s", "spans"),
 ]
 
@@ -32,6 +32,7 @@ ALGORITHMS = (
 NVLS, NVLS_TREE, COLLNET, PAT = 6, 7, 8, 9
 LL = np.array([code in (0, 3) for code in range(len(ALGORITHMS))])
 """By code: whether the protocol is LL, that of small messages."""
+LL128 = np.array([code in (1, 4) for code in range(len(ALGORITHMS))])
 TREES = np.array([code in (3, 4, 5) for code in range(len(ALGORITHMS))])
 
 _PROTOCOLS = ("ll", "ll128", "simple")
@@ -149,7 +150,8 @@ class _Tuner:
         if protocol == "ll":
             rate = np.minimum(self._ll_ceiling(), rate * t.ll_fraction)
         elif protocol == "ll128":
-            most = self.channels * self._by_nodes(t.ring_ll128_bytes_per_s)
+            own = library.releases[library.release].ring_ll128_bytes_per_s
+            most = self.channels * self._by_nodes({**t.ring_ll128_bytes_per_s, **own})
             rate = np.minimum(t.ll128_fraction * rate, most)
         far_table = library.ring_hop_s["network"]
         far = np.where(

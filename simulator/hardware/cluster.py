@@ -182,7 +182,7 @@ def _of_board(library: CollectiveLibrary, board: str) -> CollectiveLibrary:
 
 
 def with_release(cluster: Cluster, release: str) -> Cluster:
-    """Take the collective library in another release; what it has no figures for stays as it is.
+    """Take the collective library in another release, or in the next newer one that was measured.
 
     Parameters
     ----------
@@ -190,6 +190,13 @@ def with_release(cluster: Cluster, release: str) -> Cluster:
         Two numbers, ``2.27``; blank for the newest that was measured.
     """
     library = cluster.library
-    if not release or release == library.release or release not in library.releases:
+    known = sorted(library.releases, key=_numbers)
+    newer = [name for name in known if _numbers(name) >= _numbers(release or known[-1])]
+    stands_in = newer[0] if newer else known[-1]
+    if stands_in == library.release:
         return cluster
-    return replace(cluster, library=replace(library, release=release))
+    return replace(cluster, library=replace(library, release=stands_in))
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in release.split("."))

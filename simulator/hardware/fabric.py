@@ -73,6 +73,11 @@ class CollectiveLibrary:
     the two: its pieces fill a pipeline (2 at the best number of pieces of equal stages)."""
     nvls_tree_fraction: Figure
     """Share of its rate that the domain's switch keeps where a tree over the network joins in."""
+    tree_network_fraction: Figure
+    """Share of the adapters' rate that trees reach over three nodes and more, where a node has two
+    others below it; rings, and trees of two nodes, reach all of it."""
+    collnet_fraction: Figure
+    """Share of the adapters' rate that reduction in the network's switches reaches."""
     send_base_s: dict[str, Figure]
     """Start-up of a point-to-point send by link."""
     all_to_all_peer_s: dict[str, Figure]

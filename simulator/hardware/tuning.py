@@ -83,9 +83,16 @@ class Release:
     """What one release of the library does differently from the newest that was measured."""
 
     time_fraction: Figure
-    """Time of a call over that of the newest release."""
+    """Time of a call with a bulk protocol over that of the newest release."""
+    ll_time_fraction: Figure
+    """The same with LL."""
     send_ll_bytes: Figure
     """Largest message to one peer that all-to-alls carry with LL."""
+    older_exchange: bool = False
+    """All-to-alls share channels out among peers as releases before 2.29 did; what measurements
+    of them say beyond the formula stands apart."""
+    ring_ll128_bytes_per_s: dict[str, ByNodes] = field(default_factory=dict)
+    """Its own rows of the table of that name."""
 
 
 @record
@@ -96,7 +103,7 @@ class Start:
     """With LL, the protocol of small messages."""
     ll_hop_s: Figure
     bulk_base_s: Figure
-    """With LL128 or Simple, the protocols of large messages."""
+    """With Simple, the protocol of large messages."""
     bulk_hop_s: Figure
     bulk_ramp_s: Figure
     """What a bulk call that moves 1 MB takes beyond its rate; grows with the root of the bytes."""
@@ -119,6 +126,11 @@ class Curve:
     ll_bytes_per_s: Figure
     """Rate that LL tends to where an operation reaches the whole bus; over fewer members it falls
     as `share` does."""
+    ll128_base_s: Figure
+    """Start with LL128, between the two."""
+    ll128_hop_s: Figure
+    ll128_fraction: Figure
+    """Share of the rate of large calls that LL128 tends to: 120 of 128 bytes are data."""
     bulk_start: dict[str, Figure]
     """Bulk start and hops of an operation over those of a reduce-scatter."""
     nvls_base_s: Figure
@@ -131,11 +143,12 @@ class Curve:
     """Rate of reductions of integers over those of floating-point numbers."""
     residual: dict[str, dict[str, tuple[Number, ...]]] = field(default_factory=dict)
     """What measurements say beyond the formula, the logarithm of a factor: by operation and
-    regime (``all_gather_ll``; ll, bulk, nvls), then by members, at `RESIDUAL_BYTES`."""
+    regime (``all_gather_ll``; ll, bulk, nvls, ll128; ``all_to_all_older_ll``), then by members, at
+    `RESIDUAL_BYTES`."""
 
 
-RESIDUAL_BYTES = tuple(2.0**power for power in range(10, 31, 2))
-"""Sizes of a buffer at which a curve states what is left: 1 KiB to 1 GiB."""
+RESIDUAL_BYTES = tuple(2.0**power for power in range(9, 31))
+"""Sizes of a buffer at which a curve states what is left: 512 B to 1 GiB."""
 
 
 @record

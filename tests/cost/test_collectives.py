@@ -157,7 +157,8 @@ def test_switches_of_the_network_move_the_bytes_once() -> None:
     joined = plain(nvls=900e9)
     reducing = replace(joined, fabric=replace(joined.fabric, reduces_in_network=True))
     size = 80e9
-    assert all_reduce_s(reducing, size, group(128, 8))[0] == pytest.approx(size / 400e9, rel=1e-2)
+    far = size / 400e9 / float(H100.library.collnet_fraction)
+    assert all_reduce_s(reducing, size, group(128, 8))[0] == pytest.approx(far, rel=1e-2)
     # a tree moves 2 x 15/16 of them
     tree = all_reduce_s(joined, size, group(128, 8))[0]
     assert tree == pytest.approx(2 * 15 / 16 * size / 400e9, rel=1e-2)
@@ -197,12 +198,39 @@ def test_an_over_subscribed_layer_is_passed_by_what_leaves_the_leaf() -> None:
 def test_older_releases_send_larger_parts_of_an_all_to_all_with_ll() -> None:
     # 64 KiB to each of eight: 2.29 takes the bulk protocol (8.4 us), 2.27 still LL (6.6)
     older, size = with_release(plain(), "2.27"), 8.0 * 65536
-    factor = float(older.library.releases["2.27"].time_fraction)
+    factor = float(older.library.releases["2.27"].ll_time_fraction)
     newest = (8.4 + 7 * 0.6) * US + size * 7 / 8 / 100e9
     assert all_to_all_s(plain(), size, group(8, 8))[0] == pytest.approx(newest)
     small = (6.6 + 7 * 0.6) * US + size * 7 / 8 / 50e9
     assert all_to_all_s(older, size, group(8, 8))[0] == pytest.approx(small * factor)
-    assert with_release(older, "9.99") is older
+
+
+def test_a_release_that_nobody_measured_is_taken_as_the_next_newer_one() -> None:
+    stands_in = {"2.8": "2.23", "2.23": "2.23", "2.24": "2.27", "2.28": "2.28", "2.30": "2.29"}
+    for release, measured in stands_in.items():
+        assert with_release(plain(), release).library.release == measured
+    assert with_release(plain(), "").library.release == "2.29"
+    assert with_release(H100, "2.29") is H100
+
+
+def test_lines_of_128_bytes_start_and_move_as_nccl_counts() -> None:
+    # ring LL128 over eight: 14 us + 7 x 1.9 us, 0.92 of the bus; the choice lies between LL and
+    # Simple
+    size = 16e6
+    assert choose(plain(), "all_gather", size, group(8, 8))[0] == 1
+    expected = (14 + 7 * 1.9) * US + size * 7 / 8 / 92e9
+    assert all_gather_s(plain(), size, group(8, 8))[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_trees_of_three_servers_and_more_lose_some_of_the_adapters() -> None:
+    # NVIDIA/nccl#1368: five servers, 4 x 400 Gbit/s each: 150 GB/s with trees, 190 with rings
+    # one more byte takes 2 x 7/8 of a byte over the 50 GB/s of a server; LL128 moves 0.92 of them
+    cluster = plain(load_cluster("aws-p4de", 64), adapter_bytes_per_s=12.5e9)
+    sizes = np.array([12e6, 20e6])
+    assert (choose(cluster, "all_reduce", sizes, group(64, 8)) == 4).all()
+    more_s = np.diff(all_reduce_s(cluster, sizes, group(64, 8)))[0]
+    reached = 2 * 8e6 * 7 / 8 / 50e9 / 0.92 / more_s
+    assert 150 / 190 < reached < 36.84 / 43.57
 
 
 def test_an_all_to_all_sends_each_peer_its_share() -> None:
