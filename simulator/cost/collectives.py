@@ -114,7 +114,7 @@ def _distinct_s(
         far_bytes_s=np.where(crosses, far_bytes / _domain_rate(cluster, group), 0.0),
     )  # fmt: skip
     left = here.residual(operation, regime, n, size_bytes)
-    seconds = seconds * np.where(crosses, 1.0, left) * here.release_factor(regime)
+    seconds = seconds * np.where(crosses, 1.0, left * here.release_factor(regime))
     return np.where(n > 1, seconds, 0.0)
 
 
@@ -203,7 +203,7 @@ def all_to_all_s(cluster: Cluster, sent_bytes: Any, group: Group) -> Floats:
     )  # fmt: skip
     kind = "all_to_all_older" if here.release.older_exchange else "all_to_all"
     left = here.residual(kind, regime, n, sent_bytes)
-    seconds = seconds * np.where(nodes > 1, 1.0, left) * here.release_factor(regime)
+    seconds = seconds * np.where(nodes > 1, 1.0, left * here.release_factor(regime))
     return np.where(n > 1, seconds, 0.0)
 
 
