@@ -316,6 +316,7 @@ def _node_sections(found: _Fits, device: str) -> list[tuple[str, Section]]:
     text = _text(found, rows.device == device, "rates of large calls")
     rates = {"bus_bytes_per_s": values[f"{device}.bus"],
              "all_to_all_bytes_per_s": values[f"{device}.exchange"]}  # fmt: skip
+    rates["send_bytes_per_s"] = rates["all_to_all_bytes_per_s"] * values["share.all_to_all.2"]
     if (own & (rows.regime == 2)).any():
         rates["nvls_bytes_per_s"] = values[f"{device}.switch"]
     node = boards()[device].node.name

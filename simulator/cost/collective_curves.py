@@ -96,6 +96,11 @@ class Board:
         """Start and hops of an operation over those of a reduce-scatter."""
         return 1.0 if self.curve is None else float(self.curve.bulk_start.get(operation, 1.0))
 
+    @property
+    def exchange_kind(self) -> str:
+        """What residuals call an all-to-all of this release."""
+        return "all_to_all_older" if self.release.older_exchange else "all_to_all"
+
     def release_factor(self, regime: Any) -> Floats:
         """Time of a call over that with the newest release."""
         small, large = self.release.ll_time_fraction, self.release.time_fraction

@@ -72,8 +72,13 @@ def all_reduce_s(
 def _ring_s(
     cluster: Cluster, operation: str, size_bytes: Any, group: Group, *, integer: Any = False
 ) -> Floats:
-    """Price each distinct call once: a million layouts reduce a few hundred sizes."""
+    """Price each distinct call once: a million layouts reduce a few hundred sizes.
+
+    Nothing to send, or nobody to send it to, is no call.
+    """
     shape = np.broadcast_shapes(np.shape(size_bytes), np.shape(group.size), np.shape(integer))
+    if not (np.any(size_bytes) and np.any(group.size > 1)):
+        return np.zeros(shape)
     columns = [
         np.broadcast_to(np.asarray(column), shape).ravel()
         for column in (size_bytes, group.size, group.local, integer)
@@ -115,7 +120,7 @@ def _distinct_s(
     )  # fmt: skip
     left = here.residual(operation, regime, n, size_bytes)
     seconds = seconds * np.where(crosses, 1.0, left * here.release_factor(regime))
-    return np.where(n > 1, seconds, 0.0)
+    return np.where((n > 1) & (size_bytes > 0), seconds, 0.0)
 
 
 def _network_share(cluster: Cluster, code: Any, nodes: Any) -> Floats:
@@ -201,8 +206,7 @@ def all_to_all_s(cluster: Cluster, sent_bytes: Any, group: Group) -> Floats:
         far_start_s=(n - local) * peers_s,
         far_bytes_s=sent_bytes * (n - local) / n / exchange_rate(cluster, nodes),
     )  # fmt: skip
-    kind = "all_to_all_older" if here.release.older_exchange else "all_to_all"
-    left = here.residual(kind, regime, n, sent_bytes)
+    left = here.residual(here.exchange_kind, regime, n, sent_bytes)
     seconds = seconds * np.where(nodes > 1, 1.0, left * here.release_factor(regime))
     return np.where(n > 1, seconds, 0.0)
 
@@ -218,9 +222,22 @@ def exchange_rate(cluster: Cluster, nodes: Any) -> Floats:
 
 
 def send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:
-    """Time of one point-to-point send between neighbours, in seconds."""
-    links, base = cluster.node.scale_up, cluster.library.send_base_s
+    """Time of one send to a neighbour while another neighbour's arrives, in seconds.
+
+    Inside a domain that is an all-to-all of two, and takes its start; training sends both ways at
+    once (rings of context parallelism, forward and backward passes of a pipeline).
+    """
+    size_bytes = np.asarray(size_bytes, dtype=float)
+    links, base, here = cluster.node.scale_up, cluster.library.send_base_s, board(cluster)
     near = base[links.kind] + size_bytes / links.send_bytes_per_s
+    if here.curve is not None:
+        regime = np.where(size_bytes <= here.release.send_ll_bytes, 0, 1)
+        near = curve_s(
+            here.exchange, regime=regime, near_steps=1, start=1.0, moved_bytes=size_bytes,
+            rate=float(links.send_bytes_per_s), ll_rate=here.rates("all_to_all", 2)["ll_rate"],
+        )  # fmt: skip
+        left = here.residual(here.exchange_kind, regime, 2, 2.0 * size_bytes)
+        near = near * left * here.release_factor(regime)
     rate = cluster.network_bytes_per_s_per_gpu / cluster.fabric.oversubscription
     far = base["network"] + float(cluster.fabric.extra_hop_s) + size_bytes / rate
     return np.where(crosses_network, far, near)
