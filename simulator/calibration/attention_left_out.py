@@ -21,7 +21,7 @@ from simulator.calibration.devices import Device
 from simulator.calibration.left_out import LeftOut, left_out
 from simulator.calibration.pooled import Pool, deal
 
-__all__ = ["attention_lines", "library_lines", "unseen_attention"]
+__all__ = ["attention_lines", "joined", "library_lines", "unseen_attention"]
 
 Masks = NDArray[np.bool_]
 
@@ -39,7 +39,7 @@ def unseen_attention(pool: Pool, known: Mapping[str, Device]) -> tuple[Pool, dic
     A shape is left out on all devices and libraries at once.
     """
     pools = list(serving_pools(pool, known).items())
-    whole = _joined([rows for _, rows in pools])
+    whole = joined([rows for _, rows in pools])
     fold = deal(shapes(whole.rows))
     by_fold = _by_fold(pools, fold)
     formula = by_fold[fold, np.arange(len(whole))]
@@ -65,7 +65,8 @@ def _by_fold(pools: Sequence[tuple[tuple[str, str], Pool]], fold: NDArray[np.int
     return found
 
 
-def _joined(pools: Iterable[Pool]) -> Pool:
+def joined(pools: Iterable[Pool]) -> Pool:
+    """Return the rows of several pools as one."""
     parts = list(pools)
     return Pool(
         rows={name: np.concatenate([p.rows[name] for p in parts]) for name in parts[0].rows},

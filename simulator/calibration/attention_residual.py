@@ -1,62 +1,73 @@
 """What the formula of fused attention leaves over on timed shapes, smoothed.
 
-A Gaussian process over the logarithms of length, heads, heads per key head and head size, with a
-Matern-3/2 kernel: devices of one generation share most of what the formula misses, a library and a
-series have some of their own.
+The process of :mod:`simulator.calibration.smoothing` over length, heads of all sequences, heads per
+key head and head size: devices of one generation share most of what the formula misses, a library
+and a series have some of their own. Forward calls alone: the backward pass was timed on two devices
+with a few dozen shapes, too few to tell what is smooth.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calibration import Floats, Rows
 from simulator.calibration.pooled import Pool
+from simulator.calibration.smoothing import Points, Spread, mean_at, pulls, weight_lines
+from simulator.cost.residual import attention_sizes, features
+from simulator.hardware.residuals import SIZES, columns
 
-__all__ = ["residual"]
+__all__ = ["residual", "residual_files"]
 
 Masks = NDArray[np.bool_]
 
-_OCTAVES = 3.0
-"""Distance in the logarithms to base 2 over which the residual changes."""
-
-_SHARED, _LIBRARY, _OWN = 0.06, 0.04, 0.05
-"""Standard deviation of log(measured / formula) that a generation, a library, a series adds."""
-
-_NOISE = 0.05
-_MOST = 0.4
-"""Largest log ratio that is believed."""
+SPREAD = Spread(shared=0.15, library=0.08, own=0.08, noise=0.05, most=0.4)
 
 
 def residual(
     pool: Pool, generation: NDArray[np.str_], left: Floats, seen: Masks, wanted: Masks
 ) -> Floats:
     """Expected log(measured / formula) of the wanted rows, from those that were seen."""
-    place = _place(pool.rows)
-    found = np.zeros(int(wanted.sum()))
+    points = _points(pool)
+    found = np.zeros(len(pool))
     for name in np.unique(generation[wanted]):
-        a = np.flatnonzero(wanted & (generation == name))
-        b = np.flatnonzero(seen & (generation == name))
-        if len(b):
-            pull = np.linalg.solve(
-                _shared(pool, place, b, b) + _NOISE**2 * np.eye(len(b)),
-                np.clip(left[b], -_MOST, _MOST),
-            )
-            found[generation[wanted] == name] = _shared(pool, place, a, b) @ pull
+        a, b = wanted & (generation == name), seen & (generation == name)
+        if b.any():
+            known = points.take(b)
+            pull = pulls(known, left[b], SPREAD)
+            found[a] = mean_at(points.take(a), known, pull, SPREAD)
+    return found[wanted]
+
+
+def residual_files(pool: Pool, generation: NDArray[np.str_], left: Floats) -> dict[str, str]:
+    """Return the files of residuals of every device of a pool, by path under hardware_profiles."""
+    found = {}
+    for name in np.unique(generation):
+        own = generation == name
+        rows, points = pool.take(own), _points(pool.take(own))
+        pull = pulls(points, left[own], SPREAD)
+        sizes = np.stack(list(_sizes(rows.rows).values()), axis=1)
+        for device in np.unique(rows.device).tolist():
+            lines = weight_lines(points, sizes, pull, SPREAD, _owners(rows, device))
+            text = "\n".join([",".join(columns("attention")), *lines, ""])
+            found[f"residuals/attention/{device}.csv"] = text
     return found
 
 
-def _place(rows: Rows) -> Floats:
-    grouped = rows["query_bytes"] / rows["key_bytes"]
-    size = (rows["score_size"] + rows["value_size"]) / 2.0
-    sides = np.stack([rows["queries"], rows["heads"], grouped, size], axis=1)
-    return np.asarray(np.log2(sides) / _OCTAVES)
+def _owners(pool: Pool, device: str) -> Iterator[tuple[str, str, str, str]]:
+    for library in np.unique(pool.variant[pool.device == device]).tolist():
+        dtype = "fp8" if library.endswith("_fp8") else "bf16"
+        yield f"{device}|{library}", library, library, dtype
 
 
-def _shared(pool: Pool, place: Floats, a: NDArray[np.intp], b: NDArray[np.intp]) -> Floats:
-    """Covariance of the residual at two sets of rows."""
-    apart = np.sqrt(3.0) * np.sqrt(((place[a][:, None] - place[b][None]) ** 2).sum(axis=2))
-    library = pool.variant[a][:, None] == pool.variant[b][None]
-    own = library & (pool.device[a][:, None] == pool.device[b][None])
-    amount = _SHARED**2 + _LIBRARY**2 * library + _OWN**2 * own
-    return np.asarray(amount * (1.0 + apart) * np.exp(-apart))
+def _sizes(rows: Rows) -> Mapping[str, Floats]:
+    found = attention_sizes(rows)
+    return {name: np.asarray(found[name], dtype=float) for name in SIZES["attention"]}
+
+
+def _points(pool: Pool) -> Points:
+    owner = np.char.add(np.char.add(pool.device, "|"), pool.variant)
+    place = features("attention", _sizes(pool.rows))
+    return Points(place=place, library=pool.variant, owner=owner)

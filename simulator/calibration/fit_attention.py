@@ -19,21 +19,27 @@ from simulator.calibration.attention_fit import (
     fit_published,
     fit_serving,
     fit_timed,
+    pool_keys,
     serving_pools,
     training_pool,
 )
 from simulator.calibration.attention_left_out import (
     attention_lines,
+    joined,
     library_lines,
     unseen_attention,
 )
+from simulator.calibration.attention_residual import residual_files
 from simulator.calibration.attention_rows import CACHE, attention_calls
 from simulator.calibration.devices import Device, devices, same_chip
 from simulator.calibration.left_out import LeftOut, written
 from simulator.calibration.pooled import Pool
 from simulator.calibration.profile_text import FigureText, Section
 
-__all__ = ["Source", "attention_sections", "left_out_lines", "typical_attention"]
+__all__ = [
+    *("Source", "attention_residuals", "attention_sections", "left_out_lines"),
+    "typical_attention",
+]
 
 _DATE = "2026-11-21"
 _FORM = "fit of attention_s (cost/attention_time.py) by calibration/fit_attention.py"
@@ -110,6 +116,16 @@ def _fits() -> _Fits:
 def left_out_lines() -> list[LeftOut]:
     """Errors on shapes, and on accelerators, that were left out of the fit."""
     return list(_fits().lines)
+
+
+def attention_residuals() -> dict[str, str]:
+    """Return the files of what the formula leaves over on serving calls, by path."""
+    fits = _fits()
+    pools = list(fits.pools.items())
+    whole = joined([pool for _, pool in pools])
+    seconds = np.concatenate([fits.serving[key].seconds(pool) for key, pool in pools])
+    generation = np.array([key[0] for key in pool_keys(whole, fits.known)])
+    return residual_files(whole, generation, np.log(whole.rows["seconds"] / seconds))
 
 
 # --- training ----------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from simulator.calibration import Floats, pick
 from simulator.calibration.fit_gemm import fit_parameters, gemm_model
-from simulator.calibration.fit_grouped import grouped_lines
 from simulator.calibration.fit_residual import residual_groups, residual_weights
 from simulator.calibration.gemm_series import Series, load_series
 from simulator.calibration.left_out import LeftOut, left_out
@@ -28,7 +27,6 @@ __all__ = [
     "METHODS",
     "Unseen",
     "gemm_lines",
-    "left_out_lines",
     "shape_folds",
     "shipped_unseen",
     "unseen_times",
@@ -105,16 +103,12 @@ def _add_residual(
             shape = {name: rows[name][used[i]] for name in ("m", "n", "k")}
             out = folds[i] == number
             asked = {name: rows[name][out] for name in ("m", "n", "k")}
-            factor = residual_factor(TimedShapes(weight=weight, **shape), **asked)
+            timed = TimedShapes(kernel="gemm", sizes=shape, weight=weight)
+            factor = residual_factor(timed, **asked)
             result["formula + residual"][out] = result["formula"][out] * factor
 
 
 # --- lines of the table ------------------------------------------------------------------
-
-
-def left_out_lines() -> list[LeftOut]:
-    """Return every line on products and expert layers of the shipped table."""
-    return gemm_lines() + grouped_lines()
 
 
 def gemm_lines(series: Sequence[Series] | None = None) -> list[LeftOut]:

@@ -16,7 +16,6 @@ from simulator import catalogue
 from simulator.calibration import Floats, pick
 from simulator.calibration.fit_backward import Backward, backward_rates
 from simulator.calibration.fit_gemm import fit_parameters, gemm_model
-from simulator.calibration.fit_grouped import grouped_sections
 from simulator.calibration.fit_residual import residual_groups, residual_weights
 from simulator.calibration.gemm_left_out import LARGE, Unseen, shipped_unseen, unseen_times
 from simulator.calibration.gemm_series import Series, load_series
@@ -25,9 +24,9 @@ from simulator.calibration.profile_text import FigureText, Section
 from simulator.calibration.typical_gemm import typical_values
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import load_accelerator
-from simulator.hardware.residuals import COLUMNS
+from simulator.hardware.residuals import columns
 
-__all__ = ["gemm_sections", "residual_tables", "typical_gemm"]
+__all__ = ["gemm_sections", "residual_tables", "typical_gemm", "with_siblings"]
 
 DATE = "2026-11-21"
 """Of the table of timings."""
@@ -105,7 +104,7 @@ def _never_splits(one: Series) -> bool:
 
 
 def gemm_sections(series: Sequence[Series] | None = None) -> dict[str, list[Section]]:
-    """Return what the tables ``[gemm.*]`` and ``[grouped.*]`` of each profile should say."""
+    """Return what the tables ``[gemm.*]`` of each profile should say."""
     found_unseen = shipped_unseen() if series is None else unseen_times(series)
     series = [unseen.series for unseen in found_unseen]
     fits = {one.key: _figures(one) for one in series}
@@ -121,8 +120,11 @@ def gemm_sections(series: Sequence[Series] | None = None) -> dict[str, list[Sect
         found.setdefault(one.device, []).append(own)
     for device in list(found):
         found[device] = _with_untimed_types(load_accelerator(device), found[device])
-    for device, sections in grouped_sections().items():
-        found.setdefault(device, []).extend(sections)
+    return with_siblings(found)
+
+
+def with_siblings(found: dict[str, list[Section]]) -> dict[str, list[Section]]:
+    """Add the parts that have the chip of a timed one."""
     for device, sibling in SIBLINGS.items():
         if sibling in found:
             found[device] = [_taken_over(section, sibling) for section in found[sibling]]
@@ -240,9 +242,9 @@ def residual_tables(series: Sequence[Series] | None = None) -> dict[str, str]:
         ):
             if one.dtype in one.accelerator.matrix_flop_per_s:
                 lines.setdefault(one.device, []).extend(_weighted(one, weight))
-    head = ",".join(COLUMNS)
+    head = ",".join(columns("gemm"))
     return {
-        f"residuals/{device}.csv": "\n".join([head, *sorted(rows), ""])
+        f"residuals/gemm/{device}.csv": "\n".join([head, *sorted(rows), ""])
         for device, rows in lines.items()
     }
 

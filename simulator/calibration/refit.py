@@ -22,6 +22,8 @@ from simulator.calibration import (
     fit_stream,
     gemm_left_out,
     gemm_profiles,
+    grouped_left_out,
+    grouped_profiles,
 )
 from simulator.calibration.left_out import LeftOut, written
 from simulator.calibration.profile_text import Section, with_sections
@@ -50,11 +52,18 @@ class Producer:
 PRODUCERS: dict[str, Producer] = {
     "products": Producer(
         sections=gemm_profiles.gemm_sections,
-        left_out=gemm_left_out.left_out_lines,
+        left_out=gemm_left_out.gemm_lines,
         files=gemm_profiles.residual_tables,
     ),
+    "experts": Producer(
+        sections=grouped_profiles.grouped_sections,
+        left_out=grouped_left_out.grouped_lines,
+        files=grouped_profiles.grouped_residuals,
+    ),
     "attention": Producer(
-        sections=fit_attention.attention_sections, left_out=fit_attention.left_out_lines
+        sections=fit_attention.attention_sections,
+        left_out=fit_attention.left_out_lines,
+        files=fit_attention.attention_residuals,
     ),
     "memory-bound": Producer(
         sections=fit_stream.stream_sections, left_out=fit_stream.left_out_lines

@@ -22,9 +22,19 @@ Floats = NDArray[np.float64]
 
 PRODUCT_FIGURES = (
     *("peak_fraction", "memory_fraction", "prologue_k", "wave_quantisation"),
-    *("small_tile_penalty", "l2_refetch"),
+    "small_tile_penalty",
 )
 """Figures of ``GroupedKernel`` that stand in for those of ``GemmKernel`` in a grouped product."""
+
+_FUSED_CHOICES = 16.0
+"""Experts of one token that TensorRT-LLM's own kernel picks; more are left to ``torch.topk``
+(``RenormalizeMoeRoutingMethod`` in tensorrt_llm/_torch/modules/fused_moe/routing.py)."""
+
+_CACHE_FILLED = 0.9
+"""Share of the last-level cache that a working set may fill and still be found there again."""
+
+_CACHE_STEEPNESS = 6.0
+"""A set that is touched in a circle drops out all at once when it outgrows the cache."""
 
 
 def as_grouped(given: Mapping[str, Any], layer: GroupedKernel, experts: Any) -> dict[str, Any]:
@@ -35,7 +45,7 @@ def as_grouped(given: Mapping[str, Any], layer: GroupedKernel, experts: Any) -> 
     return dict(given) | figures | {"launch_s": launch_s}
 
 
-def product_figures(figures: Mapping[str, float], share_of: float = 0.0) -> dict[str, float]:
+def product_figures(figures: Mapping[str, Any], share_of: float = 0.0) -> dict[str, Any]:
     """Arguments of :func:`gemm_s` for a grouped product; the reduction is never split.
 
     In a timed layer the share of the peak and the passes around the products trade off against
@@ -54,10 +64,11 @@ def expert_layer_s(
     ffn: Any,
     gated: Any,
     all_tokens: Any,
+    all_experts: Any,
     top_k: Any,
-    rates: Mapping[str, float],
-    figures: Mapping[str, float],
-    sustained_fraction: float = 1.0,
+    rates: Mapping[str, Any],
+    figures: Mapping[str, Any],
+    sustained_fraction: Any = 1.0,
 ) -> Floats:
     """Time of a forward call of one rank's experts at the burst clock, in seconds.
 
@@ -68,13 +79,13 @@ def expert_layer_s(
     hidden, ffn, gated : array_like
         Widths of the layer and of one expert's share on this rank; 1 where a gate doubles the
         first product.
-    all_tokens, top_k : array_like
-        Tokens before they are routed, on whichever rank, and experts for each.
+    all_tokens, all_experts, top_k : array_like
+        Tokens before they are routed and experts, on whichever rank, and experts for each token.
     rates : mapping
         What :func:`gemm_rates` says of device and type.
     figures : mapping
         ``GroupedKernel``.
-    sustained_fraction : float
+    sustained_fraction : array_like
         Of ``GemmKernel``: how far the clock falls in a long call.
 
     Returns
@@ -84,22 +95,40 @@ def expert_layer_s(
 
     Notes
     -----
-    Beside the products: a sort of all routed copies (`routed_s` each), passes over all tokens
-    (`token_passes`, 16 bit), and passes over the rank's copies that read, activate and write
-    (`row_passes` over 16-bit rows in and out of both products).
+    Beside the products: choosing experts where each token has more than the fused kernel takes
+    (`choice_s`, and `score_s` for every score of a token and an expert); a sort of all routed
+    copies (`routed_s` each); passes over all tokens (`token_passes`, 16 bit); and passes over the
+    rank's copies, in the width of the layer (`hidden_passes`, of a read and a write each) and in that of the experts (`ffn_passes`: what
+    the activation reads and writes). A timing loop calls the same layer again and again: where weights and copies fit
+    into the last-level cache, all of them move faster by `cached_gain`.
     """
     m, e, h, f, wide = (np.asarray(x, float) for x in (tokens, experts, hidden, ffn, gated))
-    wide = 1.0 + wide
-    bandwidth = rates["bandwidth_bytes_per_s"]
+    everyone, top_k = np.asarray(all_tokens, float), np.asarray(top_k, float)
+    wide, copies = 1.0 + wide, m * e
+    hidden_bytes, ffn_bytes = 4.0 * copies * h, 2.0 * copies * (wide + 1.0) * f
+    held = _held(
+        rates["operand_bytes"] * (e * h * f * (1.0 + wide) + copies * (h + f))
+        + 2.0 * copies * (h + wide * f),
+        rates["l2_bytes"],
+    )
+    bandwidth = rates["bandwidth_bytes_per_s"] * (1.0 + figures["cached_gain"] * held)
     own: dict[str, Any] = dict(rates) | product_figures(figures)
+    own |= {"bandwidth_bytes_per_s": bandwidth, "l2_refetch": 0.0}
     products_s = sum(
         gemm_s(m=m, n=n, k=k, batch=e, result_bytes=2.0, launch_s=0.0,
                sustained_fraction=sustained_fraction, sustained=False, **own)
         for n, k in ((wide * f, h), (h, f))
     )  # fmt: skip
-    row_bytes = m * e * (4.0 * h + 2.0 * (wide + 1.0) * f)
-    token_bytes = 2.0 * np.asarray(all_tokens, float) * h
-    moved = figures["row_passes"] * row_bytes + figures["token_passes"] * token_bytes
-    routed_s = figures["routed_s"] * np.asarray(all_tokens, float) * top_k
+    moved = figures["hidden_passes"] * hidden_bytes + figures["ffn_passes"] * ffn_bytes
+    moved = moved + figures["token_passes"] * 2.0 * everyone * h
+    scored_s = figures["choice_s"] + figures["score_s"] * everyone * all_experts
+    chosen_s = figures["routed_s"] * everyone * top_k
+    chosen_s = chosen_s + np.where(top_k > _FUSED_CHOICES, scored_s, 0.0)
     fixed_s = figures["launch_s"] + figures["per_expert_s"] * e
-    return np.asarray(fixed_s + products_s + moved / bandwidth + routed_s)
+    return np.asarray(fixed_s + products_s + moved / bandwidth + chosen_s)
+
+
+def _held(touched_bytes: Any, l2_bytes: Any) -> Floats:
+    """Share of what a call touches that the call before it has left in the last-level cache."""
+    filled = np.asarray(touched_bytes, float) / (_CACHE_FILLED * np.asarray(l2_bytes, float))
+    return np.asarray(1.0 / (1.0 + filled**_CACHE_STEEPNESS))

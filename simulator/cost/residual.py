@@ -1,39 +1,57 @@
-"""What timed shapes say about a shape near them that the formula of a product does not.
+"""What timed shapes say about a shape near them that the formula of a kernel does not.
 
     log(time / formula) = sum over timed shapes i of weight_i (1 + sqrt(3) d_i) exp(-sqrt(3) d_i)
 
-with d the distance in units of two octaves of M, N and K, and one octave of the rows that the
-last tile of 128 is padded by. That is the mean of a Gaussian process with a Matern-3/2 kernel: it
-passes smoothly near what was measured, and is zero far from every timed shape.
+with d the distance between shapes, in units of two octaves of each size of a product, of four of
+attention, of three of an expert layer. That is the mean of a Gaussian process with a Matern-3/2
+kernel: it passes smoothly near what was measured, and is zero far from every timed shape, so that
+there the formula stands alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.hardware.residuals import TimedShapes
+from simulator.hardware.residuals import SIZES, TimedShapes
 
-__all__ = ["features", "matern", "residual_factor"]
+__all__ = ["attention_sizes", "features", "matern", "residual_factor"]
 
 Floats = NDArray[np.float64]
 
-_OCTAVES = 2.0
-"""Distance in M, N or K over which what a timed shape says fades."""
+_OCTAVES = {"gemm": 2.0, "attention": 4.0, "experts": 3.0}
+"""Distance in one size over which what a timed shape says fades."""
 
 _TILE_ROWS = 128.0
 
 _CHUNK = 1024
 
 
-def features(m: Any, n: Any, k: Any) -> Floats:
-    """Coordinates of shapes, of shape (shapes, 4), in which residuals fade alike."""
-    m, n, k = (np.asarray(x, dtype=float) for x in (m, n, k))
-    padded = np.log2(np.ceil(m / _TILE_ROWS) * _TILE_ROWS / m)
-    sizes = [np.log2(x) / _OCTAVES for x in (m, n, k)]
-    return np.stack([*sizes, padded], axis=-1)
+def features(kernel: str, sizes: Mapping[str, Any]) -> Floats:
+    """Coordinates of shapes, one row each, in which residuals fade alike.
+
+    A product has one more than sizes: one octave of the rows that the last tile of 128 is padded
+    by is as far as two octaves of a size. With a gate and without are one unit apart.
+    """
+    given = {name: np.asarray(sizes[name], dtype=float) for name in SIZES[kernel]}
+    axes = [x if name == "gated" else np.log2(x) / _OCTAVES[kernel] for name, x in given.items()]
+    if kernel == "gemm":
+        m = given["m"]
+        axes.append(np.log2(np.ceil(m / _TILE_ROWS) * _TILE_ROWS / m))
+    return np.stack(axes, axis=-1)
+
+
+def attention_sizes(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes of a timed call from the arguments of ``attention_s``."""
+    return {
+        "heads": shape["heads"],
+        "queries": shape["queries"],
+        "groups": shape["query_bytes"] / shape["key_bytes"],
+        "head_size": (shape["score_size"] + shape["value_size"]) / 2.0,
+    }
 
 
 def matern(a: Floats, b: Floats) -> Floats:
@@ -49,12 +67,18 @@ def matern(a: Floats, b: Floats) -> Floats:
     return np.asarray((1.0 + distance) * np.exp(-distance))
 
 
-def residual_factor(timed: TimedShapes, *, m: Any, n: Any, k: Any) -> Floats:
-    """Factor on the formula's time of products of (m, k) by (k, n), by what was timed near them."""
-    m, n, k = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (m, n, k)))
-    asked, known = features(m.ravel(), n.ravel(), k.ravel()), features(timed.m, timed.n, timed.k)
-    log = np.empty(len(asked))
-    for start in range(0, len(asked), _CHUNK):
+def residual_factor(timed: TimedShapes, **sizes: Any) -> Floats:
+    """Factor on the formula's time of shapes, by what was timed near them.
+
+    `sizes` are those of the kernel (``SIZES``), arrays that broadcast against one another.
+    """
+    names = SIZES[timed.kernel]
+    asked = dict(zip(names, np.broadcast_arrays(*(sizes[name] for name in names)), strict=True))
+    shape = asked[names[0]].shape
+    at = features(timed.kernel, {name: size.ravel() for name, size in asked.items()})
+    known = features(timed.kernel, timed.sizes)
+    log = np.empty(len(at))
+    for start in range(0, len(at), _CHUNK):
         part = slice(start, start + _CHUNK)
-        log[part] = (matern(asked[part], known) * timed.weight).sum(axis=1)
-    return np.asarray(np.exp(log).reshape(m.shape))
+        log[part] = (matern(at[part], known) * timed.weight).sum(axis=1)
+    return np.asarray(np.exp(log).reshape(shape))

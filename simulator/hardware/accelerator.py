@@ -95,18 +95,25 @@ class GroupedKernel:
     """1: a partial last wave costs a whole wave; 0: it costs its share."""
     small_tile_penalty: Figure
     """Extra cost of tiles smaller than 128 x 128."""
-    l2_refetch: Figure
-    """Extra memory traffic of operands that outgrow the last-level cache."""
     launch_s: Figure
     """Shortest time of a whole layer: routing, sorting and both products."""
     per_expert_s: Figure
     """Time that each expert of the rank adds."""
     routed_s: Figure
     """Time of sorting one routed copy of a token, on any rank."""
+    choice_s: Figure
+    """Shortest time of choosing experts where the fused kernel cannot: more than 16 a token."""
+    score_s: Figure
+    """Time that such a choice takes for one token's score of one expert."""
     token_passes: Figure
     """How often all tokens pass the memory, before they are routed and after."""
-    row_passes: Figure
-    """How often the rank's routed copies pass it, between and around the products."""
+    hidden_passes: Figure
+    """How often the rank's routed copies are read and written in the width of the layer."""
+    ffn_passes: Figure
+    """How often the activation's traffic, in the width of the experts, passes the memory."""
+    cached_gain: Figure
+    """How much faster than from memory a layer runs whose weights and copies the call before has
+    left in the last-level cache; of timing loops alone."""
 
 
 @record

@@ -1,8 +1,9 @@
 """What the kernel formulas leave over on shapes that were timed, shipped beside the profiles.
 
-``hardware_profiles/residuals/DEVICE.csv`` holds, for every library and type, the timed shapes of
-a matrix product and one weight for each (``calibration/fit_residual.py`` writes them). A device
-without a file, or one whose profile the user has replaced, has none.
+``hardware_profiles/residuals/KERNEL/DEVICE.csv`` holds, for every library and type, timed shapes
+of one kind of kernel and one weight for each (``make profiles`` writes them). Lines of the library
+``*`` say what all libraries and types of the device share. A device without a file, or one whose
+profile the user has replaced, has none.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,24 +20,38 @@ from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import check_header, read_csv
 
-__all__ = ["COLUMNS", "TimedShapes", "load_residuals"]
+__all__ = ["SHARED", "SIZES", "TimedShapes", "columns", "load_residuals"]
 
-COLUMNS = ("library", "dtype", "m", "n", "k", "weight")
-"""Header of a file of residuals."""
+SIZES = {
+    "gemm": ("m", "n", "k"),
+    "attention": ("heads", "queries", "groups", "head_size"),
+    "experts": ("tokens", "experts", "hidden", "ffn", "gated", "all_tokens", "top_k"),
+}
+"""Sizes of a timed shape, by kernel. `heads` counts those of all sequences, `groups` the heads that
+share a key head; `tokens` are those of each expert, `experts` those of the rank."""
+
+SHARED = "*"
+"""Library, and type, of what all of them share."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimedShapes:
     """Shapes of one device, library and type, and how far each pulls its surroundings."""
 
-    m: NDArray[np.float64]
-    n: NDArray[np.float64]
-    k: NDArray[np.float64]
+    kernel: str
+    """``gemm``, ``attention`` or ``experts``."""
+    sizes: Mapping[str, NDArray[np.float64]]
+    """By name (``SIZES``)."""
     weight: NDArray[np.float64]
 
 
+def columns(kernel: str) -> tuple[str, ...]:
+    """Return the header of a file of residuals."""
+    return ("library", "dtype", *SIZES[kernel], "weight")
+
+
 @lru_cache(maxsize=64)
-def load_residuals(device: str) -> Mapping[tuple[str, str], TimedShapes]:
+def load_residuals(device: str, kernel: str = "gemm") -> Mapping[tuple[str, str], TimedShapes]:
     """Read the residuals of an accelerator profile, by (library, type); empty where none are.
 
     Raises
@@ -44,20 +60,36 @@ def load_residuals(device: str) -> Mapping[tuple[str, str], TimedShapes]:
         If the file has another header, or a size or weight that is no number.
     """
     profile = catalogue.find("accelerators", device)
-    path = profile.parent.parent / "residuals" / f"{profile.stem}.csv"
+    path = profile.parent.parent / "residuals" / kernel / f"{profile.stem}.csv"
     if not path.is_file():
         return {}
+    found = _numbers(path, kernel)
+    shared = found.pop((SHARED, SHARED), [])
+    return {key: _timed(kernel, [*rows, *shared]) for key, rows in found.items()}
+
+
+def _numbers(path: Path, kernel: str) -> dict[tuple[str, str], list[list[float]]]:
+    header, names = columns(kernel), SIZES[kernel]
+    said = f"{', '.join(names[:-1])} and {names[-1]}"
+    # a layer without a gate has `gated` 0; every other size counts something
+    least = [0.0 if name == "gated" else 1.0 for name in names]
     found: dict[tuple[str, str], list[list[float]]] = {}
     for line, row in read_csv(path):
-        check_header(path, list(row), required=COLUMNS, known=COLUMNS)
+        check_header(path, list(row), required=header, known=header)
         try:
-            numbers = [float(row[name]) for name in COLUMNS[2:]]
+            numbers = [float(row[name]) for name in header[2:]]
         except ValueError:
-            raise InputError(f"{path}: line {line}: m, n, k and weight must be numbers") from None
-        if not (np.isfinite(numbers).all() and min(numbers[:3]) >= 1.0):
-            raise InputError(f"{path}: line {line}: m, n and k must be at least 1, all finite")
+            raise InputError(
+                f"{path}: line {line}: {', '.join(names)} and weight must be numbers"
+            ) from None
+        if not (np.isfinite(numbers).all() and np.greater_equal(numbers[:-1], least).all()):
+            raise InputError(f"{path}: line {line}: {said} must be at least 1, all finite")
         found.setdefault((row["library"], row["dtype"]), []).append(numbers)
-    return {
-        key: TimedShapes(**dict(zip(COLUMNS[2:], np.array(rows).T, strict=True)))
-        for key, rows in found.items()
-    }
+    return found
+
+
+def _timed(kernel: str, rows: list[list[float]]) -> TimedShapes:
+    *sizes, weight = np.array(rows).T
+    return TimedShapes(
+        kernel=kernel, sizes=dict(zip(SIZES[kernel], sizes, strict=True)), weight=weight
+    )

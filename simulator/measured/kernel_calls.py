@@ -284,7 +284,8 @@ def _experts(sieve: Sieve, rows: Masks) -> Shape:
     sieve.skip("no formula for less than one expert to a rank", rows & (experts < ep))
     plain = np.char.find(sieve.table.text("impl"), "nongated") >= 0
     return {"tokens": each, "hidden": hidden, "ffn": inter / tp, "batch": experts / ep,
-            "gated": np.where(plain, 0.0, 1.0), "all_tokens": tokens, "top_k": top_k}  # fmt: skip
+            "gated": np.where(plain, 0.0, 1.0), "all_tokens": tokens, "all_experts": experts,
+            "top_k": top_k}  # fmt: skip
 
 
 def _flop(family: Texts, shapes: Mapping[str, Shape], passes: Texts) -> Floats:

@@ -12,10 +12,10 @@ from simulator.cost.grouped import expert_layer_s
 from simulator.cost.kernels import gemm_rates, gemm_s
 from simulator.cost.mlp import feed_forward
 from simulator.cost.operations import Operators
-from simulator.cost.residual import residual_factor
+from simulator.cost.residual import attention_sizes, residual_factor
 from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.residuals import TimedShapes, load_residuals
+from simulator.hardware.residuals import SIZES, TimedShapes, load_residuals
 from simulator.measured.kernel_calls import (
     KernelCalls,
     Shape,
@@ -31,6 +31,8 @@ __all__ = ["score_kernels"]
 
 _FUSED = Kernels(gemm_library="", attention="flash", fused=("bias_activation",))
 """Timed expert layers run their activation as one kernel."""
+
+_LAYER_SIZES = ("hidden", "ffn", "gated", "all_tokens", "all_experts", "top_k")
 
 
 def score_kernels(table: Table, words: Words) -> BenchmarkScore:
@@ -66,15 +68,16 @@ def _predict(calls: KernelCalls) -> Floats:
         device = calls.accelerators[name]
         shape = _take(calls.shapes[family], rows)
         if family == "gemm":
-            timed = load_residuals(name).get((library, gemm_type(dtype)))
-            factor = _near_timed(timed, shape) if timed is not None else 1.0
-            predicted_s[rows] = _gemm_s(device, dtype, library, **shape) * factor
+            predicted_s[rows] = _gemm_s(device, dtype, library, **shape)
         elif family == "attention":
             predicted_s[rows] = _attention_s(device, dtype, library, shape, passes)
         elif family == "experts":
             predicted_s[rows] = _experts_s(device, dtype, library, shape)
         else:
             predicted_s[rows] = stream_s(**shape, **stream_figures(device, library))
+        if family in SIZES and passes != "backward":
+            timed = load_residuals(name, family).get((library, gemm_type(dtype)))
+            predicted_s[rows] *= _near_timed(timed, shape) if timed is not None else 1.0
     return predicted_s
 
 
@@ -89,7 +92,11 @@ def _gemm_s(device: Accelerator, dtype: str, library: str, **shape: Any) -> Floa
 
 
 def _near_timed(timed: TimedShapes, shape: Shape) -> Floats:
-    """Factor by what was timed near each product; batches were not timed."""
+    """Factor by what was timed near each call; batches of products were not timed."""
+    if timed.kernel == "attention":
+        return residual_factor(timed, **attention_sizes(shape))
+    if timed.kernel == "experts":
+        return residual_factor(timed, **{**shape, "experts": shape["batch"]})
     factor = residual_factor(timed, m=shape["m"], n=shape["n"], k=shape["k"])
     return np.where(shape["batch"] == 1.0, factor, 1.0)
 
@@ -110,7 +117,7 @@ def _experts_s(device: Accelerator, dtype: str, library: str, shape: Shape) -> F
     if layer is not None:
         return expert_layer_s(
             tokens=shape["tokens"], experts=shape["batch"],
-            **{name: shape[name] for name in ("hidden", "ffn", "gated", "all_tokens", "top_k")},
+            **{name: shape[name] for name in _LAYER_SIZES},
             rates=gemm_rates(device, dtype),
             figures={field.name: float(getattr(layer, field.name)) for field in fields(layer)},
             sustained_fraction=float(kernel.sustained_fraction),
