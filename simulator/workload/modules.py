@@ -139,6 +139,9 @@ class MoE:
     """Three matrices per expert (SwiGLU) or two."""
     bias: bool = False
     """Biases on router and routed experts (gpt-oss); one that only balances loads is a buffer."""
+    clamped: bool = False
+    """Gate and linear part of the routed experts are cut to limits before the activation (gpt-oss,
+    ``swiglu_limit``)."""
     activation: Literal["gelu", "relu", "squared_relu"] = "gelu"
     """As of a dense MLP."""
     groups: Positive = 1
