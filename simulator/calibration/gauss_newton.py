@@ -1,4 +1,4 @@
-"""Damped Gauss-Newton steps on a soft loss with priors: least squares whose every evaluation is dear.
+"""Damped Gauss-Newton steps on a soft loss with priors, where every evaluation is dear.
 
 A figure of a profile moves only the runs that use it, so that one Jacobian costs as many runs as
 each parameter reaches, not parameters times runs. The loss weighs an error beyond a bound less and
@@ -17,9 +17,9 @@ from simulator.calibration import Floats
 __all__ = ["Descent", "curvature", "descend", "soft_weights"]
 
 _MOST_STEPS = 12
-_LEAST_GAIN = 0.02
+_LEAST_GAIN = 0.1
 """Decrease of the loss below which no further step is worth its evaluations: parameters are then
-within a seventh of a prior width of the best."""
+within a third of a prior width of the best."""
 _SHARES = (1.0, 0.5, 0.25, 0.125)
 """Shares of a step that are tried in turn."""
 

@@ -320,7 +320,10 @@ class _Pricer:
         host = self.software.host
         if ops.is_block and not ops.counts_kernels:
             count = host.kernels_per_block + self.recipe.is_quantised * host.kernels_per_fp8_block
+            if not ops.has_mlp:
+                count = count * (1.0 - host.kernels_per_mlp / host.kernels_per_block)
             blocks = self.ranks.key_blocks(self.software.kernels)
+            count = count + ops.is_latent * host.kernels_per_latent_block
             kernels = count + host.kernels_per_context_step * (blocks - 1.0)
             kernels = kernels * (1.0 - host.captured_fraction)
             launched = 1.0 - host.captured_moe_fraction
@@ -328,11 +331,14 @@ class _Pricer:
         else:
             whole = float(host.captured_fraction * host.captured_moe_fraction)
             kernels = self._wide(sum(s.calls for s in ops.streams) + len(ops.gemms)) * (1 - whole)
+        # a captured part of a block leaves its experts out, whose sizes the host has to know
+        products = self._wide(sum(g.batch for g in ops.gemms if g.grouped))
+        apart_s = products * host.seconds_per_expert_product * (host.captured_moe_fraction < 1.0)
         gaps = []
         for terms, passes in ((forward, 1.0), (backward, 2.0)):
             hides = 0.0 if host.waits_for_kernels else 1.0
             busy = sum((terms[term] for term in PASS_TERMS), np.zeros(self.keys))
-            seconds = passes * kernels * host.seconds_per_kernel
+            seconds = passes * (kernels * host.seconds_per_kernel + apart_s)
             gaps.append(self._wide(seconds - hides * busy))
             terms["launch"] = np.maximum(gaps[-1], 0.0)
         return gaps[0], gaps[1]

@@ -214,7 +214,7 @@ def _attention(row: Mapping[str, str], gpt: bool) -> Attention:
     return Attention(
         heads=heads, kv_heads=kv_heads, head_dim=whole(row, "head_dim"),
         qkv_bias=gpt or sinks, output_bias=gpt or sinks, dropout=gpt,
-        qk_norm=text(row, "family") in _NORMED, sinks=sinks,
+        qk_norm=text(row, "family") in _NORMED, sinks=sinks, scaled_rotary=sinks,
     )  # fmt: skip
 
 

@@ -43,6 +43,8 @@ class Attention:
     rotary: bool = True
     """Whether the layer turns queries and keys where the model has rotary positions (Llama 4 has
     layers without)."""
+    scaled_rotary: bool = False
+    """A factor other than 1 on the rotation of queries and keys (YaRN's, in gpt-oss)."""
     dropout: bool = False
     """Attention dropout during training (GPT-2, GPT-3); its mask is kept for the backward pass."""
     window: Count = 0
