@@ -322,7 +322,7 @@ class _Pricer:
         if ops.is_block and not ops.counts_kernels:
             count = host.kernels_per_block + self.recipe.is_quantised * host.kernels_per_fp8_block
             if not ops.has_mlp:
-                count = count * (1.0 - host.kernels_per_mlp / host.kernels_per_block)
+                count = count * (1.0 - host.kernels_per_mlp / max(host.kernels_per_block, 1.0))
             blocks = self.ranks.key_blocks(self.software.kernels)
             count = count + ops.is_latent * host.kernels_per_latent_block
             kernels = count + host.kernels_per_context_step * (blocks - 1.0)
