@@ -117,6 +117,10 @@ class Kernels:
     keeps_gathered_inputs: bool = False
     """Sequence-parallel linears keep their gathered input for the backward pass (torch DTensor);
     otherwise they keep the shard and gather again (Megatron)."""
+    expert_products: Literal["one_kernel", "streams"] = "one_kernel"
+    """How a rank's experts are multiplied. one_kernel: a grouped product takes all of them.
+    streams: a plain product for every expert, dealt to a few streams that hide their starts but
+    share the device (Transformer Engine's multi-stream cuBLAS)."""
     expert_library: Literal["deepep", "hybridep"] = "deepep"
     """Who moves tokens where the layout's dispatcher is deepep: DeepEP's own kernels, or NVIDIA's
     HybridEP (Megatron-Core's --moe-flex-dispatcher-backend)."""

@@ -131,10 +131,13 @@ class _Pricer:
             # timed calls take 16-bit operands and cast them; here casts are kernels of their own
             given["quantise_bytes_per_element"] = given["quantise_row_s"] = 0.0
             given["launch_s"] = float(kernel[half].launch_s)
-        layer = self.device.grouped.get(library, {}).get(units) if grouped else None
-        if layer is not None:
-            given = as_grouped(given, layer, batch)
-        seconds = gemm_s(
+        each, start_s = 1.0, 0.0
+        if grouped and self.software.kernels.expert_products == "streams":
+            each, batch, start_s = batch, np.ones_like(batch), given["launch_s"]
+            given["launch_s"] = 0.0
+        elif grouped and units in self.device.grouped.get(library, {}):
+            given = as_grouped(given, self.device.grouped[library][units], batch)
+        seconds = start_s + each * gemm_s(
             m=m, n=n, k=k, batch=batch, result_bytes=result,
             sustained=True, **gemm_rates(self.device, dtype), **given,
         )  # fmt: skip
