@@ -53,7 +53,7 @@ def attention(
         keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
         ops.saved.append(("attention input", "norm", keeps * hidden * size))
     rotary = rotary and att.rotary
-    # Transformer Engine's fused kernel knows no factor on the rotation (Megatron-Core, rope_utils.py)
+    # Transformer Engine's fused kernel has no factor on the rotation (Megatron-Core, rope_utils.py)
     fused = "rope" in kernels.fused and not att.scaled_rotary
     rope = (2 * size if fused else 7 * size) if rotary else 0.0
     ops.streams.append(

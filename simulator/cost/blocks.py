@@ -131,7 +131,7 @@ class _Pricer:
             # timed calls take 16-bit operands and cast them; here casts are kernels of their own
             given["quantise_bytes_per_element"] = given["quantise_row_s"] = 0.0
             given["launch_s"] = float(kernel[half].launch_s)
-        each, start_s = 1.0, 0.0
+        each, start_s = np.ones_like(batch), 0.0
         if grouped and self.software.kernels.expert_products == "streams":
             each, batch, start_s = batch, np.ones_like(batch), given["launch_s"]
             given["launch_s"] = 0.0

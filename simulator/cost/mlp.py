@@ -223,7 +223,8 @@ def _exchange(
     routed = {"picks": moe.top_k, "experts": moe.experts,
               "groups": moe.groups, "top_groups": moe.top_groups}  # fmt: skip
     unique = once * ranks.etp * load * reached_places(ranks.ep, **routed)
-    moved = np.where(deepep, 2 * (unique + arriving), 2 * (once + sent) + sorts)
+    lands = deepep & (ranks.ep > 1)
+    moved = np.where(lands, 2 * (unique + arriving), 2 * (once + sent) + sorts)
     moved = np.where(allgather, 3 * arriving + gathered, moved)
     ops.streams.append(
         Stream(name="permute", kind="elementwise", calls=4, forward_bytes=moved,

@@ -228,8 +228,7 @@ def casts(ops: Operators, recipe: Recipe) -> None:
     """Casts that linear layers of fewer than 16 bit need: inputs forward, gradients backward.
 
     Weights are cast once per step, which is left out. Each expert's tokens are cast on their own
-    (TransformerEngine pytorch/csrc/extensions/cast.cpp, `multi_tensor_quantize_impl`: only delayed
-    scaling on Hopper has a kernel for all).
+    (TransformerEngine, `multi_tensor_quantize_impl`; one kernel with delayed scaling on Hopper).
     """
     if not recipe.is_quantised:
         return
