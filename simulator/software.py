@@ -123,6 +123,10 @@ class Kernels:
     keeps_gathered_inputs: bool = False
     """Sequence-parallel linears keep their gathered input for the backward pass (torch DTensor);
     otherwise they keep the shard and gather again (Megatron)."""
+    expert_products: Literal["one_kernel", "streams"] = "one_kernel"
+    """How a rank's experts are multiplied. one_kernel: a grouped product takes all of them.
+    streams: a plain product for every expert, dealt to a few streams that hide their starts but
+    share the device (Transformer Engine's multi-stream cuBLAS)."""
     expert_library: Literal["deepep", "hybridep"] = "deepep"
     """Who moves tokens where the layout's dispatcher is deepep: DeepEP's own kernels, or NVIDIA's
     HybridEP (Megatron-Core's --moe-flex-dispatcher-backend)."""
@@ -195,10 +199,18 @@ class HostWork:
     """Host time to enqueue one kernel through the framework."""
     kernels_per_block: Figure
     """Kernels of one dense block's forward pass; its backward pass has twice as many."""
+    kernels_per_mlp: Figure = Figure(0.0)
+    """Those of them that a block has not whose every MLP is a routed expert."""
     kernels_per_fp8_block: Figure = Figure(0.0)
     """Kernels that casts, amax and scale updates add to a block in fp8."""
     kernels_per_moe_block: Figure = Figure(0.0)
-    """Kernels that routing, dispatch and combine add."""
+    """Kernels of routing, dispatch, experts and combine."""
+    seconds_per_expert_product: Figure = Figure(0.0)
+    """Host time to enqueue one expert's share of a grouped product, where the library calls a
+    product for each expert of the rank (Transformer Engine's cuBLAS on several streams)."""
+    kernels_per_latent_block: Figure = Figure(0.0)
+    """Kernels that latent attention (MLA) adds: its further projections, rotary positions on parts
+    of the heads, and putting the parts together."""
     kernels_per_context_step: Figure = Figure(0.0)
     """Kernels that each further block of keys adds to attention under context parallelism."""
     captured_fraction: Figure = Figure(0.0, "datasheet", "no CUDA graphs")

@@ -12,8 +12,10 @@ profiles, so that a second fit starts where the first one did.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import numpy as np
 
 from simulator import catalogue
 from simulator.calibration import Floats, Prior
+from simulator.calibration.gauss_newton import curvature, descend, soft_weights
 from simulator.calibration.training_parameters import PARAMETERS, Parameter
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
@@ -175,50 +178,95 @@ def _put(record: Any, path: Sequence[str], value: float) -> Any:
     return dataclasses.replace(record, **{name: new})
 
 
-def fit_training(path: Path | str | None = None) -> TrainingFit:
+def fit_training(path: Path | str | None = None, *, processes: int | None = None) -> TrainingFit:
     """Fit every parameter to the calibration runs of a table; the shipped one by default.
 
     Least squares on log(predicted / measured) with a soft loss (an error beyond 4 % weighs less
-    and less), and one squared term for each prior.
+    and less), and one squared term for each prior. Runs are predicted in so many `processes` (one
+    for each core unless given); the result does not depend on it.
     """
-    from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
-
     runs = choose(path or catalogue.folder("validation") / "runs" / "calibrate.csv")
     priors = [parameter.prior for parameter in PARAMETERS.values()]
-
-    def values(at: Floats) -> dict[str, float]:
-        steps = zip(PARAMETERS, priors, at.tolist(), strict=True)
-        return {name: p.decode(p.encode(p.value) + p.width * x) for name, p, x in steps}
-
-    def residuals(at: Floats) -> Floats:
-        return np.concatenate([_soft(_errors(runs, values(at)) / _SOFT_L1), at])
-
-    def slopes(at: Floats) -> Floats:
-        """Slopes of the residuals, by those of the errors."""
-        ratio = _errors(runs, values(at)) / _SOFT_L1
-        inside = _soft_slope(ratio)[:, None] * error_slopes(at) / _SOFT_L1
-        return np.concatenate([inside, np.eye(len(at))])
-
-    def error_slopes(at: Floats) -> Floats:
-        """Move one parameter at a time; runs that it does not reach stay as they are."""
-        base, found = _errors(runs, values(at)), np.zeros((len(runs), len(at)))
-        for k, parameter in enumerate(PARAMETERS.values()):
-            moved = at.copy()
-            moved[k] += _STEP
-            rows = [i for i, training in enumerate(runs) if _reached(parameter, training.run)]
-            errors = _errors([runs[i] for i in rows], values(moved))
-            found[rows, k] = (errors - base[rows]) / _STEP
-        return found
-
     low, high = (np.array([_widths(p, getattr(p, end)) for p in priors]) for end in ("low", "high"))
     start = np.array([_widths(p.prior, p.start or p.prior.value) for p in PARAMETERS.values()])
-    found = least_squares(residuals, start, jac=slopes, bounds=(low, high), max_nfev=40)
-    before = _errors(runs, {name: p.prior.value for name, p in PARAMETERS.items()})
-    after = _errors(runs, values(found.x))
+    with _Predictor(runs, processes or os.cpu_count() or 1) as predictor:
+        before = predictor.errors(np.zeros(len(priors)))
+        found = descend(predictor.errors, predictor.slopes, start, (low, high), soft=_SOFT_L1)
     return TrainingFit(
-        values=values(found.x), runs=tuple(runs), before=before, after=after,
-        slopes=error_slopes(found.x), offsets=found.x, bounds=(low, high),
+        values=_values(found.at), runs=tuple(runs), before=before, after=found.errors,
+        slopes=found.slopes, offsets=found.at, bounds=(low, high),
     )  # fmt: skip
+
+
+def _values(at: Floats) -> dict[str, float]:
+    """Parameters that are so many prior widths from their priors."""
+    found = {}
+    for (name, parameter), offset in zip(PARAMETERS.items(), at.tolist(), strict=True):
+        prior = parameter.prior
+        found[name] = prior.decode(prior.encode(prior.value) + prior.width * offset)
+    return found
+
+
+class _Predictor:
+    """Errors of the runs, and their slopes, on several processes: each run is predicted alone."""
+
+    def __init__(self, runs: Sequence[TrainingRun], processes: int) -> None:
+        self._runs = runs
+        self._reached = [
+            [i for i, training in enumerate(runs) if _reached(parameter, training.run)]
+            for parameter in PARAMETERS.values()
+        ]
+        self._pool = Pool(processes, _keep, (runs,)) if processes > 1 else None
+        if self._pool is None:
+            _keep(runs)
+
+    def __enter__(self) -> _Predictor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.terminate()
+
+    def errors(self, at: Floats) -> Floats:
+        """log(predicted / measured) of every run."""
+        values = _values(at)
+        return np.array(self._map([(values, i) for i in range(len(self._runs))]))
+
+    def slopes(self, at: Floats, errors: Floats) -> Floats:
+        """Move one parameter at a time; runs that it does not reach stay as they are."""
+        jobs = []
+        for k, rows in enumerate(self._reached):
+            moved = at.copy()
+            moved[k] += _STEP
+            values = _values(moved)
+            jobs += [(values, i) for i in rows]
+        found, there = np.zeros((len(self._runs), len(at))), iter(self._map(jobs))
+        for k, rows in enumerate(self._reached):
+            for i in rows:
+                found[i, k] = (next(there) - errors[i]) / _STEP
+        return found
+
+    def _map(self, jobs: list[tuple[dict[str, float], int]]) -> list[float]:
+        if self._pool is None:
+            return [_error(job) for job in jobs]
+        return self._pool.map(_error, jobs, chunksize=8)
+
+
+_kept: list[TrainingRun] = []
+"""Runs of the fit, in every process that predicts them."""
+
+
+def _keep(runs: Sequence[TrainingRun]) -> None:
+    _kept[:] = runs
+
+
+def _error(job: tuple[Mapping[str, float], int]) -> float:
+    """log(predicted / measured) of one kept run with these parameters."""
+    values, index = job
+    training = _kept[index]
+    run = apply(training.run, values)
+    estimate = evaluate(run.layout, run.workload, run.cluster, run.software)
+    return float(np.log(float(estimate.step_time_s[0]) / training.step_s))
 
 
 def left_out(fit: TrainingFit, group: Callable[[MeasuredRun], str]) -> Floats:
@@ -230,14 +278,14 @@ def left_out(fit: TrainingFit, group: Callable[[MeasuredRun], str]) -> Floats:
     holds falls back to its prior.
     """
     names = np.array([group(training.row) for training in fit.runs])
-    weight = 1.0 / np.sqrt(1.0 + (fit.after / _SOFT_L1) ** 2) / _SOFT_L1**2
+    weight = soft_weights(fit.after, _SOFT_L1)
     weighted = fit.slopes * weight[:, None]
-    curvature = fit.slopes.T @ weighted + np.eye(len(fit.offsets))
+    whole = curvature(fit.slopes, weight)
     low, high = fit.bounds
     errors = fit.after.copy()
     for name in np.unique(names):
         out = names == name
-        without = curvature - fit.slopes[out].T @ weighted[out]
+        without = whole - fit.slopes[out].T @ weighted[out]
         pull = weighted[out].T @ fit.after[out]
         moved = np.clip(fit.offsets + np.linalg.solve(without, pull), low, high)
         errors[out] += fit.slopes[out] @ (moved - fit.offsets)
@@ -253,28 +301,6 @@ def _reached(parameter: Parameter, run: Run) -> bool:
 def _widths(prior: Prior, value: float) -> float:
     """Distance of a value from the prior, in widths."""
     return (prior.encode(value) - prior.encode(prior.value)) / prior.width
-
-
-def _soft(ratio: Floats) -> Floats:
-    """Residuals whose squares add up to the soft-L1 loss."""
-    return np.sign(ratio) * np.sqrt(2.0 * (np.sqrt(1.0 + ratio**2) - 1.0))
-
-
-def _soft_slope(ratio: Floats) -> Floats:
-    """Slope of `_soft`: 1 at zero, where the loss is that of least squares."""
-    size = np.maximum(np.abs(ratio), 1e-9)
-    root = np.sqrt(1.0 + size**2)
-    return np.asarray(size / root / np.sqrt(2.0 * (root - 1.0) + 1e-30))
-
-
-def _errors(runs: Sequence[TrainingRun], values: Mapping[str, float]) -> Floats:
-    """log(predicted / measured) of every run with these parameters."""
-    ratios = []
-    for training in runs:
-        run = apply(training.run, values)
-        estimate = evaluate(run.layout, run.workload, run.cluster, run.software)
-        ratios.append(float(estimate.step_time_s[0]) / training.step_s)
-    return np.log(np.array(ratios))
 
 
 def report(fit: TrainingFit) -> list[str]:

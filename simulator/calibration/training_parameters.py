@@ -122,7 +122,7 @@ PARAMETERS: dict[str, Parameter] = {
         figures={"host.kernels_per_fp8_block": 1.0}, digits=2, start=15.0,
     ),
     "moe_kernels": Parameter(
-        prior=Prior(value=75.0, width=0.3, low=5.0, high=400.0),
+        prior=Prior(value=102.0, width=0.3, low=5.0, high=400.0),
         profiles=("megatron-core", "megatron-core-defaults"),
         figures={"host.kernels_per_moe_block": 1.0}, digits=2,
     ),

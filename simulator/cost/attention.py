@@ -53,7 +53,9 @@ def attention(
         keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
         ops.saved.append(("attention input", "norm", keeps * hidden * size))
     rotary = rotary and att.rotary
-    rope = (2 * size if "rope" in kernels.fused else 7 * size) if rotary else 0.0
+    # Transformer Engine's fused kernel has no factor on the rotation (Megatron-Core, rope_utils.py)
+    fused = "rope" in kernels.fused and not att.scaled_rotary
+    rope = (2 * size if fused else 7 * size) if rotary else 0.0
     ops.streams.append(
         Stream(
             name="rotary",

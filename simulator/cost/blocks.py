@@ -131,10 +131,13 @@ class _Pricer:
             # timed calls take 16-bit operands and cast them; here casts are kernels of their own
             given["quantise_bytes_per_element"] = given["quantise_row_s"] = 0.0
             given["launch_s"] = float(kernel[half].launch_s)
-        layer = self.device.grouped.get(library, {}).get(units) if grouped else None
-        if layer is not None:
-            given = as_grouped(given, layer, batch)
-        seconds = gemm_s(
+        each, start_s = np.ones_like(batch), 0.0
+        if grouped and self.software.kernels.expert_products == "streams":
+            each, batch, start_s = batch, np.ones_like(batch), given["launch_s"]
+            given["launch_s"] = 0.0
+        elif grouped and units in self.device.grouped.get(library, {}):
+            given = as_grouped(given, self.device.grouped[library][units], batch)
+        seconds = start_s + each * gemm_s(
             m=m, n=n, k=k, batch=batch, result_bytes=result,
             sustained=True, **gemm_rates(self.device, dtype), **given,
         )  # fmt: skip
@@ -321,7 +324,10 @@ class _Pricer:
         host = self.software.host
         if ops.is_block and not ops.counts_kernels:
             count = host.kernels_per_block + self.recipe.is_quantised * host.kernels_per_fp8_block
+            if not ops.has_mlp:
+                count = count * (1.0 - host.kernels_per_mlp / max(host.kernels_per_block, 1.0))
             blocks = self.ranks.key_blocks(self.software.kernels)
+            count = count + ops.is_latent * host.kernels_per_latent_block
             kernels = count + host.kernels_per_context_step * (blocks - 1.0)
             kernels = kernels * (1.0 - host.captured_fraction)
             launched = 1.0 - host.captured_moe_fraction
@@ -329,11 +335,14 @@ class _Pricer:
         else:
             whole = float(host.captured_fraction * host.captured_moe_fraction)
             kernels = self._wide(sum(s.calls for s in ops.streams) + len(ops.gemms)) * (1 - whole)
+        # a captured part of a block leaves its experts out, whose sizes the host has to know
+        products = self._wide(sum(g.batch for g in ops.gemms if g.grouped))
+        apart_s = products * host.seconds_per_expert_product * (host.captured_moe_fraction < 1.0)
         gaps = []
         for terms, passes in ((forward, 1.0), (backward, 2.0)):
             hides = 0.0 if host.waits_for_kernels else 1.0
             busy = sum((terms[term] for term in PASS_TERMS), np.zeros(self.keys))
-            seconds = passes * kernels * host.seconds_per_kernel
+            seconds = passes * (kernels * host.seconds_per_kernel + apart_s)
             gaps.append(self._wide(seconds - hides * busy))
             terms["launch"] = np.maximum(gaps[-1], 0.0)
         return gaps[0], gaps[1]

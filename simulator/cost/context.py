@@ -90,8 +90,26 @@ def _sums(
     ops: Operators, widths: Widths, tokens: Any, pairs: Any, ranks: Ranks, size: float,
     kernels: Kernels,
 ) -> None:  # fmt: skip
-    """Merging the fp32 results of block after block, and adding up partial gradients."""
+    """Merging the fp32 results of block after block, and adding up partial gradients.
+
+    torch does both operator by operator (`_SDPAMerger`, `_partial_update`). Of a result of B bytes
+    in 16 bit: a cast to fp32 (3 B), two differences (6 B each), a product (4 B); where only the
+    second half of the queries is at work, half of that and a concatenation (4 B). Keys and values
+    are concatenated to be sent (2 B). Back, gradients are cast (3 B), added or added in part (6 or
+    7 B), and those of keys and values concatenated (4 B) beside their own (2 B).
+    """
     steps = ranks.key_blocks(kernels) - 1.0
+    if kernels.context_attention == "torch":
+        ops.streams.append(
+            Stream(
+                name="context merge",
+                kind="elementwise",
+                calls=0.0,
+                forward_bytes=steps * tokens * size * (16.25 * widths.result + 2.0 * pairs),
+                backward_bytes=steps * tokens * size * (9.5 * widths.query + 15.5 * pairs),
+            )
+        )
+        return
     ops.streams.append(
         Stream(
             name="context merge",

@@ -16,7 +16,7 @@ from simulator.cost.operations import (
     gather_input,
     reduce_output,
 )
-from simulator.cost.routing import rank_load
+from simulator.cost.routing import rank_load, reached_places
 from simulator.layout.layout import DISPATCHERS
 from simulator.software import Kernels
 from simulator.workload.architecture import MLP, MoE
@@ -159,6 +159,8 @@ def experts(
         # the gradient of the permuted tokens, before and after its exchange
         beside=arriving + np.where(gathered > 0, gathered, arriving),
     )
+    if moe.bias:
+        _expert_biases(ops, moe, arriving, arriving / hidden * moe.ffn_hidden / ranks.etp)
     if moe.shared_ffn_hidden:
         wide, module = tokens * hidden * size, "moe+shared_experts"
         feed_forward(
@@ -177,6 +179,28 @@ def experts(
         reduce_output(ops, wide, ranks, "shared fc2", module=module)
 
 
+def _expert_biases(ops: Operators, moe: MoE, rows: Any, inner: Any) -> None:
+    """What biases of routed experts cost beside the products, whose fused kernels have none.
+
+    Megatron-Core's TEGroupedMLP adds the second linear's bias, times the routing weight, expert by
+    expert (`_apply_bias`): a product, a sum, a concatenation; back, two products and their sums.
+    A clamped gate (gpt-oss) is cut to its limits and put together again before the fused
+    activation (`weighted_bias_quick_geglu_impl`). `rows` and `inner` are bytes of the experts'
+    outputs and of their inner activations, in 16 bit.
+    """
+    wide = 2.0 if moe.gated else 1.0
+    bias_gradients = rows + wide * inner
+    ops.streams.append(
+        Stream(name="expert biases", kind="elementwise", calls=3, forward_bytes=6.0 * rows,
+               backward_bytes=8.0 * rows + bias_gradients, module="moe")
+    )  # fmt: skip
+    if moe.clamped:
+        ops.streams.append(
+            Stream(name="clamp", kind="elementwise", calls=2, forward_bytes=4.0 * wide * inner,
+                   backward_bytes=5.0 * wide * inner, module="moe+moe_act+mlp_act")
+        )  # fmt: skip
+
+
 def _exchange(
     ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, load: Any
 ) -> Any:
@@ -184,8 +208,10 @@ def _exchange(
 
     An all-gather brings the tokens of all ep x etp ranks to each, which picks its own out of them;
     partial outputs for all tokens are reduced and scattered (Megatron-Core,
-    MoEAllGatherTokenDispatcher). Otherwise tokens are sorted before and after they are sent, and
-    gathered over etp.
+    MoEAllGatherTokenDispatcher). Otherwise tokens are sent, and gathered over etp. An all-to-all
+    sends copies that lie in order: one kernel makes them of a token, one adds them up again, and a
+    rank of several experts sorts what arrives and sorts it back (MoEAlltoAllTokenDispatcher).
+    DeepEP sends a token once to a rank, where it is copied and added up.
     """
     size, own, way = element_bytes(recipe), ranks.own_tokens(recipe), np.asarray(ranks.dispatcher)
     once = own * hidden * size
@@ -193,7 +219,13 @@ def _exchange(
     arriving = sent * ranks.etp * load
     alltoall, allgather, deepep = (way == DISPATCHERS.index(word) for word in DISPATCHERS)
     gathered = np.where(allgather, once * ranks.ep * ranks.etp, 0.0)
-    moved = np.where(allgather, 3 * arriving + gathered, 2 * (sent + arriving))
+    sorts = np.where(moe.experts > ranks.ep, 4 * arriving, 0.0)
+    routed = {"picks": moe.top_k, "experts": moe.experts,
+              "groups": moe.groups, "top_groups": moe.top_groups}  # fmt: skip
+    unique = once * ranks.etp * load * reached_places(ranks.ep, **routed)
+    lands = deepep & (ranks.ep > 1)
+    moved = np.where(lands, 2 * (unique + arriving), 2 * (once + sent) + sorts)
+    moved = np.where(allgather, 3 * arriving + gathered, moved)
     ops.streams.append(
         Stream(name="permute", kind="elementwise", calls=4, forward_bytes=moved,
                backward_bytes=moved, module="moe")

@@ -144,7 +144,7 @@ class Stream:
     """Class of the accelerator's `stream` table."""
     forward_bytes: Any
     backward_bytes: Any
-    calls: float = 1.0
+    calls: Any = 1.0
     module: str = ""
     stash: bool = False
     """Encodes and decodes a kept tensor: spared where the tensor is recomputed instead."""
@@ -193,6 +193,10 @@ class Operators:
     """What of `saved` is gone again where the micro-batch waits for its backward pass: the 16-bit
     logits under a loss in fp32."""
     is_moe: bool = False
+    has_mlp: bool = True
+    """Whether every token passes an MLP: a dense one or shared experts."""
+    is_latent: bool = False
+    """Whether its attention is latent (MLA)."""
     is_block: bool = True
     has_backward: bool = True
     """Whether it has a backward pass: not where it is frozen with all before it."""
@@ -217,11 +221,16 @@ CAST_BYTES = {
 along rows and along columns for the products of both directions, with one scale for 32 or 16
 elements; present scaling reads it once more for its maximum, as NVFP4 does for its tensor scale."""
 
+CAST_KERNELS = {"fp8_current": 3.0, "nvfp4": 2.0}
+"""Kernels of a cast, where more than one: present scaling takes the maximum and makes a scale of it
+first, NVFP4 the maximum."""
+
 
 def casts(ops: Operators, recipe: Recipe) -> None:
     """Casts that linear layers of fewer than 16 bit need: inputs forward, gradients backward.
 
-    Weights are cast once per step, which is left out.
+    Weights are cast once per step, which is left out. Each expert's tokens are cast on their own
+    (TransformerEngine, `multi_tensor_quantize_impl`; one kernel with delayed scaling on Hopper).
     """
     if not recipe.is_quantised:
         return
@@ -234,6 +243,7 @@ def casts(ops: Operators, recipe: Recipe) -> None:
                     kind="elementwise",
                     forward_bytes=CAST_BYTES[recipe.precision] * g.batch * g.m * g.k,
                     backward_bytes=CAST_BYTES[recipe.precision] * g.batch * g.m * g.n,
+                    calls=CAST_KERNELS.get(recipe.precision, 1.0) * (g.batch if g.grouped else 1.0),
                     module=g.module,
                 )
             )

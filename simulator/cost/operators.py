@@ -45,7 +45,8 @@ def block(
     """List the operators of one transformer block, or of one layer of a traced module."""
     if kind.traced is not None:
         return traced(kind.traced, ranks, recipe)
-    ops = Operators(is_moe=kind.is_moe)
+    routed = isinstance(kind.mlp, MoE) and not kind.mlp.shared_ffn_hidden
+    ops = Operators(is_moe=kind.is_moe, has_mlp=not routed, is_latent=kind.attention.is_mla)
     inputs, recipe, hidden = recipe, _in_layer(kind, recipe), kind.width or hidden
     size = element_bytes(recipe)
     own = ranks.own_tokens(recipe) * hidden

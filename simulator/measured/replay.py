@@ -34,6 +34,16 @@ _MOST_LAYERS = 10_000
 _MANY_STAGES = REASONS.index("fewer layers than pipeline stages")
 
 
+_NORMED = ("qwen3", "qwen3_moe")
+"""Families with norms on queries and keys, by their published configurations."""
+_ROUTED: dict[str, dict[str, Any]] = {
+    "gpt_oss": {"bias": True, "clamped": True},
+    "deepseek_v2": {"groups": 8, "top_groups": 3},
+    "deepseek_v3": {"groups": 8, "top_groups": 4},
+}
+"""Families whose experts have more than sizes, by their published configurations."""
+
+
 class NotReplayable(Exception):
     """Why a row cannot be predicted."""
 
@@ -184,8 +194,9 @@ def _experts(row: Mapping[str, str], gated: bool) -> MoE:
     experts, top_k = whole(row, "num_experts"), whole(row, "top_k")
     if top_k > experts:
         raise InputError(f"top_k: must be at most the {experts} experts, got {top_k}")
-    return MoE(experts=experts, top_k=top_k, gated=gated, ffn_hidden=whole(row, "moe_ffn_hidden"),
-               shared_ffn_hidden=whole(row, "shared_expert_ffn", 0))  # fmt: skip
+    shape = MoE(experts=experts, top_k=top_k, gated=gated, ffn_hidden=whole(row, "moe_ffn_hidden"),
+                shared_ffn_hidden=whole(row, "shared_expert_ffn", 0))  # fmt: skip
+    return replace(shape, **_ROUTED.get(row.get("family") or "", {}))
 
 
 def _attention(row: Mapping[str, str], gpt: bool) -> Attention:
@@ -197,12 +208,13 @@ def _attention(row: Mapping[str, str], gpt: bool) -> Attention:
             head_dim=whole(row, "qk_nope_head_dim") + rope, value_head_dim=whole(row, "v_head_dim"),
             q_lora_rank=whole(row, "q_lora_rank", 0), kv_lora_rank=whole(row, "kv_lora_rank"),
         )  # fmt: skip
-    kv_heads = whole(row, "kv_heads")
+    kv_heads, sinks = whole(row, "kv_heads"), text(row, "family") == "gpt_oss"
     if heads % kv_heads:
         raise InputError(f"kv_heads: must divide the {heads} heads, got {kv_heads}")
     return Attention(
         heads=heads, kv_heads=kv_heads, head_dim=whole(row, "head_dim"),
-        qkv_bias=gpt, output_bias=gpt, dropout=gpt,
+        qkv_bias=gpt or sinks, output_bias=gpt or sinks, dropout=gpt,
+        qk_norm=text(row, "family") in _NORMED, sinks=sinks, scaled_rotary=sinks,
     )  # fmt: skip
 
 

@@ -43,6 +43,8 @@ class Attention:
     rotary: bool = True
     """Whether the layer turns queries and keys where the model has rotary positions (Llama 4 has
     layers without)."""
+    scaled_rotary: bool = False
+    """A factor other than 1 on the rotation of queries and keys (YaRN's, in gpt-oss)."""
     dropout: bool = False
     """Attention dropout during training (GPT-2, GPT-3); its mask is kept for the backward pass."""
     window: Count = 0
@@ -139,6 +141,9 @@ class MoE:
     """Three matrices per expert (SwiGLU) or two."""
     bias: bool = False
     """Biases on router and routed experts (gpt-oss); one that only balances loads is a buffer."""
+    clamped: bool = False
+    """Gate and linear part of the routed experts are cut to limits before the activation (gpt-oss,
+    ``swiglu_limit``)."""
     activation: Literal["gelu", "relu", "squared_relu"] = "gelu"
     """As of a dense MLP."""
     groups: Positive = 1

@@ -156,3 +156,21 @@ def test_exchanges_shrink_or_stay_as_ranks_grow() -> None:
 def test_old_software_has_no_kinds() -> None:
     assert load_software("megatron-lm-2022").supports.cp_kinds == ()
     assert load_software("torchtitan-eager").supports.cp_kinds[0] == "all_gather"
+
+
+def test_torch_merges_results_and_adds_gradients_operator_by_operator() -> None:
+    """`_SDPAMerger` and the backward ring of torch 2.6 to 2.9, bytes of an element in fp32 and 16
+    bit: eight ranks take seven further blocks, half of them with half the queries."""
+    ops = one_block("all_gather", software=TITAN)
+    (merge,) = [s for s in ops.streams if s.name == "context merge"]
+    whole = (2 + 4) + 2 * (2 * 4 + 4) + (4 + 4)  # cast, two differences, product
+    half = whole / 2 + (4 + 4)  # and a concatenation
+    sent = 2 + 2
+    tokens, pairs = S / 8, 2 * Q  # keys and values for every query head
+    expected = 7 * tokens * ((whole + half) / 2 * Q + sent * pairs)
+    assert float(np.sum(merge.forward_bytes)) == pytest.approx(expected)
+    cast, added, joined = 2 + 4, 2 * 4 + 4, 4 + 4
+    query = cast + (added + added / 2 + joined) / 2
+    pair = cast + (added + added / 2 + joined) / 2 + joined + sent
+    expected = 7 * tokens * (query * Q + pair * pairs)
+    assert float(np.sum(merge.backward_bytes)) == pytest.approx(expected, rel=0.02)

@@ -22,7 +22,8 @@ ENDS = 2 + 1 + 2 + 1  # look-up (two kernels); norm, loss (two kernels), head
 
 def host(**changed: Any) -> Software:
     """Megatron-Core with 40 kernels to a block, 5 us each, unless told otherwise."""
-    figures = {"seconds_per_kernel": EACH, "kernels_per_block": 40.0, **changed}
+    figures = {"seconds_per_kernel": EACH, "kernels_per_block": 40.0, "kernels_per_mlp": 0.0,
+               "seconds_per_expert_product": 0.0, **changed}  # fmt: skip
     work = {
         name: value if isinstance(value, bool) else Figure(value) for name, value in figures.items()
     }
@@ -59,6 +60,35 @@ def test_experts_launch_more() -> None:
     expected = M * 3 * (32 * (40 + 25) + ENDS) * EACH
     found = waiting("mixtral-8x7b", layout={}, kernels_per_moe_block=25.0)
     assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_block_of_routed_experts_has_no_dense_mlp_to_launch() -> None:
+    expected = M * 3 * (32 * (40 - 15 + 25) + ENDS) * EACH
+    found = waiting("mixtral-8x7b", layout={}, kernels_per_moe_block=25.0, kernels_per_mlp=15.0)
+    assert found == pytest.approx(expected, rel=1e-9)
+    # a dense block keeps it
+    expected = M * 3 * (32 * 40 + ENDS) * EACH
+    assert waiting(layout={}, kernels_per_mlp=15.0) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_host_enqueues_a_product_for_every_expert() -> None:
+    none = {"kernels_per_moe_block": 0.0, "kernels_per_block": 0.0, "seconds_per_kernel": 0.0}
+    slow = seconds(host(**none, seconds_per_expert_product=1.0), "mixtral-8x7b")
+    # 8 experts of two products, forward once and backward twice, a second each
+    assert slow == pytest.approx(M * 3 * 32 * 8 * 2, rel=1e-2)
+    partly = host(**none, seconds_per_expert_product=1.0, captured_moe_fraction=0.9)
+    assert seconds(partly, "mixtral-8x7b") == slow  # graphs of the router leave experts out
+    whole = host(**none, seconds_per_expert_product=1.0, captured_moe_fraction=1.0)
+    assert seconds(whole, "mixtral-8x7b") < 0.1 * slow
+
+
+def test_latent_attention_launches_more() -> None:
+    changed = {"kernels_per_moe_block": 0.0, "kernels_per_latent_block": 12.0}
+    before, after = (
+        waiting("deepseek-v2", layout={}, **(changed | {"kernels_per_latent_block": n}))
+        for n in (0.0, 12.0)
+    )
+    assert after - before == pytest.approx(M * 3 * 60 * 12 * EACH, rel=1e-9)
 
 
 def test_every_further_step_of_the_context_ring_launches_more() -> None:

@@ -66,6 +66,19 @@ def test_experts_follow_the_dense_layers() -> None:
     assert (sparse.experts, sparse.top_k, sparse.shared_ffn_hidden) == (16, 2, 512)
 
 
+def test_families_have_what_their_published_configurations_have() -> None:
+    def first(family: str) -> Any:
+        return made(MOE, family=family).workload.architecture.blocks[0]
+
+    qwen, oss, deepseek = (first(name) for name in ("qwen3_moe", "gpt_oss", "deepseek_v3"))
+    assert (qwen.attention.qk_norm, qwen.attention.sinks, qwen.mlp.bias) == (True, False, False)
+    assert (oss.attention.qk_norm, oss.attention.sinks) == (False, True)
+    assert (oss.attention.qkv_bias, oss.attention.output_bias) == (True, True)
+    assert (oss.mlp.bias, oss.mlp.clamped, oss.attention.scaled_rotary) == (True, True, True)
+    assert (deepseek.mlp.groups, deepseek.mlp.top_groups) == (8, 4)
+    assert first("grok1").mlp.groups == 1
+
+
 def test_latent_attention() -> None:
     sizes = {"kv_lora_rank": "512", "q_lora_rank": "1536", "qk_nope_head_dim": "128",
              "qk_rope_head_dim": "64", "v_head_dim": "128"}  # fmt: skip

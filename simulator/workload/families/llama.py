@@ -108,8 +108,10 @@ def gemma2(f: Fields) -> Architecture:
 def gpt_oss(f: Fields) -> Architecture:
     """Windows in every second layer, a sink per head, experts and router with biases."""
     bias = f.flag("attention_bias", True)
-    attention = grouped(f, kv=8, head_dim=64, qkv_bias=bias, output_bias=bias, sinks=True)
-    routed = experts(f, "num_local_experts", 128, 4, f.size("intermediate_size"), bias=True)
+    attention = grouped(f, kv=8, head_dim=64, qkv_bias=bias, output_bias=bias, sinks=True,
+                        scaled_rotary=True)  # fmt: skip
+    width = f.size("intermediate_size")
+    routed = experts(f, "num_local_experts", 128, 4, width, bias=True, clamped=True)
     blocks = [Block(attention=one, mlp=routed) for one in alternating(f, attention, 128)]
     return model(f, blocks, positions=131_072)
 

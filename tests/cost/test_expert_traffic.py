@@ -1,0 +1,102 @@
+"""Bytes that routed experts move beside their products: copies, sorts, biases, clamps, by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.operations import Operators
+from simulator.cost.operators import block
+from simulator.layout.layout import DISPATCHERS
+from simulator.software import load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe
+from tests.cost.test_operators import ranks
+
+CORE = load_software("megatron-core")
+MIXTRAL = presets.load("mixtral-8x7b")  # 8 experts, 2 for a token; h 4096, f 14336
+S = 4096
+OWN = S * 4096 * 2  # bytes of a rank's own tokens in 16 bit
+
+
+def one_block(arch: Any = MIXTRAL, way: str = "alltoall", **degrees: Any) -> Operators:
+    row = replace(ranks(**degrees), dispatcher=np.array([DISPATCHERS.index(way)]))
+    recipe = Recipe(sequence_length=S, global_batch=8)
+    return block(arch.blocks[0], arch.hidden, row, recipe, CORE.kernels)
+
+
+def moved(ops: Operators, name: str) -> tuple[float, float]:
+    """Bytes forward and backward of the memory-bound kernels of a name."""
+    found = [s for s in ops.streams if s.name == name]
+    return tuple(
+        float(sum(np.sum(getattr(s, f"{way}_bytes")) for s in found))
+        for way in ("forward", "backward")
+    )  # type: ignore[return-value]
+
+
+def test_tokens_are_copied_and_added_up_and_sorted_both_ways() -> None:
+    """Megatron-Core, MoEAlltoAllTokenDispatcher: permute, sort, sort back, unpermute."""
+    copies = 2 * OWN  # two experts for each token, and as many arrive
+    ends = 2 * (OWN + copies)  # read a token and write its copies; read copies and write their sum
+    sorts = 2 * (copies + copies)
+    for ep in (1, 2, 4):
+        assert moved(one_block(dp=8, ep=ep), "permute") == (ends + sorts, ends + sorts)
+    # one expert on a rank: what arrives needs no sorting
+    assert moved(one_block(dp=8, ep=8), "permute") == (ends, ends)
+
+
+def test_deepep_copies_where_the_tokens_arrive() -> None:
+    # with an expert on each rank a token reaches two
+    read, written = 2 * OWN, 2 * OWN
+    found = moved(one_block(dp=8, ep=8, way="deepep"), "permute")
+    assert found == pytest.approx((2 * (read + written),) * 2)
+    # of two ranks of four experts it reaches both, unless its second pick is one of three beside
+    # the first among the seven left
+    reached = 1 + 4 / 7
+    found = moved(one_block(dp=8, ep=2, way="deepep"), "permute")
+    assert found == pytest.approx((2 * (reached + 2) * OWN,) * 2)
+    # one rank has all experts: nothing is sent
+    alone = [moved(one_block(dp=8, ep=1, way=way), "permute") for way in ("deepep", "alltoall")]
+    assert alone[0] == alone[1]
+
+
+def test_biases_of_experts_are_added_operator_by_operator() -> None:
+    """TEGroupedMLP: b p (write), t + b p (two reads, write), concatenation (read, write)."""
+    arch = with_experts(bias=True)
+    rows = 2 * OWN
+    inner = 2 * S * 14336 * 2
+    forward, backward = moved(one_block(arch, dp=8, ep=8), "expert biases")
+    assert forward == (1 + 3 + 2) * rows
+    # split (2), two products with the bias and the weight and their sums (3 each); gradients of
+    # biases read the gradients of both linears' outputs, the first of which is twice as wide
+    assert backward == (2 + 3 + 3) * rows + rows + 2 * inner
+    assert moved(one_block(dp=8, ep=8), "expert biases") == (0.0, 0.0)
+
+
+def test_a_clamped_gate_is_cut_and_put_together_first() -> None:
+    wide = 2 * 2 * S * 14336 * 2  # gate and linear part
+    forward, backward = moved(one_block(with_experts(bias=True, clamped=True), dp=8, ep=8), "clamp")
+    assert forward == (2 + 2) * wide  # two clamps, a concatenation
+    # back: the halves of the gradient are cut where the input (read too) was, and joined again
+    assert backward == (3 + 2) * wide
+    assert moved(one_block(with_experts(bias=True), dp=8, ep=8), "clamp") == (0.0, 0.0)
+
+
+def with_experts(**changed: Any) -> Any:
+    first = MIXTRAL.blocks[0]
+    return replace(MIXTRAL, blocks=(replace(first, mlp=replace(first.mlp, **changed)),))
+
+
+def test_published_configurations_say_so() -> None:
+    oss = presets.load("gpt-oss-20b").blocks[0]
+    assert (oss.mlp.bias, oss.mlp.clamped, oss.attention.scaled_rotary) == (True, True, True)
+    assert not MIXTRAL.blocks[0].mlp.clamped
+
+
+def test_a_factor_on_the_rotation_is_beyond_the_fused_kernel() -> None:
+    attention = replace(MIXTRAL.blocks[0].attention, scaled_rotary=True)
+    arch = replace(MIXTRAL, blocks=(replace(MIXTRAL.blocks[0], attention=attention),))
+    fused, apart = (moved(one_block(a, dp=8), "rotary")[0] for a in (MIXTRAL, arch))
+    assert fused == 2 * 2 * S * (4096 + 1024)  # read and write queries and keys
+    assert apart == 7 * 2 * S * (4096 + 1024)  # operator by operator
