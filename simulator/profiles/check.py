@@ -23,6 +23,7 @@ RATIOS = {
     "pair_fraction": 12.0,
     "fragmentation_fraction": 2.0,
     "time_fraction": 2.0,
+    "ll_time_fraction": 2.0,
     "tail_fraction": 2.0,
     "link_fraction": 2.0,
 }

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.dispatch import dispatch_s
+from simulator.cost.dispatch import Traffic, dispatch_figures, dispatch_s, exchange_s
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.hardware.tuning import Dispatch
 from simulator.layout.feasibility import FEASIBLE, reasons
 from simulator.layout.layout import Layouts
 from simulator.layout.placement import Group, place
@@ -144,3 +145,34 @@ def test_dispatches_are_searched_where_asked() -> None:
     beside = replace(CORE, overlap=replace(CORE.overlap, expert=True))
     possible = reasons(every, work, cluster, beside) == FEASIBLE
     assert set(every.dispatcher[possible].tolist()) == {0, 2}
+
+
+def test_a_call_starts_with_one_token_and_a_message_to_every_expert() -> None:
+    """10 us, 1 kB at 1 GB/s, 10 ns for each of 256 experts and 40 more for the half beyond."""
+    figures = dispatch_figures(
+        Dispatch(
+            start_s=Figure(10e-6), token_bytes_per_s=Figure(1e9), expert_s=Figure(10e-9),
+            network_expert_s=Figure(40e-9), link_fraction=Figure(1.0), sharpness=Figure(1.0),
+        )
+    )  # fmt: skip
+    nothing = Traffic(
+        token_bytes=0.0, row_bytes=1e3, near=1.0, far=1.0, experts=256, share_beyond=0.5,
+        link_bytes_per_s=1e9, far_bytes_per_s=1e9,
+    )  # fmt: skip
+    expected = 10e-6 + 1e-6 + 256 * 10e-9 + 128 * 40e-9
+    assert exchange_s(figures, nothing) == pytest.approx(expected)
+
+
+def test_units_pay_for_copies_and_for_their_bytes() -> None:
+    """A thousand tokens of 1 kB, twice each: ten units of 1 GB/s that take 1 us more for each."""
+    figures = dispatch_figures(
+        Dispatch(
+            start_s=Figure(1e-12), unit_bytes_per_s=Figure(1e9), unit_copy_s=Figure(1e-6),
+            link_fraction=Figure(1.0), sharpness=Figure(1.0),
+        )
+    )  # fmt: skip
+    tokens = Traffic(
+        token_bytes=1e6, row_bytes=1e3, near=2.0, far=0.0, experts=8, share_beyond=0.0,
+        link_bytes_per_s=1e15, far_bytes_per_s=1.0,
+    )  # fmt: skip
+    assert exchange_s(figures, tokens, units=10) == pytest.approx(2000 * (1e-6 + 1e-6) / 10)

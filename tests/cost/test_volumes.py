@@ -25,7 +25,8 @@ MICRO_BATCHES = 4
 def slow_inside() -> Cluster:
     """Eight GPUs in one server whose links carry 1 kB/s, with nothing fitted to them.
 
-    Only rates count, so that the library's choice is left at the protocol that uses all of them.
+    Only rates count, so that the library's choice is left at the protocol that uses all of them;
+    LL128 uses all of them here, too.
     """
     base = load_cluster("dgx-h100", 8)
     links = replace(
@@ -43,6 +44,7 @@ def slow_inside() -> Cluster:
     )  # fmt: skip
     library = replace(
         base.library, curves={}, releases={"2.29": base.library.releases["2.29"]},
+        tuning=replace(base.library.tuning, ll128_fraction=1.0),
         dispatch={"deepep": {"hopper": {"dispatch": at_once, "combine": at_once}}},
     )  # fmt: skip
     return replace(base, groups=(replace(base.groups[0], node=node),), library=library)
