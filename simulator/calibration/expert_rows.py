@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import catalogue
-from simulator.calibration import Floats, Rows
+from simulator.calibration import Rows
 from simulator.calibration.gemm_series import shipped_table
 from simulator.calibration.pooled import Pool
 from simulator.calibration.typical_gemm import stacked_memory

@@ -51,9 +51,7 @@ class Points:
 
     def take(self, which: NDArray[Any]) -> Points:
         """Return the rows of a mask."""
-        return Points(
-            place=self.place[which], library=self.library[which], owner=self.owner[which]
-        )
+        return Points(place=self.place[which], library=self.library[which], owner=self.owner[which])
 
 
 def shares(a: Points, b: Points, spread: Spread) -> Floats:
@@ -79,9 +77,7 @@ def pulls(points: Points, left: Floats, spread: Spread) -> Floats:
 
 def mean_at(asked: Points, points: Points, pull: Floats, spread: Spread) -> Floats:
     """Expected log(time / formula) of rows."""
-    return np.asarray(
-        (matern(asked.place, points.place) * shares(asked, points, spread)) @ pull
-    )
+    return np.asarray((matern(asked.place, points.place) * shares(asked, points, spread)) @ pull)
 
 
 def weight_lines(

@@ -98,9 +98,10 @@ def expert_layer_s(
     Beside the products: choosing experts where each token has more than the fused kernel takes
     (`choice_s`, and `score_s` for every score of a token and an expert); a sort of all routed
     copies (`routed_s` each); passes over all tokens (`token_passes`, 16 bit); and passes over the
-    rank's copies, in the width of the layer (`hidden_passes`, of a read and a write each) and in that of the experts (`ffn_passes`: what
-    the activation reads and writes). A timing loop calls the same layer again and again: where weights and copies fit
-    into the last-level cache, all of them move faster by `cached_gain`.
+    rank's copies, in the width of the layer (`hidden_passes`, a read and a write each) and in that
+    of the experts (`ffn_passes`, what the activation reads and writes). A timing loop calls the
+    same layer again and again: where weights and copies fit into the last-level cache, all of them
+    move faster by `cached_gain`.
     """
     m, e, h, f, wide = (np.asarray(x, float) for x in (tokens, experts, hidden, ffn, gated))
     everyone, top_k = np.asarray(all_tokens, float), np.asarray(top_k, float)

@@ -79,9 +79,8 @@ def _numbers(path: Path, kernel: str) -> dict[tuple[str, str], list[list[float]]
         try:
             numbers = [float(row[name]) for name in header[2:]]
         except ValueError:
-            raise InputError(
-                f"{path}: line {line}: {', '.join(names)} and weight must be numbers"
-            ) from None
+            wanted = ", ".join(header[2:])
+            raise InputError(f"{path}: line {line}: {wanted} must be numbers") from None
         if not (np.isfinite(numbers).all() and np.greater_equal(numbers[:-1], least).all()):
             raise InputError(f"{path}: line {line}: {said} must be at least 1, all finite")
         found.setdefault((row["library"], row["dtype"]), []).append(numbers)

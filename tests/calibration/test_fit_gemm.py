@@ -1,4 +1,4 @@
-"""Series, folds, residuals and sections of products; expert layers; typical figures."""
+"""Series, folds, residuals and sections of products; typical figures."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import pytest
 
 from simulator.calibration import Rows
 from simulator.calibration.fit_gemm import fit_parameters, gemm_model
-from simulator.calibration.fit_grouped import busiest_load
 from simulator.calibration.fit_residual import residual_weights
 from simulator.calibration.gemm_left_out import shape_folds
 from simulator.calibration.gemm_profiles import typical_gemm
 from simulator.calibration.gemm_series import Series, load_series
 from simulator.calibration.typical_gemm import typical_values
-from simulator.cost.grouped import expert_layer_s
 from simulator.cost.kernels import gemm_s
 from simulator.cost.residual import residual_factor
 from simulator.hardware.accelerator import GemmKernel
@@ -94,43 +92,12 @@ def test_residuals_are_learnt_from_the_other_library_too() -> None:
     weights = residual_weights(series, logs, used)
     assert [len(part) for part in weights] == [200, int(used[1].sum())]
     rows = {name: series[0].rows[name] for name in ("m", "n", "k")}
-    factor = residual_factor(TimedShapes(weight=weights[0], **rows), **rows)
+    timed = TimedShapes(kernel="gemm", sizes=rows, weight=weights[0])
+    factor = residual_factor(timed, **rows)
     assert np.log(factor[rows["k"] > 6000]).mean() == pytest.approx(0.2, abs=0.03)
     assert np.log(factor[rows["k"] < 2500]).mean() == pytest.approx(0.0, abs=0.03)
     alone = residual_weights(series[1:], logs[1:], used[1:])
     assert np.abs(alone[0]).max() < 1e-12  # what it was timed on has nothing left over
-
-
-def test_the_busiest_rank_of_a_power_law() -> None:
-    """All of one rank's; no skew, no load; more ranks, more load, up to all tokens on one."""
-    assert busiest_load(1.2, 64, 1) == 1.0
-    assert busiest_load(0.0, 64, 8) == 1.0
-    loads = [busiest_load(1.2, 64, ranks) for ranks in (2, 8, 64)]
-    assert 1.0 < loads[0] < loads[1] < loads[2] <= 64.0
-    assert busiest_load(1.01, 64, 8) > 1.0
-
-
-def test_an_expert_layer_is_the_sum_of_its_parts() -> None:
-    """Two experts of one tile each on two units, 1 TFLOP/s each; every pass at 1 GB/s."""
-    rates = {"operand_bytes": 2.0, "peak_flop_per_s": 2e12, "bandwidth_bytes_per_s": 1e9,
-             "l2_bytes": 1.0, "compute_units": 2.0}  # fmt: skip
-    figures = {"peak_fraction": 1.0, "memory_fraction": 1e9, "prologue_k": 0.0, "l2_refetch": 0.0,
-               "wave_quantisation": 1.0, "small_tile_penalty": 0.0, "launch_s": 1.0,
-               "per_expert_s": 10.0, "routed_s": 0.5, "token_passes": 1.0,
-               "row_passes": 2.0}  # fmt: skip
-    found = expert_layer_s(
-        tokens=64, experts=2, hidden=64, ffn=64, gated=0, all_tokens=128, top_k=1,
-        rates=rates, figures=figures,
-    )  # fmt: skip
-    rows, tokens = 64 * 2 * (4 * 64 + 2 * 2 * 64) / 1e9, 2 * 128 * 64 / 1e9
-    expected = 1.0 + 2 * 10.0 + 0.5 * 128 + 2 * rows + tokens + 2 * TILE_S
-    assert found == pytest.approx(expected, rel=1e-12)
-    gated = expert_layer_s(
-        tokens=64, experts=2, hidden=64, ffn=64, gated=1, all_tokens=128, top_k=1,
-        rates=rates, figures=figures,
-    )  # fmt: skip
-    more_rows = 2 * 64 * 2 * 2 * 64 / 1e9
-    assert gated - found == pytest.approx(more_rows + TILE_S, rel=1e-9)
 
 
 def test_typical_figures_are_those_of_devices_alike() -> None:

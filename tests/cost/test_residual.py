@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.cost.residual import residual_factor
+from simulator.cost.residual import attention_sizes, residual_factor
 from simulator.errors import InputError
-from simulator.hardware.residuals import TimedShapes, load_residuals
+from simulator.hardware.residuals import SIZES, TimedShapes, columns, load_residuals
 
 ONE = TimedShapes(
-    m=np.array([1024.0]), n=np.array([2048.0]), k=np.array([4096.0]), weight=np.array([0.3])
-)
+    kernel="gemm", weight=np.array([0.3]),
+    sizes={"m": np.array([1024.0]), "n": np.array([2048.0]), "k": np.array([4096.0])},
+)  # fmt: skip
 """One shape that took a factor of exp(0.3) more than the formula says."""
 
 
@@ -48,14 +49,71 @@ def test_a_shape_costs_the_same_alone_and_in_a_table() -> None:
     assert np.abs(np.log(table)).max() < 0.5
 
 
+def test_attention_of_other_heads_fades_over_four_octaves() -> None:
+    """Sixteen times the heads is one unit away, and so is a sixteenth of the length."""
+    shape = {"heads": 32.0, "queries": 4096.0, "query_bytes": 64.0, "key_bytes": 16.0,
+             "score_size": 192.0, "value_size": 128.0}  # fmt: skip
+    sizes = attention_sizes(shape)
+    assert sizes == {"heads": 32.0, "queries": 4096.0, "groups": 4.0, "head_size": 160.0}
+    one = TimedShapes(
+        kernel="attention", sizes={name: np.array([x]) for name, x in sizes.items()},
+        weight=np.array([0.3]),
+    )  # fmt: skip
+    left = (1 + math.sqrt(3)) * math.exp(-math.sqrt(3))
+    for other in ({"heads": 512.0}, {"queries": 256.0}):
+        assert residual_factor(one, **(sizes | other)) == pytest.approx(math.exp(0.3 * left))
+
+
+def test_an_expert_layer_with_a_gate_tells_less_of_one_without() -> None:
+    sizes = dict.fromkeys(SIZES["experts"], 64.0) | {"gated": 1.0}
+    one = TimedShapes(
+        kernel="experts", sizes={name: np.array([x]) for name, x in sizes.items()},
+        weight=np.array([0.3]),
+    )  # fmt: skip
+    assert residual_factor(one, **sizes) == pytest.approx(math.exp(0.3))
+    left = (1 + math.sqrt(3)) * math.exp(-math.sqrt(3))
+    for other in ({"gated": 0.0}, {"tokens": 512.0}):
+        assert residual_factor(one, **(sizes | other)) == pytest.approx(math.exp(0.3 * left))
+
+
+@pytest.mark.parametrize("kernel", ["attention", "experts"])
+def test_shipped_residuals_are_bounded_and_fade_to_the_formula(kernel: str) -> None:
+    """Nowhere more than a factor of 1.5; a thousand octaves from every shape the formula alone."""
+    found = load_residuals("h100-sxm", kernel)
+    assert len(found) >= 3
+    for timed in found.values():
+        at = residual_factor(timed, **timed.sizes)
+        assert np.abs(np.log(at)).max() < math.log(1.5)
+        assert np.abs(np.log(at)).max() > 0.02
+        far = dict(timed.sizes) | {SIZES[kernel][0]: np.full(len(at), 2.0**1000)}
+        assert residual_factor(timed, **far) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_what_all_libraries_share_is_part_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "accelerators").mkdir()
+    (tmp_path / "accelerators" / "mine.toml").write_text('base = "h100-sxm"\n')
+    (tmp_path / "residuals" / "attention").mkdir(parents=True)
+    lines = [",".join(columns("attention")), "*,*,32,4096,4,128,0.1", "fa3,bf16,32,4096,4,128,0.2"]
+    (tmp_path / "residuals" / "attention" / "mine.csv").write_text("\n".join(lines))
+    monkeypatch.setenv("FORESHARD_PROFILES", str(tmp_path))
+    load_residuals.cache_clear()
+    found = load_residuals("mine", "attention")
+    assert list(found) == [("fa3", "bf16")]
+    factor = residual_factor(found["fa3", "bf16"], heads=32, queries=4096, groups=4, head_size=128)
+    assert factor == pytest.approx(math.exp(0.3))
+
+
 def test_devices_without_timings_have_no_residuals() -> None:
-    assert load_residuals("h800-sxm") == {}
+    for kernel in SIZES:
+        assert load_residuals("h800-sxm", kernel) == {}
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("cublas,bf16,64,64,x,0.1", "line 2: m, n, k and weight must be numbers"),
+        ("cublas,bf16,64,64,x,0.1", "line 2: m, n, k, weight must be numbers"),
         ("cublas,bf16,64,0,64,0.1", "line 2: m, n and k must be at least 1, all finite"),
         ("cublas,bf16,64,64,64,nan", "line 2: m, n and k must be at least 1, all finite"),
     ],
@@ -65,8 +123,10 @@ def test_a_file_of_residuals_that_is_none_is_refused(
 ) -> None:
     (tmp_path / "accelerators").mkdir()
     (tmp_path / "accelerators" / "mine.toml").write_text('base = "h100-sxm"\n')
-    (tmp_path / "residuals").mkdir()
-    (tmp_path / "residuals" / "mine.csv").write_text(f"library,dtype,m,n,k,weight\n{line}\n")
+    (tmp_path / "residuals" / "gemm").mkdir(parents=True)
+    (tmp_path / "residuals" / "gemm" / "mine.csv").write_text(
+        f"library,dtype,m,n,k,weight\n{line}\n"
+    )
     monkeypatch.setenv("FORESHARD_PROFILES", str(tmp_path))
     load_residuals.cache_clear()
     with pytest.raises(InputError, match=said):

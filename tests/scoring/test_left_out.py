@@ -68,3 +68,26 @@ def test_a_table_of_errors_is_no_table_of_measurements(tmp_path: Path) -> None:
     names = [path.name for path in validation._shipped()]
     assert "kernels.csv" in names
     assert "left_out.csv" not in names  # `foreshard validate` without arguments
+
+
+AIMED = {
+    ("gemm, all dimensions >= 512", "bf16"): ((0.045, 0.14), (0.0359, 0.115)),
+    ("gemm, all dimensions >= 512", "fp8"): ((0.0519, 0.165), (0.036, 0.13)),
+    ("gemm, all dimensions >= 512", "fp8_blockwise"): ((0.06, 0.20), (0.045, 0.14)),
+    ("gemm, all dimensions >= 512", "nvfp4"): ((0.06, 0.20), (0.045, 0.14)),
+    ("attention, >= 1k tokens", "all"): ((0.055, 0.19), (0.0405, 0.141)),
+    ("grouped expert layer, even load", "all"): ((0.08, 0.25), (0.05, 0.185)),
+    ("grouped expert layer, even load, contradicted rows too", "all"): (
+        (0.08, 0.25), (0.05, 0.20),
+    ),
+}  # fmt: skip
+"""Median and P90 that shapes left out may have, of the formula and with what it leaves over on
+shapes near by."""
+
+
+@pytest.mark.parametrize("key", list(AIMED))
+def test_shapes_left_out_come_out_as_well_as_aimed_for(key: tuple[str, str]) -> None:
+    lines = {(one["kernel"], one["dtype"], one["method"]): one for one in pooled_errors()}
+    for method, most in zip(("formula", "formula + residual"), AIMED[key], strict=True):
+        line = lines[(*key, method)]
+        assert line["median"] <= most[0] and line["p90"] <= most[1], line
