@@ -22,7 +22,7 @@ from simulator.cli.screen import (
 from simulator.planner.predict import Prediction
 from simulator.report.document import evidence
 from simulator.report.evidence import FLOP_CONVENTION, NO_INTERVAL, NOT_MODELLED, memory_meaning
-from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
+from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd, show_usd_span
 
 if TYPE_CHECKING:
     from simulator.scoring.anchor import Correction
@@ -79,10 +79,11 @@ def _verdict(prediction: Prediction) -> Text:
             text.append(f"{name}: {gib(used)}{whole} GiB a server{verdict}\n", style=style)
     days = float(result.days[0])
     if math.isfinite(days):
+        cost = f"{show_usd(float(result.usd[0]))}{_usd_span(prediction)}"
         text.append(
             f"whole run: {days:,.1f} days{_span(prediction)}, "
             f"{float(result.gpu_hours[0]):,.0f} GPU-hours, "
-            f"{show_usd(float(result.usd[0]))}, {float(result.kwh[0]):,.0f} kWh\n",
+            f"{cost}, {float(result.kwh[0]):,.0f} kWh\n",
             style="not bold",
         )
     return text
@@ -92,6 +93,13 @@ def _span(prediction: Prediction) -> str:
     """P10 to P90 of the days; GPU-hours, money and energy grow with them."""
     low, high = prediction.certainty.span(prediction.outcome.days, prediction.estimate.step_time_s)
     return f" ({float(low[0]):,.1f} to {float(high[0]):,.1f})"
+
+
+def _usd_span(prediction: Prediction) -> str:
+    """P10 to P90 of the cost; nothing where it is not known."""
+    usd = prediction.outcome.usd
+    low, high = prediction.certainty.span(usd, prediction.estimate.step_time_s)
+    return f" ({show_usd_span(float(low[0]), float(high[0]))})" if math.isfinite(low[0]) else ""
 
 
 def _corrections(correction: Correction) -> list[str]:

@@ -176,6 +176,8 @@ def _ablation(found: Mapping[str, Any]) -> Iterator[str]:
             rows.append([step["name"], *cells, _percent(some["median_regret"])])
         yield f"**{split}**\n\n{_table(head, rows)}"
     yield "\n".join(f"- *{step['name']}*: {step['what']}." for step in found["steps"])
+    if "without" in found:
+        yield from without_section(found["without"], _table, _percent)
 
 
 def _ranking(found: Mapping[str, Any]) -> Iterator[str]:

@@ -18,7 +18,7 @@ import numpy as np
 from simulator.cost.correction import correct
 from simulator.cost.estimate import Estimate
 from simulator.cost.step import evaluate
-from simulator.cost.uncertainty import SHARED, Belief, Floats, bearing, belief
+from simulator.cost.uncertainty import SHARED, Belief, Floats, bearing, belief, same_kernels
 from simulator.errors import InputError
 from simulator.layout.layout import Layouts
 from simulator.measured.checks import readings
@@ -36,6 +36,9 @@ __all__ = [
 
 _SIZE = ("dp", "global_batch", "shard_group")
 """Fields in which runs of one layout on other numbers of GPUs may differ."""
+
+_OWN = [SHARED.index("kernels"), SHARED.index("layout")]
+"""Errors that belong to certain shapes or to one layout."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,11 +163,11 @@ def anchored(prediction: Prediction, anchors: Sequence[Anchor]) -> tuple[Predict
 def correction(estimate: Estimate, run: Run, anchors: Sequence[Anchor]) -> Correction:
     """Correct the estimate (one row) of a run by measured runs."""
     prior = belief(run.cluster, run.software, run.workload.recipe)
-    alike = [_alike(anchor.run.layout, run.layout) for anchor in anchors]
-    target = _shares(estimate, run, same=any(alike))
-    heard = [_shares(a.estimate, a.run, same=same) for a, same in zip(anchors, alike, strict=True)]
+    target = bearing(estimate, experts=run.workload.architecture.is_moe)
+    heard = np.concatenate([_heard(anchor, run) for anchor in anchors])
+    target[:, _OWN] = heard[:, _OWN].max(axis=0)
     ratios = np.array([anchor.log_ratio for anchor in anchors])
-    posterior = prior.corrected(np.concatenate(heard), ratios)
+    posterior = prior.corrected(heard, ratios, _noise(anchors, heard, prior))
     corrected = correct(estimate, posterior, target)
     return Correction(
         estimate=corrected,
@@ -189,10 +192,27 @@ def _factors(
     }
 
 
-def _shares(estimate: Estimate, run: Run, *, same: bool) -> Floats:
-    shares = bearing(estimate, experts=run.workload.architecture.is_moe)
-    shares[:, -1] = float(same)
+def _heard(anchor: Anchor, run: Run) -> Floats:
+    """What each error that bears on a run bears on a measured one, as far as it is the same error.
+
+    That of experts is another model's where the models differ; that of kernels is the same where
+    ranks compute with the same shapes of one model, that of a layout on other sizes of a cluster.
+    """
+    measured = anchor.run
+    model = measured.workload.architecture == run.workload.architecture
+    sequence = measured.workload.recipe.sequence_length == run.workload.recipe.sequence_length
+    kernels = same_kernels(Layouts.concatenate([measured.layout, run.layout]))
+    shapes = model and sequence and bool(kernels[0] == kernels[1])
+    shares = bearing(anchor.estimate, experts=model and run.workload.architecture.is_moe)
+    shares[:, _OWN] = [shapes, shapes and _alike(measured.layout, run.layout)]
     return shares
+
+
+def _noise(anchors: Sequence[Anchor], heard: Floats, prior: Belief) -> Floats:
+    """Variance of the experts of measured runs of other models, which says nothing of this one."""
+    place = SHARED.index("experts")
+    moe = np.array([anchor.run.workload.architecture.is_moe for anchor in anchors])
+    return np.asarray(np.where(moe & (heard[:, place] == 0.0), prior.covariance[place, place], 0.0))
 
 
 def _alike(one: Layouts, other: Layouts) -> bool:
