@@ -26,6 +26,7 @@ from simulator.software import Software
 from simulator.workload.recipe import Recipe
 
 __all__ = [
+    "BEARS_ON",
     "ERRORS",
     "SHARED",
     "Belief",

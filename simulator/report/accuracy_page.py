@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator.report.accuracy_certainty import certainty_section
 from simulator.report.accuracy_left_out import left_out_section
+from simulator.report.accuracy_without import without_section
 from simulator.report.write import write_file
 from simulator.scoring.accuracy import accuracy, compare, regressions
 

@@ -104,9 +104,7 @@ def _switched(estimate: Estimate, run: Run, neutral: Software) -> Mapping[str, F
     """Step times of a run's layouts without each of `SWITCHES`."""
     step_s, terms = estimate.step_time_s, estimate.terms_s
     burst = evaluate(run.layout, run.workload, at_burst_rate(run.cluster), run.software)
-    alike = evaluate(
-        run.layout, run.workload, run.cluster, fused_alike(run.software, neutral)
-    )
+    alike = evaluate(run.layout, run.workload, run.cluster, fused_alike(run.software, neutral))
     return {
         **{name: step_s - terms[name] for name in _OF_TERMS},
         "bubble": step_s - terms["bubble_warmup"] - terms["bubble_drain"],
@@ -123,7 +121,7 @@ def at_burst_rate(cluster: Cluster) -> Cluster:
     cool = replace(
         device,
         gemm={
-            library: {name: replace(kernel, training_fraction=one) for name, kernel in types.items()}
+            library: {dtype: replace(k, training_fraction=one) for dtype, k in types.items()}
             for library, types in device.gemm.items()
         },
         attention={
