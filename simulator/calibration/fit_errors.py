@@ -15,7 +15,7 @@ residuals have the best interval score.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,18 +58,15 @@ class _Group:
 
     runs: list[int]
     residuals: Floats
-    shares: Floats
+    parts: Floats
+    """By error (SHARED): the product of the shares of every pair of runs that share it."""
     stated: Floats
-    same: dict[str, Flags]
-    """By error that only some runs of the group share: which pairs do."""
+    """Covariance that follows from what figures state."""
 
     def covariance(self, deviations: Floats, run: float) -> Floats:
         """Of the residuals."""
-        found = self.stated @ self.stated.T + run**2 * np.eye(len(self.runs))
-        for k, name in enumerate(SHARED):
-            product = deviations[k] ** 2 * np.outer(self.shares[:, k], self.shares[:, k])
-            found += np.where(self.same[name], product, 0.0) if name in self.same else product
-        return np.asarray(found)
+        found = np.tensordot(deviations**2, self.parts, axes=1) + self.stated
+        return np.asarray(found + run**2 * np.eye(len(self.runs)))
 
     def loss(self, deviations: Floats, run: float) -> float:
         """Negative logarithm of the likelihood."""
@@ -162,8 +159,11 @@ def _groups(fit: TrainingFit) -> list[_Group]:
             "kernels": _same(rows, ("model", *_SHAPES)),
             "layout": _same(rows, ("model", *_SPLIT)),
         }
-        parts = (residuals[some], shares[some], stated[some])
-        groups.append(_Group(some, *parts, same))
+        parts = [np.outer(column, column) for column in shares[some].T]
+        for name, pairs in same.items():
+            parts[SHARED.index(name)] *= pairs
+        covariance = stated[some] @ stated[some].T
+        groups.append(_Group(some, residuals[some], np.stack(parts), covariance))
     return groups
 
 
@@ -199,20 +199,27 @@ def width_report(fit: TrainingFit) -> list[str]:
     groups, run = _groups(fit), float(load_step_errors().run)
     owners = [source_family(fit.runs[group.runs[0]].row) for group in groups]
     lines = [f"{'left out':<15} {'runs':>4} {'inside':>8} {'score':>7} {'one width':>10}"]
+    whole, none = np.zeros(4), np.zeros(len(SHARED))
     for name in dict.fromkeys(owners):
         out = [group for group, owner in zip(groups, owners, strict=True) if owner == name]
         rest = [group for group, owner in zip(groups, owners, strict=True) if owner != name]
         found = _fitted(rest)
         deviations = np.array([found[error] for error in SHARED])
         score, inside = _score(out, deviations, run, found["tail"])
-        none = np.zeros(len(SHARED))
-        alike = [_score(rest, none, 1.0, width)[0] for width in _WIDTHS]
-        constant = _score(out, none, 1.0, float(_WIDTHS[int(np.argmin(alike))]))[0]
+        bare = [replace(group, stated=np.zeros_like(group.stated)) for group in (*out, *rest)]
+        alike = [_score(bare[len(out) :], none, 1.0, width)[0] for width in _WIDTHS]
+        width = float(_WIDTHS[int(np.argmin(alike))])
+        constant = _score(bare[: len(out)], none, 1.0, width)[0]
+        weight = sum(float(np.sqrt(len(group.runs))) for group in out)
+        whole += weight * np.array([inside, score, constant, 1.0])
         runs = sum(len(group.runs) for group in out)
-        lines.append(
-            f"{name:<15} {runs:>4} {100.0 * inside:>6.1f} % {score:>7.3f} {constant:>10.3f}"
-        )
-    return lines
+        lines.append(_width_line(name, runs, inside, score, constant))
+    inside, score, constant = (whole[:3] / whole[3]).tolist()
+    return [*lines, _width_line("all", len(fit.runs), inside, score, constant)]
+
+
+def _width_line(name: str, runs: int, inside: float, score: float, constant: float) -> str:
+    return f"{name:<15} {runs:>4} {100.0 * inside:>6.1f} % {score:>7.3f} {constant:>10.3f}"
 
 
 _WIDTHS = np.linspace(0.02, 0.3, 281)

@@ -92,8 +92,11 @@ def _ranking(plan: Plan, top: int, wide: bool) -> Table:
     for i in range(min(top, len(plan.estimate))):
         cells = _ranked(plan, i)
         table.add_row(*(cells[column] for column in shown), style="bold" if i == 0 else "")
-    shown = min(top, len(plan.estimate))
-    said = (ties(plan.certainty.tied, shown), "Below a value: its P10 to P90.", FIT_RULE)
+    said = (
+        ties(plan.certainty.tied, min(top, len(plan.estimate))),
+        "Below a value: its P10 to P90.",
+        FIT_RULE,
+    )
     table.caption = " ".join(filter(None, said))
     table.caption_justify = "left"
     return table

@@ -28,8 +28,8 @@ from simulator.scoring.scores import ScoredRow, summary
 from simulator.software import Overlap, Software, load_software
 
 __all__ = [
-    *("NEUTRAL", "STEPS", "ablation", "neutral_software", "step_figures", "without_network"),
-    *("together", "without_tiles"),
+    *("NEUTRAL", "STEPS", "ablation", "neutral_software", "step_figures", "together"),
+    *("without_network", "without_overlap", "without_tiles"),
 ]
 
 Floats = NDArray[np.float64]
@@ -162,12 +162,13 @@ def neutral_software() -> Software:
     base = load_software(NEUTRAL)
     return replace(
         base,
-        overlap=_switched_off(base.overlap),
+        overlap=without_overlap(base.overlap),
         host=replace(base.host, seconds_per_kernel=Figure(0.0)),
     )
 
 
-def _switched_off(overlap: Overlap) -> Overlap:
+def without_overlap(overlap: Overlap) -> Overlap:
+    """Hide nothing: every switch off, every kind of overlap none."""
     off: dict[type, Any] = {bool: False, str: "none"}
     given = {field.name: getattr(overlap, field.name) for field in fields(overlap)}
     return replace(overlap, **{name: off.get(type(value), value) for name, value in given.items()})

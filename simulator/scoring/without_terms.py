@@ -22,7 +22,7 @@ from simulator.files import Figure
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
 from simulator.measured.replay import Run, load_tables, replay
-from simulator.scoring.ablation import NEUTRAL, together
+from simulator.scoring.ablation import NEUTRAL, together, without_overlap
 from simulator.scoring.scores import ScoredRow
 from simulator.software import Software, load_software
 
@@ -43,6 +43,7 @@ SWITCHES = {
     "bubble": "pipeline fill and drain",
     "stages": "the slowest stage instead of the mean one: embedding, head, uneven layers",
     "clocks": "rates under training load instead of those of kernels timed alone",
+    "overlap": "what the software hides behind compute, at the cost of the slowdown above",
     "fusions": f"the software's own unfused kernels and dropout instead of `{NEUTRAL}`'s",
 }
 """What is taken out, one at a time: name and what it stands for."""
@@ -60,7 +61,8 @@ def without_terms(rows: Sequence[ScoredRow]) -> list[dict[str, Any]]:
     -------
     list of dict
         One for each switch: ``name``, ``what``, and by split ``runs``: how many it moves by at
-        least `BEARS`; of these the median ``share`` of the step, the mean absolute error
+        least `BEARS`; of these the median ``share`` of the step (negative where it is slower
+        without), the mean absolute error
         ``without`` it and ``mape`` with it, and ``bias_without`` and ``bias``. None without a run.
     """
     tables = load_tables()
@@ -103,13 +105,22 @@ def _figures(whole_s: Floats, without_s: Floats, measured_s: Floats) -> dict[str
 def _switched(estimate: Estimate, run: Run, neutral: Software) -> Mapping[str, Floats]:
     """Step times of a run's layouts without each of `SWITCHES`."""
     step_s, terms = estimate.step_time_s, estimate.terms_s
-    burst = evaluate(run.layout, run.workload, at_burst_rate(run.cluster), run.software)
-    alike = evaluate(run.layout, run.workload, run.cluster, fused_alike(run.software, neutral))
+    software = run.software
+    hiding_nothing = replace(software, overlap=without_overlap(software.overlap))
+    burst, bare, alike = (
+        evaluate(run.layout, run.workload, cluster, other)
+        for cluster, other in (
+            (at_burst_rate(run.cluster), software),
+            (run.cluster, hiding_nothing),
+            (run.cluster, fused_alike(software, neutral)),
+        )
+    )
     return {
         **{name: step_s - terms[name] for name in _OF_TERMS},
         "bubble": step_s - terms["bubble_warmup"] - terms["bubble_drain"],
         "stages": step_s - estimate.imbalance_s,
         "clocks": burst.step_time_s,
+        "overlap": bare.step_time_s,
         "fusions": alike.step_time_s,
     }
 
