@@ -9,17 +9,20 @@ likelihood, with a weak prior on every deviation; then one factor for the tails,
 residuals have the best interval score.
 
 ``python -m simulator.calibration.fit_errors`` takes the figures of training that the profiles hold
-(about three minutes) and prints what ``hardware_profiles/uncertainty/step.toml`` should hold.
+(three to five minutes) and writes ``hardware_profiles/uncertainty/step.toml`` again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
 
 import numpy as np
+import tomlkit
 from numpy.typing import NDArray
 
+from simulator import catalogue
 from simulator.calibration import Floats
 from simulator.calibration.fit_training import TrainingFit, TrainingRun, apply, as_shipped, left_out
 from simulator.cost.step import evaluate
@@ -29,11 +32,13 @@ from simulator.cost.uncertainty import (
     bearing,
     interval_scores,
     load_step_errors,
-    stated_spreads,
 )
 from simulator.measured.rows import MeasuredRun
 
-__all__ = ["covered", "fit_errors", "left_out_report", "source_family", "width_report"]
+__all__ = [
+    *("covered", "fit_errors", "left_out_report", "source_family", "width_report"),
+    "with_deviations",
+]
 
 _PRIOR_SD = 0.15
 """Standard deviation of the half-normal prior of every deviation: few terms are off by more."""
@@ -60,12 +65,10 @@ class _Group:
     residuals: Floats
     parts: Floats
     """By error (SHARED): the product of the shares of every pair of runs that share it."""
-    stated: Floats
-    """Covariance that follows from what figures state."""
 
     def covariance(self, deviations: Floats, run: float) -> Floats:
         """Of the residuals."""
-        found = np.tensordot(deviations**2, self.parts, axes=1) + self.stated
+        found = np.tensordot(deviations**2, self.parts, axes=1)
         return np.asarray(found + run**2 * np.eye(len(self.runs)))
 
     def loss(self, deviations: Floats, run: float) -> float:
@@ -135,19 +138,13 @@ def _score(
 
 
 def _groups(fit: TrainingFit) -> list[_Group]:
-    """Residuals of left-out runs, their shares, and what the figures of their terms state.
+    """Residuals of left-out runs, and what every error bears on them.
 
-    These count where no other source has the same accelerator and type of matrix products.
+    Spreads that figures state are not taken off: with them, intervals of runs whose device no other
+    source has were too wide, and their score worse.
     """
-    residuals = left_out(fit, source_family)
+    residuals, shares = left_out(fit, source_family), _shares(fit)
     families = [source_family(one.row) for one in fit.runs]
-    pairs = [(one.run.cluster.accelerator.name, _matrix_type(one)) for one in fit.runs]
-    alone = [
-        not any(p == pair and f != family for p, f in zip(pairs, families, strict=True))
-        for pair, family in zip(pairs, families, strict=True)
-    ]
-    shares, stated = _shares(fit)
-    stated *= np.array(alone)[:, None]
     labels: dict[Hashable, list[int]] = {}
     for i, one in enumerate(fit.runs):
         labels.setdefault((families[i], one.row.get("gpu")), []).append(i)
@@ -162,8 +159,7 @@ def _groups(fit: TrainingFit) -> list[_Group]:
         parts = [np.outer(column, column) for column in shares[some].T]
         for name, pairs in same.items():
             parts[SHARED.index(name)] *= pairs
-        covariance = stated[some] @ stated[some].T
-        groups.append(_Group(some, residuals[some], np.stack(parts), covariance))
+        groups.append(_Group(some, residuals[some], np.stack(parts)))
     return groups
 
 
@@ -206,10 +202,8 @@ def width_report(fit: TrainingFit) -> list[str]:
         found = _fitted(rest)
         deviations = np.array([found[error] for error in SHARED])
         score, inside = _score(out, deviations, run, found["tail"])
-        bare = [replace(group, stated=np.zeros_like(group.stated)) for group in (*out, *rest)]
-        alike = [_score(bare[len(out) :], none, 1.0, width)[0] for width in _WIDTHS]
-        width = float(_WIDTHS[int(np.argmin(alike))])
-        constant = _score(bare[: len(out)], none, 1.0, width)[0]
+        alike = [_score(rest, none, 1.0, width)[0] for width in _WIDTHS]
+        constant = _score(out, none, 1.0, float(_WIDTHS[int(np.argmin(alike))]))[0]
         weight = sum(float(np.sqrt(len(group.runs))) for group in out)
         whole += weight * np.array([inside, score, constant, 1.0])
         runs = sum(len(group.runs) for group in out)
@@ -225,23 +219,42 @@ def _width_line(name: str, runs: int, inside: float, score: float, constant: flo
 _WIDTHS = np.linspace(0.02, 0.3, 281)
 
 
-def _shares(fit: TrainingFit) -> tuple[Floats, Floats]:
-    """Shares of every run that each error bears on, and those times the spread figures state."""
-    rows, known = [], []
+def _shares(fit: TrainingFit) -> Floats:
+    """Shares of every run that each error bears on."""
+    rows = []
     for training in fit.runs:
         run = apply(training.run, fit.values)
         estimate = evaluate(run.layout, run.workload, run.cluster, run.software)
         row = bearing(estimate, experts=run.workload.architecture.is_moe)
         row[:, -2:] = 1.0  # kernels and layout: which runs share them, the groups know
-        before = training.run  # figures that `apply` put in state no spread
-        spreads = stated_spreads(before.cluster, before.software, run.workload.recipe)
         rows.append(row)
-        known.append(row * np.array([spreads.get(name, 0.0) for name in SHARED]))
-    return np.concatenate(rows), np.concatenate(known)
+    return np.concatenate(rows)
+
+
+def with_deviations(
+    text: str, fitted: Mapping[str, float], types: Mapping[str, Sequence[str]]
+) -> str:
+    """Return the text of ``step.toml`` with fitted deviations and what calibration runs had."""
+    document = tomlkit.parse(text)
+    for name, value in fitted.items():
+        document[name]["value"] = float(f"{value:.3g}")
+    document["covered"] = {name: list(found) for name, found in types.items()}
+    document["sources"]["left_out"]["date"] = f"{date.today()}"
+    return tomlkit.dumps(document)
+
+
+def main() -> None:
+    """Fit again, print how far left-out sources are off, and write the profile."""
+    shipped = as_shipped()
+    print(*left_out_report(shipped), *width_report(shipped), sep="\n", flush=True)
+    path = catalogue.find("uncertainty", "step")
+    fitted = fit_errors(shipped)
+    text = with_deviations(path.read_text(encoding="utf-8"), fitted, covered(shipped.runs))
+    path.write_text(text, encoding="utf-8")
+    print(
+        *(f"{name} = {value:.3g}" for name, value in fitted.items()), f"written: {path}", sep="\n"
+    )
 
 
 if __name__ == "__main__":
-    shipped = as_shipped()
-    print(*left_out_report(shipped), *width_report(shipped), sep="\n")
-    print(*(f"{name} = {value:.3g}" for name, value in fit_errors(shipped).items()), sep="\n")
-    print("[covered]", *(f"{k} = {list(v)}" for k, v in covered(shipped.runs).items()), sep="\n")
+    main()

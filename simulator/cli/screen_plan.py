@@ -48,7 +48,7 @@ _ORDER = {"time": "fastest", "cost": "cheapest", "energy": "least energy"}
 _WIDE = 116
 """Columns of the screen from which all columns are shown, and memory and time side by side."""
 
-_NARROW = (0, 1, 2, 4, 6, 7, 8, 10)
+_NARROW = (0, 1, 2, 6, 7, 8, 10)
 """Columns of the ranking on a narrow screen."""
 
 _UPGRADES = 3
@@ -107,20 +107,22 @@ def _ranked(plan: Plan, i: int) -> list[Text | str]:
     estimate, result, sure = plan.estimate, plan.outcome, plan.certainty
     cells: list[Text | str] = [
         estimate.layouts.describe(i),
-        f"{show_seconds(float(estimate.step_time_s[i]))}\n"
-        f"{show_seconds_span(float(sure.p10_s[i]), float(sure.p90_s[i]))}",
+        _over(
+            show_seconds(float(estimate.step_time_s[i])),
+            show_seconds_span(float(sure.p10_s[i]), float(sure.p90_s[i])),
+        ),
         show_percent(float(sure.fastest[i])),
         f"{float(result.tokens_per_s_per_gpu[i]):,.0f}",
         show_percent(float(result.mfu[i])),
         show_percent(float(result.hfu[i])),
-        f"{gib(float(estimate.memory_total_bytes[i]))}\n{_memory_span(estimate, i)}",
+        _over(gib(float(estimate.memory_total_bytes[i])), _memory_span(estimate, i)),
         fitting(estimate, i),
     ]
     if not math.isfinite(float(result.days[i])):
         return [*cells, "-", "-", "-", "-"]
     usd, step_s = _usd(plan, i), estimate.step_time_s
     low, high = (float(end[i]) for end in sure.span(result.days, step_s))
-    days = f"{float(result.days[i]):,.1f}\n{low:,.1f} to {high:,.1f}"
+    days = _over(f"{float(result.days[i]):,.1f}", f"{low:,.1f} to {high:,.1f}")
     return [
         *cells,
         Text(days, style="" if plan.meets_deadline[i] else NO_FIT),
@@ -137,7 +139,12 @@ def _usd(plan: Plan, i: int) -> str:
         return "-"
     span = plan.certainty.span(result.usd, plan.estimate.step_time_s)
     words = (show_usd(cost), show_usd_span(float(span[0][i]), float(span[1][i])))
-    return "\n".join(word.removesuffix(" USD") for word in words)
+    return _over(*(word.removesuffix(" USD") for word in words))
+
+
+def _over(value: str, span: str) -> str:
+    """A value over its P10 to P90, which a table has room for with a dash only."""
+    return f"{value}\n{span.replace(' to ', '-')}"
 
 
 def _memory_span(estimate: Estimate, i: int) -> str:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import csv
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.calibration.fit_errors import _fitted, _Group, _score, covered, source_family
+from simulator.calibration.fit_errors import (
+    _fitted,
+    _Group,
+    _score,
+    covered,
+    source_family,
+    with_deviations,
+)
 from simulator.calibration.fit_training import as_shipped
 from simulator.cost.step import evaluate
 from simulator.cost.uncertainty import P90, SHARED, load_step_errors
@@ -28,7 +36,7 @@ def group(residuals: list[float], model: list[int], kernels: list[int]) -> _Grou
     parts[PLACE["experts"]] *= np.equal.outer(model, model)
     parts[PLACE["kernels"]] *= np.equal.outer(kernels, kernels)
     parts[PLACE["layout"]] *= np.eye(count)
-    return _Group(list(range(count)), np.array(residuals), parts, np.zeros((count, count)))
+    return _Group(list(range(count)), np.array(residuals), parts)
 
 
 def deviations(**known: float) -> np.ndarray:
@@ -95,6 +103,17 @@ def test_what_calibration_runs_had_is_in_the_profile() -> None:
     steps = load_step_errors()
     assert "bf16" in steps.covered["h100-sxm"] and "fp16" in steps.covered["a100-sxm-80"]
     assert set(steps.covered) <= set(catalogue.names("accelerators"))
+
+
+def test_the_profile_is_written_with_its_words_kept() -> None:
+    text = catalogue.find("uncertainty", "step").read_text(encoding="utf-8")
+    new = with_deviations(text, {"links": 0.12345, "tail": 1.5}, {"h100-sxm": ("bf16", "fp8")})
+    changed = [line for line in new.splitlines() if line not in text.splitlines()]
+    assert 'links = { value = 0.123, grade = "fitted", source = "left_out" }' in changed
+    assert 'tail = { value = 1.5, grade = "fitted", source = "left_out" }' in changed
+    found = tomllib.loads(new)
+    assert found["covered"] == {"h100-sxm": ["bf16", "fp8"]}
+    assert found["run"] == tomllib.loads(text)["run"] and new.startswith("# How far")
 
 
 def test_a_family_is_a_source_without_its_release() -> None:
