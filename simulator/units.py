@@ -23,6 +23,7 @@ __all__ = [
     "show_seconds",
     "show_seconds_span",
     "show_usd",
+    "show_usd_span",
 ]
 
 GB = 1e9
@@ -128,6 +129,19 @@ def show_usd(amount_usd: float | None) -> str:
         if abs(amount_usd) >= scale:
             return f"{amount_usd / scale:.3g}{unit} USD"
     return f"{amount_usd:.3g} USD"
+
+
+def show_usd_span(low_usd: float, high_usd: float) -> str:
+    """Format a range of amounts of money, the unit once where both have the same.
+
+    Examples
+    --------
+    >>> show_usd_span(1.05e7, 1.24e7), show_usd_span(9.5e5, 1.1e6)
+    ('10.5 to 12.4 M USD', '950 k to 1.1 M USD')
+    """
+    low, high = show_usd(low_usd).removesuffix(" USD"), show_usd(high_usd)
+    unit = high.partition(" ")[2].removesuffix("USD").strip()
+    return f"{low.removesuffix(unit).strip()} to {high}"
 
 
 def show_percent(share: float) -> str:

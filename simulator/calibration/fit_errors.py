@@ -2,29 +2,80 @@
 
 The residuals are those of calibration runs whose whole source was left out of the fit
 (``fit_training.left_out``), because a run that a figure was fitted to says little about the next
-one. Runs of one source on one device share the errors of its terms: their residuals are jointly
-normal with covariance ``sum over errors of sd^2 w w' + sd_layout^2 I``, w being the shares of the
-step times that an error bears on. Maximum likelihood, with a weak prior on every deviation; then
-one factor for the tails, so that 80 % of the residuals lie inside.
+one. Runs of one source on one device share the errors of its terms, those of one model that of its
+experts, those whose ranks compute with the same shapes that of their kernels, those of one layout
+on several sizes of a cluster that of the layout: their residuals are jointly normal. Maximum
+likelihood, with a weak prior on every deviation; then one factor for the tails, with which the
+residuals have the best interval score.
+
+``python -m simulator.calibration.fit_errors`` takes the figures of training that the profiles hold
+(three to five minutes) and writes ``hardware_profiles/uncertainty/step.toml`` again.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
 
+import numpy as np
+import tomlkit
+from numpy.typing import NDArray
+
+from simulator import catalogue
 from simulator.calibration import Floats
-from simulator.calibration.fit_training import TrainingFit, apply, fit_training, left_out, report
+from simulator.calibration.fit_training import TrainingFit, TrainingRun, apply, as_shipped, left_out
 from simulator.cost.step import evaluate
-from simulator.cost.uncertainty import P90, SHARED, bearing, load_step_errors, stated_spreads
+from simulator.cost.uncertainty import (
+    P90,
+    SHARED,
+    bearing,
+    interval_scores,
+    load_step_errors,
+)
 from simulator.measured.rows import MeasuredRun
 
-__all__ = ["fit_errors", "left_out_report", "source_family"]
+__all__ = [
+    *("covered", "fit_errors", "left_out_report", "source_family", "width_report"),
+    "with_deviations",
+]
 
-_PRIOR_SD = 0.08
+_PRIOR_SD = 0.15
 """Standard deviation of the half-normal prior of every deviation: few terms are off by more."""
 _LEAST = 1e-3
-_MOST_OFF = 0.25
+_MOST_OFF = 0.4
 """Residuals beyond this count as this: single runs of which nobody knows what happened."""
+_TAILS = np.linspace(0.4, 2.0, 161)
+_SHAPES = (
+    *("tp", "sequence_parallel", "cp", "ep", "etp", "micro_batch", "recompute"),
+    *("recompute_layers", "recompute_modules", "precision", "seq_len"),
+)
+"""Columns of the table of runs that decide which shapes a rank computes with."""
+_SPLIT = (*_SHAPES, "pp", "vpp", "sharding", "software")
+"""Columns in which runs of one layout agree."""
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Runs of one source on one device; residuals of different groups are independent."""
+
+    runs: list[int]
+    residuals: Floats
+    parts: Floats
+    """By error (SHARED): the product of the shares of every pair of runs that share it."""
+
+    def covariance(self, deviations: Floats, run: float) -> Floats:
+        """Of the residuals."""
+        found = np.tensordot(deviations**2, self.parts, axes=1)
+        return np.asarray(found + run**2 * np.eye(len(self.runs)))
+
+    def loss(self, deviations: Floats, run: float) -> float:
+        """Negative logarithm of the likelihood."""
+        root = np.linalg.cholesky(self.covariance(deviations, run))
+        white = np.linalg.solve(root, np.clip(self.residuals, -_MOST_OFF, _MOST_OFF))
+        return float(np.sum(np.log(np.diag(root))) + 0.5 * white @ white)
 
 
 def source_family(row: MeasuredRun) -> str:
@@ -38,30 +89,88 @@ def fit_errors(fit: TrainingFit) -> dict[str, float]:
     How far two runs alike are apart (``run``) is measured, not fitted: it is part of what each
     run has of its own, the rest of which is the layout's.
     """
+    return _fitted(_groups(fit))
+
+
+def covered(runs: Sequence[TrainingRun]) -> dict[str, tuple[str, ...]]:
+    """By accelerator, the types of matrix products that some runs had."""
+    found: dict[str, set[str]] = {}
+    for one in runs:
+        found.setdefault(one.run.cluster.accelerator.name, set()).add(_matrix_type(one))
+    return {name: tuple(sorted(types)) for name, types in sorted(found.items())}
+
+
+def _fitted(groups: Sequence[_Group]) -> dict[str, float]:
     from scipy.optimize import minimize  # type: ignore[import-untyped, unused-ignore]
 
-    residuals = left_out(fit, source_family)
-    bounded = np.clip(residuals, -_MOST_OFF, _MOST_OFF)
-    shares, stated = _shares(fit)
-    labels = [(source_family(t.row), t.row.get("gpu")) for t in fit.runs]
-    groups = [np.array([label == one for label in labels]) for one in dict.fromkeys(labels)]
+    run = float(load_step_errors().run)
 
     def loss(at: Floats) -> float:
         deviations = np.exp(at)
-        found = 0.5 * float(np.sum((deviations / _PRIOR_SD) ** 2))
-        for group in groups:
-            covariance = _covariance(shares[group], stated[group], deviations, run)
-            found += _negative_log_likelihood(bounded[group], covariance)
-        return found
+        prior = 0.5 * float(np.sum((deviations / _PRIOR_SD) ** 2))
+        return prior + sum(group.loss(deviations, run) for group in groups)
 
     start = np.full(len(SHARED), np.log(0.03))
-    run = float(load_step_errors().run)
     least = [(np.log(_LEAST), np.log(1.0))] * len(SHARED)
-    found = minimize(loss, start, method="L-BFGS-B", bounds=least)
-    deviations = np.exp(found.x)
-    spread = np.sqrt(np.diag(_covariance(shares, stated, deviations, run)))
+    deviations = np.exp(minimize(loss, start, method="L-BFGS-B", bounds=least).x)
+    scores = [_score(groups, deviations, run, factor)[0] for factor in _TAILS]
     fitted = dict(zip(SHARED, deviations.tolist(), strict=True))
-    return {**fitted, "tail": _tail(residuals / spread, groups)}
+    return {**fitted, "tail": float(_TAILS[int(np.argmin(scores))])}
+
+
+def _score(
+    groups: Sequence[_Group], deviations: Floats, run: float, tail: float
+) -> tuple[float, float]:
+    """Mean interval score and share inside P10 to P90, a group of n runs weighing as root n.
+
+    A group of a hundred runs of one source says hardly more of the next source than one of ten.
+    """
+    total = inside = weight = 0.0
+    for group in groups:
+        reach = P90 * tail * np.sqrt(np.diag(group.covariance(deviations, run)))
+        ratio = np.exp(group.residuals)
+        low, high = ratio * np.exp(-reach), ratio * np.exp(reach)
+        each = 1.0 / np.sqrt(len(group.runs))
+        total += each * float(np.sum(interval_scores(low, high)))
+        inside += each * float(np.sum((low <= 1.0) & (high >= 1.0)))
+        weight += each * len(group.runs)
+    return total / weight, inside / weight
+
+
+def _groups(fit: TrainingFit) -> list[_Group]:
+    """Residuals of left-out runs, and what every error bears on them.
+
+    Spreads that figures state are not taken off: with them, intervals of runs whose device no other
+    source has were too wide, and their score worse.
+    """
+    residuals, shares = left_out(fit, source_family), _shares(fit)
+    families = [source_family(one.row) for one in fit.runs]
+    labels: dict[Hashable, list[int]] = {}
+    for i, one in enumerate(fit.runs):
+        labels.setdefault((families[i], one.row.get("gpu")), []).append(i)
+    groups = []
+    for some in labels.values():
+        rows = [fit.runs[i].row for i in some]
+        same = {
+            "experts": _same(rows, ("model",)),
+            "kernels": _same(rows, ("model", *_SHAPES)),
+            "layout": _same(rows, ("model", *_SPLIT)),
+        }
+        parts = [np.outer(column, column) for column in shares[some].T]
+        for name, pairs in same.items():
+            parts[SHARED.index(name)] *= pairs
+        groups.append(_Group(some, residuals[some], np.stack(parts)))
+    return groups
+
+
+def _same(rows: Sequence[MeasuredRun], columns: Sequence[str]) -> Flags:
+    """Which pairs of rows agree in some columns."""
+    keys = [tuple(row.get(name) for name in columns) for row in rows]
+    return np.array([[one == other for other in keys] for one in keys])
+
+
+def _matrix_type(one: TrainingRun) -> str:
+    return one.run.workload.recipe.matrix_type
 
 
 def left_out_report(fit: TrainingFit) -> list[str]:
@@ -81,48 +190,71 @@ def left_out_report(fit: TrainingFit) -> list[str]:
     return lines
 
 
-def _tail(scaled: Floats, groups: list[Floats]) -> float:
-    """Factor at which 80 % of scaled residuals lie between P10 and P90, every group weighing alike.
+def width_report(fit: TrainingFit) -> list[str]:
+    """Word how good intervals are on sources that were left out of the fit of their widths too."""
+    groups, run = _groups(fit), float(load_step_errors().run)
+    owners = [source_family(fit.runs[group.runs[0]].row) for group in groups]
+    lines = [f"{'left out':<15} {'runs':>4} {'inside':>8} {'score':>7} {'one width':>10}"]
+    whole, none = np.zeros(4), np.zeros(len(SHARED))
+    for name in dict.fromkeys(owners):
+        out = [group for group, owner in zip(groups, owners, strict=True) if owner == name]
+        rest = [group for group, owner in zip(groups, owners, strict=True) if owner != name]
+        found = _fitted(rest)
+        deviations = np.array([found[error] for error in SHARED])
+        score, inside = _score(out, deviations, run, found["tail"])
+        alike = [_score(rest, none, 1.0, width)[0] for width in _WIDTHS]
+        constant = _score(out, none, 1.0, float(_WIDTHS[int(np.argmin(alike))]))[0]
+        weight = sum(float(np.sqrt(len(group.runs))) for group in out)
+        whole += weight * np.array([inside, score, constant, 1.0])
+        runs = sum(len(group.runs) for group in out)
+        lines.append(_width_line(name, runs, inside, score, constant))
+    inside, score, constant = (whole[:3] / whole[3]).tolist()
+    return [*lines, _width_line("all", len(fit.runs), inside, score, constant)]
 
-    A group of a hundred runs of one source says hardly more of the next source than one of ten.
-    """
-    weight = np.zeros(len(scaled))
-    for group in groups:
-        weight[group] = 1.0 / np.sqrt(group.sum())
-    order = np.argsort(np.abs(scaled))
-    inside = np.cumsum(weight[order]) / weight.sum()
-    return float(np.abs(scaled)[order][np.searchsorted(inside, 0.8)] / P90)
+
+def _width_line(name: str, runs: int, inside: float, score: float, constant: float) -> str:
+    return f"{name:<15} {runs:>4} {100.0 * inside:>6.1f} % {score:>7.3f} {constant:>10.3f}"
 
 
-def _shares(fit: TrainingFit) -> tuple[Floats, Floats]:
-    """Shares of every run that each error bears on, and those times the spread figures state."""
-    rows, known = [], []
+_WIDTHS = np.linspace(0.02, 0.3, 281)
+
+
+def _shares(fit: TrainingFit) -> Floats:
+    """Shares of every run that each error bears on."""
+    rows = []
     for training in fit.runs:
         run = apply(training.run, fit.values)
         estimate = evaluate(run.layout, run.workload, run.cluster, run.software)
         row = bearing(estimate, experts=run.workload.architecture.is_moe)
-        before = training.run  # figures that `apply` put in state no spread
-        spreads = stated_spreads(before.cluster, before.software, run.workload.recipe)
+        row[:, -2:] = 1.0  # kernels and layout: which runs share them, the groups know
         rows.append(row)
-        known.append(row * np.array([spreads.get(name, 0.0) for name in SHARED]))
-    return np.concatenate(rows), np.concatenate(known)
+    return np.concatenate(rows)
 
 
-def _covariance(shares: Floats, stated: Floats, deviations: Floats, run: float) -> Floats:
-    """Of the residuals of some runs, every one taken for a layout of its own."""
-    scaled = shares * deviations
-    own = (deviations[-1] ** 2 + run**2) * np.eye(len(shares))
-    return np.asarray(scaled @ scaled.T + stated @ stated.T + own)
+def with_deviations(
+    text: str, fitted: Mapping[str, float], types: Mapping[str, Sequence[str]]
+) -> str:
+    """Return the text of ``step.toml`` with fitted deviations and what calibration runs had."""
+    document = tomlkit.parse(text)
+    for name, value in fitted.items():
+        document[name]["value"] = float(f"{value:.3g}")
+    document["covered"] = {name: list(found) for name, found in types.items()}
+    document["sources"]["left_out"]["date"] = f"{date.today()}"
+    return tomlkit.dumps(document)
 
 
-def _negative_log_likelihood(residuals: Floats, covariance: Floats) -> float:
-    """Of jointly normal residuals."""
-    root = np.linalg.cholesky(covariance)
-    white = np.linalg.solve(root, residuals)
-    return float(np.sum(np.log(np.diag(root))) + 0.5 * white @ white)
+def main() -> None:
+    """Fit again, print how far left-out sources are off, and write the profile."""
+    shipped = as_shipped()
+    print(*left_out_report(shipped), *width_report(shipped), sep="\n", flush=True)
+    path = catalogue.find("uncertainty", "step")
+    fitted = fit_errors(shipped)
+    text = with_deviations(path.read_text(encoding="utf-8"), fitted, covered(shipped.runs))
+    path.write_text(text, encoding="utf-8")
+    print(
+        *(f"{name} = {value:.3g}" for name, value in fitted.items()), f"written: {path}", sep="\n"
+    )
 
 
 if __name__ == "__main__":
-    found = fit_training()
-    print(*report(found), *left_out_report(found), sep="\n")
-    print(*(f"{name} = {value:.3g}" for name, value in fit_errors(found).items()), sep="\n")
+    main()

@@ -37,6 +37,7 @@ __all__ = [
     "TrainingFit",
     "TrainingRun",
     "apply",
+    "as_shipped",
     "choose",
     "fit_training",
     "left_out",
@@ -186,15 +187,34 @@ def fit_training(path: Path | str | None = None, *, processes: int | None = None
     for each core unless given); the result does not depend on it.
     """
     runs = choose(path or catalogue.folder("validation") / "runs" / "calibrate.csv")
-    priors = [parameter.prior for parameter in PARAMETERS.values()]
-    low, high = (np.array([_widths(p, getattr(p, end)) for p in priors]) for end in ("low", "high"))
     start = np.array([_widths(p.prior, p.start or p.prior.value) for p in PARAMETERS.values()])
     with _Predictor(runs, processes or os.cpu_count() or 1) as predictor:
-        before = predictor.errors(np.zeros(len(priors)))
-        found = descend(predictor.errors, predictor.slopes, start, (low, high), soft=_SOFT_L1)
+        before = predictor.errors(np.zeros(len(PARAMETERS)))
+        found = descend(predictor.errors, predictor.slopes, start, _bounds(), soft=_SOFT_L1)
     return TrainingFit(
         values=_values(found.at), runs=tuple(runs), before=before, after=found.errors,
-        slopes=found.slopes, offsets=found.at, bounds=(low, high),
+        slopes=found.slopes, offsets=found.at, bounds=_bounds(),
+    )  # fmt: skip
+
+
+def as_shipped(path: Path | str | None = None, *, processes: int | None = None) -> TrainingFit:
+    """Take the figures that the profiles hold for the fit: nothing is fitted, only differentiated.
+
+    Much faster than a fit; how far left-out sources are off follows from it as well.
+    """
+    runs = choose(path or catalogue.folder("validation") / "runs" / "calibrate.csv")
+    held = []
+    for parameter in PARAMETERS.values():
+        figure, ratio = next(iter(parameter.figures.items()))
+        value = _shipped(parameter.profiles[0], figure.split("."))
+        held.append(_widths(parameter.prior, value / ratio))
+    at = np.array(held)
+    with _Predictor(runs, processes or os.cpu_count() or 1) as predictor:
+        before, after = (predictor.errors(x) for x in (np.zeros(len(at)), at))
+        slopes = predictor.slopes(at, after)
+    return TrainingFit(
+        values=_values(at), runs=tuple(runs), before=before, after=after, slopes=slopes,
+        offsets=at, bounds=_bounds(),
     )  # fmt: skip
 
 
@@ -267,6 +287,13 @@ def _error(job: tuple[Mapping[str, float], int]) -> float:
     run = apply(training.run, values)
     estimate = evaluate(run.layout, run.workload, run.cluster, run.software)
     return float(np.log(float(estimate.step_time_s[0]) / training.step_s))
+
+
+def _bounds() -> tuple[Floats, Floats]:
+    """Least and largest offset of every parameter."""
+    priors = [parameter.prior for parameter in PARAMETERS.values()]
+    low, high = (np.array([_widths(p, getattr(p, end)) for p in priors]) for end in ("low", "high"))
+    return low, high
 
 
 def left_out(fit: TrainingFit, group: Callable[[MeasuredRun], str]) -> Floats:

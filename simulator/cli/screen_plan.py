@@ -32,7 +32,14 @@ from simulator.report.evidence import (
     assumed_figures,
     ties,
 )
-from simulator.units import show_count, show_percent, show_seconds, show_seconds_span, show_usd
+from simulator.units import (
+    show_count,
+    show_percent,
+    show_seconds,
+    show_seconds_span,
+    show_usd,
+    show_usd_span,
+)
 
 __all__ = ["show"]
 
@@ -41,7 +48,7 @@ _ORDER = {"time": "fastest", "cost": "cheapest", "energy": "least energy"}
 _WIDE = 116
 """Columns of the screen from which all columns are shown, and memory and time side by side."""
 
-_NARROW = (0, 1, 2, 5, 7, 9, 10, 12)
+_NARROW = (0, 1, 2, 6, 7, 8, 10)
 """Columns of the ranking on a narrow screen."""
 
 _UPGRADES = 3
@@ -77,15 +84,20 @@ def _ranking(plan: Plan, top: int, wide: bool) -> Table:
     layout = f"{_ORDER[plan.scenario.goal.minimize]} first"
     usable = gib(plan.estimate.usable_bytes)
     columns = (
-        layout, "step", "P10 to P90", "fastest", "tokens/s\nper GPU", "MFU", "HFU",
-        f"GiB of\n{usable}", "P90", "", "days", "GPU-\nhours", "USD", "kWh",
+        layout, "step", "fastest", "tokens/s\nper GPU", "MFU", "HFU", f"GiB of\n{usable}", "",
+        "days", "GPU-\nhours", "USD", "kWh",
     )  # fmt: skip
     shown = range(len(columns)) if wide else _NARROW
     table = plain_table(*(columns[column] for column in shown), left=(layout,))
     for i in range(min(top, len(plan.estimate))):
         cells = _ranked(plan, i)
         table.add_row(*(cells[column] for column in shown), style="bold" if i == 0 else "")
-    table.caption = " ".join(filter(None, (ties(plan.certainty.tied), FIT_RULE)))
+    said = (
+        ties(plan.certainty.tied, min(top, len(plan.estimate))),
+        "Below a value: its P10 to P90.",
+        FIT_RULE,
+    )
+    table.caption = " ".join(filter(None, said))
     table.caption_justify = "left"
     return table
 
@@ -95,27 +107,50 @@ def _ranked(plan: Plan, i: int) -> list[Text | str]:
     estimate, result, sure = plan.estimate, plan.outcome, plan.certainty
     cells: list[Text | str] = [
         estimate.layouts.describe(i),
-        show_seconds(float(estimate.step_time_s[i])),
-        show_seconds_span(float(sure.p10_s[i]), float(sure.p90_s[i])),
+        _over(
+            show_seconds(float(estimate.step_time_s[i])),
+            show_seconds_span(float(sure.p10_s[i]), float(sure.p90_s[i])),
+        ),
         show_percent(float(sure.fastest[i])),
         f"{float(result.tokens_per_s_per_gpu[i]):,.0f}",
         show_percent(float(result.mfu[i])),
         show_percent(float(result.hfu[i])),
-        gib(float(estimate.memory_total_bytes[i])),
-        gib(float(p90)) if math.isfinite(p90 := estimate.memory_p90_bytes[i]) else "-",
+        _over(gib(float(estimate.memory_total_bytes[i])), _memory_span(estimate, i)),
         fitting(estimate, i),
     ]
     if not math.isfinite(float(result.days[i])):
         return [*cells, "-", "-", "-", "-"]
-    cost = float(result.usd[i])
-    usd = show_usd(cost).removesuffix(" USD") if math.isfinite(cost) else "-"
+    usd, step_s = _usd(plan, i), estimate.step_time_s
+    low, high = (float(end[i]) for end in sure.span(result.days, step_s))
+    days = _over(f"{float(result.days[i]):,.1f}", f"{low:,.1f} to {high:,.1f}")
     return [
         *cells,
-        Text(f"{float(result.days[i]):,.1f}", style="" if plan.meets_deadline[i] else NO_FIT),
+        Text(days, style="" if plan.meets_deadline[i] else NO_FIT),
         show_count(float(result.gpu_hours[i])),
         Text(usd, style="" if plan.meets_budget[i] else NO_FIT),
         show_count(float(result.kwh[i])),
     ]
+
+
+def _usd(plan: Plan, i: int) -> str:
+    """Cost of one layout over its P10 to P90."""
+    result, cost = plan.outcome, float(plan.outcome.usd[i])
+    if not math.isfinite(cost):
+        return "-"
+    span = plan.certainty.span(result.usd, plan.estimate.step_time_s)
+    words = (show_usd(cost), show_usd_span(float(span[0][i]), float(span[1][i])))
+    return _over(*(word.removesuffix(" USD") for word in words))
+
+
+def _over(value: str, span: str) -> str:
+    """A value over its P10 to P90, which a table has room for with a dash only."""
+    return f"{value}\n{span.replace(' to ', '-')}"
+
+
+def _memory_span(estimate: Estimate, i: int) -> str:
+    """P10 to P90 of the fullest GPU in GiB; nothing where the software has no spread."""
+    p10, p90 = float(estimate.memory_p10_bytes[i]), float(estimate.memory_p90_bytes[i])
+    return f"{gib(p10)} to {gib(p90)}" if math.isfinite(p90) else "no interval"
 
 
 def _why(plan: Plan, wide: bool) -> RenderableType:

@@ -19,15 +19,28 @@ from simulator.cli.screen import (
     seconds_like,
     term_table,
 )
+from simulator.cost.uncertainty import BEARS_ON
 from simulator.planner.predict import Prediction
 from simulator.report.document import evidence
 from simulator.report.evidence import FLOP_CONVENTION, NO_INTERVAL, NOT_MODELLED, memory_meaning
-from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
+from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd, show_usd_span
 
 if TYPE_CHECKING:
     from simulator.scoring.anchor import Correction
 
 __all__ = ["show"]
+
+_FELT = 0.002
+"""Least standard deviation of an error whose correction is worth a line."""
+
+_WHOLE = {
+    "scale": "the whole step, for every doubling of the cluster",
+    "experts": "the whole step of this model",
+    "software": "the whole step, with this software on this device",
+    "kernels": "the whole step, with these shapes",
+    "layout": "the whole step of this layout, on any size of cluster",
+}
+"""Errors that bear on whole steps, and on which."""
 
 
 def show(
@@ -79,10 +92,11 @@ def _verdict(prediction: Prediction) -> Text:
             text.append(f"{name}: {gib(used)}{whole} GiB a server{verdict}\n", style=style)
     days = float(result.days[0])
     if math.isfinite(days):
+        cost = f"{show_usd(float(result.usd[0]))}{_usd_span(prediction)}"
         text.append(
             f"whole run: {days:,.1f} days{_span(prediction)}, "
             f"{float(result.gpu_hours[0]):,.0f} GPU-hours, "
-            f"{show_usd(float(result.usd[0]))}, {float(result.kwh[0]):,.0f} kWh\n",
+            f"{cost}, {float(result.kwh[0]):,.0f} kWh\n",
             style="not bold",
         )
     return text
@@ -94,19 +108,43 @@ def _span(prediction: Prediction) -> str:
     return f" ({float(low[0]):,.1f} to {float(high[0]):,.1f})"
 
 
+def _usd_span(prediction: Prediction) -> str:
+    """P10 to P90 of the cost; nothing where it is not known."""
+    usd = prediction.outcome.usd
+    low, high = prediction.certainty.span(usd, prediction.estimate.step_time_s)
+    return f" ({show_usd_span(float(low[0]), float(high[0]))})" if math.isfinite(low[0]) else ""
+
+
 def _corrections(correction: Correction) -> list[str]:
     """What was measured, and which terms it moved by how much."""
     lines = [
         f"{where}: measured {show_seconds(measured_s)}, predicted {show_seconds(predicted_s)}"
         for where, measured_s, predicted_s in correction.runs
     ]
-    lines.append(f"step before: {show_seconds(correction.uncorrected_s)}")
-    for name, (factor, before, after) in correction.factors.items():
-        lines.append(
-            f"{name.replace('_', ' ')}: x {factor:.3f}, spread {show_percent(before)} ->"
-            f" {show_percent(after)}"
-        )
+    sure = correction.certainty
+    before = show_seconds_span(*correction.uncorrected_span_s)
+    after = show_seconds_span(float(sure.p10_s[0]), float(sure.p90_s[0]))
+    lines.append(
+        f"step: {show_seconds(correction.uncorrected_s)} ({before}) before,"
+        f" {show_seconds(float(correction.estimate.step_time_s[0]))} ({after}) now"
+    )
+    for name, (factor, wide, narrow) in correction.factors.items():
+        if wide >= _FELT:
+            lines.append(
+                f"{_error(name)}: x {factor:.3f}, standard deviation {show_percent(wide)} before,"
+                f" {show_percent(narrow)} now"
+            )
+    if "kernels" not in correction.factors:
+        lines.append("no measured run computed with these shapes: their own error stays")
     return lines
+
+
+def _error(name: str) -> str:
+    """An error and the terms that it bears on."""
+    terms = BEARS_ON.get(name, ())
+    if name in _WHOLE:
+        return f"{name} ({_WHOLE[name]})"
+    return name.replace("_", " ") + (f" ({', '.join(terms)})" if terms != (name,) else "")
 
 
 def _memos(prediction: Prediction) -> list[str]:

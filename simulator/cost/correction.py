@@ -25,7 +25,7 @@ def correct(estimate: Estimate, believed: Belief, shares: Floats) -> Estimate:
     """
     expected = dict(zip(SHARED, believed.mean.tolist(), strict=True))
     of_step = np.zeros(len(estimate))
-    for name in ("scale", "experts", "software", "layout"):
+    for name in ("scale", "experts", "software", "kernels", "layout"):
         of_step = of_step + expected[name] * shares[:, SHARED.index(name)]
     factor = {term: np.exp(expected[name]) for name, terms in BEARS_ON.items() for term in terms}
     steady = {name: s for name, s in estimate.terms_s.items() if name in factor}

@@ -20,17 +20,22 @@ from simulator import catalogue
 from simulator.cost.estimate import Estimate
 from simulator.files import Figure, read_profile, record
 from simulator.hardware.cluster import Cluster
+from simulator.layout.keys import unique_rows
+from simulator.layout.layout import Layouts
 from simulator.software import Software
 from simulator.workload.recipe import Recipe
 
 __all__ = [
+    "BEARS_ON",
     "ERRORS",
     "SHARED",
     "Belief",
     "StepErrors",
     "bearing",
     "belief",
+    "interval_scores",
     "load_step_errors",
+    "same_kernels",
     "stated_spreads",
 ]
 
@@ -48,15 +53,21 @@ work and bear the errors of the steady terms in proportion."""
 
 _IDLE = ("bubble_warmup", "bubble_drain")
 
-SHARED = (*BEARS_ON, "scale", "experts", "software", "layout")
-"""Errors that two step times may share; ``layout`` only if they are of one layout, on other sizes
-of a cluster."""
+SHARED = (*BEARS_ON, "scale", "experts", "software", "kernels", "layout")
+"""Errors that two step times may share: ``experts`` only if they are of one model, ``kernels`` if
+their ranks compute with the same shapes, ``layout`` if they are of one layout, on other sizes of a
+cluster."""
+
+_KERNELS, _LAYOUT = SHARED.index("kernels"), SHARED.index("layout")
 
 ERRORS = (*SHARED, "run")
 """All errors, each with a standard deviation in ``hardware_profiles/uncertainty/step.toml``."""
 
 P90 = 1.2815515655446004
 """The 90th percentile of a standard normal distribution; the 10th is its negative."""
+
+OUTSIDE = 0.2
+"""Share of measurements that may lie outside P10 to P90."""
 
 DRAWS = 4000
 SEED = 20261121
@@ -80,16 +91,22 @@ class StepErrors:
     """Of a whole step for every doubling of the number of accelerators: jitter, stragglers and
     shared fabrics, which no term stands for."""
     experts: Figure
-    """Of a step with experts, for what routing, permutation and uneven loads add."""
+    """Of a step with experts, for what routing, permutation and uneven loads add; apart for every
+    model."""
     software: Figure
     """Of a whole step, shared by everything that one release of a software runs on a device."""
+    kernels: Figure
+    """Of a whole step, shared by layouts whose ranks compute with the same shapes."""
     layout: Figure
     """Of a whole step, apart for every layout: what no term explains."""
     run: Figure
     """Of a whole step, apart for every run: how far two runs alike are apart."""
     tail: Figure
-    """Factor on the standard deviation at which 80 % of left-out calibration runs lie between P10
-    and P90: errors have heavier tails than a normal distribution."""
+    """Factor on the standard deviation with which left-out calibration runs have the best interval
+    score: errors are not quite normally distributed."""
+    covered: dict[str, tuple[str, ...]]
+    """By accelerator, the types of matrix products that calibration runs had: the deviations above
+    hold what figures of these may be off; of others, the spread that they state comes on top."""
 
 
 def load_step_errors() -> StepErrors:
@@ -129,8 +146,8 @@ def bearing(estimate: Estimate, *, experts: bool) -> Floats:
     Returns
     -------
     ndarray, shape (layouts, errors)
-        Columns in the order of SHARED; that of ``layout`` is zero: one where a layout is the same
-        as that of a measured run.
+        Columns in the order of SHARED; those of ``kernels`` and ``layout`` are zero: one where
+        they are the same as those of a measured run.
     """
     step_s = estimate.step_time_s
     idle_s = sum((estimate.terms_s[name] for name in _IDLE), np.zeros_like(step_s))
@@ -140,8 +157,19 @@ def bearing(estimate: Estimate, *, experts: bool) -> Floats:
         term_s = sum((estimate.terms_s[term] for term in terms), np.zeros_like(step_s))
         columns.append(term_s / step_s * whole)
     columns.append(np.log2(estimate.layouts.world.astype(float)))
-    columns += [np.full_like(step_s, float(experts)), np.ones_like(step_s), np.zeros_like(step_s)]
+    columns += [np.full_like(step_s, float(experts)), np.ones_like(step_s)]
+    columns += [np.zeros_like(step_s), np.zeros_like(step_s)]
     return np.stack(columns, axis=-1)
+
+
+def same_kernels(layouts: Layouts) -> NDArray[np.intp]:
+    """Number layouts so that those whose ranks compute with the same shapes have one number."""
+    keys = unique_rows(
+        layouts.tp, layouts.sequence_parallel, layouts.cp, layouts.cp_kind, layouts.ep,
+        layouts.etp, layouts.dispatcher, layouts.micro_batch, layouts.recompute,
+        layouts.recompute_layers,
+    )  # fmt: skip
+    return keys.inverse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,14 +183,23 @@ class Belief:
     """Of the errors in SHARED."""
     covariance: Floats
     """Of the same."""
+    kernels: float
+    """Standard deviation of what layouts with the same kernels share, unless a run with the same
+    was measured."""
     layout: float
     """Standard deviation of what is each layout's own, unless a run of the same was measured."""
     run: float
     """Standard deviation of what is each run's own."""
 
     def own_variance(self, shares: Floats) -> Floats:
-        """Variance of what no other step time shares, by layout."""
-        return np.asarray(self.run**2 + (1.0 - shares[:, -1]) * self.layout**2)
+        """Variance of what no measured run shares, by layout."""
+        return np.asarray(self.run**2 + self._kernels(shares) + self._layout(shares))
+
+    def _kernels(self, shares: Floats) -> Floats:
+        return np.asarray((1.0 - shares[:, _KERNELS]) * self.kernels**2)
+
+    def _layout(self, shares: Floats) -> Floats:
+        return np.asarray((1.0 - shares[:, _LAYOUT]) * self.layout**2)
 
     def shift(self, shares: Floats) -> Floats:
         """Logarithm of the factor that each step time is expected to need."""
@@ -178,59 +215,86 @@ class Belief:
         reach = np.exp(P90 * self.log_spread(shares))
         return step_s / reach, step_s * reach
 
-    def beats(self, step_s: Floats, shares: Floats, *, best: int = 0) -> Floats:
+    def beats(
+        self, step_s: Floats, shares: Floats, kernels: NDArray[np.intp], *, best: int = 0
+    ) -> Floats:
         """Probability that each layout is faster than the layout `best`; one half for itself.
 
         The logarithm of the ratio of two step times is off by the shared errors times the
-        differences of their shares, and by the two errors of the layouts themselves. Errors of
-        runs do not count: the question is which is faster, not which run.
+        differences of their shares, by the two errors of the layouts themselves, and by those of
+        their kernels where these differ (`kernels`, see :func:`same_kernels`). Errors of runs do
+        not count: the question is which is faster, not which run.
         """
-        apart, own = shares - shares[best], self.own_variance(shares) - self.run**2
+        apart, own, shapes = shares - shares[best], self._layout(shares), self._kernels(shares)
         variance = np.sum(_times(apart, self.covariance) * apart, axis=-1) + own + own[best]
+        variance += np.where(kernels == kernels[best], 0.0, shapes + shapes[best])
         variance = np.maximum(variance, 1e-18)
         behind = np.log(step_s / step_s[best]) / np.sqrt(2.0 * variance)
         chance = np.array([0.5 * (1.0 - erf(value)) for value in behind.tolist()])
         chance[best] = 0.5
         return chance
 
-    def fastest(self, step_s: Floats, shares: Floats) -> Floats:
+    def fastest(self, step_s: Floats, shares: Floats, kernels: NDArray[np.intp]) -> Floats:
         """Probability that each layout is the fastest of the table.
 
         Errors are drawn `DRAWS` times from a fixed seed; shared ones are the same for all layouts
-        of a draw, what is each layout's own is drawn for each.
+        of a draw, those of kernels for layouts that have the same, what is each layout's own is
+        drawn for each.
         """
         draw = np.random.default_rng(SEED)
         values, vectors = np.linalg.eigh(self.covariance)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
-        shared = draw.standard_normal((DRAWS, len(self.mean))) @ (shares @ root).T
-        own_spread = np.sqrt(np.maximum(self.own_variance(shares) - self.run**2, 0.0))
-        own = own_spread * draw.standard_normal((DRAWS, len(step_s)))
-        wins = np.bincount(np.argmin(np.log(step_s) + shared + own, 1), minlength=len(step_s))
+        error = draw.standard_normal((DRAWS, len(self.mean))) @ (shares @ root).T
+        numbers, place = np.unique(kernels, return_inverse=True)
+        of_kernels = draw.standard_normal((DRAWS, len(numbers)))
+        error += np.sqrt(self._kernels(shares)) * of_kernels[:, place]
+        error += np.sqrt(self._layout(shares)) * draw.standard_normal((DRAWS, len(step_s)))
+        wins = np.bincount(np.argmin(np.log(step_s) + error, 1), minlength=len(step_s))
         return np.asarray(wins / DRAWS)
 
-    def corrected(self, shares: Floats, log_ratio: Floats) -> Belief:
+    def corrected(self, shares: Floats, log_ratio: Floats, noise: Floats | float = 0.0) -> Belief:
         """Return the belief after runs were measured.
 
         Parameters
         ----------
         shares : ndarray, shape (runs, errors)
-            Of the runs that were measured; one in the last column where their layouts are the same.
+            Of the runs that were measured; one in the last two columns where their kernels and
+            layouts are those of what is to be predicted.
         log_ratio : ndarray, shape (runs,)
             Logarithm of measured over predicted step time, the prediction as it was uncorrected.
+        noise : ndarray, shape (runs,), or float
+            Variance of each run's logarithm that does not concern what is to be predicted.
 
         Notes
         -----
         Conditioning of a normal distribution on linear observations, each with an error of its
         own. What the runs do not exercise stays as uncertain as it was.
         """
-        heard = shares @ self.covariance @ shares.T + np.diag(self.own_variance(shares))
+        own = self.own_variance(shares) + noise
+        heard = shares @ self.covariance @ shares.T + np.diag(own)
         gain = np.linalg.solve(heard, shares @ self.covariance).T
         return Belief(
             mean=self.mean + gain @ (log_ratio - shares @ self.mean),
             covariance=self.covariance - gain @ shares @ self.covariance,
+            kernels=self.kernels,
             layout=self.layout,
             run=self.run,
         )
+
+
+def interval_scores(low: Floats, high: Floats) -> Floats:
+    """Score P10 and P90 over the measured value, which is 1; smaller is better.
+
+    The width, plus 2 / 0.2 times the distance by which 1 lies outside (Gneiting and Raftery 2007,
+    equation 43).
+
+    Examples
+    --------
+    >>> interval_scores(np.array([0.9, 1.01]), np.array([1.1, 1.2])).round(2).tolist()
+    [0.2, 0.29]
+    """
+    outside = np.maximum(np.maximum(low - 1.0, 1.0 - high), 0.0)
+    return np.asarray(high - low + 2.0 / OUTSIDE * outside)
 
 
 def _times(rows: Floats, matrix: Floats) -> Floats:
@@ -244,18 +308,20 @@ def _times(rows: Floats, matrix: Floats) -> Floats:
 def belief(cluster: Cluster, software: Software, recipe: Recipe) -> Belief:
     """Return what is believed of the errors on this machine with this software, nothing measured.
 
-    What a term's own figure states (its fit's spread) and what steps show beyond it add as
-    squares. A figure that states none adds nothing: then only what steps show counts. All are
-    widened by `tail`.
+    What steps of calibration runs show, widened by `tail`. On an accelerator, or with a type of
+    matrix products, that none of these runs had, the spreads that the figures of a term state
+    themselves add as squares.
     """
     steps = load_step_errors()
     spread = {name: float(getattr(steps, name)) for name in ERRORS}
-    for name, stated in stated_spreads(cluster, software, recipe).items():
-        spread[name] = float(np.hypot(spread[name], stated))
+    if recipe.matrix_type not in steps.covered.get(cluster.accelerator.name, ()):
+        for name, stated in stated_spreads(cluster, software, recipe).items():
+            spread[name] = float(np.hypot(spread[name], stated))
     tail = float(steps.tail)
     return Belief(
         mean=np.zeros(len(SHARED)),
         covariance=np.diag([(tail * spread[name]) ** 2 for name in SHARED]),
+        kernels=tail * spread["kernels"],
         layout=tail * spread["layout"],
         run=tail * spread["run"],
     )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.estimate import Estimate
-from simulator.cost.uncertainty import Belief, bearing, belief
+from simulator.cost.uncertainty import Belief, bearing, belief, same_kernels
 from simulator.hardware.cluster import Cluster
 from simulator.software import Software
 from simulator.workload.recipe import Workload
@@ -71,10 +71,9 @@ def certainty(
         shares = bearing(estimate, experts=workload.architecture.is_moe)
     step_s = estimate.step_time_s
     low, high = known.interval(step_s, shares)
-    unknown = np.full(len(step_s), np.nan)
-    return Certainty(
-        p10_s=low,
-        p90_s=high,
-        fastest=known.fastest(step_s, shares) if compared else unknown,
-        beats_best=known.beats(step_s, shares) if compared else unknown,
-    )
+    fastest = beats = np.full(len(step_s), np.nan)
+    if compared:
+        kernels = same_kernels(estimate.layouts)
+        fastest = known.fastest(step_s, shares, kernels)
+        beats = known.beats(step_s, shares, kernels)
+    return Certainty(p10_s=low, p90_s=high, fastest=fastest, beats_best=beats)

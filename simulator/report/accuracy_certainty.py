@@ -21,8 +21,9 @@ def certainty_section(
         "P10 to P90 should hold eight measured steps of ten. The errors behind it are fitted to"
         " calibration runs whose source was left out of the fit (`calibration/fit_errors.py`)."
         " *constant width*: the prediction plus and minus one share that holds 80 % of the"
-        " calibration runs. The score charges the width and what lies outside (Gneiting and"
-        " Raftery 2007); smaller is better."
+        " calibration runs as the finished fit meets them, which is the narrower of two choices:"
+        " with every source left out in turn it would be wider. The score charges the width and"
+        " what lies outside (Gneiting and Raftery 2007); smaller is better."
     )
     rows = []
     for split, ours in found["by_split"].items():

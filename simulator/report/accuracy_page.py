@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator.report.accuracy_certainty import certainty_section
 from simulator.report.accuracy_left_out import left_out_section
+from simulator.report.accuracy_without import without_section
 from simulator.report.write import write_file
 from simulator.scoring.accuracy import accuracy, compare, regressions
 
@@ -176,6 +177,8 @@ def _ablation(found: Mapping[str, Any]) -> Iterator[str]:
             rows.append([step["name"], *cells, _percent(some["median_regret"])])
         yield f"**{split}**\n\n{_table(head, rows)}"
     yield "\n".join(f"- *{step['name']}*: {step['what']}." for step in found["steps"])
+    if "without" in found:
+        yield from without_section(found["without"], _table, _percent)
 
 
 def _ranking(found: Mapping[str, Any]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from simulator.cost.step import Estimate
 from simulator.cost.terms import TERMS
+from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.search import Plan
 from simulator.units import show_percent, show_seconds
 
@@ -33,6 +34,8 @@ class TimeBar:
     role: str
     layout: str
     step_time_s: float
+    p10_s: float
+    p90_s: float
     terms_s: dict[str, float]
     hidden_s: dict[str, float]
     fits: bool
@@ -53,9 +56,12 @@ class TimeChange:
 
 def time_bars(plan: Plan) -> list[TimeBar]:
     """Steps of the best layout, the runner-up and plain data parallelism, as far as they exist."""
-    bars = [_bar(ROLES[i], plan.estimate, i) for i in range(min(2, len(plan.estimate)))]
+    shown = range(min(2, len(plan.estimate)))
+    bars = [_bar(ROLES[i], plan.estimate, plan.certainty, i) for i in shown]
     if plan.naive is not None:
-        bars.append(_bar(ROLES[2], plan.naive, 0))
+        scenario = plan.scenario
+        sure = certainty(plan.naive, scenario.workload, scenario.cluster, scenario.software)
+        bars.append(_bar(ROLES[2], plan.naive, sure, 0))
     return bars
 
 
@@ -125,11 +131,13 @@ def show_signed_percent(share: float) -> str:
     return f"{round(100 * share, 1) + 0.0:+.1f} %"
 
 
-def _bar(role: str, estimate: Estimate, i: int) -> TimeBar:
+def _bar(role: str, estimate: Estimate, sure: Certainty, i: int) -> TimeBar:
     return TimeBar(
         role=role,
         layout=estimate.layouts.describe(i),
         step_time_s=float(estimate.step_time_s[i]),
+        p10_s=float(sure.p10_s[i]),
+        p90_s=float(sure.p90_s[i]),
         terms_s={name: float(seconds[i]) for name, seconds in estimate.terms_s.items()},
         hidden_s={name: float(seconds[i]) for name, seconds in estimate.hidden_s.items()},
         fits=bool(estimate.fits[i]),

@@ -103,19 +103,30 @@ class AssumedFigure:
     source: str
 
 
-def ties(count: int) -> str:
+def ties(count: int, shown: int) -> str:
     """Say how many leading layouts cannot be told apart; empty where the best one stands alone.
+
+    Parameters
+    ----------
+    count : int
+        Layouts that tie, the best one included.
+    shown : int
+        Layouts that the reader sees, best first.
 
     Examples
     --------
-    >>> ties(3)
+    >>> ties(3, 8)
     'The first 3 are a tie: each of the others beats the first with a chance of 20 % or more.'
+    >>> ties(8, 8).partition(":")[0], ties(40, 8).partition(":")[0]
+    ('All 8 are a tie', 'All 8 are a tie, with 32 more that follow')
     """
     if count < 2:
         return ""
+    who = f"The first {count}" if count < shown else "Both" if shown == 2 else f"All {shown}"
+    more = f", with {count - shown:,} more that follow" if count > shown > 0 else ""
     others = "the other" if count == 2 else "each of the others"
     return (
-        f"The first {count} are a tie: {others} beats the first with a chance of"
+        f"{who} are a tie{more}: {others} beats the first with a chance of"
         f" {TIE:.0%} or more.".replace("%", " %")
     )
 

@@ -6,7 +6,7 @@ of its light or dark side (``palette.py``), also when the reader switches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulator.cost.terms import TERMS
@@ -15,7 +15,7 @@ from simulator.report.comparison import show_signed_percent
 from simulator.report.drawing import Document, document, frame, note, stacked_bar, stacked_frame
 from simulator.report.evidence import memory_meaning
 from simulator.report.numbers import MemoryReport, PlanNumbers
-from simulator.units import GIB, show_bytes, show_percent, show_seconds
+from simulator.units import GIB, show_bytes, show_percent, show_seconds, show_seconds_span
 
 __all__ = ["figures", "memory_figure", "ratio_figure", "speedup_figure", "time_figure"]
 
@@ -53,13 +53,20 @@ def time_figure(numbers: PlanNumbers) -> Document:
             for value, bar in zip(values, bars, strict=True)
         ]
         traces.append(stacked_bar(change.name, label, values, names, notes))
+    told = [
+        note(f"{bar.role}: {show_seconds(bar.step_time_s)}",
+             f"P10 to P90: {show_seconds_span(bar.p10_s, bar.p90_s)}")
+        for bar in bars
+    ]  # fmt: skip
+    ends = [(bar.p10_s, bar.p90_s) for bar in bars]
+    traces.append(_interval_lines([bar.step_time_s for bar in bars], ends, names, told))
     totals = [
-        _text(bar.step_time_s, name, show_seconds(bar.step_time_s))
+        _text(bar.p90_s, name, show_seconds(bar.step_time_s))
         for name, bar in zip(names, bars, strict=True)
     ]
     layout = stacked_frame("seconds per step", names, 150 + 58 * len(bars))
     layout["annotations"] = totals
-    layout["xaxis"]["range"] = [0, 1.12 * max(bar.step_time_s for bar in bars)]
+    layout["xaxis"]["range"] = [0, 1.12 * max(bar.p90_s for bar in bars)]
     return document("time-figure", traces, layout)
 
 
@@ -120,16 +127,23 @@ def _intervals(report: MemoryReport, names: list[str]) -> list[Document]:
         )
         for name, stage, x, (low, high) in zip(names, stages, total, ends, strict=True)
     ]
+    return [_interval_lines(total, ends, names, notes)]
+
+
+def _interval_lines(
+    at: Sequence[float], ends: Sequence[tuple[float, float]], names: list[str], notes: list[str]
+) -> Document:
+    """Thin lines over bars from the first to the second of every pair of ends."""
     spread = {
         "type": "data", "symmetric": False, "thickness": 1.5, "width": 5,
-        "array": [high - x for x, (_, high) in zip(total, ends, strict=True)],
-        "arrayminus": [x - low for x, (low, _) in zip(total, ends, strict=True)],
+        "array": [high - x for x, (_, high) in zip(at, ends, strict=True)],
+        "arrayminus": [x - low for x, (low, _) in zip(at, ends, strict=True)],
     }  # fmt: skip
-    return [{
-        "type": "scatter", "mode": "markers", "name": "P10 to P90", "x": total, "y": names,
+    return {
+        "type": "scatter", "mode": "markers", "name": "P10 to P90", "x": list(at), "y": names,
         "error_x": spread, "marker": {"size": 4}, "customdata": notes,
         "hovertemplate": "%{customdata}<extra></extra>", "meaning": "text",
-    }]  # fmt: skip
+    }  # fmt: skip
 
 
 def speedup_figure(numbers: PlanNumbers) -> Document:

@@ -144,6 +144,8 @@ class PlanNumbers:
     budget_usd: float | None
     layouts: list[LayoutRow]
     """Best first; the first is the verdict."""
+    tied: int
+    """How many leading layouts cannot be told apart, more than `layouts` perhaps."""
     memory: MemoryReport
     bars: list[TimeBar]
     changes: list[TimeChange]
@@ -190,6 +192,7 @@ def collect(plan: Plan, *, progress: Callable[[int, int], None] | None = None) -
         deadline_days=scenario.goal.deadline_days,
         budget_usd=scenario.goal.budget_usd,
         layouts=layout_rows(plan),
+        tied=plan.certainty.tied,
         memory=memory_report(plan),
         bars=bars,
         changes=time_changes(bars),

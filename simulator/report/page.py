@@ -26,6 +26,7 @@ from simulator.units import (
     show_percent,
     show_seconds,
     show_usd,
+    show_usd_span,
 )
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def render(numbers: PlanNumbers, *, launch: str) -> str:
             causes=CAUSES,
             not_modelled=NOT_MODELLED,
             flop_convention=FLOP_CONVENTION,
-            tie=ties(sum(row.ties for row in numbers.layouts)),
+            tie=ties(numbers.tied, len(numbers.layouts)),
             fit_rule=FIT_RULE,
             verdict_class=dict(zip(VERDICTS, ("fits", "tight", "fails"), strict=True)),
             verdict_card=dict(zip(VERDICTS, ("ok", "close", "bad"), strict=True)),
@@ -126,4 +127,5 @@ _FILTERS: dict[str, Any] = {
     "seconds": show_seconds,
     "signed_percent": show_signed_percent,
     "usd": show_usd,
+    "usd_span": lambda span: show_usd_span(*span),
 }

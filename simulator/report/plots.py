@@ -11,7 +11,7 @@ from simulator.cost.terms import TERMS
 from simulator.planner.scaling import CAUSES, ScalingPoint
 from simulator.report.numbers import MemoryReport, PlanNumbers
 from simulator.report.palette import colour
-from simulator.units import GIB, show_bytes, show_seconds
+from simulator.units import GIB, show_bytes, show_seconds, show_seconds_span
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,18 +58,23 @@ def time_png(numbers: PlanNumbers) -> bytes:
     bars = numbers.bars
     figure, axes = _canvas(10.0, 2.9 + 0.62 * len(bars))
     names = [c.name for c in numbers.changes]
-    longest = max(bar.step_time_s for bar in bars)
+    longest = max(bar.p90_s for bar in bars)
     columns = {name: [bar.terms_s[name] for bar in bars] for name in names}
     shown = {n: _LABELS.get(n, n) for n in names if max(columns[n]) > _SMALL * longest}
     _stack(axes, columns, shown, write=0.06 * longest)
+    ink = colour("text").light
+    axes.hlines(range(len(bars)), [b.p10_s for b in bars], [b.p90_s for b in bars], color=ink,
+                lw=1.4, label="P10 to P90")  # fmt: skip
     for y, bar in enumerate(bars):
         text = show_seconds(bar.step_time_s) + ("" if bar.verdict == "FITS" else f", {bar.verdict}")
-        axes.text(bar.step_time_s + 0.01 * longest, y, text, va="center", fontsize=9)
+        axes.text(bar.p90_s + 0.01 * longest, y, text, va="center", fontsize=9)
     axes.set_xlim(0, 1.17 * longest)
     axes.set_ylim(len(bars) - 0.5, -0.5)
     axes.set_yticks(range(len(bars)), [f"{bar.role}\n{_wrapped(bar.layout, 26)}" for bar in bars])
     axes.set_xlabel("seconds per step")
-    _headline(figure, f"{show_seconds(bars[0].step_time_s)} per step, term by term", numbers.title)
+    span = show_seconds_span(bars[0].p10_s, bars[0].p90_s)
+    title = f"{show_seconds(bars[0].step_time_s)} per step (P10 to P90: {span}), term by term"
+    _headline(figure, title, numbers.title)
     _legend(figure, axes)
     return _bytes(figure)
 

@@ -28,8 +28,8 @@ from simulator.scoring.scores import ScoredRow, summary
 from simulator.software import Overlap, Software, load_software
 
 __all__ = [
-    *("NEUTRAL", "STEPS", "ablation", "neutral_software", "step_figures", "without_network"),
-    "without_tiles",
+    *("NEUTRAL", "STEPS", "ablation", "neutral_software", "step_figures", "together"),
+    *("without_network", "without_overlap", "without_tiles"),
 ]
 
 Floats = NDArray[np.float64]
@@ -76,7 +76,7 @@ def ablation(
     neutral, tables = neutral_software(), load_tables()
     runs = [replay(row.run.fields, tables, where=row.run.where) for row in rows]
     times: dict[str, dict[int, float | None]] = {name: {} for name in STEPS}
-    for members in _together(runs):
+    for members in together(runs):
         layouts = Layouts.concatenate(runs[i].layout for i in members)
         for name, seconds in _times_s(replace(runs[members[0]], layout=layouts), neutral).items():
             times[name] |= zip(members, seconds.tolist(), strict=True)
@@ -113,16 +113,21 @@ def step_figures(rows: Sequence[ScoredRow]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _together(runs: Sequence[Run]) -> list[list[int]]:
-    """Indices of runs that no step tells apart but by their layout: they are priced together."""
+def together(runs: Sequence[Run], *, software: bool = False) -> list[list[int]]:
+    """Indices of runs that no step tells apart but by their layout: they are priced together.
+
+    With `software`, runs of one list have the same software, not only what it overlaps.
+    """
     groups: dict[Hashable, list[list[int]]] = defaultdict(list)
     for index, run in enumerate(runs):
         near = groups[run.workload, run.software.overlap, run.cluster.gpus]
-        same = next((some for some in near if runs[some[0]].cluster == run.cluster), None)
-        if same is None:
-            near.append([index])
+        for some in near:
+            other = runs[some[0]]
+            if other.cluster == run.cluster and not (software and other.software != run.software):
+                some.append(index)
+                break
         else:
-            same.append(index)
+            near.append([index])
     return [some for near in groups.values() for some in near]
 
 
@@ -157,12 +162,13 @@ def neutral_software() -> Software:
     base = load_software(NEUTRAL)
     return replace(
         base,
-        overlap=_switched_off(base.overlap),
+        overlap=without_overlap(base.overlap),
         host=replace(base.host, seconds_per_kernel=Figure(0.0)),
     )
 
 
-def _switched_off(overlap: Overlap) -> Overlap:
+def without_overlap(overlap: Overlap) -> Overlap:
+    """Hide nothing: every switch off, every kind of overlap none."""
     off: dict[type, Any] = {bool: False, str: "none"}
     given = {field.name: getattr(overlap, field.name) for field in fields(overlap)}
     return replace(overlap, **{name: off.get(type(value), value) for name, value in given.items()})

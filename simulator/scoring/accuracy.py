@@ -28,6 +28,7 @@ from simulator.scoring.rankings import ranking_statistics
 from simulator.scoring.scores import SCORED_MEMORY, ScoredRow, error_statistics, summary
 from simulator.scoring.series import Series, series
 from simulator.scoring.validation import Validation, validate
+from simulator.scoring.without_terms import without_terms
 
 __all__ = [
     *("FILES", "PEERS", "TOLERANCE", "Moved", "accuracy", "compare", "document", "regressions"),
@@ -74,7 +75,8 @@ def accuracy() -> dict[str, Any]:
     Returns
     -------
     dict
-        That of :func:`document`; ``ablation``: every step with its figures by split;
+        That of :func:`document`; ``ablation``: every step with its figures by split, and every
+        term taken out alone;
         ``microbenchmarks``: errors of the shipped tables by kernel and by device; and
         ``left_out``: errors of fits on shapes that they have not seen.
     """
@@ -82,7 +84,7 @@ def accuracy() -> dict[str, Any]:
     known = [row for row in found.rows if row.step_error is not None and not row.composed]
     steps = {name: step_figures(rows) for name, rows in ablation(known, shipped_baseline()).items()}
     listed = [{"name": name, "what": STEPS[name], **figures} for name, figures in steps.items()]
-    ablated = {"neutral": NEUTRAL, "steps": listed}
+    ablated = {"neutral": NEUTRAL, "steps": listed, "without": without_terms(known)}
     extra = {"ablation": ablated, "microbenchmarks": _microbenchmarks()}
     return {**document(found), **_rounded(extra | {"left_out": pooled_errors()})}
 

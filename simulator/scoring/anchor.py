@@ -18,7 +18,7 @@ import numpy as np
 from simulator.cost.correction import correct
 from simulator.cost.estimate import Estimate
 from simulator.cost.step import evaluate
-from simulator.cost.uncertainty import SHARED, Belief, Floats, bearing, belief
+from simulator.cost.uncertainty import SHARED, Belief, Floats, bearing, belief, same_kernels
 from simulator.errors import InputError
 from simulator.layout.layout import Layouts
 from simulator.measured.checks import readings
@@ -36,6 +36,10 @@ __all__ = [
 
 _SIZE = ("dp", "global_batch", "shard_group")
 """Fields in which runs of one layout on other numbers of GPUs may differ."""
+
+_EXPERTS, _LINKS = SHARED.index("experts"), SHARED.index("links")
+_OWN = [SHARED.index("kernels"), SHARED.index("layout")]
+"""Errors that belong to certain shapes or to one layout."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +72,8 @@ class Correction:
     after."""
     uncorrected_s: float
     """Step time before."""
+    uncorrected_span_s: tuple[float, float]
+    """Its P10 and P90."""
     runs: tuple[tuple[str, float, float], ...]
     """Of every measured run: file and line, measured and predicted step time."""
 
@@ -76,6 +82,8 @@ class Correction:
         keys = ("factor", "spread_before", "spread_after")
         return {
             "uncorrected_s": self.uncorrected_s,
+            "uncorrected_p10_s": self.uncorrected_span_s[0],
+            "uncorrected_p90_s": self.uncorrected_span_s[1],
             "runs": [
                 {"where": where, "measured_s": measured_s, "predicted_s": predicted_s}
                 for where, measured_s, predicted_s in self.runs
@@ -160,11 +168,13 @@ def anchored(prediction: Prediction, anchors: Sequence[Anchor]) -> tuple[Predict
 def correction(estimate: Estimate, run: Run, anchors: Sequence[Anchor]) -> Correction:
     """Correct the estimate (one row) of a run by measured runs."""
     prior = belief(run.cluster, run.software, run.workload.recipe)
-    alike = [_alike(anchor.run.layout, run.layout) for anchor in anchors]
-    target = _shares(estimate, run, same=any(alike))
-    heard = [_shares(a.estimate, a.run, same=same) for a, same in zip(anchors, alike, strict=True)]
+    target = bearing(estimate, experts=run.workload.architecture.is_moe)
+    low, high = prior.interval(estimate.step_time_s, target)
+    parts = [_heard(anchor, run) for anchor in anchors]
+    heard, others = (np.concatenate(part) for part in zip(*parts, strict=True))
+    target[:, _OWN] = heard[:, _OWN].max(axis=0)
     ratios = np.array([anchor.log_ratio for anchor in anchors])
-    posterior = prior.corrected(np.concatenate(heard), ratios)
+    posterior = prior.corrected(heard, ratios, others**2 @ np.diag(prior.covariance))
     corrected = correct(estimate, posterior, target)
     return Correction(
         estimate=corrected,
@@ -173,6 +183,7 @@ def correction(estimate: Estimate, run: Run, anchors: Sequence[Anchor]) -> Corre
         ),
         factors=_factors(prior, posterior, target),
         uncorrected_s=float(estimate.step_time_s[0]),
+        uncorrected_span_s=(float(low[0]), float(high[0])),
         runs=tuple((a.where, a.measured_s, float(a.estimate.step_time_s[0])) for a in anchors),
     )
 
@@ -189,10 +200,31 @@ def _factors(
     }
 
 
-def _shares(estimate: Estimate, run: Run, *, same: bool) -> Floats:
-    shares = bearing(estimate, experts=run.workload.architecture.is_moe)
-    shares[:, -1] = float(same)
-    return shares
+def _heard(anchor: Anchor, run: Run) -> tuple[Floats, Floats]:
+    """Shares of a measured run that the same errors bear on as on another run, and that others do.
+
+    Experts of another model are others; so are links that never left a fast domain, where the other
+    run leaves it. Kernels are the same where ranks compute with the same shapes of one model.
+    """
+    measured = anchor.run
+    shares = bearing(anchor.estimate, experts=measured.workload.architecture.is_moe)
+    model = measured.workload.architecture == run.workload.architecture
+    others = np.zeros_like(shares)
+    if not model:
+        others[:, _EXPERTS] = shares[:, _EXPERTS]
+    if _inside(measured) and not _inside(run):
+        others[:, _LINKS] = shares[:, _LINKS]
+    sequence = measured.workload.recipe.sequence_length == run.workload.recipe.sequence_length
+    kernels = same_kernels(Layouts.concatenate([measured.layout, run.layout]))
+    shapes = model and sequence and bool(kernels[0] == kernels[1])
+    heard = shares - others
+    heard[:, _OWN] = [shapes, shapes and _alike(measured.layout, run.layout)]
+    return heard, others
+
+
+def _inside(run: Run) -> bool:
+    """Whether all accelerators of a run share one fast domain."""
+    return run.cluster.gpus <= run.cluster.domain
 
 
 def _alike(one: Layouts, other: Layouts) -> bool:

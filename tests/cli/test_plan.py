@@ -1,5 +1,6 @@
 """The screen of `foreshard plan` and the report it writes."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,19 @@ def screen(*arguments: str) -> str:
     result = RUNNER.invoke(app, ["plan", *arguments, "--no-report"])
     assert (result.exit_code, result.stderr) == (0, "")
     return result.stdout
+
+
+def test_every_number_that_follows_from_the_step_has_its_interval(verdict: str) -> None:
+    """Step time, memory, days and USD of the first layout: its P10 to P90 below each."""
+    table = verdict.split("fullest GPU (")[0]
+    spans = [re.findall(r"([\d.,]+)-([\d.,]+\d)( s| M)?", line) for line in table.splitlines()]
+    below = next(found for found in spans if len(found) == 4)
+    first = [(float(low), float(high), unit.strip()) for low, high, unit in below]
+    assert [unit for *_, unit in first] == ["s", "", "", "M"]
+    step, memory, days, usd = [high / low for low, high, _ in first]
+    assert days == pytest.approx(step, rel=0.02) and usd == pytest.approx(step, rel=0.02)
+    assert 1.0 < memory < step
+    assert "are a tie" in table
 
 
 @pytest.fixture(scope="module")

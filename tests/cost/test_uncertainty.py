@@ -5,18 +5,38 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from simulator.cost.correction import correct
 from simulator.cost.estimate import Estimate
-from simulator.cost.uncertainty import SHARED, Belief, Floats, bearing, belief
+from simulator.cost.uncertainty import (
+    SHARED,
+    Belief,
+    Floats,
+    bearing,
+    belief,
+    load_step_errors,
+    same_kernels,
+)
+from simulator.layout.layout import Layouts
 from simulator.planner.predict import predict
 from simulator.scenario import Scenario, make_scenario
 
 
-def believed(layout: float = 0.0, run: float = 0.0, **spreads: float) -> Belief:
+def believed(
+    layout: float = 0.0, run: float = 0.0, kernels: float = 0.0, **spreads: float
+) -> Belief:
     """Errors of these standard deviations, the others exact."""
-    variances = [spreads.get(name, 0.0) ** 2 for name in SHARED]
-    return Belief(mean=np.zeros(len(SHARED)), covariance=np.diag(variances), layout=layout, run=run)
+    every = {**spreads, "layout": layout, "kernels": kernels}
+    variances = [every.get(name, 0.0) ** 2 for name in SHARED]
+    return Belief(
+        mean=np.zeros(len(SHARED)), covariance=np.diag(variances), kernels=kernels, layout=layout,
+        run=run,
+    )  # fmt: skip
+
+
+def numbers(*kernels: int) -> NDArray[np.intp]:
+    return np.array(kernels, dtype=np.intp)
 
 
 def shares(*rows: dict[str, float]) -> Floats:
@@ -50,7 +70,8 @@ def test_shares_are_those_of_the_terms_with_the_bubble_dealt_out(estimate: Estim
     assert found["compute"] == pytest.approx(want, rel=1e-12)
     five = ("compute", "attention", "memory_bound", "launch", "links")
     assert sum(found[name] for name in five) == pytest.approx(1.0, rel=1e-12)
-    assert (found["experts"], found["software"], found["layout"]) == (0.0, 1.0, 0.0)
+    assert (found["experts"], found["software"]) == (0.0, 1.0)
+    assert (found["kernels"], found["layout"]) == (0.0, 0.0)
     assert found["scale"] == 6.0  # 64 GPUs are six doublings
 
 
@@ -68,9 +89,33 @@ def test_spreads_add_as_squares() -> None:
 def test_a_shared_error_does_not_reorder_layouts() -> None:
     step_s, rows = np.array([1.0, 1.01]), shares({"software": 1.0}, {"software": 1.0})
     shared = believed(software=0.3, layout=1e-6, run=0.5)  # a run's own error is no layout's
-    assert shared.beats(step_s, rows).tolist() == [0.5, 0.0]
-    assert shared.fastest(step_s, rows).tolist() == [1.0, 0.0]
-    assert 0.45 < believed(layout=0.3).beats(step_s, rows)[1] < 0.5
+    apart = numbers(0, 1)
+    assert shared.beats(step_s, rows, apart).tolist() == [0.5, 0.0]
+    assert shared.fastest(step_s, rows, apart).tolist() == [1.0, 0.0]
+    assert 0.45 < believed(layout=0.3).beats(step_s, rows, apart)[1] < 0.5
+
+
+def test_layouts_with_the_same_kernels_share_their_error() -> None:
+    """A layout 3 % slower ties with the best only if other kernels run in it."""
+    step_s, rows = np.array([1.0, 1.03, 1.03]), shares({}, {}, {})
+    known = believed(kernels=0.05, layout=0.01)
+    chances = known.beats(step_s, rows, numbers(0, 0, 1))
+    # By hand: ln 1.03 = 0.02956 over sqrt(2) x 0.01 is 2.090 deviations; the third is
+    # sqrt(2 x (0.05^2 + 0.01^2)) = 0.07211 off: 0.410 deviations.
+    assert chances[1] == pytest.approx(0.0183, abs=2e-4)
+    assert chances[2] == pytest.approx(0.3409, abs=2e-4)
+    fastest = known.fastest(step_s, rows, numbers(0, 0, 1))
+    assert fastest.sum() == pytest.approx(1.0)
+    assert fastest[2] == pytest.approx(0.33, abs=0.03) and fastest[1] < 0.03
+    assert known.log_spread(rows)[0] == pytest.approx(math.hypot(0.05, 0.01), rel=1e-12)
+
+
+def test_the_same_kernels_are_the_same_shapes(scenario: Scenario) -> None:
+    rows = [predict(scenario, **fields).estimate.layouts for fields in (
+        {"tp": 4, "pp": 4}, {"tp": 4, "pp": 2}, {"tp": 2, "pp": 4}, {"tp": 4, "micro_batch": 2},
+    )]  # fmt: skip
+    found = same_kernels(Layouts.concatenate(rows)).tolist()
+    assert found[0] == found[1] and len(set(found)) == 3
 
 
 def test_chances_agree_with_drawing() -> None:
@@ -83,8 +128,9 @@ def test_chances_agree_with_drawing() -> None:
     # By hand: shares of the second differ by 0.4 each: sd^2 = 0.02^2 + 0.08^2 + 2 x 0.01^2.
     deviation = math.sqrt(0.02**2 + 0.08**2 + 2 * 0.01**2)
     want = 0.5 * (1.0 + math.erf(-math.log(1.03) / deviation / math.sqrt(2.0)))
-    assert known.beats(step_s, rows)[1] == pytest.approx(want, rel=1e-9)
-    fastest = known.fastest(step_s, rows)
+    apart = numbers(0, 1, 2)
+    assert known.beats(step_s, rows, apart)[1] == pytest.approx(want, rel=1e-9)
+    fastest = known.fastest(step_s, rows, apart)
     assert fastest.sum() == pytest.approx(1.0)
     assert fastest[1] == pytest.approx(want, abs=0.025)  # the third hardly ever wins
     assert fastest[2] < 0.01
@@ -94,14 +140,16 @@ def test_alone_equals_stacked() -> None:
     draw = np.random.default_rng(3)
     rows = draw.uniform(size=(50, len(SHARED)))
     root = draw.normal(size=(len(SHARED), len(SHARED))) * 0.05
-    known = Belief(mean=root[0], covariance=root @ root.T, layout=0.03, run=0.01)
+    known = Belief(mean=root[0], covariance=root @ root.T, kernels=0.02, layout=0.03, run=0.01)
     whole = (known.log_spread(rows), known.shift(rows))
     for i in range(len(rows)):
         assert known.log_spread(rows[i : i + 1])[0] == pytest.approx(whole[0][i], rel=1e-12)
         assert known.shift(rows[i : i + 1])[0] == pytest.approx(whole[1][i], rel=1e-12)
 
 
-def test_what_a_figure_states_widens_its_error(scenario: Scenario) -> None:
+def test_what_a_figure_states_widens_its_error_on_a_device_without_steps(
+    scenario: Scenario,
+) -> None:
     recipe, cluster, software = scenario.workload.recipe, scenario.cluster, scenario.software
     before = belief(cluster, software, recipe)
     device, library = cluster.accelerator, software.kernels.gemm_library
@@ -111,11 +159,14 @@ def test_what_a_figure_states_widens_its_error(scenario: Scenario) -> None:
     of_library = {**device.gemm[library], "bf16": replace(kernel, training_fraction=wide)}
     changed = replace(device, gemm={**device.gemm, library: of_library})
     group = replace(cluster.groups[0], accelerator=changed)
-    after = belief(replace(cluster, groups=(group,)), software, recipe)
+    known = belief(replace(cluster, groups=(group,)), software, recipe)
+    assert np.array_equal(known.covariance, before.covariance)  # steps of this device were measured
+    unheard = replace(group, accelerator=replace(changed, name="a device of tomorrow"))
+    after = belief(replace(cluster, groups=(unheard,)), software, recipe)
     spreads = [np.sqrt(np.diag(one.covariance)) for one in (before, after)]
-    place = SHARED.index("compute")
-    assert spreads[1][place] > 5.0 * spreads[0][place]
-    assert np.delete(spreads[0], place).tolist() == np.delete(spreads[1], place).tolist()
+    place, tail = SHARED.index("compute"), float(load_step_errors().tail)
+    assert spreads[1][place] == pytest.approx(math.hypot(spreads[0][place], 0.5 * tail))
+    assert spreads[1][SHARED.index("links")] == spreads[0][SHARED.index("links")]
 
 
 # --- what a measured run corrects --------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ from typer.testing import CliRunner
 
 from simulator import catalogue
 from simulator.cli.main import app
+from simulator.cost.step import evaluate
+from simulator.measured.replay import Run, load_tables, replay
+from simulator.planner.certainty import certainty
+from simulator.scoring.anchor import Anchor, Correction, correction
 from simulator.scoring.hidden_end import hidden_end, hidden_runs
 from simulator.scoring.series import series
 from simulator.scoring.validation import validate
@@ -78,6 +83,102 @@ def test_a_run_that_cannot_be_predicted_is_refused(tmp_path: Path) -> None:
 def test_bad_input_is_named(arguments: list[str], words: str) -> None:
     result = CliRunner().invoke(app, ["predict", *TARGET, *arguments])
     assert result.exit_code == 2 and words in result.stderr
+
+
+def run_of(gpus: int, **change: str) -> Run:
+    """Nemotron-4 15B on H100, tensor-parallel over four, four sequences a GPU."""
+    with (RUNS / "calibrate.csv").open(newline="", encoding="utf-8") as file:
+        row = next(r for r in csv.DictReader(file) if r["run_id"] == "dgxc-v25.02.02-093")
+    sizes = {"num_gpus": f"{gpus}", "dp": f"{gpus // 4}", "global_batch": f"{4 * gpus}"}
+    return replay(row | sizes | change, load_tables(), where="a.csv: line 2")
+
+
+def corrected(known: Run, wanted: Run, ratio: float = 1.05) -> tuple[float, float, Correction]:
+    """What a run that took `ratio` times as long as predicted makes of another one.
+
+    Returns the factor on its step time, its P90 over its P10, and the correction.
+    """
+    measured = evaluate(known.layout, known.workload, known.cluster, known.software)
+    heard = Anchor(where="a.csv", run=known, estimate=measured,
+                   measured_s=ratio * float(measured.step_time_s[0]))  # fmt: skip
+    estimate = evaluate(wanted.layout, wanted.workload, wanted.cluster, wanted.software)
+    found = correction(estimate, wanted, [heard])
+    sure = found.certainty
+    factor = float(found.estimate.step_time_s[0] / estimate.step_time_s[0])
+    return factor, float(sure.p90_s[0] / sure.p10_s[0]), found
+
+
+def test_intervals_grow_with_the_distance_from_what_was_measured() -> None:
+    known = run_of(16)
+    spans = [corrected(known, run_of(gpus))[1] for gpus in (32, 128, 1024, 16384)]
+    assert spans == sorted(spans)
+    alone = correction_span(run_of(16384))
+    assert 1.3 * (spans[0] - 1.0) < spans[-1] - 1.0 < alone - 1.0
+
+
+def correction_span(wanted: Run) -> float:
+    """P90 over P10 with nothing measured."""
+    estimate = evaluate(wanted.layout, wanted.workload, wanted.cluster, wanted.software)
+    sure = certainty(estimate, wanted.workload, wanted.cluster, wanted.software)
+    return float(sure.p90_s[0] / sure.p10_s[0])
+
+
+def test_what_has_more_in_common_with_a_run_is_corrected_more() -> None:
+    """The same layout, the same shapes in another layout, other shapes."""
+    known = run_of(64)
+    layout, shapes, others = (
+        corrected(known, run_of(256, **change))
+        for change in ({}, {"pp": "2", "dp": "32"}, {"tp": "8", "dp": "32"})
+    )
+    assert 1.05 > layout[0] > shapes[0] > others[0] > 1.0
+    assert layout[1] < shapes[1] < others[1]
+    told = [set(one[2].factors) & {"kernels", "layout"} for one in (layout, shapes, others)]
+    assert told == [{"kernels", "layout"}, {"kernels"}, set()]
+
+
+def test_links_of_one_server_say_nothing_of_those_between_servers() -> None:
+    inside, outside = (corrected(run_of(gpus), run_of(256))[2] for gpus in (8, 64))
+    factor, before, after = inside.factors["links"]
+    assert (factor, after) == (1.0, before)
+    factor, before, after = outside.factors["links"]
+    assert factor > 1.0 and after < before
+
+
+def test_a_training_log_corrects_as_a_table_does(tmp_path: Path) -> None:
+    log, scenario = tmp_path / "train.log", tmp_path / "small.toml"
+    model = "[model]\nname = 'llama-3.1-70b'\n[training]\nsequence_length = 8192\n"
+    scenario.write_text(
+        f"{model}global_batch = 128\n[cluster]\nname = 'dgx-h100'\ngpus = 64\n[layout]\ntp = 4\n"
+        "pp = 4\n",
+        encoding="utf-8",
+    )
+    result = CliRunner().invoke(app, ["predict", str(scenario), "--json"])
+    slow_ms = 1.1e3 * json.loads(result.stdout)["layouts"][0]["step_time_s"]
+    lines = [
+        f" iteration {i:>8}/      24 | consumed samples: {128 * i} | elapsed time per iteration"
+        f" (ms): {slow_ms:.1f} | global batch size: 128 | lm loss: 5.0E+00 |\n"
+        for i in range(1, 25)
+    ]
+    log.write_text("".join(lines), encoding="utf-8")
+    plain = answer()["layouts"][0]
+    found = answer("--anchored-by", str(log), "--anchor-scenario", str(scenario))
+    (run,) = found["anchored_by"]["runs"]
+    assert run["measured_s"] == pytest.approx(slow_ms / 1e3, rel=1e-3)
+    assert 1.03 < found["layouts"][0]["step_time_s"] / plain["step_time_s"] < 1.1
+    told = found["anchored_by"]
+    assert told["uncorrected_p10_s"] == pytest.approx(plain["p10_s"])
+    assert told["uncorrected_p90_s"] == pytest.approx(plain["p90_s"])
+
+
+def test_the_screen_says_what_was_corrected_by_how_much(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", step_time_s="3.2")
+    runner = CliRunner(env={"COLUMNS": "160"})
+    result = runner.invoke(app, ["predict", *TARGET, "--anchored-by", str(path)])
+    text = " ".join(result.stdout.split())
+    assert "a.csv: line 2: measured 3.2 s, predicted " in text
+    assert re.search(r"step: [\d.]+ s \([\d.]+ to [\d.]+ s\) before, [\d.]+ s \(", text)
+    assert re.search(r"compute \(gemm, recompute\): x 1\.\d+, standard deviation", text)
+    assert "no measured run computed with these shapes" in text  # of another model
 
 
 def test_a_known_small_run_brings_larger_ones_nearer() -> None:
