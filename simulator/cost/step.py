@@ -256,7 +256,7 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     alone = np.minimum(priced.unpaired[rows.plan], m)
     alone_terms(terms, priced.blocks, rows.key, held, alone)
     hidden = hidden_communication(priced.blocks, rows.key, held, m, alone)
-    hidden["fsdp"] = m * over_parts(held, passes.hidden_s)
+    hidden["fsdp"] = m * over_parts(held, passes.hidden_s.sum(axis=0))
     slow_s = forward_s[at, slowest], backward_s[at, slowest]
     blocks = (rows.parts, rows.offloaded, rows.covered)
     terms["offload"], hidden["offload"] = activation_copies_s(
