@@ -1,0 +1,317 @@
+"""What every pipeline rank does, in order, and the task graph that follows from it.
+
+A program is a table of actions (``layout/schedules.py``, or a user's own). What an action waits for
+follows from what it is: the forward pass of piece s from that of piece s - 1, the backward pass of
+piece s from that of piece s + 1, on the last piece from its own forward pass, a weight pass from
+its input pass. Where the other piece is on another rank, a send lies between the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simulator.errors import InputError
+from simulator.events.graph import TaskGraph
+from simulator.events.unfold import UNMATCHED, follow, unfold
+from simulator.layout.layout import SCHEDULES
+from simulator.layout.schedules import KINDS, actions
+
+__all__ = ["EXTRA", "SEND", "STREAMS", "Extras", "Program", "StepGraph", "program", "step_graph"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+STREAMS = ("compute", "tensor", "context", "expert", "pipeline", "data", "copy", "host")
+"""Streams of a rank; stream s of rank r is number ``r * len(STREAMS) + s`` in the graph."""
+
+COMPUTE, PIPELINE = STREAMS.index("compute"), STREAMS.index("pipeline")
+
+SEND, EXTRA = len(KINDS), len(KINDS) + 1
+"""Kinds of tasks beside those of KINDS: a send between pieces, a task that the caller added."""
+
+ASYNCHRONOUS = ("pipedream", "pipedream_2bw")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """The ordered actions of every rank: one row per action, ranks one after the other."""
+
+    ranks: int
+    chunks: int
+    """Chunks of the rank that has most."""
+    pieces: int
+    """Pieces of the model that a micro-batch passes."""
+    rank: Ints
+    kind: Ints
+    """Index into KINDS."""
+    micro_batch: Ints
+    chunk: Ints
+    piece: Ints
+    with_next: NDArray[np.bool_]
+    """The action runs overlapped with the one after it: both start together and end together."""
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def name(self, action: int) -> str:
+        """Word one action.
+
+        Examples
+        --------
+        >>> program("1f1b", 2, 2).name(2)
+        'rank 0: B0 of piece 0'
+        """
+        word = f"{KINDS[self.kind[action]]}{self.micro_batch[action]}"
+        return f"rank {self.rank[action]}: {word} of piece {self.piece[action]}"
+
+
+def program(schedule: str, pp: int, micro_batches: int, vpp: int = 1, *, steps: int = 1) -> Program:
+    """List what a schedule does.
+
+    Parameters
+    ----------
+    schedule : str
+        One of SCHEDULES.
+    pp, micro_batches, vpp : int
+        Ranks, micro-batches of a step and chunks per rank.
+    steps : int
+        Steps one after the other, without a flush between them: only of an asynchronous schedule
+        (PipeDream), whose steady state is seen in the later ones.
+    """
+    if schedule not in SCHEDULES:
+        raise InputError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
+    if steps != 1 and schedule not in ASYNCHRONOUS:
+        raise InputError(f"{schedule} flushes after each step: steps must be 1, got {steps}")
+    table = actions(schedule, pp, micro_batches * steps, vpp)
+    return Program(
+        ranks=pp,
+        chunks=int(table.chunk.max()) + 1,
+        pieces=int(table.piece.max()) + 1,
+        rank=table.rank,
+        kind=table.kind,
+        micro_batch=table.micro_batch,
+        chunk=table.chunk,
+        piece=table.piece,
+        with_next=table.with_next,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extras:
+    """Tasks that a step has beside its passes and sends, one row each.
+
+    Reductions of gradients, gathers of parameters, copies, the optimizer: any stream, any order.
+    """
+
+    rank: NDArray[Any]
+    stream: NDArray[Any]
+    """Index into STREAMS."""
+    duration_s: NDArray[Any]
+    after: NDArray[Any]
+    """Action of the rank behind which it stands in its stream; -1: before the rank's first one.
+    Several behind one action keep the order of this table."""
+    waits: NDArray[Any]
+    """Whether it waits for that action's end; else it only stands behind what was issued before."""
+    before: NDArray[Any]
+    """Action, of any rank, that waits for its end; -1: none."""
+    edges: NDArray[Any]
+    """Pairs (earlier, later) of further dependencies, shape (pairs, 2): numbers below the number of
+    actions are actions, further ones the rows of this table."""
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @classmethod
+    def none(cls) -> Extras:
+        """No such task."""
+        empty = np.empty(0, np.int64)
+        return cls(
+            rank=empty, stream=empty, duration_s=np.empty(0), after=empty,
+            waits=np.empty(0, np.bool_), before=empty, edges=np.empty((0, 2), np.int64),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepGraph:
+    """A task graph and what each of its tasks is."""
+
+    graph: TaskGraph
+    program: Program
+    rank: NDArray[np.int32]
+    stream: NDArray[np.int8]
+    """Index into STREAMS."""
+    kind: NDArray[np.int8]
+    """Index into KINDS, or SEND, or EXTRA."""
+    micro_batch: NDArray[np.int32]
+    """-1: an extra task."""
+    chunk: NDArray[np.int32]
+    """-1: an extra task."""
+    row: Ints
+    """The action that a pass is or whose result a send carries; the row of an extra task."""
+    task_of_action: Ints
+    """Task of each action. Of two that overlap the first lasts as long as both; the second follows
+    it without a duration of its own."""
+    task_of_send: Ints
+    """Task that carries each action's result to another rank; -1: it stays where it is."""
+    task_of_extra: Ints
+
+    def name(self, task: int) -> str:
+        """Word one task."""
+        row, kind = int(self.row[task]), self.kind[task]
+        if kind == EXTRA:
+            return f"rank {self.rank[task]}: extra task {row} on {STREAMS[self.stream[task]]}"
+        return self.program.name(row) + (", sent" if kind == SEND else "")
+
+
+def step_graph(
+    program: Program,
+    pass_s: ArrayLike,
+    send_s: ArrayLike = 0.0,
+    *,
+    sends_block: bool = False,
+    extras: Extras | None = None,
+) -> StepGraph:
+    """Unfold a program into tasks.
+
+    Parameters
+    ----------
+    program : Program
+    pass_s : array_like
+        Seconds of a pass, shape (ranks, chunks, kinds of KINDS), or of every action on its own,
+        shape (actions,). An overlapped pair lasts the sum of its two.
+    send_s : array_like
+        Seconds of a send across each boundary between pieces s and s + 1, shape (pieces - 1,); or
+        forward and backward apart, shape (2, pieces - 1); or one number for all.
+    sends_block : bool
+        A send holds the sender's compute stream; else it runs on its pipeline stream.
+    extras : Extras, optional
+        Further tasks.
+
+    Raises
+    ------
+    InputError
+        An action that waits for another that no rank lists, or lists that contradict themselves.
+
+    Examples
+    --------
+    >>> from simulator.events.engine import longest_path
+    >>> step = step_graph(program("1f1b", 2, 2), [[[1.0, 2.0, 0.0, 0.0]]] * 2)
+    >>> longest_path(step.graph, step.name).makespan_s
+    9.0
+    """
+    extra = Extras.none() if extras is None else extras
+    seconds = action_seconds(program, pass_s)
+    hops = np.broadcast_to(np.asarray(send_s, np.float64), (2, max(program.pieces - 1, 0)))
+    columns = (program.rank, program.kind, program.micro_batch, program.piece)
+    awaited = follow(*columns, int(program.micro_batch.max(initial=0)) + 1, program.pieces)
+    if (awaited == UNMATCHED).any():
+        raise InputError(unmatched(program, int(np.flatnonzero(awaited == UNMATCHED)[0])))
+    _check_extras(program, extra)
+    order = np.lexsort((np.arange(len(extra)), extra.after, extra.rank)).astype(np.int64)
+    later = np.argsort(extra.edges[:, 1], kind="stable")
+    found = unfold(
+        *columns, program.with_next, awaited, seconds, np.ascontiguousarray(hops), sends_block,
+        order, extra.rank.astype(np.int64), extra.stream.astype(np.int64),
+        extra.duration_s.astype(np.float64), extra.after.astype(np.int64),
+        extra.waits.astype(np.bool_), extra.before.astype(np.int64),
+        np.ascontiguousarray(extra.edges[later], dtype=np.int64), len(STREAMS), COMPUTE, PIPELINE,
+    )  # fmt: skip
+    return _assembled(program, extra, *found)
+
+
+def action_seconds(program: Program, pass_s: ArrayLike) -> Floats:
+    """Seconds of every action, from a table by rank, chunk and kind or from what is such already.
+
+    Of an overlapped pair the first takes the time of both.
+    """
+    given = np.asarray(pass_s, np.float64)
+    if given.ndim == 1:
+        if len(given) != len(program):
+            raise InputError(f"{len(program)} actions need as many seconds, got {len(given)}")
+        seconds = given.copy()
+    else:
+        shape = (program.ranks, program.chunks, len(KINDS))
+        try:
+            table = np.broadcast_to(given, shape)
+        except ValueError:
+            raise InputError(f"pass_s must have shape {shape}, got {given.shape}") from None
+        seconds = table[program.rank, program.chunk, program.kind].astype(np.float64)
+    first = np.flatnonzero(program.with_next)
+    seconds[first] += seconds[first + 1]
+    seconds[first + 1] = 0.0
+    return seconds
+
+
+def unmatched(program: Program, action: int) -> str:
+    """Word an action whose input no rank makes."""
+    kind, piece = KINDS[program.kind[action]], int(program.piece[action])
+    batch = int(program.micro_batch[action])
+    if kind == "F":
+        needed, wanted = f"F{batch} of piece {piece - 1}", "forward pass"
+    elif kind == "W":
+        needed, wanted = f"I{batch} of piece {piece}", "input pass"
+    elif piece == program.pieces - 1:
+        needed, wanted = f"F{batch} of piece {piece}", "forward pass"
+    else:
+        needed, wanted = f"B{batch} or I{batch} of piece {piece + 1}", "backward pass"
+    return f"{program.name(action)} waits for the {wanted} {needed}, which no rank lists"
+
+
+def _check_extras(program: Program, extra: Extras) -> None:
+    """Refuse extra tasks that refer to what is not there."""
+    n, k = len(program), len(extra)
+    given = {
+        "rank": (extra.rank, 0, program.ranks),
+        "stream": (extra.stream, 0, len(STREAMS)),
+        "after": (extra.after, -1, n),
+        "before": (extra.before, -1, n),
+        "edges": (extra.edges, 0, n + k),
+    }
+    for name, (column, low, high) in given.items():
+        wrong = (column < low) | (column >= high)
+        if wrong.any():
+            row = int(np.argwhere(wrong)[0][0])
+            raise InputError(
+                f"extra tasks: {name}: must be from {low} to {high - 1}, "
+                f"got {column[wrong].flat[0]} in row {row}"
+            )
+    placed = np.flatnonzero(extra.after >= 0)
+    elsewhere = program.rank[extra.after[placed]] != extra.rank[placed]
+    if elsewhere.any():
+        row = int(placed[elsewhere][0])
+        raise InputError(
+            f"extra task {row} on rank {extra.rank[row]} stands behind an action of another rank "
+            f"({program.name(int(extra.after[row]))}); a dependency belongs in edges"
+        )
+
+
+def _assembled(program: Program, extra: Extras, *found: Any) -> StepGraph:
+    """Name the columns that the compiled code filled."""
+    duration, rank, stream, kind, row, first, predecessor, action_at, send_at, extra_at = found
+    of_action = kind != EXTRA
+    at = np.where(of_action, row, 0)
+    nothing = np.int32(-1)
+    batches = program.micro_batch[at] if len(program) else at
+    chunks = program.chunk[at] if len(program) else at
+    return StepGraph(
+        graph=TaskGraph(
+            duration_s=duration,
+            stream=(rank * np.int32(len(STREAMS)) + stream).astype(np.int32),
+            first=first,
+            predecessor=predecessor,
+        ),
+        program=program,
+        rank=rank,
+        stream=stream,
+        kind=kind,
+        micro_batch=np.where(of_action, batches, nothing).astype(np.int32),
+        chunk=np.where(of_action, chunks, nothing).astype(np.int32),
+        row=row,
+        task_of_action=action_at,
+        task_of_send=send_at,
+        task_of_extra=extra_at,
+    )
