@@ -18,7 +18,7 @@ from simulator.events.graph import DeadlockError, Names, TaskGraph, check, lags,
 __all__ = ["Times", "critical_path", "longest_path"]
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+Ints = NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +67,9 @@ def longest_path(graph: TaskGraph, names: Names = numbered) -> Times:
     check(graph, names)
     n = len(graph)
     start, end = np.empty(n), np.empty(n)
-    cause, streams = np.empty(n, np.int64), int(graph.stream.max(initial=-1)) + 1
-    head = np.empty(streams, np.int64)
-    edge = np.empty(streams, np.int64)
+    cause, streams = np.empty(n, np.int32), int(graph.stream.max(initial=-1)) + 1
+    head = np.empty(streams, np.int32)
+    edge = np.empty(streams, np.int32)
     done = _sweep(
         graph.duration_s, graph.stream, graph.first, graph.predecessor, lags(graph),
         start, end, cause, head, edge,
@@ -90,11 +90,11 @@ def critical_path(times: Times) -> Ints:
     [0, 2]
     """
     if not len(times.end_s):
-        return np.empty(0, np.int64)
+        return np.empty(0, np.int32)
     path = [int(np.argmax(times.end_s))]
     while (before := int(times.cause[path[-1]])) >= 0:
         path.append(before)
-    return np.array(path[::-1], np.int64)
+    return np.array(path[::-1], np.int32)
 
 
 def deadlock(graph: TaskGraph, head: Ints, edge: Ints, names: Names) -> DeadlockError:
@@ -143,7 +143,7 @@ def _sweep(  # type: ignore[no-untyped-def]
     waiting = np.full(n, -1, np.int32)
     other = np.full(streams, -1, np.int32)
     clock = np.zeros(streams)
-    why = np.full(streams, -1, np.int64)
+    why = np.full(streams, -1, np.int32)
     ready = np.arange(streams - 1, -1, -1).astype(np.int32)
     for s in range(streams):
         edge[s] = first[head[s]] if head[s] >= 0 else 0
