@@ -242,4 +242,4 @@ def link_load(
 ) -> Floats:
     """Load of each link where the flows of each class have these rates."""
     each = np.repeat(rate * flows, np.diff(first)) * share
-    return np.bincount(link, weights=each, minlength=links)
+    return np.asarray(np.bincount(link, weights=each, minlength=links), dtype=np.float64)
