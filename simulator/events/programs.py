@@ -217,12 +217,12 @@ def step_graph(
     if (awaited < -1).any():
         raise InputError(_faulty(program, int(np.flatnonzero(awaited < -1)[0]), awaited))
     _check_extras(program, extra)
-    arrays = (
+    arrays: tuple[Any, ...] = (
         program.rank, program.kind, program.micro_batch, program.chunk, program.piece,
         program.with_next, awaited, seconds, np.ascontiguousarray(hops), *extra.columns(),
+        program.ranks, len(STREAMS), COMPUTE, COMPUTE if sends_block else PIPELINE,
     )  # fmt: skip
-    streams = (len(STREAMS), COMPUTE, COMPUTE if sends_block else PIPELINE)
-    found = unfold(*arrays, program.ranks, *streams)
+    found = unfold(*arrays)
     duration, stream, first, predecessor, numbers, short, kind, *at = found
     graph = TaskGraph(duration_s=duration, stream=stream, first=first, predecessor=predecessor)
     return StepGraph(
