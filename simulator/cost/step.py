@@ -66,9 +66,9 @@ from simulator.software import Software
 from simulator.workload.recipe import Workload
 
 __all__ = [
-    *("Estimate", "Selection", "estimates", "evaluate", "price", "recomputed_share", "select"),
+    "Estimate", "Selection", "estimates", "evaluate", "price", "recomputed_share", "select",
     "selected_memory",
-]
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 

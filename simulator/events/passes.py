@@ -28,7 +28,7 @@ from simulator.cost.rank_tensors import stages_of
 from simulator.cost.step import Selection, recomputed_share
 from simulator.cost.terms import HIDDEN, TERMS
 
-__all__ = ["BACK", "CAUSE", "AHEAD", "Content", "Passes", "content", "passes_of"]
+__all__ = ["AHEAD", "BACK", "CAUSE", "Content", "Passes", "content", "passes_of"]
 
 Floats = NDArray[np.float64]
 
@@ -55,9 +55,7 @@ class Content:
     def rows(self) -> tuple[Floats, Floats, Floats]:
         """The same with one row per chunk, as the functions of tables of layouts take them."""
         count = self.parts.shape[2]
-        return tuple(
-            x.reshape(1, -1, count) for x in (self.parts, self.covered, self.offloaded)
-        )  # type: ignore[return-value]
+        return tuple(x.reshape(1, -1, count) for x in (self.parts, self.covered, self.offloaded))  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +113,6 @@ def passes_of(rows: Selection, priced: Priced, held: Content) -> Passes:
         priced, rows.key, rows.grid, layouts.micro_batches / layouts.copies, layouts.recompute,
         recomputed_share(rows),
     )  # fmt: skip
-    ranks, chunks, _ = held.parts.shape
     shown, hidden = _ways(rows, priced, held, each)
     _copies(rows, priced, held, shown, hidden)
     send_s = _sends(rows, priced, shown, hidden)
@@ -152,9 +149,7 @@ def _ways(
     parts, covered, _ = held.rows
     shown, hidden = np.zeros((*shape, 2, len(TERMS))), np.zeros((*shape, 2, len(HIDDEN)))
     none = np.zeros_like(each.traffic_s)
-    for way, (costs, traffic) in enumerate(
-        ((b.forward_s, none), (b.backward_s, each.traffic_s))
-    ):
+    for way, (costs, traffic) in enumerate(((b.forward_s, none), (b.backward_s, each.traffic_s))):
         terms = pass_terms(
             [x[rows.key][:, None, :] for x in costs], parts, each.slowdown_s[way][:, None, :],
             traffic[:, None, :], each.fsdp_s[way][:, None, :],
@@ -170,9 +165,7 @@ def _ways(
     return shown, hidden
 
 
-def _copies(
-    rows: Selection, priced: Priced, held: Content, shown: Floats, hidden: Floats
-) -> None:
+def _copies(rows: Selection, priced: Priced, held: Content, shown: Floats, hidden: Floats) -> None:
     """Add copies of activations and parameters to and from the host, each behind its pass."""
     layouts = rows.layouts
     if not (layouts.offload_layers.any() or layouts.parameter_offload.any()):
