@@ -11,7 +11,7 @@ from simulator.errors import InputError
 from simulator.events.charge import critical_shares, hidden, stream_seconds, terms, work
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, play_step, replica_of
-from simulator.events.timeline import CAUSES, STREAMS, SimulatedStep
+from simulator.events.timeline import CAUSES, SimulatedStep
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
 from simulator.software import Software
@@ -39,7 +39,7 @@ def summarise(played: Played) -> SimulatedStep:
     pacing = int(np.argmax(shown.sum(axis=1)))
     found = terms(played, shown, pacing)
     total = float(found.sum())
-    path, shares = critical_shares(played)
+    _, shares = critical_shares(played)
     busy, exposed, idle = stream_seconds(played, shown, hides, total)
     ranks_of = np.repeat([one.count for one in played.replicas], played.pp)
     layouts = played.replicas[0].rows.layouts

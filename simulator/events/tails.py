@@ -173,7 +173,8 @@ def tail_tasks(
         Cause, kind of span and chunk of each, shape (tasks, 3).
     """
     table, stages = _Table(len(program)), program.ranks // len(tails)
-    at = (program.rank, program.kind, program.micro_batch, program.piece)
+    at = [x.astype(np.int32) for x in (program.kind, program.micro_batch, program.piece)]
+    at = (program.kind, program.micro_batch, program.piece)
     awaited = follow(*at, int(program.micro_batch.max()) + 1, program.pieces)
     done: list[int] = []
     for stage in range(stages):
