@@ -9,8 +9,10 @@ import numpy as np
 from simulator.cost.step import price, select
 from simulator.errors import InputError
 from simulator.events.charge import critical_shares, hidden, stream_seconds, terms, work
+from simulator.events.memory import memory_over_time
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, play_step, replica_of
+from simulator.events.spans import timeline
 from simulator.events.timeline import CAUSES, SimulatedStep
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
@@ -39,7 +41,7 @@ def summarise(played: Played) -> SimulatedStep:
     pacing = int(np.argmax(shown.sum(axis=1)))
     found = terms(played, shown, pacing)
     total = float(found.sum())
-    _, shares = critical_shares(played)
+    path, shares = critical_shares(played)
     busy, exposed, idle = stream_seconds(played, shown, hides, total)
     ranks_of = np.repeat([one.count for one in played.replicas], played.pp)
     layouts = played.replicas[0].rows.layouts
@@ -56,6 +58,6 @@ def summarise(played: Played) -> SimulatedStep:
         tasks=len(played.step.graph),
         build_seconds=played.build_seconds,
         run_seconds=played.run_seconds,
-        draw=lambda: None,
-        weigh=lambda: None,
+        draw=lambda: timeline(played, path),
+        weigh=lambda: memory_over_time(played),
     )
