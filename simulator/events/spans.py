@@ -14,8 +14,8 @@ from simulator.cost.terms import HIDDEN
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played
 from simulator.events.programs import SEND, STREAMS
+from simulator.events.tails import awaited_actions
 from simulator.events.timeline import SPAN_KINDS, Timeline
-from simulator.events.unfold import follow
 from simulator.layout.schedules import FORWARD, KINDS
 
 __all__ = ["timeline"]
@@ -91,7 +91,7 @@ def timeline(played: Played, path: Ints) -> Timeline:
     critical[path] = True
     first, sent = _draw_passes(played, spans, critical)
     own = np.flatnonzero(played.step.task_of_send >= 0)
-    if played.passes.send_s:
+    if played.passes.send_s.any():
         sent[own] = _draw_sends(played, spans, critical, own)
     _draw_extras(played, spans, critical)
     return _joined(played, spans, _flows(played, first, sent))
@@ -180,10 +180,7 @@ def _draw_extras(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> 
 def _flows(played: Played, first: Ints, sent: Ints) -> Ints:
     """Pairs of a send and the first span of the action that waits for it."""
     listed = played.program
-    awaited = follow(
-        listed.kind, listed.micro_batch, listed.piece, int(listed.micro_batch.max()) + 1,
-        listed.pieces,
-    )  # fmt: skip
+    awaited = awaited_actions(listed)
     crosses = (awaited >= 0) & (listed.rank[awaited] != listed.rank)
     later = np.flatnonzero(crosses)
     pairs = np.column_stack([sent[awaited[later]], first[later]])
