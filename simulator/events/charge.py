@@ -14,7 +14,7 @@ from simulator.cost.terms import HIDDEN, TERMS
 from simulator.events.engine import critical_path
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, is_extra, on_compute
-from simulator.events.programs import EXTRA, SEND
+from simulator.events.programs import COMPUTE, EXTRA, SEND
 from simulator.events.timeline import CAUSES, STREAMS
 from simulator.layout.schedules import FORWARD
 
@@ -54,6 +54,8 @@ def work(played: Played) -> tuple[Floats, Floats]:
 
 def terms(played: Played, shown: Floats, rank: int) -> Floats:
     """Terms of the step on one rank; they add up to the makespan. Shape (causes,)."""
+    if played.steps > 1:
+        return _steady_terms(played, shown, rank)
     found, times = shown[rank].copy(), played.times
     own = on_compute(played, rank)
     extra = own[played.step.kind[own] == EXTRA]
@@ -69,14 +71,55 @@ def terms(played: Played, shown: Floats, rank: int) -> Floats:
     return found
 
 
+def _steady_terms(played: Played, shown: Floats, rank: int) -> Floats:
+    """Terms of one step of a pipeline that never drains, and of the tail that ends it.
+
+    The last rank's backward passes of one step end so much later than those of the step before.
+    What precedes the first pass and what follows the last one comes once per step.
+    """
+    found, times, step = shown[rank].copy(), played.times, played.step
+    once = played.program.rank[played.changes[:, 0]] == rank
+    found_s = float(found.sum() - played.changes_s[once].sum())
+    cycle_s = max(_cycle_s(played, replica) for replica in range(len(played.replicas)))
+    found[_DRAIN] += max(cycle_s - found_s, 0.0)
+    first = step.task_of_action[played.ends.first[0].min()]
+    found[_DP] += float(times.start_s[first])
+    low = float(times.end_s[step.task_of_action[played.ends.final]].max())
+    _charge_idle(played, found, int(np.argmax(times.end_s)), low, times.makespan_s)
+    return found
+
+
+def _cycle_s(played: Played, replica: int) -> float:
+    """Seconds between the ends of the last two steps on a replica's last rank."""
+    listed = played.program
+    last = (replica + 1) * played.pp - 1
+    back = np.flatnonzero((listed.rank == last) & (listed.kind != FORWARD))
+    ends = played.times.end_s[played.step.task_of_action[back]]
+    m = len(back) // played.steps
+    return float(ends[-1] - ends[-1 - m])
+
+
 def _charge_idle(played: Played, found: Floats, task: int, low: float, high: float) -> None:
     """Charge the time from `low` to `high` to the chain of tasks that ends with `task`."""
-    start, cause = played.times.start_s, played.times.cause
+    times, cause = played.times, played.times.cause
     while high > low and task >= 0:
-        until = max(float(start[task]), low)
+        until, before = float(times.start_s[task]), int(cause[task])
+        passes = _last_pass(played, task)
+        if passes >= 0 and times.end_s[passes] > until:
+            until, before = min(float(times.end_s[passes]), high), passes
+        until = max(until, low)
         _charge(played, found, task, high - until)
-        high, task = until, int(cause[task])
+        high, task = until, before
     found[_DRAIN] += max(high - low, 0.0)
+
+
+def _last_pass(played: Played, task: int) -> int:
+    """The last pass of a reduction's rank: while it runs, it decides; -1: the task is none."""
+    if not is_extra(played, task) or played.step.stream[task] == COMPUTE:
+        return -1
+    if played.extras.after[played.step.row[task]] < 0:
+        return -1
+    return int(played.step.task_of_action[played.ends.final[played.step.rank[task]]])
 
 
 def _charge(played: Played, found: Floats, task: int, seconds: float) -> None:

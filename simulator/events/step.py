@@ -64,7 +64,8 @@ def simulate(
 def summarise(played: Played) -> SimulatedStep:
     """Charge the time of a played step."""
     shown, hides = work(played)
-    pacing = int(np.argmax(shown.sum(axis=1)))
+    most = shown.sum(axis=1)
+    pacing = int(np.flatnonzero(most >= most.max() * (1.0 - 1e-9))[-1])
     found = terms(played, shown, pacing)
     total = float(found.sum())
     path, shares = critical_shares(played)
