@@ -14,7 +14,7 @@ from simulator.cost.terms import HIDDEN, TERMS
 from simulator.events.engine import critical_path
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, is_extra, on_compute
-from simulator.events.programs import COMPUTE, EXTRA, SEND
+from simulator.events.programs import COMPUTE, EXTRA, PIPELINE, SEND
 from simulator.events.timeline import CAUSES, STREAMS
 from simulator.layout.schedules import FORWARD
 
@@ -174,7 +174,9 @@ def stream_seconds(
             exposed[:, stream] += shown[:, cause]
     busy = exposed.copy()
     for i, name in enumerate(HIDDEN):
-        busy[:, _STREAM_OF[CAUSE[name]]] += hides[:, i]
+        busy[:, _STREAM_OF[CAUSE[name]]] += hides[:, i] * (name != "pp")
+    sends, step = played.step.kind == SEND, played.step
+    np.add.at(busy[:, PIPELINE], step.rank[sends], step.graph.duration_s[sends] / played.steps)
     rows, extras, times = np.arange(len(played.extras)), played.extras, played.times
     host = STREAMS.index("host")
     for row in rows[extras.stream != host]:

@@ -174,4 +174,3 @@ def test_critical_path_says_what_the_step_is_made_of(worked: Any) -> None:
     assert share["dp"] == pytest.approx(0.2)
     assert share["optimizer"] == pytest.approx(0.2)
     assert sum(share.values()) == pytest.approx(1.0)
-
