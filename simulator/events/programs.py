@@ -20,9 +20,12 @@ from simulator.events.graph import TaskGraph
 from simulator.events.listed import Listed
 from simulator.events.unfold import EXTRA, OUTSIDE, SEND, TWICE, follow, unfold
 from simulator.layout.layout import SCHEDULES
-from simulator.layout.schedules import KINDS, actions
+from simulator.layout.schedules import FORWARD, KINDS, actions
 
-__all__ = ["EXTRA", "SEND", "STREAMS", "Extras", "Program", "StepGraph", "program", "step_graph"]
+__all__ = [
+    *("EXTRA", "SEND", "STREAMS", "Extras", "Program", "StepGraph", "period_s", "program"),
+    "step_graph",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -362,3 +365,36 @@ def _check_extras(program: Program, extra: Extras) -> None:
             f"extra task {row} on rank {extra.rank[row]} stands behind an action of another rank "
             f"({program.name(int(extra.after[row]))}); a dependency belongs in edges"
         )
+
+
+def period_s(step: StepGraph, end_s: Floats, micro_batches: int) -> float:
+    """Seconds per step of an asynchronous schedule, from one of several steps in a row.
+
+    The last micro-batches, as many as there are ranks, drain the pipeline and do not count.
+
+    Parameters
+    ----------
+    step : StepGraph
+        Of a program of several steps (:func:`program`, `steps`).
+    end_s : ndarray
+        When each task ended.
+    micro_batches : int
+        Micro-batches of one step.
+
+    Examples
+    --------
+    Two equal stages of 3 seconds: a step of 4 micro-batches takes 12, without fill or drain.
+
+    >>> from simulator.events.engine import longest_path
+    >>> step = step_graph(program("pipedream", 2, 4, steps=3), [[[1.0, 2.0, 0.0, 0.0]]] * 2)
+    >>> period_s(step, longest_path(step.graph).end_s, 4)
+    12.0
+    """
+    of_step = step.program.micro_batch // micro_batches
+    drained = -(-step.program.ranks // micro_batches)
+    last = int(of_step.max(initial=0)) - drained
+    if last < 1:
+        raise InputError(f"a period needs {drained + 2} steps or more, got {last + drained + 1}")
+    back = step.program.kind != FORWARD
+    ends = end_s[step.task_of_action]
+    return float(ends[back & (of_step == last)].max() - ends[back & (of_step == last - 1)].max())
