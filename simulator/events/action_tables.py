@@ -9,8 +9,9 @@ its ``_dump_csv`` writes; empty cells are skipped. A ``.toml`` or ``.json`` file
 ``actions`` with one entry per rank: a list of actions, or one text with blanks between them.
 
 Sends and receives follow from the passes. A table may list them itself (``0SEND_F0``,
-``1RECV_F0``, ``1SEND_B0``, ``0RECV_B0``; also ``UNSHARD``, ``RESHARD``, ``REDUCE_GRAD``): then
-all of them must be there, and those of a rank run in the order in which they are listed.
+``1RECV_F0``, ``1SEND_B0``, ``0RECV_B0``): then all of them must be there, and those of a rank run
+in the order in which they are listed. ``0UNSHARD``, ``0RESHARD`` and ``0REDUCE_GRAD`` may stand
+anywhere.
 """
 
 from __future__ import annotations

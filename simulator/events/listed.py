@@ -44,6 +44,8 @@ class Listed:
     """Pass that waits for it; -1 none."""
     sent: NDArray[Any]
     """Of a receive the word that sends; else -1."""
+    sends: bool
+    """Whether there are sends among them: then none follow from the passes."""
 
     def __len__(self) -> int:
         return len(self.words)
@@ -97,10 +99,12 @@ def listed_tasks(words: list[Word], program: Any, where: str) -> Listed:
             problems += _bind(row, one, at, passes, rows, (producer, consumer, sent), words)
         else:
             producer[row], consumer[row] = _around(one, rows)
-    problems += _unreceived(passes, rows, at)
+    sends = any(one.micro_batch >= 0 for one in words)
+    if sends:
+        problems += _unreceived(passes, rows, at)
     if problems:
         raise InputError([f"{where}: {text}" for text in problems])
-    return Listed(words=tuple(words), producer=producer, consumer=consumer, sent=sent)
+    return Listed(words=tuple(words), producer=producer, consumer=consumer, sent=sent, sends=sends)
 
 
 def _bind(

@@ -56,7 +56,7 @@ class Program:
     with_next: NDArray[np.bool_]
     """The action runs overlapped with the one after it: both start together and end together."""
     listed: Listed | None = None
-    """Sends and receives that a user's table lists itself; None: they follow from the passes."""
+    """What a user's table lists beside passes: its own sends and receives, sharding words."""
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -238,7 +238,8 @@ def step_graph(
     hops = np.broadcast_to(np.asarray(send_s, np.float64), (2, max(program.pieces - 1, 0)))
     own, listed = len(extra), program.listed
     if listed is not None:
-        awaited[(awaited >= 0) & (program.rank[awaited] != program.rank)] = -1
+        elsewhere = (awaited >= 0) & (program.rank[awaited] != program.rank)
+        awaited[elsewhere & listed.sends] = -1
         extra = _joined(extra, program, listed, listed.seconds(hops, listed_s or {}))
     arrays: tuple[Any, ...] = (
         *columns, awaited, seconds, np.ascontiguousarray(hops), *extra.columns(),
