@@ -14,8 +14,9 @@ from simulator.cost.terms import HIDDEN, TERMS
 from simulator.events.engine import critical_path
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, is_extra, on_compute
-from simulator.events.programs import COMPUTE, EXTRA, PIPELINE, SEND
+from simulator.events.programs import COMPUTE, PIPELINE
 from simulator.events.timeline import CAUSES, STREAMS
+from simulator.events.unfold import EXTRA, SEND
 from simulator.layout.schedules import FORWARD
 
 __all__ = ["critical_shares", "hidden", "stream_seconds", "terms", "work"]

@@ -16,7 +16,6 @@ from simulator.events.passes import AHEAD, BACK, CAUSE, Content, Passes, content
 from simulator.events.programs import (
     ASYNCHRONOUS,
     COMPUTE,
-    EXTRA,
     Extras,
     Program,
     StepGraph,
@@ -24,6 +23,7 @@ from simulator.events.programs import (
     step_graph,
 )
 from simulator.events.tails import Ends, Tails, tail_tasks, tails_of
+from simulator.events.unfold import EXTRA
 from simulator.layout.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
 __all__ = ["Played", "Replica", "play_step", "replica_of"]

@@ -10,7 +10,6 @@ is there when its layers need it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,7 @@ from simulator.cost.step import Selection
 from simulator.events.passes import AHEAD, BACK, CAUSE, Passes
 from simulator.events.programs import STREAMS, Extras, Program
 from simulator.events.timeline import SPAN_KINDS
-from simulator.events.unfold import follow
-from simulator.layout.schedules import BACKWARD_INPUT, FORWARD
+from simulator.layout.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
 __all__ = ["Ends", "Tails", "awaited_actions", "tail_tasks", "tails_of"]
 
@@ -122,11 +120,17 @@ class Ends:
 
 
 def awaited_actions(program: Program) -> Ints:
-    """The action that each one waits for, -1: none."""
-    count = int(program.micro_batch.max()) + 1
-    columns = (program.kind, program.micro_batch, program.piece)
-    given: tuple[Any, ...] = (*columns, count, program.pieces)
-    return np.asarray(follow(*given))
+    """The action whose result each one takes, -1: none."""
+    kind, batch, piece = program.kind, program.micro_batch, program.piece
+    ahead, weight = kind == FORWARD, kind == BACKWARD_WEIGHT
+    made = np.full((2, int(batch.max()) + 1, program.pieces + 1), -1, dtype=np.int64)
+    for way, own in enumerate((ahead, ~ahead & ~weight)):
+        rows = np.flatnonzero(own)
+        made[way, batch[rows], piece[rows]] = rows
+    made[1, :, -1] = made[0, :, -2]  # the last piece goes back from its own forward pass
+    before = np.where(ahead, piece - 1, np.where(weight, piece, piece + 1))
+    found = made[np.where(ahead, 0, 1), batch, before]
+    return np.where(ahead & (piece == 0), -1, found)
 
 
 class _Table:
