@@ -1,10 +1,11 @@
-"""One rank of a real pipeline of small stages over gloo: writes down what it did, and when.
+"""Real pipelines of small stages over gloo: every rank writes down what it did, and when.
 
-Run by test_real_pipeline.py, one process per rank:
-``python gloo_pipeline.py RANK WORLD STORE OUT SECONDS SCHEDULE:MICRO_BATCHES:CHUNKS ...``
+Run by test_real_pipeline.py; the ranks are forked, so that torch is imported once:
+``python gloo_pipeline.py FOLDER SECONDS WORLD/SCHEDULE:MICRO_BATCHES:CHUNKS/... ...``
 """
 
 import json
+import multiprocessing
 import sys
 import time
 from pathlib import Path
@@ -66,17 +67,35 @@ def run(name: str, micro_batches: int, chunks: int, rank: int, world: int, secon
     return log
 
 
-def main() -> None:
-    rank, world = int(sys.argv[1]), int(sys.argv[2])
+def rank_main(folder: Path, seconds: float, world: int, rank: int, words: list[str]) -> None:
+    """All schedules of one world, on one rank."""
     torch.set_num_threads(1)
-    store = dist.FileStore(sys.argv[3], world)
+    store = dist.FileStore(str(folder / f"store-{world}"), world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     logs = {}
-    for word in sys.argv[6:]:
+    for word in words:
         name, micro_batches, chunks = word.split(":")
-        logs[name] = run(name, int(micro_batches), int(chunks), rank, world, float(sys.argv[5]))
+        logs[name] = run(name, int(micro_batches), int(chunks), rank, world, seconds)
     dist.destroy_process_group()
-    Path(sys.argv[4]).write_text(json.dumps(logs))
+    (folder / f"{world}-{rank}.json").write_text(json.dumps(logs))
+
+
+def main() -> None:
+    folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+    fork = multiprocessing.get_context("fork")
+    for given in sys.argv[3:]:
+        first, *words = given.split("/")
+        world = int(first)
+        ranks = [
+            fork.Process(target=rank_main, args=(folder, seconds, world, rank, words), daemon=True)
+            for rank in range(world)
+        ]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(120)
+        if codes := [process.exitcode for process in ranks if process.exitcode != 0]:
+            raise SystemExit(f"ranks of {world} ended with {codes}")
 
 
 if __name__ == "__main__":
