@@ -9,6 +9,8 @@ import pytest
 
 from simulator.cost.memory import MEMORY_KINDS
 from simulator.cost.step import evaluate, price, select, selected_memory
+from simulator.errors import InputError
+from simulator.events.programs import program
 from simulator.events.step import simulate
 from simulator.events.timeline import CAUSES, SPAN_KINDS, STREAMS, SimulatedStep
 from simulator.hardware.cluster import load_cluster
@@ -148,3 +150,42 @@ def test_gpt3_on_256_gpus_is_simulated_in_a_fifth_of_a_second() -> None:
 def test_replacing_nothing_changes_nothing() -> None:
     setting = given(*LAYOUTS[0])
     assert simulate(replace(setting[0]), *setting[1:]).terms_s == simulate(*setting).terms_s
+
+
+# --- tables of the user's ------------------------------------------------------------------------
+
+
+def test_a_table_in_place_of_the_schedule_is_played() -> None:
+    setting = given("llama-3.1-70b", "megatron-core", {"tp": 8, "pp": 4})
+    gpipe = (setting[0].replace(schedule="gpipe"), *setting[1:])
+    found = simulate(*setting, table=program("gpipe", 4, 16))
+    assert found.terms_s == simulate(*gpipe).terms_s
+    assert found.memory.peak(0)[1] > simulate(*setting).memory.peak(0)[1]
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (("1f1b", 2, 16, 1), r"table: must have the layout's 4 ranks \(pp\), got 2"),
+        (("1f1b", 4, 8, 1), r"must have the layout's 16 micro-batches .*, got 8"),
+        (("interleaved", 4, 16, 2), r"must have the layout's 1 chunks \(vpp\), got 2"),
+    ],
+)
+def test_a_table_of_another_layout_is_refused(table: tuple[Any, ...], said: str) -> None:
+    setting = given("llama-3.1-70b", "megatron-core", {"tp": 8, "pp": 4})
+    with pytest.raises(InputError, match=said):
+        simulate(*setting, table=program(*table))
+
+
+def test_a_table_that_places_pieces_otherwise_is_refused() -> None:
+    setting = given("llama-3.1-70b", "megatron-core", {"tp": 8, "pp": 4, "vpp": 2})
+    with pytest.raises(InputError, match=r"must place pieces of the model as interleaved does"):
+        simulate(*setting, table=program("zb_v", 4, 16, 2))
+
+
+def test_links_are_as_busy_as_their_busiest_rank() -> None:
+    setting = given("llama-3.1-70b", "megatron-lm-2022", {"tp": 8}, m=4)
+    found, closed = simulate(*setting), evaluate(*setting)
+    both = float(closed.terms_s["tp"][0] + closed.hidden_s["tp"][0])
+    assert found.links["tensor"] == pytest.approx(both / float(closed.step_time_s[0]), rel=1e-9)
+    assert found.links["expert"] == 0.0
