@@ -19,7 +19,7 @@ from simulator.events.timeline import CAUSES, STREAMS
 from simulator.events.unfold import EXTRA, SEND
 from simulator.layout.schedules import FORWARD
 
-__all__ = ["critical_shares", "hidden", "stream_seconds", "terms", "work"]
+__all__ = ["critical_shares", "hidden", "pacing_rank", "stream_seconds", "terms", "work"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -164,12 +164,22 @@ def critical_shares(played: Played) -> tuple[Ints, dict[str, float]]:
     }
 
 
+def pacing_rank(played: Played) -> int:
+    """The rank with the longest passes, those that run alone counted as the others; the last one.
+
+    Of ranks that work equally long the last waits for forward passes first, for backward last.
+    """
+    listed = played.program
+    seconds = played.passes.seconds[listed.rank, listed.chunk, listed.kind]
+    most = np.bincount(listed.rank, weights=seconds)
+    return int(np.flatnonzero(most >= most.max() * (1.0 - 1e-9))[-1])
+
+
 def stream_seconds(
     played: Played, shown: Floats, hides: Floats, step_time_s: float
 ) -> tuple[Floats, Floats, Floats]:
     """Busy, exposed and idle seconds of every rank and stream, shape (ranks, streams)."""
-    ranks = len(shown)
-    exposed = np.zeros((ranks, len(STREAMS)))
+    exposed = np.zeros((len(shown), len(STREAMS)))
     for cause, stream in enumerate(_STREAM_OF):
         if stream >= 0:
             exposed[:, stream] += shown[:, cause]
@@ -178,27 +188,25 @@ def stream_seconds(
         busy[:, _STREAM_OF[CAUSE[name]]] += hides[:, i] * (name != "pp")
     sends, step = played.step.kind == SEND, played.step
     np.add.at(busy[:, PIPELINE], step.rank[sends], step.graph.duration_s[sends] / played.steps)
-    rows, extras, times = np.arange(len(played.extras)), played.extras, played.times
-    host = STREAMS.index("host")
-    for row in rows[extras.stream != host]:
-        rank, stream = int(extras.rank[row]), int(extras.stream[row])
-        task = int(played.step.task_of_extra[row])
-        seconds = float(times.end_s[task] - times.start_s[task])
-        busy[rank, stream] += seconds
-        if stream == 0:
-            exposed[rank, stream] += seconds
-            continue
-        first = float(times.start_s[played.step.task_of_action[_first(played, rank)]])
-        last = float(times.end_s[played.step.task_of_action[played.ends.final[rank]]])
-        start, end = float(times.start_s[task]), float(times.end_s[task])
-        waits = max(min(end, first) - start, 0.0) + max(end - max(start, last), 0.0)
-        exposed[rank, stream] += waits
+    extras = played.extras
+    for row in np.flatnonzero(extras.stream != STREAMS.index("host")):
+        at = int(extras.rank[row]), int(extras.stream[row])
+        seconds, waited = _extra_seconds(played, int(row))
+        busy[at] += seconds
+        exposed[at] += waited
     return busy, exposed, np.maximum(step_time_s - busy, 0.0)
 
 
-def _first(played: Played, rank: int) -> int:
-    """The first action of a rank."""
-    return int(played.ends.first[rank].min())
+def _extra_seconds(played: Played, row: int) -> tuple[float, float]:
+    """How long an extra task takes, and how much of that lies outside its rank's passes."""
+    rank, step, times = int(played.extras.rank[row]), played.step, played.times
+    task = int(step.task_of_extra[row])
+    start, end = float(times.start_s[task]), float(times.end_s[task])
+    if played.extras.stream[row] == COMPUTE:
+        return end - start, end - start
+    first = float(times.start_s[step.task_of_action[int(played.ends.first[rank].min())]])
+    last = float(times.end_s[step.task_of_action[played.ends.final[rank]]])
+    return end - start, max(min(end, first) - start, 0.0) + max(end - max(start, last), 0.0)
 
 
 def hidden(played: Played, hides: Floats, shown_dp_s: float, rank: int) -> dict[str, float]:
@@ -206,7 +214,8 @@ def hidden(played: Played, hides: Floats, shown_dp_s: float, rank: int) -> dict[
     found = {name: float(x) for name, x in zip(HIDDEN, hides[rank], strict=True)}
     replica, stage = divmod(rank, played.pp)
     tails = played.replicas[replica].tails
-    whole = float(tails.reduce_s[stage].sum() + tails.gather_s[stage].sum())
+    whole = tails.reductions * float(tails.reduce_s[stage].sum())
+    whole += float(tails.gather_s[stage].sum())
     found["dp"] += max(whole - shown_dp_s, 0.0)
     found["offload"] += tails.hidden_gradients_s
     return found

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from simulator.errors import InputError
-from simulator.events.charge import critical_shares, hidden, stream_seconds, terms, work
+from simulator.events.charge import (
+    critical_shares,
+    hidden,
+    pacing_rank,
+    stream_seconds,
+    terms,
+    work,
+)
 from simulator.events.deviations import Deviation, replicas_of
 from simulator.events.memory import memory_over_time
 from simulator.events.passes import CAUSE
@@ -72,8 +79,7 @@ def simulate(
 def summarise(played: Played) -> SimulatedStep:
     """Charge the time of a played step."""
     shown, hides = work(played)
-    most = shown.sum(axis=1)
-    pacing = int(np.flatnonzero(most >= most.max() * (1.0 - 1e-9))[-1])
+    pacing = pacing_rank(played)
     found = terms(played, shown, pacing)
     total = float(found.sum())
     path, shares = critical_shares(played)

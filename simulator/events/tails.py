@@ -43,6 +43,8 @@ class Tails:
     """Into which a rank cuts either, (ranks,)."""
     overlaps: tuple[bool, bool]
     """Whether gathers run beside forward passes, and reductions beside backward passes."""
+    reductions: float
+    """Reductions of a step: one, or one of every micro-batch."""
     every_s: Floats
     """Shown reduction of every micro-batch but the last, (ranks, chunks)."""
     slowed_s: Floats
@@ -68,9 +70,8 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
     shares = passes.window_s / np.maximum(whole, 1e-300)[:, None, :]
     given = np.empty((2, 1, len(order)))
     given[:, 0, order] = whole.T
-    _, covered = rank_tails(
-        priced, grid, (given[AHEAD], given[BACK]), m[:, None] if every else np.ones((1, 1))
-    )
+    times = float(m[0]) if every else 1.0
+    _, covered = rank_tails(priced, grid, (given[AHEAD], given[BACK]), np.full((1, 1), times))
     slowed = [covered[1 - way][0, order][:, None] * shares[:, :, way] for way in (AHEAD, BACK)]
     reduce_s, gather_s = (
         x[grid[0], order][:, None] * shares[:, :, way]
@@ -86,6 +87,7 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
         gather_s=gather_s,
         buckets=states.reduce_buckets[grid[0], order],
         overlaps=(overlap.parameter_gather, overlap.gradient_reduce),
+        reductions=times,
         every_s=np.maximum(reduce_s - beside, 0.0) * every,
         slowed_s=np.stack(slowed) * slowdown_share(priced.cluster),
         tables_s=float(states.tables_s[grid[0]]),

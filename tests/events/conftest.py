@@ -41,7 +41,8 @@ def tails(ranks: int, chunks: int, given: dict[str, Any]) -> Tails:
     """No tail but what is given."""
     none = np.zeros((ranks, chunks))
     plain = Tails(
-        reduce_s=none, gather_s=none, buckets=np.ones(ranks), overlaps=(True, True), every_s=none,
+        reduce_s=none, gather_s=none, buckets=np.ones(ranks), overlaps=(True, True),
+        reductions=1.0, every_s=none,
         slowed_s=np.zeros((2, ranks, chunks)), tables_s=0.0, gradients_s=0.0,
         hidden_gradients_s=0.0, optimizer_s=np.zeros(ranks),
     )  # fmt: skip

@@ -160,16 +160,72 @@ def test_where_nothing_is_reduced_beside_a_pass_most_agree_to_a_thousandth(
     assert max(abs(one.error) for one in plain) < 0.01
 
 
-@pytest.mark.parametrize("name", ["llama", "titan", "old"])
-def test_one_rank_takes_what_the_closed_form_says_term_by_term(name: str) -> None:
-    """Without a pipeline there is nothing to wait for."""
-    work, cluster, software = setting(name, 16)
-    layout = Layouts.of(tp=8, dp=1, global_batch=16)
-    closed, played = (
-        evaluate(layout, work, cluster, software),
-        simulate(layout, work, cluster, software),
-    )
+ALONE: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("llama-3.1-70b", "dgx-h100", "megatron-core", {"tp": 8}),
+    ("megatron-175b", "dgx-a100", "megatron-lm-2022", {"tp": 8, "recompute": "selective"}),
+    ("llama-3.1-405b", "aws-p5", "torchtitan", {"tp": 8, "cp": 2, "dp": 4, "sharding": "zero3"}),
+    ("llama-3.1-70b", "dgx-h100", "megatron-core", {"tp": 8, "offload_layers": 20}),
+    (
+        "llama-3.1-70b",
+        "dgx-h100",
+        "megatron-core",
+        {"tp": 8, "offload_layers": 80, "recompute": "full", "recompute_layers": 10},
+    ),
+    (
+        "llama-3.1-70b",
+        "dgx-h100",
+        "megatron-core",
+        {"tp": 8, "dp": 4, "sharding": "zero1", "optimizer_offload": "cpu"},
+    ),
+    ("llama-2-13b", "dgx-a100", "deepspeed", {"dp": 8, "sharding": "zero2"}),
+    (
+        "llama-2-13b",
+        "dgx-a100",
+        "deepspeed",
+        {"dp": 8, "sharding": "zero3", "optimizer_offload": "cpu", "parameter_offload": "cpu"},
+    ),
+    ("mixtral-8x7b", "dgx-h100", "megatron-core", {"dp": 8, "ep": 8}),
+]
+
+
+@pytest.mark.parametrize(("model", "cluster", "software", "layout"), ALONE)
+@pytest.mark.parametrize("pairs", [False, True])
+def test_without_a_pipeline_every_term_is_the_closed_forms(
+    model: str, cluster: str, software: str, layout: dict[str, Any], pairs: bool
+) -> None:
+    """Nothing waits for another rank: terms and what is hidden, to the last digits.
+
+    But for the first bucket, which events do not start before its gradients are there.
+    """
+    table = Layouts.of(**layout, global_batch=8 * layout.get("dp", 1))
+    recipe = Recipe(sequence_length=4096, global_batch=int(table.global_batch[0]))
+    work = Workload(architecture=presets.load(model), recipe=recipe)
+    used = load_software(software)
+    used = replace(used, overlap=replace(used.overlap, expert=pairs))
+    setting = (table, work, load_cluster(cluster, int(table.world[0])), used)
+    closed, played = evaluate(*setting), simulate(*setting)
+    least = 1e-9 * played.step_time_s
     for term, seconds in closed.terms_s.items():
-        assert played.terms_s[term] == pytest.approx(float(seconds[0]), rel=1e-9, abs=1e-12), term
+        rel = 0.01 if term == "dp" else 0.0
+        assert played.terms_s[term] == pytest.approx(float(seconds[0]), rel=rel, abs=least), term
     for stream, seconds in closed.hidden_s.items():
-        assert played.hidden_s[stream] == pytest.approx(float(seconds[0]), rel=1e-9, abs=1e-12)
+        rel = 0.01 if stream == "dp" else 0.0
+        assert played.hidden_s[stream] == pytest.approx(float(seconds[0]), rel=rel, abs=least)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp", "within"),
+    [("1f1b", 1, 0.003), ("interleaved", 2, 0.003), ("gpipe", 1, 0.01), ("dualpipe", 1, 0.03)],
+)
+def test_passes_in_pairs_hide_each_others_expert_traffic(
+    schedule: str, vpp: int, within: float
+) -> None:
+    """DeepSeek-V3 with combined 1F1B: passes before the first pair and after the last show it."""
+    layout = Layouts.of(pp=8, dp=32, ep=32, vpp=vpp, schedule=schedule, global_batch=32 * 64)
+    work, _, used = setting("deepseek", 32 * 64)
+    used = replace(used, overlap=replace(used.overlap, expert=True))
+    given = (layout, work, load_cluster("dgx-h100", 256), used)
+    closed, played = evaluate(*given), simulate(*given)
+    assert played.step_time_s == pytest.approx(float(closed.step_time_s[0]), rel=within)
+    apart = simulate(*given[:3], replace(used, overlap=replace(used.overlap, expert=False)))
+    assert (played.step_time_s < apart.step_time_s) == (schedule != "gpipe")
