@@ -127,10 +127,7 @@ def play_step(
     alone = _alone(listed, passes, flushed=steps == 1)
     ends = Ends.of(listed)
     changes, changes_s = _changes(ends, [one.tails for one in replicas])
-    seconds = passes.seconds[listed.rank, listed.chunk, listed.kind]
-    if alone.any():
-        longer = passes.alone_s.sum(axis=3)[listed.rank, listed.chunk, listed.kind]
-        seconds = seconds + np.where(alone, longer, 0.0)
+    seconds = _action_s(listed, passes, alone)
     np.add.at(seconds, changes[:, 0], changes_s)
     extras, notes = tail_tasks(
         listed, ends, [one.tails for one in replicas], passes.window_s, seconds
@@ -170,6 +167,15 @@ def _check_table(
     if len(replicas) > 1 and table.listed is not None:
         rule = "must leave its sends to the simulator where a deviation unfolds replicas"
         raise InputError(problem("simulate", "table", rule, "sends of its own"))
+
+
+def _action_s(listed: Program, passes: Passes, alone: NDArray[np.bool_]) -> Floats:
+    """Seconds of every action."""
+    at = (listed.rank, listed.chunk, listed.kind)
+    seconds = passes.seconds[at]
+    if alone.any():
+        seconds = seconds + np.where(alone, passes.alone_s.sum(axis=3)[at], 0.0)
+    return np.asarray(seconds)
 
 
 def _tiled(one: Program, replicas: int, micro_batches: int) -> Program:

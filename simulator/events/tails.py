@@ -188,13 +188,13 @@ def tail_tasks(
         Cause, kind of span and chunk of each, shape (tasks, 3).
     """
     table, stages = _Table(len(program)), program.ranks // len(tails)
-    awaited = awaited_actions(program)
+    clock = _Clock(program=program, action_s=action_s, awaited=awaited_actions(program))
     done: list[int] = []
     for stage in range(stages):
         ranks = [(stage + replica * stages, tail) for replica, tail in enumerate(tails)]
         for rank, tail in ranks:
             _gathers(table, ends, rank, tail, windows_s[rank, :, AHEAD])
-        done += _reductions(table, ends, ranks, windows_s[..., BACK], action_s, awaited)
+        done += _reductions(table, ends, ranks, windows_s[..., BACK], clock)
     _closing(table, ends, tails, done)
     return table.finished()
 
@@ -218,43 +218,59 @@ def _gathers(table: _Table, ends: Ends, rank: int, tail: Tails, window_s: Floats
 
 
 def _reductions(
-    table: _Table, ends: Ends, ranks: list[tuple[int, Tails]], windows_s: Floats,
-    action_s: Floats, awaited: Ints,
-) -> list[int]:  # fmt: skip
+    table: _Table, ends: Ends, ranks: list[tuple[int, Tails]], windows_s: Floats, clock: _Clock
+) -> list[int]:
     """Reductions of one stage, which its replicas begin together; returns what ends them."""
-    stage, one = ranks[0][0], ranks[0][1]
+    stage, one = ranks[0]
+    final = [int(ends.final[rank]) for rank, _ in ranks]
     if not one.reduce_s[stage].any():
-        return [int(ends.final[rank]) for rank, _ in ranks]
+        return final
     if not one.overlaps[BACK]:
-        whole = [(rank, float(tail.reduce_s[stage].sum())) for rank, tail in ranks]
-        found = [table.add(rank, _DATA, x, int(ends.final[rank])) for rank, x in whole]
-        _join(table, [int(ends.final[rank]) for rank, _ in ranks], found)
+        found = [
+            table.add(rank, _DATA, float(tail.reduce_s[stage].sum()), int(ends.final[rank]))
+            for rank, tail in ranks
+        ]
+        _join(table, final, found)
         return found
     found = []
-    for chunk in np.argsort(ends.last[stage]):
+    for chunk in np.argsort(ends.last[stage]).tolist():
         last = [int(ends.last[rank, chunk]) for rank, _ in ranks]
-        ready, most, rest = [], [], []
+        ready, most, found = [], [], []
         for (rank, tail), action in zip(ranks, last, strict=True):
-            whole_s = tail.reduce_s[stage]
-            share = 1.0 / max(float(tail.buckets[stage] * whole_s[chunk] / whole_s.sum()), 1.0)
-            seconds = float(whole_s[chunk])
+            whole_s, seconds = tail.reduce_s[stage].sum(), float(tail.reduce_s[stage, chunk])
+            share = 1.0 / max(float(tail.buckets[stage]) * seconds / whole_s, 1.0)
             if share < 1.0:
-                window = min(float(windows_s[rank, chunk]), float(action_s[action]))
-                start = float(action_s[action]) - window * (1.0 - share)
-                before = action - 1 if action > 0 and action - 1 >= ends.first[rank].min() else -1
-                ready.append(table.add(rank, _HOST, start, before, kind="launch"))
-                if awaited[action] >= 0:
-                    table.edges.append((int(awaited[action]), ready[-1]))
+                rest_s = float(windows_s[rank, chunk]) * (1.0 - share)
+                ready.append(clock.before_end(table, ends, rank, action, rest_s))
                 most.append(
                     table.add(rank, _DATA, seconds * (1.0 - share), action, waits=False,
-                              chunk=int(chunk))
+                              chunk=chunk)
                 )  # fmt: skip
-            rest.append(table.add(rank, _DATA, seconds * share, action, chunk=int(chunk)))
+            found.append(table.add(rank, _DATA, seconds * share, action, chunk=chunk))
         table.edges += list(zip(ready, most, strict=True))
         _join(table, ready, most)
-        _join(table, last, rest)
-        found = rest
+        _join(table, last, found)
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Clock:
+    """Tells moments inside a pass, of which the graph knows only the end."""
+
+    program: Program
+    action_s: Floats
+    awaited: Ints
+
+    def before_end(self, table: _Table, ends: Ends, rank: int, action: int, seconds: float) -> int:
+        """Add a task that ends so many seconds before an action does, at most when it starts."""
+        lead = action - 1 if action and self.program.with_next[action - 1] else action
+        whole_s = float(self.action_s[lead : action + 1].sum())
+        before = lead - 1 if lead > ends.first[rank].min() else -1
+        own = min(seconds, float(self.action_s[action]))
+        tick = table.add(rank, _HOST, whole_s - own, before, kind="launch")
+        waits = [int(self.awaited[a]) for a in range(lead, action + 1) if self.awaited[a] >= 0]
+        table.edges += [(a, tick) for a in waits]
+        return tick
 
 
 def _join(table: _Table, earlier: list[int], later: list[int]) -> None:

@@ -110,6 +110,33 @@ def test_buckets_start_when_their_gradients_are_ready(worked: Any) -> None:
     assert found.hidden_s["dp"] == 1.0
 
 
+def test_buckets_of_a_pass_that_waits_begin_when_it_does(worked: Any) -> None:
+    # rank 0's last B runs from 7 to 9 (see the textbook timeline): half of its gradients are there
+    # at 8, so 2 s of reduction in two buckets take from 8 to 10
+    reduce_s = np.array([[2.0], [0.0]])
+    played = worked([1.0] * 2, [2.0] * 2, 2, dp=2, reduce_s=reduce_s, buckets=np.full(2, 2.0))
+    assert spans(played, 0, "data") == [("reduce", -1, 8.0, 9.0), ("reduce", -1, 9.0, 10.0)]
+    assert shown(played) == {"gemm": 6.0, "bubble_warmup": 1.0, "bubble_drain": 2.0, "dp": 1.0}
+
+
+def test_chunks_reduce_as_they_end(worked: Any) -> None:
+    # two chunks of B 1 s on one rank, 3 micro-batches: the second chunk's last B ends at 8, that of
+    # the first at 9; each has 1 s to reduce in one bucket
+    reduce_s = np.full((1, 2), 1.0)
+    played = worked([1.0], [2.0], 3, schedule="interleaved", chunks=2, dp=2, reduce_s=reduce_s)
+    assert spans(played, 0, "data") == [("reduce", -1, 8.0, 9.0), ("reduce", -1, 9.0, 10.0)]
+    assert shown(played) == {"gemm": 9.0, "dp": 1.0}
+
+
+def test_a_reduction_slows_the_pass_beside_it_on_every_rank_of_the_drain(worked: Any) -> None:
+    # 0.25 s on each of two ranks: rank 1's last B ends a quarter late, rank 0's starts then
+    slowed = np.zeros((2, 2, 1))
+    slowed[1] = 0.25
+    played = worked([1.0] * 2, [2.0] * 2, 2, slowed_s=slowed)
+    assert summarise(played).step_time_s == 9.5
+    assert summarise(played).terms_s["slowdown"] == 0.25
+
+
 def test_a_short_reduction_shows_its_last_bucket(worked: Any) -> None:
     # 1 s in four buckets beside a pass of 2 s: a quarter of a second follows the pass
     played = worked([1.0], [2.0], 3, dp=2, reduce_s=np.full((1, 1), 1.0), buckets=np.full(1, 4.0))
