@@ -28,7 +28,8 @@ class BlockCosts:
     recompute_s: Floats
     """Shape (modes, keys, parts): forward work done again, modes as in RECOMPUTE."""
     hidden_s: Floats
-    """Shape (3, keys, parts): tp, cp, ep communication hidden under compute, both directions."""
+    """Shape (2, 3, keys, parts): forward and backward; tp, cp, ep communication hidden under
+    compute."""
     alone_s: Floats
     """Shape (2, terms, keys, parts): what a forward and a backward pass take longer where no other
     micro-batch hides their expert traffic."""

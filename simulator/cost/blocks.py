@@ -191,7 +191,7 @@ class _Pricer:
             "backward_s": np.stack([backward[term] for term in PASS_TERMS]),
             "wgrad_s": weight_gradients,
             "recompute_s": np.stack([zero, work_s + again_s, full_s]),
-            "hidden_s": np.stack([hidden[group] for group in ("tp", "cp", "ep")]),
+            "hidden_s": np.array([list(way.values()) for way in hidden]),
             "alone_s": alone_s,
             "exchange_s": np.stack(exchange),
             "saved_bytes": saved,
@@ -205,11 +205,12 @@ class _Pricer:
     def _traffic(
         self, ops: Operators, gemm: dict[str, Floats], forward: dict[str, Floats],
         backward: dict[str, Floats], *, beside: bool,
-    ) -> tuple[dict[str, Floats], list[Floats], Floats]:  # fmt: skip
+    ) -> tuple[tuple[dict[str, Floats], ...], list[Floats], Floats]:  # fmt: skip
         """Add all collectives; `beside` another micro-batch that may hide expert traffic.
 
-        Returns what is hidden, the rows of `exchange_s`, and what selective recomputation shows of
-        its repeated collectives: expert traffic in full, for no other micro-batch waits for it.
+        Returns what is hidden either way, the rows of `exchange_s`, and what selective
+        recomputation shows of its repeated collectives: expert traffic in full, for no other
+        micro-batch waits for it.
         """
         zero = np.zeros(self.keys)
         hidden, exchange, again_s = (
@@ -217,20 +218,23 @@ class _Pricer:
             [zero, zero, zero],
             zero,
         )
+        behind = (hidden | {}, hidden | {})
         compute_s = sum((way[term] for way in (forward, backward) for term in _COMPUTE), zero)
         offered = compute_s if beside and self.software.overlap.expert else None
         modules = self.software.kernels.selective_modules if ops.is_block else ()
         for c in ops.collectives:
             terms = backward if c.backward else forward
             seconds, covered = self._collective(c, gemm, terms, hidden, offered)
+            way, term = behind[int(c.backward)], _TERM.get(c.group, c.group)
+            way[term] = way[term] + covered
             repeats = not c.backward and recomputes(c.module, modules)
-            if _TERM.get(c.group, c.group) in ("cp", "ep"):
+            if term in ("cp", "ep"):
                 exchange[int(c.backward)] = exchange[int(c.backward)] + seconds
                 exchange[2] = exchange[2] + repeats * seconds
                 again_s = again_s + repeats * seconds
             else:
                 again_s = again_s + repeats * (seconds - covered)
-        return hidden, exchange, again_s
+        return behind, exchange, again_s
 
     def _flash(self, ops: Operators) -> tuple[Floats, Floats]:
         forward, backward = np.zeros(self.keys), np.zeros(self.keys)

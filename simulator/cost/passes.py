@@ -6,6 +6,7 @@ over parts in a fixed order, so that a layout costs the same alone and in a tabl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,9 @@ __all__ = [
     "hidden_communication",
     "over_parts",
     "part_passes",
+    "pass_terms",
+    "rank_tails",
+    "recompute_s",
     "stage_passes",
     "steady_terms",
 ]
@@ -79,11 +83,11 @@ class PartPasses:
     parameter travels on the same links. What data-parallel communication may hide behind."""
     backward_window_s: Floats
     fsdp_s: Floats
-    """Exposed gathers and reductions of zero3, both directions."""
+    """Exposed gathers and reductions of zero3, forward and backward: shape (2, layouts, parts)."""
     hidden_s: Floats
-    """The part of them that runs beside compute."""
+    """The part of them that runs beside compute, of the same shape."""
     slowdown_s: Floats
-    """What that costs the compute."""
+    """What that costs the compute, of the same shape."""
     selective_s: Floats
     """Recomputation of a part under selective recomputation, zero under the others."""
     full_s: Floats
@@ -123,7 +127,7 @@ def part_passes(
     )
     gather, reduce = s.part_gather_s[grid], s.part_reduce_s[grid]
     if not gather.any():
-        none = np.zeros_like(forward)
+        none = np.zeros((2, *forward.shape))
         return PartPasses(
             forward, backward, windows[0], windows[1], none, none, none, selective, full,
             traffic,
@@ -141,15 +145,15 @@ def part_passes(
         )
     hidden = (gathers[0] - shown[0], gathers[1] + reduce - shown[1])
     share = slowdown_share(priced.cluster)
-    slowed = [seconds * share for seconds in hidden]
+    slowed = np.stack(hidden) * share
     return PartPasses(
         forward + shown[0] + slowed[0],
         backward + shown[1] + slowed[1],
         windows[0],
         windows[1],
-        shown[0] + shown[1],
-        hidden[0] + hidden[1],
-        slowed[0] + slowed[1],
+        np.stack(shown),
+        np.stack(hidden),
+        slowed,
         selective,
         full,
         traffic,
@@ -176,10 +180,10 @@ def stage_passes(parts: Floats, covered: Floats, passes: PartPasses) -> tuple[Fl
     """Seconds of one micro-batch through every distinct rank, shape (layouts, columns)."""
     forward_s = over_parts(parts, passes.forward_s[:, None, :])
     backward_s = over_parts(parts, passes.backward_s[:, None, :])
-    return forward_s, backward_s + _recompute(parts, covered, passes)
+    return forward_s, backward_s + recompute_s(parts, covered, passes)
 
 
-def _recompute(parts: Floats, covered: Floats, passes: PartPasses) -> Floats:
+def recompute_s(parts: Floats, covered: Floats, passes: PartPasses) -> Floats:
     """Recomputation of one micro-batch on every rank given by `parts`; leading axis is layouts."""
     axes = (slice(None), *(None,) * (parts.ndim - 2))
     selective, full = passes.selective_s[axes], passes.full_s[axes]
@@ -191,14 +195,27 @@ def steady_terms(
 ) -> dict[str, Floats]:
     """Terms of m micro-batches on the slowest stage; parts of shape (layouts, parts)."""
     b = priced.blocks
+    terms = pass_terms(
+        [b.forward_s[i][key] + b.backward_s[i][key] for i in range(len(PASS_TERMS))],
+        parts, passes.slowdown_s.sum(axis=0), passes.traffic_s, passes.fsdp_s.sum(axis=0),
+    )  # fmt: skip
+    terms["recompute"] = recompute_s(parts, covered, passes)
+    return {name: m * seconds for name, seconds in terms.items()}
+
+
+def pass_terms(
+    blocks_s: Sequence[Floats], parts: Floats, slowdown_s: Floats, traffic_s: Floats, fsdp_s: Floats
+) -> dict[str, Floats]:
+    """Terms of one micro-batch through all of `parts`, without recomputation.
+
+    Costs are those of one part, of one direction or of both: `blocks_s` in the order of PASS_TERMS.
+    """
     terms = {
-        name: m * over_parts(parts, b.forward_s[i][key] + b.backward_s[i][key])
-        for i, name in enumerate(PASS_TERMS)
+        name: over_parts(parts, seconds) for name, seconds in zip(PASS_TERMS, blocks_s, strict=True)
     }
-    terms["slowdown"] = terms["slowdown"] + m * over_parts(parts, passes.slowdown_s)
-    terms["memory_bound"] = terms["memory_bound"] + m * over_parts(parts, passes.traffic_s)
-    terms["recompute"] = m * _recompute(parts, covered, passes)
-    terms["fsdp"] = m * over_parts(parts, passes.fsdp_s)
+    terms["slowdown"] = terms["slowdown"] + over_parts(parts, slowdown_s)
+    terms["memory_bound"] = terms["memory_bound"] + over_parts(parts, traffic_s)
+    terms["fsdp"] = over_parts(parts, fsdp_s)
     return terms
 
 
@@ -209,7 +226,8 @@ def hidden_communication(
 
     Those that run `alone` hide no expert traffic where others do.
     """
-    hidden = {name: m * over_parts(parts, b.hidden_s[i][key]) for i, name in enumerate(HIDDEN[:3])}
+    both = b.hidden_s[0] + b.hidden_s[1]
+    hidden = {name: m * over_parts(parts, both[i][key]) for i, name in enumerate(HIDDEN[:3])}
     hidden["ep"] = hidden["ep"] * ((m - alone) / np.maximum(m, 1.0))
     return hidden
 
@@ -243,23 +261,38 @@ def data_parallel(
     starts later by the forward passes, so the same holds for its gather. Sharded gradients (zero2)
     may have to be reduced after every micro-batch: `reductions` of them, each behind a pass.
     """
-    s, overlap = priced.states, priced.software.overlap
-    reduce_s, gather_s, buckets = s.reduce_s[grid], s.gather_s[grid], s.reduce_buckets[grid]
+    s = priced.states
+    reduce_s, gather_s = s.reduce_s[grid], s.gather_s[grid]
     mean_forward = (ranks * forward_s).sum(axis=1) / pieces
     mean_backward = (ranks * backward_s).sum(axis=1) / pieces
     times = reductions[:, None]
-    shown, covered = np.zeros_like(reduce_s), np.zeros_like(reduce_s)
-    for seconds, window, slack, hides, n in (
-        (reduce_s, windows[1], rank * mean_backward[:, None], overlap.gradient_reduce, times),
-        (gather_s, windows[0], rank * mean_forward[:, None], overlap.parameter_gather, 1.0),
-    ):
-        tail = np.maximum(n * np.maximum(seconds - window, 0.0), seconds / buckets)
-        exposed = tail if hides else n * seconds
-        covered = covered + (n * seconds - exposed)
-        shown = shown + np.maximum(exposed - slack, 0.0)
+    exposed, hidden = rank_tails(priced, grid, windows, times)
+    slacks = (rank * mean_backward[:, None], rank * mean_forward[:, None])
+    shown = sum(np.maximum(x - slack, 0.0) for x, slack in zip(exposed, slacks, strict=True))
+    covered = hidden[0] + hidden[1]
     slowed = covered * slowdown_share(priced.cluster)
     worst = (shown + slowed).argmax(axis=1)
     at = np.arange(len(worst))
-    exposed = shown[at, worst]
-    hidden = (times * reduce_s + gather_s)[at, worst] - exposed
-    return exposed, hidden, slowed[at, worst]
+    left = shown[at, worst]
+    return left, (times * reduce_s + gather_s)[at, worst] - left, slowed[at, worst]
+
+
+def rank_tails(
+    priced: Priced, grid: NDArray[Any], windows: tuple[Floats, Floats], times: Floats
+) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """What every rank shows and hides of its reductions and of its gather, in this order.
+
+    `windows` are a forward and a backward pass, `times` the reductions of a step. Shapes (layouts,
+    columns).
+    """
+    s, overlap = priced.states, priced.software.overlap
+    shown, covered = [], []
+    for seconds, window, hides, n in (
+        (s.reduce_s[grid], windows[1], overlap.gradient_reduce, times),
+        (s.gather_s[grid], windows[0], overlap.parameter_gather, 1.0),
+    ):
+        last = seconds / s.reduce_buckets[grid]
+        tail = np.maximum(n * np.maximum(seconds - window, 0.0), last)
+        shown.append(np.asarray(tail if hides else n * seconds))
+        covered.append(np.asarray(n * seconds - shown[-1]))
+    return (shown[0], shown[1]), (covered[0], covered[1])

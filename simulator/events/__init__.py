@@ -1,0 +1,1 @@
+"""Discrete events: one training step played action by action."""

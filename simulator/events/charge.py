@@ -1,0 +1,221 @@
+"""Where the time of a played step went, in the words of the closed form.
+
+The rank with the most work paces the step. Its own passes, reductions and optimizer step are
+charged to their terms; while it is idle, what it waits for is: forward passes elsewhere are
+fill, backward passes drain, sends, reductions and the optimizer their own terms.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.terms import HIDDEN, TERMS
+from simulator.events.engine import critical_path
+from simulator.events.extras import COMPUTE, PIPELINE
+from simulator.events.passes import CAUSE
+from simulator.events.play import Played, is_extra, on_compute
+from simulator.events.timeline import CAUSES, STREAMS
+from simulator.events.unfold import EXTRA, SEND
+from simulator.layout.schedules import FORWARD
+
+__all__ = ["critical_shares", "hidden", "pacing_rank", "stream_seconds", "terms", "work"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_FILL, _DRAIN, _SENDS, _DP = (CAUSE[x] for x in ("bubble_warmup", "bubble_drain", "pp", "dp"))
+
+_STREAM_OF = np.array(
+    [STREAMS.index(term.stream) if term.stream in STREAMS else -1 for term in TERMS]
+)
+"""Stream to which a term belongs; -1: idle."""
+
+
+def work(played: Played) -> tuple[Floats, Floats]:
+    """Seconds that every rank's passes show by cause and hide; (ranks, causes), (ranks, HIDDEN).
+
+    Of an asynchronous schedule: of one step.
+    """
+    p, listed = played.passes, played.program
+    shape = p.shown_s.shape[:3]
+    flat = np.ravel_multi_index((listed.rank, listed.chunk, listed.kind), shape)
+    count = np.bincount(flat, minlength=int(np.prod(shape))).reshape(shape)
+    lone = np.bincount(flat[played.alone], minlength=int(np.prod(shape))).reshape(shape)
+    shown = np.einsum("rck,rckt->rt", count.astype(float), p.shown_s, optimize=False)
+    beside = count[..., None] * np.ones(len(HIDDEN))
+    beside[..., HIDDEN.index("ep")] -= lone
+    hides = (beside * p.hidden_s).sum(axis=(1, 2))
+    shown += np.einsum("rck,rckt->rt", lone.astype(float), p.alone_s, optimize=False)
+    shown, hides = shown / played.steps, hides / played.steps
+    at = (listed.rank[played.changes[:, 0]], played.changes[:, 1])
+    np.add.at(shown, at, played.changes_s)
+    return shown, hides
+
+
+def terms(played: Played, shown: Floats, rank: int) -> Floats:
+    """Terms of the step on one rank; they add up to the makespan. Shape (causes,)."""
+    if played.steps > 1:
+        return _steady_terms(played, shown, rank)
+    found, times = shown[rank].copy(), played.times
+    own = on_compute(played, rank)
+    extra = own[played.step.kind[own] == EXTRA]
+    rows = played.step.row[extra]
+    np.add.at(found, played.notes[rows, 0], played.extras.duration_s[rows])
+    begins = np.concatenate([times.start_s[own], [times.makespan_s]])
+    ends = np.concatenate([[0.0], times.end_s[own]])
+    last = int(np.argmax(times.end_s))
+    gaps = begins - ends
+    for i in np.flatnonzero(gaps > 1e-12 * times.makespan_s):
+        before = last if i == len(own) else int(times.cause[own[i]])
+        _charge_idle(played, found, before, float(ends[i]), float(begins[i]))
+    return found
+
+
+def _steady_terms(played: Played, shown: Floats, rank: int) -> Floats:
+    """Terms of one step of a pipeline that never drains, and of the tail that ends it.
+
+    The last rank's backward passes of one step end so much later than those of the step before.
+    What precedes the first pass and what follows the last one comes once per step.
+    """
+    found, times, step = shown[rank].copy(), played.times, played.step
+    once = played.program.rank[played.changes[:, 0]] == rank
+    found_s = float(found.sum() - played.changes_s[once].sum())
+    cycle_s = max(_cycle_s(played, replica) for replica in range(len(played.replicas)))
+    found[_DRAIN] += max(cycle_s - found_s, 0.0)
+    first = step.task_of_action[played.ends.first[0].min()]
+    found[_DP] += float(times.start_s[first])
+    low = float(times.end_s[step.task_of_action[played.ends.final]].max())
+    _charge_idle(played, found, int(np.argmax(times.end_s)), low, times.makespan_s)
+    return found
+
+
+def _cycle_s(played: Played, replica: int) -> float:
+    """Seconds between the ends of the last two steps on a replica's last rank."""
+    listed = played.program
+    last = (replica + 1) * played.pp - 1
+    back = np.flatnonzero((listed.rank == last) & (listed.kind != FORWARD))
+    ends = played.times.end_s[played.step.task_of_action[back]]
+    m = len(back) // played.steps
+    return float(ends[-1] - ends[-1 - m])
+
+
+def _charge_idle(played: Played, found: Floats, task: int, low: float, high: float) -> None:
+    """Charge the time from `low` to `high` to the chain of tasks that ends with `task`."""
+    times, cause = played.times, played.times.cause
+    while high > low and task >= 0:
+        until, before = float(times.start_s[task]), int(cause[task])
+        passes = _last_pass(played, task)
+        if passes >= 0 and times.end_s[passes] > until:
+            until, before = min(float(times.end_s[passes]), high), passes
+        until = max(until, low)
+        _charge(played, found, task, high - until)
+        high, task = until, before
+    found[_DRAIN] += max(high - low, 0.0)
+
+
+def _last_pass(played: Played, task: int) -> int:
+    """The last pass of a reduction's rank: while it runs, it decides; -1: the task is none."""
+    if not is_extra(played, task) or played.step.stream[task] == COMPUTE:
+        return -1
+    if played.extras.after[played.step.row[task]] < 0:
+        return -1
+    return int(played.step.task_of_action[played.ends.final[played.step.rank[task]]])
+
+
+def _charge(played: Played, found: Floats, task: int, seconds: float) -> None:
+    """Charge the last `seconds` of a task that another rank waits for."""
+    kind, row = int(played.step.kind[task]), int(played.step.row[task])
+    if is_extra(played, task):
+        found[played.notes[row, 0]] += seconds
+    elif kind == SEND:
+        found[_SENDS] += seconds
+    else:
+        listed = played.program
+        at = (listed.rank[row], listed.chunk[row], listed.kind[row], _SENDS)
+        sent = min(seconds, float(played.passes.shown_s[at]))
+        found[_SENDS] += sent
+        found[_FILL if kind == FORWARD else _DRAIN] += seconds - sent
+
+
+def critical_shares(played: Played) -> tuple[Ints, dict[str, float]]:
+    """Tasks of the critical path, and the share of it that each cause takes."""
+    path = critical_path(played.times)
+    found = np.zeros(len(CAUSES))
+    step, listed = played.step, played.program
+    kinds, rows = step.kind[path], step.row[path]
+    seconds = step.graph.duration_s[path]
+    extra, sent = kinds == EXTRA, kinds == SEND
+    np.add.at(found, played.notes[rows[extra], 0], seconds[extra])
+    found[_SENDS] += seconds[sent].sum()
+    passes = np.flatnonzero(~extra & ~sent)
+    at = rows[passes]
+    shown = played.passes.shown_s[listed.rank[at], listed.chunk[at], listed.kind[at]]
+    first = listed.with_next[at]
+    if first.any():
+        nxt = np.minimum(at + 1, len(listed) - 1)
+        pair = played.passes.shown_s[listed.rank[nxt], listed.chunk[nxt], listed.kind[nxt]]
+        shown = shown + np.where(first[:, None], pair, 0.0)
+    whole = np.maximum(shown.sum(axis=1), 1e-300)
+    found += (shown * (seconds[passes] / whole)[:, None]).sum(axis=0)
+    total = max(float(found.sum()), 1e-300)
+    return path.astype(np.int64), {
+        name: float(x) / total for name, x in zip(CAUSES, found, strict=True)
+    }
+
+
+def pacing_rank(played: Played) -> int:
+    """The rank with the longest passes, those that run alone counted as the others; the last one.
+
+    Of ranks that work equally long the last waits for forward passes first, for backward last.
+    """
+    listed = played.program
+    seconds = played.passes.seconds[listed.rank, listed.chunk, listed.kind]
+    most = np.bincount(listed.rank, weights=seconds)
+    return int(np.flatnonzero(most >= most.max() * (1.0 - 1e-9))[-1])
+
+
+def stream_seconds(
+    played: Played, shown: Floats, hides: Floats, step_time_s: float
+) -> tuple[Floats, Floats, Floats]:
+    """Busy, exposed and idle seconds of every rank and stream, shape (ranks, streams)."""
+    exposed = np.zeros((len(shown), len(STREAMS)))
+    for cause, stream in enumerate(_STREAM_OF):
+        if stream >= 0:
+            exposed[:, stream] += shown[:, cause]
+    busy = exposed.copy()
+    for i, name in enumerate(HIDDEN):
+        busy[:, _STREAM_OF[CAUSE[name]]] += hides[:, i] * (name != "pp")
+    sends, step = played.step.kind == SEND, played.step
+    np.add.at(busy[:, PIPELINE], step.rank[sends], step.graph.duration_s[sends] / played.steps)
+    extras = played.extras
+    for row in np.flatnonzero(extras.stream != STREAMS.index("host")):
+        at = int(extras.rank[row]), int(extras.stream[row])
+        seconds, waited = _extra_seconds(played, int(row))
+        busy[at] += seconds
+        exposed[at] += waited
+    return busy, exposed, np.maximum(step_time_s - busy, 0.0)
+
+
+def _extra_seconds(played: Played, row: int) -> tuple[float, float]:
+    """How long an extra task takes, and how much of that lies outside its rank's passes."""
+    rank, step, times = int(played.extras.rank[row]), played.step, played.times
+    task = int(step.task_of_extra[row])
+    start, end = float(times.start_s[task]), float(times.end_s[task])
+    if played.extras.stream[row] == COMPUTE:
+        return end - start, end - start
+    first = float(times.start_s[step.task_of_action[int(played.ends.first[rank].min())]])
+    last = float(times.end_s[step.task_of_action[played.ends.final[rank]]])
+    return end - start, max(min(end, first) - start, 0.0) + max(end - max(start, last), 0.0)
+
+
+def hidden(played: Played, hides: Floats, shown_dp_s: float, rank: int) -> dict[str, float]:
+    """Communication beside compute of one rank, by name."""
+    found = {name: float(x) for name, x in zip(HIDDEN, hides[rank], strict=True)}
+    replica, stage = divmod(rank, played.pp)
+    tails = played.replicas[replica].tails
+    whole = tails.reductions * float(tails.reduce_s[stage].sum())
+    whole += float(tails.gather_s[stage].sum())
+    found["dp"] += max(whole - shown_dp_s, 0.0)
+    found["offload"] += tails.hidden_gradients_s
+    return found

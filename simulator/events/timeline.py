@@ -1,0 +1,155 @@
+"""What a simulated step hands back: its time term by term, and who did what when.
+
+`SimulatedStep` holds the numbers; `Timeline` has one row per span, `MemoryCurve` one row per
+moment at which a rank's memory changes. Both are made when first asked for: a step of 100,000
+passes is simulated faster than its half a million spans are written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.memory import MEMORY_KINDS
+from simulator.cost.terms import TERMS
+
+__all__ = [
+    "CAUSES", "MEMORY_KINDS", "SPAN_KINDS", "STREAMS", "MemoryCurve", "SimulatedStep", "Timeline",
+]  # fmt: skip
+
+Floats = NDArray[np.float64]
+
+STREAMS = ("compute", "tensor", "context", "expert", "pipeline", "data", "copy", "host")
+"""What a rank can do at the same time; the words of `Term.stream`."""
+
+SPAN_KINDS = (
+    "forward", "backward", "backward_input", "backward_weight", "recompute", "collective",
+    "exchange", "dispatch", "combine", "send", "receive", "gather", "reduce", "offload", "fetch",
+    "launch", "norm", "optimizer", "input",
+)  # fmt: skip
+"""Spans: passes and recomputation; tensor-parallel collectives, exchanges of keys and values,
+expert traffic; sends between stages; parameter gathers and gradient reductions; copies to the host
+and back; waiting for kernel launches; the end of a step; the next batch."""
+
+CAUSES = tuple(term.name for term in TERMS)
+"""Names of the terms of a step time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """One row per span of a simulated rank.
+
+    Spans of one rank and stream do not overlap, but for a pass (stream "compute") and what it
+    waits for inside: a pass starts with its compute and ends with its exposed communication,
+    which has spans of its own on the other streams. Gaps are idle time.
+    """
+
+    rank: NDArray[np.int32]
+    """Simulated rank: replica x pp + pipeline rank."""
+    stream: NDArray[np.int8]
+    """Index into STREAMS."""
+    start_s: Floats
+    end_s: Floats
+    kind: NDArray[np.int8]
+    """Index into SPAN_KINDS."""
+    micro_batch: NDArray[np.int32]
+    """-1: of no micro-batch."""
+    chunk: NDArray[np.int32]
+    """-1: of no chunk."""
+    cause: NDArray[np.int8]
+    """Index into CAUSES: the term to which the span's time is charged."""
+    critical: NDArray[np.bool_]
+    """On the critical path of the step."""
+    ranks_of: NDArray[np.int64]
+    """GPUs that each simulated rank stands for."""
+    flows: NDArray[np.int64]
+    """Pairs of spans, shape (k, 2): a send and the pass that waits for it on the other rank."""
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryCurve:
+    """Memory of every simulated rank over time: steps, sorted by rank, then time."""
+
+    rank: NDArray[np.int32]
+    time_s: Floats
+    """From this moment on, until the rank's next row."""
+    kinds_bytes: Floats
+    """Shape (rows, kinds), kinds as in MEMORY_KINDS."""
+
+    @property
+    def total_bytes(self) -> Floats:
+        """All kinds together, shape (rows,)."""
+        total = self.kinds_bytes[:, 0]
+        for kind in range(1, self.kinds_bytes.shape[1]):
+            total = total + self.kinds_bytes[:, kind]
+        return total
+
+    def peak(self, rank: int) -> tuple[float, float, dict[str, float]]:
+        """When a rank is fullest, how full, and with what."""
+        rows = np.flatnonzero(self.rank == rank)
+        at = rows[np.argmax(self.total_bytes[rows])]
+        held = dict(zip(MEMORY_KINDS, self.kinds_bytes[at].tolist(), strict=True))
+        return float(self.time_s[at]), float(self.total_bytes[at]), held
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedStep:
+    """One optimizer step, played."""
+
+    step_time_s: float
+    terms_s: Mapping[str, float]
+    """By name (CAUSES), of the pacing rank: what it does, and what it waits for while idle. They
+    add up to `step_time_s`."""
+    hidden_s: Mapping[str, float]
+    """Communication that runs beside compute of the pacing rank, by name (HIDDEN)."""
+    pacing_rank: int
+    """The simulated rank with the most work."""
+    ranks_of: NDArray[np.int64]
+    """GPUs that each simulated rank stands for."""
+    busy_s: Floats
+    """Seconds in which a stream of a rank works, shape (ranks, streams)."""
+    exposed_s: Floats
+    """Of these, seconds in which the rank's compute waits for that stream; all of compute's own."""
+    idle_s: Floats
+    """Seconds of the step in which the stream has nothing to do, shape (ranks, streams)."""
+    critical_share: Mapping[str, float]
+    """Share of the critical path that each cause takes, by name (CAUSES); they add up to 1."""
+    links: Mapping[str, float] = field(default_factory=dict)
+    """Share of the step in which the busiest rank's links carry each kind of traffic, by stream."""
+    tasks: int
+    """Tasks of the graph."""
+    build_seconds: float
+    """Wall-clock time of pricing and building the graph."""
+    run_seconds: float
+    """Wall-clock time of the engine."""
+    draw: Callable[[], Timeline]
+    """Writes the timeline down; read :attr:`timeline`."""
+    weigh: Callable[[], MemoryCurve]
+    """Follows memory over time; read :attr:`memory`."""
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Every span of every simulated rank."""
+        return self.draw()
+
+    @cached_property
+    def memory(self) -> MemoryCurve:
+        """Memory of every simulated rank over time."""
+        return self.weigh()
+
+    def as_numbers(self) -> dict[str, Any]:
+        """What the ``simulation`` entry of the JSON document holds."""
+        return {
+            "step_time_s": self.step_time_s,
+            "tasks": self.tasks,
+            "build_seconds": self.build_seconds,
+            "run_seconds": self.run_seconds,
+        }
