@@ -24,14 +24,15 @@ from simulator.layout.layout import SCHEDULES
 from simulator.layout.schedules import FORWARD, KINDS, actions
 
 __all__ = [
-    *("COMPUTE", "EXTRA", "PIPELINE", "SEND", "STREAMS", "Extras", "Program", "StepGraph"),
-    *("period_s", "program", "step_graph"),
+    *("ASYNCHRONOUS", "COMPUTE", "EXTRA", "PIPELINE", "SEND", "STREAMS"),
+    *("Extras", "Program", "StepGraph", "period_s", "program", "step_graph"),
 ]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
 ASYNCHRONOUS = ("pipedream", "pipedream_2bw")
+"""Schedules that go on without a flush between steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
