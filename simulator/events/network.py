@@ -64,8 +64,8 @@ def fair_rates(
     Raises
     ------
     InputError
-        If a capacity, a number of flows, a share or a limit is not positive, a link is not one of
-        those given, or a class has neither a link nor a limit.
+        If the capacity of a crossed link, a number of flows, a share or a limit is not positive, a
+        link is not one of those given, or a class has neither a link nor a limit.
 
     Examples
     --------
@@ -102,11 +102,12 @@ def check(
     """Refuse what no network is: rates that are not positive, links that are not there."""
     found = [
         problem("network", f"{name}[{at[0]}]", "must be positive", float(values[at[0]]))
-        for name, values in (
-            *(("capacity", capacity), ("flows", flows), ("share", share), ("limit", limit)),
-        )
+        for name, values in (("flows", flows), ("share", share), ("limit", limit))
         if len(at := np.flatnonzero(~(values > 0)))
     ]
+    if len(at := np.flatnonzero(~(capacity >= 0))):
+        rule = "must not be negative"
+        found.append(problem("network", f"capacity[{at[0]}]", rule, float(capacity[at[0]])))
     ordered = len(first) > 0 and first[0] == 0 and first[-1] == len(link)
     if not ordered or (np.diff(first) < 0).any():
         found.append(
@@ -117,6 +118,9 @@ def check(
     if len(at := np.flatnonzero((link < 0) | (link >= len(capacity)))):
         rule = f"must be one of the links 0 to {len(capacity) - 1}"
         found.append(problem("network", f"link[{at[0]}]", rule, int(link[at[0]])))
+    elif len(at := np.flatnonzero(capacity[link] == 0)):
+        rule = "must be positive where a class crosses it"
+        found.append(problem("network", f"capacity[{link[at[0]]}]", rule, 0.0))
     if found:
         raise InputError(found)
 

@@ -1,0 +1,234 @@
+"""From the profiles of a cluster to its links: ports, PCIe switches, adapters, leaves, pods, torus.
+
+What is taken for granted: flows are spread evenly over the equal ways between two switches (ECMP
+without collisions, or adaptive routing), so that all links of a leaf to the spine are one link, and
+those of a pod to the core another. A port carries what the fastest of all calls was measured to
+move, which is less than its data sheet says; an adapter its usable share.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.collective_curves import board
+from simulator.errors import InputError
+from simulator.events.links import Block, Seats, Topology
+from simulator.hardware.cluster import Cluster
+
+__all__ = ["port_bytes_per_s", "slice_shape", "topology"]
+
+Floats = NDArray[np.float64]
+
+_MESHED = ("xgmi", "hccs", "roce")
+"""Scale-up links that join each accelerator of a server to each other one, without a switch."""
+
+
+def topology(cluster: Cluster) -> Topology:
+    """Lay out the links of a cluster.
+
+    Raises
+    ------
+    InputError
+        If the profiles describe no network: a torus of another size than its domain, a dragonfly
+        without groups, a pod that cuts leaves, PCIe switches that do not divide a server.
+    """
+    check(cluster)
+    seats, first = _seats(cluster)
+    fabric, node = cluster.fabric, cluster.node
+    rails = math.gcd(node.scale_out.adapters, node.accelerators)
+    servers = len(first) - 1
+    pod = fabric.pod_servers or max(servers, 1)
+    links = _Links()
+    _inside(links, cluster, seats)
+    _between(links, cluster, servers, rails, pod)
+    return Topology(
+        capacity_bytes_per_s=np.concatenate(links.capacity),
+        latency_s=np.concatenate(links.latency),
+        blocks=links.blocks,
+        seats=seats,
+        gpus_of_server=first,
+        rails=rails,
+        leaf_servers=fabric.leaf_servers,
+        aligned=fabric.topology == "rail-optimised",
+        proxies=fabric.topology == "rail-optimised" and node.scale_up.kind == "nvlink",
+        pcie=node.scale_up.kind == "pcie",
+        pod_servers=pod,
+        torus=slice_shape(cluster) if node.scale_up.torus else (),
+        torus_wraps_at=node.scale_up.torus_wraps_at,
+    )
+
+
+def check(cluster: Cluster) -> None:
+    """Refuse profiles of which no network can be made."""
+    found, fabric, node = [], cluster.fabric, cluster.node
+    links, where = node.scale_up, f"cluster {cluster.name}"
+    if links.torus and math.prod(links.torus) != links.domain:
+        shape = " x ".join(str(length) for length in links.torus)
+        found.append(
+            f"node {node.name}: scale_up.torus: must multiply to the domain's {links.domain}"
+            f" accelerators, got {shape} = {math.prod(links.torus)}"
+        )
+    under = links.pcie_switch_accelerators
+    if under is not None and node.accelerators % under:
+        near = math.gcd(node.accelerators, under)
+        found.append(
+            f"node {node.name}: scale_up.pcie_switch_accelerators: must divide the server's"
+            f" {node.accelerators} accelerators, got {under} (nearest: {near})"
+        )
+    pod, leaf = fabric.pod_servers, fabric.leaf_servers
+    if fabric.topology == "dragonfly" and pod is None:
+        found.append(f"{where}: fabric.pod_servers: a dragonfly must have it, servers of a group")
+    if pod is not None and pod % leaf:
+        near = max(round(pod / leaf), 1) * leaf
+        found.append(
+            f"{where}: fabric.pod_servers: must be a multiple of leaf_servers, {leaf},"
+            f" got {pod} (nearest: {near})"
+        )
+    for name in ("oversubscription", "pod_oversubscription"):
+        if (got := float(getattr(fabric, name))) < 1.0:
+            found.append(f"{where}: fabric.{name}: must be at least 1, got {got:g} (nearest: 1)")
+    rates = {
+        "scale_up.bus_bytes_per_s": links.bus_bytes_per_s,
+        "scale_out.adapter_bytes_per_s": node.scale_out.adapter_bytes_per_s,
+    }
+    for name, rate in rates.items():
+        if not rate > 0.0:
+            found.append(f"node {node.name}: {name}: must be positive, got {float(rate):g}")
+    if not 0.0 < fabric.usable_fraction <= 1.0:
+        got = float(fabric.usable_fraction)
+        rule = "must lie above 0 and be at most 1"
+        found.append(f"{where}: fabric.usable_fraction: {rule}, got {got:g} (nearest: 1)")
+    if found:
+        raise InputError(found)
+
+
+def slice_shape(cluster: Cluster) -> tuple[int, ...]:
+    """Axes of the part of a torus that one domain of the run takes: the nearest to a cube.
+
+    Examples
+    --------
+    >>> from simulator.hardware.cluster import load_cluster
+    >>> slice_shape(load_cluster("tpu-v4", 128))
+    (4, 4, 8)
+    """
+    whole, size = cluster.node.scale_up.torus, cluster.domain
+    shapes = _shapes(size, whole)
+    if not shapes:
+        raise InputError(
+            f"cluster {cluster.name}: gpus: no slice of {size} chips lies in a torus of"
+            f" {' x '.join(str(length) for length in whole)}"
+        )
+    return min(shapes, key=lambda shape: (sum(shape), shape))
+
+
+def _shapes(size: int, whole: tuple[int, ...]) -> list[tuple[int, ...]]:
+    if len(whole) == 1:
+        return [(size,)] if size <= whole[0] else []
+    return [
+        (length, *rest)
+        for length in range(1, min(size, whole[0]) + 1)
+        if size % length == 0
+        for rest in _shapes(size // length, whole[1:])
+    ]
+
+
+def port_bytes_per_s(cluster: Cluster) -> float:
+    """What the scale-up port of an accelerator moves at best, one direction.
+
+    The best of the rates that calls inside a domain were measured (or are taken) to reach.
+    """
+    here, links = board(cluster), cluster.node.scale_up
+    members = np.unique(np.minimum(2 ** np.arange(1, 15), max(links.domain, 2)))
+    rings = (here.rates(name, members)["rate"].max() for name in ("all_gather", "all_reduce"))
+    exchange = here.rates("all_to_all", members)["rate"].max()
+    return float(max(*rings, exchange, links.send_bytes_per_s))
+
+
+class _Links:
+    """Blocks of links as they are laid side by side; one use per topology."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, Block] = {}
+        self.capacity: list[Floats] = []
+        self.latency: list[Floats] = []
+        self.number = 0
+
+    def add(self, kind: str, shape: tuple[int, ...], rate: float, latency_s: float = 0.0) -> None:
+        size = math.prod(shape)
+        if size:
+            self.blocks[kind] = Block(kind=kind, first=self.number, shape=shape)
+            self.capacity.append(np.full(size, rate))
+            self.latency.append(np.full(size, latency_s))
+            self.number += size
+
+
+def _seats(cluster: Cluster) -> tuple[Seats, NDArray[np.int64]]:
+    """Fill servers and domains in the order of ranks, as groups are placed."""
+    per_server, gpu = cluster.node.accelerators, np.arange(cluster.gpus, dtype=np.int64)
+    server, local = gpu // per_server, gpu % per_server
+    rails = math.gcd(cluster.node.scale_out.adapters, per_server)
+    under = cluster.node.scale_up.pcie_switch_accelerators or per_server
+    seats = Seats(
+        server=server,
+        domain=gpu // cluster.domain,
+        local=gpu % cluster.domain,
+        rail=local * rails // per_server,
+        switch=server * (per_server // under) + local // under,
+    )
+    first = np.append(np.arange(0, cluster.gpus, per_server), cluster.gpus).astype(np.int64)
+    return seats, first
+
+
+def _inside(links: _Links, cluster: Cluster, seats: Seats) -> None:
+    """Links inside a domain, and between accelerators and host memory."""
+    up, gpus, size = cluster.node.scale_up, cluster.gpus, cluster.domain
+    hops = cluster.library.ring_hop_s
+    hop_s = float(hops.get(up.kind, hops.get("nvlink", hops["network"])).simple)
+    rate = port_bytes_per_s(cluster)
+    if up.torus:
+        ways = 2 * len(up.torus)
+        each = max(float(up.bus_bytes_per_s) / ways, float(up.send_bytes_per_s))
+        links.add("torus", (gpus, ways), each, hop_s)
+    else:
+        links.add("gpu-up", (gpus,), rate, hop_s)
+        links.add("gpu-down", (gpus,), rate)
+    if up.kind in _MESHED and size > 1:
+        wires = max(float(up.bandwidth_bytes_per_s) / max(up.domain - 1, 1), up.send_bytes_per_s)
+        links.add("pair", (gpus // size, size, size), wires)
+    if up.kind == "pcie" and up.pcie_switch_accelerators:
+        switches = int(seats.switch.max()) + 1
+        links.add("pcie-up", (switches,), rate)
+        links.add("pcie-down", (switches,), rate)
+    if cluster.node.host_bytes_per_s is not None:
+        links.add("host-up", (gpus,), float(cluster.node.host_bytes_per_s))
+        links.add("host-down", (gpus,), float(cluster.node.host_bytes_per_s))
+
+
+def _between(links: _Links, cluster: Cluster, servers: int, rails: int, pod: int) -> None:
+    """Links among servers: adapters, leaves, pods or groups."""
+    fabric, node = cluster.fabric, cluster.node
+    if servers < 2:
+        return
+    of_server = cluster.network_bytes_per_s_per_gpu * node.accelerators
+    network = cluster.library.ring_hop_s.get("network")
+    hop_s = 0.0 if network is None else float(network.simple)
+    links.add("adapter-up", (servers, rails), of_server / rails, hop_s + fabric.extra_hop_s)
+    links.add("adapter-down", (servers, rails), of_server / rails)
+    over, leaf = float(fabric.oversubscription), fabric.leaf_servers
+    units, pods = -(-servers // leaf), -(-servers // pod)
+    leaves = rails if fabric.topology == "rail-optimised" else 1
+    fly = fabric.topology == "dragonfly"
+    of_leaf = leaf * of_server / leaves / (1.0 if fly else over)
+    links.add("leaf-up", (units * leaves,), of_leaf)
+    links.add("leaf-down", (units * leaves,), of_leaf)
+    if pods < 2:
+        return
+    if fly:
+        links.add("global", (pods, pods), pod * of_server / over / (pods - 1))
+    else:
+        of_pod = pod * of_server / over / float(fabric.pod_oversubscription)
+        links.add("pod-up", (pods,), of_pod)
+        links.add("pod-down", (pods,), of_pod)
