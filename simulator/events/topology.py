@@ -117,9 +117,10 @@ def slice_shape(cluster: Cluster) -> tuple[int, ...]:
     whole, size = cluster.node.scale_up.torus, cluster.domain
     shapes = _shapes(size, whole)
     if not shapes:
+        near = next(fewer for fewer in range(size - 1, 0, -1) if _shapes(fewer, whole))
         raise InputError(
             f"cluster {cluster.name}: gpus: no slice of {size} chips lies in a torus of"
-            f" {' x '.join(str(length) for length in whole)}"
+            f" {' x '.join(str(length) for length in whole)} (nearest: {near})"
         )
     return min(shapes, key=lambda shape: (sum(shape), shape))
 
