@@ -62,10 +62,12 @@ class Call:
 
     @property
     def n(self) -> int:
+        """Members of a group."""
         return self.members.shape[1]
 
     @property
     def domains(self) -> int:
+        """Domains that a group touches."""
         return self.n // self.local
 
     def of(self, members: Ints, size_bytes: Floats, operation: str, local: int) -> Call:

@@ -36,7 +36,7 @@ def with_links(name: str, gpus: int, **fields: object) -> Cluster:
 
 def test_capacities_of_a_superpod() -> None:
     """64 servers of 8 adapters of 50 GB/s, 0.94 of it usable; units of 32 servers and 8 leaves,
-    each with 32 links of 47 GB/s up; NVLink ports carry more than the ring and less than 450 GB/s."""
+    each with 32 links of 47 GB/s up; NVLink ports carry more than a ring, less than 450 GB/s."""
     network = topology(load_cluster("dgx-h100", 512))
     rate = network.capacity_bytes_per_s
     assert network.blocks["adapter-up"].shape == (64, 8)
