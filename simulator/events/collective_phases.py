@@ -11,6 +11,7 @@ ring over a torus takes the two directions of its path, where the closed form ha
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,7 +30,7 @@ from simulator.events.collective_hops import (
 )
 from simulator.events.flows import Flows, couple, flows
 from simulator.events.links import Topology
-from simulator.events.routes import routes
+from simulator.events.routes import Routes, routes
 from simulator.hardware.cluster import Cluster
 
 __all__ = ["ALGORITHMS", "OPERATIONS", "modelled", "unfold"]
@@ -98,23 +99,51 @@ def modelled(
     """One task for each group, which takes `seconds` where nothing shares the links of its rings.
 
     For calls whose time the closed forms know better than a ring of flows does (in-switch
-    reduction, small messages): contention slows it as it would the ring.
+    reduction, small messages): contention slows it as it would the ring. Where its time is too
+    short for the bytes of a ring it moves fewer, and fills the links that a ring would overfill.
     """
     call = _call(cluster, topology, operation, members, size_bytes)
     hops = direct(call)[0] if operation == "all_to_all" else ring(call)[0]
     groups = len(call.members)
-    each = len(hops.source) // groups
-    ways, most = couple(
-        routes(topology, hops.source, hops.target, spread=operation != "all_to_all"),
-        np.broadcast_to(hops.size_bytes, (len(hops.source),)),
-        np.repeat(np.arange(groups), each),
-    )
     alone = np.broadcast_to(np.asarray(seconds, dtype=np.float64), (groups,))
-    if not (alone > 0.0).all():
+    if call.n < 2:
+        alone = np.ones(groups)
+    elif not (alone > 0.0).all():
         at = int(np.flatnonzero(~(alone > 0.0))[0])
         raise InputError(problem("network", f"seconds[{at}]", "must be positive", float(alone[at])))
+    ways, most = _coupled(topology, call, hops)
+    sound, usual = replace(topology, capacity_bytes_per_s=topology.rated_bytes_per_s), ways
+    if (topology.capacity_bytes_per_s <= 0.0).any():
+        usual, _ = _coupled(sound, call, hops)
+    rate = np.where(most > 0.0, most, 1.0) / alone
+    over = _overfilled(sound, usual, rate)
     start = np.broadcast_to(np.asarray(start_s, dtype=np.float64), (groups,))
-    return flows(ways, most, limit_bytes_per_s=most / alone, start_s=start.copy())
+    return flows(
+        replace(ways, share=ways.share / over[ways.link]), most,
+        limit_bytes_per_s=rate, start_s=start.copy(),
+    )  # fmt: skip
+
+
+def _coupled(topology: Topology, call: Call, hops: Hops) -> tuple[Routes, Floats]:
+    """Each group as one flow."""
+    groups = len(call.members)
+    return couple(
+        routes(topology, hops.source, hops.target, spread=call.operation != "all_to_all"),
+        np.broadcast_to(hops.size_bytes, (len(hops.source),)),
+        np.repeat(np.arange(groups), len(hops.source) // groups),
+        groups,
+    )
+
+
+def _overfilled(sound: Topology, ways: Routes, rate: Floats) -> Floats:
+    """By link, how far its kind would be overfilled at these rates; at least 1."""
+    weights = ways.share * np.repeat(rate, np.diff(ways.first))
+    load = np.bincount(ways.link, weights=weights, minlength=sound.links)
+    filled, over = load / sound.rated_bytes_per_s, np.ones(sound.links)
+    for block in sound.blocks.values():
+        here = slice(block.first, block.first + block.size)
+        over[here] = max(float(filled[here].max()), 1.0)
+    return over
 
 
 def _call(
@@ -182,7 +211,7 @@ def _flows(topology: Topology, call: Call, steps: list[Hops], start_s: Floats) -
     owner_step, pipe = np.concatenate(step), np.concatenate(together)
     ways = routes(topology, source, target, spread=call.operation != "all_to_all")
     if any(hops.channels for hops in steps):
-        ways, size = couple(ways, size, pipe)
+        ways, size = couple(ways, size, pipe, used)
         one = np.unique(pipe, return_index=True)[1]
         owner_step, limit = owner_step[one], limit[one]
     near_s, far_s = _hop_s(topology)

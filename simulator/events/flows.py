@@ -153,7 +153,7 @@ def joined(*tables: Flows) -> Flows:
     )
 
 
-def couple(ways: Routes, size_bytes: Floats, group: Ints) -> tuple[Routes, Floats]:
+def couple(ways: Routes, size_bytes: Floats, group: Ints, number: int) -> tuple[Routes, Floats]:
     """Join flows that move in step into one: pieces of a ring pass all its hops at one rate.
 
     Parameters
@@ -163,7 +163,9 @@ def couple(ways: Routes, size_bytes: Floats, group: Ints) -> tuple[Routes, Float
     size_bytes : ndarray
         What each hop moves.
     group : ndarray of int
-        Which hops belong together, 0 to the number of groups less 1.
+        Which hops belong together.
+    number : int
+        Groups; one without hops is a flow without bytes.
 
     Returns
     -------
@@ -171,7 +173,6 @@ def couple(ways: Routes, size_bytes: Floats, group: Ints) -> tuple[Routes, Float
         By group its links and how many of its bytes each carries; its bytes are those of its
         largest hop.
     """
-    number = int(group.max(initial=-1)) + 1
     most = np.zeros(number)
     np.maximum.at(most, group, size_bytes)
     hop = np.repeat(np.arange(len(ways)), np.diff(ways.first))

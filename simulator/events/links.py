@@ -75,6 +75,8 @@ class Topology:
 
     capacity_bytes_per_s: Floats
     """By link, one direction; 0 where the link is lost."""
+    rated_bytes_per_s: Floats
+    """The same of sound links."""
     latency_s: Floats
     """What a hop takes beyond its bytes, charged to its first link."""
     blocks: dict[str, Block]

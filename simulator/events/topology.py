@@ -44,8 +44,10 @@ def topology(cluster: Cluster) -> Topology:
     links = _Links()
     _inside(links, cluster, seats)
     _between(links, cluster, servers, rails, pod)
+    capacity = np.concatenate(links.capacity)
     return Topology(
-        capacity_bytes_per_s=np.concatenate(links.capacity),
+        capacity_bytes_per_s=capacity,
+        rated_bytes_per_s=capacity,
         latency_s=np.concatenate(links.latency),
         blocks=links.blocks,
         seats=seats,

@@ -96,7 +96,7 @@ def test_jobs_share_a_fabric() -> None:
 def test_coupled_hops_run_at_the_slowest() -> None:
     """A pipeline over links of 10, 5 and 10: all hops at 5, beside which a flow on the first link
     gets the other 5."""
-    route, size = couple(ways([0], [1], [2]), np.full(3, 10.0), np.zeros(3, dtype=np.int64))
+    route, size = couple(ways([0], [1], [2]), np.full(3, 10.0), np.zeros(3, dtype=np.int64), 1)
     pair = joined(flows(route, size), table([[0]], [10.0]))
     found = transfer(pair, np.array([10.0, 5.0, 10.0]))
     assert found.end_s.tolist() == [2.0, 2.0]
@@ -104,7 +104,7 @@ def test_coupled_hops_run_at_the_slowest() -> None:
 
 def test_what_a_link_carries_twice_counts_twice() -> None:
     """Two hops of a pipeline over one link of 10: 5 each."""
-    route, size = couple(ways([0], [0]), np.full(2, 10.0), np.zeros(2, dtype=np.int64))
+    route, size = couple(ways([0], [0]), np.full(2, 10.0), np.zeros(2, dtype=np.int64), 1)
     assert transfer(flows(route, size), np.array([10.0])).makespan_s == 2.0
 
 
