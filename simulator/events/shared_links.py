@@ -49,9 +49,9 @@ class InCompany:
     """All flows, groups of the first call first."""
 
     def slowdown(self, calls: Sequence[Call]) -> Floats:
-        """By call: time of its slowest group over its time alone."""
+        """By call: time of its slowest group over its time alone; 1 where it takes none."""
         pairs = zip(self.seconds, calls, strict=True)
-        return np.array([took.max(initial=0.0) / call.seconds for took, call in pairs])
+        return np.array([took.max() / call.seconds if took.any() else 1.0 for took, call in pairs])
 
 
 def in_company(

@@ -9,6 +9,9 @@ move, which is less than its data sheet says; an adapter its usable share.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +20,12 @@ from simulator.cost.collective_curves import board
 from simulator.errors import InputError
 from simulator.events.links import Block, Seats, Topology
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.node import Node
 
 __all__ = ["port_bytes_per_s", "slice_shape", "topology"]
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 _MESHED = ("xgmi", "hccs", "roce")
 """Scale-up links that join each accelerator of a server to each other one, without a switch."""
@@ -43,7 +48,7 @@ def topology(cluster: Cluster) -> Topology:
     pod = fabric.pod_servers or max(servers, 1)
     links = _Links()
     _inside(links, cluster, seats)
-    _between(links, cluster, servers, rails, pod)
+    _between(links, cluster, first, rails, pod)
     capacity = np.concatenate(links.capacity)
     return Topology(
         capacity_bytes_per_s=capacity,
@@ -92,6 +97,8 @@ def check(cluster: Cluster) -> None:
     for name in ("oversubscription", "pod_oversubscription"):
         if (got := float(getattr(fabric, name))) < 1.0:
             found.append(f"{where}: fabric.{name}: must be at least 1, got {got:g} (nearest: 1)")
+    for index, group in enumerate(cluster.groups):
+        found += _unlike(group.node, node, f"cluster {cluster.name}: groups[{index}].node")
     rates = {
         "scale_up.bus_bytes_per_s": links.bus_bytes_per_s,
         "scale_out.adapter_bytes_per_s": node.scale_out.adapter_bytes_per_s,
@@ -105,6 +112,21 @@ def check(cluster: Cluster) -> None:
         found.append(f"{where}: fabric.usable_fraction: {rule}, got {got:g} (nearest: 1)")
     if found:
         raise InputError(found)
+
+
+def _unlike(node: Node, first: Node, where: str) -> list[str]:
+    """What keeps servers from sharing one network with those of the first group."""
+    pairs = {
+        "accelerators": (node.accelerators, first.accelerators),
+        "scale_out.adapters": (node.scale_out.adapters, first.scale_out.adapters),
+        "scale_up.kind": (node.scale_up.kind, first.scale_up.kind),
+        "scale_up.domain": (node.scale_up.domain, first.scale_up.domain),
+    }
+    return [
+        f"{where}.{name}: must be that of the first group, {wanted!r}, got {got!r}"
+        for name, (got, wanted) in pairs.items()
+        if got != wanted
+    ]
 
 
 def slice_shape(cluster: Cluster) -> tuple[int, ...]:
@@ -159,16 +181,17 @@ class _Links:
         self.latency: list[Floats] = []
         self.number = 0
 
-    def add(self, kind: str, shape: tuple[int, ...], rate: float, latency_s: float = 0.0) -> None:
+    def add(self, kind: str, shape: tuple[int, ...], rate: Any, latency_s: float = 0.0) -> None:
+        """Links of one kind; `rate` is one for all or one by the first place."""
         size = math.prod(shape)
         if size:
             self.blocks[kind] = Block(kind=kind, first=self.number, shape=shape)
-            self.capacity.append(np.full(size, rate))
+            self.capacity.append(np.repeat(np.broadcast_to(rate, shape[:1]), size // shape[0]))
             self.latency.append(np.full(size, latency_s))
             self.number += size
 
 
-def _seats(cluster: Cluster) -> tuple[Seats, NDArray[np.int64]]:
+def _seats(cluster: Cluster) -> tuple[Seats, Ints]:
     """Fill servers and domains in the order of ranks, as groups are placed."""
     per_server, gpu = cluster.node.accelerators, np.arange(cluster.gpus, dtype=np.int64)
     server, local = gpu // per_server, gpu % per_server
@@ -185,12 +208,18 @@ def _seats(cluster: Cluster) -> tuple[Seats, NDArray[np.int64]]:
     return seats, first
 
 
+def _by_gpu(cluster: Cluster, rate: Callable[[Cluster], float]) -> Floats:
+    """A rate of each GPU: that of its group of servers."""
+    parts = [replace(cluster, groups=(group,)) for group in cluster.groups]
+    return np.repeat([rate(part) for part in parts], [part.gpus for part in parts])
+
+
 def _inside(links: _Links, cluster: Cluster, seats: Seats) -> None:
     """Links inside a domain, and between accelerators and host memory."""
     up, gpus, size = cluster.node.scale_up, cluster.gpus, cluster.domain
     hops = cluster.library.ring_hop_s
     hop_s = float(hops.get(up.kind, hops.get("nvlink", hops["network"])).simple)
-    rate = port_bytes_per_s(cluster)
+    rate = _by_gpu(cluster, port_bytes_per_s)
     if up.torus:
         ways = 2 * len(up.torus)
         each = max(float(up.bus_bytes_per_s) / ways, float(up.send_bytes_per_s))
@@ -202,36 +231,44 @@ def _inside(links: _Links, cluster: Cluster, seats: Seats) -> None:
         wires = max(float(up.bandwidth_bytes_per_s) / max(up.domain - 1, 1), up.send_bytes_per_s)
         links.add("pair", (gpus // size, size, size), wires)
     if up.kind == "pcie" and up.pcie_switch_accelerators:
-        switches = int(seats.switch.max()) + 1
-        links.add("pcie-up", (switches,), rate)
-        links.add("pcie-down", (switches,), rate)
-    if cluster.node.host_bytes_per_s is not None:
-        links.add("host-up", (gpus,), float(cluster.node.host_bytes_per_s))
-        links.add("host-down", (gpus,), float(cluster.node.host_bytes_per_s))
+        first = np.unique(seats.switch, return_index=True)[1]
+        links.add("pcie-up", (len(first),), rate[first])
+        links.add("pcie-down", (len(first),), rate[first])
+    if all(group.node.host_bytes_per_s is not None for group in cluster.groups):
+        host = _by_gpu(cluster, lambda part: float(part.node.host_bytes_per_s or 0.0))
+        links.add("host-up", (gpus,), host)
+        links.add("host-down", (gpus,), host)
 
 
-def _between(links: _Links, cluster: Cluster, servers: int, rails: int, pod: int) -> None:
+def _between(links: _Links, cluster: Cluster, first: Ints, rails: int, pod: int) -> None:
     """Links among servers: adapters, leaves, pods or groups."""
-    fabric, node = cluster.fabric, cluster.node
+    fabric, servers = cluster.fabric, len(first) - 1
     if servers < 2:
         return
-    of_server = cluster.network_bytes_per_s_per_gpu * node.accelerators
+    rate = _by_gpu(cluster, lambda part: part.network_bytes_per_s_per_gpu)
+    of_server = rate[first[:-1]] * cluster.node.accelerators
     network = cluster.library.ring_hop_s.get("network")
     hop_s = 0.0 if network is None else float(network.simple)
     links.add("adapter-up", (servers, rails), of_server / rails, hop_s + fabric.extra_hop_s)
     links.add("adapter-down", (servers, rails), of_server / rails)
     over, leaf = float(fabric.oversubscription), fabric.leaf_servers
-    units, pods = -(-servers // leaf), -(-servers // pod)
     leaves = rails if fabric.topology == "rail-optimised" else 1
     fly = fabric.topology == "dragonfly"
-    of_leaf = leaf * of_server / leaves / (1.0 if fly else over)
-    links.add("leaf-up", (units * leaves,), of_leaf)
-    links.add("leaf-down", (units * leaves,), of_leaf)
-    if pods < 2:
+    of_leaf = np.repeat(_of_switch(of_server, leaf) / leaves, leaves) / (1.0 if fly else over)
+    links.add("leaf-up", (len(of_leaf),), of_leaf)
+    links.add("leaf-down", (len(of_leaf),), of_leaf)
+    of_pod = _of_switch(of_server, pod) / over
+    if (pods := len(of_pod)) < 2:
         return
     if fly:
-        links.add("global", (pods, pods), pod * of_server / over / (pods - 1))
+        links.add("global", (pods, pods), of_pod / (pods - 1))
     else:
-        of_pod = pod * of_server / over / float(fabric.pod_oversubscription)
-        links.add("pod-up", (pods,), of_pod)
-        links.add("pod-down", (pods,), of_pod)
+        links.add("pod-up", (pods,), of_pod / float(fabric.pod_oversubscription))
+        links.add("pod-down", (pods,), of_pod / float(fabric.pod_oversubscription))
+
+
+def _of_switch(of_server: Floats, servers: int) -> Floats:
+    """What a full switch of so many servers takes in; one that a run fills in part is as large."""
+    start = np.arange(0, len(of_server), servers)
+    present = np.minimum(len(of_server) - start, servers)
+    return np.asarray(np.add.reduceat(of_server, start) * servers / present)

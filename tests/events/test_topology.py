@@ -208,6 +208,22 @@ def test_an_oversubscribed_spine_halves_what_crosses_it() -> None:
     assert under.end_s == pytest.approx(np.full(8, 1.0))
 
 
+def test_servers_of_two_kinds_keep_their_own_rates() -> None:
+    """Two DGX H100 beside two HGX H800, adapters of 50 GB/s each, NVLink of 400 GB/s both ways
+    where the others have 900: the ports differ, the adapters do not."""
+    one, two = load_cluster("dgx-h100", 16), load_cluster("hgx-h800", 16)
+    network = topology(replace(one, groups=one.groups + two.groups))
+    rate = network.capacity_bytes_per_s
+    assert network.gpus == 32
+    ports = [rate[link_number(network, f"gpu-up {gpu}")] for gpu in (0, 15, 16, 31)]
+    assert ports[0] == ports[1] > 1.5 * ports[2]
+    assert ports[2] == ports[3]
+    assert rate[link_number(network, "adapter-up 3.7")] == pytest.approx(47e9)
+    unlike = load_cluster("aws-p4d", 16)
+    with pytest.raises(InputError, match=r"groups\[1\].node.scale_out.adapters: must be that of"):
+        topology(replace(one, groups=one.groups + unlike.groups))
+
+
 def test_copies_to_the_host_have_a_link_of_their_own() -> None:
     network = topology(load_cluster("dgx-h100", 8))
     way = host_routes(network, [3], up=True)
