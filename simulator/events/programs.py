@@ -1,0 +1,401 @@
+"""What every pipeline rank does, in order, and the task graph that follows from it.
+
+A program is a table of actions (``layout/schedules.py``, or a user's own). What an action waits for
+follows from what it is: the forward pass of piece s from that of piece s - 1, the backward pass of
+piece s from that of piece s + 1, on the last piece from its own forward pass, a weight pass from
+its input pass. Where the other piece is on another rank, a send lies between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simulator.errors import InputError
+from simulator.events.graph import TaskGraph
+from simulator.events.listed import Listed
+from simulator.events.unfold import EXTRA, OUTSIDE, SEND, TWICE, follow, unfold
+from simulator.layout.layout import SCHEDULES
+from simulator.layout.schedules import FORWARD, KINDS, actions
+
+__all__ = [
+    *("EXTRA", "SEND", "STREAMS", "Extras", "Program", "StepGraph", "period_s", "program"),
+    "step_graph",
+]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+STREAMS = ("compute", "tensor", "context", "expert", "pipeline", "data", "copy", "host")
+"""Streams of a rank; stream s of rank r is number ``r * len(STREAMS) + s`` in the graph."""
+
+COMPUTE, PIPELINE, DATA = (STREAMS.index(word) for word in ("compute", "pipeline", "data"))
+
+ASYNCHRONOUS = ("pipedream", "pipedream_2bw")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """The ordered actions of every rank: one row per action, ranks one after the other."""
+
+    ranks: int
+    chunks: int
+    """Chunks of the rank that has most."""
+    pieces: int
+    """Pieces of the model that a micro-batch passes."""
+    rank: NDArray[Any]
+    kind: NDArray[Any]
+    """Index into KINDS."""
+    micro_batch: NDArray[Any]
+    chunk: NDArray[Any]
+    piece: NDArray[Any]
+    with_next: NDArray[np.bool_]
+    """The action runs overlapped with the one after it: both start together and end together."""
+    listed: Listed | None = None
+    """What a user's table lists beside passes: its own sends and receives, sharding words."""
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def name(self, action: int) -> str:
+        """Word one action.
+
+        Examples
+        --------
+        >>> program("1f1b", 2, 2).name(2)
+        'rank 0: B0 of piece 0'
+        """
+        word = f"{KINDS[self.kind[action]]}{self.micro_batch[action]}"
+        return f"rank {self.rank[action]}: {word} of piece {self.piece[action]}"
+
+
+def program(schedule: str, pp: int, micro_batches: int, vpp: int = 1, *, steps: int = 1) -> Program:
+    """List what a schedule does.
+
+    Parameters
+    ----------
+    schedule : str
+        One of SCHEDULES.
+    pp, micro_batches, vpp : int
+        Ranks, micro-batches of a step and chunks per rank.
+    steps : int
+        Steps one after the other, without a flush between them: only of an asynchronous schedule
+        (PipeDream), whose steady state is seen in the later ones.
+    """
+    if schedule not in SCHEDULES:
+        raise InputError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
+    if steps != 1 and schedule not in ASYNCHRONOUS:
+        raise InputError(f"{schedule} flushes after each step: steps must be 1, got {steps}")
+    table = actions(schedule, pp, micro_batches * steps, vpp)
+    return Program(
+        ranks=pp,
+        chunks=int(table.chunk.max()) + 1,
+        pieces=int(table.piece.max()) + 1,
+        rank=table.rank,
+        kind=table.kind,
+        micro_batch=table.micro_batch,
+        chunk=table.chunk,
+        piece=table.piece,
+        with_next=table.with_next,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extras:
+    """Tasks that a step has beside its passes and sends, one row each.
+
+    Reductions of gradients, gathers of parameters, copies, the optimizer: any stream, any order.
+    """
+
+    rank: NDArray[Any]
+    stream: NDArray[Any]
+    """Index into STREAMS."""
+    duration_s: NDArray[Any]
+    after: NDArray[Any]
+    """Action of the rank behind which it stands in its stream; -1: before the rank's first one.
+    Several behind one action keep the order of this table."""
+    waits: NDArray[Any]
+    """Whether it waits for that action's end; else it only stands behind what was issued before."""
+    before: NDArray[Any]
+    """Action, of any rank, that waits for its end; -1: none."""
+    edges: NDArray[Any]
+    """Pairs (earlier, later) of further dependencies, shape (pairs, 2): numbers below the number of
+    actions are actions, further ones the rows of this table."""
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @classmethod
+    def none(cls) -> Extras:
+        """No such task."""
+        empty = np.empty(0, np.int64)
+        return cls(
+            rank=empty, stream=empty, duration_s=np.empty(0), after=empty,
+            waits=np.empty(0, np.bool_), before=empty, edges=np.empty((0, 2), np.int64),
+        )  # fmt: skip
+
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """The order of issue, and every column as compiled code takes it."""
+        order = np.lexsort((np.arange(len(self)), self.after, self.rank))
+        later = np.argsort(self.edges[:, 1], kind="stable")
+        whole = (self.rank, self.stream, self.after, self.before, self.edges[later])
+        rank, stream, after, before, edges = (np.ascontiguousarray(x, np.int64) for x in whole)
+        seconds, waits = self.duration_s.astype(np.float64), self.waits.astype(np.bool_)
+        return order, rank, stream, seconds, after, waits, before, edges
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepGraph:
+    """A task graph and what each of its tasks is."""
+
+    graph: TaskGraph
+    program: Program
+    rank: Ints
+    stream: NDArray[np.int8]
+    """Index into STREAMS."""
+    kind: NDArray[np.int8]
+    """Index into KINDS, or SEND, or EXTRA."""
+    micro_batch: Ints
+    """-1: an extra task."""
+    chunk: Ints
+    """-1: an extra task."""
+    row: Ints
+    """The action that a pass is or whose result a send carries; the row of an extra task."""
+    task_of_action: Ints
+    """Task of each action. Of two that overlap the first lasts as long as both; the second follows
+    it without a duration of its own."""
+    task_of_send: Ints
+    """Task that carries each action's result to another rank; -1: it stays where it is."""
+    task_of_extra: Ints
+    """Of the caller's rows, then of what a user's table lists."""
+    extras: int
+    """Rows of the caller."""
+
+    def name(self, task: int) -> str:
+        """Word one task."""
+        row, kind = int(self.row[task]), self.kind[task]
+        if kind == EXTRA and row >= self.extras and self.program.listed is not None:
+            return self.program.listed.name(row - self.extras)
+        if kind == EXTRA:
+            return f"rank {self.rank[task]}: extra task {row} on {STREAMS[self.stream[task]]}"
+        return self.program.name(row) + (", sent" if kind == SEND else "")
+
+
+def step_graph(
+    program: Program,
+    pass_s: ArrayLike,
+    send_s: ArrayLike = 0.0,
+    *,
+    sends_block: bool = False,
+    extras: Extras | None = None,
+    listed_s: Mapping[str, float] | None = None,
+) -> StepGraph:
+    """Unfold a program into tasks.
+
+    Parameters
+    ----------
+    program : Program
+    pass_s : array_like
+        Seconds of a pass, shape (ranks, chunks, kinds of KINDS), or of every action on its own,
+        shape (actions,). An overlapped pair lasts the sum of its two.
+    send_s : array_like
+        Seconds of a send across each boundary between pieces s and s + 1, shape (pieces - 1,); or
+        forward and backward apart, shape (2, pieces - 1); or one number for all.
+    sends_block : bool
+        A send holds the sender's compute stream; else it runs on its pipeline stream.
+    extras : Extras, optional
+        Further tasks.
+    listed_s : mapping, optional
+        Seconds of UNSHARD, RESHARD and REDUCE_GRAD where a user's table lists them.
+
+    Raises
+    ------
+    InputError
+        An action that waits for another that no rank lists, or lists that contradict themselves.
+
+    Examples
+    --------
+    >>> from simulator.events.engine import longest_path
+    >>> step = step_graph(program("1f1b", 2, 2), [[[1.0, 2.0, 0.0, 0.0]]] * 2)
+    >>> longest_path(step.graph, step.name).makespan_s
+    9.0
+    """
+    extra = Extras.none() if extras is None else extras
+    columns = (
+        program.rank, program.kind, program.micro_batch, program.chunk, program.piece,
+        program.with_next,
+    )  # fmt: skip
+    batches = int(program.micro_batch.max(initial=0)) + 1
+    awaited = follow(*columns, program.ranks, program.chunks, batches, program.pieces)
+    if (awaited < -1).any():
+        raise InputError(_faulty(program, int(np.flatnonzero(awaited < -1)[0]), awaited))
+    _check_extras(program, extra)
+    seconds = action_seconds(program, pass_s)
+    hops = np.broadcast_to(np.asarray(send_s, np.float64), (2, max(program.pieces - 1, 0)))
+    own, listed = len(extra), program.listed
+    if listed is not None:
+        elsewhere = (awaited >= 0) & (program.rank[awaited] != program.rank)
+        awaited[elsewhere & listed.sends] = -1
+        extra = _joined(extra, program, listed, listed.seconds(hops, listed_s or {}))
+    arrays: tuple[Any, ...] = (
+        *columns, awaited, seconds, np.ascontiguousarray(hops), *extra.columns(),
+        program.ranks, len(STREAMS), COMPUTE, COMPUTE if sends_block else PIPELINE,
+    )  # fmt: skip
+    found = unfold(*arrays)
+    duration, stream, first, predecessor, numbers, short, kind, *at = found
+    graph = TaskGraph(duration_s=duration, stream=stream, first=first, predecessor=predecessor)
+    step = StepGraph(
+        graph=graph, program=program, rank=numbers[0], stream=short, kind=kind,
+        micro_batch=numbers[1], chunk=numbers[2], row=numbers[3],
+        task_of_action=at[0], task_of_send=at[1], task_of_extra=at[2], extras=own,
+    )  # fmt: skip
+    if listed is not None:
+        _name_sends(step, listed)
+    return step
+
+
+def action_seconds(program: Program, pass_s: ArrayLike) -> Floats:
+    """Seconds of every action, from a table by rank, chunk and kind or from what is such already.
+
+    Of an overlapped pair the first takes the time of both.
+    """
+    given = np.asarray(pass_s, np.float64)
+    if given.ndim == 1:
+        if len(given) != len(program):
+            raise InputError(f"{len(program)} actions need as many seconds, got {len(given)}")
+        seconds = given.copy()
+    else:
+        shape = (program.ranks, program.chunks, len(KINDS))
+        try:
+            table = np.broadcast_to(given, shape)
+        except ValueError:
+            raise InputError(f"pass_s must have shape {shape}, got {given.shape}") from None
+        seconds = table[program.rank, program.chunk, program.kind].astype(np.float64)
+    first = np.flatnonzero(program.with_next)
+    seconds[first] += seconds[first + 1]
+    seconds[first + 1] = 0.0
+    return seconds
+
+
+def _faulty(program: Program, action: int, awaited: Ints) -> str:
+    """Word what is wrong with an action."""
+    code, inside = awaited[action], 0 <= program.kind[action] < len(KINDS)
+    name = program.name(action) if inside else f"kind {program.kind[action]}"
+    if code == TWICE:
+        return f"{name} is listed twice"
+    if code == OUTSIDE:
+        return (
+            f"action {action} ({name}) is out of place: there are {program.ranks} ranks one after "
+            f"the other, {program.chunks} chunks, {program.pieces} pieces, kinds 0 to 3, and pairs "
+            "of one rank"
+        )
+    kind, piece = KINDS[program.kind[action]], int(program.piece[action])
+    batch = int(program.micro_batch[action])
+    if kind == "W":
+        needed = f"input pass I{batch} of piece {piece}"
+    elif kind == "F" or piece == program.pieces - 1:
+        needed = f"forward pass F{batch} of piece {piece - (kind == 'F')}"
+    else:
+        needed = f"backward pass B{batch} or I{batch} of piece {piece + 1}"
+    return f"{name} waits for the {needed}, which no rank lists"
+
+
+def _joined(extra: Extras, program: Program, listed: Listed, seconds: Floats) -> Extras:
+    """Add the words that a table lists to the caller's tasks."""
+    n, own, words = len(program), len(extra), listed.words
+    rank = np.array([one.rank for one in words])
+    place = np.array([one.place for one in words]) - 1
+    here = (place >= 0) & (program.rank[place] == rank)
+    passed = np.array([one.micro_batch >= 0 for one in words])
+    number = n + own + np.arange(len(words))
+    produced, sent = np.flatnonzero(listed.producer >= 0), np.flatnonzero(listed.sent >= 0)
+    edges = (
+        extra.edges,
+        np.column_stack([listed.producer[produced], number[produced]]),
+        np.column_stack([n + own + listed.sent[sent], number[sent]]),
+    )
+    return Extras(
+        rank=np.concatenate([extra.rank, rank]),
+        stream=np.concatenate([extra.stream, np.where(passed, PIPELINE, DATA)]),
+        duration_s=np.concatenate([extra.duration_s, seconds]),
+        after=np.concatenate([extra.after, np.where(here, place, -1)]),
+        waits=np.concatenate([extra.waits, np.zeros(len(words), np.bool_)]),
+        before=np.concatenate([extra.before, listed.consumer]),
+        edges=np.concatenate(edges).astype(np.int64),
+    )
+
+
+def _name_sends(step: StepGraph, listed: Listed) -> None:
+    """Call the sends that a table lists what they are."""
+    for row, one in enumerate(listed.words):
+        if one.kind.startswith("SEND"):
+            task, action = step.task_of_extra[step.extras + row], int(listed.producer[row])
+            step.kind[task], step.row[task] = SEND, action
+            step.micro_batch[task] = one.micro_batch
+            step.chunk[task] = step.program.chunk[action]
+            step.task_of_send[action] = task
+
+
+def _check_extras(program: Program, extra: Extras) -> None:
+    """Refuse extra tasks that refer to what is not there."""
+    n, k = len(program), len(extra)
+    given = {
+        "rank": (extra.rank, 0, program.ranks),
+        "stream": (extra.stream, 0, len(STREAMS)),
+        "after": (extra.after, -1, n),
+        "before": (extra.before, -1, n),
+        "edges": (extra.edges, 0, n + k),
+    }
+    for name, (column, low, high) in given.items():
+        wrong = (column < low) | (column >= high)
+        if wrong.any():
+            row = int(np.argwhere(wrong)[0][0])
+            raise InputError(
+                f"extra tasks: {name}: must be from {low} to {high - 1}, "
+                f"got {column[wrong].flat[0]} in row {row}"
+            )
+    placed = np.flatnonzero(extra.after >= 0)
+    elsewhere = program.rank[extra.after[placed]] != extra.rank[placed]
+    if elsewhere.any():
+        row = int(placed[elsewhere][0])
+        raise InputError(
+            f"extra task {row} on rank {extra.rank[row]} stands behind an action of another rank "
+            f"({program.name(int(extra.after[row]))}); a dependency belongs in edges"
+        )
+
+
+def period_s(step: StepGraph, end_s: Floats, micro_batches: int) -> float:
+    """Seconds per step of an asynchronous schedule, from one of several steps in a row.
+
+    The last micro-batches, as many as there are ranks, drain the pipeline and do not count.
+
+    Parameters
+    ----------
+    step : StepGraph
+        Of a program of several steps (:func:`program`, `steps`).
+    end_s : ndarray
+        When each task ended.
+    micro_batches : int
+        Micro-batches of one step.
+
+    Examples
+    --------
+    Two equal stages of 3 seconds: a step of 4 micro-batches takes 12, without fill or drain.
+
+    >>> from simulator.events.engine import longest_path
+    >>> step = step_graph(program("pipedream", 2, 4, steps=3), [[[1.0, 2.0, 0.0, 0.0]]] * 2)
+    >>> period_s(step, longest_path(step.graph).end_s, 4)
+    12.0
+    """
+    of_step = step.program.micro_batch // micro_batches
+    drained = -(-step.program.ranks // micro_batches)
+    last = int(of_step.max(initial=0)) - drained
+    if last < 1:
+        raise InputError(f"a period needs {drained + 2} steps or more, got {last + drained + 1}")
+    back = step.program.kind != FORWARD
+    ends = end_s[step.task_of_action]
+    return float(ends[back & (of_step == last)].max() - ends[back & (of_step == last - 1)].max())
