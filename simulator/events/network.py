@@ -200,7 +200,7 @@ def fill(capacity, first, link, share, flows, limit, active, number, rate, work)
     waiting class can be held up earlier by another of its links, or by its limit, is a bottleneck
     whatever happens elsewhere: all such links are settled in one round, the fullest among them.
     """
-    _, _, level, crossing, live, start, open_, position, members, waiting, best = work
+    _, _, level, _, live, _, _, position, _, waiting, best = work
     count = _gather(first, link, share, flows, active, number, capacity, work)
     for a in range(number):
         waiting[a] = active[a]
@@ -213,25 +213,8 @@ def fill(capacity, first, link, share, flows, limit, active, number, rate, work)
             for k in range(first[c], first[c + 1]):
                 least = min(least, level[position[link[k]]])
             best[c] = least * (1.0 + _NEAR)
+        unfilled = _bottlenecks(unfilled, rate, limit, first, link, share, flows, work)
         kept = 0
-        for j in range(unfilled):
-            i = open_[j]
-            if crossing[i] == 0:
-                continue
-            reached, holds = level[i], True
-            for m in range(start[i], start[i + 1]):
-                if rate[members[m]] < 0.0 and best[members[m]] < reached:
-                    holds = False
-                    break
-            if not holds:
-                open_[kept] = i
-                kept += 1
-                continue
-            for m in range(start[i], start[i + 1]):
-                c = members[m]
-                if rate[c] < 0.0:
-                    _settle(c, rate, min(reached, limit[c]), first, link, share, flows, work)
-        unfilled, kept = kept, 0
         for a in range(unset):
             c = waiting[a]
             if rate[c] < 0.0 and limit[c] <= best[c]:
@@ -242,6 +225,31 @@ def fill(capacity, first, link, share, flows, limit, active, number, rate, work)
         unset = kept
     for i in range(count):
         position[live[i]] = -1
+
+
+@njit(cache=True)
+def _bottlenecks(unfilled, rate, limit, first, link, share, flows, work):  # type: ignore[no-untyped-def]
+    """Settle what waits on links that hold up all their classes first; links left open."""
+    _, _, level, crossing, _, start, open_, _, members, _, best = work
+    kept = 0
+    for j in range(unfilled):
+        i = open_[j]
+        if crossing[i] == 0:
+            continue
+        reached, holds = level[i], True
+        for m in range(start[i], start[i + 1]):
+            if rate[members[m]] < 0.0 and best[members[m]] < reached:
+                holds = False
+                break
+        if not holds:
+            open_[kept] = i
+            kept += 1
+            continue
+        for m in range(start[i], start[i + 1]):
+            c = members[m]
+            if rate[c] < 0.0:
+                _settle(c, rate, min(reached, limit[c]), first, link, share, flows, work)
+    return kept
 
 
 def link_load(

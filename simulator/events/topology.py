@@ -9,7 +9,7 @@ move, which is less than its data sheet says; an adapter its usable share.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from simulator.cost.collective_curves import board
 from simulator.errors import InputError
 from simulator.events.links import Block, Seats, Topology
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.fabric import Fabric
 from simulator.hardware.node import Node
 
 __all__ = ["port_bytes_per_s", "slice_shape", "topology"]
@@ -70,48 +71,48 @@ def topology(cluster: Cluster) -> Topology:
 
 def check(cluster: Cluster) -> None:
     """Refuse profiles of which no network can be made."""
-    found, fabric, node = [], cluster.fabric, cluster.node
-    links, where = node.scale_up, f"cluster {cluster.name}"
+    where = f"cluster {cluster.name}"
+    found = [*_of_node(cluster.node), *_of_fabric(cluster.fabric, where)]
+    for index, group in enumerate(cluster.groups):
+        found += _unlike(group.node, cluster.node, f"{where}: groups[{index}].node")
+    if found:
+        raise InputError(found)
+
+
+def _of_node(node: Node) -> Iterator[str]:
+    links, where = node.scale_up, f"node {node.name}"
     if links.torus and math.prod(links.torus) != links.domain:
         shape = " x ".join(str(length) for length in links.torus)
-        found.append(
-            f"node {node.name}: scale_up.torus: must multiply to the domain's {links.domain}"
-            f" accelerators, got {shape} = {math.prod(links.torus)}"
-        )
+        rule = f"must multiply to the domain's {links.domain} accelerators"
+        yield f"{where}: scale_up.torus: {rule}, got {shape} = {math.prod(links.torus)}"
     under = links.pcie_switch_accelerators
     if under is not None and node.accelerators % under:
+        rule = f"must divide the server's {node.accelerators} accelerators"
         near = math.gcd(node.accelerators, under)
-        found.append(
-            f"node {node.name}: scale_up.pcie_switch_accelerators: must divide the server's"
-            f" {node.accelerators} accelerators, got {under} (nearest: {near})"
-        )
-    pod, leaf = fabric.pod_servers, fabric.leaf_servers
-    if fabric.topology == "dragonfly" and pod is None:
-        found.append(f"{where}: fabric.pod_servers: a dragonfly must have it, servers of a group")
-    if pod is not None and pod % leaf:
-        near = max(round(pod / leaf), 1) * leaf
-        found.append(
-            f"{where}: fabric.pod_servers: must be a multiple of leaf_servers, {leaf},"
-            f" got {pod} (nearest: {near})"
-        )
-    for name in ("oversubscription", "pod_oversubscription"):
-        if (got := float(getattr(fabric, name))) < 1.0:
-            found.append(f"{where}: fabric.{name}: must be at least 1, got {got:g} (nearest: 1)")
-    for index, group in enumerate(cluster.groups):
-        found += _unlike(group.node, node, f"cluster {cluster.name}: groups[{index}].node")
+        yield f"{where}: scale_up.pcie_switch_accelerators: {rule}, got {under} (nearest: {near})"
     rates = {
         "scale_up.bus_bytes_per_s": links.bus_bytes_per_s,
         "scale_out.adapter_bytes_per_s": node.scale_out.adapter_bytes_per_s,
     }
     for name, rate in rates.items():
         if not rate > 0.0:
-            found.append(f"node {node.name}: {name}: must be positive, got {float(rate):g}")
-    if not 0.0 < fabric.usable_fraction <= 1.0:
-        got = float(fabric.usable_fraction)
+            yield f"{where}: {name}: must be positive, got {float(rate):g}"
+
+
+def _of_fabric(fabric: Fabric, where: str) -> Iterator[str]:
+    pod, leaf = fabric.pod_servers, fabric.leaf_servers
+    if fabric.topology == "dragonfly" and pod is None:
+        yield f"{where}: fabric.pod_servers: a dragonfly must have it, servers of a group"
+    if pod is not None and pod % leaf:
+        near = max(round(pod / leaf), 1) * leaf
+        rule = f"must be a multiple of leaf_servers, {leaf}"
+        yield f"{where}: fabric.pod_servers: {rule}, got {pod} (nearest: {near})"
+    for name in ("oversubscription", "pod_oversubscription"):
+        if (got := float(getattr(fabric, name))) < 1.0:
+            yield f"{where}: fabric.{name}: must be at least 1, got {got:g} (nearest: 1)"
+    if not 0.0 < (got := float(fabric.usable_fraction)) <= 1.0:
         rule = "must lie above 0 and be at most 1"
-        found.append(f"{where}: fabric.usable_fraction: {rule}, got {got:g} (nearest: 1)")
-    if found:
-        raise InputError(found)
+        yield f"{where}: fabric.usable_fraction: {rule}, got {got:g} (nearest: 1)"
 
 
 def _unlike(node: Node, first: Node, where: str) -> list[str]:

@@ -23,6 +23,9 @@ Ints = NDArray[np.int64]
 
 _TOGETHER = 1e-9
 """Ends that lie closer than this share of what is left to the next one are one moment."""
+_RUNNING, _WAITING, _CLOSED, _ENDED, _MOMENTS = range(5)
+"""Where the counters stand: running classes, steps lined up, steps just closed, classes that have
+ended, moments at which rates changed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,22 +116,24 @@ def _play(small: Folded, watch: Ints) -> tuple[Any, ...]:
     classes, steps = len(t), len(t.start_s)
     start, end, step_end = np.zeros(classes), np.full(classes, -1.0), np.full(steps, -1.0)
     order = np.argsort(t.step, kind="stable")
-    members = np.searchsorted(t.step[order], np.arange(steps + 1))
     followers = np.argsort(t.before, kind="stable")
-    after = np.searchsorted(t.before[followers], np.arange(steps + 1))
-    moment = np.zeros(classes + steps + 1)
-    used = np.zeros((len(moment), len(watch)))
     column = np.full(len(small.capacity_bytes_per_s), -1, dtype=np.int64)
     column[watch] = np.arange(len(watch))
-    work = scratch(len(small.capacity_bytes_per_s), classes, len(t.link))
-    done, count = _run(
-        small.capacity_bytes_per_s, t.first, t.link, t.share, t.count, t.limit_bytes_per_s,
-        t.size_bytes, t.start_s, t.before, t.lag_s, t.step, order, members, followers, after,
-        start, end, step_end, moment, column, used, work,
+    moment = np.zeros(classes + steps + 1)
+    used = np.zeros((len(moment), len(watch)))
+    counters = np.zeros(5, dtype=np.int64)
+    _run(
+        (small.capacity_bytes_per_s, t.first, t.link, t.share, t.count, t.limit_bytes_per_s),
+        (t.size_bytes, t.step, order, np.searchsorted(t.step[order], np.arange(steps + 1))),
+        (t.start_s, t.before, t.lag_s, followers,
+         np.searchsorted(t.before[followers], np.arange(steps + 1))),
+        (start, end, step_end), (moment, column, used), counters,
+        scratch(len(small.capacity_bytes_per_s), classes, len(t.link)),
     )  # fmt: skip
-    if done < classes:
+    if counters[_ENDED] < classes:
         stuck = int(np.flatnonzero(end < 0.0)[0])
         raise ForeshardError(f"network: flow {stuck} never ends: its links leave it no rate")
+    count = counters[_MOMENTS]
     return start, end, step_end, moment[:count], used[:count]
 
 
@@ -170,96 +175,128 @@ def _pop(heap, key, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _watch(active, running, first, link, share, count, rate, capacity, column, row):  # type: ignore[no-untyped-def]
-    """Share of its capacity that each watched link carries now."""
+def _solve(now, network, active, rate, remaining, notes, counters, work):  # type: ignore[no-untyped-def]
+    """Solve the rates from now on and note them; seconds until the first flow ends."""
+    capacity, first, link, share, count, limit = network
+    moment, column, used = notes
+    running, row = counters[_RUNNING], counters[_MOMENTS]
+    fill(capacity, first, link, share, count, limit, active, running, rate, work)
+    finish = np.inf
     for a in range(running):
         c = active[a]
-        for k in range(first[c], first[c + 1]):
-            at = link[k]
-            if column[at] >= 0:
-                row[column[at]] += count[c] * share[k] * rate[c] / capacity[at]
+        if rate[c] > 0.0:
+            finish = min(finish, remaining[c] / rate[c])
+        if used.shape[1] > 0:
+            for k in range(first[c], first[c + 1]):
+                at = link[k]
+                if column[at] >= 0:
+                    used[row, column[at]] += count[c] * share[k] * rate[c] / capacity[at]
+    moment[row] = now
+    counters[_MOMENTS] += 1
+    return finish
 
 
 @njit(cache=True)
-def _end(c, at_s, end, step, left, step_end, closing, closed):  # type: ignore[no-untyped-def]
-    """Note the end of a class, and that of its step if it was the last; steps closing now."""
-    end[c] = at_s
+def _end(c, at_s, step, left, times, closing, counters):  # type: ignore[no-untyped-def]
+    """Note the end of a class, and that of its step if it was the last."""
+    times[1][c] = at_s
+    counters[_ENDED] += 1
     s = step[c]
     left[s] -= 1
     if left[s] == 0:
-        step_end[s] = at_s
-        closing[closed] = s
-        closed += 1
-    return closed
+        times[2][s] = at_s
+        closing[counters[_CLOSED]] = s
+        counters[_CLOSED] += 1
 
 
 @njit(cache=True)
-def _run(  # type: ignore[no-untyped-def]
-    capacity, first, link, share, count, limit, size, earliest, before, lag, step,
-    order, members, followers, after, start, end, step_end, moment, column, used, work,
-):  # fmt: skip
-    """Play all steps; return how many classes ended and at how many moments rates changed."""
-    steps, classes = len(earliest), len(size)
-    left, rate, remaining = np.zeros(steps, np.int64), np.zeros(classes), size.copy()
-    active, running, ended = np.zeros(classes, np.int64), 0, 0
-    heap, key, waiting = np.zeros(steps, np.int64), np.zeros(steps), 0
-    closing, closed = np.zeros(steps, np.int64), 0
-    for s in range(steps):
-        left[s] = members[s + 1] - members[s]
+def _follow(steps, times, closing, key, heap, counters):  # type: ignore[no-untyped-def]
+    """Line up the steps that waited for those that have just ended."""
+    earliest, _, lag, followers, after = steps
+    for i in range(counters[_CLOSED]):
+        s = closing[i]
+        for k in range(after[s], after[s + 1]):
+            f = followers[k]
+            key[f] = max(times[2][s], earliest[f]) + lag[f]
+            counters[_WAITING] = _push(heap, key, counters[_WAITING], f)
+    counters[_CLOSED] = 0
+
+
+@njit(cache=True)
+def _begin(s, at_s, network, table, left, times, active, closing, counters):  # type: ignore[no-untyped-def]
+    """Begin a step: its flows run, but for those with nothing to move or nowhere to go."""
+    _, first, _, _, _, limit = network
+    size, step, order, members = table
+    if left[s] == 0:
+        times[2][s] = at_s
+        closing[counters[_CLOSED]] = s
+        counters[_CLOSED] += 1
+    for m in range(members[s], members[s + 1]):
+        c = order[m]
+        times[0][c] = at_s
+        if size[c] > 0.0 and (first[c] < first[c + 1] or limit[c] < np.inf):
+            active[counters[_RUNNING]] = c
+            counters[_RUNNING] += 1
+        else:
+            _end(c, at_s, step, left, times, closing, counters)
+
+
+@njit(cache=True)
+def _pass(span, ends, now, step, active, rate, remaining, left, times, closing, counters):  # type: ignore[no-untyped-def]
+    """Let time pass up to `now`; where flows end at its end, take them off."""
+    kept = 0
+    for a in range(counters[_RUNNING]):
+        c = active[a]
+        remaining[c] -= rate[c] * span
+        if ends and remaining[c] <= _TOGETHER * rate[c] * span:
+            _end(c, now, step, left, times, closing, counters)
+        else:
+            active[kept] = c
+            kept += 1
+    counters[_RUNNING] = kept
+
+
+@njit(cache=True)
+def _run(network, table, steps, times, notes, counters, work):  # type: ignore[no-untyped-def]
+    """Play all steps into `times` and `notes`.
+
+    Parameters
+    ----------
+    network : tuple
+        capacity; first, link, share, count, limit of the classes.
+    table : tuple
+        size and step of the classes, their order by step, where each step starts in it.
+    steps : tuple
+        earliest begin, step before, lag; steps by the step before, where each one's start.
+    times : tuple
+        start and end of classes, end of steps.
+    notes : tuple
+        Moments at which rates change, column of each watched link, what it carries.
+    """
+    size, step, _, members = table
+    earliest, before, lag, _, _ = steps
+    number = len(earliest)
+    left, key, heap = np.diff(members), np.zeros(number), np.zeros(number, np.int64)
+    closing, active = np.zeros(number, np.int64), np.zeros(len(size), np.int64)
+    rate, remaining, now = np.zeros(len(size)), size.copy(), 0.0
+    for s in range(number):
         if before[s] < 0:
             key[s] = earliest[s] + lag[s]
-            waiting = _push(heap, key, waiting, s)
-    now, moments = 0.0, 0
-    while waiting > 0 or running > 0:
-        finish = np.inf
-        if running > 0:
-            fill(capacity, first, link, share, count, limit, active, running, rate, work)
-            for a in range(running):
-                if rate[active[a]] > 0.0:
-                    finish = min(finish, remaining[active[a]] / rate[active[a]])
-            if used.shape[1] > 0:
-                _watch(
-                    active, running, first, link, share, count, rate, capacity, column,
-                    used[moments],
-                )  # fmt: skip
-            moment[moments] = now
-            moments += 1
-            if finish == np.inf and waiting == 0:
-                break  # nothing will ever change: the caller says so
-        upcoming = key[heap[0]] - now if waiting > 0 else np.inf
-        span, kept = min(finish, upcoming), 0
+            counters[_WAITING] = _push(heap, key, counters[_WAITING], s)
+    while counters[_WAITING] > 0 or counters[_RUNNING] > 0:
+        finish, upcoming = np.inf, np.inf
+        if counters[_RUNNING] > 0:
+            finish = _solve(now, network, active, rate, remaining, notes, counters, work)
+        if counters[_WAITING] > 0:
+            upcoming = key[heap[0]] - now
+        elif finish == np.inf:
+            return  # nothing will ever change: the caller says so
+        ends = finish <= upcoming
         now = now + finish if finish < upcoming else key[heap[0]]
-        for a in range(running):
-            c = active[a]
-            remaining[c] -= rate[c] * span
-            if finish <= upcoming and remaining[c] <= _TOGETHER * rate[c] * span:
-                closed = _end(c, now, end, step, left, step_end, closing, closed)
-                ended += 1
-            else:
-                active[kept] = c
-                kept += 1
-        running = kept
-        while closed > 0 or (waiting > 0 and key[heap[0]] <= now):
-            for i in range(closed):
-                s = closing[i]
-                for k in range(after[s], after[s + 1]):
-                    f = followers[k]
-                    key[f] = max(step_end[s], earliest[f]) + lag[f]
-                    waiting = _push(heap, key, waiting, f)
-            closed = 0
-            while waiting > 0 and key[heap[0]] <= now:
-                s, waiting = _pop(heap, key, waiting)
-                if left[s] == 0:  # a step without flows
-                    step_end[s] = key[s]
-                    closing[closed] = s
-                    closed += 1
-                for m in range(members[s], members[s + 1]):
-                    c = order[m]
-                    start[c] = key[s]
-                    if size[c] > 0.0 and (first[c] < first[c + 1] or limit[c] < np.inf):
-                        active[running] = c
-                        running += 1
-                    else:
-                        closed = _end(c, key[s], end, step, left, step_end, closing, closed)
-                        ended += 1
-    return ended, moments
+        span = min(finish, upcoming)
+        _pass(span, ends, now, step, active, rate, remaining, left, times, closing, counters)
+        while counters[_CLOSED] > 0 or (counters[_WAITING] > 0 and key[heap[0]] <= now):
+            _follow(steps, times, closing, key, heap, counters)
+            while counters[_WAITING] > 0 and key[heap[0]] <= now:
+                s, counters[_WAITING] = _pop(heap, key, counters[_WAITING])
+                _begin(s, key[s], network, table, left, times, active, closing, counters)
