@@ -61,6 +61,14 @@ def test_flows_that_end_together_are_solved_once() -> None:
     assert found.solves == 1
 
 
+def test_flows_that_end_nearly_together_keep_their_own_times() -> None:
+    """10 and 10.5 bytes on links of their own; a millionth more is another moment, too."""
+    sizes = [10.0, 10.5, 10.00001]
+    found = transfer(table([[0], [1], [2]], sizes), np.full(3, 10.0))
+    assert found.end_s == pytest.approx([1.0, 1.05, 1.000001], rel=1e-12)
+    assert found.solves == 3
+
+
 def test_steps_wait_for_one_another_and_for_their_latency() -> None:
     """0.5 s of latency, 10 bytes at 10; then 0.25 s and 20 bytes: 1.5 s and 3.75 s."""
     found = transfer(
