@@ -22,13 +22,11 @@ __all__ = ["Scratch", "fair_rates", "fill", "link_load", "scratch"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-Scratch = tuple[Floats, Floats, Floats, Ints, Ints, Ints, Ints, Ints, Ints, Ints]
+Scratch = tuple[Floats, Floats, Floats, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Floats]
 """Room that :func:`fill` works in: made once by :func:`scratch`, used for many solves."""
 
-_FULL = 1e-12
-"""Share of a link's capacity below which what is left of it counts as nothing."""
-_NEAR = 1e-6
-"""How far the rate at which a link is full may be off by rounding; `_FULL` then decides."""
+_NEAR = 1e-12
+"""Rates closer than this are one: rounding."""
 
 
 def fair_rates(
@@ -64,8 +62,8 @@ def fair_rates(
     Raises
     ------
     InputError
-        If a capacity, a number of flows, a share or a limit is not positive, a link is not one of
-        those given, or a class has neither a link nor a limit.
+        If the capacity of a crossed link, a number of flows, a share or a limit is not positive, a
+        link is not one of those given, or a class has neither a link nor a limit.
 
     Examples
     --------
@@ -102,11 +100,12 @@ def check(
     """Refuse what no network is: rates that are not positive, links that are not there."""
     found = [
         problem("network", f"{name}[{at[0]}]", "must be positive", float(values[at[0]]))
-        for name, values in (
-            *(("capacity", capacity), ("flows", flows), ("share", share), ("limit", limit)),
-        )
+        for name, values in (("flows", flows), ("share", share), ("limit", limit))
         if len(at := np.flatnonzero(~(values > 0)))
     ]
+    if len(at := np.flatnonzero(~(capacity >= 0))):
+        rule = "must not be negative"
+        found.append(problem("network", f"capacity[{at[0]}]", rule, float(capacity[at[0]])))
     ordered = len(first) > 0 and first[0] == 0 and first[-1] == len(link)
     if not ordered or (np.diff(first) < 0).any():
         found.append(
@@ -117,6 +116,9 @@ def check(
     if len(at := np.flatnonzero((link < 0) | (link >= len(capacity)))):
         rule = f"must be one of the links 0 to {len(capacity) - 1}"
         found.append(problem("network", f"link[{at[0]}]", rule, int(link[at[0]])))
+    elif len(at := np.flatnonzero(capacity[link] == 0)):
+        rule = "must be positive where a class crosses it"
+        found.append(problem("network", f"capacity[{link[at[0]]}]", rule, 0.0))
     if found:
         raise InputError(found)
 
@@ -134,13 +136,14 @@ def scratch(links: int, classes: int, crossings: int) -> Scratch:
         np.full(links, -1, dtype=np.int64),  # position of a link among the live ones, or -1
         np.zeros(crossings, dtype=np.int64),  # the classes of each live link
         np.zeros(classes, dtype=np.int64),  # classes that still wait for their rate
+        np.zeros(classes),  # rate at which a waiting class is held up as things stand
     )
 
 
 @njit(cache=True)
 def _gather(first, link, share, flows, active, number, capacity, work):  # type: ignore[no-untyped-def]
     """Collect the links that active classes cross, and the classes of each link."""
-    room, weight, level, crossing, live, start, open_, position, members, _ = work
+    room, weight, level, crossing, live, start, open_, position, members, _, _ = work
     count = 0
     for a in range(number):
         c = active[a]
@@ -177,7 +180,7 @@ def _gather(first, link, share, flows, active, number, capacity, work):  # type:
 @njit(cache=True)
 def _settle(c, rate, at_rate, first, link, share, flows, work):  # type: ignore[no-untyped-def]
     """Give a class its rate and take its load off its links."""
-    room, weight, level, crossing, _, _, _, position, _, _ = work
+    room, weight, level, crossing, _, _, _, position, _, _, _ = work
     rate[c] = at_rate
     for k in range(first[c], first[c + 1]):
         i = position[link[k]]
@@ -193,48 +196,60 @@ def fill(capacity, first, link, share, flows, limit, active, number, rate, work)
     """Rates of the classes ``active[:number]``, into `rate`; compiled, for use in other kernels.
 
     Arguments are those of :func:`fair_rates` as float64 and int64 arrays, `work` is made by
-    :func:`scratch`. Only links that an active class crosses are looked at.
+    :func:`scratch`. Only links that an active class crosses are looked at. A link on which no
+    waiting class can be held up earlier by another of its links, or by its limit, is a bottleneck
+    whatever happens elsewhere: all such links are settled in one round, the fullest among them.
     """
-    room, weight, level, crossing, live, start, open_, position, members, waiting = work
+    _, _, level, _, live, _, _, position, _, waiting, best = work
     count = _gather(first, link, share, flows, active, number, capacity, work)
-    limits = number
     for a in range(number):
         waiting[a] = active[a]
         rate[active[a]] = -1.0
-    unset, unfilled, reached = number, count, 0.0
+    unset, unfilled = number, count
     while unset > 0:
-        rise, kept = np.inf, 0
-        for j in range(unfilled):
-            i = open_[j]
-            if crossing[i] > 0:
-                open_[kept] = i
-                kept += 1
-                rise = min(rise, level[i])
-        unfilled, kept = kept, 0
-        for a in range(limits):
+        for a in range(unset):
             c = waiting[a]
-            if rate[c] < 0.0 and limit[c] < np.inf:
+            least = limit[c]
+            for k in range(first[c], first[c + 1]):
+                least = min(least, level[position[link[k]]])
+            best[c] = least * (1.0 + _NEAR)
+        unfilled = _bottlenecks(unfilled, rate, limit, first, link, share, flows, work)
+        kept = 0
+        for a in range(unset):
+            c = waiting[a]
+            if rate[c] < 0.0 and limit[c] <= best[c]:
+                _settle(c, rate, limit[c], first, link, share, flows, work)
+            if rate[c] < 0.0:
                 waiting[kept] = c
                 kept += 1
-                rise = min(rise, limit[c])
-        limits = kept
-        reached = max(rise, reached)
-        for a in range(limits):
-            c = waiting[a]
-            if limit[c] <= reached:
-                _settle(c, rate, limit[c], first, link, share, flows, work)
-                unset -= 1
-        near = reached * (1.0 + _NEAR)
-        for j in range(unfilled):
-            i = open_[j]
-            if level[i] > near or room[i] - reached * weight[i] > _FULL * capacity[live[i]]:
-                continue
-            for m in range(start[i], start[i + 1]):
-                if rate[members[m]] < 0.0:
-                    _settle(members[m], rate, reached, first, link, share, flows, work)
-                    unset -= 1
+        unset = kept
     for i in range(count):
         position[live[i]] = -1
+
+
+@njit(cache=True)
+def _bottlenecks(unfilled, rate, limit, first, link, share, flows, work):  # type: ignore[no-untyped-def]
+    """Settle what waits on links that hold up all their classes first; links left open."""
+    _, _, level, crossing, _, start, open_, _, members, _, best = work
+    kept = 0
+    for j in range(unfilled):
+        i = open_[j]
+        if crossing[i] == 0:
+            continue
+        reached, holds = level[i], True
+        for m in range(start[i], start[i + 1]):
+            if rate[members[m]] < 0.0 and best[members[m]] < reached:
+                holds = False
+                break
+        if not holds:
+            open_[kept] = i
+            kept += 1
+            continue
+        for m in range(start[i], start[i + 1]):
+            c = members[m]
+            if rate[c] < 0.0:
+                _settle(c, rate, min(reached, limit[c]), first, link, share, flows, work)
+    return kept
 
 
 def link_load(

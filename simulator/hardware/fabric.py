@@ -17,7 +17,9 @@ class Fabric:
     """The scale-out network of a cluster."""
 
     topology: Literal["rail-optimised", "fat-tree", "leaf-spine", "dragonfly"]
-    """Shape of the network; what it costs, `oversubscription` and `leaf_servers` say."""
+    """Shape of the network. The closed forms read `oversubscription` and `leaf_servers` only; flows
+    go by it: adapter i of each server to leaf i of its unit where rail-optimised, all of them to
+    one leaf in a fat tree or leaf-spine, leaves in fully joined groups in a dragonfly (+)."""
     usable_fraction: Figure
     """Share of the adapter rate that large collectives reach on this kind of fabric."""
     oversubscription: Figure = Figure(1.0, "assumed", "non-blocking")
@@ -25,6 +27,12 @@ class Fabric:
     leaf_servers: Annotated[int, Gt(0)] = 1
     """Servers that reach each other below the over-subscribed layer: those of one leaf switch, or
     of one set of rail switches (32 in a scalable unit). 1: all traffic of a server passes it."""
+    pod_servers: Annotated[int, Gt(0)] | None = None
+    """Servers that meet below the core: of a pod of a fat tree, or of a group of a dragonfly, which
+    must have it. None: the whole cluster is one pod. Only flows read it."""
+    pod_oversubscription: Figure = Figure(1.0, "assumed", "non-blocking")
+    """Downlink over uplink capacity between the pods and the core; 1 is non-blocking. Of a
+    dragonfly `oversubscription` says it: what its groups inject over their links to others."""
     reduces_in_network: bool = False
     """The switches add up all-reduces (SHARP) and the job may use it."""
     extra_hop_s: Figure = Figure(0.0, "assumed", "none")

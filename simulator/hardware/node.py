@@ -33,6 +33,15 @@ class ScaleUp:
     """Rate of a large point-to-point send inside the domain."""
     nvls_bytes_per_s: Figure | None = None
     """Bus bandwidth of all-reduce with in-switch reduction, where the switch has it."""
+    torus: tuple[Annotated[int, Gt(0)], ...] = ()
+    """Accelerators along each axis of the whole domain where each is joined to its neighbours only
+    (TPU); empty: all are joined to one switch, or each to each."""
+    torus_wraps_at: Annotated[int, Gt(0)] = 1
+    """An axis of a slice is a ring where its length is a multiple of this (4 for TPU v4: optical
+    switches join whole cubes), else a line."""
+    pcie_switch_accelerators: Annotated[int, Gt(0)] | None = None
+    """Accelerators under one PCIe switch, which share its link to the host; None: each has lanes of
+    its own, or it is not known."""
 
 
 @record

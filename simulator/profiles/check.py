@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,14 @@ def _node(node: Any) -> Iterator[str]:
     if links.domain % node.accelerators:
         rule = f"must be a multiple of the server's {node.accelerators} accelerators"
         yield f"scale_up.domain: {rule}, got {links.domain}"
+    if links.torus and math.prod(links.torus) != links.domain:
+        shape = " x ".join(str(length) for length in links.torus)
+        rule = f"must multiply to the domain's {links.domain} accelerators"
+        yield f"scale_up.torus: {rule}, got {shape} = {math.prod(links.torus)}"
+    under = links.pcie_switch_accelerators
+    if under is not None and node.accelerators % under:
+        rule = f"must divide the server's {node.accelerators} accelerators"
+        yield f"scale_up.pcie_switch_accelerators: {rule}, got {under}"
 
 
 def _cluster(cluster: Any) -> Iterator[str]:
@@ -167,6 +176,7 @@ def _cluster(cluster: Any) -> Iterator[str]:
     if cluster.fabric.oversubscription < 1.0:
         got = cluster.fabric.oversubscription
         yield f"fabric.oversubscription: must be at least 1 (non-blocking), got {got:g}"
+    yield from _pods(cluster.fabric)
     try:
         link = load_node(cluster.node).scale_up.kind
         library = load_library(cluster.collectives)
@@ -174,6 +184,19 @@ def _cluster(cluster: Any) -> Iterator[str]:
         return  # said above, or by the check of that file
     if link not in library.ring_hop_s:
         yield f"collectives: {library.name} has no latencies of {link} links"
+
+
+def _pods(fabric: Any) -> Iterator[str]:
+    pod, leaf = fabric.pod_servers, fabric.leaf_servers
+    if pod is None and fabric.topology == "dragonfly":
+        yield "fabric.pod_servers: a dragonfly must have it, the servers of one group"
+    if pod is not None and pod % leaf:
+        whole = max(round(pod / leaf), 1) * leaf
+        rule = f"must be a multiple of leaf_servers, {leaf}"
+        yield f"fabric.pod_servers: {rule}, got {pod} (nearest: {whole})"
+    if fabric.pod_oversubscription < 1.0:
+        rule = "must be at least 1 (non-blocking)"
+        yield f"fabric.pod_oversubscription: {rule}, got {fabric.pod_oversubscription:g}"
 
 
 def _price(price: Any) -> Iterator[str]:

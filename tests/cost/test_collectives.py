@@ -416,7 +416,7 @@ def test_a_send_over_a_faster_link_is_never_slower(
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_an_oversubscribed_fabric_slows_everything_that_crosses_it(function: Any) -> None:
-    fabric = replace(plain().fabric, oversubscription=Figure(4.0))
+    fabric = replace(plain().fabric, oversubscription=Figure(4.0), leaf_servers=1)
     narrow = replace(plain(), fabric=fabric)
     for members in (group(64, 1), group(64, 8)):
         if function not in EXCHANGES and members.local[0] == 8:

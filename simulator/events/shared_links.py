@@ -1,0 +1,96 @@
+"""Collectives that run at the same time: how much longer each takes for what it shares.
+
+The closed forms know how long a call takes where nothing else is on its links. Here calls of one
+job or of several, started when they start, share the links of a network of which some may be worn
+or lost: each keeps its own time alone, and is slower by what it must leave to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simulator.errors import InputError
+from simulator.events.collective_phases import modelled
+from simulator.events.flows import joined
+from simulator.events.links import Topology, degraded
+from simulator.events.transfer import Transfer, transfer
+from simulator.hardware.cluster import Cluster
+
+__all__ = ["Call", "InCompany", "in_company"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One collective on each of several groups at once."""
+
+    operation: str
+    members: ArrayLike
+    """GPUs of each group, (groups, members)."""
+    size_bytes: float
+    """As the collectives of ``cost/collectives.py`` take it."""
+    seconds: float
+    """What it takes on sound links that nothing else uses."""
+    start_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class InCompany:
+    """What calls take beside one another."""
+
+    seconds: tuple[Floats, ...]
+    """By call, one per group."""
+    transfer: Transfer
+    """All flows, groups of the first call first."""
+
+    def slowdown(self, calls: Sequence[Call]) -> Floats:
+        """By call: time of its slowest group over its time alone; 1 where it takes none."""
+        pairs = zip(self.seconds, calls, strict=True)
+        return np.array([took.max() / call.seconds if took.any() else 1.0 for took, call in pairs])
+
+
+def in_company(
+    cluster: Cluster,
+    network: Topology,
+    calls: Sequence[Call],
+    *,
+    worn: Mapping[str, float] | None = None,
+    watch: ArrayLike = (),
+) -> InCompany:
+    """Run calls beside one another.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    network : Topology
+        Its sound links.
+    calls : sequence of Call
+    worn : mapping, optional
+        Share that is left of links by name; 0 is a lost link, which flows go around.
+    watch : array_like of int
+        Links whose utilisation over time is wanted.
+
+    Raises
+    ------
+    InputError
+        If there is no call, one is impossible, or lost links leave no way.
+    """
+    if not calls:
+        raise InputError("network: calls: must name at least one collective")
+    links = degraded(network, worn) if worn else network
+    tables = [
+        modelled(
+            cluster, links, call.members, call.size_bytes, call.seconds,
+            operation=call.operation, start_s=call.start_s,
+        )
+        for call in calls
+    ]  # fmt: skip
+    found = transfer(joined(*tables), links.capacity_bytes_per_s, watch=watch)
+    ends = np.cumsum([len(table) for table in tables])
+    took = np.split(found.end_s - found.start_s, ends[:-1])
+    return InCompany(seconds=tuple(took), transfer=found)

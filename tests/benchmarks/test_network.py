@@ -1,0 +1,94 @@
+"""How fast rates are solved and how large a cluster of contending groups may be.
+
+``make bench`` times them; without ``--benchmark-enable`` each runs once. Times are only shown, but
+for memory and time of the largest case, which have a ceiling far above what they take.
+"""
+
+import resource
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import njit
+
+from simulator.events.collective_phases import unfold
+from simulator.events.flows import joined
+from simulator.events.links import degraded
+from simulator.events.network import fill, link_load, scratch
+from simulator.events.topology import topology
+from simulator.events.transfer import Transfer, transfer
+from simulator.hardware.cluster import load_cluster
+
+SOLVES = 2000
+
+
+@njit
+def repeated(number, capacity, first, link, share, flows, limit, active, rate, work):  # type: ignore[no-untyped-def]
+    for _ in range(number):
+        fill(capacity, first, link, share, flows, limit, active, len(active), rate, work)
+
+
+@pytest.mark.benchmark(group="network")
+@pytest.mark.parametrize("crossed", [4, 6, 8])
+def test_rates_of_64_classes_on_256_links(benchmark: Any, crossed: int) -> None:
+    """Random links, so that rates differ and few links fill together: the slow case."""
+    rng = np.random.default_rng(0)
+    classes, links = 64, 256
+    first = np.arange(classes + 1) * crossed
+    link = np.concatenate([rng.choice(links, crossed, replace=False) for _ in range(classes)])
+    capacity = rng.uniform(1.0, 100.0, links)
+    flows = rng.integers(1, 9, classes).astype(float)
+    share, rate = np.ones(len(link)), np.zeros(classes)
+    given = (capacity, first, link, share, flows, np.full(classes, np.inf), np.arange(classes))
+    benchmark.pedantic(
+        repeated, args=(SOLVES, *given, rate, scratch(links, classes, len(link))),
+        rounds=10, warmup_rounds=1,
+    )  # fmt: skip
+    load = link_load(rate, first, link, share, flows, links)
+    assert (load <= capacity * (1 + 1e-9)).all()
+    assert len(np.unique(rate)) > 30
+    if benchmark.enabled:
+        seconds = benchmark.stats.stats.min
+        benchmark.extra_info["solves_per_s"] = round(SOLVES / seconds)
+
+
+def contend(gpus: int, worn: dict[str, float]) -> Transfer:
+    """Every data-parallel ring and every expert exchange of 64 at once; tp 8, pp 8."""
+    cluster = load_cluster("dgx-h100", gpus)
+    network = degraded(topology(cluster), worn)
+    stages, replica = 8, gpus // 8
+    ranks = np.arange(gpus).reshape(stages, replica // 8, 8)
+    rings = ranks.transpose(0, 2, 1).reshape(-1, replica // 8)
+    experts = ranks.reshape(-1, 64)
+    both = joined(
+        unfold(cluster, network, "all_reduce", rings, 1e9),
+        unfold(cluster, network, "all_to_all", experts, 2e8, algorithm="direct"),
+    )
+    return transfer(both, network.capacity_bytes_per_s)
+
+
+@pytest.mark.benchmark(group="network")
+@pytest.mark.parametrize(
+    "worn", [{}, {"adapter-up 5.3": 0.5, "leaf-up 9": 0.0, "gpu-up 77": 0.3}], ids=["sound", "worn"]
+)
+def test_every_group_of_16384_gpus_contends(benchmark: Any, worn: dict[str, float]) -> None:
+    """By hand, sound: an adapter carries 2 x 255/256 of 1 GB of its ring and 56/64 of 0.2 GB of its
+    exchange at 47 GB/s; what the exchange has moved when the ring's latency of 510 hops is over
+    does not delay the ring."""
+    contend(512, worn)  # compiled
+    began = time.process_time()
+    found = benchmark.pedantic(contend, args=(16384, worn), rounds=1)
+    seconds = time.process_time() - began
+    assert len(found.end_s) == 64 + 256 * 64 * 63  # a flow for each ring and each pair of experts
+    if not worn:
+        lag = found.start_s[: 8 * 8].max()
+        moved = 2 * 255 / 256 / 47 + max(56 / 64 * 0.2 / 47 - lag, 0.0)
+        assert found.makespan_s - lag == pytest.approx(moved, rel=0.01)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak_bytes = peak * (1 if sys.platform == "darwin" else 1024)
+    benchmark.extra_info["process_s"] = round(seconds, 2)
+    benchmark.extra_info["peak_bytes"] = peak_bytes
+    assert seconds < 30.0
+    assert peak_bytes < 4e9
