@@ -24,6 +24,7 @@ from simulator.cli.screen import (
 from simulator.cost.step import Estimate
 from simulator.planner.search import Plan
 from simulator.planner.sensitivity import binding, sensitivity
+from simulator.report.comparison import show_signed_percent
 from simulator.report.document import evidence
 from simulator.report.evidence import (
     FIT_RULE,
@@ -32,6 +33,7 @@ from simulator.report.evidence import (
     assumed_figures,
     ties,
 )
+from simulator.report.numbers import refined_rows
 from simulator.units import show_count, show_percent, show_seconds, show_seconds_span, show_usd
 
 __all__ = ["show"]
@@ -63,6 +65,8 @@ def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> None:
     screen.print()
     screen.print(_why(plan, wide))
     screen.print()
+    if plan.refined is not None:
+        screen.print(notes("Played on discrete events", _played(plan)[:top]))
     screen.print(notes("What binds", binding(plan)))
     screen.print(notes("What would pay most, with the best layout for it", _upgrades(plan)))
     screen.print(notes("Searched", _searched(plan)))
@@ -115,6 +119,17 @@ def _ranked(plan: Plan, i: int) -> list[Text | str]:
         show_count(float(result.gpu_hours[i])),
         Text(usd, style="" if plan.meets_budget[i] else NO_FIT),
         show_count(float(result.kwh[i])),
+    ]
+
+
+def _played(plan: Plan) -> list[str]:
+    """Each played layout beside its closed form."""
+    return [
+        f"{row.layout}: {show_seconds(row.step_time_s)}, by the closed form"
+        f" {show_seconds(row.closed_form_s)}"
+        f" ({show_signed_percent(row.step_time_s / row.closed_form_s - 1.0)}),"
+        f" where it was number {row.place}"
+        for row in refined_rows(plan)
     ]
 
 
