@@ -204,8 +204,9 @@ class _Pricer:
     ) -> tuple[tuple[dict[str, Floats], ...], list[Floats], Floats]:  # fmt: skip
         """Add all collectives; `beside` another micro-batch that may hide expert traffic.
 
-        Returns what is hidden either way, the rows of `exchange_s`, and what selective recomputation shows of
-        its repeated collectives: expert traffic in full, for no other micro-batch waits for it.
+        Returns what is hidden either way, the rows of `exchange_s`, and what selective
+        recomputation shows of its repeated collectives: expert traffic in full, for no other
+        micro-batch waits for it.
         """
         zero = np.zeros(self.keys)
         hidden, exchange, again_s = (

@@ -36,6 +36,7 @@ __all__ = [
     "over_parts",
     "part_passes",
     "pass_terms",
+    "rank_tails",
     "recompute_s",
     "stage_passes",
     "steady_terms",
@@ -260,23 +261,38 @@ def data_parallel(
     starts later by the forward passes, so the same holds for its gather. Sharded gradients (zero2)
     may have to be reduced after every micro-batch: `reductions` of them, each behind a pass.
     """
-    s, overlap = priced.states, priced.software.overlap
-    reduce_s, gather_s, buckets = s.reduce_s[grid], s.gather_s[grid], s.reduce_buckets[grid]
+    s = priced.states
+    reduce_s, gather_s = s.reduce_s[grid], s.gather_s[grid]
     mean_forward = (ranks * forward_s).sum(axis=1) / pieces
     mean_backward = (ranks * backward_s).sum(axis=1) / pieces
     times = reductions[:, None]
-    shown, covered = np.zeros_like(reduce_s), np.zeros_like(reduce_s)
-    for seconds, window, slack, hides, n in (
-        (reduce_s, windows[1], rank * mean_backward[:, None], overlap.gradient_reduce, times),
-        (gather_s, windows[0], rank * mean_forward[:, None], overlap.parameter_gather, 1.0),
-    ):
-        tail = np.maximum(n * np.maximum(seconds - window, 0.0), seconds / buckets)
-        exposed = tail if hides else n * seconds
-        covered = covered + (n * seconds - exposed)
-        shown = shown + np.maximum(exposed - slack, 0.0)
+    exposed, hidden = rank_tails(priced, grid, windows, times)
+    slacks = (rank * mean_backward[:, None], rank * mean_forward[:, None])
+    shown = sum(np.maximum(x - slack, 0.0) for x, slack in zip(exposed, slacks, strict=True))
+    covered = hidden[0] + hidden[1]
     slowed = covered * slowdown_share(priced.cluster)
     worst = (shown + slowed).argmax(axis=1)
     at = np.arange(len(worst))
-    exposed = shown[at, worst]
-    hidden = (times * reduce_s + gather_s)[at, worst] - exposed
-    return exposed, hidden, slowed[at, worst]
+    left = shown[at, worst]
+    return left, (times * reduce_s + gather_s)[at, worst] - left, slowed[at, worst]
+
+
+def rank_tails(
+    priced: Priced, grid: NDArray[Any], windows: tuple[Floats, Floats], times: Floats
+) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """What every rank shows and hides of its reductions and of its gather, in this order.
+
+    `windows` are a forward and a backward pass, `times` the reductions of a step. Shapes (layouts,
+    columns).
+    """
+    s, overlap = priced.states, priced.software.overlap
+    shown, covered = [], []
+    for seconds, window, hides, n in (
+        (s.reduce_s[grid], windows[1], overlap.gradient_reduce, times),
+        (s.gather_s[grid], windows[0], overlap.parameter_gather, 1.0),
+    ):
+        last = seconds / s.reduce_buckets[grid]
+        tail = np.maximum(n * np.maximum(seconds - window, 0.0), last)
+        shown.append(np.asarray(tail if hides else n * seconds))
+        covered.append(np.asarray(n * seconds - shown[-1]))
+    return (shown[0], shown[1]), (covered[0], covered[1])

@@ -65,7 +65,10 @@ from simulator.layout.stages import fold, stages
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Estimate", "Selection", "estimates", "evaluate", "price", "select", "selected_memory"]
+__all__ = [
+    "Estimate", "Selection", "estimates", "evaluate", "price", "recomputed_share", "select",
+    "selected_memory",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 
@@ -246,7 +249,7 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     layouts, mode = rows.layouts, rows.layouts.recompute
     m = layouts.micro_batches / layouts.copies
     pieces = (layouts.pp * layouts.vpp * layouts.copies).astype(float)
-    passes = part_passes(priced, rows.key, rows.grid, m, mode, _recomputed_share(rows))
+    passes = part_passes(priced, rows.key, rows.grid, m, mode, recomputed_share(rows))
     forward_s, backward_s = stage_passes(rows.parts, rows.covered, passes)
     both_s = forward_s + backward_s
     at, slowest = np.arange(len(layouts)), np.argmax(both_s, axis=1)
@@ -289,7 +292,7 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     return _estimate(rows, priced, terms, hidden, slowest, imbalance_s, away)
 
 
-def _recomputed_share(rows: Selection) -> Floats:
+def recomputed_share(rows: Selection) -> Floats:
     """Share of each part's blocks that full recomputation covers, over all ranks."""
     ranks = rows.ranks[:, :, None]
     whole = (ranks * rows.parts).sum(axis=1)

@@ -1,24 +1,32 @@
-"""When every task of a graph runs: the longest path to it, where streams keep their order.
+"""When every task of a graph runs: by the longest path to it, or played where tasks share.
 
 Each stream stands at its first task that has not run; when what that task waits for has ended, it
 runs and the stream goes on. A stream that must wait is noted at the one task that it waits for and
 goes on when that task has ended, so that every task and every edge is looked at once.
+
+`longest_path` does just that. `play` does it in the order of time, with an event queue, and
+slows tasks down that take from the same resource. Where nothing is shared both give the same.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from simulator.errors import InputError
+from simulator.events.contention import run_events
+from simulator.events.demands import Demands
 from simulator.events.graph import DeadlockError, Names, TaskGraph, check, lags, numbered
+from simulator.events.network import scratch
 
-__all__ = ["Times", "critical_path", "longest_path"]
+__all__ = ["Times", "critical_path", "longest_path", "play"]
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+Ints = NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +75,9 @@ def longest_path(graph: TaskGraph, names: Names = numbered) -> Times:
     check(graph, names)
     n = len(graph)
     start, end = np.empty(n), np.empty(n)
-    cause, streams = np.empty(n, np.int64), int(graph.stream.max(initial=-1)) + 1
-    head = np.empty(streams, np.int64)
-    edge = np.empty(streams, np.int64)
+    cause, streams = np.empty(n, np.int32), int(graph.stream.max(initial=-1)) + 1
+    head = np.empty(streams, np.int32)
+    edge = np.empty(streams, np.int32)
     done = _sweep(
         graph.duration_s, graph.stream, graph.first, graph.predecessor, lags(graph),
         start, end, cause, head, edge,
@@ -77,6 +85,101 @@ def longest_path(graph: TaskGraph, names: Names = numbered) -> Times:
     if done < n:
         raise deadlock(graph, head, edge, names)
     return Times(start_s=start, end_s=end, cause=cause)
+
+
+def play(graph: TaskGraph, demands: Demands, names: Names = numbered) -> Times:
+    """Run every task in the order of time, at the rate that what it shares leaves to it.
+
+    Parameters
+    ----------
+    graph : TaskGraph
+        Its durations are not looked at: `demands.work` says how much there is to do.
+    demands : Demands
+    names : callable
+        Names a task in an error message.
+
+    Raises
+    ------
+    InputError
+        The arrays are no task graph, or tasks hold for ever what others need.
+    DeadlockError
+        Some tasks wait for one another.
+
+    Examples
+    --------
+    A product of 1 s on all compute units, beside a collective of 0.5 s that holds a quarter.
+
+    >>> from simulator.events.demands import demands
+    >>> from simulator.events.graph import task_graph
+    >>> taken = demands([1.0, 0.5], [1.0], [(0, 0, 1.0), (1, 0, 0.25)], held=[False, True])
+    >>> play(task_graph([1.0, 0.5], [0, 1]), taken).end_s.tolist()
+    [1.125, 0.5]
+    """
+    check(graph, names)
+    n, streams = len(graph), int(graph.stream.max(initial=-1)) + 1
+    if len(demands) != n:
+        raise InputError(f"{n} tasks need as many demands, got {len(demands)}")
+    head, edge, following = np.empty(streams, np.int32), np.empty(streams, np.int32), _empty(n)
+    _link(graph.stream, graph.first, head, edge, following)
+    start, end, cause, rate = np.full(n, -1.0), np.full(n, -1.0), _empty(n), np.zeros(n)
+    tasks: tuple[Any, ...] = (
+        demands.work, graph.stream, graph.first, graph.predecessor, lags(graph), following
+    )  # fmt: skip
+    by_stream = (
+        head, edge, np.zeros(streams), np.full(streams, -1, np.int32), np.empty(streams, np.int32),
+        np.arange(streams - 1, -1, -1, dtype=np.int32), np.full(n, -1, np.int32),
+    )  # fmt: skip
+    queue = (np.empty(n, np.int32), np.full(n, -1, np.int32), np.empty(n), np.empty(n, np.int64))
+    sharing, lists, room = _sharing(demands)
+    times = (start, end, cause, np.empty(n), np.empty(n), rate)
+    done = run_events(tasks, sharing, times, by_stream, queue, lists, room)
+    if done < n:
+        running = np.flatnonzero((start >= 0.0) & (end < 0.0))
+        if len(running):
+            raise InputError(_starved(demands, running, names))
+        raise deadlock(graph, head, edge, names)
+    return Times(start_s=start, end_s=end, cause=cause)
+
+
+def _empty(n: int) -> Ints:
+    return np.empty(n, np.int32)
+
+
+def _sharing(demands: Demands) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+    """Demands as compiled code takes them, its lists, and room to solve rates in."""
+    n, resources, entries = len(demands), len(demands.capacity), len(demands.resource)
+    owner = np.repeat(np.arange(n, dtype=np.int32), np.diff(demands.first))
+    grows = np.flatnonzero(~demands.held)
+    starts = np.concatenate([[0], np.cumsum(np.bincount(owner[grows], minlength=n))])
+    sharing = (
+        demands.capacity, demands.first, demands.resource, demands.amount, demands.held,
+        starts.astype(np.int64), demands.resource[grows], demands.amount[grows],
+        demands.limit, demands.priority,
+    )  # fmt: skip
+    lists = (
+        np.full(resources, -1, np.int32), np.empty(entries, np.int32), np.empty(entries, np.int32),
+        owner, np.empty(resources, np.int32), np.zeros(resources, np.bool_),
+        np.zeros(resources, np.int64), np.zeros(n, np.int64), np.empty(n, np.int64),
+        np.empty(resources, np.int64), np.empty(resources), np.empty(n), np.empty(n, np.int64),
+        np.ones(n),
+    )  # fmt: skip
+    return sharing, lists, scratch(resources, n, len(grows))
+
+
+def _starved(demands: Demands, running: NDArray[Any], names: Names) -> str:
+    """Word that every running task waits for what another one holds."""
+    worded = []
+    for task in running.tolist():
+        own = range(demands.first[task], demands.first[task + 1])
+        wanted = {int(demands.resource[k]) for k in own if not demands.held[k]}
+        for other in running.tolist():
+            held = range(demands.first[other], demands.first[other + 1])
+            got = {int(demands.resource[k]) for k in held if demands.held[k]} & wanted
+            if other != task and got:
+                worded.append(
+                    f"{names(task)} gets nothing of resource {min(got)}, which {names(other)} holds"
+                )
+    return "no running task goes on: " + "; ".join(worded)
 
 
 def critical_path(times: Times) -> Ints:
@@ -90,11 +193,11 @@ def critical_path(times: Times) -> Ints:
     [0, 2]
     """
     if not len(times.end_s):
-        return np.empty(0, np.int64)
+        return np.empty(0, np.int32)
     path = [int(np.argmax(times.end_s))]
     while (before := int(times.cause[path[-1]])) >= 0:
         path.append(before)
-    return np.array(path[::-1], np.int64)
+    return np.array(path[::-1], np.int32)
 
 
 def deadlock(graph: TaskGraph, head: Ints, edge: Ints, names: Names) -> DeadlockError:
@@ -133,20 +236,14 @@ def _sweep(  # type: ignore[no-untyped-def]
     """
     n, streams, lagged = len(duration), len(head), len(lag) > 0
     following = np.empty(n, np.int32)
-    head[:] = -1
-    for i in range(n - 1, -1, -1):
-        s = stream[i]
-        following[i] = head[s]
-        head[s] = i
-        end[i] = -1.0
+    _link(stream, first, head, edge, following)
+    end[:] = -1.0
     # streams that wait for a task: the first of them, and after each the next one
     waiting = np.full(n, -1, np.int32)
     other = np.full(streams, -1, np.int32)
     clock = np.zeros(streams)
-    why = np.full(streams, -1, np.int64)
+    why = np.full(streams, -1, np.int32)
     ready = np.arange(streams - 1, -1, -1).astype(np.int32)
-    for s in range(streams):
-        edge[s] = first[head[s]] if head[s] >= 0 else 0
     count, done = streams, 0
     while count > 0:
         count -= 1
@@ -182,3 +279,14 @@ def _sweep(  # type: ignore[no-untyped-def]
                 k = first[i]
         head[s], edge[s], clock[s], why[s] = i, k, begin, reason
     return done
+
+
+@njit(cache=True)
+def _link(stream, first, head, edge, following):  # type: ignore[no-untyped-def]
+    """Find the first task of each stream, its first edge, and the next task after each one."""
+    head[:] = -1
+    for i in range(len(stream) - 1, -1, -1):
+        following[i] = head[stream[i]]
+        head[stream[i]] = i
+    for s in range(len(head)):
+        edge[s] = first[head[s]] if head[s] >= 0 else 0

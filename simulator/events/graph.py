@@ -20,7 +20,7 @@ from simulator.errors import ForeshardError, InputError
 __all__ = ["DeadlockError", "TaskGraph", "check", "numbered", "task_graph"]
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+Ints = NDArray[np.int32]
 Names = Callable[[int], str]
 
 MOST_STREAMS = 2**24
@@ -49,7 +49,7 @@ class TaskGraph:
 
     duration_s: Floats
     """Seconds that each task takes when nothing slows it, shape (tasks,)."""
-    stream: NDArray[np.int32]
+    stream: Ints
     """The stream of each task; tasks of one stream run one at a time, in the order of their index.
     A task that waits for no stream has one of its own."""
     first: Ints
@@ -58,6 +58,14 @@ class TaskGraph:
     """Tasks that must have ended before, shape (edges,)."""
     lag_s: Floats | None = None
     """Seconds between a predecessor's end and the earliest start, one per edge; None: none."""
+
+    def __post_init__(self) -> None:
+        """Bring the arrays to the types that compiled code takes."""
+        for name in ("stream", "first", "predecessor"):
+            object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), np.int32))
+        for name in ("duration_s", "lag_s"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, np.ascontiguousarray(given, np.float64))
 
     def __len__(self) -> int:
         return len(self.duration_s)
@@ -82,7 +90,7 @@ def task_graph(
     >>> task_graph([1.0, 2.0], [0, 1], [(0, 1)]).first.tolist()
     [0, 0, 1]
     """
-    duration, streams = np.array(duration_s, np.float64), np.array(stream, np.int32)
+    duration = np.array(duration_s, np.float64)
     pairs = np.array(edges, dtype=np.int64).reshape(-1, 2)
     outside = (pairs < 0) | (pairs >= len(duration))
     if outside.any():
@@ -91,8 +99,8 @@ def task_graph(
     counts = np.bincount(pairs[:, 1], minlength=len(duration))
     graph = TaskGraph(
         duration_s=duration,
-        stream=streams,
-        first=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        stream=np.array(stream, np.int32),
+        first=np.concatenate([[0], np.cumsum(counts)]),
         predecessor=pairs[order, 0],
         lag_s=None if lag_s is None else np.asarray(lag_s, np.float64)[order],
     )

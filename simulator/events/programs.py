@@ -16,22 +16,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulator.errors import InputError
 from simulator.events.graph import TaskGraph
-from simulator.events.unfold import UNMATCHED, follow, unfold
+from simulator.events.unfold import EXTRA, OUTSIDE, SEND, TWICE, follow, unfold
 from simulator.layout.layout import SCHEDULES
 from simulator.layout.schedules import KINDS, actions
 
 __all__ = ["EXTRA", "SEND", "STREAMS", "Extras", "Program", "StepGraph", "program", "step_graph"]
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+Ints = NDArray[np.int32]
 
 STREAMS = ("compute", "tensor", "context", "expert", "pipeline", "data", "copy", "host")
 """Streams of a rank; stream s of rank r is number ``r * len(STREAMS) + s`` in the graph."""
 
 COMPUTE, PIPELINE = STREAMS.index("compute"), STREAMS.index("pipeline")
-
-SEND, EXTRA = len(KINDS), len(KINDS) + 1
-"""Kinds of tasks beside those of KINDS: a send between pieces, a task that the caller added."""
 
 ASYNCHRONOUS = ("pipedream", "pipedream_2bw")
 
@@ -45,12 +42,12 @@ class Program:
     """Chunks of the rank that has most."""
     pieces: int
     """Pieces of the model that a micro-batch passes."""
-    rank: Ints
-    kind: Ints
+    rank: NDArray[Any]
+    kind: NDArray[Any]
     """Index into KINDS."""
-    micro_batch: Ints
-    chunk: Ints
-    piece: Ints
+    micro_batch: NDArray[Any]
+    chunk: NDArray[Any]
+    piece: NDArray[Any]
     with_next: NDArray[np.bool_]
     """The action runs overlapped with the one after it: both start together and end together."""
 
@@ -134,6 +131,15 @@ class Extras:
             waits=np.empty(0, np.bool_), before=empty, edges=np.empty((0, 2), np.int64),
         )  # fmt: skip
 
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """The order of issue, and every column as compiled code takes it."""
+        order = np.lexsort((np.arange(len(self)), self.after, self.rank))
+        later = np.argsort(self.edges[:, 1], kind="stable")
+        whole = (self.rank, self.stream, self.after, self.before, self.edges[later])
+        rank, stream, after, before, edges = (np.ascontiguousarray(x, np.int64) for x in whole)
+        seconds, waits = self.duration_s.astype(np.float64), self.waits.astype(np.bool_)
+        return order, rank, stream, seconds, after, waits, before, edges
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepGraph:
@@ -141,14 +147,14 @@ class StepGraph:
 
     graph: TaskGraph
     program: Program
-    rank: NDArray[np.int32]
+    rank: Ints
     stream: NDArray[np.int8]
     """Index into STREAMS."""
     kind: NDArray[np.int8]
     """Index into KINDS, or SEND, or EXTRA."""
-    micro_batch: NDArray[np.int32]
+    micro_batch: Ints
     """-1: an extra task."""
-    chunk: NDArray[np.int32]
+    chunk: Ints
     """-1: an extra task."""
     row: Ints
     """The action that a pass is or whose result a send carries; the row of an extra task."""
@@ -206,21 +212,24 @@ def step_graph(
     extra = Extras.none() if extras is None else extras
     seconds = action_seconds(program, pass_s)
     hops = np.broadcast_to(np.asarray(send_s, np.float64), (2, max(program.pieces - 1, 0)))
-    columns = (program.rank, program.kind, program.micro_batch, program.piece)
+    columns = (program.kind, program.micro_batch, program.piece)
     awaited = follow(*columns, int(program.micro_batch.max(initial=0)) + 1, program.pieces)
-    if (awaited == UNMATCHED).any():
-        raise InputError(unmatched(program, int(np.flatnonzero(awaited == UNMATCHED)[0])))
+    if (awaited < -1).any():
+        raise InputError(_faulty(program, int(np.flatnonzero(awaited < -1)[0]), awaited))
     _check_extras(program, extra)
-    order = np.lexsort((np.arange(len(extra)), extra.after, extra.rank)).astype(np.int64)
-    later = np.argsort(extra.edges[:, 1], kind="stable")
-    found = unfold(
-        *columns, program.with_next, awaited, seconds, np.ascontiguousarray(hops), sends_block,
-        order, extra.rank.astype(np.int64), extra.stream.astype(np.int64),
-        extra.duration_s.astype(np.float64), extra.after.astype(np.int64),
-        extra.waits.astype(np.bool_), extra.before.astype(np.int64),
-        np.ascontiguousarray(extra.edges[later], dtype=np.int64), len(STREAMS), COMPUTE, PIPELINE,
+    arrays: tuple[Any, ...] = (
+        program.rank, program.kind, program.micro_batch, program.chunk, program.piece,
+        program.with_next, awaited, seconds, np.ascontiguousarray(hops), *extra.columns(),
+        program.ranks, len(STREAMS), COMPUTE, COMPUTE if sends_block else PIPELINE,
     )  # fmt: skip
-    return _assembled(program, extra, *found)
+    found = unfold(*arrays)
+    duration, stream, first, predecessor, numbers, short, kind, *at = found
+    graph = TaskGraph(duration_s=duration, stream=stream, first=first, predecessor=predecessor)
+    return StepGraph(
+        graph=graph, program=program, rank=numbers[0], stream=short, kind=kind,
+        micro_batch=numbers[1], chunk=numbers[2], row=numbers[3],
+        task_of_action=at[0], task_of_send=at[1], task_of_extra=at[2],
+    )  # fmt: skip
 
 
 def action_seconds(program: Program, pass_s: ArrayLike) -> Floats:
@@ -246,19 +255,22 @@ def action_seconds(program: Program, pass_s: ArrayLike) -> Floats:
     return seconds
 
 
-def unmatched(program: Program, action: int) -> str:
-    """Word an action whose input no rank makes."""
+def _faulty(program: Program, action: int, awaited: Ints) -> str:
+    """Word what is wrong with an action."""
+    name, code = program.name(action), awaited[action]
     kind, piece = KINDS[program.kind[action]], int(program.piece[action])
     batch = int(program.micro_batch[action])
-    if kind == "F":
-        needed, wanted = f"F{batch} of piece {piece - 1}", "forward pass"
-    elif kind == "W":
-        needed, wanted = f"I{batch} of piece {piece}", "input pass"
-    elif piece == program.pieces - 1:
-        needed, wanted = f"F{batch} of piece {piece}", "forward pass"
+    if code == TWICE:
+        return f"{name} is listed twice"
+    if code == OUTSIDE:
+        return f"{name}: pieces are 0 to {program.pieces - 1}, micro-batches 0 or more"
+    if kind == "W":
+        needed = f"input pass I{batch} of piece {piece}"
+    elif kind == "F" or piece == program.pieces - 1:
+        needed = f"forward pass F{batch} of piece {piece - (kind == 'F')}"
     else:
-        needed, wanted = f"B{batch} or I{batch} of piece {piece + 1}", "backward pass"
-    return f"{program.name(action)} waits for the {wanted} {needed}, which no rank lists"
+        needed = f"backward pass B{batch} or I{batch} of piece {piece + 1}"
+    return f"{name} waits for the {needed}, which no rank lists"
 
 
 def _check_extras(program: Program, extra: Extras) -> None:
@@ -287,31 +299,3 @@ def _check_extras(program: Program, extra: Extras) -> None:
             f"extra task {row} on rank {extra.rank[row]} stands behind an action of another rank "
             f"({program.name(int(extra.after[row]))}); a dependency belongs in edges"
         )
-
-
-def _assembled(program: Program, extra: Extras, *found: Any) -> StepGraph:
-    """Name the columns that the compiled code filled."""
-    duration, rank, stream, kind, row, first, predecessor, action_at, send_at, extra_at = found
-    of_action = kind != EXTRA
-    at = np.where(of_action, row, 0)
-    nothing = np.int32(-1)
-    batches = program.micro_batch[at] if len(program) else at
-    chunks = program.chunk[at] if len(program) else at
-    return StepGraph(
-        graph=TaskGraph(
-            duration_s=duration,
-            stream=(rank * np.int32(len(STREAMS)) + stream).astype(np.int32),
-            first=first,
-            predecessor=predecessor,
-        ),
-        program=program,
-        rank=rank,
-        stream=stream,
-        kind=kind,
-        micro_batch=np.where(of_action, batches, nothing).astype(np.int32),
-        chunk=np.where(of_action, chunks, nothing).astype(np.int32),
-        row=row,
-        task_of_action=action_at,
-        task_of_send=send_at,
-        task_of_extra=extra_at,
-    )

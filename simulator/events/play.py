@@ -1,0 +1,197 @@
+"""One step played: replicas, their program, its task graph, and when every task ran."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.passes import Priced
+from simulator.cost.step import Selection
+from simulator.events.engine import Times, longest_path
+from simulator.events.passes import AHEAD, BACK, CAUSE, Content, Passes, content, passes_of
+from simulator.events.programs import (
+    ASYNCHRONOUS,
+    COMPUTE,
+    EXTRA,
+    Extras,
+    Program,
+    StepGraph,
+    program,
+    step_graph,
+)
+from simulator.events.tails import Ends, Tails, tail_tasks, tails_of
+from simulator.layout.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
+
+__all__ = ["Played", "Replica", "play_step", "replica_of"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """One pipeline that is simulated, and how many equal ones it stands for."""
+
+    count: int
+    """Data-parallel replicas."""
+    rows: Selection
+    priced: Priced
+    held: Content
+    passes: Passes
+    tails: Tails
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """Everything that is known of a step once it has been played."""
+
+    replicas: tuple[Replica, ...]
+    program: Program
+    steps: int
+    """Steps that the program lists: more than one of an asynchronous schedule."""
+    passes: Passes
+    """Of all replicas: rank is replica x pp + pipeline rank."""
+    alone: NDArray[np.bool_]
+    """Actions that have no other micro-batch beside them."""
+    changes: Ints
+    """Actions that last longer than others of their kind, and the cause: shape (changes, 2)."""
+    changes_s: Floats
+    extras: Extras
+    notes: Ints
+    """Cause, kind of span and chunk of each extra task."""
+    ends: Ends
+    step: StepGraph
+    times: Times
+    build_seconds: float
+    run_seconds: float
+
+    @property
+    def pp(self) -> int:
+        """Pipeline ranks of a replica."""
+        return self.program.ranks // len(self.replicas)
+
+
+def replica_of(rows: Selection, priced: Priced, count: int) -> Replica:
+    """Price a replica of a layout that was selected from a table priced with every rank."""
+    held = content(rows, priced)
+    passes = passes_of(rows, priced, held)
+    tails = tails_of(rows, priced, passes)
+    if tails.every_s.any():
+        shown = passes.shown_s.copy()
+        for kind in (BACKWARD, BACKWARD_WEIGHT):
+            shown[:, :, kind, CAUSE["dp"]] += tails.every_s
+        passes = replace(passes, shown_s=shown)
+    return Replica(
+        count=count, rows=rows, priced=priced, held=held, passes=passes, tails=tails
+    )  # fmt: skip
+
+
+def play_step(replicas: Sequence[Replica], began: float | None = None) -> Played:
+    """Build the task graph of one step and run it.
+
+    Parameters
+    ----------
+    replicas : sequence of Replica
+        Pipelines of one layout; they join where gradients are reduced.
+    began : float, optional
+        Moment of ``time.perf_counter`` from which building counts.
+    """
+    began = time.perf_counter() if began is None else began
+    row = replicas[0].rows.layouts.row()
+    schedule, pp, vpp = row["schedule"], row["pp"], row["vpp"]
+    m = int(replicas[0].rows.layouts.micro_batches[0])
+    steps = -(-2 * pp // m) + 2 if schedule in ASYNCHRONOUS else 1
+    listed = _tiled(program(schedule, pp, m, vpp, steps=steps), len(replicas), m * steps)
+    passes = _stacked([one.passes for one in replicas])
+    alone = _alone(listed, passes, flushed=steps == 1)
+    ends = Ends.of(listed)
+    changes, changes_s = _changes(ends, [one.tails for one in replicas])
+    seconds = passes.seconds[listed.rank, listed.chunk, listed.kind]
+    if alone.any():
+        longer = passes.alone_s.sum(axis=3)[listed.rank, listed.chunk, listed.kind]
+        seconds = seconds + np.where(alone, longer, 0.0)
+    np.add.at(seconds, changes[:, 0], changes_s)
+    extras, notes = tail_tasks(
+        listed, ends, [one.tails for one in replicas], passes.window_s, seconds
+    )
+    step = step_graph(listed, seconds, passes.send_s, extras=extras)
+    built = time.perf_counter()
+    times = longest_path(step.graph, step.name)
+    return Played(
+        replicas=tuple(replicas), program=listed, steps=steps, passes=passes, alone=alone,
+        changes=changes, changes_s=changes_s, extras=extras, notes=notes, ends=ends, step=step,
+        times=times, build_seconds=built - began, run_seconds=time.perf_counter() - built,
+    )  # fmt: skip
+
+
+def _tiled(one: Program, replicas: int, micro_batches: int) -> Program:
+    """The same program on several replicas, each with micro-batches of its own."""
+    if replicas == 1:
+        return one
+    copy = np.repeat(np.arange(replicas), len(one))
+
+    def tiled(column: NDArray[np.int64]) -> Ints:
+        return np.tile(column, replicas)
+
+    return replace(
+        one, ranks=one.ranks * replicas, rank=tiled(one.rank) + copy * one.ranks,
+        kind=tiled(one.kind), micro_batch=tiled(one.micro_batch) + copy * micro_batches,
+        chunk=tiled(one.chunk), piece=tiled(one.piece),
+        with_next=np.tile(one.with_next, replicas),
+    )  # fmt: skip
+
+
+def _stacked(each: list[Passes]) -> Passes:
+    if len(each) == 1:
+        return each[0]
+    names = ("shown_s", "hidden_s", "alone_s", "window_s")
+    joined = {name: np.concatenate([getattr(one, name) for one in each]) for name in names}
+    return Passes(**joined, send_s=each[0].send_s)
+
+
+def _alone(listed: Program, passes: Passes, *, flushed: bool) -> NDArray[np.bool_]:
+    """Passes that have none of the other way beside them: before the first one, after the last.
+
+    Where the schedule joins passes in pairs, all that are in none.
+    """
+    none = np.zeros(len(listed), dtype=np.bool_)
+    if not (flushed and passes.alone_s.any()):
+        return none
+    ahead = listed.kind == FORWARD
+    back = (listed.kind == BACKWARD) | (listed.kind == BACKWARD_INPUT)
+    if listed.with_next.any():
+        paired = listed.with_next | np.r_[False, listed.with_next[:-1]]
+        return (ahead | back) & ~paired
+    position = np.arange(len(listed))
+    first, last = np.full(listed.ranks, len(listed)), np.full(listed.ranks, -1)
+    np.minimum.at(first, listed.rank[back], position[back])
+    np.maximum.at(last, listed.rank[ahead], position[ahead])
+    found = (ahead & (position < first[listed.rank])) | (back & (position > last[listed.rank]))
+    return np.asarray(found)
+
+
+def _changes(ends: Ends, tails: list[Tails]) -> tuple[Ints, Floats]:
+    """What first and last passes take longer or shorter than the others of their kind."""
+    slowed = np.concatenate([one.slowed_s for one in tails], axis=1)
+    every = np.concatenate([one.every_s for one in tails])
+    actions = [ends.first.ravel(), ends.last.ravel(), ends.last.ravel()]
+    seconds = [slowed[AHEAD].ravel(), slowed[BACK].ravel(), -every.ravel()]
+    causes = [np.full(every.size, CAUSE[name]) for name in ("slowdown", "slowdown", "dp")]
+    all_s = np.concatenate(seconds)
+    kept = all_s != 0.0
+    return np.column_stack([np.concatenate(actions), np.concatenate(causes)])[kept], all_s[kept]
+
+
+def on_compute(played: Played, rank: int) -> Ints:
+    """Tasks that a rank's compute stream runs, in order."""
+    step = played.step
+    return np.flatnonzero((step.rank == rank) & (step.stream == COMPUTE))
+
+
+def is_extra(played: Played, task: int) -> bool:
+    """Whether a task is none of the program's."""
+    return int(played.step.kind[task]) == EXTRA

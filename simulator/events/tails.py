@@ -1,0 +1,268 @@
+"""What a step does beside its passes: parameter gathers before, reductions and optimizer after.
+
+Gradients are reduced in buckets that start when they are ready; the first bucket of a chunk is
+ready when its share of the last backward pass has run, the last one when all of it has. In between
+the buckets queue, so that two tasks stand for all of them: all but the last, and the last. A
+gather runs the other way round: the first forward pass of a chunk starts so late that every bucket
+is there when its layers need it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.collectives import slowdown_share
+from simulator.cost.offload import host_step_s, uses_host
+from simulator.cost.passes import ZERO2, Priced, rank_tails
+from simulator.cost.step import Selection
+from simulator.events.passes import AHEAD, BACK, CAUSE, Passes
+from simulator.events.programs import STREAMS, Extras, Program
+from simulator.events.timeline import SPAN_KINDS
+from simulator.events.unfold import follow
+from simulator.layout.schedules import BACKWARD_INPUT, FORWARD
+
+__all__ = ["Ends", "Tails", "tail_tasks", "tails_of"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_COMPUTE, _DATA, _COPY, _HOST = (STREAMS.index(x) for x in ("compute", "data", "copy", "host"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tails:
+    """Once-per-step work of each rank; arrays over ranks, or (ranks, chunks)."""
+
+    reduce_s: Floats
+    """Of each chunk's gradients, (ranks, chunks)."""
+    gather_s: Floats
+    """Of each chunk's updated parameters, (ranks, chunks)."""
+    buckets: Floats
+    """Into which a rank cuts either, (ranks,)."""
+    overlaps: tuple[bool, bool]
+    """Whether gathers run beside forward passes, and reductions beside backward passes."""
+    every_s: Floats
+    """Shown reduction of every micro-batch but the last, (ranks, chunks)."""
+    slowed_s: Floats
+    """What hidden gathers and reductions cost the passes beside them, (2, ranks, chunks)."""
+    tables_s: float
+    """Sum of the word table's gradients over two stages, after all reductions."""
+    gradients_s: float
+    """Shown copies of gradients to an optimizer on the host."""
+    hidden_gradients_s: float
+    optimizer_s: Floats
+    """Of each rank, (ranks,)."""
+
+
+def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
+    """Price what a step of one layout does once."""
+    states, grid, layouts = priced.states, rows.grid, rows.layouts
+    order = np.argsort(rows.rank[0], kind="stable")
+    software, m = priced.software, layouts.micro_batches / layouts.copies
+    own, overlap = software.states, software.overlap
+    once = layouts.pp[0] > 1 and own.keeps_gathered_with_pipeline
+    every = layouts.sharding[0] == ZERO2 and own.reduces_every_micro_batch and not once
+    whole = passes.window_s.sum(axis=1)
+    shares = passes.window_s / np.maximum(whole, 1e-300)[:, None, :]
+    given = np.empty((2, 1, len(order)))
+    given[:, 0, order] = whole.T
+    _, covered = rank_tails(
+        priced, grid, (given[AHEAD], given[BACK]), m[:, None] if every else np.ones((1, 1))
+    )
+    slowed = [covered[1 - way][0, order][:, None] * shares[:, :, way] for way in (AHEAD, BACK)]
+    reduce_s, gather_s = (
+        x[grid[0], order][:, None] * shares[:, :, way]
+        for x, way in ((states.reduce_s, BACK), (states.gather_s, AHEAD))
+    )
+    beside = passes.window_s[:, :, BACK] if overlap.gradient_reduce else 0.0
+    optimizer_s, gradients = states.optimizer_s[grid[0], order], [np.zeros(1), np.zeros(1)]
+    if uses_host(layouts):
+        step_s, *gradients = host_step_s(priced, layouts, grid, m, given[BACK])
+        optimizer_s = np.full(len(order), float(step_s[0]))
+    return Tails(
+        reduce_s=reduce_s,
+        gather_s=gather_s,
+        buckets=states.reduce_buckets[grid[0], order],
+        overlaps=(overlap.parameter_gather, overlap.gradient_reduce),
+        every_s=np.maximum(reduce_s - beside, 0.0) * every,
+        slowed_s=np.stack(slowed) * slowdown_share(priced.cluster),
+        tables_s=float(states.tables_s[grid[0]]),
+        gradients_s=float(gradients[0][0]),
+        hidden_gradients_s=float(gradients[1][0]),
+        optimizer_s=optimizer_s,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ends:
+    """First forward pass and last pass with gradients of every chunk: actions, (ranks, chunks)."""
+
+    first: Ints
+    last: Ints
+    final: Ints
+    """The last action of each rank, (ranks,)."""
+
+    @classmethod
+    def of(cls, program: Program) -> Ends:
+        """Find them."""
+        count, action = program.ranks * program.chunks, np.arange(len(program))
+        first, last = np.full(count, len(program)), np.full(count, -1)
+        chunk = program.rank * program.chunks + program.chunk
+        ahead = program.kind == FORWARD
+        ready = ~ahead & (program.kind != BACKWARD_INPUT)
+        np.minimum.at(first, chunk[ahead], action[ahead])
+        np.maximum.at(last, chunk[ready], action[ready])
+        shape = (program.ranks, program.chunks)
+        ends = np.searchsorted(program.rank, np.arange(program.ranks), side="right") - 1
+        return cls(first=first.reshape(shape), last=last.reshape(shape), final=ends)
+
+
+class _Table:
+    """Extra tasks, row by row."""
+
+    def __init__(self, actions: int) -> None:
+        self.actions = actions
+        self.rows: list[tuple[int, int, float, int, bool, int]] = []
+        self.edges: list[tuple[int, int]] = []
+        self.notes: list[tuple[int, int, int]] = []
+
+    def add(
+        self, rank: int, stream: int, seconds: float, after: int, *, waits: bool = True,
+        before: int = -1, cause: str = "dp", kind: str = "reduce", chunk: int = -1,
+    ) -> int:  # fmt: skip
+        """Add one task; return its number among actions and extra tasks."""
+        self.rows.append((rank, stream, seconds, after, waits, before))
+        self.notes.append((CAUSE[cause], SPAN_KINDS.index(kind), chunk))
+        return self.actions + len(self.rows) - 1
+
+    def finished(self) -> tuple[Extras, Ints]:
+        """The table as arrays, and cause, kind of span and chunk of each row."""
+        rank, stream, seconds, after, waits, before = zip(*self.rows, strict=True)
+        return Extras(
+            rank=np.array(rank, np.int64), stream=np.array(stream, np.int64),
+            duration_s=np.array(seconds, np.float64), after=np.array(after, np.int64),
+            waits=np.array(waits, np.bool_), before=np.array(before, np.int64),
+            edges=np.array(self.edges, np.int64).reshape(-1, 2),
+        ), np.array(self.notes, np.int64)  # fmt: skip
+
+
+def tail_tasks(
+    program: Program, ends: Ends, tails: list[Tails], windows_s: Floats, action_s: Floats
+) -> tuple[Extras, Ints]:
+    """List the tasks of a step beside its passes.
+
+    Parameters
+    ----------
+    program : Program
+        Of all replicas: rank is replica x pipeline ranks + pipeline rank.
+    ends : Ends
+    tails : list of Tails
+        One per replica. Replicas join where gradients are reduced.
+    windows_s : ndarray
+        Of each chunk's forward and backward pass, (ranks, chunks, 2).
+    action_s : ndarray
+        Seconds of each action.
+
+    Returns
+    -------
+    Extras
+    ndarray
+        Cause, kind of span and chunk of each, shape (tasks, 3).
+    """
+    table, stages = _Table(len(program)), program.ranks // len(tails)
+    at = [x.astype(np.int32) for x in (program.kind, program.micro_batch, program.piece)]
+    at = (program.kind, program.micro_batch, program.piece)
+    awaited = follow(*at, int(program.micro_batch.max()) + 1, program.pieces)
+    done: list[int] = []
+    for stage in range(stages):
+        ranks = [(stage + replica * stages, tail) for replica, tail in enumerate(tails)]
+        for rank, tail in ranks:
+            _gathers(table, ends, rank, tail, windows_s[rank, :, AHEAD])
+        done += _reductions(table, ends, ranks, windows_s[..., BACK], action_s, awaited)
+    _closing(table, ends, tails, done)
+    return table.finished()
+
+
+def _gathers(table: _Table, ends: Ends, rank: int, tail: Tails, window_s: Floats) -> None:
+    """Gathers before the first forward passes; each chunk starts when its layers will be there."""
+    stage = rank % len(tail.buckets)
+    whole_s = tail.gather_s[stage]
+    if not whole_s.any():
+        return
+    if not tail.overlaps[AHEAD]:
+        first = int(ends.first[rank].min())
+        table.add(rank, _DATA, float(whole_s.sum()), -1, before=first, kind="gather")
+        return
+    share = 1.0 / np.maximum(tail.buckets[stage] * whole_s / whole_s.sum(), 1.0)
+    before = np.cumsum(whole_s) - whole_s
+    needed = before + np.maximum(whole_s * share, whole_s - window_s * (1.0 - share))
+    for chunk, seconds in enumerate(np.diff(np.maximum.accumulate(needed), prepend=0.0)):
+        first = int(ends.first[rank, chunk])
+        table.add(rank, _DATA, float(seconds), -1, before=first, kind="gather", chunk=chunk)
+
+
+def _reductions(
+    table: _Table, ends: Ends, ranks: list[tuple[int, Tails]], windows_s: Floats,
+    action_s: Floats, awaited: Ints,
+) -> list[int]:  # fmt: skip
+    """Reductions of one stage, which its replicas begin together; returns what ends them."""
+    stage, one = ranks[0][0], ranks[0][1]
+    if not one.reduce_s[stage].any():
+        return [int(ends.final[rank]) for rank, _ in ranks]
+    if not one.overlaps[BACK]:
+        whole = [(rank, float(tail.reduce_s[stage].sum())) for rank, tail in ranks]
+        found = [table.add(rank, _DATA, x, int(ends.final[rank])) for rank, x in whole]
+        _join(table, [int(ends.final[rank]) for rank, _ in ranks], found)
+        return found
+    found = []
+    for chunk in np.argsort(ends.last[stage]):
+        last = [int(ends.last[rank, chunk]) for rank, _ in ranks]
+        ready, most, rest = [], [], []
+        for (rank, tail), action in zip(ranks, last, strict=True):
+            whole_s = tail.reduce_s[stage]
+            share = 1.0 / max(float(tail.buckets[stage] * whole_s[chunk] / whole_s.sum()), 1.0)
+            seconds = float(whole_s[chunk])
+            if share < 1.0:
+                window = min(float(windows_s[rank, chunk]), float(action_s[action]))
+                start = float(action_s[action]) - window * (1.0 - share)
+                before = action - 1 if action > 0 and action - 1 >= ends.first[rank].min() else -1
+                ready.append(table.add(rank, _HOST, start, before, kind="launch"))
+                if awaited[action] >= 0:
+                    table.edges.append((int(awaited[action]), ready[-1]))
+                most.append(
+                    table.add(rank, _DATA, seconds * (1.0 - share), action, waits=False,
+                              chunk=int(chunk))
+                )  # fmt: skip
+            rest.append(table.add(rank, _DATA, seconds * share, action, chunk=int(chunk)))
+        table.edges += list(zip(ready, most, strict=True))
+        _join(table, ready, most)
+        _join(table, last, rest)
+        found = rest
+    return found
+
+
+def _join(table: _Table, earlier: list[int], later: list[int]) -> None:
+    """Let every replica's task wait for the others', too."""
+    table.edges += [
+        (one, other) for i, one in enumerate(earlier) for k, other in enumerate(later) if i != k
+    ]
+
+
+def _closing(table: _Table, ends: Ends, tails: list[Tails], done: list[int]) -> None:
+    """What waits for all gradients of all ranks: the word table's sum, then the optimizer."""
+    final, one = ends.final, tails[0]
+    hub = table.add(0, _DATA, one.tables_s, int(final[0]), waits=False)
+    table.edges += [(task, hub) for task in done]
+    if one.gradients_s:
+        down = table.add(0, _COPY, one.gradients_s, int(final[0]), waits=False, cause="offload",
+                         kind="offload")  # fmt: skip
+        table.edges.append((hub, down))
+        hub = down
+    for rank in range(len(final)):
+        seconds = float(tails[rank // len(one.buckets)].optimizer_s[rank % len(one.buckets)])
+        step = table.add(rank, _COMPUTE, seconds, int(final[rank]), cause="optimizer",
+                         kind="optimizer")  # fmt: skip
+        table.edges.append((hub, step))
