@@ -31,7 +31,7 @@ from simulator.software import Software
 from simulator.workload.recipe import Recipe
 
 __all__ = [
-    *("MEMORY_KINDS", "Memory", "host_share", "kept_bytes", "memory"),
+    *("IN_TRANSIT", "MEMORY_KINDS", "Memory", "host_share", "kept_bytes", "memory"),
     *("memory_spread", "offloaded_parts", "on_device", "recomputed_parts"),
 ]
 
@@ -43,7 +43,7 @@ MEMORY_KINDS = (
 )  # fmt: skip
 """Kinds of memory, in the order in which they are added."""
 
-_IN_TRANSIT = 2.0
+IN_TRANSIT = 2.0
 """Offloaded blocks on the device at a time: one on its way, one in use (double buffer)."""
 
 _FULL = RECOMPUTE.index("full")
@@ -149,7 +149,7 @@ def memory(
         if lazy:
             one_block = np.maximum(one_block, held / np.maximum(flying, 1.0))
         if offloads:
-            stays = np.maximum(count - away, 0.0) + np.minimum(away, _IN_TRANSIT)
+            stays = np.maximum(count - away, 0.0) + np.minimum(away, IN_TRANSIT)
             held = held * np.where(away > 0, stays / np.maximum(count, 1.0), 1.0)
         activations = activations + held
         rebuilt = blocks.rebuilt_bytes[mode, block_key, part][:, None]

@@ -115,7 +115,9 @@ def critical_shares(played: Played) -> tuple[Ints, dict[str, float]]:
     whole = np.maximum(shown.sum(axis=1), 1e-300)
     found += (shown * (seconds[passes] / whole)[:, None]).sum(axis=0)
     total = max(float(found.sum()), 1e-300)
-    return path, {name: float(x) / total for name, x in zip(CAUSES, found, strict=True)}
+    return path.astype(np.int64), {
+        name: float(x) / total for name, x in zip(CAUSES, found, strict=True)
+    }
 
 
 def stream_seconds(

@@ -71,8 +71,9 @@ class Passes:
     window_s: Floats
     """Of a forward and a backward pass, what gradients and parameters may travel beside; shape
     (ranks, chunks, 2)."""
-    send_s: float
-    """A send to the next stage that runs beside compute; 0 where it is a part of the pass."""
+    send_s: Floats
+    """A send to the next stage that runs beside compute, of each rank; 0 where it is a part of the
+    pass."""
 
     @property
     def seconds(self) -> Floats:
@@ -128,7 +129,7 @@ def passes_of(rows: Selection, priced: Priced, held: Content) -> Passes:
         hidden_s=_by_kind(hidden),
         alone_s=_by_kind(alone),
         window_s=np.stack([over_parts(held.parts, x[0]) for x in windows], axis=2),
-        send_s=send_s,
+        send_s=np.full(len(shown), send_s),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,7 +118,10 @@ def play_step(replicas: Sequence[Replica], began: float | None = None) -> Played
     extras, notes = tail_tasks(
         listed, ends, [one.tails for one in replicas], passes.window_s, seconds
     )
-    step = step_graph(listed, seconds, passes.send_s, extras=extras)
+    step = step_graph(listed, seconds, extras=extras)
+    if passes.send_s.any():
+        sent = np.flatnonzero(step.task_of_send >= 0)
+        step.graph.duration_s[step.task_of_send[sent]] = passes.send_s[listed.rank[sent]]
     built = time.perf_counter()
     times = longest_path(step.graph, step.name)
     return Played(
@@ -148,9 +151,9 @@ def _tiled(one: Program, replicas: int, micro_batches: int) -> Program:
 def _stacked(each: list[Passes]) -> Passes:
     if len(each) == 1:
         return each[0]
-    names = ("shown_s", "hidden_s", "alone_s", "window_s")
+    names = [field.name for field in fields(Passes)]
     joined = {name: np.concatenate([getattr(one, name) for one in each]) for name in names}
-    return Passes(**joined, send_s=each[0].send_s)
+    return Passes(**joined)
 
 
 def _alone(listed: Program, passes: Passes, *, flushed: bool) -> NDArray[np.bool_]:

@@ -3,34 +3,62 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
-from simulator.cost.step import price, select
 from simulator.errors import InputError
 from simulator.events.charge import critical_shares, hidden, stream_seconds, terms, work
+from simulator.events.deviations import Deviation, replicas_of
+from simulator.events.memory import memory_over_time
 from simulator.events.passes import CAUSE
-from simulator.events.play import Played, play_step, replica_of
+from simulator.events.play import Played, play_step
+from simulator.events.spans import timeline
 from simulator.events.timeline import CAUSES, SimulatedStep
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["simulate"]
+__all__ = ["Deviation", "simulate", "summarise"]
 
 
 def simulate(
-    layouts_row: Layouts, workload: Workload, cluster: Cluster, software: Software
+    layouts_row: Layouts,
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    *,
+    deviations: Sequence[Deviation] = (),
 ) -> SimulatedStep:
-    """Play one optimizer step of one layout."""
+    """Play one optimizer step of one layout, action by action.
+
+    Parameters
+    ----------
+    layouts_row : Layouts
+        A feasible layout, a table with one row.
+    workload, cluster, software
+        What is trained, on what, with what.
+    deviations : sequence of Deviation
+        Slow GPUs, weaker links, other servers, loaded experts; none: every replica is like the
+        others, and one is simulated.
+
+    Returns
+    -------
+    SimulatedStep
+        Terms add up to the step time. Without deviations it is that of the closed form
+        (``cost/step.py``) but for what `docs/design.md` lists.
+
+    Raises
+    ------
+    InputError
+        More than one layout, or a deviation that cannot be.
+    """
     if len(layouts_row) != 1:
         raise InputError(f"simulate takes one layout at a time, got {len(layouts_row)}")
     began = time.perf_counter()
-    priced = price(layouts_row, workload, cluster, software, every_rank=True)
-    rows = select(layouts_row, priced, slice(0, 1))
-    one = replica_of(rows, priced, int(layouts_row.dp[0]))
-    return summarise(play_step([one], began))
+    replicas = replicas_of(layouts_row, workload, cluster, software, deviations)
+    return summarise(play_step(replicas, began))
 
 
 def summarise(played: Played) -> SimulatedStep:
@@ -39,7 +67,7 @@ def summarise(played: Played) -> SimulatedStep:
     pacing = int(np.argmax(shown.sum(axis=1)))
     found = terms(played, shown, pacing)
     total = float(found.sum())
-    _, shares = critical_shares(played)
+    path, shares = critical_shares(played)
     busy, exposed, idle = stream_seconds(played, shown, hides, total)
     ranks_of = np.repeat([one.count for one in played.replicas], played.pp)
     layouts = played.replicas[0].rows.layouts
@@ -56,6 +84,6 @@ def summarise(played: Played) -> SimulatedStep:
         tasks=len(played.step.graph),
         build_seconds=played.build_seconds,
         run_seconds=played.run_seconds,
-        draw=lambda: None,
-        weigh=lambda: None,
+        draw=lambda: timeline(played, path),
+        weigh=lambda: memory_over_time(played),
     )

@@ -10,6 +10,7 @@ is there when its layers need it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from simulator.events.timeline import SPAN_KINDS
 from simulator.events.unfold import follow
 from simulator.layout.schedules import BACKWARD_INPUT, FORWARD
 
-__all__ = ["Ends", "Tails", "tail_tasks", "tails_of"]
+__all__ = ["Ends", "Tails", "awaited_actions", "tail_tasks", "tails_of"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -120,6 +121,14 @@ class Ends:
         return cls(first=first.reshape(shape), last=last.reshape(shape), final=ends)
 
 
+def awaited_actions(program: Program) -> Ints:
+    """The action that each one waits for, -1: none."""
+    count = int(program.micro_batch.max()) + 1
+    columns = (program.kind, program.micro_batch, program.piece)
+    given: tuple[Any, ...] = (*columns, count, program.pieces)
+    return np.asarray(follow(*given))
+
+
 class _Table:
     """Extra tasks, row by row."""
 
@@ -173,9 +182,7 @@ def tail_tasks(
         Cause, kind of span and chunk of each, shape (tasks, 3).
     """
     table, stages = _Table(len(program)), program.ranks // len(tails)
-    at = [x.astype(np.int32) for x in (program.kind, program.micro_batch, program.piece)]
-    at = (program.kind, program.micro_batch, program.piece)
-    awaited = follow(*at, int(program.micro_batch.max()) + 1, program.pieces)
+    awaited = awaited_actions(program)
     done: list[int] = []
     for stage in range(stages):
         ranks = [(stage + replica * stages, tail) for replica, tail in enumerate(tails)]

@@ -19,9 +19,8 @@ from simulator.cost.memory import MEMORY_KINDS
 from simulator.cost.terms import TERMS
 
 __all__ = [
-    *("CAUSES", "MEMORY_KINDS", "SPAN_KINDS", "STREAMS"),
-    *("MemoryCurve", "SimulatedStep", "Timeline"),
-]
+    "CAUSES", "MEMORY_KINDS", "SPAN_KINDS", "STREAMS", "MemoryCurve", "SimulatedStep", "Timeline",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 

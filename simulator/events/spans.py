@@ -1,0 +1,209 @@
+"""Write a played step down as a timeline: what each pass spends its time on, span by span.
+
+Inside a pass the order is one for all: parameters arrive, what is recomputed runs, the compute
+runs with all that hides behind it, and what does not hide follows on the stream that it waits for.
+Passes that run as a pair are drawn one after the other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.terms import HIDDEN
+from simulator.events.passes import CAUSE
+from simulator.events.play import Played
+from simulator.events.programs import SEND, STREAMS
+from simulator.events.tails import awaited_actions
+from simulator.events.timeline import SPAN_KINDS, Timeline
+from simulator.layout.schedules import FORWARD, KINDS
+
+__all__ = ["timeline"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_WAYS = ("forward", "backward", "backward_input", "backward_weight")
+"""Kind of the compute span of each of KINDS."""
+
+_COMPUTE = ("gemm", "attention", "memory_bound", "slowdown")
+
+_BEFORE = (("data", "gather", "fsdp", 1.0), ("compute", "recompute", "recompute", 1.0))
+
+_AFTER = (
+    ("host", "launch", "launch", 1.0), ("tensor", "collective", "tp", 1.0),
+    ("context", "exchange", "cp", 1.0), ("expert", "dispatch", "ep", 0.5),
+    ("expert", "combine", "ep", 0.5), ("copy", "offload", "offload", 1.0),
+    ("data", "reduce", "dp", 1.0), ("pipeline", "send", "pp", 1.0),
+)  # fmt: skip
+"""Stream, kind, cause and share of the cause of what a pass waits for, in order."""
+
+_BESIDE = (
+    ("tensor", "collective", "tp", 1.0), ("context", "exchange", "cp", 1.0),
+    ("expert", "dispatch", "ep", 0.5), ("expert", "combine", "ep", 0.5),
+    ("data", "gather", "fsdp", 1.0), ("copy", "offload", "offload", 1.0),
+)  # fmt: skip
+"""The same of what hides behind the compute of a pass."""
+
+
+class _Spans:
+    """Columns of spans, a batch at a time."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[NDArray[np.generic], ...]] = []
+        self.count = 0
+
+    def add(
+        self, rank: Ints, start: Floats, length: Floats, words: tuple[str, str | Ints, str | Ints],
+        micro_batch: Ints, chunk: Ints, critical: NDArray[np.bool_],
+    ) -> Ints:  # fmt: skip
+        """Add the spans that have a length; return the number of each, -1 where it has none."""
+        stream, kind, cause = words
+        rows = np.flatnonzero(length > 0.0)
+        number = np.full(len(length), -1, np.int64)
+        number[rows] = self.count + np.arange(len(rows))
+        self.count += len(rows)
+        coded = [
+            np.broadcast_to(x, len(length))[rows]
+            for x in (
+                STREAMS.index(stream),
+                SPAN_KINDS.index(kind) if isinstance(kind, str) else kind,
+                CAUSE[cause] if isinstance(cause, str) else cause,
+            )
+        ]
+        self.batches.append(
+            (rank[rows], start[rows], (start + length)[rows], *coded, micro_batch[rows],
+             chunk[rows], critical[rows])
+        )  # fmt: skip
+        return number
+
+
+def timeline(played: Played, path: Ints) -> Timeline:
+    """Draw every pass, send and extra task.
+
+    Parameters
+    ----------
+    played : Played
+    path : ndarray
+        Tasks of the critical path.
+    """
+    spans, critical = _Spans(), np.zeros(len(played.step.graph), dtype=np.bool_)
+    critical[path] = True
+    first, sent = _draw_passes(played, spans, critical)
+    own = np.flatnonzero(played.step.task_of_send >= 0)
+    if played.passes.send_s.any():
+        sent[own] = _draw_sends(played, spans, critical, own)
+    _draw_extras(played, spans, critical)
+    return _joined(played, spans, _flows(played, first, sent))
+
+
+def _draw_passes(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Draw all actions; return the numbers of each one's first span and of its send."""
+    listed, times, step = played.program, played.times, played.step
+    at = (listed.rank, listed.chunk, listed.kind)
+    tasks = step.task_of_action
+    shown = played.passes.shown_s[at]
+    shown[played.alone] += played.passes.alone_s[at][played.alone]
+    np.add.at(shown, (played.changes[:, 0], played.changes[:, 1]), played.changes_s)
+    shown = np.maximum(shown, 0.0)
+    start = times.start_s[tasks].copy()
+    second = np.flatnonzero(listed.with_next) + 1
+    start[second] = start[second - 1] + shown[second - 1].sum(axis=1)
+    batch = listed.micro_batch % _micro_batches(played)
+    tail = (batch, listed.chunk, critical[tasks])
+    first, clock = np.full(len(listed), -1, np.int64), start.copy()
+
+    def draw(stream: str, kind: str | Ints, cause: str | Ints, length: Floats) -> Ints:
+        number = spans.add(listed.rank, clock, length, (stream, kind, cause), *tail)
+        np.copyto(first, number, where=(first < 0) & (number >= 0))
+        return number
+
+    for stream, kind, cause, share in _BEFORE:
+        length = share * shown[:, CAUSE[cause]]
+        draw(stream, kind, cause, length)
+        clock += length
+    hidden = played.passes.hidden_s[at]
+    for stream, kind, cause, share in _BESIDE:
+        length = share * hidden[:, HIDDEN.index(cause)]
+        half = length if kind == "combine" else 0.0
+        clock += half
+        draw(stream, kind, cause, length)
+        clock -= half
+    compute = shown[:, [CAUSE[name] for name in _COMPUTE]].sum(axis=1)
+    kinds = np.array([SPAN_KINDS.index(way) for way in _WAYS])[listed.kind]
+    draw("compute", kinds, "gemm", compute)
+    clock += compute
+    sent = np.full(len(listed), -1, np.int64)
+    for stream, kind, cause, share in _AFTER:
+        length = share * shown[:, CAUSE[cause]]
+        word = kind if kind != "send" else _send_or_receive(played)
+        sent = draw(stream, word, cause, length)
+        clock += length
+    return first, sent
+
+
+def _micro_batches(played: Played) -> int:
+    """Micro-batches that one replica's program lists."""
+    return (int(played.program.micro_batch.max()) + 1) // len(played.replicas)
+
+
+def _send_or_receive(played: Played) -> Ints:
+    """Kind of the hop that each action is charged: its send, or its receive where it sends none."""
+    sends = played.step.task_of_send >= 0
+    return np.where(sends, SPAN_KINDS.index("send"), SPAN_KINDS.index("receive"))
+
+
+def _draw_sends(played: Played, spans: _Spans, critical: NDArray[np.bool_], own: Ints) -> Ints:
+    """Sends on a stream of their own."""
+    tasks, listed = played.step.task_of_send[own], played.program
+    assert (played.step.kind[tasks] == SEND).all()
+    start, end = played.times.start_s[tasks], played.times.end_s[tasks]
+    return spans.add(
+        listed.rank[own], start, end - start, ("pipeline", "send", "pp"),
+        listed.micro_batch[own] % _micro_batches(played), listed.chunk[own], critical[tasks],
+    )  # fmt: skip
+
+
+def _draw_extras(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> None:
+    """Gathers, reductions, copies and the optimizer."""
+    extras, notes = played.extras, played.notes
+    for stream in ("compute", "data", "copy"):
+        rows = np.flatnonzero(extras.stream == STREAMS.index(stream))
+        tasks = played.step.task_of_extra[rows]
+        start, end = played.times.start_s[tasks], played.times.end_s[tasks]
+        spans.add(
+            extras.rank[rows], start, end - start, (stream, notes[rows, 1], notes[rows, 0]),
+            np.full(len(rows), -1), notes[rows, 2], critical[tasks],
+        )  # fmt: skip
+
+
+def _flows(played: Played, first: Ints, sent: Ints) -> Ints:
+    """Pairs of a send and the first span of the action that waits for it."""
+    listed = played.program
+    awaited = awaited_actions(listed)
+    crosses = (awaited >= 0) & (listed.rank[awaited] != listed.rank)
+    later = np.flatnonzero(crosses)
+    pairs = np.column_stack([sent[awaited[later]], first[later]])
+    return np.asarray(pairs[(pairs >= 0).all(axis=1)])
+
+
+def _joined(played: Played, spans: _Spans, flows: Ints) -> Timeline:
+    """All spans by rank, stream and time."""
+    rank, start, end, stream, kind, cause, batch, chunk, critical = (
+        np.concatenate(column) for column in zip(*spans.batches, strict=True)
+    )
+    order = np.lexsort((start, stream, rank))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    layouts = played.replicas[0].rows.layouts
+    counts = np.repeat([one.count for one in played.replicas], played.pp)
+    return Timeline(
+        rank=rank[order].astype(np.int32), stream=stream[order].astype(np.int8),
+        start_s=start[order], end_s=end[order], kind=kind[order].astype(np.int8),
+        micro_batch=batch[order].astype(np.int32), chunk=chunk[order].astype(np.int32),
+        cause=cause[order].astype(np.int8), critical=critical[order],
+        ranks_of=counts * int(layouts.tp[0] * layouts.cp[0]), flows=place[flows],
+    )  # fmt: skip
+
+
+assert len(_WAYS) == len(KINDS) and FORWARD == 0
