@@ -71,7 +71,7 @@ def pipeline_png(step: SimulatedStep, *, title: str) -> bytes:
     height = 2.0 + (0.42 if len(ranks) <= 16 else 0.21) * len(ranks)
     figure = Figure(figsize=(13.0, min(height, 12.0)), dpi=DPI, layout="constrained")
     frames = figure.subplots(1, len(windows), sharey=True, squeeze=False)[0]
-    named: set[str] = set()
+    named: dict[str, str] = {}
     for axes, (start, end) in zip(frames, windows, strict=True):
         plain_axes(axes)
         for row, rank in enumerate(ranks.tolist()):
@@ -86,6 +86,8 @@ def pipeline_png(step: SimulatedStep, *, title: str) -> bytes:
     text = f"{show_seconds(step.step_time_s)} per step; the busiest rank computes all but"
     shown = "" if len(windows) == 1 else "; beginning and end shown"
     headline(figure, f"{text} {show_percent(idle)} of it{shown}", title)
+    for word, ink in named.items():
+        frames[0].barh(0.0, 0.0, color=colour(ink).light, label=word)
     legend(figure, frames[0])
     return png_bytes(figure)
 
@@ -101,7 +103,12 @@ def _windows(line: Timeline, step_s: float) -> list[tuple[float, float]]:
 
 
 def _row(
-    axes: Axes, line: Timeline, rank: int, row: int, window: tuple[float, float], named: set[str]
+    axes: Axes,
+    line: Timeline,
+    rank: int,
+    row: int,
+    window: tuple[float, float],
+    named: dict[str, str],
 ) -> None:
     """One rank: its passes, and what its other streams do."""
     start, end = window
@@ -124,9 +131,9 @@ def _row(
                 at = np.stack([line.start_s[rows], (line.end_s - line.start_s)[rows]], axis=1)
                 axes.broken_barh(
                     at.tolist(), (row + place[0], place[1]), facecolors=colour(ink).light,
-                    edgecolors="white", lw=0.3, label="_" if word in named else word,
+                    edgecolors="white", lw=0.3,
                 )  # fmt: skip
-                named.add(word)
+                named[word] = ink
     _numbers(axes, line, own & (line.stream == compute), row, window)
 
 
@@ -134,7 +141,7 @@ def _numbers(
     axes: Axes, line: Timeline, rows: NDArray[np.bool_], row: int, window: tuple[float, float]
 ) -> None:
     """Micro-batch in every pass that has room for it."""
-    least = (window[1] - window[0]) / 55.0
+    least = (window[1] - window[0]) / 75.0
     wide = rows & (line.micro_batch >= 0) & (line.end_s - line.start_s > least)
     for span in np.flatnonzero(wide).tolist():
         middle = (line.start_s[span] + line.end_s[span]) / 2.0
