@@ -20,6 +20,7 @@ from simulator.cli.options import (
     scenario_of,
     speaking,
 )
+from simulator.cli.trace_file import Trace, check_trace, title, write_trace
 
 if TYPE_CHECKING:
     from simulator.planner.search import Plan
@@ -42,6 +43,13 @@ Out = Annotated[
         " unless this is given.",
     ),
 ]  # fmt: skip
+Refine = Annotated[
+    int | None,
+    typer.Option(
+        "--refine", metavar="N", min=1, show_default=False,
+        help="Play the best N layouts on discrete events and rank them by what that says.",
+    ),
+]  # fmt: skip
 NoReport = Annotated[bool, typer.Option("--no-report", help="Write no report.")]
 
 
@@ -56,6 +64,8 @@ def command(
     top: Top = None,
     out: Out = None,
     no_report: NoReport = False,
+    refine: Refine = None,
+    trace: Trace = None,
 ) -> None:
     """Find the best layouts for a model, a cluster and a goal.
 
@@ -69,7 +79,10 @@ def command(
             scenario, model=model, cluster=cluster, gpus=gpus, software=software,
             overrides=overrides,
         )  # fmt: skip
-        answer = _search(described, keep=max(top or 0, 64))
+        check_trace(trace)
+        answer = _search(described, keep=max(top or 0, refine or 0, 64))
+        if refine is not None:
+            answer = _refined(answer, refine)
         launch = launch_flags(answer.estimate.layouts, described)
         if as_json:
             from simulator.report.document import TOP, plan_document
@@ -79,6 +92,11 @@ def command(
             from simulator.cli.screen_plan import show
 
             show(answer, assumed, launch, top=top or 8)
+        if trace is not None:
+            from simulator.planner.refine import played
+
+            write_trace(played(answer, 0), trace, title(answer.scenario, answer.estimate))
+            typer.echo(f"Trace: {trace}", err=as_json)
         if not no_report and (out is not None or not as_json):
             folder = out or Path("reports") / _report_name(scenario, described)
             written = _write(answer, folder, launch)
@@ -99,6 +117,14 @@ def _search(scenario: Scenario, keep: int) -> Plan:
         if wrong := _pinned_wrong(scenario):
             raise InputError(wrong) from None
         raise
+
+
+def _refined(answer: Plan, count: int) -> Plan:
+    from simulator.cli.screen import Progress
+    from simulator.planner.refine import refine
+
+    with Progress("playing layouts") as progress:
+        return refine(answer, count, progress=progress)
 
 
 def _pinned_wrong(scenario: Scenario) -> list[str]:

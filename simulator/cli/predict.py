@@ -19,6 +19,7 @@ from simulator.cli.options import (
     scenario_of,
     speaking,
 )
+from simulator.cli.trace_file import Trace, check_trace, title, write_trace
 
 __all__ = ["command"]
 
@@ -42,6 +43,7 @@ def command(
     anchored_by: AnchoredBy = None,
     anchor_scenario: AnchorScenario = None,
     as_json: Json = False,
+    trace: Trace = None,
 ) -> None:
     """Predict step time, memory and cost of one layout.
 
@@ -55,6 +57,7 @@ def command(
             scenario, model=model, cluster=cluster, gpus=gpus, software=software,
             overrides=overrides,
         )  # fmt: skip
+        check_trace(trace)
         prediction, correction, found = predict(described), None, None
         if anchored_by or anchor_scenario:
             prediction, correction = anchor(prediction, anchored_by or (), anchor_scenario)
@@ -62,6 +65,13 @@ def command(
             from simulator.planner.fitting import fitting
 
             found = fitting(prediction)
+        if trace is not None:
+            from simulator.events.step import simulate
+
+            row, scenario_ = prediction.estimate.layouts, prediction.scenario
+            step = simulate(row, scenario_.workload, scenario_.cluster, scenario_.software)
+            write_trace(step, trace, title(scenario_, prediction.estimate))
+            typer.echo(f"Trace: {trace}", err=True)
         if as_json:
             from simulator.report.document import predict_document
 

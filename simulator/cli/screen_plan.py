@@ -24,6 +24,7 @@ from simulator.cli.screen import (
 from simulator.cost.step import Estimate
 from simulator.planner.search import Plan
 from simulator.planner.sensitivity import binding, sensitivity
+from simulator.report.comparison import show_signed_percent
 from simulator.report.document import evidence
 from simulator.report.evidence import (
     FIT_RULE,
@@ -32,6 +33,7 @@ from simulator.report.evidence import (
     assumed_figures,
     ties,
 )
+from simulator.report.numbers import refined_rows
 from simulator.units import (
     show_count,
     show_percent,
@@ -70,6 +72,8 @@ def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> None:
     screen.print()
     screen.print(_why(plan, wide))
     screen.print()
+    if plan.refined is not None:
+        screen.print(notes("Played on discrete events", _played(plan)[:top]))
     screen.print(notes("What binds", binding(plan)))
     screen.print(notes("What would pay most, with the best layout for it", _upgrades(plan)))
     screen.print(notes("Searched", _searched(plan)))
@@ -151,6 +155,17 @@ def _memory_span(estimate: Estimate, i: int) -> str:
     """P10 to P90 of the fullest GPU in GiB; nothing where the software has no spread."""
     p10, p90 = float(estimate.memory_p10_bytes[i]), float(estimate.memory_p90_bytes[i])
     return f"{gib(p10)} to {gib(p90)}" if math.isfinite(p90) else "no interval"
+
+
+def _played(plan: Plan) -> list[str]:
+    """Each played layout beside its closed form."""
+    return [
+        f"{row.layout}: {show_seconds(row.step_time_s)}, by the closed form"
+        f" {show_seconds(row.closed_form_s)}"
+        f" ({show_signed_percent(row.step_time_s / row.closed_form_s - 1.0)}),"
+        f" where it was number {row.place}"
+        for row in refined_rows(plan)
+    ]
 
 
 def _why(plan: Plan, wide: bool) -> RenderableType:

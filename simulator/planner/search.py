@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from simulator.cost.step import Estimate, evaluate
 from simulator.economics.price import load_price
 from simulator.errors import InfeasibleError, InputError, problem
+from simulator.events.timeline import SimulatedStep
 from simulator.layout.feasibility import FEASIBLE, reasons
 from simulator.layout.layout import SHARDINGS
 from simulator.planner.candidates import candidates
@@ -20,10 +21,21 @@ from simulator.planner.outcome import Outcome, outcome
 from simulator.scenario import Scenario
 from simulator.units import show_bytes
 
-__all__ = ["KEEP_FOR_ENERGY", "Plan", "plan"]
+__all__ = ["KEEP_FOR_ENERGY", "Plan", "Refinement", "plan", "ranked"]
 
 KEEP_FOR_ENERGY = 4096
 """A slower layout may need less energy, so more of the fastest are ranked then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refinement:
+    """What playing the best layouts on discrete events said, in the order of the plan."""
+
+    steps: tuple[SimulatedStep, ...]
+    closed_form_s: NDArray[np.float64]
+    """Step times before."""
+    places: NDArray[np.intp]
+    """Places before, from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +52,8 @@ class Plan:
     naive: Estimate | None
     """The fastest layout with data parallelism alone (zero3, no tp, pp, cp, ep), for comparison."""
     naive_fits: bool
+    refined: Refinement | None = None
+    """Of the first layouts, if they were played (``planner/refine.py``)."""
 
     @property
     def meets_deadline(self) -> NDArray[np.bool_]:
@@ -79,7 +93,7 @@ def plan(
     if not len(found.best):
         raise InfeasibleError(_nothing_fits(found, scenario))
     result = outcome(found.best, scenario.workload.recipe, scenario.cluster)
-    estimate = found.best.take(_order(found.best, result, scenario))
+    estimate = found.best.take(ranked(found.best, result, scenario))
     naive = _naive(scenario)
     return Plan(
         scenario=scenario,
@@ -102,7 +116,7 @@ def _check_priced(scenario: Scenario) -> None:
         raise InputError(problem("scenario", "goal.budget_usd", rule, budget))
 
 
-def _order(estimate: Estimate, result: Outcome, scenario: Scenario) -> NDArray[np.intp]:
+def ranked(estimate: Estimate, result: Outcome, scenario: Scenario) -> NDArray[np.intp]:
     """Order by the goal; layouts that miss deadline or budget come after those that meet both."""
     goal = scenario.goal
     value = {"time": result.days, "cost": result.usd, "energy": result.kwh}[goal.minimize]

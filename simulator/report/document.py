@@ -45,9 +45,22 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
         **_head("plan", plan.scenario, plan.estimate),
         "search": search,
         "layouts": [
-            _layout(plan.scenario, plan.estimate, plan.outcome, plan.certainty, i) for i in rows
+            {
+                **_layout(plan.scenario, plan.estimate, plan.outcome, plan.certainty, i),
+                **_refined(plan, i),
+            }
+            for i in rows
         ],
     }
+
+
+def _refined(plan: Plan, i: int) -> dict[str, Any]:
+    """What playing a layout found; nothing where it was not played."""
+    found = plan.refined
+    if found is None or i >= len(found.steps):
+        return {}
+    before = {"closed_form_s": float(found.closed_form_s[i]), "place": int(found.places[i]) + 1}
+    return {"simulation": found.steps[i].as_numbers() | before}
 
 
 def predict_document(

@@ -15,7 +15,9 @@ from simulator.cost.estimate import VERDICTS
 from simulator.cost.moments import MOMENTS
 from simulator.cost.ranks import rank_memory
 from simulator.cost.terms import TERMS
+from simulator.events.timeline import SimulatedStep
 from simulator.planner.outcome import weakest_evidence
+from simulator.planner.refine import played
 from simulator.planner.scaling import Scaling, scaling
 from simulator.planner.search import Plan
 from simulator.planner.sensitivity import Upgrade, binding, safest, sensitivity
@@ -32,11 +34,13 @@ __all__ = [
     "LayoutRow",
     "MemoryReport",
     "PlanNumbers",
+    "RefinedRow",
     "SearchStatistics",
     "StageMemory",
     "collect",
     "layout_rows",
     "memory_report",
+    "refined_rows",
     "search_statistics",
 ]
 
@@ -44,6 +48,17 @@ TOP = 20
 """Rows of the table of layouts."""
 
 _COMMUNICATION = ("tensor", "context", "expert", "pipeline", "data")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RefinedRow:
+    """One layout that was played on discrete events."""
+
+    layout: str
+    step_time_s: float
+    closed_form_s: float
+    place: int
+    """By the closed form, from 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,6 +172,10 @@ class PlanNumbers:
     search: SearchStatistics
     weakest_evidence: str
     assumed: list[AssumedFigure]
+    step: SimulatedStep
+    """The best layout's step, played on discrete events."""
+    refined: list[RefinedRow]
+    """Layouts that --refine played, best first."""
 
     @property
     def best(self) -> LayoutRow:
@@ -203,7 +222,25 @@ def collect(plan: Plan, *, progress: Callable[[int, int], None] | None = None) -
         search=search_statistics(plan),
         weakest_evidence=weakest_evidence(scenario.cluster, scenario.software, price, site),
         assumed=assumed_figures(scenario, price, site),
+        step=played(plan, 0),
+        refined=refined_rows(plan),
     )
+
+
+def refined_rows(plan: Plan) -> list[RefinedRow]:
+    """Tabulate what --refine played, best first; empty without it."""
+    if plan.refined is None:
+        return []
+    columns = (plan.refined.steps, plan.refined.closed_form_s, plan.refined.places)
+    return [
+        RefinedRow(
+            layout=plan.estimate.layouts.describe(i),
+            step_time_s=step.step_time_s,
+            closed_form_s=float(closed_s),
+            place=int(place) + 1,
+        )
+        for i, (step, closed_s, place) in enumerate(zip(*columns, strict=True))
+    ]
 
 
 def layout_rows(plan: Plan, most: int = TOP) -> list[LayoutRow]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.resources
+from base64 import b64encode
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.terms import TERMS
+from simulator.events.timeline import STREAMS
 from simulator.planner.scaling import CAUSES
 from simulator.report.comparison import show_change, show_signed_percent
 from simulator.report.evidence import (
@@ -41,6 +43,7 @@ SECTIONS = {
     "time": "Where the time goes",
     "why": "Why this layout wins",
     "memory": "Memory",
+    "step": "The step, played",
     "speedup": "Speed-up",
     "upgrades": "What would help most",
     "binding": "What binds",
@@ -51,7 +54,7 @@ SECTIONS = {
 """Sections of the page by anchor, in order."""
 
 
-def render(numbers: PlanNumbers, *, launch: str) -> str:
+def render(numbers: PlanNumbers, *, launch: str, pipeline: bytes) -> str:
     """Write the page of a plan.
 
     Parameters
@@ -60,6 +63,8 @@ def render(numbers: PlanNumbers, *, launch: str) -> str:
         Everything it shows.
     launch : str
         The command that starts the best layout, to copy.
+    pipeline : bytes
+        The picture of the played step (``pipeline_picture.py``).
     """
     from markupsafe import Markup
 
@@ -68,6 +73,8 @@ def render(numbers: PlanNumbers, *, launch: str) -> str:
         .get_template("page.html.j2")
         .render(
             n=numbers,
+            pipeline=b64encode(pipeline).decode(),
+            streams=STREAMS,
             best=numbers.best,
             launch=launch,
             sections=SECTIONS,

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.terms import TERMS
 from simulator.planner.scaling import CAUSES, ScalingPoint
+from simulator.report.canvas import (
+    DPI,
+    canvas,
+    headline,
+    ink_on,
+    legend,
+    plain_axes,
+    png_bytes,
+    wrapped,
+)
 from simulator.report.numbers import MemoryReport, PlanNumbers
 from simulator.report.palette import colour
 from simulator.units import GIB, show_bytes, show_seconds, show_seconds_span
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["memory_png", "speedup_png", "time_png"]
-
-DPI = 130
 
 _LABELS = {term.name: term.label for term in TERMS}
 
@@ -31,7 +37,7 @@ def memory_png(numbers: PlanNumbers) -> bytes:
     """Draw memory by kind for every pipeline stage, against usable memory and capacity."""
     report = numbers.memory
     count = len(report.stages)
-    figure, axes = _canvas(10.0, min(2.7 + 0.34 * count, 11.0))
+    figure, axes = canvas(10.0, min(2.7 + 0.34 * count, 11.0))
     columns = {k: [s.kinds_bytes[k] / GIB for s in report.stages] for k in report.kinds}
     _stack(axes, columns, {k: f"{k} {max(v):.1f}" for k, v in columns.items()})
     fullest = max(stage.total_bytes for stage in report.stages)
@@ -48,15 +54,15 @@ def memory_png(numbers: PlanNumbers) -> bytes:
     verdict = max((stage.verdict for stage in report.stages), key=VERDICTS.index)
     title = f"{show_bytes(fullest)} of {show_bytes(report.usable_bytes)} usable: {verdict}"
     ink = dict(zip(VERDICTS, ("fits", "tight", "does not fit"), strict=True))[verdict]
-    _headline(figure, title, f"{numbers.title}\n{numbers.best.layout}", ink)
-    _legend(figure, axes)
-    return _bytes(figure)
+    headline(figure, title, f"{numbers.title}\n{numbers.best.layout}", ink)
+    legend(figure, axes)
+    return png_bytes(figure)
 
 
 def time_png(numbers: PlanNumbers) -> bytes:
     """Draw the step term by term for the best layout, the runner-up and plain data parallelism."""
     bars = numbers.bars
-    figure, axes = _canvas(10.0, 2.9 + 0.62 * len(bars))
+    figure, axes = canvas(10.0, 2.9 + 0.62 * len(bars))
     names = [c.name for c in numbers.changes]
     longest = max(bar.p90_s for bar in bars)
     columns = {name: [bar.terms_s[name] for bar in bars] for name in names}
@@ -70,13 +76,13 @@ def time_png(numbers: PlanNumbers) -> bytes:
         axes.text(bar.p90_s + 0.01 * longest, y, text, va="center", fontsize=9)
     axes.set_xlim(0, 1.17 * longest)
     axes.set_ylim(len(bars) - 0.5, -0.5)
-    axes.set_yticks(range(len(bars)), [f"{bar.role}\n{_wrapped(bar.layout, 26)}" for bar in bars])
+    axes.set_yticks(range(len(bars)), [f"{bar.role}\n{wrapped(bar.layout, 26)}" for bar in bars])
     axes.set_xlabel("seconds per step")
     span = show_seconds_span(bars[0].p10_s, bars[0].p90_s)
     title = f"{show_seconds(bars[0].step_time_s)} per step (P10 to P90: {span}), term by term"
-    _headline(figure, title, numbers.title)
-    _legend(figure, axes)
-    return _bytes(figure)
+    headline(figure, title, numbers.title)
+    legend(figure, axes)
+    return png_bytes(figure)
 
 
 def speedup_png(numbers: PlanNumbers) -> bytes:
@@ -86,7 +92,7 @@ def speedup_png(numbers: PlanNumbers) -> bytes:
     figure = Figure(figsize=(11.0, 5.2), dpi=DPI, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.15))
     for axes in (left, right):
-        _plain(axes)
+        plain_axes(axes)
     points = numbers.scaling.points
     fitting = [p for p in points if p.estimate is not None]
     _speed(left, points, fitting)
@@ -96,9 +102,9 @@ def speedup_png(numbers: PlanNumbers) -> bytes:
         last = fitting[-1]
         title += f" x {last.gpus:,} GPUs x {last.ratio:.2f} = {last.tokens_per_s:,.0f} tokens/s"
     base = f"a single card is one of {numbers.scaling.base_gpus}, the fewest GPUs that fit"
-    _headline(figure, title, f"{numbers.title}; {base}; global batch unchanged")
-    _legend(figure, right)
-    return _bytes(figure)
+    headline(figure, title, f"{numbers.title}; {base}; global batch unchanged")
+    legend(figure, right)
+    return png_bytes(figure)
 
 
 def _speed(axes: Axes, points: Sequence[ScalingPoint], fitting: Sequence[ScalingPoint]) -> None:
@@ -178,14 +184,8 @@ def _stack(
         for y, value in enumerate(values):
             if write and value > write:
                 axes.text(left[y] + value / 2, y, f"{value:.3g}", ha="center", va="center",
-                          fontsize=8, color=_on(colour(name).light))  # fmt: skip
+                          fontsize=8, color=ink_on(colour(name).light))  # fmt: skip
         left = [start + value for start, value in zip(left, values, strict=True)]
-
-
-def _on(background: str) -> str:
-    """Choose the text colour that reads on a background."""
-    red, green, blue = (int(background[i : i + 2], 16) for i in (1, 3, 5))
-    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 150 else colour("text").light
 
 
 def _intervals(axes: Axes, report: MemoryReport) -> None:
@@ -212,56 +212,3 @@ def _limit_lines(axes: Axes, usable: float, capacity: float) -> None:
                       xycoords=("data", "axes fraction"), textcoords="offset points",
                       ha="left" if right else "right", va="top", fontsize=8.5,
                       color=ink)  # fmt: skip
-
-
-def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-    axes = figure.subplots()
-    _plain(axes)
-    return figure, axes
-
-
-def _plain(axes: Axes) -> None:
-    """A quiet frame: two spines and a light grid along the values."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="x", color=colour("grid").light, lw=0.7)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=9)
-
-
-def _headline(figure: Figure, title: str, below: str, verdict: str = "text") -> None:
-    """Title and what it is about, flush left; the blank lines reserve the room of the second."""
-    lines = below.count("\n") + 1
-    figure.suptitle(title + "\n" * lines, x=0.01, ha="left", fontsize=12.5, fontweight="bold",
-                    color=colour(verdict).light)  # fmt: skip
-    top = 1.0 - 0.27 / figure.get_figheight()
-    figure.text(0.01, top, _escaped(below), fontsize=9, va="top", linespacing=1.35)
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    if handles:
-        columns = 4 if figure.get_figwidth() < 11 else 3
-        figure.legend(
-            handles, labels, loc="outside lower left", ncols=columns, frameon=False, fontsize=8.5
-        )
-
-
-def _wrapped(text: str, width: int) -> str:
-    import textwrap
-
-    return "\n".join(textwrap.wrap(text, width))
-
-
-def _escaped(text: str) -> str:
-    """Keep a dollar sign in a name from starting a formula."""
-    return text.replace("$", r"\$")
-
-
-def _bytes(figure: Figure) -> bytes:
-    out = io.BytesIO()
-    meta: dict[str, Any] = {"Software": None}
-    figure.savefig(out, format="png", metadata=meta)
-    return out.getvalue()

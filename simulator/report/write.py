@@ -9,6 +9,7 @@ from pathlib import Path
 from simulator.planner.search import Plan
 from simulator.report.numbers import collect
 from simulator.report.page import render
+from simulator.report.pipeline_picture import pipeline_png
 from simulator.report.plots import memory_png, speedup_png, time_png
 
 __all__ = ["write_file", "write_files", "write_plan_report"]
@@ -21,7 +22,9 @@ def write_plan_report(
     launch: str,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
-    """Write ``plan.html``, ``memory.png``, ``speedup.png`` and ``time.png``; return their paths.
+    """Write ``plan.html``, ``memory.png``, ``pipeline.png``, ``speedup.png`` and ``time.png``.
+
+    Returns their paths.
 
     Everything is made in memory first and then renamed into place, so that an error or a full disk
     leaves no half-written file behind.
@@ -39,9 +42,12 @@ def write_plan_report(
         each about as long as the plan itself.
     """
     numbers = collect(plan, progress=progress)
+    about = f"{numbers.title}\n{numbers.best.layout}"
+    pipeline = pipeline_png(numbers.step, title=about)
     contents = {
-        "plan.html": render(numbers, launch=launch).encode(),
+        "plan.html": render(numbers, launch=launch, pipeline=pipeline).encode(),
         "memory.png": memory_png(numbers),
+        "pipeline.png": pipeline,
         "speedup.png": speedup_png(numbers),
         "time.png": time_png(numbers),
     }

@@ -19,6 +19,7 @@ from simulator.report.write import write_file, write_plan_report
 from simulator.scenario import make_scenario
 from simulator.units import GIB, show_bytes, show_percent, show_seconds, show_usd
 
+PICTURE = b"\x89PNG of a pipeline"
 LAUNCH = "torchrun --nnodes 4 pretrain_gpt.py \\\n  --tensor-model-parallel-size 2"
 EVIL = "<script>alert('x')</script>"
 
@@ -68,7 +69,7 @@ def numbers(answer: Plan) -> PlanNumbers:
 
 @pytest.fixture(scope="module")
 def page(numbers: PlanNumbers) -> str:
-    return without_plotly(render(numbers, launch=LAUNCH))
+    return without_plotly(render(numbers, launch=LAUNCH, pipeline=PICTURE))
 
 
 def without_plotly(html: str) -> str:
@@ -100,14 +101,14 @@ def test_every_section_is_there_and_every_figure_has_its_place(
 
 def test_the_page_fetches_nothing(page: str) -> None:
     reader = read(page)
-    assert reader.fetches == []
+    assert [url for url in reader.fetches if not url.startswith("data:image/png;base64,")] == []
     assert "http://" not in page and "https://" not in page
     assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\(", page)
     assert "default-src 'none'" in reader.policy and "http" not in reader.policy
 
 
 def test_plotly_is_inlined_once(numbers: PlanNumbers) -> None:
-    html = render(numbers, launch=LAUNCH)
+    html = render(numbers, launch=LAUNCH, pipeline=PICTURE)
     assert html.count('<script id="plotly">') == 1
     assert html.count("plotly.js v") == 1
     assert len(html) > 4_000_000
@@ -122,7 +123,7 @@ def test_names_cannot_become_markup(numbers: PlanNumbers, page: str) -> None:
         binding=[EVIL],
         bars=[replace(bar, layout=EVIL) for bar in numbers.bars],
     )
-    reader = read(without_plotly(render(evil, launch=f"</pre>{EVIL}")))
+    reader = read(without_plotly(render(evil, launch=f"</pre>{EVIL}", pipeline=PICTURE)))
     assert reader.scripts == read(page).scripts == 3
     assert EVIL in "".join(reader.text)
 
@@ -195,21 +196,22 @@ def test_speedup_figures_hold_the_report(numbers: PlanNumbers) -> None:
 
 def test_no_plan_of_unknown_length_shows_days(numbers: PlanNumbers) -> None:
     row = replace(numbers.best, days=None, gpu_hours=None, usd=None, kwh=None)
-    html = without_plotly(render(replace(numbers, layouts=[row]), launch=""))
+    html = without_plotly(render(replace(numbers, layouts=[row]), launch="", pipeline=PICTURE))
     assert "no number of tokens given" in html
     assert not re.search(r"\bnan\b", " ".join(read(html).text))
 
 
 def test_a_layout_that_does_not_fit_says_so(numbers: PlanNumbers) -> None:
     row = replace(numbers.best, fits=False, verdict="OOM")
-    html = without_plotly(render(replace(numbers, layouts=[row]), launch=""))
+    html = without_plotly(render(replace(numbers, layouts=[row]), launch="", pipeline=PICTURE))
     assert '<b class="fails">OOM</b>' in html
 
 
 def test_report_is_written_whole(answer: Plan, tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder"
     paths = write_plan_report(answer, out, launch=LAUNCH)
-    assert [path.name for path in paths] == ["plan.html", "memory.png", "speedup.png", "time.png"]
+    names = ["plan.html", "memory.png", "pipeline.png", "speedup.png", "time.png"]
+    assert [path.name for path in paths] == names
     assert sorted(p.name for p in out.iterdir()) == sorted(path.name for path in paths)
     for path in paths[1:]:
         assert path.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,55 @@
+"""`--trace FILE` of plan and predict: the simulated step for ui.perfetto.dev."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from simulator.cost.estimate import Estimate
+    from simulator.events.timeline import SimulatedStep
+    from simulator.scenario import Scenario
+
+__all__ = ["Trace", "check_trace", "title", "write_trace"]
+
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace", metavar="FILE", show_default=False,
+        help="Play the (best) layout on discrete events and write what every rank does when:"
+        " FILE.json or FILE.json.gz, for ui.perfetto.dev.",
+    ),
+]  # fmt: skip
+
+
+def check_trace(path: Path | None) -> None:
+    """Refuse a name that no trace can have before the work starts."""
+    from simulator.errors import InputError, problem
+
+    if path is not None and not path.name.endswith((".json", ".json.gz")):
+        rule = "must end in .json or .json.gz"
+        raise InputError(problem("arguments", "--trace", rule, str(path)))
+
+
+def title(scenario: Scenario, estimate: Estimate) -> str:
+    """Say in one line what was simulated."""
+    cluster = scenario.cluster
+    place = f"{cluster.gpus:,} GPUs of {cluster.name}"
+    return f"{scenario.workload.architecture.name} on {place}: {estimate.layouts.describe()}"
+
+
+def write_trace(step: SimulatedStep, path: Path, about: str) -> None:
+    """Write the trace, whole or not at all."""
+    from simulator.cli.screen import waiting
+    from simulator.errors import InputError
+    from simulator.interop.perfetto import trace_bytes
+    from simulator.report.write import write_files
+
+    try:
+        with waiting("writing the trace"):
+            write_files({path: trace_bytes(step, gzipped=path.name.endswith(".gz"), title=about)})
+    except OSError as error:
+        place = error.filename or path
+        raise InputError(f"--trace: {place}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,81 @@
+"""What the pictures share: frames, titles, legends, and how they become files."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from simulator.report.palette import colour
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    *("DPI", "canvas", "headline", "ink_on", "legend", "plain_axes", "png_bytes", "wrapped"),
+]
+
+DPI = 130
+
+
+def ink_on(background: str) -> str:
+    """Choose the text colour that reads on a background."""
+    red, green, blue = (int(background[i : i + 2], 16) for i in (1, 3, 5))
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 150 else colour("text").light
+
+
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return a picture of so many inches with one quiet frame."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    plain_axes(axes)
+    return figure, axes
+
+
+def plain_axes(axes: Axes) -> None:
+    """A quiet frame: two spines and a light grid along the values."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", color=colour("grid").light, lw=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=9)
+
+
+def headline(figure: Figure, title: str, below: str, verdict: str = "text") -> None:
+    """Title and what it is about, flush left; the blank lines reserve the room of the second."""
+    lines = below.count("\n") + 1
+    figure.suptitle(title + "\n" * lines, x=0.01, ha="left", fontsize=12.5, fontweight="bold",
+                    color=colour(verdict).light)  # fmt: skip
+    top = 1.0 - 0.27 / figure.get_figheight()
+    figure.text(0.01, top, _escaped(below), fontsize=9, va="top", linespacing=1.35)
+
+
+def legend(figure: Figure, axes: Axes) -> None:
+    """Put the legend below the frames."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        columns = 4 if figure.get_figwidth() < 11 else 3
+        figure.legend(
+            handles, labels, loc="outside lower left", ncols=columns, frameon=False, fontsize=8.5
+        )
+
+
+def wrapped(text: str, width: int) -> str:
+    """Break a text into lines of so many letters."""
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, width))
+
+
+def _escaped(text: str) -> str:
+    """Keep a dollar sign in a name from starting a formula."""
+    return text.replace("$", r"\$")
+
+
+def png_bytes(figure: Figure) -> bytes:
+    """Return the picture as a PNG file, the same bytes for the same picture."""
+    out = io.BytesIO()
+    meta: dict[str, Any] = {"Software": None}
+    figure.savefig(out, format="png", metadata=meta)
+    return out.getvalue()

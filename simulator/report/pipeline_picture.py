@@ -1,0 +1,157 @@
+"""The picture of a simulated step: every rank a row, passes and what waits between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.events.timeline import SPAN_KINDS, STREAMS, SimulatedStep, Timeline
+from simulator.report.canvas import DPI, headline, ink_on, legend, plain_axes, png_bytes
+from simulator.report.palette import colour
+from simulator.units import show_percent, show_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["pipeline_png"]
+
+_INKS = {
+    "forward": ("gemm", "forward"),
+    "backward": ("attention", "backward"),
+    "backward_input": ("attention", "backward"),
+    "backward_weight": ("memory_bound", "weight gradients"),
+    "recompute": ("recompute", "recomputation"),
+    "optimizer": ("optimizer", "optimizer"),
+    "norm": ("optimizer", "optimizer"),
+    "launch": ("launch", "host launches"),
+    "collective": ("tp", "tensor-parallel"),
+    "exchange": ("cp", "context-parallel"),
+    "dispatch": ("ep", "expert exchange"),
+    "combine": ("ep", "expert exchange"),
+    "gather": ("fsdp", "parameter gathers"),
+    "reduce": ("dp", "gradient reduction"),
+    "send": ("pp", "pipeline sends"),
+    "receive": ("pp", "pipeline sends"),
+    "offload": ("offload", "copies to the host"),
+    "fetch": ("offload", "copies to the host"),
+    "input": ("offload", "copies to the host"),
+}
+"""Colour and word of each kind of span."""
+
+_WHOLE = 64
+"""Passes per rank up to which the whole step is shown; of longer ones both ends."""
+
+_END = 40
+"""Passes of each end that are shown then."""
+
+_ROWS = 48
+"""Ranks shown at most, evenly picked."""
+
+_PASS, _TRAFFIC = (0.1, 0.56), (0.7, 0.2)
+"""Offset and height within a row: compute above, communication below."""
+
+
+def pipeline_png(step: SimulatedStep, *, title: str) -> bytes:
+    """Draw who does what when: passes with their micro-batch, communication below, idle time grey.
+
+    Parameters
+    ----------
+    step : SimulatedStep
+    title : str
+        Model, cluster and layout.
+    """
+    from matplotlib.figure import Figure
+
+    line = step.timeline
+    ranks = np.unique(line.rank)
+    ranks = ranks[np.unique(np.linspace(0, len(ranks) - 1, min(len(ranks), _ROWS)).astype(int))]
+    windows = _windows(line, step.step_time_s)
+    height = 2.0 + (0.42 if len(ranks) <= 16 else 0.21) * len(ranks)
+    figure = Figure(figsize=(13.0, min(height, 12.0)), dpi=DPI, layout="constrained")
+    frames = figure.subplots(1, len(windows), sharey=True, squeeze=False)[0]
+    named: dict[str, str] = {}
+    for axes, (start, end) in zip(frames, windows, strict=True):
+        plain_axes(axes)
+        for row, rank in enumerate(ranks.tolist()):
+            _row(axes, line, rank, row, (start, end), named)
+        axes.set_xlim(start, end)
+        axes.set_ylim(len(ranks), 0)
+        axes.set_xlabel("seconds")
+    every = -(-len(ranks) // 24)
+    labels = [_named(line, int(rank)) for rank in ranks[::every]]
+    frames[0].set_yticks(np.arange(0, len(ranks), every) + 0.4, labels, fontsize=8)
+    idle = 1.0 - float(step.busy_s[step.pacing_rank, 0]) / step.step_time_s
+    text = f"{show_seconds(step.step_time_s)} per step; the busiest rank computes all but"
+    shown = "" if len(windows) == 1 else "; beginning and end shown"
+    headline(figure, f"{text} {show_percent(idle)} of it{shown}", title)
+    for word, ink in named.items():
+        frames[0].barh(0.0, 0.0, color=colour(ink).light, label=word)
+    legend(figure, frames[0])
+    return png_bytes(figure)
+
+
+def _windows(line: Timeline, step_s: float) -> list[tuple[float, float]]:
+    """The whole step, or its two ends."""
+    passes = (line.stream == 0) & (line.micro_batch >= 0)
+    counts = np.bincount(line.rank[passes])
+    if counts.max(initial=0) <= _WHOLE:
+        return [(0.0, step_s)]
+    length = step_s * _END / float(counts.max())
+    return [(0.0, length), (step_s - length, step_s)]
+
+
+def _row(
+    axes: Axes,
+    line: Timeline,
+    rank: int,
+    row: int,
+    window: tuple[float, float],
+    named: dict[str, str],
+) -> None:
+    """One rank: its passes, and what its other streams do."""
+    start, end = window
+    own = (line.rank == rank) & (line.end_s > start) & (line.start_s < end)
+    axes.broken_barh(
+        [(start, end - start)],
+        (row + _PASS[0], _PASS[1]),
+        color=colour("grid").light,
+        lw=0,
+        zorder=0,
+    )
+    compute = STREAMS.index("compute")
+    for kind in np.unique(line.kind[own]).tolist():
+        ink, word = _INKS[SPAN_KINDS[kind]]
+        for place, rows in (
+            (_PASS, own & (line.kind == kind) & (line.stream == compute)),
+            (_TRAFFIC, own & (line.kind == kind) & (line.stream != compute)),
+        ):
+            if rows.any():
+                at = np.stack([line.start_s[rows], (line.end_s - line.start_s)[rows]], axis=1)
+                axes.broken_barh(
+                    at.tolist(), (row + place[0], place[1]), facecolors=colour(ink).light,
+                    edgecolors="white", lw=0.3,
+                )  # fmt: skip
+                named[word] = ink
+    _numbers(axes, line, own & (line.stream == compute), row, window)
+
+
+def _numbers(
+    axes: Axes, line: Timeline, rows: NDArray[np.bool_], row: int, window: tuple[float, float]
+) -> None:
+    """Micro-batch in every pass that has room for it."""
+    least = (window[1] - window[0]) / 75.0
+    wide = rows & (line.micro_batch >= 0) & (line.end_s - line.start_s > least)
+    for span in np.flatnonzero(wide).tolist():
+        middle = (line.start_s[span] + line.end_s[span]) / 2.0
+        if window[0] < middle < window[1]:
+            ink = colour(_INKS[SPAN_KINDS[line.kind[span]]][0]).light
+            axes.text(
+                middle, row + _PASS[0] + _PASS[1] / 2.0, f"{line.micro_batch[span]}",
+                ha="center", va="center", fontsize=6.5, color=ink_on(ink),
+            )  # fmt: skip
+
+
+def _named(line: Timeline, rank: int) -> str:
+    return f"rank {rank}" + (f" (x {line.ranks_of[rank]:,})" if line.ranks_of[rank] > 1 else "")

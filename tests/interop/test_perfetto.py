@@ -1,0 +1,118 @@
+"""A simulated step as a trace: what the Trace Event Format demands, and what a reader looks for."""
+
+import gzip
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.memory import MEMORY_KINDS
+from simulator.events.timeline import (
+    CAUSES,
+    SPAN_KINDS,
+    STREAMS,
+    MemoryCurve,
+    SimulatedStep,
+    Timeline,
+)
+from simulator.interop.perfetto import trace_bytes, trace_events
+
+SPANS = [
+    # rank, stream, start, end, kind, micro-batch, cause, critical
+    (0, "compute", 0.0, 1.0, "forward", 0, "gemm", True),
+    (0, "pipeline", 1.0, 1.5, "send", 0, "pp", True),
+    (1, "compute", 1.5, 2.5, "forward", 0, "gemm", True),
+    (1, "data", 2.5, 4.0, "reduce", -1, "dp", True),
+]
+
+
+@pytest.fixture
+def step() -> SimulatedStep:
+    """Two stages: a forward pass, a send of half a second, a forward pass, a reduction."""
+    columns = list(zip(*SPANS, strict=True))
+    line = Timeline(
+        rank=np.array(columns[0], dtype=np.int32),
+        stream=np.array([STREAMS.index(x) for x in columns[1]], dtype=np.int8),
+        start_s=np.array(columns[2]),
+        end_s=np.array(columns[3]),
+        kind=np.array([SPAN_KINDS.index(x) for x in columns[4]], dtype=np.int8),
+        micro_batch=np.array(columns[5], dtype=np.int32),
+        chunk=np.array([0, 0, 0, -1], dtype=np.int32),
+        cause=np.array([CAUSES.index(x) for x in columns[6]], dtype=np.int8),
+        critical=np.array(columns[7]),
+        ranks_of=np.array([4, 12]),
+        flows=np.array([[1, 2]]),
+    )
+    held = np.zeros((2, len(MEMORY_KINDS)))
+    held[:, MEMORY_KINDS.index("weights")] = (2.0**30, 2.0**31)
+    curve = MemoryCurve(
+        rank=np.array([0, 1], dtype=np.int32), time_s=np.array([0.0, 1.5]), kinds_bytes=held
+    )
+    none = np.zeros((2, len(STREAMS)))
+    return SimulatedStep(
+        step_time_s=4.0, terms_s={}, hidden_s={}, pacing_rank=0, ranks_of=line.ranks_of,
+        busy_s=none, exposed_s=none, idle_s=none, critical_share={}, tasks=4, build_seconds=0.0,
+        run_seconds=0.0, draw=lambda: line, weigh=lambda: curve,
+    )  # fmt: skip
+
+
+def by_letter(step: SimulatedStep, letter: str) -> list[dict[str, Any]]:
+    return [event for event in trace_events(step) if event["ph"] == letter]
+
+
+def test_spans_are_complete_events_in_microseconds(step: SimulatedStep) -> None:
+    spans = by_letter(step, "X")
+    assert [(e["pid"], e["name"], e["ts"], e["dur"]) for e in spans] == [
+        (0, "forward 0", 0.0, 1e6),
+        (0, "send 0", 1e6, 0.5e6),
+        (1, "forward 0", 1.5e6, 1e6),
+        (1, "reduce", 2.5e6, 1.5e6),
+    ]
+    assert spans[0]["args"] == {
+        "charged to": "matrix products", "critical": True, "micro-batch": 0, "chunk": 0,
+    }  # fmt: skip
+    assert "micro-batch" not in spans[3]["args"]
+
+
+def test_an_arrow_leads_from_the_send_to_the_pass_that_waits(step: SimulatedStep) -> None:
+    (start,), (end,) = by_letter(step, "s"), by_letter(step, "f")
+    assert start["id"] == end["id"] and end["bp"] == "e"
+    pipeline, compute = STREAMS.index("pipeline"), STREAMS.index("compute")
+    assert (start["pid"], start["tid"], end["pid"], end["tid"]) == (0, pipeline, 1, compute)
+    assert 1e6 < start["ts"] < 1.5e6 and end["ts"] == 1.5e6
+
+
+def test_counters(step: SimulatedStep) -> None:
+    counters = by_letter(step, "C")
+    memory = [e for e in counters if e["name"].startswith("memory")]
+    assert [(e["pid"], e["ts"], e["args"]) for e in memory] == [
+        (0, 0.0, {"weights": 1.0}),
+        (1, 1.5e6, {"weights": 2.0}),
+    ]
+    links = [(e["name"], e["ts"], e["args"]["share"]) for e in counters if e not in memory]
+    assert links == [  # rank 0 stands for 4 of 16 GPUs, rank 1 for 12
+        ("pipeline, % of GPUs", 1e6, 25.0),
+        ("pipeline, % of GPUs", 1.5e6, 0.0),
+        ("data, % of GPUs", 2.5e6, 75.0),
+        ("data, % of GPUs", 4e6, 0.0),
+    ]
+
+
+def test_every_track_has_a_name(step: SimulatedStep) -> None:
+    named = {
+        (e["pid"], e["tid"]) for e in by_letter(step, "M") if e["name"] == "thread_name"
+    }  # fmt: skip
+    assert {(e["pid"], e["tid"]) for e in by_letter(step, "X")} == named
+    processes = {e["pid"] for e in by_letter(step, "M") if e["name"] == "process_name"}
+    assert processes == {0, 1, 2}  # two ranks and the links
+
+
+def test_the_file_is_json_and_the_same_every_time(step: SimulatedStep) -> None:
+    text = trace_bytes(step, gzipped=False, title="a model")
+    found = json.loads(text)
+    assert found["traceEvents"] == list(trace_events(step))
+    assert found["otherData"]["title"] == "a model"
+    packed = trace_bytes(step, gzipped=True, title="a model")
+    assert gzip.decompress(packed) == text
+    assert packed == trace_bytes(step, gzipped=True, title="a model")

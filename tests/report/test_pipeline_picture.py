@@ -1,0 +1,50 @@
+"""The picture of a played step: whole for short steps, both ends of long ones."""
+
+import io
+
+import numpy as np
+import pytest
+
+from simulator.api import predict
+from simulator.events.step import simulate
+from simulator.events.timeline import SimulatedStep
+from simulator.report.pipeline_picture import _windows, pipeline_png
+
+
+def played(batch: int) -> SimulatedStep:
+    found = predict(
+        model="llama-3.1-8b", cluster="dgx-h100", gpus=8, pp=4, sequence_length=2048,
+        global_batch=batch,
+    )  # fmt: skip
+    s = found.scenario
+    return simulate(found.estimate.layouts, s.workload, s.cluster, s.software)
+
+
+@pytest.fixture(scope="module")
+def short() -> SimulatedStep:
+    return played(16)
+
+
+def pixels(png: bytes) -> np.ndarray:
+    import matplotlib.image
+
+    return np.asarray(matplotlib.image.imread(io.BytesIO(png), format="png"))
+
+
+def test_a_short_step_is_shown_whole(short: SimulatedStep) -> None:
+    assert _windows(short.timeline, short.step_time_s) == [(0.0, short.step_time_s)]
+    image = pixels(pipeline_png(short, title="a model\na layout"))
+    blue, grey = np.array([0x24, 0x58, 0xA6]) / 255, np.array([0xD9, 0xDD, 0xE2]) / 255
+    for ink in (blue, grey):  # forward passes, and idle time behind them
+        assert (np.abs(image[:, :, :3] - ink).max(axis=2) < 0.01).mean() > 0.01
+
+
+def test_of_a_long_step_both_ends_are_shown() -> None:
+    step = played(128)
+    (start, first), (last, end) = _windows(step.timeline, step.step_time_s)
+    assert (start, end) == (0.0, step.step_time_s)
+    assert first < last and first == pytest.approx(end - last)
+
+
+def test_the_same_step_gives_the_same_picture(short: SimulatedStep) -> None:
+    assert pipeline_png(short, title="") == pipeline_png(short, title="")
