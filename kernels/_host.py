@@ -1,0 +1,116 @@
+"""What the host does for a block beside its kernels: tiny blocks, plain, cut and gathered.
+
+A block of a few numbers costs nothing but the host's work: Python, dispatch, autograd. The same
+block cut over a mesh of one rank (DTensor) or wrapped by FSDP2 over one rank takes longer by what
+these do on the host for every block, and nobody communicates.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import _layouts
+import torch
+from _cases import Case
+from _models import Architecture, Transformer, initialise
+from _training import WithLoss
+from launch import operators_of
+from torch import nn
+
+BLOCKS, TOKENS = 4, 8
+TINY = Architecture(
+    family="gpt", layers=BLOCKS, hidden=16, heads=2, kv_heads=2, ffn=32, vocabulary=32,
+    head_size=8, longest=TOKENS,
+)  # fmt: skip
+WRAPPINGS = ("plain", "tensor", "sharded")
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A model of tiny blocks in one wrapping."""
+
+    wrapping: str
+    layers: nn.Module
+    root: nn.Module
+    optimizer: torch.optim.Optimizer
+
+    @property
+    def loss_context(self):
+        """What torch wants around the loss where the logits are cut."""
+        from contextlib import nullcontext
+
+        from torch.distributed.tensor.parallel import loss_parallel
+
+        return loss_parallel() if self.wrapping == "tensor" else nullcontext()
+
+
+def tiny(wrapping: str, mesh) -> Tiny:
+    """Build it; `mesh` has one rank."""
+    model = Transformer(TINY, uniform=True)
+    initialise(model, 0)
+    if wrapping == "tensor":
+        _layouts.apply_tp(model, mesh, False)
+    root = WithLoss(model, 1)
+    if wrapping == "sharded":
+        case = Case(model="gpt-tiny", precision="fp32", sharding="zero3")
+        _layouts.apply_fsdp(root, model.layers.values(), mesh, case)
+    groups: dict[object, list] = {}
+    for one in root.parameters():
+        groups.setdefault(getattr(one, "device_mesh", None), []).append(one)
+    optimizer = torch.optim.AdamW([{"params": one} for one in groups.values()], fused=True)
+    return Tiny(wrapping, model.layers, root, optimizer)
+
+
+class Timer:
+    """Seconds of the passes of one tiny model, block by block through hooks on the layers."""
+
+    def __init__(self, model: Tiny) -> None:
+        self.model = model
+        self.tokens = torch.randint(TINY.vocabulary, (1, TOKENS))
+        self.labels = torch.randint(TINY.vocabulary, (1, TOKENS))
+        self.passes()  # what is made once
+        self.passes()
+
+    def passes(self) -> dict[str, float]:
+        """Take one step; return seconds of its forward pass, backward pass and optimizer."""
+        with self.model.loss_context:
+            begin = time.perf_counter()
+            loss = self.model.root(self.tokens, self.labels)
+            ahead = time.perf_counter()
+            loss.backward()
+            back = time.perf_counter()
+        self.model.optimizer.step()
+        end = time.perf_counter()
+        self.model.optimizer.zero_grad(set_to_none=True)
+        return {"forward": ahead - begin, "backward": back - ahead, "step": end - back}
+
+    def blocks(self) -> dict[str, float]:
+        """Return seconds that one block adds to each pass: all blocks against one of them.
+
+        FSDP2 and the loss have work of their own per model, which the difference leaves out.
+        """
+        whole = self.passes()
+        layers = self.model.layers
+        kept = dict(layers.items())
+        for name in list(kept)[1:]:
+            del layers[name]
+        few = self.passes()
+        for name in list(kept)[1:]:
+            layers[name] = kept[name]
+        return {name: (whole[name] - few[name]) / (BLOCKS - 1) for name in ("forward", "backward")}
+
+
+def operators_per_block() -> int:
+    """Return the operators of the forward pass of one plain tiny block."""
+    model = Transformer(TINY, uniform=True)
+    initialise(model, 0)
+    x = torch.randn(1, TOKENS, TINY.hidden)
+    block: Callable = next(iter(model.layers.values()))
+
+    def forward() -> None:
+        with torch.no_grad():
+            block(x)
+
+    return operators_of(forward)
