@@ -329,13 +329,25 @@ class _Pricer:
             whole = float(host.captured_fraction * host.captured_moe_fraction)
             kernels = self._wide(sum(s.calls for s in ops.streams) + len(ops.gemms)) * (1 - whole)
         gaps = []
-        for terms, passes in ((forward, 1.0), (backward, 2.0)):
+        for terms, passes, split_s in zip(
+            (forward, backward), (1.0, 2.0), self._split_s(ops), strict=True
+        ):
             hides = 0.0 if host.waits_for_kernels else 1.0
             busy = sum((terms[term] for term in PASS_TERMS), np.zeros(self.keys))
-            seconds = passes * kernels * host.seconds_per_kernel
+            seconds = passes * kernels * host.seconds_per_kernel + split_s
             gaps.append(self._wide(seconds - hides * busy))
             terms["launch"] = np.maximum(gaps[-1], 0.0)
         return gaps[0], gaps[1]
+
+    def _split_s(self, ops: Operators) -> tuple[Floats, Floats]:
+        """What the host takes longer for a part that is cut over tp, forward and backward."""
+        host = self.software.host
+        if ops.is_block:
+            each = host.split_block_forward_s, host.split_block_backward_s
+        else:  # embedding and head
+            each = host.split_ends_forward_s / 2.0, host.split_ends_backward_s / 2.0
+        split = self.ranks.tp > 1
+        return np.where(split, float(each[0]), 0.0), np.where(split, float(each[1]), 0.0)
 
     def _selective(
         self, ops: Operators, gemm: dict[str, Floats], forward: dict[str, Floats]

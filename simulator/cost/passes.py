@@ -90,6 +90,8 @@ class PartPasses:
     """Recomputation of a part that full recomputation covers."""
     traffic_s: Floats
     """Moving gradients and weights about; a share of `backward_s`."""
+    host_s: Floats
+    """What the host takes longer because parts are gathered, both directions; a share of both."""
 
 
 def part_passes(
@@ -112,8 +114,10 @@ def part_passes(
     exchange = b.exchange_s[0][key]
     selective = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][key], 0.0)
     full = b.recompute_s[FULL][key]
-    traffic = s.part_traffic_s[grid]
-    backward = backward + traffic
+    once, every = s.keeps_gathered[grid][:, None], priced.software.states.reduces_every_micro_batch
+    traffic = s.part_traffic_s[grid] + _copies_s(s, grid, m, every=every)
+    host = s.part_host_s[0][grid], s.part_host_s[1][grid]
+    forward, backward = forward + host[0], backward + traffic + host[1]
     repeated = np.where((mode == SELECTIVE)[:, None], b.exchange_s[2][key], 0.0)
     again = selective - repeated + recomputed * (full - exchange)
     # expert traffic that another micro-batch hides may last longer than its own pass
@@ -126,10 +130,8 @@ def part_passes(
         none = np.zeros_like(forward)
         return PartPasses(
             forward, backward, windows[0], windows[1], none, none, none, selective, full,
-            traffic,
+            traffic, host[0] + host[1],
         )  # fmt: skip
-    once = s.keeps_gathered[grid][:, None]
-    every = priced.software.states.reduces_every_micro_batch
     reduce = np.where(once | (not every), reduce / m[:, None], reduce)
     regather = s.part_regather_s[grid]
     gathers = (np.where(once, gather / m[:, None], gather), np.where(once, 0.0, regather))
@@ -153,7 +155,18 @@ def part_passes(
         selective,
         full,
         traffic,
+        host[0] + host[1],
     )
+
+
+def _copies_s(s: StateCosts, grid: NDArray[Any], m: Floats, *, every: bool) -> Floats:
+    """Mean over micro-batches of adding gradients up and of copies around gather and reduction."""
+    m = m[:, None]
+    once = s.keeps_gathered[grid][:, None]
+    gather, again, reduce = s.part_copies_s[:, grid]
+    reduces = s.by_block[grid][:, None] & ~once & every
+    copies = np.where(once, gather / m, gather + again) + np.where(reduces, reduce, reduce / m)
+    return np.asarray(copies + s.part_accumulation_s[grid] * (m - 1.0) / m)
 
 
 def _total(terms: Floats) -> Floats:
@@ -197,6 +210,7 @@ def steady_terms(
     }
     terms["slowdown"] = terms["slowdown"] + m * over_parts(parts, passes.slowdown_s)
     terms["memory_bound"] = terms["memory_bound"] + m * over_parts(parts, passes.traffic_s)
+    terms["launch"] = terms["launch"] + m * over_parts(parts, passes.host_s)
     terms["recompute"] = m * _recompute(parts, covered, passes)
     terms["fsdp"] = m * over_parts(parts, passes.fsdp_s)
     return terms
