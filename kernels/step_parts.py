@@ -7,7 +7,7 @@ and memory-bound operators at the sizes that the steps have, with all ranks at w
 their messages; the host's work for a block (plain, cut by DTensor, wrapped by FSDP2); a product
 beside a collective. Steps and parts take turns in rounds, so that a machine that changes changes
 for all of them. A record's `times_s` has the readings of quiet rounds (`foreign_cores`: what other
-processes took beside each); the others are counted in `loaded`.
+processes took beside each), or the least fifth where there are none; `loaded` counts the others.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ MODEL, QUICK_MODEL = "gpt-mini", "gpt-tiny"
 SEQUENCE, QUICK_SEQUENCE, BATCH = 256, 64, 4
 MICRO_BATCHES = 4
 """Of the pipeline, each of one sequence."""
-FEWEST_QUIET = 3
-"""Rounds that are kept however loud they were."""
+FEWEST = 3
+"""Rounds at least, however long they take; with fewer quiet ones all count as loud."""
+LEAST = 5
+"""Where all rounds are loud, a fifth of the readings is kept: the least, which others disturbed
+least."""
 HOST_PASSES = 4
 
 
@@ -68,8 +71,11 @@ class Readings:
         self.rounds += [number] * len(seconds)
 
     def kept(self, quiet: set[int]) -> dict:
-        """Return the record with the readings of quiet rounds."""
+        """Return the record with the readings of quiet rounds; of no such, the least readings."""
         which = [at for at, number in enumerate(self.rounds) if number in quiet]
+        if not which:
+            order = sorted(range(len(self.seconds)), key=lambda at: self.seconds[at])
+            which = order[: max(1, len(order) // LEAST)]
         return self.record | {
             "times_s": [float(f"{max(self.seconds[at], 1e-9):.6g}") for at in which],
             "foreign_cores": [round(self.foreign[at], 2) for at in which],
@@ -123,7 +129,7 @@ class Program:
     def go(self) -> None:
         """Take rounds until the minutes are spent, at least three."""
         longest_s, number = 0.0, 0
-        while number < FEWEST_QUIET or self._left() > longest_s:
+        while number < FEWEST or self._left() > longest_s:
             if self.wait_s > 0.0:
                 waited_s = _quiet.wait_until_quiet(self.world, self.wait_s)
                 self.wait_s -= waited_s
@@ -167,8 +173,8 @@ class Program:
     def _step_record(self, name: str) -> dict:
         case = self.cases[name]
         return {
-            "kernel": "train_step", "dtype": case.dtype, "shape": case.shape() | {"mode": name},
-            "direction": "step", "library": self.world.library,
+            "kernel": "train_step", "dtype": case.dtype, "shape": case.shape(),
+            "direction": "step", "mode": name, "model": case.model, "sharding": case.sharding, "library": self.world.library,
             "parameters": self.trainers[name].parameters,
         }  # fmt: skip
 
@@ -197,17 +203,16 @@ class Program:
         for name, timer in self.hosts.items():
             dist.barrier()
             for _ in range(HOST_PASSES):
-                whole, each = timer.passes(), timer.blocks()
-                seconds = {f"model {way}": took for way, took in whole.items()}
-                seconds |= {f"block {way}": took for way, took in each.items()}
+                seconds = {(_host.BLOCKS, way): took for way, took in timer.passes().items()}
+                seconds |= {(1, way): took for way, took in timer.short().items()}
                 means = self.world.agree_all(list(seconds.values()), "sum")
-                for way, took in zip(seconds, means, strict=True):
-                    shape = {"wrapping": name, "blocks": _host.BLOCKS}
+                for (blocks, way), took in zip(seconds, means, strict=True):
                     record = {
-                        "kernel": "host", "dtype": "fp32", "shape": shape, "direction": way,
+                        "kernel": "host", "dtype": "fp32", "direction": way,
+                        "shape": {"blocks": blocks}, "wrapping": name,
                         "operators": self._operators(),
                     }  # fmt: skip
-                    key = self._readings(("host", name, way), record)
+                    key = self._readings(("host", name, way, blocks), record)
                     key.add([took / self.world.size], number, -1.0)
 
     def _operators(self) -> int:
@@ -222,8 +227,7 @@ class Program:
     def finish(self) -> None:
         """Profile one step of each kind, then write what quiet rounds read."""
         for name in self.cases:
-            operators = self._profile(name)
-            self.found["step", name].record["operators"] = operators
+            self.found["step", name].record |= self._profile(name)
         quiet = self._quiet()
         document = self.run.document
         for one in self.found.values():
@@ -240,22 +244,24 @@ class Program:
         }
 
     def _quiet(self) -> set[int]:
-        """Return the rounds in which others took little; the least loud ones if these are few."""
-        order = sorted(range(len(self.loads)), key=lambda number: self.loads[number])
-        still = [number for number in order if self.loads[number] < _quiet.QUIET_CORES]
-        return set(still if len(still) >= FEWEST_QUIET else order[:FEWEST_QUIET])
+        """Return the rounds in which others took little; none where these are few."""
+        still = {at for at, load in enumerate(self.loads) if load < _quiet.QUIET_CORES}
+        return still if len(still) >= FEWEST else set()
 
-    def _profile(self, name: str) -> list[dict]:
-        """Return seconds of each operator of one step, slowed by the profiler itself."""
+    def _profile(self, name: str) -> dict:
+        """Return seconds of one step, slowed by the profiler itself, and of its operators."""
         trainer = self.trainers[name]
         batch = trainer.batch(self.steps[name])
         dist.barrier()
         kind = torch.profiler.ProfilerActivity.CPU
         with torch.profiler.profile(activities=[kind]) as profile:
+            begin = time.perf_counter()
             trainer.step(*batch)
+            took_s = time.perf_counter() - begin
         rows = [_step._operator(one) for one in profile.key_averages()]
         rows.sort(key=lambda row: -row["host_s"])
-        return [{name: row[name] for name in ("name", "calls", "host_s")} for row in rows[:80]]
+        few = [{key: row[key] for key in ("name", "calls", "host_s")} for row in rows[:80]]
+        return {"profiled_s": took_s, "operators": few}
 
 
 def main() -> int:
