@@ -6,7 +6,8 @@ Steps: one process alone, DDP, FSDP2 (zero3), tensor parallel, pipeline. Parts: 
 and memory-bound operators at the sizes that the steps have, with all ranks at work; collectives of
 their messages; the host's work for a block (plain, cut by DTensor, wrapped by FSDP2); a product
 beside a collective. Steps and parts take turns in rounds, so that a machine that changes changes
-for all of them. A record's `times_s` has the readings of quiet rounds (`foreign_cores`: what other
+for all of them. `cpu_times_s` is what the thread that trains was at work; the rest it waited. A
+record's `times_s` has the readings of quiet rounds (`foreign_cores`: what other
 processes took beside each), or the least fifth where there are none; `loaded` counts the others.
 """
 
@@ -61,12 +62,16 @@ class Readings:
 
     record: dict
     seconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
     foreign: list[float] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
 
-    def add(self, seconds: list[float], number: int, foreign: float) -> None:
-        """Keep the readings of one visit."""
+    def add(
+        self, seconds: list[float], number: int, *, cpu: list[float], foreign: float = -1.0
+    ) -> None:
+        """Keep the readings of one visit; without `foreign` the load is that of the round."""
         self.seconds += seconds
+        self.cpu += cpu
         self.foreign += [foreign] * len(seconds)
         self.rounds += [number] * len(seconds)
 
@@ -77,10 +82,15 @@ class Readings:
             order = sorted(range(len(self.seconds)), key=lambda at: self.seconds[at])
             which = order[: max(1, len(order) // LEAST)]
         return self.record | {
-            "times_s": [float(f"{max(self.seconds[at], 1e-9):.6g}") for at in which],
+            "times_s": [_rounded(self.seconds[at]) for at in which],
+            "cpu_times_s": [_rounded(self.cpu[at]) for at in which],
             "foreign_cores": [round(self.foreign[at], 2) for at in which],
             "loaded": len(self.seconds) - len(which),
         }
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{max(seconds, 1e-9):.6g}")
 
 
 class Program:
@@ -160,15 +170,17 @@ class Program:
             batch = trainer.batch(self.steps[name])
             self.steps[name] += 1
             dist.barrier()
-            load, begin = _quiet.Foreign(), time.perf_counter()
-            trainer.step(*batch)
-            took_s = self.world.agree(time.perf_counter() - begin, "max")
+            load, (took_s, cpu_s) = _quiet.Foreign(), _timed(lambda: trainer.step(*batch))
+            took_s, cpu_s = self.world.agree(took_s, "max"), self._mean([cpu_s])[0]
             foreign = load.cores(self.world)
             if turn or number:  # the very first step makes what later ones find
-                times_s.append((took_s, foreign))
+                times_s.append((took_s, cpu_s, foreign))
         key = self._readings(("step", name), self._step_record(name))
-        for took_s, foreign in times_s:
-            key.add([took_s], number, foreign)
+        for took_s, cpu_s, foreign in times_s:
+            key.add([took_s], number, cpu=[cpu_s], foreign=foreign)
+
+    def _mean(self, numbers: list[float]) -> list[float]:
+        return [one / self.world.size for one in self.world.agree_all(numbers, "sum")]
 
     def _step_record(self, name: str) -> dict:
         case = self.cases[name]
@@ -183,20 +195,14 @@ class Program:
         if number == 0:
             part.run()
         dist.barrier()
-        times_s = []
-        for _ in range(part.calls):
-            begin = time.perf_counter()
-            part.run()
-            times_s.append(time.perf_counter() - begin)
-        if part.together:
-            times_s = self.world.agree_all(times_s, "max")
-        else:
-            times_s = [one / self.world.size for one in self.world.agree_all(times_s, "sum")]
+        readings = [_timed(part.run) for _ in range(part.calls)]
+        times_s, cpu_s = ([one[at] for one in readings] for at in range(2))
+        times_s = self.world.agree_all(times_s, "max") if part.together else self._mean(times_s)
         record = {
             "kernel": part.kernel, "dtype": "fp32", "shape": part.shape,
             "direction": part.direction, "cold": False, "in_step": True, **part.more,
         }  # fmt: skip
-        self._readings(id(part), record).add(times_s, number, -1.0)
+        self._readings(id(part), record).add(times_s, number, cpu=self._mean(cpu_s))
 
     def _visit_host(self, number: int) -> None:
         """Time the tiny blocks; ranks work at once, and a time is their mean."""
@@ -205,15 +211,15 @@ class Program:
             for _ in range(HOST_PASSES):
                 seconds = {(_host.BLOCKS, way): took for way, took in timer.passes().items()}
                 seconds |= {(1, way): took for way, took in timer.short().items()}
-                means = self.world.agree_all(list(seconds.values()), "sum")
-                for (blocks, way), took in zip(seconds, means, strict=True):
+                means = self._mean(list(seconds.values()))
+                for (blocks, way), took_s in zip(seconds, means, strict=True):
                     record = {
                         "kernel": "host", "dtype": "fp32", "direction": way,
                         "shape": {"blocks": blocks}, "wrapping": name,
                         "operators": self._operators(),
                     }  # fmt: skip
                     key = self._readings(("host", name, way, blocks), record)
-                    key.add([took / self.world.size], number, -1.0)
+                    key.add([took_s], number, cpu=[took_s])
 
     def _operators(self) -> int:
         self.counted = getattr(self, "counted", 0) or _host.operators_per_block()
@@ -262,6 +268,13 @@ class Program:
         rows.sort(key=lambda row: -row["host_s"])
         few = [{key: row[key] for key in ("name", "calls", "host_s")} for row in rows[:80]]
         return {"profiled_s": took_s, "operators": few}
+
+
+def _timed(call) -> tuple[float, float]:
+    """Return the seconds of a call: by the clock, and at work in this thread."""
+    begin, cpu = time.perf_counter(), time.thread_time()
+    call()
+    return time.perf_counter() - begin, time.thread_time() - cpu
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from simulator import catalogue
 from simulator.calibration import Floats, Prior, fit_times
 from simulator.calibration.calibrate import Calibration, calibrate
+from simulator.calibration.classes import WIDTHS, accelerator_classes
 from simulator.calibration.profile_text import FigureText, Section, with_sections
 from simulator.errors import InputError
 from simulator.files import Figure, read_profile
@@ -131,11 +132,29 @@ def _start_path(kind: str) -> Path:
 
 
 def _start_device(document: Measurements) -> Accelerator:
-    """The start of the fits with the limits that were seen."""
+    """The start of the fits: the limits that were seen, and the median share of each class."""
     base = read_profile(Accelerator, _start_path("accelerators"), kind="accelerators")
     limits = _limits(document)
     memory = replace(base.memory, bandwidth_bytes_per_s=Figure(limits["bytes_per_s"]))
-    return replace(base, memory=memory, matrix_flop_per_s={"fp32": Figure(limits["flop_per_s"])})
+    start = replace(base, memory=memory, matrix_flop_per_s={"fp32": Figure(limits["flop_per_s"])})
+    classes, _ = accelerator_classes(document.calls, start)
+    for one in classes:  # nobody knows where a CPU lies: a prior from the class itself
+        share = float(np.median(one.predict({}, one.rows) / one.rows["seconds"]))
+        start = _scaled(start, one.path, one.headline, share * one.base[one.headline])
+    return start
+
+
+def _scaled(device: Accelerator, path: tuple[str, ...], figure: str, value: float) -> Accelerator:
+    """The device with one figure of one kernel at a value within its bounds."""
+    bounds = WIDTHS[figure]
+    changed = {figure: Figure(min(max(value, bounds.low), bounds.high))}
+    table, *names = path
+    if table == "gemm":
+        library, dtype = names
+        kernels = {**device.gemm[library], dtype: replace(device.gemm[library][dtype], **changed)}
+        return replace(device, gemm={**device.gemm, library: kernels})
+    known = getattr(device, table)
+    return replace(device, **{table: {**known, names[0]: replace(known[names[0]], **changed)}})
 
 
 # --- lines ----------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ CAUSES = {
 }
 """Cause -> terms of a prediction; whatever else there is belongs to the host."""
 
+_WAITING = "communication, waiting"
+
 _OPERATORS = {
     "products": ("aten::mm", "aten::addmm", "aten::bmm"),
     "attention": ("aten::_scaled_dot_product", "aten::_flash_attention"),
@@ -141,7 +143,10 @@ def _predicted(found: Prediction) -> dict[str, float]:
 
 
 def _measured(call: Call) -> dict[str, float]:
-    """Own times of operators by cause, scaled to the step; what is left is the host's."""
+    """Own times of operators by cause, scaled to what the thread worked; it waited for the rest.
+
+    What is not the own time of any operator is the host's.
+    """
     operators: Iterable[Mapping[str, Any]] = call.note.get("operators") or ()
     causes = dict.fromkeys(CAUSES, 0.0)
     for one in operators:
@@ -150,8 +155,10 @@ def _measured(call: Call) -> dict[str, float]:
             if name.startswith(beginnings):
                 causes[cause] += float(one["host_s"])
                 break
-    whole = max(float(call.note.get("profiled_s") or 0.0), sum(causes.values()))
-    if whole <= 0.0:
-        return causes | {"host": call.seconds}
-    causes["host"] = whole - sum(causes.values())
-    return {cause: seconds * call.seconds / whole for cause, seconds in causes.items()}
+    waiting_s = causes.pop(_WAITING)
+    profiled_s = float(call.note.get("profiled_s") or 0.0) - waiting_s
+    causes["host"] = max(profiled_s - sum(causes.values()), 0.0)
+    work_s = min(float(np.median(call.note.get("cpu_times_s") or call.seconds)), call.seconds)
+    scale = work_s / max(sum(causes.values()), 1e-9)
+    found = {cause: seconds * scale for cause, seconds in causes.items()}
+    return found | {_WAITING: call.seconds - sum(found.values())}

@@ -73,8 +73,8 @@ def local_markdown(document: Mapping[str, Any]) -> str:
         "",
         "## Where predicted and measured steps differ",
         "",
-        "Predicted less measured, predicted and measured in brackets. What was measured comes from",
-        "one step of rank 0 under torch's profiler, scaled to the time of the others.",
+        "Predicted less measured, predicted and measured in brackets. Waiting is what the thread that",
+        "trains did not work; the rest is shared out as in one step under torch's profiler.",
         "",
         *_table(
             ("step", *CAUSES),
