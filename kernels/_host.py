@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import _layouts
 import torch
+import torch.distributed as dist
 from _cases import Case
 from _models import Architecture, Transformer, initialise
 from _training import WithLoss
@@ -102,6 +103,20 @@ class Timer:
         for name in list(kept)[1:]:
             layers[name] = kept[name]
         return few
+
+
+def reductions(mesh) -> dict[str, Callable[[], None]]:
+    """Return a sum of a few numbers over the ranks of `mesh`, plain and as DTensor asks for it."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    own, group = torch.ones(1, 1, TINY.hidden, requires_grad=True), mesh.get_group()
+    buffer = own.detach().clone()
+
+    def cut() -> None:
+        whole = DTensor.from_local(own, mesh, [Partial()], run_check=False)
+        whole.redistribute(placements=[Replicate()]).to_local().clone()
+
+    return {"plain": lambda: dist.all_reduce(buffer, group=group), "tensor": cut}
 
 
 def operators_per_block() -> int:

@@ -197,24 +197,34 @@ def _loss(shape: Architecture, tokens: int) -> list[Part]:
 
 
 def _optimizer(shape: Architecture) -> list[Part]:
-    """AdamW over 1 to 8 blocks' worth of parameters, in tensors of usual size."""
-    parts, each = [], shape.hidden * shape.hidden
-    for tensors in (12, 24, 36, 48, 72, 96):
-        made = [values(each, grad=True) for _ in range(tensors)]
-        for one in made:
-            one.grad = values(each)
-        optimizer = torch.optim.AdamW(made, lr=1e-4, fused=True)
+    """AdamW over the share of 8 blocks' parameters that one of so many optimizers has, in turn."""
+    parts, each, all_tensors = [], shape.hidden * shape.hidden, 96
+    for optimizers in (8, 6, 4, 3, 2, 1):
+        tensors = all_tensors // optimizers
+        take = in_turn(lambda n=tensors: _adamw(n, each), optimizers)
         more = {"library": "fused", "bytes": ADAMW_BYTES * each * tensors}
         size = {"elements": each * tensors, "tensors": tensors}
-        parts.append(Part("adamw", "step", size, optimizer.step, more, calls=1))
+        parts.append(Part("adamw", "step", size, lambda take=take: take().step(), more, calls=1))
     return parts
 
 
+def _adamw(tensors: int, each: int) -> torch.optim.Optimizer:
+    made = [values(each, grad=True) for _ in range(tensors)]
+    for one in made:
+        one.grad = values(each)
+    return torch.optim.AdamW(made, lr=1e-4, fused=True)
+
+
 def _copies(shape: Architecture) -> list[Part]:
-    """Copies of a matrix, a block and several blocks: into new memory and into old."""
-    parts = []
+    """Copies of a matrix, a block and several blocks: into new memory and into old.
+
+    Weights are cold when they are copied: as many sets take turns as a model has.
+    """
+    parts, whole = [], 96 * shape.hidden**2
     for elements in (shape.hidden**2, 12 * shape.hidden**2, 48 * shape.hidden**2):
-        take = in_turn(lambda elements=elements: (values(elements), values(elements)))
+        take = in_turn(
+            lambda elements=elements: (values(elements), values(elements)), whole // elements
+        )
         ways = {"forward": lambda a, b: a.clone(), "in place": lambda a, b: b.copy_(a)}
         for name, call in ways.items():
             parts.append(

@@ -131,7 +131,8 @@ class Program:
     def _hosts(self) -> dict[str, _host.Timer]:
         from torch.distributed.device_mesh import init_device_mesh
 
-        mesh = init_device_mesh("cpu", (self.world.size, 1), mesh_dim_names=("other", "own"))
+        mesh = init_device_mesh("cpu", (self.world.size, 1), mesh_dim_names=("all", "own"))
+        self.reductions = _host.reductions(mesh["all"])
         return {name: _host.Timer(_host.tiny(name, mesh["own"])) for name in _host.WRAPPINGS}
 
     # --- rounds ---
@@ -220,6 +221,13 @@ class Program:
                     }  # fmt: skip
                     key = self._readings(("host", name, way, blocks), record)
                     key.add([took_s], number, cpu=[took_s])
+        for name, call in self.reductions.items():
+            seconds = self._mean([_timed(call)[1] for _ in range(2 * HOST_PASSES)])[1:]
+            record = {
+                "kernel": "host", "dtype": "fp32", "direction": "reduction",
+                "shape": {"blocks": 0}, "wrapping": name, "operators": self._operators(),
+            }  # fmt: skip
+            self._readings(("host", name), record).add(seconds, number, cpu=seconds)
 
     def _operators(self) -> int:
         self.counted = getattr(self, "counted", 0) or _host.operators_per_block()

@@ -155,6 +155,9 @@ class Kernels:
     """Tensor parallelism without sequence parallelism: each of several linears that share an input
     (queries, keys and values; gate and up) reduces its gradient by itself (torch's
     ColwiseParallel), instead of once for their sum."""
+    reduction_copies: Figure = Figure(0.0)
+    """Memory traffic per byte of a reduction over tp, in the way of the compute: functional
+    collectives copy what they reduce (torch DTensor)."""
     pads_vocabulary_to: int = 1
     """The vocabulary is padded to a multiple of this times tp."""
 
@@ -214,6 +217,9 @@ class HostWork:
     """The same of embedding, head and loss together, forward."""
     split_ends_backward_s: Figure = Figure(0.0)
     """The same of them, backward."""
+    split_reduction_s: Figure = Figure(0.0)
+    """What the host takes longer for one reduction over tp than a plain call of the collective
+    library (redistribution of a DTensor, functional collectives)."""
     gathered_block_forward_s: Figure = Figure(0.0)
     """What the host takes longer for the forward pass of a block whose parameters are gathered for
     it (hooks and views of FSDP2); embedding and head count as one block. Read where the host waits
@@ -240,6 +246,8 @@ class StateBytes:
     """Weights on the wire."""
     optimizer_traffic: Figure
     """Memory traffic of one AdamW step, with gradient norm, clipping and zeroing."""
+    optimizer_traffic_fp32: Figure = Figure(32.0, "datasheet", "AdamW moves 28 B, the norm 4 B")
+    """The same where weights, gradients and moments are fp32 and there is no other copy."""
     step: Figure = Figure(0.0)
     """Bytes per parameter of the rank's share that the optimizer step allocates in single pieces:
     no free block of an activation holds them, so that they are reserved on top."""

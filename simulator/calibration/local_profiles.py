@@ -80,7 +80,8 @@ def local_profiles(document: Measurements) -> LocalProfiles:
         "collectives": _library(writer, lines, share),
         "software": [writer.section(("host",), {
             **host, "kernels_per_block": _operators(document.calls)}, "host",
-            "tiny blocks, plain, cut by DTensor and wrapped by FSDP2 over one rank each: what one more block adds")],
+            "tiny blocks, plain, cut by DTensor and wrapped by FSDP2 over one rank each: what one more block adds;"
+            " a sum of a few numbers, plain and by DTensor")],
     }  # fmt: skip
     return LocalProfiles(
         calibration=found, collectives=lines, host=host, core_share=share,
@@ -187,6 +188,7 @@ def _host(calls: Sequence[Call]) -> dict[str, float]:
         (call.note["wrapping"], int(call.shape["blocks"]), call.direction): call.seconds
         for call in _of(calls, "host")
     }  # fmt: skip
+    asked = [seconds.pop((name, 0, "reduction")) for name in ("tensor", "plain")]
     most = max(blocks for _, blocks, _ in seconds)
 
     def block(wrapping: str, way: str) -> float:
@@ -197,7 +199,10 @@ def _host(calls: Sequence[Call]) -> dict[str, float]:
         return max(seconds[wrapping, 1, way] - block(wrapping, way), 0.0)
 
     plain_s = block("plain", "forward") + block("plain", "backward")
-    found = {"seconds_per_kernel": plain_s / (3.0 * _operators(calls))}
+    found = {
+        "seconds_per_kernel": plain_s / (3.0 * _operators(calls)),
+        "split_reduction_s": max(asked[0] - asked[1], 0.0),
+    }
     for way in ("forward", "backward"):
         for figure, wrapping in (("split", "tensor"), ("gathered", "sharded")):
             longer = block(wrapping, way) - block("plain", way)

@@ -289,10 +289,20 @@ class _Pricer:
         if term == "ep" and compute_s is not None:
             window = np.maximum(compute_s - hidden["ep"], 0.0)
         covered = np.minimum(seconds, window)
+        if c.operation == "all_reduce" and c.group == "tp":
+            terms["memory_bound"] = terms["memory_bound"] + self._reduction_copies(c, bytes_)
         terms[term] = terms[term] + seconds - covered
         terms["slowdown"] = terms["slowdown"] + covered * self.slowdown_share
         hidden[term] = hidden[term] + covered
         return seconds, covered
+
+    def _reduction_copies(self, c: Collective, size_bytes: Floats) -> Floats:
+        """Seconds of copying what a reduction over tp sums."""
+        copies = float(self.software.kernels.reduction_copies)
+        if not copies:
+            return np.zeros(self.keys)
+        split = np.where(self.ranks.tp > 1, copies * size_bytes, 0.0)
+        return self._stream("copy", split, 0.0)
 
     def _window(
         self, c: Collective, size: Any, gemm: dict[str, Floats], attention: Floats
@@ -347,7 +357,13 @@ class _Pricer:
         else:  # embedding and head
             each = host.split_ends_forward_s / 2.0, host.split_ends_backward_s / 2.0
         split = self.ranks.tp > 1
-        return np.where(split, float(each[0]), 0.0), np.where(split, float(each[1]), 0.0)
+        seconds = [np.where(split, float(one), 0.0) for one in each]
+        for c in ops.collectives:
+            if c.group == "tp" and c.operation == "all_reduce":
+                asked = split & (self._wide(c.size_bytes) > 0)
+                way = int(c.backward)
+                seconds[way] = seconds[way] + np.where(asked, float(host.split_reduction_s), 0.0)
+        return seconds[0], seconds[1]
 
     def _selective(
         self, ops: Operators, gemm: dict[str, Floats], forward: dict[str, Floats]

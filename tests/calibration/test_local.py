@@ -92,6 +92,9 @@ def host() -> list[dict[str, Any]]:
                 seconds = factor * (ends + blocks * block)
                 found.append(call("host", seconds, way, shape={"blocks": blocks},
                                   wrapping=wrapping, operators=40))  # fmt: skip
+    for wrapping, seconds in (("plain", 1e-4), ("tensor", 5e-4)):
+        found.append(call("host", seconds, "reduction", shape={"blocks": 0}, wrapping=wrapping,
+                          operators=40))  # fmt: skip
     return found
 
 
@@ -148,7 +151,7 @@ def test_the_work_of_the_host_comes_back(document: Measurements) -> None:
     found = local_profiles(document)
     assert found.core_share == pytest.approx(0.3)  # 30 of 100 ms
     assert dict(found.host) == pytest.approx({
-        "seconds_per_kernel": 3e-3 / (3 * 40),
+        "seconds_per_kernel": 3e-3 / (3 * 40), "split_reduction_s": 4e-4,
         "split_block_forward_s": 3e-3, "split_block_backward_s": 6e-3,
         "split_ends_forward_s": 6e-3, "split_ends_backward_s": 12e-3,
         "gathered_block_forward_s": 1e-3, "gathered_block_backward_s": 2e-3,

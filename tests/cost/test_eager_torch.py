@@ -62,7 +62,7 @@ def test_one_micro_batch_adds_nothing_up() -> None:
 
 def test_every_further_micro_batch_adds_its_gradients() -> None:
     adds = with_(states={"accumulation_traffic": 12.0})
-    expected = (M - 1) * 12 * PARAMETERS / rate("elementwise")
+    expected = (M - 1) * 12 * PARAMETERS / rate("optimizer")
     assert longer("memory_bound", adds) == pytest.approx(expected, rel=1e-9)
 
 
@@ -114,6 +114,23 @@ def test_a_split_block_costs_the_host_where_it_waits_or_is_behind() -> None:
     slow = with_(host={"split_block_forward_s": 1.0})
     assert longer("launch", slow, tp=8) == pytest.approx(M * BLOCKS * 1.0, rel=0.05)
     assert longer("launch", with_(host={"split_block_forward_s": 1e-6}), tp=8) == 0.0
+
+
+def test_each_reduction_costs_the_host() -> None:
+    """Two forward and two backward in a block, one for the embedding, one for the head."""
+    plain = with_(host={"waits_for_kernels": True})
+    waits = with_(host={"waits_for_kernels": True, "split_reduction_s": 1e-3})
+    split = {"tp": 8, "sequence_parallel": False}
+    found = [float(run(one, **split).terms_s["launch"][0]) for one in (plain, waits)]
+    assert found[1] - found[0] == pytest.approx(M * (4 * BLOCKS + 2) * 1e-3, rel=1e-9)
+
+
+def test_a_functional_reduction_copies_what_it_sums() -> None:
+    copies = with_(kernels={"reduction_copies": 2.0})
+    summed = (4 * BLOCKS + 2) * 2.0 * 4096 * 4096
+    found = longer("memory_bound", copies, tp=8, sequence_parallel=False)
+    assert found == pytest.approx(M * 2 * summed / rate("copy"), rel=1e-9)
+    assert longer("memory_bound", copies, tp=8, sequence_parallel=True) == 0.0
 
 
 # --- projections ----------------------------------------------------------------------------
