@@ -30,7 +30,9 @@ class Part:
     run: Callable[[], object]
     more: dict = field(default_factory=dict)
     together: bool = False
-    """The ranks wait for one another: a time is that of the slowest, else the mean of the ranks."""
+    """A time is that of the slowest rank, else the mean of the ranks."""
+    before: Callable[[], object] | None = None
+    """What every rank does before each call, untimed."""
     calls: int = 2
     """Calls of one visit."""
 
@@ -242,8 +244,12 @@ def _copies(shape: Architecture) -> list[Part]:
 # --- communication --------------------------------------------------------------------------
 
 
-def collective_parts(sizes: dict[str, list[int]], world) -> list[Part]:
-    """Return collectives of the whole world: `sizes` lists message bytes by kernel."""
+def collective_parts(sizes: dict[str, list[int]], world, product) -> list[Part]:
+    """Return collectives of the whole world as a step meets them: `sizes` lists bytes by kernel.
+
+    Every rank computes before a call, so that ranks do not come at once, threads have to wake, and
+    the mean time in the call holds the mean wait for the slower rank, as in a step.
+    """
     shape = collectives.sub_groups(world.size, world.size, 1)
     parts = []
     for kernel, several in sizes.items():
@@ -258,7 +264,7 @@ def collective_parts(sizes: dict[str, list[int]], world) -> list[Part]:
             more = {"library": world.library}
             parts.append(
                 Part(kernel, "forward", record, lambda call=call, take=take: call(*take()), more,
-                     together=True)
+                     before=product)
             )  # fmt: skip
     return parts
 
@@ -270,6 +276,12 @@ def _buffers(case: collectives.Case) -> Callable[[], tuple]:
     give = share if case.kernel == "all_gather" else count
     get = share if case.kernel == "reduce_scatter" else count
     return lambda: (torch.zeros(give), torch.zeros(get))
+
+
+def product(shape: Architecture, tokens: int) -> Callable[[], object]:
+    """Return the product of an MLP's first linear."""
+    x, w = values(tokens, shape.hidden), values(shape.ffn, shape.hidden)
+    return lambda: torch.mm(x, w.t())
 
 
 def overlap_parts(shape: Architecture, tokens: int, message_bytes: int) -> list[Part]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import _cases
 import _distributed
@@ -106,7 +107,8 @@ class Program:
         }
         shape = _cases.MODELS[model]
         self.parts = _step_parts.kernel_parts(shape, BATCH, sequence, world.size)
-        self.parts += _step_parts.collective_parts(self._messages(shape, sequence), world)
+        product = _step_parts.product(shape, BATCH * sequence)
+        self.parts += _step_parts.collective_parts(self._messages(shape, sequence), world, product)
         largest = 2**20 if run.quick else 2**24
         self.parts += _step_parts.overlap_parts(shape, BATCH * sequence, largest)
         self.hosts = self._hosts()
@@ -171,7 +173,7 @@ class Program:
             batch = trainer.batch(self.steps[name])
             self.steps[name] += 1
             dist.barrier()
-            load, (took_s, cpu_s) = _quiet.Foreign(), _timed(lambda: trainer.step(*batch))
+            load, (took_s, cpu_s) = _quiet.Foreign(), _timed(partial(trainer.step, *batch))
             took_s, cpu_s = self.world.agree(took_s, "max"), self._mean([cpu_s])[0]
             foreign = load.cores(self.world)
             if turn or number:  # the very first step makes what later ones find
@@ -187,8 +189,8 @@ class Program:
         case = self.cases[name]
         return {
             "kernel": "train_step", "dtype": case.dtype, "shape": case.shape(),
-            "direction": "step", "mode": name, "model": case.model, "sharding": case.sharding, "library": self.world.library,
-            "parameters": self.trainers[name].parameters,
+            "direction": "step", "mode": name, "model": case.model, "sharding": case.sharding,
+            "library": self.world.library, "parameters": self.trainers[name].parameters,
         }  # fmt: skip
 
     def _visit_part(self, part: Part, number: int) -> None:
@@ -196,7 +198,11 @@ class Program:
         if number == 0:
             part.run()
         dist.barrier()
-        readings = [_timed(part.run) for _ in range(part.calls)]
+        readings = []
+        for _ in range(part.calls):
+            if part.before is not None:
+                part.before()
+            readings.append(_timed(part.run))
         times_s, cpu_s = ([one[at] for one in readings] for at in range(2))
         times_s = self.world.agree_all(times_s, "max") if part.together else self._mean(times_s)
         record = {

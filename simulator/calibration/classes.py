@@ -290,7 +290,8 @@ def _stream(key: tuple[str, ...], calls: Sequence[Call], base: Accelerator) -> F
         return stream_s(moved_bytes=rows["moved_bytes"], **{**device, **values})
 
     return _made(
-        f"memory-bound {key[1]}", key, calls, rows, scored=(moved >= _STREAM_SCORED) | _are_in_step(calls),
+        f"memory-bound {key[1]}", key, calls, rows,
+        scored=(moved >= _STREAM_SCORED) | _are_in_step(calls),
         least_s=moved / device["bandwidth_bytes_per_s"], table=base.stream[key[1]], predict=predict,
         fitted=["launch_s", "memory_fraction"], headline="memory_fraction",
         parts=[call.direction or "forward" for call in calls],

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +29,10 @@ __all__ = ["NAME", "LocalProfiles", "local_profiles"]
 NAME = "local-cpu"
 """Of every profile that is written."""
 
-_STARTS = {
-    "accelerators": "accelerator", "nodes": "node", "clusters": "cluster",
-    "collectives": "collectives", "software": "software",
-}  # fmt: skip
+_HOST_TEXT = (
+    "tiny blocks, plain, cut by DTensor and wrapped by FSDP2 over one rank each: what one more"
+    " block adds; a sum of a few numbers, plain and by DTensor"
+)
 _RINGS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 """How often each moves its bytes around the ring."""
 _REFERENCE = "reduce_scatter"
@@ -73,19 +74,17 @@ def local_profiles(document: Measurements) -> LocalProfiles:
     host, share = _host(document.calls), _core_share(document.calls)
     writer = _Writer(document)
     limits = _limits(document)
-    texts = {
-        "accelerators": [*_device_sections(writer, document, limits), *found.sections(found.accelerator)],
+    figures = {**host, "kernels_per_block": _operators(document.calls)}
+    sections = {
+        "accelerators": [*_device_sections(writer, limits), *found.sections(found.accelerator)],
         "nodes": [_links(writer, lines, limits)],
         "clusters": [],
         "collectives": _library(writer, lines, share),
-        "software": [writer.section(("host",), {
-            **host, "kernels_per_block": _operators(document.calls)}, "host",
-            "tiny blocks, plain, cut by DTensor and wrapped by FSDP2 over one rank each: what one more block adds;"
-            " a sum of a few numbers, plain and by DTensor")],
-    }  # fmt: skip
+        "software": [writer.section(("host",), figures, "host", _HOST_TEXT)],
+    }
     return LocalProfiles(
         calibration=found, collectives=lines, host=host, core_share=share,
-        texts={Path(kind) / f"{NAME}.toml": _text(kind, sections) for kind, sections in texts.items()},
+        texts={Path(kind) / f"{NAME}.toml": _text(kind, new) for kind, new in sections.items()},
     )  # fmt: skip
 
 
@@ -154,8 +153,9 @@ def _scaled(device: Accelerator, path: tuple[str, ...], figure: str, value: floa
         library, dtype = names
         kernels = {**device.gemm[library], dtype: replace(device.gemm[library][dtype], **changed)}
         return replace(device, gemm={**device.gemm, library: kernels})
-    known = getattr(device, table)
-    return replace(device, **{table: {**known, names[0]: replace(known[names[0]], **changed)}})
+    known: dict[str, Any] = getattr(device, table)
+    tables: dict[str, Any] = {table: {**known, names[0]: replace(known[names[0]], **changed)}}
+    return replace(device, **tables)
 
 
 # --- lines ----------------------------------------------------------------------------------
@@ -244,9 +244,7 @@ class _Writer:
         )  # fmt: skip
 
 
-def _device_sections(
-    writer: _Writer, document: Measurements, limits: Mapping[str, float]
-) -> list[Section]:
+def _device_sections(writer: _Writer, limits: Mapping[str, float]) -> list[Section]:
     memory = {
         "bandwidth_bytes_per_s": limits["bytes_per_s"],
         "capacity_bytes": limits["memory_bytes"],

@@ -34,7 +34,8 @@ def command(
     wait: Annotated[
         float,
         typer.Option(
-            "--wait", metavar="S",
+            "--wait",
+            metavar="S",
             help="Wait up to S seconds in all until other processes rest.",
         ),
     ] = 0.0,

@@ -30,6 +30,7 @@ from simulator.cost.operations import (
 )
 from simulator.cost.operators import block, embedding, head, predict_ahead
 from simulator.cost.selective import saved_by_mode, share_again, spared_s
+from simulator.cost.split_work import split_host_s, sums_over_tp
 from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
@@ -289,20 +290,13 @@ class _Pricer:
         if term == "ep" and compute_s is not None:
             window = np.maximum(compute_s - hidden["ep"], 0.0)
         covered = np.minimum(seconds, window)
-        if c.operation == "all_reduce" and c.group == "tp":
-            terms["memory_bound"] = terms["memory_bound"] + self._reduction_copies(c, bytes_)
+        if sums_over_tp(c) and self.software.kernels.reduction_copies:
+            copied = np.where(group.size > 1, self.software.kernels.reduction_copies * bytes_, 0.0)
+            terms["memory_bound"] = terms["memory_bound"] + self._stream("copy", copied, 0.0)
         terms[term] = terms[term] + seconds - covered
         terms["slowdown"] = terms["slowdown"] + covered * self.slowdown_share
         hidden[term] = hidden[term] + covered
         return seconds, covered
-
-    def _reduction_copies(self, c: Collective, size_bytes: Floats) -> Floats:
-        """Seconds of copying what a reduction over tp sums."""
-        copies = float(self.software.kernels.reduction_copies)
-        if not copies:
-            return np.zeros(self.keys)
-        split = np.where(self.ranks.tp > 1, copies * size_bytes, 0.0)
-        return self._stream("copy", split, 0.0)
 
     def _window(
         self, c: Collective, size: Any, gemm: dict[str, Floats], attention: Floats
@@ -340,7 +334,7 @@ class _Pricer:
             kernels = self._wide(sum(s.calls for s in ops.streams) + len(ops.gemms)) * (1 - whole)
         gaps = []
         for terms, passes, split_s in zip(
-            (forward, backward), (1.0, 2.0), self._split_s(ops), strict=True
+            (forward, backward), (1.0, 2.0), split_host_s(host, ops, self.ranks.tp), strict=True
         ):
             hides = 0.0 if host.waits_for_kernels else 1.0
             busy = sum((terms[term] for term in PASS_TERMS), np.zeros(self.keys))
@@ -348,22 +342,6 @@ class _Pricer:
             gaps.append(self._wide(seconds - hides * busy))
             terms["launch"] = np.maximum(gaps[-1], 0.0)
         return gaps[0], gaps[1]
-
-    def _split_s(self, ops: Operators) -> tuple[Floats, Floats]:
-        """What the host takes longer for a part that is cut over tp, forward and backward."""
-        host = self.software.host
-        if ops.is_block:
-            each = host.split_block_forward_s, host.split_block_backward_s
-        else:  # embedding and head
-            each = host.split_ends_forward_s / 2.0, host.split_ends_backward_s / 2.0
-        split = self.ranks.tp > 1
-        seconds = [np.where(split, float(one), 0.0) for one in each]
-        for c in ops.collectives:
-            if c.group == "tp" and c.operation == "all_reduce":
-                asked = split & (self._wide(c.size_bytes) > 0)
-                way = int(c.backward)
-                seconds[way] = seconds[way] + np.where(asked, float(host.split_reduction_s), 0.0)
-        return seconds[0], seconds[1]
 
     def _selective(
         self, ops: Operators, gemm: dict[str, Floats], forward: dict[str, Floats]

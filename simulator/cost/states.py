@@ -185,7 +185,9 @@ def state_costs(
         copied[0] += np.where(by_block & (_wide(group).size > 1), whole, 0.0)
         copied[1] += np.where((level == _ZERO3) & (_wide(nearer).size > 1), whole, 0.0)
         copied[2] += np.where(placement.dp.size[:, None] > 1, reduced, 0.0)
-    if each.shards_only or not software.states.weight:  # the root group, embedding and head, stays whole for the backward pass
+    if (
+        each.shards_only or not software.states.weight
+    ):  # the root group, embedding and head, stays whole for the backward pass
         part_regather[:, -2:] = 0.0
         copied[1][:, -2:] = 0.0
     elif float(software.states.live_parameters):
@@ -221,8 +223,7 @@ def state_costs(
         ),
         part_accumulation_s=(each.trained[0] + each.trained[1])
         * (float(software.states.accumulation_traffic) / _copy_rate(cluster, "optimizer")),
-        part_copies_s=copied
-        * (_copies(software)[:, None, None] / _copy_rate(cluster, "copy")),
+        part_copies_s=copied * (_copies(software)[:, None, None] / _copy_rate(cluster, "copy")),
         part_host_s=_gathered_host_s(software, by_block[:, 0], parts.shape[2]),
         by_block=by_block[:, 0],
     )

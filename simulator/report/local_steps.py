@@ -56,8 +56,8 @@ def local_markdown(document: Mapping[str, Any]) -> str:
     lines = [
         "# Predicted and measured training steps of one machine",
         "",
-        f"{document['device']}, {document['date']}, {document['source']}. Times in ms. Foreign load:",
-        "cores that other processes took meanwhile; figures mean little where it is not near zero.",
+        f"{document['device']}, {document['date']}, {document['source']}. Times in ms. Foreign: cores",
+        "that other processes took meanwhile; figures mean little where it is not near zero.",
         "",
         *_table(
             ("step", "layout", "predicted", "measured", "error", "target", "spread", "foreign"),
@@ -73,8 +73,8 @@ def local_markdown(document: Mapping[str, Any]) -> str:
         "",
         "## Where predicted and measured steps differ",
         "",
-        "Predicted less measured, predicted and measured in brackets. Waiting is what the thread that",
-        "trains did not work; the rest is shared out as in one step under torch's profiler.",
+        "Predicted less measured, predicted and measured in brackets. Waiting is what the thread",
+        "that trains did not work; the rest is shared out as in one step under torch's profiler.",
         "",
         *_table(
             ("step", *CAUSES),
@@ -124,7 +124,7 @@ def local_markdown(document: Mapping[str, Any]) -> str:
             ],
         ),
         "",
-        f"A collective takes {100 * document['core_share']:.0f} % of a core from a product beside it.",
+        f"A collective takes {100 * document['core_share']:.0f} % of a core from products beside it.",
         "",
     ]  # fmt: skip
     return "\n".join(lines)

@@ -69,7 +69,8 @@ def test_the_guide_runs(
         assert result.exit_code == 0, (line, result.stderr, result.exception)
         ran.append((words[0], result.stdout))
     assert [name for name, _ in ran] == [
-        "calibrate", "calibrate", "profiles", "profiles", "predict", "validate", "predict", "predict",
+        "calibrate", "calibrate", "profiles", "profiles", "predict", "validate", "predict",
+        "predict",
     ]  # fmt: skip
     assert "3 profiles read, nothing wrong" in ran[2][1]
     assert "calibrate: " not in ran[1][1] and "my-cluster.toml" in ran[1][1]

@@ -56,8 +56,10 @@ def kernels() -> list[dict[str, Any]]:
     for heads in (2, 4):
         for batch in (1, 4):
             for length in (128, 256):
-                shape = {"batch": batch, "heads_q": heads, "heads_kv": heads, "seq_q": length,
-                         "seq_kv": length, "head_dim": 64, "head_dim_v": 64, "causal": True}  # fmt: skip
+                shape = {
+                    "batch": batch, "heads_q": heads, "heads_kv": heads, "seq_q": length,
+                    "seq_kv": length, "head_dim": 64, "head_dim_v": 64, "causal": True,
+                }  # fmt: skip
                 seconds = 4.0 * batch * heads * length**2 * 64 / 2e10
                 for way, factor in (("forward", 1.0), ("backward", 2.5)):
                     found.append(call("attention", factor * seconds, way, shape=shape,
@@ -183,7 +185,9 @@ def test_a_collective_of_known_parts(installed: LocalProfiles, document: Measure
     """Two ranks cut every linear: 2 reductions forward and 4 backward for a block, 1 MiB each."""
     cut = next(step for step in local_steps(document) if step.mode == "tp")
     one = STARTS["all_reduce"] + 2**20 / RATES["all_reduce"]
-    assert cut.predicted["communication, waiting"] == pytest.approx((LAYERS * 6 + 2) * one, rel=0.03)
+    assert cut.predicted["communication, waiting"] == pytest.approx(
+        (LAYERS * 6 + 2) * one, rel=0.03
+    )
     assert cut.predicted["host"] > LAYERS * 9e-3 + 18e-3
 
 
@@ -206,11 +210,15 @@ def test_a_prediction_is_the_planners(installed: LocalProfiles, document: Measur
 
 
 def test_a_document_without_parts_is_refused(document: Measurements) -> None:
-    few = replace(document, calls=tuple(c for c in document.calls if c.kernel not in ("host", "gemm")))
+    few = replace(
+        document, calls=tuple(c for c in document.calls if c.kernel not in ("host", "gemm"))
+    )
     with pytest.raises(InputError, match="records: no gemm, host; is this a document of kernels"):
         local_profiles(few)
 
 
 def test_steps_enter_no_fit(document: Measurements) -> None:
     slow = [replace(c, seconds=9.0) if c.kernel == "train_step" else c for c in document.calls]
-    assert local_profiles(replace(document, calls=tuple(slow))).texts == local_profiles(document).texts
+    assert (
+        local_profiles(replace(document, calls=tuple(slow))).texts == local_profiles(document).texts
+    )

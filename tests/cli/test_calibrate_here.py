@@ -51,7 +51,8 @@ def test_measures_fits_predicts_runs_and_compares(tmp_path: Path) -> None:
     profiles = [str(out / "profiles" / kind / "local-cpu.toml") for kind in kinds]
     assert RUNNER.invoke(app, ["profiles", "check", *profiles]).exit_code == 0
     again = RUNNER.invoke(
-        app, ["calibrate-here", "--measured", str(out / "measurements.json"), "--out", str(tmp_path)]
+        app,
+        ["calibrate-here", "--measured", str(out / "measurements.json"), "--out", str(tmp_path)],
     )
     assert again.exit_code == 0
     assert (tmp_path / "steps.json").read_text() == (out / "steps.json").read_text()
@@ -83,7 +84,12 @@ def test_times_that_are_none_are_bad_input(
 
 def test_another_document_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "gemm.json"
-    record = {"kernel": "gemm", "dtype": "fp32", "shape": {"m": 1, "n": 1, "k": 1}, "times_s": [1.0]}
+    record = {
+        "kernel": "gemm",
+        "dtype": "fp32",
+        "shape": {"m": 1, "n": 1, "k": 1},
+        "times_s": [1.0],
+    }
     device = {"kind": "cpu", "name": "some CPU"}
     path.write_text(json.dumps({"schema": 1, "device": device, "records": [record]}))
     result = RUNNER.invoke(app, ["calibrate-here", "--measured", str(path), "--out", str(tmp_path)])
