@@ -1,8 +1,9 @@
 """What the host does for a block beside its kernels: tiny blocks, plain, cut and gathered.
 
 A block of a few numbers costs nothing but the host's work: Python, dispatch, autograd. The same
-block cut over a mesh of one rank (DTensor) or wrapped by FSDP2 over one rank takes longer by what
-these do on the host for every block, and nobody communicates.
+block cut over a mesh of one rank (DTensor, which then asks for no collective), or wrapped by FSDP2
+over all ranks (which does little over one), takes longer by what these do on the host for every
+block. What counts is the time at work of the thread: waiting for others does not.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ TINY = Architecture(
     family="gpt", layers=BLOCKS, hidden=16, heads=2, kv_heads=2, ffn=32, vocabulary=32,
     head_size=8, longest=TOKENS,
 )  # fmt: skip
-WRAPPINGS = ("plain", "tensor", "sharded")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Tiny:
 
 
 def tiny(wrapping: str, mesh) -> Tiny:
-    """Build it; `mesh` has one rank."""
+    """Build it; `mesh` says over which ranks it is cut or sharded."""
     model = Transformer(TINY, uniform=True)
     initialise(model, 0)
     if wrapping == "tensor":
@@ -75,10 +75,7 @@ class Timer:
         self.short()
 
     def passes(self) -> dict[str, float]:
-        """Take one step; return seconds at work of forward pass, backward pass and optimizer.
-
-        What the thread waits for collectives with itself (FSDP2) does not count.
-        """
+        """Take one step; return seconds at work of forward pass, backward pass and optimizer."""
         with self.model.loss_context:
             begin = time.thread_time()
             loss = self.model.root(self.tokens, self.labels)

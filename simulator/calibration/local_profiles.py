@@ -30,8 +30,8 @@ NAME = "local-cpu"
 """Of every profile that is written."""
 
 _HOST_TEXT = (
-    "tiny blocks, plain, cut by DTensor and wrapped by FSDP2 over one rank each: what one more"
-    " block adds; a sum of a few numbers, plain and by DTensor"
+    "tiny blocks, plain, cut by DTensor over one rank and wrapped by FSDP2 over all: what one more"
+    " block keeps the thread at work; a sum of a few numbers, plain and by DTensor"
 )
 _RINGS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 """How often each moves its bytes around the ring."""

@@ -56,8 +56,9 @@ def local_markdown(document: Mapping[str, Any]) -> str:
     lines = [
         "# Predicted and measured training steps of one machine",
         "",
-        f"{document['device']}, {document['date']}, {document['source']}. Times in ms. Foreign: cores",
-        "that other processes took meanwhile; figures mean little where it is not near zero.",
+        f"{document['device']}, {document['date']}, {document['source']}. Times in ms.",
+        "Foreign: cores that other processes took meanwhile; figures mean little where it is not",
+        "near zero.",
         "",
         *_table(
             ("step", "layout", "predicted", "measured", "error", "target", "spread", "foreign"),
@@ -124,7 +125,7 @@ def local_markdown(document: Mapping[str, Any]) -> str:
             ],
         ),
         "",
-        f"A collective takes {100 * document['core_share']:.0f} % of a core from products beside it.",
+        f"A collective takes {100 * document['core_share']:.0f} % of a core from what runs beside.",
         "",
     ]  # fmt: skip
     return "\n".join(lines)
