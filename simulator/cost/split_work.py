@@ -25,16 +25,14 @@ def split_host_s(host: HostWork, ops: Operators, tp: Any) -> tuple[Floats, Float
 
     Embedding and head have half of what is stated for both ends.
     """
-    ways = [
-        float(figure) / (1.0 if ops.is_block else 2.0)
-        for figure in (
-            (host.split_block_forward_s, host.split_block_backward_s)
-            if ops.is_block
-            else (host.split_ends_forward_s, host.split_ends_backward_s)
-        )
-    ]
+    if ops.is_block:
+        ways = [float(host.split_block_forward_s), float(host.split_block_backward_s)]
+    else:
+        ways = [float(host.split_ends_forward_s) / 2.0, float(host.split_ends_backward_s) / 2.0]
     split = np.asarray(tp) > 1
     seconds = [np.where(split, way, 0.0) for way in ways]
+    if not host.split_reduction_s:
+        return seconds[0], seconds[1]
     for c in filter(sums_over_tp, ops.collectives):
         asked = split & (np.asarray(c.size_bytes) > 0)
         way = int(c.backward)

@@ -75,7 +75,8 @@ def local_markdown(document: Mapping[str, Any]) -> str:
         "## Where predicted and measured steps differ",
         "",
         "Predicted less measured, predicted and measured in brackets. Waiting is what the thread",
-        "that trains did not work; the rest is shared out as in one step under torch's profiler.",
+        "that trains did not work, mean over the ranks; the rest is shared out as in one step of",
+        "rank 0 under torch's profiler. Of a pipeline the slowest stage is predicted.",
         "",
         *_table(
             ("step", *CAUSES),
