@@ -14,6 +14,8 @@ from _models import Architecture
 
 SETS = 4
 """Buffers of a part that are used in turn: together more than a core's own cache holds."""
+WAITED_CALLS = 5
+"""Collectives of one reading."""
 LOGIT_BYTES = 22
 """Traffic of each half of an eager fp32 loss for every logit: copies, maximum, sum, gradient."""
 ADAMW_BYTES = 28
@@ -35,6 +37,9 @@ class Part:
     """What every rank does before each call, untimed."""
     calls: int = 2
     """Calls of one visit."""
+    averaged: bool = False
+    """The calls of a visit are one reading, their mean: waits for others differ a lot, and a step
+    has the sum of many."""
 
 
 def values(*shape: int, grad: bool = False) -> torch.Tensor:
@@ -264,7 +269,7 @@ def collective_parts(sizes: dict[str, list[int]], world, product) -> list[Part]:
             more = {"library": world.library}
             parts.append(
                 Part(kernel, "forward", record, lambda call=call, take=take: call(*take()), more,
-                     before=product)
+                     before=product, calls=WAITED_CALLS, averaged=True)
             )  # fmt: skip
     return parts
 
