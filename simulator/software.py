@@ -226,6 +226,11 @@ class HostWork:
     for kernels: elsewhere it is ahead of them."""
     gathered_block_backward_s: Figure = Figure(0.0)
     """The same of its backward pass."""
+    split_block_step_s: Figure = Figure(0.0)
+    """What the host takes longer in the optimizer's step for a block whose parameters are cut over
+    tp (distributed tensors); embedding and head count as one block. Read where the host waits."""
+    gathered_block_step_s: Figure = Figure(0.0)
+    """The same of a block whose parameters are sharded block by block (FSDP2)."""
 
 
 @record

@@ -203,10 +203,11 @@ def _host(calls: Sequence[Call]) -> dict[str, float]:
         "seconds_per_kernel": plain_s / (3.0 * _operators(calls)),
         "split_reduction_s": max(asked[0] - asked[1], 0.0),
     }
-    for way in ("forward", "backward"):
+    for way in ("forward", "backward", "step"):
         for figure, wrapping in (("split", "tensor"), ("gathered", "sharded")):
             longer = block(wrapping, way) - block("plain", way)
             found[f"{figure}_block_{way}_s"] = max(longer, 0.0)
+    for way in ("forward", "backward"):
         longer = ends("tensor", way) - ends("plain", way)
         found[f"split_ends_{way}_s"] = max(longer, 0.0)
     return found

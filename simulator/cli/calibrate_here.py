@@ -59,6 +59,9 @@ def command(
             name, value = ("--wait", wait) if minutes > 0 else ("--minutes", minutes)
             typer.echo(f"calibrate-here: {name}: must be positive, got {value:g}", err=True)
             raise typer.Exit(BAD_INPUT)
+        if out.exists() and not out.is_dir():
+            typer.echo(f"calibrate-here: --out: must be a folder, got {str(out)!r}", err=True)
+            raise typer.Exit(BAD_INPUT)
         out.mkdir(parents=True, exist_ok=True)
         path = measured or out / "measurements.json"
         if measured is None:

@@ -1,4 +1,4 @@
-"""What torch's DTensor adds to a part that is cut over tensor-parallel ranks: work of the host."""
+"""What torch's distributed tensors add to parts that are cut or sharded: work of the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from simulator.cost.operations import Collective, Operators
 from simulator.software import HostWork
 
-__all__ = ["split_host_s", "sums_over_tp"]
+__all__ = ["split_host_s", "step_host_s", "sums_over_tp"]
 
 Floats = NDArray[np.float64]
 
@@ -38,3 +38,17 @@ def split_host_s(host: HostWork, ops: Operators, tp: Any) -> tuple[Floats, Float
         way = int(c.backward)
         seconds[way] = seconds[way] + np.where(asked, float(host.split_reduction_s), 0.0)
     return seconds[0], seconds[1]
+
+
+def step_host_s(
+    host: HostWork, tp: NDArray[Any], by_block: NDArray[np.bool_], parts: Floats
+) -> Floats:
+    """What the host takes longer in the optimizer's step, where it waits for kernels, in seconds.
+
+    `parts` has shape (keys, columns, parts); embedding and head count as half a block each.
+    """
+    blocks = parts[:, :, :-2].sum(axis=2) + 0.5 * (parts[:, :, -2:] > 0).sum(axis=2)
+    split = np.where(tp > 1, float(host.split_block_step_s), 0.0)
+    gathered = np.where(by_block, float(host.gathered_block_step_s), 0.0)
+    each = np.maximum(split, gathered) * host.waits_for_kernels
+    return np.asarray(blocks * each[:, None])

@@ -32,6 +32,7 @@ from simulator.cost.gathered import (
 from simulator.cost.matrices import NO_LINEARS, Matrix, weight_matrices
 from simulator.cost.optimizers import newton_schulz_s
 from simulator.cost.pieces import early_gradients, embedding_gradient, step_pieces
+from simulator.cost.split_work import step_host_s
 from simulator.cost.state_bytes import PartStates, part_states
 from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.hardware.cluster import Cluster
@@ -198,7 +199,8 @@ def state_costs(
         gather_s=gather_s,
         tables_s=_tables_s(workload.architecture, cluster, each, layouts, placement),
         reduce_buckets=buckets,
-        optimizer_s=_optimizer_s(workload, cluster, software, each, sharded),
+        optimizer_s=_optimizer_s(workload, cluster, software, each, sharded)
+        + step_host_s(software.host, layouts.tp, by_block[:, 0], parts),
         linear_shapes=_linear_shapes(workload, software, layouts, parts),
         has_experts=on_rank(parts, each.parameters[1]) > 0,
         keeps_gathered=keeps_gathered(layouts, software),

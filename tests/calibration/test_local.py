@@ -90,7 +90,7 @@ def host() -> list[dict[str, Any]]:
     for wrapping, block, ends in (("plain", 1e-3, 1e-3), ("tensor", 4e-3, 7e-3),
                                   ("sharded", 2e-3, 3e-3)):  # fmt: skip
         for blocks in (1, 4):
-            for way, factor in (("forward", 1.0), ("backward", 2.0)):
+            for way, factor in (("forward", 1.0), ("backward", 2.0), ("step", 0.5)):
                 seconds = factor * (ends + blocks * block)
                 found.append(call("host", seconds, way, shape={"blocks": blocks},
                                   wrapping=wrapping, operators=40))  # fmt: skip
@@ -157,6 +157,7 @@ def test_the_work_of_the_host_comes_back(document: Measurements) -> None:
         "split_block_forward_s": 3e-3, "split_block_backward_s": 6e-3,
         "split_ends_forward_s": 6e-3, "split_ends_backward_s": 12e-3,
         "gathered_block_forward_s": 1e-3, "gathered_block_backward_s": 2e-3,
+        "split_block_step_s": 1.5e-3, "gathered_block_step_s": 0.5e-3,
     })  # fmt: skip
 
 

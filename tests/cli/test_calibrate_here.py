@@ -82,6 +82,13 @@ def test_times_that_are_none_are_bad_input(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    result = RUNNER.invoke(app, ["calibrate-here", "--out", str(tmp_path / "taken")])
+    assert result.exit_code == 2
+    assert "calibrate-here: --out: must be a folder, got " in result.stderr
+
+
 def test_another_document_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "gemm.json"
     record = {

@@ -133,6 +133,24 @@ def test_a_functional_reduction_copies_what_it_sums() -> None:
     assert longer("memory_bound", copies, tp=8, sequence_parallel=True) == 0.0
 
 
+def test_distributed_tensors_cost_the_host_a_step() -> None:
+    """Once a step, for 32 blocks and both ends as one; a stage has its own blocks and one end."""
+    figures = {"split_block_step_s": 1e-3, "gathered_block_step_s": 2e-3}
+    plain = with_(host={"waits_for_kernels": True})
+    waits = with_(host={"waits_for_kernels": True, **figures})
+
+    def more(**layout: Any) -> float:
+        found = [float(run(one, **layout).terms_s["optimizer"][0]) for one in (plain, waits)]
+        return found[1] - found[0]
+
+    assert more(tp=8) == pytest.approx(33e-3, rel=1e-9)
+    assert more(dp=8, sharding="zero3") == pytest.approx(66e-3, rel=1e-9)
+    assert more(dp=4, tp=2, sharding="zero3") == pytest.approx(66e-3, rel=1e-9)
+    assert more(tp=2, pp=4) == pytest.approx(8.5e-3, rel=1e-9)
+    assert more(dp=8, sharding="ddp") == 0.0
+    assert longer("optimizer", with_(host=figures), tp=8) == 0.0
+
+
 # --- projections ----------------------------------------------------------------------------
 
 
