@@ -70,10 +70,13 @@ def local_profiles(document: Measurements) -> LocalProfiles:
     _check(document)
     device = _start_device(document)
     found = calibrate([document], accelerator=device)
-    lines = {name: _line(_of(document.calls, name)) for name in (*_RINGS, "send_recv")}
+    limits = _limits(document)
+    lines = {
+        name: _line(_of(document.calls, name), limits["bytes_per_s"])
+        for name in (*_RINGS, "send_recv")
+    }
     host, share = _host(document.calls), _core_share(document.calls)
     writer = _Writer(document)
-    limits = _limits(document)
     figures = {**host, "kernels_per_block": _operators(document.calls)}
     sections = {
         "accelerators": [*_device_sections(writer, limits), *found.sections(found.accelerator)],
@@ -161,8 +164,11 @@ def _scaled(device: Accelerator, path: tuple[str, ...], figure: str, value: floa
 # --- lines ----------------------------------------------------------------------------------
 
 
-def _line(calls: Sequence[Call]) -> tuple[float, float, float]:
-    """Start and rate of an operation over the bytes that a ring of its ranks moves, or a send."""
+def _line(calls: Sequence[Call], most: float) -> tuple[float, float, float]:
+    """Start and rate of an operation over the bytes that a ring of its ranks moves, or a send.
+
+    No rate passes `most`, that of the memory.
+    """
     n = np.array([call.shape["ranks"] for call in calls])
     moved = np.array([call.shape["message_bytes"] for call in calls])
     if calls[0].kernel in _RINGS:
@@ -174,7 +180,11 @@ def _line(calls: Sequence[Call]) -> tuple[float, float, float]:
     def seconds(values: Mapping[str, float]) -> Floats:
         return np.asarray(values["start"] + moved / values["rate"])
 
-    values = fit_times({"start": _START, "rate": _RATE}, seconds, measured, prior_weight=0.01)
+    priors = {
+        "start": _START,
+        "rate": replace(_RATE, value=min(_RATE.value, most / 2.0), high=most),
+    }
+    values = fit_times(priors, seconds, measured, prior_weight=0.01)
     error = float(np.median(np.abs(seconds(values) / measured - 1.0)))
     return values["start"], values["rate"], error
 

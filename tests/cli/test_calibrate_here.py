@@ -49,7 +49,10 @@ def test_measures_fits_predicts_runs_and_compares(tmp_path: Path) -> None:
     assert all(f"| {mode} |" in page for mode in MODES)
     kinds = ("accelerators", "nodes", "clusters", "collectives", "software")
     profiles = [str(out / "profiles" / kind / "local-cpu.toml") for kind in kinds]
-    assert RUNNER.invoke(app, ["profiles", "check", *profiles]).exit_code == 0
+    checked = RUNNER.invoke(
+        app, ["profiles", "check", *profiles], env={"FORESHARD_PROFILES": str(out / "profiles")}
+    )
+    assert checked.exit_code == 0, checked.stderr
     again = RUNNER.invoke(
         app,
         ["calibrate-here", "--measured", str(out / "measurements.json"), "--out", str(tmp_path)],
