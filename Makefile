@@ -6,6 +6,8 @@
 # make profiles  fit the shipped hardware profiles again from validation/microbenchmarks
 # make reports   write reports/gallery again
 # make measure-here   time kernels, collectives and steps on this machine's CPU, in 5 minutes
+# make calibrate-here time this machine's CPU and fit a profile to it, predict training steps, run them, compare;
+#                     6 minutes: HERE='--wait 1800' waits for an idle machine
 # make clean     delete caches and build output (not .venv)
 #
 # Variables: PYTHON=python3.12             which interpreter makes .venv (3.11 or newer)
@@ -30,7 +32,7 @@ TORCH_STAMP := $(STAMPS)/$(subst =,-,$(subst /,-,$(firstword $(TORCH))))
 .DEFAULT_GOAL := plan
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: plan test lint bench accuracy profiles reports measure-here clean
+.PHONY: plan test lint bench accuracy profiles reports measure-here calibrate-here clean
 
 plan: $(STAMPS)/foreshard
 	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
@@ -62,6 +64,10 @@ reports: $(STAMPS)/foreshard
 measure-here: $(STAMPS)/foreshard $(TORCH_STAMP)
 	mkdir -p reports
 	$(BIN)/foreshard measure --device cpu --minutes 4 --out reports/measurements.json
+
+HERE ?=
+calibrate-here: $(STAMPS)/foreshard $(TORCH_STAMP)
+	$(BIN)/foreshard calibrate-here $(HERE)
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks

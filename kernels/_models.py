@@ -61,6 +61,10 @@ MODELS = {
     "moe-small": _llama(12, 768, 12, 4, 2048, 32000, experts=8, top_k=2),  # 0.52; made up
     "olmoe-1b-7b": _llama(16, 2048, 16, 16, 1024, 50304, experts=64, top_k=8),  # 6.9
     "mixtral-8x7b": _llama(32, 4096, 32, 8, 14336, 32000, experts=8, top_k=2),  # 46.7
+    "gpt-mini": Architecture(
+        family="gpt", layers=8, hidden=256, heads=4, kv_heads=4, ffn=1024, vocabulary=2048,
+        head_size=64, longest=256,
+    ),
     "gpt-tiny": Architecture(
         family="gpt", layers=4, hidden=64, heads=4, kv_heads=4, ffn=256, vocabulary=256,
         head_size=16, longest=128,

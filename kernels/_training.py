@@ -53,7 +53,7 @@ class Trainer:
     def __init__(self, case: Case, device: torch.device, *, free_bytes: float = math.inf) -> None:
         """Build the (resolved) case; a process group must exist if it has several ranks."""
         self.case, self.device = case, device
-        grouped = dist.is_initialized()
+        grouped = dist.is_initialized() and case.grouped  # one alone may train beside others
         self.mesh = _layouts.make_mesh(case, device.type) if grouped else None
         self.rank = {name: self._place(name) for name in ("pp", "dp", "tp")}
         self.models = self._build(free_bytes)

@@ -162,6 +162,13 @@ class Kernels:
     saves_quantised_inputs: bool = False
     """Where products take fewer than 16 bit, linears keep their input in that type, for the weight
     gradient (Transformer Engine); otherwise in 16 bit and cast it again (torchao's float8)."""
+    reduces_each_projection: bool = False
+    """Tensor parallelism without sequence parallelism: each of several linears that share an input
+    (queries, keys and values; gate and up) reduces its gradient by itself (torch's
+    ColwiseParallel), instead of once for their sum."""
+    reduction_copies: Figure = Figure(0.0)
+    """Memory traffic per byte of a reduction over tp, in the way of the compute: functional
+    collectives copy what they reduce (torch DTensor)."""
     pads_vocabulary_to: int = 1
     """The vocabulary is padded to a multiple of this times tp."""
 
@@ -218,8 +225,31 @@ class HostWork:
     captured_moe_fraction: Figure = Figure(0.0, "datasheet", "no CUDA graphs")
     """The same of the kernels that routing, dispatch and combine add."""
     waits_for_kernels: bool = False
-    """The host waits until every kernel has ended (CUDA_LAUNCH_BLOCKING=1): launches add to the
-    device's time instead of hiding behind it."""
+    """The host waits until every kernel has ended (CUDA_LAUNCH_BLOCKING=1, or a CPU that is host
+    and device in one): launches add to the device's time instead of hiding behind it."""
+    split_block_forward_s: Figure = Figure(0.0)
+    """What the host takes longer for a block's forward pass where its linears are cut over tp
+    (dispatch and redistribution of torch's DTensor)."""
+    split_block_backward_s: Figure = Figure(0.0)
+    """The same of its backward pass."""
+    split_ends_forward_s: Figure = Figure(0.0)
+    """The same of embedding, head and loss together, forward."""
+    split_ends_backward_s: Figure = Figure(0.0)
+    """The same of them, backward."""
+    split_reduction_s: Figure = Figure(0.0)
+    """What the host takes longer for one reduction over tp than a plain call of the collective
+    library (redistribution of a DTensor, functional collectives)."""
+    gathered_block_forward_s: Figure = Figure(0.0)
+    """What the host takes longer for the forward pass of a block whose parameters are gathered for
+    it (hooks and views of FSDP2); embedding and head count as one block. Read where the host waits
+    for kernels: elsewhere it is ahead of them."""
+    gathered_block_backward_s: Figure = Figure(0.0)
+    """The same of its backward pass."""
+    split_block_step_s: Figure = Figure(0.0)
+    """What the host takes longer in the optimizer's step for a block whose parameters are cut over
+    tp (distributed tensors); embedding and head count as one block. Read where the host waits."""
+    gathered_block_step_s: Figure = Figure(0.0)
+    """The same of a block whose parameters are sharded block by block (FSDP2)."""
 
 
 @record
@@ -240,6 +270,8 @@ class StateBytes:
     """Weights on the wire."""
     optimizer_traffic: Figure
     """Memory traffic of one AdamW step, with gradient norm, clipping and zeroing."""
+    optimizer_traffic_fp32: Figure = Figure(32.0, "datasheet", "AdamW moves 28 B, the norm 4 B")
+    """The same where weights, gradients and moments are fp32 and there is no other copy."""
     step: Figure = Figure(0.0)
     """Bytes per parameter of the rank's share that the optimizer step allocates in single pieces:
     no free block of an activation holds them, so that they are reserved on top."""
@@ -254,6 +286,16 @@ class StateBytes:
     micro_batch_traffic: Figure = Figure(0.0)
     """Memory traffic of every micro-batch per whole parameter beside the matrix products: casts,
     copies in and out of flat buffers, accumulation where the product does not fuse it."""
+    accumulation_traffic: Figure = Figure(0.0)
+    """Memory traffic per whole parameter of adding a micro-batch's gradient to that of the ones
+    before it, from the second micro-batch on, where the product does not fuse it (eager torch: the
+    sum and the gradient read, the sum written)."""
+    gather_copies: Figure = Figure(0.0)
+    """Memory traffic per byte of weights gathered block by block: copies into and out of the flat
+    buffer (FSDP2), in the way of the compute."""
+    reduce_copies: Figure = Figure(0.0)
+    """Memory traffic per byte of gradients reduced over data-parallel ranks: copies into the flat
+    buffer or bucket and out of it, division, in the way of the compute."""
     live_parameters: Figure = Figure(0.0)
     """zero3: parameters that stay whole on the device from their forward to their backward pass,
     which is near (half of DeepSpeed's stage3_max_reuse_distance); 0: none but the next block's."""

@@ -191,7 +191,7 @@ def _check_device(documents: Iterable[Measurements], base: Accelerator) -> None:
                 f" {base.compute_units}"
             )
         capacity = float(base.memory.capacity_bytes)
-        if size is not None and not 0.85 < size / capacity < 1.1:
+        if not is_cpu and size is not None and not 0.85 < size / capacity < 1.1:
             problems.append(
                 f"{where}: {device.name} has {size / 1e9:.1f} GB of memory, the base {base.name}"
                 f" {capacity / 1e9:.1f}"

@@ -89,6 +89,9 @@ STREAM_CLASSES = {
 }
 """Memory-bound kernel -> class. Operators that torch runs as several kernels are not among them."""
 
+_CPU_CLASSES = {**STREAM_CLASSES, "gelu": "activation", "cross_entropy": "loss"}
+"""On a CPU activations are slower than sums, and all operators of a loss are timed as one call."""
+
 _LARGE, _LONG, _FULL_WAVES, _STREAM_SCORED, _STREAM_LEAST = 512.0, 1024.0, 2.0, 1e7, 1e6
 _HEAD = 128.0
 _ATTENTION_SIZES = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv")
@@ -115,18 +118,30 @@ def _key(call: Call, base: Accelerator) -> tuple[tuple[str, ...], str]:
         return _gemm_key(call, base)
     if call.kernel == "attention":
         return _attention_key(call, base)
-    if call.kernel in STREAM_CLASSES:
-        kind = STREAM_CLASSES[call.kernel]
+    classes = _CPU_CLASSES if _is_cpu(base) else STREAM_CLASSES
+    if call.kernel in classes:
+        kind = classes[call.kernel]
         if kind not in base.stream:
             return (), f"the base has no stream.{kind}"
         if call.kernel == "adamw" and call.library != "fused":
             return (), "AdamW in more than one kernel"
+        if _in_step(call):
+            return ("stream", kind), ""
         if not call.cold:
             return (), "memory-bound, but the data may have been in the cache"
         if call.moved_bytes is None or call.moved_bytes < _STREAM_LEAST:
             return (), "memory-bound and below 1 MB"
         return ("stream", kind), ""
     return (), f"{call.kernel}: no figures of an accelerator profile follow from it"
+
+
+def _is_cpu(base: Accelerator) -> bool:
+    return base.generation == "cpu"
+
+
+def _in_step(call: Call) -> bool:
+    """Whether a call was timed at the size and with the caches of the step that it is for."""
+    return call.note.get("in_step") is True
 
 
 def _gemm_key(call: Call, base: Accelerator) -> tuple[tuple[str, ...], str]:
@@ -148,19 +163,21 @@ def _attention_key(call: Call, base: Accelerator) -> tuple[tuple[str, ...], str]
     shape = call.shape
     if library not in base.attention:
         return (), f"attention by {call.library or 'a library without a name'}"
-    if call.dtype not in ("bf16", "fp16"):
+    if call.dtype not in (("fp32",) if _is_cpu(base) else ("bf16", "fp16")):
         return (), f"attention in {call.dtype}"
     if not all(shape.get(name, 0.0) >= 1.0 for name in _ATTENTION_SIZES):
         return (), f"attention without {', '.join(_ATTENTION_SIZES)}"
     if not shape.get("causal") or shape.get("seq_q") != shape.get("seq_kv"):
         return (), "attention without a causal mask"
+    if call.direction not in ("forward", "backward"):
+        return (), f"attention, {call.direction}"
+    if _in_step(call):
+        return ("attention", library, call.direction), ""
     if shape.get("head_dim") != _HEAD or shape.get("head_dim_v", _HEAD) != _HEAD:
         return (), "attention with heads of another size than 128"
     tiles = shape["batch"] * shape["heads_q"] * np.ceil(shape["seq_q"] / 128.0)
     if shape["seq_q"] < _LONG or tiles < _FULL_WAVES * base.compute_units:
         return (), "attention too short or too small to fill the device"
-    if call.direction not in ("forward", "backward"):
-        return (), f"attention, {call.direction}"
     return ("attention", library, call.direction), ""
 
 
@@ -186,6 +203,10 @@ def _made(
     )  # fmt: skip
 
 
+def _are_in_step(calls: Sequence[Call]) -> Any:
+    return np.array([_in_step(call) for call in calls])
+
+
 def _seconds(calls: Sequence[Call]) -> Floats:
     return np.array([call.seconds for call in calls])
 
@@ -204,6 +225,7 @@ def _gemm(key: tuple[str, ...], calls: Sequence[Call], base: Accelerator) -> Fit
     table = base.gemm[library][dtype]
     known = {field.name for field in dataclasses.fields(table)} & set(WIDTHS)
     known -= {"split_k_s"} if dtype in _BLOCK_SCALED else set()
+    known -= {"split_k_s", "sustained_fraction"} if _is_cpu(base) else set()
     fixed: dict[str, float] = {}
     if getattr(table, "quantise_bytes_per_element", 0.0):
         # The profile's calls cast an operand; these have it cast, and start as 16-bit products do.
@@ -219,7 +241,7 @@ def _gemm(key: tuple[str, ...], calls: Sequence[Call], base: Accelerator) -> Fit
     smallest = np.minimum(np.minimum(rows["m"], rows["n"]), rows["k"])
     flop = 2.0 * rows["m"] * rows["n"] * rows["k"]
     return _made(
-        f"gemm {dtype}", key, calls, rows, scored=smallest >= _LARGE,
+        f"gemm {dtype}", key, calls, rows, scored=(smallest >= _LARGE) | _are_in_step(calls),
         least_s=flop / rates["peak_flop_per_s"], table=table, predict=predict,
         fitted=sorted(known - set(fixed)), headline="peak_fraction",
         parts=[call.direction or "forward" for call in calls],
@@ -229,22 +251,26 @@ def _gemm(key: tuple[str, ...], calls: Sequence[Call], base: Accelerator) -> Fit
 def _attention(key: tuple[str, ...], calls: Sequence[Call], base: Accelerator) -> FitClass:
     """Fused attention; the backward pass fits its rate over the forward pass of the base."""
     _, library, direction = key
-    names = {"batch": "batch", "heads": "heads_q", "kv": "heads_kv", "sequence": "seq_q"}
+    names = {
+        "batch": "batch", "heads": "heads_q", "kv": "heads_kv", "sequence": "seq_q",
+        "head": "head_dim",
+    }  # fmt: skip
     rows = _sizes(calls, names) | {"seconds": _seconds(calls)}
-    device = attention_figures(base, library, base.sixteen_bit)
+    dtype, size = ("fp32", 4.0) if _is_cpu(base) else (base.sixteen_bit, 2.0)
+    device = attention_figures(base, library, dtype)
     backward = direction == "backward"
 
     def predict(values: Mapping[str, float], rows: Rows) -> Floats:
         heads, length = rows["batch"] * rows["heads"], rows["sequence"]
-        one = 2.0 * _HEAD * length * 2.0  # two tensors of 16 bit
+        one = 2.0 * rows["head"] * length * size  # two tensors
         sizes = {
             "heads": heads, "queries": length, "keys": length / 2.0, "span": length,
-            "score_size": _HEAD, "value_size": _HEAD, "query_bytes": heads * one,
+            "score_size": rows["head"], "value_size": rows["head"], "query_bytes": heads * one,
             "key_bytes": rows["batch"] * rows["kv"] * one,
         }  # fmt: skip
         return attention_s(**sizes, **{**device, **values}, backward=backward, sustained=False)
 
-    flop = 2.0 * rows["batch"] * rows["heads"] * rows["sequence"] ** 2 * _HEAD
+    flop = 2.0 * rows["batch"] * rows["heads"] * rows["sequence"] ** 2 * rows["head"]
     least_s = (BACKWARD_FLOP if backward else 1.0) * flop / device["peak_flop_per_s"]
     headline = "backward_fraction" if backward else "peak_fraction"
     return _made(
@@ -264,7 +290,8 @@ def _stream(key: tuple[str, ...], calls: Sequence[Call], base: Accelerator) -> F
         return stream_s(moved_bytes=rows["moved_bytes"], **{**device, **values})
 
     return _made(
-        f"memory-bound {key[1]}", key, calls, rows, scored=moved >= _STREAM_SCORED,
+        f"memory-bound {key[1]}", key, calls, rows,
+        scored=(moved >= _STREAM_SCORED) | _are_in_step(calls),
         least_s=moved / device["bandwidth_bytes_per_s"], table=base.stream[key[1]], predict=predict,
         fitted=["launch_s", "memory_fraction"], headline="memory_fraction",
         parts=[call.direction or "forward" for call in calls],

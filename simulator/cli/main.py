@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from simulator._version import __version__
-from simulator.cli import calibrate, measure, plan, predict, profiles, validate
+from simulator.cli import calibrate, calibrate_here, measure, plan, predict, profiles, validate
 
 __all__ = ["app"]
 
@@ -43,6 +43,7 @@ app.command("predict")(predict.command)
 app.command("validate")(validate.command)
 app.command("measure")(measure.command)
 app.command("calibrate")(calibrate.command)
+app.command("calibrate-here")(calibrate_here.command)
 app.add_typer(profiles.app)
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def attention(
         gather_input(ops, tokens * latent * size, ranks, first, kernels, module=again)
         _gather_rotary(ops, tokens * att.rope_head_dim * size, ranks)
     else:
-        gather_input(ops, wide, ranks, first, kernels)
+        gather_input(ops, wide, ranks, first, kernels, projections=3)
     reduce_output(ops, wide, ranks, "proj")
     widths = Widths(query=query, key=key, value=value, result=result)
     shared = query / key

@@ -30,6 +30,7 @@ from simulator.cost.operations import (
 )
 from simulator.cost.operators import block, embedding, head, predict_ahead
 from simulator.cost.selective import saved_by_mode, share_again, spared_s
+from simulator.cost.split_work import split_host_s, sums_over_tp
 from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
@@ -297,6 +298,9 @@ class _Pricer:
         if term == "ep" and compute_s is not None:
             window = np.maximum(compute_s - hidden["ep"], 0.0)
         covered = np.minimum(seconds, window)
+        if sums_over_tp(c) and self.software.kernels.reduction_copies:
+            copied = np.where(group.size > 1, self.software.kernels.reduction_copies * bytes_, 0.0)
+            terms["memory_bound"] = terms["memory_bound"] + self._stream("copy", copied, 0.0)
         terms[term] = terms[term] + seconds - covered
         terms["slowdown"] = terms["slowdown"] + covered * self.slowdown_share
         hidden[term] = hidden[term] + covered
@@ -343,10 +347,12 @@ class _Pricer:
         products = self._wide(sum(g.batch for g in ops.gemms if g.grouped))
         apart_s = products * host.seconds_per_expert_product * (host.captured_moe_fraction < 1.0)
         gaps = []
-        for terms, passes in ((forward, 1.0), (backward, 2.0)):
+        for terms, passes, split_s in zip(
+            (forward, backward), (1.0, 2.0), split_host_s(host, ops, self.ranks.tp), strict=True
+        ):
             hides = 0.0 if host.waits_for_kernels else 1.0
             busy = sum((terms[term] for term in PASS_TERMS), np.zeros(self.keys))
-            seconds = passes * (kernels * host.seconds_per_kernel + apart_s)
+            seconds = passes * (kernels * host.seconds_per_kernel + apart_s) + split_s
             gaps.append(self._wide(seconds - hides * busy))
             terms["launch"] = np.maximum(gaps[-1], 0.0)
         return gaps[0], gaps[1]

@@ -42,7 +42,8 @@ def mlp(
     residual = ranks.own_tokens(recipe) * hidden * size if kernels.clears_inputs else 0.0
     feed_forward(ops, "fc", tokens, hidden, ffn, mlp.gated, size, kernels, module="mlp",
                  activation=mlp.activation, beside=residual)  # fmt: skip
-    gather_input(ops, wide, ranks, "fc1", kernels, module="mlp")
+    inner = 2 if mlp.gated else 1
+    gather_input(ops, wide, ranks, "fc1", kernels, module="mlp", projections=inner)
     reduce_output(ops, wide, ranks, "fc2", module="mlp")
 
 
@@ -95,7 +96,7 @@ def feed_forward(
     ops.streams.append(
         Stream(
             name=f"{name} activation",
-            kind="elementwise",
+            kind="activation",
             calls=1 if fused else 2,
             forward_bytes=forward * size * inner,
             module=both,

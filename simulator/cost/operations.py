@@ -141,7 +141,7 @@ class Stream:
 
     name: str
     kind: str
-    """Class of the accelerator's `stream` table."""
+    """Class of the accelerator's `stream` table; elementwise where it has no such class."""
     forward_bytes: Any
     backward_bytes: Any
     calls: Any = 1.0
@@ -316,9 +316,12 @@ def residual(
 
 
 def gather_input(
-    ops: Operators, wide: Any, ranks: Ranks, linear: str, kernels: Kernels, module: str = ""
-) -> None:
+    ops: Operators, wide: Any, ranks: Ranks, linear: str, kernels: Kernels, module: str = "",
+    projections: int = 1,
+) -> None:  # fmt: skip
     """A column-parallel linear: sequence parallelism gathers its input, else gradients are reduced.
+
+    `projections` of the framework's own linears may be in it, each with a reduction of its own.
 
     Korthikanti et al. 2022, section 4.2.2: with sequence parallelism the backward pass gathers the
     input again beside dgrad and scatters the input gradient beside wgrad.
@@ -356,15 +359,16 @@ def gather_input(
             window=f"{linear}:wgrad",
         )
     )
-    add(
-        Collective(
-            operation="all_reduce",
-            group="tp",
-            size_bytes=whole,
-            backward=True,
-            window=f"{linear}:wgrad",
+    for _ in range(projections if kernels.reduces_each_projection else 1):
+        add(
+            Collective(
+                operation="all_reduce",
+                group="tp",
+                size_bytes=whole,
+                backward=True,
+                window=f"{linear}:wgrad",
+            )
         )
-    )
 
 
 def reduce_output(ops: Operators, wide: Any, ranks: Ranks, linear: str, module: str = "") -> None:

@@ -94,6 +94,9 @@ class PartPasses:
     """Recomputation of a part that full recomputation covers."""
     traffic_s: Floats
     """Moving gradients and weights about; a share of `backward_s`."""
+    host_s: Floats
+    """What the host takes longer because parts are gathered, a share of either direction: shape
+    (2, layouts, parts)."""
 
 
 def part_passes(
@@ -116,8 +119,10 @@ def part_passes(
     exchange = b.exchange_s[0][key]
     selective = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][key], 0.0)
     full = b.recompute_s[FULL][key]
-    traffic = s.part_traffic_s[grid]
-    backward = backward + traffic
+    once, every = s.keeps_gathered[grid][:, None], priced.software.states.reduces_every_micro_batch
+    traffic = s.part_traffic_s[grid] + _copies_s(s, grid, m, every=every)
+    host = s.part_host_s[0][grid], s.part_host_s[1][grid]
+    forward, backward = forward + host[0], backward + traffic + host[1]
     repeated = np.where((mode == SELECTIVE)[:, None], b.exchange_s[2][key], 0.0)
     again = selective - repeated + recomputed * (full - exchange)
     # expert traffic that another micro-batch hides may last longer than its own pass
@@ -130,10 +135,8 @@ def part_passes(
         none = np.zeros((2, *forward.shape))
         return PartPasses(
             forward, backward, windows[0], windows[1], none, none, none, selective, full,
-            traffic,
+            traffic, np.stack(host),
         )  # fmt: skip
-    once = s.keeps_gathered[grid][:, None]
-    every = priced.software.states.reduces_every_micro_batch
     reduce = np.where(once | (not every), reduce / m[:, None], reduce)
     regather = s.part_regather_s[grid]
     gathers = (np.where(once, gather / m[:, None], gather), np.where(once, 0.0, regather))
@@ -157,7 +160,18 @@ def part_passes(
         selective,
         full,
         traffic,
+        np.stack(host),
     )
+
+
+def _copies_s(s: StateCosts, grid: NDArray[Any], m: Floats, *, every: bool) -> Floats:
+    """Mean over micro-batches of adding gradients up and of copies around gather and reduction."""
+    m = m[:, None]
+    once = s.keeps_gathered[grid][:, None]
+    gather, again, reduce = s.part_copies_s[:, grid]
+    reduces = s.by_block[grid][:, None] & ~once & every
+    copies = np.where(once, gather / m, gather + again) + np.where(reduces, reduce, reduce / m)
+    return np.asarray(copies + s.part_accumulation_s[grid] * (m - 1.0) / m)
 
 
 def _total(terms: Floats) -> Floats:
@@ -197,14 +211,21 @@ def steady_terms(
     b = priced.blocks
     terms = pass_terms(
         [b.forward_s[i][key] + b.backward_s[i][key] for i in range(len(PASS_TERMS))],
-        parts, passes.slowdown_s.sum(axis=0), passes.traffic_s, passes.fsdp_s.sum(axis=0),
+        parts, slowdown_s=passes.slowdown_s.sum(axis=0), traffic_s=passes.traffic_s,
+        host_s=passes.host_s.sum(axis=0), fsdp_s=passes.fsdp_s.sum(axis=0),
     )  # fmt: skip
     terms["recompute"] = recompute_s(parts, covered, passes)
     return {name: m * seconds for name, seconds in terms.items()}
 
 
 def pass_terms(
-    blocks_s: Sequence[Floats], parts: Floats, slowdown_s: Floats, traffic_s: Floats, fsdp_s: Floats
+    blocks_s: Sequence[Floats],
+    parts: Floats,
+    *,
+    slowdown_s: Floats,
+    traffic_s: Floats,
+    host_s: Floats,
+    fsdp_s: Floats,
 ) -> dict[str, Floats]:
     """Terms of one micro-batch through all of `parts`, without recomputation.
 
@@ -215,6 +236,7 @@ def pass_terms(
     }
     terms["slowdown"] = terms["slowdown"] + over_parts(parts, slowdown_s)
     terms["memory_bound"] = terms["memory_bound"] + over_parts(parts, traffic_s)
+    terms["launch"] = terms["launch"] + over_parts(parts, host_s)
     terms["fsdp"] = over_parts(parts, fsdp_s)
     return terms
 

@@ -197,7 +197,7 @@ def _sizes(recipe: Recipe, states: StateBytes) -> _Sizes:
     """Bytes per parameter: mixed precision as the software does it, or all fp32, or as stated."""
     if recipe.precision in ("fp32", "tf32"):
         usual = _Sizes(weight=4.0, gradient=4.0, master=0.0, moment=4.0, reduce=4.0, gather=4.0,
-                       traffic=32.0)  # fmt: skip
+                       traffic=float(states.optimizer_traffic_fp32))  # fmt: skip
     else:
         usual = _Sizes(weight=float(states.weight), gradient=float(states.gradient),
                        master=float(states.master), moment=float(states.moment),

@@ -32,6 +32,7 @@ from simulator.cost.gathered import (
 from simulator.cost.matrices import NO_LINEARS, Matrix, weight_matrices
 from simulator.cost.optimizers import newton_schulz_s
 from simulator.cost.pieces import early_gradients, embedding_gradient, step_pieces
+from simulator.cost.split_work import step_host_s
 from simulator.cost.state_bytes import PartStates, part_states
 from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.hardware.cluster import Cluster
@@ -104,6 +105,16 @@ class StateCosts:
     part_traffic_s: Floats
     """Casts, copies and accumulation of one part's gradients and weights in every micro-batch,
     shape (keys, parts)."""
+    part_accumulation_s: Floats
+    """Adding one part's gradients to those of the micro-batches before, shape (keys, parts)."""
+    part_copies_s: Floats
+    """Copies in and out of flat buffers around one part's gather, the gather of its backward pass
+    and its reduction, shape (3, keys, parts)."""
+    part_host_s: Floats
+    """What the host takes longer for a part that is gathered, forward and backward, shape (2, keys,
+    parts)."""
+    by_block: NDArray[np.bool_]
+    """Whether parameters are gathered and gradients reduced part by part, shape (keys,)."""
 
 
 def state_costs(
@@ -161,6 +172,7 @@ def state_costs(
 
     part_gather, part_reduce = np.zeros_like(each.reduce[0]), np.zeros_like(each.reduce[0])
     part_regather = np.zeros_like(part_gather)
+    copied = np.zeros((3, *part_gather.shape))
     later = after_forward(layouts, placement, groups)
     for reduced, whole, group, nearer, copies in zip(
         each.reduce, each.gather, groups, later, replicas, strict=True
@@ -171,8 +183,14 @@ def state_costs(
         part_gather = part_gather + np.where(by_block & (whole > 0), gather, 0.0)
         part_regather = part_regather + np.where((level == _ZERO3) & (whole > 0), again, 0.0)
         part_reduce = part_reduce + np.where(by_block & (reduced > 0), reduce, 0.0)
-    if each.shards_only:  # the root group, embedding and head, stays whole for the backward pass
+        copied[0] += np.where(by_block & (_wide(group).size > 1), whole, 0.0)
+        copied[1] += np.where((level == _ZERO3) & (_wide(nearer).size > 1), whole, 0.0)
+        copied[2] += np.where(placement.dp.size[:, None] > 1, reduced, 0.0)
+    if (
+        each.shards_only or not software.states.weight
+    ):  # the root group, embedding and head, stays whole for the backward pass
         part_regather[:, -2:] = 0.0
+        copied[1][:, -2:] = 0.0
     elif float(software.states.live_parameters):
         part_regather = part_regather * released(parts, each, software).max(axis=1)[:, None]
     return StateCosts(
@@ -181,7 +199,8 @@ def state_costs(
         gather_s=gather_s,
         tables_s=_tables_s(workload.architecture, cluster, each, layouts, placement),
         reduce_buckets=buckets,
-        optimizer_s=_optimizer_s(workload, cluster, software, each, sharded),
+        optimizer_s=_optimizer_s(workload, cluster, software, each, sharded)
+        + step_host_s(software.host, layouts.tp, by_block[:, 0], parts),
         linear_shapes=_linear_shapes(workload, software, layouts, parts),
         has_experts=on_rank(parts, each.parameters[1]) > 0,
         keeps_gathered=keeps_gathered(layouts, software),
@@ -204,6 +223,11 @@ def state_costs(
         part_traffic_s=_micro_batch_traffic_s(
             cluster, software, each.parameters[0] + each.parameters[1]
         ),
+        part_accumulation_s=(each.trained[0] + each.trained[1])
+        * (float(software.states.accumulation_traffic) / _copy_rate(cluster, "optimizer")),
+        part_copies_s=copied * (_copies(software)[:, None, None] / _copy_rate(cluster, "copy")),
+        part_host_s=_gathered_host_s(software, by_block[:, 0], parts.shape[2]),
+        by_block=by_block[:, 0],
     )
 
 
@@ -246,6 +270,27 @@ def _micro_batch_traffic_s(cluster: Cluster, software: Software, parameters: Flo
     kernel = cluster.accelerator.stream["optimizer"]
     rate = kernel.memory_fraction * cluster.accelerator.memory.bandwidth_bytes_per_s
     return np.asarray(parameters * float(software.states.micro_batch_traffic) / rate)
+
+
+def _copies(software: Software) -> Floats:
+    """Memory traffic for every byte that is gathered, gathered again and reduced."""
+    states = software.states
+    return np.array([states.gather_copies, states.gather_copies, states.reduce_copies], float)
+
+
+def _copy_rate(cluster: Cluster, kind: str) -> float:
+    """Bytes per second that large kernels of a class move."""
+    kernel = cluster.accelerator.stream[kind]
+    return float(kernel.memory_fraction * cluster.accelerator.memory.bandwidth_bytes_per_s)
+
+
+def _gathered_host_s(software: Software, by_block: NDArray[np.bool_], parts: int) -> Floats:
+    """Host time of gathering parts, where the host waits for kernels; both ends are one part."""
+    host = software.host
+    ways = np.array([host.gathered_block_forward_s, host.gathered_block_backward_s], float)
+    share = np.where(np.arange(parts) < parts - 2, 1.0, 0.5)
+    waits = by_block[:, None] & host.waits_for_kernels
+    return np.asarray(ways[:, None, None] * np.where(waits, share, 0.0))
 
 
 def _pieces(size_bytes: Floats, parts: Floats, placement: Placement, software: Software) -> Floats:

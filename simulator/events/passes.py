@@ -152,8 +152,9 @@ def _ways(
     none = np.zeros_like(each.traffic_s)
     for way, (costs, traffic) in enumerate(((b.forward_s, none), (b.backward_s, each.traffic_s))):
         terms = pass_terms(
-            [x[rows.key][:, None, :] for x in costs], parts, each.slowdown_s[way][:, None, :],
-            traffic[:, None, :], each.fsdp_s[way][:, None, :],
+            [x[rows.key][:, None, :] for x in costs], parts,
+            slowdown_s=each.slowdown_s[way][:, None, :], traffic_s=traffic[:, None, :],
+            host_s=each.host_s[way][:, None, :], fsdp_s=each.fsdp_s[way][:, None, :],
         )  # fmt: skip
         for name, seconds in terms.items():
             shown[:, :, way, CAUSE[name]] = seconds.reshape(shape)

@@ -10,7 +10,7 @@ from simulator.files import Figure, record
 
 __all__ = ["Drives", "Node", "ScaleOut", "ScaleUp", "ScaleUpKind"]
 
-ScaleUpKind = Literal["nvlink", "pcie", "xgmi", "roce", "ici", "hccs"]
+ScaleUpKind = Literal["nvlink", "pcie", "xgmi", "roce", "ici", "hccs", "host"]
 
 
 @record
@@ -18,7 +18,8 @@ class ScaleUp:
     """The links among accelerators inside one fast domain."""
 
     kind: ScaleUpKind
-    """NVLink, PCIe, xGMI (AMD), RoCE between cards (Gaudi), ICI torus (TPU), HCCS (Ascend)."""
+    """NVLink, PCIe, xGMI (AMD), RoCE between cards (Gaudi), ICI torus (TPU), HCCS (Ascend), memory
+    of the host between processes that are each an accelerator (a CPU)."""
     domain: Annotated[int, Gt(0)]
     """Accelerators that share it: 8 in an HGX board, 72 in an NVL72 rack, a pod of TPUs."""
     bandwidth_bytes_per_s: Figure

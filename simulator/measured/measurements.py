@@ -41,6 +41,8 @@ class Call:
     """Sizes by name; a collective has message_bytes, ranks and nodes."""
     seconds: float
     """Median of the readings."""
+    readings_s: tuple[float, ...] = ()
+    """All of them."""
     moved_bytes: float | None = None
     """Least traffic, where the program says."""
     cold: bool = True
@@ -162,7 +164,8 @@ def _call(record: Mapping[str, Any], where: str) -> Call:
         place=f"{where} ({record['kernel']})", kernel=record["kernel"],
         dtype=str(record.get("dtype") or ""), direction=str(record.get("direction") or ""),
         library=str(record.get("library") or ""), shape=shape,
-        seconds=float(np.median(record["times_s"])), moved_bytes=record.get("bytes"),
+        seconds=float(np.median(record["times_s"])), readings_s=tuple(record["times_s"]),
+        moved_bytes=record.get("bytes"),
         cold=record.get("cold") is not False,
         note={name: value for name, value in record.items() if name not in known},
     )  # fmt: skip

@@ -126,7 +126,7 @@ def _accelerator(device: Any) -> Iterator[str]:
     if not 0.0 < power.idle_watt < power.busy_watt:
         rule = f"must be below busy_watt, {power.busy_watt:g}"
         yield f"power.idle_watt: {rule}, got {power.idle_watt:g}"
-    if not {"bf16", "fp16"} & set(device.matrix_flop_per_s):
+    if device.generation != "cpu" and not {"bf16", "fp16"} & set(device.matrix_flop_per_s):
         yield "matrix_flop_per_s: must have bf16 or fp16"
     for dtype, peak in device.matrix_flop_per_s.items():
         if not 1e10 < peak < 1e18:

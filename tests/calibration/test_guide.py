@@ -33,7 +33,7 @@ global_batch = 8
 name = "my-cluster"
 gpus = 2
 """
-NEEDS_MORE = ("foreshard measure", "all_reduce_perf", "all_gather_perf")
+NEEDS_MORE = ("foreshard measure", "foreshard calibrate-here", "all_reduce_perf", "all_gather_perf")
 """What needs a GPU, torch or another program."""
 
 
@@ -69,9 +69,11 @@ def test_the_guide_runs(
         assert result.exit_code == 0, (line, result.stderr, result.exception)
         ran.append((words[0], result.stdout))
     assert [name for name, _ in ran] == [
-        "calibrate", "calibrate", "profiles", "profiles", "predict", "validate",
+        "calibrate", "calibrate", "profiles", "profiles", "predict", "validate", "predict",
+        "predict",
     ]  # fmt: skip
     assert "3 profiles read, nothing wrong" in ran[2][1]
     assert "calibrate: " not in ran[1][1] and "my-cluster.toml" in ran[1][1]
     assert "8 x my-h200 (my-cluster)" in ran[4][1]
     assert "2 x my-h200 (my-cluster)" in ran[5][1]
+    assert "dp2" in ran[6][1] and "zero3" in ran[6][1] and "tp2" in ran[7][1]
