@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.events.engine import critical_path
+from simulator.events.extras import COMPUTE, PIPELINE
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, is_extra, on_compute
-from simulator.events.programs import COMPUTE, PIPELINE
 from simulator.events.timeline import CAUSES, STREAMS
 from simulator.events.unfold import EXTRA, SEND
 from simulator.layout.schedules import FORWARD

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from simulator.events.compiled import bare
 from simulator.events.event_queue import enter, leave, move
 from simulator.events.network import fill
 
@@ -30,10 +30,11 @@ def _record(floats: str, integers: str) -> np.dtype[Any]:
 TASK = _record(
     "work limit start end left since rate key",
     # first: of its edges; entry: first of its entries; met: in which solve it was last collected
-    "order place first entry stream following waiting cause priority met",
+    "heap order place first entry stream following waiting cause priority met",
 )
-STREAM = _record("clock", "head edge why other")
-RESOURCE = _record("capacity", "top dirty seen")
+# ready, listed: the n-th record holds the n-th stream to look at, the n-th resource to solve
+STREAM = _record("clock", "head edge why other ready")
+RESOURCE = _record("capacity", "top dirty seen listed")
 ENTRY = _record("amount", "task resource held after before")
 
 READY, SIZE, COUNTER, DONE, DIRTY, SERIAL = range(6)
@@ -44,9 +45,9 @@ NONE_LEFT = 1e-12
 """Share of a capacity below which what is left of it counts as nothing: rounding."""
 
 
-@njit(cache=True)
+@bare
 def run_events(  # type: ignore[no-untyped-def]
-    task, stream, resource, entry, predecessor, lag, ready, heap, dirty, solving, count
+    task, stream, resource, entry, predecessor, lag, solving, count
 ):
     """Run all tasks; how many have ended is counted: fewer than all if they wait for one another.
 
@@ -56,38 +57,37 @@ def run_events(  # type: ignore[no-untyped-def]
         Records; one task and one entry more than there are, which say where the rows end.
     predecessor, lag : ndarray
         Of each edge; no lags: empty.
-    ready, heap, dirty : ndarray
-        Room for streams to look at, the queue, resources to solve.
     solving : tuple
         What `_share` works with.
     count : ndarray
         COUNTERS zeros.
     """
-    count[READY] = len(ready)
+    for s in range(len(stream)):
+        _look(len(stream) - 1 - s, stream, count)
     now = 0.0
     while True:
         while count[READY] > 0:
             count[READY] -= 1
-            s = ready[count[READY]]
-            i = _next(s, now, task, stream, predecessor, lag, heap, count)
+            s = stream[count[READY]].ready
+            i = _next(s, now, task, stream, predecessor, lag, count)
             if i >= 0:
-                _start(i, now, task, stream, resource, entry, ready, heap, dirty, count)
+                _start(i, now, task, stream, resource, entry, count)
         if count[DIRTY] > 0:
-            _solve(now, task, resource, entry, heap, dirty, solving, count)
-        if count[SIZE] == 0 or task[heap[0]].key == np.inf:
+            _solve(now, task, resource, entry, solving, count)
+        if count[SIZE] == 0 or task[task[0].heap].key == np.inf:
             return
-        now = task[heap[0]].key
-        while count[SIZE] > 0 and task[heap[0]].key == now:
-            i = leave(count[SIZE], heap, task)
+        now = task[task[0].heap].key
+        while count[SIZE] > 0 and task[task[0].heap].key == now:
+            i = leave(count[SIZE], task)
             count[SIZE] -= 1
             if task[i].start < 0.0:
-                _start(i, now, task, stream, resource, entry, ready, heap, dirty, count)
+                _start(i, now, task, stream, resource, entry, count)
             else:
-                _finish(i, now, task, stream, resource, entry, ready, dirty, count)
+                _finish(i, now, task, stream, resource, entry, count)
 
 
-@njit(cache=True)
-def _next(s, now, task, stream, predecessor, lag, heap, count):  # type: ignore[no-untyped-def]
+@bare
+def _next(s, now, task, stream, predecessor, lag, count):  # type: ignore[no-untyped-def]
     """The task that a stream can start now; else -1: its start is entered, or what it waits for."""
     at = stream[s]
     i = at.head
@@ -110,26 +110,26 @@ def _next(s, now, task, stream, predecessor, lag, heap, count):  # type: ignore[
     task[i].cause = at.why
     if at.clock <= now:
         return i
-    enter(i, at.clock, count[SIZE], count[COUNTER], heap, task)
+    enter(i, at.clock, count[SIZE], count[COUNTER], task)
     count[SIZE] += 1
     count[COUNTER] += 1
     return -1
 
 
-@njit(cache=True)
+@bare
 def _start(  # type: ignore[no-untyped-def]
-    i, now, task, stream, resource, entry, ready, heap, dirty, count
+    i, now, task, stream, resource, entry, count
 ):
     """Start a task: one without work ends at once, one that shares nothing runs at its limit."""
     one = task[i]
     one.start, one.since, one.left = now, now, one.work
     if one.work == 0.0:
-        _finish(i, now, task, stream, resource, entry, ready, dirty, count)
+        _finish(i, now, task, stream, resource, entry, count)
         return
     alone = one.entry == task[i + 1].entry
     one.rate = one.limit if alone else -1.0
     due = now + one.work / one.limit if alone else np.inf
-    enter(i, due, count[SIZE], count[COUNTER], heap, task)
+    enter(i, due, count[SIZE], count[COUNTER], task)
     count[SIZE] += 1
     count[COUNTER] += 1
     for k in range(one.entry, task[i + 1].entry):
@@ -138,11 +138,11 @@ def _start(  # type: ignore[no-untyped-def]
         if top >= 0:
             entry[top].before = k
         resource[entry[k].resource].top = k
-        _mark(entry[k].resource, resource, dirty, count)
+        _mark(entry[k].resource, resource, count)
 
 
-@njit(cache=True)
-def _finish(i, now, task, stream, resource, entry, ready, dirty, count):  # type: ignore[no-untyped-def]
+@bare
+def _finish(i, now, task, stream, resource, entry, count):  # type: ignore[no-untyped-def]
     """End a task; its stream and the streams that wait for it are to be looked at again."""
     one = task[i]
     one.end = now
@@ -156,50 +156,53 @@ def _finish(i, now, task, stream, resource, entry, ready, dirty, count):  # type
                 resource[entry[k].resource].top = after
             if after >= 0:
                 entry[after].before = before
-            _mark(entry[k].resource, resource, dirty, count)
+            _mark(entry[k].resource, resource, count)
     w = one.waiting
     while w >= 0:
-        ready[count[READY]] = w
-        count[READY] += 1
+        _look(w, stream, count)
         w = stream[w].other
     at = stream[one.stream]
     at.head, at.clock, at.why = one.following, now, i
     if at.head >= 0:
         at.edge = task[at.head].first
-        ready[count[READY]] = one.stream
-        count[READY] += 1
+        _look(one.stream, stream, count)
 
 
-@njit(cache=True)
-def _mark(r, resource, dirty, count):  # type: ignore[no-untyped-def]
+@bare
+def _look(s, stream, count):  # type: ignore[no-untyped-def]
+    """Note that a stream is to be looked at."""
+    stream[count[READY]].ready = s
+    count[READY] += 1
+
+
+@bare
+def _mark(r, resource, count):  # type: ignore[no-untyped-def]
     """Note that a resource is to be solved again."""
     if not resource[r].dirty:
         resource[r].dirty = 1
-        dirty[count[DIRTY]] = r
+        resource[count[DIRTY]].listed = r
         count[DIRTY] += 1
 
 
-@njit(cache=True)
-def _solve(now, task, resource, entry, heap, dirty, solving, count):  # type: ignore[no-untyped-def]
+@bare
+def _solve(now, task, resource, entry, solving, count):  # type: ignore[no-untyped-def]
     """Solve the rates of everything that hangs together with a marked resource."""
     members, fresh = solving[0], solving[3]
     count[SERIAL] += 1
     for d in range(count[DIRTY]):
-        r = dirty[d]
+        r = resource[d].listed
         resource[r].dirty = 0
         if resource[r].seen == count[SERIAL]:
             continue
         tasks, resources = _together(r, task, resource, entry, solving, count[SERIAL])
-        if tasks == 1:
-            fresh[members[0]] = _alone(members[0], task, resource, entry)
-        elif tasks > 1:
+        if tasks > 0:
             _share(tasks, resources, task, resource, entry, solving)
         for n in range(tasks):
-            _reschedule(members[n], now, fresh[members[n]], task, heap, count[SIZE])
+            _reschedule(members[n], now, fresh[members[n]], task, count[SIZE])
     count[DIRTY] = 0
 
 
-@njit(cache=True)
+@bare
 def _together(r, task, resource, entry, solving, serial):  # type: ignore[no-untyped-def]
     """Collect the running tasks and the resources that hang together with one resource."""
     members, reached = solving[0], solving[1]
@@ -224,21 +227,7 @@ def _together(r, task, resource, entry, solving, serial):  # type: ignore[no-unt
     return tasks, resources
 
 
-@njit(cache=True)
-def _alone(i, task, resource, entry):  # type: ignore[no-untyped-def]
-    """Rate of a task that shares with no other now: its limit, or the scarcest thing it takes."""
-    rate = task[i].limit
-    for k in range(task[i].entry, task[i + 1].entry):
-        if not entry[k].held:
-            room = resource[entry[k].resource].capacity
-            for e in range(task[i].entry, task[i + 1].entry):
-                if entry[e].held and entry[e].resource == entry[k].resource:
-                    room -= entry[e].amount
-            rate = min(rate, max(room, 0.0) / entry[k].amount)
-    return rate
-
-
-@njit(cache=True)
+@bare
 def _share(tasks, resources, task, resource, entry, solving):  # type: ignore[no-untyped-def]
     """Find the rates of some tasks: what is held goes first, then one priority after the other.
 
@@ -267,9 +256,16 @@ def _share(tasks, resources, task, resource, entry, solving):  # type: ignore[no
             else:
                 active[number] = i
                 number += 1
-        if number == 0:
-            continue
-        fill(room, grows, links, shares, flows, limit, active, number, fresh, scratch)
+        if number == 1:  # as `fill` would: its limit, or the scarcest thing that it takes
+            i = active[0]
+            fresh[i] = limit[i]
+            for k in range(grows[i], grows[i + 1]):
+                taken = 0.0
+                for e in range(grows[i], grows[i + 1]):
+                    taken += shares[e] if links[e] == links[k] else 0.0
+                fresh[i] = min(fresh[i], room[links[k]] / taken)
+        elif number > 1:
+            fill(room, grows, links, shares, flows, limit, active, number, fresh, scratch)
         if level < highest:
             for n in range(number):
                 i = active[n]
@@ -277,7 +273,7 @@ def _share(tasks, resources, task, resource, entry, solving):  # type: ignore[no
                     _take(room, resource, links[k], shares[k] * fresh[i])
 
 
-@njit(cache=True)
+@bare
 def _take(room, resource, r, amount):  # type: ignore[no-untyped-def]
     """Take an amount from what is left of a resource."""
     room[r] -= amount
@@ -285,8 +281,8 @@ def _take(room, resource, r, amount):  # type: ignore[no-untyped-def]
         room[r] = 0.0
 
 
-@njit(cache=True)
-def _reschedule(i, now, rate, task, heap, size):  # type: ignore[no-untyped-def]
+@bare
+def _reschedule(i, now, rate, task, size):  # type: ignore[no-untyped-def]
     """Move the end of a task if its rate has changed."""
     one = task[i]
     if rate == one.rate:
@@ -294,4 +290,4 @@ def _reschedule(i, now, rate, task, heap, size):  # type: ignore[no-untyped-def]
     if now > one.since:
         one.left = max(one.left - one.rate * (now - one.since), 0.0)
     one.since, one.rate = now, rate
-    move(i, now + one.left / rate if rate > 0.0 else np.inf, size, heap, task)
+    move(i, now + one.left / rate if rate > 0.0 else np.inf, size, task)

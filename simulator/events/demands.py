@@ -115,7 +115,11 @@ def check(given: Demands) -> None:
     free = np.ones(len(given), np.bool_)
     free[rows[~given.held]] = False
     wrong: dict[str, tuple[Any, NDArray[np.bool_], str]] = {
-        "capacity": (given.capacity, ~(given.capacity > 0), "must be positive"),
+        "capacity": (
+            given.capacity,
+            ~((given.capacity > 0) & np.isfinite(given.capacity)),
+            "must be positive and finite",
+        ),
         "amount": (amounts, ~((amounts > 0) & np.isfinite(amounts)), "must be positive and finite"),
         "resource": (
             given.resource,

@@ -122,11 +122,7 @@ def play(graph: TaskGraph, demands: Demands, names: Names = numbered) -> Times:
     task, stream = _records(graph, demands)
     resource, entry, solving = _sharing(demands)
     count = np.zeros(COUNTERS, np.int64)
-    run_events(
-        task, stream, resource, entry, graph.predecessor, lags(graph),
-        np.arange(len(stream) - 1, -1, -1, dtype=np.int32), np.empty(n, np.int32),
-        np.empty(len(resource), np.int32), solving, count,
-    )  # fmt: skip
+    run_events(task, stream, resource, entry, graph.predecessor, lags(graph), solving, count)
     start, end = (np.ascontiguousarray(task[name][:n]) for name in ("start", "end"))
     if (end < 0.0).any():
         running = np.flatnonzero((start >= 0.0) & (end < 0.0))

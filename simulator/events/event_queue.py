@@ -1,83 +1,85 @@
 """A queue of events in compiled code: tasks by the time at which something happens to them.
 
-A binary heap of task numbers. The records of the tasks know their time (`key`), the counter that
-decides between equal times (`order`) and where they stand in the heap (`place`), so that a task
-whose rate changes moves instead of being entered twice.
+A binary heap inside the records of the tasks: the n-th record holds which task stands n-th
+(`heap`). A record also knows its own task's time (`key`), the counter that decides between equal
+times (`order`) and where it stands (`place`), so that a task whose rate changes moves instead of
+being entered twice.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from simulator.events.compiled import bare
 
 __all__ = ["enter", "leave", "move"]
 
 
-@njit(cache=True)
+@bare
 def _before(task, a, b):  # type: ignore[no-untyped-def]
     """Whether task a leaves before task b."""
     one, other = task[a], task[b]
     return one.key < other.key or (one.key == other.key and one.order < other.order)
 
 
-@njit(cache=True)
-def _rise(at, heap, task):  # type: ignore[no-untyped-def]
+@bare
+def _rise(at, task):  # type: ignore[no-untyped-def]
     """Move an entry up to where it belongs."""
-    i = heap[at]
+    i = task[at].heap
     while at > 0:
         above = (at - 1) // 2
-        if not _before(task, i, heap[above]):
+        if not _before(task, i, task[above].heap):
             break
-        heap[at] = heap[above]
-        task[heap[at]].place = at
+        task[at].heap = task[above].heap
+        task[task[at].heap].place = at
         at = above
-    heap[at] = i
+    task[at].heap = i
     task[i].place = at
 
 
-@njit(cache=True)
-def _sink(at, size, heap, task):  # type: ignore[no-untyped-def]
+@bare
+def _sink(at, size, task):  # type: ignore[no-untyped-def]
     """Move an entry down to where it belongs."""
-    i = heap[at]
+    i = task[at].heap
     while True:
         below = 2 * at + 1
         if below >= size:
             break
-        if below + 1 < size and _before(task, heap[below + 1], heap[below]):
+        if below + 1 < size and _before(task, task[below + 1].heap, task[below].heap):
             below += 1
-        if not _before(task, heap[below], i):
+        if not _before(task, task[below].heap, i):
             break
-        heap[at] = heap[below]
-        task[heap[at]].place = at
+        task[at].heap = task[below].heap
+        task[task[at].heap].place = at
         at = below
-    heap[at] = i
+    task[at].heap = i
     task[i].place = at
 
 
-@njit(cache=True)
-def enter(i, time, size, counter, heap, task):  # type: ignore[no-untyped-def]
+@bare
+def enter(i, time, size, counter, task):  # type: ignore[no-untyped-def]
     """Enter a task; the queue then holds size + 1."""
     task[i].key, task[i].order = time, counter
-    heap[size] = i
-    _rise(size, heap, task)
+    task[size].heap = i
+    _rise(size, task)
 
 
-@njit(cache=True)
-def move(i, time, size, heap, task):  # type: ignore[no-untyped-def]
+@bare
+def move(i, time, size, task):  # type: ignore[no-untyped-def]
     """Give a task that stands in the queue another time."""
     sooner = time < task[i].key
     task[i].key = time
     if sooner:
-        _rise(task[i].place, heap, task)
+        _rise(task[i].place, task)
     else:
-        _sink(task[i].place, size, heap, task)
+        _sink(task[i].place, size, task)
 
 
-@njit(cache=True)
-def leave(size, heap, task):  # type: ignore[no-untyped-def]
+@bare
+def leave(size, task):  # type: ignore[no-untyped-def]
     """Take the first task out; the queue then holds size - 1."""
-    i = heap[0]
+    i = task[0].heap
     if size > 1:
-        heap[0] = heap[size - 1]
-        _sink(0, size - 1, heap, task)
+        task[0].heap = task[size - 1].heap
+        _sink(0, size - 1, task)
     return np.int64(i)

@@ -13,16 +13,9 @@ from simulator.cost.passes import Priced
 from simulator.cost.step import Selection
 from simulator.errors import InputError, problem
 from simulator.events.engine import Times, longest_path
+from simulator.events.extras import COMPUTE, Extras
 from simulator.events.passes import AHEAD, BACK, CAUSE, Content, Passes, content, passes_of
-from simulator.events.programs import (
-    ASYNCHRONOUS,
-    COMPUTE,
-    Extras,
-    Program,
-    StepGraph,
-    program,
-    step_graph,
-)
+from simulator.events.programs import ASYNCHRONOUS, Program, StepGraph, program, step_graph
 from simulator.events.tails import Ends, Tails, tail_tasks, tails_of
 from simulator.events.unfold import EXTRA
 from simulator.layout.schedules import (

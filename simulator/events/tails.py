@@ -18,9 +18,10 @@ from simulator.cost.collectives import slowdown_share
 from simulator.cost.offload import host_step_s, uses_host
 from simulator.cost.passes import ZERO2, Priced, rank_tails
 from simulator.cost.step import Selection
+from simulator.events.extras import Extras
 from simulator.events.passes import AHEAD, BACK, CAUSE, Passes
-from simulator.events.programs import STREAMS, Extras, Program
-from simulator.events.timeline import SPAN_KINDS
+from simulator.events.programs import Program
+from simulator.events.timeline import SPAN_KINDS, STREAMS
 from simulator.layout.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
 __all__ = ["Ends", "Tails", "awaited_actions", "tail_tasks", "tails_of"]

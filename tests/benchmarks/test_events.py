@@ -102,7 +102,7 @@ def test_event_queue_of_gpt3_without_sharing(benchmark: Any) -> None:
     free = demands(graph.duration_s, [1.0])
     times = benchmark.pedantic(play, args=(graph, free), rounds=5, warmup_rounds=1)
     assert times.end_s.tobytes() == longest_path(graph).end_s.tobytes()
-    show(benchmark, TASKS, lambda: play(graph, free), TASKS / 2e5)
+    show(benchmark, TASKS, lambda: play(graph, free), TASKS / 1e6)
 
 
 @pytest.mark.benchmark(group="events")
@@ -111,7 +111,7 @@ def test_event_queue_of_gpt3_with_sends_that_take_compute_units(benchmark: Any) 
     shared = contended(step)
     times = benchmark.pedantic(play, args=(step.graph, shared), rounds=5, warmup_rounds=1)
     assert times.makespan_s > longest_path(step.graph).makespan_s
-    show(benchmark, TASKS, lambda: play(step.graph, shared), TASKS / 5e4)
+    show(benchmark, TASKS, lambda: play(step.graph, shared), TASKS / 3e5)
 
 
 @pytest.mark.benchmark(group="events")

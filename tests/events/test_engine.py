@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simulator.errors import InputError
 from simulator.events.demands import demands
@@ -89,13 +91,36 @@ def test_what_shares_nothing_keeps_its_own_limit() -> None:
     assert play(graph, demands([3.0, 3.0], [1.0], limit=[1.0, 6.0])).end_s.tolist() == [3.0, 0.5]
 
 
+@given(st.integers(0, 2**32 - 1))
+def test_sharing_never_ends_a_task_sooner_and_does_no_more_than_there_is(seed: int) -> None:
+    """A law: no rate above 1, so nothing ends before the longest path to it."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 60))
+    pairs = np.sort(rng.integers(0, n, (n, 2)), axis=1)
+    work = rng.random(n)
+    graph = task_graph(work, rng.integers(0, 8, n), pairs[pairs[:, 0] < pairs[:, 1]])
+    entries = [(i, int(r), rng.random() + 0.1) for i in range(n) for r in rng.permutation(3)[:2]]
+    held = rng.random(len(entries)) < 0.2
+    taken = demands(work, [1.5] * 3, entries, held=held, priority=rng.integers(0, 3, n))
+    times = play(graph, taken)
+    assert (times.end_s >= longest_path(graph).end_s - 1e-12).all()
+    amounts = np.array([amount * work[task] for task, _, amount in entries])
+    for resource in range(3):
+        moved = sum(
+            amount
+            for amount, entry, holds in zip(amounts, entries, held, strict=True)
+            if entry[1] == resource and not holds
+        )
+        assert moved <= 1.5 * times.makespan_s + 1e-9
+
+
 def test_the_same_input_gives_the_same_bytes() -> None:
     rng = np.random.default_rng(5)
     n = 400
     graph = task_graph(np.zeros(n), rng.integers(0, 40, n))
     entries = [(i, int(r), 1.0) for i in range(n) for r in rng.choice(12, 2, replace=False)]
-    given = demands(rng.integers(1, 9, n).astype(float), np.ones(12), entries, limit=np.inf)
-    first, second = play(graph, given), play(graph, given)
+    shared = demands(rng.integers(1, 9, n).astype(float), np.ones(12), entries, limit=np.inf)
+    first, second = play(graph, shared), play(graph, shared)
     assert first.end_s.tobytes() == second.end_s.tobytes()
     assert first.cause.tobytes() == second.cause.tobytes()
 
@@ -143,9 +168,9 @@ def test_streams_whose_orders_cross() -> None:
 def test_tasks_that_hold_what_each_other_needs() -> None:
     graph = task_graph([1.0, 1.0], [0, 1])
     entries = [(0, 0, 1.0), (0, 1, 1.0), (1, 1, 1.0), (1, 0, 1.0)]
-    given = demands([1.0, 1.0], [1.0, 1.0], entries, held=[True, False, True, False])
+    taken = demands([1.0, 1.0], [1.0, 1.0], entries, held=[True, False, True, False])
     with pytest.raises(InputError, match="task 0 gets nothing of resource 1, which task 1 holds"):
-        play(graph, given)
+        play(graph, taken)
 
 
 @pytest.mark.parametrize(
@@ -178,10 +203,11 @@ def test_an_edge_to_a_task_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("change", "said"),
     [
-        ({"capacity": [0.0]}, r"capacity\[0\]: must be positive, got 0.0"),
-        ({"capacity": [-1.0]}, r"capacity\[0\]: must be positive, got -1.0"),
+        ({"capacity": [0.0]}, r"capacity\[0\]: must be positive and finite, got 0.0"),
+        ({"capacity": [-1.0]}, r"capacity\[0\]: must be positive and finite, got -1.0"),
+        ({"capacity": [np.inf]}, r"capacity\[0\]: must be positive and finite, got inf"),
         ({"limit": 0.0}, r"limit\[0\]: must be positive, got 0.0"),
         ({"limit": -3.0}, r"limit\[0\]: must be positive"),
         ({"limit": np.inf}, r"limit of a task that shares nothing\[1\]: must be finite"),
@@ -192,10 +218,10 @@ def test_an_edge_to_a_task_that_is_not_there() -> None:
         ({"priority": -1}, r"priority\[0\]: must be from 0 to 63, got -1"),
     ],
 )
-def test_demands_with_which_nothing_could_run(given: dict[str, object], said: str) -> None:
+def test_demands_with_which_nothing_could_run(change: dict[str, object], said: str) -> None:
     usual = {"work": [1.0, 1.0], "capacity": [1.0], "entries": [(0, 0, 1.0)]}
     with pytest.raises(InputError, match=said):
-        demands(**(usual | given))  # type: ignore[arg-type]
+        demands(**(usual | change))  # type: ignore[arg-type]
 
 
 def test_demands_of_another_number_of_tasks() -> None:

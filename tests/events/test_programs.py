@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.events.engine import longest_path
+from simulator.events.demands import demands
+from simulator.events.engine import longest_path, play
 from simulator.events.graph import DeadlockError
 from simulator.events.programs import (
     EXTRA,
@@ -301,6 +302,23 @@ def test_several_behind_one_action_keep_their_order_and_wait_only_if_told() -> N
     assert spans(step_graph(made, passes(made, 8.0, 1.0), extras=more)) == [
         written("X2 0 1, F0@0 0 8, X0 1 4, X1 8 9, B0@0 8 9")
     ]
+
+
+def test_a_reduction_slows_the_pass_beside_it_by_the_units_that_it_holds() -> None:
+    """One rank: F0 F1 B0 B1 of 1 and 2 s; 2 s of reduction from 2 s on hold 16 of 132 units.
+
+    In these 2 s the backward pass gets 116 / 132 through, the rest of it takes as long as alone.
+    """
+    made = program("gpipe", 1, 2)
+    more = extras(duration_s=[2.0], after=[1])
+    step = step_graph(made, passes(made, 1.0, 2.0), extras=more)
+    n, reduces = len(step.graph), step.kind == EXTRA
+    entries = np.column_stack([np.arange(n), np.zeros(n), np.where(reduces, 16.0, 132.0)])
+    times = play(step.graph, demands(step.graph.duration_s, [132.0], entries, held=reduces))
+    late = 2.0 * 16 / 132
+    assert times.end_s[step.task_of_extra].tolist() == [4.0]
+    ends = times.end_s[step.task_of_action].tolist()
+    assert ends == pytest.approx([1.0, 2.0, 4.0 + late, 6.0 + late], rel=1e-15)
 
 
 def test_an_extra_that_an_overlapped_pair_waits_for_holds_back_both() -> None:
