@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.block_costs import PASS_TERMS, BlockCosts
+from simulator.cost.bubble import ASYNCHRONOUS, SPLIT
 from simulator.cost.collectives import slowdown_share
 from simulator.cost.states import StateCosts
 from simulator.cost.terms import HIDDEN
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import RECOMPUTE, SHARDINGS
+from simulator.layout.layout import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.schedules import takes_rounds
 from simulator.layout.stages import StageTable
 from simulator.software import Software
 from simulator.workload.recipe import Workload
@@ -46,6 +48,8 @@ Floats = NDArray[np.float64]
 
 FULL, SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 ZERO2 = SHARDINGS.index("zero2")
+
+ROUNDS = tuple(i for i, word in enumerate(SCHEDULES) if takes_rounds(word))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,8 +277,9 @@ def alone_terms(
 
 
 def data_parallel(
-    priced: Priced, grid: NDArray[Any], rank: NDArray[Any], ranks: Floats, forward_s: Floats,
-    backward_s: Floats, windows: tuple[Floats, Floats], pieces: Floats, reductions: Floats,
+    priced: Priced, layouts: Layouts, grid: NDArray[Any], rank: NDArray[Any], ranks: Floats,
+    forward_s: Floats, backward_s: Floats, windows: tuple[Floats, Floats], pieces: Floats,
+    reductions: Floats,
 ) -> tuple[Floats, Floats, Floats]:  # fmt: skip
     """Exposed and hidden data-parallel communication, and what hiding it costs the compute.
 
@@ -282,39 +287,62 @@ def data_parallel(
     cannot hide. A rank behind the first finishes earlier by the backward passes before it, and
     starts later by the forward passes, so the same holds for its gather. Sharded gradients (zero2)
     may have to be reduced after every micro-batch: `reductions` of them, each behind a pass.
+
+    The first bucket is ready when its share of the pass has run. What is reduced and gathered
+    beside the last and the first pass slows it; where ranks wait for one another's, all of them
+    lengthen drain and fill.
     """
     s = priced.states
     reduce_s, gather_s = s.reduce_s[grid], s.gather_s[grid]
     mean_forward = (ranks * forward_s).sum(axis=1) / pieces
     mean_backward = (ranks * backward_s).sum(axis=1) / pieces
     times = reductions[:, None]
-    exposed, hidden = rank_tails(priced, grid, windows, times)
+    exposed, hidden = rank_tails(priced, layouts, grid, windows, times)
     slacks = (rank * mean_backward[:, None], rank * mean_forward[:, None])
     shown = sum(np.maximum(x - slack, 0.0) for x, slack in zip(exposed, slacks, strict=True))
-    covered = hidden[0] + hidden[1]
-    slowed = covered * slowdown_share(priced.cluster)
+    share = slowdown_share(priced.cluster)
+    slowed = (hidden[0] + hidden[1]) * share
     worst = (shown + slowed).argmax(axis=1)
     at = np.arange(len(worst))
+    own, chunks = slowed[at, worst], pieces / ranks.sum(axis=1)
+    flushed = ~np.isin(layouts.schedule, ASYNCHRONOUS)
+    chained = (flushed & ~np.isin(layouts.schedule, SPLIT), flushed)
+    for covered, waits in zip(hidden, chained, strict=True):
+        others = (ranks * covered).sum(axis=1) - covered[at, worst]
+        own = own + waits * share * others / chunks
     left = shown[at, worst]
-    return left, (times * reduce_s + gather_s)[at, worst] - left, slowed[at, worst]
+    return left, (times * reduce_s + gather_s)[at, worst] - left, own
 
 
 def rank_tails(
-    priced: Priced, grid: NDArray[Any], windows: tuple[Floats, Floats], times: Floats
-) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    priced: Priced, layouts: Layouts, grid: NDArray[Any], windows: tuple[Floats, Floats],
+    times: Floats,
+) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:  # fmt: skip
     """What every rank shows and hides of its reductions and of its gather, in this order.
 
-    `windows` are a forward and a backward pass, `times` the reductions of a step. Shapes (layouts,
+    `windows` are a forward and a backward pass of the whole rank, `times` the reductions of a step.
+    A rank's chunks end one after the other, with a round of passes between them. Shapes (layouts,
     columns).
     """
     s, overlap = priced.states, priced.software.overlap
+    v, rounds = layouts.vpp[:, None].astype(float), _round(layouts)[:, None]
     shown, covered = [], []
     for seconds, window, hides, n in (
         (s.reduce_s[grid], windows[1], overlap.gradient_reduce, times),
         (s.gather_s[grid], windows[0], overlap.parameter_gather, 1.0),
     ):
-        last = seconds / s.reduce_buckets[grid]
-        tail = np.maximum(n * np.maximum(seconds - window, 0.0), last)
+        last = 1.0 / s.reduce_buckets[grid]
+        over = np.maximum(seconds - window * (1.0 + (v - 1.0) * rounds) / v, 0.0)
+        over = np.maximum(over, (seconds - window) / v)
+        every = (n - 1.0) * np.maximum(seconds - window, 0.0)
+        tail = seconds * last + (1.0 - last) * over + every
         shown.append(np.asarray(tail if hides else n * seconds))
         covered.append(np.asarray(n * seconds - shown[-1]))
     return (shown[0], shown[1]), (covered[0], covered[1])
+
+
+def _round(layouts: Layouts) -> Floats:
+    """Passes of a chunk between the last ones of two chunks of a rank."""
+    rounds = np.isin(layouts.schedule, ROUNDS)
+    whole = layouts.schedule == SCHEDULES.index("looped_bfs")
+    return np.select([rounds, whole], [layouts.pp, layouts.micro_batches], default=1).astype(float)

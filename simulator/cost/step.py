@@ -274,8 +274,8 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     once = (layouts.pp > 1) & owned.keeps_gathered_with_pipeline
     every = (layouts.sharding == ZERO2) & owned.reduces_every_micro_batch & ~once
     terms["dp"], hidden["dp"], slowed_s = data_parallel(
-        priced, rows.grid, _behind(rows), rows.ranks, forward_s, backward_s, windows, pieces,
-        np.where(every, m, 1.0),
+        priced, layouts, rows.grid, _behind(rows), rows.ranks, forward_s, backward_s, windows,
+        pieces, np.where(every, m, 1.0),
     )  # fmt: skip
     terms["dp"] = terms["dp"] + priced.states.tables_s[rows.grid]
     terms["slowdown"] = terms["slowdown"] + slowed_s

@@ -72,7 +72,9 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
     given = np.empty((2, 1, len(order)))
     given[:, 0, order] = whole.T
     times = float(m[0]) if every else 1.0
-    _, covered = rank_tails(priced, grid, (given[AHEAD], given[BACK]), np.full((1, 1), times))
+    _, covered = rank_tails(
+        priced, layouts, grid, (given[AHEAD], given[BACK]), np.full((1, 1), times)
+    )
     slowed = [covered[1 - way][0, order][:, None] * shares[:, :, way] for way in (AHEAD, BACK)]
     reduce_s, gather_s = (
         x[grid[0], order][:, None] * shares[:, :, way]

@@ -1,12 +1,8 @@
 """Events against the closed form on random layouts: within 1 % but for what is named here.
 
-The closed form leaves out, and events play:
-
-- ranks that reduce gradients beside their last backward pass slow it, and those passes wait for
-  one another in the drain (first forward passes and gathers likewise): it charges one rank;
-- the first bucket is ready when its share of the pass has run, not when the pass begins;
-- with several chunks per rank, those that end early have longer than one pass to reduce;
-- chunks of one rank that differ: a rank's passes are added up.
+The closed form leaves out, and events play: chunks of one rank that differ (it adds a rank's passes
+up); micro-batches that fill part of an uneven stage's idle time; where weight passes come later,
+who slows whom at the end.
 """
 
 from dataclasses import dataclass, replace
@@ -135,6 +131,14 @@ def test_events_are_within_a_percent_of_the_closed_form(compared: list[Compared]
         assert -0.01 - one.below < one.error < 0.01 + one.above, one
 
 
+def test_one_chunk_per_rank_agrees_exactly_but_for_uneven_stages(compared: list[Compared]) -> None:
+    """Sends, pipeline, buckets, slowed passes, optimizer: the closed form has all that there is."""
+    plain = [abs(one.error) for one in compared if one.schedule in ("1f1b", "gpipe")]
+    assert len(plain) >= 14
+    assert np.median(plain) < 1e-6
+    assert max(plain) < 5e-3
+
+
 def test_schedules_that_run_both_ways_are_within_a_few_percent(compared: list[Compared]) -> None:
     """Their closed form is exact where input passes take as long as forward passes."""
     for one in compared:
@@ -215,7 +219,7 @@ def test_without_a_pipeline_every_term_is_the_closed_forms(
 
 @pytest.mark.parametrize(
     ("schedule", "vpp", "within"),
-    [("1f1b", 1, 0.003), ("interleaved", 2, 0.003), ("gpipe", 1, 0.01), ("dualpipe", 1, 0.03)],
+    [("1f1b", 1, 0.005), ("interleaved", 2, 0.005), ("gpipe", 1, 0.01), ("dualpipe", 1, 0.03)],
 )
 def test_passes_in_pairs_hide_each_others_expert_traffic(
     schedule: str, vpp: int, within: float
