@@ -91,8 +91,8 @@ def demands(
     n = len(size)
     table = np.array(entries, np.float64).reshape(-1, 3)
     task, resource = (np.asarray(table[:, i], np.int64) for i in (0, 1))
-    if ((task < 0) | (task >= n)).any():
-        raise InputError(f"demands: an entry names task {task.max()} of {n}")
+    if len(outside := task[(task < 0) | (task >= n)]):
+        raise InputError(f"demands: an entry names task {outside[0]} of {n}")
     order = np.argsort(task, kind="stable")
     found = Demands(
         capacity=room,
@@ -110,7 +110,14 @@ def demands(
 
 def check(given: Demands) -> None:
     """Refuse demands with which no task could run, or whose numbers name nothing."""
-    amounts, entries = given.amount, len(given.resource)
+    amounts, entries, first = given.amount, len(given.resource), given.first
+    if (
+        len(first) != len(given) + 1
+        or first[0]
+        or first[-1] != entries
+        or (np.diff(first) < 0).any()
+    ):
+        raise InputError(f"demands: first must rise from 0 to {entries} in {len(given) + 1} rows")
     rows = np.repeat(np.arange(len(given)), np.diff(given.first))
     free = np.ones(len(given), np.bool_)
     free[rows[~given.held]] = False
@@ -148,7 +155,5 @@ def check(given: Demands) -> None:
         for name, (values, bad, rule) in wrong.items()
         if len(at := np.flatnonzero(bad))
     ]
-    if given.first[-1] != entries:
-        found.append(f"demands: first: must end at {entries}, got {given.first[-1]}")
     if found:
         raise InputError(found)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from simulator.errors import InputError
 from simulator.events.contention import COUNTERS, ENTRY, RESOURCE, STREAM, TASK, run_events
 from simulator.events.demands import Demands
+from simulator.events.demands import check as check_demands
 from simulator.events.graph import DeadlockError, Names, TaskGraph, check, lags, numbered
 from simulator.events.network import scratch
 
@@ -119,6 +120,7 @@ def play(graph: TaskGraph, demands: Demands, names: Names = numbered) -> Times:
     n = len(graph)
     if len(demands) != n:
         raise InputError(f"{n} tasks need as many demands, got {len(demands)}")
+    check_demands(demands)
     task, stream = _records(graph, demands)
     resource, entry, solving = _sharing(demands)
     count = np.zeros(COUNTERS, np.int64)

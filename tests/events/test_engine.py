@@ -1,5 +1,7 @@
 """Small graphs worked by hand, the causes of starts, and graphs that can never end."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -214,6 +216,7 @@ def test_an_edge_to_a_task_that_is_not_there() -> None:
         ({"entries": [(0, 0, -1.0)]}, r"amount\[0\]: must be positive and finite, got -1.0"),
         ({"entries": [(0, 3, 1.0)]}, r"resource\[0\]: must be from 0 to 0, got 3"),
         ({"entries": [(4, 0, 1.0)]}, "an entry names task 4 of 2"),
+        ({"entries": [(0, 0, 1.0), (-1, 0, 1.0)]}, "an entry names task -1 of 2"),
         ({"work": [1.0, -1.0]}, r"work\[1\]: must be finite and not negative, got -1.0"),
         ({"priority": -1}, r"priority\[0\]: must be from 0 to 63, got -1"),
     ],
@@ -222,6 +225,19 @@ def test_demands_with_which_nothing_could_run(change: dict[str, object], said: s
     usual = {"work": [1.0, 1.0], "capacity": [1.0], "entries": [(0, 0, 1.0)]}
     with pytest.raises(InputError, match=said):
         demands(**(usual | change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("first", [[0, 1], [1, 1, 1], [0, 1, 0], [0, 2, 1]])
+def test_demands_whose_rows_do_not_fit(first: list[int]) -> None:
+    wrong = replace(demands([1.0, 1.0], [1.0], [(0, 0, 1.0)]), first=np.array(first))
+    with pytest.raises(InputError, match="demands: first must rise from 0 to 1 in 3 rows"):
+        play(task_graph([1.0, 1.0], [0, 1]), wrong)
+
+
+def test_demands_changed_by_hand_are_checked_too() -> None:
+    wrong = replace(demands([1.0], [1.0], [(0, 0, 1.0)]), capacity=np.array([0.0]))
+    with pytest.raises(InputError, match=r"must be positive and finite, got 0\.0"):
+        play(task_graph([1.0], [0]), wrong)
 
 
 def test_demands_of_another_number_of_tasks() -> None:
