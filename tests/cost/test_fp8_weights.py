@@ -11,7 +11,7 @@ import pytest
 
 from simulator.cost.collectives import all_gather_s
 from simulator.cost.step import Priced, evaluate, price
-from simulator.hardware.cluster import load_cluster
+from simulator.hardware.cluster import Cluster, load_cluster, with_release
 from simulator.layout.layout import Layouts
 from simulator.layout.placement import Group
 from simulator.software import load_software
@@ -55,11 +55,16 @@ def test_the_16_bit_copy_goes(precision: str, copies: float) -> None:
     assert alone == pytest.approx(2 * (PARAMETERS - LINEARS) + copies * LINEARS, rel=1e-12)
 
 
+def theirs(software: str) -> Cluster:
+    """The cluster with the release of NCCL that a software brings along."""
+    return with_release(CLUSTER, load_software(software).kernels.nccl)
+
+
 def test_ranks_gather_8_bit() -> None:
     """The distributed optimizer's gather after the step, in buckets of 80 MB of gradients."""
     pieces = -(-2 * PARAMETERS // int(80e6))
     for alone, size in ((False, 2 * PARAMETERS), (True, 2 * PARAMETERS - LINEARS)):
-        each = float(all_gather_s(CLUSTER, size / pieces, EIGHT)[0])
+        each = float(all_gather_s(theirs("megatron-core"), size / pieces, EIGHT)[0])
         found = priced("fp8", alone).states.gather_s[0, 0]
         assert found == pytest.approx(pieces * each, rel=1e-12)
 
@@ -74,7 +79,8 @@ def test_fsdp_gathers_8_bit_block_by_block() -> None:
     """torchtitan's enable_fsdp_float8_all_gather: fp32 shards stay, norms travel in 16 bit."""
     lay = {"sharding": "zero3"}
     found = priced("fp8_current", True, "torchtitan", **lay).states.part_gather_s[0, 0]
-    each = float(all_gather_s(CLUSTER, BLOCK_LINEARS + 2.0 * 2 * 4096, EIGHT)[0])
+    moved = BLOCK_LINEARS + 2.0 * 2 * 4096
+    each = float(all_gather_s(theirs("torchtitan"), moved, EIGHT)[0])
     assert found == pytest.approx(each, rel=1e-12)
     same = [weights("fp8_current", alone, "torchtitan", **lay) for alone in (False, True)]
     assert same == [0.0, 0.0]
