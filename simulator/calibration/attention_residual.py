@@ -2,8 +2,9 @@
 
 The process of :mod:`simulator.calibration.smoothing` over length, heads of all sequences, heads per
 key head and head size: devices of one generation share most of what the formula misses, a library
-and a series have some of their own. Forward calls alone: the backward pass was timed on two devices
-with a few dozen shapes, too few to tell what is smooth.
+and a series have some of their own. Forward calls alone: on the two devices that timed the backward
+pass, what is left over of it has nothing to do with what is left over of the forward pass of the
+same shape (correlation 0.09 over 21 shapes on B200, -0.9 over 8 on A100).
 """
 
 from __future__ import annotations
