@@ -32,7 +32,8 @@ def certainty_scores(rows: Sequence[ScoredRow], summary: Mapping[str, Any]) -> d
         ``by_split``: coverage, median width and mean score, and those of intervals of one width;
         ``by_source``: coverage and width by source and split; ``chances``: by split, how often the
         layout predicted slower was the faster one (:mod:`simulator.scoring.chances`);
-        ``hidden_end``: by split, scaling series whose larger runs are predicted without and with the smallest one.
+        ``hidden_end``: by split, scaling series whose larger runs are predicted without and with
+        the smallest one.
     """
     measured = [row for row in rows if not row.composed]
     hidden = hidden_runs(series(measured))
