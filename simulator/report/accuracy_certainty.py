@@ -38,6 +38,8 @@ def certainty_section(
         for split, values in splits.items()
     ]
     yield table(("source", "split", "runs", "inside", "median width"), rows, left=2)
+    if "chances" in found:
+        yield from _chances(found["chances"], table, percent)
     yield "## From a small run to a large one"
     yield (
         "Every scaling series whose smallest run has at most"
@@ -51,6 +53,20 @@ def certainty_section(
         if one is not None
     ]
     yield table(head, rows)
+
+
+def _chances(found: Mapping[str, Any], table: Table, percent: Callable[..., str]) -> Iterator[str]:
+    yield (
+        "Two layouts of one group of runs that differ in nothing else: how often the"
+        " one predicted slower was the faster one, by the chance that was given for it."
+    )
+    rows = [
+        [split, f"{percent(one['low'])} to {percent(one['high'])}", str(one["pairs"]),
+         percent(one["said"]), percent(one["happened"])]
+        for split, bins in found.items()
+        for one in bins
+    ]  # fmt: skip
+    yield table(("split", "chance", "pairs", "said", "happened"), rows, left=2)
 
 
 def _pairs(one: Mapping[str, Any]) -> list[Any]:

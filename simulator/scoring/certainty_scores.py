@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from simulator.scoring.chances import chances
 from simulator.scoring.hidden_end import hidden_end, hidden_runs
 from simulator.scoring.scores import ScoredRow
 from simulator.scoring.series import series
@@ -29,8 +30,10 @@ def certainty_scores(rows: Sequence[ScoredRow], summary: Mapping[str, Any]) -> d
     -------
     dict
         ``by_split``: coverage, median width and mean score, and those of intervals of one width;
-        ``by_source``: coverage and width by source and split; ``hidden_end``: by split, scaling
-        series whose larger runs are predicted without and with the smallest one.
+        ``by_source``: coverage and width by source and split; ``chances``: by split, how often the
+        layout predicted slower was the faster one (:mod:`simulator.scoring.chances`);
+        ``hidden_end``: by split, scaling series whose larger runs are predicted without and with
+        the smallest one.
     """
     measured = [row for row in rows if not row.composed]
     hidden = hidden_runs(series(measured))
@@ -42,6 +45,7 @@ def certainty_scores(rows: Sequence[ScoredRow], summary: Mapping[str, Any]) -> d
             if split in splits
         },
         "by_source": _by_source(measured),
+        "chances": chances(measured),
         "hidden_end": {
             split: None if (found := hidden_end(hidden, split)) is None else asdict(found)
             for split in splits
