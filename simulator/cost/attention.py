@@ -15,11 +15,10 @@ from simulator.cost.operations import (
     Ranks,
     Stream,
     element_bytes,
-    gather_input,
     norm,
-    reduce_output,
 )
 from simulator.cost.scores import core_attention
+from simulator.cost.tensor_parallel import gather_input, reduce_output
 from simulator.software import Kernels
 from simulator.workload.architecture import Attention, Block
 from simulator.workload.recipe import Recipe

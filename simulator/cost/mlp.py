@@ -13,10 +13,9 @@ from simulator.cost.operations import (
     Ranks,
     Stream,
     element_bytes,
-    gather_input,
-    reduce_output,
 )
 from simulator.cost.routing import rank_load, reached_places
+from simulator.cost.tensor_parallel import gather_input, reduce_output
 from simulator.layout.layout import DISPATCHERS
 from simulator.software import Kernels
 from simulator.workload.architecture import MLP, MoE

@@ -20,15 +20,14 @@ from simulator.cost.operations import (
     Stream,
     casts,
     element_bytes,
-    gather_input,
     norm,
     padded_vocabulary,
-    reduce_output,
     residual,
 )
 from simulator.cost.quantised import quantise_saved
 from simulator.cost.stashes import compress_stashes
 from simulator.cost.tasks import task_heads
+from simulator.cost.tensor_parallel import gather_input, reduce_output
 from simulator.cost.traced import traced
 from simulator.software import Kernels
 from simulator.workload.architecture import Architecture, Block, MoE

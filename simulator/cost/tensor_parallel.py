@@ -1,0 +1,102 @@
+"""Collectives of linears that are cut over tensor-parallel ranks, by columns and by rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simulator.cost.operations import Collective, Operators, Ranks
+from simulator.software import Kernels
+
+__all__ = ["gather_input", "reduce_output"]
+
+
+def gather_input(
+    ops: Operators, wide: Any, ranks: Ranks, linear: str, kernels: Kernels, module: str = "",
+    projections: int = 1,
+) -> None:  # fmt: skip
+    """A column-parallel linear: sequence parallelism gathers its input, else gradients are reduced.
+
+    `projections` of the framework's own linears may be in it, each with a reduction of its own.
+
+    Korthikanti et al. 2022, section 4.2.2: with sequence parallelism the backward pass gathers the
+    input again beside dgrad and scatters the input gradient beside wgrad.
+    """
+    sharded = np.where(ranks.sequence_parallel, wide, 0.0)
+    whole = np.where(ranks.sequence_parallel, 0.0, wide)
+    add = ops.collectives.append
+    add(
+        Collective(
+            operation="all_gather",
+            group="tp",
+            size_bytes=sharded,
+            backward=False,
+            window=f"{linear}:forward",
+            pipelined=True,
+            module=module,
+        )
+    )
+    if not kernels.keeps_gathered_inputs:
+        add(
+            Collective(
+                operation="all_gather",
+                group="tp",
+                size_bytes=sharded,
+                backward=True,
+                window=f"{linear}:dgrad",
+            )
+        )
+    add(
+        Collective(
+            operation="reduce_scatter",
+            group="tp",
+            size_bytes=sharded,
+            backward=True,
+            window=f"{linear}:wgrad",
+        )
+    )
+    for _ in range(projections if kernels.reduces_each_projection else 1):
+        add(
+            Collective(
+                operation="all_reduce",
+                group="tp",
+                size_bytes=whole,
+                backward=True,
+                window=f"{linear}:wgrad",
+            )
+        )
+
+
+def reduce_output(ops: Operators, wide: Any, ranks: Ranks, linear: str, module: str = "") -> None:
+    """A row-parallel linear: partial outputs are reduced (scattered with sequence parallelism)."""
+    sharded = np.where(ranks.sequence_parallel, wide, 0.0)
+    whole = np.where(ranks.sequence_parallel, 0.0, wide)
+    window = {"forward": f"{linear}:forward", "dgrad": f"{linear}:dgrad"} if linear else {}
+    add = ops.collectives.append
+    add(
+        Collective(
+            operation="reduce_scatter",
+            group="tp",
+            size_bytes=sharded,
+            backward=False,
+            window=window.get("forward", ""),
+            pipelined=True,
+            module=module,
+        )
+    )
+    add(
+        Collective(
+            operation="all_gather",
+            group="tp",
+            size_bytes=sharded,
+            backward=True,
+            window=window.get("dgrad", ""),
+            pipelined=True,
+        )
+    )
+    add(
+        Collective(
+            operation="all_reduce", group="tp", size_bytes=whole, backward=False, module=module
+        )
+    )
