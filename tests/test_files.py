@@ -1,5 +1,6 @@
 """Profiles that stand on another one: what is merged, what is replaced whole, what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,10 @@ def test_a_users_profile_of_a_shipped_name_is_the_base_of_the_others(mine: Path)
     (mine / "on-mine.toml").write_text('base = "megatron-lm-2022"\n')
     core = load_software("megatron-core")
     assert load_software("on-mine").kernels == core.kernels
-    assert load_software("megatron-lm-2021").kernels == core.kernels  # shipped, on the same name
+    older = load_software(
+        "megatron-lm-2021"
+    ).kernels  # shipped, on the same name, with its own NCCL
+    assert older == replace(core.kernels, nccl=older.nccl) and older.nccl == "2.8"
 
 
 @pytest.mark.parametrize(
