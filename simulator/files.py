@@ -28,7 +28,7 @@ from simulator.inheritance import lent, merged, sourced
 
 __all__ = [
     *("GRADES", "Figure", "Number", "Whole", "build", "check_header", "figures", "open_file"),
-    *("read_csv", "read_json", "read_profile", "read_toml", "record"),
+    *("read_csv", "read_json", "read_profile", "read_text", "read_toml", "record"),
 ]
 
 T = TypeVar("T")
@@ -224,7 +224,8 @@ def open_file(path: Path | str) -> BinaryIO:
     raise InputError(f"{path}: is a folder, not a file")
 
 
-def _read_text(path: Path | str) -> str:
+def read_text(path: Path | str) -> str:
+    """Read a text file as a whole; InputError where it is too large or not UTF-8."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > LIMIT_BYTES:
@@ -239,7 +240,7 @@ def _read_text(path: Path | str) -> str:
 
 def read_toml(path: Path | str) -> dict[str, Any]:
     """Read a TOML file into nested dicts; InputError names line and column of a syntax error."""
-    text = _read_text(path)
+    text = read_text(path)
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -250,7 +251,7 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 def read_json(path: Path | str) -> Any:
     """Read a JSON file; InputError names line and column of a syntax error."""
-    text = _read_text(path)
+    text = read_text(path)
     try:
         return json.loads(text)
     except ValueError as error:  # JSONDecodeError, or a number with thousands of digits
@@ -268,7 +269,7 @@ def read_csv(
     wrong with it is put there under its line number instead, and the row is yielded all the same:
     cut to the header, or filled up with blanks.
     """
-    text = _read_text(path)
+    text = read_text(path)
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
     reader = csv.reader(io.StringIO(text))

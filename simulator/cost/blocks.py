@@ -86,7 +86,8 @@ class _Pricer:
         self.slowdown_share = collectives.slowdown_share(cluster)
 
     def _wide(self, value: Any) -> Floats:
-        return np.broadcast_to(np.asarray(value, dtype=float), (self.keys,))
+        column = np.asarray(value, dtype=float)
+        return column if column.shape else np.full(self.keys, column)
 
     def dtype(self, kind: str) -> str:
         """Type of a matrix product: fewer than 16 bit are for the linears of the blocks only."""

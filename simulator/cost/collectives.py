@@ -68,8 +68,13 @@ def all_reduce_s(
 def _ring_s(
     cluster: Cluster, operation: str, size_bytes: Any, group: Group, *, integer: Any = False
 ) -> Floats:
-    """Price each distinct call once: a million layouts reduce a few hundred sizes."""
+    """Price each distinct call once: a million layouts reduce a few hundred sizes.
+
+    Nothing to send, or nobody to send it to, is no call.
+    """
     shape = np.broadcast_shapes(np.shape(size_bytes), np.shape(group.size), np.shape(integer))
+    if not (np.any(size_bytes) and np.any(group.size > 1)):
+        return np.zeros(shape)
     columns = [
         np.broadcast_to(np.asarray(column), shape).ravel()
         for column in (size_bytes, group.size, group.local, integer)
@@ -110,7 +115,7 @@ def _distinct_s(
     )  # fmt: skip
     left = here.residual(operation, regime, n, size_bytes)
     seconds = seconds * np.where(crosses, 1.0, left) * here.release.time_fraction
-    return np.where(n > 1, seconds, 0.0)
+    return np.where((n > 1) & (size_bytes > 0), seconds, 0.0)
 
 
 def _in_switch(code: Any, here: Board) -> NDArray[np.bool_]:

@@ -14,11 +14,12 @@ from simulator.cost.terms import HIDDEN, TERMS
 from simulator.events.engine import critical_path
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, is_extra, on_compute
-from simulator.events.programs import EXTRA, SEND
+from simulator.events.programs import COMPUTE, PIPELINE
 from simulator.events.timeline import CAUSES, STREAMS
+from simulator.events.unfold import EXTRA, SEND
 from simulator.layout.schedules import FORWARD
 
-__all__ = ["critical_shares", "hidden", "stream_seconds", "terms", "work"]
+__all__ = ["critical_shares", "hidden", "pacing_rank", "stream_seconds", "terms", "work"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -54,6 +55,8 @@ def work(played: Played) -> tuple[Floats, Floats]:
 
 def terms(played: Played, shown: Floats, rank: int) -> Floats:
     """Terms of the step on one rank; they add up to the makespan. Shape (causes,)."""
+    if played.steps > 1:
+        return _steady_terms(played, shown, rank)
     found, times = shown[rank].copy(), played.times
     own = on_compute(played, rank)
     extra = own[played.step.kind[own] == EXTRA]
@@ -69,14 +72,55 @@ def terms(played: Played, shown: Floats, rank: int) -> Floats:
     return found
 
 
+def _steady_terms(played: Played, shown: Floats, rank: int) -> Floats:
+    """Terms of one step of a pipeline that never drains, and of the tail that ends it.
+
+    The last rank's backward passes of one step end so much later than those of the step before.
+    What precedes the first pass and what follows the last one comes once per step.
+    """
+    found, times, step = shown[rank].copy(), played.times, played.step
+    once = played.program.rank[played.changes[:, 0]] == rank
+    found_s = float(found.sum() - played.changes_s[once].sum())
+    cycle_s = max(_cycle_s(played, replica) for replica in range(len(played.replicas)))
+    found[_DRAIN] += max(cycle_s - found_s, 0.0)
+    first = step.task_of_action[played.ends.first[0].min()]
+    found[_DP] += float(times.start_s[first])
+    low = float(times.end_s[step.task_of_action[played.ends.final]].max())
+    _charge_idle(played, found, int(np.argmax(times.end_s)), low, times.makespan_s)
+    return found
+
+
+def _cycle_s(played: Played, replica: int) -> float:
+    """Seconds between the ends of the last two steps on a replica's last rank."""
+    listed = played.program
+    last = (replica + 1) * played.pp - 1
+    back = np.flatnonzero((listed.rank == last) & (listed.kind != FORWARD))
+    ends = played.times.end_s[played.step.task_of_action[back]]
+    m = len(back) // played.steps
+    return float(ends[-1] - ends[-1 - m])
+
+
 def _charge_idle(played: Played, found: Floats, task: int, low: float, high: float) -> None:
     """Charge the time from `low` to `high` to the chain of tasks that ends with `task`."""
-    start, cause = played.times.start_s, played.times.cause
+    times, cause = played.times, played.times.cause
     while high > low and task >= 0:
-        until = max(float(start[task]), low)
+        until, before = float(times.start_s[task]), int(cause[task])
+        passes = _last_pass(played, task)
+        if passes >= 0 and times.end_s[passes] > until:
+            until, before = min(float(times.end_s[passes]), high), passes
+        until = max(until, low)
         _charge(played, found, task, high - until)
-        high, task = until, int(cause[task])
+        high, task = until, before
     found[_DRAIN] += max(high - low, 0.0)
+
+
+def _last_pass(played: Played, task: int) -> int:
+    """The last pass of a reduction's rank: while it runs, it decides; -1: the task is none."""
+    if not is_extra(played, task) or played.step.stream[task] == COMPUTE:
+        return -1
+    if played.extras.after[played.step.row[task]] < 0:
+        return -1
+    return int(played.step.task_of_action[played.ends.final[played.step.rank[task]]])
 
 
 def _charge(played: Played, found: Floats, task: int, seconds: float) -> None:
@@ -120,39 +164,49 @@ def critical_shares(played: Played) -> tuple[Ints, dict[str, float]]:
     }
 
 
+def pacing_rank(played: Played) -> int:
+    """The rank with the longest passes, those that run alone counted as the others; the last one.
+
+    Of ranks that work equally long the last waits for forward passes first, for backward last.
+    """
+    listed = played.program
+    seconds = played.passes.seconds[listed.rank, listed.chunk, listed.kind]
+    most = np.bincount(listed.rank, weights=seconds)
+    return int(np.flatnonzero(most >= most.max() * (1.0 - 1e-9))[-1])
+
+
 def stream_seconds(
     played: Played, shown: Floats, hides: Floats, step_time_s: float
 ) -> tuple[Floats, Floats, Floats]:
     """Busy, exposed and idle seconds of every rank and stream, shape (ranks, streams)."""
-    ranks = len(shown)
-    exposed = np.zeros((ranks, len(STREAMS)))
+    exposed = np.zeros((len(shown), len(STREAMS)))
     for cause, stream in enumerate(_STREAM_OF):
         if stream >= 0:
             exposed[:, stream] += shown[:, cause]
     busy = exposed.copy()
     for i, name in enumerate(HIDDEN):
-        busy[:, _STREAM_OF[CAUSE[name]]] += hides[:, i]
-    rows, extras, times = np.arange(len(played.extras)), played.extras, played.times
-    host = STREAMS.index("host")
-    for row in rows[extras.stream != host]:
-        rank, stream = int(extras.rank[row]), int(extras.stream[row])
-        task = int(played.step.task_of_extra[row])
-        seconds = float(times.end_s[task] - times.start_s[task])
-        busy[rank, stream] += seconds
-        if stream == 0:
-            exposed[rank, stream] += seconds
-            continue
-        first = float(times.start_s[played.step.task_of_action[_first(played, rank)]])
-        last = float(times.end_s[played.step.task_of_action[played.ends.final[rank]]])
-        start, end = float(times.start_s[task]), float(times.end_s[task])
-        waits = max(min(end, first) - start, 0.0) + max(end - max(start, last), 0.0)
-        exposed[rank, stream] += waits
+        busy[:, _STREAM_OF[CAUSE[name]]] += hides[:, i] * (name != "pp")
+    sends, step = played.step.kind == SEND, played.step
+    np.add.at(busy[:, PIPELINE], step.rank[sends], step.graph.duration_s[sends] / played.steps)
+    extras = played.extras
+    for row in np.flatnonzero(extras.stream != STREAMS.index("host")):
+        at = int(extras.rank[row]), int(extras.stream[row])
+        seconds, waited = _extra_seconds(played, int(row))
+        busy[at] += seconds
+        exposed[at] += waited
     return busy, exposed, np.maximum(step_time_s - busy, 0.0)
 
 
-def _first(played: Played, rank: int) -> int:
-    """The first action of a rank."""
-    return int(played.ends.first[rank].min())
+def _extra_seconds(played: Played, row: int) -> tuple[float, float]:
+    """How long an extra task takes, and how much of that lies outside its rank's passes."""
+    rank, step, times = int(played.extras.rank[row]), played.step, played.times
+    task = int(step.task_of_extra[row])
+    start, end = float(times.start_s[task]), float(times.end_s[task])
+    if played.extras.stream[row] == COMPUTE:
+        return end - start, end - start
+    first = float(times.start_s[step.task_of_action[int(played.ends.first[rank].min())]])
+    last = float(times.end_s[step.task_of_action[played.ends.final[rank]]])
+    return end - start, max(min(end, first) - start, 0.0) + max(end - max(start, last), 0.0)
 
 
 def hidden(played: Played, hides: Floats, shown_dp_s: float, rank: int) -> dict[str, float]:
@@ -160,7 +214,8 @@ def hidden(played: Played, hides: Floats, shown_dp_s: float, rank: int) -> dict[
     found = {name: float(x) for name, x in zip(HIDDEN, hides[rank], strict=True)}
     replica, stage = divmod(rank, played.pp)
     tails = played.replicas[replica].tails
-    whole = float(tails.reduce_s[stage].sum() + tails.gather_s[stage].sum())
+    whole = tails.reductions * float(tails.reduce_s[stage].sum())
+    whole += float(tails.gather_s[stage].sum())
     found["dp"] += max(whole - shown_dp_s, 0.0)
     found["offload"] += tails.hidden_gradients_s
     return found

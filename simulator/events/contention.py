@@ -3,9 +3,14 @@
 At each moment everything that happens then is done first: tasks end, streams go on, tasks start.
 Then the rates are solved again, only of tasks that share something, directly or through others,
 with what has started or ended; and the end of every task whose rate has changed moves.
+
+What belongs to one task, stream, resource or entry stands together in one record: an event touches
+a few records, not a few of thirty arrays.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -13,277 +18,280 @@ from numba import njit
 from simulator.events.event_queue import enter, leave, move
 from simulator.events.network import fill
 
-__all__ = ["run_events"]
+__all__ = ["COUNTERS", "ENTRY", "RESOURCE", "STREAM", "TASK", "run_events"]
+
+
+def _record(floats: str, integers: str) -> np.dtype[Any]:
+    """Name the fields of a record."""
+    fields = [(name, "f8") for name in floats.split()] + [(name, "i4") for name in integers.split()]
+    return np.dtype(fields, align=True)
+
+
+TASK = _record(
+    "work limit start end left since rate key",
+    # first: of its edges; entry: first of its entries; met: in which solve it was last collected
+    "order place first entry stream following waiting cause priority met",
+)
+STREAM = _record("clock", "head edge why other")
+RESOURCE = _record("capacity", "top dirty seen")
+ENTRY = _record("amount", "task resource held after before")
 
 READY, SIZE, COUNTER, DONE, DIRTY, SERIAL = range(6)
-"""Where the counters stand: streams to look at, queue, ties, tasks done, resources to solve."""
+COUNTERS = 6
+"""Streams to look at, tasks in the queue, ties, tasks done, resources to solve, solves so far."""
 
 NONE_LEFT = 1e-12
 """Share of a capacity below which what is left of it counts as nothing: rounding."""
 
 
 @njit(cache=True)
-def run_events(tasks, sharing, times, streams, queue, lists, scratch):  # type: ignore[no-untyped-def]
-    """Run all tasks; return how many have ended: fewer than all if they wait for one another.
+def run_events(  # type: ignore[no-untyped-def]
+    task, stream, resource, entry, predecessor, lag, ready, heap, dirty, solving, count
+):
+    """Run all tasks; how many have ended is counted: fewer than all if they wait for one another.
 
     Parameters
     ----------
-    tasks : tuple
-        work, stream, first, predecessor, lag, and the next task of each one's stream.
-    sharing : tuple
-        capacity; first, resource, amount, held of all entries; first, resource, amount of those
-        that grow with the rate; limit, priority.
-    times : tuple
-        start, end, cause, work left, since when, rate: filled here.
-    streams : tuple
-        head, edge, clock, why, other, ready of each stream; and who waits for each task.
-    queue : tuple
-        heap, place, key, order.
-    lists : tuple
-        Entries of running tasks by resource, and marks; see `_join`.
+    task, stream, resource, entry : ndarray
+        Records; one task and one entry more than there are, which say where the rows end.
+    predecessor, lag : ndarray
+        Of each edge; no lags: empty.
+    ready, heap, dirty : ndarray
+        Room for streams to look at, the queue, resources to solve.
+    solving : tuple
+        What `_share` works with.
+    count : ndarray
+        COUNTERS zeros.
     """
-    heap, _, key, _ = queue
-    start, ready = times[0], streams[5]
-    counters = np.zeros(6, np.int64)
-    counters[READY] = len(ready)
+    count[READY] = len(ready)
     now = 0.0
     while True:
-        while counters[READY] > 0:
-            counters[READY] -= 1
-            s = ready[counters[READY]]
-            _advance(s, now, tasks, sharing, times, streams, queue, lists, counters)
-        if counters[DIRTY] > 0:
-            _solve(now, sharing, times, queue, lists, scratch, counters)
-        if counters[SIZE] == 0 or key[heap[0]] == np.inf:
-            return counters[DONE]
-        now = key[heap[0]]
-        while counters[SIZE] > 0 and key[heap[0]] == now:
-            i = leave(counters[SIZE], *queue)
-            counters[SIZE] -= 1
-            if start[i] < 0.0:
-                _start(i, now, tasks, sharing, times, streams, queue, lists, counters)
+        while count[READY] > 0:
+            count[READY] -= 1
+            s = ready[count[READY]]
+            i = _next(s, now, task, stream, predecessor, lag, heap, count)
+            if i >= 0:
+                _start(i, now, task, stream, resource, entry, ready, heap, dirty, count)
+        if count[DIRTY] > 0:
+            _solve(now, task, resource, entry, heap, dirty, solving, count)
+        if count[SIZE] == 0 or task[heap[0]].key == np.inf:
+            return
+        now = task[heap[0]].key
+        while count[SIZE] > 0 and task[heap[0]].key == now:
+            i = leave(count[SIZE], heap, task)
+            count[SIZE] -= 1
+            if task[i].start < 0.0:
+                _start(i, now, task, stream, resource, entry, ready, heap, dirty, count)
             else:
-                _finish(i, now, tasks, sharing, times, streams, lists, counters)
+                _finish(i, now, task, stream, resource, entry, ready, dirty, count)
 
 
 @njit(cache=True)
-def _advance(  # type: ignore[no-untyped-def]
-    s, now, tasks, sharing, times, streams, queue, lists, counters
-):
-    """Start the task at which a stream stands, enter its start, or note what it waits for."""
-    _, _, first, predecessor, lag, _ = tasks
-    head, edge, clock, why, other, _, waiting = streams
-    end, cause = times[1], times[2]
-    i = head[s]
+def _next(s, now, task, stream, predecessor, lag, heap, count):  # type: ignore[no-untyped-def]
+    """The task that a stream can start now; else -1: its start is entered, or what it waits for."""
+    at = stream[s]
+    i = at.head
     if i < 0:
-        return
-    k, begin, reason, last = edge[s], clock[s], why[s], first[i + 1]
+        return -1
+    k, last = at.edge, task[i + 1].first
     while k < last:
         p = predecessor[k]
-        until = end[p]
+        until = task[p].end
         if until < 0.0:
-            other[s] = waiting[p]
-            waiting[p] = s
-            break
+            at.other, at.edge = task[p].waiting, k
+            task[p].waiting = s
+            return -1
         if len(lag) > 0:
             until += lag[k]
-        if until > begin:
-            begin, reason = until, p
+        if until > at.clock:
+            at.clock, at.why = until, p
         k += 1
-    edge[s], clock[s], why[s] = k, begin, reason
-    if k < last:
-        return
-    cause[i] = reason
-    if begin > now:
-        enter(i, begin, counters[SIZE], counters[COUNTER], *queue)
-        counters[SIZE] += 1
-        counters[COUNTER] += 1
-    else:
-        _start(i, now, tasks, sharing, times, streams, queue, lists, counters)
+    at.edge = k
+    task[i].cause = at.why
+    if at.clock <= now:
+        return i
+    enter(i, at.clock, count[SIZE], count[COUNTER], heap, task)
+    count[SIZE] += 1
+    count[COUNTER] += 1
+    return -1
 
 
 @njit(cache=True)
 def _start(  # type: ignore[no-untyped-def]
-    i, now, tasks, sharing, times, streams, queue, lists, counters
+    i, now, task, stream, resource, entry, ready, heap, dirty, count
 ):
     """Start a task: one without work ends at once, one that shares nothing runs at its limit."""
-    start, _, _, left, since, rate = times
-    first, limit = sharing[1], sharing[8]
-    start[i], since[i], left[i] = now, now, tasks[0][i]
-    if left[i] == 0.0:
-        _finish(i, now, tasks, sharing, times, streams, lists, counters)
+    one = task[i]
+    one.start, one.since, one.left = now, now, one.work
+    if one.work == 0.0:
+        _finish(i, now, task, stream, resource, entry, ready, dirty, count)
         return
-    alone = first[i] == first[i + 1]
-    rate[i] = limit[i] if alone else -1.0
-    due = now + left[i] / limit[i] if alone else np.inf
-    enter(i, due, counters[SIZE], counters[COUNTER], *queue)
-    counters[SIZE] += 1
-    counters[COUNTER] += 1
-    if not alone:
-        _join(i, sharing, lists, counters)
+    alone = one.entry == task[i + 1].entry
+    one.rate = one.limit if alone else -1.0
+    due = now + one.work / one.limit if alone else np.inf
+    enter(i, due, count[SIZE], count[COUNTER], heap, task)
+    count[SIZE] += 1
+    count[COUNTER] += 1
+    for k in range(one.entry, task[i + 1].entry):
+        top = resource[entry[k].resource].top
+        entry[k].after, entry[k].before = top, -1
+        if top >= 0:
+            entry[top].before = k
+        resource[entry[k].resource].top = k
+        _mark(entry[k].resource, resource, dirty, count)
 
 
 @njit(cache=True)
-def _finish(  # type: ignore[no-untyped-def]
-    i, now, tasks, sharing, times, streams, lists, counters
-):
+def _finish(i, now, task, stream, resource, entry, ready, dirty, count):  # type: ignore[no-untyped-def]
     """End a task; its stream and the streams that wait for it are to be looked at again."""
-    work, stream, first, _, _, following = tasks
-    head, edge, clock, why, other, ready, waiting = streams
-    times[1][i] = now
-    counters[DONE] += 1
-    if work[i] > 0.0:
-        _part(i, sharing, lists, counters)
-    w = waiting[i]
+    one = task[i]
+    one.end = now
+    count[DONE] += 1
+    if one.work > 0.0:
+        for k in range(one.entry, task[i + 1].entry):
+            after, before = entry[k].after, entry[k].before
+            if before >= 0:
+                entry[before].after = after
+            else:
+                resource[entry[k].resource].top = after
+            if after >= 0:
+                entry[after].before = before
+            _mark(entry[k].resource, resource, dirty, count)
+    w = one.waiting
     while w >= 0:
-        ready[counters[READY]] = w
-        counters[READY] += 1
-        w = other[w]
-    s = stream[i]
-    head[s], clock[s], why[s] = following[i], now, i
-    if head[s] >= 0:
-        edge[s] = first[head[s]]
-        ready[counters[READY]] = s
-        counters[READY] += 1
+        ready[count[READY]] = w
+        count[READY] += 1
+        w = stream[w].other
+    at = stream[one.stream]
+    at.head, at.clock, at.why = one.following, now, i
+    if at.head >= 0:
+        at.edge = task[at.head].first
+        ready[count[READY]] = one.stream
+        count[READY] += 1
 
 
 @njit(cache=True)
-def _join(i, sharing, lists, counters):  # type: ignore[no-untyped-def]
-    """Enter a running task in the lists of what it takes; these are to be solved again."""
-    first, resource = sharing[1], sharing[2]
-    top, after, before = lists[0], lists[1], lists[2]
-    for k in range(first[i], first[i + 1]):
-        r = resource[k]
-        after[k], before[k] = top[r], -1
-        if top[r] >= 0:
-            before[top[r]] = k
-        top[r] = k
-        _mark(r, lists, counters)
-
-
-@njit(cache=True)
-def _part(i, sharing, lists, counters):  # type: ignore[no-untyped-def]
-    """Take a task out of the lists of what it took."""
-    first, resource = sharing[1], sharing[2]
-    top, after, before = lists[0], lists[1], lists[2]
-    for k in range(first[i], first[i + 1]):
-        if before[k] >= 0:
-            after[before[k]] = after[k]
-        else:
-            top[resource[k]] = after[k]
-        if after[k] >= 0:
-            before[after[k]] = before[k]
-        _mark(resource[k], lists, counters)
-
-
-@njit(cache=True)
-def _mark(r, lists, counters):  # type: ignore[no-untyped-def]
+def _mark(r, resource, dirty, count):  # type: ignore[no-untyped-def]
     """Note that a resource is to be solved again."""
-    dirty, listed = lists[4], lists[5]
-    if not listed[r]:
-        listed[r] = True
-        dirty[counters[DIRTY]] = r
-        counters[DIRTY] += 1
+    if not resource[r].dirty:
+        resource[r].dirty = 1
+        dirty[count[DIRTY]] = r
+        count[DIRTY] += 1
 
 
 @njit(cache=True)
-def _solve(now, sharing, times, queue, lists, scratch, counters):  # type: ignore[no-untyped-def]
+def _solve(now, task, resource, entry, heap, dirty, solving, count):  # type: ignore[no-untyped-def]
     """Solve the rates of everything that hangs together with a marked resource."""
-    dirty, listed, seen = lists[4], lists[5], lists[6]
-    counters[SERIAL] += 1
-    for d in range(counters[DIRTY]):
-        listed[dirty[d]] = False
-        if seen[dirty[d]] != counters[SERIAL]:
-            tasks, resources = _together(dirty[d], sharing, lists, counters[SERIAL])
-            if tasks > 0:
-                _share(tasks, resources, sharing, times, lists, scratch)
-                _reschedule(now, tasks, times, queue, lists, counters[SIZE])
-    counters[DIRTY] = 0
+    members, fresh = solving[0], solving[3]
+    count[SERIAL] += 1
+    for d in range(count[DIRTY]):
+        r = dirty[d]
+        resource[r].dirty = 0
+        if resource[r].seen == count[SERIAL]:
+            continue
+        tasks, resources = _together(r, task, resource, entry, solving, count[SERIAL])
+        if tasks == 1:
+            fresh[members[0]] = _alone(members[0], task, resource, entry)
+        elif tasks > 1:
+            _share(tasks, resources, task, resource, entry, solving)
+        for n in range(tasks):
+            _reschedule(members[n], now, fresh[members[n]], task, heap, count[SIZE])
+    count[DIRTY] = 0
 
 
 @njit(cache=True)
-def _together(r, sharing, lists, serial):  # type: ignore[no-untyped-def]
+def _together(r, task, resource, entry, solving, serial):  # type: ignore[no-untyped-def]
     """Collect the running tasks and the resources that hang together with one resource."""
-    first, resource = sharing[1], sharing[2]
-    top, after, _, owner, _, _, seen, met, members, reached = lists[:10]
+    members, reached = solving[0], solving[1]
     tasks, resources, looked = 0, 1, 0
-    reached[0], seen[r] = r, serial
+    reached[0], resource[r].seen = r, serial
     while looked < resources:
-        k = top[reached[looked]]
+        k = resource[reached[looked]].top
         looked += 1
         while k >= 0:
-            i = owner[k]
-            if met[i] != serial:
-                met[i] = serial
+            i = entry[k].task
+            if task[i].met != serial:
+                task[i].met = serial
                 members[tasks] = i
                 tasks += 1
-                for e in range(first[i], first[i + 1]):
-                    if seen[resource[e]] != serial:
-                        seen[resource[e]] = serial
-                        reached[resources] = resource[e]
+                for e in range(task[i].entry, task[i + 1].entry):
+                    other = entry[e].resource
+                    if resource[other].seen != serial:
+                        resource[other].seen = serial
+                        reached[resources] = other
                         resources += 1
-            k = after[k]
+            k = entry[k].after
     return tasks, resources
 
 
 @njit(cache=True)
-def _share(tasks, resources, sharing, times, lists, scratch):  # type: ignore[no-untyped-def]
-    """Find the rates of some tasks: what is held goes first, then one priority after the other."""
-    capacity, first, resource, amount, held = sharing[:5]
-    share_first, share_resource, share_amount, limit, priority = sharing[5:]
-    members, reached, room, fresh, active, flows = lists[8:]
-    for n in range(resources):
-        room[reached[n]] = capacity[reached[n]]
-    highest = 0
-    for n in range(tasks):
-        i = members[n]
-        highest = max(highest, priority[i])
-        for k in range(first[i], first[i + 1]):
-            if held[k]:
-                _take(room, capacity, resource[k], amount[k])
-    for level in range(highest + 1):
-        count = 0
-        for n in range(tasks):
-            i = members[n]
-            if priority[i] != level:
-                continue
-            if share_first[i] == share_first[i + 1]:
-                fresh[i] = limit[i]
-            else:
-                active[count] = i
-                count += 1
-        if count == 0:
-            continue
-        fill(
-            room, share_first, share_resource, share_amount, flows, limit, active, count, fresh,
-            scratch,
-        )  # fmt: skip
-        if level < highest:
-            for n in range(count):
-                i = active[n]
-                for k in range(share_first[i], share_first[i + 1]):
-                    _take(room, capacity, share_resource[k], share_amount[k] * fresh[i])
+def _alone(i, task, resource, entry):  # type: ignore[no-untyped-def]
+    """Rate of a task that shares with no other now: its limit, or the scarcest thing it takes."""
+    rate = task[i].limit
+    for k in range(task[i].entry, task[i + 1].entry):
+        if not entry[k].held:
+            room = resource[entry[k].resource].capacity
+            for e in range(task[i].entry, task[i + 1].entry):
+                if entry[e].held and entry[e].resource == entry[k].resource:
+                    room -= entry[e].amount
+            rate = min(rate, max(room, 0.0) / entry[k].amount)
+    return rate
 
 
 @njit(cache=True)
-def _take(room, capacity, r, amount):  # type: ignore[no-untyped-def]
+def _share(tasks, resources, task, resource, entry, solving):  # type: ignore[no-untyped-def]
+    """Find the rates of some tasks: what is held goes first, then one priority after the other.
+
+    Of `solving`: tasks and resources that are solved, room left, rates, tasks of one priority; then
+    what `network.fill` takes: first, resource and amount of the entries that grow with the rate,
+    flows, limits, its own room.
+    """
+    members, reached, room, fresh, active, grows, links, shares, flows, limit, scratch = solving
+    for n in range(resources):
+        room[reached[n]] = resource[reached[n]].capacity
+    highest = 0
+    for n in range(tasks):
+        i = members[n]
+        highest = max(highest, task[i].priority)
+        for k in range(task[i].entry, task[i + 1].entry):
+            if entry[k].held:
+                _take(room, resource, entry[k].resource, entry[k].amount)
+    for level in range(highest + 1):
+        number = 0
+        for n in range(tasks):
+            i = members[n]
+            if task[i].priority != level:
+                continue
+            if grows[i] == grows[i + 1]:
+                fresh[i] = limit[i]
+            else:
+                active[number] = i
+                number += 1
+        if number == 0:
+            continue
+        fill(room, grows, links, shares, flows, limit, active, number, fresh, scratch)
+        if level < highest:
+            for n in range(number):
+                i = active[n]
+                for k in range(grows[i], grows[i + 1]):
+                    _take(room, resource, links[k], shares[k] * fresh[i])
+
+
+@njit(cache=True)
+def _take(room, resource, r, amount):  # type: ignore[no-untyped-def]
     """Take an amount from what is left of a resource."""
     room[r] -= amount
-    if room[r] < NONE_LEFT * capacity[r]:
+    if room[r] < NONE_LEFT * resource[r].capacity:
         room[r] = 0.0
 
 
 @njit(cache=True)
-def _reschedule(now, tasks, times, queue, lists, size):  # type: ignore[no-untyped-def]
-    """Move the end of every task whose rate has changed."""
-    _, _, _, left, since, rate = times
-    members, fresh = lists[8], lists[11]
-    for n in range(tasks):
-        i = members[n]
-        if fresh[i] == rate[i]:
-            continue
-        if now > since[i]:
-            left[i] = max(left[i] - rate[i] * (now - since[i]), 0.0)
-        since[i], rate[i] = now, fresh[i]
-        due = now + left[i] / rate[i] if rate[i] > 0.0 else np.inf
-        move(i, due, size, *queue)
+def _reschedule(i, now, rate, task, heap, size):  # type: ignore[no-untyped-def]
+    """Move the end of a task if its rate has changed."""
+    one = task[i]
+    if rate == one.rate:
+        return
+    if now > one.since:
+        one.left = max(one.left - one.rate * (now - one.since), 0.0)
+    one.since, one.rate = now, rate
+    move(i, now + one.left / rate if rate > 0.0 else np.inf, size, heap, task)

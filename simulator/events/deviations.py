@@ -143,7 +143,11 @@ def _changed(one: Replica, deviations: Sequence[Deviation], given: Any) -> Repli
         columns: dict[str, dict[str, Any]] = {}
         for name, mine, theirs in (("passes", passes, other.passes), ("tails", tails, other.tails)):
             columns[name] = {
-                field.name: _with_row(getattr(mine, field.name), getattr(theirs, field.name), stage)
+                field.name: _with_row(
+                    getattr(mine, field.name),
+                    getattr(theirs, field.name),
+                    (slice(None), stage) if field.name == "slowed_s" else stage,
+                )
                 for field in fields(mine)
                 if field.name not in _WHOLE
             }
@@ -156,14 +160,13 @@ def _changed(one: Replica, deviations: Sequence[Deviation], given: Any) -> Repli
     return replace(one, passes=passes, tails=tails)
 
 
-_WHOLE = ("overlaps", "tables_s", "gradients_s", "hidden_gradients_s")
+_WHOLE = ("overlaps", "reductions", "tables_s", "gradients_s", "hidden_gradients_s")
 """Fields that belong to the step, not to a stage."""
 
 
-def _with_row(mine: Floats, theirs: Floats, stage: int | slice) -> Floats:
-    """A copy with one stage from the other; `slowed_s` has its ranks on the second axis."""
+def _with_row(mine: Floats, theirs: Floats, at: Any) -> Floats:
+    """A copy with some entries from the other."""
     found = mine.copy()
-    at: Any = (slice(None), stage) if mine.ndim == 3 and len(mine) == 2 else stage
     found[at] = theirs[at]
     return found
 

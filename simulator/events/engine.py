@@ -18,7 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simulator.errors import InputError
-from simulator.events.contention import run_events
+from simulator.events.contention import COUNTERS, ENTRY, RESOURCE, STREAM, TASK, run_events
 from simulator.events.demands import Demands
 from simulator.events.graph import DeadlockError, Names, TaskGraph, check, lags, numbered
 from simulator.events.network import scratch
@@ -116,54 +116,63 @@ def play(graph: TaskGraph, demands: Demands, names: Names = numbered) -> Times:
     [1.125, 0.5]
     """
     check(graph, names)
-    n, streams = len(graph), int(graph.stream.max(initial=-1)) + 1
+    n = len(graph)
     if len(demands) != n:
         raise InputError(f"{n} tasks need as many demands, got {len(demands)}")
-    head, edge, following = np.empty(streams, np.int32), np.empty(streams, np.int32), _empty(n)
-    _link(graph.stream, graph.first, head, edge, following)
-    start, end, cause, rate = np.full(n, -1.0), np.full(n, -1.0), _empty(n), np.zeros(n)
-    tasks: tuple[Any, ...] = (
-        demands.work, graph.stream, graph.first, graph.predecessor, lags(graph), following
+    task, stream = _records(graph, demands)
+    resource, entry, solving = _sharing(demands)
+    count = np.zeros(COUNTERS, np.int64)
+    run_events(
+        task, stream, resource, entry, graph.predecessor, lags(graph),
+        np.arange(len(stream) - 1, -1, -1, dtype=np.int32), np.empty(n, np.int32),
+        np.empty(len(resource), np.int32), solving, count,
     )  # fmt: skip
-    by_stream = (
-        head, edge, np.zeros(streams), np.full(streams, -1, np.int32), np.empty(streams, np.int32),
-        np.arange(streams - 1, -1, -1, dtype=np.int32), np.full(n, -1, np.int32),
-    )  # fmt: skip
-    queue = (np.empty(n, np.int32), np.full(n, -1, np.int32), np.empty(n), np.empty(n, np.int64))
-    sharing, lists, room = _sharing(demands)
-    times = (start, end, cause, np.empty(n), np.empty(n), rate)
-    done = run_events(tasks, sharing, times, by_stream, queue, lists, room)
-    if done < n:
+    start, end = (np.ascontiguousarray(task[name][:n]) for name in ("start", "end"))
+    if (end < 0.0).any():
         running = np.flatnonzero((start >= 0.0) & (end < 0.0))
         if len(running):
             raise InputError(_starved(demands, running, names))
-        raise deadlock(graph, head, edge, names)
-    return Times(start_s=start, end_s=end, cause=cause)
+        raise deadlock(graph, stream["head"], stream["edge"], names)
+    return Times(start_s=start, end_s=end, cause=np.ascontiguousarray(task["cause"][:n]))
 
 
-def _empty(n: int) -> Ints:
-    return np.empty(n, np.int32)
+def _records(graph: TaskGraph, demands: Demands) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Tasks and streams before anything has run."""
+    n, streams = len(graph), int(graph.stream.max(initial=-1)) + 1
+    task, stream = np.zeros(n + 1, TASK), np.zeros(streams, STREAM)
+    head, edge, following = (np.empty(size, np.int32) for size in (streams, streams, n))
+    _link(graph.stream, graph.first, head, edge, following)
+    stream["head"], stream["edge"], stream["why"], stream["other"] = head, edge, -1, -1
+    task["first"], task["entry"] = graph.first, demands.first
+    for name in ("start", "end", "waiting", "place", "cause"):
+        task[name] = -1
+    columns = ("work", "limit", "priority")
+    for name, column in (
+        *((name, getattr(demands, name)) for name in columns),
+        ("stream", graph.stream),
+        ("following", following),
+    ):
+        task[name][:n] = column
+    return task, stream
 
 
-def _sharing(demands: Demands) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
-    """Demands as compiled code takes them, its lists, and room to solve rates in."""
-    n, resources, entries = len(demands), len(demands.capacity), len(demands.resource)
-    owner = np.repeat(np.arange(n, dtype=np.int32), np.diff(demands.first))
+def _sharing(demands: Demands) -> tuple[NDArray[Any], NDArray[Any], tuple[Any, ...]]:
+    """Resources and entries before anything has run, and what rates are solved with."""
+    n, resources = len(demands), len(demands.capacity)
+    resource, entry = np.zeros(resources, RESOURCE), np.zeros(len(demands.resource) + 1, ENTRY)
+    resource["capacity"], resource["top"] = demands.capacity, -1
+    entry["task"][:-1] = np.repeat(np.arange(n), np.diff(demands.first))
+    for name in ("amount", "resource", "held"):
+        entry[name][:-1] = getattr(demands, name)
     grows = np.flatnonzero(~demands.held)
-    starts = np.concatenate([[0], np.cumsum(np.bincount(owner[grows], minlength=n))])
-    sharing = (
-        demands.capacity, demands.first, demands.resource, demands.amount, demands.held,
-        starts.astype(np.int64), demands.resource[grows], demands.amount[grows],
-        demands.limit, demands.priority,
+    counted = np.bincount(entry["task"][grows], minlength=n)
+    solving = (
+        np.empty(n, np.int64), np.empty(resources, np.int64), np.empty(resources), np.empty(n),
+        np.empty(n, np.int64), np.concatenate([[0], np.cumsum(counted)]).astype(np.int64),
+        demands.resource[grows], demands.amount[grows], np.ones(n), demands.limit,
+        scratch(resources, n, len(grows)),
     )  # fmt: skip
-    lists = (
-        np.full(resources, -1, np.int32), np.empty(entries, np.int32), np.empty(entries, np.int32),
-        owner, np.empty(resources, np.int32), np.zeros(resources, np.bool_),
-        np.zeros(resources, np.int64), np.zeros(n, np.int64), np.empty(n, np.int64),
-        np.empty(resources, np.int64), np.empty(resources), np.empty(n), np.empty(n, np.int64),
-        np.ones(n),
-    )  # fmt: skip
-    return sharing, lists, scratch(resources, n, len(grows))
+    return resource, entry, solving
 
 
 def _starved(demands: Demands, running: NDArray[Any], names: Names) -> str:

@@ -1,7 +1,8 @@
 """A queue of events in compiled code: tasks by the time at which something happens to them.
 
-A binary heap that knows where each task stands in it, so that a task whose rate changes moves
-instead of being entered twice. Equal times leave in the order of a counter.
+A binary heap of task numbers. The records of the tasks know their time (`key`), the counter that
+decides between equal times (`order`) and where they stand in the heap (`place`), so that a task
+whose rate changes moves instead of being entered twice.
 """
 
 from __future__ import annotations
@@ -13,71 +14,70 @@ __all__ = ["enter", "leave", "move"]
 
 
 @njit(cache=True)
-def _before(a, b, key, order):  # type: ignore[no-untyped-def]
+def _before(task, a, b):  # type: ignore[no-untyped-def]
     """Whether task a leaves before task b."""
-    return key[a] < key[b] or (key[a] == key[b] and order[a] < order[b])
+    one, other = task[a], task[b]
+    return one.key < other.key or (one.key == other.key and one.order < other.order)
 
 
 @njit(cache=True)
-def _rise(at, heap, place, key, order):  # type: ignore[no-untyped-def]
+def _rise(at, heap, task):  # type: ignore[no-untyped-def]
     """Move an entry up to where it belongs."""
-    task = heap[at]
+    i = heap[at]
     while at > 0:
         above = (at - 1) // 2
-        if not _before(task, heap[above], key, order):
+        if not _before(task, i, heap[above]):
             break
         heap[at] = heap[above]
-        place[heap[at]] = at
+        task[heap[at]].place = at
         at = above
-    heap[at] = task
-    place[task] = at
+    heap[at] = i
+    task[i].place = at
 
 
 @njit(cache=True)
-def _sink(at, size, heap, place, key, order):  # type: ignore[no-untyped-def]
+def _sink(at, size, heap, task):  # type: ignore[no-untyped-def]
     """Move an entry down to where it belongs."""
-    task = heap[at]
+    i = heap[at]
     while True:
         below = 2 * at + 1
         if below >= size:
             break
-        if below + 1 < size and _before(heap[below + 1], heap[below], key, order):
+        if below + 1 < size and _before(task, heap[below + 1], heap[below]):
             below += 1
-        if not _before(heap[below], task, key, order):
+        if not _before(task, heap[below], i):
             break
         heap[at] = heap[below]
-        place[heap[at]] = at
+        task[heap[at]].place = at
         at = below
-    heap[at] = task
-    place[task] = at
+    heap[at] = i
+    task[i].place = at
 
 
 @njit(cache=True)
-def enter(task, time, size, counter, heap, place, key, order):  # type: ignore[no-untyped-def]
+def enter(i, time, size, counter, heap, task):  # type: ignore[no-untyped-def]
     """Enter a task; the queue then holds size + 1."""
-    key[task], order[task] = time, counter
-    heap[size] = task
-    _rise(size, heap, place, key, order)
+    task[i].key, task[i].order = time, counter
+    heap[size] = i
+    _rise(size, heap, task)
 
 
 @njit(cache=True)
-def move(task, time, size, heap, place, key, order):  # type: ignore[no-untyped-def]
+def move(i, time, size, heap, task):  # type: ignore[no-untyped-def]
     """Give a task that stands in the queue another time."""
-    sooner = time < key[task]
-    key[task] = time
+    sooner = time < task[i].key
+    task[i].key = time
     if sooner:
-        _rise(place[task], heap, place, key, order)
+        _rise(task[i].place, heap, task)
     else:
-        _sink(place[task], size, heap, place, key, order)
+        _sink(task[i].place, size, heap, task)
 
 
 @njit(cache=True)
-def leave(size, heap, place, key, order):  # type: ignore[no-untyped-def]
+def leave(size, heap, task):  # type: ignore[no-untyped-def]
     """Take the first task out; the queue then holds size - 1."""
-    task = heap[0]
-    place[task] = -1
+    i = heap[0]
     if size > 1:
         heap[0] = heap[size - 1]
-        place[heap[0]] = 0
-        _sink(0, size - 1, heap, place, key, order)
-    return np.int64(task)
+        _sink(0, size - 1, heap, task)
+    return np.int64(i)

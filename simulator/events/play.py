@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from simulator.cost.passes import Priced
 from simulator.cost.step import Selection
+from simulator.errors import InputError, problem
 from simulator.events.engine import Times, longest_path
 from simulator.events.passes import AHEAD, BACK, CAUSE, Content, Passes, content, passes_of
 from simulator.events.programs import (
     ASYNCHRONOUS,
     COMPUTE,
-    EXTRA,
     Extras,
     Program,
     StepGraph,
@@ -24,7 +24,16 @@ from simulator.events.programs import (
     step_graph,
 )
 from simulator.events.tails import Ends, Tails, tail_tasks, tails_of
-from simulator.layout.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
+from simulator.events.unfold import EXTRA
+from simulator.layout.schedules import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    chunks,
+    piece,
+    pieces,
+)
 
 __all__ = ["Played", "Replica", "play_step", "replica_of"]
 
@@ -90,13 +99,17 @@ def replica_of(rows: Selection, priced: Priced, count: int) -> Replica:
     )  # fmt: skip
 
 
-def play_step(replicas: Sequence[Replica], began: float | None = None) -> Played:
+def play_step(
+    replicas: Sequence[Replica], *, table: Program | None = None, began: float | None = None
+) -> Played:
     """Build the task graph of one step and run it.
 
     Parameters
     ----------
     replicas : sequence of Replica
         Pipelines of one layout; they join where gradients are reduced.
+    table : Program, optional
+        What the ranks do, in place of the layout's schedule.
     began : float, optional
         Moment of ``time.perf_counter`` from which building counts.
     """
@@ -105,15 +118,16 @@ def play_step(replicas: Sequence[Replica], began: float | None = None) -> Played
     schedule, pp, vpp = row["schedule"], row["pp"], row["vpp"]
     m = int(replicas[0].rows.layouts.micro_batches[0])
     steps = -(-2 * pp // m) + 2 if schedule in ASYNCHRONOUS else 1
-    listed = _tiled(program(schedule, pp, m, vpp, steps=steps), len(replicas), m * steps)
+    if table is not None:
+        _check_table(table, replicas, schedule, pp, vpp, m)
+        steps = 1
+    one = table or program(schedule, pp, m, vpp, steps=steps)
+    listed = _tiled(one, len(replicas), m * steps)
     passes = _stacked([one.passes for one in replicas])
     alone = _alone(listed, passes, flushed=steps == 1)
     ends = Ends.of(listed)
     changes, changes_s = _changes(ends, [one.tails for one in replicas])
-    seconds = passes.seconds[listed.rank, listed.chunk, listed.kind]
-    if alone.any():
-        longer = passes.alone_s.sum(axis=3)[listed.rank, listed.chunk, listed.kind]
-        seconds = seconds + np.where(alone, longer, 0.0)
+    seconds = _action_s(listed, passes, alone)
     np.add.at(seconds, changes[:, 0], changes_s)
     extras, notes = tail_tasks(
         listed, ends, [one.tails for one in replicas], passes.window_s, seconds
@@ -129,6 +143,39 @@ def play_step(replicas: Sequence[Replica], began: float | None = None) -> Played
         changes=changes, changes_s=changes_s, extras=extras, notes=notes, ends=ends, step=step,
         times=times, build_seconds=built - began, run_seconds=time.perf_counter() - built,
     )  # fmt: skip
+
+
+def _check_table(
+    table: Program, replicas: Sequence[Replica], schedule: str, pp: int, vpp: int, m: int
+) -> None:
+    """Refuse a user's table that is not of this layout."""
+    batches = int(table.micro_batch.max(initial=-1)) + 1
+    for word, field, got, wanted in (
+        ("ranks", "pp", table.ranks, pp),
+        ("chunks", "vpp", table.chunks, chunks(schedule, vpp)),
+        ("pieces", "pp x vpp", table.pieces, pieces(schedule, pp, vpp)),
+        ("micro-batches", "micro-batches", batches, m),
+    ):
+        if got != wanted:
+            rule = f"must have the layout's {wanted} {word} ({field})"
+            raise InputError(problem("simulate", "table", rule, got))
+    elsewhere = piece(schedule, pp, table.rank, table.chunk) != table.piece
+    if elsewhere.any():
+        row = int(np.flatnonzero(elsewhere)[0])
+        rule = f"must place pieces of the model as {schedule} does"
+        raise InputError(problem("simulate", "table", rule, table.name(row)))
+    if len(replicas) > 1 and table.listed is not None:
+        rule = "must leave its sends to the simulator where a deviation unfolds replicas"
+        raise InputError(problem("simulate", "table", rule, "sends of its own"))
+
+
+def _action_s(listed: Program, passes: Passes, alone: NDArray[np.bool_]) -> Floats:
+    """Seconds of every action."""
+    at = (listed.rank, listed.chunk, listed.kind)
+    seconds = passes.seconds[at]
+    if alone.any():
+        seconds = seconds + np.where(alone, passes.alone_s.sum(axis=3)[at], 0.0)
+    return np.asarray(seconds)
 
 
 def _tiled(one: Program, replicas: int, micro_batches: int) -> Program:

@@ -8,6 +8,7 @@ its input pass. Where the other piece is on another rank, a send lies between th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +17,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulator.errors import InputError
 from simulator.events.graph import TaskGraph
+from simulator.events.listed import Listed
 from simulator.events.unfold import EXTRA, OUTSIDE, SEND, TWICE, follow, unfold
 from simulator.layout.layout import SCHEDULES
-from simulator.layout.schedules import KINDS, actions
+from simulator.layout.schedules import FORWARD, KINDS, actions
 
-__all__ = ["EXTRA", "SEND", "STREAMS", "Extras", "Program", "StepGraph", "program", "step_graph"]
+__all__ = [
+    *("EXTRA", "SEND", "STREAMS", "Extras", "Program", "StepGraph", "period_s", "program"),
+    "step_graph",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -28,7 +33,7 @@ Ints = NDArray[np.int32]
 STREAMS = ("compute", "tensor", "context", "expert", "pipeline", "data", "copy", "host")
 """Streams of a rank; stream s of rank r is number ``r * len(STREAMS) + s`` in the graph."""
 
-COMPUTE, PIPELINE = STREAMS.index("compute"), STREAMS.index("pipeline")
+COMPUTE, PIPELINE, DATA = (STREAMS.index(word) for word in ("compute", "pipeline", "data"))
 
 ASYNCHRONOUS = ("pipedream", "pipedream_2bw")
 
@@ -50,6 +55,8 @@ class Program:
     piece: NDArray[Any]
     with_next: NDArray[np.bool_]
     """The action runs overlapped with the one after it: both start together and end together."""
+    listed: Listed | None = None
+    """What a user's table lists beside passes: its own sends and receives, sharding words."""
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -164,10 +171,15 @@ class StepGraph:
     task_of_send: Ints
     """Task that carries each action's result to another rank; -1: it stays where it is."""
     task_of_extra: Ints
+    """Of the caller's rows, then of what a user's table lists."""
+    extras: int
+    """Rows of the caller."""
 
     def name(self, task: int) -> str:
         """Word one task."""
         row, kind = int(self.row[task]), self.kind[task]
+        if kind == EXTRA and row >= self.extras and self.program.listed is not None:
+            return self.program.listed.name(row - self.extras)
         if kind == EXTRA:
             return f"rank {self.rank[task]}: extra task {row} on {STREAMS[self.stream[task]]}"
         return self.program.name(row) + (", sent" if kind == SEND else "")
@@ -180,6 +192,7 @@ def step_graph(
     *,
     sends_block: bool = False,
     extras: Extras | None = None,
+    listed_s: Mapping[str, float] | None = None,
 ) -> StepGraph:
     """Unfold a program into tasks.
 
@@ -196,6 +209,8 @@ def step_graph(
         A send holds the sender's compute stream; else it runs on its pipeline stream.
     extras : Extras, optional
         Further tasks.
+    listed_s : mapping, optional
+        Seconds of UNSHARD, RESHARD and REDUCE_GRAD where a user's table lists them.
 
     Raises
     ------
@@ -210,26 +225,37 @@ def step_graph(
     9.0
     """
     extra = Extras.none() if extras is None else extras
-    seconds = action_seconds(program, pass_s)
-    hops = np.broadcast_to(np.asarray(send_s, np.float64), (2, max(program.pieces - 1, 0)))
-    columns = (program.kind, program.micro_batch, program.piece)
-    awaited = follow(*columns, int(program.micro_batch.max(initial=0)) + 1, program.pieces)
+    columns = (
+        program.rank, program.kind, program.micro_batch, program.chunk, program.piece,
+        program.with_next,
+    )  # fmt: skip
+    batches = int(program.micro_batch.max(initial=0)) + 1
+    awaited = follow(*columns, program.ranks, program.chunks, batches, program.pieces)
     if (awaited < -1).any():
         raise InputError(_faulty(program, int(np.flatnonzero(awaited < -1)[0]), awaited))
     _check_extras(program, extra)
+    seconds = action_seconds(program, pass_s)
+    hops = np.broadcast_to(np.asarray(send_s, np.float64), (2, max(program.pieces - 1, 0)))
+    own, listed = len(extra), program.listed
+    if listed is not None:
+        elsewhere = (awaited >= 0) & (program.rank[awaited] != program.rank)
+        awaited[elsewhere & listed.sends] = -1
+        extra = _joined(extra, program, listed, listed.seconds(hops, listed_s or {}))
     arrays: tuple[Any, ...] = (
-        program.rank, program.kind, program.micro_batch, program.chunk, program.piece,
-        program.with_next, awaited, seconds, np.ascontiguousarray(hops), *extra.columns(),
+        *columns, awaited, seconds, np.ascontiguousarray(hops), *extra.columns(),
         program.ranks, len(STREAMS), COMPUTE, COMPUTE if sends_block else PIPELINE,
     )  # fmt: skip
     found = unfold(*arrays)
     duration, stream, first, predecessor, numbers, short, kind, *at = found
     graph = TaskGraph(duration_s=duration, stream=stream, first=first, predecessor=predecessor)
-    return StepGraph(
+    step = StepGraph(
         graph=graph, program=program, rank=numbers[0], stream=short, kind=kind,
         micro_batch=numbers[1], chunk=numbers[2], row=numbers[3],
-        task_of_action=at[0], task_of_send=at[1], task_of_extra=at[2],
+        task_of_action=at[0], task_of_send=at[1], task_of_extra=at[2], extras=own,
     )  # fmt: skip
+    if listed is not None:
+        _name_sends(step, listed)
+    return step
 
 
 def action_seconds(program: Program, pass_s: ArrayLike) -> Floats:
@@ -257,13 +283,18 @@ def action_seconds(program: Program, pass_s: ArrayLike) -> Floats:
 
 def _faulty(program: Program, action: int, awaited: Ints) -> str:
     """Word what is wrong with an action."""
-    name, code = program.name(action), awaited[action]
-    kind, piece = KINDS[program.kind[action]], int(program.piece[action])
-    batch = int(program.micro_batch[action])
+    code, inside = awaited[action], 0 <= program.kind[action] < len(KINDS)
+    name = program.name(action) if inside else f"kind {program.kind[action]}"
     if code == TWICE:
         return f"{name} is listed twice"
     if code == OUTSIDE:
-        return f"{name}: pieces are 0 to {program.pieces - 1}, micro-batches 0 or more"
+        return (
+            f"action {action} ({name}) is out of place: there are {program.ranks} ranks one after "
+            f"the other, {program.chunks} chunks, {program.pieces} pieces, kinds 0 to 3, and pairs "
+            "of one rank"
+        )
+    kind, piece = KINDS[program.kind[action]], int(program.piece[action])
+    batch = int(program.micro_batch[action])
     if kind == "W":
         needed = f"input pass I{batch} of piece {piece}"
     elif kind == "F" or piece == program.pieces - 1:
@@ -271,6 +302,42 @@ def _faulty(program: Program, action: int, awaited: Ints) -> str:
     else:
         needed = f"backward pass B{batch} or I{batch} of piece {piece + 1}"
     return f"{name} waits for the {needed}, which no rank lists"
+
+
+def _joined(extra: Extras, program: Program, listed: Listed, seconds: Floats) -> Extras:
+    """Add the words that a table lists to the caller's tasks."""
+    n, own, words = len(program), len(extra), listed.words
+    rank = np.array([one.rank for one in words])
+    place = np.array([one.place for one in words]) - 1
+    here = (place >= 0) & (program.rank[place] == rank)
+    passed = np.array([one.micro_batch >= 0 for one in words])
+    number = n + own + np.arange(len(words))
+    produced, sent = np.flatnonzero(listed.producer >= 0), np.flatnonzero(listed.sent >= 0)
+    edges = (
+        extra.edges,
+        np.column_stack([listed.producer[produced], number[produced]]),
+        np.column_stack([n + own + listed.sent[sent], number[sent]]),
+    )
+    return Extras(
+        rank=np.concatenate([extra.rank, rank]),
+        stream=np.concatenate([extra.stream, np.where(passed, PIPELINE, DATA)]),
+        duration_s=np.concatenate([extra.duration_s, seconds]),
+        after=np.concatenate([extra.after, np.where(here, place, -1)]),
+        waits=np.concatenate([extra.waits, np.zeros(len(words), np.bool_)]),
+        before=np.concatenate([extra.before, listed.consumer]),
+        edges=np.concatenate(edges).astype(np.int64),
+    )
+
+
+def _name_sends(step: StepGraph, listed: Listed) -> None:
+    """Call the sends that a table lists what they are."""
+    for row, one in enumerate(listed.words):
+        if one.kind.startswith("SEND"):
+            task, action = step.task_of_extra[step.extras + row], int(listed.producer[row])
+            step.kind[task], step.row[task] = SEND, action
+            step.micro_batch[task] = one.micro_batch
+            step.chunk[task] = step.program.chunk[action]
+            step.task_of_send[action] = task
 
 
 def _check_extras(program: Program, extra: Extras) -> None:
@@ -299,3 +366,36 @@ def _check_extras(program: Program, extra: Extras) -> None:
             f"extra task {row} on rank {extra.rank[row]} stands behind an action of another rank "
             f"({program.name(int(extra.after[row]))}); a dependency belongs in edges"
         )
+
+
+def period_s(step: StepGraph, end_s: Floats, micro_batches: int) -> float:
+    """Seconds per step of an asynchronous schedule, from one of several steps in a row.
+
+    The last micro-batches, as many as there are ranks, drain the pipeline and do not count.
+
+    Parameters
+    ----------
+    step : StepGraph
+        Of a program of several steps (:func:`program`, `steps`).
+    end_s : ndarray
+        When each task ended.
+    micro_batches : int
+        Micro-batches of one step.
+
+    Examples
+    --------
+    Two equal stages of 3 seconds: a step of 4 micro-batches takes 12, without fill or drain.
+
+    >>> from simulator.events.engine import longest_path
+    >>> step = step_graph(program("pipedream", 2, 4, steps=3), [[[1.0, 2.0, 0.0, 0.0]]] * 2)
+    >>> period_s(step, longest_path(step.graph).end_s, 4)
+    12.0
+    """
+    of_step = step.program.micro_batch // micro_batches
+    drained = -(-step.program.ranks // micro_batches)
+    last = int(of_step.max(initial=0)) - drained
+    if last < 1:
+        raise InputError(f"a period needs {drained + 2} steps or more, got {last + drained + 1}")
+    back = step.program.kind != FORWARD
+    ends = end_s[step.task_of_action]
+    return float(ends[back & (of_step == last)].max() - ends[back & (of_step == last - 1)].max())

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from simulator.cost.terms import HIDDEN
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played
-from simulator.events.programs import SEND, STREAMS
+from simulator.events.programs import STREAMS
 from simulator.events.tails import awaited_actions
 from simulator.events.timeline import SPAN_KINDS, Timeline
+from simulator.events.unfold import SEND
 from simulator.layout.schedules import FORWARD, KINDS
 
 __all__ = ["timeline"]
@@ -99,21 +100,13 @@ def timeline(played: Played, path: Ints) -> Timeline:
 
 def _draw_passes(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """Draw all actions; return the numbers of each one's first span and of its send."""
-    listed, times, step = played.program, played.times, played.step
-    at = (listed.rank, listed.chunk, listed.kind)
-    tasks = step.task_of_action
-    shown = played.passes.shown_s[at]
-    shown[played.alone] += played.passes.alone_s[at][played.alone]
-    np.add.at(shown, (played.changes[:, 0], played.changes[:, 1]), played.changes_s)
-    shown = np.maximum(shown, 0.0)
-    start = times.start_s[tasks].copy()
-    second = np.flatnonzero(listed.with_next) + 1
-    start[second] = start[second - 1] + shown[second - 1].sum(axis=1)
+    listed, shown = played.program, _shown(played)
+    hidden = played.passes.hidden_s[listed.rank, listed.chunk, listed.kind]
     batch = listed.micro_batch % _micro_batches(played)
-    tail = (batch, listed.chunk, critical[tasks])
-    first, clock = np.full(len(listed), -1, np.int64), start.copy()
+    tail = (batch, listed.chunk, critical[played.step.task_of_action])
+    first, clock = np.full(len(listed), -1, np.int64), _starts(played, shown)
 
-    def draw(stream: str, kind: str | Ints, cause: str | Ints, length: Floats) -> Ints:
+    def draw(stream: str, kind: str | Ints, cause: str, length: Floats) -> Ints:
         number = spans.add(listed.rank, clock, length, (stream, kind, cause), *tail)
         np.copyto(first, number, where=(first < 0) & (number >= 0))
         return number
@@ -122,24 +115,38 @@ def _draw_passes(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> 
         length = share * shown[:, CAUSE[cause]]
         draw(stream, kind, cause, length)
         clock += length
-    hidden = played.passes.hidden_s[at]
     for stream, kind, cause, share in _BESIDE:
         length = share * hidden[:, HIDDEN.index(cause)]
-        half = length if kind == "combine" else 0.0
-        clock += half
+        second_half = length if kind == "combine" else 0.0
+        clock += second_half
         draw(stream, kind, cause, length)
-        clock -= half
+        clock -= second_half
     compute = shown[:, [CAUSE[name] for name in _COMPUTE]].sum(axis=1)
-    kinds = np.array([SPAN_KINDS.index(way) for way in _WAYS])[listed.kind]
-    draw("compute", kinds, "gemm", compute)
+    draw("compute", np.array([SPAN_KINDS.index(x) for x in _WAYS])[listed.kind], "gemm", compute)
     clock += compute
-    sent = np.full(len(listed), -1, np.int64)
     for stream, kind, cause, share in _AFTER:
         length = share * shown[:, CAUSE[cause]]
-        word = kind if kind != "send" else _send_or_receive(played)
-        sent = draw(stream, word, cause, length)
+        sent = draw(stream, kind if kind != "send" else _send_or_receive(played), cause, length)
         clock += length
     return first, sent
+
+
+def _shown(played: Played) -> Floats:
+    """Seconds of every action by cause, shape (actions, causes)."""
+    listed = played.program
+    at = (listed.rank, listed.chunk, listed.kind)
+    shown = played.passes.shown_s[at]
+    shown[played.alone] += played.passes.alone_s[at][played.alone]
+    np.add.at(shown, (played.changes[:, 0], played.changes[:, 1]), played.changes_s)
+    return np.maximum(shown, 0.0)
+
+
+def _starts(played: Played, shown: Floats) -> Floats:
+    """Start of every action; the second of a pair is drawn behind the first."""
+    start = played.times.start_s[played.step.task_of_action]
+    second = np.flatnonzero(played.program.with_next) + 1
+    start[second] = start[second - 1] + shown[second - 1].sum(axis=1)
+    return start
 
 
 def _micro_batches(played: Played) -> int:

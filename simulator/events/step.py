@@ -8,19 +8,30 @@ from collections.abc import Sequence
 import numpy as np
 
 from simulator.errors import InputError
-from simulator.events.charge import critical_shares, hidden, stream_seconds, terms, work
+from simulator.events.charge import (
+    critical_shares,
+    hidden,
+    pacing_rank,
+    stream_seconds,
+    terms,
+    work,
+)
 from simulator.events.deviations import Deviation, replicas_of
 from simulator.events.memory import memory_over_time
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, play_step
+from simulator.events.programs import Program
 from simulator.events.spans import timeline
-from simulator.events.timeline import CAUSES, SimulatedStep
+from simulator.events.timeline import CAUSES, STREAMS, SimulatedStep
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
 __all__ = ["Deviation", "simulate", "summarise"]
+
+LINKS = ("tensor", "context", "expert", "pipeline", "data", "copy")
+"""Streams whose work is on links."""
 
 
 def simulate(
@@ -30,6 +41,7 @@ def simulate(
     software: Software,
     *,
     deviations: Sequence[Deviation] = (),
+    table: Program | None = None,
 ) -> SimulatedStep:
     """Play one optimizer step of one layout, action by action.
 
@@ -42,6 +54,9 @@ def simulate(
     deviations : sequence of Deviation
         Slow GPUs, weaker links, other servers, loaded experts; none: every replica is like the
         others, and one is simulated.
+    table : Program, optional
+        Actions of every rank (``events/action_tables.py``) in place of the layout's schedule; of as
+        many ranks, chunks and micro-batches.
 
     Returns
     -------
@@ -52,19 +67,19 @@ def simulate(
     Raises
     ------
     InputError
-        More than one layout, or a deviation that cannot be.
+        More than one layout, or a deviation or a table that cannot be.
     """
     if len(layouts_row) != 1:
         raise InputError(f"simulate takes one layout at a time, got {len(layouts_row)}")
     began = time.perf_counter()
     replicas = replicas_of(layouts_row, workload, cluster, software, deviations)
-    return summarise(play_step(replicas, began))
+    return summarise(play_step(replicas, table=table, began=began))
 
 
 def summarise(played: Played) -> SimulatedStep:
     """Charge the time of a played step."""
     shown, hides = work(played)
-    pacing = int(np.argmax(shown.sum(axis=1)))
+    pacing = pacing_rank(played)
     found = terms(played, shown, pacing)
     total = float(found.sum())
     path, shares = critical_shares(played)
@@ -81,6 +96,7 @@ def summarise(played: Played) -> SimulatedStep:
         exposed_s=exposed,
         idle_s=idle,
         critical_share=shares,
+        links={x: float(busy[:, STREAMS.index(x)].max()) / total for x in LINKS},
         tasks=len(played.step.graph),
         build_seconds=played.build_seconds,
         run_seconds=played.run_seconds,

@@ -10,7 +10,6 @@ is there when its layers need it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,7 @@ from simulator.cost.step import Selection
 from simulator.events.passes import AHEAD, BACK, CAUSE, Passes
 from simulator.events.programs import STREAMS, Extras, Program
 from simulator.events.timeline import SPAN_KINDS
-from simulator.events.unfold import follow
-from simulator.layout.schedules import BACKWARD_INPUT, FORWARD
+from simulator.layout.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
 __all__ = ["Ends", "Tails", "awaited_actions", "tail_tasks", "tails_of"]
 
@@ -45,6 +43,8 @@ class Tails:
     """Into which a rank cuts either, (ranks,)."""
     overlaps: tuple[bool, bool]
     """Whether gathers run beside forward passes, and reductions beside backward passes."""
+    reductions: float
+    """Reductions of a step: one, or one of every micro-batch."""
     every_s: Floats
     """Shown reduction of every micro-batch but the last, (ranks, chunks)."""
     slowed_s: Floats
@@ -70,9 +70,8 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
     shares = passes.window_s / np.maximum(whole, 1e-300)[:, None, :]
     given = np.empty((2, 1, len(order)))
     given[:, 0, order] = whole.T
-    _, covered = rank_tails(
-        priced, grid, (given[AHEAD], given[BACK]), m[:, None] if every else np.ones((1, 1))
-    )
+    times = float(m[0]) if every else 1.0
+    _, covered = rank_tails(priced, grid, (given[AHEAD], given[BACK]), np.full((1, 1), times))
     slowed = [covered[1 - way][0, order][:, None] * shares[:, :, way] for way in (AHEAD, BACK)]
     reduce_s, gather_s = (
         x[grid[0], order][:, None] * shares[:, :, way]
@@ -88,6 +87,7 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
         gather_s=gather_s,
         buckets=states.reduce_buckets[grid[0], order],
         overlaps=(overlap.parameter_gather, overlap.gradient_reduce),
+        reductions=times,
         every_s=np.maximum(reduce_s - beside, 0.0) * every,
         slowed_s=np.stack(slowed) * slowdown_share(priced.cluster),
         tables_s=float(states.tables_s[grid[0]]),
@@ -122,11 +122,17 @@ class Ends:
 
 
 def awaited_actions(program: Program) -> Ints:
-    """The action that each one waits for, -1: none."""
-    count = int(program.micro_batch.max()) + 1
-    columns = (program.kind, program.micro_batch, program.piece)
-    given: tuple[Any, ...] = (*columns, count, program.pieces)
-    return np.asarray(follow(*given))
+    """The action whose result each one takes, -1: none."""
+    kind, batch, piece = program.kind, program.micro_batch, program.piece
+    ahead, weight = kind == FORWARD, kind == BACKWARD_WEIGHT
+    made = np.full((2, int(batch.max()) + 1, program.pieces + 1), -1, dtype=np.int64)
+    for way, own in enumerate((ahead, ~ahead & ~weight)):
+        rows = np.flatnonzero(own)
+        made[way, batch[rows], piece[rows]] = rows
+    made[1, :, -1] = made[0, :, -2]  # the last piece goes back from its own forward pass
+    before = np.where(ahead, piece - 1, np.where(weight, piece, piece + 1))
+    found = made[np.where(ahead, 0, 1), batch, before]
+    return np.where(ahead & (piece == 0), -1, found)
 
 
 class _Table:
@@ -182,13 +188,13 @@ def tail_tasks(
         Cause, kind of span and chunk of each, shape (tasks, 3).
     """
     table, stages = _Table(len(program)), program.ranks // len(tails)
-    awaited = awaited_actions(program)
+    clock = _Clock(program=program, action_s=action_s, awaited=awaited_actions(program))
     done: list[int] = []
     for stage in range(stages):
         ranks = [(stage + replica * stages, tail) for replica, tail in enumerate(tails)]
         for rank, tail in ranks:
             _gathers(table, ends, rank, tail, windows_s[rank, :, AHEAD])
-        done += _reductions(table, ends, ranks, windows_s[..., BACK], action_s, awaited)
+        done += _reductions(table, ends, ranks, windows_s[..., BACK], clock)
     _closing(table, ends, tails, done)
     return table.finished()
 
@@ -212,43 +218,59 @@ def _gathers(table: _Table, ends: Ends, rank: int, tail: Tails, window_s: Floats
 
 
 def _reductions(
-    table: _Table, ends: Ends, ranks: list[tuple[int, Tails]], windows_s: Floats,
-    action_s: Floats, awaited: Ints,
-) -> list[int]:  # fmt: skip
+    table: _Table, ends: Ends, ranks: list[tuple[int, Tails]], windows_s: Floats, clock: _Clock
+) -> list[int]:
     """Reductions of one stage, which its replicas begin together; returns what ends them."""
-    stage, one = ranks[0][0], ranks[0][1]
+    stage, one = ranks[0]
+    final = [int(ends.final[rank]) for rank, _ in ranks]
     if not one.reduce_s[stage].any():
-        return [int(ends.final[rank]) for rank, _ in ranks]
+        return final
     if not one.overlaps[BACK]:
-        whole = [(rank, float(tail.reduce_s[stage].sum())) for rank, tail in ranks]
-        found = [table.add(rank, _DATA, x, int(ends.final[rank])) for rank, x in whole]
-        _join(table, [int(ends.final[rank]) for rank, _ in ranks], found)
+        found = [
+            table.add(rank, _DATA, float(tail.reduce_s[stage].sum()), int(ends.final[rank]))
+            for rank, tail in ranks
+        ]
+        _join(table, final, found)
         return found
     found = []
-    for chunk in np.argsort(ends.last[stage]):
+    for chunk in np.argsort(ends.last[stage]).tolist():
         last = [int(ends.last[rank, chunk]) for rank, _ in ranks]
-        ready, most, rest = [], [], []
+        ready, most, found = [], [], []
         for (rank, tail), action in zip(ranks, last, strict=True):
-            whole_s = tail.reduce_s[stage]
-            share = 1.0 / max(float(tail.buckets[stage] * whole_s[chunk] / whole_s.sum()), 1.0)
-            seconds = float(whole_s[chunk])
+            whole_s, seconds = tail.reduce_s[stage].sum(), float(tail.reduce_s[stage, chunk])
+            share = 1.0 / max(float(tail.buckets[stage]) * seconds / whole_s, 1.0)
             if share < 1.0:
-                window = min(float(windows_s[rank, chunk]), float(action_s[action]))
-                start = float(action_s[action]) - window * (1.0 - share)
-                before = action - 1 if action > 0 and action - 1 >= ends.first[rank].min() else -1
-                ready.append(table.add(rank, _HOST, start, before, kind="launch"))
-                if awaited[action] >= 0:
-                    table.edges.append((int(awaited[action]), ready[-1]))
+                rest_s = float(windows_s[rank, chunk]) * (1.0 - share)
+                ready.append(clock.before_end(table, ends, rank, action, rest_s))
                 most.append(
                     table.add(rank, _DATA, seconds * (1.0 - share), action, waits=False,
-                              chunk=int(chunk))
+                              chunk=chunk)
                 )  # fmt: skip
-            rest.append(table.add(rank, _DATA, seconds * share, action, chunk=int(chunk)))
+            found.append(table.add(rank, _DATA, seconds * share, action, chunk=chunk))
         table.edges += list(zip(ready, most, strict=True))
         _join(table, ready, most)
-        _join(table, last, rest)
-        found = rest
+        _join(table, last, found)
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Clock:
+    """Tells moments inside a pass, of which the graph knows only the end."""
+
+    program: Program
+    action_s: Floats
+    awaited: Ints
+
+    def before_end(self, table: _Table, ends: Ends, rank: int, action: int, seconds: float) -> int:
+        """Add a task that ends so many seconds before an action does, at most when it starts."""
+        lead = action - 1 if action and self.program.with_next[action - 1] else action
+        whole_s = float(self.action_s[lead : action + 1].sum())
+        before = lead - 1 if lead > ends.first[rank].min() else -1
+        own = min(seconds, float(self.action_s[action]))
+        tick = table.add(rank, _HOST, whole_s - own, before, kind="launch")
+        waits = [int(self.awaited[a]) for a in range(lead, action + 1) if self.awaited[a] >= 0]
+        table.edges += [(a, tick) for a in waits]
+        return tick
 
 
 def _join(table: _Table, earlier: list[int], later: list[int]) -> None:

@@ -123,7 +123,7 @@ class SimulatedStep:
     critical_share: Mapping[str, float]
     """Share of the critical path that each cause takes, by name (CAUSES); they add up to 1."""
     links: Mapping[str, float] = field(default_factory=dict)
-    """Share of the step in which each kind of link carries traffic, by name of its stream."""
+    """Share of the step in which the busiest rank's links carry each kind of traffic, by stream."""
     tasks: int
     """Tasks of the graph."""
     build_seconds: float

@@ -17,7 +17,9 @@ UNMATCHED, TWICE, OUTSIDE = -2, -3, -4
 
 
 @njit(cache=True)
-def follow(kind, micro_batch, piece, micro_batches, pieces):  # type: ignore[no-untyped-def]
+def follow(  # type: ignore[no-untyped-def]
+    rank, kind, micro_batch, chunk, piece, with_next, ranks, chunks, micro_batches, pieces
+):
     """Find the action that each one waits for; -1 none, below that what is wrong with it."""
     n = len(kind)
     awaited = np.full(n, -1, np.int32)
@@ -25,7 +27,10 @@ def follow(kind, micro_batch, piece, micro_batches, pieces):  # type: ignore[no-
     made = np.full((3, micro_batches, pieces), -1, np.int32)
     for a in range(n):
         m, s = micro_batch[a], piece[a]
-        if not (0 <= m < micro_batches and 0 <= s < pieces):
+        inside = 0 <= m < micro_batches and 0 <= s < pieces and 0 <= kind[a] <= BACKWARD_WEIGHT
+        placed = 0 <= rank[a] < ranks and (a == 0 or rank[a - 1] <= rank[a])
+        paired = not with_next[a] or (a + 1 < n and rank[a + 1] == rank[a] and not with_next[a + 1])
+        if not (inside and placed and paired and 0 <= chunk[a] < chunks):
             awaited[a] = OUTSIDE
             return awaited
         way = 0 if kind[a] == FORWARD else 2 if kind[a] == BACKWARD_WEIGHT else 1

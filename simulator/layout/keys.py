@@ -84,7 +84,7 @@ def distinct_rows(*columns: NDArray[Any]) -> UniqueRows:
     here = np.arange(len(code))
     for multiplier in _MULTIPLIERS:
         slot = ((code * np.uint64(multiplier)) >> np.uint64(64 - _SLOT_BITS)).astype(np.intp)
-        table = np.zeros(1 << _SLOT_BITS, dtype=np.intp)
+        table = np.empty(1 << _SLOT_BITS, dtype=np.intp)
         table[slot] = here
         speaker = table[slot]
         if all(np.array_equal(column[speaker], column) for column in wide):

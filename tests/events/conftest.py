@@ -1,0 +1,80 @@
+"""A step whose passes and tails are given as plain numbers, so that timelines can be worked out."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.step import price, select
+from simulator.cost.terms import HIDDEN, TERMS
+from simulator.events.passes import CAUSE, Passes
+from simulator.events.play import Played, Replica, play_step, replica_of
+from simulator.events.tails import Tails
+from simulator.hardware.cluster import load_cluster
+from simulator.layout.layout import Layouts
+from simulator.software import load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe, Workload
+
+Worked = Callable[..., Played]
+
+
+def passes(
+    forward: list[float], backward: list[float], weight: float, send: float, lag: float, chunks: int
+) -> Passes:
+    """The same chunks on a rank; `weight` of a backward pass is its weight half."""
+    shown = np.zeros((len(forward), chunks, 4, len(TERMS)))
+    f, b = np.array(forward)[:, None] / chunks, np.array(backward)[:, None] / chunks
+    for kind, seconds in enumerate((f, b, b - weight, np.full_like(b, weight))):
+        shown[:, :, kind, CAUSE["gemm"]] = seconds
+    shown[:, :, :3, CAUSE["pp"]] += send
+    windows = np.broadcast_to(np.stack([f, b], axis=2), (len(forward), chunks, 2))
+    return Passes(
+        shown_s=shown, hidden_s=np.zeros((*shown.shape[:3], len(HIDDEN))),
+        alone_s=np.zeros_like(shown), window_s=windows.copy(), send_s=np.full(len(forward), lag),
+    )  # fmt: skip
+
+
+def tails(ranks: int, chunks: int, given: dict[str, Any]) -> Tails:
+    """No tail but what is given."""
+    none = np.zeros((ranks, chunks))
+    plain = Tails(
+        reduce_s=none, gather_s=none, buckets=np.ones(ranks), overlaps=(True, True),
+        reductions=1.0, every_s=none,
+        slowed_s=np.zeros((2, ranks, chunks)), tables_s=0.0, gradients_s=0.0,
+        hidden_gradients_s=0.0, optimizer_s=np.zeros(ranks),
+    )  # fmt: skip
+    return replace(plain, **given)
+
+
+@pytest.fixture(scope="session")
+def worked() -> Worked:
+    """Play a step of given seconds: forward and backward pass of every rank, one or more chunks."""
+
+    def run(
+        forward: list[float], backward: list[float], m: int, *, schedule: str = "1f1b",
+        chunks: int = 1, weight: float = 0.0, send: float = 0.0, lag: float = 0.0, dp: int = 1,
+        others: tuple[dict[str, Any], ...] = (), **tail: Any,
+    ) -> Played:  # fmt: skip
+        pp = len(forward)
+        vpp = 1 if schedule == "dualpipe" else chunks
+        arch = replace(presets.load("llama-3.1-8b"), layer_kinds=(0,) * (4 * pp * chunks))
+        recipe = Recipe(sequence_length=1024, global_batch=m * dp)
+        layout = Layouts.of(pp=pp, vpp=vpp, dp=dp, schedule=schedule, global_batch=m * dp)
+        work, cluster = Workload(architecture=arch, recipe=recipe), load_cluster("dgx-h100", 8)
+        cluster = replace(cluster, groups=(replace(cluster.groups[0], gpus=pp * dp),))
+        priced = price(layout, work, cluster, load_software("megatron-core"), every_rank=True)
+        real = replica_of(select(layout, priced, slice(0, 1)), priced, dp - len(others))
+
+        def one(count: int, f: list[float], b: list[float]) -> Replica:
+            return replace(
+                real, count=count, passes=passes(f, b, weight, send, lag, chunks),
+                tails=tails(pp, chunks, tail),
+            )  # fmt: skip
+
+        rest = [one(1, x["forward"], x["backward"]) for x in others]
+        return play_step([one(dp - len(others), forward, backward), *rest])
+
+    return run
