@@ -36,6 +36,7 @@ MOST_MISSED = {
     "PipeDream-2BW": 0.04,
     "data parallelism": 0.025,
     "ring all-reduce": 0.02,
+    "weight-update sharding": 0.05,
 }
 """How far a prediction may lie outside of what is reported, in points of the effect."""
 
@@ -91,6 +92,18 @@ def test_2bw_gains_less_with_more_accumulation(shipped: list[PredictedEffect]) -
         (few,) = by_words(shipped, "PipeDream-2BW", size, "batch 512")
         (many,) = by_words(shipped, "PipeDream-2BW", size, "batch 2048")
         assert few > 2 * many
+
+
+def test_sharding_the_update_takes_it_off_the_step() -> None:
+    """Each of 1024 replicas updates its share: what is left of the update's time is 1/1024."""
+    _, runs = load_effects()
+    whole, shared = (
+        module._simulated(runs["bert-tpu"], {"sharding": x})[0] for x in ("ddp", "zero1")
+    )
+    kept = shared.terms_s["optimizer"] / whole.terms_s["optimizer"]
+    assert kept == pytest.approx(1 / 1024, rel=0.3)
+    saved = whole.step_time_s - shared.step_time_s
+    assert saved == pytest.approx(whole.terms_s["optimizer"], rel=0.02)
 
 
 def test_each_figure_has_its_source() -> None:
