@@ -66,7 +66,8 @@ class Effect:
     this one (post-validation of the optimizer step, Qi et al. 2024, section 4), so that steps
     follow one another in the longest time between a rank's first and last action."""
     before: dict[str, Any]
-    """What `before` has in place of the run: layout fields, or section.field of a scenario."""
+    """What `before` has in place of the run: layout fields, or section.field of a scenario; of
+    all_reduce_time its `ranks` and `message_bytes`."""
     after: dict[str, Any]
     """What `after` has."""
     remark: str = ""
@@ -101,16 +102,8 @@ class PredictedEffect:
         """Plain numbers and words, as docs/accuracy.json has them."""
         one = self.effect
         names = (
-            "group",
-            "what",
-            "source",
-            "verified",
-            "measure",
-            "least",
-            "most",
-            "or_more",
-            "remark",
-        )
+            "group", "what", "source", "verified", "measure", "least", "most", "or_more", "remark",
+        )  # fmt: skip
         return {**{name: getattr(one, name) for name in names}, "predicted": self.predicted}
 
 
@@ -212,6 +205,9 @@ def _scenario(run: Mapping[str, Any], side: Mapping[str, Any]) -> Scenario:
 
 def _all_reduce_s(run: Mapping[str, Any], side: Mapping[str, Any]) -> float:
     """Time of one all-reduce inside a server, by the formula that prices training steps."""
+    if missing := {"ranks", "message_bytes"} ^ set(side):
+        rule = "all_reduce_time takes ranks and message_bytes"
+        raise InputError(problem("validation/effects.toml", "before, after", rule, sorted(missing)))
     ranks = np.array([int(side["ranks"])])
     cluster = load_cluster(run["cluster"]["name"], int(run["cluster"]["gpus"]))
     group = Group(size=ranks, local=ranks)

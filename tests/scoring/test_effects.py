@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
+from simulator.cost.step import evaluate
 from simulator.errors import InputError
+from simulator.layout.layout import Layouts
+from simulator.planner.defaults import complete
 from simulator.report.accuracy_effects import effects_section
 from simulator.report.accuracy_page import _percent, _table
 from simulator.scoring import effects as module
@@ -92,6 +95,19 @@ def test_2bw_gains_less_with_more_accumulation(shipped: list[PredictedEffect]) -
         (few,) = by_words(shipped, "PipeDream-2BW", size, "batch 512")
         (many,) = by_words(shipped, "PipeDream-2BW", size, "batch 2048")
         assert few > 2 * many
+
+
+@pytest.mark.parametrize(("schedule", "most"), [("gpipe", 32), ("1f1b", 256)])
+def test_gpipe_runs_out_of_memory_where_it_did(schedule: str, most: int) -> None:
+    """Narayanan et al. 2021 (2BW), section 5.3 and appendix B.1: GPT 2.2B on 8 V100s, where GPipe
+    fits with a batch of 32 and not with 64; 1F1B stashes no more micro-batches than stages."""
+    _, runs = load_effects()
+    for batch in (32, 64, 256):
+        side = {"schedule": schedule, "training.global_batch": batch}
+        scenario = module._scenario(runs["2bw-2-2b-server"], side)
+        row, _ = complete(scenario, scenario.pinned)
+        found = evaluate(Layouts.of(**row), scenario.workload, scenario.cluster, scenario.software)
+        assert bool(found.fits[0]) == (batch <= most)
 
 
 def test_sharding_the_update_takes_it_off_the_step() -> None:
@@ -232,6 +248,11 @@ def test_a_wrong_file_is_refused(
     written(tmp_path, monkeypatch, old, new)
     with pytest.raises(InputError, match=words):
         load_effects()
+
+
+def test_an_all_reduce_without_its_size_is_refused() -> None:
+    with pytest.raises(InputError, match="message_bytes"):
+        predict_effect(effect("all_reduce_time", before={"ranks": 4}), RUN)
 
 
 def test_a_layout_that_cannot_run_is_refused() -> None:
