@@ -54,7 +54,8 @@ def test_the_committed_document_covers_every_shipped_run(
     committed: dict[str, Any], recomputed: dict[str, Any]
 ) -> None:
     assert committed["measured_step_s"] == recomputed["measured_step_s"]
-    assert set(committed) == {*recomputed, "ablation", "microbenchmarks", "left_out"}
+    extra = {"ablation", "microbenchmarks", "left_out", "effects"}
+    assert set(committed) == {*recomputed, *extra}
 
 
 def test_the_committed_document_holds_the_shipped_errors_of_fits(

@@ -119,7 +119,9 @@ def test_what_each_framework_can_run() -> None:
 def test_unfused_attention_is_the_old_code_only() -> None:
     unfused = {name for name in EVERY if load_software(name).kernels.attention == "unfused"}
     assert unfused == {
-        name for name in EVERY if name.startswith(("megatron-lm-202", "megatron-deepspeed-202"))
+        name
+        for name in EVERY
+        if name.startswith(("megatron-lm-202", "megatron-deepspeed-202", "xla-tpu-202"))
     }
 
 

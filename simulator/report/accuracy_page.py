@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.report.accuracy_certainty import certainty_section
+from simulator.report.accuracy_effects import effects_section
 from simulator.report.accuracy_left_out import left_out_section
 from simulator.report.accuracy_without import without_section
 from simulator.report.write import write_file
@@ -64,6 +65,7 @@ def page(document: Mapping[str, Any]) -> str:
         *_ranking(document["ranking"]),
         *_memory(document["memory"]),
         *_series(document["series"]),
+        *effects_section(document.get("effects", ()), _table, _percent),
         *certainty_section(document["certainty"], _table, _percent),
         *_microbenchmarks(document["microbenchmarks"]),
         *left_out_section(document.get("left_out", ()), _table, _percent),

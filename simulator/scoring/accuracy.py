@@ -22,6 +22,7 @@ from simulator.scoring.baselines import (
     shipped_baseline,
 )
 from simulator.scoring.certainty_scores import certainty_scores
+from simulator.scoring.effects import effects
 from simulator.scoring.left_out import pooled_errors
 from simulator.scoring.microbenchmarks import score_microbenchmarks, summaries
 from simulator.scoring.rankings import ranking_statistics
@@ -76,17 +77,18 @@ def accuracy() -> dict[str, Any]:
     -------
     dict
         That of :func:`document`; ``ablation``: every step with its figures by split, and every
-        term taken out alone;
-        ``microbenchmarks``: errors of the shipped tables by kernel and by device; and
-        ``left_out``: errors of fits on shapes that they have not seen.
+        term taken out alone; ``microbenchmarks``: errors of the shipped tables by kernel and by
+        device; ``left_out``: errors of fits on shapes that they have not seen; and ``effects``:
+        published effect sizes and their predictions.
     """
     found = validated()
     known = [row for row in found.rows if row.step_error is not None and not row.composed]
     steps = {name: step_figures(rows) for name, rows in ablation(known, shipped_baseline()).items()}
     listed = [{"name": name, "what": STEPS[name], **figures} for name, figures in steps.items()]
     ablated = {"neutral": NEUTRAL, "steps": listed, "without": without_terms(known)}
-    extra = {"ablation": ablated, "microbenchmarks": _microbenchmarks()}
-    return {**document(found), **_rounded(extra | {"left_out": pooled_errors()})}
+    extra: dict[str, Any] = {"ablation": ablated, "microbenchmarks": _microbenchmarks()}
+    extra |= {"left_out": pooled_errors(), "effects": [one.figures() for one in effects()]}
+    return {**document(found), **_rounded(extra)}
 
 
 def validated() -> Validation:

@@ -28,7 +28,8 @@ TYPES = {
     "hopper": {"fp8", "fp8_blockwise"},
     "blackwell": {"fp8", "mxfp8", "nvfp4"},
     "cdna2": set(), "cdna3": {"fp8"}, "cdna4": {"fp8"},
-    "gaudi2": {"fp8"}, "gaudi3": {"fp8"}, "tpu-v4": set(), "tpu-v5": set(), "da-vinci": set(),
+    "gaudi2": {"fp8"}, "gaudi3": {"fp8"}, "da-vinci": set(),
+    "tpu-v3": set(), "tpu-v4": set(), "tpu-v5": set(),
 }  # fmt: skip
 """Types of fewer than 16 bits that have kernels, by generation."""
 NO_BF16 = {"volta", "turing"}

@@ -170,7 +170,8 @@ def test_copies_to_the_host_are_slower_than_memory_and_not_faster_than_the_slot(
     node = load_node(name)
     part = load_accelerator(node.accelerator)
     slot = SLOTS.get(part.generation, 64e9)
-    slot = {"tpu-v5e": 16e9, "tpu-v5p": 32e9}.get(part.name, slot)
+    # two devices of a TPU v3 chip share its slot
+    slot = {"tpu-v3": 8e9, "tpu-v5e": 16e9, "tpu-v5p": 32e9}.get(part.name, slot)
     wires = 450e9 / min(node.accelerators, 2) if node.host == "grace" else slot
     assert node.host_bytes_per_s is not None
     assert 0.3 * wires < node.host_bytes_per_s < min(wires, part.memory.bandwidth_bytes_per_s)
