@@ -103,8 +103,9 @@ def _check(deviations: Sequence[Deviation], workload: Workload, dp: int, pp: int
         where = f"deviations[{i}]"
         for name, value, most in (("stage", one.stage, pp), ("replica", one.replica, dp)):
             if value is not None and not 0 <= value < most:
+                near = f" (nearest: {0 if value < 0 else most - 1})"
                 rule = f"must be from 0 to {most - 1}"
-                wrong.append(problem("simulate", f"{where}.{name}", rule, value))
+                wrong.append(problem("simulate", f"{where}.{name}", rule, value) + near)
         if not 0.0 < one.compute < np.inf:
             rule = "must be above 0 (1.2: takes 20 % longer)"
             wrong.append(problem("simulate", f"{where}.compute", rule, one.compute))
