@@ -11,6 +11,7 @@ from simulator._version import __version__
 
 if TYPE_CHECKING:
     from simulator.api import plan, predict, simulate
+    from simulator.events.contended import Network
     from simulator.events.deviations import Deviation
     from simulator.hardware.cluster import Cluster
     from simulator.layout.layout import Layouts
@@ -21,6 +22,7 @@ __all__ = [
     "Cluster",
     "Deviation",
     "Layouts",
+    "Network",
     "Workload",
     "__version__",
     "plan",
@@ -33,6 +35,7 @@ _HOME = {
     "Cluster": "simulator.hardware.cluster",
     "Deviation": "simulator.events.deviations",
     "Layouts": "simulator.layout.layout",
+    "Network": "simulator.events.contended",
     "Workload": "simulator.workload.recipe",
     "plan": "simulator.api",
     "predict": "simulator.api",

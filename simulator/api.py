@@ -22,7 +22,7 @@ from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
 if TYPE_CHECKING:
-    from simulator.events.step import Deviation
+    from simulator.events.step import Deviation, Network
     from simulator.events.timeline import SimulatedStep
 
 __all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "assemble", "plan", "predict", "simulate"]
@@ -122,6 +122,7 @@ def simulate(
     software: str | None = None,
     actions: str | os.PathLike[str] | None = None,
     deviations: Sequence[Deviation] = (),
+    network: Network | None = None,
     **given: Any,
 ) -> SimulatedStep:
     """Play one step of one layout, action by action; other arguments as in :func:`predict`.
@@ -132,6 +133,9 @@ def simulate(
         Actions of every rank, in place of the layout's schedule (``events/action_tables.py``).
     deviations : sequence of Deviation, optional
         Slow GPUs, weaker links, other servers, loaded experts (``simulator.Deviation``).
+    network : Network, optional
+        Worn or lost links, and whether groups share those between switches
+        (``simulator.Network``).
 
     Raises
     ------
@@ -157,7 +161,8 @@ def simulate(
     made = prediction.scenario
     return play(
         prediction.estimate.layouts, made.workload, made.cluster, made.software,
-        deviations=deviations, table=None if actions is None else read_actions(Path(actions)),
+        deviations=deviations, network=network,
+        table=None if actions is None else read_actions(Path(actions)),
     )  # fmt: skip
 
 

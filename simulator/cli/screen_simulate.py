@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +24,9 @@ from simulator.events.timeline import STREAMS, SimulatedStep
 from simulator.planner.predict import Prediction
 from simulator.planner.refine import with_times
 from simulator.units import show_percent, show_seconds
+
+if TYPE_CHECKING:
+    from simulator.events.contended import Contended
 
 __all__ = ["show"]
 
@@ -51,6 +56,8 @@ def show(prediction: Prediction, step: SimulatedStep) -> None:
     if links:
         title = "Links, share of the step in which those of the busiest rank carry"
         screen.print(notes(title, [", ".join(links)]))
+    if step.network is not None:
+        screen.print(notes("Groups on the links of the cluster", _network(step.network)))
 
 
 def _verdict(prediction: Prediction, step: SimulatedStep) -> Text:
@@ -99,6 +106,24 @@ def _path(step: SimulatedStep) -> str:
     return ", ".join(
         f"{labels[name]} {show_percent(share)}" for name, share in shares if share > _LEAST
     )
+
+
+def _network(found: Contended) -> list[str]:
+    """Kinds of groups that are slower than the closed form has them, and the fullest links."""
+    lines = []
+    for where, slower in (("adapters", found.slowdown), ("links inside", found.slowdown_inside)):
+        named = [f"{group} x {x:.3f}" for group, x in slower.items() if x > 1.0]
+        even = ", ".join(group for group, x in slower.items() if x == 1.0)
+        if named:
+            lines.append(f"bytes over {where} take longer: {', '.join(named)}")
+        if even:
+            lines.append(f"bytes over {where} take as long as in the closed form: {even}")
+    fullest = [
+        f"{use.link} {show_percent(use.utilisation)} ({use.group})" for use in found.links.values()
+    ]
+    if fullest:
+        lines.append(f"fullest of each kind while bytes move: {', '.join(fullest)}")
+    return lines or ["no group leaves a domain"]
 
 
 def _memory(prediction: Prediction, step: SimulatedStep) -> Table:

@@ -50,6 +50,21 @@ Deviations = Annotated[
         " cluster. May be repeated.",
     ),
 ]  # fmt: skip
+Worn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--worn", metavar="LINK=SHARE", show_default=False,
+        help="What is left of a link, 0 for a lost one, which traffic goes around:"
+        " 'adapter-up 3.1=0.5' is half of what adapter 1 of server 3 sends. May be repeated.",
+    ),
+]  # fmt: skip
+Contention = Annotated[
+    bool,
+    typer.Option(
+        "--contention",
+        help="Let groups share the links between switches by where they really run.",
+    ),
+]
 
 
 def command(
@@ -61,6 +76,8 @@ def command(
     overrides: Set = None,
     actions: Actions = None,
     deviation: Deviations = None,
+    worn: Worn = None,
+    contention: Contention = False,
     trace: Trace = None,
     picture: Picture = None,
     as_json: Json = False,
@@ -83,13 +100,15 @@ def command(
         row, given = prediction.estimate.layouts, prediction.scenario
 
         from simulator.events.action_tables import read_actions
-        from simulator.events.deviation_words import parse_deviations
-        from simulator.events.step import simulate
+        from simulator.events.step import Network, simulate
+        from simulator.events.written import parse_deviations, parse_worn
 
+        links = Network(worn=parse_worn(worn or (), "--worn"), contention=contention)
         step = simulate(
             row, given.workload, given.cluster, given.software,
             table=None if actions is None else read_actions(actions),
             deviations=parse_deviations(deviation or (), given.cluster.gpus, "--deviation"),
+            network=links if worn or contention else None,
         )  # fmt: skip
         _write(step, trace, picture, title(given, prediction.estimate))
         if as_json:

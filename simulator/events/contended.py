@@ -62,6 +62,7 @@ class LinkUse:
 class Contended:
     """How much longer the bytes of each kind of groups take than the closed form has it."""
 
+    given: Network
     slowdown: Mapping[str, float]
     """Over adapters, of the slowest group; by kind, those that use adapters."""
     slowdown_inside: Mapping[str, float]
@@ -102,6 +103,7 @@ def contended(layout: Layouts, cluster: Cluster, network: Network, *, experts: b
         span = here.transfer.makespan_s
         _note(uses, worn, traffic, here.transfer.carried_bytes / max(span, 1e-300))
     return Contended(
+        given=network,
         slowdown={group: float(x.max()) for (group, far), x in found.items() if far},
         slowdown_inside={group: float(x.max()) for (group, far), x in found.items() if not far},
         links=uses,

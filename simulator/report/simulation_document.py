@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from simulator.events.timeline import STREAMS, SimulatedStep
 from simulator.planner.predict import Prediction
 from simulator.report.document import head
+
+if TYPE_CHECKING:
+    from simulator.events.contended import Contended
 
 __all__ = ["simulation_document"]
 
@@ -30,6 +33,7 @@ def simulation_document(prediction: Prediction, step: SimulatedStep) -> dict[str
         "ranks": [_rank(step, rank) for rank in range(len(step.ranks_of))],
         "memory_verdict": prediction.memory_verdict,
         "links": dict(step.links),
+        "network": None if step.network is None else _network(step.network),
         "tasks": step.tasks,
         "build_seconds": step.build_seconds,
         "run_seconds": step.run_seconds,
@@ -46,6 +50,20 @@ def _rank(step: SimulatedStep, rank: int) -> dict[str, Any]:
         "exposed_s": _streams(step.exposed_s[rank]),
         "idle_s": _streams(step.idle_s[rank]),
         "memory_peak": {"time_s": when, "total_bytes": total, "memory_bytes": held},
+    }
+
+
+def _network(found: Contended) -> dict[str, Any]:
+    """What was asked of the links, and what they leave to each kind of groups."""
+    return {
+        "contention": found.given.contention,
+        "worn": dict(found.given.worn),
+        "slowdown": dict(found.slowdown),
+        "slowdown_inside": dict(found.slowdown_inside),
+        "links": {
+            kind: {"link": use.link, "group": use.group, "utilisation": use.utilisation}
+            for kind, use in found.links.items()
+        },
     }
 
 

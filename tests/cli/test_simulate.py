@@ -19,8 +19,8 @@ LAYOUT = ["--set", "layout.tp=2", "--set", "layout.pp=4", "--set", "training.glo
 CASE = [*NAMES, *LAYOUT]
 STEP = [
     "layout", "step_time_s", "closed_form_s", "terms_s", "closed_form_terms_s", "hidden_s",
-    "critical_share", "pacing_rank", "ranks", "memory_verdict", "links", "tasks", "build_seconds",
-    "run_seconds",
+    "critical_share", "pacing_rank", "ranks", "memory_verdict", "links", "network", "tasks",
+    "build_seconds", "run_seconds",
 ]  # fmt: skip
 
 
@@ -61,6 +61,52 @@ def test_keys_are_frozen(plain: dict[str, Any]) -> None:
             assert list(rank[key]) == list(STREAMS)
         assert list(rank["memory_peak"]) == ["time_s", "total_bytes", "memory_bytes"]
         assert list(rank["memory_peak"]["memory_bytes"]) == list(MEMORY_KINDS)
+
+
+def test_sound_links_are_null_and_worn_ones_are_not(plain: dict[str, Any]) -> None:
+    """Server 1 holds stages 2 and 3: half of one of its adapters slows the sends that arrive."""
+    assert plain["network"] is None
+    worn = document("--worn", "adapter-down  1.3 = 0.5")["network"]
+    assert list(worn) == ["contention", "worn", "slowdown", "slowdown_inside", "links"]
+    assert (worn["contention"], worn["worn"]) == (False, {"adapter-down 1.3": 0.5})
+    assert worn["slowdown"] == pytest.approx({"pp": 2.0})
+    for use in worn["links"].values():
+        assert list(use) == ["link", "group", "utilisation"]
+    assert worn["links"]["adapter-down"]["link"] == "adapter-down 1.3"
+
+
+def test_contention_of_sound_links_changes_nothing(plain: dict[str, Any]) -> None:
+    found = document("--contention")
+    assert found["network"]["contention"] and found["network"]["slowdown"] == {"pp": 1.0}
+    assert found["step_time_s"] == plain["step_time_s"]
+
+
+def test_the_screen_names_what_worn_links_slow() -> None:
+    """GPUs 4 to 7 send to 8 to 11 over the adapters of the rails where those are, 0 to 3."""
+    arguments = ["simulate", *CASE, "--worn", "adapter-up 0.2=0.25", "--contention"]
+    part = RUNNER.invoke(app, arguments).stdout.split("Groups on the links of the cluster")[1]
+    assert "bytes over adapters take longer: pp x 4.000" in part
+    assert "adapter-up 0.2 100.0 % (pp)" in part
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("adapter-up 0.4", "--worn: must be LINK=SHARE ('adapter-up 3.1=0.5'), got"),
+        ("=0.5", "--worn: must be LINK=SHARE"),
+        ("adapter-up 0.4=half", "must be the share of its capacity that is left, 0 to 1"),
+        ("adapter-up 0.4=2", "0 to 1, got 2.0 (nearest: 1 (sound))"),
+        ("adapter-up 2.4=0.5", "(nearest: 'adapter-up 1.4')"),
+        ("adaptor-up 0.4=0.5", "(did you mean 'adapter-up'?)"),
+    ],
+)
+def test_links_that_cannot_be(text: str, said: str) -> None:
+    assert said in refused("--worn", text)
+
+
+def test_a_link_is_worn_once() -> None:
+    said = refused("--worn", "adapter-up 0.4=0.5", "--worn", "adapter-up 0.4=0.7")
+    assert "adapter-up 0.4: must be given once" in said
 
 
 def test_numbers_add_up(plain: dict[str, Any]) -> None:

@@ -1,4 +1,7 @@
-"""A deviation as it is written on the command line: ``stage=3,replica=1,compute=1.2``."""
+"""Deviations and worn links as they are written on the command line.
+
+``stage=3,replica=1,compute=1.2`` and ``adapter-up 3.1=0.5``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from simulator.errors import InputError, did_you_mean, problem
 from simulator.events.deviations import Deviation
 from simulator.hardware.cluster import Cluster, load_cluster
 
-__all__ = ["parse_deviations"]
+__all__ = ["parse_deviations", "parse_worn"]
 
 _FIELDS = tuple(field.name for field in fields(Deviation))
 _WHOLE = ("stage", "replica")
@@ -72,3 +75,32 @@ def _value(name: str, value: str, gpus: int, where: str) -> int | float | Cluste
         near = f" (nearest: {round(number)})" if math.isfinite(number) else ""
         raise InputError(problem(where, name, "must be a whole number", value) + near)
     return int(number)
+
+
+def parse_worn(texts: Iterable[str], where: str) -> dict[str, float]:
+    """Read worn links, each ``LINK=SHARE``: a name as ``events/links.py`` has it, and what is left.
+
+    Raises
+    ------
+    InputError
+        With everything that is wrong in any of them but whether there is such a link.
+    """
+    found: dict[str, float] = {}
+    wrong: list[str] = []
+    for text in texts:
+        name, equals, share = (word.strip() for word in text.rpartition("=")[:3])
+        name = " ".join(name.split())
+        if not equals or not name:
+            rule = "must be LINK=SHARE ('adapter-up 3.1=0.5')"
+            wrong.append(problem(where, "", rule, text))
+        elif name in found:
+            wrong.append(problem(where, name, "must be given once", text))
+        else:
+            try:
+                found[name] = float(share)
+            except ValueError:
+                rule = "must be the share of its capacity that is left, 0 to 1"
+                wrong.append(problem(where, name, rule, share))
+    if wrong:
+        raise InputError(wrong)
+    return found
