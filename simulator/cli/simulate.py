@@ -99,17 +99,19 @@ def command(
         prediction = predict(described)
         row, given = prediction.estimate.layouts, prediction.scenario
 
+        from simulator.cli.screen import waiting
         from simulator.events.action_tables import read_actions
         from simulator.events.step import Network, simulate
         from simulator.events.written import parse_deviations, parse_worn
 
         links = Network(worn=parse_worn(worn or (), "--worn"), contention=contention)
-        step = simulate(
-            row, given.workload, given.cluster, given.software,
-            table=None if actions is None else read_actions(actions),
-            deviations=parse_deviations(deviation or (), given.cluster.gpus, "--deviation"),
-            network=links if worn or contention else None,
-        )  # fmt: skip
+        with waiting("simulating"):
+            step = simulate(
+                row, given.workload, given.cluster, given.software,
+                table=None if actions is None else read_actions(actions),
+                deviations=parse_deviations(deviation or (), given.cluster.gpus, "--deviation"),
+                network=links if worn or contention else None,
+            )  # fmt: skip
         _write(step, trace, picture, title(given, prediction.estimate))
         if as_json:
             from simulator.report.simulation_document import simulation_document

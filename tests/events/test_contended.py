@@ -101,7 +101,32 @@ def test_experts_across_a_narrow_spine() -> None:
     crowded = simulate(*setting, network=CROWDED)
     assert crowded.network is not None
     assert crowded.network.slowdown["ep"] == pytest.approx(4.0)
-    assert crowded.step_time_s > simulate(*setting).step_time_s
+    quarter = simulate(*setting, deviations=[Deviation(scale_out=0.25)])
+    assert crowded.terms_s["ep"] == pytest.approx(quarter.terms_s["ep"], rel=1e-9)
+    assert crowded.terms_s["ep"] > 2.0 * simulate(*setting).terms_s["ep"]
+
+
+@pytest.mark.parametrize(
+    ("term", "layout"),
+    [
+        ("tp", {"tp": 16}),
+        ("cp", {"tp": 4, "cp": 4, "cp_kind": "all_gather", "dp": 2}),
+        ("cp", {"tp": 4, "cp": 4, "cp_kind": "all_to_all", "dp": 2}),
+        ("cp", {"tp": 4, "cp": 4, "cp_kind": "ring", "dp": 2}),
+        ("cp", {"tp": 2, "cp": 8, "cp_kind": "hierarchical", "cp_a2a": 4, "dp": 2}),
+        ("fsdp", {"tp": 4, "dp": 8, "sharding": "zero3"}),
+        ("pp", {"tp": 8, "pp": 2, "dp": 2}),
+    ],
+)
+def test_every_kind_of_groups_feels_a_worn_adapter(term: str, layout: dict[str, Any]) -> None:
+    """GPUs that send from server 0 do so at half the rate: as if all adapters were half worn."""
+    setting = given("llama-3.1-8b", **layout)
+    plain = simulate(*setting)
+    worn = Network(worn={f"adapter-up 0.{rail}": 0.5 for rail in range(8)})
+    slow = simulate(*setting, network=worn)
+    half = simulate(*setting, deviations=[Deviation(scale_out=0.5)])
+    assert slow.terms_s[term] == pytest.approx(half.terms_s[term], rel=1e-9)
+    assert slow.terms_s[term] > 1.2 * plain.terms_s[term] > 0.0
 
 
 def test_a_half_worn_adapter_doubles_the_network_part_of_what_crosses_it() -> None:
