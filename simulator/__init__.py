@@ -10,20 +10,36 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 
 if TYPE_CHECKING:
-    from simulator.api import plan, predict
+    from simulator.api import plan, predict, simulate
+    from simulator.events.contended import Network
+    from simulator.events.deviations import Deviation
     from simulator.hardware.cluster import Cluster
     from simulator.layout.layout import Layouts
     from simulator.scoring.validation import validate
     from simulator.workload.recipe import Workload
 
-__all__ = ["Cluster", "Layouts", "Workload", "__version__", "plan", "predict", "validate"]
+__all__ = [
+    "Cluster",
+    "Deviation",
+    "Layouts",
+    "Network",
+    "Workload",
+    "__version__",
+    "plan",
+    "predict",
+    "simulate",
+    "validate",
+]
 
 _HOME = {
     "Cluster": "simulator.hardware.cluster",
+    "Deviation": "simulator.events.deviations",
     "Layouts": "simulator.layout.layout",
+    "Network": "simulator.events.contended",
     "Workload": "simulator.workload.recipe",
     "plan": "simulator.api",
     "predict": "simulator.api",
+    "simulate": "simulator.api",
     "validate": "simulator.scoring.validation",
 }
 """Module of each public name."""

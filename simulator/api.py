@@ -1,4 +1,4 @@
-"""The Python face: `plan` and `predict` from a file, from keywords, or from both.
+"""The Python face: `plan`, `predict` and `simulate` from a file, from keywords, or from both.
 
 The command line goes through the same door (:func:`assemble`): a flag and a keyword mean the same.
 """
@@ -6,10 +6,10 @@ The command line goes through the same door (:func:`assemble`): a flag and a key
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.errors import InputError, did_you_mean
 from simulator.files import build, read_toml
@@ -21,7 +21,11 @@ from simulator.scenario import Goal, LayoutSection, Scenario, make_scenario
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
-__all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "assemble", "plan", "predict"]
+if TYPE_CHECKING:
+    from simulator.events.step import Deviation, Network
+    from simulator.events.timeline import SimulatedStep
+
+__all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "assemble", "plan", "predict", "simulate"]
 
 Source = Scenario | str | os.PathLike[str] | None
 
@@ -107,6 +111,59 @@ def plan(
     """
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
     return plan_scenario(assemble(scenario, names, given)[0], keep=keep, progress=progress)
+
+
+def simulate(
+    scenario: Source = None,
+    *,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: str | None = None,
+    actions: str | os.PathLike[str] | None = None,
+    deviations: Sequence[Deviation] = (),
+    network: Network | None = None,
+    **given: Any,
+) -> SimulatedStep:
+    """Play one step of one layout, action by action; other arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    actions : path, optional
+        Actions of every rank, in place of the layout's schedule (``events/action_tables.py``).
+    deviations : sequence of Deviation, optional
+        Slow GPUs, weaker links, other servers, loaded experts (``simulator.Deviation``).
+    network : Network, optional
+        Worn or lost links, and whether groups share those between switches
+        (``simulator.Network``).
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+
+    Examples
+    --------
+    The last of four stages takes 20 % longer, and all wait for it.
+
+    >>> from simulator import Deviation
+    >>> names = dict(model="llama-3.1-8b", cluster="dgx-h100", gpus=8, tp=2, pp=4)
+    >>> plain = simulate(**names, global_batch=16)
+    >>> slow = simulate(**names, global_batch=16, deviations=[Deviation(stage=3, compute=1.2)])
+    >>> 1.1 < slow.step_time_s / plain.step_time_s < 1.2
+    True
+    """
+    from simulator.events.action_tables import read_actions
+    from simulator.events.step import simulate as play  # brings numba along
+
+    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
+    prediction = predict_scenario(assemble(scenario, names, given)[0])
+    made = prediction.scenario
+    return play(
+        prediction.estimate.layouts, made.workload, made.cluster, made.software,
+        deviations=deviations, network=network,
+        table=None if actions is None else read_actions(Path(actions)),
+    )  # fmt: skip
 
 
 def assemble(

@@ -7,7 +7,16 @@ from typing import Annotated
 import typer
 
 from simulator._version import __version__
-from simulator.cli import calibrate, calibrate_here, measure, plan, predict, profiles, validate
+from simulator.cli import (
+    calibrate,
+    calibrate_here,
+    measure,
+    plan,
+    predict,
+    profiles,
+    simulate,
+    validate,
+)
 
 __all__ = ["app"]
 
@@ -40,6 +49,7 @@ def _main(
 
 app.command("plan")(plan.command)
 app.command("predict")(predict.command)
+app.command("simulate")(simulate.command)
 app.command("validate")(validate.command)
 app.command("measure")(measure.command)
 app.command("calibrate")(calibrate.command)

@@ -270,17 +270,17 @@ class _Pricer:
         `compute_s` is the part's compute in both directions, what another micro-batch offers its
         expert traffic, if there is one. Returns the collective's seconds, and the hidden of them.
         """
-        group = getattr(self.ranks.groups, c.group)
+        group, cluster = getattr(self.ranks.groups, c.group), self.cluster.links_of(c.group)
         bytes_ = self._wide(c.size_bytes)
         if c.operation in ("ring", "send"):
             steps = np.maximum(group.size - 1, 1) if c.operation == "ring" else 1
             crosses = group.local < group.size
-            seconds = steps * collectives.send_s(self.cluster, bytes_ / steps, crosses)
+            seconds = steps * collectives.send_s(cluster, bytes_ / steps, crosses)
             seconds = np.where(group.size > 1, seconds, 0.0)
         elif c.operation in ("dispatch", "combine"):
             assert c.moe is not None
             seconds = dispatch_s(
-                self.cluster, bytes_, c.moe.top_k, group, experts=c.moe.experts,
+                cluster, bytes_, c.moe.top_k, group, experts=c.moe.experts,
                 groups=c.moe.groups, top_groups=c.moe.top_groups, load=c.load, way=c.operation,
                 library=self.software.kernels.expert_library, row_bytes=c.row_bytes,
             )  # fmt: skip
@@ -291,7 +291,7 @@ class _Pricer:
                 "all_reduce": collectives.all_reduce_s,
                 "all_to_all": collectives.all_to_all_s,
             }[c.operation]
-            seconds = function(self.cluster, bytes_, group)
+            seconds = function(cluster, bytes_, group)
         seconds = np.where(bytes_ > 0, seconds, 0.0)
         term = _TERM.get(c.group, c.group)
         window = self._window(c, group.size, gemm, terms["attention"])

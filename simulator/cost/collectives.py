@@ -31,8 +31,8 @@ from simulator.layout.keys import distinct_rows
 from simulator.layout.placement import Group
 
 __all__ = [
-    *("all_gather_s", "all_reduce_s", "all_to_all_s", "broadcasts_s", "exchange_rate"),
-    *("reduce_scatter_s", "send_s", "slowdown_share"),
+    *("all_gather_s", "all_reduce_s", "all_to_all_s", "broadcasts_s", "domain_rate"),
+    *("exchange_rate", "reduce_scatter_s", "send_s", "slowdown_share"),
 ]
 
 Floats = NDArray[np.float64]
@@ -116,7 +116,7 @@ def _distinct_s(
         moved_bytes=np.where(crosses & (local == 1), 0.0, moved_bytes),
         **here.rates(operation, inside, integer),
         far_start_s=np.where(crosses, start_s, 0.0),
-        far_bytes_s=np.where(crosses, far_bytes / _domain_rate(cluster, group), 0.0),
+        far_bytes_s=np.where(crosses, far_bytes / domain_rate(cluster, group), 0.0),
     )  # fmt: skip
     left = here.residual(operation, regime, n, size_bytes)
     seconds = seconds * np.where(crosses, 1.0, left * here.release_factor(regime))
@@ -155,7 +155,7 @@ def _far_hop_s(cluster: Cluster) -> Floats:
     return np.array(listed) + float(cluster.fabric.extra_hop_s)
 
 
-def _domain_rate(cluster: Cluster, group: Group) -> Floats:
+def domain_rate(cluster: Cluster, group: Group) -> Floats:
     """Rate of the adapters that a group's members in one domain bring along, in bytes/s.
 
     Rings pass the over-subscribed layer only where the next leaf begins: once for the servers of
@@ -183,7 +183,7 @@ def broadcasts_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
         moved_bytes=np.where((group.local == 1) & (nodes > 1), 0.0, each),
         **here.rates("all_gather", np.where(group.local > 1, group.local, n)),
         far_start_s=np.where(nodes > 1, hops * np.take(_far_hop_s(cluster), code), 0.0),
-        far_bytes_s=np.where(nodes > 1, each / _domain_rate(cluster, group), 0.0),
+        far_bytes_s=np.where(nodes > 1, each / domain_rate(cluster, group), 0.0),
     )  # fmt: skip
     return np.where(n > 1, n * seconds, 0.0)
 

@@ -152,20 +152,21 @@ def state_costs(
     groups = (placement.shard, expert_group)
     by_block = gathers_by_block(layouts, each, software)
     replicas = _replicas(placement)
+    linked = cluster.links_of("dp"), cluster.links_of("edp")
     shape = kinds[0].shape
     reduce_s, gather_s, buckets = np.zeros(shape), np.zeros(shape), np.ones(shape)
-    for reduced, updated, group, copies in zip(
-        each.reduce, each.update, groups, replicas, strict=True
+    for reduced, updated, group, copies, links in zip(
+        each.reduce, each.update, groups, replicas, linked, strict=True
     ):
         out, back = on_rank(parts, reduced), on_rank(parts, updated)
         pieces = _pieces(out, parts, placement, software)
         least = _ZERO3 if software.states.reduces_everywhere else _ZERO1
-        seconds = _reduce_s(cluster, out / pieces, level >= least, group, copies) * pieces
+        seconds = _reduce_s(links, out / pieces, level >= least, group, copies) * pieces
         reduce_s = reduce_s + np.where(~by_block & (out > 0), seconds, 0.0)
         if software.states.broadcasts_parameters:
-            seconds = broadcasts_s(cluster, back, _wide(group))
+            seconds = broadcasts_s(links, back, _wide(group))
         else:
-            seconds = all_gather_s(cluster, back / pieces, _wide(group)) * pieces
+            seconds = all_gather_s(links, back / pieces, _wide(group)) * pieces
         between = (level >= _ZERO1) & ~by_block & (back > 0)
         gather_s = gather_s + np.where(between, seconds, 0.0)
         buckets = np.maximum(buckets, pieces)
@@ -174,12 +175,12 @@ def state_costs(
     part_regather = np.zeros_like(part_gather)
     copied = np.zeros((3, *part_gather.shape))
     later = after_forward(layouts, placement, groups)
-    for reduced, whole, group, nearer, copies in zip(
-        each.reduce, each.gather, groups, later, replicas, strict=True
+    for reduced, whole, group, nearer, copies, links in zip(
+        each.reduce, each.gather, groups, later, replicas, linked, strict=True
     ):
-        gather = all_gather_s(cluster, whole, _wide(group))
-        again = all_gather_s(cluster, whole, _wide(nearer))
-        reduce = _reduce_s(cluster, reduced, level >= _ZERO1, group, copies)
+        gather = all_gather_s(links, whole, _wide(group))
+        again = all_gather_s(links, whole, _wide(nearer))
+        reduce = _reduce_s(links, reduced, level >= _ZERO1, group, copies)
         part_gather = part_gather + np.where(by_block & (whole > 0), gather, 0.0)
         part_regather = part_regather + np.where((level == _ZERO3) & (whole > 0), again, 0.0)
         part_reduce = part_reduce + np.where(by_block & (reduced > 0), reduce, 0.0)
@@ -242,7 +243,7 @@ def _tables_s(
     shared = arch.tied_embeddings or any(kind.predicts_ahead for kind in arch.blocks)
     table = each.reduce[0, :, len(arch.blocks)] * shared
     pair = Group(size=np.full(len(layouts), 2), local=np.minimum(placement.pp.local, 2))
-    seconds = all_reduce_s(cluster, table, pair)
+    seconds = all_reduce_s(cluster.links_of("pp"), table, pair)
     return np.where((layouts.pp > 1) & (table > 0), seconds, 0.0)
 
 

@@ -240,8 +240,9 @@ def _send(cluster: Cluster, blocks: BlockCosts, ranks: Ranks, crosses: bool) -> 
     whole = blocks.boundary_bytes
     split = ~ranks.sequence_parallel & (ranks.tp > 1)
     share = np.where(split, whole / ranks.tp, whole)
-    gather = np.where(split, all_gather_s(cluster, whole, ranks.groups.tp), 0.0)
-    return send_s(cluster, share, np.full(len(whole), crosses)) + gather
+    gather = np.where(split, all_gather_s(cluster.links_of("tp"), whole, ranks.groups.tp), 0.0)
+    sent = send_s(cluster.links_of("pp"), share, np.full(len(whole), crosses))
+    return sent + gather
 
 
 def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:

@@ -29,7 +29,7 @@ from simulator.events.collective_hops import (
     tree,
 )
 from simulator.events.flows import Flows, couple, flows
-from simulator.events.links import Topology
+from simulator.events.links import BETWEEN_SWITCHES, Topology
 from simulator.events.routes import Routes, routes
 from simulator.hardware.cluster import Cluster
 
@@ -95,12 +95,15 @@ def modelled(
     *,
     operation: str = "all_reduce",
     start_s: ArrayLike = 0.0,
+    crowded: bool = False,
 ) -> Flows:
     """One task for each group, which takes `seconds` where nothing shares the links of its rings.
 
     For calls whose time the closed forms know better than a ring of flows does (in-switch
     reduction, small messages): contention slows it as it would the ring. Where its time is too
     short for the bytes of a ring it moves fewer, and fills the links that a ring would overfill.
+    Where `crowded`, only ports and adapters count for that: what its groups together ask of the
+    links between switches beyond those slows them, too.
     """
     call = _call(cluster, topology, operation, members, size_bytes)
     hops = direct(call)[0] if operation == "all_to_all" else ring(call)[0]
@@ -116,7 +119,7 @@ def modelled(
     if (topology.capacity_bytes_per_s <= 0.0).any():
         usual, _ = _coupled(sound, call, hops)
     rate = np.where(most > 0.0, most, 1.0) / alone
-    over = _overfilled(sound, usual, rate)
+    over = _overfilled(sound, usual, rate, crowded)
     start = np.broadcast_to(np.asarray(start_s, dtype=np.float64), (groups,))
     return flows(
         replace(ways, share=ways.share / over[ways.link]), most,
@@ -135,14 +138,24 @@ def _coupled(topology: Topology, call: Call, hops: Hops) -> tuple[Routes, Floats
     )
 
 
-def _overfilled(sound: Topology, ways: Routes, rate: Floats) -> Floats:
-    """By link, how far its kind would be overfilled at these rates; at least 1."""
+def _overfilled(sound: Topology, ways: Routes, rate: Floats, crowded: bool) -> Floats:
+    """By link, how far its kind would be overfilled at these rates; at least 1.
+
+    Where `crowded`, links between switches count as their adapters do.
+    """
     weights = ways.share * np.repeat(rate, np.diff(ways.first))
     load = np.bincount(ways.link, weights=weights, minlength=sound.links)
     filled, over = load / sound.rated_bytes_per_s, np.ones(sound.links)
     for block in sound.blocks.values():
         here = slice(block.first, block.first + block.size)
         over[here] = max(float(filled[here].max()), 1.0)
+    if crowded and sound.has("adapter-up"):
+        adapters = [sound.blocks[kind] for kind in ("adapter-up", "adapter-down")]
+        most = max(float(over[block.first]) for block in adapters)
+        for kind in BETWEEN_SWITCHES:
+            if sound.has(kind):
+                block = sound.blocks[kind]
+                over[block.first : block.first + block.size] = most
     return over
 
 

@@ -20,21 +20,16 @@ from simulator.cost.step import Selection, price, select
 from simulator.errors import InputError, problem
 from simulator.events.passes import CAUSE
 from simulator.events.play import Replica, replica_of
-from simulator.hardware.cluster import Cluster
+from simulator.hardware.cluster import Cluster, weakened
 from simulator.layout.layout import Layouts
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Deviation", "replicas_of"]
+__all__ = ["Deviation", "check_deviations", "replicas_of"]
 
 Floats = NDArray[np.float64]
 
 _COMPUTE = [CAUSE[x] for x in ("gemm", "attention", "memory_bound", "recompute", "slowdown")]
-
-_FAST_LINKS = (
-    "bandwidth_bytes_per_s", "bus_bytes_per_s", "all_to_all_bytes_per_s", "send_bytes_per_s",
-    "nvls_bytes_per_s",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +69,7 @@ def replicas_of(
         If a deviation names a stage or replica that is not there, or a number out of range.
     """
     dp, pp = int(layouts_row.dp[0]), int(layouts_row.pp[0])
-    _check(deviations, workload, dp, pp)
+    check_deviations(deviations, workload, dp, pp)
     priced = price(layouts_row, workload, cluster, software, every_rank=True)
     rows = select(layouts_row, priced, slice(0, 1))
     plain = replica_of(rows, priced, dp)
@@ -96,15 +91,16 @@ def replicas_of(
     return _joined(found)
 
 
-def _check(deviations: Sequence[Deviation], workload: Workload, dp: int, pp: int) -> None:
+def check_deviations(deviations: Sequence[Deviation], workload: Workload, dp: int, pp: int) -> None:
     """Refuse what is out of range, all at once."""
     wrong = []
     for i, one in enumerate(deviations):
         where = f"deviations[{i}]"
         for name, value, most in (("stage", one.stage, pp), ("replica", one.replica, dp)):
             if value is not None and not 0 <= value < most:
+                near = f" (nearest: {0 if value < 0 else most - 1})"
                 rule = f"must be from 0 to {most - 1}"
-                wrong.append(problem("simulate", f"{where}.{name}", rule, value))
+                wrong.append(problem("simulate", f"{where}.{name}", rule, value) + near)
         if not 0.0 < one.compute < np.inf:
             rule = "must be above 0 (1.2: takes 20 % longer)"
             wrong.append(problem("simulate", f"{where}.compute", rule, one.compute))
@@ -177,32 +173,12 @@ def _priced_apart(deviation: Deviation, one: Replica, given: Any) -> Replica:
     links = (deviation.scale_up, deviation.scale_out)
     if links == (1.0, 1.0) and deviation.cluster is None and deviation.expert_load is None:
         return one
-    cluster = _weakened(deviation.cluster or cluster, *links)
+    cluster = weakened(deviation.cluster or cluster, *links)
     if deviation.expert_load is not None:
         recipe = replace(workload.recipe, moe_imbalance=deviation.expert_load, moe_load=None)
         workload = replace(workload, recipe=recipe)
     priced = price(row, workload, cluster, software, every_rank=True)
     return replica_of(select(row, priced, slice(0, 1)), priced, one.count)
-
-
-def _weakened(cluster: Cluster, scale_up: float, scale_out: float) -> Cluster:
-    """The cluster with a share of its links."""
-    groups = []
-    for group in cluster.groups:
-        fast, out = group.node.scale_up, group.node.scale_out
-        rates = {name: getattr(fast, name) for name in _FAST_LINKS}
-        less = {name: _share(rate, scale_up) for name, rate in rates.items() if rate is not None}
-        adapters = replace(out, adapter_bytes_per_s=_share(out.adapter_bytes_per_s, scale_out))
-        node = replace(group.node, scale_up=replace(fast, **less), scale_out=adapters)
-        groups.append(replace(group, node=node))
-    return replace(cluster, groups=tuple(groups))
-
-
-def _share(figure: Any, share: float) -> Any:
-    """A figure times a share, with its evidence."""
-    return type(figure)(
-        float(figure) * share, figure.grade, figure.source, figure.date, figure.spread
-    )
 
 
 def _joined(replicas: list[Replica]) -> list[Replica]:

@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 
 from simulator.errors import InputError, did_you_mean, problem
 
-__all__ = ["KINDS", "Block", "Seats", "Topology", "degraded", "link_name", "link_number"]
+__all__ = [
+    *("BETWEEN_SWITCHES", "KINDS", "Block", "Seats", "Topology"),
+    *("degraded", "link_name", "link_number"),
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -38,6 +41,9 @@ KINDS = {
     "global": "links between two groups of a dragonfly, by sending and receiving group",
 }
 """Kinds of links and what their places are."""
+
+BETWEEN_SWITCHES = ("leaf-up", "leaf-down", "pod-up", "pod-down", "global")
+"""Of these, links that no GPU or server has for itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

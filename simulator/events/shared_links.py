@@ -61,6 +61,7 @@ def in_company(
     *,
     worn: Mapping[str, float] | None = None,
     watch: ArrayLike = (),
+    crowded: bool = False,
 ) -> InCompany:
     """Run calls beside one another.
 
@@ -74,6 +75,8 @@ def in_company(
         Share that is left of links by name; 0 is a lost link, which flows go around.
     watch : array_like of int
         Links whose utilisation over time is wanted.
+    crowded : bool
+        The groups of a call share the links between switches, which its time does not know of.
 
     Raises
     ------
@@ -86,7 +89,7 @@ def in_company(
     tables = [
         modelled(
             cluster, links, call.members, call.size_bytes, call.seconds,
-            operation=call.operation, start_s=call.start_s,
+            operation=call.operation, start_s=call.start_s, crowded=crowded,
         )
         for call in calls
     ]  # fmt: skip

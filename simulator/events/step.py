@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from simulator.events.charge import (
     terms,
     work,
 )
-from simulator.events.deviations import Deviation, replicas_of
+from simulator.events.contended import Network, contended, on_links
+from simulator.events.deviations import Deviation, check_deviations, replicas_of
 from simulator.events.memory import memory_over_time
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, play_step
@@ -28,7 +30,7 @@ from simulator.layout.layout import Layouts
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Deviation", "simulate", "summarise"]
+__all__ = ["Deviation", "Network", "simulate", "summarise"]
 
 LINKS = ("tensor", "context", "expert", "pipeline", "data", "copy")
 """Streams whose work is on links."""
@@ -42,6 +44,7 @@ def simulate(
     *,
     deviations: Sequence[Deviation] = (),
     table: Program | None = None,
+    network: Network | None = None,
 ) -> SimulatedStep:
     """Play one optimizer step of one layout, action by action.
 
@@ -57,6 +60,9 @@ def simulate(
     table : Program, optional
         Actions of every rank (``events/action_tables.py``) in place of the layout's schedule; of as
         many ranks, chunks and micro-batches.
+    network : Network, optional
+        Worn or lost links, and whether groups share those between switches; none: every group has
+        the links that the closed form gives it.
 
     Returns
     -------
@@ -67,13 +73,21 @@ def simulate(
     Raises
     ------
     InputError
-        More than one layout, or a deviation or a table that cannot be.
+        More than one layout, a deviation or a table that cannot be, a link that is not there, or
+        lost links that leave no way.
     """
     if len(layouts_row) != 1:
         raise InputError(f"simulate takes one layout at a time, got {len(layouts_row)}")
     began = time.perf_counter()
+    found = None
+    if network is not None:
+        check_deviations(deviations, workload, int(layouts_row.dp[0]), int(layouts_row.pp[0]))
+        experts = workload.architecture.is_moe
+        found = contended(layouts_row, cluster, network, experts=experts)
+        cluster, deviations = on_links(cluster, found, deviations)
     replicas = replicas_of(layouts_row, workload, cluster, software, deviations)
-    return summarise(play_step(replicas, table=table, began=began))
+    step = summarise(play_step(replicas, table=table, began=began))
+    return step if found is None else replace(step, network=found)
 
 
 def summarise(played: Played) -> SimulatedStep:

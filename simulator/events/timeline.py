@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.memory import MEMORY_KINDS
 from simulator.cost.terms import TERMS
+
+if TYPE_CHECKING:
+    from simulator.events.contended import Contended
 
 __all__ = [
     "CAUSES", "MEMORY_KINDS", "SPAN_KINDS", "STREAMS", "MemoryCurve", "SimulatedStep", "Timeline",
@@ -124,6 +127,8 @@ class SimulatedStep:
     """Share of the critical path that each cause takes, by name (CAUSES); they add up to 1."""
     links: Mapping[str, float] = field(default_factory=dict)
     """Share of the step in which the busiest rank's links carry each kind of traffic, by stream."""
+    network: Contended | None = None
+    """What worn links and crowded switches leave to each kind of groups, where that was asked."""
     tasks: int
     """Tasks of the graph."""
     build_seconds: float

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Gt
 
 from simulator import catalogue
 from simulator.errors import InputError
-from simulator.files import read_profile, record
+from simulator.files import Figure, read_profile, record
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.fabric import CollectiveLibrary, Fabric
 from simulator.hardware.node import Node
@@ -17,11 +17,13 @@ from simulator.hardware.node import Node
 __all__ = [
     "Cluster",
     "ClusterProfile",
+    "LinksLeft",
     "NodeGroup",
     "load_accelerator",
     "load_cluster",
     "load_library",
     "load_node",
+    "weakened",
     "with_release",
 ]
 
@@ -56,6 +58,18 @@ class NodeGroup:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LinksLeft:
+    """What worn links, or other groups on the same ones, leave to the groups of one kind."""
+
+    group: str
+    """A field of ``Placement``."""
+    scale_up: float = 1.0
+    """Share of the rate inside a scale-up domain, above 0 and at most 1."""
+    scale_out: float = 1.0
+    """Share of the rate of the adapters, likewise."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
     """The machines that a run uses: node groups, fabric, collective library, price profile name."""
 
@@ -64,6 +78,8 @@ class Cluster:
     fabric: Fabric
     library: CollectiveLibrary
     price: str
+    left: tuple[LinksLeft, ...] = ()
+    """Kinds of groups that do not have all of the links (``events/contended.py``)."""
 
     @property
     def gpus(self) -> int:
@@ -108,6 +124,39 @@ class Cluster:
         out = self.node.scale_out
         rate = out.adapters * out.adapter_bytes_per_s / self.node.accelerators
         return rate * self.fabric.usable_fraction
+
+    def links_of(self, group: str) -> Cluster:
+        """The cluster as the collectives of one kind of groups see its links."""
+        for one in self.left:
+            if one.group == group:
+                return weakened(self, one.scale_up, one.scale_out)
+        return self
+
+
+_FAST_LINKS = (
+    "bandwidth_bytes_per_s", "bus_bytes_per_s", "all_to_all_bytes_per_s", "send_bytes_per_s",
+    "nvls_bytes_per_s",
+)  # fmt: skip
+
+
+def weakened(cluster: Cluster, scale_up: float, scale_out: float) -> Cluster:
+    """Leave every domain and every adapter this share of its rate."""
+    groups = []
+    for group in cluster.groups:
+        fast, out = group.node.scale_up, group.node.scale_out
+        rates = {name: getattr(fast, name) for name in _FAST_LINKS}
+        less: dict[str, Any] = {
+            name: _share(rate, scale_up) for name, rate in rates.items() if rate is not None
+        }
+        adapters = replace(out, adapter_bytes_per_s=_share(out.adapter_bytes_per_s, scale_out))
+        node = replace(group.node, scale_up=replace(fast, **less), scale_out=adapters)
+        groups.append(replace(group, node=node))
+    return replace(cluster, groups=tuple(groups))
+
+
+def _share(figure: Figure, share: float) -> Figure:
+    """A figure times a share, with its evidence."""
+    return Figure(float(figure) * share, figure.grade, figure.source, figure.date, figure.spread)
 
 
 def load_accelerator(name: str, *, where: str = "profiles", field: str = "") -> Accelerator:

@@ -14,7 +14,7 @@ from simulator.planner.certainty import certainty
 from simulator.planner.outcome import outcome
 from simulator.planner.search import Plan, Refinement, ranked
 
-__all__ = ["played", "refine"]
+__all__ = ["played", "refine", "with_times"]
 
 
 def refine(plan: Plan, count: int, *, progress: Callable[[int, int], None] | None = None) -> Plan:
@@ -38,7 +38,7 @@ def refine(plan: Plan, count: int, *, progress: Callable[[int, int], None] | Non
         if progress is not None:
             progress(i + 1, count)
     scenario, closed = plan.scenario, plan.estimate
-    estimate = _with_times(closed, steps)
+    estimate = with_times(closed, steps)
     recipe, cluster = scenario.workload.recipe, scenario.cluster
     first = np.arange(count)
     best = estimate.take(first)
@@ -70,7 +70,7 @@ def played(plan: Plan, i: int) -> SimulatedStep:
     )
 
 
-def _with_times(estimate: Estimate, steps: list[SimulatedStep]) -> Estimate:
+def with_times(estimate: Estimate, steps: list[SimulatedStep]) -> Estimate:
     """Put step times and terms of simulated steps into the first rows."""
     count = len(steps)
     total = estimate.step_time_s.copy()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from simulator.planner.fitting import Fitting
     from simulator.scoring.anchor import Correction
 
-__all__ = ["SCHEMA", "TOP", "evidence", "plan_document", "predict_document"]
+__all__ = ["SCHEMA", "TOP", "evidence", "head", "plan_document", "predict_document"]
 
 SCHEMA = 1
 """Number of the form of the documents; a key that changes its meaning raises it."""
@@ -42,7 +42,7 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
     }
     rows = range(min(top, len(plan.estimate)))
     return {
-        **_head("plan", plan.scenario, plan.estimate),
+        **head("plan", plan.scenario, plan.estimate),
         "search": search,
         "layouts": [
             {
@@ -72,7 +72,7 @@ def predict_document(
     """
     scenario, estimate = prediction.scenario, prediction.estimate
     found = {
-        **_head("predict", scenario, estimate),
+        **head("predict", scenario, estimate),
         "layouts": [_layout(scenario, estimate, prediction.outcome, prediction.certainty, 0)],
     }
     if correction is not None:
@@ -91,7 +91,8 @@ def evidence(scenario: Scenario, outcome: Outcome) -> str:
     return weakest_evidence(scenario.cluster, scenario.software, *money)
 
 
-def _head(command: str, scenario: Scenario, estimate: Estimate) -> dict[str, Any]:
+def head(command: str, scenario: Scenario, estimate: Estimate) -> dict[str, Any]:
+    """Begin a document: of which form, version and command it is, and what was asked."""
     architecture = scenario.workload.architecture
     return {
         "schema": SCHEMA,

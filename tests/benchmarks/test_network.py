@@ -17,9 +17,14 @@ from simulator.events.collective_phases import unfold
 from simulator.events.flows import joined
 from simulator.events.links import degraded
 from simulator.events.network import fill, link_load, scratch
+from simulator.events.step import Network, simulate
 from simulator.events.topology import topology
 from simulator.events.transfer import Transfer, transfer
 from simulator.hardware.cluster import load_cluster
+from simulator.layout.layout import Layouts
+from simulator.software import load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe, Workload
 
 SOLVES = 2000
 
@@ -92,3 +97,23 @@ def test_every_group_of_16384_gpus_contends(benchmark: Any, worn: dict[str, floa
     benchmark.extra_info["peak_bytes"] = peak_bytes
     assert seconds < 30.0
     assert peak_bytes < 4e9
+
+
+@pytest.mark.benchmark(group="network")
+def test_a_step_of_16384_gpus_on_the_links_of_its_cluster(benchmark: Any) -> None:
+    """DeepSeek-V3, 64 ranks of experts, every kind of groups; a worn adapter, a worn port, and a
+    spine that is narrower than what leaves its leaves."""
+    names = ("adapter-up 700.1", "gpu-up 77", "leaf-up 3")
+    network = Network(worn=dict.fromkeys(names, 0.5), contention=True)
+    table = Layouts.of(pp=16, dp=1024, ep=64, global_batch=8192, rank_order="tp-cp-pp-dp")
+    recipe = Recipe(sequence_length=4096, global_batch=8192)
+    work = Workload(architecture=presets.load("deepseek-v3"), recipe=recipe)
+    given = (table, work, load_cluster("dgx-h100", 16384), load_software("megatron-core"))
+    began = time.process_time()
+    step = benchmark.pedantic(simulate, args=given, kwargs={"network": network}, rounds=1)
+    seconds = time.process_time() - began
+    assert step.network.slowdown["edp"] == pytest.approx(2.0)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    benchmark.extra_info["process_s"] = round(seconds, 2)
+    assert seconds < 30.0
+    assert peak * (1 if sys.platform == "darwin" else 1024) < 4e9

@@ -1,0 +1,144 @@
+"""The screen of `foreshard simulate`: what was played beside what the closed form says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from simulator.cli.screen import (
+    amount,
+    console,
+    fitting,
+    gib,
+    heading,
+    notes,
+    plain_table,
+    seconds_like,
+    term_table,
+)
+from simulator.cost.terms import TERMS
+from simulator.events.timeline import STREAMS, SimulatedStep
+from simulator.planner.predict import Prediction
+from simulator.planner.refine import with_times
+from simulator.units import show_percent, show_seconds
+
+if TYPE_CHECKING:
+    from simulator.events.contended import Contended
+
+__all__ = ["show"]
+
+_LEAST = 0.0005
+"""Share of a path or of a step that is worth a line."""
+_ROWS = 16
+"""Ranks shown at most; of more, the fullest."""
+_HELD = 3
+"""Kinds of memory named of a peak."""
+
+
+def show(prediction: Prediction, step: SimulatedStep) -> None:
+    """Print a simulated step."""
+    screen, estimate = console(), prediction.estimate
+    screen.print(heading(prediction.scenario))
+    screen.print(_verdict(prediction, step))
+    played = with_times(estimate, [step])
+    screen.print(term_table({"played": (played, 0), "closed form": (estimate, 0)}))
+    screen.print()
+    screen.print(_streams(step))
+    screen.print()
+    screen.print(notes("Critical path", [_path(step)]))
+    screen.print(_memory(prediction, step))
+    links = [
+        f"{name} {show_percent(share)}" for name, share in step.links.items() if share > _LEAST
+    ]
+    if links:
+        title = "Links, share of the step in which those of the busiest rank carry"
+        screen.print(notes(title, [", ".join(links)]))
+    if step.network is not None:
+        screen.print(notes("Groups on the links of the cluster", _network(step.network)))
+
+
+def _verdict(prediction: Prediction, step: SimulatedStep) -> Text:
+    """Layout, both step times, which rank paces, how it was found."""
+    estimate, closed_s = prediction.estimate, prediction.step_time_s
+    text = Text(f"\n{estimate.layouts.describe()}\n", style="bold")
+    off = step.step_time_s / closed_s - 1.0
+    text.append(
+        f"step {show_seconds(step.step_time_s)} played, {show_seconds(closed_s)} by the closed form"
+        f" ({100 * off:+.2f} %); rank {step.pacing_rank} of {len(step.ranks_of)} simulated has the"
+        " most work\n",
+        style="not bold",
+    )
+    text.append(
+        f"{step.tasks:,} tasks, built in {show_seconds(step.build_seconds)}, played in"
+        f" {show_seconds(step.run_seconds)}\n",
+        style="not bold",
+    )
+    text.append_text(fitting(estimate))
+    text.append(
+        f": {gib(prediction.memory_bytes)} of {gib(estimate.usable_bytes)} GiB usable on the"
+        " fullest GPU\n",
+        style="not bold",
+    )
+    return text
+
+
+def _streams(step: SimulatedStep) -> Table:
+    """Busy, exposed and idle time of the pacing rank's streams."""
+    unit, scale = seconds_like(step.step_time_s)
+    title, rank = f"streams of rank {step.pacing_rank}", step.pacing_rank
+    columns = [f"{word} ({unit})" for word in ("busy", "exposed", "idle")]
+    table = plain_table(title, *columns, "busy", left=(title,))
+    for i, name in enumerate(STREAMS):
+        cells = [float(x[rank, i]) for x in (step.busy_s, step.exposed_s, step.idle_s)]
+        if cells[0] > 0.0:
+            share = show_percent(cells[0] / step.step_time_s)
+            table.add_row(name, *(amount(scale * seconds) for seconds in cells), share)
+    return table
+
+
+def _path(step: SimulatedStep) -> str:
+    """Causes of the critical path, the largest first."""
+    labels = {term.name: term.label for term in TERMS}
+    shares = sorted(step.critical_share.items(), key=lambda item: -item[1])
+    return ", ".join(
+        f"{labels[name]} {show_percent(share)}" for name, share in shares if share > _LEAST
+    )
+
+
+def _network(found: Contended) -> list[str]:
+    """Kinds of groups that are slower than the closed form has them, and the fullest links."""
+    lines = []
+    for where, slower in (("adapters", found.slowdown), ("links inside", found.slowdown_inside)):
+        named = [f"{group} x {x:.3f}" for group, x in slower.items() if x > 1.0]
+        even = ", ".join(group for group, x in slower.items() if x == 1.0)
+        if named:
+            lines.append(f"bytes over {where} take longer: {', '.join(named)}")
+        if even:
+            lines.append(f"bytes over {where} take as long as in the closed form: {even}")
+    fullest = [
+        f"{use.link} {show_percent(use.utilisation)} ({use.group})" for use in found.links.values()
+    ]
+    if fullest:
+        lines.append(f"fullest of each kind while bytes move: {', '.join(fullest)}")
+    return lines or ["no group leaves a domain"]
+
+
+def _memory(prediction: Prediction, step: SimulatedStep) -> Table:
+    """Fullest moment of every simulated rank, and what fills it."""
+    peaks = [step.memory.peak(rank) for rank in range(len(step.ranks_of))]
+    fullest = np.argsort([-total for _, total, _ in peaks], kind="stable")[:_ROWS]
+    usable = float(prediction.estimate.usable_bytes)
+    title = "memory of rank" if len(peaks) <= _ROWS else f"memory of the {_ROWS} fullest ranks"
+    unit, scale = seconds_like(step.step_time_s)
+    columns = ("GPUs", "peak GiB", "of usable", f"at ({unit})", "most of it")
+    table = plain_table(title, *columns, left=(title, "most of it"))
+    for rank in sorted(fullest.tolist()):
+        when, total, held = peaks[rank]
+        kinds = sorted(held.items(), key=lambda item: -item[1])[:_HELD]
+        named = ", ".join(f"{name} {gib(size)}" for name, size in kinds if size > 0.0)
+        cells = [f"{int(step.ranks_of[rank]):,}", gib(total), show_percent(total / usable)]
+        table.add_row(str(rank), *cells, amount(scale * when), named)
+    return table

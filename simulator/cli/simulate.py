@@ -1,0 +1,160 @@
+"""`foreshard simulate`: one layout played on discrete events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.options import (
+    ClusterName,
+    Gpus,
+    Json,
+    ModelName,
+    ScenarioFile,
+    Set,
+    SoftwareName,
+    print_json,
+    scenario_of,
+    speaking,
+)
+from simulator.cli.trace_file import Trace, check_trace, title
+
+if TYPE_CHECKING:
+    from simulator.events.timeline import SimulatedStep
+
+__all__ = ["command"]
+
+Picture = Annotated[
+    Path | None,
+    typer.Option(
+        "--picture", metavar="FILE.png", show_default=False,
+        help="Draw who does what when, a row per rank.",
+    ),
+]  # fmt: skip
+Actions = Annotated[
+    Path | None,
+    typer.Option(
+        "--actions", metavar="FILE", show_default=False,
+        help="Actions of every rank (.csv as torch.distributed.pipelining writes it, .toml or"
+        " .json) in place of the layout's schedule.",
+    ),
+]  # fmt: skip
+Deviations = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--deviation", metavar="FIELD=VALUE,...", show_default=False,
+        help="What is not like the rest: stage, replica (none: all of them); compute (1.2: takes"
+        " 20 % longer), scale_up, scale_out (share of its links that is left), expert_load,"
+        " cluster. May be repeated.",
+    ),
+]  # fmt: skip
+Worn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--worn", metavar="LINK=SHARE", show_default=False,
+        help="What is left of a link, 0 for a lost one, which traffic goes around:"
+        " 'adapter-up 3.1=0.5' is half of what adapter 1 of server 3 sends. May be repeated.",
+    ),
+]  # fmt: skip
+Contention = Annotated[
+    bool,
+    typer.Option(
+        "--contention",
+        help="Let groups share the links between switches by where they really run.",
+    ),
+]
+
+
+def command(
+    scenario: ScenarioFile = None,
+    model: ModelName = None,
+    cluster: ClusterName = None,
+    gpus: Gpus = None,
+    software: SoftwareName = None,
+    overrides: Set = None,
+    actions: Actions = None,
+    deviation: Deviations = None,
+    worn: Worn = None,
+    contention: Contention = False,
+    trace: Trace = None,
+    picture: Picture = None,
+    as_json: Json = False,
+) -> None:
+    """Play one training step of one layout, action by action.
+
+    Says what the closed form of `predict` cannot: who waits for whom, what paces the step, when
+    memory is fullest; and what slow GPUs, loaded experts or a schedule of your own make of it.
+    """
+    with speaking():
+        from simulator.planner.predict import predict
+
+        described, _ = scenario_of(
+            scenario, model=model, cluster=cluster, gpus=gpus, software=software,
+            overrides=overrides,
+        )  # fmt: skip
+        check_trace(trace)
+        _check_picture(picture)
+        prediction = predict(described)
+        row, given = prediction.estimate.layouts, prediction.scenario
+
+        from simulator.cli.screen import waiting
+        from simulator.events.action_tables import read_actions
+        from simulator.events.step import Network, simulate
+        from simulator.events.written import parse_deviations, parse_worn
+
+        links = Network(worn=parse_worn(worn or (), "--worn"), contention=contention)
+        with waiting("simulating"):
+            step = simulate(
+                row, given.workload, given.cluster, given.software,
+                table=None if actions is None else read_actions(actions),
+                deviations=parse_deviations(deviation or (), given.cluster.gpus, "--deviation"),
+                network=links if worn or contention else None,
+            )  # fmt: skip
+        _write(step, trace, picture, title(given, prediction.estimate))
+        if as_json:
+            from simulator.report.simulation_document import simulation_document
+
+            print_json(simulation_document(prediction, step))
+        else:
+            from simulator.cli.screen_simulate import show
+
+            show(prediction, step)
+
+
+def _check_picture(path: Path | None) -> None:
+    from simulator.errors import InputError, problem
+
+    if path is not None and path.suffix != ".png":
+        raise InputError(problem("arguments", "--picture", "must end in .png", str(path)))
+
+
+def _write(step: SimulatedStep, trace: Path | None, picture: Path | None, about: str) -> None:
+    """Write what was asked for, all of it or nothing."""
+    from simulator.cli.screen import waiting
+    from simulator.errors import InputError
+
+    contents: dict[Path, bytes] = {}
+    with waiting("writing"):
+        if trace is not None:
+            from simulator.interop.perfetto import trace_bytes
+
+            packed = trace.name.endswith(".gz")
+            contents[trace] = trace_bytes(step, gzipped=packed, title=about)
+        if picture is not None:
+            from simulator.report.pipeline_picture import pipeline_png
+
+            contents[picture] = pipeline_png(step, title=about)
+        if not contents:
+            return
+        from simulator.report.write import write_files
+
+        try:
+            write_files(contents)
+        except OSError as error:
+            place = error.filename or ", ".join(str(path) for path in contents)
+            raise InputError(f"{place}: cannot be written: {error.strerror}") from None
+    for word, path in (("Trace", trace), ("Picture", picture)):
+        if path is not None:
+            typer.echo(f"{word}: {path}", err=True)

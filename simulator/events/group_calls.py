@@ -1,0 +1,179 @@
+"""What the groups of a layout ask of the links while their bytes move: one call for each kind.
+
+Only the rate counts here, not how much a step moves: a call has a round size and takes what the
+bandwidth terms of the closed form say it does, on adapters or inside a domain, without any start
+or latency. Links that leave it less slow those terms, which ``Cluster.links_of`` is for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.collective_curves import board
+from simulator.cost.collectives import domain_rate, exchange_rate
+from simulator.cost.nccl_choice import spans
+from simulator.events.group_members import group_members
+from simulator.events.shared_links import Call
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layout import Layouts
+from simulator.layout.placement import Group
+
+__all__ = ["Traffic", "group_traffic"]
+
+Ints = NDArray[np.int64]
+
+_SIZE_BYTES = 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """One kind of groups, all of which call at once."""
+
+    group: str
+    """As the closed form names it: a field of ``Placement``."""
+    call: Call
+    far: bool
+    """Over adapters; else inside domains."""
+
+    @property
+    def members(self) -> Ints:
+        """GPUs of each group, (groups, members)."""
+        return np.asarray(self.call.members, dtype=np.int64)
+
+
+def group_traffic(
+    layout: Layouts, cluster: Cluster, *, experts: bool, near: bool = True
+) -> list[Traffic]:
+    """List what the groups of one layout do on the links, one entry for each kind and way.
+
+    Parameters
+    ----------
+    layout : Layouts
+        One row.
+    cluster : Cluster
+    experts : bool
+        Whether the model has any.
+    near : bool
+        List what moves inside domains, too.
+    """
+    found = []
+    for group, members, exchanges in _groups(layout, experts):
+        found += _far(cluster, group, members, exchanges)
+        if near:
+            found += _near(cluster, group, members, exchanges)
+    for group, pairs in _neighbours(layout, cluster):
+        found += _sends(cluster, group, pairs, near)
+    return found
+
+
+def _groups(layout: Layouts, experts: bool) -> list[tuple[str, Ints, bool]]:
+    """Kind, GPUs of every group, and whether all send to all."""
+    row = layout.row()
+    every = row["cp_kind"] == "all_to_all"
+    names = ("tp", "etp") if experts else ("tp",)
+    found = [(name, group_members(layout, name), False) for name in names]
+    context = group_members(layout, "cp")
+    if row["cp_kind"] == "hierarchical":
+        adjacent = int(row["cp_a2a"])
+        found.append(("cp_a2a", context.reshape(-1, adjacent), True))
+    elif row["cp_kind"] != "ring":
+        found.append(("cp", context, every))
+    if experts and row["dispatcher"] == "allgather":
+        found.append(("experts", group_members(layout, "experts"), False))
+    elif experts:
+        found.append(("ep", group_members(layout, "ep"), True))
+    shard = int(row["shard_group"])
+    for name in ("dp", "edp") if experts else ("dp",):
+        members = group_members(layout, name)
+        copies = max(group_members(layout, "dp").shape[1] // shard, 1)
+        found += [(name, part, False) for part in _sharded(members, copies)]
+    return [one for one in found if one[1].shape[1] > 1]
+
+
+def _sharded(members: Ints, copies: int) -> list[Ints]:
+    """Groups that share states, and those that hold the same share of them."""
+    groups, n = members.shape
+    if copies == 1 or n % copies:
+        return [members]
+    parts = members.reshape(groups, copies, n // copies)
+    return [parts.reshape(-1, n // copies), parts.transpose(0, 2, 1).reshape(-1, copies)]
+
+
+def _neighbours(layout: Layouts, cluster: Cluster) -> list[tuple[str, Ints]]:
+    """Pairs that send to each other at the same time: of stages every second one, then the rest.
+
+    A ring of keys leaves a domain at its last member and enters the next one at its first.
+    """
+    row, found = layout.row(), []
+    stages = group_members(layout, "pp")
+    pp, wraps = stages.shape[1], int(row["vpp"]) > 1 and stages.shape[1] > 2
+    for first in range(min(pp - 1, 2)):
+        place = np.arange(first, pp - 1, 2)
+        found.append(("pp", np.stack([stages[:, place], stages[:, place + 1]], axis=2)))
+    if wraps:
+        found.append(("pp", stages[:, None, [pp - 1, 0]]))
+    if row["cp_kind"] in ("ring", "hierarchical") and int(row["cp"]) > 1:
+        context, name = group_members(layout, "cp"), "cp"
+        if row["cp_kind"] == "hierarchical":
+            each = int(row["cp_a2a"])
+            name, context = "cp_ring", _sharded(context, context.shape[1] // each)[1]
+        if context.shape[1] > 1:
+            found += [(name, np.stack([context, np.roll(context, -1, axis=1)], axis=2))]
+    return [(name, pairs.reshape(-1, 2)) for name, pairs in found]
+
+
+def _far(cluster: Cluster, group: str, members: Ints, exchanges: bool) -> list[Traffic]:
+    """What a kind of groups moves over the adapters."""
+    local, n = _local(cluster, members), members.shape[1]
+    if local == n:
+        return []
+    shape = Group(size=np.array(n), local=np.array(local))
+    if exchanges:
+        rate = float(exchange_rate(cluster, spans(shape)))
+        moved, operation = _SIZE_BYTES * (n - local) / n, "all_to_all"
+    else:
+        rate = float(domain_rate(cluster, shape))
+        moved, operation = _SIZE_BYTES * (n - 1) / n, "all_gather"
+    call = Call(operation=operation, members=members, size_bytes=_SIZE_BYTES, seconds=moved / rate)
+    return [Traffic(group=group, call=call, far=True)]
+
+
+def _near(cluster: Cluster, group: str, members: Ints, exchanges: bool) -> list[Traffic]:
+    """What it moves between the members of a domain."""
+    local = _local(cluster, members)
+    if local < 2:
+        return []
+    operation = "all_to_all" if exchanges else "all_gather"
+    rate = float(board(cluster).rates(operation, np.array(local))["rate"])
+    seconds = _SIZE_BYTES * (local - 1) / local / rate
+    inside = members.reshape(-1, local)
+    call = Call(operation=operation, members=inside, size_bytes=_SIZE_BYTES, seconds=seconds)
+    return [Traffic(group=group, call=call, far=False)]
+
+
+def _sends(cluster: Cluster, group: str, pairs: Ints, near: bool) -> list[Traffic]:
+    """Sends between neighbours, those that leave a domain apart from those that do not."""
+    crosses = pairs[:, 0] // cluster.domain != pairs[:, 1] // cluster.domain
+    out = cluster.network_bytes_per_s_per_gpu / float(cluster.fabric.oversubscription)
+    inside = float(cluster.node.scale_up.send_bytes_per_s)
+    found = []
+    for far, rate in ((True, out), (False, inside)):
+        some = pairs[crosses == far]
+        if len(some) and (far or near):
+            call = Call(operation="all_gather", members=some, size_bytes=_SIZE_BYTES,
+                        seconds=_SIZE_BYTES / 2.0 / rate)  # fmt: skip
+            found.append(Traffic(group=group, call=call, far=far))
+    return found
+
+
+def _local(cluster: Cluster, members: Ints) -> int:
+    """Members of a group in one domain, in a row; 1 where that differs."""
+    domain = members // cluster.domain
+    n, most = members.shape[1], int((domain[0] == domain[0, 0]).sum())
+    if n % most:
+        return 1
+    blocks = domain.reshape(len(members), n // most, most)
+    return most if (blocks == blocks[:, :, :1]).all() else 1

@@ -1,0 +1,227 @@
+"""`foreshard simulate`: documents, files, screens, and what it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator._version import __version__
+from simulator.cli.main import app
+from simulator.cost.memory import MEMORY_KINDS
+from simulator.cost.terms import HIDDEN, TERMS
+from simulator.events.timeline import STREAMS
+
+RUNNER = CliRunner(env={"COLUMNS": "160"})
+NAMES = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "16"]
+LAYOUT = ["--set", "layout.tp=2", "--set", "layout.pp=4", "--set", "training.global_batch=32"]
+CASE = [*NAMES, *LAYOUT]
+STEP = [
+    "layout", "step_time_s", "closed_form_s", "terms_s", "closed_form_terms_s", "hidden_s",
+    "critical_share", "pacing_rank", "ranks", "memory_verdict", "links", "network", "tasks",
+    "build_seconds", "run_seconds",
+]  # fmt: skip
+
+
+def document(*more: str, names: list[str] | None = None) -> dict[str, Any]:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    result = RUNNER.invoke(app, ["simulate", *(names or CASE), *more, "--json"])
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    found: dict[str, Any] = json.loads(result.stdout, parse_constant=refuse)
+    return found
+
+
+def refused(*more: str) -> str:
+    result = RUNNER.invoke(app, ["simulate", *CASE, *more])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert isinstance(result.exception, SystemExit)
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, Any]:
+    return document()
+
+
+def test_keys_are_frozen(plain: dict[str, Any]) -> None:
+    assert list(plain) == ["schema", "version", "command", "scenario", "workload", *STEP]
+    head = (plain["schema"], plain["version"], plain["command"])
+    assert head == (1, __version__, "simulate")
+    names = [term.name for term in TERMS]
+    for key in ("terms_s", "closed_form_terms_s", "critical_share"):
+        assert list(plain[key]) == names
+    assert list(plain["hidden_s"]) == list(HIDDEN)
+    for i, rank in enumerate(plain["ranks"]):
+        assert list(rank) == ["rank", "gpus", "busy_s", "exposed_s", "idle_s", "memory_peak"]
+        assert rank["rank"] == i
+        for key in ("busy_s", "exposed_s", "idle_s"):
+            assert list(rank[key]) == list(STREAMS)
+        assert list(rank["memory_peak"]) == ["time_s", "total_bytes", "memory_bytes"]
+        assert list(rank["memory_peak"]["memory_bytes"]) == list(MEMORY_KINDS)
+
+
+def test_sound_links_are_null_and_worn_ones_are_not(plain: dict[str, Any]) -> None:
+    """Server 1 holds stages 2 and 3: half of one of its adapters slows the sends that arrive."""
+    assert plain["network"] is None
+    worn = document("--worn", "adapter-down  1.3 = 0.5")["network"]
+    assert list(worn) == ["contention", "worn", "slowdown", "slowdown_inside", "links"]
+    assert (worn["contention"], worn["worn"]) == (False, {"adapter-down 1.3": 0.5})
+    assert worn["slowdown"] == pytest.approx({"pp": 2.0})
+    for use in worn["links"].values():
+        assert list(use) == ["link", "group", "utilisation"]
+    assert worn["links"]["adapter-down"]["link"] == "adapter-down 1.3"
+
+
+def test_contention_of_sound_links_changes_nothing(plain: dict[str, Any]) -> None:
+    found = document("--contention")
+    assert found["network"]["contention"] and found["network"]["slowdown"] == {"pp": 1.0}
+    assert found["step_time_s"] == plain["step_time_s"]
+
+
+def test_the_screen_names_what_worn_links_slow() -> None:
+    """GPUs 4 to 7 send to 8 to 11 over the adapters of the rails where those are, 0 to 3."""
+    arguments = ["simulate", *CASE, "--worn", "adapter-up 0.2=0.25", "--contention"]
+    part = RUNNER.invoke(app, arguments).stdout.split("Groups on the links of the cluster")[1]
+    assert "bytes over adapters take longer: pp x 4.000" in part
+    assert "adapter-up 0.2 100.0 % (pp)" in part
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("adapter-up 0.4", "--worn: must be LINK=SHARE ('adapter-up 3.1=0.5'), got"),
+        ("=0.5", "--worn: must be LINK=SHARE"),
+        ("adapter-up 0.4=half", "must be the share of its capacity that is left, 0 to 1"),
+        ("adapter-up 0.4=2", "0 to 1, got 2.0 (nearest: 1 (sound))"),
+        ("adapter-up 2.4=0.5", "(nearest: 'adapter-up 1.4')"),
+        ("adaptor-up 0.4=0.5", "(did you mean 'adapter-up'?)"),
+    ],
+)
+def test_links_that_cannot_be(text: str, said: str) -> None:
+    assert said in refused("--worn", text)
+
+
+def test_a_link_is_worn_once() -> None:
+    said = refused("--worn", "adapter-up 0.4=0.5", "--worn", "adapter-up 0.4=0.7")
+    assert "adapter-up 0.4: must be given once" in said
+
+
+def test_numbers_add_up(plain: dict[str, Any]) -> None:
+    """4 stages of 4 GPUs; terms and shares are whole; a stream is busy or idle; memory as kinds."""
+    step_s = plain["step_time_s"]
+    assert sum(plain["terms_s"].values()) == pytest.approx(step_s, rel=1e-9)
+    assert sum(plain["closed_form_terms_s"].values()) == pytest.approx(plain["closed_form_s"])
+    assert sum(plain["critical_share"].values()) == pytest.approx(1.0)
+    assert [rank["gpus"] for rank in plain["ranks"]] == [4, 4, 4, 4]
+    for rank in plain["ranks"]:
+        for busy, idle in zip(rank["busy_s"].values(), rank["idle_s"].values(), strict=True):
+            assert busy + idle == pytest.approx(step_s, rel=1e-9)
+        peak = rank["memory_peak"]
+        assert sum(peak["memory_bytes"].values()) == pytest.approx(peak["total_bytes"])
+        assert 0.0 <= peak["time_s"] <= step_s
+
+
+def test_it_is_the_layout_that_predict_prices(plain: dict[str, Any]) -> None:
+    result = RUNNER.invoke(app, ["predict", *CASE, "--json"])
+    (layout,) = json.loads(result.stdout)["layouts"]
+    assert plain["layout"] == layout["layout"]
+    assert plain["closed_form_s"] == layout["step_time_s"]
+    assert plain["step_time_s"] == pytest.approx(layout["step_time_s"], rel=0.01)
+    fullest = max(rank["memory_peak"]["total_bytes"] for rank in plain["ranks"])
+    assert fullest == pytest.approx(layout["memory_total_bytes"], rel=1e-9)
+
+
+def test_the_screen_says_what_was_played(plain: dict[str, Any]) -> None:
+    result = RUNNER.invoke(app, ["simulate", *CASE])
+    assert (result.exit_code, result.stderr) == (0, "")
+    for words in ("played", "by the closed form", "sum = step time", "streams of rank",
+                  "Critical path", "memory of rank", "Links"):  # fmt: skip
+        assert words in result.stdout
+    rows = result.stdout.split("memory of rank")[1].splitlines()[1:5]
+    assert [row.split()[:2] for row in rows] == [[str(rank), "4"] for rank in range(4)]
+
+
+def test_a_slow_gpu_costs_what_it_takes_longer(plain: dict[str, Any]) -> None:
+    """Stage 3 of replica 1 takes a quarter longer: it is unfolded, and paces the step."""
+    slow = document("--deviation", "stage=3, replica=1, compute=1.25")
+    assert [rank["gpus"] for rank in slow["ranks"]] == [2] * 8
+    assert slow["pacing_rank"] == 7
+    assert slow["terms_s"]["gemm"] == pytest.approx(1.25 * plain["terms_s"]["gemm"], rel=1e-9)
+    both = document(
+        "--deviation", "stage=3,replica=1,compute=1.25", "--deviation", "stage=0,compute=1.5"
+    )
+    assert both["step_time_s"] > slow["step_time_s"] > plain["step_time_s"]
+
+
+def test_servers_of_another_kind(plain: dict[str, Any]) -> None:
+    mixed = document("--deviation", "stage=1,cluster=dgx-a100")
+    assert mixed["pacing_rank"] == 1 and mixed["step_time_s"] > 1.5 * plain["step_time_s"]
+
+
+def test_a_schedule_of_the_users_own(tmp_path: Path, plain: dict[str, Any]) -> None:
+    """All forward passes first: as much work, and more memory than one forward, one backward."""
+    batches = range(16)
+    rows = [
+        ",".join([f"{stage}F{b}" for b in batches] + [f"{stage}B{b}" for b in batches])
+        for stage in range(4)
+    ]
+    path = tmp_path / "gpipe.csv"
+    path.write_text("\n".join(rows) + "\n")
+    own = document("--actions", str(path))
+    assert own["terms_s"]["gemm"] == pytest.approx(plain["terms_s"]["gemm"], rel=1e-9)
+    peaks = [
+        found["ranks"][3]["memory_peak"]["memory_bytes"]["activations"] for found in (plain, own)
+    ]
+    assert peaks[1] > 10 * peaks[0]
+
+
+def test_files_are_written(tmp_path: Path) -> None:
+    trace, picture = tmp_path / "deep" / "t.json", tmp_path / "p.png"
+    result = RUNNER.invoke(
+        app, ["simulate", *CASE, "--json", "--trace", str(trace), "--picture", str(picture)]
+    )
+    assert result.exit_code == 0, result.output
+    assert result.stderr == f"Trace: {trace}\nPicture: {picture}\n"
+    written = json.loads(trace.read_text())
+    assert written["otherData"]["step_time_s"] == json.loads(result.stdout)["step_time_s"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("stag=3", "--deviation: unknown field 'stag' (did you mean 'stage'?)"),
+        ("stage=1.6", "--deviation: stage: must be a whole number, got '1.6' (nearest: 2)"),
+        ("stage=4", "deviations[0].stage: must be from 0 to 3, got 4 (nearest: 3)"),
+        ("replica=-1", "deviations[0].replica: must be from 0 to 1, got -1 (nearest: 0)"),
+        ("compute=fast", "--deviation: compute: must be a number, got 'fast'"),
+        ("compute", "--deviation: must be FIELD=VALUE,... (stage=3,compute=1.2), got 'compute'"),
+        ("stage=1,stage=2", "--deviation: stage: must be given once"),
+        ("compute=nan", "compute: must be above 0"),
+        ("cluster=dgx-a10", "unknown cluster 'dgx-a10' (did you mean 'dgx-a100'?)"),
+    ],
+)
+def test_deviations_that_cannot_be(text: str, said: str) -> None:
+    assert said in refused("--deviation", text)
+
+
+def test_nothing_is_half_written(tmp_path: Path) -> None:
+    """A good trace beside a picture that has nowhere to go; and names that no file can have."""
+    (tmp_path / "file").write_text("")
+    trace = tmp_path / "t.json"
+    said = refused("--trace", str(trace), "--picture", str(tmp_path / "file" / "p.png"))
+    assert "cannot be written" in said
+    assert "--picture: must end in .png, got" in refused("--picture", str(tmp_path / "p.jpg"))
+    assert "--trace: must end in .json or .json.gz" in refused("--trace", str(tmp_path / "t"))
+    refused("--trace", str(trace), "--deviation", "stage=9")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_table_of_another_layout(tmp_path: Path) -> None:
+    path = tmp_path / "two.csv"
+    path.write_text("0F0,0B0\n1F0,1B0\n")
+    assert "must have the layout's 4 ranks (pp), got 2" in refused("--actions", str(path))
+    assert "no such file" in refused("--actions", str(tmp_path / "none.csv"))
