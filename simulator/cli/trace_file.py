@@ -36,7 +36,7 @@ def check_trace(path: Path | None) -> None:
 def title(scenario: Scenario, estimate: Estimate) -> str:
     """Say in one line what was simulated."""
     cluster = scenario.cluster
-    place = f"{cluster.gpus:,} GPUs of {cluster.name}"
+    place = f"{cluster.gpus:,} GPU{'s' * (cluster.gpus > 1)} of {cluster.name}"
     return f"{scenario.workload.architecture.name} on {place}: {estimate.layouts.describe()}"
 
 

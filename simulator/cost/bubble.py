@@ -53,6 +53,10 @@ _WAITS = {
 waits for, own weight passes that fill the time, input passes that nothing fills, and micro-batches
 that the other stages pace (V-shaped: the stage with embedding and head is slow alone)."""
 
+_FEW = tuple(SCHEDULES.index(word) for word in ("zb_h1", "zb_h2", "zb_v"))
+"""Schedules of which a step may have too few micro-batches to fill the first one's way there and
+back, (p - 1)(F + I)."""
+
 _FORWARD, _FILLS, _INPUT, _PACED = np.array([_WAITS.get(word, (0.0,) * 4) for word in SCHEDULES]).T
 
 
@@ -130,8 +134,21 @@ def _zero_bubble(
     excess = _excess(ranks, forward_s + input_s + weight_s, slowest, copies)
     least = np.where(_PACED[code] > 0, np.maximum(back - own, 0.0) / v, idle)
     idle = np.maximum(idle - paced * excess, least)
+    few = forward + back - _filled(layouts, forward_s[at, slowest], weight_s[at, slowest])
+    idle = np.where(np.isin(code, _FEW), np.maximum(idle, few), idle)
     fill = np.minimum(fill / v, idle)
     return fill, idle - fill
+
+
+def _filled(layouts: Layouts, forward_s: Floats, weight_s: Floats) -> Floats:
+    """Seconds of a few micro-batches' passes beside the first one's way there and back.
+
+    Weight passes of all but one; where the first rank also holds the last chunk (zb_v), forward
+    passes until the first micro-batch is back, at most p - 1, then weight passes.
+    """
+    others, turns = layouts.micro_batches - 1.0, layouts.schedule == SCHEDULES.index("zb_v")
+    ahead = np.minimum(others, layouts.pp - 1.0) * turns
+    return np.asarray(ahead * forward_s + (others - ahead) * weight_s)
 
 
 def _excess(ranks: Floats, both_s: Floats, slowest: NDArray[Any], copies: NDArray[Any]) -> Floats:

@@ -10,16 +10,14 @@ from numpy.typing import NDArray
 
 from simulator.errors import InputError
 from simulator.events.listed import Listed
+from simulator.events.timeline import STREAMS
 
 if TYPE_CHECKING:
     from simulator.events.programs import Program
 
-__all__ = ["COMPUTE", "DATA", "PIPELINE", "STREAMS", "Extras", "check_extras", "joined"]
+__all__ = ["COMPUTE", "DATA", "PIPELINE", "Extras", "check_extras", "joined"]
 
 Floats = NDArray[np.float64]
-
-STREAMS = ("compute", "tensor", "context", "expert", "pipeline", "data", "copy", "host")
-"""Streams of a rank; stream s of rank r is number ``r * len(STREAMS) + s`` in the graph."""
 
 COMPUTE, PIPELINE, DATA = (STREAMS.index(word) for word in ("compute", "pipeline", "data"))
 

@@ -16,16 +16,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simulator.errors import InputError
-from simulator.events.extras import COMPUTE, PIPELINE, STREAMS, Extras, check_extras, joined
+from simulator.events.extras import COMPUTE, PIPELINE, Extras, check_extras, joined
 from simulator.events.graph import TaskGraph
 from simulator.events.listed import Listed
+from simulator.events.timeline import STREAMS
 from simulator.events.unfold import EXTRA, OUTSIDE, SEND, TWICE, follow, unfold
 from simulator.layout.layout import SCHEDULES
 from simulator.layout.schedules import FORWARD, KINDS, actions
 
 __all__ = [
-    *("ASYNCHRONOUS", "COMPUTE", "EXTRA", "PIPELINE", "SEND", "STREAMS"),
-    *("Extras", "Program", "StepGraph", "period_s", "program", "step_graph"),
+    *("ASYNCHRONOUS", "COMPUTE", "EXTRA", "PIPELINE", "SEND"),
+    *("Extras", "Program", "StepGraph", "awaited_actions", "period_s", "program", "step_graph"),
 ]
 
 Floats = NDArray[np.float64]
@@ -57,6 +58,12 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.rank)
+
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """Every column, as compiled code takes them."""
+        return (
+            self.rank, self.kind, self.micro_batch, self.chunk, self.piece, self.with_next,
+        )  # fmt: skip
 
     def name(self, action: int) -> str:
         """Word one action.
@@ -178,12 +185,7 @@ def step_graph(
     9.0
     """
     extra = Extras.none() if extras is None else extras
-    columns = (
-        program.rank, program.kind, program.micro_batch, program.chunk, program.piece,
-        program.with_next,
-    )  # fmt: skip
-    batches = int(program.micro_batch.max(initial=0)) + 1
-    awaited = follow(*columns, program.ranks, program.chunks, batches, program.pieces)
+    awaited = awaited_actions(program)
     if (awaited < -1).any():
         raise InputError(_faulty(program, int(np.flatnonzero(awaited < -1)[0]), awaited))
     check_extras(program, extra)
@@ -195,7 +197,7 @@ def step_graph(
         awaited[elsewhere & listed.sends] = -1
         extra = joined(extra, program, listed, listed.seconds(hops, listed_s or {}))
     arrays: tuple[Any, ...] = (
-        *columns, awaited, seconds, np.ascontiguousarray(hops), *extra.columns(),
+        *program.columns(), awaited, seconds, np.ascontiguousarray(hops), *extra.columns(),
         program.ranks, len(STREAMS), COMPUTE, COMPUTE if sends_block else PIPELINE,
     )  # fmt: skip
     found = unfold(*arrays)
@@ -209,6 +211,14 @@ def step_graph(
     if listed is not None:
         _name_sends(step, listed)
     return step
+
+
+def awaited_actions(program: Program) -> Ints:
+    """The action whose result each one takes; -1: none, below that what is wrong with it."""
+    batches = int(program.micro_batch.max(initial=0)) + 1
+    sizes = (program.ranks, program.chunks, batches, program.pieces)
+    given: tuple[Any, ...] = (*program.columns(), *sizes)
+    return np.asarray(follow(*given))
 
 
 def action_seconds(program: Program, pass_s: ArrayLike) -> Floats:

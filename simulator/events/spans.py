@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from simulator.cost.terms import HIDDEN
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played
-from simulator.events.tails import awaited_actions
+from simulator.events.programs import awaited_actions
 from simulator.events.timeline import SPAN_KINDS, STREAMS, Timeline
 from simulator.events.unfold import SEND
 from simulator.layout.schedules import FORWARD, KINDS

@@ -24,16 +24,13 @@ from simulator.events.passes import CAUSE
 from simulator.events.play import Played, play_step
 from simulator.events.programs import Program
 from simulator.events.spans import timeline
-from simulator.events.timeline import CAUSES, STREAMS, SimulatedStep
+from simulator.events.timeline import CAUSES, LINKS, STREAMS, SimulatedStep
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
 __all__ = ["Deviation", "Network", "simulate", "summarise"]
-
-LINKS = ("tensor", "context", "expert", "pipeline", "data", "copy")
-"""Streams whose work is on links."""
 
 
 def simulate(

@@ -20,11 +20,11 @@ from simulator.cost.passes import ZERO2, Priced, rank_tails
 from simulator.cost.step import Selection
 from simulator.events.extras import Extras
 from simulator.events.passes import AHEAD, BACK, CAUSE, Passes
-from simulator.events.programs import Program
+from simulator.events.programs import Program, awaited_actions
 from simulator.events.timeline import SPAN_KINDS, STREAMS
-from simulator.layout.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
+from simulator.layout.schedules import BACKWARD_INPUT, FORWARD
 
-__all__ = ["Ends", "Tails", "awaited_actions", "tail_tasks", "tails_of"]
+__all__ = ["Ends", "Tails", "tail_tasks", "tails_of"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -122,20 +122,6 @@ class Ends:
         shape = (program.ranks, program.chunks)
         ends = np.searchsorted(program.rank, np.arange(program.ranks), side="right") - 1
         return cls(first=first.reshape(shape), last=last.reshape(shape), final=ends)
-
-
-def awaited_actions(program: Program) -> Ints:
-    """The action whose result each one takes, -1: none."""
-    kind, batch, piece = program.kind, program.micro_batch, program.piece
-    ahead, weight = kind == FORWARD, kind == BACKWARD_WEIGHT
-    made = np.full((2, int(batch.max()) + 1, program.pieces + 1), -1, dtype=np.int64)
-    for way, own in enumerate((ahead, ~ahead & ~weight)):
-        rows = np.flatnonzero(own)
-        made[way, batch[rows], piece[rows]] = rows
-    made[1, :, -1] = made[0, :, -2]  # the last piece goes back from its own forward pass
-    before = np.where(ahead, piece - 1, np.where(weight, piece, piece + 1))
-    found = made[np.where(ahead, 0, 1), batch, before]
-    return np.where(ahead & (piece == 0), -1, found)
 
 
 class _Table:
@@ -262,7 +248,7 @@ class _Clock:
 
     program: Program
     action_s: Floats
-    awaited: Ints
+    awaited: NDArray[np.int32]
 
     def before_end(self, table: _Table, ends: Ends, rank: int, action: int, seconds: float) -> int:
         """Add a task that ends so many seconds before an action does, at most when it starts."""

@@ -22,13 +22,18 @@ if TYPE_CHECKING:
     from simulator.events.contended import Contended
 
 __all__ = [
-    "CAUSES", "MEMORY_KINDS", "SPAN_KINDS", "STREAMS", "MemoryCurve", "SimulatedStep", "Timeline",
+    "CAUSES", "LINKS", "MEMORY_KINDS", "SPAN_KINDS", "STREAMS", "MemoryCurve", "SimulatedStep",
+    "Timeline",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
 
 STREAMS = ("compute", "tensor", "context", "expert", "pipeline", "data", "copy", "host")
-"""What a rank can do at the same time; the words of `Term.stream`."""
+"""What a rank can do at the same time; the words of `Term.stream`. Stream s of rank r is number
+``r * len(STREAMS) + s`` in the task graph."""
+
+LINKS = ("tensor", "context", "expert", "pipeline", "data", "copy")
+"""Streams whose work is on links."""
 
 SPAN_KINDS = (
     "forward", "backward", "backward_input", "backward_weight", "recompute", "collective",

@@ -19,6 +19,7 @@ from simulator.cost.memory import MEMORY_KINDS
 from simulator.cost.terms import TERMS
 from simulator.events.timeline import (
     CAUSES,
+    LINKS,
     SPAN_KINDS,
     STREAMS,
     MemoryCurve,
@@ -30,9 +31,9 @@ __all__ = ["trace_bytes", "trace_events"]
 
 _MICROSECOND_S = 1e-6
 _GIB = 1024.0**3
+_TOGETHER_S = 1e-12
+"""A span that begins so soon after another ends, or before by rounding, follows it at once."""
 _LABELS = {term.name: term.label for term in TERMS}
-_LINKS = ("tensor", "context", "expert", "pipeline", "data", "copy")
-"""Streams that use links."""
 
 
 def trace_bytes(step: SimulatedStep, *, gzipped: bool, title: str = "") -> bytes:
@@ -69,7 +70,8 @@ def _names(line: Timeline) -> Iterator[dict[str, Any]]:
     """Name processes and tracks, and say in which order to show them."""
     used = np.unique(np.stack([line.rank, line.stream]), axis=1).T.tolist()
     for rank in sorted({rank for rank, _ in used}):
-        name = f"rank {rank} (of {int(line.ranks_of[rank]):,} GPUs alike)"
+        alike = int(line.ranks_of[rank])
+        name = f"rank {rank}" + (f" (of {alike:,} GPUs alike)" if alike > 1 else "")
         yield _about(rank, 0, "process_name", name=name)
         yield _about(rank, 0, "process_sort_index", sort_index=rank)
     for rank, stream in used:
@@ -128,14 +130,16 @@ def _memory(curve: MemoryCurve) -> Iterator[dict[str, Any]]:
 def _links(line: Timeline) -> Iterator[dict[str, Any]]:
     """Share of the GPUs that use a kind of link, whenever it changes."""
     weight = line.ranks_of / line.ranks_of.sum()
-    for name in _LINKS:
+    for name in LINKS:
         own = line.stream == STREAMS.index(name)
         if not own.any():
             continue
         moments = np.concatenate([line.start_s[own], line.end_s[own]])
         change = weight[line.rank[own]]
-        times, where = np.unique(moments, return_inverse=True)
-        share = np.cumsum(np.bincount(where, np.concatenate([change, -change]), len(times)))
+        order = np.argsort(moments, kind="stable")
+        moments, changes = moments[order], np.concatenate([change, -change])[order]
+        new = np.diff(moments, prepend=-np.inf) > _TOGETHER_S
+        times, share = moments[new], np.cumsum(np.bincount(np.cumsum(new) - 1, changes))
         for moment, now in zip((times / _MICROSECOND_S).tolist(), share.tolist(), strict=True):
             percent = {"share": round(100.0 * now, 9)}
             yield _counter(len(line.ranks_of), f"{name}, % of GPUs", moment, percent)

@@ -40,11 +40,8 @@ _INKS = {
 }
 """Colour and word of each kind of span."""
 
-_WHOLE = 64
-"""Passes per rank up to which the whole step is shown; of longer ones both ends."""
-
 _END = 40
-"""Passes of each end that are shown then."""
+"""Passes of each end that are shown of a long step; one of at most two ends is shown whole."""
 
 _ROWS = 48
 """Ranks shown at most, evenly picked."""
@@ -67,7 +64,7 @@ def pipeline_png(step: SimulatedStep, *, title: str) -> bytes:
     line = step.timeline
     ranks = np.unique(line.rank)
     ranks = ranks[np.unique(np.linspace(0, len(ranks) - 1, min(len(ranks), _ROWS)).astype(int))]
-    windows = _windows(line, step.step_time_s)
+    windows = _windows(line)
     height = 2.0 + (0.42 if len(ranks) <= 16 else 0.21) * len(ranks)
     figure = Figure(figsize=(13.0, min(height, 12.0)), dpi=DPI, layout="constrained")
     frames = figure.subplots(1, len(windows), sharey=True, squeeze=False)[0]
@@ -85,6 +82,8 @@ def pipeline_png(step: SimulatedStep, *, title: str) -> bytes:
     idle = 1.0 - float(step.busy_s[step.pacing_rank, 0]) / step.step_time_s
     text = f"{show_seconds(step.step_time_s)} per step; the busiest rank computes all but"
     shown = "" if len(windows) == 1 else "; beginning and end shown"
+    if windows[-1][1] > step.step_time_s * (1.0 + 1e-6):
+        shown = "; several steps without a flush" + shown
     headline(figure, f"{text} {show_percent(idle)} of it{shown}", title)
     for word, ink in named.items():
         frames[0].barh(0.0, 0.0, color=colour(ink).light, label=word)
@@ -92,14 +91,14 @@ def pipeline_png(step: SimulatedStep, *, title: str) -> bytes:
     return png_bytes(figure)
 
 
-def _windows(line: Timeline, step_s: float) -> list[tuple[float, float]]:
-    """The whole step, or its two ends."""
+def _windows(line: Timeline) -> list[tuple[float, float]]:
+    """All that was played, or its two ends."""
     passes = (line.stream == 0) & (line.micro_batch >= 0)
-    counts = np.bincount(line.rank[passes])
-    if counts.max(initial=0) <= _WHOLE:
-        return [(0.0, step_s)]
-    length = step_s * _END / float(counts.max())
-    return [(0.0, length), (step_s - length, step_s)]
+    whole_s, most = float(line.end_s.max()), int(np.bincount(line.rank[passes]).max(initial=0))
+    if most <= 2 * _END:
+        return [(0.0, whole_s)]
+    length = whole_s * _END / most
+    return [(0.0, length), (whole_s - length, whole_s)]
 
 
 def _row(

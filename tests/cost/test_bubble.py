@@ -121,6 +121,22 @@ def test_equal_stages_take_as_long_as_the_schedule_played_through(
     assert closed == pytest.approx(real, rel=6e-3 if "dualpipe" in schedule else 2e-3)
 
 
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("schedule", ["zb_h1", "zb_h2", "zb_v"])
+def test_zero_bubble_with_few_micro_batches_is_the_schedule_played_through(
+    schedule: str, m: int, play: Any
+) -> None:
+    """Too few to fill the bubble: one micro-batch takes 1.8 times what many would make of it."""
+    vpp = VPP.get(schedule, 1)
+    work, _ = equal_stages(4, vpp, m)
+    table = Layouts.of(pp=4, vpp=vpp, schedule=schedule, global_batch=m)
+    software = load_software("megatron-core")
+    kernels = replace(software.kernels, pads_vocabulary_to=1)
+    setting = (work, load_cluster("dgx-h100", 4), replace(software, kernels=kernels))
+    closed, real = step_and_makespan(table, setting, play)
+    assert closed == pytest.approx(real, rel=0.04)
+
+
 def test_every_schedule_costs_the_same_alone_and_in_a_table() -> None:
     work, _ = equal_stages(4, 2, 16)
     setting = (work, load_cluster("dgx-h100", 4), load_software("megatron-core"))

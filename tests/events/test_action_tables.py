@@ -11,7 +11,8 @@ from simulator.errors import InputError
 from simulator.events.action_tables import parse_actions, read_actions, write_actions
 from simulator.events.engine import longest_path
 from simulator.events.graph import DeadlockError
-from simulator.events.programs import SEND, STREAMS, Program, program, step_graph
+from simulator.events.programs import SEND, Program, program, step_graph
+from simulator.events.timeline import STREAMS
 from simulator.layout.layout import SCHEDULES
 from simulator.layout.schedules import chunk_range
 

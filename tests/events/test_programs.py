@@ -15,7 +15,6 @@ from simulator.events.graph import DeadlockError
 from simulator.events.programs import (
     EXTRA,
     SEND,
-    STREAMS,
     Extras,
     Program,
     StepGraph,
@@ -23,6 +22,7 @@ from simulator.events.programs import (
     program,
     step_graph,
 )
+from simulator.events.timeline import STREAMS
 from simulator.layout.layout import SCHEDULES
 from simulator.layout.schedules import KINDS, chunk_range, chunks, pieces, splits_backward
 

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.events.extras import STREAMS as ENGINE_STREAMS
 from simulator.events.step import summarise
 from simulator.events.timeline import SPAN_KINDS, STREAMS
 
@@ -202,7 +201,3 @@ def test_critical_path_says_what_the_step_is_made_of(worked: Any) -> None:
     assert share["dp"] == pytest.approx(0.2)
     assert share["optimizer"] == pytest.approx(0.2)
     assert sum(share.values()) == pytest.approx(1.0)
-
-
-def test_engine_and_timeline_number_streams_alike() -> None:
-    assert STREAMS == ENGINE_STREAMS

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,30 @@ def test_counters(step: SimulatedStep) -> None:
         ("data, % of GPUs", 2.5e6, 75.0),
         ("data, % of GPUs", 4e6, 0.0),
     ]
+
+
+def test_a_span_that_follows_at_once_does_not_count_twice(step: SimulatedStep) -> None:
+    """Spans one after the other on one track: by rounding the second begins a hair too early."""
+    line = step.timeline
+    start, end, rows = np.array([0.0, 0.3]), np.array([0.1 + 0.2, 0.6]), slice(0, 2)
+    assert end[0] > start[1]
+    two = replace(
+        line, rank=line.rank[:1].repeat(2), stream=line.stream[3:].repeat(2), start_s=start,
+        end_s=end, kind=line.kind[rows], micro_batch=line.micro_batch[rows],
+        chunk=line.chunk[rows], cause=line.cause[rows], critical=line.critical[rows],
+        flows=np.empty((0, 2), np.int64),
+    )  # fmt: skip
+    shares = by_letter(replace(step, draw=lambda: two), "C")[2:]
+    assert [(e["ts"], e["args"]["share"]) for e in shares] == [
+        (0.0, 25.0), (pytest.approx(0.3e6), 25.0), (0.6e6, 0.0),
+    ]  # fmt: skip
+
+
+def test_a_rank_alone_is_not_said_to_have_others_alike(step: SimulatedStep) -> None:
+    line = replace(step.timeline, ranks_of=np.array([1, 12]))
+    told = by_letter(replace(step, draw=lambda: line), "M")
+    names = [e["args"]["name"] for e in told if e["name"] == "process_name"]
+    assert "rank 0" in names and "rank 1 (of 12 GPUs alike)" in names
 
 
 def test_every_track_has_a_name(step: SimulatedStep) -> None:

@@ -1,6 +1,7 @@
 """The picture of a played step: whole for short steps, both ends of long ones."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def pixels(png: bytes) -> np.ndarray:
 
 
 def test_a_short_step_is_shown_whole(short: SimulatedStep) -> None:
-    assert _windows(short.timeline, short.step_time_s) == [(0.0, short.step_time_s)]
+    assert _windows(short.timeline) == [(0.0, pytest.approx(short.step_time_s))]
     image = pixels(pipeline_png(short, title="a model\na layout"))
     blue, grey = np.array([0x24, 0x58, 0xA6]) / 255, np.array([0xD9, 0xDD, 0xE2]) / 255
     for ink in (blue, grey):  # forward passes, and idle time behind them
@@ -41,9 +42,21 @@ def test_a_short_step_is_shown_whole(short: SimulatedStep) -> None:
 
 def test_of_a_long_step_both_ends_are_shown() -> None:
     step = played(128)
-    (start, first), (last, end) = _windows(step.timeline, step.step_time_s)
-    assert (start, end) == (0.0, step.step_time_s)
+    (start, first), (last, end) = _windows(step.timeline)
+    assert (start, end) == (0.0, pytest.approx(step.step_time_s))
     assert first < last and first == pytest.approx(end - last)
+
+
+def test_ends_that_would_overlap_are_one_picture() -> None:
+    step = played(72)  # 36 forward and 36 backward passes per rank: less than twice 40
+    assert _windows(step.timeline) == [(0.0, pytest.approx(step.step_time_s))]
+
+
+def test_steps_without_a_flush_are_shown_to_their_end(short: SimulatedStep) -> None:
+    """What is played of PipeDream is several steps; the last of them is the steady one."""
+    line = short.timeline
+    later = replace(line, start_s=line.start_s + 1.0, end_s=line.end_s + 1.0)
+    assert _windows(later) == [(0.0, pytest.approx(short.step_time_s + 1.0))]
 
 
 def test_the_same_step_gives_the_same_picture(short: SimulatedStep) -> None:
