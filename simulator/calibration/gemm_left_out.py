@@ -20,7 +20,6 @@ from simulator.calibration.gemm_series import Series, load_series
 from simulator.calibration.left_out import LeftOut, left_out
 from simulator.calibration.typical_gemm import stacked_memory, typical_values
 from simulator.cost.residual import residual_factor
-from simulator.hardware.residuals import TimedShapes
 
 __all__ = [
     "LARGE",
@@ -95,15 +94,13 @@ def _add_residual(
 ) -> None:  # fmt: skip
     for group in residual_groups(series):
         group = [i for i in group if not series[i].dropped.all()]
-        weights = residual_weights(
+        near = residual_weights(
             [series[i] for i in group], [logs[i] for i in group], [used[i] for i in group]
         )
-        for i, weight in zip(group, weights, strict=True):
+        for i, timed in zip(group, near, strict=True):
             rows, result = series[i].rows, found[i].seconds
-            shape = {name: rows[name][used[i]] for name in ("m", "n", "k")}
             out = folds[i] == number
             asked = {name: rows[name][out] for name in ("m", "n", "k")}
-            timed = TimedShapes(kernel="gemm", sizes=shape, weight=weight)
             factor = residual_factor(timed, **asked)
             result["formula + residual"][out] = result["formula"][out] * factor
 

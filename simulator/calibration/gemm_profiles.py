@@ -7,7 +7,7 @@ it (``calibration/fit_training.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -21,10 +21,11 @@ from simulator.calibration.gemm_left_out import LARGE, Unseen, shipped_unseen, u
 from simulator.calibration.gemm_series import Series, load_series
 from simulator.calibration.left_out import LeftOut, left_out
 from simulator.calibration.profile_text import FigureText, Section
+from simulator.calibration.smoothing import shape_lines
 from simulator.calibration.typical_gemm import typical_values
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import load_accelerator
-from simulator.hardware.residuals import columns
+from simulator.hardware.residuals import SIZES, TimedShapes, columns
 
 __all__ = ["gemm_sections", "residual_tables", "typical_gemm", "with_siblings"]
 
@@ -237,11 +238,11 @@ def residual_tables(series: Sequence[Series] | None = None) -> dict[str, str]:
     for group in residual_groups(series):
         some = [series[i] for i in group]
         used = [one.used for one in some]
-        for one, weight in zip(
+        for one, timed in zip(
             some, residual_weights(some, [logs[i] for i in group], used), strict=True
         ):
             if one.dtype in one.accelerator.matrix_flop_per_s:
-                lines.setdefault(one.device, []).extend(_weighted(one, weight))
+                lines.setdefault(one.device, []).extend(_weighted(one, timed))
     head = ",".join(columns("gemm"))
     return {
         f"residuals/gemm/{device}.csv": "\n".join([head, *sorted(rows), ""])
@@ -249,10 +250,9 @@ def residual_tables(series: Sequence[Series] | None = None) -> dict[str, str]:
     }
 
 
-def _weighted(one: Series, weight: Floats) -> Iterable[str]:
-    sizes = zip(*(one.rows[name][one.used].tolist() for name in ("m", "n", "k")), strict=True)
-    for (m, n, k), w in zip(sizes, weight.tolist(), strict=True):
-        yield f"{one.library},{one.dtype},{m:.0f},{n:.0f},{k:.0f},{w:.3g}"
+def _weighted(one: Series, timed: TimedShapes) -> list[str]:
+    shapes = np.stack([timed.sizes[name] for name in SIZES["gemm"]], axis=1)
+    return shape_lines((one.library, one.dtype), shapes, timed.weight)
 
 
 # --- devices without timings -------------------------------------------------------------

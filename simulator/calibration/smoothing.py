@@ -17,7 +17,16 @@ from simulator.calibration import Floats
 from simulator.cost.residual import matern
 from simulator.hardware.residuals import SHARED
 
-__all__ = ["Points", "Spread", "mean_at", "pulls", "shares", "weight_lines"]
+__all__ = [
+    "Points",
+    "Spread",
+    "mean_at",
+    "pulls",
+    "shape_lines",
+    "shares",
+    "summed",
+    "weight_lines",
+]
 
 Texts = NDArray[Any]
 
@@ -104,13 +113,23 @@ def weight_lines(
     return sorted(lines)
 
 
-def _lines(names: Iterable[str], sizes: Floats, weight: Floats) -> list[str]:
-    """One line for every distinct shape, with the sum of its weights."""
+def summed(sizes: Floats, weight: Floats) -> tuple[Floats, Floats]:
+    """Distinct shapes, and the sum of the weights of each."""
     shapes, which = np.unique(sizes, axis=0, return_inverse=True)
     total = np.bincount(which.ravel(), weights=weight, minlength=len(shapes))
+    return shapes, np.asarray(total, dtype=float)
+
+
+def _lines(names: Iterable[str], sizes: Floats, weight: Floats) -> list[str]:
+    """One line for every distinct shape, with the sum of its weights."""
+    return shape_lines(names, *summed(sizes, weight))
+
+
+def shape_lines(names: Iterable[str], shapes: Floats, weight: Floats) -> list[str]:
+    """One line for every shape whose weight is not zero."""
     start = ",".join(names)
     return [
         f"{start},{','.join(f'{x:.6g}' for x in shape)},{w:.3g}"
-        for shape, w in zip(shapes.tolist(), total.tolist(), strict=True)
+        for shape, w in zip(shapes.tolist(), weight.tolist(), strict=True)
         if f"{w:.3g}" not in ("0", "-0")
     ]

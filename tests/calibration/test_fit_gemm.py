@@ -18,7 +18,6 @@ from simulator.cost.kernels import gemm_s
 from simulator.cost.residual import residual_factor
 from simulator.hardware.accelerator import GemmKernel
 from simulator.hardware.cluster import load_accelerator
-from simulator.hardware.residuals import TimedShapes
 
 ONE_TILE = {
     "m": 64, "n": 64, "k": 64, "operand_bytes": 2.0, "result_bytes": 2.0, "launch_s": 0.0,
@@ -89,15 +88,34 @@ def test_residuals_are_learnt_from_the_other_library_too() -> None:
     series = [made("h100-sxm", "cublas"), made("h100-sxm", "vllm", seed=2)]
     logs = [np.where(one.rows["k"] > 4096, 0.2, 0.0) for one in series]
     used = [np.ones(200, bool), series[1].rows["k"] < 2048]
-    weights = residual_weights(series, logs, used)
-    assert [len(part) for part in weights] == [200, int(used[1].sum())]
+    own, other = residual_weights(series, logs, used)
     rows = {name: series[0].rows[name] for name in ("m", "n", "k")}
-    timed = TimedShapes(kernel="gemm", sizes=rows, weight=weights[0])
-    factor = residual_factor(timed, **rows)
+    factor = residual_factor(own, **rows)
     assert np.log(factor[rows["k"] > 6000]).mean() == pytest.approx(0.2, abs=0.03)
     assert np.log(factor[rows["k"] < 2500]).mean() == pytest.approx(0.0, abs=0.03)
+    # of the generation's variance each shape shares 0.06^2 of 0.06^2 + 0.1^2 + 0.035^2 across
+    # libraries: the other learns part of it, where it has no timings of its own
+    told = np.log(residual_factor(other, **rows)[rows["k"] > 6000]).mean()
+    assert 0.2 * 0.1 < told < 0.2 * 0.5
     alone = residual_weights(series[1:], logs[1:], used[1:])
-    assert np.abs(alone[0]).max() < 1e-12  # what it was timed on has nothing left over
+    assert np.abs(alone[0].weight).max() < 1e-12  # what it was timed on has nothing left over
+
+
+def test_weights_of_a_series_give_the_mean_of_the_process() -> None:
+    """Two series timed at one shape alone: the mean there is worked out by hand.
+
+    Both have variance 0.06^2 + 0.1^2 + 0.035^2 and share 0.06^2; a timing adds 0.05^2.
+    """
+    series = [made("h100-sxm", name, seed=seed) for name, seed in (("cublas", 1), ("vllm", 1))]
+    one = np.arange(200) == 0
+    logs = [np.where(one, 0.2, 0.0), np.where(one, 0.1, 0.0)]
+    own, other = residual_weights(series, logs, [one, one])
+    variance, shared = 0.06**2 + 0.1**2 + 0.035**2, 0.06**2
+    pull = np.linalg.solve([[variance + 0.05**2, shared], [shared, variance + 0.05**2]], [0.2, 0.1])
+    at = {name: series[0].rows[name][one] for name in ("m", "n", "k")}
+    for timed, mean in ((own, [variance, shared] @ pull), (other, [shared, variance] @ pull)):
+        assert len(timed.weight) == 1
+        assert np.log(residual_factor(timed, **at))[0] == pytest.approx(mean, rel=1e-9)
 
 
 def test_typical_figures_are_those_of_devices_alike() -> None:

@@ -28,8 +28,11 @@ def test_the_residual_of_one_timed_shape_fades_over_octaves() -> None:
 
 
 def test_rows_that_need_another_tile_are_further_off() -> None:
-    """1025 rows fill nine tiles of 128 as far as 1152 do: log2(1152 / 1025) of an octave away."""
-    step = math.hypot(math.log2(1152 / 1025), math.log2(1025 / 1024) / 2) * math.sqrt(3)
+    """1025 rows fill nine tiles of 128 as far as 1152 do: log2(1152 / 1025) of an octave away.
+
+    And 16 does not divide them: half a unit more.
+    """
+    step = math.hypot(math.log2(1152 / 1025), math.log2(1025 / 1024) / 2, 0.5) * math.sqrt(3)
     factor = residual_factor(ONE, m=1025, n=2048, k=4096)
     assert factor == pytest.approx(math.exp(0.3 * (1 + step) * math.exp(-step)), rel=1e-12)
 
