@@ -19,7 +19,8 @@ NAMES: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus":
 
 def test_public_names_are_frozen() -> None:
     assert simulator.__all__ == [
-        "Cluster", "Layouts", "Workload", "__version__", "plan", "predict", "validate",
+        "Cluster", "Deviation", "Layouts", "Network", "Workload", "__version__", "plan", "predict",
+        "simulate", "validate",
     ]  # fmt: skip
     assert set(simulator.__all__) <= set(dir(simulator))
     for name in simulator.__all__:
