@@ -162,9 +162,9 @@ def test_a_faster_part_is_never_slower(seen: tuple[Layouts, Case, Estimate], par
     before = base.step_time_s
     for times in (1.1, 1.4, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0):
         now = evaluate(layouts, work, faster(cluster, part, times), software).step_time_s
-        # a millionth: rank 0 of an interleaved pipeline hides its reduction under a whole pass;
+        # a shorter pass hides less of a reduction, which a rank's bubble may not make up for;
         # of links and adapters more: NCCL may take a faster link for a reason to choose worse
-        slack = 0.03 if part in ("nvlink", "nic") else 1e-6
+        slack = 0.03 if part in ("nvlink", "nic") else 5e-4
         assert (now <= before * (1 + slack)).all(), times
         before = now
 
@@ -225,7 +225,16 @@ def test_recomputing_more_layers_never_saves_time() -> None:
     assert found.step_time_s[-1] == whole.step_time_s[0]
 
 
-def test_overlap_is_never_slower_than_waiting(seen: tuple[Layouts, Case, Estimate]) -> None:
+def chained_passes_s(layouts: Layouts, estimate: Estimate) -> Any:
+    """One pass, both ways, of a chunk of every rank but one: what fill and drain are made of."""
+    other = ("dp", "optimizer", "pp", "bubble_warmup", "bubble_drain")
+    busy = sum(x for name, x in estimate.terms_s.items() if name not in other)
+    return (layouts.pp - 1) / layouts.vpp * busy / layouts.micro_batches
+
+
+def test_overlap_costs_no_more_than_slowed_fill_and_drain(
+    seen: tuple[Layouts, Case, Estimate],
+) -> None:
     layouts, (work, cluster, software), base = seen
     waits = replace(
         software,
@@ -235,7 +244,9 @@ def test_overlap_is_never_slower_than_waiting(seen: tuple[Layouts, Case, Estimat
         ),
     )  # fmt: skip
     without = evaluate(layouts, work, cluster, waits)
-    assert (base.step_time_s <= without.step_time_s * (1 + 1e-12)).all()
+    # in fill and drain every rank waits for passes that a gather or a reduction slows
+    chained = slowdown_share(cluster) * chained_passes_s(layouts, without)
+    assert (base.step_time_s <= without.step_time_s * (1 + 1e-12) + chained).all()
     for name, column in without.hidden_s.items():
         # stages behind the first reduce while the others still drain: hidden in idle time
         rows = layouts.pp == 1 if name == "dp" else slice(None)
@@ -259,7 +270,12 @@ def test_hiding_a_reduction_costs_no_more_than_the_compute_beside_it(
     # one pass of a micro-batch, or every pass where sharded gradients are reduced in each
     every = layouts.sharding == SHARDINGS.index("zero2")
     window = busy / np.where(every, 1, layouts.micro_batches)
-    assert (beside - before <= slowdown_share(cluster) * window).all()
+    # chunks that end early hide behind a round of passes; so do those of the other ranks, whose
+    # slowed passes lengthen fill and drain
+    v, rounds = layouts.vpp, np.maximum(layouts.pp, layouts.micro_batches)
+    early = (1 + (v - 1) * rounds) / v
+    most = early * (window + (layouts.pp - 1) / v * busy / layouts.micro_batches)
+    assert (beside - before <= slowdown_share(cluster) * most).all()
 
 
 def test_expert_traffic_beside_other_compute_is_never_slower(
