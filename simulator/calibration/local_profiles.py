@@ -301,7 +301,7 @@ def _library(
     return [
         writer.section((), {"compute_units": share}, "cores",
                        "a row of products alone, an all-reduce alone, both at once"),
-        fitted(curve, {"ll_bytes_per_s": bus}),
+        fitted(curve, {"ll_bytes_per_s": bus, "ll128_base_s": start_s}),
         fitted((*curve, "ring"), bases),
         fitted((*curve, "exchange"), bases),
         fitted((*curve, "bulk_start"), starts),

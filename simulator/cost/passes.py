@@ -170,7 +170,7 @@ def part_passes(
 
 def _copies_s(s: StateCosts, grid: NDArray[Any], m: Floats, *, every: bool) -> Floats:
     """Mean over micro-batches of adding gradients up and of copies around gather and reduction."""
-    m = m[:, None]
+    m = np.maximum(m, 1.0)[:, None]
     once = s.keeps_gathered[grid][:, None]
     gather, again, reduce = s.part_copies_s[:, grid]
     reduces = s.by_block[grid][:, None] & ~once & every

@@ -95,7 +95,7 @@ def test_as_shipped_predicts_what_the_profiles_do(tmp_path: Path) -> None:
     for one, error in zip(fit.runs, fit.after.tolist(), strict=True):
         run = one.run
         step_s = evaluate(run.layout, run.workload, run.cluster, run.software).step_time_s[0]
-        assert error == pytest.approx(np.log(step_s / one.step_s), abs=2e-3)
+        assert error == pytest.approx(np.log(step_s / one.step_s), abs=5e-3)
     assert covered(fit.runs) == {"a100-sxm-80": ("fp16",)}
 
 
