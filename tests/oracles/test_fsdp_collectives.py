@@ -152,7 +152,7 @@ def test_our_gathers_and_reductions_are_those_of_torch(reshard: bool | int, hybr
     passes = part_passes(
         priced, priced.block_key, priced.state_key, table.micro_batches, table.recompute, none
     )
-    block, embedding, head = (passes.fsdp_s + passes.hidden_s)[0]
+    block, embedding, head = (passes.fsdp_s + passes.hidden_s).sum(axis=0)[0]
     calls = torch_calls(reshard, hybrid)[1]
     root = [
         call for call in calls if call.size_bytes in (ROOT, 2 * ROOT, 2 * ROOT // (hybrid or RANKS))
