@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.options import Json, print_json, speaking
+from simulator.cli.options import Json, print_json, speaking, writing
 
 if TYPE_CHECKING:
     from simulator.calibration.calibrate import Calibration
@@ -174,11 +174,7 @@ def _calibrate(
 
 def _write(contents: dict[Path, bytes]) -> None:
     """Write all files or none: each beside its place first, then renamed."""
-    from simulator.errors import InputError
     from simulator.report.write import write_files
 
-    try:
+    with writing(next(iter(contents))):
         write_files(contents)
-    except OSError as error:
-        place = error.filename or next(iter(contents))
-        raise InputError(f"{place}: cannot be written: {error.strerror}") from None

@@ -28,6 +28,7 @@ __all__ = [
     "print_json",
     "scenario_of",
     "speaking",
+    "writing",
 ]
 
 INFEASIBLE, BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 1, 2, 130, 141
@@ -58,6 +59,19 @@ Set = Annotated[
 Json = Annotated[
     bool, typer.Option("--json", help="Print the JSON document and nothing else on stdout.")
 ]
+
+
+@contextmanager
+def writing(place: object, option: str = "") -> Iterator[None]:
+    """Turn what keeps a file from being written into an error about it, or about `place`."""
+    from simulator.errors import InputError
+
+    try:
+        yield
+    except OSError as error:
+        named = f"{option}: " if option else ""
+        place = error.filename or place
+        raise InputError(f"{named}{place}: cannot be written: {error.strerror}") from None
 
 
 @contextmanager

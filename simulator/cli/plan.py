@@ -19,6 +19,7 @@ from simulator.cli.options import (
     print_json,
     scenario_of,
     speaking,
+    writing,
 )
 from simulator.cli.trace_file import Trace, check_trace, title, write_trace
 
@@ -155,12 +156,7 @@ def _report_name(file: Path | None, scenario: Scenario) -> str:
 
 def _write(answer: Plan, folder: Path, launch: str) -> list[Path]:
     from simulator.cli.screen import waiting
-    from simulator.errors import InputError
     from simulator.report.write import write_plan_report
 
-    try:
-        with waiting("writing the report"):
-            return write_plan_report(answer, folder, launch=launch)
-    except OSError as error:
-        place = error.filename or folder
-        raise InputError(f"--out: {place}: cannot be written: {error.strerror}") from None
+    with writing(folder, "--out"), waiting("writing the report"):
+        return write_plan_report(answer, folder, launch=launch)

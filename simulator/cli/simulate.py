@@ -18,6 +18,7 @@ from simulator.cli.options import (
     print_json,
     scenario_of,
     speaking,
+    writing,
 )
 from simulator.cli.trace_file import Trace, check_trace, title
 
@@ -133,7 +134,6 @@ def _check_picture(path: Path | None) -> None:
 def _write(step: SimulatedStep, trace: Path | None, picture: Path | None, about: str) -> None:
     """Write what was asked for, all of it or nothing."""
     from simulator.cli.screen import waiting
-    from simulator.errors import InputError
 
     contents: dict[Path, bytes] = {}
     with waiting("writing"):
@@ -150,11 +150,8 @@ def _write(step: SimulatedStep, trace: Path | None, picture: Path | None, about:
             return
         from simulator.report.write import write_files
 
-        try:
+        with writing(", ".join(map(str, contents))):
             write_files(contents)
-        except OSError as error:
-            place = error.filename or ", ".join(str(path) for path in contents)
-            raise InputError(f"{place}: cannot be written: {error.strerror}") from None
     for word, path in (("Trace", trace), ("Picture", picture)):
         if path is not None:
             typer.echo(f"{word}: {path}", err=True)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli.options import writing
+
 if TYPE_CHECKING:
     from simulator.cost.estimate import Estimate
     from simulator.events.timeline import SimulatedStep
@@ -43,13 +45,8 @@ def title(scenario: Scenario, estimate: Estimate) -> str:
 def write_trace(step: SimulatedStep, path: Path, about: str) -> None:
     """Write the trace, whole or not at all."""
     from simulator.cli.screen import waiting
-    from simulator.errors import InputError
     from simulator.interop.perfetto import trace_bytes
     from simulator.report.write import write_files
 
-    try:
-        with waiting("writing the trace"):
-            write_files({path: trace_bytes(step, gzipped=path.name.endswith(".gz"), title=about)})
-    except OSError as error:
-        place = error.filename or path
-        raise InputError(f"--trace: {place}: cannot be written: {error.strerror}") from None
+    with writing(path, "--trace"), waiting("writing the trace"):
+        write_files({path: trace_bytes(step, gzipped=path.name.endswith(".gz"), title=about)})

@@ -16,6 +16,7 @@ from simulator.cli.options import (
     SoftwareName,
     print_json,
     speaking,
+    writing,
 )
 from simulator.cli.validate_log import (
     LogScenario,
@@ -137,12 +138,7 @@ def _validate(runs: list[Path] | None, as_json: bool) -> Validation:
 
 def _write(found: Validation, path: Path) -> None:
     from simulator.cli.screen import waiting
-    from simulator.errors import InputError
     from simulator.report.validation_page import write_validation
 
-    try:
-        with waiting("writing the page"):
-            write_validation(found, path)
-    except OSError as error:
-        place = error.filename or path
-        raise InputError(f"--html: {place}: cannot be written: {error.strerror}") from None
+    with writing(path, "--html"), waiting("writing the page"):
+        write_validation(found, path)
