@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.block_costs import PASS_TERMS, BlockCosts
-from simulator.cost.bubble import ASYNCHRONOUS, SPLIT
 from simulator.cost.collectives import slowdown_share
+from simulator.cost.paths import Paths
 from simulator.cost.states import StateCosts
 from simulator.cost.terms import HIDDEN
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
-from simulator.layout.schedules import takes_rounds
+from simulator.layout.schedules import ASYNCHRONOUS, SPLIT, takes_rounds
 from simulator.layout.stages import StageTable
 from simulator.software import Software
 from simulator.workload.recipe import Workload
@@ -38,6 +38,7 @@ __all__ = [
     "over_parts",
     "part_passes",
     "pass_terms",
+    "passes_on_path",
     "rank_tails",
     "recompute_s",
     "stage_passes",
@@ -73,6 +74,8 @@ class Priced:
     """Of one step, the convention behind MFU."""
     unpaired: Floats
     """Per plan: micro-batches whose passes have no other micro-batch beside them."""
+    paths: Paths
+    """The longest path through each layout's pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +268,20 @@ def alone_passes(b: BlockCosts, key: NDArray[Any], parts: Floats) -> tuple[Float
     """
     forward, backward = (_total(way)[key][:, None, :] for way in b.alone_s)
     return over_parts(parts, forward), over_parts(parts, backward)
+
+
+def passes_on_path(priced: Priced, key: NDArray[Any], passes: PartPasses) -> list[Floats]:
+    """Seconds per part of what a path counts, in the order of `Paths.counts`."""
+    b = priced.blocks
+    found = [
+        passes.forward_s,
+        passes.backward_s + passes.selective_s,
+        b.wgrad_s[key],
+        passes.full_s,
+    ]
+    if priced.software.overlap.expert:
+        found += [_total(way)[key] for way in b.alone_s]
+    return found
 
 
 def alone_terms(

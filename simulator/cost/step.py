@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simulator.cost.block_costs import BlockCosts
 from simulator.cost.block_keys import block_keys
 from simulator.cost.blocks import block_costs
-from simulator.cost.bubble import ASYNCHRONOUS, BREADTH_FIRST, SPLIT, fill_and_drain
+from simulator.cost.bubble import ASYNCHRONOUS, BREADTH_FIRST, SPLIT, fill_and_drain, on_path
 from simulator.cost.collectives import all_gather_s, send_s, slowdown_share
 from simulator.cost.estimate import Estimate, concatenate
 from simulator.cost.memory import (
@@ -44,6 +44,7 @@ from simulator.cost.padding import mean_costs
 from simulator.cost.passes import (
     SELECTIVE,
     ZERO2,
+    PartPasses,
     Priced,
     alone_passes,
     alone_terms,
@@ -51,9 +52,11 @@ from simulator.cost.passes import (
     hidden_communication,
     over_parts,
     part_passes,
+    passes_on_path,
     stage_passes,
     steady_terms,
 )
+from simulator.cost.paths import rounded_costs, trace_paths
 from simulator.cost.states import state_costs
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.hardware.cluster import Cluster, with_release
@@ -63,6 +66,7 @@ from simulator.layout.placement import place
 from simulator.layout.schedules import unpaired
 from simulator.layout.stages import fold, stages
 from simulator.software import Software
+from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
 
 __all__ = [
@@ -87,6 +91,8 @@ class Selection:
     """State key of each layout."""
     plan: NDArray[Any]
     """Pipeline plan of each layout."""
+    route: NDArray[Any]
+    """Route of each layout (``cost/paths.py``)."""
     parts: Floats
     """Shape (layouts, columns, parts)."""
     in_flight: Floats
@@ -158,18 +164,16 @@ def price(
     arch = workload.architecture
     micro_batches = _distinct_micro_batches(layouts)
     plans = unique_rows(layouts.pp, layouts.vpp, micro_batches, layouts.schedule)
-    table = fold(
-        stages(
-            pp=layouts.pp[plans.first],
-            vpp=layouts.vpp[plans.first],
-            micro_batches=micro_batches[plans.first],
-            layer_kinds=arch.layer_kinds,
-            kinds=len(arch.blocks),
-            ahead=len(arch.layer_kinds) - arch.layers,
-            schedule=layouts.schedule[plans.first],
-        ),
-        by_content=not every_rank,
+    held = stages(
+        pp=layouts.pp[plans.first],
+        vpp=layouts.vpp[plans.first],
+        micro_batches=micro_batches[plans.first],
+        layer_kinds=arch.layer_kinds,
+        kinds=len(arch.blocks),
+        ahead=len(arch.layer_kinds) - arch.layers,
+        schedule=layouts.schedule[plans.first],
     )
+    table = fold(held, by_content=not every_rank)
     grid = unique_rows(
         layouts.tp, layouts.cp, layouts.dp, layouts.pp, layouts.ep, layouts.etp,
         layouts.rank_order, layouts.sharding, layouts.shard_group, layouts.reshard_after_forward,
@@ -189,13 +193,24 @@ def price(
             workload.recipe, ranks, blocks,
         )  # fmt: skip
     sends = np.stack([_send(cluster, blocks, ranks, crosses) for crosses in (False, True)])
+    crosses = (placement.pp.local == 1).astype(np.int64)
+    paths = trace_paths(
+        layouts, plans, micro_batches[plans.first], held,
+        rounded_costs(blocks, sends, _commonest(arch), expert=software.overlap.expert),
+        (crosses[grid.inverse], keys.inverse), beside=software.overlap.pipeline_send,
+    )  # fmt: skip
     return Priced(
         workload=workload, cluster=cluster, software=software, table=table, plan=plans.inverse,
         blocks=blocks, block_key=keys.inverse, states=states, state_key=grid.inverse,
-        send_s=sends, hop_crosses=(placement.pp.local == 1).astype(np.int64),
+        send_s=sends, hop_crosses=crosses,
         model_flop=step_flop(workload),
-        unpaired=_unpaired(layouts[plans.first], workload, software),
+        unpaired=_unpaired(layouts[plans.first], workload, software), paths=paths,
     )  # fmt: skip
+
+
+def _commonest(arch: Architecture) -> int:
+    """The kind of most blocks."""
+    return int(np.bincount(np.asarray(arch.layer_kinds, np.int64), minlength=1).argmax())
 
 
 def _unpaired(plans: Layouts, workload: Workload, software: Software) -> Floats:
@@ -222,6 +237,7 @@ def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:
         key=priced.block_key[rows],
         grid=priced.state_key[rows],
         plan=plan,
+        route=priced.paths.route[rows],
         parts=parts,
         in_flight=table.in_flight[plan],
         covered=recomputed_parts(some, parts),
@@ -266,7 +282,9 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     terms["offload"], hidden["offload"] = activation_copies_s(
         priced, layouts, rows.key, blocks, slowest, m, slow_s
     )
-    hidden["pp"] = _pipeline(terms, rows, priced, forward_s, backward_s, slowest)
+    more = alone_passes(priced.blocks, rows.key, held[:, None, :])
+    lone = alone * more[0][:, 0], alone * more[1][:, 0]
+    hidden["pp"] = _pipeline(terms, rows, priced, passes, slow_s, lone)
     windows = (
         over_parts(rows.parts, passes.forward_window_s[:, None, :]),
         over_parts(rows.parts, passes.backward_window_s[:, None, :]),
@@ -304,31 +322,32 @@ def _pipeline(
     terms: dict[str, Floats],
     rows: Selection,
     priced: Priced,
-    forward_s: Floats,
-    backward_s: Floats,
-    slowest: NDArray[Any],
+    passes: PartPasses,
+    slow_s: tuple[Floats, Floats],
+    alone: tuple[Floats, Floats],
 ) -> Floats:
-    """Add sends, fill and drain (``cost/bubble.py``); return the sends that are hidden."""
-    layouts, at = rows.layouts, np.arange(len(slowest))
+    """Add sends, fill and drain (``cost/bubble.py``); return the sends that are hidden.
+
+    `slow_s` are the slowest stage's passes of one micro-batch, `alone` what its passes take longer
+    that have no other micro-batch beside them.
+    """
+    layouts = rows.layouts
     m, v = layouts.micro_batches / layouts.copies, (layouts.vpp * layouts.copies).astype(float)
-    pp = layouts.pp.astype(float)
-    slow_forward_s, slow_backward_s = forward_s[at, slowest], backward_s[at, slowest]
-    sends = 2.0 * priced.send_s[priced.hop_crosses[rows.grid], rows.key]
+    path = on_path(priced.paths, rows.route, layouts)
+    send_s = priced.send_s[priced.hop_crosses[rows.grid], rows.key]
     beside = priced.software.overlap.pipeline_send & (v > 1)
-    window = np.where(beside, (slow_forward_s + slow_backward_s) / v, 0.0)
-    covered = np.minimum(sends, window)
-    filled = np.where(np.isin(layouts.schedule, ASYNCHRONOUS), 0.0, pp - 1.0)
-    shown = m * v * (sends - covered) + filled * sends
-    terms["pp"] = np.where(pp > 1, shown, 0.0)
-    hidden = np.where(pp > 1, m * v * covered, 0.0)
-    terms["slowdown"] = terms["slowdown"] + hidden * slowdown_share(priced.cluster)
-    if priced.software.overlap.expert:  # what fills and drains has no other micro-batch beside it
-        more = alone_passes(priced.blocks, rows.key, rows.parts)
-        forward_s, backward_s = forward_s + more[0], backward_s + more[1]
+    covered = np.where(beside, np.minimum(2.0 * send_s, (slow_s[0] + slow_s[1]) / v), 0.0)
+    flushed = (layouts.pp > 1) & ~np.isin(layouts.schedule, ASYNCHRONOUS)
+    count = np.where(flushed, path[:, -2], 2.0 * m * v)
+    queued = np.maximum(path[:, -1] * send_s, m * v * (2.0 * send_s - covered))
+    terms["pp"] = np.where(layouts.pp > 1, np.where(beside, queued, count * send_s), 0.0)
+    hidden = np.where(layouts.pp > 1, m * v * covered, 0.0)
+    slowed = np.where(layouts.pp > 1, count * covered / 2.0, 0.0) * slowdown_share(priced.cluster)
+    terms["slowdown"] = terms["slowdown"] + slowed
+    steady = m * slow_s[0] + alone[0], m * slow_s[1] + alone[1]
     terms["bubble_warmup"], terms["bubble_drain"] = fill_and_drain(
-        layouts, rows.ranks, forward_s, backward_s,
-        lambda: over_parts(rows.parts, priced.blocks.wgrad_s[rows.key][:, None, :]), slowest,
-    )  # fmt: skip
+        path, passes_on_path(priced, rows.key, passes), steady, flushed
+    )
     return hidden
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from simulator.layout.layout import SCHEDULES
 
 __all__ = [
+    *("ASYNCHRONOUS", "BREADTH_FIRST", "SPLIT"),
     *("BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "KINDS", "Actions"),
     *("V_SHAPED", "actions", "chunk_range", "chunks", "fewest_micro_batches", "in_flight"),
     *("piece", "pieces", "splits_backward", "takes_rounds", "unpaired"),
@@ -42,6 +43,15 @@ _LOOPED = ("interleaved", "looped_bfs", "interleaved_zb")
 _MOST = 2**31
 
 _SPLIT = ("zb_h1", "zb_h2", "zb_v", "interleaved_zb", "dualpipe", "dualpipe_v")
+
+SPLIT = tuple(SCHEDULES.index(word) for word in _SPLIT)
+"""Schedules in which input and weight gradients are passes of their own, as layouts store them."""
+
+BREADTH_FIRST = tuple(SCHEDULES.index(word) for word in ("gpipe", "looped_bfs"))
+"""Schedules that run all forward passes before all backward passes."""
+
+ASYNCHRONOUS = tuple(SCHEDULES.index(word) for word in ("pipedream", "pipedream_2bw"))
+"""Schedules that go on from step to step without a flush."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,337 @@
+"""Which passes the longest path of a pipeline runs through: counts per part of the model.
+
+The makespan of a fixed order of passes is linear in their costs as long as the same path stays the
+longest one. So each pipeline plan is played at a few rounded costs, and a layout takes the path
+found at the rounded costs nearest to its own, at its own exact costs. Rounding is by ratios to the
+forward pass of the model's commonest block, on a fixed grid: a layout's path depends on nothing
+but the layout.
+
+Beyond ROUNDS times as many micro-batches as ranks a pipeline is periodic (the steady state of
+Narayanan et al. 2021, figure 4): the path grows by what the last round added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.block_costs import BlockCosts
+from simulator.cost.longest import longest_paths
+from simulator.layout.keys import UniqueRows, unique_rows
+from simulator.layout.layout import RECOMPUTE, SCHEDULES, Layouts
+from simulator.layout.schedules import (
+    ASYNCHRONOUS,
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    KINDS,
+)
+from simulator.layout.stages import Stages
+from simulator.layout.waits import Waits, waits
+
+__all__ = ["Paths", "rounded_costs", "trace_paths"]
+
+Floats = NDArray[np.float64]
+
+ROUNDS = 3
+"""Micro-batches played, over ranks; with more the pipeline is periodic."""
+
+_FLOOR = 1.0 / 16.0
+"""Costs below this share of a block's forward pass do not move the path."""
+
+_STEPS = 2.0
+"""Rounded costs per factor of two; of the commonest block's backward pass, twice as many."""
+
+_FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
+
+_TABLES = 1 << 17
+"""Rows of graphs played at once, times sets of costs."""
+
+_KEPT = 1 << 15
+"""Paths remembered from one table of layouts to the next."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paths:
+    """Of each route (plan, rounded costs, recomputed layers) what lies on its longest path."""
+
+    route: NDArray[np.intp]
+    """Route of each layout."""
+    counts: Floats
+    """Shape (routes, columns): blocks of every part in forward, in backward, in weight passes less
+    those in input passes, recomputed in full, alone forward, alone backward; then passes and
+    hops."""
+    growth: Floats
+    """The same of every further micro-batch."""
+    played: Floats
+    """Micro-batches of `counts`, per route."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A pipeline plan that is played."""
+
+    schedule: str
+    pp: int
+    vpp: int
+    micro_batches: int
+    content: Floats
+    """Blocks of each part on every chunk of every rank, shape (ranks x chunks, parts)."""
+    chunks: int
+    beside: bool
+    """Sends run beside compute."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells it from others."""
+        words = (self.schedule, self.pp, self.vpp, self.micro_batches, self.beside)
+        return (*words, self.content.tobytes())
+
+    def graph(self, micro_batches: int) -> Waits:
+        """The schedule with so many micro-batches."""
+        return waits(self.schedule, self.pp, micro_batches, self.vpp)
+
+    @property
+    def waits(self) -> bool:
+        """Whether ranks fill and drain."""
+        return self.pp > 1 and SCHEDULES.index(self.schedule) not in ASYNCHRONOUS
+
+    @property
+    def played(self) -> tuple[int, ...]:
+        """Numbers of micro-batches that are played."""
+        most = ROUNDS * self.pp
+        if self.micro_batches <= most:
+            return (self.micro_batches,)
+        return (most, most - self.pp)
+
+
+def rounded_costs(
+    blocks: BlockCosts, send_s: Floats, common: int, *, expert: bool
+) -> tuple[NDArray[np.intp], Floats]:
+    """Round what each key's passes cost to a grid of ratios.
+
+    Parameters
+    ----------
+    blocks : BlockCosts
+    send_s : ndarray
+        A send within a server and across the network, shape (2, keys).
+    common : int
+        The commonest kind of block; its forward pass is 1.
+    expert : bool
+        Whether passes with no other micro-batch beside them take longer.
+
+    Returns
+    -------
+    ndarray
+        Row of the second result, shape (2, modes of recomputation, keys).
+    ndarray
+        Exponents of two: backward pass of the common block and the share of it that is weight
+        gradients, send, forward pass of every part, common block alone; then 1 where blocks are
+        recomputed in full.
+    """
+    forward, backward = blocks.forward_s.sum(axis=0), blocks.backward_s.sum(axis=0)
+    unit = forward[:, common]
+    rows = []
+    for sent in send_s:
+        for mode in range(len(RECOMPUTE)):
+            again = blocks.recompute_s[_SELECTIVE] if mode == _SELECTIVE else 0.0
+            back = (backward + again)[:, common]
+            weight = blocks.wgrad_s[:, common] / back
+            alone = blocks.alone_s[0].sum(axis=0)[:, common] if expert else 0.0 * unit
+            rest = np.column_stack([weight, sent / unit, forward / unit[:, None], alone / unit])
+            exponent = np.rint(_STEPS * np.log2(np.maximum(rest, _FLOOR))) / _STEPS
+            whole = np.rint(2.0 * _STEPS * np.log2(back / unit)) / (2.0 * _STEPS)
+            full = np.full(len(unit), float(mode == _FULL))
+            rows.append(np.column_stack([whole, exponent, full]))
+    every = np.concatenate(rows)
+    distinct = unique_rows(*(np.rint(4.0 * (every - every.min(axis=0))).astype(np.int64).T))
+    return distinct.inverse.reshape(len(send_s), len(RECOMPUTE), -1), every[distinct.first]
+
+
+def trace_paths(
+    layouts: Layouts,
+    plans: UniqueRows,
+    micro_batches: NDArray[Any],
+    table: Stages,
+    costs: tuple[NDArray[np.intp], Floats],
+    keys: tuple[NDArray[Any], NDArray[Any]],
+    *,
+    beside: bool,
+) -> Paths:
+    """Find the longest path of every layout's pipeline at its rounded costs.
+
+    Parameters
+    ----------
+    layouts : Layouts
+    plans : UniqueRows
+        Pipeline plans of the layouts.
+    micro_batches : ndarray
+        Of each plan, as far as they are told apart.
+    table : Stages
+        What every rank and chunk of the plans holds.
+    costs
+        Result of :func:`rounded_costs`.
+    keys
+        Of each layout: whether stages are joined by the network, and its key in `costs`.
+    beside : bool
+        Whether sends of ranks with several chunks run beside compute.
+    """
+    row, grid = costs
+    listed = _plans(layouts[plans.first], micro_batches, table, beside)
+    partly = layouts.recompute_layers
+    whole = (partly == 0) | (2 * partly * layouts.pp >= listed[0].content[:, :-2].sum())
+    mode = np.where((layouts.recompute == _FULL) & ~whole, 0, layouts.recompute)
+    covered = np.where(layouts.recompute == _FULL, partly + 1, 0)
+    route = unique_rows(plans.inverse, row[keys[0], mode, keys[1]], covered)
+    first = route.first
+    wanted = list(
+        zip(plans.inverse[first].tolist(), row[keys[0], mode, keys[1]][first].tolist(),
+            covered[first].tolist(), strict=True)
+    )  # fmt: skip
+    counts, growth = (np.array(x) for x in zip(*_found(listed, grid, wanted), strict=True))
+    played = np.array([listed[plan].played[0] for plan, _, _ in wanted], dtype=float)
+    return Paths(route=route.inverse, counts=counts, growth=growth, played=played)
+
+
+def _plans(
+    layouts: Layouts, micro_batches: NDArray[Any], table: Stages, beside: bool
+) -> list[_Plan]:
+    content = np.column_stack([table.blocks, table.embedding, table.head]).astype(float)
+    firsts = np.searchsorted(table.plan, np.arange(len(layouts) + 1))
+    chunks = layouts.vpp * layouts.copies
+    return [
+        _Plan(
+            SCHEDULES[code], pp, vpp, m, content[firsts[i] : firsts[i + 1]], held,
+            beside and held > 1,
+        )
+        for i, (code, pp, vpp, m, held) in enumerate(
+            zip(*(x.tolist() for x in (layouts.schedule, layouts.pp, layouts.vpp, micro_batches,
+                                       chunks)), strict=True)
+        )
+    ]  # fmt: skip
+
+
+_KNOWN: dict[tuple[Any, ...], tuple[Floats, Floats]] = {}
+"""Counts and growth by plan, rounded costs and covered layers."""
+
+
+def _found(
+    plans: list[_Plan], grid: Floats, wanted: list[tuple[int, int, int]]
+) -> list[tuple[Floats, Floats]]:
+    """Counts and growth of the wanted routes: plan, row of the grid, covered layers + 1 or 0."""
+    names, prices = [plan.key for plan in plans], [tuple(row) for row in grid.tolist()]
+    keys = [(names[plan], prices[price], layers) for plan, price, layers in wanted]
+    able = [i for i, (plan, _, _) in enumerate(wanted) if plans[plan].waits]
+    missing = [i for i in able if keys[i] not in _KNOWN]
+    if len(_KNOWN) + len(missing) > _KEPT:
+        _KNOWN.clear()
+        missing = able
+    layers_of: dict[int, set[int]] = {}
+    for i in missing:
+        layers_of.setdefault(wanted[i][0], set()).add(wanted[i][2])
+    for some, rows in _batches(plans, {wanted[i][:2] for i in missing}):
+        for i, played in zip(some, _played([plans[i] for i in some], grid[rows]), strict=True):
+            for layers in layers_of[i]:
+                counts = _per_part(plans[i], played, layers)
+                growth = (counts[:, 0] - counts[:, -1]) / plans[i].pp
+                for row, known in zip(rows, zip(counts[:, 0], growth, strict=True), strict=True):
+                    _KNOWN[names[i], prices[row], layers] = known
+    none = np.zeros(6 * plans[0].content.shape[1] + 2)
+    return [_KNOWN.get(key, (none, none)) for key in keys]
+
+
+def _batches(plans: list[_Plan], pairs: set[tuple[int, int]]) -> list[tuple[list[int], list[int]]]:
+    """Plans and rows of the grid to play together: all pairs, in tables of bounded size."""
+    rows_of: dict[int, set[int]] = {}
+    for plan, row in pairs:
+        rows_of.setdefault(plan, set()).add(row)
+    found: list[tuple[list[int], list[int]]] = []
+    some: list[int] = []
+    rows: set[int] = set()
+    size = 0
+    for plan in sorted(rows_of, key=lambda i: sorted(rows_of[i])):
+        own = sum(len(plans[plan].graph(m)) for m in plans[plan].played)
+        if some and (size + own) * len(rows | rows_of[plan]) > _TABLES:
+            found.append((some, sorted(rows)))
+            some, rows, size = [], set(), 0
+        some, rows, size = [*some, plan], rows | rows_of[plan], size + own
+    return [*found, (some, sorted(rows))] if some else found
+
+
+def _played(plans: list[_Plan], grid: Floats) -> list[NDArray[np.int64]]:
+    """Operations and hops on the longest paths of plans; of each, shape (rows, plays, columns)."""
+    graphs = [plan.graph(m) for plan in plans for m in plan.played]
+    owner = [plan for plan in plans for _ in plan.played]
+    seconds = np.zeros((len(graphs), max(graph.operations for graph in graphs), len(grid)))
+    for i, (plan, graph) in enumerate(zip(owner, graphs, strict=True)):
+        seconds[i, : graph.operations] = _seconds(plan, grid)
+    sent = np.where(grid[:, 2] > np.log2(_FLOOR), 2.0 ** grid[:, 2], 0.0)
+    hop_s = np.array([plan.beside for plan in owner])[:, None] * sent
+    counts, hops = longest_paths(graphs, seconds, hop_s)
+    every = np.concatenate([counts, hops[:, :, None]], axis=2)
+    found, at = [], 0
+    for plan in plans:
+        count = len(plan.played)
+        found.append(every[at : at + count].transpose(1, 0, 2))
+        at += count
+    return found
+
+
+def _seconds(plan: _Plan, grid: Floats) -> Floats:
+    """Rounded costs of every operation, shape (operations, rows of the grid)."""
+    ratio = np.where(grid > np.log2(_FLOOR), 2.0**grid, 0.0)
+    back, share, sent, *forward, alone = ratio[:, :-1].T
+    each = np.stack(forward)
+    ahead, full = plan.content @ each, plan.content[:, :-2] @ (each[:-2] * grid[:, -1])
+    weight = ahead * back * share
+    own = 0.0 if plan.beside else sent
+    behind = ahead * back + full
+    longer = plan.content[:, :-2].sum(axis=1)[:, None] * alone
+    kinds = [ahead + own, behind + own, behind - weight + own, weight]
+    more = [kinds[0] + longer, kinds[1] + longer, kinds[2] + longer, weight]
+    return np.concatenate(kinds + more)
+
+
+def _per_part(plan: _Plan, played: NDArray[np.int64], layers: int) -> Floats:
+    """Counts in the order of `Paths.counts`, shape (rows, plays, columns)."""
+    places = len(plan.content)
+    size = 2 * len(KINDS) * places
+    each = played[..., :size].reshape(*played.shape[:2], 2, len(KINDS), places).astype(float)
+    ways, lone = each.sum(axis=2), each[:, :, 1]
+    back = ways[:, :, BACKWARD] + ways[:, :, BACKWARD_INPUT]
+    parts = [
+        ways[:, :, FORWARD] @ plan.content,
+        back @ plan.content,
+        (ways[:, :, BACKWARD_WEIGHT] - ways[:, :, BACKWARD_INPUT]) @ plan.content,
+        back @ _covered(plan, layers),
+        lone[:, :, FORWARD] @ plan.content,
+        (lone[:, :, BACKWARD] + lone[:, :, BACKWARD_INPUT]) @ plan.content,
+        (ways[:, :, FORWARD] + back).sum(axis=2, keepdims=True),
+        played[..., -1:],
+    ]
+    return np.concatenate(parts, axis=2)
+
+
+def _covered(plan: _Plan, layers: int) -> Floats:
+    """Blocks of every chunk that full recomputation covers, the first ones of a rank first.
+
+    `layers` is 0 for none, 1 for all, else one more than the blocks of a rank.
+    """
+    covered = plan.content.copy()
+    covered[:, -2:] = 0.0
+    if layers == 1:
+        return covered
+    ranks = plan.content.reshape(plan.pp, plan.chunks, -1)
+    left = np.full(plan.pp, max(layers - 1.0, 0.0))
+    for kind in range(ranks.shape[2]):
+        whole = np.minimum(ranks[:, :, kind].sum(axis=1), left) * (kind < ranks.shape[2] - 2)
+        left = left - whole
+        before = np.cumsum(ranks[:, :, kind], axis=1) - ranks[:, :, kind]
+        covered.reshape(ranks.shape)[:, :, kind] = np.clip(
+            whole[:, None] - before, 0.0, ranks[:, :, kind]
+        )
+    return covered
