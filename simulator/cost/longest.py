@@ -54,7 +54,7 @@ def longest_paths(
     ndarray
         How often every operation is on the path, shape (graphs, sets, operations).
     ndarray
-        Hops on the path, shape (graphs, sets).
+        Sends on the path, shape (graphs, sets).
     """
     all_ = _joined(graphs)
     end = _ends(all_, seconds, hop_s)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.block_costs import BlockCosts
 from simulator.cost.longest import longest_paths
-from simulator.layout.keys import UniqueRows, unique_rows
+from simulator.layout.keys import unique_rows
 from simulator.layout.layout import RECOMPUTE, SCHEDULES, Layouts
 from simulator.layout.schedules import (
     ASYNCHRONOUS,
@@ -31,14 +31,14 @@ from simulator.layout.schedules import (
     KINDS,
 )
 from simulator.layout.stages import Stages
-from simulator.layout.waits import Waits, waits
+from simulator.layout.waits import waits
 
 __all__ = ["Paths", "rounded_costs", "trace_paths"]
 
 Floats = NDArray[np.float64]
 
-ROUNDS = 3
-"""Micro-batches played, over ranks; with more the pipeline is periodic."""
+ROUNDS, _FEW = 3, 12
+"""Micro-batches played, over ranks, and at the least; with more the pipeline is periodic."""
 
 _FLOOR = 1.0 / 16.0
 """Costs below this share of a block's forward pass do not move the path."""
@@ -48,7 +48,7 @@ _STEPS = 2.0
 
 _FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 
-_TABLES = 1 << 17
+_TABLES = 1 << 21
 """Rows of graphs played at once, times sets of costs."""
 
 _KEPT = 1 << 15
@@ -91,22 +91,23 @@ class _Plan:
         words = (self.schedule, self.pp, self.vpp, self.micro_batches, self.beside)
         return (*words, self.content.tobytes())
 
-    def graph(self, micro_batches: int) -> Waits:
-        """The schedule with so many micro-batches."""
-        return waits(self.schedule, self.pp, micro_batches, self.vpp)
-
     @property
     def waits(self) -> bool:
         """Whether ranks fill and drain."""
         return self.pp > 1 and SCHEDULES.index(self.schedule) not in ASYNCHRONOUS
 
     @property
-    def played(self) -> tuple[int, ...]:
-        """Numbers of micro-batches that are played."""
-        most = ROUNDS * self.pp
-        if self.micro_batches <= most:
-            return (self.micro_batches,)
-        return (most, most - self.pp)
+    def graphs(self) -> list[tuple[str, int, int, int]]:
+        """The schedule as it is played; also with a round less where its growth matters."""
+        often = [self.micro_batches]
+        if self.micro_batches == most_played(self.pp):
+            often.append(self.micro_batches - self.pp)
+        return [(self.schedule, self.pp, m, self.vpp) for m in often]
+
+
+def most_played(pp: Any) -> Any:
+    """Micro-batches that are played at the most; `pp` a number or an array."""
+    return pp * np.maximum(ROUNDS, -(-_FEW // pp))
 
 
 def rounded_costs(
@@ -147,15 +148,13 @@ def rounded_costs(
             whole = np.rint(2.0 * _STEPS * np.log2(back / unit)) / (2.0 * _STEPS)
             full = np.full(len(unit), float(mode == _FULL))
             rows.append(np.column_stack([whole, exponent, full]))
-    every = np.concatenate(rows)
-    distinct = unique_rows(*(np.rint(4.0 * (every - every.min(axis=0))).astype(np.int64).T))
-    return distinct.inverse.reshape(len(send_s), len(RECOMPUTE), -1), every[distinct.first]
+    distinct, inverse = np.unique(np.concatenate(rows), axis=0, return_inverse=True)
+    return inverse.reshape(len(send_s), len(RECOMPUTE), -1), distinct
 
 
 def trace_paths(
     layouts: Layouts,
-    plans: UniqueRows,
-    micro_batches: NDArray[Any],
+    plan: NDArray[Any],
     table: Stages,
     costs: tuple[NDArray[np.intp], Floats],
     keys: tuple[NDArray[Any], NDArray[Any]],
@@ -167,10 +166,8 @@ def trace_paths(
     Parameters
     ----------
     layouts : Layouts
-    plans : UniqueRows
-        Pipeline plans of the layouts.
-    micro_batches : ndarray
-        Of each plan, as far as they are told apart.
+    plan : ndarray
+        Pipeline plan of each layout in `table`.
     table : Stages
         What every rank and chunk of the plans holds.
     costs
@@ -181,38 +178,35 @@ def trace_paths(
         Whether sends of ranks with several chunks run beside compute.
     """
     row, grid = costs
-    listed = _plans(layouts[plans.first], micro_batches, table, beside)
+    few = np.minimum(layouts.micro_batches, most_played(layouts.pp))
+    own = unique_rows(plan, few)
+    listed = _plans(layouts[own.first], plan[own.first], few[own.first], table, beside)
     partly = layouts.recompute_layers
     whole = (partly == 0) | (2 * partly * layouts.pp >= listed[0].content[:, :-2].sum())
     mode = np.where((layouts.recompute == _FULL) & ~whole, 0, layouts.recompute)
     covered = np.where(layouts.recompute == _FULL, partly + 1, 0)
-    route = unique_rows(plans.inverse, row[keys[0], mode, keys[1]], covered)
-    first = route.first
-    wanted = list(
-        zip(plans.inverse[first].tolist(), row[keys[0], mode, keys[1]][first].tolist(),
-            covered[first].tolist(), strict=True)
-    )  # fmt: skip
+    price = row[keys[0], mode, keys[1]]
+    route = unique_rows(own.inverse, price, covered)
+    columns = (own.inverse, price, covered)
+    wanted = list(zip(*(x[route.first].tolist() for x in columns), strict=True))
     counts, growth = (np.array(x) for x in zip(*_found(listed, grid, wanted), strict=True))
-    played = np.array([listed[plan].played[0] for plan, _, _ in wanted], dtype=float)
-    return Paths(route=route.inverse, counts=counts, growth=growth, played=played)
+    return Paths(
+        route=route.inverse, counts=counts, growth=growth, played=few[route.first].astype(float)
+    )
 
 
 def _plans(
-    layouts: Layouts, micro_batches: NDArray[Any], table: Stages, beside: bool
+    layouts: Layouts, plan: NDArray[Any], few: NDArray[Any], table: Stages, beside: bool
 ) -> list[_Plan]:
+    """The plans of layouts, each with as many micro-batches as are played."""
     content = np.column_stack([table.blocks, table.embedding, table.head]).astype(float)
-    firsts = np.searchsorted(table.plan, np.arange(len(layouts) + 1))
-    chunks = layouts.vpp * layouts.copies
+    firsts, ends = (np.searchsorted(table.plan, plan, side=x) for x in ("left", "right"))
+    held = layouts.vpp * layouts.copies
+    columns = (layouts.schedule, layouts.pp, layouts.vpp, few, held, firsts, ends)
     return [
-        _Plan(
-            SCHEDULES[code], pp, vpp, m, content[firsts[i] : firsts[i + 1]], held,
-            beside and held > 1,
-        )
-        for i, (code, pp, vpp, m, held) in enumerate(
-            zip(*(x.tolist() for x in (layouts.schedule, layouts.pp, layouts.vpp, micro_batches,
-                                       chunks)), strict=True)
-        )
-    ]  # fmt: skip
+        _Plan(SCHEDULES[code], pp, vpp, m, content[first:end], chunks, beside and chunks > 1)
+        for code, pp, vpp, m, chunks, first, end in zip(*(x.tolist() for x in columns), strict=True)
+    ]
 
 
 _KNOWN: dict[tuple[Any, ...], tuple[Floats, Floats]] = {}
@@ -230,15 +224,19 @@ def _found(
     if len(_KNOWN) + len(missing) > _KEPT:
         _KNOWN.clear()
         missing = able
-    layers_of: dict[int, set[int]] = {}
+    layers_of: dict[int, dict[int, list[int]]] = {}
     for i in missing:
-        layers_of.setdefault(wanted[i][0], set()).add(wanted[i][2])
+        plan, row, layers = wanted[i]
+        layers_of.setdefault(plan, {}).setdefault(layers, []).append(row)
+    waits([name for i in layers_of for name in plans[i].graphs])
     for some, rows in _batches(plans, {wanted[i][:2] for i in missing}):
+        at = {row: place for place, row in enumerate(rows)}
         for i, played in zip(some, _played([plans[i] for i in some], grid[rows]), strict=True):
-            for layers in layers_of[i]:
-                counts = _per_part(plans[i], played, layers)
-                growth = (counts[:, 0] - counts[:, -1]) / plans[i].pp
-                for row, known in zip(rows, zip(counts[:, 0], growth, strict=True), strict=True):
+            counts = _per_part(plans[i], played, list(layers_of[i]))
+            growth = (counts[:, :, 0] - counts[:, :, -1]) / plans[i].pp
+            for k, (layers, of_layers) in enumerate(layers_of[i].items()):
+                for row in of_layers:
+                    known = counts[k, at[row], 0], growth[k, at[row]]
                     _KNOWN[names[i], prices[row], layers] = known
     none = np.zeros(6 * plans[0].content.shape[1] + 2)
     return [_KNOWN.get(key, (none, none)) for key in keys]
@@ -254,7 +252,7 @@ def _batches(plans: list[_Plan], pairs: set[tuple[int, int]]) -> list[tuple[list
     rows: set[int] = set()
     size = 0
     for plan in sorted(rows_of, key=lambda i: sorted(rows_of[i])):
-        own = sum(len(plans[plan].graph(m)) for m in plans[plan].played)
+        own = sum(len(graph) for graph in waits(plans[plan].graphs))
         if some and (size + own) * len(rows | rows_of[plan]) > _TABLES:
             found.append((some, sorted(rows)))
             some, rows, size = [], set(), 0
@@ -263,22 +261,17 @@ def _batches(plans: list[_Plan], pairs: set[tuple[int, int]]) -> list[tuple[list
 
 
 def _played(plans: list[_Plan], grid: Floats) -> list[NDArray[np.int64]]:
-    """Operations and hops on the longest paths of plans; of each, shape (rows, plays, columns)."""
-    graphs = [plan.graph(m) for plan in plans for m in plan.played]
-    owner = [plan for plan in plans for _ in plan.played]
+    """Operations and sends on the longest paths: of each plan, shape (rows, plays, columns)."""
+    owner = [i for i, plan in enumerate(plans) for _ in plan.graphs]
+    graphs = waits([name for plan in plans for name in plan.graphs])
     seconds = np.zeros((len(graphs), max(graph.operations for graph in graphs), len(grid)))
     for i, (plan, graph) in enumerate(zip(owner, graphs, strict=True)):
-        seconds[i, : graph.operations] = _seconds(plan, grid)
+        seconds[i, : graph.operations] = _seconds(plans[plan], grid)
     sent = np.where(grid[:, 2] > np.log2(_FLOOR), 2.0 ** grid[:, 2], 0.0)
-    hop_s = np.array([plan.beside for plan in owner])[:, None] * sent
+    hop_s = np.array([plans[plan].beside for plan in owner])[:, None] * sent
     counts, hops = longest_paths(graphs, seconds, hop_s)
-    every = np.concatenate([counts, hops[:, :, None]], axis=2)
-    found, at = [], 0
-    for plan in plans:
-        count = len(plan.played)
-        found.append(every[at : at + count].transpose(1, 0, 2))
-        at += count
-    return found
+    every = np.concatenate([counts, hops[:, :, None]], axis=2).transpose(1, 0, 2)
+    return np.split(every, np.flatnonzero(np.diff(owner)) + 1, axis=1)
 
 
 def _seconds(plan: _Plan, grid: Floats) -> Floats:
@@ -292,28 +285,24 @@ def _seconds(plan: _Plan, grid: Floats) -> Floats:
     behind = ahead * back + full
     longer = plan.content[:, :-2].sum(axis=1)[:, None] * alone
     kinds = [ahead + own, behind + own, behind - weight + own, weight]
-    more = [kinds[0] + longer, kinds[1] + longer, kinds[2] + longer, weight]
-    return np.concatenate(kinds + more)
+    return np.concatenate([*kinds, *(seconds + longer for seconds in kinds)])
 
 
-def _per_part(plan: _Plan, played: NDArray[np.int64], layers: int) -> Floats:
-    """Counts in the order of `Paths.counts`, shape (rows, plays, columns)."""
-    places = len(plan.content)
-    size = 2 * len(KINDS) * places
-    each = played[..., :size].reshape(*played.shape[:2], 2, len(KINDS), places).astype(float)
+def _per_part(plan: _Plan, played: NDArray[np.int64], layers: list[int]) -> Floats:
+    """Counts in the order of `Paths.counts`, shape (layers, rows, plays, columns)."""
+    held, shape = plan.content, (len(layers), *played.shape[:2])
+    size = 2 * len(KINDS) * len(held)
+    each = played[..., :size].reshape(*shape[1:], 2, len(KINDS), len(held)).astype(float)
     ways, lone = each.sum(axis=2), each[:, :, 1]
     back = ways[:, :, BACKWARD] + ways[:, :, BACKWARD_INPUT]
-    parts = [
-        ways[:, :, FORWARD] @ plan.content,
-        back @ plan.content,
-        (ways[:, :, BACKWARD_WEIGHT] - ways[:, :, BACKWARD_INPUT]) @ plan.content,
-        back @ _covered(plan, layers),
-        lone[:, :, FORWARD] @ plan.content,
-        (lone[:, :, BACKWARD] + lone[:, :, BACKWARD_INPUT]) @ plan.content,
-        (ways[:, :, FORWARD] + back).sum(axis=2, keepdims=True),
-        played[..., -1:],
-    ]
-    return np.concatenate(parts, axis=2)
+    repeated = np.concatenate([_covered(plan, number) for number in layers], axis=1)
+    again = (back @ repeated).reshape(*shape[1:], len(layers), held.shape[1])
+    before = (ways[:, :, FORWARD], back, ways[:, :, BACKWARD_WEIGHT] - ways[:, :, BACKWARD_INPUT])
+    after = (lone[:, :, FORWARD], lone[:, :, BACKWARD] + lone[:, :, BACKWARD_INPUT])
+    ends = [(ways[:, :, FORWARD] + back).sum(axis=2, keepdims=True), played[..., -1:]]
+    columns = [np.concatenate([x @ held for x in before], axis=2), np.moveaxis(again, 2, 0)]
+    columns.append(np.concatenate([*(x @ held for x in after), *ends], axis=2))
+    return np.concatenate([np.broadcast_to(x, (*shape, x.shape[-1])) for x in columns], axis=3)
 
 
 def _covered(plan: _Plan, layers: int) -> Floats:

@@ -195,7 +195,7 @@ def price(
     sends = np.stack([_send(cluster, blocks, ranks, crosses) for crosses in (False, True)])
     crosses = (placement.pp.local == 1).astype(np.int64)
     paths = trace_paths(
-        layouts, plans, micro_batches[plans.first], held,
+        layouts, plans.inverse, held,
         rounded_costs(blocks, sends, _commonest(arch), expert=software.overlap.expert),
         (crosses[grid.inverse], keys.inverse), beside=software.overlap.pipeline_send,
     )  # fmt: skip

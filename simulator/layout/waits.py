@@ -8,8 +8,8 @@ looked at together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from simulator.layout.schedules import (
 __all__ = ["Waits", "waits"]
 
 Ints = NDArray[np.int32]
+Plan = tuple[str, int, int, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,9 +56,44 @@ class Waits:
         return len(self.before)
 
 
-@lru_cache(maxsize=1024)
-def waits(schedule: str, pp: int, micro_batches: int, vpp: int) -> Waits:
-    """Give the graph of a schedule; arguments as of :func:`actions`."""
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """The same rows, ranks one after the other, before they have a level."""
+
+    rank: NDArray[Any]
+    before: NDArray[Any]
+    awaited: NDArray[Any]
+    hops: NDArray[np.int8]
+    operation: NDArray[Any]
+    operations: int
+
+
+_KNOWN: dict[Plan, Waits] = {}
+_KEPT = 1024
+
+
+def waits(plans: Sequence[Plan]) -> list[Waits]:
+    """Give the graphs of schedules: name, ranks, micro-batches, chunks per rank of each.
+
+    Examples
+    --------
+    >>> (graph,) = waits([("1f1b", 2, 2, 1)])
+    >>> len(graph), graph.level_ends.tolist()
+    (8, [1, 3, 4, 5, 7, 8])
+    """
+    missing = [plan for plan in dict.fromkeys(plans) if plan not in _KNOWN]
+    if len(_KNOWN) + len(missing) > _KEPT:
+        _KNOWN.clear()
+        missing = list(dict.fromkeys(plans))
+    if missing:
+        drawn = [_nodes(*plan) for plan in missing]
+        for plan, nodes, level in zip(missing, drawn, _levels(drawn), strict=True):
+            _KNOWN[plan] = _by_level(nodes, level)
+    return [_KNOWN[plan] for plan in plans]
+
+
+def _nodes(schedule: str, pp: int, micro_batches: int, vpp: int) -> _Nodes:
+    """One row per pass or overlapped pair, ranks one after the other."""
     table, held = actions(schedule, pp, micro_batches, vpp), chunks(schedule, vpp)
     taken = _taken(table, pieces(schedule, pp, vpp))
     second = np.r_[False, table.with_next[:-1]]
@@ -71,20 +107,25 @@ def waits(schedule: str, pp: int, micro_batches: int, vpp: int) -> Waits:
     sends = np.zeros(len(table), dtype=np.int8)
     far = (taken >= 0) & (table.rank[taken] != table.rank)
     sends[taken[far]] = 1
-    sends[second] += sends[np.flatnonzero(second) - 1]
+    sends[tail] += sends[tail - 1]
     for row, some in ((0, head), (1, tail)):
         at, found = node[some], taken[some]
         awaited[row, at] = np.where(found >= 0, node[found], nothing)
         hops[row, at] = np.where(far[some], sends[found], 0)
         operation[row, at] = what[some]
-    level = _levels(table.rank[head], before, awaited)
-    order = np.argsort(level, kind="stable")
+    return _Nodes(table.rank[head], before, awaited, hops, operation, 2 * len(KINDS) * pp * held)
+
+
+def _by_level(nodes: _Nodes, level: NDArray[Any]) -> Waits:
+    """Put the rows in the order of their levels."""
+    nothing, order = len(level), np.argsort(level, kind="stable")
     place = np.empty(nothing + 1, dtype=np.int32)
     place[order], place[nothing] = np.arange(nothing), nothing
     return Waits(
         level_ends=np.cumsum(np.bincount(level)).astype(np.int32),
-        before=place[before[order]], awaited=place[awaited[:, order]], hops=hops[:, order],
-        operation=operation[:, order].astype(np.int32), operations=2 * len(KINDS) * pp * held,
+        before=place[nodes.before[order]], awaited=place[nodes.awaited[:, order]],
+        hops=nodes.hops[:, order], operation=nodes.operation[:, order].astype(np.int32),
+        operations=nodes.operations,
     )  # fmt: skip
 
 
@@ -117,14 +158,26 @@ def _alone(table: Actions) -> NDArray[np.bool_]:
     return (ahead & (position < first[table.rank])) | (back & (position > last[table.rank]))
 
 
-def _levels(rank: NDArray[Any], before: NDArray[Any], awaited: NDArray[Any]) -> NDArray[Any]:
-    """Level of every node: all ranks go on as far as they can, one node at a time."""
-    ends = np.flatnonzero(np.diff(rank, append=rank[-1] + 1)) + 1
+def _levels(drawn: list[_Nodes]) -> list[NDArray[Any]]:
+    """Level of every node: all ranks of all graphs go on as far as they can, a node at a time."""
+    starts = np.cumsum([0, *(len(nodes.rank) for nodes in drawn)])
+    nothing = int(starts[-1])
+
+    def moved(row: int) -> NDArray[Any]:
+        return np.concatenate(
+            [
+                np.where(nodes.awaited[row] == len(nodes.rank), nothing, nodes.awaited[row] + start)
+                for nodes, start in zip(drawn, starts[:-1], strict=True)
+            ]
+        )
+
+    one, two = moved(0), moved(1)
+    last = np.concatenate([np.diff(nodes.rank, append=-1) != 0 for nodes in drawn])
+    ends = np.flatnonzero(last) + 1
     now = np.r_[0, ends[:-1]]
-    done = np.zeros(len(rank) + 1, dtype=np.bool_)
+    done = np.zeros(nothing + 1, dtype=np.bool_)
     done[-1] = True
-    level, depth = np.zeros(len(rank), dtype=np.int64), 0
-    one, two = awaited
+    level, depth = np.zeros(nothing, dtype=np.int64), 0
     while len(now):
         ready = done[one[now]] & done[two[now]]
         able = now[ready]
@@ -132,7 +185,6 @@ def _levels(rank: NDArray[Any], before: NDArray[Any], awaited: NDArray[Any]) -> 
         level[able], done[able] = depth, True
         now = now + ready
         going = now < ends
-        if not going.all():
-            now, ends = now[going], ends[going]
+        now, ends = now[going], ends[going]
         depth += 1
-    return level
+    return np.split(level, starts[1:-1])
