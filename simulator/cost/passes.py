@@ -29,6 +29,7 @@ __all__ = [
     "FULL",
     "SELECTIVE",
     "ZERO2",
+    "ZERO3",
     "PartPasses",
     "Priced",
     "alone_passes",
@@ -43,12 +44,13 @@ __all__ = [
     "recompute_s",
     "stage_passes",
     "steady_terms",
+    "total",
 ]
 
 Floats = NDArray[np.float64]
 
 FULL, SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
-ZERO2 = SHARDINGS.index("zero2")
+ZERO2, ZERO3 = SHARDINGS.index("zero2"), SHARDINGS.index("zero3")
 
 ROUNDS = tuple(i for i, word in enumerate(SCHEDULES) if takes_rounds(word))
 
@@ -122,7 +124,7 @@ def part_passes(
     Software that reduces only after the last micro-batch pays one reduction for all m of them.
     """
     b, s = priced.blocks, priced.states
-    forward, backward = _total(b.forward_s)[key], _total(b.backward_s)[key]
+    forward, backward = total(b.forward_s)[key], total(b.backward_s)[key]
     exchange = b.exchange_s[0][key]
     selective = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][key], 0.0)
     full = b.recompute_s[FULL][key]
@@ -181,7 +183,7 @@ def _copies_s(s: StateCosts, grid: NDArray[Any], m: Floats, *, every: bool) -> F
     return np.asarray(copies + s.part_accumulation_s[grid] * (m - 1.0) / m)
 
 
-def _total(terms: Floats) -> Floats:
+def total(terms: Floats) -> Floats:
     """Sum over terms in a fixed order."""
     total = terms[0]
     for term in terms[1:]:
@@ -266,7 +268,7 @@ def alone_passes(b: BlockCosts, key: NDArray[Any], parts: Floats) -> tuple[Float
 
     `parts` has shape (layouts, columns, parts).
     """
-    forward, backward = (_total(way)[key][:, None, :] for way in b.alone_s)
+    forward, backward = (total(way)[key][:, None, :] for way in b.alone_s)
     return over_parts(parts, forward), over_parts(parts, backward)
 
 
@@ -280,7 +282,7 @@ def passes_on_path(priced: Priced, key: NDArray[Any], passes: PartPasses) -> lis
         passes.full_s,
     ]
     if priced.software.overlap.expert:
-        found += [_total(way)[key] for way in b.alone_s]
+        found += [total(way)[key] for way in b.alone_s]
     return found
 
 

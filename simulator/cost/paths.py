@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.block_costs import BlockCosts
 from simulator.cost.longest import longest_paths
 from simulator.layout.keys import unique_rows
 from simulator.layout.layout import RECOMPUTE, SCHEDULES, Layouts
@@ -33,26 +32,24 @@ from simulator.layout.schedules import (
 from simulator.layout.stages import Stages
 from simulator.layout.waits import waits
 
-__all__ = ["Paths", "rounded_costs", "trace_paths"]
+__all__ = ["FLOOR", "Paths", "most_played", "trace_paths"]
 
 Floats = NDArray[np.float64]
 
 ROUNDS, _FEW = 3, 12
 """Micro-batches played, over ranks, and at the least; with more the pipeline is periodic."""
 
-_FLOOR = 1.0 / 16.0
-"""Costs below this share of a block's forward pass do not move the path."""
-
-_STEPS = 2.0
-"""Rounded costs per factor of two; of the commonest block's backward pass, twice as many."""
-
-_FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
-
 _TABLES = 1 << 21
 """Rows of graphs played at once, times sets of costs."""
 
 _KEPT = 1 << 15
 """Paths remembered from one table of layouts to the next."""
+
+
+_FULL = RECOMPUTE.index("full")
+
+FLOOR = -4.0
+"""Exponent of two below which a rounded cost counts as none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +66,12 @@ class Paths:
     """The same of every further micro-batch."""
     played: Floats
     """Micro-batches of `counts`, per route."""
+
+    @classmethod
+    def none(cls) -> Paths:
+        """Of layouts whose costs are not known yet."""
+        empty = np.zeros((0, 0))
+        return cls(route=np.zeros(0, np.intp), counts=empty, growth=empty, played=np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,54 +113,11 @@ def most_played(pp: Any) -> Any:
     return pp * np.maximum(ROUNDS, -(-_FEW // pp))
 
 
-def rounded_costs(
-    blocks: BlockCosts, send_s: Floats, common: int, *, expert: bool
-) -> tuple[NDArray[np.intp], Floats]:
-    """Round what each key's passes cost to a grid of ratios.
-
-    Parameters
-    ----------
-    blocks : BlockCosts
-    send_s : ndarray
-        A send within a server and across the network, shape (2, keys).
-    common : int
-        The commonest kind of block; its forward pass is 1.
-    expert : bool
-        Whether passes with no other micro-batch beside them take longer.
-
-    Returns
-    -------
-    ndarray
-        Row of the second result, shape (2, modes of recomputation, keys).
-    ndarray
-        Exponents of two: backward pass of the common block and the share of it that is weight
-        gradients, send, forward pass of every part, common block alone; then 1 where blocks are
-        recomputed in full.
-    """
-    forward, backward = blocks.forward_s.sum(axis=0), blocks.backward_s.sum(axis=0)
-    unit = forward[:, common]
-    rows = []
-    for sent in send_s:
-        for mode in range(len(RECOMPUTE)):
-            again = blocks.recompute_s[_SELECTIVE] if mode == _SELECTIVE else 0.0
-            back = (backward + again)[:, common]
-            weight = blocks.wgrad_s[:, common] / back
-            alone = blocks.alone_s[0].sum(axis=0)[:, common] if expert else 0.0 * unit
-            rest = np.column_stack([weight, sent / unit, forward / unit[:, None], alone / unit])
-            exponent = np.rint(_STEPS * np.log2(np.maximum(rest, _FLOOR))) / _STEPS
-            whole = np.rint(2.0 * _STEPS * np.log2(back / unit)) / (2.0 * _STEPS)
-            full = np.full(len(unit), float(mode == _FULL))
-            rows.append(np.column_stack([whole, exponent, full]))
-    distinct, inverse = np.unique(np.concatenate(rows), axis=0, return_inverse=True)
-    return inverse.reshape(len(send_s), len(RECOMPUTE), -1), distinct
-
-
 def trace_paths(
     layouts: Layouts,
     plan: NDArray[Any],
     table: Stages,
     costs: tuple[NDArray[np.intp], Floats],
-    keys: tuple[NDArray[Any], NDArray[Any]],
     *,
     beside: bool,
 ) -> Paths:
@@ -171,21 +131,15 @@ def trace_paths(
     table : Stages
         What every rank and chunk of the plans holds.
     costs
-        Result of :func:`rounded_costs`.
-    keys
-        Of each layout: whether stages are joined by the network, and its key in `costs`.
+        Row of each layout in a grid of rounded costs, and the grid (``cost/rounded.py``).
     beside : bool
         Whether sends of ranks with several chunks run beside compute.
     """
-    row, grid = costs
+    price, grid = costs
     few = np.minimum(layouts.micro_batches, most_played(layouts.pp))
     own = unique_rows(plan, few)
     listed = _plans(layouts[own.first], plan[own.first], few[own.first], table, beside)
-    partly = layouts.recompute_layers
-    whole = (partly == 0) | (2 * partly * layouts.pp >= listed[0].content[:, :-2].sum())
-    mode = np.where((layouts.recompute == _FULL) & ~whole, 0, layouts.recompute)
-    covered = np.where(layouts.recompute == _FULL, partly + 1, 0)
-    price = row[keys[0], mode, keys[1]]
+    covered = np.where(layouts.recompute == _FULL, layouts.recompute_layers + 1, 0)
     route = unique_rows(own.inverse, price, covered)
     columns = (own.inverse, price, covered)
     wanted = list(zip(*(x[route.first].tolist() for x in columns), strict=True))
@@ -267,7 +221,7 @@ def _played(plans: list[_Plan], grid: Floats) -> list[NDArray[np.int64]]:
     seconds = np.zeros((len(graphs), max(graph.operations for graph in graphs), len(grid)))
     for i, (plan, graph) in enumerate(zip(owner, graphs, strict=True)):
         seconds[i, : graph.operations] = _seconds(plans[plan], grid)
-    sent = np.where(grid[:, 2] > np.log2(_FLOOR), 2.0 ** grid[:, 2], 0.0)
+    sent = np.where(grid[:, 2] > FLOOR, 2.0 ** grid[:, 2], 0.0)
     hop_s = np.array([plans[plan].beside for plan in owner])[:, None] * sent
     counts, hops = longest_paths(graphs, seconds, hop_s)
     every = np.concatenate([counts, hops[:, :, None]], axis=2).transpose(1, 0, 2)
@@ -276,8 +230,8 @@ def _played(plans: list[_Plan], grid: Floats) -> list[NDArray[np.int64]]:
 
 def _seconds(plan: _Plan, grid: Floats) -> Floats:
     """Rounded costs of every operation, shape (operations, rows of the grid)."""
-    ratio = np.where(grid > np.log2(_FLOOR), 2.0**grid, 0.0)
-    back, share, sent, *forward, alone = ratio[:, :-1].T
+    ratio = np.where(grid > FLOOR, 2.0**grid, 0.0)
+    back, share, sent, alone, *forward = ratio[:, :-1].T
     each = np.stack(forward)
     ahead, full = plan.content @ each, plan.content[:, :-2] @ (each[:-2] * grid[:, -1])
     weight = ahead * back * share

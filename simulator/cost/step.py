@@ -56,7 +56,8 @@ from simulator.cost.passes import (
     stage_passes,
     steady_terms,
 )
-from simulator.cost.paths import rounded_costs, trace_paths
+from simulator.cost.paths import Paths, trace_paths
+from simulator.cost.rounded import rounded_costs
 from simulator.cost.states import state_costs
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.hardware.cluster import Cluster, with_release
@@ -66,7 +67,6 @@ from simulator.layout.placement import place
 from simulator.layout.schedules import unpaired
 from simulator.layout.stages import fold, stages
 from simulator.software import Software
-from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
 
 __all__ = [
@@ -194,23 +194,18 @@ def price(
         )  # fmt: skip
     sends = np.stack([_send(cluster, blocks, ranks, crosses) for crosses in (False, True)])
     crosses = (placement.pp.local == 1).astype(np.int64)
-    paths = trace_paths(
-        layouts, plans.inverse, held,
-        rounded_costs(blocks, sends, _commonest(arch), expert=software.overlap.expert),
-        (crosses[grid.inverse], keys.inverse), beside=software.overlap.pipeline_send,
-    )  # fmt: skip
-    return Priced(
+    priced = Priced(
         workload=workload, cluster=cluster, software=software, table=table, plan=plans.inverse,
         blocks=blocks, block_key=keys.inverse, states=states, state_key=grid.inverse,
         send_s=sends, hop_crosses=crosses,
         model_flop=step_flop(workload),
-        unpaired=_unpaired(layouts[plans.first], workload, software), paths=paths,
+        unpaired=_unpaired(layouts[plans.first], workload, software), paths=Paths.none(),
     )  # fmt: skip
-
-
-def _commonest(arch: Architecture) -> int:
-    """The kind of most blocks."""
-    return int(np.bincount(np.asarray(arch.layer_kinds, np.int64), minlength=1).argmax())
+    paths = trace_paths(
+        layouts, plans.inverse, held, rounded_costs(priced, layouts, keys.inverse, grid.inverse),
+        beside=software.overlap.pipeline_send,
+    )  # fmt: skip
+    return replace(priced, paths=paths)
 
 
 def _unpaired(plans: Layouts, workload: Workload, software: Software) -> Floats:
