@@ -6,7 +6,7 @@ found at the rounded costs nearest to its own, at its own exact costs. Rounding 
 forward pass of the model's commonest block, on a fixed grid: a layout's path depends on nothing
 but the layout.
 
-Beyond ROUNDS times as many micro-batches as ranks a pipeline is periodic (the steady state of
+Beyond two or three times as many micro-batches as ranks a pipeline is periodic (the steady state of
 Narayanan et al. 2021, figure 4): the path grows by what the last round added.
 """
 
@@ -28,16 +28,18 @@ from simulator.layout.schedules import (
     BACKWARD_WEIGHT,
     FORWARD,
     KINDS,
+    SPLIT,
 )
 from simulator.layout.stages import Stages
 from simulator.layout.waits import waits
 
-__all__ = ["FLOOR", "Paths", "most_played", "trace_paths"]
+__all__ = ["Paths", "most_played", "trace_paths"]
 
 Floats = NDArray[np.float64]
 
-ROUNDS, _FEW = 3, 12
-"""Micro-batches played, over ranks, and at the least; with more the pipeline is periodic."""
+_ROUNDS, _FEW = (2, 3), 12
+"""Micro-batches played, over ranks (of schedules with weight passes one round more, which they take
+to fill the bubble), and at the least; with more the pipeline is periodic."""
 
 _TABLES = 1 << 21
 """Rows of graphs played at once, times sets of costs."""
@@ -47,9 +49,6 @@ _KEPT = 1 << 15
 
 
 _FULL = RECOMPUTE.index("full")
-
-FLOOR = -4.0
-"""Exponent of two below which a rounded cost counts as none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,14 +102,15 @@ class _Plan:
     def graphs(self) -> list[tuple[str, int, int, int]]:
         """The schedule as it is played; also with a round less where its growth matters."""
         often = [self.micro_batches]
-        if self.micro_batches == most_played(self.pp):
+        if self.micro_batches == most_played(self.pp, SCHEDULES.index(self.schedule)):
             often.append(self.micro_batches - self.pp)
         return [(self.schedule, self.pp, m, self.vpp) for m in often]
 
 
-def most_played(pp: Any) -> Any:
-    """Micro-batches that are played at the most; `pp` a number or an array."""
-    return pp * np.maximum(ROUNDS, -(-_FEW // pp))
+def most_played(pp: Any, schedule: Any) -> Any:
+    """Micro-batches that are played at the most, of ranks and indices into SCHEDULES."""
+    rounds = np.array(_ROUNDS)[np.isin(schedule, SPLIT).astype(np.int64)]
+    return pp * np.maximum(rounds, -(-_FEW // pp))
 
 
 def trace_paths(
@@ -136,7 +136,7 @@ def trace_paths(
         Whether sends of ranks with several chunks run beside compute.
     """
     price, grid = costs
-    few = np.minimum(layouts.micro_batches, most_played(layouts.pp))
+    few = np.minimum(layouts.micro_batches, most_played(layouts.pp, layouts.schedule))
     own = unique_rows(plan, few)
     listed = _plans(layouts[own.first], plan[own.first], few[own.first], table, beside)
     covered = np.where(layouts.recompute == _FULL, layouts.recompute_layers + 1, 0)
@@ -221,8 +221,7 @@ def _played(plans: list[_Plan], grid: Floats) -> list[NDArray[np.int64]]:
     seconds = np.zeros((len(graphs), max(graph.operations for graph in graphs), len(grid)))
     for i, (plan, graph) in enumerate(zip(owner, graphs, strict=True)):
         seconds[i, : graph.operations] = _seconds(plans[plan], grid)
-    sent = np.where(grid[:, 2] > FLOOR, 2.0 ** grid[:, 2], 0.0)
-    hop_s = np.array([plans[plan].beside for plan in owner])[:, None] * sent
+    hop_s = np.array([plans[plan].beside for plan in owner])[:, None] * grid[:, 0]
     counts, hops = longest_paths(graphs, seconds, hop_s)
     every = np.concatenate([counts, hops[:, :, None]], axis=2).transpose(1, 0, 2)
     return np.split(every, np.flatnonzero(np.diff(owner)) + 1, axis=1)
@@ -230,15 +229,14 @@ def _played(plans: list[_Plan], grid: Floats) -> list[NDArray[np.int64]]:
 
 def _seconds(plan: _Plan, grid: Floats) -> Floats:
     """Rounded costs of every operation, shape (operations, rows of the grid)."""
-    ratio = np.where(grid > FLOOR, 2.0**grid, 0.0)
-    back, share, sent, alone, *forward = ratio[:, :-1].T
-    each = np.stack(forward)
-    ahead, full = plan.content @ each, plan.content[:, :-2] @ (each[:-2] * grid[:, -1])
-    weight = ahead * back * share
+    sent, alone, full, *each = grid.T
+    forward, ratio, share = np.stack(each).reshape(3, -1, len(grid))
+    backward, blocks = forward * ratio, plan.content[:, :-2]
+    ahead, weight = plan.content @ forward, plan.content @ (backward * share)
+    behind = plan.content @ backward + blocks @ (forward[:-2] * full)
     own = 0.0 if plan.beside else sent
-    behind = ahead * back + full
-    longer = plan.content[:, :-2].sum(axis=1)[:, None] * alone
     kinds = [ahead + own, behind + own, behind - weight + own, weight]
+    longer = blocks.sum(axis=1)[:, None] * alone
     return np.concatenate([*kinds, *(seconds + longer for seconds in kinds)])
 
 

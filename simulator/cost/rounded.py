@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.passes import FULL, SELECTIVE, ZERO3, Priced, part_passes, total
-from simulator.cost.paths import FLOOR
 from simulator.layout.keys import unique_rows
 from simulator.layout.layout import Layouts
 from simulator.layout.schedules import SPLIT
@@ -20,6 +19,10 @@ from simulator.layout.schedules import SPLIT
 __all__ = ["rounded_costs"]
 
 Floats = NDArray[np.float64]
+
+_SMALL, _LEAST = 1.0 / 16.0, 1e-300
+"""Costs of this share of the common block's forward pass do not move the path and count as none;
+what divides is at least so much."""
 
 _STEPS = (2.0, 4.0)
 """Rounded costs per factor of two: of schedules whose backward passes are whole, and of those in
@@ -44,9 +47,9 @@ def rounded_costs(
     ndarray
         Row of the second result for each layout.
     ndarray
-        Exponents of two: backward pass of the common block, the share of it that is weight
-        gradients, send, common block alone, forward pass of every part; then 1 where blocks are
-        recomputed in full.
+        Send, what the common block takes longer alone, recomputation in full of it; then of every
+        part the forward pass, backward over forward, and the share of that which is weight
+        gradients.
     """
     arch = priced.workload.architecture
     partly = layouts.recompute_layers
@@ -59,18 +62,22 @@ def rounded_costs(
     some, first = layouts[own.first], own.first
     forward, backward = _passes(priced, some, key[first], grid[first], mode[first])
     common = int(np.bincount(np.asarray(arch.layer_kinds, np.int64), minlength=1).argmax())
-    unit, back = forward[:, common], backward[:, common]
-    blocks, at = priced.blocks, key[first]
-    divides, steps = split[first], np.array(_STEPS)[split[first]]
-    weight = np.where(divides, blocks.wgrad_s[at, common] / back, 0.0)
+    unit, at, blocks = forward[:, common], key[first], priced.blocks
     sent = priced.send_s[priced.hop_crosses[grid[first]], at] / unit
     alone = total(blocks.alone_s[0])[at, common] / unit * priced.software.overlap.expert
-    ratios = np.column_stack([weight, sent, alone, forward / unit[:, None]])
-    exponents = np.rint(steps[:, None] * np.log2(np.maximum(ratios, 2.0**FLOOR))) / steps[:, None]
-    whole = np.rint(4.0 * np.log2(back / unit)) / 4.0
-    rows = np.column_stack([whole, exponents, mode[first] == FULL])
-    distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
+    weight = np.where(split[first, None], blocks.wgrad_s[at] / np.maximum(backward, _LEAST), 0.0)
+    rows = [sent, alone, mode[first] == FULL, forward / unit[:, None]]
+    rows += [backward / np.maximum(forward, _LEAST), weight]
+    distinct, inverse = np.unique(
+        _rounded(np.column_stack(rows), np.array(_STEPS)[split[first]]), axis=0, return_inverse=True
+    )
     return inverse.reshape(-1)[own.inverse], distinct
+
+
+def _rounded(ratios: Floats, steps: Floats) -> Floats:
+    """Each to the nearest power of two with so many steps between whole ones; small ones to 0."""
+    exponents = np.rint(steps[:, None] * np.log2(np.maximum(ratios, _LEAST))) / steps[:, None]
+    return np.where(exponents > np.log2(_SMALL), 2.0**exponents, 0.0)
 
 
 def _passes(
