@@ -12,6 +12,7 @@ Narayanan et al. 2021, figure 4): the path grows by what the last round added.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,62 +179,70 @@ def _found(
     if len(_KNOWN) + len(missing) > _KEPT:
         _KNOWN.clear()
         missing = able
-    layers_of: dict[int, dict[int, list[int]]] = {}
+    rows_of: dict[int, dict[int, list[int]]] = {}
     for i in missing:
         plan, row, layers = wanted[i]
-        layers_of.setdefault(plan, {}).setdefault(layers, []).append(row)
-    waits([name for i in layers_of for name in plans[i].graphs])
-    for some, rows in _batches(plans, {wanted[i][:2] for i in missing}):
-        at = {row: place for place, row in enumerate(rows)}
-        for i, played in zip(some, _played([plans[i] for i in some], grid[rows]), strict=True):
-            counts = _per_part(plans[i], played, list(layers_of[i]))
-            growth = (counts[:, :, 0] - counts[:, :, -1]) / plans[i].pp
-            for k, (layers, of_layers) in enumerate(layers_of[i].items()):
-                for row in of_layers:
-                    known = counts[k, at[row], 0], growth[k, at[row]]
-                    _KNOWN[names[i], prices[row], layers] = known
+        rows_of.setdefault(plan, {}).setdefault(row, []).append(layers)
+    waits([name for i in rows_of for name in plans[i].graphs])
+    for some in _batches(plans, rows_of):
+        played = _played([(plans[i], grid[list(rows_of[i])]) for i in some])
+        for i, counts in zip(some, played, strict=True):
+            layers = sorted({one for several in rows_of[i].values() for one in several})
+            each = _per_part(plans[i], counts, layers)
+            growth = (each[:, :, 0] - each[:, :, -1]) / plans[i].pp
+            for at, (row, several) in enumerate(rows_of[i].items()):
+                for one in several:
+                    k = layers.index(one)
+                    _KNOWN[names[i], prices[row], one] = each[k, at, 0], growth[k, at]
     none = np.zeros(6 * plans[0].content.shape[1] + 2)
     return [_KNOWN.get(key, (none, none)) for key in keys]
 
 
-def _batches(plans: list[_Plan], pairs: set[tuple[int, int]]) -> list[tuple[list[int], list[int]]]:
-    """Plans and rows of the grid to play together: all pairs, in tables of bounded size."""
-    rows_of: dict[int, set[int]] = {}
-    for plan, row in pairs:
-        rows_of.setdefault(plan, set()).add(row)
-    found: list[tuple[list[int], list[int]]] = []
-    some: list[int] = []
-    rows: set[int] = set()
+def _batches(plans: list[_Plan], rows_of: Mapping[int, Sized]) -> list[list[int]]:
+    """Plans to play together: such with as many sets of costs, in tables of bounded size."""
+    found: list[list[int]] = []
     size = 0
-    for plan in sorted(rows_of, key=lambda i: sorted(rows_of[i])):
+    for plan in sorted(rows_of, key=lambda i: len(rows_of[i])):
         own = sum(len(graph) for graph in waits(plans[plan].graphs))
-        if some and (size + own) * len(rows | rows_of[plan]) > _TABLES:
-            found.append((some, sorted(rows)))
-            some, rows, size = [], set(), 0
-        some, rows, size = [*some, plan], rows | rows_of[plan], size + own
-    return [*found, (some, sorted(rows))] if some else found
+        size += own
+        if not found or size * len(rows_of[plan]) > _TABLES:
+            found.append([])
+            size = own
+        found[-1].append(plan)
+    return found
 
 
-def _played(plans: list[_Plan], grid: Floats) -> list[NDArray[np.int64]]:
-    """Operations and sends on the longest paths: of each plan, shape (rows, plays, columns)."""
-    owner = [i for i, plan in enumerate(plans) for _ in plan.graphs]
-    graphs = waits([name for plan in plans for name in plan.graphs])
-    seconds = np.zeros((len(graphs), max(graph.operations for graph in graphs), len(grid)))
-    for i, (plan, graph) in enumerate(zip(owner, graphs, strict=True)):
-        seconds[i, : graph.operations] = _seconds(plans[plan], grid)
-    hop_s = np.array([plans[plan].beside for plan in owner])[:, None] * grid[:, 0]
+def _played(plans: list[tuple[_Plan, Floats]]) -> list[NDArray[np.int64]]:
+    """Operations and sends on the longest paths of plans, each at its own rounded costs.
+
+    Of each plan, shape (rows of costs, plays, columns).
+    """
+    owner = [i for i, (plan, _) in enumerate(plans) for _ in plan.graphs]
+    graphs = waits([name for plan, _ in plans for name in plan.graphs])
+    sets = max(len(costs) for _, costs in plans)
+    seconds = np.zeros((len(graphs), max(graph.operations for graph in graphs), sets))
+    hop_s = np.zeros((len(graphs), sets))
+    for at, (i, graph) in enumerate(zip(owner, graphs, strict=True)):
+        plan, costs = plans[i]
+        seconds[at, : graph.operations, : len(costs)] = _seconds(plan, costs)
+        hop_s[at, : len(costs)] = plan.beside * costs[:, 1]
     counts, hops = longest_paths(graphs, seconds, hop_s)
     every = np.concatenate([counts, hops[:, :, None]], axis=2).transpose(1, 0, 2)
-    return np.split(every, np.flatnonzero(np.diff(owner)) + 1, axis=1)
+    firsts = np.flatnonzero(np.diff(owner)) + 1
+    return [
+        each[: len(costs)]
+        for each, (_, costs) in zip(np.split(every, firsts, axis=1), plans, strict=True)
+    ]
 
 
-def _seconds(plan: _Plan, grid: Floats) -> Floats:
-    """Rounded costs of every operation, shape (operations, rows of the grid)."""
-    sent, alone, full, *each = grid.T
-    forward, ratio, share = np.stack(each).reshape(3, -1, len(grid))
-    backward, blocks = forward * ratio, plan.content[:, :-2]
-    ahead, weight = plan.content @ forward, plan.content @ (backward * share)
-    behind = plan.content @ backward + blocks @ (forward[:-2] * full)
+def _seconds(plan: _Plan, costs: Floats) -> Floats:
+    """Rounded costs of every operation, shape (operations, rows of costs)."""
+    again, sent, alone, *each = costs.T
+    forward, backward, weights = np.stack(each).reshape(3, -1, len(costs))
+    blocks = plan.content[:, :-2]
+    repeats = np.tile(np.arange(plan.chunks), plan.pp)[:, None] < again
+    ahead, weight = plan.content @ forward, plan.content @ weights
+    behind = plan.content @ backward + (blocks @ forward[:-2]) * repeats
     own = 0.0 if plan.beside else sent
     kinds = [ahead + own, behind + own, behind - weight + own, weight]
     longer = blocks.sum(axis=1)[:, None] * alone

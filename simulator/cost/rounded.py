@@ -20,13 +20,9 @@ __all__ = ["rounded_costs"]
 
 Floats = NDArray[np.float64]
 
-_SMALL, _LEAST = 1.0 / 16.0, 1e-300
-"""Costs of this share of the common block's forward pass do not move the path and count as none;
-what divides is at least so much."""
-
-_STEPS = (2.0, 4.0)
-"""Rounded costs per factor of two: of schedules whose backward passes are whole, and of those in
-which weight passes fill idle time, whose paths turn on how much they fill."""
+_STEPS = (1.0 / 4.0, 1.0 / 8.0)
+"""Costs are rounded to multiples of so much of the commonest block's forward pass: of schedules
+whose backward passes are whole, and of those in which weight passes fill idle time."""
 
 
 def rounded_costs(
@@ -47,37 +43,34 @@ def rounded_costs(
     ndarray
         Row of the second result for each layout.
     ndarray
-        Send, what the common block takes longer alone, recomputation in full of it; then of every
-        part the forward pass, backward over forward, and the share of that which is weight
-        gradients.
+        Chunks of a rank that are recomputed in full, a send, what a block takes longer alone; then
+        of every part its forward, backward and weight passes. The commonest block's forward pass is
+        1.
     """
     arch = priced.workload.architecture
-    partly = layouts.recompute_layers
-    most = (partly == 0) | (2 * partly * layouts.pp >= len(arch.layer_kinds))
-    mode = np.where((layouts.recompute == FULL) & ~most, 0, layouts.recompute)
+    chunks, full = layouts.vpp * layouts.copies, layouts.recompute == FULL
+    share = np.where(layouts.recompute_layers == 0, np.inf, layouts.recompute_layers * layouts.pp)
+    share = np.where(full, np.minimum(share / len(arch.layer_kinds), 1.0), 0.0)
+    again = np.rint(share * chunks).astype(np.int64)
+    mode = np.where(layouts.recompute == SELECTIVE, SELECTIVE, 0)
     split = np.isin(layouts.schedule, SPLIT).astype(np.int64)
     # gathers beside the passes are the layout's own; else costs are those of the block key
     gathers = np.where((layouts.sharding == ZERO3) & (layouts.pp > 1), grid + 1, 0)
-    own = unique_rows(key, mode, priced.hop_crosses[grid], split, gathers)
+    own = unique_rows(key, mode, again, priced.hop_crosses[grid], split, gathers)
     some, first = layouts[own.first], own.first
     forward, backward = _passes(priced, some, key[first], grid[first], mode[first])
     common = int(np.bincount(np.asarray(arch.layer_kinds, np.int64), minlength=1).argmax())
     unit, at, blocks = forward[:, common], key[first], priced.blocks
-    sent = priced.send_s[priced.hop_crosses[grid[first]], at] / unit
-    alone = total(blocks.alone_s[0])[at, common] / unit * priced.software.overlap.expert
-    weight = np.where(split[first, None], blocks.wgrad_s[at] / np.maximum(backward, _LEAST), 0.0)
-    rows = [sent, alone, mode[first] == FULL, forward / unit[:, None]]
-    rows += [backward / np.maximum(forward, _LEAST), weight]
-    distinct, inverse = np.unique(
-        _rounded(np.column_stack(rows), np.array(_STEPS)[split[first]]), axis=0, return_inverse=True
-    )
+    sent = priced.send_s[priced.hop_crosses[grid[first]], at]
+    alone = total(blocks.alone_s[0])[at, common] * priced.software.overlap.expert
+    weight = np.where(split[first, None], blocks.wgrad_s[at], 0.0)
+    step = np.array(_STEPS)[split[first]]
+    costs = np.column_stack([2.0 * sent, 2.0 * alone, forward, backward, weight])
+    rows = np.rint(costs / (unit * step)[:, None]) * step[:, None]
+    rows[:, :2] /= 2.0
+    rows = np.column_stack([again[first], rows])
+    distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
     return inverse.reshape(-1)[own.inverse], distinct
-
-
-def _rounded(ratios: Floats, steps: Floats) -> Floats:
-    """Each to the nearest power of two with so many steps between whole ones; small ones to 0."""
-    exponents = np.rint(steps[:, None] * np.log2(np.maximum(ratios, _LEAST))) / steps[:, None]
-    return np.where(exponents > np.log2(_SMALL), 2.0**exponents, 0.0)
 
 
 def _passes(
@@ -90,7 +83,7 @@ def _passes(
     own = np.flatnonzero((layouts.sharding == ZERO3) & (layouts.pp > 1))
     if len(own):
         m = np.minimum(layouts.micro_batches, 4 * layouts.pp)[own] / layouts.copies[own]
-        whole = np.broadcast_to((mode[own] == FULL)[:, None], forward[own].shape).astype(float)
-        passes = part_passes(priced, key[own], grid[own], m, mode[own], whole)
+        none = np.zeros_like(forward[own])
+        passes = part_passes(priced, key[own], grid[own], m, mode[own], none)
         forward[own], backward[own] = passes.forward_s, passes.backward_s
     return forward, backward + again
