@@ -187,12 +187,12 @@ def _found(
     for some in _batches(plans, rows_of):
         played = _played([(plans[i], grid[list(rows_of[i])]) for i in some])
         for i, counts in zip(some, played, strict=True):
-            layers = sorted({one for several in rows_of[i].values() for one in several})
-            each = _per_part(plans[i], counts, layers)
+            every = sorted({one for several in rows_of[i].values() for one in several})
+            each = _per_part(plans[i], counts, every)
             growth = (each[:, :, 0] - each[:, :, -1]) / plans[i].pp
             for at, (row, several) in enumerate(rows_of[i].items()):
                 for one in several:
-                    k = layers.index(one)
+                    k = every.index(one)
                     _KNOWN[names[i], prices[row], one] = each[k, at, 0], growth[k, at]
     none = np.zeros(6 * plans[0].content.shape[1] + 2)
     return [_KNOWN.get(key, (none, none)) for key in keys]
@@ -240,7 +240,7 @@ def _seconds(plan: _Plan, costs: Floats) -> Floats:
     again, sent, alone, *each = costs.T
     forward, backward, weights = np.stack(each).reshape(3, -1, len(costs))
     blocks = plan.content[:, :-2]
-    repeats = np.tile(np.arange(plan.chunks), plan.pp)[:, None] < again
+    repeats = np.clip(again - np.tile(np.arange(plan.chunks), plan.pp)[:, None], 0.0, 1.0)
     ahead, weight = plan.content @ forward, plan.content @ weights
     behind = plan.content @ backward + (blocks @ forward[:-2]) * repeats
     own = 0.0 if plan.beside else sent

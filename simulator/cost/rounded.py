@@ -24,6 +24,9 @@ _STEPS = (1.0 / 4.0, 1.0 / 8.0)
 """Costs are rounded to multiples of so much of the commonest block's forward pass: of schedules
 whose backward passes are whole, and of those in which weight passes fill idle time."""
 
+_FEW = 4
+"""Recomputed chunks are rounded to halves where a rank has so few, of so few blocks each."""
+
 
 def rounded_costs(
     priced: Priced, layouts: Layouts, key: NDArray[Any], grid: NDArray[Any]
@@ -51,7 +54,9 @@ def rounded_costs(
     chunks, full = layouts.vpp * layouts.copies, layouts.recompute == FULL
     share = np.where(layouts.recompute_layers == 0, np.inf, layouts.recompute_layers * layouts.pp)
     share = np.where(full, np.minimum(share / len(arch.layer_kinds), 1.0), 0.0)
-    again = np.rint(share * chunks).astype(np.int64)
+    small = (chunks > 1) & (chunks <= _FEW) & (len(arch.layer_kinds) <= _FEW * layouts.pp * chunks)
+    pieces = np.where(small, 2.0, 1.0)
+    again = (np.rint(pieces * share * chunks) / pieces * 2.0).astype(np.int64)
     mode = np.where(layouts.recompute == SELECTIVE, SELECTIVE, 0)
     split = np.isin(layouts.schedule, SPLIT).astype(np.int64)
     # gathers beside the passes are the layout's own; else costs are those of the block key
@@ -64,11 +69,9 @@ def rounded_costs(
     sent = priced.send_s[priced.hop_crosses[grid[first]], at]
     alone = total(blocks.alone_s[0])[at, common] * priced.software.overlap.expert
     weight = np.where(split[first, None], blocks.wgrad_s[at], 0.0)
-    step = np.array(_STEPS)[split[first]]
-    costs = np.column_stack([2.0 * sent, 2.0 * alone, forward, backward, weight])
-    rows = np.rint(costs / (unit * step)[:, None]) * step[:, None]
-    rows[:, :2] /= 2.0
-    rows = np.column_stack([again[first], rows])
+    step = np.array(_STEPS)[split[first]][:, None]
+    costs = np.column_stack([sent, alone, forward, backward, weight]) / unit[:, None]
+    rows = np.column_stack([again[first] / 2.0, np.rint(costs / step) * step])
     distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
     return inverse.reshape(-1)[own.inverse], distinct
 
