@@ -25,57 +25,65 @@ until the last rank has ended.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.passes import over_parts
-from simulator.cost.paths import Paths
-from simulator.layout.layout import Layouts
 from simulator.layout.schedules import ASYNCHRONOUS, BREADTH_FIRST, SPLIT
 
-__all__ = ["ASYNCHRONOUS", "BREADTH_FIRST", "SPLIT", "fill_and_drain", "on_path"]
+__all__ = ["ASYNCHRONOUS", "BREADTH_FIRST", "SPLIT", "fill_and_drain"]
 
 Floats = NDArray[np.float64]
 
 
-def on_path(paths: Paths, route: NDArray[Any], layouts: Layouts) -> Floats:
-    """What lies on the longest path of every layout: columns as of `Paths.counts`."""
-    further = np.maximum(layouts.micro_batches - paths.played[route], 0.0)
-    counts = paths.counts[route]
-    if not further.any():
-        return counts
-    return np.asarray(counts + further[:, None] * paths.growth[route])
-
-
 def fill_and_drain(
-    path: Floats, seconds: Sequence[Floats], steady_s: tuple[Floats, Floats], flushed: NDArray[Any]
+    counts: Floats,
+    growth: Floats,
+    further: Floats,
+    seconds: Sequence[Floats],
+    slow_s: tuple[Floats, Floats],
+    steady_s: tuple[Floats, Floats],
 ) -> tuple[Floats, Floats]:
     """Seconds before and after the slowest stage's own passes.
 
     What the longest path takes beyond them: its further forward passes are fill, its further
-    backward passes drain. Weight passes that fill idle time count against both.
+    backward passes drain. Weight passes that fill idle time count against both. A further
+    micro-batch takes no less than the slowest stage's passes.
 
     Parameters
     ----------
-    path : ndarray
-        Result of :func:`on_path`.
+    counts, growth : ndarray
+        What lies on the path of the micro-batches that were played, and of one more; columns as of
+        `Paths.counts`.
+    further : ndarray
+        Micro-batches beyond those that were played.
     seconds : sequence of ndarray
         Of each part in forward, backward and weight passes, recomputed, alone forward and backward;
         shape (layouts, parts).
+    slow_s : tuple of ndarray
+        What a further micro-batch takes the slowest stage, forward and backward.
     steady_s : tuple of ndarray
-        Forward and backward passes of the slowest stage.
-    flushed : ndarray
-        Whether the pipeline fills and drains.
+        What those that were played take it.
     """
+    forward, backward = _both_ways(counts, seconds)
+    forward, backward = forward - steady_s[0], backward - steady_s[1]
+    if further.any():
+        ahead, behind = _both_ways(growth, seconds)
+        ahead, behind = ahead - slow_s[0], behind - slow_s[1]
+        further = np.where(ahead + behind > 0.0, further, 0.0)
+        forward, backward = forward + further * ahead, backward + further * behind
+    idle = np.maximum(forward + backward, 0.0)
+    fill = np.clip(forward, 0.0, idle)
+    return fill, idle - fill
+
+
+def _both_ways(path: Floats, seconds: Sequence[Floats]) -> tuple[Floats, Floats]:
+    """Forward and backward passes of a path."""
     parts = seconds[0].shape[1]
     taken = [
         over_parts(path[:, i * parts : (i + 1) * parts], each) for i, each in enumerate(seconds)
     ]
-    forward, backward = taken[0] - steady_s[0], taken[1] + taken[2] + taken[3] - steady_s[1]
-    if len(taken) > 4:
-        forward, backward = forward + taken[4], backward + taken[5]
-    idle = np.maximum(forward + backward, 0.0) * flushed
-    fill = np.clip(forward, 0.0, idle)
-    return fill, idle - fill
+    ahead, behind, weight, again, *alone = taken
+    behind = behind + weight + again
+    return (ahead + alone[0], behind + alone[1]) if alone else (ahead, behind)

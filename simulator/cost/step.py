@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simulator.cost.block_costs import BlockCosts
 from simulator.cost.block_keys import block_keys
 from simulator.cost.blocks import block_costs
-from simulator.cost.bubble import ASYNCHRONOUS, BREADTH_FIRST, SPLIT, fill_and_drain, on_path
+from simulator.cost.bubble import ASYNCHRONOUS, BREADTH_FIRST, SPLIT, fill_and_drain
 from simulator.cost.collectives import all_gather_s, send_s, slowdown_share
 from simulator.cost.estimate import Estimate, concatenate
 from simulator.cost.memory import (
@@ -326,22 +326,26 @@ def _pipeline(
     `slow_s` are the slowest stage's passes of one micro-batch, `alone` what its passes take longer
     that have no other micro-batch beside them.
     """
-    layouts = rows.layouts
+    layouts, paths = rows.layouts, priced.paths
     m, v = layouts.micro_batches / layouts.copies, (layouts.vpp * layouts.copies).astype(float)
-    path = on_path(priced.paths, rows.route, layouts)
+    flushed = (layouts.pp > 1) & ~np.isin(layouts.schedule, ASYNCHRONOUS)
+    counts, growth = paths.counts[rows.route], paths.growth[rows.route]
+    played = np.where(flushed, paths.played[rows.route], 0.0) / layouts.copies
+    further = np.where(flushed, layouts.micro_batches, 0) - played * layouts.copies
     send_s = priced.send_s[priced.hop_crosses[rows.grid], rows.key]
     beside = priced.software.overlap.pipeline_send & (v > 1)
     covered = np.where(beside, np.minimum(2.0 * send_s, (slow_s[0] + slow_s[1]) / v), 0.0)
-    flushed = (layouts.pp > 1) & ~np.isin(layouts.schedule, ASYNCHRONOUS)
-    count = np.where(flushed, path[:, -2], 2.0 * m * v)
-    queued = np.maximum(path[:, -1] * send_s, m * v * (2.0 * send_s - covered))
-    terms["pp"] = np.where(layouts.pp > 1, np.where(beside, queued, count * send_s), 0.0)
+    sends, hops = (counts[:, i] + further * growth[:, i] for i in (-2, -1))
+    sends = np.where(flushed, sends, 2.0 * m * v)
+    queued = np.maximum(hops * send_s, m * v * (2.0 * send_s - covered))
+    terms["pp"] = np.where(layouts.pp > 1, np.where(beside, queued, sends * send_s), 0.0)
     hidden = np.where(layouts.pp > 1, m * v * covered, 0.0)
-    slowed = np.where(layouts.pp > 1, count * covered / 2.0, 0.0) * slowdown_share(priced.cluster)
+    slowed = np.where(layouts.pp > 1, sends * covered / 2.0, 0.0) * slowdown_share(priced.cluster)
     terms["slowdown"] = terms["slowdown"] + slowed
-    steady = m * slow_s[0] + alone[0], m * slow_s[1] + alone[1]
+    slow = slow_s[0] / layouts.copies, slow_s[1] / layouts.copies
+    steady = played * slow_s[0] + alone[0] * flushed, played * slow_s[1] + alone[1] * flushed
     terms["bubble_warmup"], terms["bubble_drain"] = fill_and_drain(
-        path, passes_on_path(priced, rows.key, passes), steady, flushed
+        counts, growth, further, passes_on_path(priced, rows.key, passes), slow, steady
     )
     return hidden
 
