@@ -38,41 +38,25 @@ Floats = NDArray[np.float64]
 
 
 def fill_and_drain(
-    counts: Floats,
-    growth: Floats,
-    further: Floats,
-    seconds: Sequence[Floats],
-    slow_s: tuple[Floats, Floats],
-    steady_s: tuple[Floats, Floats],
+    counts: Floats, seconds: Sequence[Floats], steady_s: tuple[Floats, Floats]
 ) -> tuple[Floats, Floats]:
     """Seconds before and after the slowest stage's own passes.
 
     What the longest path takes beyond them: its further forward passes are fill, its further
-    backward passes drain. Weight passes that fill idle time count against both. A further
-    micro-batch takes no less than the slowest stage's passes.
+    backward passes drain. Weight passes that fill idle time count against both.
 
     Parameters
     ----------
-    counts, growth : ndarray
-        What lies on the path of the micro-batches that were played, and of one more; columns as of
-        `Paths.counts`.
-    further : ndarray
-        Micro-batches beyond those that were played.
+    counts : ndarray
+        What lies on the path; columns as of `Paths.counts`.
     seconds : sequence of ndarray
         Of each part in forward, backward and weight passes, recomputed, alone forward and backward;
         shape (layouts, parts).
-    slow_s : tuple of ndarray
-        What a further micro-batch takes the slowest stage, forward and backward.
     steady_s : tuple of ndarray
-        What those that were played take it.
+        What the slowest stage takes for as many micro-batches, forward and backward.
     """
-    forward, backward = _both_ways(counts, seconds)
-    forward, backward = forward - steady_s[0], backward - steady_s[1]
-    if further.any():
-        ahead, behind = _both_ways(growth, seconds)
-        ahead, behind = ahead - slow_s[0], behind - slow_s[1]
-        further = np.where(ahead + behind > 0.0, further, 0.0)
-        forward, backward = forward + further * ahead, backward + further * behind
+    ahead, behind = _both_ways(counts, seconds)
+    forward, backward = ahead - steady_s[0], behind - steady_s[1]
     idle = np.maximum(forward + backward, 0.0)
     fill = np.clip(forward, 0.0, idle)
     return fill, idle - fill

@@ -7,7 +7,8 @@ forward pass of the model's commonest block, on a fixed grid: a layout's path de
 but the layout.
 
 Beyond two or three times as many micro-batches as ranks a pipeline is periodic (the steady state of
-Narayanan et al. 2021, figure 4): the path grows by what the last round added.
+Narayanan et al. 2021, figure 4): each takes as much longer than the slowest rank's own passes as in
+the last round.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ class Paths:
     """Shape (routes, columns): blocks of every part in forward, in backward, in weight passes less
     those in input passes, recomputed in full, alone forward, alone backward; then passes and
     hops."""
-    growth: Floats
-    """The same of every further micro-batch."""
+    pace: Floats
+    """What a further micro-batch takes over the slowest rank's own passes of it, per route; more
+    than 1 where chunks are slow on one rank after the other."""
     played: Floats
     """Micro-batches of `counts`, per route."""
 
@@ -71,7 +73,8 @@ class Paths:
     def none(cls) -> Paths:
         """Of layouts whose costs are not known yet."""
         empty = np.zeros((0, 0))
-        return cls(route=np.zeros(0, np.intp), counts=empty, growth=empty, played=np.zeros(0))
+        none = np.zeros(0)
+        return cls(route=np.zeros(0, np.intp), counts=empty, pace=none, played=none)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +147,9 @@ def trace_paths(
     route = unique_rows(own.inverse, price, covered)
     columns = (own.inverse, price, covered)
     wanted = list(zip(*(x[route.first].tolist() for x in columns), strict=True))
-    counts, growth = (np.array(x) for x in zip(*_found(listed, grid, wanted), strict=True))
+    counts, pace = (np.array(x) for x in zip(*_found(listed, grid, wanted), strict=True))
     return Paths(
-        route=route.inverse, counts=counts, growth=growth, played=few[route.first].astype(float)
+        route=route.inverse, counts=counts, pace=pace, played=few[route.first].astype(float)
     )
 
 
@@ -164,14 +167,14 @@ def _plans(
     ]
 
 
-_KNOWN: dict[tuple[Any, ...], tuple[Floats, Floats]] = {}
-"""Counts and growth by plan, rounded costs and covered layers."""
+_KNOWN: dict[tuple[Any, ...], tuple[Floats, float]] = {}
+"""Counts and pace by plan, rounded costs and covered layers."""
 
 
 def _found(
     plans: list[_Plan], grid: Floats, wanted: list[tuple[int, int, int]]
-) -> list[tuple[Floats, Floats]]:
-    """Counts and growth of the wanted routes: plan, row of the grid, covered layers + 1 or 0."""
+) -> list[tuple[Floats, float]]:
+    """Counts and pace of the wanted routes: plan, row of the grid, covered layers + 1 or 0."""
     names, prices = [plan.key for plan in plans], [tuple(row) for row in grid.tolist()]
     keys = [(names[plan], prices[price], layers) for plan, price, layers in wanted]
     able = [i for i, (plan, _, _) in enumerate(wanted) if plans[plan].waits]
@@ -186,16 +189,15 @@ def _found(
     waits([name for i in rows_of for name in plans[i].graphs])
     for some in _batches(plans, rows_of):
         played = _played([(plans[i], grid[list(rows_of[i])]) for i in some])
-        for i, counts in zip(some, played, strict=True):
+        for i, (counts, pace) in zip(some, played, strict=True):
             every = sorted({one for several in rows_of[i].values() for one in several})
             each = _per_part(plans[i], counts, every)
-            growth = (each[:, :, 0] - each[:, :, -1]) / plans[i].pp
             for at, (row, several) in enumerate(rows_of[i].items()):
                 for one in several:
                     k = every.index(one)
-                    _KNOWN[names[i], prices[row], one] = each[k, at, 0], growth[k, at]
+                    _KNOWN[names[i], prices[row], one] = each[k, at], float(pace[at])
     none = np.zeros(6 * plans[0].content.shape[1] + 2)
-    return [_KNOWN.get(key, (none, none)) for key in keys]
+    return [_KNOWN.get(key, (none, 1.0)) for key in keys]
 
 
 def _batches(plans: list[_Plan], rows_of: Mapping[int, Sized]) -> list[list[int]]:
@@ -212,10 +214,10 @@ def _batches(plans: list[_Plan], rows_of: Mapping[int, Sized]) -> list[list[int]
     return found
 
 
-def _played(plans: list[tuple[_Plan, Floats]]) -> list[NDArray[np.int64]]:
-    """Operations and sends on the longest paths of plans, each at its own rounded costs.
+def _played(plans: list[tuple[_Plan, Floats]]) -> list[tuple[NDArray[np.int64], Floats]]:
+    """Operations and sends on the longest paths of plans, each at its own rounded costs, and pace.
 
-    Of each plan, shape (rows of costs, plays, columns).
+    Of each plan, shapes (rows of costs, columns) and (rows of costs,).
     """
     owner = [i for i, (plan, _) in enumerate(plans) for _ in plan.graphs]
     graphs = waits([name for plan, _ in plans for name in plan.graphs])
@@ -227,12 +229,26 @@ def _played(plans: list[tuple[_Plan, Floats]]) -> list[NDArray[np.int64]]:
         seconds[at, : graph.operations, : len(costs)] = _seconds(plan, costs)
         hop_s[at, : len(costs)] = plan.beside * costs[:, 1]
     counts, hops = longest_paths(graphs, seconds, hop_s)
-    every = np.concatenate([counts, hops[:, :, None]], axis=2).transpose(1, 0, 2)
-    firsts = np.flatnonzero(np.diff(owner)) + 1
-    return [
-        each[: len(costs)]
-        for each, (_, costs) in zip(np.split(every, firsts, axis=1), plans, strict=True)
-    ]
+    span_s = (counts * seconds.transpose(0, 2, 1)).sum(axis=2) + hops * hop_s
+    every = np.concatenate([counts, hops[:, :, None]], axis=2)
+    found = []
+    for i, (plan, costs) in enumerate(plans):
+        at, size = owner.index(i), len(costs)
+        pace = np.ones(size)
+        if len(plan.graphs) > 1:
+            added_s = (span_s[at] - span_s[at + 1])[:size] / plan.pp
+            pace = np.maximum(added_s / _slowest_s(plan, seconds[at, :, :size]), 1.0)
+        found.append((every[at, :size], pace))
+    return found
+
+
+def _slowest_s(plan: _Plan, seconds: Floats) -> Floats:
+    """Rounded costs of a micro-batch on the slowest rank, forward and whole backward pass."""
+    places = len(plan.content)
+    both = seconds[:places] + seconds[places : 2 * places]
+    ranks = both.reshape(plan.pp, plan.chunks, -1).sum(axis=1)
+    copies = 2.0 if plan.schedule == "dualpipe" else 1.0
+    return np.asarray(ranks.max(axis=0) / copies)
 
 
 def _seconds(plan: _Plan, costs: Floats) -> Floats:
@@ -250,20 +266,20 @@ def _seconds(plan: _Plan, costs: Floats) -> Floats:
 
 
 def _per_part(plan: _Plan, played: NDArray[np.int64], layers: list[int]) -> Floats:
-    """Counts in the order of `Paths.counts`, shape (layers, rows, plays, columns)."""
-    held, shape = plan.content, (len(layers), *played.shape[:2])
-    size = 2 * len(KINDS) * len(held)
-    each = played[..., :size].reshape(*shape[1:], 2, len(KINDS), len(held)).astype(float)
-    ways, lone = each.sum(axis=2), each[:, :, 1]
-    back = ways[:, :, BACKWARD] + ways[:, :, BACKWARD_INPUT]
+    """Counts in the order of `Paths.counts`, shape (layers, rows, columns)."""
+    held, size = plan.content, 2 * len(KINDS) * len(plan.content)
+    each = played[:, :size].reshape(len(played), 2, len(KINDS), len(held)).astype(float)
+    ways, lone = each.sum(axis=1), each[:, 1]
+    back = ways[:, BACKWARD] + ways[:, BACKWARD_INPUT]
     repeated = np.concatenate([_covered(plan, number) for number in layers], axis=1)
-    again = (back @ repeated).reshape(*shape[1:], len(layers), held.shape[1])
-    before = (ways[:, :, FORWARD], back, ways[:, :, BACKWARD_WEIGHT] - ways[:, :, BACKWARD_INPUT])
-    after = (lone[:, :, FORWARD], lone[:, :, BACKWARD] + lone[:, :, BACKWARD_INPUT])
-    ends = [(ways[:, :, FORWARD] + back).sum(axis=2, keepdims=True), played[..., -1:]]
-    columns = [np.concatenate([x @ held for x in before], axis=2), np.moveaxis(again, 2, 0)]
-    columns.append(np.concatenate([*(x @ held for x in after), *ends], axis=2))
-    return np.concatenate([np.broadcast_to(x, (*shape, x.shape[-1])) for x in columns], axis=3)
+    again = (back @ repeated).reshape(len(played), len(layers), held.shape[1])
+    before = (ways[:, FORWARD], back, ways[:, BACKWARD_WEIGHT] - ways[:, BACKWARD_INPUT])
+    after = (lone[:, FORWARD], lone[:, BACKWARD] + lone[:, BACKWARD_INPUT])
+    ends = [(ways[:, FORWARD] + back).sum(axis=1, keepdims=True), played[:, -1:]]
+    columns = [np.concatenate([x @ held for x in before], axis=1), np.moveaxis(again, 1, 0)]
+    columns.append(np.concatenate([*(x @ held for x in after), *ends], axis=1))
+    shape = (len(layers), len(played))
+    return np.concatenate([np.broadcast_to(x, (*shape, x.shape[-1])) for x in columns], axis=2)
 
 
 def _covered(plan: _Plan, layers: int) -> Floats:

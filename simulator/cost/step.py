@@ -329,23 +329,24 @@ def _pipeline(
     layouts, paths = rows.layouts, priced.paths
     m, v = layouts.micro_batches / layouts.copies, (layouts.vpp * layouts.copies).astype(float)
     flushed = (layouts.pp > 1) & ~np.isin(layouts.schedule, ASYNCHRONOUS)
-    counts, growth = paths.counts[rows.route], paths.growth[rows.route]
+    counts = paths.counts[rows.route]
     played = np.where(flushed, paths.played[rows.route], 0.0) / layouts.copies
-    further = np.where(flushed, layouts.micro_batches, 0) - played * layouts.copies
+    further = np.where(flushed, m - played, 0.0)
     send_s = priced.send_s[priced.hop_crosses[rows.grid], rows.key]
     beside = priced.software.overlap.pipeline_send & (v > 1)
     covered = np.where(beside, np.minimum(2.0 * send_s, (slow_s[0] + slow_s[1]) / v), 0.0)
-    sends, hops = (counts[:, i] + further * growth[:, i] for i in (-2, -1))
-    sends = np.where(flushed, sends, 2.0 * m * v)
-    queued = np.maximum(hops * send_s, m * v * (2.0 * send_s - covered))
+    sends = counts[:, -2] + 2.0 * (m - played) * v
+    queued = np.maximum(counts[:, -1] * send_s, m * v * (2.0 * send_s - covered))
     terms["pp"] = np.where(layouts.pp > 1, np.where(beside, queued, sends * send_s), 0.0)
     hidden = np.where(layouts.pp > 1, m * v * covered, 0.0)
     slowed = np.where(layouts.pp > 1, sends * covered / 2.0, 0.0) * slowdown_share(priced.cluster)
     terms["slowdown"] = terms["slowdown"] + slowed
-    slow = slow_s[0] / layouts.copies, slow_s[1] / layouts.copies
     steady = played * slow_s[0] + alone[0] * flushed, played * slow_s[1] + alone[1] * flushed
-    terms["bubble_warmup"], terms["bubble_drain"] = fill_and_drain(
-        counts, growth, further, passes_on_path(priced, rows.key, passes), slow, steady
+    fill, drain = fill_and_drain(counts, passes_on_path(priced, rows.key, passes), steady)
+    waits = further * (paths.pace[rows.route] - 1.0)
+    terms["bubble_warmup"], terms["bubble_drain"] = (
+        fill + waits * slow_s[0],
+        drain + waits * slow_s[1],
     )
     return hidden
 
