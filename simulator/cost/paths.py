@@ -256,13 +256,21 @@ def _seconds(plan: _Plan, costs: Floats) -> Floats:
     again, sent, alone, *each = costs.T
     forward, backward, weights = np.stack(each).reshape(3, -1, len(costs))
     blocks = plan.content[:, :-2]
-    repeats = np.clip(again - np.tile(np.arange(plan.chunks), plan.pp)[:, None], 0.0, 1.0)
     ahead, weight = plan.content @ forward, plan.content @ weights
-    behind = plan.content @ backward + (blocks @ forward[:-2]) * repeats
+    repeated = np.stack([_repeated(plan, x)[:, :-2] for x in again.tolist()])
+    behind = plan.content @ backward + (repeated @ forward[:-2].T[:, :, None])[..., 0].T
     own = 0.0 if plan.beside else sent
     kinds = [ahead + own, behind + own, behind - weight + own, weight]
     longer = blocks.sum(axis=1)[:, None] * alone
     return np.concatenate([*kinds, *(seconds + longer for seconds in kinds)])
+
+
+def _repeated(plan: _Plan, again: float) -> Floats:
+    """Blocks that are recomputed at a rounded cost: of the first chunks, or the first ones."""
+    if again < 0.0:
+        return _covered(plan, 1 - int(again))
+    first = np.tile(np.arange(plan.chunks), plan.pp)[:, None] < again
+    return plan.content * first
 
 
 def _per_part(plan: _Plan, played: NDArray[np.int64], layers: list[int]) -> Floats:

@@ -22,10 +22,11 @@ Floats = NDArray[np.float64]
 
 _STEPS = (1.0 / 4.0, 1.0 / 8.0)
 """Costs are rounded to multiples of so much of the commonest block's forward pass: of schedules
-whose backward passes are whole, and of those in which weight passes fill idle time."""
+whose backward passes are whole, and of those in which weight passes fill idle time. Embedding and
+head are rounded more coarsely where they stand beside more than two blocks."""
 
-_FEW = 4
-"""Recomputed chunks are rounded to halves where a rank has so few, of so few blocks each."""
+_FEW = 4.0
+"""Of so few chunks of so few blocks recomputed blocks are told apart, of others whole chunks."""
 
 
 def rounded_costs(
@@ -46,22 +47,25 @@ def rounded_costs(
     ndarray
         Row of the second result for each layout.
     ndarray
-        Chunks of a rank that are recomputed in full, a send, what a block takes longer alone; then
-        of every part its forward, backward and weight passes. The commonest block's forward pass is
-        1.
+        Chunks of a rank that are recomputed in full (blocks, negative, where chunks have few), a
+        send, what a block takes longer alone; then of every part its forward, backward and weight
+        passes. The commonest block's forward pass is 1.
     """
     arch = priced.workload.architecture
     chunks, full = layouts.vpp * layouts.copies, layouts.recompute == FULL
-    share = np.where(layouts.recompute_layers == 0, np.inf, layouts.recompute_layers * layouts.pp)
-    share = np.where(full, np.minimum(share / len(arch.layer_kinds), 1.0), 0.0)
-    small = (chunks > 1) & (chunks <= _FEW) & (len(arch.layer_kinds) <= _FEW * layouts.pp * chunks)
-    pieces = np.where(small, 2.0, 1.0)
-    again = (np.rint(pieces * share * chunks) / pieces * 2.0).astype(np.int64)
+    held = len(arch.layer_kinds) / (layouts.pp * layouts.vpp)
+    given, whole = layouts.recompute_layers, chunks + 0 * layouts.pp
+    some = np.rint(given / held).astype(np.int64)
+    few = (chunks > 1) & (chunks <= _FEW) & (held <= _FEW) & (given > 0)
+    again = np.where(full, np.select([given == 0, few], [whole, -given], some), 0)
     mode = np.where(layouts.recompute == SELECTIVE, SELECTIVE, 0)
     split = np.isin(layouts.schedule, SPLIT).astype(np.int64)
     # gathers beside the passes are the layout's own; else costs are those of the block key
     gathers = np.where((layouts.sharding == ZERO3) & (layouts.pp > 1), grid + 1, 0)
-    own = unique_rows(key, mode, again, priced.hop_crosses[grid], split, gathers)
+    ends = np.clip(np.rint(np.log2(held / 2.0)), -1.0, 2.0).astype(np.int64) + 1
+    own = unique_rows(
+        key, mode, again - again.min(), ends, priced.hop_crosses[grid], split, gathers
+    )
     some, first = layouts[own.first], own.first
     forward, backward = _passes(priced, some, key[first], grid[first], mode[first])
     common = int(np.bincount(np.asarray(arch.layer_kinds, np.int64), minlength=1).argmax())
@@ -69,9 +73,12 @@ def rounded_costs(
     sent = priced.send_s[priced.hop_crosses[grid[first]], at]
     alone = total(blocks.alone_s[0])[at, common] * priced.software.overlap.expert
     weight = np.where(split[first, None], blocks.wgrad_s[at], 0.0)
-    step = np.array(_STEPS)[split[first]][:, None]
     costs = np.column_stack([sent, alone, forward, backward, weight]) / unit[:, None]
-    rows = np.column_stack([again[first] / 2.0, np.rint(costs / step) * step])
+    step = np.repeat(np.array(_STEPS)[split[first]][:, None], costs.shape[1], axis=1)
+    count = forward.shape[1]
+    for part in (count - 2, count - 1):
+        step[:, 2 + part :: count] *= 2.0 ** (ends[first, None] - 1)
+    rows = np.column_stack([again[first], np.rint(costs / step) * step])
     distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
     return inverse.reshape(-1)[own.inverse], distinct
 
