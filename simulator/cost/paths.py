@@ -28,6 +28,7 @@ from simulator.layout.schedules import (
     BACKWARD,
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,
+    BREADTH_FIRST,
     FORWARD,
     KINDS,
     SPLIT,
@@ -237,15 +238,22 @@ def _played(plans: list[tuple[_Plan, Floats]]) -> list[tuple[NDArray[np.int64], 
         pace = np.ones(size)
         if len(plan.graphs) > 1:
             added_s = (span_s[at] - span_s[at + 1])[:size] / plan.pp
-            pace = np.maximum(added_s / _slowest_s(plan, seconds[at, :, :size]), 1.0)
+            pace = np.maximum(
+                added_s / _slowest_s(plan, seconds[at, : graphs[at].operations, :size]), 1.0
+            )
         found.append((every[at, :size], pace))
     return found
 
 
 def _slowest_s(plan: _Plan, seconds: Floats) -> Floats:
-    """Rounded costs of a micro-batch on the slowest rank, forward and whole backward pass."""
+    """Rounded costs of a micro-batch on the slowest rank, forward and whole backward pass.
+
+    Breadth-first schedules run every pass alone.
+    """
     places = len(plan.content)
-    both = seconds[:places] + seconds[places : 2 * places]
+    alone = int(SCHEDULES.index(plan.schedule) in BREADTH_FIRST)
+    ways = seconds.reshape(2, len(KINDS), places, -1)[alone]
+    both = ways[FORWARD] + ways[BACKWARD]
     ranks = both.reshape(plan.pp, plan.chunks, -1).sum(axis=1)
     copies = 2.0 if plan.schedule == "dualpipe" else 1.0
     return np.asarray(ranks.max(axis=0) / copies)

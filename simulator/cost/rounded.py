@@ -26,7 +26,7 @@ whose backward passes are whole, and of those in which weight passes fill idle t
 head are rounded more coarsely where they stand beside more than two blocks."""
 
 _FEW = 4.0
-"""Of so few chunks of so few blocks recomputed blocks are told apart, of others whole chunks."""
+"""Of chunks of so few blocks recomputed blocks are told apart, of larger ones whole chunks."""
 
 
 def rounded_costs(
@@ -56,7 +56,7 @@ def rounded_costs(
     held = len(arch.layer_kinds) / (layouts.pp * layouts.vpp)
     given, whole = layouts.recompute_layers, chunks + 0 * layouts.pp
     some = np.rint(given / held).astype(np.int64)
-    few = (chunks > 1) & (chunks <= _FEW) & (held <= _FEW) & (given > 0)
+    few = (chunks > 1) & (held <= _FEW) & (given > 0)
     again = np.where(full, np.select([given == 0, few], [whole, -given], some), 0)
     mode = np.where(layouts.recompute == SELECTIVE, SELECTIVE, 0)
     split = np.isin(layouts.schedule, SPLIT).astype(np.int64)

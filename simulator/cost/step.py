@@ -341,7 +341,8 @@ def _pipeline(
     hidden = np.where(layouts.pp > 1, m * v * covered, 0.0)
     slowed = np.where(layouts.pp > 1, sends * covered / 2.0, 0.0) * slowdown_share(priced.cluster)
     terms["slowdown"] = terms["slowdown"] + slowed
-    steady = played * slow_s[0] + alone[0] * flushed, played * slow_s[1] + alone[1] * flushed
+    lone = np.where(np.isin(layouts.schedule, BREADTH_FIRST), played / m, flushed * 1.0)
+    steady = played * slow_s[0] + lone * alone[0], played * slow_s[1] + lone * alone[1]
     fill, drain = fill_and_drain(counts, passes_on_path(priced, rows.key, passes), steady)
     waits = further * (paths.pace[rows.route] - 1.0)
     terms["bubble_warmup"], terms["bubble_drain"] = (

@@ -164,7 +164,9 @@ def test_a_faster_part_is_never_slower(seen: tuple[Layouts, Case, Estimate], par
         now = evaluate(layouts, work, faster(cluster, part, times), software).step_time_s
         # a shorter pass hides less of a reduction, which a rank's bubble may not make up for;
         # of links and adapters more: NCCL may take a faster link for a reason to choose worse
-        slack = 0.03 if part in ("nvlink", "nic") else 5e-4
+        # a pipeline of several chunks changes its path where rounded costs change
+        chunked = np.where((layouts.vpp > 1) & (layouts.pp > 1), 0.02, 5e-4)
+        slack = 0.03 if part in ("nvlink", "nic") else chunked
         assert (now <= before * (1 + slack)).all(), times
         before = now
 

@@ -1,8 +1,9 @@
-"""Events against the closed form on random layouts: within 1 % but for what is named here.
+"""Events against the closed form on 250 random layouts: pipelines within 1 %, whole steps too
+where no data-parallel communication runs beside first and last passes.
 
-The closed form leaves out, and events play: chunks of one rank that differ (it adds a rank's passes
-up); micro-batches that fill part of an uneven stage's idle time; where weight passes come later,
-who slows whom at the end.
+The closed form takes a pipeline's longest path at rounded costs (``cost/paths.py``). What is left
+are slowed first and last passes off that path, the share of a pass before a first bucket, and
+windows that bubbles lengthen: bounds below name each.
 """
 
 from dataclasses import dataclass, replace
@@ -31,8 +32,8 @@ CASES = {
     "mixtral": ("mixtral-8x7b", "dgx-h100", 128, "megatron-core-defaults", 4096),
     "small": ("llama-3.1-8b", "dgx-h100", 64, "megatron-core", 4096),
 }
-EACH = 15
-TWO_WAYS = ("zb_v", "dualpipe", "dualpipe_v")
+EACH = 36
+ASYNCHRONOUS = ("pipedream", "pipedream_2bw")
 
 
 def setting(name: str, batch: int = 1) -> tuple[Workload, Any, Any]:
@@ -44,15 +45,18 @@ def setting(name: str, batch: int = 1) -> tuple[Workload, Any, Any]:
     return work, load_cluster(cluster, gpus), every
 
 
-def drawn(name: str, size: int = 60_000) -> Layouts:
-    """Feasible layouts, as many of each schedule, 4 to 16 times as many micro-batches as ranks."""
+def drawn(name: str, size: int = 120_000) -> Layouts:
+    """Feasible layouts, as many of each schedule, up to 16 times as many micro-batches as ranks."""
     work, cluster, software = setting(name)
     rng = np.random.default_rng(9)
-    most = {"tp": 4, "cp": 2, "vpp": 3, "ep": 7, "etp": 2, "micro_batch": 3}
+    most = {"tp": 4, "cp": 2, "ep": 7, "etp": 2, "micro_batch": 3}
     given = {field: 2 ** rng.integers(0, top, size) for field, top in most.items()}
-    given["pp"] = rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 16, 32], size)
+    given["vpp"] = rng.choice([1, 1, 2, 2, 2, 3, 4, 5, 6], size)
+    given["pp"] = rng.choice([2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 16, 32], size)
     given["dp"] = np.maximum(cluster.gpus // (given["tp"] * given["cp"] * given["pp"]), 1)
-    m = given["pp"] * 2 ** rng.integers(2, 5, size)
+    m = given["pp"] * rng.choice([1, 1, 2, 2, 3, 4, 8, 16], size)
+    few = rng.random(size) < 0.15
+    m = np.where(few, np.maximum(m // rng.integers(1, 6, size), 1), m)
     table = Layouts.of(
         **given, global_batch=given["dp"] * given["micro_batch"] * m,
         sharding=rng.integers(0, len(SHARDINGS), size),
@@ -72,14 +76,20 @@ class Compared:
     """One layout: what events say over the closed form, and what may explain it."""
 
     name: str
-    error: float
+    schedule: str
+    pipeline: float
+    """Difference of passes and sends alone, as a share of the step."""
+    whole: float
+    """Difference of the step."""
     above: float
     """Slowed first and last passes, and the share of a pass before a first bucket."""
     below: float
-    """Shown data-parallel communication that longer windows may hide."""
+    """The same passes where they are off the path, and shown data-parallel communication that
+    longer windows may hide."""
     unequal: float
     """How far chunks of one rank lie apart."""
-    schedule: str
+    rounds: float
+    """Micro-batches over ranks."""
     wrong_sum: float
     """Difference between the sum of terms and the step."""
 
@@ -96,17 +106,40 @@ def compare(name: str, layout: Layouts) -> Compared:
         if tails.overlaps[way]
     )
     seconds = one.passes.seconds[:, :, :2].sum(axis=2)
-    schedule = SCHEDULES[int(layout.schedule[0])]
-    looped = layout.vpp[0] > 1 or schedule in TWO_WAYS
+    slowed = float(tails.slowed_s.sum())
     return Compared(
-        name=f"{name} {layout.describe()} {schedule} m {int(layout.micro_batches[0])}",
-        error=played.step_time_s / whole - 1.0,
-        above=(float(tails.slowed_s.sum()) + early) / whole,
-        below=float(closed.terms_s["dp"][0]) / whole if looped else 0.0,
+        name=f"{name} {layout.describe()} m {int(layout.micro_batches[0])}",
+        schedule=SCHEDULES[int(layout.schedule[0])],
+        pipeline=pipeline_alone(layout, given) / whole,
+        whole=played.step_time_s / whole - 1.0,
+        above=(slowed + early) / whole,
+        below=(slowed + early + float(closed.terms_s["dp"][0])) / whole,
         unequal=float((seconds.max(axis=1) / seconds.min(axis=1)).max() - 1.0),
-        schedule=schedule,
+        rounds=float(layout.micro_batches[0] / layout.pp[0]),
         wrong_sum=sum(played.terms_s.values()) / played.step_time_s - 1.0,
     )
+
+
+def pipeline_alone(layout: Layouts, given: tuple[Workload, Any, Any]) -> float:
+    """Events less closed form, in seconds, with nothing beside the passes.
+
+    Software that overlaps no reduction or gather with passes pays them before and after: both
+    leave them and the optimizer out.
+    """
+    work, cluster, software = given
+    apart = replace(software.overlap, gradient_reduce=False, parameter_gather=False)
+    states = replace(software.states, reduces_every_micro_batch=False)
+    bare = (work, cluster, replace(software, overlap=apart, states=states))
+    closed = evaluate(layout, *bare)
+    once = sum(float(closed.terms_s[term][0]) for term in ("dp", "optimizer"))
+    (one,) = replicas_of(layout, *bare)
+    tails, none = one.tails, np.zeros_like(one.tails.reduce_s)
+    nothing = replace(
+        tails, reduce_s=none, gather_s=none, every_s=none, slowed_s=np.zeros_like(tails.slowed_s),
+        tables_s=0.0, optimizer_s=np.zeros_like(tails.optimizer_s),
+    )  # fmt: skip
+    played = summarise(play_step([replace(one, tails=nothing)]))
+    return played.step_time_s - (float(closed.step_time_s[0]) - once)
 
 
 @pytest.fixture(scope="module")
@@ -118,50 +151,44 @@ def rows(table: Layouts) -> list[Layouts]:
     return [table[i] for i in range(len(table))]
 
 
-def test_a_hundred_layouts_of_every_kind(compared: list[Compared]) -> None:
-    assert len(compared) >= 100
+def test_two_hundred_layouts_of_every_kind(compared: list[Compared]) -> None:
+    assert len(compared) >= 200
     assert {one.schedule for one in compared} == set(SCHEDULES)
+    assert sum(one.unequal > 0.1 for one in compared) > 60
+    assert sum(one.rounds < 2 for one in compared) > 40
     assert all(abs(one.wrong_sum) < 1e-12 for one in compared)
 
 
-def test_events_are_within_a_percent_of_the_closed_form(compared: list[Compared]) -> None:
-    alike = [one for one in compared if one.unequal < 0.1 and one.schedule not in TWO_WAYS]
-    assert len(alike) > 50
-    for one in alike:
-        assert -0.01 - one.below < one.error < 0.01 + one.above, one
-
-
-def test_one_chunk_per_rank_agrees_exactly_but_for_uneven_stages(compared: list[Compared]) -> None:
-    """Sends, pipeline, buckets, slowed passes, optimizer: the closed form has all that there is."""
-    plain = [abs(one.error) for one in compared if one.schedule in ("1f1b", "gpipe")]
-    assert len(plain) >= 14
-    assert np.median(plain) < 1e-6
-    assert max(plain) < 5e-3
-
-
-def test_schedules_that_run_both_ways_are_within_a_few_percent(compared: list[Compared]) -> None:
-    """Their closed form is exact where input passes take as long as forward passes."""
+def test_pipelines_are_within_a_percent_of_the_closed_form(compared: list[Compared]) -> None:
+    """Uneven stages, unequal chunks, experts, few micro-batches: passes, sends, fill and drain."""
     for one in compared:
-        if one.unequal < 0.1 and one.schedule in TWO_WAYS:
-            assert -0.035 - one.below < one.error < 0.035 + one.above, one
+        assert abs(one.pipeline) < 0.01, one
+    assert np.median([abs(one.pipeline) for one in compared]) < 2e-4
 
 
-def test_unequal_chunks_cost_more_than_their_sum(compared: list[Compared]) -> None:
-    """A slow chunk's passes come in rounds, which the other ranks cannot fill: events are right."""
-    unequal = [one for one in compared if one.unequal >= 0.1]
-    assert len(unequal) >= 10
-    for one in unequal:
-        assert -0.01 - one.below < one.error < 0.07 + one.above, one
-
-
-def test_where_nothing_is_reduced_beside_a_pass_most_agree_to_a_thousandth(
+def test_steps_without_communication_beside_passes_are_within_a_percent(
     compared: list[Compared],
 ) -> None:
     plain = [one for one in compared if one.above < 1e-3 and one.below < 1e-3]
-    plain = [one for one in plain if one.unequal < 0.1 and one.schedule not in TWO_WAYS]
-    assert len(plain) >= 15
-    assert np.median([abs(one.error) for one in plain]) < 1e-3
-    assert max(abs(one.error) for one in plain) < 0.01
+    assert len(plain) >= 40
+    for one in plain:
+        assert abs(one.whole) < 0.01, one
+
+
+def test_what_differs_elsewhere_is_named(compared: list[Compared]) -> None:
+    """Reductions and gathers beside the passes of chunks: no more than they may show or hide."""
+    for one in compared:
+        assert -0.01 - one.below < one.whole < 0.01 + one.above, one
+    flushed = [abs(one.whole) for one in compared if one.schedule not in ASYNCHRONOUS]
+    assert np.mean(np.array(flushed) < 0.01) > 0.85
+    assert max(flushed) < 0.06
+
+
+def test_one_chunk_per_rank_agrees_but_for_slowed_passes(compared: list[Compared]) -> None:
+    """Sends, pipeline, buckets, slowed passes, optimizer: the closed form has all that there is."""
+    plain = [abs(one.whole) for one in compared if one.schedule in ("1f1b", "gpipe")]
+    assert len(plain) >= 30
+    assert np.median(plain) < 1e-4
 
 
 ALONE: list[tuple[str, str, str, dict[str, Any]]] = [
