@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from simulator.cost.block_costs import BlockCosts
 from simulator.cost.block_keys import block_keys
 from simulator.cost.blocks import block_costs
-from simulator.cost.bubble import ASYNCHRONOUS, BREADTH_FIRST, SPLIT, fill_and_drain
-from simulator.cost.collectives import all_gather_s, send_s, slowdown_share
+from simulator.cost.bubble import BREADTH_FIRST, SPLIT, pipeline
+from simulator.cost.collectives import all_gather_s, send_s
 from simulator.cost.estimate import Estimate, concatenate
 from simulator.cost.memory import (
     MEMORY_KINDS,
@@ -44,7 +44,6 @@ from simulator.cost.padding import mean_costs
 from simulator.cost.passes import (
     SELECTIVE,
     ZERO2,
-    PartPasses,
     Priced,
     alone_passes,
     alone_terms,
@@ -52,7 +51,6 @@ from simulator.cost.passes import (
     hidden_communication,
     over_parts,
     part_passes,
-    passes_on_path,
     stage_passes,
     steady_terms,
 )
@@ -279,7 +277,8 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     )
     more = alone_passes(priced.blocks, rows.key, held[:, None, :])
     lone = alone * more[0][:, 0], alone * more[1][:, 0]
-    hidden["pp"] = _pipeline(terms, rows, priced, passes, slow_s, lone)
+    where = (rows.route, rows.key, rows.grid)
+    hidden["pp"] = pipeline(terms, layouts, priced, where, passes, slow_s, lone)
     windows = (
         over_parts(rows.parts, passes.forward_window_s[:, None, :]),
         over_parts(rows.parts, passes.backward_window_s[:, None, :]),
@@ -311,45 +310,6 @@ def recomputed_share(rows: Selection) -> Floats:
     ranks = rows.ranks[:, :, None]
     whole = (ranks * rows.parts).sum(axis=1)
     return np.asarray((ranks * rows.covered).sum(axis=1) / np.maximum(whole, 1.0))
-
-
-def _pipeline(
-    terms: dict[str, Floats],
-    rows: Selection,
-    priced: Priced,
-    passes: PartPasses,
-    slow_s: tuple[Floats, Floats],
-    alone: tuple[Floats, Floats],
-) -> Floats:
-    """Add sends, fill and drain (``cost/bubble.py``); return the sends that are hidden.
-
-    `slow_s` are the slowest stage's passes of one micro-batch, `alone` what its passes take longer
-    that have no other micro-batch beside them.
-    """
-    layouts, paths = rows.layouts, priced.paths
-    m, v = layouts.micro_batches / layouts.copies, (layouts.vpp * layouts.copies).astype(float)
-    flushed = (layouts.pp > 1) & ~np.isin(layouts.schedule, ASYNCHRONOUS)
-    counts = paths.counts[rows.route]
-    played = np.where(flushed, paths.played[rows.route], 0.0) / layouts.copies
-    further = np.where(flushed, m - played, 0.0)
-    send_s = priced.send_s[priced.hop_crosses[rows.grid], rows.key]
-    beside = priced.software.overlap.pipeline_send & (v > 1)
-    covered = np.where(beside, np.minimum(2.0 * send_s, (slow_s[0] + slow_s[1]) / v), 0.0)
-    sends = counts[:, -2] + 2.0 * (m - played) * v
-    queued = np.maximum(counts[:, -1] * send_s, m * v * (2.0 * send_s - covered))
-    terms["pp"] = np.where(layouts.pp > 1, np.where(beside, queued, sends * send_s), 0.0)
-    hidden = np.where(layouts.pp > 1, m * v * covered, 0.0)
-    slowed = np.where(layouts.pp > 1, sends * covered / 2.0, 0.0) * slowdown_share(priced.cluster)
-    terms["slowdown"] = terms["slowdown"] + slowed
-    lone = np.where(np.isin(layouts.schedule, BREADTH_FIRST), played / m, flushed * 1.0)
-    steady = played * slow_s[0] + lone * alone[0], played * slow_s[1] + lone * alone[1]
-    fill, drain = fill_and_drain(counts, passes_on_path(priced, rows.key, passes), steady)
-    waits = further * (paths.pace[rows.route] - 1.0)
-    terms["bubble_warmup"], terms["bubble_drain"] = (
-        fill + waits * slow_s[0],
-        drain + waits * slow_s[1],
-    )
-    return hidden
 
 
 def _behind(rows: Selection) -> NDArray[Any]:

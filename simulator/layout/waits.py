@@ -79,7 +79,7 @@ def waits(plans: Sequence[Plan]) -> list[Waits]:
     --------
     >>> (graph,) = waits([("1f1b", 2, 2, 1)])
     >>> len(graph), graph.level_ends.tolist()
-    (8, [1, 3, 4, 5, 7, 8])
+    (8, [1, 3, 4, 6, 7, 8])
     """
     missing = [plan for plan in dict.fromkeys(plans) if plan not in _KNOWN]
     if len(_KNOWN) + len(missing) > _KEPT:

@@ -1,0 +1,102 @@
+"""The longest path of a pipeline: against every schedule played, and by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.longest import longest_paths
+from simulator.cost.step import price
+from simulator.hardware.cluster import load_cluster
+from simulator.layout.layout import SCHEDULES, Layouts
+from simulator.layout.schedules import KINDS, actions, chunks, piece, pieces
+from simulator.layout.waits import waits
+from simulator.software import load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe, Workload
+
+VPP = {"interleaved": 3, "looped_bfs": 2, "interleaved_zb": 2, "zb_v": 2, "dualpipe_v": 2}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_lies_on_the_path_lasts_as_long_as_the_schedule_played(
+    schedule: str, seed: int, play: Any
+) -> None:
+    """Stages of random length; three sets of costs at once."""
+    p, m, v = 4, 12, VPP.get(schedule, 1)
+    rng = np.random.default_rng(seed)
+    count = pieces(schedule, p, v)
+    costs = rng.uniform(0.2, 3.0, (3, 3, count))  # sets; forward, input, weight; pieces
+    held = chunks(schedule, v)
+    rank, chunk = (x.ravel() for x in np.indices((p, held)))
+    at = piece(schedule, p, rank, chunk)
+    forward, back, weight = costs[:, 0, at], costs[:, 1, at], costs[:, 2, at]
+    kinds = np.stack([forward, back + weight, back, weight], axis=1)  # sets, kinds, places
+    assert kinds.shape[1] == len(KINDS)
+    seconds = np.concatenate([kinds, kinds], axis=1).reshape(3, -1).T
+    counts, hops = longest_paths(waits([(schedule, p, m, v)]), seconds[None], np.zeros((1, 3)))
+    table = actions(schedule, p, m, v)
+    for i in range(3):
+        _, end = play(table, *(costs[i, k].tolist() for k in range(3)))
+        assert counts[0, i] @ seconds[:, i] == pytest.approx(end.max(), rel=1e-12)
+    assert hops.shape == (1, 3)
+
+
+def test_the_path_of_equal_stages_is_the_textbooks() -> None:
+    """1F1B of 4 ranks and 8 micro-batches: 8 + 3 passes each way on it."""
+    graphs = waits([("1f1b", 4, 8, 1)])
+    seconds = np.repeat([1.0, 2.0, 1.0, 1.0] * 2, 4)[None, :, None]
+    counts, hops = longest_paths(graphs, seconds, np.full((1, 1), 0.01))
+    ways = counts[0, 0].reshape(2, len(KINDS), 4).sum(axis=(0, 2))
+    assert ways.tolist() == [11, 11, 0, 0]
+    # fill and drain cross three boundaries each; while ranks alternate, round trips show more
+    assert hops[0, 0] >= 6
+
+
+def test_chunks_that_are_slow_on_one_half_of_the_ranks_each_pace_in_turn() -> None:
+    """Of 8 ranks the first half is slow in its first chunk, the others in their second.
+
+    Every rank works 4 forward and 8 backward for a micro-batch, but while one half runs its slow
+    chunk the other waits: a further round takes longer than any rank works.
+    """
+    p, spans = 8, []
+    rank, chunk = (x.ravel() for x in np.indices((p, 2)))
+    work = np.where((rank < p // 2) == (chunk == 0), 3.0, 1.0)
+    seconds = np.concatenate([work, 2.0 * work, 2.0 * work, 0.0 * work] * 2)
+    for m in (4 * p, 5 * p):
+        graphs = waits([("interleaved", p, m, 2)])
+        counts, _ = longest_paths(graphs, seconds[None, :, None], np.zeros((1, 1)))
+        spans.append(float(counts[0, 0] @ seconds))
+    assert (spans[1] - spans[0]) / p > 1.05 * 12.0
+
+
+def llama(layers: int, m: int) -> tuple[Workload, Any, Any]:
+    arch = replace(presets.load("llama-3.1-8b"), layer_kinds=(0,) * layers)
+    work = Workload(architecture=arch, recipe=Recipe(sequence_length=4096, global_batch=m))
+    return work, load_cluster("dgx-h100", 8), load_software("megatron-core")
+
+
+def test_paths_of_a_layout_do_not_depend_on_the_table_it_stands_in() -> None:
+    m = 32
+    setting = llama(30, m)
+    table = Layouts.of(
+        pp=8, vpp=[1, 2, 2, 3], schedule=["1f1b", "interleaved", "interleaved", "interleaved"],
+        recompute=["none", "full", "selective", "none"], global_batch=m,
+    )  # fmt: skip
+    whole = price(table, *setting).paths
+    for i in range(len(table)):
+        alone = price(table[i], *setting).paths
+        route = whole.route[i]
+        assert alone.counts[0].tolist() == whole.counts[route].tolist()
+        assert alone.pace[0] == whole.pace[route]
+
+
+def test_every_micro_batch_passes_the_slowest_rank() -> None:
+    """Counts hold at least the blocks of a rank for each micro-batch that is played."""
+    m = 16
+    paths = price(Layouts.of(pp=8, vpp=2, global_batch=m), *llama(32, m)).paths
+    assert paths.played.tolist() == [16]
+    assert paths.counts[0, 0] >= 16 * 32 / 8
+    assert paths.pace[0] >= 1

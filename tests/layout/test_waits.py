@@ -1,0 +1,46 @@
+"""What passes wait for: small graphs by hand, and every schedule worked off level by level."""
+
+import numpy as np
+import pytest
+
+from simulator.layout.layout import SCHEDULES
+from simulator.layout.schedules import KINDS, chunks
+from simulator.layout.waits import waits
+
+VPP = {"interleaved": 2, "looped_bfs": 2, "interleaved_zb": 2, "zb_v": 2, "dualpipe_v": 2}
+
+
+def test_1f1b_of_two_ranks_by_hand() -> None:
+    """Rank 0: F0 F1 B0 B1, rank 1: F0 B0 F1 B1, one level after the other:
+
+    F0 | F1 and F0 | B0 | B0 and F1 | B1 | B1.
+    """
+    (graph,) = waits([("1f1b", 2, 2, 1)])
+    assert graph.level_ends.tolist() == [1, 3, 4, 6, 7, 8]
+    # of eight passes, two forward and two backward ones come from the other rank
+    assert graph.hops.sum() == 4
+
+
+def test_a_pair_sends_one_result_after_the_other() -> None:
+    (graph,) = waits([("dualpipe_v", 4, 12, 2)])
+    assert set(graph.hops.ravel().tolist()) == {0, 1, 2}
+
+
+def test_graphs_drawn_together_are_those_drawn_alone() -> None:
+    plans = [(word, 4, 8, VPP.get(word, 1)) for word in SCHEDULES]
+    together = waits(plans)
+    for plan, graph in zip(plans, together, strict=True):
+        (alone,) = waits([plan])
+        assert alone.before.tolist() == graph.before.tolist()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_pass_is_above_all_that_it_waits_for(schedule: str) -> None:
+    vpp = VPP.get(schedule, 1)
+    (graph,) = waits([(schedule, 4, 8, vpp)])
+    level = np.searchsorted(graph.level_ends, np.arange(len(graph)), side="right")
+    level = np.r_[level, -1]  # nothing
+    for earlier in (graph.before, *graph.awaited):
+        assert (level[earlier] < level[:-1]).all()
+    assert graph.operations == 2 * len(KINDS) * 4 * chunks(schedule, vpp)
+    assert graph.operation.max() < graph.operations
