@@ -47,7 +47,7 @@ to fill the bubble), and at the least; with more the pipeline is periodic."""
 _TABLES = 1 << 21
 """Rows of graphs played at once, times sets of costs."""
 
-_KEPT = 1 << 15
+_KEPT = 1 << 17
 """Paths remembered from one table of layouts to the next."""
 
 
