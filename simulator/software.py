@@ -162,6 +162,9 @@ class Kernels:
     saves_quantised_inputs: bool = False
     """Where products take fewer than 16 bit, linears keep their input in that type, for the weight
     gradient (Transformer Engine); otherwise in 16 bit and cast it again (torchao's float8)."""
+    reduces_maxima: bool = False
+    """fp8 with delayed scaling: the maxima behind the scales are reduced over all ranks that share
+    a tensor, in every pass (Transformer Engine's reduce_amax)."""
     reduces_each_projection: bool = False
     """Tensor parallelism without sequence parallelism: each of several linears that share an input
     (queries, keys and values; gate and up) reduces its gradient by itself (torch's
@@ -224,6 +227,8 @@ class HostWork:
     """Share of a dense block's kernels that a captured graph launches at once."""
     captured_moe_fraction: Figure = Figure(0.0, "datasheet", "no CUDA graphs")
     """The same of the kernels that routing, dispatch and combine add."""
+    time_variation: Figure = Figure(0.0)
+    """Standard deviation of that time from one host to another, a share of it; 0: not known."""
     waits_for_kernels: bool = False
     """The host waits until every kernel has ended (CUDA_LAUNCH_BLOCKING=1, or a CPU that is host
     and device in one): launches add to the device's time instead of hiding behind it."""

@@ -63,6 +63,10 @@ _EIGHT = ("fp8", "fp8_blockwise")
 _BLACKWELL = {"b200-sxm": 0.841, "gb200": 0.97, "gb300": 0.969}
 """Accelerators, and the sustained fraction that their fp8 timings show."""
 
+_VARIATION = Prior(value=0.014, width=0.4, low=0.001, high=0.05)
+"""8 % between fast and slow accelerators of a kind (Sinha et al. 2022), 5.5 standard deviations of
+some hundred draws."""
+
 PARAMETERS: dict[str, Parameter] = {
     **{
         f"{profile}_rate_{name}": Parameter(
@@ -111,6 +115,17 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "a100_stream": Parameter(
         prior=_share(0.66, 0.10), profiles=_A100, figures=_stream(0.66, 0.58, 0.63), digits=2,
+    ),
+    "h100_variation": Parameter(
+        prior=_VARIATION, profiles=_H100, figures={"time_variation": 1.0}, digits=2,
+    ),
+    "a100_variation": Parameter(
+        prior=_VARIATION, profiles=_A100, figures={"time_variation": 1.0}, digits=2,
+    ),
+    "host_variation": Parameter(
+        prior=Prior(value=0.03, width=0.5, low=0.001, high=0.2),
+        profiles=("megatron-core", "megatron-core-defaults"),
+        figures={"host.time_variation": 1.0}, digits=2,
     ),
     "nccl_compute_units": Parameter(
         prior=Prior(value=24.0, width=0.35, low=1.0, high=132.0), profiles=("nccl",),

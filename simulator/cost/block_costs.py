@@ -11,7 +11,10 @@ __all__ = ["PASS_TERMS", "BlockCosts"]
 
 Floats = NDArray[np.float64]
 
-PASS_TERMS = ("gemm", "attention", "memory_bound", "launch", "slowdown", "tp", "cp", "ep")
+PASS_TERMS = (
+    *("gemm", "attention", "memory_bound", "launch", "stragglers", "slowdown"),
+    *("tp", "cp", "ep"),
+)
 """Terms of a forward or backward pass, in the order in which they are added."""
 
 

@@ -31,6 +31,7 @@ from simulator.cost.operations import (
 from simulator.cost.operators import block, embedding, head, predict_ahead
 from simulator.cost.selective import saved_by_mode, share_again, spared_s
 from simulator.cost.split_work import split_host_s, sums_over_tp
+from simulator.cost.stragglers import slowest_of
 from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
@@ -85,6 +86,10 @@ class _Pricer:
         self.size = element_bytes(recipe)
         self.keys = len(ranks.tp)
         self.slowdown_share = collectives.slowdown_share(cluster)
+        self.late, self.late_host = (
+            float(kind.time_variation) * self._wide(slowest_of(ranks.world))
+            for kind in (self.device, software.host)
+        )
 
     def _wide(self, value: Any) -> Floats:
         column = np.asarray(value, dtype=float)
@@ -123,9 +128,9 @@ class _Pricer:
         unique = unique_rows(*(column.astype(np.int64) for column in columns))
         m, n, k, batch, result = (column[unique.first] for column in columns)
         library, half = self.software.kernels.gemm_library, self.device.sixteen_bit
-        kernel = _choose(self.device.gemm, library, "gemm library")
+        kernel = self.device.gemm[_key(self.device.gemm, library, "gemm library")]
         units = half if dtype in ("fp16", "bf16") else dtype
-        params = _choose(kernel, units, "type", half)
+        params = kernel[_key(kernel, units, "type", half)]
         given: dict[str, Any] = {f.name: float(getattr(params, f.name)) for f in fields(params)}
         given["host_floor_s"] = 0.0  # the host of a training step has a term of its own
         if self.recipe.is_quantised and dtype == self.recipe.matrix_type:
@@ -163,6 +168,8 @@ class _Pricer:
             backward["memory_bound"] = backward["memory_bound"] + self._stream(
                 s.kind, s.backward_bytes, s.calls
             )
+        for way in (forward, backward):
+            way["stragglers"] = self.late * sum((way[term] for term in _COMPUTE), zero)
         alone_s = np.zeros((2, len(PASS_TERMS), self.keys))
         alone = forward | {}, backward | {}
         hidden, exchange, again_s = self._traffic(ops, gemm, forward, backward, beside=True)
@@ -191,7 +198,7 @@ class _Pricer:
             "forward_s": np.stack([forward[term] for term in PASS_TERMS]),
             "backward_s": np.stack([backward[term] for term in PASS_TERMS]),
             "wgrad_s": weight_gradients,
-            "recompute_s": np.stack([zero, work_s + again_s, full_s]),
+            "recompute_s": np.stack([zero, work_s * (1.0 + self.late) + again_s, full_s]),
             "hidden_s": np.array([list(way.values()) for way in hidden]),
             "alone_s": alone_s,
             "exchange_s": np.stack(exchange),
@@ -353,7 +360,7 @@ class _Pricer:
             hides = 0.0 if host.waits_for_kernels else 1.0
             busy = sum((terms[term] for term in PASS_TERMS), np.zeros(self.keys))
             seconds = passes * (kernels * host.seconds_per_kernel + apart_s) + split_s
-            gaps.append(self._wide(seconds - hides * busy))
+            gaps.append(self._wide(seconds * (1.0 + self.late_host) - hides * busy))
             terms["launch"] = np.maximum(gaps[-1], 0.0)
         return gaps[0], gaps[1]
 
@@ -378,11 +385,6 @@ class _Pricer:
             if again and not s.stash:
                 again_s = again_s + self._stream(s.kind, s.forward_bytes, s.calls)
         return again_s, again_flop, flop
-
-
-def _choose(table: dict[str, Any], key: str, what: str, fallback: str | None = None) -> Any:
-    """Look a kernel library, type or class up in a profile, or say what is missing."""
-    return table[_key(table, key, what, fallback)]
 
 
 def _key(table: dict[str, Any], key: str, what: str, fallback: str | None = None) -> str:

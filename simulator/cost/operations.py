@@ -53,6 +53,8 @@ class Ranks:
     """Index into DISPATCHERS."""
     cp_a2a: Any = 1.0
     """Context-parallel ranks in one all-to-all, where the kind is hierarchical."""
+    world: Any = 1.0
+    """Accelerators of the run, the slowest of which all others wait for."""
 
     def tokens(self, recipe: Recipe) -> Floats:
         """Tokens of one micro-batch on one rank (the sequence is split over cp)."""

@@ -40,6 +40,7 @@ __all__ = [
     "pass_terms",
     "rank_tails",
     "recompute_s",
+    "shown_maxima",
     "stage_passes",
     "steady_terms",
 ]
@@ -48,6 +49,8 @@ Floats = NDArray[np.float64]
 
 FULL, SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 ZERO2 = SHARDINGS.index("zero2")
+
+_LAUNCH = PASS_TERMS.index("launch")
 
 ROUNDS = tuple(i for i, word in enumerate(SCHEDULES) if takes_rounds(word))
 
@@ -199,6 +202,24 @@ def stage_passes(parts: Floats, covered: Floats, passes: PartPasses) -> tuple[Fl
     forward_s = over_parts(parts, passes.forward_s[:, None, :])
     backward_s = over_parts(parts, passes.backward_s[:, None, :])
     return forward_s, backward_s + recompute_s(parts, covered, passes)
+
+
+def shown_maxima(
+    priced: Priced, key: NDArray[Any], grid: NDArray[Any], parts: Floats, chunks: Any
+) -> tuple[Floats, Floats]:
+    """Seconds that reducing the maxima behind fp8 scales adds to a forward and a backward pass.
+
+    Each of the `chunks` of a rank reduces once; what the host takes longer than the pass hides it.
+    Shapes (layouts, columns); `parts` has shape (layouts, columns, parts).
+    """
+    whole_s = (priced.states.maxima_s[grid] * chunks)[:, None]
+    if not whole_s.any():
+        return np.zeros(parts.shape[:2]), np.zeros(parts.shape[:2])
+    forward_s, backward_s = (
+        np.maximum(whole_s - over_parts(parts, way[_LAUNCH][key][:, None, :]), 0.0)
+        for way in (priced.blocks.forward_s, priced.blocks.backward_s)
+    )
+    return forward_s, backward_s
 
 
 def recompute_s(parts: Floats, covered: Floats, passes: PartPasses) -> Floats:

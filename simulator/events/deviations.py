@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.passes import Priced
-from simulator.cost.step import Selection, price, select
+from simulator.cost.pricing import Selection, price, select
 from simulator.errors import InputError, problem
 from simulator.events.passes import CAUSE
 from simulator.events.play import Replica, replica_of
@@ -29,7 +29,9 @@ __all__ = ["Deviation", "check_deviations", "replicas_of"]
 
 Floats = NDArray[np.float64]
 
-_COMPUTE = [CAUSE[x] for x in ("gemm", "attention", "memory_bound", "recompute", "slowdown")]
+_COMPUTE = [
+    CAUSE[x] for x in ("gemm", "attention", "memory_bound", "recompute", "stragglers", "slowdown")
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,7 +158,7 @@ def _changed(one: Replica, deviations: Sequence[Deviation], given: Any) -> Repli
     return replace(one, passes=passes, tails=tails)
 
 
-_WHOLE = ("overlaps", "reductions", "tables_s", "gradients_s", "hidden_gradients_s")
+_WHOLE = ("overlaps", "reductions", "tables_s", "norm_s", "gradients_s", "hidden_gradients_s")
 """Fields that belong to the step, not to a stage."""
 
 

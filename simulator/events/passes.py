@@ -23,9 +23,11 @@ from simulator.cost.passes import (
     part_passes,
     pass_terms,
     recompute_s,
+    shown_maxima,
 )
+from simulator.cost.pricing import Selection
 from simulator.cost.rank_tensors import stages_of
-from simulator.cost.step import Selection, recomputed_share
+from simulator.cost.step import recomputed_share
 from simulator.cost.terms import HIDDEN, TERMS
 
 __all__ = ["AHEAD", "BACK", "CAUSE", "Content", "Passes", "content", "passes_of"]
@@ -163,6 +165,9 @@ def _ways(
             hidden[:, :, way, _HIDES[name]] = beside.reshape(shape)
         beside = over_parts(parts, each.hidden_s[way][:, None, :])
         hidden[:, :, way, _HIDES["fsdp"]] = beside.reshape(shape)
+    for way in (AHEAD, BACK):
+        seconds = shown_maxima(priced, rows.key, rows.grid, parts, 1.0)[way]
+        shown[:, :, way, CAUSE["small_reductions"]] = seconds.reshape(shape)
     shown[:, :, BACK, CAUSE["recompute"]] = recompute_s(parts, covered, each).reshape(shape)
     return shown, hidden
 

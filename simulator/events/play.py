@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.passes import Priced
-from simulator.cost.step import Selection
+from simulator.cost.pricing import Selection
 from simulator.errors import InputError, problem
 from simulator.events.engine import Times, longest_path
 from simulator.events.extras import COMPUTE, Extras

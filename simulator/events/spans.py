@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 _WAYS = ("forward", "backward", "backward_input", "backward_weight")
 """Kind of the compute span of each of KINDS."""
 
-_COMPUTE = ("gemm", "attention", "memory_bound", "slowdown")
+_COMPUTE = ("gemm", "attention", "memory_bound", "stragglers", "slowdown")
 
 _BEFORE = (("data", "gather", "fsdp", 1.0), ("compute", "recompute", "recompute", 1.0))
 
@@ -34,7 +34,8 @@ _AFTER = (
     ("host", "launch", "launch", 1.0), ("tensor", "collective", "tp", 1.0),
     ("context", "exchange", "cp", 1.0), ("expert", "dispatch", "ep", 0.5),
     ("expert", "combine", "ep", 0.5), ("copy", "offload", "offload", 1.0),
-    ("data", "reduce", "dp", 1.0), ("pipeline", "send", "pp", 1.0),
+    ("data", "reduce", "dp", 1.0),
+    ("data", "reduce", "small_reductions", 1.0), ("pipeline", "send", "pp", 1.0),
 )  # fmt: skip
 """Stream, kind, cause and share of the cause of what a pass waits for, in order."""
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simulator.cost.collectives import slowdown_share
 from simulator.cost.offload import host_step_s, uses_host
 from simulator.cost.passes import ZERO2, Priced, rank_tails
-from simulator.cost.step import Selection
+from simulator.cost.pricing import Selection
 from simulator.events.extras import Extras
 from simulator.events.passes import AHEAD, BACK, CAUSE, Passes
 from simulator.events.programs import Program, awaited_actions
@@ -52,6 +52,8 @@ class Tails:
     """What hidden gathers and reductions cost the passes beside them, (2, ranks, chunks)."""
     tables_s: float
     """Sum of the word table's gradients over two stages, after all reductions."""
+    norm_s: float
+    """Reduction of the gradient norm, after that."""
     gradients_s: float
     """Shown copies of gradients to an optimizer on the host."""
     hidden_gradients_s: float
@@ -94,6 +96,7 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
         every_s=np.maximum(reduce_s - beside, 0.0) * every,
         slowed_s=np.stack(slowed) * slowdown_share(priced.cluster),
         tables_s=float(states.tables_s[grid[0]]),
+        norm_s=float(states.norm_s[grid[0]]),
         gradients_s=float(gradients[0][0]),
         hidden_gradients_s=float(gradients[1][0]),
         optimizer_s=optimizer_s,
@@ -270,10 +273,15 @@ def _join(table: _Table, earlier: list[int], later: list[int]) -> None:
 
 
 def _closing(table: _Table, ends: Ends, tails: list[Tails], done: list[int]) -> None:
-    """What waits for all gradients of all ranks: the word table's sum, then the optimizer."""
+    """What waits for all gradients: the word table's sum, the norm, then the optimizer."""
     final, one = ends.final, tails[0]
     hub = table.add(0, _DATA, one.tables_s, int(final[0]), waits=False)
     table.edges += [(task, hub) for task in done]
+    if one.norm_s:
+        norm = table.add(0, _DATA, one.norm_s, int(final[0]), waits=False,
+                         cause="small_reductions", kind="norm")  # fmt: skip
+        table.edges.append((hub, norm))
+        hub = norm
     if one.gradients_s:
         down = table.add(0, _COPY, one.gradients_s, int(final[0]), waits=False, cause="offload",
                          kind="offload")  # fmt: skip

@@ -211,6 +211,9 @@ class Accelerator:
     vllm_add, vllm_activation, vllm_rotary, vllm_norm; trtllm_amax (the maximum that an fp8 scale
     needs)."""
     power: Power
+    time_variation: Figure = Figure(0.0)
+    """Standard deviation of the time of the same work from one accelerator of the kind to another,
+    a share of it; 0: not known."""
 
     @property
     def sixteen_bit(self) -> str:

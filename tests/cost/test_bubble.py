@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from simulator.cost.passes import part_passes
-from simulator.cost.step import evaluate, price, select
+from simulator.cost.pricing import price, select
+from simulator.cost.step import evaluate
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layout import RECOMPUTE, SCHEDULES, Layouts
 from simulator.layout.schedules import actions, piece
@@ -16,7 +17,10 @@ from simulator.software import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
-PASSES = ("gemm", "attention", "memory_bound", "launch", "slowdown", "recompute", "tp", "cp", "ep")
+PASSES = (
+    *("gemm", "attention", "memory_bound", "launch", "stragglers", "slowdown", "recompute"),
+    *("tp", "cp", "ep"),
+)
 
 
 def equal_stages(p: int, v: int, m: int) -> tuple[Workload, Layouts]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.step import price, select
+from simulator.cost.pricing import price, select
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.events.passes import CAUSE, Passes
 from simulator.events.play import Played, Replica, play_step, replica_of
@@ -43,7 +43,7 @@ def tails(ranks: int, chunks: int, given: dict[str, Any]) -> Tails:
     plain = Tails(
         reduce_s=none, gather_s=none, buckets=np.ones(ranks), overlaps=(True, True),
         reductions=1.0, every_s=none,
-        slowed_s=np.zeros((2, ranks, chunks)), tables_s=0.0, gradients_s=0.0,
+        slowed_s=np.zeros((2, ranks, chunks)), tables_s=0.0, norm_s=0.0, gradients_s=0.0,
         hidden_gradients_s=0.0, optimizer_s=np.zeros(ranks),
     )  # fmt: skip
     return replace(plain, **given)

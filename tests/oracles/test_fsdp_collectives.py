@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from simulator.cost.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from simulator.cost.passes import part_passes
-from simulator.cost.step import price
+from simulator.cost.pricing import price
 from simulator.hardware.cluster import load_cluster, with_release
 from simulator.layout.layout import Layouts
 from simulator.layout.placement import Group

@@ -118,7 +118,8 @@ def test_sharding_the_update_takes_it_off_the_step() -> None:
     )
     kept = shared.terms_s["optimizer"] / whole.terms_s["optimizer"]
     assert kept == pytest.approx(1 / 1024, rel=0.3)
-    saved = whole.step_time_s - shared.step_time_s
+    # replicas that hold all gradients need not reduce their norm
+    saved = whole.step_time_s - shared.step_time_s + shared.terms_s["small_reductions"]
     assert saved == pytest.approx(whole.terms_s["optimizer"], rel=0.02)
 
 
