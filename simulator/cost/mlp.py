@@ -15,7 +15,7 @@ from simulator.cost.operations import (
     element_bytes,
 )
 from simulator.cost.routing import rank_load, reached_places
-from simulator.cost.tensor_parallel import gather_input, reduce_output
+from simulator.cost.tensor_parallel import gather_input, gathered_share, reduce_output
 from simulator.layout.layout import DISPATCHERS
 from simulator.software import Kernels
 from simulator.workload.architecture import MLP, MoE
@@ -44,8 +44,9 @@ def mlp(
     feed_forward(ops, "fc", tokens, hidden, ffn, mlp.gated, size, kernels, module="mlp",
                  activation=mlp.activation, beside=residual)  # fmt: skip
     inner = 2 if mlp.gated else 1
-    gather_input(ops, wide, ranks, "fc1", kernels, module="mlp", projections=inner)
-    reduce_output(ops, wide, ranks, "fc2", module="mlp")
+    share = gathered_share(recipe, kernels)
+    gather_input(ops, wide, ranks, "fc1", kernels, module="mlp", projections=inner, share=share)
+    reduce_output(ops, wide, ranks, "fc2", module="mlp", share=share)
 
 
 def feed_forward(
@@ -178,8 +179,9 @@ def experts(
             module=module,
             activation=moe.activation,
         )
-        gather_input(ops, wide, ranks, "shared fc1", kernels, module=module)
-        reduce_output(ops, wide, ranks, "shared fc2", module=module)
+        share = gathered_share(recipe, kernels)
+        gather_input(ops, wide, ranks, "shared fc1", kernels, module=module, share=share)
+        reduce_output(ops, wide, ranks, "shared fc2", module=module, share=share)
 
 
 def _pad_experts(
