@@ -127,7 +127,7 @@ PARAMETERS: dict[str, Parameter] = {
         figures={"host.kernels_per_moe_block": 1.0}, digits=2,
     ),
     "overlapped_kernels": Parameter(
-        prior=Prior(value=16.0, width=1.0, low=0.0, high=200.0), profiles=("megatron-bridge",),
+        prior=Prior(value=16.0, width=1.0, low=1.0, high=200.0), profiles=("megatron-bridge",),
         figures={"host.kernels_per_overlapped_block": 1.0}, digits=2, start=30.0,
     ),
     "megatron_launch": Parameter(
