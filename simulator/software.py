@@ -159,6 +159,10 @@ class Kernels:
     whole_embedding_gradient: bool = False
     """Tensor-parallel ranks make the embedding's gradient for the whole vocabulary and then take
     their share of it (torch DTensor)."""
+    pads_experts: bool = False
+    """Where products take fewer than 16 bit, every expert's tokens are copied into rows that end at
+    a multiple of 16 or 32, and the outputs back (Transformer Engine's Fp8Padding), unless experts
+    are padded to a capacity or the dispatch leaves room itself (HybridEP)."""
     saves_quantised_inputs: bool = False
     """Where products take fewer than 16 bit, linears keep their input in that type, for the weight
     gradient (Transformer Engine); otherwise in 16 bit and cast it again (torchao's float8)."""
@@ -215,6 +219,12 @@ class HostWork:
     """Kernels that casts, amax and scale updates add to a block in fp8."""
     kernels_per_moe_block: Figure = Figure(0.0)
     """Kernels of routing, dispatch, experts and combine."""
+    kernels_per_biased_expert: Figure = Figure(0.0)
+    """The same for each expert of the rank whose linears have biases, where these are added expert
+    by expert."""
+    kernels_per_overlapped_block: Figure = Figure(0.0)
+    """Kernels' worth of host work that hiding expert traffic behind another micro-batch adds to a
+    block with experts, which is then run in pieces: streams, events, one call of autograd each."""
     seconds_per_expert_product: Figure = Figure(0.0)
     """Host time to enqueue one expert's share of a grouped product, where the library calls a
     product for each expert of the rank (Transformer Engine's cuBLAS on several streams)."""

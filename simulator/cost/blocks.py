@@ -346,7 +346,10 @@ class _Pricer:
             kernels = count + host.kernels_per_context_step * (blocks - 1.0)
             kernels = kernels * (1.0 - host.captured_fraction)
             launched = 1.0 - host.captured_moe_fraction
-            kernels = kernels + ops.is_moe * host.kernels_per_moe_block * launched
+            apart = ops.biased_experts * host.kernels_per_biased_expert
+            apart = apart + host.kernels_per_overlapped_block * self.software.overlap.expert
+            routed = host.kernels_per_moe_block * launched + apart * (launched > 0.0)
+            kernels = kernels + ops.is_moe * routed
         else:
             whole = float(host.captured_fraction * host.captured_moe_fraction)
             kernels = self._wide(sum(s.calls for s in ops.streams) + len(ops.gemms)) * (1 - whole)

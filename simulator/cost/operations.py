@@ -195,6 +195,8 @@ class Operators:
     is_moe: bool = False
     has_mlp: bool = True
     """Whether every token passes an MLP: a dense one or shared experts."""
+    biased_experts: Any = 0.0
+    """Experts of the rank whose linears have biases."""
     is_latent: bool = False
     """Whether its attention is latent (MLA)."""
     is_block: bool = True
