@@ -33,7 +33,7 @@ class Parameter:
 
 
 def _share(value: float, width: float) -> Prior:
-    return Prior(value=value, width=width, low=0.05, high=1.2)
+    return Prior(value=value, width=width, low=0.02, high=1.2)
 
 
 def _rate(*types: str) -> dict[str, float]:
@@ -116,6 +116,11 @@ PARAMETERS: dict[str, Parameter] = {
     "a100_stream": Parameter(
         prior=_share(0.66, 0.10), profiles=_A100, figures=_stream(0.66, 0.58, 0.63), digits=2,
     ),
+    "a100_unaligned": Parameter(
+        prior=_share(0.25, 0.5), profiles=_A100,
+        figures={f"gemm.cublas.{name}.unaligned_fraction": 1.0 for name in ("fp16", "bf16")},
+        digits=2,
+    ),
     "h100_variation": Parameter(
         prior=_VARIATION, profiles=_H100, figures={"time_variation": 1.0}, digits=2,
     ),
@@ -152,7 +157,7 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "old_megatron_launch": Parameter(
         prior=Prior(value=29e-6, width=0.2, low=3e-6, high=100e-6),
-        profiles=("megatron-lm-2022",), heirs=_OLD_MEGATRON,
+        profiles=("megatron-lm-2022", "megatron-deepspeed-2022-async"), heirs=_OLD_MEGATRON,
         figures={"host.seconds_per_kernel": 1.0}, digits=2,
     ),
     "blocking_launch": Parameter(
@@ -173,4 +178,5 @@ PARAMETERS: dict[str, Parameter] = {
 (fit_kernels.py), for the power-capped H100 as its profile derives them; of attention the same, one
 clock for both, or that of long calls; of shares of memory bandwidth, kernels and first fits; of
 compute units, NCCL's 16 to 32 channels. The prior of fp8 kernels is that there are none; of
-launches, what SimuMax's steps at small sizes show."""
+launches, what SimuMax's steps at small sizes show; of products off tensor cores, the data sheet's
+78 of 312 TFLOP/s."""

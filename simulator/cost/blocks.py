@@ -113,12 +113,13 @@ class _Pricer:
                 ):
                     if direction == "wgrad" and not g.trained:
                         continue
-                    shape = [np.ceil(self._wide(x)) for x in (m, n, k, g.batch, result)]
+                    sizes = (m, n, k, g.batch, result, g.aligned)
+                    shape = [np.ceil(self._wide(x)) for x in sizes]
                     key = (index, f"{g.name}:{direction}", shape)
                     rows.setdefault((self.dtype(g.kind), g.grouped), []).append(key)
         times: list[dict[str, Floats]] = [{} for _ in parts]
         for (dtype, grouped), calls in rows.items():
-            columns = [np.concatenate([call[2][i] for call in calls]) for i in range(5)]
+            columns = [np.concatenate([call[2][i] for call in calls]) for i in range(6)]
             seconds = self._gemm(dtype, columns, grouped).reshape(len(calls), self.keys)
             for (index, name, _), row in zip(calls, seconds, strict=True):
                 times[index][name] = row
@@ -126,7 +127,7 @@ class _Pricer:
 
     def _gemm(self, dtype: str, columns: list[Floats], grouped: bool) -> Floats:
         unique = unique_rows(*(column.astype(np.int64) for column in columns))
-        m, n, k, batch, result = (column[unique.first] for column in columns)
+        m, n, k, batch, result, aligned = (column[unique.first] for column in columns)
         library, half = self.software.kernels.gemm_library, self.device.sixteen_bit
         kernel = self.device.gemm[_key(self.device.gemm, library, "gemm library")]
         units = half if dtype in ("fp16", "bf16") else dtype
@@ -145,7 +146,7 @@ class _Pricer:
             given = as_grouped(given, self.device.grouped[library][units], batch)
         seconds = start_s + each * gemm_s(
             m=m, n=n, k=k, batch=batch, result_bytes=result,
-            sustained=True, **gemm_rates(self.device, dtype), **given,
+            aligned=aligned > 0.0, sustained=True, **gemm_rates(self.device, dtype), **given,
         )  # fmt: skip
         return seconds[unique.inverse]
 

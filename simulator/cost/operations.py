@@ -98,6 +98,16 @@ class Gemm:
     """One call for a rank's experts, each with tokens and weights of its own."""
 
     @property
+    def aligned(self) -> Any:
+        """Whether rows of a head's queries, keys and values are multiples of 16 bytes, in 16 bit.
+
+        Linears reach tensor cores in any case (cuBLAS 11 and newer).
+        """
+        return (self.kind != "attention") | (
+            (np.ceil(self.n) % 8 == 0) & (np.ceil(self.k) % 8 == 0)
+        )
+
+    @property
     def flop(self) -> Any:
         """FLOPs of the forward product; scores under a causal mask count half, as in MFU."""
         share = 0.5 if self.causal else 1.0

@@ -67,6 +67,9 @@ class GemmKernel:
     accumulate_fraction: Figure = Figure(1.0)
     """Rate of a product that adds to an fp32 result in memory (a weight gradient) over that of one
     that writes 16 bit, beyond its traffic."""
+    unaligned_fraction: Figure = Figure(1.0)
+    """Rate of batched products with an operand whose rows are no multiples of 16 bytes over that of
+    others: no tensor cores."""
     quantise_bytes_per_element: Figure = Figure(0.0)
     """Memory traffic per element of the activation operand that the call casts to 8 or 4 bits."""
     quantise_refetch: Figure = Figure(0.0)
