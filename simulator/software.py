@@ -10,6 +10,7 @@ from typing import Literal
 
 from simulator import catalogue
 from simulator.files import Figure, read_profile, record
+from simulator.input_fetch import InputFetch
 
 __all__ = [
     "Allocator",
@@ -374,6 +375,7 @@ class Software:
     kernels: Kernels
     overlap: Overlap
     host: HostWork
+    input: InputFetch = InputFetch()
     states: StateBytes
     allocator: Allocator
 

@@ -247,10 +247,10 @@ def _send(cluster: Cluster, blocks: BlockCosts, ranks: Ranks, crosses: bool) -> 
 
 def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     """Assemble step time, terms and memory of some rows."""
-    layouts, mode = rows.layouts, rows.layouts.recompute
+    layouts = rows.layouts
     m = layouts.micro_batches / layouts.copies
     pieces = (layouts.pp * layouts.vpp * layouts.copies).astype(float)
-    passes = part_passes(priced, rows.key, rows.grid, m, mode, recomputed_share(rows))
+    passes = part_passes(priced, layouts, rows.key, rows.grid, m, recomputed_share(rows))
     forward_s, backward_s = stage_passes(rows.parts, rows.covered, passes)
     both_s = forward_s + backward_s
     at, slowest = np.arange(len(layouts)), np.argmax(both_s, axis=1)
@@ -259,9 +259,9 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     terms = steady_terms(priced, rows.key, held, covered, m, passes)
     alone = np.minimum(priced.unpaired[rows.plan], m)
     alone_terms(terms, priced.blocks, rows.key, held, alone)
-    hidden = hidden_communication(priced.blocks, rows.key, held, m, alone)
+    hidden = hidden_communication(priced.blocks, rows.key, held, m, alone, passes, terms["input"])
     hidden["fsdp"] = m * over_parts(held, passes.hidden_s.sum(axis=0))
-    slow_s = forward_s[at, slowest], backward_s[at, slowest]
+    slow_s = forward_s[at, slowest] - terms["input"] / m, backward_s[at, slowest]  # one link
     blocks = (rows.parts, rows.offloaded, rows.covered)
     terms["offload"], hidden["offload"] = activation_copies_s(
         priced, layouts, rows.key, blocks, slowest, m, slow_s

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.block_costs import PASS_TERMS
 from simulator.cost.collectives import slowdown_share
+from simulator.cost.input_fetch import fetch_s
 from simulator.cost.offload import activation_copies_s, parameter_copies_s
 from simulator.cost.passes import (
     PartPasses,
@@ -111,7 +112,7 @@ def passes_of(rows: Selection, priced: Priced, held: Content) -> Passes:
     """
     layouts = rows.layouts
     each = part_passes(
-        priced, rows.key, rows.grid, layouts.micro_batches / layouts.copies, layouts.recompute,
+        priced, layouts, rows.key, rows.grid, layouts.micro_batches / layouts.copies,
         recomputed_share(rows),
     )  # fmt: skip
     shown, hidden = _ways(rows, priced, held, each)
@@ -164,6 +165,10 @@ def _ways(
         beside = over_parts(parts, each.hidden_s[way][:, None, :])
         hidden[:, :, way, _HIDES["fsdp"]] = beside.reshape(shape)
     shown[:, :, BACK, CAUSE["recompute"]] = recompute_s(parts, covered, each).reshape(shape)
+    beside_s = each.prefetched * shown.sum(axis=(2, 3))
+    fetched, early = fetch_s(held.parts, each.input_s[0], beside_s)
+    shown[:, :, AHEAD, CAUSE["input"]] = fetched
+    hidden[:, :, AHEAD, _HIDES["input"]] = early
     return shown, hidden
 
 
@@ -173,7 +178,7 @@ def _copies(rows: Selection, priced: Priced, held: Content, shown: Floats, hidde
     if not (layouts.offload_layers.any() or layouts.parameter_offload.any()):
         return
     ranks, chunks, _ = held.parts.shape
-    pass_s = shown.sum(axis=3)
+    pass_s = shown.sum(axis=3) - shown[..., CAUSE["input"]]  # which takes the same link
     count = ranks * chunks
     again = np.zeros(count, dtype=np.int64)
     parts, covered, away = (x.reshape(count, 1, -1) for x in held.rows)

@@ -28,7 +28,10 @@ _WAYS = ("forward", "backward", "backward_input", "backward_weight")
 
 _COMPUTE = ("gemm", "attention", "memory_bound", "slowdown")
 
-_BEFORE = (("data", "gather", "fsdp", 1.0), ("compute", "recompute", "recompute", 1.0))
+_BEFORE = (
+    ("copy", "input", "input", 1.0), ("data", "gather", "fsdp", 1.0),
+    ("compute", "recompute", "recompute", 1.0),
+)  # fmt: skip
 
 _AFTER = (
     ("host", "launch", "launch", 1.0), ("tensor", "collective", "tp", 1.0),
@@ -42,6 +45,7 @@ _BESIDE = (
     ("tensor", "collective", "tp", 1.0), ("context", "exchange", "cp", 1.0),
     ("expert", "dispatch", "ep", 0.5), ("expert", "combine", "ep", 0.5),
     ("data", "gather", "fsdp", 1.0), ("copy", "offload", "offload", 1.0),
+    ("copy", "input", "input", 1.0),
 )  # fmt: skip
 """The same of what hides behind the compute of a pass."""
 
@@ -116,10 +120,12 @@ def _draw_passes(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> 
         clock += length
     for stream, kind, cause, share in _BESIDE:
         length = share * hidden[:, HIDDEN.index(cause)]
-        second_half = length if kind == "combine" else 0.0
-        clock += second_half
+        behind = length if kind == "combine" else 0.0
+        if kind == "input":
+            behind = hidden[:, HIDDEN.index("offload")]
+        clock += behind
         draw(stream, kind, cause, length)
-        clock -= second_half
+        clock -= behind
     compute = shown[:, [CAUSE[name] for name in _COMPUTE]].sum(axis=1)
     draw("compute", np.array([SPAN_KINDS.index(x) for x in _WAYS])[listed.kind], "gemm", compute)
     clock += compute
