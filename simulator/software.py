@@ -68,6 +68,8 @@ class Supports:
     """Pipeline parallelism (pp > 1)."""
     schedules: tuple[Schedule, ...] = ("1f1b", "interleaved")
     """Pipeline schedules."""
+    post_validation: bool = False
+    """Zero-bubble schedules without a barrier at the end of a step (optimizer_post_validation)."""
     uneven_stages: bool = True
     """Pipeline stages with unequal numbers of layers."""
     cp_kinds: tuple[CpKind, ...] = ("ring",)

@@ -54,6 +54,7 @@ from simulator.cost.passes import (
     stage_passes,
     steady_terms,
 )
+from simulator.cost.post_validation import without_barrier
 from simulator.cost.states import state_costs
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.hardware.cluster import Cluster, with_release
@@ -329,6 +330,8 @@ def _pipeline(
         layouts, rows.ranks, forward_s, backward_s,
         lambda: over_parts(rows.parts, priced.blocks.wgrad_s[rows.key][:, None, :]), slowest,
     )  # fmt: skip
+    if priced.workload.recipe.optimizer_post_validation:
+        without_barrier(terms, rows, priced, (forward_s, backward_s), slowest)
     return hidden
 
 

@@ -21,7 +21,12 @@ from simulator.layout.layout import (
     SHARDINGS,
     Layouts,
 )
-from simulator.layout.schedules import chunk_range, fewest_micro_batches, takes_rounds
+from simulator.layout.schedules import (
+    POST_VALIDATED,
+    chunk_range,
+    fewest_micro_batches,
+    takes_rounds,
+)
 from simulator.software import Software
 from simulator.workload.architecture import Architecture, MoE
 from simulator.workload.recipe import HOST_OPTIMIZERS, Workload
@@ -81,6 +86,7 @@ REASONS = (
     "the software cannot offload the optimizer with these weights in 8 bit alone",
     "cp_a2a goes with hierarchical context parallelism, where it divides cp and leaves a ring",
     "hierarchical context parallelism needs key/value heads that cp_a2a divides on every rank",
+    "post-validation of the optimizer needs a zero-bubble schedule, and software that can",
 )
 """Reason by code; the first one that applies is reported."""
 
@@ -119,6 +125,7 @@ def _checks(
         & (workload.recipe.precision not in software.supports.fp8_weights_offload),
         _misfits_groups(x),
         _splits_heads(x, workload.architecture, "hierarchical", x.cp_a2a),
+        _needs_barrier(x, software) & workload.recipe.optimizer_post_validation,
     ]
 
 
@@ -251,6 +258,12 @@ def _fits_recipe(x: Layouts, workload: Workload, software: Software) -> list[NDA
         held & ~(sharded & can.parameter_offload),
         (x.micro_batches > 1) & recipe.optimizer_in_backward,
     ]
+
+
+def _needs_barrier(x: Layouts, software: Software) -> NDArray[np.bool_]:
+    """Layouts whose ranks end a step together: every schedule but those of zero bubble."""
+    able = _words(x.schedule, SCHEDULES, POST_VALIDATED) & (x.pp > 1)
+    return ~(able & software.supports.post_validation)
 
 
 def _misfits_groups(x: Layouts) -> NDArray[np.bool_]:

@@ -22,8 +22,16 @@ from numpy.typing import NDArray
 from simulator.layout.layout import SCHEDULES
 
 __all__ = [
-    *("BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "KINDS", "Actions"),
-    *("V_SHAPED", "actions", "chunk_range", "chunks", "fewest_micro_batches", "in_flight"),
+    *("ASKEW", "BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "KINDS", "Actions"),
+    *(
+        "POST_VALIDATED",
+        "V_SHAPED",
+        "actions",
+        "chunk_range",
+        "chunks",
+        "fewest_micro_batches",
+        "in_flight",
+    ),
     *("piece", "pieces", "splits_backward", "takes_rounds", "unpaired"),
 ]
 
@@ -40,6 +48,12 @@ V_SHAPED = ("zb_v", "dualpipe_v")
 _LOOPED = ("interleaved", "looped_bfs", "interleaved_zb")
 
 _MOST = 2**31
+
+ASKEW = ("zb_h2", "zb_v")
+"""Schedules whose ranks end in the order in which they begin: steps can follow without a gap."""
+
+POST_VALIDATED = ("zb_h1", *ASKEW, "interleaved_zb")
+"""Schedules that can do without a barrier at the end of a step (Qi et al. 2024, section 4)."""
 
 _SPLIT = ("zb_h1", "zb_h2", "zb_v", "interleaved_zb", "dualpipe", "dualpipe_v")
 
