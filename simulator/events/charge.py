@@ -15,7 +15,7 @@ from simulator.events.engine import critical_path
 from simulator.events.extras import COMPUTE, PIPELINE
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, is_extra, on_compute
-from simulator.events.timeline import CAUSES, STREAMS
+from simulator.events.timeline import CAUSES, SPAN_KINDS, STREAMS
 from simulator.events.unfold import EXTRA, SEND
 from simulator.layout.schedules import FORWARD
 
@@ -25,6 +25,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _FILL, _DRAIN, _SENDS, _DP = (CAUSE[x] for x in ("bubble_warmup", "bubble_drain", "pp", "dp"))
+
+_TICK = SPAN_KINDS.index("launch")
+"""Kind of extra tasks that only tell a moment inside a pass."""
 
 _STREAM_OF = np.array(
     [STREAMS.index(term.stream) if term.stream in STREAMS else -1 for term in TERMS]
@@ -189,7 +192,7 @@ def stream_seconds(
     sends, step = played.step.kind == SEND, played.step
     np.add.at(busy[:, PIPELINE], step.rank[sends], step.graph.duration_s[sends] / played.steps)
     extras = played.extras
-    for row in np.flatnonzero(extras.stream != STREAMS.index("host")):
+    for row in np.flatnonzero(played.notes[:, 1] != _TICK):
         at = int(extras.rank[row]), int(extras.stream[row])
         seconds, waited = _extra_seconds(played, int(row))
         busy[at] += seconds

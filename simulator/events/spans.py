@@ -179,8 +179,9 @@ def _draw_sends(played: Played, spans: _Spans, critical: NDArray[np.bool_], own:
 def _draw_extras(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> None:
     """Gathers, reductions, copies and the optimizer."""
     extras, notes = played.extras, played.notes
-    for stream in ("compute", "data", "copy"):
-        rows = np.flatnonzero(extras.stream == STREAMS.index(stream))
+    drawn = notes[:, 1] != SPAN_KINDS.index("launch")
+    for stream in ("compute", "data", "copy", "host"):
+        rows = np.flatnonzero(drawn & (extras.stream == STREAMS.index(stream)))
         tasks = played.step.task_of_extra[rows]
         start, end = played.times.start_s[tasks], played.times.end_s[tasks]
         spans.add(

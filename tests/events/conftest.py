@@ -44,7 +44,8 @@ def tails(ranks: int, chunks: int, given: dict[str, Any]) -> Tails:
         reduce_s=none, gather_s=none, buckets=np.ones(ranks), overlaps=(True, True),
         reductions=1.0, every_s=none,
         slowed_s=np.zeros((2, ranks, chunks)), tables_s=0.0, gradients_s=0.0,
-        hidden_gradients_s=0.0, optimizer_s=np.zeros(ranks),
+        hidden_gradients_s=0.0, copied_s=np.zeros(ranks), copies_each=False,
+        optimizer_s=np.zeros(ranks), host_s=np.zeros(ranks),
     )  # fmt: skip
     return replace(plain, **given)
 
