@@ -371,8 +371,8 @@ class Software:
     name: str
     release: str
     """The release or period the figures hold for."""
-    launcher: Literal["megatron", "torchtitan", "torchrun", "deepspeed"]
-    """Whose launch flags a plan prints."""
+    launcher: Literal["megatron", "torchtitan", "torchrun", "deepspeed", "script"]
+    """Whose launch flags a plan prints; script: nobody's, the run has a script of its own."""
     supports: Supports
     kernels: Kernels
     overlap: Overlap

@@ -216,6 +216,7 @@ def _joined(played: Played, spans: _Spans, flows: Ints) -> Timeline:
         micro_batch=batch[order].astype(np.int32), chunk=chunk[order].astype(np.int32),
         cause=cause[order].astype(np.int8), critical=critical[order],
         ranks_of=counts * int(layouts.tp[0] * layouts.cp[0]), flows=place[flows],
+        micro_batches=_micro_batches(played) // played.steps, steps=played.steps,
     )  # fmt: skip
 
 

@@ -77,6 +77,10 @@ class Timeline:
     """GPUs that each simulated rank stands for."""
     flows: NDArray[np.int64]
     """Pairs of spans, shape (k, 2): a send and the pass that waits for it on the other rank."""
+    micro_batches: int = 2**31
+    """Of one step of a replica."""
+    steps: int = 1
+    """Steps one after the other without a flush: micro-batches count on from step to step."""
 
     def __len__(self) -> int:
         return len(self.rank)

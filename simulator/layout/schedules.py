@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.errors import InputError
 from simulator.layout.layout import SCHEDULES
 
 __all__ = [
@@ -134,7 +135,7 @@ def actions(schedule: str, pp: int, micro_batches: int, vpp: int = 1) -> Actions
 
     Raises
     ------
-    ValueError
+    InputError
         If the schedule does not exist for these numbers.
 
     Examples
@@ -154,19 +155,19 @@ def actions(schedule: str, pp: int, micro_batches: int, vpp: int = 1) -> Actions
 def _check(schedule: str, pp: int, m: int, vpp: int) -> None:
     """Refuse numbers for which a schedule is not defined."""
     if schedule not in SCHEDULES:
-        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
+        raise InputError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
     if min(pp, m, vpp) < 1:
-        raise ValueError(f"pp, micro_batches and vpp must be positive, got {pp}, {m}, {vpp}")
+        raise InputError(f"pp, micro_batches and vpp must be positive, got {pp}, {m}, {vpp}")
     least, most = chunk_range(schedule)
     if not least <= vpp <= most:
         sign = "=" if least == most else ">="
-        raise ValueError(f"{schedule} needs vpp {sign} {least}, got {vpp}")
+        raise InputError(f"{schedule} needs vpp {sign} {least}, got {vpp}")
     if takes_rounds(schedule) and m % max(m // pp, 1):
-        raise ValueError(f"{m} micro-batches do not divide into {m // pp} equal rounds")
+        raise InputError(f"{m} micro-batches do not divide into {m // pp} equal rounds")
     if m < (few := fewest_micro_batches(schedule, pp)):
-        raise ValueError(f"{schedule} needs at least {few} micro-batches, got {m}")
+        raise InputError(f"{schedule} needs at least {few} micro-batches, got {m}")
     if schedule == "dualpipe" and (pp % 2 or m % 2):
-        raise ValueError(f"dualpipe needs even pp and micro-batches, got {pp}, {m}")
+        raise InputError(f"dualpipe needs even pp and micro-batches, got {pp}, {m}")
 
 
 def _table(
