@@ -68,6 +68,9 @@ class Supports:
     """Pipeline parallelism (pp > 1)."""
     schedules: tuple[Schedule, ...] = ("1f1b", "interleaved")
     """Pipeline schedules."""
+    rounds: Literal["pp", "longer", "any"] = "pp"
+    """Micro-batches that interleaved schedules take through a chunk before the next, in rounds
+    alike: pp, that or more, or any number (torch: a single round where there are fewer)."""
     post_validation: bool = False
     """Zero-bubble schedules without a barrier at the end of a step (optimizer_post_validation)."""
     uneven_stages: bool = True

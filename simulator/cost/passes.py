@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.block_costs import PASS_TERMS, BlockCosts
-from simulator.cost.bubble import ASYNCHRONOUS, SPLIT
+from simulator.cost.bubble import ASYNCHRONOUS, BREADTH_FIRST, ROUNDS, SPLIT
 from simulator.cost.collectives import slowdown_share
 from simulator.cost.input_fetch import SHARED, fetch_s
 from simulator.cost.states import StateCosts
 from simulator.cost.terms import HIDDEN
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
-from simulator.layout.schedules import takes_rounds
 from simulator.layout.stages import StageTable
 from simulator.software import Software
 from simulator.workload.recipe import Workload
@@ -35,6 +34,7 @@ __all__ = [
     "alone_passes",
     "alone_terms",
     "data_parallel",
+    "distinct_micro_batches",
     "hidden_communication",
     "over_parts",
     "part_passes",
@@ -49,8 +49,6 @@ Floats = NDArray[np.float64]
 
 FULL, SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 ZERO2 = SHARDINGS.index("zero2")
-
-ROUNDS = tuple(i for i, word in enumerate(SCHEDULES) if takes_rounds(word))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,6 +358,14 @@ def rank_tails(
 
 def _round(layouts: Layouts) -> Floats:
     """Passes of a chunk between the last ones of two chunks of a rank."""
-    rounds = np.isin(layouts.schedule, ROUNDS)
+    m, rounds = layouts.micro_batches, np.isin(layouts.schedule, ROUNDS)
     whole = layouts.schedule == SCHEDULES.index("looped_bfs")
-    return np.select([rounds, whole], [layouts.pp, layouts.micro_batches], default=1).astype(float)
+    size = m // np.maximum(m // layouts.pp, 1)
+    return np.select([rounds, whole], [size, m], default=1).astype(float)
+
+
+def distinct_micro_batches(layouts: Layouts) -> NDArray[Any]:
+    """Micro-batches as far as stages tell them apart: those in flight, all in long rounds."""
+    m, pp = layouts.micro_batches, layouts.pp
+    longer = np.isin(layouts.schedule, ROUNDS) & (m % pp != 0)
+    return np.where(longer | np.isin(layouts.schedule, BREADTH_FIRST), m, np.minimum(m, 4 * pp))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simulator.cost.block_costs import BlockCosts
 from simulator.cost.block_keys import block_keys
 from simulator.cost.blocks import block_costs
-from simulator.cost.bubble import ASYNCHRONOUS, BREADTH_FIRST, SPLIT, fill_and_drain
+from simulator.cost.bubble import ASYNCHRONOUS, SPLIT, fill_and_drain
 from simulator.cost.collectives import all_gather_s, send_s, slowdown_share
 from simulator.cost.estimate import Estimate, concatenate
 from simulator.cost.memory import (
@@ -48,6 +48,7 @@ from simulator.cost.passes import (
     alone_passes,
     alone_terms,
     data_parallel,
+    distinct_micro_batches,
     hidden_communication,
     over_parts,
     part_passes,
@@ -157,7 +158,7 @@ def price(
     workload = workload.by_training()
     cluster = with_release(cluster, software.kernels.nccl)
     arch = workload.architecture
-    micro_batches = _distinct_micro_batches(layouts)
+    micro_batches = distinct_micro_batches(layouts)
     plans = unique_rows(layouts.pp, layouts.vpp, micro_batches, layouts.schedule)
     table = fold(
         stages(
@@ -203,15 +204,9 @@ def _unpaired(plans: Layouts, workload: Workload, software: Software) -> Floats:
     """Micro-batches of each plan that pass a rank with no other beside them to hide behind."""
     if not (software.overlap.expert and workload.architecture.is_moe):
         return np.zeros(len(plans))
-    columns = (plans.schedule, plans.pp, _distinct_micro_batches(plans), plans.vpp)
+    columns = (plans.schedule, plans.pp, distinct_micro_batches(plans), plans.vpp)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return np.array([unpaired(SCHEDULES[code], *numbers) for code, *numbers in rows])
-
-
-def _distinct_micro_batches(layouts: Layouts) -> NDArray[Any]:
-    """Micro-batches as far as stages tell them apart: breadth-first schedules hold them all."""
-    few = np.minimum(layouts.micro_batches, 4 * layouts.pp)
-    return np.where(np.isin(layouts.schedule, BREADTH_FIRST), layouts.micro_batches, few)
 
 
 def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:

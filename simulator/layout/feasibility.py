@@ -46,7 +46,7 @@ REASONS = (
     "fewer layers than pipeline stages",
     "layers do not divide evenly over pp x vpp",
     "global batch does not divide by dp x micro-batch",
-    "interleaving needs pp > 1 and micro-batches that divide by pp",
+    "interleaving needs pp > 1 and micro-batches in rounds that the software has",
     "ep does not divide the experts",
     "ep x etp does not divide dp x cp x tp",
     "etp does not divide the expert width",
@@ -155,7 +155,7 @@ def _fits_model(
         arch.layers < stages,
         ~even,
         (x.global_batch % per_step != 0) | (x.global_batch < per_step),
-        (x.vpp > 1) & ((x.pp == 1) | (_takes_rounds(x) & (x.micro_batches % x.pp != 0))),
+        (x.vpp > 1) & ((x.pp == 1) | (_takes_rounds(x) & ~_has_rounds(x, software))),
     ]
 
 
@@ -332,6 +332,21 @@ def _updates_on_host(cluster: Cluster) -> bool:
 def _takes_rounds(x: Layouts) -> NDArray[np.bool_]:
     """Whether micro-batches go through the chunks in rounds of pp."""
     return np.array([takes_rounds(word) for word in SCHEDULES])[x.schedule]
+
+
+def _has_rounds(x: Layouts, software: Software) -> NDArray[np.bool_]:
+    """Whether micro-batches divide into rounds as long as the software takes them.
+
+    megatron/core/pipeline_parallel/schedules.py: rounds of microbatch_group_size_per_vp_stage, pp
+    unless given, from pp to all micro-batches. torch/distributed/pipelining/schedules.py: as many
+    rounds as pp goes into the micro-batches, one at the least. The closed form of split backward
+    passes wants pp micro-batches.
+    """
+    rounds = np.maximum(x.micro_batches // x.pp, 1)
+    if software.supports.rounds == "pp":
+        return np.asarray(x.micro_batches % x.pp == 0)
+    fewer = (software.supports.rounds == "any") & (x.schedule == SCHEDULES.index("interleaved"))
+    return np.asarray((x.micro_batches % rounds == 0) & ((x.micro_batches >= x.pp) | fewer))
 
 
 def _misfits_schedule(x: Layouts) -> NDArray[np.bool_]:

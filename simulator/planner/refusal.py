@@ -26,7 +26,7 @@ __all__ = ["DEPEND_ON_DP", "WORLD", "limits", "refusal"]
 WORLD = "dp x tp x pp x cp is not the number of GPUs"
 
 _BATCH = "global batch does not divide by dp x micro-batch"
-_INTERLEAVE = "interleaving needs pp > 1 and micro-batches that divide by pp"
+_INTERLEAVE = "interleaving needs pp > 1 and micro-batches in rounds that the software has"
 _FOLD = "ep x etp does not divide dp x cp x tp"
 _SHARD_GROUP = "shard_group does not divide dp x cp"
 

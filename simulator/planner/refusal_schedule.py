@@ -8,13 +8,24 @@ from simulator.planner.case import Case, around, closest
 __all__ = ["interleave", "post_validation", "schedule"]
 
 
+_ROUNDS = {
+    "pp": "needs a number of micro-batches that divides by pp = {pp}",
+    "longer": "needs micro-batches in equal rounds of {pp} to {most}",
+    "any": "needs micro-batches in equal rounds of {pp} to {most}, or a single one of fewer",
+}
+"""What each software asks of interleaved schedules."""
+
+
 def interleave(case: Case) -> str:
     """Micro-batches that do not divide into rounds."""
     row = case.row
     if row["pp"] == 1:
         return case.line("layout.vpp", "must be 1 where pp is 1", near=[1])
     count = row["global_batch"] // (row["dp"] * row["micro_batch"])
-    rule = f"needs a number of micro-batches that divides by pp = {row['pp']}"
+    software = case.scenario.software
+    word = software.supports.rounds if row["schedule"] == "interleaved" else "longer"
+    rule = _ROUNDS["pp" if software.supports.rounds == "pp" else word]
+    rule = f"{rule.format(pp=row['pp'], most=2 * row['pp'] - 1)} in {software.name}"
     step = row["dp"] * row["micro_batch"] * row["pp"]
     near = closest(row["global_batch"], around(row["global_batch"], step))
     offers = ["vpp 1", *(f"global_batch {batch}" for batch in near)]

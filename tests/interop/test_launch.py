@@ -28,6 +28,7 @@ MEGATRON_FLAGS = {
     "global-batch-size", "grad-reduce-in-bf16", "group-query-attention", "hidden-dropout",
     "hidden-size", "init-model-with-meta-device", "kv-channels", "kv-lora-rank", "log-interval",
     "log-throughput", "lr", "make-vocab-size-divisible-by", "max-position-embeddings",
+    "microbatch-group-size-per-virtual-pipeline-stage",
     "micro-batch-size", "mock-data", "moe-ffn-hidden-size", "moe-grouped-gemm", "moe-layer-freq",
     "moe-router-group-topk", "moe-router-num-groups",
     "moe-router-topk", "moe-shared-expert-intermediate-size", "moe-token-dispatcher-type",

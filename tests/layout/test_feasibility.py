@@ -88,11 +88,22 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("global batch does not divide by dp x micro-batch", {"dp": 8, "micro_batch": 4}, {}),
     ("global batch does not divide by dp x micro-batch", {"dp": 8, "global_batch": 4}, {}),
-    ("interleaving needs pp > 1 and micro-batches that divide by pp", {"dp": 8, "vpp": 2}, {}),
-    (
-        "interleaving needs pp > 1 and micro-batches that divide by pp",
-        {"pp": 2, "vpp": 2, "dp": 4, "global_batch": 12},
-        {},
+    *(
+        (
+            "interleaving needs pp > 1 and micro-batches in rounds that the software has",
+            {"pp": 4, "vpp": 2, "dp": 2, "sharding": "zero2", "schedule": "interleaved", **layout},
+            {"software": software},
+        )
+        for software, layout in (
+            ("megatron-core", {"pp": 1, "dp": 8}),
+            # Megatron-LM of 2022: micro-batches % pp; later one round of 6 runs, but none of 3
+            ("megatron-lm-2022", {"global_batch": 12, "sharding": "ddp"}),
+            ("megatron-core", {"global_batch": 6, "sharding": "zero1"}),
+            # torch: 9 micro-batches are two rounds, which are not alike
+            ("torchtitan", {"global_batch": 18}),
+            # fewer than ranks go in a single round where backward passes are whole
+            ("torchtitan", {"global_batch": 6, "schedule": "interleaved_zb"}),
+        )
     ),
     ("ep does not divide the experts", {"dp": 16, "ep": 16}, {"gpus": 16, "model": MOE}),
     ("ep x etp does not divide dp x cp x tp", {"pp": 2, "dp": 4, "ep": 8}, {"model": MOE}),
@@ -379,6 +390,24 @@ def test_every_reason_has_an_example() -> None:
         ({"dp": 8, "sharding": "zero3"}, {"software": "torchtitan"}),
         ({"dp": 8, "offload_layers": 31}, {}),
         ({"dp": 8}, {"cluster": WITHOUT_HOST_LINK}),  # nothing is offloaded
+        (
+            {"pp": 4, "vpp": 2, "dp": 2, "schedule": "interleaved", "global_batch": 12},
+            {"software": "megatron-core"},
+        ),
+        *(
+            (
+                {
+                    "pp": 4,
+                    "vpp": 2,
+                    "dp": 2,
+                    "schedule": word,
+                    "global_batch": batch,
+                    "sharding": "zero2",
+                },
+                {"software": "torchtitan"},
+            )
+            for word, batch in (("interleaved", 6), ("interleaved", 12), ("interleaved_zb", 12))
+        ),
         (
             {"pp": 2, "dp": 4, "schedule": "zb_h2"},
             {"software": "POST_VALIDATING", "training": {"optimizer_post_validation": True}},
