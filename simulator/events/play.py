@@ -132,9 +132,7 @@ def play_step(
     changes, changes_s = _changes(ends, [one.tails for one in replicas])
     seconds = _action_s(listed, passes, alone)
     np.add.at(seconds, changes[:, 0], changes_s)
-    extras, notes = tail_tasks(
-        listed, ends, [one.tails for one in replicas], passes.window_s, seconds
-    )
+    extras, notes = tail_tasks(listed, ends, [one.tails for one in replicas], passes, seconds)
     step = step_graph(listed, seconds, extras=extras)
     if passes.send_s.any():
         sent = np.flatnonzero(step.task_of_send >= 0)

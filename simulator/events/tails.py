@@ -19,12 +19,13 @@ from simulator.cost.offload import host_parts_s, host_step_s, uses_host
 from simulator.cost.passes import ZERO2, Priced, rank_tails
 from simulator.cost.step import Selection
 from simulator.events.extras import Extras
+from simulator.events.host_copies import activation_copies
 from simulator.events.passes import AHEAD, BACK, CAUSE, Passes
 from simulator.events.programs import Program, awaited_actions
 from simulator.events.timeline import SPAN_KINDS, STREAMS
 from simulator.layout.schedules import BACKWARD_INPUT, FORWARD
 
-__all__ = ["Ends", "Tails", "tail_tasks", "tails_of"]
+__all__ = ["Ends", "Table", "Tails", "tail_tasks", "tails_of"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -137,7 +138,7 @@ class Ends:
         return cls(first=first.reshape(shape), last=last.reshape(shape), final=ends)
 
 
-class _Table:
+class Table:
     """Extra tasks, row by row."""
 
     def __init__(self, actions: int) -> None:
@@ -167,7 +168,7 @@ class _Table:
 
 
 def tail_tasks(
-    program: Program, ends: Ends, tails: list[Tails], windows_s: Floats, action_s: Floats
+    program: Program, ends: Ends, tails: list[Tails], passes: Passes, action_s: Floats
 ) -> tuple[Extras, Ints]:
     """List the tasks of a step beside its passes.
 
@@ -178,8 +179,8 @@ def tail_tasks(
     ends : Ends
     tails : list of Tails
         One per replica. Replicas join where gradients are reduced.
-    windows_s : ndarray
-        Of each chunk's forward and backward pass, (ranks, chunks, 2).
+    passes : Passes
+        Of all replicas: what may be hidden beside them, and copies of their activations.
     action_s : ndarray
         Seconds of each action.
 
@@ -189,9 +190,9 @@ def tail_tasks(
     ndarray
         Cause, kind of span and chunk of each, shape (tasks, 3).
     """
-    table, stages = _Table(len(program)), program.ranks // len(tails)
+    table, stages = Table(len(program)), program.ranks // len(tails)
     clock = _Clock(program=program, action_s=action_s, awaited=awaited_actions(program))
-    done: list[int] = []
+    done, windows_s = activation_copies(table, program, passes.copy_s), passes.window_s
     for stage in range(stages):
         ranks = [(stage + replica * stages, tail) for replica, tail in enumerate(tails)]
         for rank, tail in ranks:
@@ -203,7 +204,7 @@ def tail_tasks(
     return table.finished()
 
 
-def _gathers(table: _Table, ends: Ends, rank: int, tail: Tails, window_s: Floats) -> None:
+def _gathers(table: Table, ends: Ends, rank: int, tail: Tails, window_s: Floats) -> None:
     """Gathers before the first forward passes; each chunk starts when its layers will be there."""
     stage = rank % len(tail.buckets)
     whole_s = tail.gather_s[stage]
@@ -222,7 +223,7 @@ def _gathers(table: _Table, ends: Ends, rank: int, tail: Tails, window_s: Floats
 
 
 def _reductions(
-    table: _Table, ends: Ends, ranks: list[tuple[int, Tails]], windows_s: Floats, clock: _Clock
+    table: Table, ends: Ends, ranks: list[tuple[int, Tails]], windows_s: Floats, clock: _Clock
 ) -> list[int]:
     """Reductions of one stage, which its replicas begin together; returns what ends them."""
     stage, one = ranks[0]
@@ -258,7 +259,7 @@ def _reductions(
 
 
 def _copies(
-    table: _Table, ends: Ends, rank: int, tail: Tails, windows_s: Floats, clock: _Clock
+    table: Table, ends: Ends, rank: int, tail: Tails, windows_s: Floats, clock: _Clock
 ) -> None:
     """Copies of gradients to the host that backward passes hide: each ends with its pass."""
     copied_s = tail.copied_s[rank % len(tail.copied_s)] * windows_s / max(windows_s.sum(), 1e-300)
@@ -284,7 +285,7 @@ class _Clock:
     awaited: NDArray[np.int32]
 
     def before_end(
-        self, table: _Table, ends: Ends, action: int, seconds: float, stream: int = _HOST
+        self, table: Table, ends: Ends, action: int, seconds: float, stream: int = _HOST
     ) -> int:
         """Add a task that ends so many seconds before an action does, at most when it starts."""
         paired = action > 0 and bool(self.program.with_next[action - 1])
@@ -298,14 +299,14 @@ class _Clock:
         return tick
 
 
-def _join(table: _Table, earlier: list[int], later: list[int]) -> None:
+def _join(table: Table, earlier: list[int], later: list[int]) -> None:
     """Let every replica's task wait for the others', too."""
     table.edges += [
         (one, other) for i, one in enumerate(earlier) for k, other in enumerate(later) if i != k
     ]
 
 
-def _closing(table: _Table, ends: Ends, tails: list[Tails], done: list[int]) -> None:
+def _closing(table: Table, ends: Ends, tails: list[Tails], done: list[int]) -> None:
     """What waits for all gradients of all ranks: the word table's sum, then the optimizer."""
     final, one = ends.final, tails[0]
     hub = table.add(0, _DATA, one.tables_s, int(final[0]), waits=False)

@@ -54,7 +54,8 @@ class Timeline:
 
     Spans of one rank and stream do not overlap, but for a pass (stream "compute") and what it
     waits for inside: a pass starts with its compute and ends with its exposed communication,
-    which has spans of its own on the other streams. Gaps are idle time.
+    which has spans of its own on the other streams; and but for the input of a pass (stream
+    "copy") and activations on their way, where a pipeline offloads them. Gaps are idle time.
     """
 
     rank: NDArray[np.int32]

@@ -43,7 +43,7 @@ def test_longer_rounds_leave_the_bubble_of_short_ones(pp: int, v: int, m: int) -
 )
 @pytest.mark.parametrize("even", [True, False])
 def test_closed_form_and_events_agree(pp: int, v: int, m: int, even: bool) -> None:
-    """Stages alike, and Llama 70B: 80 layers, and a head that two of them would not outweigh."""
+    """Stages alike, and Llama 70B with its embedding and head on the ends."""
     tp, arch = (1, LLAMA) if even else (4, presets.load("llama-3.1-70b"))
     if even:
         arch = replace(arch, vocabulary=128, layer_kinds=(0,) * (8 * pp * v))
