@@ -10,6 +10,7 @@ from typing import Literal
 
 from simulator import catalogue
 from simulator.files import Figure, read_profile, record
+from simulator.input_fetch import InputFetch
 
 __all__ = [
     "Allocator",
@@ -67,6 +68,11 @@ class Supports:
     """Pipeline parallelism (pp > 1)."""
     schedules: tuple[Schedule, ...] = ("1f1b", "interleaved")
     """Pipeline schedules."""
+    rounds: Literal["pp", "longer", "any"] = "pp"
+    """Micro-batches that interleaved schedules take through a chunk before the next, in rounds
+    alike: pp, that or more, or any number (torch: a single round where there are fewer)."""
+    post_validation: bool = False
+    """Zero-bubble schedules without a barrier at the end of a step (optimizer_post_validation)."""
     uneven_stages: bool = True
     """Pipeline stages with unequal numbers of layers."""
     cp_kinds: tuple[CpKind, ...] = ("ring",)
@@ -383,12 +389,13 @@ class Software:
     name: str
     release: str
     """The release or period the figures hold for."""
-    launcher: Literal["megatron", "torchtitan", "torchrun", "deepspeed"]
-    """Whose launch flags a plan prints."""
+    launcher: Literal["megatron", "torchtitan", "torchrun", "deepspeed", "script"]
+    """Whose launch flags a plan prints; script: nobody's, the run has a script of its own."""
     supports: Supports
     kernels: Kernels
     overlap: Overlap
     host: HostWork
+    input: InputFetch = InputFetch()
     states: StateBytes
     allocator: Allocator
 

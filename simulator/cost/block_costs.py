@@ -54,6 +54,8 @@ class BlockCosts:
     """Shape (keys, parts): FLOPs that selective recomputation repeats."""
     boundary_bytes: Floats
     """Shape (keys,): the activation that crosses a pipeline boundary."""
+    input_s: Floats
+    """Shape (keys, 3): copies of the input to the first stage, to the last one, and to both."""
 
     @property
     def parts(self) -> int:

@@ -19,6 +19,7 @@ from simulator.cost.attention_time import attention_figures, attention_s
 from simulator.cost.block_costs import PASS_TERMS, BlockCosts
 from simulator.cost.dispatch import dispatch_s
 from simulator.cost.grouped import as_grouped
+from simulator.cost.input_fetch import input_s
 from simulator.cost.kernels import gemm_rates, gemm_s
 from simulator.cost.operations import (
     Collective,
@@ -74,7 +75,8 @@ def block_costs(
     if arch.is_encoder_decoder:  # the encoder's output travels beside the decoder's stream
         length = recipe.sequence_length
         own = own * (1.0 + (recipe.decoder_length or length) / length)
-    return BlockCosts(boundary_bytes=own, **stacked)
+    fetched = input_s(workload, cluster, software, ranks)
+    return BlockCosts(boundary_bytes=own, input_s=fetched, **stacked)
 
 
 class _Pricer:

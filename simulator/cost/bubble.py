@@ -17,6 +17,9 @@ dualpipe_v               (p - 1)(2F + I - W) / 2                       the same
 pipedream, pipedream_2bw 0                                             Narayanan et al. 2019
 =======================  ============================================  =========================
 
+With fewer micro-batches than ranks, interleaved ones wait until the first has come round to their
+next chunk: (v - 1)(p - m)(F + I + W) / v more.
+
 Flushed: Qi et al. count from each rank's own first action to its own last one, since their
 optimizer does not wait for the norm of all gradients. Every software here does, so a step lasts
 until the last rank has ended.
@@ -31,14 +34,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.layout.layout import SCHEDULES, Layouts
-from simulator.layout.schedules import splits_backward
+from simulator.layout.schedules import splits_backward, takes_rounds
 
-__all__ = ["ASYNCHRONOUS", "BREADTH_FIRST", "SPLIT", "fill_and_drain"]
+__all__ = ["ASYNCHRONOUS", "BREADTH_FIRST", "ROUNDS", "SPLIT", "fill_and_drain"]
 
 Floats = NDArray[np.float64]
 
 BREADTH_FIRST = tuple(SCHEDULES.index(word) for word in ("gpipe", "looped_bfs"))
 ASYNCHRONOUS = tuple(SCHEDULES.index(word) for word in ("pipedream", "pipedream_2bw"))
+ROUNDS = tuple(i for i, word in enumerate(SCHEDULES) if takes_rounds(word))
 SPLIT = tuple(i for i, word in enumerate(SCHEDULES) if splits_backward(word))
 
 _WAITS = {
@@ -86,6 +90,11 @@ def fill_and_drain(
     fill = ((ranks * forward_s).sum(axis=1) - forward_s[at, slowest]) / v
     drain = ((ranks * backward_s).sum(axis=1) - backward_s[at, slowest]) / v
     code = layouts.schedule
+    if (few := layouts.micro_batches < layouts.pp).any():
+        turns = np.where(few & np.isin(code, ROUNDS), v - 1.0, 0.0)
+        for idle, each in ((fill, forward_s), (drain, backward_s)):
+            own = layouts.micro_batches * each[at, slowest]
+            idle += turns * np.maximum((ranks * each).sum(axis=1) - own, 0.0) / v
     if not (code > SCHEDULES.index("interleaved")).any():
         return fill, drain
     breadth = np.isin(code, BREADTH_FIRST)

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.block_costs import PASS_TERMS, BlockCosts
-from simulator.cost.bubble import ASYNCHRONOUS, SPLIT
+from simulator.cost.bubble import ASYNCHRONOUS, BREADTH_FIRST, ROUNDS, SPLIT
 from simulator.cost.collectives import slowdown_share
+from simulator.cost.input_fetch import SHARED, fetch_s
 from simulator.cost.states import StateCosts
 from simulator.cost.terms import HIDDEN
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
-from simulator.layout.schedules import takes_rounds
 from simulator.layout.stages import StageTable
 from simulator.software import Software
 from simulator.workload.recipe import Workload
@@ -34,6 +34,7 @@ __all__ = [
     "alone_passes",
     "alone_terms",
     "data_parallel",
+    "distinct_micro_batches",
     "hidden_communication",
     "over_parts",
     "part_passes",
@@ -51,8 +52,6 @@ FULL, SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 ZERO2 = SHARDINGS.index("zero2")
 
 _LAUNCH = PASS_TERMS.index("launch")
-
-ROUNDS = tuple(i for i, word in enumerate(SCHEDULES) if takes_rounds(word))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,25 +103,33 @@ class PartPasses:
     host_s: Floats
     """What the host takes longer because parts are gathered, a share of either direction: shape
     (2, layouts, parts)."""
+    input_s: Floats
+    """Copies of the input to the first and to the last stage, shape (layouts, 2)."""
+    prefetched: bool
+    """Whether these run beside the passes of the micro-batch before."""
 
 
 def part_passes(
     priced: Priced,
+    layouts: Layouts,
     key: NDArray[Any],
     grid: NDArray[Any],
     m: Floats,
-    mode: NDArray[Any],
     recomputed: Floats,
 ) -> PartPasses:
     """Passes through each part, with zero3's gathers and reductions beside them.
 
-    Recomputation lengthens the window of the backward pass: selective by `mode`, full by the share
-    of a part's blocks that is `recomputed`, shape (layouts, parts).
+    Recomputation lengthens the window of the backward pass: selective as the layout says, full by
+    the share of a part's blocks that is `recomputed`, shape (layouts, parts).
 
     Software that reduces only after the last micro-batch pays one reduction for all m of them.
     """
-    b, s = priced.blocks, priced.states
+    b, s, mode = priced.blocks, priced.states, layouts.recompute
     forward, backward = _total(b.forward_s)[key], _total(b.backward_s)[key]
+    fetched, apart = b.input_s[key], layouts.pp > 1
+    stages = np.stack([fetched[:, 0] + fetched[:, SHARED],
+                       fetched[:, 1] + apart * fetched[:, SHARED]], axis=1)  # fmt: skip
+    ahead = priced.software.input.prefetched
     exchange = b.exchange_s[0][key]
     selective = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][key], 0.0)
     full = b.recompute_s[FULL][key]
@@ -142,7 +149,7 @@ def part_passes(
         none = np.zeros((2, *forward.shape))
         return PartPasses(
             forward, backward, windows[0], windows[1], none, none, none, selective, full,
-            traffic, np.stack(host),
+            traffic, np.stack(host), stages, ahead,
         )  # fmt: skip
     reduce = np.where(once | (not every), reduce / m[:, None], reduce)
     regather = s.part_regather_s[grid]
@@ -168,6 +175,8 @@ def part_passes(
         full,
         traffic,
         np.stack(host),
+        stages,
+        ahead,
     )
 
 
@@ -181,7 +190,7 @@ def _copies_s(s: StateCosts, grid: NDArray[Any], m: Floats, *, every: bool) -> F
     return np.asarray(copies + s.part_accumulation_s[grid] * (m - 1.0) / m)
 
 
-def _total(terms: Floats) -> Floats:
+def _total(terms: Floats | list[Floats]) -> Floats:
     """Sum over terms in a fixed order."""
     total = terms[0]
     for term in terms[1:]:
@@ -201,7 +210,9 @@ def stage_passes(parts: Floats, covered: Floats, passes: PartPasses) -> tuple[Fl
     """Seconds of one micro-batch through every distinct rank, shape (layouts, columns)."""
     forward_s = over_parts(parts, passes.forward_s[:, None, :])
     backward_s = over_parts(parts, passes.backward_s[:, None, :])
-    return forward_s, backward_s + recompute_s(parts, covered, passes)
+    backward_s = backward_s + recompute_s(parts, covered, passes)
+    beside_s = passes.prefetched * (forward_s + backward_s)
+    return forward_s + fetch_s(parts, passes.input_s[:, None, :], beside_s)[0], backward_s
 
 
 def shown_maxima(
@@ -240,6 +251,8 @@ def steady_terms(
         host_s=passes.host_s.sum(axis=0), fsdp_s=passes.fsdp_s.sum(axis=0),
     )  # fmt: skip
     terms["recompute"] = recompute_s(parts, covered, passes)
+    beside_s = passes.prefetched * _total(list(terms.values()))
+    terms["input"], _ = fetch_s(parts, passes.input_s, beside_s)
     return {name: m * seconds for name, seconds in terms.items()}
 
 
@@ -267,15 +280,17 @@ def pass_terms(
 
 
 def hidden_communication(
-    b: BlockCosts, key: NDArray[Any], parts: Floats, m: Floats, alone: Floats
-) -> dict[str, Floats]:
-    """Tensor, context and expert communication hidden under compute, over m micro-batches.
+    b: BlockCosts, key: NDArray[Any], parts: Floats, m: Floats, alone: Floats, passes: PartPasses,
+    shown_input_s: Floats,
+) -> dict[str, Floats]:  # fmt: skip
+    """Tensor, context, expert communication and input hidden under compute, over m micro-batches.
 
     Those that run `alone` hide no expert traffic where others do.
     """
     both = b.hidden_s[0] + b.hidden_s[1]
     hidden = {name: m * over_parts(parts, both[i][key]) for i, name in enumerate(HIDDEN[:3])}
     hidden["ep"] = hidden["ep"] * ((m - alone) / np.maximum(m, 1.0))
+    hidden["input"] = m * fetch_s(parts, passes.input_s, 0.0)[0] - shown_input_s
     return hidden
 
 
@@ -364,6 +379,14 @@ def rank_tails(
 
 def _round(layouts: Layouts) -> Floats:
     """Passes of a chunk between the last ones of two chunks of a rank."""
-    rounds = np.isin(layouts.schedule, ROUNDS)
+    m, rounds = layouts.micro_batches, np.isin(layouts.schedule, ROUNDS)
     whole = layouts.schedule == SCHEDULES.index("looped_bfs")
-    return np.select([rounds, whole], [layouts.pp, layouts.micro_batches], default=1).astype(float)
+    size = m // np.maximum(m // layouts.pp, 1)
+    return np.select([rounds, whole], [size, m], default=1).astype(float)
+
+
+def distinct_micro_batches(layouts: Layouts) -> NDArray[Any]:
+    """Micro-batches as far as stages tell them apart: those in flight, all in long rounds."""
+    m, pp = layouts.micro_batches, layouts.pp
+    longer = np.isin(layouts.schedule, ROUNDS) & (m % pp != 0)
+    return np.where(longer | np.isin(layouts.schedule, BREADTH_FIRST), m, np.minimum(m, 4 * pp))

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from simulator.cost.block_costs import BlockCosts
 from simulator.cost.block_keys import block_keys
 from simulator.cost.blocks import block_costs
-from simulator.cost.bubble import BREADTH_FIRST
 from simulator.cost.collectives import all_gather_s, send_s
 from simulator.cost.memory import offloaded_parts, recomputed_parts
 from simulator.cost.model_flop import step_flop
 from simulator.cost.operations import Ranks
 from simulator.cost.padding import mean_costs
-from simulator.cost.passes import Priced
+from simulator.cost.passes import Priced, distinct_micro_batches
 from simulator.cost.states import state_costs
 from simulator.hardware.cluster import Cluster, with_release
 from simulator.layout.keys import unique_rows
@@ -69,7 +68,7 @@ def price(
     workload = workload.by_training()
     cluster = with_release(cluster, software.kernels.nccl)
     arch = workload.architecture
-    micro_batches = _distinct_micro_batches(layouts)
+    micro_batches = distinct_micro_batches(layouts)
     plans = unique_rows(layouts.pp, layouts.vpp, micro_batches, layouts.schedule)
     table = fold(
         stages(
@@ -115,15 +114,9 @@ def _unpaired(plans: Layouts, workload: Workload, software: Software) -> Floats:
     """Micro-batches of each plan that pass a rank with no other beside them to hide behind."""
     if not (software.overlap.expert and workload.architecture.is_moe):
         return np.zeros(len(plans))
-    columns = (plans.schedule, plans.pp, _distinct_micro_batches(plans), plans.vpp)
+    columns = (plans.schedule, plans.pp, distinct_micro_batches(plans), plans.vpp)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return np.array([unpaired(SCHEDULES[code], *numbers) for code, *numbers in rows])
-
-
-def _distinct_micro_batches(layouts: Layouts) -> NDArray[Any]:
-    """Micro-batches as far as stages tell them apart: breadth-first schedules hold them all."""
-    few = np.minimum(layouts.micro_batches, 4 * layouts.pp)
-    return np.where(np.isin(layouts.schedule, BREADTH_FIRST), layouts.micro_batches, few)
 
 
 def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:

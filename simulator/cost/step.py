@@ -46,6 +46,7 @@ from simulator.cost.passes import (
     stage_passes,
     steady_terms,
 )
+from simulator.cost.post_validation import without_barrier
 from simulator.cost.pricing import Selection, price, select
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.hardware.cluster import Cluster
@@ -107,10 +108,10 @@ def _estimates(layouts: Layouts, priced: Priced) -> Iterator[Estimate]:
 
 def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     """Assemble step time, terms and memory of some rows."""
-    layouts, mode = rows.layouts, rows.layouts.recompute
+    layouts = rows.layouts
     m = layouts.micro_batches / layouts.copies
     pieces = (layouts.pp * layouts.vpp * layouts.copies).astype(float)
-    passes = part_passes(priced, rows.key, rows.grid, m, mode, recomputed_share(rows))
+    passes = part_passes(priced, layouts, rows.key, rows.grid, m, recomputed_share(rows))
     forward_s, backward_s = stage_passes(rows.parts, rows.covered, passes)
     maxima = shown_maxima(priced, rows.key, rows.grid, rows.parts, layouts.vpp * layouts.copies)
     forward_s, backward_s = forward_s + maxima[0], backward_s + maxima[1]
@@ -121,9 +122,9 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     terms = steady_terms(priced, rows.key, held, covered, m, passes)
     alone = np.minimum(priced.unpaired[rows.plan], m)
     alone_terms(terms, priced.blocks, rows.key, held, alone)
-    hidden = hidden_communication(priced.blocks, rows.key, held, m, alone)
+    hidden = hidden_communication(priced.blocks, rows.key, held, m, alone, passes, terms["input"])
     hidden["fsdp"] = m * over_parts(held, passes.hidden_s.sum(axis=0))
-    slow_s = forward_s[at, slowest], backward_s[at, slowest]
+    slow_s = forward_s[at, slowest] - terms["input"] / m, backward_s[at, slowest]  # one link
     blocks = (rows.parts, rows.offloaded, rows.covered)
     terms["offload"], hidden["offload"] = activation_copies_s(
         priced, layouts, rows.key, blocks, slowest, m, slow_s
@@ -154,9 +155,7 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     mean_s = (rows.ranks * both_s).sum(axis=1) / rows.ranks.sum(axis=1)
     moved = offloaded_bytes(priced, layouts, rows.key, blocks, slowest)
     away = away_bytes(priced, layouts, rows.grid, moved)
-    return _estimate(
-        rows, priced, terms, hidden, slowest, m * (slow_s[0] + slow_s[1] - mean_s), away
-    )
+    return _estimate(rows, priced, terms, hidden, slowest, m * (both_s[at, slowest] - mean_s), away)
 
 
 def recomputed_share(rows: Selection) -> Floats:
@@ -195,6 +194,8 @@ def _pipeline(
         layouts, rows.ranks, forward_s, backward_s,
         lambda: over_parts(rows.parts, priced.blocks.wgrad_s[rows.key][:, None, :]), slowest,
     )  # fmt: skip
+    if priced.workload.recipe.optimizer_post_validation:
+        without_barrier(terms, rows, priced, (forward_s, backward_s), slowest)
     return hidden
 
 

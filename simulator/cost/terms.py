@@ -64,6 +64,10 @@ TERMS = (
          "what is offloaded (kept activations of some blocks, gradients, parameters) / rate of the "
          "host link (or of the drives, where slower), each way, less the rank's pass beside it",
          "node profile host_bytes_per_s, nvme"),
+    Term("input", "input fetch", "copy", "steady",
+         "bytes of a micro-batch's tokens and labels / rate of the host link, and their broadcast "
+         "over tp where one rank copies; prefetched: less the passes beside it",
+         "software profile [input]; node profile host_bytes_per_s"),
     Term("small_reductions", "all-reduces of a few numbers", "data", "steady",
          "gradient norm, once; fp8 with delayed scaling: maxima, once each way for every "
          "micro-batch and chunk, over tp x cp x dp ranks, less what the host takes longer",
@@ -89,5 +93,5 @@ TERMS = (
 )  # fmt: skip
 """Terms on the critical path; they add up to the step time."""
 
-HIDDEN = ("tp", "cp", "ep", "fsdp", "offload", "pp", "dp")
+HIDDEN = ("tp", "cp", "ep", "fsdp", "offload", "pp", "dp", "input")
 """Communication hidden under compute: a memo beside the sum, never part of it."""

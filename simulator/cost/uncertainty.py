@@ -46,7 +46,10 @@ BEARS_ON = {
     "attention": ("attention",),
     "memory_bound": ("memory_bound", "optimizer"),
     "launch": ("launch",),
-    "links": ("tp", "cp", "ep", "pp", "fsdp", "dp", "offload", "small_reductions", "slowdown"),
+    "links": (
+        *("tp", "cp", "ep", "pp", "fsdp", "dp", "offload", "input", "small_reductions"),
+        "slowdown",
+    ),
 }
 """Which terms of a step time an error bears on. Fill and drain of a pipeline are passes of the same
 work and bear the errors of the steady terms in proportion."""

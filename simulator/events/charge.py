@@ -15,7 +15,7 @@ from simulator.events.engine import critical_path
 from simulator.events.extras import COMPUTE, PIPELINE
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, is_extra, on_compute
-from simulator.events.timeline import CAUSES, STREAMS
+from simulator.events.timeline import CAUSES, SPAN_KINDS, STREAMS
 from simulator.events.unfold import EXTRA, SEND
 from simulator.layout.schedules import FORWARD
 
@@ -25,6 +25,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _FILL, _DRAIN, _SENDS, _DP = (CAUSE[x] for x in ("bubble_warmup", "bubble_drain", "pp", "dp"))
+
+_COPY = STREAMS.index("copy")
+
+_TICK = SPAN_KINDS.index("launch")
+"""Kind of extra tasks that only tell a moment inside a pass."""
 
 _STREAM_OF = np.array(
     [STREAMS.index(term.stream) if term.stream in STREAMS else -1 for term in TERMS]
@@ -116,7 +121,7 @@ def _charge_idle(played: Played, found: Floats, task: int, low: float, high: flo
 
 def _last_pass(played: Played, task: int) -> int:
     """The last pass of a reduction's rank: while it runs, it decides; -1: the task is none."""
-    if not is_extra(played, task) or played.step.stream[task] == COMPUTE:
+    if not is_extra(played, task) or played.step.stream[task] in (COMPUTE, _COPY):
         return -1
     if played.extras.after[played.step.row[task]] < 0:
         return -1
@@ -189,11 +194,12 @@ def stream_seconds(
     sends, step = played.step.kind == SEND, played.step
     np.add.at(busy[:, PIPELINE], step.rank[sends], step.graph.duration_s[sends] / played.steps)
     extras = played.extras
-    for row in np.flatnonzero(extras.stream != STREAMS.index("host")):
+    for row in np.flatnonzero(played.notes[:, 1] != _TICK):
         at = int(extras.rank[row]), int(extras.stream[row])
         seconds, waited = _extra_seconds(played, int(row))
-        busy[at] += seconds
-        exposed[at] += waited
+        times = played.steps if extras.before[row] >= 0 and at[1] == _COPY else 1
+        busy[at] += seconds / times
+        exposed[at] += waited / times
     return busy, exposed, np.maximum(step_time_s - busy, 0.0)
 
 
@@ -209,13 +215,22 @@ def _extra_seconds(played: Played, row: int) -> tuple[float, float]:
     return end - start, max(min(end, first) - start, 0.0) + max(end - max(start, last), 0.0)
 
 
-def hidden(played: Played, hides: Floats, shown_dp_s: float, rank: int) -> dict[str, float]:
-    """Communication beside compute of one rank, by name."""
+def hidden(played: Played, hides: Floats, shown_s: Floats, rank: int) -> dict[str, float]:
+    """Communication beside compute of one rank, by name, less what its terms show of it."""
     found = {name: float(x) for name, x in zip(HIDDEN, hides[rank], strict=True)}
     replica, stage = divmod(rank, played.pp)
     tails = played.replicas[replica].tails
     whole = tails.reductions * float(tails.reduce_s[stage].sum())
     whole += float(tails.gather_s[stage].sum())
-    found["dp"] += max(whole - shown_dp_s, 0.0)
+    found["dp"] += max(whole - float(shown_s[_DP]), 0.0)
     found["offload"] += tails.hidden_gradients_s
+    copied_s = 2.0 * _passed(played, rank) * float(played.passes.copy_s[rank].sum())
+    found["offload"] += max(copied_s - float(shown_s[CAUSE["offload"]]), 0.0) * (copied_s > 0.0)
     return found
+
+
+def _passed(played: Played, rank: int) -> float:
+    """Micro-batches that a chunk of a rank passes in a step."""
+    listed = played.program
+    passes = (listed.rank == rank) & (listed.kind == FORWARD)
+    return float(passes.sum()) / len(np.unique(listed.chunk[passes])) / played.steps

@@ -158,7 +158,10 @@ def _changed(one: Replica, deviations: Sequence[Deviation], given: Any) -> Repli
     return replace(one, passes=passes, tails=tails)
 
 
-_WHOLE = ("overlaps", "reductions", "tables_s", "norm_s", "gradients_s", "hidden_gradients_s")
+_WHOLE = (
+    "overlaps", "reductions", "tables_s", "norm_s", "gradients_s", "hidden_gradients_s",
+    "copies_each",
+)  # fmt: skip
 """Fields that belong to the step, not to a stage."""
 
 

@@ -15,7 +15,14 @@ from simulator.errors import InputError, problem
 from simulator.events.engine import Times, longest_path
 from simulator.events.extras import COMPUTE, Extras
 from simulator.events.passes import AHEAD, BACK, CAUSE, Content, Passes, content, passes_of
-from simulator.events.programs import ASYNCHRONOUS, Program, StepGraph, program, step_graph
+from simulator.events.programs import (
+    ASYNCHRONOUS,
+    Program,
+    StepGraph,
+    program,
+    repeated,
+    step_graph,
+)
 from simulator.events.tails import Ends, Tails, tail_tasks, tails_of
 from simulator.events.unfold import EXTRA
 from simulator.layout.schedules import (
@@ -54,7 +61,7 @@ class Played:
     replicas: tuple[Replica, ...]
     program: Program
     steps: int
-    """Steps that the program lists: more than one of an asynchronous schedule."""
+    """Steps that the program lists: more than one where none ends with a barrier."""
     passes: Passes
     """Of all replicas: rank is replica x pp + pipeline rank."""
     alone: NDArray[np.bool_]
@@ -110,11 +117,14 @@ def play_step(
     row = replicas[0].rows.layouts.row()
     schedule, pp, vpp = row["schedule"], row["pp"], row["vpp"]
     m = int(replicas[0].rows.layouts.micro_batches[0])
-    steps = -(-2 * pp // m) + 2 if schedule in ASYNCHRONOUS else 1
+    askew = replicas[0].priced.workload.recipe.optimizer_post_validation
+    steps = -(-2 * pp // m) + 2 if askew or schedule in ASYNCHRONOUS else 1
     if table is not None:
         _check_table(table, replicas, schedule, pp, vpp, m)
         steps = 1
-    one = table or program(schedule, pp, m, vpp, steps=steps)
+    one = table or program(schedule, pp, m, vpp, steps=1 if askew else steps)
+    if askew and table is None:
+        one = repeated(one, steps)
     listed = _tiled(one, len(replicas), m * steps)
     passes = _stacked([one.passes for one in replicas])
     alone = _alone(listed, passes, flushed=steps == 1)
@@ -122,9 +132,7 @@ def play_step(
     changes, changes_s = _changes(ends, [one.tails for one in replicas])
     seconds = _action_s(listed, passes, alone)
     np.add.at(seconds, changes[:, 0], changes_s)
-    extras, notes = tail_tasks(
-        listed, ends, [one.tails for one in replicas], passes.window_s, seconds
-    )
+    extras, notes = tail_tasks(listed, ends, [one.tails for one in replicas], passes, seconds)
     step = step_graph(listed, seconds, extras=extras)
     if passes.send_s.any():
         sent = np.flatnonzero(step.task_of_send >= 0)
@@ -157,6 +165,9 @@ def _check_table(
         row = int(np.flatnonzero(elsewhere)[0])
         rule = f"must place pieces of the model as {schedule} does"
         raise InputError(problem("simulate", "table", rule, table.name(row)))
+    if replicas[0].priced.workload.recipe.optimizer_post_validation:
+        rule = "must be none with training.optimizer_post_validation: one step tells no period"
+        raise InputError(problem("simulate", "table", rule, "a table"))
     if len(replicas) > 1 and table.listed is not None:
         rule = "must leave its sends to the simulator where a deviation unfolds replicas"
         raise InputError(problem("simulate", "table", rule, "sends of its own"))

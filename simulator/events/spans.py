@@ -28,7 +28,10 @@ _WAYS = ("forward", "backward", "backward_input", "backward_weight")
 
 _COMPUTE = ("gemm", "attention", "memory_bound", "stragglers", "slowdown")
 
-_BEFORE = (("data", "gather", "fsdp", 1.0), ("compute", "recompute", "recompute", 1.0))
+_BEFORE = (
+    ("copy", "input", "input", 1.0), ("data", "gather", "fsdp", 1.0),
+    ("compute", "recompute", "recompute", 1.0),
+)  # fmt: skip
 
 _AFTER = (
     ("host", "launch", "launch", 1.0), ("tensor", "collective", "tp", 1.0),
@@ -43,6 +46,7 @@ _BESIDE = (
     ("tensor", "collective", "tp", 1.0), ("context", "exchange", "cp", 1.0),
     ("expert", "dispatch", "ep", 0.5), ("expert", "combine", "ep", 0.5),
     ("data", "gather", "fsdp", 1.0), ("copy", "offload", "offload", 1.0),
+    ("copy", "input", "input", 1.0),
 )  # fmt: skip
 """The same of what hides behind the compute of a pass."""
 
@@ -117,10 +121,12 @@ def _draw_passes(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> 
         clock += length
     for stream, kind, cause, share in _BESIDE:
         length = share * hidden[:, HIDDEN.index(cause)]
-        second_half = length if kind == "combine" else 0.0
-        clock += second_half
+        behind = length if kind == "combine" else 0.0
+        if kind == "input":
+            behind = hidden[:, HIDDEN.index("offload")]
+        clock += behind
         draw(stream, kind, cause, length)
-        clock -= second_half
+        clock -= behind
     compute = shown[:, [CAUSE[name] for name in _COMPUTE]].sum(axis=1)
     draw("compute", np.array([SPAN_KINDS.index(x) for x in _WAYS])[listed.kind], "gemm", compute)
     clock += compute
@@ -174,8 +180,9 @@ def _draw_sends(played: Played, spans: _Spans, critical: NDArray[np.bool_], own:
 def _draw_extras(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> None:
     """Gathers, reductions, copies and the optimizer."""
     extras, notes = played.extras, played.notes
-    for stream in ("compute", "data", "copy"):
-        rows = np.flatnonzero(extras.stream == STREAMS.index(stream))
+    drawn = notes[:, 1] != SPAN_KINDS.index("launch")
+    for stream in ("compute", "data", "copy", "host"):
+        rows = np.flatnonzero(drawn & (extras.stream == STREAMS.index(stream)))
         tasks = played.step.task_of_extra[rows]
         start, end = played.times.start_s[tasks], played.times.end_s[tasks]
         spans.add(
@@ -210,6 +217,7 @@ def _joined(played: Played, spans: _Spans, flows: Ints) -> Timeline:
         micro_batch=batch[order].astype(np.int32), chunk=chunk[order].astype(np.int32),
         cause=cause[order].astype(np.int8), critical=critical[order],
         ranks_of=counts * int(layouts.tp[0] * layouts.cp[0]), flows=place[flows],
+        micro_batches=_micro_batches(played) // played.steps, steps=played.steps,
     )  # fmt: skip
 
 

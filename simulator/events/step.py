@@ -20,7 +20,6 @@ from simulator.events.charge import (
 from simulator.events.contended import Network, contended, on_links
 from simulator.events.deviations import Deviation, check_deviations, replicas_of
 from simulator.events.memory import memory_over_time
-from simulator.events.passes import CAUSE
 from simulator.events.play import Played, play_step
 from simulator.events.programs import Program
 from simulator.events.spans import timeline
@@ -100,7 +99,7 @@ def summarise(played: Played) -> SimulatedStep:
     return SimulatedStep(
         step_time_s=total,
         terms_s=dict(zip(CAUSES, found.tolist(), strict=True)),
-        hidden_s=hidden(played, hides, float(found[CAUSE["dp"]]), pacing),
+        hidden_s=hidden(played, hides, found, pacing),
         pacing_rank=pacing,
         ranks_of=ranks_of * int(layouts.tp[0] * layouts.cp[0]),
         busy_s=busy,

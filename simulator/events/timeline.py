@@ -54,7 +54,8 @@ class Timeline:
 
     Spans of one rank and stream do not overlap, but for a pass (stream "compute") and what it
     waits for inside: a pass starts with its compute and ends with its exposed communication,
-    which has spans of its own on the other streams. Gaps are idle time.
+    which has spans of its own on the other streams; and but for the input of a pass (stream
+    "copy") and activations on their way, where a pipeline offloads them. Gaps are idle time.
     """
 
     rank: NDArray[np.int32]
@@ -77,6 +78,10 @@ class Timeline:
     """GPUs that each simulated rank stands for."""
     flows: NDArray[np.int64]
     """Pairs of spans, shape (k, 2): a send and the pass that waits for it on the other rank."""
+    micro_batches: int = 2**31
+    """Of one step of a replica."""
+    steps: int = 1
+    """Steps one after the other without a flush: micro-batches count on from step to step."""
 
     def __len__(self) -> int:
         return len(self.rank)

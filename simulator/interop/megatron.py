@@ -102,12 +102,16 @@ def _parallel(row: dict[str, Any], arch: Architecture) -> list[str]:
 
 
 def _pipeline(row: dict[str, Any], arch: Architecture) -> list[str]:
-    pieces = row["pp"] * row["vpp"]
+    pieces, count = row["pp"] * row["vpp"], row["global_batch"] // (row["dp"] * row["micro_batch"])
+    flags = []
+    if row["vpp"] > 1 and count % row["pp"]:
+        size = count // (count // row["pp"])
+        flags.append(f"--microbatch-group-size-per-virtual-pipeline-stage {size}")
     if arch.layers % pieces:
-        return [f"--pipeline-model-parallel-layout '{pipeline_layout(row, arch)}'"]
+        return [f"--pipeline-model-parallel-layout '{pipeline_layout(row, arch)}'", *flags]
     if row["vpp"] > 1:
-        return [f"--num-layers-per-virtual-pipeline-stage {arch.layers // pieces}"]
-    return []
+        flags.append(f"--num-layers-per-virtual-pipeline-stage {arch.layers // pieces}")
+    return flags
 
 
 def layers_by_stage(row: dict[str, Any], arch: Architecture) -> list[int]:

@@ -19,11 +19,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.errors import InputError
 from simulator.layout.layout import SCHEDULES
 
 __all__ = [
-    *("BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "KINDS", "Actions"),
-    *("V_SHAPED", "actions", "chunk_range", "chunks", "fewest_micro_batches", "in_flight"),
+    *("ASKEW", "BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "KINDS", "Actions"),
+    *(
+        "POST_VALIDATED",
+        "V_SHAPED",
+        "actions",
+        "chunk_range",
+        "chunks",
+        "fewest_micro_batches",
+        "in_flight",
+    ),
     *("piece", "pieces", "splits_backward", "takes_rounds", "unpaired"),
 ]
 
@@ -40,6 +49,12 @@ V_SHAPED = ("zb_v", "dualpipe_v")
 _LOOPED = ("interleaved", "looped_bfs", "interleaved_zb")
 
 _MOST = 2**31
+
+ASKEW = ("zb_h2", "zb_v")
+"""Schedules whose ranks end in the order in which they begin: steps can follow without a gap."""
+
+POST_VALIDATED = ("zb_h1", *ASKEW, "interleaved_zb")
+"""Schedules that can do without a barrier at the end of a step (Qi et al. 2024, section 4)."""
 
 _SPLIT = ("zb_h1", "zb_h2", "zb_v", "interleaved_zb", "dualpipe", "dualpipe_v")
 
@@ -120,7 +135,7 @@ def actions(schedule: str, pp: int, micro_batches: int, vpp: int = 1) -> Actions
 
     Raises
     ------
-    ValueError
+    InputError
         If the schedule does not exist for these numbers.
 
     Examples
@@ -140,19 +155,19 @@ def actions(schedule: str, pp: int, micro_batches: int, vpp: int = 1) -> Actions
 def _check(schedule: str, pp: int, m: int, vpp: int) -> None:
     """Refuse numbers for which a schedule is not defined."""
     if schedule not in SCHEDULES:
-        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
+        raise InputError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
     if min(pp, m, vpp) < 1:
-        raise ValueError(f"pp, micro_batches and vpp must be positive, got {pp}, {m}, {vpp}")
+        raise InputError(f"pp, micro_batches and vpp must be positive, got {pp}, {m}, {vpp}")
     least, most = chunk_range(schedule)
     if not least <= vpp <= most:
         sign = "=" if least == most else ">="
-        raise ValueError(f"{schedule} needs vpp {sign} {least}, got {vpp}")
+        raise InputError(f"{schedule} needs vpp {sign} {least}, got {vpp}")
     if takes_rounds(schedule) and m % max(m // pp, 1):
-        raise ValueError(f"{m} micro-batches do not divide into {m // pp} equal rounds")
+        raise InputError(f"{m} micro-batches do not divide into {m // pp} equal rounds")
     if m < (few := fewest_micro_batches(schedule, pp)):
-        raise ValueError(f"{schedule} needs at least {few} micro-batches, got {m}")
+        raise InputError(f"{schedule} needs at least {few} micro-batches, got {m}")
     if schedule == "dualpipe" and (pp % 2 or m % 2):
-        raise ValueError(f"dualpipe needs even pp and micro-batches, got {pp}, {m}")
+        raise InputError(f"dualpipe needs even pp and micro-batches, got {pp}, {m}")
 
 
 def _table(

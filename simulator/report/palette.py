@@ -47,6 +47,7 @@ PALETTE = {
     "ep": Colour("#a82f2a", "#dd6c63"),
     "fsdp": Colour("#d9a91a", "#ecc654"),
     "offload": Colour("#6d7f2c", "#a5ba58"),
+    "input": Colour("#9db03a", "#c6d67c"),
     "pp": Colour("#8a5a3c", "#bd8a68"),
     "small_reductions": Colour("#e3b9cf", "#f0cfe0"),
     "dp": Colour("#bd2f6d", "#e8709f"),

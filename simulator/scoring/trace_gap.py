@@ -39,7 +39,7 @@ CAUSES = {
     "cp": ("context-parallel exchange", ("cp",)),
     "ep": ("expert dispatch and combine", ("ep",)),
     "data": ("data-parallel collectives", ("fsdp", "dp", "small_reductions", "stragglers")),
-    "offload": ("copies to and from the host", ("offload",)),
+    "offload": ("copies to and from the host", ("offload", "input")),
     "pipeline": ("pipeline sends, fill and drain", ("pp", "bubble_warmup", "bubble_drain")),
     "collectives": ("collectives of no known group", ()),
     "launch": ("waiting for the host", ("launch",)),

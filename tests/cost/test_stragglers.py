@@ -81,7 +81,7 @@ def test_a_late_host_delays_only_where_it_is_behind() -> None:
 
 
 def test_maxima_are_reduced_once_each_way_for_every_micro_batch_and_chunk() -> None:
-    """64 micro-batches x 5 chunks x 2 ways of an all-reduce over tp x dp = 16 ranks on 2 servers."""
+    """64 micro-batches x 5 chunks x 2 ways of an all-reduce over tp x dp = 16 ranks, 2 servers."""
     found, none = estimate(precision="fp8"), estimate(precision="fp8", maxima=False)
     one_s = all_reduce_s(
         load_cluster("dgx-h100", 64), 48.0 * 4, Group(size=np.array([16]), local=np.array([8]))

@@ -150,7 +150,7 @@ def test_our_gathers_and_reductions_are_those_of_torch(reshard: bool | int, hybr
     priced = price(table, workload(), CLUSTER, SOFTWARE)
     none = np.zeros((1, 3))
     passes = part_passes(
-        priced, priced.block_key, priced.state_key, table.micro_batches, table.recompute, none
+        priced, table, priced.block_key, priced.state_key, table.micro_batches, none
     )
     block, embedding, head = (passes.fsdp_s + passes.hidden_s).sum(axis=0)[0]
     calls = torch_calls(reshard, hybrid)[1]
