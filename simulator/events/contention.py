@@ -187,7 +187,7 @@ def _mark(r, resource, count):  # type: ignore[no-untyped-def]
 @bare
 def _solve(now, task, resource, entry, solving, count):  # type: ignore[no-untyped-def]
     """Solve the rates of everything that hangs together with a marked resource."""
-    members, fresh = solving[0], solving[3]
+    members, fresh, weight = solving[0], solving[3], solving[11]
     count[SERIAL] += 1
     for d in range(count[DIRTY]):
         r = resource[d].listed
@@ -198,7 +198,8 @@ def _solve(now, task, resource, entry, solving, count):  # type: ignore[no-untyp
         if tasks > 0:
             _share(tasks, resources, task, resource, entry, solving)
         for n in range(tasks):
-            _reschedule(members[n], now, fresh[members[n]], task, count[SIZE])
+            i = members[n]
+            _reschedule(i, now, fresh[i] / weight[i], task, count[SIZE])
     count[DIRTY] = 0
 
 
@@ -233,9 +234,9 @@ def _share(tasks, resources, task, resource, entry, solving):  # type: ignore[no
 
     Of `solving`: tasks and resources that are solved, room left, rates, tasks of one priority; then
     what `network.fill` takes: first, resource and amount of the entries that grow with the rate,
-    flows, limits, its own room.
+    flows, limits, its own room. All rates here are times the weights of the tasks.
     """
-    members, reached, room, fresh, active, grows, links, shares, flows, limit, scratch = solving
+    members, reached, room, fresh, active, grows, links, shares, flows, limit, scratch, _ = solving
     for n in range(resources):
         room[reached[n]] = resource[reached[n]].capacity
     highest = 0

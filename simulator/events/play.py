@@ -28,7 +28,7 @@ from simulator.layout.schedules import (
     pieces,
 )
 
-__all__ = ["Played", "Replica", "play_step", "replica_of"]
+__all__ = ["Played", "Replica", "play_step", "replica_of", "shown_s"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -62,6 +62,9 @@ class Played:
     changes: Ints
     """Actions that last longer than others of their kind, and the cause: shape (changes, 2)."""
     changes_s: Floats
+    delays: Ints
+    """Actions that last longer than they were priced, and the cause: shape (delays, 2)."""
+    delays_s: Floats
     extras: Extras
     notes: Ints
     """Cause, kind of span and chunk of each extra task."""
@@ -133,7 +136,8 @@ def play_step(
     times = longest_path(step.graph, step.name)
     return Played(
         replicas=tuple(replicas), program=listed, steps=steps, passes=passes, alone=alone,
-        changes=changes, changes_s=changes_s, extras=extras, notes=notes, ends=ends, step=step,
+        changes=changes, changes_s=changes_s, delays=np.empty((0, 2), np.int64),
+        delays_s=np.empty(0), extras=extras, notes=notes, ends=ends, step=step,
         times=times, build_seconds=built - began, run_seconds=time.perf_counter() - built,
     )  # fmt: skip
 
@@ -227,6 +231,17 @@ def _changes(ends: Ends, tails: list[Tails]) -> tuple[Ints, Floats]:
     all_s = np.concatenate(seconds)
     kept = all_s != 0.0
     return np.column_stack([np.concatenate(actions), np.concatenate(causes)])[kept], all_s[kept]
+
+
+def shown_s(played: Played) -> Floats:
+    """Seconds of every action by cause, shape (actions, causes)."""
+    listed = played.program
+    at = (listed.rank, listed.chunk, listed.kind)
+    shown = played.passes.shown_s[at]
+    shown[played.alone] += played.passes.alone_s[at][played.alone]
+    np.add.at(shown, (played.changes[:, 0], played.changes[:, 1]), played.changes_s)
+    np.add.at(shown, (played.delays[:, 0], played.delays[:, 1]), played.delays_s)
+    return np.maximum(shown, 0.0)
 
 
 def on_compute(played: Played, rank: int) -> Ints:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from simulator.errors import InputError
+from simulator.events.byte_time import byte_time, call_seconds
 from simulator.events.charge import (
     critical_shares,
     hidden,
@@ -19,12 +21,15 @@ from simulator.events.charge import (
 )
 from simulator.events.contended import Network, contended, on_links
 from simulator.events.deviations import Deviation, check_deviations, replicas_of
+from simulator.events.link_loads import Loads
+from simulator.events.link_profiles import Profiles, profiles
 from simulator.events.memory import memory_over_time
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, play_step
 from simulator.events.programs import Program
+from simulator.events.sharing import destinations, link_uses, shared
 from simulator.events.spans import timeline
-from simulator.events.timeline import CAUSES, LINKS, STREAMS, SimulatedStep
+from simulator.events.timeline import CAUSES, LINKS, STREAMS, Sharing, SimulatedStep
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
 from simulator.software import Software
@@ -83,8 +88,45 @@ def simulate(
         found = contended(layouts_row, cluster, network, experts=experts)
         cluster, deviations = on_links(cluster, found, deviations)
     replicas = replicas_of(layouts_row, workload, cluster, software, deviations)
-    step = summarise(play_step(replicas, table=table, began=began))
-    return step if found is None else replace(step, network=found)
+    played = play_step(replicas, table=table, began=began)
+    if found is None or found.loads is None:
+        return replace(summarise(played), network=found)
+    alone = played
+    played, takes = _sharing(alone, found.loads, (layouts_row, workload, cluster, software), deviations)
+    return replace(
+        summarise(played), network=found, sharing=Sharing(
+            alone_s=alone.times.makespan_s, lost_s=_lost(alone, played),
+            links=link_uses(played, takes),
+        ),
+    )  # fmt: skip
+
+
+def _sharing(
+    alone: Played, loads: Loads, given: Any, deviations: Sequence[Deviation]
+) -> tuple[Played, Profiles]:
+    """Play a step where kinds of traffic share links."""
+    began = time.perf_counter()
+    far = bool(alone.replicas[0].priced.hop_crosses[alone.replicas[0].rows.grid[0]])
+    kinds = sorted({user[:2] for user in loads.of if user[0] not in ("send", "copy")})
+    calls = [
+        byte_time(alone.replicas, str(group), bool(outside), given, deviations)
+        for group, outside in (*kinds, ("pp", far))
+    ]
+    whole, count = call_seconds(alone.replicas), len(alone.replicas)
+    takes = profiles(loads, calls, whole, alone.passes, destinations(alone), count)
+    built = time.perf_counter()
+    played = shared(alone, takes)
+    return replace(
+        played, build_seconds=alone.build_seconds + built - began,
+        run_seconds=alone.run_seconds + time.perf_counter() - built,
+    ), takes  # fmt: skip
+
+
+def _lost(before: Played, after: Played) -> dict[str, float]:
+    """How much longer a step is, by cause, on the rank that paces it afterwards."""
+    rank = pacing_rank(after)
+    grown = terms(after, work(after)[0], rank) - terms(before, work(before)[0], rank)
+    return dict(zip(CAUSES, grown.tolist(), strict=True))
 
 
 def summarise(played: Played) -> SimulatedStep:

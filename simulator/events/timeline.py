@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from simulator.events.contended import Contended
 
 __all__ = [
-    "CAUSES", "LINKS", "MEMORY_KINDS", "SPAN_KINDS", "STREAMS", "MemoryCurve", "SimulatedStep",
-    "Timeline",
+    "CAUSES", "LINKS", "MEMORY_KINDS", "SPAN_KINDS", "STREAMS", "MemoryCurve", "Sharing",
+    "SimulatedStep", "Timeline",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -109,6 +109,19 @@ class MemoryCurve:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """What it costs that kinds of traffic meet on the links."""
+
+    alone_s: float
+    """The step if each had its links to itself."""
+    lost_s: Mapping[str, float]
+    """How much longer the step is, by name (CAUSES), of the pacing rank."""
+    links: Mapping[str, tuple[str, float]]
+    """By kind of link: the one that carries most, and the share of the step for which it would be
+    full; of the traffic that passes, sends, reductions and copies are made of."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimulatedStep:
     """One optimizer step, played."""
 
@@ -134,6 +147,8 @@ class SimulatedStep:
     """Share of the step in which the busiest rank's links carry each kind of traffic, by stream."""
     network: Contended | None = None
     """What worn links and crowded switches leave to each kind of groups, where that was asked."""
+    sharing: Sharing | None = None
+    """What kinds of traffic cost one another, where that was asked."""
     tasks: int
     """Tasks of the graph."""
     build_seconds: float
