@@ -134,7 +134,7 @@ def simulate(
     deviations : sequence of Deviation, optional
         Slow GPUs, weaker links, other servers, loaded experts (``simulator.Deviation``).
     network : Network, optional
-        Worn or lost links, and whether groups share those between switches
+        Worn or lost links, and whether traffic shares links where it meets
         (``simulator.Network``).
 
     Raises

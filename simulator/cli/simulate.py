@@ -63,7 +63,8 @@ Contention = Annotated[
     bool,
     typer.Option(
         "--contention",
-        help="Let groups share the links between switches by where they really run.",
+        help="Let traffic share links where it meets: groups those between switches, by where they"
+        " really run; kinds (reductions, sends, experts' tokens, copies) every link they cross.",
     ),
 ]
 

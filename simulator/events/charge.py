@@ -7,6 +7,8 @@ fill, backward passes drain, sends, reductions and the optimizer their own terms
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -164,7 +166,7 @@ def critical_shares(played: Played) -> tuple[Ints, dict[str, float]]:
     }
 
 
-def _shown(played: Played, actions: Ints) -> Floats:
+def _shown(played: Played, actions: NDArray[Any]) -> Floats:
     """Seconds of some actions by cause: what those of their kind take, and their own delays."""
     listed = played.program
     shown = played.passes.shown_s[listed.rank[actions], listed.chunk[actions], listed.kind[actions]]

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import InputError, problem
-from simulator.events.deviations import Deviation
 from simulator.events.collective_phases import modelled
+from simulator.events.deviations import Deviation
 from simulator.events.flows import Flows
 from simulator.events.group_calls import Traffic, group_traffic, send_rate
 from simulator.events.group_members import group_members
@@ -135,9 +135,7 @@ def _sound(cluster: Cluster, links: Topology, traffic: Traffic) -> Flows:
     )
 
 
-def _loads(
-    table: LoadTable, layout: Layouts, found: Mapping[tuple[str, bool], Floats]
-) -> Loads:
+def _loads(table: LoadTable, layout: Layouts, found: Mapping[tuple[str, bool], Floats]) -> Loads:
     """Add sends between stages and copies to what groups load."""
     pp = table.stages.shape[1]
     far = bool(place(layout, table.cluster.domain).pp.local[0] == 1)

@@ -1,4 +1,4 @@
-"""What calls put on the links that they cross while their bytes move, as shares of what these carry.
+"""What calls put on links while their bytes move, as shares of what the links carry.
 
 A user of links is what one stage does of one kind: the calls of its groups, a send to another
 stage, copies to host memory. All replicas do the same at the same time, so that the load of a link
@@ -9,7 +9,7 @@ same shares of the same users are one: a machine of thousands comes down to a fe
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,9 +112,10 @@ class LoadTable:
         link, who, share = link[order], who[order], share[order]
         coded = np.column_stack([who, np.round(share / _LEAST).astype(np.int64)])
         number: dict[bytes, int] = {}
-        kept, names = [], []
+        kept: list[Ints] = []
+        names: list[str] = []
         bounds = np.flatnonzero(np.diff(link, prepend=-1, append=-1))
-        for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        for low, high in pairwise(bounds.tolist()):
             if number.setdefault(coded[low:high].tobytes(), len(number)) == len(names):
                 names.append(link_name(self.links, int(link[low])))
                 kept.append(np.arange(low, high))
@@ -122,7 +123,7 @@ class LoadTable:
 
 
 def _by_user(
-    users: list[Users], kept: list[Any], who: Ints, share: Floats
+    users: list[Users], kept: list[Ints], who: Ints, share: Floats
 ) -> dict[Users, tuple[Ints, Floats]]:
     """Rows of the links that are kept, user by user."""
     if not kept:

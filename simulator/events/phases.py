@@ -56,8 +56,8 @@ def cut(graph: TaskGraph, task: Ints, seconds: Floats) -> Phases:
     whole = TaskGraph(
         duration_s=seconds,
         stream=graph.stream[task],
-        first=np.concatenate([[0], np.cumsum(edges)]),
-        predecessor=first[1:][graph.predecessor] - 1,
+        first=np.concatenate([[0], np.cumsum(edges)]).astype(np.int32),
+        predecessor=(first[1:][graph.predecessor] - 1).astype(np.int32),
         lag_s=None if graph.lag_s is None else lags(graph),
     )
     return Phases(graph=whole, first=first, task=task)

@@ -29,10 +29,11 @@ from simulator.events.play import Played, shown_s
 from simulator.events.timeline import SPAN_KINDS, STREAMS
 from simulator.events.unfold import EXTRA, SEND
 
-__all__ = ["destinations", "link_uses", "shared"]
+__all__ = ["destinations", "shared"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Uses = dict[str, tuple[str, float]]
 
 _FULL = 1.0 + 1e-9
 """Share of a link above which it is too much: rounding."""
@@ -69,20 +70,29 @@ def destinations(played: Played) -> Ints:
     return found
 
 
-def shared(played: Played, takes: Profiles) -> Played:
-    """Play a step where its tasks share links; delays of passes are noted with their causes."""
+def shared(played: Played, takes: Profiles) -> tuple[Played, Uses]:
+    """Play a step where its tasks share links.
+
+    Returns
+    -------
+    Played
+        Delays of passes are noted with their causes.
+    dict
+        By kind of link the one that carries most, and the seconds for which it would be full.
+    """
     rows, table, link = _rows(played, takes), _table(takes), _links(takes)
+    uses = _uses(takes, rows, table, link)
     short = _short(played, rows, table, link, len(takes.names))
     amount = np.where(short[link], table, 0.0)
-    rows = _merged(rows, amount.any(axis=1))
+    rows = _merged(rows, np.asarray(amount.any(axis=1)))
     if not amount[rows.profile].any():
-        return played
+        return played, uses
     phases = cut(played.step.graph, rows.task, rows.seconds)
     times = play(phases.graph, _demands(rows, amount, link, len(takes.names)), played.step.name)
     late = np.maximum(times.end_s - times.start_s - rows.seconds, 0.0)
     if late.max(initial=0.0) <= _LEAST * times.makespan_s:
-        return played
-    return _delayed(played, takes, rows, phases, times, late)
+        return played, uses
+    return _delayed(played, takes, rows, phases, times, late), uses
 
 
 def _rows(played: Played, takes: Profiles) -> _Rows:
@@ -97,18 +107,17 @@ def _rows(played: Played, takes: Profiles) -> _Rows:
     at = (listed.rank[action], listed.chunk[action], listed.kind[action], phase)
     passes = takes.passes.shape[:4]
     profile = 1 + np.ravel_multi_index(at, passes)
-    rest = np.setdiff1d(np.arange(len(step.graph)), task)
-    whole = np.zeros(len(step.graph))
-    np.add.at(whole, task, seconds[action, phase])
+    whole = np.bincount(task, weights=seconds[action, phase], minlength=len(step.graph))
+    rest = np.flatnonzero(whole == 0.0)
     scale = np.divide(step.graph.duration_s, whole, out=np.ones_like(whole), where=whole > 0.0)
     joined = np.concatenate([task, rest])
     order = np.argsort(joined, kind="stable")
     none = np.full(len(rest), -1)
     return _Rows(
         task=joined[order],
-        seconds=np.concatenate(
-            [seconds[action, phase] * scale[task], step.graph.duration_s[rest]]
-        )[order],
+        seconds=np.concatenate([seconds[action, phase] * scale[task], step.graph.duration_s[rest]])[
+            order
+        ],
         action=np.concatenate([action, none])[order],
         phase=np.concatenate([phase, none])[order],
         profile=np.concatenate([profile, _others(played, takes, rest, count)])[order],
@@ -152,19 +161,16 @@ def _links(takes: Profiles) -> Ints:
     return np.concatenate([takes.link[:1], *each])
 
 
-def _short(
-    played: Played, rows: _Rows, table: Floats, link: Ints, links: int
-) -> NDArray[np.bool_]:
+def _short(played: Played, rows: _Rows, table: Floats, link: Ints, links: int) -> NDArray[np.bool_]:
     """Which links are too narrow for what all streams could ask of them at once."""
     asks = np.flatnonzero((rows.seconds > 0.0) & (rows.profile > 0))
-    coded = played.step.graph.stream[rows.task[asks]].astype(np.int64) * len(table)
-    pairs = np.unique(coded + rows.profile[asks])
-    stream, profile = pairs // len(table), pairs % len(table)
-    at, column = np.nonzero(table[profile] > 0.0)
-    user = stream[at] * links + link[profile[at], column]
+    stream = np.full(len(table), -1)  # whatever has a profile runs on the same one
+    stream[rows.profile[asks]] = played.step.graph.stream[rows.task[asks]]
+    profile, column = np.nonzero((table > 0.0) & (stream >= 0)[:, None])
+    user = stream[profile] * links + link[profile, column]
     users, place = np.unique(user, return_inverse=True)
     most = np.zeros(len(users))
-    np.maximum.at(most, place, table[profile[at], column])
+    np.maximum.at(most, place, table[profile, column])
     asked = np.bincount(users % links, weights=most, minlength=links)
     return np.asarray(asked > _FULL)
 
@@ -216,19 +222,20 @@ def _delayed(
     for i, name in enumerate((*COMMUNICATION, "offload")):
         delays.append(np.column_stack([action, np.full(len(action), CAUSE[name])]))
         delays_s.append(late[hides] * share[:, i])
+    noted_s = np.concatenate(delays_s)
+    noted = np.concatenate(delays)[noted_s > 0.0]
     whole = together(phases, times)
     longer = np.bincount(rows.task, weights=late, minlength=len(played.step.graph))
     graph = replace(played.step.graph, duration_s=played.step.graph.duration_s + longer)
     return replace(
         played, times=whole, step=replace(played.step, graph=graph),
-        delays=np.concatenate([played.delays, *delays]),
-        delays_s=np.concatenate([played.delays_s, *delays_s]),
+        delays=np.concatenate([played.delays, noted]),
+        delays_s=np.concatenate([played.delays_s, noted_s[noted_s > 0.0]]),
     )  # fmt: skip
 
 
-def link_uses(played: Played, takes: Profiles) -> dict[str, tuple[str, float]]:
-    """Of each kind of link the one that carries most, and the share of the step that fills it."""
-    rows, table, link = _rows(played, takes), _table(takes), _links(takes)
+def _uses(takes: Profiles, rows: _Rows, table: Floats, link: Ints) -> Uses:
+    """The link of each kind that carries most."""
     seconds = np.bincount(rows.profile, weights=rows.seconds, minlength=len(table))
     carried = np.bincount(
         link.ravel(), weights=(table * seconds[:, None]).ravel(), minlength=len(takes.names)
@@ -239,5 +246,5 @@ def link_uses(played: Played, takes: Profiles) -> dict[str, tuple[str, float]]:
         at = np.flatnonzero(kinds == kind)
         most = int(at[np.argmax(carried[at])])
         if carried[most] > 0.0:
-            found[kind] = takes.names[most], float(carried[most]) / played.times.makespan_s
+            found[kind] = takes.names[most], float(carried[most])
     return found

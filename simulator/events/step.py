@@ -22,12 +22,12 @@ from simulator.events.charge import (
 from simulator.events.contended import Network, contended, on_links
 from simulator.events.deviations import Deviation, check_deviations, replicas_of
 from simulator.events.link_loads import Loads
-from simulator.events.link_profiles import Profiles, profiles
+from simulator.events.link_profiles import profiles
 from simulator.events.memory import memory_over_time
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, play_step
 from simulator.events.programs import Program
-from simulator.events.sharing import destinations, link_uses, shared
+from simulator.events.sharing import destinations, shared
 from simulator.events.spans import timeline
 from simulator.events.timeline import CAUSES, LINKS, STREAMS, Sharing, SimulatedStep
 from simulator.hardware.cluster import Cluster
@@ -63,7 +63,7 @@ def simulate(
         Actions of every rank (``events/action_tables.py``) in place of the layout's schedule; of as
         many ranks, chunks and micro-batches.
     network : Network, optional
-        Worn or lost links, and whether groups share those between switches; none: every group has
+        Worn or lost links, and whether traffic shares links where it meets; none: every group has
         the links that the closed form gives it.
 
     Returns
@@ -91,20 +91,15 @@ def simulate(
     played = play_step(replicas, table=table, began=began)
     if found is None or found.loads is None:
         return replace(summarise(played), network=found)
-    alone = played
-    played, takes = _sharing(alone, found.loads, (layouts_row, workload, cluster, software), deviations)
-    return replace(
-        summarise(played), network=found, sharing=Sharing(
-            alone_s=alone.times.makespan_s, lost_s=_lost(alone, played),
-            links=link_uses(played, takes),
-        ),
-    )  # fmt: skip
+    given = (layouts_row, workload, cluster, software)
+    after, sharing = _shared(played, found.loads, given, deviations)
+    return replace(summarise(after), network=found, sharing=sharing)
 
 
-def _sharing(
+def _shared(
     alone: Played, loads: Loads, given: Any, deviations: Sequence[Deviation]
-) -> tuple[Played, Profiles]:
-    """Play a step where kinds of traffic share links."""
+) -> tuple[Played, Sharing]:
+    """Play a step where kinds of traffic share links; `given`: what its replicas were priced of."""
     began = time.perf_counter()
     far = bool(alone.replicas[0].priced.hop_crosses[alone.replicas[0].rows.grid[0]])
     kinds = sorted({user[:2] for user in loads.of if user[0] not in ("send", "copy")})
@@ -115,11 +110,16 @@ def _sharing(
     whole, count = call_seconds(alone.replicas), len(alone.replicas)
     takes = profiles(loads, calls, whole, alone.passes, destinations(alone), count)
     built = time.perf_counter()
-    played = shared(alone, takes)
-    return replace(
+    played, uses = shared(alone, takes)
+    played = replace(
         played, build_seconds=alone.build_seconds + built - began,
         run_seconds=alone.run_seconds + time.perf_counter() - built,
-    ), takes  # fmt: skip
+    )  # fmt: skip
+    span = played.times.makespan_s
+    return played, Sharing(
+        alone_s=alone.times.makespan_s, lost_s=_lost(alone, played),
+        links={kind: (name, seconds / span) for kind, (name, seconds) in uses.items()},
+    )  # fmt: skip
 
 
 def _lost(before: Played, after: Played) -> dict[str, float]:

@@ -19,8 +19,8 @@ LAYOUT = ["--set", "layout.tp=2", "--set", "layout.pp=4", "--set", "training.glo
 CASE = [*NAMES, *LAYOUT]
 STEP = [
     "layout", "step_time_s", "closed_form_s", "terms_s", "closed_form_terms_s", "hidden_s",
-    "critical_share", "pacing_rank", "ranks", "memory_verdict", "links", "network", "tasks",
-    "build_seconds", "run_seconds",
+    "critical_share", "pacing_rank", "ranks", "memory_verdict", "links", "network", "sharing",
+    "tasks", "build_seconds", "run_seconds",
 ]  # fmt: skip
 
 
@@ -76,9 +76,35 @@ def test_sound_links_are_null_and_worn_ones_are_not(plain: dict[str, Any]) -> No
 
 
 def test_contention_of_sound_links_changes_nothing(plain: dict[str, Any]) -> None:
+    """The closed form's reduction waits for the last pass; no kind meets another."""
+    assert plain["sharing"] is None
     found = document("--contention")
     assert found["network"]["contention"] and found["network"]["slowdown"] == {"pp": 1.0}
     assert found["step_time_s"] == plain["step_time_s"]
+    assert found["terms_s"] == plain["terms_s"]
+    assert set(found["sharing"]["lost_s"].values()) == {0.0}
+
+
+def test_kinds_that_meet_on_links_are_charged() -> None:
+    """Interleaved chunks send beside compute, forward and backward: where both arrive at once they
+    share the adapter. What the step grows by is named term by term, and links how full they are."""
+    case = ["--model", "llama-3.1-70b", "--cluster", "dgx-h100", "--gpus", "64"]
+    for field in ("layout.tp=4", "layout.pp=4", "layout.vpp=4", "training.global_batch=64"):
+        case += ["--set", field]
+    plain, found = (document(*more, names=case) for more in ((), ("--contention",)))
+    sharing = found["sharing"]
+    assert list(sharing) == ["alone_s", "lost_s", "links"]
+    assert sharing["alone_s"] == pytest.approx(plain["step_time_s"], rel=1e-12)
+    lost_s = found["step_time_s"] - plain["step_time_s"]
+    assert lost_s > 0.0
+    assert sum(sharing["lost_s"].values()) == pytest.approx(lost_s, rel=1e-9)
+    assert sum(found["terms_s"].values()) == pytest.approx(found["step_time_s"], rel=1e-12)
+    assert {"gpu-up", "adapter-up", "adapter-down"} <= set(sharing["links"])
+    for use in sharing["links"].values():
+        assert list(use) == ["link", "utilisation"] and 0.0 < use["utilisation"] <= 1.0
+    shown = RUNNER.invoke(app, ["simulate", *case, "--contention"]).stdout
+    part = shown.split("Traffic that meets on links")[1]
+    assert "with links of its own for every kind" in part and "pipeline sends" in part
 
 
 def test_the_screen_names_what_worn_links_slow() -> None:
