@@ -21,7 +21,7 @@ from simulator.cli.screen import (
     term_table,
 )
 from simulator.cost.terms import TERMS
-from simulator.events.timeline import STREAMS, Sharing, SimulatedStep
+from simulator.events.timeline import STREAMS, Jittered, Sharing, SimulatedStep
 from simulator.planner.predict import Prediction
 from simulator.planner.refine import with_times
 from simulator.units import show_percent, show_seconds
@@ -59,6 +59,8 @@ def show(prediction: Prediction, step: SimulatedStep) -> None:
         screen.print(notes(title, [", ".join(links)]))
     if step.network is not None:
         screen.print(notes("Groups on the links of the cluster", _network(step.network)))
+    if step.jitter is not None:
+        screen.print(notes("Durations that vary", [_jitter(step, step.jitter)]))
     if step.sharing is not None:
         screen.print(notes("Traffic that meets on links", _sharing(step, step.sharing)))
 
@@ -136,6 +138,14 @@ def _sharing(step: SimulatedStep, found: Sharing) -> list[str]:
     if fullest:
         lines.append(f"fullest of each kind over the step: {', '.join(fullest)}")
     return lines
+
+
+def _jitter(step: SimulatedStep, found: Jittered) -> str:
+    """What varies, and what it costs."""
+    return _compared(
+        f"if none varied by {show_percent(found.spread)} (seed {found.seed})",
+        step, found.steady_s, found.lost_s,
+    )  # fmt: skip
 
 
 def _compared(words: str, step: SimulatedStep, before_s: float, lost_s: Mapping[str, float]) -> str:

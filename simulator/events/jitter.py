@@ -9,6 +9,7 @@ one, u uniform, so that it is drawn at once (David and Nagaraja, Order Statistic
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -48,7 +49,7 @@ def jittered(
 
 
 def slowest_factor(
-    spread: ArrayLike, seed: int, slowest_of: ArrayLike = 1, tasks: int = 1
+    spread: ArrayLike, seed: int | Sequence[int], slowest_of: ArrayLike = 1, tasks: int = 1
 ) -> Floats:
     """Draw by how much the slowest of some ranks exceeds the mean, one factor per task.
 

@@ -21,6 +21,7 @@ from simulator.events.charge import (
 )
 from simulator.events.contended import Network, contended, on_links
 from simulator.events.deviations import Deviation, check_deviations, replicas_of
+from simulator.events.jittered_step import Jitter, jittered_step
 from simulator.events.link_loads import Loads
 from simulator.events.link_profiles import profiles
 from simulator.events.memory import memory_over_time
@@ -29,13 +30,13 @@ from simulator.events.play import Played, play_step
 from simulator.events.programs import Program
 from simulator.events.sharing import destinations, shared
 from simulator.events.spans import timeline
-from simulator.events.timeline import CAUSES, LINKS, STREAMS, Sharing, SimulatedStep
+from simulator.events.timeline import CAUSES, LINKS, STREAMS, Jittered, Sharing, SimulatedStep
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Deviation", "Network", "simulate", "summarise"]
+__all__ = ["Deviation", "Jitter", "Network", "simulate", "summarise"]
 
 
 def simulate(
@@ -47,6 +48,7 @@ def simulate(
     deviations: Sequence[Deviation] = (),
     table: Program | None = None,
     network: Network | None = None,
+    jitter: Jitter | None = None,
 ) -> SimulatedStep:
     """Play one optimizer step of one layout, action by action.
 
@@ -65,6 +67,8 @@ def simulate(
     network : Network, optional
         Worn or lost links, and whether traffic shares links where it meets; none: every group has
         the links that the closed form gives it.
+    jitter : Jitter, optional
+        How much durations vary; none: each is its mean.
 
     Returns
     -------
@@ -89,11 +93,22 @@ def simulate(
         cluster, deviations = on_links(cluster, found, deviations)
     replicas = replicas_of(layouts_row, workload, cluster, software, deviations)
     played = play_step(replicas, table=table, began=began)
-    if found is None or found.loads is None:
-        return replace(summarise(played), network=found)
-    given = (layouts_row, workload, cluster, software)
-    after, sharing = _shared(played, found.loads, given, deviations)
-    return replace(summarise(after), network=found, sharing=sharing)
+    varied = sharing = None
+    if jitter is not None:
+        played, varied = _jittered(played, jitter, table)
+    if found is not None and found.loads is not None:
+        given = (layouts_row, workload, cluster, software)
+        played, sharing = _shared(played, found.loads, given, deviations)
+    return replace(summarise(played), network=found, jitter=varied, sharing=sharing)
+
+
+def _jittered(steady: Played, jitter: Jitter, table: Program | None) -> tuple[Played, Jittered]:
+    """Play a step whose durations vary."""
+    played = jittered_step(steady, jitter, table)
+    return played, Jittered(
+        spread=jitter.spread, seed=jitter.seed, steady_s=step_time_s(steady),
+        lost_s=_lost(steady, played),
+    )  # fmt: skip
 
 
 def _shared(
@@ -117,7 +132,7 @@ def _shared(
     )  # fmt: skip
     span = played.times.makespan_s
     return played, Sharing(
-        alone_s=alone.times.makespan_s, lost_s=_lost(alone, played),
+        alone_s=step_time_s(alone), lost_s=_lost(alone, played),
         links={kind: (name, seconds / span) for kind, (name, seconds) in uses.items()},
     )  # fmt: skip
 
@@ -127,6 +142,11 @@ def _lost(before: Played, after: Played) -> dict[str, float]:
     rank = pacing_rank(after)
     grown = terms(after, work(after)[0], rank) - terms(before, work(before)[0], rank)
     return dict(zip(CAUSES, grown.tolist(), strict=True))
+
+
+def step_time_s(played: Played) -> float:
+    """Time of a played step."""
+    return float(terms(played, work(played)[0], pacing_rank(played)).sum())
 
 
 def summarise(played: Played) -> SimulatedStep:

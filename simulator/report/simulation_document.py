@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,7 @@ def simulation_document(prediction: Prediction, step: SimulatedStep) -> dict[str
         "memory_verdict": prediction.memory_verdict,
         "links": dict(step.links),
         "network": None if step.network is None else _network(step.network),
+        "jitter": None if step.jitter is None else asdict(step.jitter),
         "sharing": None if step.sharing is None else _sharing(step.sharing),
         "tasks": step.tasks,
         "build_seconds": step.build_seconds,

@@ -19,8 +19,8 @@ LAYOUT = ["--set", "layout.tp=2", "--set", "layout.pp=4", "--set", "training.glo
 CASE = [*NAMES, *LAYOUT]
 STEP = [
     "layout", "step_time_s", "closed_form_s", "terms_s", "closed_form_terms_s", "hidden_s",
-    "critical_share", "pacing_rank", "ranks", "memory_verdict", "links", "network", "sharing",
-    "tasks", "build_seconds", "run_seconds",
+    "critical_share", "pacing_rank", "ranks", "memory_verdict", "links", "network", "jitter",
+    "sharing", "tasks", "build_seconds", "run_seconds",
 ]  # fmt: skip
 
 
@@ -251,3 +251,37 @@ def test_a_table_of_another_layout(tmp_path: Path) -> None:
     path.write_text("0F0,0B0\n1F0,1B0\n")
     assert "must have the layout's 4 ranks (pp), got 2" in refused("--actions", str(path))
     assert "no such file" in refused("--actions", str(tmp_path / "none.csv"))
+
+
+def test_durations_that_vary(plain: dict[str, Any]) -> None:
+    """4 replicas and 2 ranks a stage: the mean of the slowest is above the mean of one."""
+    assert plain["jitter"] is None
+    seeds = ((), ("--seed", "0"), ("--seed", "7"))
+    found, again, other = (document("--jitter", "0.03", *seed) for seed in seeds)
+    jitter = found["jitter"]
+    assert list(jitter) == ["spread", "seed", "steady_s", "lost_s"]
+    assert (jitter["spread"], jitter["seed"]) == (0.03, 0)
+    assert jitter["steady_s"] == plain["step_time_s"] < found["step_time_s"]
+    assert found["terms_s"] == again["terms_s"] != other["terms_s"]
+    lost_s = found["step_time_s"] - plain["step_time_s"]
+    assert sum(jitter["lost_s"].values()) == pytest.approx(lost_s, rel=1e-9)
+    shown = RUNNER.invoke(app, ["simulate", *CASE, "--jitter", "0.03"]).stdout
+    part = shown.split("Durations that vary")[1]
+    assert "if none varied by 3.0 % (seed 0)" in part and "matrix products" in part
+
+
+def test_no_jitter_is_the_step_itself(plain: dict[str, Any]) -> None:
+    assert document("--jitter", "0")["terms_s"] == plain["terms_s"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--jitter", "-0.1"), "simulate: jitter: must be finite and not negative"),
+        (("--jitter", "nan"), "simulate: jitter: must be finite"),
+        (("--jitter", "0.1", "--seed", "-2"), "seed: must not be negative, got -2 (nearest: 0)"),
+        (("--seed", "3"), "--seed: must come with --jitter, got 3"),
+    ],
+)
+def test_jitter_that_cannot_be(arguments: tuple[str, ...], said: str) -> None:
+    assert said in refused(*arguments)
