@@ -14,7 +14,7 @@ longer, and that is charged to what hides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +24,11 @@ from simulator.events.demands import Demands
 from simulator.events.engine import Times, play
 from simulator.events.link_profiles import COMPUTING, PHASES, Profiles
 from simulator.events.passes import CAUSE
+from simulator.events.phase_rows import Rows, links_of, merged, rows_of, table_of
 from simulator.events.phases import Phases, cut, together
-from simulator.events.play import Played, shown_s
-from simulator.events.timeline import SPAN_KINDS, STREAMS
-from simulator.events.unfold import EXTRA, SEND
+from simulator.events.play import Played
 
-__all__ = ["destinations", "shared"]
+__all__ = ["shared"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -39,12 +38,9 @@ _FULL = 1.0 + 1e-9
 """Share of a link above which it is too much: rounding."""
 _LEAST = 1e-9
 """Share of a step that is no delay: rounding."""
-_GATHER, _FETCH = SPAN_KINDS.index("gather"), SPAN_KINDS.index("fetch")
-_DATA, _COPY = STREAMS.index("data"), STREAMS.index("copy")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Rows:
+class Rows:
     """Phases of all tasks, in the order of tasks."""
 
     task: Ints
@@ -54,20 +50,6 @@ class _Rows:
     phase: Ints
     profile: Ints
     """Row of `_table`; 0: takes nothing."""
-
-
-def destinations(played: Played) -> Ints:
-    """The rank to which the result of each pass goes, (ranks, chunks, kinds); -1 where it stays."""
-    listed, step = played.program, played.step
-    found = np.full(played.passes.shown_s.shape[:3], -1, np.int64)
-    graph = step.graph
-    later = np.repeat(np.arange(len(graph)), np.diff(graph.first))
-    sent = step.kind[graph.predecessor] == SEND
-    sent &= step.rank[graph.predecessor] != step.rank[later]
-    action = step.row[graph.predecessor[sent]]
-    at = (listed.rank[action], listed.chunk[action], listed.kind[action])
-    found[at] = step.rank[later[sent]]
-    return found
 
 
 def shared(played: Played, takes: Profiles) -> tuple[Played, Uses]:
@@ -80,11 +62,11 @@ def shared(played: Played, takes: Profiles) -> tuple[Played, Uses]:
     dict
         By kind of link the one that carries most, and the seconds for which it would be full.
     """
-    rows, table, link = _rows(played, takes), _table(takes), _links(takes)
+    rows, table, link = rows_of(played, takes), table_of(takes), links_of(takes)
     uses = _uses(takes, rows, table, link)
     short = _short(played, rows, table, link, len(takes.names))
     amount = np.where(short[link], table, 0.0)
-    rows = _merged(rows, np.asarray(amount.any(axis=1)))
+    rows = merged(rows, np.asarray(amount.any(axis=1)))
     if not amount[rows.profile].any():
         return played, uses
     phases = cut(played.step.graph, rows.task, rows.seconds)
@@ -95,73 +77,7 @@ def shared(played: Played, takes: Profiles) -> tuple[Played, Uses]:
     return _delayed(played, takes, rows, phases, times, late), uses
 
 
-def _rows(played: Played, takes: Profiles) -> _Rows:
-    """Cut every pass into phases; other tasks are of one."""
-    listed, step = played.program, played.step
-    shown, count = shown_s(played), len(PHASES)
-    columns = [shown[:, [CAUSE[name] for name in names]].sum(axis=1) for names in PHASES]
-    seconds = np.column_stack(columns)
-    action, phase = np.nonzero(seconds > 0.0)
-    starter = np.arange(len(listed)) - np.r_[False, listed.with_next[:-1]]
-    task = step.task_of_action[starter[action]].astype(np.int64)
-    at = (listed.rank[action], listed.chunk[action], listed.kind[action], phase)
-    passes = takes.passes.shape[:4]
-    profile = 1 + np.ravel_multi_index(at, passes)
-    whole = np.bincount(task, weights=seconds[action, phase], minlength=len(step.graph))
-    rest = np.flatnonzero(whole == 0.0)
-    scale = np.divide(step.graph.duration_s, whole, out=np.ones_like(whole), where=whole > 0.0)
-    joined = np.concatenate([task, rest])
-    order = np.argsort(joined, kind="stable")
-    none = np.full(len(rest), -1)
-    return _Rows(
-        task=joined[order],
-        seconds=np.concatenate([seconds[action, phase] * scale[task], step.graph.duration_s[rest]])[
-            order
-        ],
-        action=np.concatenate([action, none])[order],
-        phase=np.concatenate([phase, none])[order],
-        profile=np.concatenate([profile, _others(played, takes, rest, count)])[order],
-    )
-
-
-def _others(played: Played, takes: Profiles, tasks: Ints, count: int) -> Ints:
-    """Profiles of sends, reductions, gathers and copies."""
-    step, listed = played.step, played.program
-    ranks, chunks, kinds = takes.passes.shape[:3]
-    sends = 1 + ranks * chunks * kinds * count
-    tails = sends + ranks * chunks * kinds
-    copies = tails + 2 * ranks
-    found = np.zeros(len(tasks), np.int64)
-    row, rank = step.row[tasks], step.rank[tasks].astype(np.int64)
-    sent = np.flatnonzero(step.kind[tasks] == SEND)
-    at = tuple(column[row[sent]] for column in (listed.rank, listed.chunk, listed.kind))
-    found[sent] = sends + np.ravel_multi_index(at, (ranks, chunks, kinds))
-    own = (step.kind[tasks] == EXTRA) & (row < step.extras)
-    word = np.full(len(tasks), -1)
-    word[own] = played.notes[row[own], 1]
-    stream = step.stream[tasks]
-    moved = own & (stream == _DATA)
-    found[moved] = tails + 2 * rank[moved] + (word[moved] == _GATHER)
-    moved = own & (stream == _COPY)
-    found[moved] = copies + 2 * rank[moved] + (word[moved] == _FETCH)
-    return found
-
-
-def _table(takes: Profiles) -> Floats:
-    """All profiles below one another, (profiles, width); the first takes nothing."""
-    width = takes.link.shape[1]
-    parts = [takes.passes, takes.sends, takes.tails, takes.copies]
-    return np.concatenate([np.zeros((1, width)), *(x.reshape(-1, width) for x in parts)])
-
-
-def _links(takes: Profiles) -> Ints:
-    """The links of each profile."""
-    parts = (takes.passes, takes.sends, takes.tails, takes.copies)
-    each = [np.repeat(takes.link, x[0, ..., 0].size, axis=0) for x in parts]
-    return np.concatenate([takes.link[:1], *each])
-
-
-def _short(played: Played, rows: _Rows, table: Floats, link: Ints, links: int) -> NDArray[np.bool_]:
+def _short(played: Played, rows: Rows, table: Floats, link: Ints, links: int) -> NDArray[np.bool_]:
     """Which links are too narrow for what all streams could ask of them at once."""
     asks = np.flatnonzero((rows.seconds > 0.0) & (rows.profile > 0))
     stream = np.full(len(table), -1)  # whatever has a profile runs on the same one
@@ -175,20 +91,7 @@ def _short(played: Played, rows: _Rows, table: Floats, link: Ints, links: int) -
     return np.asarray(asked > _FULL)
 
 
-def _merged(rows: _Rows, takes: NDArray[np.bool_]) -> _Rows:
-    """Make one phase of those of a task that take nothing, one after the other."""
-    nothing = ~takes[rows.profile]
-    again = np.r_[False, (rows.task[1:] == rows.task[:-1]) & nothing[1:] & nothing[:-1]]
-    first = np.flatnonzero(~again)
-    return _Rows(
-        task=rows.task[first],
-        seconds=np.add.reduceat(rows.seconds, first) if len(first) else rows.seconds,
-        action=rows.action[first], phase=rows.phase[first],
-        profile=np.where(nothing, 0, rows.profile)[first],
-    )  # fmt: skip
-
-
-def _demands(rows: _Rows, amount: Floats, link: Ints, links: int) -> Demands:
+def _demands(rows: Rows, amount: Floats, link: Ints, links: int) -> Demands:
     """What every phase takes; links are shared by their bytes, not by progress."""
     own = amount[rows.profile]
     phase, column = np.nonzero(own > 0.0)
@@ -207,7 +110,7 @@ def _demands(rows: _Rows, amount: Floats, link: Ints, links: int) -> Demands:
 
 
 def _delayed(
-    played: Played, takes: Profiles, rows: _Rows, phases: Phases, times: Times, late: Floats
+    played: Played, takes: Profiles, rows: Rows, phases: Phases, times: Times, late: Floats
 ) -> Played:
     """The step as it was played, and what its passes were late for."""
     late = np.where(late > _LEAST * times.makespan_s * 1e-3, late, 0.0)
@@ -234,7 +137,7 @@ def _delayed(
     )  # fmt: skip
 
 
-def _uses(takes: Profiles, rows: _Rows, table: Floats, link: Ints) -> Uses:
+def _uses(takes: Profiles, rows: Rows, table: Floats, link: Ints) -> Uses:
     """The link of each kind that carries most."""
     seconds = np.bincount(rows.profile, weights=rows.seconds, minlength=len(table))
     carried = np.bincount(

@@ -26,9 +26,10 @@ from simulator.events.link_loads import Loads
 from simulator.events.link_profiles import profiles
 from simulator.events.memory import memory_over_time
 from simulator.events.passes import CAUSE
+from simulator.events.phase_rows import destinations
 from simulator.events.play import Played, play_step
 from simulator.events.programs import Program
-from simulator.events.sharing import destinations, shared
+from simulator.events.sharing import shared
 from simulator.events.spans import timeline
 from simulator.events.timeline import CAUSES, LINKS, STREAMS, Jittered, Sharing, SimulatedStep
 from simulator.hardware.cluster import Cluster

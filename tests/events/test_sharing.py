@@ -15,9 +15,10 @@ from simulator.events.graph import task_graph
 from simulator.events.link_loads import Loads
 from simulator.events.link_profiles import COMPUTING, PHASES, Profiles, profiles
 from simulator.events.passes import CAUSE
+from simulator.events.phase_rows import destinations
 from simulator.events.phases import cut, together
 from simulator.events.play import Played
-from simulator.events.sharing import destinations, shared
+from simulator.events.sharing import shared
 from simulator.events.spans import timeline
 from simulator.events.timeline import STREAMS
 
