@@ -27,6 +27,18 @@ _DATA, _COPY = STREAMS.index("data"), STREAMS.index("copy")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Phases of all tasks, in the order of tasks."""
+
+    task: Ints
+    seconds: Floats
+    action: Ints
+    """The action that it is a phase of; -1: of none."""
+    phase: Ints
+    profile: Ints
+    """Row of `table_of`; 0: takes nothing."""
+
+
 def destinations(played: Played) -> Ints:
     """The rank to which the result of each pass goes, (ranks, chunks, kinds); -1 where it stays."""
     listed, step = played.program, played.step
