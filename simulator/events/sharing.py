@@ -2,9 +2,10 @@
 
 Passes are cut into phases; each phase, send, reduction and copy takes of the links of its ranks
 what ``events/link_profiles.py`` says, and where together they ask for more than a link carries,
-max-min fair shares slow them (``engine.play``). Where what hides no longer keeps up with the compute
-before it, its pass is longer, and that is charged to what hides. Sends, reductions and gathers hold
-compute units beside the passes of their rank (``events/compute_units.py``), drawn out ones longer.
+max-min fair shares slow them (``engine.play``). Where what hides no longer keeps up with the
+compute before it, its pass is longer, and that is charged to what hides. Sends, reductions and
+gathers hold compute units beside the passes of their rank (``events/compute_units.py``), those that
+are drawn out for longer.
 
 All replicas do the same at the same time. A link whose users could not fill it if all of them ran
 at once is left out. If none is left and nothing runs beside compute, or nothing was short when it
@@ -61,36 +62,45 @@ class _Given:
         return np.asarray(self.amount.any(axis=1) | (self.compute > 0.0))
 
 
-def shared(played: Played, takes: Profiles) -> tuple[Played, Uses]:
-    """Play a step where its tasks share links.
+def shared(played: Played, takes: Profiles) -> tuple[Played, Played, Uses]:
+    """Play a step with what its tasks take; delays of passes are noted with their causes.
 
     Returns
     -------
     Played
-        Delays of passes are noted with their causes.
+        Calls hold compute units, and each kind has its links to itself.
+    Played
+        The kinds share links, too.
     dict
         By kind of link the one that carries most, and the seconds for which it would be full.
     """
     rows, table, link = rows_of(played, takes), table_of(takes), links_of(takes)
-    uses = _uses(takes, rows, table, link)
     links = len(takes.names)
     short = _short(played, rows, table, link, links)
     compute, holds = units(played, takes, rows)
-    given = _Given(
-        amount=np.where(short[link], table, 0.0), link=link, compute=compute, holds=holds,
-        links=links,
+    apart = _Given(
+        amount=np.zeros_like(table), link=link, compute=compute, holds=holds, links=links
     )  # fmt: skip
+    alone = together = _played(played, takes, rows, apart)
+    if short.any():
+        given = replace(apart, amount=np.where(short[link], table, 0.0))
+        together = _played(played, takes, rows, given)
+    return alone, together, _uses(takes, rows, table, link)
+
+
+def _played(played: Played, takes: Profiles, rows: Rows, given: _Given) -> Played:
+    """Play the phases of a step; as it was if none takes longer or shorter."""
     rows = merged(rows, given.takes)
     if not given.takes[rows.profile].any():
-        return played, uses
+        return played
     charged = np.where(rows.phase == COMPUTING, charged_s(played)[rows.action], 0.0)
     plain = np.maximum(rows.seconds - charged, 0.0)
     phases = cut(played.step.graph, rows.task, plain)
     times = play(phases.graph, _demands(played, rows, given, plain), played.step.name)
     late = times.end_s - times.start_s - rows.seconds
     if np.abs(late).max(initial=0.0) <= _LEAST * times.makespan_s:
-        return played, uses
-    return _delayed(played, takes, (rows, plain), given, phases, times), uses
+        return played
+    return _delayed(played, takes, (rows, plain), given, phases, times)
 
 
 def _short(played: Played, rows: Rows, table: Floats, link: Ints, links: int) -> NDArray[np.bool_]:

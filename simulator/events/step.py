@@ -113,27 +113,27 @@ def _jittered(steady: Played, jitter: Jitter, table: Program | None) -> tuple[Pl
 
 
 def _shared(
-    alone: Played, loads: Loads, given: Any, deviations: Sequence[Deviation]
+    plain: Played, loads: Loads, given: Any, deviations: Sequence[Deviation]
 ) -> tuple[Played, Sharing]:
-    """Play a step where kinds of traffic share links; `given`: what its replicas were priced of."""
+    """Play a step with what its tasks take; `given`: what its replicas were priced from."""
     began = time.perf_counter()
-    far = bool(alone.replicas[0].priced.hop_crosses[alone.replicas[0].rows.grid[0]])
+    far = bool(plain.replicas[0].priced.hop_crosses[plain.replicas[0].rows.grid[0]])
     kinds = sorted({user[:2] for user in loads.of if user[0] not in ("send", "copy")})
     calls = [
-        byte_time(alone.replicas, str(group), bool(outside), given, deviations)
+        byte_time(plain.replicas, str(group), bool(outside), given, deviations)
         for group, outside in (*kinds, ("pp", far))
     ]
-    whole, count = call_seconds(alone.replicas), len(alone.replicas)
-    takes = profiles(loads, calls, whole, alone.passes, destinations(alone), count)
+    whole, count = call_seconds(plain.replicas), len(plain.replicas)
+    takes = profiles(loads, calls, whole, plain.passes, destinations(plain), count)
     built = time.perf_counter()
-    played, uses = shared(alone, takes)
+    apart, played, uses = shared(plain, takes)
     played = replace(
-        played, build_seconds=alone.build_seconds + built - began,
-        run_seconds=alone.run_seconds + time.perf_counter() - built,
+        played, build_seconds=plain.build_seconds + built - began,
+        run_seconds=plain.run_seconds + time.perf_counter() - built,
     )  # fmt: skip
     span = played.times.makespan_s
     return played, Sharing(
-        alone_s=step_time_s(alone), lost_s=_lost(alone, played),
+        alone_s=step_time_s(apart), lost_s=_lost(apart, played),
         links={kind: (name, seconds / span) for kind, (name, seconds) in uses.items()},
     )  # fmt: skip
 

@@ -113,7 +113,7 @@ class Sharing:
     """What it costs that kinds of traffic meet on the links."""
 
     alone_s: float
-    """The step if each had its links to itself."""
+    """The step if each had its links to itself: calls hold compute units beside passes."""
     lost_s: Mapping[str, float]
     """How much longer the step is, by name (CAUSES), of the pacing rank."""
     links: Mapping[str, tuple[str, float]]

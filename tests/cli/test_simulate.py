@@ -76,9 +76,11 @@ def test_sound_links_are_null_and_worn_ones_are_not(plain: dict[str, Any]) -> No
 
 
 def test_contention_of_sound_links_changes_nothing(plain: dict[str, Any]) -> None:
-    """The closed form's reduction waits for the last pass; no kind meets another."""
+    """Software whose sends, gathers and reductions wait for the passes: no kind meets another, and
+    no call holds compute units beside a pass."""
     assert plain["sharing"] is None
-    found = document("--contention")
+    old = ("--software", "megatron-lm-2022")
+    plain, found = document(*old), document("--contention", *old)
     assert found["network"]["contention"] and found["network"]["slowdown"] == {"pp": 1.0}
     assert found["step_time_s"] == plain["step_time_s"]
     assert found["terms_s"] == plain["terms_s"]
@@ -94,8 +96,9 @@ def test_kinds_that_meet_on_links_are_charged() -> None:
     plain, found = (document(*more, names=case) for more in ((), ("--contention",)))
     sharing = found["sharing"]
     assert list(sharing) == ["alone_s", "lost_s", "links"]
-    assert sharing["alone_s"] == pytest.approx(plain["step_time_s"], rel=1e-12)
-    lost_s = found["step_time_s"] - plain["step_time_s"]
+    # calls hold units when they run, which is seldom beside a first pass, as the closed form has it
+    assert sharing["alone_s"] == pytest.approx(plain["step_time_s"], rel=0.015)
+    lost_s = found["step_time_s"] - sharing["alone_s"]
     assert lost_s > 0.0
     assert sum(sharing["lost_s"].values()) == pytest.approx(lost_s, rel=1e-9)
     assert sum(found["terms_s"].values()) == pytest.approx(found["step_time_s"], rel=1e-12)

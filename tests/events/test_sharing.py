@@ -10,6 +10,7 @@ import pytest
 from simulator.cost.terms import HIDDEN
 from simulator.events.byte_time import COMMUNICATION, ByteTime, call_seconds
 from simulator.events.charge import critical_shares, pacing_rank, terms, work
+from simulator.events.compute_units import held_share
 from simulator.events.engine import longest_path
 from simulator.events.graph import task_graph
 from simulator.events.link_loads import Loads
@@ -95,7 +96,7 @@ def test_the_step_before_anything_is_shared(two_stages: Played) -> None:
 def test_a_send_and_a_reduction_halve_one_adapter(two_stages: Played) -> None:
     """Both fill rank 1's adapter: from 6 on each has half. The send takes 2 s, to 8; the bucket
     has moved half of its 2 s by then and ends at 9, the next one at 11. Rank 0 waits a second."""
-    found, uses = shared(
+    _, found, uses = shared(
         two_stages,
         takes(two_stages, ("passes", (1, 0, BACKWARD, SEND, 1), 1.0), ("tails", (1, REDUCE, 1), 1)),
     )
@@ -113,7 +114,7 @@ def test_a_send_and_a_reduction_halve_one_adapter(two_stages: Played) -> None:
 def test_who_asks_for_less_than_an_even_share_has_it(two_stages: Played) -> None:
     """The send takes a quarter of the adapter: the bucket has three quarters for 1 s, and moves
     the other 1.25 s alone. Only the reduction is later, by a quarter of a second."""
-    found, _ = shared(
+    _, found, _ = shared(
         two_stages,
         takes(
             two_stages, ("passes", (1, 0, BACKWARD, SEND, 1), 0.25), ("tails", (1, REDUCE, 1), 1.0)
@@ -130,16 +131,24 @@ def test_what_hides_and_no_longer_keeps_up_delays_its_pass(two_stages: Played) -
     the while its own reduction runs. Half of a link moves two thirds of what keeps up with the
     compute: that takes 3 s instead of 2 (and the send behind it 1), charged to what hides."""
     beside = replace(two_stages, passes=_hidden(two_stages, "cp", 1.5))
-    early = _reduced_from_the_start(beside)
+    early = _without_units(_reduced_from_the_start(beside))
     given = takes(
         early, ("passes", (0, 0, BACKWARD, COMPUTING, 0), 0.75), ("tails", (0, REDUCE, 0), 1.0),
         ("hiding", (0, 0, BACKWARD, COMMUNICATION.index("cp")), 1.0),
     )  # fmt: skip
-    found, _ = shared(early, given)
+    _, found, _ = shared(early, given)
     assert passes_of(found, 0) == [(0.0, 2.0), (7.0, 11.0)]
     assert found.delays.tolist() == [[1, CAUSE["cp"]]]
     assert found.delays_s == pytest.approx([1.0])
     assert charged(found)["cp"] == pytest.approx(1.0)
+
+
+def _without_units(played: Played) -> Played:
+    """The same with reductions that hold no compute units."""
+    (one,) = played.replicas
+    return replace(
+        played, replicas=(replace(one, tails=replace(one.tails, overlaps=(False,) * 2)),)
+    )
 
 
 def _hidden(played: Played, name: str, seconds: float) -> Any:
@@ -163,6 +172,37 @@ def _reduced_from_the_start(played: Played) -> Played:
     )
 
 
+@pytest.mark.parametrize("charged_s", [0.0, 0.5])
+def test_a_reduction_holds_compute_units_while_it_runs(worked: Worked, charged_s: float) -> None:
+    """F 0-2, B of 4 s from 2 on; the first of two buckets of 2 s each runs from the middle of B and
+    leaves it a part of the units. What the closed form charged B makes room for what it comes to."""
+    slowed_s = np.array([[[0.0]], [[charged_s]]])
+    played = worked(
+        [2.0], [4.0], 1, reduce_s=np.full((1, 1), 4.0), buckets=np.full(1, 2.0), slowed_s=slowed_s
+    )
+    share = float(held_share(played)[0])
+    assert 0.1 < share < 0.3
+    ready = 4.0 + charged_s  # 2 s before B ends as it was priced
+    left = 4.0 - (ready - 2.0)
+    end = ready + left / (1.0 - share) if left < 2.0 * (1.0 - share) else ready + left + 2.0 * share
+    alone, found, _ = shared(played, takes(played))
+    assert alone is found
+    assert passes_of(found, 0) == [(0.0, 2.0), (2.0, pytest.approx(end, rel=1e-12))]
+    assert reductions(found, 0)[0] == (ready, ready + 2.0)
+    assert charged(found)["slowdown"] == pytest.approx(end - 6.0)
+    assert charged(found)["gemm"] == 6.0
+
+
+def test_a_send_holds_units_of_its_sender(worked: Worked) -> None:
+    """GPipe of two micro-batches: F0 0-2, F1 beside the send of F0 (2-3), which holds some units."""
+    played = worked([2.0, 2.0], [4.0, 4.0], 2, schedule="gpipe", lag=1.0)
+    share = float(held_share(played)[0])
+    _, found, _ = shared(played, takes(played))
+    assert passes_of(found, 0)[:2] == [(0.0, 2.0), (2.0, pytest.approx(4.0 + share))]
+    # rank 1: F0 3-5, F1 after its arrival at 5 + share
+    assert passes_of(found, 1)[1] == pytest.approx((5.0 + share, 7.0 + share))
+
+
 def test_a_send_takes_links_of_both_its_ranks(worked: Worked) -> None:
     """Rank 1 gathers its parameters for 4 s while rank 0's send of 1 s arrives, from 1 on: the send
     takes until 3, the gather until 5, the step 11 s instead of 10."""
@@ -170,7 +210,7 @@ def test_a_send_takes_links_of_both_its_ranks(worked: Worked) -> None:
     assert passes_of(played, 1) == [(4.0, 5.0), (5.0, 7.0)] and played.times.makespan_s == 10.0
     assert destinations(played)[:, 0, :2].tolist() == [[1, -1], [-1, 0]]
     given = takes(played, ("sends", (0, 0, 0, slice(0, 2)), 1.0), ("tails", (1, GATHER, 1), 1.0))
-    found, uses = shared(played, given)
+    _, found, uses = shared(played, given)
     sent = int(found.step.task_of_send[0])
     assert (found.times.start_s[sent], found.times.end_s[sent]) == (1.0, 3.0)
     assert passes_of(found, 1) == [(5.0, 6.0), (6.0, 8.0)] and found.times.makespan_s == 11.0
@@ -183,20 +223,20 @@ def test_links_that_all_could_use_at_once_change_nothing(two_stages: Played) -> 
     half = takes(
         two_stages, ("passes", (1, 0, BACKWARD, SEND, 1), 0.5), ("tails", (1, REDUCE, 1), 0.5)
     )
-    assert shared(two_stages, half)[0] is two_stages
+    assert shared(two_stages, half)[:2] == (two_stages, two_stages)
 
 
 def test_traffic_that_never_meets_changes_nothing(two_stages: Played) -> None:
     """Rank 1's forward send is long over when its reduction starts; they share an adapter."""
     apart = takes(two_stages, ("passes", (1, 0, 0, SEND, 1), 1.0), ("tails", (1, REDUCE, 1), 1.0))
-    assert shared(two_stages, apart)[0] is two_stages
+    assert shared(two_stages, apart)[1] is two_stages
 
 
 def test_what_is_drawn_ends_with_the_step(two_stages: Played) -> None:
     both = takes(
         two_stages, ("passes", (1, 0, BACKWARD, SEND, 1), 1.0), ("tails", (1, REDUCE, 1), 1.0)
     )
-    found, _ = shared(two_stages, both)
+    _, found, _ = shared(two_stages, both)
     path, shares = critical_shares(found)
     line = timeline(found, path)
     assert line.end_s.max() == 14.0 and sum(shares.values()) == pytest.approx(1.0)
