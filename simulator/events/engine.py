@@ -144,9 +144,9 @@ def _records(graph: TaskGraph, demands: Demands) -> tuple[NDArray[Any], NDArray[
     task["first"], task["entry"] = graph.first, demands.first
     for name in ("start", "end", "waiting", "place", "cause"):
         task[name] = -1
-    columns = ("work", "limit", "priority")
     for name, column in (
-        *((name, getattr(demands, name)) for name in columns),
+        ("work", demands.work),
+        ("limit", demands.limit),
         ("stream", graph.stream),
         ("following", following),
     ):

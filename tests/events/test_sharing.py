@@ -175,7 +175,7 @@ def _reduced_from_the_start(played: Played) -> Played:
 @pytest.mark.parametrize("charged_s", [0.0, 0.5])
 def test_a_reduction_holds_compute_units_while_it_runs(worked: Worked, charged_s: float) -> None:
     """F 0-2, B of 4 s from 2 on; the first of two buckets of 2 s each runs from the middle of B and
-    leaves it a part of the units. What the closed form charged B makes room for what it comes to."""
+    leaves it a part of the units. What the closed form charged B gives way to what that costs."""
     slowed_s = np.array([[[0.0]], [[charged_s]]])
     played = worked(
         [2.0], [4.0], 1, reduce_s=np.full((1, 1), 4.0), buckets=np.full(1, 2.0), slowed_s=slowed_s
@@ -194,7 +194,7 @@ def test_a_reduction_holds_compute_units_while_it_runs(worked: Worked, charged_s
 
 
 def test_a_send_holds_units_of_its_sender(worked: Worked) -> None:
-    """GPipe of two micro-batches: F0 0-2, F1 beside the send of F0 (2-3), which holds some units."""
+    """GPipe of two micro-batches: F0 0-2, F1 beside the send of F0 (2-3), which holds units."""
     played = worked([2.0, 2.0], [4.0, 4.0], 2, schedule="gpipe", lag=1.0)
     share = float(held_share(played)[0])
     _, found, _ = shared(played, takes(played))
