@@ -22,7 +22,7 @@ from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
 if TYPE_CHECKING:
-    from simulator.events.step import Deviation, Network
+    from simulator.events.step import Deviation, Jitter, Network
     from simulator.events.timeline import SimulatedStep
 
 __all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "assemble", "plan", "predict", "simulate"]
@@ -123,6 +123,7 @@ def simulate(
     actions: str | os.PathLike[str] | None = None,
     deviations: Sequence[Deviation] = (),
     network: Network | None = None,
+    jitter: Jitter | None = None,
     **given: Any,
 ) -> SimulatedStep:
     """Play one step of one layout, action by action; other arguments as in :func:`predict`.
@@ -134,8 +135,10 @@ def simulate(
     deviations : sequence of Deviation, optional
         Slow GPUs, weaker links, other servers, loaded experts (``simulator.Deviation``).
     network : Network, optional
-        Worn or lost links, and whether groups share those between switches
+        Worn or lost links, and whether traffic shares links where it meets
         (``simulator.Network``).
+    jitter : Jitter, optional
+        How much durations vary (``simulator.Jitter``).
 
     Raises
     ------
@@ -161,7 +164,7 @@ def simulate(
     made = prediction.scenario
     return play(
         prediction.estimate.layouts, made.workload, made.cluster, made.software,
-        deviations=deviations, network=network,
+        deviations=deviations, network=network, jitter=jitter,
         table=None if actions is None else read_actions(Path(actions)),
     )  # fmt: skip
 

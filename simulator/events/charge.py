@@ -7,6 +7,8 @@ fill, backward passes drain, sends, reductions and the optimizer their own terms
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,6 +54,8 @@ def work(played: Played) -> tuple[Floats, Floats]:
     beside[..., HIDDEN.index("ep")] -= lone
     hides = (beside * p.hidden_s).sum(axis=(1, 2))
     shown += np.einsum("rck,rckt->rt", lone.astype(float), p.alone_s, optimize=False)
+    late = (listed.rank[played.delays[:, 0]], played.delays[:, 1])
+    np.add.at(shown, late, played.delays_s)
     shown, hides = shown / played.steps, hides / played.steps
     at = (listed.rank[played.changes[:, 0]], played.changes[:, 1])
     np.add.at(shown, at, played.changes_s)
@@ -155,18 +159,30 @@ def critical_shares(played: Played) -> tuple[Ints, dict[str, float]]:
     found[_SENDS] += seconds[sent].sum()
     passes = np.flatnonzero(~extra & ~sent)
     at = rows[passes]
-    shown = played.passes.shown_s[listed.rank[at], listed.chunk[at], listed.kind[at]]
-    first = listed.with_next[at]
+    shown, first = _shown(played, at), listed.with_next[at]
     if first.any():
         nxt = np.minimum(at + 1, len(listed) - 1)
-        pair = played.passes.shown_s[listed.rank[nxt], listed.chunk[nxt], listed.kind[nxt]]
-        shown = shown + np.where(first[:, None], pair, 0.0)
+        shown = shown + np.where(first[:, None], _shown(played, nxt), 0.0)
     whole = np.maximum(shown.sum(axis=1), 1e-300)
     found += (shown * (seconds[passes] / whole)[:, None]).sum(axis=0)
     total = max(float(found.sum()), 1e-300)
     return path.astype(np.int64), {
         name: float(x) / total for name, x in zip(CAUSES, found, strict=True)
     }
+
+
+def _shown(played: Played, actions: NDArray[Any]) -> Floats:
+    """Seconds of some actions by cause: what those of their kind take, and their own delays."""
+    listed = played.program
+    shown = played.passes.shown_s[listed.rank[actions], listed.chunk[actions], listed.kind[actions]]
+    if len(played.delays):
+        row = np.full(len(listed), -1)
+        row[actions] = np.arange(len(actions))
+        late = np.flatnonzero(row[played.delays[:, 0]] >= 0)
+        np.add.at(
+            shown, (row[played.delays[late, 0]], played.delays[late, 1]), played.delays_s[late]
+        )
+    return np.asarray(shown)
 
 
 def pacing_rank(played: Played) -> int:
@@ -177,6 +193,7 @@ def pacing_rank(played: Played) -> int:
     listed = played.program
     seconds = played.passes.seconds[listed.rank, listed.chunk, listed.kind]
     most = np.bincount(listed.rank, weights=seconds)
+    np.add.at(most, listed.rank[played.delays[:, 0]], played.delays_s)
     return int(np.flatnonzero(most >= most.max() * (1.0 - 1e-9))[-1])
 
 

@@ -1,10 +1,10 @@
 """What worn links and crowded switches leave to each kind of groups of a layout.
 
-The groups of one kind call at the same time, all of them; kinds take turns, for in the closed form
-expert traffic and sends of keys do not run beside reductions either. How much longer the bytes of
-a call take than the closed form has it is what the rates of that kind are divided by, stage by
-stage; starts and latencies stay. Replicas wait for one another, so the slowest group of a stage
-stands for those of all replicas.
+The groups of one kind call at the same time, all of them. How much longer the bytes of a call take
+than the closed form has it is what the rates of that kind are divided by, stage by stage; starts
+and latencies stay. Replicas wait for one another, so the slowest group of a stage stands for those
+of all replicas. Here kinds take turns; what they cost each other where they meet in the course of a
+step is played (``events/sharing.py``), with what every kind puts on the links.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import InputError, problem
+from simulator.events.collective_phases import modelled
 from simulator.events.deviations import Deviation
-from simulator.events.group_calls import Traffic, group_traffic
+from simulator.events.flows import Flows
+from simulator.events.group_calls import Traffic, group_traffic, send_rate
 from simulator.events.group_members import group_members
+from simulator.events.link_loads import Loads, LoadTable
 from simulator.events.links import BETWEEN_SWITCHES, Topology, degraded, link_name
 from simulator.events.shared_links import in_company
 from simulator.events.topology import topology
 from simulator.hardware.cluster import Cluster, LinksLeft
 from simulator.layout.layout import Layouts
+from simulator.layout.placement import place
 
 __all__ = ["Contended", "LinkUse", "Network", "contended", "on_links"]
 
@@ -44,7 +48,8 @@ class Network:
     goes another way. What another job takes of a link is worn off it, too."""
     contention: bool = False
     """Groups share the links between switches by where they really run, over-subscription and all;
-    else each finds there what the closed form says."""
+    else each finds there what the closed form says. And kinds of groups that move bytes at the same
+    moment share every link that both cross; else each has it to itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +76,8 @@ class Contended:
     """By kind of link."""
     stages: tuple[tuple[LinksLeft, ...], ...]
     """Per pipeline rank, what is left to the kinds that are slowed."""
+    loads: Loads | None = field(default=None, compare=False, repr=False)
+    """What every kind puts on the links, where they share them."""
 
 
 def contended(layout: Layouts, cluster: Cluster, network: Network, *, experts: bool) -> Contended:
@@ -91,24 +98,53 @@ def contended(layout: Layouts, cluster: Cluster, network: Network, *, experts: b
     pp = int(layout.pp[0])
     stage = np.empty(int(layout.world[0]), dtype=np.int64)
     stage[group_members(layout, "pp")] = np.arange(pp)
-    for traffic in group_traffic(layout, cluster, experts=experts, near=bool(inside)):
+    table = LoadTable.of(layout, cluster, worn) if network.contention else None
+    near = bool(inside) or network.contention
+    for traffic in group_traffic(layout, cluster, experts=experts, near=near):
         call = traffic.call
-        left = outside if traffic.far else inside
-        here = in_company(cluster, links, [call], worn=left, crowded=network.contention)
-        slower = here.seconds[0] / call.seconds
-        slower = np.where(slower > 1.0 + _SAME, slower, 1.0)
-        most = found.setdefault((traffic.group, traffic.far), np.ones(pp))
-        for member in traffic.members.T:
-            np.maximum.at(most, stage[member], slower)
-        span = here.transfer.makespan_s
-        _note(uses, worn, traffic, here.transfer.carried_bytes / max(span, 1e-300))
+        if not (traffic.far or inside):
+            flows, slower = _sound(cluster, links, traffic), np.ones(len(traffic.members))
+        else:
+            left = outside if traffic.far else inside
+            here = in_company(cluster, links, [call], worn=left, crowded=network.contention)
+            slower = here.seconds[0] / call.seconds
+            slower = np.where(slower > 1.0 + _SAME, slower, 1.0)
+            flows, span = here.flows, here.transfer.makespan_s
+            _note(uses, worn, traffic, here.transfer.carried_bytes / max(span, 1e-300))
+            most = found.setdefault((traffic.group, traffic.far), np.ones(pp))
+            for member in traffic.members.T:
+                np.maximum.at(most, stage[member], slower)
+        if table is not None and traffic.group != "pp":
+            own = stage[traffic.members[:, 0]]
+            table.calls(traffic.group, traffic.far, own, flows, slower)
     return Contended(
         given=network,
         slowdown={group: float(x.max()) for (group, far), x in found.items() if far},
         slowdown_inside={group: float(x.max()) for (group, far), x in found.items() if not far},
         links=uses,
         stages=tuple(_left(found, s) for s in range(pp)),
+        loads=None if table is None else _loads(table, layout, found),
     )
+
+
+def _sound(cluster: Cluster, links: Topology, traffic: Traffic) -> Flows:
+    """Flows of calls that nothing slows."""
+    call = traffic.call
+    return modelled(
+        cluster, links, call.members, call.size_bytes, call.seconds, operation=call.operation
+    )
+
+
+def _loads(table: LoadTable, layout: Layouts, found: Mapping[tuple[str, bool], Floats]) -> Loads:
+    """Add sends between stages and copies to what groups load."""
+    pp = table.stages.shape[1]
+    far = bool(place(layout, table.cluster.domain).pp.local[0] == 1)
+    slower = found.get(("pp", far), np.ones(pp))
+    rate = send_rate(table.cluster, far=far) / slower
+    ahead = {(s, s + 1) for s in range(pp - 1)} | ({(pp - 1, 0)} if pp > 1 else set())
+    table.sends(ahead | {(other, one) for one, other in ahead}, rate)
+    table.copies()
+    return table.folded()
 
 
 def _refuse_copies(worn: Mapping[str, float]) -> None:

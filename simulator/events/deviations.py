@@ -25,7 +25,7 @@ from simulator.layout.layout import Layouts
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Deviation", "check_deviations", "replicas_of"]
+__all__ = ["Deviation", "check_deviations", "in_step", "replicas_of"]
 
 Floats = NDArray[np.float64]
 
@@ -77,7 +77,7 @@ def replicas_of(
     plain = replica_of(rows, priced, dp)
     if not deviations:
         return [plain]
-    span = min(_in_step(layouts_row, priced, rows), dp)
+    span = min(in_step(layouts_row, priced, rows), dp)
     groups = sorted({one.replica // span for one in deviations if one.replica is not None})
     counts = [min(span, dp - group * span) for group in groups]
     given = (layouts_row, workload, cluster, software)
@@ -122,7 +122,7 @@ def check_deviations(deviations: Sequence[Deviation], workload: Workload, dp: in
         raise InputError(wrong)
 
 
-def _in_step(layouts: Layouts, priced: Priced, rows: Selection) -> int:
+def in_step(layouts: Layouts, priced: Priced, rows: Selection) -> int:
     """Replicas that wait for one another in every layer."""
     inside = int(layouts.tp[0] * layouts.cp[0])
     experts = -(-int(layouts.ep[0] * layouts.etp[0]) // inside)

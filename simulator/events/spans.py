@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.terms import HIDDEN
 from simulator.events.passes import CAUSE
-from simulator.events.play import Played
+from simulator.events.play import Played, shown_s
 from simulator.events.programs import awaited_actions
 from simulator.events.timeline import SPAN_KINDS, STREAMS, Timeline
 from simulator.events.unfold import SEND
@@ -104,7 +104,7 @@ def timeline(played: Played, path: Ints) -> Timeline:
 
 def _draw_passes(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """Draw all actions; return the numbers of each one's first span and of its send."""
-    listed, shown = played.program, _shown(played)
+    listed, shown = played.program, shown_s(played)
     hidden = played.passes.hidden_s[listed.rank, listed.chunk, listed.kind]
     batch = listed.micro_batch % _micro_batches(played)
     tail = (batch, listed.chunk, critical[played.step.task_of_action])
@@ -135,16 +135,6 @@ def _draw_passes(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> 
         sent = draw(stream, kind if kind != "send" else _send_or_receive(played), cause, length)
         clock += length
     return first, sent
-
-
-def _shown(played: Played) -> Floats:
-    """Seconds of every action by cause, shape (actions, causes)."""
-    listed = played.program
-    at = (listed.rank, listed.chunk, listed.kind)
-    shown = played.passes.shown_s[at]
-    shown[played.alone] += played.passes.alone_s[at][played.alone]
-    np.add.at(shown, (played.changes[:, 0], played.changes[:, 1]), played.changes_s)
-    return np.maximum(shown, 0.0)
 
 
 def _starts(played: Played, shown: Floats) -> Floats:

@@ -223,6 +223,8 @@ def _gathers(table: Table, ends: Ends, rank: int, tail: Tails, window_s: Floats)
     for chunk, seconds in enumerate(np.diff(np.maximum.accumulate(needed), prepend=0.0)):
         first = int(ends.first[rank, chunk])
         table.add(rank, _DATA, float(seconds), -1, before=first, kind="gather", chunk=chunk)
+    if (rest_s := float(whole_s.sum() - needed.max())) > 0.0:  # beside the first passes
+        table.add(rank, _DATA, rest_s, -1, kind="gather")
 
 
 def _reductions(

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from simulator.events.contended import Contended
 
 __all__ = [
-    "CAUSES", "LINKS", "MEMORY_KINDS", "SPAN_KINDS", "STREAMS", "MemoryCurve", "SimulatedStep",
-    "Timeline",
+    "CAUSES", "LINKS", "MEMORY_KINDS", "SPAN_KINDS", "STREAMS", "Jittered", "MemoryCurve",
+    "Sharing", "SimulatedStep", "Timeline",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -114,6 +114,32 @@ class MemoryCurve:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """What it costs that kinds of traffic meet on the links."""
+
+    alone_s: float
+    """The step if each had its links to itself: calls hold compute units beside passes."""
+    lost_s: Mapping[str, float]
+    """How much longer the step is, by name (CAUSES), of the pacing rank."""
+    links: Mapping[str, tuple[str, float]]
+    """By kind of link: the one that carries most, and the share of the step for which it would be
+    full; of the traffic that passes, sends, reductions and copies are made of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jittered:
+    """What it costs that durations vary."""
+
+    spread: float
+    """Standard deviation of the logarithm of a duration."""
+    seed: int
+    steady_s: float
+    """The step if none did."""
+    lost_s: Mapping[str, float]
+    """How much longer the step is, by name (CAUSES), of the pacing rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimulatedStep:
     """One optimizer step, played."""
 
@@ -139,6 +165,10 @@ class SimulatedStep:
     """Share of the step in which the busiest rank's links carry each kind of traffic, by stream."""
     network: Contended | None = None
     """What worn links and crowded switches leave to each kind of groups, where that was asked."""
+    jitter: Jittered | None = None
+    """What durations that vary cost, where that was asked."""
+    sharing: Sharing | None = None
+    """What kinds of traffic cost one another, where that was asked."""
     tasks: int
     """Tasks of the graph."""
     build_seconds: float

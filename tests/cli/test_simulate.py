@@ -19,8 +19,8 @@ LAYOUT = ["--set", "layout.tp=2", "--set", "layout.pp=4", "--set", "training.glo
 CASE = [*NAMES, *LAYOUT]
 STEP = [
     "layout", "step_time_s", "closed_form_s", "terms_s", "closed_form_terms_s", "hidden_s",
-    "critical_share", "pacing_rank", "ranks", "memory_verdict", "links", "network", "tasks",
-    "build_seconds", "run_seconds",
+    "critical_share", "pacing_rank", "ranks", "memory_verdict", "links", "network", "jitter",
+    "sharing", "tasks", "build_seconds", "run_seconds",
 ]  # fmt: skip
 
 
@@ -76,9 +76,38 @@ def test_sound_links_are_null_and_worn_ones_are_not(plain: dict[str, Any]) -> No
 
 
 def test_contention_of_sound_links_changes_nothing(plain: dict[str, Any]) -> None:
-    found = document("--contention")
+    """Software whose sends, gathers and reductions wait for the passes: no kind meets another, and
+    no call holds compute units beside a pass."""
+    assert plain["sharing"] is None
+    old = ("--software", "megatron-lm-2022")
+    plain, found = document(*old), document("--contention", *old)
     assert found["network"]["contention"] and found["network"]["slowdown"] == {"pp": 1.0}
     assert found["step_time_s"] == plain["step_time_s"]
+    assert found["terms_s"] == plain["terms_s"]
+    assert set(found["sharing"]["lost_s"].values()) == {0.0}
+
+
+def test_kinds_that_meet_on_links_are_charged() -> None:
+    """Interleaved chunks send beside compute, forward and backward: where both arrive at once they
+    share the adapter. What the step grows by is named term by term, and links how full they are."""
+    case = ["--model", "llama-3.1-70b", "--cluster", "dgx-h100", "--gpus", "64"]
+    for field in ("layout.tp=4", "layout.pp=4", "layout.vpp=4", "training.global_batch=64"):
+        case += ["--set", field]
+    plain, found = (document(*more, names=case) for more in ((), ("--contention",)))
+    sharing = found["sharing"]
+    assert list(sharing) == ["alone_s", "lost_s", "links"]
+    # calls hold units when they run, which is seldom beside a first pass, as the closed form has it
+    assert sharing["alone_s"] == pytest.approx(plain["step_time_s"], rel=0.015)
+    lost_s = found["step_time_s"] - sharing["alone_s"]
+    assert lost_s > 0.0
+    assert sum(sharing["lost_s"].values()) == pytest.approx(lost_s, rel=1e-9)
+    assert sum(found["terms_s"].values()) == pytest.approx(found["step_time_s"], rel=1e-12)
+    assert {"gpu-up", "adapter-up", "adapter-down"} <= set(sharing["links"])
+    for use in sharing["links"].values():
+        assert list(use) == ["link", "utilisation"] and 0.0 < use["utilisation"] <= 1.0
+    shown = RUNNER.invoke(app, ["simulate", *case, "--contention"]).stdout
+    part = shown.split("Traffic that meets on links")[1]
+    assert "with links of its own for every kind" in part and "pipeline sends" in part
 
 
 def test_the_screen_names_what_worn_links_slow() -> None:
@@ -225,3 +254,37 @@ def test_a_table_of_another_layout(tmp_path: Path) -> None:
     path.write_text("0F0,0B0\n1F0,1B0\n")
     assert "must have the layout's 4 ranks (pp), got 2" in refused("--actions", str(path))
     assert "no such file" in refused("--actions", str(tmp_path / "none.csv"))
+
+
+def test_durations_that_vary(plain: dict[str, Any]) -> None:
+    """4 replicas and 2 ranks a stage: the mean of the slowest is above the mean of one."""
+    assert plain["jitter"] is None
+    seeds = ((), ("--seed", "0"), ("--seed", "7"))
+    found, again, other = (document("--jitter", "0.03", *seed) for seed in seeds)
+    jitter = found["jitter"]
+    assert list(jitter) == ["spread", "seed", "steady_s", "lost_s"]
+    assert (jitter["spread"], jitter["seed"]) == (0.03, 0)
+    assert jitter["steady_s"] == plain["step_time_s"] < found["step_time_s"]
+    assert found["terms_s"] == again["terms_s"] != other["terms_s"]
+    lost_s = found["step_time_s"] - plain["step_time_s"]
+    assert sum(jitter["lost_s"].values()) == pytest.approx(lost_s, rel=1e-9)
+    shown = RUNNER.invoke(app, ["simulate", *CASE, "--jitter", "0.03"]).stdout
+    part = shown.split("Durations that vary")[1]
+    assert "if none varied by 3.0 % (seed 0)" in part and "matrix products" in part
+
+
+def test_no_jitter_is_the_step_itself(plain: dict[str, Any]) -> None:
+    assert document("--jitter", "0")["terms_s"] == plain["terms_s"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--jitter", "-0.1"), "simulate: jitter: must be finite and not negative"),
+        (("--jitter", "nan"), "simulate: jitter: must be finite"),
+        (("--jitter", "0.1", "--seed", "-2"), "seed: must not be negative, got -2 (nearest: 0)"),
+        (("--seed", "3"), "--seed: must come with --jitter, got 3"),
+    ],
+)
+def test_jitter_that_cannot_be(arguments: tuple[str, ...], said: str) -> None:
+    assert said in refused(*arguments)

@@ -42,7 +42,7 @@ def given(
     [
         {"tp": 4, "pp": 3, "dp": 6},
         {"tp": 2, "cp": 4, "pp": 3, "dp": 3, "cp_kind": "all_gather"},
-        {"cp": 4, "pp": 2, "dp": 9, "cp_kind": "ring", "vpp": 2},
+        {"cp": 4, "pp": 2, "dp": 9, "cp_kind": "ring"},
         {"dp": 72, "sharding": "zero3", "shard_group": 36},
     ],
 )
@@ -59,6 +59,22 @@ def test_on_sound_links_that_nobody_narrows_nothing_changes(
     assert set(crowded.network.slowdown.values()) <= {1.0}
     assert crowded.step_time_s == plain.step_time_s
     assert dict(crowded.terms_s) == dict(plain.terms_s)
+
+
+@pytest.mark.parametrize("order", [INNER, OUTER])
+@pytest.mark.parametrize("cluster", ["dgx-h100", "l40s-pcie"])
+def test_sends_beside_compute_meet_the_rings_of_keys(cluster: str, order: str) -> None:
+    """Chunks send beside compute, over the ports or adapters that rings of keys fill meanwhile:
+    each kind alone has what the closed form gives it, and both together a little less."""
+    layout = {"cp": 4, "pp": 2, "dp": 9, "cp_kind": "ring", "vpp": 2}
+    setting = given("llama-3.2-3b", cluster=cluster, rank_order=order, **layout)
+    plain, crowded = simulate(*setting), simulate(*setting, network=CROWDED)
+    assert crowded.network is not None and crowded.sharing is not None
+    assert set(crowded.network.slowdown.values()) <= {1.0}
+    assert crowded.sharing.alone_s == pytest.approx(plain.step_time_s, rel=1e-12)
+    assert 1.0 <= crowded.step_time_s / plain.step_time_s < 1.01
+    lost_s = crowded.step_time_s - plain.step_time_s
+    assert sum(crowded.sharing.lost_s.values()) == pytest.approx(lost_s, abs=1e-12)
 
 
 @pytest.mark.parametrize("dispatcher", ["alltoall", "allgather"])
