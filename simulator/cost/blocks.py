@@ -21,6 +21,7 @@ from simulator.cost.dispatch import dispatch_s
 from simulator.cost.grouped import as_grouped
 from simulator.cost.input_fetch import input_s
 from simulator.cost.kernels import gemm_rates, gemm_s
+from simulator.cost.launches import launches_s
 from simulator.cost.operations import (
     Collective,
     Flash,
@@ -31,7 +32,7 @@ from simulator.cost.operations import (
 )
 from simulator.cost.operators import block, embedding, head, predict_ahead
 from simulator.cost.selective import saved_by_mode, share_again, spared_s
-from simulator.cost.split_work import split_host_s, sums_over_tp
+from simulator.cost.split_work import sums_over_tp
 from simulator.cost.stragglers import slowest_of
 from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.errors import InputError, problem
@@ -339,33 +340,12 @@ class _Pricer:
 
         Returns what the host takes longer than the device in either pass; below zero: less.
         """
-        host = self.software.host
-        if ops.is_block and not ops.counts_kernels:
-            count = host.kernels_per_block + self.recipe.is_quantised * host.kernels_per_fp8_block
-            if not ops.has_mlp:
-                count = count * (1.0 - host.kernels_per_mlp / max(host.kernels_per_block, 1.0))
-            blocks = self.ranks.key_blocks(self.software.kernels)
-            count = count + ops.is_latent * host.kernels_per_latent_block
-            kernels = count + host.kernels_per_context_step * (blocks - 1.0)
-            kernels = kernels * (1.0 - host.captured_fraction)
-            launched = 1.0 - host.captured_moe_fraction
-            apart = ops.biased_experts * host.kernels_per_biased_expert
-            apart = apart + host.kernels_per_overlapped_block * self.software.overlap.expert
-            routed = host.kernels_per_moe_block * launched + apart * (launched > 0.0)
-            kernels = kernels + ops.is_moe * routed
-        else:
-            whole = float(host.captured_fraction * host.captured_moe_fraction)
-            kernels = self._wide(sum(s.calls for s in ops.streams) + len(ops.gemms)) * (1 - whole)
-        # a captured part of a block leaves its experts out, whose sizes the host has to know
-        products = self._wide(sum(g.batch for g in ops.gemms if g.grouped))
-        apart_s = products * host.seconds_per_expert_product * (host.captured_moe_fraction < 1.0)
+        quantised = self.recipe.is_quantised
+        whole_s = launches_s(self.software, ops, self.ranks, quantised=quantised)
+        hides = 0.0 if self.software.host.waits_for_kernels else 1.0
         gaps = []
-        for terms, passes, split_s in zip(
-            (forward, backward), (1.0, 2.0), split_host_s(host, ops, self.ranks.tp), strict=True
-        ):
-            hides = 0.0 if host.waits_for_kernels else 1.0
+        for terms, seconds in zip((forward, backward), whole_s, strict=True):
             busy = sum((terms[term] for term in PASS_TERMS), np.zeros(self.keys))
-            seconds = passes * (kernels * host.seconds_per_kernel + apart_s) + split_s
             gaps.append(self._wide(seconds * (1.0 + self.late_host) - hides * busy))
             terms["launch"] = np.maximum(gaps[-1], 0.0)
         return gaps[0], gaps[1]
