@@ -19,10 +19,10 @@ def gathered_share(recipe: Recipe, kernels: Kernels) -> float:
 
     Transformer Engine casts first and gathers what its products take: inputs forward and again for
     the weight gradient, gradients of outputs (pytorch/module/linear.py, `gather_along_first_dim`
-    behind `cast_to_fp8` in release 1, of quantised tensors in release 2). What is scattered and
-    reduced stays in 16 bit.
+    behind `cast_to_fp8` in release 1, of quantised tensors in release 2). So does torchao
+    (float8/float8_tensor_parallel.py). What is scattered and reduced stays in 16 bit.
     """
-    if not recipe.is_quantised or not kernels.saves_quantised_inputs:
+    if not recipe.is_quantised or not kernels.gathers_quantised:
         return 1.0
     return QUANTISED_BYTES[recipe.precision] / 2.0
 
