@@ -15,7 +15,12 @@ from simulator.cost.operations import (
     element_bytes,
 )
 from simulator.cost.routing import rank_load, reached_places
-from simulator.cost.tensor_parallel import gather_input, gathered_share, reduce_output
+from simulator.cost.tensor_parallel import (
+    gather_input,
+    gathered_share,
+    reduce_output,
+    share_scales,
+)
 from simulator.layout.layout import DISPATCHERS
 from simulator.software import Kernels
 from simulator.workload.architecture import MLP, MoE
@@ -47,6 +52,7 @@ def mlp(
     share = gathered_share(recipe, kernels)
     gather_input(ops, wide, ranks, "fc1", kernels, module="mlp", projections=inner, share=share)
     reduce_output(ops, wide, ranks, "fc2", module="mlp", share=share)
+    share_scales(ops, ranks, recipe, kernels)
 
 
 def feed_forward(
@@ -182,6 +188,7 @@ def experts(
         share = gathered_share(recipe, kernels)
         gather_input(ops, wide, ranks, "shared fc1", kernels, module=module, share=share)
         reduce_output(ops, wide, ranks, "shared fc2", module=module, share=share)
+        share_scales(ops, ranks, recipe, kernels)
 
 
 def _pad_experts(
