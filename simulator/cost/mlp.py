@@ -199,7 +199,8 @@ def _pad_experts(
     Transformer Engine's Fp8Padding and Fp8Unpadding (pytorch/module/fp8_padding.py), which
     Megatron-Core's TEGroupedMLP puts around its products: both read and write the bytes of all
     arriving tokens, in either direction. Nothing is copied where every expert has an aligned number
-    of rows: capacities have it, and HybridEP dispatches to it (its `pad_multiple`).
+    of rows: capacities have it, and HybridEP dispatches to it (`pad_multiple` of _HybridEPManager,
+    Megatron-Core 0.16).
     """
     if not kernels.pads_experts or not recipe.is_quantised or recipe.moe_pads_to_capacity:
         return
