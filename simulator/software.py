@@ -169,6 +169,9 @@ class Kernels:
     """Where products take fewer than 16 bit, every expert's tokens are copied into rows that end at
     a multiple of 16 or 32, and the outputs back (Transformer Engine's Fp8Padding), unless experts
     are padded to a capacity or the dispatch leaves room itself (HybridEP)."""
+    gathers_quantised: bool = False
+    """Where products take fewer than 16 bit, tensor parallelism gathers what they take (Transformer
+    Engine, torchao's float8 linears); otherwise the 16-bit activations."""
     saves_quantised_inputs: bool = False
     """Where products take fewer than 16 bit, linears keep their input in that type, for the weight
     gradient (Transformer Engine); otherwise in 16 bit and cast it again (torchao's float8)."""

@@ -18,7 +18,12 @@ from simulator.cost.operations import (
     norm,
 )
 from simulator.cost.scores import core_attention
-from simulator.cost.tensor_parallel import gather_input, gathered_share, reduce_output
+from simulator.cost.tensor_parallel import (
+    gather_input,
+    gathered_share,
+    reduce_output,
+    share_scales,
+)
 from simulator.software import Kernels
 from simulator.workload.architecture import Attention, Block
 from simulator.workload.recipe import Recipe
@@ -91,6 +96,7 @@ def attention(
     else:
         gather_input(ops, wide, ranks, first, kernels, projections=3, share=share)
     reduce_output(ops, wide, ranks, "proj", share=share)
+    share_scales(ops, ranks, recipe, kernels)
     widths = Widths(query=query, key=key, value=value, result=result)
     shared = query / key
     exchange_context(ops, widths, tokens, tokens, ranks, size, kernels, shared)

@@ -15,7 +15,12 @@ from simulator.cost.operations import (
     element_bytes,
 )
 from simulator.cost.routing import rank_load, reached_places
-from simulator.cost.tensor_parallel import gather_input, gathered_share, reduce_output
+from simulator.cost.tensor_parallel import (
+    gather_input,
+    gathered_share,
+    reduce_output,
+    share_scales,
+)
 from simulator.layout.layout import DISPATCHERS
 from simulator.software import Kernels
 from simulator.workload.architecture import MLP, MoE
@@ -47,6 +52,7 @@ def mlp(
     share = gathered_share(recipe, kernels)
     gather_input(ops, wide, ranks, "fc1", kernels, module="mlp", projections=inner, share=share)
     reduce_output(ops, wide, ranks, "fc2", module="mlp", share=share)
+    share_scales(ops, ranks, recipe, kernels)
 
 
 def feed_forward(
@@ -182,6 +188,7 @@ def experts(
         share = gathered_share(recipe, kernels)
         gather_input(ops, wide, ranks, "shared fc1", kernels, module=module, share=share)
         reduce_output(ops, wide, ranks, "shared fc2", module=module, share=share)
+        share_scales(ops, ranks, recipe, kernels)
 
 
 def _pad_experts(
@@ -192,7 +199,8 @@ def _pad_experts(
     Transformer Engine's Fp8Padding and Fp8Unpadding (pytorch/module/fp8_padding.py), which
     Megatron-Core's TEGroupedMLP puts around its products: both read and write the bytes of all
     arriving tokens, in either direction. Nothing is copied where every expert has an aligned number
-    of rows: capacities have it, and HybridEP dispatches to it (its `pad_multiple`).
+    of rows: capacities have it, and HybridEP dispatches to it (`pad_multiple` of _HybridEPManager,
+    Megatron-Core 0.16).
     """
     if not kernels.pads_experts or not recipe.is_quantised or recipe.moe_pads_to_capacity:
         return

@@ -11,7 +11,10 @@ from simulator.cost.quantised import QUANTISED_BYTES
 from simulator.software import Kernels
 from simulator.workload.recipe import Recipe
 
-__all__ = ["gather_input", "gathered_share", "reduce_output"]
+__all__ = ["gather_input", "gathered_share", "reduce_output", "share_scales"]
+
+_SCALED_WHOLE = ("fp8_current", "nvfp4")
+"""Types with a scale for the whole tensor out of its present maximum."""
 
 
 def gathered_share(recipe: Recipe, kernels: Kernels) -> float:
@@ -19,12 +22,29 @@ def gathered_share(recipe: Recipe, kernels: Kernels) -> float:
 
     Transformer Engine casts first and gathers what its products take: inputs forward and again for
     the weight gradient, gradients of outputs (pytorch/module/linear.py, `gather_along_first_dim`
-    behind `cast_to_fp8` in release 1, of quantised tensors in release 2). What is scattered and
-    reduced stays in 16 bit.
+    behind `cast_to_fp8` in release 1, of quantised tensors in release 2). So does torchao
+    (float8/float8_tensor_parallel.py). What is scattered and reduced stays in 16 bit.
     """
-    if not recipe.is_quantised or not kernels.saves_quantised_inputs:
+    if not recipe.is_quantised or not kernels.gathers_quantised:
         return 1.0
     return QUANTISED_BYTES[recipe.precision] / 2.0
+
+
+def share_scales(ops: Operators, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> None:
+    """Ranks agree on the scale of what they gather cast: one maximum forward, one backward.
+
+    Transformer Engine (`_customize_quantizers_float8_current_scaling`, `..._nvfp4`): with sequence
+    parallelism the maximum of a column-parallel linear's input, and of the gradient of a
+    row-parallel one's output, is reduced over tp before the cast, four bytes that nothing hides.
+    So are those of torchao's DTensors, and of tensors that are not gathered, which are left out.
+    """
+    if recipe.precision not in _SCALED_WHOLE or not kernels.gathers_quantised:
+        return
+    one = np.where(ranks.sequence_parallel, 4.0, 0.0)
+    ops.collectives += [
+        Collective(operation="all_reduce", group="tp", size_bytes=one, backward=backward)
+        for backward in (False, True)
+    ]
 
 
 def gather_input(

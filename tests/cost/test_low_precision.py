@@ -286,3 +286,23 @@ def test_a_layout_of_a_low_type_is_the_same_alone_and_in_a_table() -> None:
     whole = evaluate(table, work, B200, CORE).step_time_s
     alone = [float(evaluate(table[i], work, B200, CORE).step_time_s[0]) for i in range(3)]
     np.testing.assert_allclose(whole, alone, rtol=1e-12)
+
+
+# --- scales of whole tensors --------------------------------------------------------------------
+
+
+def agreed(precision: str, **degrees: Any) -> list[tuple[bool, float]]:
+    """Reductions of a few bytes in a block of Llama: whether backward, and the bytes."""
+    found = one_block(LLAMA, precision, **degrees).collectives
+    found = [c for c in found if c.group == "tp" and c.operation == "all_reduce"]
+    sizes = [(c.backward, float(np.max(c.size_bytes))) for c in found]
+    return sorted(each for each in sizes if 0.0 < each[1] < 100.0)
+
+
+@pytest.mark.parametrize("precision", LOW)
+def test_ranks_agree_on_scales_of_whole_tensors(precision: str) -> None:
+    """Inputs of qkv and fc1 forward, gradients behind proj and fc2 backward: a float each."""
+    whole = [(False, 4.0)] * 2 + [(True, 4.0)] * 2
+    expected = whole if precision in ("fp8_current", "nvfp4") else []
+    assert agreed(precision, tp=8) == expected
+    assert agreed(precision, tp=8, sequence_parallel=0) == []  # nothing is gathered
