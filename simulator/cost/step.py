@@ -124,7 +124,7 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     alone_terms(terms, priced.blocks, rows.key, held, alone)
     hidden = hidden_communication(priced.blocks, rows.key, held, m, alone, passes, terms["input"])
     hidden["fsdp"] = m * over_parts(held, passes.hidden_s.sum(axis=0))
-    slow_s = forward_s[at, slowest] - terms["input"] / m, backward_s[at, slowest]  # one link
+    slow_s = forward_s[at, slowest] - terms["input"] / np.maximum(m, 1.0), backward_s[at, slowest]
     blocks = (rows.parts, rows.offloaded, rows.covered)
     terms["offload"], hidden["offload"] = activation_copies_s(
         priced, layouts, rows.key, blocks, slowest, m, slow_s

@@ -65,8 +65,9 @@ TERMS = (
          "host link (or of the drives, where slower), each way, less the rank's pass beside it",
          "node profile host_bytes_per_s, nvme"),
     Term("input", "input fetch", "copy", "steady",
-         "bytes of a micro-batch's tokens and labels / rate of the host link, and their broadcast "
-         "over tp where one rank copies; prefetched: less the passes beside it",
+         "bytes of a micro-batch's tokens and labels (and masks, where the loader makes them) / "
+         "rate of the host link, and a broadcast over tp where one rank copies; prefetched: less "
+         "the passes beside it",
          "software profile [input]; node profile host_bytes_per_s"),
     Term("small_reductions", "all-reduces of a few numbers", "data", "steady",
          "gradient norm, once; fp8 with delayed scaling: maxima, once each way for every "
