@@ -116,6 +116,9 @@ def _path(step: SimulatedStep) -> str:
 def _network(found: Contended) -> list[str]:
     """Kinds of groups that are slower than the closed form has them, and the fullest links."""
     lines = []
+    if found.beside:
+        left = ", ".join(f"{kind} {show_percent(share)}" for kind, share in found.beside.items())
+        lines.append(f"other jobs leave at least: {left}")
     for where, slower in (("adapters", found.slowdown), ("links inside", found.slowdown_inside)):
         named = [f"{group} x {x:.3f}" for group, x in slower.items() if x > 1.0]
         even = ", ".join(group for group, x in slower.items() if x == 1.0)

@@ -61,6 +61,7 @@ def _network(found: Contended) -> dict[str, Any]:
     return {
         "contention": found.given.contention,
         "worn": dict(found.given.worn),
+        "beside": dict(found.beside),
         "slowdown": dict(found.slowdown),
         "slowdown_inside": dict(found.slowdown_inside),
         "links": {
