@@ -116,8 +116,7 @@ def test_another_job_on_the_fabric(tmp_path: Path) -> None:
     path.write_text(
         '[model]\nname = "llama-3.1-8b"\n'
         "[training]\nsequence_length = 4096\nglobal_batch = 320\n"
-        '[cluster]\nname = "dgx-h100"\ngpus = 320\n'
-        '[software]\nname = "megatron-lm-2022"\n'
+        '[cluster]\nname = "dgx-h100"\ngpus = 320\nsoftware = "megatron-lm-2022"\n'
     )
     names = [str(path), "--set", "layout.tp=8"]
     plain = document(names=names)
