@@ -17,7 +17,7 @@ from simulator.cost.terms import HIDDEN
 from simulator.events.link_profiles import COMPUTING, PHASES, Profiles
 from simulator.events.passes import CAUSE
 from simulator.events.phase_rows import Rows
-from simulator.events.play import Played
+from simulator.events.play import Played, shown_s
 
 __all__ = ["REPEATING", "charged_s", "held_s", "held_share", "units"]
 
@@ -70,7 +70,7 @@ def charged_s(played: Played) -> Floats:
     if passes.send_s.any():
         hidden = passes.hidden_s[listed.rank, listed.chunk, listed.kind, HIDDEN.index("pp")]
         found += hidden * held_share(played)[listed.rank]
-    return found
+    return np.minimum(found, shown_s(played)[:, CAUSE["slowdown"]])
 
 
 def held_s(
