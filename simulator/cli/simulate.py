@@ -64,7 +64,8 @@ Contention = Annotated[
     typer.Option(
         "--contention",
         help="Let traffic share links where it meets: groups those between switches, by where they"
-        " really run; kinds (reductions, sends, experts' tokens, copies) every link they cross.",
+        " really run; kinds (reductions, sends, experts' tokens, copies) every link they cross."
+        " Calls slow the compute beside them when they run.",
     ),
 ]
 

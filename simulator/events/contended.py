@@ -50,7 +50,8 @@ class Network:
     contention: bool = False
     """Groups share the links between switches by where they really run, over-subscription and all;
     else each finds there what the closed form says. And kinds of groups that move bytes at the same
-    moment share every link that both cross; else each has it to itself."""
+    moment share every link that both cross, and calls hold compute units beside passes when and as
+    long as they run; else each has its links to itself, and the closed form says what it slows."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -137,7 +137,7 @@ def _shared(
     )  # fmt: skip
     span = played.times.makespan_s
     return played, Sharing(
-        alone_s=step_time_s(apart), lost_s=_lost(apart, played),
+        plain_s=step_time_s(plain), alone_s=step_time_s(apart), lost_s=_lost(apart, played),
         links={kind: (name, seconds / span) for kind, (name, seconds) in uses.items()},
     )  # fmt: skip
 

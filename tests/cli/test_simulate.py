@@ -95,7 +95,8 @@ def test_kinds_that_meet_on_links_are_charged() -> None:
         case += ["--set", field]
     plain, found = (document(*more, names=case) for more in ((), ("--contention",)))
     sharing = found["sharing"]
-    assert list(sharing) == ["alone_s", "lost_s", "links"]
+    assert list(sharing) == ["plain_s", "alone_s", "lost_s", "links"]
+    assert sharing["plain_s"] == plain["step_time_s"]
     # calls hold units when they run, which is seldom beside a first pass, as the closed form has it
     assert sharing["alone_s"] == pytest.approx(plain["step_time_s"], rel=0.015)
     lost_s = found["step_time_s"] - sharing["alone_s"]
@@ -107,6 +108,7 @@ def test_kinds_that_meet_on_links_are_charged() -> None:
         assert list(use) == ["link", "utilisation"] and 0.0 < use["utilisation"] <= 1.0
     shown = RUNNER.invoke(app, ["simulate", *case, "--contention"]).stdout
     part = shown.split("Traffic that meets on links")[1]
+    assert "calls slow compute when they run" in part
     assert "with links of its own for every kind" in part and "pipeline sends" in part
 
 
