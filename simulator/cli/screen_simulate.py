@@ -116,6 +116,9 @@ def _path(step: SimulatedStep) -> str:
 def _network(found: Contended) -> list[str]:
     """Kinds of groups that are slower than the closed form has them, and the fullest links."""
     lines = []
+    if found.beside:
+        left = ", ".join(f"{kind} {show_percent(share)}" for kind, share in found.beside.items())
+        lines.append(f"other jobs leave at least: {left}")
     for where, slower in (("adapters", found.slowdown), ("links inside", found.slowdown_inside)):
         named = [f"{group} x {x:.3f}" for group, x in slower.items() if x > 1.0]
         even = ", ".join(group for group, x in slower.items() if x == 1.0)
@@ -134,6 +137,12 @@ def _network(found: Contended) -> list[str]:
 def _sharing(step: SimulatedStep, found: Sharing) -> list[str]:
     """What it costs, and the fullest links over the whole step."""
     lines = [_compared("with links of its own for every kind", step, found.alone_s, found.lost_s)]
+    if found.alone_s != found.plain_s:
+        off = 100.0 * (found.alone_s / found.plain_s - 1.0)
+        lines.append(
+            "calls slow compute when they run, not where the closed form has them:"
+            f" {off:+.2f} % of {show_seconds(found.plain_s)}"
+        )
     fullest = [f"{link} {show_percent(share)}" for link, share in found.links.values()]
     if fullest:
         lines.append(f"fullest of each kind over the step: {', '.join(fullest)}")
@@ -150,7 +159,7 @@ def _jitter(step: SimulatedStep, found: Jittered) -> str:
 
 def _compared(words: str, step: SimulatedStep, before_s: float, lost_s: Mapping[str, float]) -> str:
     """The step without something that was played, and the terms that it makes longer."""
-    more = step.step_time_s / before_s - 1.0
+    more = sum(lost_s.values()) / before_s
     text = f"step {show_seconds(before_s)} {words} ({100 * more:+.2f} % played)"
     labels = {term.name: term.label for term in TERMS}
     named = [

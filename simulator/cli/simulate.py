@@ -64,11 +64,20 @@ Contention = Annotated[
     typer.Option(
         "--contention",
         help="Let traffic share links where it meets: groups those between switches, by where they"
-        " really run; kinds (reductions, sends, experts' tokens, copies) every link they cross.",
+        " really run; kinds (reductions, sends, experts' tokens, copies) every link they cross."
+        " Calls slow the compute beside them when they run.",
     ),
 ]
 
 
+Beside = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--beside", metavar="SCENARIO", show_default=False,
+        help="Another job on other servers of the same fabric, alternating with those of this one:"
+        " its traffic takes its share of the switches. Brings --contention. May be repeated.",
+    ),
+]  # fmt: skip
 Spread = Annotated[
     float | None,
     typer.Option(
@@ -97,6 +106,7 @@ def command(
     deviation: Deviations = None,
     worn: Worn = None,
     contention: Contention = False,
+    beside: Beside = None,
     jitter: Spread = None,
     seed: Seed = None,
     trace: Trace = None,
@@ -122,6 +132,7 @@ def command(
         prediction = predict(described)
         row, given = prediction.estimate.layouts, prediction.scenario
 
+        from simulator.api import job
         from simulator.cli.screen import waiting
         from simulator.events.action_tables import read_actions
         from simulator.events.step import Jitter, Network, simulate
@@ -135,6 +146,7 @@ def command(
                 table=None if actions is None else read_actions(actions),
                 deviations=parse_deviations(deviation or (), given.cluster.gpus, "--deviation"),
                 network=links if worn or contention else None, jitter=uneven,
+                beside=[job(path) for path in beside or ()],
             )  # fmt: skip
         _write(step, trace, picture, title(given, prediction.estimate))
         if as_json:

@@ -20,7 +20,7 @@ from simulator.events.passes import CAUSE
 from simulator.events.play import Replica
 from simulator.hardware.cluster import Cluster, LinksLeft
 
-__all__ = ["COMMUNICATION", "ByteTime", "byte_time", "call_seconds"]
+__all__ = ["COMMUNICATION", "ByteTime", "byte_time", "bytes_of_all", "call_seconds"]
 
 Floats = NDArray[np.float64]
 
@@ -90,6 +90,19 @@ def byte_time(
         for name in ("passes_s", "sends_s", "reduce_s", "gather_s")
     }
     return ByteTime(group=group, far=far, **grown)
+
+
+def bytes_of_all(
+    replicas: Sequence[Replica], kinds: Sequence[tuple[str, bool]], given: Any,
+    deviations: Sequence[Deviation],
+) -> list[ByteTime]:  # fmt: skip
+    """Time of the bytes of these kinds of groups, and of sends between stages."""
+    one = replicas[0]
+    far = bool(one.priced.hop_crosses[one.rows.grid[0]])
+    return [
+        byte_time(replicas, group, outside, given, deviations)
+        for group, outside in (*kinds, ("pp", far))
+    ]
 
 
 def _narrowed(cluster: Cluster, group: str, far: bool) -> Cluster:

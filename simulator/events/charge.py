@@ -21,7 +21,15 @@ from simulator.events.timeline import CAUSES, SPAN_KINDS, STREAMS
 from simulator.events.unfold import EXTRA, SEND
 from simulator.layout.schedules import FORWARD
 
-__all__ = ["critical_shares", "hidden", "pacing_rank", "stream_seconds", "terms", "work"]
+__all__ = [
+    "critical_shares",
+    "hidden",
+    "pacing_rank",
+    "step_time_s",
+    "stream_seconds",
+    "terms",
+    "work",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -79,6 +87,11 @@ def terms(played: Played, shown: Floats, rank: int) -> Floats:
         before = last if i == len(own) else int(times.cause[own[i]])
         _charge_idle(played, found, before, float(ends[i]), float(begins[i]))
     return found
+
+
+def step_time_s(played: Played) -> float:
+    """Time of a played step."""
+    return float(terms(played, work(played)[0], pacing_rank(played)).sum())
 
 
 def _steady_terms(played: Played, shown: Floats, rank: int) -> Floats:

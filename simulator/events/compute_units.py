@@ -17,7 +17,7 @@ from simulator.cost.terms import HIDDEN
 from simulator.events.link_profiles import COMPUTING, PHASES, Profiles
 from simulator.events.passes import CAUSE
 from simulator.events.phase_rows import Rows
-from simulator.events.play import Played
+from simulator.events.play import Played, shown_s
 
 __all__ = ["REPEATING", "charged_s", "held_s", "held_share", "units"]
 
@@ -70,7 +70,7 @@ def charged_s(played: Played) -> Floats:
     if passes.send_s.any():
         hidden = passes.hidden_s[listed.rank, listed.chunk, listed.kind, HIDDEN.index("pp")]
         found += hidden * held_share(played)[listed.rank]
-    return found
+    return np.minimum(found, shown_s(played)[:, CAUSE["slowdown"]])
 
 
 def held_s(
@@ -84,7 +84,7 @@ def held_s(
     rank, start_s, end_s : ndarray
         Of the phases.
     calls : tuple of ndarray
-        Rank, stream, start and end of calls; those of one stream do not overlap.
+        Rank, stream, start and end of calls; those of one stream stand one after the other.
     share : ndarray
         Share that a call of each rank holds.
 
@@ -99,12 +99,16 @@ def held_s(
     """
     found = np.zeros(len(rank))
     of_rank, stream, first_s, last_s = calls
-    for r, s in np.unique(np.column_stack([of_rank, stream]), axis=0).tolist():
-        own = np.flatnonzero((of_rank == r) & (stream == s))
-        own = own[np.argsort(first_s[own], kind="stable")]
+    key = of_rank * (int(stream.max(initial=0)) + 1) + stream
+    order, here = np.argsort(key, kind="stable"), np.argsort(rank, kind="stable")
+    for own in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
+        if not len(own):
+            continue
+        r = int(of_rank[own[0]])
         moments = np.column_stack([first_s[own], last_s[own]]).ravel()
         busy = np.column_stack([np.zeros(len(own)), last_s[own] - first_s[own]]).ravel().cumsum()
-        here = np.flatnonzero(rank == r)
-        until = np.interp(end_s[here], moments, busy) - np.interp(start_s[here], moments, busy)
-        found[here] += share[r] * until
+        low, high = np.searchsorted(rank, (r, r + 1), sorter=here)
+        at = here[low:high]
+        until = np.interp(end_s[at], moments, busy) - np.interp(start_s[at], moments, busy)
+        found[at] += share[r] * until
     return found

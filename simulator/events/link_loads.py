@@ -59,9 +59,15 @@ class LoadTable:
     """Links of each user and their loads, bytes per second over bytes per second."""
 
     @classmethod
-    def of(cls, layout: Layouts, cluster: Cluster, links: Topology) -> LoadTable:
-        """An empty one."""
-        return cls(cluster=cluster, links=links, stages=group_members(layout, "pp"))
+    def of(cls, layout: Layouts, cluster: Cluster, links: Topology, seats: Ints) -> LoadTable:
+        """An empty one; `seats`: GPUs of the network that the ranks of the layout are."""
+        return cls(cluster=cluster, links=links, stages=seats[group_members(layout, "pp")])
+
+    @property
+    def kinds(self) -> list[tuple[str, bool]]:
+        """Kinds of groups, and whether over adapters."""
+        own = {user[:2] for user in self.users if user[0] not in ("send", "copy")}
+        return sorted((group, bool(far)) for group, far in own)
 
     def calls(self, group: str, far: bool, stage: Ints, table: Flows, slower: Floats) -> None:
         """Add what the groups of a kind do, a flow each, of these stages; how far they are slowed.

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from simulator.errors import InputError
-from simulator.events.byte_time import byte_time, call_seconds
+from simulator.events.beside import Job, ground_beside
+from simulator.events.byte_time import bytes_of_all, call_seconds
 from simulator.events.charge import (
     critical_shares,
     hidden,
     pacing_rank,
+    step_time_s,
     stream_seconds,
     terms,
     work,
@@ -22,7 +24,7 @@ from simulator.events.charge import (
 from simulator.events.contended import Network, contended, on_links
 from simulator.events.deviations import Deviation, check_deviations, replicas_of
 from simulator.events.jittered_step import Jitter, jittered_step
-from simulator.events.link_loads import Loads
+from simulator.events.link_loads import LoadTable
 from simulator.events.link_profiles import profiles
 from simulator.events.memory import memory_over_time
 from simulator.events.phase_rows import destinations
@@ -36,7 +38,7 @@ from simulator.layout.layout import Layouts
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Deviation", "Jitter", "Network", "simulate", "summarise"]
+__all__ = ["Deviation", "Jitter", "Job", "Network", "simulate", "summarise"]
 
 
 def simulate(
@@ -48,6 +50,7 @@ def simulate(
     deviations: Sequence[Deviation] = (),
     table: Program | None = None,
     network: Network | None = None,
+    beside: Sequence[Job] = (),
     jitter: Jitter | None = None,
 ) -> SimulatedStep:
     """Play one optimizer step of one layout, action by action.
@@ -67,6 +70,9 @@ def simulate(
     network : Network, optional
         Worn or lost links, and whether traffic shares links where it meets; none: every group has
         the links that the closed form gives it.
+    beside : sequence of Job
+        Other jobs on other servers of the same fabric, whose traffic shares its switches; traffic
+        then shares links where it meets, too.
     jitter : Jitter, optional
         How much durations vary; none: each is its mean.
 
@@ -85,20 +91,23 @@ def simulate(
     if len(layouts_row) != 1:
         raise InputError(f"simulate takes one layout at a time, got {len(layouts_row)}")
     began = time.perf_counter()
-    found = None
+    found = ground = None
+    if beside:
+        network = replace(network or Network(), contention=True)
+        ground = ground_beside(cluster, beside, network)
     if network is not None:
         check_deviations(deviations, workload, int(layouts_row.dp[0]), int(layouts_row.pp[0]))
         experts = workload.architecture.is_moe
-        found = contended(layouts_row, cluster, network, experts=experts)
+        found = contended(layouts_row, cluster, network, experts=experts, ground=ground)
         cluster, deviations = on_links(cluster, found, deviations)
     replicas = replicas_of(layouts_row, workload, cluster, software, deviations)
     played = play_step(replicas, table=table, began=began)
     varied = sharing = None
     if jitter is not None:
         played, varied = _jittered(played, jitter, table)
-    if found is not None and found.loads is not None:
+    if found is not None and found.table is not None:
         given = (layouts_row, workload, cluster, software)
-        played, sharing = _shared(played, found.loads, given, deviations)
+        played, sharing = _shared(played, found.table, given, deviations)
     return replace(summarise(played), network=found, jitter=varied, sharing=sharing)
 
 
@@ -112,18 +121,13 @@ def _jittered(steady: Played, jitter: Jitter, table: Program | None) -> tuple[Pl
 
 
 def _shared(
-    plain: Played, loads: Loads, given: Any, deviations: Sequence[Deviation]
+    plain: Played, table: LoadTable, given: Any, deviations: Sequence[Deviation]
 ) -> tuple[Played, Sharing]:
     """Play a step with what its tasks take; `given`: what its replicas were priced from."""
     began = time.perf_counter()
-    far = bool(plain.replicas[0].priced.hop_crosses[plain.replicas[0].rows.grid[0]])
-    kinds = sorted({user[:2] for user in loads.of if user[0] not in ("send", "copy")})
-    calls = [
-        byte_time(plain.replicas, str(group), bool(outside), given, deviations)
-        for group, outside in (*kinds, ("pp", far))
-    ]
+    calls = bytes_of_all(plain.replicas, table.kinds, given, deviations)
     whole, count = call_seconds(plain.replicas), len(plain.replicas)
-    takes = profiles(loads, calls, whole, plain.passes, destinations(plain), count)
+    takes = profiles(table.folded(), calls, whole, plain.passes, destinations(plain), count)
     built = time.perf_counter()
     apart, played, uses = shared(plain, takes)
     played = replace(
@@ -132,7 +136,7 @@ def _shared(
     )  # fmt: skip
     span = played.times.makespan_s
     return played, Sharing(
-        alone_s=step_time_s(apart), lost_s=_lost(apart, played),
+        plain_s=step_time_s(plain), alone_s=step_time_s(apart), lost_s=_lost(apart, played),
         links={kind: (name, seconds / span) for kind, (name, seconds) in uses.items()},
     )  # fmt: skip
 
@@ -142,11 +146,6 @@ def _lost(before: Played, after: Played) -> dict[str, float]:
     rank = pacing_rank(after)
     grown = terms(after, work(after)[0], rank) - terms(before, work(before)[0], rank)
     return dict(zip(CAUSES, grown.tolist(), strict=True))
-
-
-def step_time_s(played: Played) -> float:
-    """Time of a played step."""
-    return float(terms(played, work(played)[0], pacing_rank(played)).sum())
 
 
 def summarise(played: Played) -> SimulatedStep:

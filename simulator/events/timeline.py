@@ -117,8 +117,12 @@ class MemoryCurve:
 class Sharing:
     """What it costs that kinds of traffic meet on the links."""
 
+    plain_s: float
+    """The step as it is played without: calls slow the passes that the closed form has beside
+    them, and each kind has its links to itself."""
     alone_s: float
-    """The step if each had its links to itself: calls hold compute units beside passes."""
+    """The step if calls slowed what runs beside them when they run, and each kind still had its
+    links to itself."""
     lost_s: Mapping[str, float]
     """How much longer the step is, by name (CAUSES), of the pacing rank."""
     links: Mapping[str, tuple[str, float]]

@@ -61,6 +61,7 @@ def _network(found: Contended) -> dict[str, Any]:
     return {
         "contention": found.given.contention,
         "worn": dict(found.given.worn),
+        "beside": dict(found.beside),
         "slowdown": dict(found.slowdown),
         "slowdown_inside": dict(found.slowdown_inside),
         "links": {
@@ -73,6 +74,7 @@ def _network(found: Contended) -> dict[str, Any]:
 def _sharing(found: Sharing) -> dict[str, Any]:
     """What it costs that kinds of traffic meet, and the fullest link of each kind over the step."""
     return {
+        "plain_s": found.plain_s,
         "alone_s": found.alone_s,
         "lost_s": dict(found.lost_s),
         "links": {

@@ -67,7 +67,7 @@ def test_sound_links_are_null_and_worn_ones_are_not(plain: dict[str, Any]) -> No
     """Server 1 holds stages 2 and 3: half of one of its adapters slows the sends that arrive."""
     assert plain["network"] is None
     worn = document("--worn", "adapter-down  1.3 = 0.5")["network"]
-    assert list(worn) == ["contention", "worn", "slowdown", "slowdown_inside", "links"]
+    assert list(worn) == ["contention", "worn", "beside", "slowdown", "slowdown_inside", "links"]
     assert (worn["contention"], worn["worn"]) == (False, {"adapter-down 1.3": 0.5})
     assert worn["slowdown"] == pytest.approx({"pp": 2.0})
     for use in worn["links"].values():
@@ -95,7 +95,8 @@ def test_kinds_that_meet_on_links_are_charged() -> None:
         case += ["--set", field]
     plain, found = (document(*more, names=case) for more in ((), ("--contention",)))
     sharing = found["sharing"]
-    assert list(sharing) == ["alone_s", "lost_s", "links"]
+    assert list(sharing) == ["plain_s", "alone_s", "lost_s", "links"]
+    assert sharing["plain_s"] == plain["step_time_s"]
     # calls hold units when they run, which is seldom beside a first pass, as the closed form has it
     assert sharing["alone_s"] == pytest.approx(plain["step_time_s"], rel=0.015)
     lost_s = found["step_time_s"] - sharing["alone_s"]
@@ -107,7 +108,28 @@ def test_kinds_that_meet_on_links_are_charged() -> None:
         assert list(use) == ["link", "utilisation"] and 0.0 < use["utilisation"] <= 1.0
     shown = RUNNER.invoke(app, ["simulate", *case, "--contention"]).stdout
     part = shown.split("Traffic that meets on links")[1]
+    assert "calls slow compute when they run" in part
     assert "with links of its own for every kind" in part and "pipeline sends" in part
+
+
+def test_another_job_on_the_fabric(tmp_path: Path) -> None:
+    """40 servers and 40 others alternate under leaves of 32, which are wide enough for both."""
+    path = tmp_path / "other.toml"
+    path.write_text(
+        '[model]\nname = "llama-3.1-8b"\n'
+        "[training]\nsequence_length = 4096\nglobal_batch = 320\n"
+        '[cluster]\nname = "dgx-h100"\ngpus = 320\nsoftware = "megatron-lm-2022"\n'
+    )
+    names = [str(path), "--set", "layout.tp=8"]
+    plain = document(names=names)
+    found = document("--beside", str(path), names=names)
+    assert found["network"]["contention"] and 0.5 < found["network"]["beside"]["leaf-up"] < 1.0
+    assert found["step_time_s"] == pytest.approx(plain["step_time_s"], rel=1e-12)
+    shown = RUNNER.invoke(app, ["simulate", *names, "--beside", str(path)]).stdout
+    assert "other jobs leave at least: leaf-up" in shown
+    assert "no such file" in refused("--beside", str(tmp_path / "none.toml"))
+    path.write_text(path.read_text().replace("dgx-h100", "dgx-a100"))
+    assert "beside[0]: must be on the same fabric, dgx-h100" in refused("--beside", str(path))
 
 
 def test_the_screen_names_what_worn_links_slow() -> None:

@@ -156,6 +156,32 @@ def test_terms_still_add_up_and_seeds_repeat(layout: dict[str, Any]) -> None:
         assert one.timeline.end_s.max() == pytest.approx(one.step_time_s, rel=1e-12)
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.05])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"tp": 2, "pp": 4, "dp": 8},
+        {"tp": 4, "pp": 4, "vpp": 2, "dp": 4},
+        {"tp": 4, "pp": 4, "vpp": 2, "dp": 2, "schedule": "dualpipe_v", "recompute": "full"},
+        {"tp": 4, "pp": 2, "dp": 4, "cp": 2, "cp_kind": "ring"},
+    ],
+)
+def test_what_is_drawn_is_what_is_charged(layout: dict[str, Any], spread: float) -> None:
+    """Spans of a stream never overlap, add up to its busy seconds and end with the step, whatever
+    was slowed by whom."""
+    network = Network(contention=True)
+    found = simulate(*setting(m=16, **layout), network=network, jitter=Jitter(spread=spread))
+    line = found.timeline
+    same = (line.rank[1:] == line.rank[:-1]) & (line.stream[1:] == line.stream[:-1])
+    assert (line.start_s[1:] >= line.end_s[:-1] - 1e-9)[same].all()
+    spans = np.zeros_like(found.busy_s)
+    np.add.at(spans, (line.rank, line.stream), line.end_s - line.start_s)
+    np.testing.assert_allclose(spans, found.busy_s, rtol=1e-9, atol=1e-12)
+    assert line.end_s.max() == pytest.approx(found.step_time_s, rel=1e-12)
+    assert sum(found.terms_s.values()) == pytest.approx(found.step_time_s, rel=1e-12)
+    assert sum(found.critical_share.values()) == pytest.approx(1.0)
+
+
 def test_beside_slow_gpus_and_shared_links() -> None:
     """All at once: what varies is drawn first, then shares links."""
     given = setting(tp=4, pp=2, vpp=4, dp=4, m=8)

@@ -193,6 +193,17 @@ def test_a_reduction_holds_compute_units_while_it_runs(worked: Worked, charged_s
     assert charged(found)["gemm"] == 6.0
 
 
+def test_the_rest_of_a_gather_runs_beside_the_first_passes(worked: Worked) -> None:
+    """4 s in four buckets, the last of which serves the last quarter of a pass of 2 s: that starts
+    1.5 s before all is there, and loses units to the gather for as long."""
+    played = worked([2.0], [4.0], 1, gather_s=np.array([[4.0]]), buckets=np.full(1, 4.0))
+    assert reductions(played, 0) == [(0.0, 2.5), (2.5, 4.0)]
+    assert passes_of(played, 0)[0] == (2.5, 4.5)
+    share = float(held_share(played)[0])
+    _, found, _ = shared(played, takes(played))
+    assert passes_of(found, 0)[0] == (2.5, pytest.approx(4.5 + 1.5 * share))
+
+
 def test_a_send_holds_units_of_its_sender(worked: Worked) -> None:
     """GPipe of two micro-batches: F0 0-2, F1 beside the send of F0 (2-3), which holds units."""
     played = worked([2.0, 2.0], [4.0, 4.0], 2, schedule="gpipe", lag=1.0)
