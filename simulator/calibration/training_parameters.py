@@ -146,10 +146,6 @@ PARAMETERS: dict[str, Parameter] = {
         profiles=("megatron-core", "megatron-core-defaults"),
         figures={"host.kernels_per_moe_block": 1.0}, digits=2,
     ),
-    "overlapped_kernels": Parameter(
-        prior=Prior(value=16.0, width=1.0, low=1.0, high=200.0), profiles=("megatron-bridge",),
-        figures={"host.kernels_per_overlapped_block": 1.0}, digits=2, start=30.0,
-    ),
     "megatron_launch": Parameter(
         prior=Prior(value=29e-6, width=0.2, low=3e-6, high=100e-6),
         profiles=("megatron-core", "megatron-core-defaults"), heirs=("megatron-bridge",),
