@@ -140,7 +140,8 @@ def _last_pass(played: Played, task: int) -> int:
     """The last pass of a reduction's rank: while it runs, it decides; -1: the task is none."""
     if not is_extra(played, task) or played.step.stream[task] in (COMPUTE, _COPY):
         return -1
-    if played.extras.after[played.step.row[task]] < 0:
+    row = int(played.step.row[task])
+    if row >= played.step.extras or played.extras.after[row] < 0:
         return -1
     return int(played.step.task_of_action[played.ends.final[played.step.rank[task]]])
 
@@ -149,7 +150,7 @@ def _charge(played: Played, found: Floats, task: int, seconds: float) -> None:
     """Charge the last `seconds` of a task that another rank waits for."""
     kind, row = int(played.step.kind[task]), int(played.step.row[task])
     if is_extra(played, task):
-        found[played.notes[row, 0]] += seconds
+        found[_causes(played, np.array([task]))[0]] += seconds
     elif kind == SEND:
         found[_SENDS] += seconds
     else:
@@ -160,6 +161,16 @@ def _charge(played: Played, found: Floats, task: int, seconds: float) -> None:
         found[_FILL if kind == FORWARD else _DRAIN] += seconds - sent
 
 
+def _causes(played: Played, extras: NDArray[Any]) -> Ints:
+    """Causes of extra tasks; what a user's table lists itself: sends, else sharding."""
+    step = played.step
+    row, sent = step.row[extras], step.stream[extras] == PIPELINE
+    own = row < step.extras
+    found = np.where(sent, _SENDS, _DP)
+    found[own] = played.notes[row[own], 0]
+    return np.asarray(found)
+
+
 def critical_shares(played: Played) -> tuple[Ints, dict[str, float]]:
     """Tasks of the critical path, and the share of it that each cause takes."""
     path = critical_path(played.times)
@@ -168,7 +179,7 @@ def critical_shares(played: Played) -> tuple[Ints, dict[str, float]]:
     kinds, rows = step.kind[path], step.row[path]
     seconds = step.graph.duration_s[path]
     extra, sent = kinds == EXTRA, kinds == SEND
-    np.add.at(found, played.notes[rows[extra], 0], seconds[extra])
+    np.add.at(found, _causes(played, path[extra]), seconds[extra])
     found[_SENDS] += seconds[sent].sum()
     passes = np.flatnonzero(~extra & ~sent)
     at = rows[passes]

@@ -229,6 +229,23 @@ def test_a_schedule_of_the_users_own(tmp_path: Path, plain: dict[str, Any]) -> N
     assert peaks[1] > 10 * peaks[0]
 
 
+@pytest.mark.parametrize("more", [(), ("--contention", "--jitter", "0.02")])
+def test_a_table_with_sends_of_its_own(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """Two stages, one forward, one backward: idle time behind a listed receive is charged, too."""
+    path = tmp_path / "own.csv"
+    path.write_text(
+        "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+        "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n"
+    )
+    case = [*NAMES, "--set", "layout.tp=4", "--set", "layout.pp=2"]
+    case += ["--set", "training.global_batch=4"]
+    found = document("--actions", str(path), *more, names=case)
+    assert sum(found["terms_s"].values()) == pytest.approx(found["step_time_s"], rel=1e-12)
+    assert sum(found["critical_share"].values()) == pytest.approx(1.0)
+    if not more:
+        assert found["step_time_s"] == pytest.approx(document(names=case)["step_time_s"], rel=1e-9)
+
+
 def test_files_are_written(tmp_path: Path) -> None:
     trace, picture = tmp_path / "deep" / "t.json", tmp_path / "p.png"
     result = RUNNER.invoke(

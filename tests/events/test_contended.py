@@ -7,6 +7,8 @@ import pytest
 
 from simulator.cost.collective_curves import board
 from simulator.errors import InputError
+from simulator.events.byte_time import COMMUNICATION, byte_time, call_seconds
+from simulator.events.deviations import replicas_of
 from simulator.events.step import Deviation, Network, simulate
 from simulator.events.topology import port_bytes_per_s
 from simulator.files import Figure
@@ -201,6 +203,21 @@ def test_deviations_keep_what_is_left_of_links() -> None:
     assert both.terms_s["gemm"] == pytest.approx(1.2 * plain.terms_s["gemm"], rel=1e-9)
     assert both.terms_s["dp"] == pytest.approx(worn.terms_s["dp"], rel=1e-3)
     assert worn.terms_s["dp"] > 1.5 * plain.terms_s["dp"]
+
+
+def test_the_time_of_bytes_is_bytes_over_rate() -> None:
+    """A send of 4096 tokens x 8192 x 2 bytes, an eighth by each rank; 47 GB/s of an adapter. What a
+    send takes beyond that is its start, and neither kind of links but its own decides it."""
+    setting = given(tp=8, pp=2, dp=2, software="megatron-core", sequence_parallel=True)
+    replicas = replicas_of(*setting)
+    whole = call_seconds(replicas)
+    far, near = (byte_time(replicas, "pp", way, setting, ()) for way in (True, False))
+    pp = COMMUNICATION.index("pp")
+    expected = 4096 * 8192 * 2 / 8 / 47e9
+    assert far.passes_s[:, :, :2, pp] == pytest.approx(expected, rel=1e-6)
+    base = setting[2].library.send_base_s["network"] + setting[2].fabric.extra_hop_s
+    assert whole.passes_s[:, :, :2, pp] == pytest.approx(expected + float(base), rel=1e-9)
+    assert not near.passes_s.any() and not far.reduce_s.any()
 
 
 def test_the_same_twice() -> None:
