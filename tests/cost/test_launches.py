@@ -8,8 +8,9 @@ import pytest
 from simulator.cost.step import evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
+from simulator.host_work import HostWork
 from simulator.layout.layout import Layouts
-from simulator.software import HostWork, Software, load_software
+from simulator.software import Software, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload
