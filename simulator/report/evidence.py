@@ -68,8 +68,8 @@ NOT_MODELLED = (
     ("data input", "the loader is assumed to keep up; only copies to the device count"),
     (
         "jitter",
-        "accelerators and hosts of a kind differ and the slowest paces the step, but all micro-batches"
-        " take equally long (simulate --jitter varies them); links of a kind are equally fast",
+        "accelerators and hosts of a kind differ and the slowest paces the step, but all"
+        " micro-batches take equally long (simulate --jitter varies them)",
     ),
     (
         "network congestion",
