@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from simulator.api import plan, predict, simulate
     from simulator.events.contended import Network
     from simulator.events.deviations import Deviation
+    from simulator.events.jittered_step import Jitter
     from simulator.hardware.cluster import Cluster
     from simulator.layout.layout import Layouts
     from simulator.scoring.validation import validate
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Cluster",
     "Deviation",
+    "Jitter",
     "Layouts",
     "Network",
     "Workload",
@@ -34,6 +36,7 @@ __all__ = [
 _HOME = {
     "Cluster": "simulator.hardware.cluster",
     "Deviation": "simulator.events.deviations",
+    "Jitter": "simulator.events.jittered_step",
     "Layouts": "simulator.layout.layout",
     "Network": "simulator.events.contended",
     "Workload": "simulator.workload.recipe",

@@ -22,10 +22,11 @@ from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
 if TYPE_CHECKING:
-    from simulator.events.step import Deviation, Network
+    from simulator.events.beside import Job
+    from simulator.events.step import Deviation, Jitter, Network
     from simulator.events.timeline import SimulatedStep
 
-__all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "assemble", "plan", "predict", "simulate"]
+__all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "assemble", "job", "plan", "predict", "simulate"]
 
 Source = Scenario | str | os.PathLike[str] | None
 
@@ -123,6 +124,8 @@ def simulate(
     actions: str | os.PathLike[str] | None = None,
     deviations: Sequence[Deviation] = (),
     network: Network | None = None,
+    beside: Sequence[Source] = (),
+    jitter: Jitter | None = None,
     **given: Any,
 ) -> SimulatedStep:
     """Play one step of one layout, action by action; other arguments as in :func:`predict`.
@@ -134,8 +137,12 @@ def simulate(
     deviations : sequence of Deviation, optional
         Slow GPUs, weaker links, other servers, loaded experts (``simulator.Deviation``).
     network : Network, optional
-        Worn or lost links, and whether groups share those between switches
+        Worn or lost links, and whether traffic shares links where it meets
         (``simulator.Network``).
+    beside : sequence of path or Scenario, optional
+        Other jobs on other servers of the same fabric, whose traffic shares its switches.
+    jitter : Jitter, optional
+        How much durations vary (``simulator.Jitter``).
 
     Raises
     ------
@@ -161,8 +168,21 @@ def simulate(
     made = prediction.scenario
     return play(
         prediction.estimate.layouts, made.workload, made.cluster, made.software,
-        deviations=deviations, network=network,
+        deviations=deviations, network=network, jitter=jitter,
+        beside=[job(one) for one in beside],
         table=None if actions is None else read_actions(Path(actions)),
+    )  # fmt: skip
+
+
+def job(source: Source) -> Job:
+    """Describe another job by its scenario, for what shares a fabric with it."""
+    from simulator.events.beside import Job  # brings numba along
+
+    prediction = predict_scenario(assemble(source, {})[0])
+    made = prediction.scenario
+    return Job(
+        layout=prediction.estimate.layouts, workload=made.workload, cluster=made.cluster,
+        software=made.software,
     )  # fmt: skip
 
 

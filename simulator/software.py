@@ -10,10 +10,11 @@ from typing import Literal
 
 from simulator import catalogue
 from simulator.files import Figure, read_profile, record
+from simulator.host_work import HostWork
+from simulator.input_fetch import InputFetch
 
 __all__ = [
     "Allocator",
-    "HostWork",
     "Kernels",
     "Overlap",
     "Software",
@@ -67,6 +68,11 @@ class Supports:
     """Pipeline parallelism (pp > 1)."""
     schedules: tuple[Schedule, ...] = ("1f1b", "interleaved")
     """Pipeline schedules."""
+    rounds: Literal["pp", "longer", "any"] = "pp"
+    """Micro-batches that interleaved schedules take through a chunk before the next, in rounds
+    alike: pp, that or more, or any number (torch: a single round where there are fewer)."""
+    post_validation: bool = False
+    """Zero-bubble schedules without a barrier at the end of a step (optimizer_post_validation)."""
     uneven_stages: bool = True
     """Pipeline stages with unequal numbers of layers."""
     cp_kinds: tuple[CpKind, ...] = ("ring",)
@@ -159,9 +165,19 @@ class Kernels:
     whole_embedding_gradient: bool = False
     """Tensor-parallel ranks make the embedding's gradient for the whole vocabulary and then take
     their share of it (torch DTensor)."""
+    pads_experts: bool = False
+    """Where products take fewer than 16 bit, every expert's tokens are copied into rows that end at
+    a multiple of 16 or 32, and the outputs back (Transformer Engine's Fp8Padding), unless experts
+    are padded to a capacity or the dispatch leaves room itself (HybridEP)."""
+    gathers_quantised: bool = False
+    """Where products take fewer than 16 bit, tensor parallelism gathers what they take (Transformer
+    Engine, torchao's float8 linears); otherwise the 16-bit activations."""
     saves_quantised_inputs: bool = False
     """Where products take fewer than 16 bit, linears keep their input in that type, for the weight
     gradient (Transformer Engine); otherwise in 16 bit and cast it again (torchao's float8)."""
+    reduces_maxima: bool = False
+    """fp8 with delayed scaling: the maxima behind the scales are reduced over all ranks that share
+    a tensor, in every pass (Transformer Engine's reduce_amax)."""
     reduces_each_projection: bool = False
     """Tensor parallelism without sequence parallelism: each of several linears that share an input
     (queries, keys and values; gate and up) reduces its gradient by itself (torch's
@@ -196,60 +212,6 @@ class Overlap:
     context_ring: bool = True
     """Exchange of keys and values runs beside attention that does not wait for it: all but the last
     block of a ring, the first block of torch's gather."""
-
-
-@record
-class HostWork:
-    """What the host needs to enqueue a block: a block never takes less."""
-
-    seconds_per_kernel: Figure
-    """Host time to enqueue one kernel through the framework."""
-    kernels_per_block: Figure
-    """Kernels of one dense block's forward pass; its backward pass has twice as many."""
-    kernels_per_mlp: Figure = Figure(0.0)
-    """Those of them that a block has not whose every MLP is a routed expert."""
-    kernels_per_fp8_block: Figure = Figure(0.0)
-    """Kernels that casts, amax and scale updates add to a block in fp8."""
-    kernels_per_moe_block: Figure = Figure(0.0)
-    """Kernels of routing, dispatch, experts and combine."""
-    seconds_per_expert_product: Figure = Figure(0.0)
-    """Host time to enqueue one expert's share of a grouped product, where the library calls a
-    product for each expert of the rank (Transformer Engine's cuBLAS on several streams)."""
-    kernels_per_latent_block: Figure = Figure(0.0)
-    """Kernels that latent attention (MLA) adds: its further projections, rotary positions on parts
-    of the heads, and putting the parts together."""
-    kernels_per_context_step: Figure = Figure(0.0)
-    """Kernels that each further block of keys adds to attention under context parallelism."""
-    captured_fraction: Figure = Figure(0.0, "datasheet", "no CUDA graphs")
-    """Share of a dense block's kernels that a captured graph launches at once."""
-    captured_moe_fraction: Figure = Figure(0.0, "datasheet", "no CUDA graphs")
-    """The same of the kernels that routing, dispatch and combine add."""
-    waits_for_kernels: bool = False
-    """The host waits until every kernel has ended (CUDA_LAUNCH_BLOCKING=1, or a CPU that is host
-    and device in one): launches add to the device's time instead of hiding behind it."""
-    split_block_forward_s: Figure = Figure(0.0)
-    """What the host takes longer for a block's forward pass where its linears are cut over tp
-    (dispatch and redistribution of torch's DTensor)."""
-    split_block_backward_s: Figure = Figure(0.0)
-    """The same of its backward pass."""
-    split_ends_forward_s: Figure = Figure(0.0)
-    """The same of embedding, head and loss together, forward."""
-    split_ends_backward_s: Figure = Figure(0.0)
-    """The same of them, backward."""
-    split_reduction_s: Figure = Figure(0.0)
-    """What the host takes longer for one reduction over tp than a plain call of the collective
-    library (redistribution of a DTensor, functional collectives)."""
-    gathered_block_forward_s: Figure = Figure(0.0)
-    """What the host takes longer for the forward pass of a block whose parameters are gathered for
-    it (hooks and views of FSDP2); embedding and head count as one block. Read where the host waits
-    for kernels: elsewhere it is ahead of them."""
-    gathered_block_backward_s: Figure = Figure(0.0)
-    """The same of its backward pass."""
-    split_block_step_s: Figure = Figure(0.0)
-    """What the host takes longer in the optimizer's step for a block whose parameters are cut over
-    tp (distributed tensors); embedding and head count as one block. Read where the host waits."""
-    gathered_block_step_s: Figure = Figure(0.0)
-    """The same of a block whose parameters are sharded block by block (FSDP2)."""
 
 
 @record
@@ -368,12 +330,13 @@ class Software:
     name: str
     release: str
     """The release or period the figures hold for."""
-    launcher: Literal["megatron", "torchtitan", "torchrun", "deepspeed"]
-    """Whose launch flags a plan prints."""
+    launcher: Literal["megatron", "torchtitan", "torchrun", "deepspeed", "script"]
+    """Whose launch flags a plan prints; script: nobody's, the run has a script of its own."""
     supports: Supports
     kernels: Kernels
     overlap: Overlap
     host: HostWork
+    input: InputFetch = InputFetch()
     states: StateBytes
     allocator: Allocator
 

@@ -77,7 +77,7 @@ def test_bytes_per_parameter_worked_by_hand() -> None:
 def test_low_types_need_a_framework_of_their_time() -> None:
     able = {name: set(load_software(name).supports.precisions) for name in EVERY}
     assert {name for name in EVERY if "nvfp4" in able[name]} == {
-        "megatron-core", "megatron-core-defaults"
+        "megatron-bridge", "megatron-core", "megatron-core-defaults"
     }  # fmt: skip
     for name in EVERY:
         if "2021" in name or "2022" in name:
@@ -87,7 +87,8 @@ def test_low_types_need_a_framework_of_their_time() -> None:
 def test_offload_is_said_by_those_that_have_it() -> None:
     found = {name for name in EVERY if load_software(name).supports.offload}
     assert found == {
-        "megatron-core", "megatron-core-defaults", "torchtune-2024", "torchtune-2024-eager"
+        "megatron-bridge", "megatron-core", "megatron-core-defaults", "torchtune-2024",
+        "torchtune-2024-eager"
     }  # fmt: skip
 
 

@@ -106,8 +106,8 @@ def choose(path: Path | str) -> list[TrainingRun]:
     """Pick the runs of a table that the fit uses.
 
     Of rows that differ in little but the number of accelerators (`_ALIKE`) that of middle size
-    counts, and the smallest one too where there are more than four: weak scaling repeats one
-    layout many times.
+    counts, and the smallest and the largest one too where there are more than four: weak scaling
+    repeats one layout many times.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def _is_proxy(model: str) -> bool:
 def _thin(rows: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     by_size = sorted(rows, key=lambda row: int(row.get("num_gpus")))
     middle = [by_size[len(by_size) // 2]]
-    return [by_size[0], *middle] if len(by_size) > _MANY else middle
+    return [by_size[0], *middle, by_size[-1]] if len(by_size) > _MANY else middle
 
 
 def _training_run(row: MeasuredRun, tables: Tables) -> TrainingRun:

@@ -33,7 +33,7 @@ class Parameter:
 
 
 def _share(value: float, width: float) -> Prior:
-    return Prior(value=value, width=width, low=0.05, high=1.2)
+    return Prior(value=value, width=width, low=0.02, high=1.2)
 
 
 def _rate(*types: str) -> dict[str, float]:
@@ -62,6 +62,10 @@ _EIGHT = ("fp8", "fp8_blockwise")
 
 _BLACKWELL = {"b200-sxm": 0.841, "gb200": 0.97, "gb300": 0.969}
 """Accelerators, and the sustained fraction that their fp8 timings show."""
+
+_VARIATION = Prior(value=0.014, width=0.4, low=0.001, high=0.05)
+"""8 % between fast and slow accelerators of a kind (Sinha et al. 2022), 5.5 standard deviations of
+some hundred draws."""
 
 PARAMETERS: dict[str, Parameter] = {
     **{
@@ -112,13 +116,29 @@ PARAMETERS: dict[str, Parameter] = {
     "a100_stream": Parameter(
         prior=_share(0.66, 0.10), profiles=_A100, figures=_stream(0.66, 0.58, 0.63), digits=2,
     ),
+    "a100_unaligned": Parameter(
+        prior=_share(0.25, 0.5), profiles=_A100,
+        figures={f"gemm.cublas.{name}.unaligned_fraction": 1.0 for name in ("fp16", "bf16")},
+        digits=2,
+    ),
+    "h100_variation": Parameter(
+        prior=_VARIATION, profiles=_H100, figures={"time_variation": 1.0}, digits=2,
+    ),
+    "a100_variation": Parameter(
+        prior=_VARIATION, profiles=_A100, figures={"time_variation": 1.0}, digits=2,
+    ),
+    "host_variation": Parameter(
+        prior=Prior(value=0.03, width=0.5, low=0.001, high=0.2),
+        profiles=("megatron-core", "megatron-core-defaults"),
+        figures={"host.time_variation": 1.0}, digits=2,
+    ),
     "nccl_compute_units": Parameter(
         prior=Prior(value=24.0, width=0.35, low=1.0, high=132.0), profiles=("nccl",),
         figures={"compute_units": 1.0}, digits=2,
     ),
     "fp8_kernels": Parameter(
         prior=Prior(value=0.0, width=18.0, low=0.0, high=120.0, linear=True),
-        profiles=("megatron-core", "megatron-core-defaults"),
+        profiles=("megatron-core", "megatron-core-defaults"), heirs=("megatron-bridge",),
         figures={"host.kernels_per_fp8_block": 1.0}, digits=2, start=15.0,
     ),
     "moe_kernels": Parameter(
@@ -128,12 +148,12 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "megatron_launch": Parameter(
         prior=Prior(value=29e-6, width=0.2, low=3e-6, high=100e-6),
-        profiles=("megatron-core", "megatron-core-defaults"),
+        profiles=("megatron-core", "megatron-core-defaults"), heirs=("megatron-bridge",),
         figures={"host.seconds_per_kernel": 1.0}, digits=2,
     ),
     "old_megatron_launch": Parameter(
         prior=Prior(value=29e-6, width=0.2, low=3e-6, high=100e-6),
-        profiles=("megatron-lm-2022",), heirs=_OLD_MEGATRON,
+        profiles=("megatron-lm-2022", "megatron-deepspeed-2022-async"), heirs=_OLD_MEGATRON,
         figures={"host.seconds_per_kernel": 1.0}, digits=2,
     ),
     "blocking_launch": Parameter(
@@ -154,4 +174,5 @@ PARAMETERS: dict[str, Parameter] = {
 (fit_kernels.py), for the power-capped H100 as its profile derives them; of attention the same, one
 clock for both, or that of long calls; of shares of memory bandwidth, kernels and first fits; of
 compute units, NCCL's 16 to 32 channels. The prior of fp8 kernels is that there are none; of
-launches, what SimuMax's steps at small sizes show."""
+launches, what SimuMax's steps at small sizes show; of products off tensor cores, the data sheet's
+78 of 312 TFLOP/s."""

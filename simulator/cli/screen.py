@@ -19,7 +19,7 @@ from rich.text import Text
 from simulator.cost.moments import MOMENTS
 from simulator.cost.terms import TERMS
 from simulator.report.evidence import FIT_RULE
-from simulator.units import GIB, show_count, show_percent
+from simulator.units import GIB, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
     from simulator.cost.step import Estimate
@@ -218,11 +218,13 @@ class Progress:
 
     def _advance(self, done: int, total: int) -> None:
         if self._bar is None:
-            if time.monotonic() - self._begun < _PATIENCE_S or done >= total:
+            passed_s = time.monotonic() - self._begun
+            if passed_s < _PATIENCE_S or done >= total:
                 return
             from rich.progress import Progress as Bar
 
             self._bar = Bar(console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task(self._what, total=total)
+            whole = f" (about {show_seconds(passed_s * total / done)} in all)" if done else ""
+            self._task = self._bar.add_task(f"{self._what}{whole}", total=total)
             self._bar.start()
         self._bar.update(self._task, completed=done, total=total)

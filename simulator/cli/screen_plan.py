@@ -73,7 +73,7 @@ def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> None:
     screen.print(_why(plan, wide))
     screen.print()
     if plan.refined is not None:
-        screen.print(notes("Played on discrete events", _played(plan)[:top]))
+        screen.print(notes("Played on discrete events", [*_played(plan)[:top], *_not_played(plan)]))
     screen.print(notes("What binds", binding(plan)))
     screen.print(notes("What would pay most, with the best layout for it", _upgrades(plan)))
     screen.print(notes("Searched", _searched(plan)))
@@ -166,6 +166,14 @@ def _played(plan: Plan) -> list[str]:
         f" where it was number {row.place}"
         for row in refined_rows(plan)
     ]
+
+
+def _not_played(plan: Plan) -> list[str]:
+    """Say what times the layouts have that were not played."""
+    count = 0 if plan.refined is None else len(plan.refined.steps)
+    if count == len(plan.estimate):
+        return []
+    return [f"Layouts behind these {count:,} keep their places and closed-form times"]
 
 
 def _why(plan: Plan, wide: bool) -> RenderableType:

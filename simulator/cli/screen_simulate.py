@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from simulator.cli.screen import (
     term_table,
 )
 from simulator.cost.terms import TERMS
-from simulator.events.timeline import STREAMS, SimulatedStep
+from simulator.events.timeline import STREAMS, Jittered, Sharing, SimulatedStep
 from simulator.planner.predict import Prediction
 from simulator.planner.refine import with_times
 from simulator.units import show_percent, show_seconds
@@ -58,6 +59,10 @@ def show(prediction: Prediction, step: SimulatedStep) -> None:
         screen.print(notes(title, [", ".join(links)]))
     if step.network is not None:
         screen.print(notes("Groups on the links of the cluster", _network(step.network)))
+    if step.jitter is not None:
+        screen.print(notes("Durations that vary", [_jitter(step, step.jitter)]))
+    if step.sharing is not None:
+        screen.print(notes("Traffic that meets on links", _sharing(step, step.sharing)))
 
 
 def _verdict(prediction: Prediction, step: SimulatedStep) -> Text:
@@ -111,6 +116,9 @@ def _path(step: SimulatedStep) -> str:
 def _network(found: Contended) -> list[str]:
     """Kinds of groups that are slower than the closed form has them, and the fullest links."""
     lines = []
+    if found.beside:
+        left = ", ".join(f"{kind} {show_percent(share)}" for kind, share in found.beside.items())
+        lines.append(f"other jobs leave at least: {left}")
     for where, slower in (("adapters", found.slowdown), ("links inside", found.slowdown_inside)):
         named = [f"{group} x {x:.3f}" for group, x in slower.items() if x > 1.0]
         even = ", ".join(group for group, x in slower.items() if x == 1.0)
@@ -124,6 +132,42 @@ def _network(found: Contended) -> list[str]:
     if fullest:
         lines.append(f"fullest of each kind while bytes move: {', '.join(fullest)}")
     return lines or ["no group leaves a domain"]
+
+
+def _sharing(step: SimulatedStep, found: Sharing) -> list[str]:
+    """What it costs, and the fullest links over the whole step."""
+    lines = [_compared("with links of its own for every kind", step, found.alone_s, found.lost_s)]
+    if found.alone_s != found.plain_s:
+        off = 100.0 * (found.alone_s / found.plain_s - 1.0)
+        lines.append(
+            "calls slow compute when they run, not where the closed form has them:"
+            f" {off:+.2f} % of {show_seconds(found.plain_s)}"
+        )
+    fullest = [f"{link} {show_percent(share)}" for link, share in found.links.values()]
+    if fullest:
+        lines.append(f"fullest of each kind over the step: {', '.join(fullest)}")
+    return lines
+
+
+def _jitter(step: SimulatedStep, found: Jittered) -> str:
+    """What varies, and what it costs."""
+    return _compared(
+        f"if none varied by {show_percent(found.spread)} (seed {found.seed})",
+        step, found.steady_s, found.lost_s,
+    )  # fmt: skip
+
+
+def _compared(words: str, step: SimulatedStep, before_s: float, lost_s: Mapping[str, float]) -> str:
+    """The step without something that was played, and the terms that it makes longer."""
+    more = sum(lost_s.values()) / before_s
+    text = f"step {show_seconds(before_s)} {words} ({100 * more:+.2f} % played)"
+    labels = {term.name: term.label for term in TERMS}
+    named = [
+        f"{labels[name]} {show_seconds(lost)}"
+        for name, lost in sorted(lost_s.items(), key=lambda item: -item[1])
+        if lost > _LEAST * 0.1 * step.step_time_s
+    ]
+    return f"{text}; longer: {', '.join(named)}" if named else text
 
 
 def _memory(prediction: Prediction, step: SimulatedStep) -> Table:

@@ -63,9 +63,36 @@ Contention = Annotated[
     bool,
     typer.Option(
         "--contention",
-        help="Let groups share the links between switches by where they really run.",
+        help="Let traffic share links where it meets: groups those between switches, by where they"
+        " really run; kinds (reductions, sends, experts' tokens, copies) every link they cross."
+        " Calls slow the compute beside them when they run.",
     ),
 ]
+
+
+Beside = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--beside", metavar="SCENARIO", show_default=False,
+        help="Another job on other servers of the same fabric, alternating with those of this one:"
+        " its traffic takes its share of the switches. Brings --contention. May be repeated.",
+    ),
+]  # fmt: skip
+Spread = Annotated[
+    float | None,
+    typer.Option(
+        "--jitter", metavar="SIGMA", show_default=False,
+        help="Let durations vary: standard deviation of the logarithm of a pass on one GPU, of a"
+        " send or collective of one group (0.02: 2 %).",
+    ),
+]  # fmt: skip
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        "--seed", metavar="N", show_default=False,
+        help="What --jitter draws from, 0 if not given; the same seed gives the same step.",
+    ),
+]  # fmt: skip
 
 
 def command(
@@ -79,6 +106,9 @@ def command(
     deviation: Deviations = None,
     worn: Worn = None,
     contention: Contention = False,
+    beside: Beside = None,
+    jitter: Spread = None,
+    seed: Seed = None,
     trace: Trace = None,
     picture: Picture = None,
     as_json: Json = False,
@@ -86,7 +116,8 @@ def command(
     """Play one training step of one layout, action by action.
 
     Says what the closed form of `predict` cannot: who waits for whom, what paces the step, when
-    memory is fullest; and what slow GPUs, loaded experts or a schedule of your own make of it.
+    memory is fullest; and what slow GPUs, loaded experts, shared links, durations that vary or a
+    schedule of your own make of it.
     """
     with speaking():
         from simulator.planner.predict import predict
@@ -97,21 +128,25 @@ def command(
         )  # fmt: skip
         check_trace(trace)
         _check_picture(picture)
+        _check_seed(jitter, seed)
         prediction = predict(described)
         row, given = prediction.estimate.layouts, prediction.scenario
 
+        from simulator.api import job
         from simulator.cli.screen import waiting
         from simulator.events.action_tables import read_actions
-        from simulator.events.step import Network, simulate
+        from simulator.events.step import Jitter, Network, simulate
         from simulator.events.written import parse_deviations, parse_worn
 
         links = Network(worn=parse_worn(worn or (), "--worn"), contention=contention)
+        uneven = None if jitter is None else Jitter(spread=jitter, seed=seed or 0)
         with waiting("simulating"):
             step = simulate(
                 row, given.workload, given.cluster, given.software,
                 table=None if actions is None else read_actions(actions),
                 deviations=parse_deviations(deviation or (), given.cluster.gpus, "--deviation"),
-                network=links if worn or contention else None,
+                network=links if worn or contention else None, jitter=uneven,
+                beside=[job(path) for path in beside or ()],
             )  # fmt: skip
         _write(step, trace, picture, title(given, prediction.estimate))
         if as_json:
@@ -129,6 +164,13 @@ def _check_picture(path: Path | None) -> None:
 
     if path is not None and path.suffix != ".png":
         raise InputError(problem("arguments", "--picture", "must end in .png", str(path)))
+
+
+def _check_seed(jitter: float | None, seed: int | None) -> None:
+    from simulator.errors import InputError, problem
+
+    if seed is not None and jitter is None:
+        raise InputError(problem("arguments", "--seed", "must come with --jitter", seed))
 
 
 def _write(step: SimulatedStep, trace: Path | None, picture: Path | None, about: str) -> None:

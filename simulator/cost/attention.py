@@ -18,7 +18,12 @@ from simulator.cost.operations import (
     norm,
 )
 from simulator.cost.scores import core_attention
-from simulator.cost.tensor_parallel import gather_input, reduce_output
+from simulator.cost.tensor_parallel import (
+    gather_input,
+    gathered_share,
+    reduce_output,
+    share_scales,
+)
 from simulator.software import Kernels
 from simulator.workload.architecture import Attention, Block
 from simulator.workload.recipe import Recipe
@@ -83,14 +88,15 @@ def attention(
     core_attention(ops, att, hidden, ranks, recipe, kernels)
     ops.gemms.append(Gemm(name="proj", m=tokens, n=hidden, k=result))
     ops.saved.append(("attention output", "", tokens * result * size))
-    wide = tokens * hidden * size
+    wide, share = tokens * hidden * size, gathered_share(recipe, kernels)
     if att.is_mla:
         latent = (att.q_lora_rank or hidden) + att.kv_lora_rank
         gather_input(ops, tokens * latent * size, ranks, first, kernels, module=again)
         _gather_rotary(ops, tokens * att.rope_head_dim * size, ranks)
     else:
-        gather_input(ops, wide, ranks, first, kernels, projections=3)
-    reduce_output(ops, wide, ranks, "proj")
+        gather_input(ops, wide, ranks, first, kernels, projections=3, share=share)
+    reduce_output(ops, wide, ranks, "proj", share=share)
+    share_scales(ops, ranks, recipe, kernels)
     widths = Widths(query=query, key=key, value=value, result=result)
     shared = query / key
     exchange_context(ops, widths, tokens, tokens, ranks, size, kernels, shared)

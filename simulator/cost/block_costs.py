@@ -11,7 +11,10 @@ __all__ = ["PASS_TERMS", "BlockCosts"]
 
 Floats = NDArray[np.float64]
 
-PASS_TERMS = ("gemm", "attention", "memory_bound", "launch", "slowdown", "tp", "cp", "ep")
+PASS_TERMS = (
+    *("gemm", "attention", "memory_bound", "launch", "stragglers", "slowdown"),
+    *("tp", "cp", "ep"),
+)
 """Terms of a forward or backward pass, in the order in which they are added."""
 
 
@@ -51,6 +54,8 @@ class BlockCosts:
     """Shape (keys, parts): FLOPs that selective recomputation repeats."""
     boundary_bytes: Floats
     """Shape (keys,): the activation that crosses a pipeline boundary."""
+    input_s: Floats
+    """Shape (keys, 3): copies of the input to the first stage, to the last one, and to both."""
 
     @property
     def parts(self) -> int:

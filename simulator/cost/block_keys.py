@@ -20,7 +20,7 @@ def block_keys(
     keys = unique_rows(
         layouts.tp, layouts.sequence_parallel, layouts.cp, layouts.ep, layouts.etp,
         layouts.micro_batch, np.where(layouts.cp > 1, layouts.cp_kind, 0), layouts.cp_a2a,
-        np.where(layouts.ep * layouts.etp > 1, layouts.dispatcher, 0), *local,
+        np.where(layouts.ep * layouts.etp > 1, layouts.dispatcher, 0), *local, layouts.world,
     )  # fmt: skip
     some = layouts[keys.first]
     ranks = Ranks(
@@ -33,6 +33,7 @@ def block_keys(
         ep=some.ep.astype(float),
         etp=some.etp.astype(float),
         micro_batch=some.micro_batch.astype(float),
+        world=some.world.astype(float),
         groups=placement.take(grid.inverse[keys.first]).with_groups(some.cp_a2a.astype(np.int64)),
     )
     return keys, ranks

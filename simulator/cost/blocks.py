@@ -19,7 +19,9 @@ from simulator.cost.attention_time import attention_figures, attention_s
 from simulator.cost.block_costs import PASS_TERMS, BlockCosts
 from simulator.cost.dispatch import dispatch_s
 from simulator.cost.grouped import as_grouped
+from simulator.cost.input_fetch import input_s
 from simulator.cost.kernels import gemm_rates, gemm_s
+from simulator.cost.launches import launches_s
 from simulator.cost.operations import (
     Collective,
     Flash,
@@ -30,7 +32,8 @@ from simulator.cost.operations import (
 )
 from simulator.cost.operators import block, embedding, head, predict_ahead
 from simulator.cost.selective import saved_by_mode, share_again, spared_s
-from simulator.cost.split_work import split_host_s, sums_over_tp
+from simulator.cost.split_work import sums_over_tp
+from simulator.cost.stragglers import slowest_of
 from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
@@ -73,7 +76,8 @@ def block_costs(
     if arch.is_encoder_decoder:  # the encoder's output travels beside the decoder's stream
         length = recipe.sequence_length
         own = own * (1.0 + (recipe.decoder_length or length) / length)
-    return BlockCosts(boundary_bytes=own, **stacked)
+    fetched = input_s(workload, cluster, software, ranks)
+    return BlockCosts(boundary_bytes=own, input_s=fetched, **stacked)
 
 
 class _Pricer:
@@ -85,6 +89,10 @@ class _Pricer:
         self.size = element_bytes(recipe)
         self.keys = len(ranks.tp)
         self.slowdown_share = collectives.slowdown_share(cluster)
+        self.late, self.late_host = (
+            float(kind.time_variation) * self._wide(slowest_of(ranks.world))
+            for kind in (self.device, software.host)
+        )
 
     def _wide(self, value: Any) -> Floats:
         column = np.asarray(value, dtype=float)
@@ -108,12 +116,13 @@ class _Pricer:
                 ):
                     if direction == "wgrad" and not g.trained:
                         continue
-                    shape = [np.ceil(self._wide(x)) for x in (m, n, k, g.batch, result)]
+                    sizes = (m, n, k, g.batch, result, g.aligned)
+                    shape = [np.ceil(self._wide(x)) for x in sizes]
                     key = (index, f"{g.name}:{direction}", shape)
                     rows.setdefault((self.dtype(g.kind), g.grouped), []).append(key)
         times: list[dict[str, Floats]] = [{} for _ in parts]
         for (dtype, grouped), calls in rows.items():
-            columns = [np.concatenate([call[2][i] for call in calls]) for i in range(5)]
+            columns = [np.concatenate([call[2][i] for call in calls]) for i in range(6)]
             seconds = self._gemm(dtype, columns, grouped).reshape(len(calls), self.keys)
             for (index, name, _), row in zip(calls, seconds, strict=True):
                 times[index][name] = row
@@ -121,11 +130,11 @@ class _Pricer:
 
     def _gemm(self, dtype: str, columns: list[Floats], grouped: bool) -> Floats:
         unique = unique_rows(*(column.astype(np.int64) for column in columns))
-        m, n, k, batch, result = (column[unique.first] for column in columns)
+        m, n, k, batch, result, aligned = (column[unique.first] for column in columns)
         library, half = self.software.kernels.gemm_library, self.device.sixteen_bit
-        kernel = _choose(self.device.gemm, library, "gemm library")
+        kernel = self.device.gemm[_key(self.device.gemm, library, "gemm library")]
         units = half if dtype in ("fp16", "bf16") else dtype
-        params = _choose(kernel, units, "type", half)
+        params = kernel[_key(kernel, units, "type", half)]
         given: dict[str, Any] = {f.name: float(getattr(params, f.name)) for f in fields(params)}
         given["host_floor_s"] = 0.0  # the host of a training step has a term of its own
         if self.recipe.is_quantised and dtype == self.recipe.matrix_type:
@@ -140,7 +149,7 @@ class _Pricer:
             given = as_grouped(given, self.device.grouped[library][units], batch)
         seconds = start_s + each * gemm_s(
             m=m, n=n, k=k, batch=batch, result_bytes=result,
-            sustained=True, **gemm_rates(self.device, dtype), **given,
+            aligned=aligned > 0.0, sustained=True, **gemm_rates(self.device, dtype), **given,
         )  # fmt: skip
         return seconds[unique.inverse]
 
@@ -163,6 +172,8 @@ class _Pricer:
             backward["memory_bound"] = backward["memory_bound"] + self._stream(
                 s.kind, s.backward_bytes, s.calls
             )
+        for way in (forward, backward):
+            way["stragglers"] = self.late * sum((way[term] for term in _COMPUTE), zero)
         alone_s = np.zeros((2, len(PASS_TERMS), self.keys))
         alone = forward | {}, backward | {}
         hidden, exchange, again_s = self._traffic(ops, gemm, forward, backward, beside=True)
@@ -191,7 +202,7 @@ class _Pricer:
             "forward_s": np.stack([forward[term] for term in PASS_TERMS]),
             "backward_s": np.stack([backward[term] for term in PASS_TERMS]),
             "wgrad_s": weight_gradients,
-            "recompute_s": np.stack([zero, work_s + again_s, full_s]),
+            "recompute_s": np.stack([zero, work_s * (1.0 + self.late) + again_s, full_s]),
             "hidden_s": np.array([list(way.values()) for way in hidden]),
             "alone_s": alone_s,
             "exchange_s": np.stack(exchange),
@@ -329,31 +340,13 @@ class _Pricer:
 
         Returns what the host takes longer than the device in either pass; below zero: less.
         """
-        host = self.software.host
-        if ops.is_block and not ops.counts_kernels:
-            count = host.kernels_per_block + self.recipe.is_quantised * host.kernels_per_fp8_block
-            if not ops.has_mlp:
-                count = count * (1.0 - host.kernels_per_mlp / max(host.kernels_per_block, 1.0))
-            blocks = self.ranks.key_blocks(self.software.kernels)
-            count = count + ops.is_latent * host.kernels_per_latent_block
-            kernels = count + host.kernels_per_context_step * (blocks - 1.0)
-            kernels = kernels * (1.0 - host.captured_fraction)
-            launched = 1.0 - host.captured_moe_fraction
-            kernels = kernels + ops.is_moe * host.kernels_per_moe_block * launched
-        else:
-            whole = float(host.captured_fraction * host.captured_moe_fraction)
-            kernels = self._wide(sum(s.calls for s in ops.streams) + len(ops.gemms)) * (1 - whole)
-        # a captured part of a block leaves its experts out, whose sizes the host has to know
-        products = self._wide(sum(g.batch for g in ops.gemms if g.grouped))
-        apart_s = products * host.seconds_per_expert_product * (host.captured_moe_fraction < 1.0)
+        quantised = self.recipe.is_quantised
+        whole_s = launches_s(self.software, ops, self.ranks, quantised=quantised)
+        hides = 0.0 if self.software.host.waits_for_kernels else 1.0
         gaps = []
-        for terms, passes, split_s in zip(
-            (forward, backward), (1.0, 2.0), split_host_s(host, ops, self.ranks.tp), strict=True
-        ):
-            hides = 0.0 if host.waits_for_kernels else 1.0
+        for terms, seconds in zip((forward, backward), whole_s, strict=True):
             busy = sum((terms[term] for term in PASS_TERMS), np.zeros(self.keys))
-            seconds = passes * (kernels * host.seconds_per_kernel + apart_s) + split_s
-            gaps.append(self._wide(seconds - hides * busy))
+            gaps.append(self._wide(seconds * (1.0 + self.late_host) - hides * busy))
             terms["launch"] = np.maximum(gaps[-1], 0.0)
         return gaps[0], gaps[1]
 
@@ -378,11 +371,6 @@ class _Pricer:
             if again and not s.stash:
                 again_s = again_s + self._stream(s.kind, s.forward_bytes, s.calls)
         return again_s, again_flop, flop
-
-
-def _choose(table: dict[str, Any], key: str, what: str, fallback: str | None = None) -> Any:
-    """Look a kernel library, type or class up in a profile, or say what is missing."""
-    return table[_key(table, key, what, fallback)]
 
 
 def _key(table: dict[str, Any], key: str, what: str, fallback: str | None = None) -> str:

@@ -24,56 +24,58 @@ until the last rank has ended.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.collectives import slowdown_share
-from simulator.cost.passes import PartPasses, Priced, over_parts, passes_on_path
-from simulator.layout.layout import Layouts
-from simulator.layout.schedules import ASYNCHRONOUS, BREADTH_FIRST, SPLIT
+from simulator.cost.input_fetch import fetching_s
+from simulator.cost.passes import LAUNCH, PartPasses, Priced, over_parts, total
+from simulator.layout.schedules import ASYNCHRONOUS, BREADTH_FIRST
 
-__all__ = ["ASYNCHRONOUS", "BREADTH_FIRST", "SPLIT", "fill_and_drain", "pipeline"]
+if TYPE_CHECKING:
+    from simulator.cost.pricing import Selection
+
+__all__ = ["fill_and_drain", "pipeline"]
 
 Floats = NDArray[np.float64]
 
 
 def pipeline(
     terms: dict[str, Floats],
-    layouts: Layouts,
+    rows: Selection,
     priced: Priced,
-    where: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
     passes: PartPasses,
     slow_s: tuple[Floats, Floats],
     alone: tuple[Floats, Floats],
 ) -> Floats:
     """Add sends, fill and drain to the terms; return the sends that are hidden.
 
-    `where` are route, block key and state key of each layout, `slow_s` the slowest stage's passes
-    of one micro-batch, `alone` what its passes take longer that have no other micro-batch beside
-    them.
+    `slow_s` are the slowest stage's passes of one micro-batch without the input, `alone` what its
+    passes take longer that have no other micro-batch beside them.
     """
-    paths, (route, key, grid) = priced.paths, where
+    paths, layouts = priced.paths, rows.layouts
     m, v = layouts.micro_batches / layouts.copies, (layouts.vpp * layouts.copies).astype(float)
     flushed = (layouts.pp > 1) & ~np.isin(layouts.schedule, ASYNCHRONOUS)
-    counts = paths.counts[route]
-    played = np.where(flushed, paths.played[route], 0.0) / layouts.copies
+    counts = paths.counts[rows.route]
+    played = np.where(flushed, paths.played[rows.route], 0.0) / layouts.copies
     further = np.where(flushed, m - played, 0.0)
-    send_s = priced.send_s[priced.hop_crosses[grid], key]
+    send_s = priced.send_s[priced.hop_crosses[rows.grid], rows.key]
     beside = priced.software.overlap.pipeline_send & (v > 1)
     covered = np.where(beside, np.minimum(2.0 * send_s, (slow_s[0] + slow_s[1]) / v), 0.0)
-    sends = counts[:, -2] + 2.0 * (m - played) * v
+    sends = counts[:, -3] + counts[:, -2] + 2.0 * (m - played) * v
     queued = np.maximum(counts[:, -1] * send_s, m * v * (2.0 * send_s - covered))
     terms["pp"] = np.where(layouts.pp > 1, np.where(beside, queued, sends * send_s), 0.0)
     hidden = np.where(layouts.pp > 1, m * v * covered, 0.0)
     slowed = np.where(layouts.pp > 1, sends * covered / 2.0, 0.0) * slowdown_share(priced.cluster)
     terms["slowdown"] = terms["slowdown"] + slowed
+    waited_s = terms["input"] / np.maximum(m, 1.0) * (not passes.prefetched)
+    slow_s = slow_s[0] + waited_s, slow_s[1]
     lone = np.where(np.isin(layouts.schedule, BREADTH_FIRST), played / m, flushed * 1.0)
     steady = played * slow_s[0] + lone * alone[0], played * slow_s[1] + lone * alone[1]
-    fill, drain = fill_and_drain(counts, passes_on_path(priced, key, passes), steady)
-    waits = further * (paths.pace[route] - 1.0)
+    fill, drain = fill_and_drain(_path_s(rows, priced, passes), steady)
+    waits = further * (paths.pace[rows.route] - 1.0)
     terms["bubble_warmup"], terms["bubble_drain"] = (
         fill + waits * slow_s[0],
         drain + waits * slow_s[1],
@@ -82,7 +84,7 @@ def pipeline(
 
 
 def fill_and_drain(
-    counts: Floats, seconds: Sequence[Floats], steady_s: tuple[Floats, Floats]
+    path_s: tuple[Floats, Floats], steady_s: tuple[Floats, Floats]
 ) -> tuple[Floats, Floats]:
     """Seconds before and after the slowest stage's own passes.
 
@@ -91,27 +93,38 @@ def fill_and_drain(
 
     Parameters
     ----------
-    counts : ndarray
-        What lies on the path; columns as of `Paths.counts`.
-    seconds : sequence of ndarray
-        Of each part in forward, backward and weight passes, recomputed, alone forward and backward;
-        shape (layouts, parts).
-    steady_s : tuple of ndarray
-        What the slowest stage takes for as many micro-batches, forward and backward.
+    path_s, steady_s : tuple of ndarray
+        What the path, and the slowest stage for as many micro-batches, take forward and backward.
     """
-    ahead, behind = _both_ways(counts, seconds)
-    forward, backward = ahead - steady_s[0], behind - steady_s[1]
+    forward, backward = (x - own for x, own in zip(path_s, steady_s, strict=True))
     idle = np.maximum(forward + backward, 0.0)
     fill = np.clip(forward, 0.0, idle)
     return fill, idle - fill
 
 
-def _both_ways(path: Floats, seconds: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Forward and backward passes of a path."""
-    parts = seconds[0].shape[1]
-    taken = [
-        over_parts(path[:, i * parts : (i + 1) * parts], each) for i, each in enumerate(seconds)
-    ]
-    ahead, behind, weight, again, *alone = taken
-    behind = behind + weight + again
-    return (ahead + alone[0], behind + alone[1]) if alone else (ahead, behind)
+def _path_s(rows: Selection, priced: Priced, passes: PartPasses) -> tuple[Floats, Floats]:
+    """Forward and backward passes on the longest path of each layout."""
+    b, key, counts = priced.blocks, rows.key, priced.paths.counts[rows.route]
+    parts = counts.shape[1] // 6
+    ahead, behind, weights, again, *lone = (
+        counts[:, i * parts : (i + 1) * parts] for i in range(6)
+    )
+    forward_s = fetching_s(passes.forward_s, passes.input_s, prefetched=passes.prefetched)
+    forward = over_parts(ahead, forward_s)
+    backward = over_parts(behind, passes.backward_s + passes.selective_s)
+    backward = backward + over_parts(weights, b.wgrad_s[key]) + over_parts(again, passes.full_s)
+    if priced.software.overlap.expert:
+        forward, backward = (
+            seconds + over_parts(count, total(way)[key])
+            for seconds, count, way in zip((forward, backward), lone, b.alone_s, strict=True)
+        )
+    maxima_s = priced.states.maxima_s[rows.grid]
+    if maxima_s.any():  # as `shown_maxima` of a rank, here of the passes on the path
+        forward, backward = (
+            seconds + np.maximum(number * maxima_s - over_parts(count, way[LAUNCH][key]), 0.0)
+            for seconds, number, count, way in zip(
+                (forward, backward), counts.T[-3:-1], (ahead, behind), (b.forward_s, b.backward_s),
+                strict=True,
+            )
+        )  # fmt: skip
+    return forward, backward

@@ -62,11 +62,13 @@ def gemm_s(
     split_k_s: Any,
     l2_refetch: Any,
     accumulate_fraction: Any = 1.0,
+    unaligned_fraction: Any = 1.0,
     quantise_bytes_per_element: Any = 0.0,
     quantise_refetch: Any = 0.0,
     quantise_row_s: Any = 0.0,
     host_floor_s: Any = 0.0,
     sustained: bool = True,
+    aligned: Any = True,
 ) -> Floats:
     """Time of `batch` products of an (m, k) by a (k, n) matrix in one call, in seconds.
 
@@ -92,6 +94,9 @@ def gemm_s(
     sustained : bool
         Price the call at the rate of a training step (`training_fraction`; without one,
         `sustained_fraction`), or by its own length at a clock that falls from burst to sustained.
+    aligned : array_like of bool
+        Rows of all operands are multiples of 16 bytes, as tensor cores want them (NVIDIA, "Matrix
+        Multiplication Background User's Guide", tensor core requirements).
 
     Returns
     -------
@@ -134,7 +139,8 @@ def gemm_s(
     waves = np.where(waves <= 1.0, 1.0, waves_a * np.ceil(waves) + (1.0 - waves_a) * waves)
     slower = np.maximum(1.0 + penalty * (128.0 / rows + 128.0 / cols - 1.5), 1.0)
     depth = 64.0 * np.ceil(k / (64.0 * parts)) + prologue
-    compute_s = waves * 2.0 * rows * cols * depth * slower / (share * peak / units)
+    reached = np.where(aligned, 1.0, np.asarray(unaligned_fraction, float))[..., None, None]
+    compute_s = waves * 2.0 * rows * cols * depth * slower / (reached * share * peak / units)
 
     moved = batch * (operand * (m * k + k * n) + result * m * n)
     held = refetch / (1.0 + (2.0 * moved / l2) ** 2)

@@ -8,8 +8,8 @@ from simulator.cost.memory import kept_bytes
 from simulator.cost.moments import MOMENTS
 from simulator.cost.parameters import expert_parameters, rank_parameters
 from simulator.cost.passes import FULL, Priced
+from simulator.cost.pricing import Selection
 from simulator.cost.states import STATE_KINDS
-from simulator.cost.step import Selection
 from simulator.layout.layout import Layouts
 
 __all__ = ["memory_inputs"]

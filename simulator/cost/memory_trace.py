@@ -21,6 +21,7 @@ import numpy as np
 from simulator.cost.allocator import Block, CachingAllocator
 from simulator.cost.memory import on_device
 from simulator.cost.passes import Priced
+from simulator.cost.pricing import Selection, price, select
 from simulator.cost.rank_tensors import (
     Part,
     chunk_parts,
@@ -29,7 +30,6 @@ from simulator.cost.rank_tensors import (
     stages_of,
     workspace_parts,
 )
-from simulator.cost.step import Selection, price, select
 from simulator.hardware.cluster import Cluster
 from simulator.layout import schedules
 from simulator.layout.layout import SHARDINGS, Layouts

@@ -15,13 +15,20 @@ from simulator.cost.operations import (
     element_bytes,
 )
 from simulator.cost.routing import rank_load, reached_places
-from simulator.cost.tensor_parallel import gather_input, reduce_output
+from simulator.cost.tensor_parallel import (
+    gather_input,
+    gathered_share,
+    reduce_output,
+    share_scales,
+)
 from simulator.layout.layout import DISPATCHERS
 from simulator.software import Kernels
 from simulator.workload.architecture import MLP, MoE
 from simulator.workload.recipe import Recipe
 
 __all__ = ["experts", "feed_forward", "mlp"]
+
+_DEEPEP = DISPATCHERS.index("deepep")
 
 
 def mlp(
@@ -42,8 +49,10 @@ def mlp(
     feed_forward(ops, "fc", tokens, hidden, ffn, mlp.gated, size, kernels, module="mlp",
                  activation=mlp.activation, beside=residual)  # fmt: skip
     inner = 2 if mlp.gated else 1
-    gather_input(ops, wide, ranks, "fc1", kernels, module="mlp", projections=inner)
-    reduce_output(ops, wide, ranks, "fc2", module="mlp")
+    share = gathered_share(recipe, kernels)
+    gather_input(ops, wide, ranks, "fc1", kernels, module="mlp", projections=inner, share=share)
+    reduce_output(ops, wide, ranks, "fc2", module="mlp", share=share)
+    share_scales(ops, ranks, recipe, kernels)
 
 
 def feed_forward(
@@ -142,6 +151,7 @@ def experts(
     gathered = _exchange(ops, moe, hidden, ranks, recipe, load)
     per_expert = load * own * moe.top_k * ranks.etp * ranks.ep / moe.experts
     ops.saved.append(("permuted tokens", "moe", arriving))
+    _pad_experts(ops, arriving, ranks, recipe, kernels)
     feed_forward(
         ops,
         "expert fc",
@@ -160,7 +170,7 @@ def experts(
         beside=arriving + np.where(gathered > 0, gathered, arriving),
     )
     if moe.bias:
-        _expert_biases(ops, moe, arriving, arriving / hidden * moe.ffn_hidden / ranks.etp)
+        _expert_biases(ops, moe, ranks, arriving, arriving / hidden * moe.ffn_hidden / ranks.etp)
     if moe.shared_ffn_hidden:
         wide, module = tokens * hidden * size, "moe+shared_experts"
         feed_forward(
@@ -175,11 +185,34 @@ def experts(
             module=module,
             activation=moe.activation,
         )
-        gather_input(ops, wide, ranks, "shared fc1", kernels, module=module)
-        reduce_output(ops, wide, ranks, "shared fc2", module=module)
+        share = gathered_share(recipe, kernels)
+        gather_input(ops, wide, ranks, "shared fc1", kernels, module=module, share=share)
+        reduce_output(ops, wide, ranks, "shared fc2", module=module, share=share)
+        share_scales(ops, ranks, recipe, kernels)
 
 
-def _expert_biases(ops: Operators, moe: MoE, rows: Any, inner: Any) -> None:
+def _pad_experts(
+    ops: Operators, arriving: Any, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> None:
+    """Copies of the experts' tokens into aligned rows, and of their outputs back.
+
+    Transformer Engine's Fp8Padding and Fp8Unpadding (pytorch/module/fp8_padding.py), which
+    Megatron-Core's TEGroupedMLP puts around its products: both read and write the bytes of all
+    arriving tokens, in either direction. Nothing is copied where every expert has an aligned number
+    of rows: capacities have it, and HybridEP dispatches to it (`pad_multiple` of _HybridEPManager,
+    Megatron-Core 0.16).
+    """
+    if not kernels.pads_experts or not recipe.is_quantised or recipe.moe_pads_to_capacity:
+        return
+    roomy = kernels.expert_library == "hybridep"
+    copied = np.where(roomy & (np.asarray(ranks.dispatcher) == _DEEPEP), 0.0, 4.0 * arriving)
+    ops.streams.append(
+        Stream(name="expert padding", kind="elementwise", calls=2, forward_bytes=copied,
+               backward_bytes=copied, module="moe")
+    )  # fmt: skip
+
+
+def _expert_biases(ops: Operators, moe: MoE, ranks: Ranks, rows: Any, inner: Any) -> None:
     """What biases of routed experts cost beside the products, whose fused kernels have none.
 
     Megatron-Core's TEGroupedMLP adds the second linear's bias, times the routing weight, expert by
@@ -189,6 +222,7 @@ def _expert_biases(ops: Operators, moe: MoE, rows: Any, inner: Any) -> None:
     outputs and of their inner activations, in 16 bit.
     """
     wide = 2.0 if moe.gated else 1.0
+    ops.biased_experts = moe.experts / ranks.ep
     bias_gradients = rows + wide * inner
     ops.streams.append(
         Stream(name="expert biases", kind="elementwise", calls=3, forward_bytes=6.0 * rows,

@@ -18,7 +18,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import OFFLOADS, Layouts
 
 __all__ = [
-    *("activation_copies_s", "away_bytes", "host_step_s", "offloaded_bytes"),
+    *("activation_copies_s", "away_bytes", "host_parts_s", "host_step_s", "offloaded_bytes"),
     *("parameter_copies_s", "room_bytes", "uses_drives", "uses_host"),
 ]
 
@@ -81,10 +81,6 @@ def host_step_s(
 ) -> tuple[Floats, Floats, Floats]:
     """Optimizer step shared by device and host, and the gradients on their way to it.
 
-    The device's part and the host's run at the same time (Twin-Flow of ZeRO-Offload++); on the
-    host the update, the way back and the way from and to the drives overlap, tile by tile. Ranks
-    of a server share its processors and drives.
-
     Parameters
     ----------
     priced, layouts, grid : Priced, Layouts, ndarray
@@ -97,7 +93,25 @@ def host_step_s(
     Returns
     -------
     step_s, shown_s, hidden_s : ndarray
-        Seconds of the optimizer step, and of exposed and hidden copies of gradients; (layouts,).
+        Seconds of the optimizer step, and of exposed and hidden copies of gradients, on the rank
+        that shows most, or where all are hidden copies most; (layouts,).
+    """
+    device_s, host_s, copy_s, times = host_parts_s(priced, layouts, grid, m)
+    whole_s, shown_s = times * copy_s, times * np.maximum(copy_s - window_s, 0.0)
+    worst = np.where(shown_s.any(axis=1), shown_s.argmax(axis=1), whole_s.argmax(axis=1))
+    at = np.arange(len(worst))
+    shown = shown_s[at, worst]
+    return np.maximum(device_s, host_s).max(axis=1), shown, whole_s[at, worst] - shown
+
+
+def host_parts_s(
+    priced: Priced, layouts: Layouts, grid: NDArray[Any], m: Floats
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Device's and host's part of the optimizer step, one copy of gradients, and how many come.
+
+    The device's part and the host's run at the same time (Twin-Flow of ZeRO-Offload++); on the
+    host the update, the way back and the way from and to the drives overlap, tile by tile. Ranks
+    of a server share its processors and drives. Shapes (layouts, columns), the last (layouts, 1).
     """
     share = host_share(layouts, priced.workload.recipe)[:, None]
     down, up, parameters, held = priced.states.host_step[:, grid, :]
@@ -108,13 +122,7 @@ def host_step_s(
     host_s = share * np.maximum(np.maximum(parameters / rate, back_s), passing_s)
     device_s = (1.0 - share) * priced.states.optimizer_s[grid]
     times = m[:, None] if priced.software.states.offloads_gradients else np.ones((len(m), 1))
-    copy_s = share * down / link
-    shown_s = times * np.maximum(copy_s - window_s, 0.0)
-    worst = np.argmax(shown_s, axis=1)
-    at = np.arange(len(worst))
-    shown = shown_s[at, worst]
-    hidden = (times * copy_s)[at, worst] - shown
-    return np.maximum(device_s, host_s).max(axis=1), shown, hidden
+    return device_s, host_s, share * down / link, times
 
 
 def parameter_copies_s(

@@ -53,6 +53,8 @@ class Ranks:
     """Index into DISPATCHERS."""
     cp_a2a: Any = 1.0
     """Context-parallel ranks in one all-to-all, where the kind is hierarchical."""
+    world: Any = 1.0
+    """Accelerators of the run, the slowest of which all others wait for."""
 
     def tokens(self, recipe: Recipe) -> Floats:
         """Tokens of one micro-batch on one rank (the sequence is split over cp)."""
@@ -94,6 +96,16 @@ class Gemm:
     """Whether its weights are: a frozen matrix needs no product for its gradient."""
     grouped: bool = False
     """One call for a rank's experts, each with tokens and weights of its own."""
+
+    @property
+    def aligned(self) -> Any:
+        """Whether rows of a head's queries, keys and values are multiples of 16 bytes, in 16 bit.
+
+        Linears reach tensor cores in any case (cuBLAS 11 and newer).
+        """
+        return (self.kind != "attention") | (
+            (np.ceil(self.n) % 8 == 0) & (np.ceil(self.k) % 8 == 0)
+        )
 
     @property
     def flop(self) -> Any:
@@ -193,6 +205,8 @@ class Operators:
     is_moe: bool = False
     has_mlp: bool = True
     """Whether every token passes an MLP: a dense one or shared experts."""
+    biased_experts: Any = 0.0
+    """Experts of the rank whose linears have biases."""
     is_latent: bool = False
     """Whether its attention is latent (MLA)."""
     is_block: bool = True

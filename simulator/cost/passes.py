@@ -15,18 +15,20 @@ from numpy.typing import NDArray
 
 from simulator.cost.block_costs import PASS_TERMS, BlockCosts
 from simulator.cost.collectives import slowdown_share
+from simulator.cost.input_fetch import fetch_s, stages_s
 from simulator.cost.paths import Paths
 from simulator.cost.states import StateCosts
 from simulator.cost.terms import HIDDEN
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
-from simulator.layout.schedules import ASYNCHRONOUS, SPLIT, takes_rounds
+from simulator.layout.schedules import ASYNCHRONOUS, BREADTH_FIRST, ROUNDS, SPLIT
 from simulator.layout.stages import StageTable
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
 __all__ = [
     "FULL",
+    "LAUNCH",
     "SELECTIVE",
     "ZERO2",
     "ZERO3",
@@ -35,13 +37,14 @@ __all__ = [
     "alone_passes",
     "alone_terms",
     "data_parallel",
+    "distinct_micro_batches",
     "hidden_communication",
     "over_parts",
     "part_passes",
     "pass_terms",
-    "passes_on_path",
     "rank_tails",
     "recompute_s",
+    "shown_maxima",
     "stage_passes",
     "steady_terms",
     "total",
@@ -52,7 +55,7 @@ Floats = NDArray[np.float64]
 FULL, SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 ZERO2, ZERO3 = SHARDINGS.index("zero2"), SHARDINGS.index("zero3")
 
-ROUNDS = tuple(i for i, word in enumerate(SCHEDULES) if takes_rounds(word))
+LAUNCH = PASS_TERMS.index("launch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,25 +109,30 @@ class PartPasses:
     host_s: Floats
     """What the host takes longer because parts are gathered, a share of either direction: shape
     (2, layouts, parts)."""
+    input_s: Floats
+    """Copies of the input to the first and to the last stage, shape (layouts, 2)."""
+    prefetched: bool
+    """Whether these run beside the passes of the micro-batch before."""
 
 
 def part_passes(
     priced: Priced,
+    layouts: Layouts,
     key: NDArray[Any],
     grid: NDArray[Any],
     m: Floats,
-    mode: NDArray[Any],
     recomputed: Floats,
 ) -> PartPasses:
     """Passes through each part, with zero3's gathers and reductions beside them.
 
-    Recomputation lengthens the window of the backward pass: selective by `mode`, full by the share
-    of a part's blocks that is `recomputed`, shape (layouts, parts).
+    Recomputation lengthens the window of the backward pass: selective as the layout says, full by
+    the share of a part's blocks that is `recomputed`, shape (layouts, parts).
 
     Software that reduces only after the last micro-batch pays one reduction for all m of them.
     """
-    b, s = priced.blocks, priced.states
+    b, s, mode = priced.blocks, priced.states, layouts.recompute
     forward, backward = total(b.forward_s)[key], total(b.backward_s)[key]
+    fetched, ahead = stages_s(b.input_s[key], layouts.pp > 1), priced.software.input.prefetched
     exchange = b.exchange_s[0][key]
     selective = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][key], 0.0)
     full = b.recompute_s[FULL][key]
@@ -144,7 +152,7 @@ def part_passes(
         none = np.zeros((2, *forward.shape))
         return PartPasses(
             forward, backward, windows[0], windows[1], none, none, none, selective, full,
-            traffic, np.stack(host),
+            traffic, np.stack(host), fetched, ahead,
         )  # fmt: skip
     reduce = np.where(once | (not every), reduce / m[:, None], reduce)
     regather = s.part_regather_s[grid]
@@ -170,6 +178,8 @@ def part_passes(
         full,
         traffic,
         np.stack(host),
+        fetched,
+        ahead,
     )
 
 
@@ -183,7 +193,7 @@ def _copies_s(s: StateCosts, grid: NDArray[Any], m: Floats, *, every: bool) -> F
     return np.asarray(copies + s.part_accumulation_s[grid] * (m - 1.0) / m)
 
 
-def total(terms: Floats) -> Floats:
+def total(terms: Floats | list[Floats]) -> Floats:
     """Sum over terms in a fixed order."""
     total = terms[0]
     for term in terms[1:]:
@@ -203,7 +213,27 @@ def stage_passes(parts: Floats, covered: Floats, passes: PartPasses) -> tuple[Fl
     """Seconds of one micro-batch through every distinct rank, shape (layouts, columns)."""
     forward_s = over_parts(parts, passes.forward_s[:, None, :])
     backward_s = over_parts(parts, passes.backward_s[:, None, :])
-    return forward_s, backward_s + recompute_s(parts, covered, passes)
+    backward_s = backward_s + recompute_s(parts, covered, passes)
+    beside_s = passes.prefetched * (forward_s + backward_s)
+    return forward_s + fetch_s(parts, passes.input_s[:, None, :], beside_s)[0], backward_s
+
+
+def shown_maxima(
+    priced: Priced, key: NDArray[Any], grid: NDArray[Any], parts: Floats, chunks: Any
+) -> tuple[Floats, Floats]:
+    """Seconds that reducing the maxima behind fp8 scales adds to a forward and a backward pass.
+
+    Each of the `chunks` of a rank reduces once; what the host takes longer than the pass hides it.
+    Shapes (layouts, columns); `parts` has shape (layouts, columns, parts).
+    """
+    whole_s = (priced.states.maxima_s[grid] * chunks)[:, None]
+    if not whole_s.any():
+        return np.zeros(parts.shape[:2]), np.zeros(parts.shape[:2])
+    forward_s, backward_s = (
+        np.maximum(whole_s - over_parts(parts, way[LAUNCH][key][:, None, :]), 0.0)
+        for way in (priced.blocks.forward_s, priced.blocks.backward_s)
+    )
+    return forward_s, backward_s
 
 
 def recompute_s(parts: Floats, covered: Floats, passes: PartPasses) -> Floats:
@@ -224,6 +254,8 @@ def steady_terms(
         host_s=passes.host_s.sum(axis=0), fsdp_s=passes.fsdp_s.sum(axis=0),
     )  # fmt: skip
     terms["recompute"] = recompute_s(parts, covered, passes)
+    beside_s = passes.prefetched * total(list(terms.values()))
+    terms["input"], _ = fetch_s(parts, passes.input_s, beside_s)
     return {name: m * seconds for name, seconds in terms.items()}
 
 
@@ -251,15 +283,17 @@ def pass_terms(
 
 
 def hidden_communication(
-    b: BlockCosts, key: NDArray[Any], parts: Floats, m: Floats, alone: Floats
-) -> dict[str, Floats]:
-    """Tensor, context and expert communication hidden under compute, over m micro-batches.
+    b: BlockCosts, key: NDArray[Any], parts: Floats, m: Floats, alone: Floats, passes: PartPasses,
+    shown_input_s: Floats,
+) -> dict[str, Floats]:  # fmt: skip
+    """Tensor, context, expert communication and input hidden under compute, over m micro-batches.
 
     Those that run `alone` hide no expert traffic where others do.
     """
     both = b.hidden_s[0] + b.hidden_s[1]
     hidden = {name: m * over_parts(parts, both[i][key]) for i, name in enumerate(HIDDEN[:3])}
     hidden["ep"] = hidden["ep"] * ((m - alone) / np.maximum(m, 1.0))
+    hidden["input"] = m * fetch_s(parts, passes.input_s, 0.0)[0] - shown_input_s
     return hidden
 
 
@@ -270,20 +304,6 @@ def alone_passes(b: BlockCosts, key: NDArray[Any], parts: Floats) -> tuple[Float
     """
     forward, backward = (total(way)[key][:, None, :] for way in b.alone_s)
     return over_parts(parts, forward), over_parts(parts, backward)
-
-
-def passes_on_path(priced: Priced, key: NDArray[Any], passes: PartPasses) -> list[Floats]:
-    """Seconds per part of what a path counts, in the order of `Paths.counts`."""
-    b = priced.blocks
-    found = [
-        passes.forward_s,
-        passes.backward_s + passes.selective_s,
-        b.wgrad_s[key],
-        passes.full_s,
-    ]
-    if priced.software.overlap.expert:
-        found += [total(way)[key] for way in b.alone_s]
-    return found
 
 
 def alone_terms(
@@ -362,6 +382,14 @@ def rank_tails(
 
 def _round(layouts: Layouts) -> Floats:
     """Passes of a chunk between the last ones of two chunks of a rank."""
-    rounds = np.isin(layouts.schedule, ROUNDS)
+    m, rounds = layouts.micro_batches, np.isin(layouts.schedule, ROUNDS)
     whole = layouts.schedule == SCHEDULES.index("looped_bfs")
-    return np.select([rounds, whole], [layouts.pp, layouts.micro_batches], default=1).astype(float)
+    size = m // np.maximum(m // layouts.pp, 1)
+    return np.select([rounds, whole], [size, m], default=1).astype(float)
+
+
+def distinct_micro_batches(layouts: Layouts) -> NDArray[Any]:
+    """Micro-batches as far as stages tell them apart: those in flight, all in long rounds."""
+    m, pp = layouts.micro_batches, layouts.pp
+    longer = np.isin(layouts.schedule, ROUNDS) & (m % pp != 0)
+    return np.where(longer | np.isin(layouts.schedule, BREADTH_FIRST), m, np.minimum(m, 4 * pp))

@@ -62,8 +62,8 @@ class Paths:
     """Route of each layout."""
     counts: Floats
     """Shape (routes, columns): blocks of every part in forward, in backward, in weight passes less
-    those in input passes, recomputed in full, alone forward, alone backward; then passes and
-    hops."""
+    those in input passes, recomputed in full, alone forward, alone backward; then forward passes,
+    backward passes and hops."""
     pace: Floats
     """What a further micro-batch takes over the slowest rank's own passes of it, per route; more
     than 1 where chunks are slow on one rank after the other."""
@@ -197,7 +197,7 @@ def _found(
                 for one in several:
                     k = every.index(one)
                     _KNOWN[names[i], prices[row], one] = each[k, at], float(pace[at])
-    none = np.zeros(6 * plans[0].content.shape[1] + 2)
+    none = np.zeros(6 * plans[0].content.shape[1] + 3)
     return [_KNOWN.get(key, (none, 1.0)) for key in keys]
 
 
@@ -291,7 +291,7 @@ def _per_part(plan: _Plan, played: NDArray[np.int64], layers: list[int]) -> Floa
     again = (back @ repeated).reshape(len(played), len(layers), held.shape[1])
     before = (ways[:, FORWARD], back, ways[:, BACKWARD_WEIGHT] - ways[:, BACKWARD_INPUT])
     after = (lone[:, FORWARD], lone[:, BACKWARD] + lone[:, BACKWARD_INPUT])
-    ends = [(ways[:, FORWARD] + back).sum(axis=1, keepdims=True), played[:, -1:]]
+    ends = [x.sum(axis=1, keepdims=True) for x in (ways[:, FORWARD], back)] + [played[:, -1:]]
     columns = [np.concatenate([x @ held for x in before], axis=1), np.moveaxis(again, 1, 0)]
     columns.append(np.concatenate([*(x @ held for x in after), *ends], axis=1))
     shape = (len(layers), len(played))

@@ -12,8 +12,8 @@ from simulator.cost.buffers import receive_buffers, workspace
 from simulator.cost.operations import Operators, Ranks
 from simulator.cost.operators import block, embedding, head, predict_ahead
 from simulator.cost.passes import Priced
+from simulator.cost.pricing import Selection
 from simulator.cost.state_bytes import part_states
-from simulator.cost.step import Selection
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import RECOMPUTE, Layouts
 from simulator.layout.placement import place

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from simulator.cost.estimate import P90, memory_verdict
 from simulator.cost.memory import MEMORY_KINDS, memory_spread
 from simulator.cost.memory_inputs import memory_inputs
-from simulator.cost.step import price, select, selected_memory
+from simulator.cost.pricing import price, select
+from simulator.cost.step import selected_memory
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
 from simulator.software import Software

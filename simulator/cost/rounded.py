@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cost.input_fetch import fetching_s, stages_s
 from simulator.cost.passes import FULL, SELECTIVE, ZERO3, Priced, part_passes, total
 from simulator.layout.keys import unique_rows
 from simulator.layout.layout import Layouts
@@ -94,6 +95,8 @@ def _passes(
     if len(own):
         m = np.minimum(layouts.micro_batches, 4 * layouts.pp)[own] / layouts.copies[own]
         none = np.zeros_like(forward[own])
-        passes = part_passes(priced, key[own], grid[own], m, mode[own], none)
+        passes = part_passes(priced, layouts[own], key[own], grid[own], m, none)
         forward[own], backward[own] = passes.forward_s, passes.backward_s
+    fetched = stages_s(blocks.input_s[key], layouts.pp > 1)
+    forward = fetching_s(forward, fetched, prefetched=priced.software.input.prefetched)
     return forward, backward + again

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.operations import Collective, Operators
-from simulator.software import HostWork
+from simulator.host_work import HostWork
 
 __all__ = ["split_host_s", "step_host_s", "sums_over_tp"]
 

@@ -32,6 +32,7 @@ from simulator.cost.gathered import (
 from simulator.cost.matrices import NO_LINEARS, Matrix, weight_matrices
 from simulator.cost.optimizers import newton_schulz_s
 from simulator.cost.pieces import early_gradients, embedding_gradient, step_pieces
+from simulator.cost.small_reductions import maxima_s, norm_s
 from simulator.cost.split_work import step_host_s
 from simulator.cost.state_bytes import PartStates, part_states
 from simulator.cost.stream_time import stream_figures, stream_s
@@ -65,6 +66,10 @@ class StateCosts:
     """Gather of updated parameters (zero1, zero2), shape (keys, columns)."""
     tables_s: Floats
     """Sum of the gradients of a word table that the first and the last stage both hold, (keys,)."""
+    maxima_s: Floats
+    """One reduction of the maxima behind fp8 scales, (keys,)."""
+    norm_s: Floats
+    """Reduction of the gradient norm, (keys,)."""
     reduce_buckets: Floats
     """Buckets of that reduction, shape (keys, columns)."""
     optimizer_s: Floats
@@ -199,6 +204,14 @@ def state_costs(
         reduce_s=reduce_s,
         gather_s=gather_s,
         tables_s=_tables_s(workload.architecture, cluster, each, layouts, placement),
+        maxima_s=maxima_s(
+            cluster,
+            software,
+            workload.recipe,
+            placement,
+            (parts[:, :, :-2].sum(axis=2) / layouts.vpp[:, None]).max(axis=1),
+        ),
+        norm_s=norm_s(cluster, workload.recipe, layouts),
         reduce_buckets=buckets,
         optimizer_s=_optimizer_s(workload, cluster, software, each, sharded)
         + step_host_s(software.host, layouts.tp, by_block[:, 0], parts),

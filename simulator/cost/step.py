@@ -9,27 +9,19 @@ what the others add is fill and drain; the data-parallel tail and the optimizer 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.block_costs import BlockCosts
-from simulator.cost.block_keys import block_keys
-from simulator.cost.blocks import block_costs
-from simulator.cost.bubble import BREADTH_FIRST, SPLIT, pipeline
-from simulator.cost.collectives import all_gather_s, send_s
+from simulator.cost.bubble import pipeline
 from simulator.cost.estimate import Estimate, concatenate
 from simulator.cost.memory import (
     MEMORY_KINDS,
     Memory,
     memory,
     memory_spread,
-    offloaded_parts,
-    recomputed_parts,
 )
-from simulator.cost.model_flop import step_flop
 from simulator.cost.offload import (
     activation_copies_s,
     away_bytes,
@@ -39,8 +31,6 @@ from simulator.cost.offload import (
     room_bytes,
     uses_host,
 )
-from simulator.cost.operations import Ranks
-from simulator.cost.padding import mean_costs
 from simulator.cost.passes import (
     SELECTIVE,
     ZERO2,
@@ -51,57 +41,25 @@ from simulator.cost.passes import (
     hidden_communication,
     over_parts,
     part_passes,
+    shown_maxima,
     stage_passes,
     steady_terms,
 )
-from simulator.cost.paths import Paths, trace_paths
-from simulator.cost.rounded import rounded_costs
-from simulator.cost.states import state_costs
+from simulator.cost.post_validation import without_barrier
+from simulator.cost.pricing import Selection, price, select
 from simulator.cost.terms import HIDDEN, TERMS
-from simulator.hardware.cluster import Cluster, with_release
-from simulator.layout.keys import unique_rows
-from simulator.layout.layout import SCHEDULES, Layouts
-from simulator.layout.placement import place
-from simulator.layout.schedules import unpaired
-from simulator.layout.stages import fold, stages
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layout import Layouts
+from simulator.layout.schedules import SPLIT
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = [
-    "Estimate", "Selection", "estimates", "evaluate", "price", "recomputed_share", "select",
-    "selected_memory",
-]  # fmt: skip
+__all__ = ["Estimate", "estimates", "evaluate", "recomputed_share", "selected_memory"]
 
 Floats = NDArray[np.float64]
 
 CHUNK = 8192
 """Layouts evaluated at once: their arrays stay in the processor's cache."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Selection:
-    """Some rows of a priced table: what their ranks hold; columns are distinct pipeline ranks."""
-
-    layouts: Layouts
-    key: NDArray[Any]
-    """Block key of each layout."""
-    grid: NDArray[Any]
-    """State key of each layout."""
-    plan: NDArray[Any]
-    """Pipeline plan of each layout."""
-    route: NDArray[Any]
-    """Route of each layout (``cost/paths.py``)."""
-    parts: Floats
-    """Shape (layouts, columns, parts)."""
-    in_flight: Floats
-    covered: Floats
-    """Blocks that full recomputation covers."""
-    offloaded: Floats
-    """Blocks whose activations wait in host memory."""
-    ranks: Floats
-    """Ranks that each column stands for, shape (layouts, columns)."""
-    rank: NDArray[Any]
-    """First rank of each column."""
 
 
 def evaluate(
@@ -148,119 +106,15 @@ def _estimates(layouts: Layouts, priced: Priced) -> Iterator[Estimate]:
         yield _evaluate_rows(select(layouts, priced, slice(start, start + CHUNK)), priced)
 
 
-def price(
-    layouts: Layouts,
-    workload: Workload,
-    cluster: Cluster,
-    software: Software,
-    *,
-    every_rank: bool = False,
-) -> Priced:
-    """Find the distinct keys of a table of layouts and price each once."""
-    workload = workload.by_training()
-    cluster = with_release(cluster, software.kernels.nccl)
-    arch = workload.architecture
-    micro_batches = _distinct_micro_batches(layouts)
-    plans = unique_rows(layouts.pp, layouts.vpp, micro_batches, layouts.schedule)
-    held = stages(
-        pp=layouts.pp[plans.first],
-        vpp=layouts.vpp[plans.first],
-        micro_batches=micro_batches[plans.first],
-        layer_kinds=arch.layer_kinds,
-        kinds=len(arch.blocks),
-        ahead=len(arch.layer_kinds) - arch.layers,
-        schedule=layouts.schedule[plans.first],
-    )
-    table = fold(held, by_content=not every_rank)
-    grid = unique_rows(
-        layouts.tp, layouts.cp, layouts.dp, layouts.pp, layouts.ep, layouts.etp,
-        layouts.rank_order, layouts.sharding, layouts.shard_group, layouts.reshard_after_forward,
-        plans.inverse,
-    )  # fmt: skip
-    corner = layouts[grid.first]
-    placement = place(corner, cluster.domain)
-    states = state_costs(
-        workload, cluster, software, corner, placement.with_copies(corner.copies), table,
-        plans.inverse[grid.first],
-    )  # fmt: skip
-    keys, ranks = block_keys(layouts, grid, placement)
-    blocks = block_costs(workload, cluster, software, ranks)
-    if workload.recipe.pads:
-        blocks = mean_costs(
-            lambda recipe: block_costs(replace(workload, recipe=recipe), cluster, software, ranks),
-            workload.recipe, ranks, blocks,
-        )  # fmt: skip
-    sends = np.stack([_send(cluster, blocks, ranks, crosses) for crosses in (False, True)])
-    crosses = (placement.pp.local == 1).astype(np.int64)
-    priced = Priced(
-        workload=workload, cluster=cluster, software=software, table=table, plan=plans.inverse,
-        blocks=blocks, block_key=keys.inverse, states=states, state_key=grid.inverse,
-        send_s=sends, hop_crosses=crosses,
-        model_flop=step_flop(workload),
-        unpaired=_unpaired(layouts[plans.first], workload, software), paths=Paths.none(),
-    )  # fmt: skip
-    paths = trace_paths(
-        layouts, plans.inverse, held, rounded_costs(priced, layouts, keys.inverse, grid.inverse),
-        beside=software.overlap.pipeline_send,
-    )  # fmt: skip
-    return replace(priced, paths=paths)
-
-
-def _unpaired(plans: Layouts, workload: Workload, software: Software) -> Floats:
-    """Micro-batches of each plan that pass a rank with no other beside them to hide behind."""
-    if not (software.overlap.expert and workload.architecture.is_moe):
-        return np.zeros(len(plans))
-    columns = (plans.schedule, plans.pp, _distinct_micro_batches(plans), plans.vpp)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return np.array([unpaired(SCHEDULES[code], *numbers) for code, *numbers in rows])
-
-
-def _distinct_micro_batches(layouts: Layouts) -> NDArray[Any]:
-    """Micro-batches as far as stages tell them apart: breadth-first schedules hold them all."""
-    few = np.minimum(layouts.micro_batches, 4 * layouts.pp)
-    return np.where(np.isin(layouts.schedule, BREADTH_FIRST), layouts.micro_batches, few)
-
-
-def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:
-    """Gather what the ranks of some rows hold."""
-    table, plan = priced.table, priced.plan[rows]
-    some, parts = layouts[rows], table.parts[plan]
-    return Selection(
-        layouts=some,
-        key=priced.block_key[rows],
-        grid=priced.state_key[rows],
-        plan=plan,
-        route=priced.paths.route[rows],
-        parts=parts,
-        in_flight=table.in_flight[plan],
-        covered=recomputed_parts(some, parts),
-        offloaded=offloaded_parts(some, parts),
-        ranks=table.ranks[plan],
-        rank=table.rank[plan],
-    )
-
-
-def _send(cluster: Cluster, blocks: BlockCosts, ranks: Ranks, crosses: bool) -> Floats:
-    """One send between stages.
-
-    Without sequence parallelism every tensor-parallel rank sends its share and the receivers gather
-    (Narayanan et al. 2021, section 4.1).
-    """
-    whole = blocks.boundary_bytes
-    split = ~ranks.sequence_parallel & (ranks.tp > 1)
-    share = np.where(split, whole / ranks.tp, whole)
-    gather = np.where(split, all_gather_s(cluster.links_of("tp"), whole, ranks.groups.tp), 0.0)
-    sent = send_s(cluster.links_of("pp"), share, np.full(len(whole), crosses))
-    return sent + gather
-
-
 def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     """Assemble step time, terms and memory of some rows."""
-    layouts, mode = rows.layouts, rows.layouts.recompute
+    layouts = rows.layouts
     m = layouts.micro_batches / layouts.copies
     pieces = (layouts.pp * layouts.vpp * layouts.copies).astype(float)
-    passes = part_passes(priced, rows.key, rows.grid, m, mode, recomputed_share(rows))
+    passes = part_passes(priced, layouts, rows.key, rows.grid, m, recomputed_share(rows))
     forward_s, backward_s = stage_passes(rows.parts, rows.covered, passes)
+    maxima = shown_maxima(priced, rows.key, rows.grid, rows.parts, layouts.vpp * layouts.copies)
+    forward_s, backward_s = forward_s + maxima[0], backward_s + maxima[1]
     both_s = forward_s + backward_s
     at, slowest = np.arange(len(layouts)), np.argmax(both_s, axis=1)
     held, covered = rows.parts[at, slowest], rows.covered[at, slowest]
@@ -268,17 +122,19 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     terms = steady_terms(priced, rows.key, held, covered, m, passes)
     alone = np.minimum(priced.unpaired[rows.plan], m)
     alone_terms(terms, priced.blocks, rows.key, held, alone)
-    hidden = hidden_communication(priced.blocks, rows.key, held, m, alone)
+    hidden = hidden_communication(priced.blocks, rows.key, held, m, alone, passes, terms["input"])
     hidden["fsdp"] = m * over_parts(held, passes.hidden_s.sum(axis=0))
-    slow_s = forward_s[at, slowest], backward_s[at, slowest]
+    slow_s = forward_s[at, slowest] - terms["input"] / np.maximum(m, 1.0), backward_s[at, slowest]
     blocks = (rows.parts, rows.offloaded, rows.covered)
     terms["offload"], hidden["offload"] = activation_copies_s(
         priced, layouts, rows.key, blocks, slowest, m, slow_s
     )
-    more = alone_passes(priced.blocks, rows.key, held[:, None, :])
-    lone = alone * more[0][:, 0], alone * more[1][:, 0]
-    where = (rows.route, rows.key, rows.grid)
-    hidden["pp"] = pipeline(terms, layouts, priced, where, passes, slow_s, lone)
+    more = alone_passes(priced.blocks, rows.key, rows.parts)
+    lone = alone * more[0][at, slowest], alone * more[1][at, slowest]
+    hidden["pp"] = pipeline(terms, rows, priced, passes, slow_s, lone)
+    if priced.workload.recipe.optimizer_post_validation:
+        lonely_s = forward_s + more[0], backward_s + more[1]
+        without_barrier(terms, rows, priced, lonely_s, slowest)
     windows = (
         over_parts(rows.parts, passes.forward_window_s[:, None, :]),
         over_parts(rows.parts, passes.backward_window_s[:, None, :]),
@@ -291,18 +147,20 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
         pieces, np.where(every, m, 1.0),
     )  # fmt: skip
     terms["dp"] = terms["dp"] + priced.states.tables_s[rows.grid]
+    terms["small_reductions"] = (
+        m * (maxima[0] + maxima[1])[at, slowest] + priced.states.norm_s[rows.grid]
+    )
     terms["slowdown"] = terms["slowdown"] + slowed_s
     terms["optimizer"] = priced.states.optimizer_s[rows.grid].max(axis=1)
     if uses_host(layouts):
-        terms["optimizer"], *gradients = host_step_s(priced, layouts, rows.grid, m, windows[1])
-        copies = parameter_copies_s(priced, layouts, rows.grid, m, slowest, slow_s)
-        terms["offload"] = terms["offload"] + gradients[0] + copies[0]
-        hidden["offload"] = hidden["offload"] + gradients[1] + copies[1]
+        terms["optimizer"], *copies = host_step_s(priced, layouts, rows.grid, m, windows[1])
+        more = parameter_copies_s(priced, layouts, rows.grid, m, slowest, slow_s)
+        terms["offload"] = terms["offload"] + copies[0] + more[0]
+        hidden["offload"] = hidden["offload"] + copies[1] + more[1]
     mean_s = (rows.ranks * both_s).sum(axis=1) / rows.ranks.sum(axis=1)
     moved = offloaded_bytes(priced, layouts, rows.key, blocks, slowest)
     away = away_bytes(priced, layouts, rows.grid, moved)
-    imbalance_s = m * (both_s[at, slowest] - mean_s)
-    return _estimate(rows, priced, terms, hidden, slowest, imbalance_s, away)
+    return _estimate(rows, priced, terms, hidden, slowest, m * (both_s[at, slowest] - mean_s), away)
 
 
 def recomputed_share(rows: Selection) -> Floats:

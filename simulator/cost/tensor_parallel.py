@@ -7,18 +7,54 @@ from typing import Any
 import numpy as np
 
 from simulator.cost.operations import Collective, Operators, Ranks
+from simulator.cost.quantised import QUANTISED_BYTES
 from simulator.software import Kernels
+from simulator.workload.recipe import Recipe
 
-__all__ = ["gather_input", "reduce_output"]
+__all__ = ["gather_input", "gathered_share", "reduce_output", "share_scales"]
+
+_SCALED_WHOLE = ("fp8_current", "nvfp4")
+"""Types with a scale for the whole tensor out of its present maximum."""
+
+
+def gathered_share(recipe: Recipe, kernels: Kernels) -> float:
+    """Bytes that linears of the blocks gather over tp, of those of 16-bit activations.
+
+    Transformer Engine casts first and gathers what its products take: inputs forward and again for
+    the weight gradient, gradients of outputs (pytorch/module/linear.py, `gather_along_first_dim`
+    behind `cast_to_fp8` in release 1, of quantised tensors in release 2). So does torchao
+    (float8/float8_tensor_parallel.py). What is scattered and reduced stays in 16 bit.
+    """
+    if not recipe.is_quantised or not kernels.gathers_quantised:
+        return 1.0
+    return QUANTISED_BYTES[recipe.precision] / 2.0
+
+
+def share_scales(ops: Operators, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> None:
+    """Ranks agree on the scale of what they gather cast: one maximum forward, one backward.
+
+    Transformer Engine (`_customize_quantizers_float8_current_scaling`, `..._nvfp4`): with sequence
+    parallelism the maximum of a column-parallel linear's input, and of the gradient of a
+    row-parallel one's output, is reduced over tp before the cast, four bytes that nothing hides.
+    So are those of torchao's DTensors, and of tensors that are not gathered, which are left out.
+    """
+    if recipe.precision not in _SCALED_WHOLE or not kernels.gathers_quantised:
+        return
+    one = np.where(ranks.sequence_parallel, 4.0, 0.0)
+    ops.collectives += [
+        Collective(operation="all_reduce", group="tp", size_bytes=one, backward=backward)
+        for backward in (False, True)
+    ]
 
 
 def gather_input(
     ops: Operators, wide: Any, ranks: Ranks, linear: str, kernels: Kernels, module: str = "",
-    projections: int = 1,
+    projections: int = 1, share: float = 1.0,
 ) -> None:  # fmt: skip
     """A column-parallel linear: sequence parallelism gathers its input, else gradients are reduced.
 
     `projections` of the framework's own linears may be in it, each with a reduction of its own.
+    `share` of the bytes is gathered (see `gathered_share`).
 
     Korthikanti et al. 2022, section 4.2.2: with sequence parallelism the backward pass gathers the
     input again beside dgrad and scatters the input gradient beside wgrad.
@@ -30,7 +66,7 @@ def gather_input(
         Collective(
             operation="all_gather",
             group="tp",
-            size_bytes=sharded,
+            size_bytes=share * sharded,
             backward=False,
             window=f"{linear}:forward",
             pipelined=True,
@@ -42,7 +78,7 @@ def gather_input(
             Collective(
                 operation="all_gather",
                 group="tp",
-                size_bytes=sharded,
+                size_bytes=share * sharded,
                 backward=True,
                 window=f"{linear}:dgrad",
             )
@@ -68,8 +104,13 @@ def gather_input(
         )
 
 
-def reduce_output(ops: Operators, wide: Any, ranks: Ranks, linear: str, module: str = "") -> None:
-    """A row-parallel linear: partial outputs are reduced (scattered with sequence parallelism)."""
+def reduce_output(
+    ops: Operators, wide: Any, ranks: Ranks, linear: str, module: str = "", share: float = 1.0
+) -> None:
+    """A row-parallel linear: partial outputs are reduced (scattered with sequence parallelism).
+
+    `share` of the bytes is gathered in the backward pass.
+    """
     sharded = np.where(ranks.sequence_parallel, wide, 0.0)
     whole = np.where(ranks.sequence_parallel, 0.0, wide)
     window = {"forward": f"{linear}:forward", "dgrad": f"{linear}:dgrad"} if linear else {}
@@ -89,7 +130,7 @@ def reduce_output(ops: Operators, wide: Any, ranks: Ranks, linear: str, module: 
         Collective(
             operation="all_gather",
             group="tp",
-            size_bytes=sharded,
+            size_bytes=share * sharded,
             backward=True,
             window=window.get("dgrad", ""),
             pipelined=True,

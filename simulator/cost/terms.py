@@ -36,8 +36,13 @@ TERMS = (
          "forward work of the recomputed modules or blocks, their collectives included",
          "Korthikanti et al. 2022, section 5"),
     Term("launch", "host launches", "host", "steady",
-         "kernels of a block x host time per kernel, less what the device was busy",
+         "kernels of a block x host time per kernel on the slowest host, less what the device was "
+         "busy",
          "software profile [host]"),
+    Term("stragglers", "waiting for the slowest accelerator", "compute", "steady",
+         "compute x standard deviation among accelerators of one kind x expected largest of as "
+         "many normal draws as there are accelerators",
+         "Sinha et al. 2022; accelerator profile time_variation; cost/stragglers.py"),
     Term("slowdown", "compute slowed by communication", "compute", "steady",
          "hidden communication x compute units that it takes / compute units",
          "collective library profile compute_units"),
@@ -59,6 +64,15 @@ TERMS = (
          "what is offloaded (kept activations of some blocks, gradients, parameters) / rate of the "
          "host link (or of the drives, where slower), each way, less the rank's pass beside it",
          "node profile host_bytes_per_s, nvme"),
+    Term("input", "input fetch", "copy", "steady",
+         "bytes of a micro-batch's tokens and labels (and masks, where the loader makes them) / "
+         "rate of the host link, and a broadcast over tp where one rank copies; prefetched: less "
+         "the passes beside it",
+         "software profile [input]; node profile host_bytes_per_s"),
+    Term("small_reductions", "all-reduces of a few numbers", "data", "steady",
+         "gradient norm, once; fp8 with delayed scaling: maxima, once each way for every "
+         "micro-batch and chunk, over tp x cp x dp ranks, less what the host takes longer",
+         "Transformer Engine pytorch/fp8.py; cost/small_reductions.py"),
     Term("pp", "pipeline sends", "pipeline", "steady",
          "(micro-batches x chunks + pp - 1) x 2 sends of the boundary activation",
          "Narayanan et al. 2021, section 2.2"),
@@ -80,5 +94,5 @@ TERMS = (
 )  # fmt: skip
 """Terms on the critical path; they add up to the step time."""
 
-HIDDEN = ("tp", "cp", "ep", "fsdp", "offload", "pp", "dp")
+HIDDEN = ("tp", "cp", "ep", "fsdp", "offload", "pp", "dp", "input")
 """Communication hidden under compute: a memo beside the sum, never part of it."""

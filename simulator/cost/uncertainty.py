@@ -42,11 +42,14 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 BEARS_ON = {
-    "compute": ("gemm", "recompute"),
+    "compute": ("gemm", "recompute", "stragglers"),
     "attention": ("attention",),
     "memory_bound": ("memory_bound", "optimizer"),
     "launch": ("launch",),
-    "links": ("tp", "cp", "ep", "pp", "fsdp", "dp", "offload", "slowdown"),
+    "links": (
+        *("tp", "cp", "ep", "pp", "fsdp", "dp", "offload", "input", "small_reductions"),
+        "slowdown",
+    ),
 }
 """Which terms of a step time an error bears on. Fill and drain of a pipeline are passes of the same
 work and bear the errors of the steady terms in proportion."""

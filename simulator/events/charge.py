@@ -7,6 +7,8 @@ fill, backward passes drain, sends, reductions and the optimizer their own terms
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,16 +17,29 @@ from simulator.events.engine import critical_path
 from simulator.events.extras import COMPUTE, PIPELINE
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, is_extra, on_compute
-from simulator.events.timeline import CAUSES, STREAMS
+from simulator.events.timeline import CAUSES, SPAN_KINDS, STREAMS
 from simulator.events.unfold import EXTRA, SEND
 from simulator.layout.schedules import FORWARD
 
-__all__ = ["critical_shares", "hidden", "pacing_rank", "stream_seconds", "terms", "work"]
+__all__ = [
+    "critical_shares",
+    "hidden",
+    "pacing_rank",
+    "step_time_s",
+    "stream_seconds",
+    "terms",
+    "work",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _FILL, _DRAIN, _SENDS, _DP = (CAUSE[x] for x in ("bubble_warmup", "bubble_drain", "pp", "dp"))
+
+_COPY = STREAMS.index("copy")
+
+_TICK = SPAN_KINDS.index("launch")
+"""Kind of extra tasks that only tell a moment inside a pass."""
 
 _STREAM_OF = np.array(
     [STREAMS.index(term.stream) if term.stream in STREAMS else -1 for term in TERMS]
@@ -47,6 +62,8 @@ def work(played: Played) -> tuple[Floats, Floats]:
     beside[..., HIDDEN.index("ep")] -= lone
     hides = (beside * p.hidden_s).sum(axis=(1, 2))
     shown += np.einsum("rck,rckt->rt", lone.astype(float), p.alone_s, optimize=False)
+    late = (listed.rank[played.delays[:, 0]], played.delays[:, 1])
+    np.add.at(shown, late, played.delays_s)
     shown, hides = shown / played.steps, hides / played.steps
     at = (listed.rank[played.changes[:, 0]], played.changes[:, 1])
     np.add.at(shown, at, played.changes_s)
@@ -70,6 +87,11 @@ def terms(played: Played, shown: Floats, rank: int) -> Floats:
         before = last if i == len(own) else int(times.cause[own[i]])
         _charge_idle(played, found, before, float(ends[i]), float(begins[i]))
     return found
+
+
+def step_time_s(played: Played) -> float:
+    """Time of a played step."""
+    return float(terms(played, work(played)[0], pacing_rank(played)).sum())
 
 
 def _steady_terms(played: Played, shown: Floats, rank: int) -> Floats:
@@ -116,9 +138,10 @@ def _charge_idle(played: Played, found: Floats, task: int, low: float, high: flo
 
 def _last_pass(played: Played, task: int) -> int:
     """The last pass of a reduction's rank: while it runs, it decides; -1: the task is none."""
-    if not is_extra(played, task) or played.step.stream[task] == COMPUTE:
+    if not is_extra(played, task) or played.step.stream[task] in (COMPUTE, _COPY):
         return -1
-    if played.extras.after[played.step.row[task]] < 0:
+    row = int(played.step.row[task])
+    if row >= played.step.extras or played.extras.after[row] < 0:
         return -1
     return int(played.step.task_of_action[played.ends.final[played.step.rank[task]]])
 
@@ -127,7 +150,7 @@ def _charge(played: Played, found: Floats, task: int, seconds: float) -> None:
     """Charge the last `seconds` of a task that another rank waits for."""
     kind, row = int(played.step.kind[task]), int(played.step.row[task])
     if is_extra(played, task):
-        found[played.notes[row, 0]] += seconds
+        found[_causes(played, np.array([task]))[0]] += seconds
     elif kind == SEND:
         found[_SENDS] += seconds
     else:
@@ -138,6 +161,16 @@ def _charge(played: Played, found: Floats, task: int, seconds: float) -> None:
         found[_FILL if kind == FORWARD else _DRAIN] += seconds - sent
 
 
+def _causes(played: Played, extras: NDArray[Any]) -> Ints:
+    """Causes of extra tasks; what a user's table lists itself: sends, else sharding."""
+    step = played.step
+    row, sent = step.row[extras], step.stream[extras] == PIPELINE
+    own = row < step.extras
+    found = np.where(sent, _SENDS, _DP)
+    found[own] = played.notes[row[own], 0]
+    return np.asarray(found)
+
+
 def critical_shares(played: Played) -> tuple[Ints, dict[str, float]]:
     """Tasks of the critical path, and the share of it that each cause takes."""
     path = critical_path(played.times)
@@ -146,22 +179,34 @@ def critical_shares(played: Played) -> tuple[Ints, dict[str, float]]:
     kinds, rows = step.kind[path], step.row[path]
     seconds = step.graph.duration_s[path]
     extra, sent = kinds == EXTRA, kinds == SEND
-    np.add.at(found, played.notes[rows[extra], 0], seconds[extra])
+    np.add.at(found, _causes(played, path[extra]), seconds[extra])
     found[_SENDS] += seconds[sent].sum()
     passes = np.flatnonzero(~extra & ~sent)
     at = rows[passes]
-    shown = played.passes.shown_s[listed.rank[at], listed.chunk[at], listed.kind[at]]
-    first = listed.with_next[at]
+    shown, first = _shown(played, at), listed.with_next[at]
     if first.any():
         nxt = np.minimum(at + 1, len(listed) - 1)
-        pair = played.passes.shown_s[listed.rank[nxt], listed.chunk[nxt], listed.kind[nxt]]
-        shown = shown + np.where(first[:, None], pair, 0.0)
+        shown = shown + np.where(first[:, None], _shown(played, nxt), 0.0)
     whole = np.maximum(shown.sum(axis=1), 1e-300)
     found += (shown * (seconds[passes] / whole)[:, None]).sum(axis=0)
     total = max(float(found.sum()), 1e-300)
     return path.astype(np.int64), {
         name: float(x) / total for name, x in zip(CAUSES, found, strict=True)
     }
+
+
+def _shown(played: Played, actions: NDArray[Any]) -> Floats:
+    """Seconds of some actions by cause: what those of their kind take, and their own delays."""
+    listed = played.program
+    shown = played.passes.shown_s[listed.rank[actions], listed.chunk[actions], listed.kind[actions]]
+    if len(played.delays):
+        row = np.full(len(listed), -1)
+        row[actions] = np.arange(len(actions))
+        late = np.flatnonzero(row[played.delays[:, 0]] >= 0)
+        np.add.at(
+            shown, (row[played.delays[late, 0]], played.delays[late, 1]), played.delays_s[late]
+        )
+    return np.asarray(shown)
 
 
 def pacing_rank(played: Played) -> int:
@@ -172,6 +217,7 @@ def pacing_rank(played: Played) -> int:
     listed = played.program
     seconds = played.passes.seconds[listed.rank, listed.chunk, listed.kind]
     most = np.bincount(listed.rank, weights=seconds)
+    np.add.at(most, listed.rank[played.delays[:, 0]], played.delays_s)
     return int(np.flatnonzero(most >= most.max() * (1.0 - 1e-9))[-1])
 
 
@@ -189,11 +235,12 @@ def stream_seconds(
     sends, step = played.step.kind == SEND, played.step
     np.add.at(busy[:, PIPELINE], step.rank[sends], step.graph.duration_s[sends] / played.steps)
     extras = played.extras
-    for row in np.flatnonzero(extras.stream != STREAMS.index("host")):
+    for row in np.flatnonzero(played.notes[:, 1] != _TICK):
         at = int(extras.rank[row]), int(extras.stream[row])
         seconds, waited = _extra_seconds(played, int(row))
-        busy[at] += seconds
-        exposed[at] += waited
+        times = played.steps if extras.before[row] >= 0 and at[1] == _COPY else 1
+        busy[at] += seconds / times
+        exposed[at] += waited / times
     return busy, exposed, np.maximum(step_time_s - busy, 0.0)
 
 
@@ -209,13 +256,22 @@ def _extra_seconds(played: Played, row: int) -> tuple[float, float]:
     return end - start, max(min(end, first) - start, 0.0) + max(end - max(start, last), 0.0)
 
 
-def hidden(played: Played, hides: Floats, shown_dp_s: float, rank: int) -> dict[str, float]:
-    """Communication beside compute of one rank, by name."""
+def hidden(played: Played, hides: Floats, shown_s: Floats, rank: int) -> dict[str, float]:
+    """Communication beside compute of one rank, by name, less what its terms show of it."""
     found = {name: float(x) for name, x in zip(HIDDEN, hides[rank], strict=True)}
     replica, stage = divmod(rank, played.pp)
     tails = played.replicas[replica].tails
     whole = tails.reductions * float(tails.reduce_s[stage].sum())
     whole += float(tails.gather_s[stage].sum())
-    found["dp"] += max(whole - shown_dp_s, 0.0)
+    found["dp"] += max(whole - float(shown_s[_DP]), 0.0)
     found["offload"] += tails.hidden_gradients_s
+    copied_s = 2.0 * _passed(played, rank) * float(played.passes.copy_s[rank].sum())
+    found["offload"] += max(copied_s - float(shown_s[CAUSE["offload"]]), 0.0) * (copied_s > 0.0)
     return found
+
+
+def _passed(played: Played, rank: int) -> float:
+    """Micro-batches that a chunk of a rank passes in a step."""
+    listed = played.program
+    passes = (listed.rank == rank) & (listed.kind == FORWARD)
+    return float(passes.sum()) / len(np.unique(listed.chunk[passes])) / played.steps

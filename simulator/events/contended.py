@@ -1,10 +1,10 @@
 """What worn links and crowded switches leave to each kind of groups of a layout.
 
-The groups of one kind call at the same time, all of them; kinds take turns, for in the closed form
-expert traffic and sends of keys do not run beside reductions either. How much longer the bytes of
-a call take than the closed form has it is what the rates of that kind are divided by, stage by
-stage; starts and latencies stay. Replicas wait for one another, so the slowest group of a stage
-stands for those of all replicas.
+The groups of one kind call at the same time, all of them. How much longer the bytes of a call take
+than the closed form has it is what the rates of that kind are divided by, stage by stage; starts
+and latencies stay. Replicas wait for one another, so the slowest group of a stage stands for those
+of all replicas. Here kinds take turns; what they cost each other where they meet in the course of a
+step is played (``events/sharing.py``), with what every kind puts on the links.
 """
 
 from __future__ import annotations
@@ -16,18 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import InputError, problem
+from simulator.events.collective_phases import modelled
 from simulator.events.deviations import Deviation
-from simulator.events.group_calls import Traffic, group_traffic
+from simulator.events.flows import Flows
+from simulator.events.group_calls import Traffic, group_traffic, send_rate
 from simulator.events.group_members import group_members
+from simulator.events.link_loads import LoadTable
 from simulator.events.links import BETWEEN_SWITCHES, Topology, degraded, link_name
-from simulator.events.shared_links import in_company
+from simulator.events.shared_links import Call, in_company
 from simulator.events.topology import topology
 from simulator.hardware.cluster import Cluster, LinksLeft
 from simulator.layout.layout import Layouts
+from simulator.layout.placement import place
 
 __all__ = ["Contended", "LinkUse", "Network", "contended", "on_links"]
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 _SAME = 1e-6
 """Slowdowns nearer to 1 than this are rounding."""
@@ -44,7 +49,9 @@ class Network:
     goes another way. What another job takes of a link is worn off it, too."""
     contention: bool = False
     """Groups share the links between switches by where they really run, over-subscription and all;
-    else each finds there what the closed form says."""
+    else each finds there what the closed form says. And kinds of groups that move bytes at the same
+    moment share every link that both cross, and calls hold compute units beside passes when and as
+    long as they run; else each has its links to itself, and the closed form says what it slows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,44 +78,118 @@ class Contended:
     """By kind of link."""
     stages: tuple[tuple[LinksLeft, ...], ...]
     """Per pipeline rank, what is left to the kinds that are slowed."""
+    table: LoadTable | None = field(default=None, compare=False, repr=False)
+    """What every kind puts on the links, where they share them."""
+    beside: Mapping[str, float] = field(default_factory=dict)
+    """The least that other jobs leave of a link, by kind."""
 
 
-def contended(layout: Layouts, cluster: Cluster, network: Network, *, experts: bool) -> Contended:
-    """Run the groups of one layout over the links of its cluster; `experts`: the model has some.
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """A network and where a job sits in it."""
+
+    links: Topology
+    seats: Ints
+    """GPU of the network that each rank is."""
+    worn: Mapping[str, float] = field(default_factory=dict)
+    """What is left of links by name, to this job."""
+
+
+def contended(
+    layout: Layouts, cluster: Cluster, network: Network, *, experts: bool,
+    ground: Ground | None = None,
+) -> Contended:  # fmt: skip
+    """Run the groups of one layout over the links of its cluster.
+
+    Parameters
+    ----------
+    layout : Layouts
+        One row.
+    cluster : Cluster
+    network : Network
+    experts : bool
+        Whether the model has some.
+    ground : Ground, optional
+        The network that the job shares with others, and what these leave of it; none: it has the
+        network of its cluster for itself.
 
     Raises
     ------
     InputError
         If a worn link is not there, or lost links leave no way.
     """
-    links = topology(cluster)
-    worn = degraded(links, network.worn)
-    _refuse_copies(network.worn)
-    inside = {name: x for name, x in network.worn.items() if name.split()[0] not in _OUTSIDE}
-    outside = {name: x for name, x in network.worn.items() if links.pcie or name not in inside}
+    if ground is None:
+        seats = np.arange(cluster.gpus, dtype=np.int64)
+        ground = Ground(links=topology(cluster), seats=seats, worn=network.worn)
+    links, given = ground.links, ground.worn
+    worn = degraded(links, given)
+    _refuse_copies(given)
+    inside = {name: x for name, x in given.items() if name.split()[0] not in _OUTSIDE}
+    outside = {name: x for name, x in given.items() if links.pcie or name not in inside}
     found: dict[tuple[str, bool], Floats] = {}
     uses: dict[str, LinkUse] = {}
     pp = int(layout.pp[0])
     stage = np.empty(int(layout.world[0]), dtype=np.int64)
     stage[group_members(layout, "pp")] = np.arange(pp)
-    for traffic in group_traffic(layout, cluster, experts=experts, near=bool(inside)):
-        call = traffic.call
-        left = outside if traffic.far else inside
-        here = in_company(cluster, links, [call], worn=left, crowded=network.contention)
-        slower = here.seconds[0] / call.seconds
-        slower = np.where(slower > 1.0 + _SAME, slower, 1.0)
-        most = found.setdefault((traffic.group, traffic.far), np.ones(pp))
-        for member in traffic.members.T:
-            np.maximum.at(most, stage[member], slower)
-        span = here.transfer.makespan_s
-        _note(uses, worn, traffic, here.transfer.carried_bytes / max(span, 1e-300))
+    table = LoadTable.of(layout, cluster, worn, ground.seats) if network.contention else None
+    near = bool(inside) or network.contention
+    for traffic in group_traffic(layout, cluster, experts=experts, near=near):
+        call = replace(traffic.call, members=ground.seats[traffic.members])
+        if not (traffic.far or inside):
+            flows, slower = _sound(cluster, links, call), np.ones(len(traffic.members))
+        else:
+            left = outside if traffic.far else inside
+            here = in_company(cluster, links, [call], worn=left, crowded=network.contention)
+            slower = here.seconds[0] / call.seconds
+            slower = np.where(slower > 1.0 + _SAME, slower, 1.0)
+            flows, span = here.flows, here.transfer.makespan_s
+            _note(uses, worn, traffic, here.transfer.carried_bytes / max(span, 1e-300))
+            most = found.setdefault((traffic.group, traffic.far), np.ones(pp))
+            for member in traffic.members.T:
+                np.maximum.at(most, stage[member], slower)
+        if table is not None and traffic.group != "pp":
+            own = stage[traffic.members[:, 0]]
+            table.calls(traffic.group, traffic.far, own, flows, slower)
     return Contended(
         given=network,
         slowdown={group: float(x.max()) for (group, far), x in found.items() if far},
         slowdown_inside={group: float(x.max()) for (group, far), x in found.items() if not far},
         links=uses,
         stages=tuple(_left(found, s) for s in range(pp)),
+        table=None if table is None else _with_pairs(table, layout, found),
+        beside=_left_beside(ground.worn, network.worn),
     )
+
+
+def _left_beside(left: Mapping[str, float], own: Mapping[str, float]) -> dict[str, float]:
+    """The least that is left of a link of each kind beyond its wear."""
+    found: dict[str, float] = {}
+    for name, share in left.items():
+        kind, beyond = name.split()[0], share / own.get(name, 1.0) if share else 1.0
+        if beyond < 1.0:
+            found[kind] = min(found.get(kind, 1.0), beyond)
+    return found
+
+
+def _sound(cluster: Cluster, links: Topology, call: Call) -> Flows:
+    """Flows of calls that nothing slows."""
+    return modelled(
+        cluster, links, call.members, call.size_bytes, call.seconds, operation=call.operation
+    )
+
+
+def _with_pairs(
+    table: LoadTable, layout: Layouts, found: Mapping[tuple[str, bool], Floats]
+) -> LoadTable:
+    """Add sends between stages and copies to what groups load."""
+    pp = table.stages.shape[1]
+    far = bool(place(layout, table.cluster.domain).pp.local[0] == 1)
+    slower = found.get(("pp", far), np.ones(pp))
+    rate = send_rate(table.cluster, far=far) / slower
+    ahead = {(s, s + 1) for s in range(pp - 1)} | ({(pp - 1, 0)} if pp > 1 else set())
+    table.sends(ahead | {(other, one) for one, other in ahead}, rate)
+    table.copies()
+    return table
 
 
 def _refuse_copies(worn: Mapping[str, float]) -> None:

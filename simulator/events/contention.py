@@ -30,7 +30,7 @@ def _record(floats: str, integers: str) -> np.dtype[Any]:
 TASK = _record(
     "work limit start end left since rate key",
     # first: of its edges; entry: first of its entries; met: in which solve it was last collected
-    "heap order place first entry stream following waiting cause priority met",
+    "heap order place first entry stream following waiting cause met",
 )
 # ready, listed: the n-th record holds the n-th stream to look at, the n-th resource to solve
 STREAM = _record("clock", "head edge why other ready")
@@ -187,7 +187,7 @@ def _mark(r, resource, count):  # type: ignore[no-untyped-def]
 @bare
 def _solve(now, task, resource, entry, solving, count):  # type: ignore[no-untyped-def]
     """Solve the rates of everything that hangs together with a marked resource."""
-    members, fresh = solving[0], solving[3]
+    members, fresh, weight = solving[0], solving[3], solving[11]
     count[SERIAL] += 1
     for d in range(count[DIRTY]):
         r = resource[d].listed
@@ -198,7 +198,8 @@ def _solve(now, task, resource, entry, solving, count):  # type: ignore[no-untyp
         if tasks > 0:
             _share(tasks, resources, task, resource, entry, solving)
         for n in range(tasks):
-            _reschedule(members[n], now, fresh[members[n]], task, count[SIZE])
+            i = members[n]
+            _reschedule(i, now, fresh[i] / weight[i], task, count[SIZE])
     count[DIRTY] = 0
 
 
@@ -229,48 +230,36 @@ def _together(r, task, resource, entry, solving, serial):  # type: ignore[no-unt
 
 @bare
 def _share(tasks, resources, task, resource, entry, solving):  # type: ignore[no-untyped-def]
-    """Find the rates of some tasks: what is held goes first, then one priority after the other.
+    """Find the rates of some tasks: what is held goes first, then they share the rest.
 
-    Of `solving`: tasks and resources that are solved, room left, rates, tasks of one priority; then
-    what `network.fill` takes: first, resource and amount of the entries that grow with the rate,
-    flows, limits, its own room.
+    Of `solving`: tasks and resources that are solved, room left, rates, tasks that share; then what
+    `network.fill` takes: first, resource and amount of the entries that grow with the rate, flows,
+    limits, its own room. All rates here are times the weights of the tasks.
     """
-    members, reached, room, fresh, active, grows, links, shares, flows, limit, scratch = solving
+    members, reached, room, fresh, active, grows, links, shares, flows, limit, scratch, _ = solving
     for n in range(resources):
         room[reached[n]] = resource[reached[n]].capacity
-    highest = 0
+    number = 0
     for n in range(tasks):
         i = members[n]
-        highest = max(highest, task[i].priority)
         for k in range(task[i].entry, task[i + 1].entry):
             if entry[k].held:
                 _take(room, resource, entry[k].resource, entry[k].amount)
-    for level in range(highest + 1):
-        number = 0
-        for n in range(tasks):
-            i = members[n]
-            if task[i].priority != level:
-                continue
-            if grows[i] == grows[i + 1]:
-                fresh[i] = limit[i]
-            else:
-                active[number] = i
-                number += 1
-        if number == 1:  # as `fill` would: its limit, or the scarcest thing that it takes
-            i = active[0]
+        if grows[i] == grows[i + 1]:
             fresh[i] = limit[i]
-            for k in range(grows[i], grows[i + 1]):
-                taken = 0.0
-                for e in range(grows[i], grows[i + 1]):
-                    taken += shares[e] if links[e] == links[k] else 0.0
-                fresh[i] = min(fresh[i], room[links[k]] / taken)
-        elif number > 1:
-            fill(room, grows, links, shares, flows, limit, active, number, fresh, scratch)
-        if level < highest:
-            for n in range(number):
-                i = active[n]
-                for k in range(grows[i], grows[i + 1]):
-                    _take(room, resource, links[k], shares[k] * fresh[i])
+        else:
+            active[number] = i
+            number += 1
+    if number == 1:  # as `fill` would: its limit, or the scarcest thing that it takes
+        i = active[0]
+        fresh[i] = limit[i]
+        for k in range(grows[i], grows[i + 1]):
+            taken = 0.0
+            for e in range(grows[i], grows[i + 1]):
+                taken += shares[e] if links[e] == links[k] else 0.0
+            fresh[i] = min(fresh[i], room[links[k]] / taken)
+    elif number > 1:
+        fill(room, grows, links, shares, flows, limit, active, number, fresh, scratch)
 
 
 @bare

@@ -2,9 +2,11 @@
 
 A task runs at a rate: work per second, at most its `limit`. What it takes of a resource grows with
 that rate (`amount` for one unit of it), or it holds a fixed amount as long as it runs, whatever its
-rate: thread blocks of a collective stay on their compute units while they wait for the wire. Tasks
-of a lower `priority` number are served first, the others get what is left; tasks of the same number
-share max-min fair (``events/network.py``).
+rate: thread blocks of a collective stay on their compute units while they wait for the wire. What
+is held goes first; the others share the rest max-min fair (``events/network.py``), each counted by
+its rate times its `weight`. Where rates are progress and weights the share of a link that full
+progress takes, links are shared evenly byte by byte: who asks for less than an even share has it
+whole, the others divide the rest.
 
 So a matrix product beside a collective that holds 16 of 132 compute units runs at 116 / 132; one
 that would use 60 % of a memory bandwidth of which a copy takes half runs at 50 / 60; and flows of a
@@ -45,8 +47,8 @@ class Demands:
     a flow whose rate is bytes per second. Shape (tasks,), as the next two."""
     limit: Floats
     """Highest rate of a task; infinite where only what it shares limits it."""
-    priority: NDArray[np.int64]
-    """0 is served first, then 1, ..."""
+    weight: Floats
+    """What a unit of each task's rate counts where tasks share evenly."""
 
     def __len__(self) -> int:
         return len(self.work)
@@ -59,7 +61,7 @@ def demands(
     *,
     held: ArrayLike = False,
     limit: ArrayLike = 1.0,
-    priority: ArrayLike = 0,
+    weight: ArrayLike = 1.0,
 ) -> Demands:
     """Make demands from a list of entries.
 
@@ -73,7 +75,7 @@ def demands(
         Triples (task, resource, amount).
     held : array_like
         Whether the amount of each entry is held; one for all, or one per entry.
-    limit, priority : array_like
+    limit, weight : array_like
         Of each task; one for all, or one per task.
 
     Raises
@@ -102,7 +104,7 @@ def demands(
         held=np.broadcast_to(np.asarray(held, np.bool_), len(table))[order],
         work=size,
         limit=np.broadcast_to(np.asarray(limit, np.float64), n).copy(),
-        priority=np.broadcast_to(np.asarray(priority, np.int64), n).copy(),
+        weight=np.broadcast_to(np.asarray(weight, np.float64), n).copy(),
     )
     check(found)
     return found
@@ -139,15 +141,15 @@ def check(given: Demands) -> None:
             "must be finite and not negative",
         ),
         "limit": (given.limit, ~(given.limit > 0), "must be positive"),
+        "weight": (
+            given.weight,
+            ~((given.weight > 0) & np.isfinite(given.weight)),
+            "must be positive and finite",
+        ),
         "limit of a task that shares nothing": (
             given.limit,
             free & np.isinf(given.limit),
             "must be finite",
-        ),
-        "priority": (
-            given.priority,
-            (given.priority < 0) | (given.priority > 63),
-            "must be from 0 to 63",
         ),
     }
     found = [

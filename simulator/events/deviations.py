@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.passes import Priced
-from simulator.cost.step import Selection, price, select
+from simulator.cost.pricing import Selection, price, select
 from simulator.errors import InputError, problem
 from simulator.events.passes import CAUSE
 from simulator.events.play import Replica, replica_of
@@ -25,11 +25,13 @@ from simulator.layout.layout import Layouts
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Deviation", "check_deviations", "replicas_of"]
+__all__ = ["Deviation", "check_deviations", "in_step", "replicas_of"]
 
 Floats = NDArray[np.float64]
 
-_COMPUTE = [CAUSE[x] for x in ("gemm", "attention", "memory_bound", "recompute", "slowdown")]
+_COMPUTE = [
+    CAUSE[x] for x in ("gemm", "attention", "memory_bound", "recompute", "stragglers", "slowdown")
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +77,7 @@ def replicas_of(
     plain = replica_of(rows, priced, dp)
     if not deviations:
         return [plain]
-    span = min(_in_step(layouts_row, priced, rows), dp)
+    span = min(in_step(layouts_row, priced, rows), dp)
     groups = sorted({one.replica // span for one in deviations if one.replica is not None})
     counts = [min(span, dp - group * span) for group in groups]
     given = (layouts_row, workload, cluster, software)
@@ -120,7 +122,7 @@ def check_deviations(deviations: Sequence[Deviation], workload: Workload, dp: in
         raise InputError(wrong)
 
 
-def _in_step(layouts: Layouts, priced: Priced, rows: Selection) -> int:
+def in_step(layouts: Layouts, priced: Priced, rows: Selection) -> int:
     """Replicas that wait for one another in every layer."""
     inside = int(layouts.tp[0] * layouts.cp[0])
     experts = -(-int(layouts.ep[0] * layouts.etp[0]) // inside)
@@ -156,7 +158,10 @@ def _changed(one: Replica, deviations: Sequence[Deviation], given: Any) -> Repli
     return replace(one, passes=passes, tails=tails)
 
 
-_WHOLE = ("overlaps", "reductions", "tables_s", "gradients_s", "hidden_gradients_s")
+_WHOLE = (
+    "overlaps", "reductions", "tables_s", "norm_s", "gradients_s", "hidden_gradients_s",
+    "copies_each",
+)  # fmt: skip
 """Fields that belong to the step, not to a stage."""
 
 

@@ -144,9 +144,9 @@ def _records(graph: TaskGraph, demands: Demands) -> tuple[NDArray[Any], NDArray[
     task["first"], task["entry"] = graph.first, demands.first
     for name in ("start", "end", "waiting", "place", "cause"):
         task[name] = -1
-    columns = ("work", "limit", "priority")
     for name, column in (
-        *((name, getattr(demands, name)) for name in columns),
+        ("work", demands.work),
+        ("limit", demands.limit),
         ("stream", graph.stream),
         ("following", following),
     ):
@@ -163,12 +163,13 @@ def _sharing(demands: Demands) -> tuple[NDArray[Any], NDArray[Any], tuple[Any, .
     for name in ("amount", "resource", "held"):
         entry[name][:-1] = getattr(demands, name)
     grows = np.flatnonzero(~demands.held)
-    counted = np.bincount(entry["task"][grows], minlength=n)
+    owner = entry["task"][grows]
+    counted = np.bincount(owner, minlength=n)
     solving = (
         np.empty(n, np.int64), np.empty(resources, np.int64), np.empty(resources), np.empty(n),
         np.empty(n, np.int64), np.concatenate([[0], np.cumsum(counted)]).astype(np.int64),
-        demands.resource[grows], demands.amount[grows], np.ones(n), demands.limit,
-        scratch(resources, n, len(grows)),
+        demands.resource[grows], demands.amount[grows] / demands.weight[owner], np.ones(n),
+        demands.limit * demands.weight, scratch(resources, n, len(grows)), demands.weight,
     )  # fmt: skip
     return resource, entry, solving
 

@@ -21,7 +21,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
 from simulator.layout.placement import Group
 
-__all__ = ["Traffic", "group_traffic"]
+__all__ = ["Traffic", "group_traffic", "send_rate"]
 
 Ints = NDArray[np.int64]
 
@@ -157,16 +157,22 @@ def _near(cluster: Cluster, group: str, members: Ints, exchanges: bool) -> list[
 def _sends(cluster: Cluster, group: str, pairs: Ints, near: bool) -> list[Traffic]:
     """Sends between neighbours, those that leave a domain apart from those that do not."""
     crosses = pairs[:, 0] // cluster.domain != pairs[:, 1] // cluster.domain
-    out = cluster.network_bytes_per_s_per_gpu / float(cluster.fabric.oversubscription)
-    inside = float(cluster.node.scale_up.send_bytes_per_s)
     found = []
-    for far, rate in ((True, out), (False, inside)):
+    for far in (True, False):
+        rate = send_rate(cluster, far=far)
         some = pairs[crosses == far]
         if len(some) and (far or near):
             call = Call(operation="all_gather", members=some, size_bytes=_SIZE_BYTES,
                         seconds=_SIZE_BYTES / 2.0 / rate)  # fmt: skip
             found.append(Traffic(group=group, call=call, far=far))
     return found
+
+
+def send_rate(cluster: Cluster, *, far: bool) -> float:
+    """Bytes per second of a send between neighbours, as the closed form has them."""
+    if far:
+        return cluster.network_bytes_per_s_per_gpu / float(cluster.fabric.oversubscription)
+    return float(cluster.node.scale_up.send_bytes_per_s)
 
 
 def _local(cluster: Cluster, members: Ints) -> int:

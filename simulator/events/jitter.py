@@ -9,48 +9,33 @@ one, u uniform, so that it is drawn at once (David and Nagaraja, Order Statistic
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from simulator.errors import InputError
-from simulator.events.graph import TaskGraph
 
-__all__ = ["jittered", "slowest_factor"]
+__all__ = ["slowest_factor"]
 
 Floats = NDArray[np.float64]
 
 
-def jittered(
-    graph: TaskGraph, spread: ArrayLike, seed: int, slowest_of: ArrayLike = 1
-) -> TaskGraph:
-    """Draw the duration of every task.
+def slowest_factor(
+    spread: ArrayLike, seed: int | Sequence[int], slowest_of: ArrayLike = 1, tasks: int = 1
+) -> Floats:
+    """Draw by how much the slowest of some ranks exceeds the mean, one factor per task.
 
     Parameters
     ----------
-    graph : TaskGraph
     spread : array_like
         Standard deviation of the logarithm; one for all tasks, or one per task.
-    seed : int
-        The same seed gives the same durations.
+    seed : int or sequence of int
+        The same seed gives the same factors.
     slowest_of : array_like
         Ranks that a task stands for, of which the slowest counts; one for all, or one per task.
-
-    Returns
-    -------
-    TaskGraph
-        The same graph with other durations.
-    """
-    factor = slowest_factor(spread, seed, slowest_of, len(graph))
-    return replace(graph, duration_s=graph.duration_s * factor)
-
-
-def slowest_factor(
-    spread: ArrayLike, seed: int, slowest_of: ArrayLike = 1, tasks: int = 1
-) -> Floats:
-    """Draw by how much the slowest of some ranks exceeds the mean, one factor per task.
+    tasks : int
 
     Examples
     --------

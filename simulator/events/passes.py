@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.block_costs import PASS_TERMS
 from simulator.cost.collectives import slowdown_share
+from simulator.cost.input_fetch import fetch_s
 from simulator.cost.offload import activation_copies_s, parameter_copies_s
 from simulator.cost.passes import (
     PartPasses,
@@ -23,9 +24,11 @@ from simulator.cost.passes import (
     part_passes,
     pass_terms,
     recompute_s,
+    shown_maxima,
 )
+from simulator.cost.pricing import Selection
 from simulator.cost.rank_tensors import stages_of
-from simulator.cost.step import Selection, recomputed_share
+from simulator.cost.step import recomputed_share
 from simulator.cost.terms import HIDDEN, TERMS
 
 __all__ = ["AHEAD", "BACK", "CAUSE", "Content", "Passes", "content", "passes_of"]
@@ -74,6 +77,9 @@ class Passes:
     send_s: Floats
     """A send to the next stage that runs beside compute, of each rank; 0 where it is a part of the
     pass."""
+    copy_s: Floats
+    """A copy of a micro-batch's activations to the host that runs beside the passes of all chunks,
+    and as long back, (ranks, chunks); 0 without a pipeline, where it is a part of its pass."""
 
     @property
     def seconds(self) -> Floats:
@@ -111,11 +117,11 @@ def passes_of(rows: Selection, priced: Priced, held: Content) -> Passes:
     """
     layouts = rows.layouts
     each = part_passes(
-        priced, rows.key, rows.grid, layouts.micro_batches / layouts.copies, layouts.recompute,
+        priced, layouts, rows.key, rows.grid, layouts.micro_batches / layouts.copies,
         recomputed_share(rows),
     )  # fmt: skip
     shown, hidden = _ways(rows, priced, held, each)
-    _copies(rows, priced, held, shown, hidden)
+    copy_s = _copies(rows, priced, held, shown, hidden)
     send_s = _sends(rows, priced, shown, hidden)
     weight = over_parts(held.parts, priced.blocks.wgrad_s[rows.key][0])
     alone = np.zeros_like(shown)
@@ -130,6 +136,7 @@ def passes_of(rows: Selection, priced: Priced, held: Content) -> Passes:
         alone_s=_by_kind(alone),
         window_s=np.stack([over_parts(held.parts, x[0]) for x in windows], axis=2),
         send_s=np.full(len(shown), send_s),
+        copy_s=copy_s,
     )
 
 
@@ -163,17 +170,29 @@ def _ways(
             hidden[:, :, way, _HIDES[name]] = beside.reshape(shape)
         beside = over_parts(parts, each.hidden_s[way][:, None, :])
         hidden[:, :, way, _HIDES["fsdp"]] = beside.reshape(shape)
+    for way in (AHEAD, BACK):
+        seconds = shown_maxima(priced, rows.key, rows.grid, parts, 1.0)[way]
+        shown[:, :, way, CAUSE["small_reductions"]] = seconds.reshape(shape)
     shown[:, :, BACK, CAUSE["recompute"]] = recompute_s(parts, covered, each).reshape(shape)
+    beside_s = each.prefetched * shown.sum(axis=(2, 3))
+    fetched, early = fetch_s(held.parts, each.input_s[0], beside_s)
+    shown[:, :, AHEAD, CAUSE["input"]] = fetched
+    hidden[:, :, AHEAD, _HIDES["input"]] = early
     return shown, hidden
 
 
-def _copies(rows: Selection, priced: Priced, held: Content, shown: Floats, hidden: Floats) -> None:
-    """Add copies of activations and parameters to and from the host, each behind its pass."""
-    layouts = rows.layouts
+def _copies(
+    rows: Selection, priced: Priced, held: Content, shown: Floats, hidden: Floats
+) -> Floats:
+    """Add copies of activations and parameters to and from the host, each behind its pass.
+
+    Returns those of activations that are tasks of their own: in a pipeline.
+    """
+    layouts, (ranks, chunks, _) = rows.layouts, held.parts.shape
+    apart = np.zeros((ranks, chunks))
     if not (layouts.offload_layers.any() or layouts.parameter_offload.any()):
-        return
-    ranks, chunks, _ = held.parts.shape
-    pass_s = shown.sum(axis=3)
+        return apart
+    pass_s = shown.sum(axis=3) - shown[..., CAUSE["input"]]  # which takes the same link
     count = ranks * chunks
     again = np.zeros(count, dtype=np.int64)
     parts, covered, away = (x.reshape(count, 1, -1) for x in held.rows)
@@ -185,6 +204,9 @@ def _copies(rows: Selection, priced: Priced, held: Content, shown: Floats, hidde
             np.ones(count), (beside[0], beside[1]),
         )  # fmt: skip
         one_way_s = (exposed + covered_s) / 2.0
+        if ranks > 1:
+            apart = one_way_s.reshape(ranks, chunks)
+            exposed, one_way_s = np.zeros(count), np.zeros(count)
         whole_s, share = pass_s[:, :, way].sum(axis=1), pass_s[:, :, way]
         share = share / np.maximum(whole_s, 1e-300)[:, None]
         beside = [np.full(ranks, np.inf)] * 2
@@ -198,6 +220,7 @@ def _copies(rows: Selection, priced: Priced, held: Content, shown: Floats, hidde
         total = one_way_s.reshape(ranks, chunks) + ((late + early) / 2.0)[:, None] * share
         shown[:, :, way, CAUSE["offload"]] += more
         hidden[:, :, way, _HIDES["offload"]] += total - more
+    return apart
 
 
 def _sends(rows: Selection, priced: Priced, shown: Floats, hidden: Floats) -> float:

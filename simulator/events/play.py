@@ -10,12 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.passes import Priced
-from simulator.cost.step import Selection
+from simulator.cost.pricing import Selection
 from simulator.errors import InputError, problem
 from simulator.events.engine import Times, longest_path
-from simulator.events.extras import COMPUTE, Extras
+from simulator.events.extras import COMPUTE, DATA, Extras
 from simulator.events.passes import AHEAD, BACK, CAUSE, Content, Passes, content, passes_of
-from simulator.events.programs import ASYNCHRONOUS, Program, StepGraph, program, step_graph
+from simulator.events.programs import (
+    ASYNCHRONOUS,
+    Program,
+    StepGraph,
+    program,
+    repeated,
+    step_graph,
+)
 from simulator.events.tails import Ends, Tails, tail_tasks, tails_of
 from simulator.events.unfold import EXTRA
 from simulator.layout.schedules import (
@@ -28,7 +35,7 @@ from simulator.layout.schedules import (
     pieces,
 )
 
-__all__ = ["Played", "Replica", "play_step", "replica_of"]
+__all__ = ["Played", "Replica", "Stretch", "play_step", "replica_of", "shown_s"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -54,7 +61,7 @@ class Played:
     replicas: tuple[Replica, ...]
     program: Program
     steps: int
-    """Steps that the program lists: more than one of an asynchronous schedule."""
+    """Steps that the program lists: more than one where none ends with a barrier."""
     passes: Passes
     """Of all replicas: rank is replica x pp + pipeline rank."""
     alone: NDArray[np.bool_]
@@ -62,6 +69,9 @@ class Played:
     changes: Ints
     """Actions that last longer than others of their kind, and the cause: shape (changes, 2)."""
     changes_s: Floats
+    delays: Ints
+    """Actions that last longer than they were priced, and the cause: shape (delays, 2)."""
+    delays_s: Floats
     extras: Extras
     notes: Ints
     """Cause, kind of span and chunk of each extra task."""
@@ -92,9 +102,22 @@ def replica_of(rows: Selection, priced: Priced, count: int) -> Replica:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """How much longer everything takes than it was priced; factors, in the order of a step."""
+
+    actions: Floats
+    sends: Floats
+    """Of what each action sends."""
+    extras: Floats
+    late_s: Floats
+    """Seconds by which the reductions of a rank wait for those of replicas that are not played."""
+
+
 def play_step(
-    replicas: Sequence[Replica], *, table: Program | None = None, began: float | None = None
-) -> Played:
+    replicas: Sequence[Replica], *, table: Program | None = None, began: float | None = None,
+    stretch: Stretch | None = None,
+) -> Played:  # fmt: skip
     """Build the task graph of one step and run it.
 
     Parameters
@@ -105,16 +128,21 @@ def play_step(
         What the ranks do, in place of the layout's schedule.
     began : float, optional
         Moment of ``time.perf_counter`` from which building counts.
+    stretch : Stretch, optional
+        What takes longer than it was priced.
     """
     began = time.perf_counter() if began is None else began
     row = replicas[0].rows.layouts.row()
     schedule, pp, vpp = row["schedule"], row["pp"], row["vpp"]
     m = int(replicas[0].rows.layouts.micro_batches[0])
-    steps = -(-2 * pp // m) + 2 if schedule in ASYNCHRONOUS else 1
+    askew = replicas[0].priced.workload.recipe.optimizer_post_validation
+    steps = -(-2 * pp // m) + 2 if askew or schedule in ASYNCHRONOUS else 1
     if table is not None:
         _check_table(table, replicas, schedule, pp, vpp, m)
         steps = 1
-    one = table or program(schedule, pp, m, vpp, steps=steps)
+    one = table or program(schedule, pp, m, vpp, steps=1 if askew else steps)
+    if askew and table is None:
+        one = repeated(one, steps)
     listed = _tiled(one, len(replicas), m * steps)
     passes = _stacked([one.passes for one in replicas])
     alone = _alone(listed, passes, flushed=steps == 1)
@@ -122,20 +150,40 @@ def play_step(
     changes, changes_s = _changes(ends, [one.tails for one in replicas])
     seconds = _action_s(listed, passes, alone)
     np.add.at(seconds, changes[:, 0], changes_s)
-    extras, notes = tail_tasks(
-        listed, ends, [one.tails for one in replicas], passes.window_s, seconds
-    )
+    if stretch is not None:
+        seconds = seconds * stretch.actions
+    extras, notes = tail_tasks(listed, ends, [one.tails for one in replicas], passes, seconds)
+    if stretch is not None:
+        extras = replace(extras, duration_s=extras.duration_s * stretch.extras)
     step = step_graph(listed, seconds, extras=extras)
     if passes.send_s.any():
         sent = np.flatnonzero(step.task_of_send >= 0)
         step.graph.duration_s[step.task_of_send[sent]] = passes.send_s[listed.rank[sent]]
+    if stretch is not None:
+        step = _stretched(step, extras, stretch)
     built = time.perf_counter()
     times = longest_path(step.graph, step.name)
     return Played(
         replicas=tuple(replicas), program=listed, steps=steps, passes=passes, alone=alone,
-        changes=changes, changes_s=changes_s, extras=extras, notes=notes, ends=ends, step=step,
+        changes=changes, changes_s=changes_s, delays=np.empty((0, 2), np.int64),
+        delays_s=np.empty(0), extras=extras, notes=notes, ends=ends, step=step,
         times=times, build_seconds=built - began, run_seconds=time.perf_counter() - built,
     )  # fmt: skip
+
+
+def _stretched(step: StepGraph, extras: Extras, stretch: Stretch) -> StepGraph:
+    """Stretch sends, and let reductions wait for those of replicas that are not played."""
+    graph = step.graph
+    sent = step.task_of_send >= 0
+    seconds, lag_s = graph.duration_s.copy(), np.zeros(len(graph.predecessor))
+    seconds[step.task_of_send[sent]] *= stretch.sends[sent]
+    reduces = np.zeros(len(graph), dtype=np.bool_)
+    own = step.task_of_extra[: len(extras)]
+    reduces[own[(extras.stream == DATA) & (extras.after >= 0)]] = True
+    before = graph.predecessor
+    waits = np.repeat(reduces, np.diff(graph.first)) & (step.stream[before] != DATA)
+    lag_s[waits] = stretch.late_s[step.rank[before[waits]]]
+    return replace(step, graph=replace(graph, duration_s=seconds, lag_s=lag_s))
 
 
 def _check_table(
@@ -157,6 +205,9 @@ def _check_table(
         row = int(np.flatnonzero(elsewhere)[0])
         rule = f"must place pieces of the model as {schedule} does"
         raise InputError(problem("simulate", "table", rule, table.name(row)))
+    if replicas[0].priced.workload.recipe.optimizer_post_validation:
+        rule = "must be none with training.optimizer_post_validation: one step tells no period"
+        raise InputError(problem("simulate", "table", rule, "a table"))
     if len(replicas) > 1 and table.listed is not None:
         rule = "must leave its sends to the simulator where a deviation unfolds replicas"
         raise InputError(problem("simulate", "table", rule, "sends of its own"))
@@ -227,6 +278,17 @@ def _changes(ends: Ends, tails: list[Tails]) -> tuple[Ints, Floats]:
     all_s = np.concatenate(seconds)
     kept = all_s != 0.0
     return np.column_stack([np.concatenate(actions), np.concatenate(causes)])[kept], all_s[kept]
+
+
+def shown_s(played: Played) -> Floats:
+    """Seconds of every action by cause, shape (actions, causes)."""
+    listed = played.program
+    at = (listed.rank, listed.chunk, listed.kind)
+    shown = played.passes.shown_s[at]
+    shown[played.alone] += played.passes.alone_s[at][played.alone]
+    np.add.at(shown, (played.changes[:, 0], played.changes[:, 1]), played.changes_s)
+    np.add.at(shown, (played.delays[:, 0], played.delays[:, 1]), played.delays_s)
+    return np.maximum(shown, 0.0)
 
 
 def on_compute(played: Played, rank: int) -> Ints:

@@ -9,7 +9,7 @@ its input pass. Where the other piece is on another rank, a send lies between th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ from simulator.layout.schedules import FORWARD, KINDS, actions
 
 __all__ = [
     *("ASYNCHRONOUS", "COMPUTE", "EXTRA", "PIPELINE", "SEND"),
-    *("Extras", "Program", "StepGraph", "awaited_actions", "period_s", "program", "step_graph"),
+    *("Extras", "Program", "StepGraph", "awaited_actions", "period_s", "program", "repeated"),
+    "step_graph",
 ]
 
 Floats = NDArray[np.float64]
@@ -106,6 +107,31 @@ def program(schedule: str, pp: int, micro_batches: int, vpp: int = 1, *, steps: 
         piece=table.piece,
         with_next=table.with_next,
     )
+
+
+def repeated(one: Program, steps: int) -> Program:
+    """List several steps of a program one after the other, without a barrier between them.
+
+    Every rank begins its next step when it is done with this one; micro-batches count on.
+
+    Examples
+    --------
+    >>> two = repeated(program("zb_h1", 2, 2), 2)
+    >>> [two.name(i) for i in (0, 5, 6)]
+    ['rank 0: F0 of piece 0', 'rank 0: W1 of piece 0', 'rank 0: F2 of piece 0']
+    """
+    step = np.repeat(np.arange(steps), len(one))
+    order = np.argsort(np.tile(one.rank, steps), kind="stable")
+
+    def again(column: NDArray[Any]) -> NDArray[Any]:
+        return np.tile(column, steps)[order]
+
+    batches = int(one.micro_batch.max()) + 1
+    return replace(
+        one, rank=again(one.rank), kind=again(one.kind), chunk=again(one.chunk),
+        micro_batch=again(one.micro_batch) + batches * step[order], piece=again(one.piece),
+        with_next=again(one.with_next),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

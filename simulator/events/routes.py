@@ -82,13 +82,23 @@ def routes(
 
 
 def host_routes(topology: Topology, gpu: ArrayLike, *, up: bool) -> Routes:
-    """Copies between GPUs and host memory, `up` to the host: one link each."""
+    """Copies between GPUs and host memory, `up` to the host.
+
+    Each GPU has a link for them. On boards whose only links are PCIe, what it says to its peers
+    goes the same way, over its port and the switch above it.
+    """
     at = _gpus(topology, "gpu", gpu)
-    kind = "host-up" if up else "host-down"
-    if not topology.has(kind):
+    way = "up" if up else "down"
+    if not topology.has(f"host-{way}"):
         raise InputError("network: host copies: the node profile gives no host_bytes_per_s")
-    link = topology.at(kind, at)
-    return Routes(first=np.arange(len(at) + 1), link=link, share=np.ones(len(at)))
+    links = [topology.at(f"host-{way}", at)]
+    if topology.pcie and topology.has(f"gpu-{way}"):
+        links.append(topology.at(f"gpu-{way}", at))
+    if topology.pcie and topology.has(f"pcie-{way}"):
+        links.append(topology.at(f"pcie-{way}", topology.seats.switch[at]))
+    table = np.stack(links, axis=1)
+    first = np.arange(len(at) + 1) * table.shape[1]
+    return Routes(first=first, link=table.ravel(), share=np.ones(table.size))
 
 
 def _gpus(topology: Topology, name: str, values: ArrayLike) -> Ints:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulator.errors import InputError
 from simulator.events.collective_phases import modelled
-from simulator.events.flows import joined
+from simulator.events.flows import Flows, joined
 from simulator.events.links import Topology, degraded
 from simulator.events.transfer import Transfer, transfer
 from simulator.hardware.cluster import Cluster
@@ -45,8 +45,10 @@ class InCompany:
 
     seconds: tuple[Floats, ...]
     """By call, one per group."""
+    flows: Flows
+    """One per group, groups of the first call first."""
     transfer: Transfer
-    """All flows, groups of the first call first."""
+    """Of all flows."""
 
     def slowdown(self, calls: Sequence[Call]) -> Floats:
         """By call: time of its slowest group over its time alone; 1 where it takes none."""
@@ -93,7 +95,8 @@ def in_company(
         )
         for call in calls
     ]  # fmt: skip
-    found = transfer(joined(*tables), links.capacity_bytes_per_s, watch=watch)
+    flows = joined(*tables)
+    found = transfer(flows, links.capacity_bytes_per_s, watch=watch)
     ends = np.cumsum([len(table) for table in tables])
     took = np.split(found.end_s - found.start_s, ends[:-1])
-    return InCompany(seconds=tuple(took), transfer=found)
+    return InCompany(seconds=tuple(took), flows=flows, transfer=found)

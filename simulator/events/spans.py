@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.terms import HIDDEN
 from simulator.events.passes import CAUSE
-from simulator.events.play import Played
+from simulator.events.play import Played, shown_s
 from simulator.events.programs import awaited_actions
 from simulator.events.timeline import SPAN_KINDS, STREAMS, Timeline
 from simulator.events.unfold import SEND
@@ -26,15 +26,19 @@ Ints = NDArray[np.int64]
 _WAYS = ("forward", "backward", "backward_input", "backward_weight")
 """Kind of the compute span of each of KINDS."""
 
-_COMPUTE = ("gemm", "attention", "memory_bound", "slowdown")
+_COMPUTE = ("gemm", "attention", "memory_bound", "stragglers", "slowdown")
 
-_BEFORE = (("data", "gather", "fsdp", 1.0), ("compute", "recompute", "recompute", 1.0))
+_BEFORE = (
+    ("copy", "input", "input", 1.0), ("data", "gather", "fsdp", 1.0),
+    ("compute", "recompute", "recompute", 1.0),
+)  # fmt: skip
 
 _AFTER = (
     ("host", "launch", "launch", 1.0), ("tensor", "collective", "tp", 1.0),
     ("context", "exchange", "cp", 1.0), ("expert", "dispatch", "ep", 0.5),
     ("expert", "combine", "ep", 0.5), ("copy", "offload", "offload", 1.0),
-    ("data", "reduce", "dp", 1.0), ("pipeline", "send", "pp", 1.0),
+    ("data", "reduce", "dp", 1.0),
+    ("data", "reduce", "small_reductions", 1.0), ("pipeline", "send", "pp", 1.0),
 )  # fmt: skip
 """Stream, kind, cause and share of the cause of what a pass waits for, in order."""
 
@@ -42,6 +46,7 @@ _BESIDE = (
     ("tensor", "collective", "tp", 1.0), ("context", "exchange", "cp", 1.0),
     ("expert", "dispatch", "ep", 0.5), ("expert", "combine", "ep", 0.5),
     ("data", "gather", "fsdp", 1.0), ("copy", "offload", "offload", 1.0),
+    ("copy", "input", "input", 1.0),
 )  # fmt: skip
 """The same of what hides behind the compute of a pass."""
 
@@ -99,7 +104,7 @@ def timeline(played: Played, path: Ints) -> Timeline:
 
 def _draw_passes(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """Draw all actions; return the numbers of each one's first span and of its send."""
-    listed, shown = played.program, _shown(played)
+    listed, shown = played.program, shown_s(played)
     hidden = played.passes.hidden_s[listed.rank, listed.chunk, listed.kind]
     batch = listed.micro_batch % _micro_batches(played)
     tail = (batch, listed.chunk, critical[played.step.task_of_action])
@@ -116,10 +121,12 @@ def _draw_passes(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> 
         clock += length
     for stream, kind, cause, share in _BESIDE:
         length = share * hidden[:, HIDDEN.index(cause)]
-        second_half = length if kind == "combine" else 0.0
-        clock += second_half
+        behind = length if kind == "combine" else 0.0
+        if kind == "input":
+            behind = hidden[:, HIDDEN.index("offload")]
+        clock += behind
         draw(stream, kind, cause, length)
-        clock -= second_half
+        clock -= behind
     compute = shown[:, [CAUSE[name] for name in _COMPUTE]].sum(axis=1)
     draw("compute", np.array([SPAN_KINDS.index(x) for x in _WAYS])[listed.kind], "gemm", compute)
     clock += compute
@@ -128,16 +135,6 @@ def _draw_passes(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> 
         sent = draw(stream, kind if kind != "send" else _send_or_receive(played), cause, length)
         clock += length
     return first, sent
-
-
-def _shown(played: Played) -> Floats:
-    """Seconds of every action by cause, shape (actions, causes)."""
-    listed = played.program
-    at = (listed.rank, listed.chunk, listed.kind)
-    shown = played.passes.shown_s[at]
-    shown[played.alone] += played.passes.alone_s[at][played.alone]
-    np.add.at(shown, (played.changes[:, 0], played.changes[:, 1]), played.changes_s)
-    return np.maximum(shown, 0.0)
 
 
 def _starts(played: Played, shown: Floats) -> Floats:
@@ -173,8 +170,9 @@ def _draw_sends(played: Played, spans: _Spans, critical: NDArray[np.bool_], own:
 def _draw_extras(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> None:
     """Gathers, reductions, copies and the optimizer."""
     extras, notes = played.extras, played.notes
-    for stream in ("compute", "data", "copy"):
-        rows = np.flatnonzero(extras.stream == STREAMS.index(stream))
+    drawn = notes[:, 1] != SPAN_KINDS.index("launch")
+    for stream in ("compute", "data", "copy", "host"):
+        rows = np.flatnonzero(drawn & (extras.stream == STREAMS.index(stream)))
         tasks = played.step.task_of_extra[rows]
         start, end = played.times.start_s[tasks], played.times.end_s[tasks]
         spans.add(
@@ -209,6 +207,7 @@ def _joined(played: Played, spans: _Spans, flows: Ints) -> Timeline:
         micro_batch=batch[order].astype(np.int32), chunk=chunk[order].astype(np.int32),
         cause=cause[order].astype(np.int8), critical=critical[order],
         ranks_of=counts * int(layouts.tp[0] * layouts.cp[0]), flows=place[flows],
+        micro_batches=_micro_batches(played) // played.steps, steps=played.steps,
     )  # fmt: skip
 
 

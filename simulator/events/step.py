@@ -5,32 +5,40 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from simulator.errors import InputError
+from simulator.events.beside import Job, ground_beside
+from simulator.events.byte_time import bytes_of_all, call_seconds
 from simulator.events.charge import (
     critical_shares,
     hidden,
     pacing_rank,
+    step_time_s,
     stream_seconds,
     terms,
     work,
 )
 from simulator.events.contended import Network, contended, on_links
 from simulator.events.deviations import Deviation, check_deviations, replicas_of
+from simulator.events.jittered_step import Jitter, jittered_step
+from simulator.events.link_loads import LoadTable
+from simulator.events.link_profiles import profiles
 from simulator.events.memory import memory_over_time
-from simulator.events.passes import CAUSE
+from simulator.events.phase_rows import destinations
 from simulator.events.play import Played, play_step
 from simulator.events.programs import Program
+from simulator.events.sharing import shared
 from simulator.events.spans import timeline
-from simulator.events.timeline import CAUSES, LINKS, STREAMS, SimulatedStep
+from simulator.events.timeline import CAUSES, LINKS, STREAMS, Jittered, Sharing, SimulatedStep
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Deviation", "Network", "simulate", "summarise"]
+__all__ = ["Deviation", "Jitter", "Job", "Network", "simulate", "summarise"]
 
 
 def simulate(
@@ -42,6 +50,8 @@ def simulate(
     deviations: Sequence[Deviation] = (),
     table: Program | None = None,
     network: Network | None = None,
+    beside: Sequence[Job] = (),
+    jitter: Jitter | None = None,
 ) -> SimulatedStep:
     """Play one optimizer step of one layout, action by action.
 
@@ -58,8 +68,13 @@ def simulate(
         Actions of every rank (``events/action_tables.py``) in place of the layout's schedule; of as
         many ranks, chunks and micro-batches.
     network : Network, optional
-        Worn or lost links, and whether groups share those between switches; none: every group has
+        Worn or lost links, and whether traffic shares links where it meets; none: every group has
         the links that the closed form gives it.
+    beside : sequence of Job
+        Other jobs on other servers of the same fabric, whose traffic shares its switches; traffic
+        then shares links where it meets, too.
+    jitter : Jitter, optional
+        How much durations vary; none: each is its mean.
 
     Returns
     -------
@@ -76,15 +91,61 @@ def simulate(
     if len(layouts_row) != 1:
         raise InputError(f"simulate takes one layout at a time, got {len(layouts_row)}")
     began = time.perf_counter()
-    found = None
+    found = ground = None
+    if beside:
+        network = replace(network or Network(), contention=True)
+        ground = ground_beside(cluster, beside, network)
     if network is not None:
         check_deviations(deviations, workload, int(layouts_row.dp[0]), int(layouts_row.pp[0]))
         experts = workload.architecture.is_moe
-        found = contended(layouts_row, cluster, network, experts=experts)
+        found = contended(layouts_row, cluster, network, experts=experts, ground=ground)
         cluster, deviations = on_links(cluster, found, deviations)
     replicas = replicas_of(layouts_row, workload, cluster, software, deviations)
-    step = summarise(play_step(replicas, table=table, began=began))
-    return step if found is None else replace(step, network=found)
+    played = play_step(replicas, table=table, began=began)
+    varied = sharing = None
+    if jitter is not None:
+        played, varied = _jittered(played, jitter, table)
+    if found is not None and found.table is not None:
+        given = (layouts_row, workload, cluster, software)
+        played, sharing = _shared(played, found.table, given, deviations)
+    return replace(summarise(played), network=found, jitter=varied, sharing=sharing)
+
+
+def _jittered(steady: Played, jitter: Jitter, table: Program | None) -> tuple[Played, Jittered]:
+    """Play a step whose durations vary."""
+    played = jittered_step(steady, jitter, table)
+    return played, Jittered(
+        spread=jitter.spread, seed=jitter.seed, steady_s=step_time_s(steady),
+        lost_s=_lost(steady, played),
+    )  # fmt: skip
+
+
+def _shared(
+    plain: Played, table: LoadTable, given: Any, deviations: Sequence[Deviation]
+) -> tuple[Played, Sharing]:
+    """Play a step with what its tasks take; `given`: what its replicas were priced from."""
+    began = time.perf_counter()
+    calls = bytes_of_all(plain.replicas, table.kinds, given, deviations)
+    whole, count = call_seconds(plain.replicas), len(plain.replicas)
+    takes = profiles(table.folded(), calls, whole, plain.passes, destinations(plain), count)
+    built = time.perf_counter()
+    apart, played, uses = shared(plain, takes)
+    played = replace(
+        played, build_seconds=plain.build_seconds + built - began,
+        run_seconds=plain.run_seconds + time.perf_counter() - built,
+    )  # fmt: skip
+    span = played.times.makespan_s
+    return played, Sharing(
+        plain_s=step_time_s(plain), alone_s=step_time_s(apart), lost_s=_lost(apart, played),
+        links={kind: (name, seconds / span) for kind, (name, seconds) in uses.items()},
+    )  # fmt: skip
+
+
+def _lost(before: Played, after: Played) -> dict[str, float]:
+    """How much longer a step is, by cause, on the rank that paces it afterwards."""
+    rank = pacing_rank(after)
+    grown = terms(after, work(after)[0], rank) - terms(before, work(before)[0], rank)
+    return dict(zip(CAUSES, grown.tolist(), strict=True))
 
 
 def summarise(played: Played) -> SimulatedStep:
@@ -100,7 +161,7 @@ def summarise(played: Played) -> SimulatedStep:
     return SimulatedStep(
         step_time_s=total,
         terms_s=dict(zip(CAUSES, found.tolist(), strict=True)),
-        hidden_s=hidden(played, hides, float(found[CAUSE["dp"]]), pacing),
+        hidden_s=hidden(played, hides, found, pacing),
         pacing_rank=pacing,
         ranks_of=ranks_of * int(layouts.tp[0] * layouts.cp[0]),
         busy_s=busy,

@@ -15,16 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.collectives import slowdown_share
-from simulator.cost.offload import host_step_s, uses_host
+from simulator.cost.offload import host_parts_s, host_step_s, uses_host
 from simulator.cost.passes import ZERO2, Priced, rank_tails
-from simulator.cost.step import Selection
+from simulator.cost.pricing import Selection
 from simulator.events.extras import Extras
+from simulator.events.host_copies import activation_copies
 from simulator.events.passes import AHEAD, BACK, CAUSE, Passes
 from simulator.events.programs import Program, awaited_actions
 from simulator.events.timeline import SPAN_KINDS, STREAMS
 from simulator.layout.schedules import BACKWARD_INPUT, FORWARD
 
-__all__ = ["Ends", "Tails", "tail_tasks", "tails_of"]
+__all__ = ["Ends", "Table", "Tails", "tail_tasks", "tails_of"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -52,11 +53,20 @@ class Tails:
     """What hidden gathers and reductions cost the passes beside them, (2, ranks, chunks)."""
     tables_s: float
     """Sum of the word table's gradients over two stages, after all reductions."""
+    norm_s: float
+    """Reduction of the gradient norm, after that."""
     gradients_s: float
     """Shown copies of gradients to an optimizer on the host."""
     hidden_gradients_s: float
+    """The same behind backward passes, on the rank that copies most."""
+    copied_s: Floats
+    """One hidden copy of each rank, (ranks,)."""
+    copies_each: bool
+    """Whether gradients are copied after every micro-batch, not once."""
     optimizer_s: Floats
-    """Of each rank, (ranks,)."""
+    """On the device of each rank, (ranks,)."""
+    host_s: Floats
+    """On the host, at the same time, (ranks,)."""
 
 
 def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
@@ -82,9 +92,12 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
     )
     beside = passes.window_s[:, :, BACK] if overlap.gradient_reduce else 0.0
     optimizer_s, gradients = states.optimizer_s[grid[0], order], [np.zeros(1), np.zeros(1)]
+    host_s, copied_s, copies = np.zeros(len(order)), np.zeros(len(order)), 1.0
     if uses_host(layouts):
-        step_s, *gradients = host_step_s(priced, layouts, grid, m, given[BACK])
-        optimizer_s = np.full(len(order), float(step_s[0]))
+        _, *gradients = host_step_s(priced, layouts, grid, m, given[BACK])
+        device, host, copy, count = host_parts_s(priced, layouts, grid, m)
+        optimizer_s, host_s = device[0, order], host[0, order]
+        copied_s, copies = np.minimum(copy, given[BACK])[0, order], float(count[0, 0])
     return Tails(
         reduce_s=reduce_s,
         gather_s=gather_s,
@@ -94,9 +107,13 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
         every_s=np.maximum(reduce_s - beside, 0.0) * every,
         slowed_s=np.stack(slowed) * slowdown_share(priced.cluster),
         tables_s=float(states.tables_s[grid[0]]),
+        norm_s=float(states.norm_s[grid[0]]),
         gradients_s=float(gradients[0][0]),
         hidden_gradients_s=float(gradients[1][0]),
+        copied_s=copied_s,
+        copies_each=copies > 1.0,
         optimizer_s=optimizer_s,
+        host_s=host_s,
     )
 
 
@@ -124,7 +141,7 @@ class Ends:
         return cls(first=first.reshape(shape), last=last.reshape(shape), final=ends)
 
 
-class _Table:
+class Table:
     """Extra tasks, row by row."""
 
     def __init__(self, actions: int) -> None:
@@ -154,7 +171,7 @@ class _Table:
 
 
 def tail_tasks(
-    program: Program, ends: Ends, tails: list[Tails], windows_s: Floats, action_s: Floats
+    program: Program, ends: Ends, tails: list[Tails], passes: Passes, action_s: Floats
 ) -> tuple[Extras, Ints]:
     """List the tasks of a step beside its passes.
 
@@ -165,8 +182,8 @@ def tail_tasks(
     ends : Ends
     tails : list of Tails
         One per replica. Replicas join where gradients are reduced.
-    windows_s : ndarray
-        Of each chunk's forward and backward pass, (ranks, chunks, 2).
+    passes : Passes
+        Of all replicas: what may be hidden beside them, and copies of their activations.
     action_s : ndarray
         Seconds of each action.
 
@@ -176,19 +193,21 @@ def tail_tasks(
     ndarray
         Cause, kind of span and chunk of each, shape (tasks, 3).
     """
-    table, stages = _Table(len(program)), program.ranks // len(tails)
+    table, stages = Table(len(program)), program.ranks // len(tails)
     clock = _Clock(program=program, action_s=action_s, awaited=awaited_actions(program))
-    done: list[int] = []
+    done, windows_s = activation_copies(table, program, passes.copy_s), passes.window_s
     for stage in range(stages):
         ranks = [(stage + replica * stages, tail) for replica, tail in enumerate(tails)]
         for rank, tail in ranks:
             _gathers(table, ends, rank, tail, windows_s[rank, :, AHEAD])
         done += _reductions(table, ends, ranks, windows_s[..., BACK], clock)
+        for rank, tail in ranks:
+            _copies(table, ends, rank, tail, windows_s[rank, :, BACK], clock)
     _closing(table, ends, tails, done)
     return table.finished()
 
 
-def _gathers(table: _Table, ends: Ends, rank: int, tail: Tails, window_s: Floats) -> None:
+def _gathers(table: Table, ends: Ends, rank: int, tail: Tails, window_s: Floats) -> None:
     """Gathers before the first forward passes; each chunk starts when its layers will be there."""
     stage = rank % len(tail.buckets)
     whole_s = tail.gather_s[stage]
@@ -204,10 +223,12 @@ def _gathers(table: _Table, ends: Ends, rank: int, tail: Tails, window_s: Floats
     for chunk, seconds in enumerate(np.diff(np.maximum.accumulate(needed), prepend=0.0)):
         first = int(ends.first[rank, chunk])
         table.add(rank, _DATA, float(seconds), -1, before=first, kind="gather", chunk=chunk)
+    if (rest_s := float(whole_s.sum() - needed.max())) > 0.0:  # beside the first passes
+        table.add(rank, _DATA, rest_s, -1, kind="gather")
 
 
 def _reductions(
-    table: _Table, ends: Ends, ranks: list[tuple[int, Tails]], windows_s: Floats, clock: _Clock
+    table: Table, ends: Ends, ranks: list[tuple[int, Tails]], windows_s: Floats, clock: _Clock
 ) -> list[int]:
     """Reductions of one stage, which its replicas begin together; returns what ends them."""
     stage, one = ranks[0]
@@ -230,7 +251,7 @@ def _reductions(
             share = 1.0 / max(float(tail.buckets[stage]) * seconds / whole_s, 1.0)
             if share < 1.0:
                 rest_s = float(windows_s[rank, chunk]) * (1.0 - share)
-                ready.append(clock.before_end(table, ends, rank, action, rest_s))
+                ready.append(clock.before_end(table, ends, action, rest_s))
                 most.append(
                     table.add(rank, _DATA, seconds * (1.0 - share), action, waits=False,
                               chunk=chunk)
@@ -242,6 +263,24 @@ def _reductions(
     return found
 
 
+def _copies(
+    table: Table, ends: Ends, rank: int, tail: Tails, windows_s: Floats, clock: _Clock
+) -> None:
+    """Copies of gradients to the host that backward passes hide: each ends with its pass."""
+    copied_s = tail.copied_s[rank % len(tail.copied_s)] * windows_s / max(windows_s.sum(), 1e-300)
+    if not copied_s.any():
+        return
+    listed = clock.program
+    kinds = (listed.kind != FORWARD) & (listed.kind != BACKWARD_INPUT)
+    own = np.flatnonzero((listed.rank == rank) & kinds)
+    for action in own if tail.copies_each else np.unique(ends.last[rank]):
+        chunk = int(listed.chunk[action])
+        seconds = float(copied_s[chunk])
+        clock.before_end(table, ends, int(action), seconds, _COPY)
+        table.add(rank, _COPY, seconds, int(action), waits=False, cause="offload", kind="offload",
+                  chunk=chunk)  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Clock:
     """Tells moments inside a pass, of which the graph knows only the end."""
@@ -250,37 +289,47 @@ class _Clock:
     action_s: Floats
     awaited: NDArray[np.int32]
 
-    def before_end(self, table: _Table, ends: Ends, rank: int, action: int, seconds: float) -> int:
+    def before_end(
+        self, table: Table, ends: Ends, action: int, seconds: float, stream: int = _HOST
+    ) -> int:
         """Add a task that ends so many seconds before an action does, at most when it starts."""
-        lead = action - 1 if action and self.program.with_next[action - 1] else action
+        paired = action > 0 and bool(self.program.with_next[action - 1])
+        lead, rank = action - paired, int(self.program.rank[action])
         whole_s = float(self.action_s[lead : action + 1].sum())
         before = lead - 1 if lead > ends.first[rank].min() else -1
         own = min(seconds, float(self.action_s[action]))
-        tick = table.add(rank, _HOST, whole_s - own, before, kind="launch")
+        tick = table.add(rank, stream, whole_s - own, before, kind="launch")
         waits = [int(self.awaited[a]) for a in range(lead, action + 1) if self.awaited[a] >= 0]
         table.edges += [(a, tick) for a in waits]
         return tick
 
 
-def _join(table: _Table, earlier: list[int], later: list[int]) -> None:
+def _join(table: Table, earlier: list[int], later: list[int]) -> None:
     """Let every replica's task wait for the others', too."""
     table.edges += [
         (one, other) for i, one in enumerate(earlier) for k, other in enumerate(later) if i != k
     ]
 
 
-def _closing(table: _Table, ends: Ends, tails: list[Tails], done: list[int]) -> None:
-    """What waits for all gradients of all ranks: the word table's sum, then the optimizer."""
+def _closing(table: Table, ends: Ends, tails: list[Tails], done: list[int]) -> None:
+    """What waits for all gradients: the word table's sum, the norm, then the optimizer."""
     final, one = ends.final, tails[0]
     hub = table.add(0, _DATA, one.tables_s, int(final[0]), waits=False)
     table.edges += [(task, hub) for task in done]
+    if one.norm_s:
+        norm = table.add(0, _DATA, one.norm_s, int(final[0]), waits=False,
+                         cause="small_reductions", kind="norm")  # fmt: skip
+        table.edges.append((hub, norm))
+        hub = norm
     if one.gradients_s:
         down = table.add(0, _COPY, one.gradients_s, int(final[0]), waits=False, cause="offload",
                          kind="offload")  # fmt: skip
         table.edges.append((hub, down))
         hub = down
     for rank in range(len(final)):
-        seconds = float(tails[rank // len(one.buckets)].optimizer_s[rank % len(one.buckets)])
-        step = table.add(rank, _COMPUTE, seconds, int(final[rank]), cause="optimizer",
-                         kind="optimizer")  # fmt: skip
-        table.edges.append((hub, step))
+        tail, stage = tails[rank // len(one.buckets)], rank % len(one.buckets)
+        for stream, seconds in ((_COMPUTE, tail.optimizer_s[stage]), (_HOST, tail.host_s[stage])):
+            if seconds or stream == _COMPUTE:
+                step = table.add(rank, stream, float(seconds), int(final[rank]), cause="optimizer",
+                                 kind="optimizer")  # fmt: skip
+                table.edges.append((hub, step))

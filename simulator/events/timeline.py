@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from simulator.events.contended import Contended
 
 __all__ = [
-    "CAUSES", "LINKS", "MEMORY_KINDS", "SPAN_KINDS", "STREAMS", "MemoryCurve", "SimulatedStep",
-    "Timeline",
+    "CAUSES", "LINKS", "MEMORY_KINDS", "SPAN_KINDS", "STREAMS", "Jittered", "MemoryCurve",
+    "Sharing", "SimulatedStep", "Timeline",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -54,7 +54,8 @@ class Timeline:
 
     Spans of one rank and stream do not overlap, but for a pass (stream "compute") and what it
     waits for inside: a pass starts with its compute and ends with its exposed communication,
-    which has spans of its own on the other streams. Gaps are idle time.
+    which has spans of its own on the other streams; and but for the input of a pass (stream
+    "copy") and activations on their way, where a pipeline offloads them. Gaps are idle time.
     """
 
     rank: NDArray[np.int32]
@@ -77,6 +78,10 @@ class Timeline:
     """GPUs that each simulated rank stands for."""
     flows: NDArray[np.int64]
     """Pairs of spans, shape (k, 2): a send and the pass that waits for it on the other rank."""
+    micro_batches: int = 2**31
+    """Of one step of a replica."""
+    steps: int = 1
+    """Steps one after the other without a flush: micro-batches count on from step to step."""
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -109,6 +114,36 @@ class MemoryCurve:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """What it costs that kinds of traffic meet on the links."""
+
+    plain_s: float
+    """The step as it is played without: calls slow the passes that the closed form has beside
+    them, and each kind has its links to itself."""
+    alone_s: float
+    """The step if calls slowed what runs beside them when they run, and each kind still had its
+    links to itself."""
+    lost_s: Mapping[str, float]
+    """How much longer the step is, by name (CAUSES), of the pacing rank."""
+    links: Mapping[str, tuple[str, float]]
+    """By kind of link: the one that carries most, and the share of the step for which it would be
+    full; of the traffic that passes, sends, reductions and copies are made of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jittered:
+    """What it costs that durations vary."""
+
+    spread: float
+    """Standard deviation of the logarithm of a duration."""
+    seed: int
+    steady_s: float
+    """The step if none did."""
+    lost_s: Mapping[str, float]
+    """How much longer the step is, by name (CAUSES), of the pacing rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimulatedStep:
     """One optimizer step, played."""
 
@@ -134,6 +169,10 @@ class SimulatedStep:
     """Share of the step in which the busiest rank's links carry each kind of traffic, by stream."""
     network: Contended | None = None
     """What worn links and crowded switches leave to each kind of groups, where that was asked."""
+    jitter: Jittered | None = None
+    """What durations that vary cost, where that was asked."""
+    sharing: Sharing | None = None
+    """What kinds of traffic cost one another, where that was asked."""
     tasks: int
     """Tasks of the graph."""
     build_seconds: float

@@ -67,6 +67,9 @@ class GemmKernel:
     accumulate_fraction: Figure = Figure(1.0)
     """Rate of a product that adds to an fp32 result in memory (a weight gradient) over that of one
     that writes 16 bit, beyond its traffic."""
+    unaligned_fraction: Figure = Figure(1.0)
+    """Rate of batched products with an operand whose rows are no multiples of 16 bytes over that of
+    others: no tensor cores."""
     quantise_bytes_per_element: Figure = Figure(0.0)
     """Memory traffic per element of the activation operand that the call casts to 8 or 4 bits."""
     quantise_refetch: Figure = Figure(0.0)
@@ -211,6 +214,9 @@ class Accelerator:
     vllm_add, vllm_activation, vllm_rotary, vllm_norm; trtllm_amax (the maximum that an fp8 scale
     needs)."""
     power: Power
+    time_variation: Figure = Figure(0.0)
+    """Standard deviation of the time of the same work from one accelerator of the kind to another,
+    a share of it; 0: not known."""
 
     @property
     def sixteen_bit(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from simulator.interop.deepspeed import deepspeed_block
 from simulator.interop.megatron import megatron_block
-from simulator.interop.torchrun import plain_block
+from simulator.interop.torchrun import plain_block, script_block
 from simulator.interop.torchtitan import torchtitan_block
 from simulator.layout.layout import Layouts
 from simulator.scenario import Scenario
@@ -19,6 +19,7 @@ _BLOCKS = {
     "torchtitan": torchtitan_block,
     "torchrun": plain_block,
     "deepspeed": deepspeed_block,
+    "script": script_block,
 }
 
 _ALWAYS = ("sequence_length", "global_batch", "tokens", "precision")
@@ -31,6 +32,7 @@ _SAID = {
     ),
     "torchtitan": ("fp8_weights",),
     "torchrun": (),
+    "script": (),
     "deepspeed": ("optimizer_offload_fraction", "gradient_dtype", "reduce_dtype"),
 }
 """Fields of a recipe that a launcher's command names, beside those that every command names."""
@@ -39,6 +41,7 @@ _OPTIMIZERS = {
     "megatron": ("adamw", "sgd", "muon"),
     "torchtitan": ("adamw",),
     "torchrun": ("adamw",),
+    "script": ("adamw",),
     "deepspeed": ("adamw", "lion", "lamb", "muon"),
 }
 """Optimizers that a launcher's command can ask for."""

@@ -52,7 +52,7 @@ def megatron_block(row: dict[str, Any], scenario: Scenario) -> str:
         _precision(recipe, scenario.software),
         _kernels(row, scenario.software),
         *model_flags(arch, scenario.software, recipe),
-        _stand_ins(arch, recipe),
+        _stand_ins(arch, scenario.software),
     ]
     return "\n".join(
         [
@@ -102,12 +102,16 @@ def _parallel(row: dict[str, Any], arch: Architecture) -> list[str]:
 
 
 def _pipeline(row: dict[str, Any], arch: Architecture) -> list[str]:
-    pieces = row["pp"] * row["vpp"]
+    pieces, count = row["pp"] * row["vpp"], row["global_batch"] // (row["dp"] * row["micro_batch"])
+    flags = []
+    if row["vpp"] > 1 and count % row["pp"]:
+        size = count // (count // row["pp"])
+        flags.append(f"--microbatch-group-size-per-virtual-pipeline-stage {size}")
     if arch.layers % pieces:
-        return [f"--pipeline-model-parallel-layout '{pipeline_layout(row, arch)}'"]
+        return [f"--pipeline-model-parallel-layout '{pipeline_layout(row, arch)}'", *flags]
     if row["vpp"] > 1:
-        return [f"--num-layers-per-virtual-pipeline-stage {arch.layers // pieces}"]
-    return []
+        flags.append(f"--num-layers-per-virtual-pipeline-stage {arch.layers // pieces}")
+    return flags
 
 
 def layers_by_stage(row: dict[str, Any], arch: Architecture) -> list[int]:
@@ -260,11 +264,12 @@ def _pairs_passes(row: dict[str, Any], software: Software) -> bool:
     return not again and (row["pp"] == 1 or row["vpp"] > 1)
 
 
-def _stand_ins(arch: Architecture, recipe: Recipe) -> list[str]:
+def _stand_ins(arch: Architecture, software: Software) -> list[str]:
     """Mock data; the null tokenizer adds one token to the size that it is given."""
+    masked = ["--no-create-attention-mask-in-dataloader"] * (not software.input.mask_bytes)
     return [
-        "--mock-data", "--tokenizer-type NullTokenizer", f"--vocab-size {arch.vocabulary - 1}",
-        "--lr 1e-4", "--log-interval 1", "--log-throughput",
+        *masked, "--mock-data", "--tokenizer-type NullTokenizer",
+        f"--vocab-size {arch.vocabulary - 1}", "--lr 1e-4", "--log-interval 1", "--log-throughput",
     ]  # fmt: skip
 
 

@@ -48,6 +48,8 @@ def trace_bytes(step: SimulatedStep, *, gzipped: bool, title: str = "") -> bytes
         What was simulated, for the reader.
     """
     head = {"title": title, "step_time_s": step.step_time_s, "tasks": step.tasks}
+    if (steps := step.timeline.steps) > 1:
+        head["steps"] = steps
     lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in trace_events(step))
     text = (
         f'{{"otherData":{json.dumps(head)},"displayTimeUnit":"ms","traceEvents":[\n{lines}\n]}}\n'
@@ -94,13 +96,18 @@ def _spans(line: Timeline) -> Iterator[dict[str, Any]]:
         rank, stream, kind, batch, chunk, cause, critical, start, duration = row
         said: dict[str, Any] = {"charged to": _LABELS[CAUSES[cause]], "critical": critical}
         if batch >= 0:
-            said["micro-batch"] = batch
+            said["micro-batch"] = batch % line.micro_batches
+            if line.steps > 1:
+                said["step"] = batch // line.micro_batches
         if chunk >= 0:
             said["chunk"] = chunk
         word = SPAN_KINDS[kind].replace("_", " ")
+        name = f"{word} {said['micro-batch']}" if batch >= 0 else word
+        if "step" in said:
+            name = f"{name} of step {said['step']}"
         yield {
             "ph": "X", "pid": rank, "tid": stream, "ts": start, "dur": duration,
-            "name": f"{word} {batch}" if batch >= 0 else word, "cat": STREAMS[stream], "args": said,
+            "name": name, "cat": STREAMS[stream], "args": said,
         }  # fmt: skip
 
 

@@ -10,7 +10,10 @@ from simulator.hardware.cluster import Cluster
 from simulator.scenario import Scenario
 from simulator.workload.recipe import Recipe
 
-__all__ = ["SAMPLE_STEPS", "plain_block", "steps", "torchrun", "unsaid_stashes", "wrapped"]
+__all__ = [
+    *("SAMPLE_STEPS", "plain_block", "script_block", "steps", "torchrun", "unsaid_stashes"),
+    "wrapped",
+]
 
 SAMPLE_STEPS = 50
 """Steps of the command where the scenario does not say how many tokens the run sees."""
@@ -66,6 +69,27 @@ def wrapped(start: str, groups: list[list[str]]) -> str:
 
 def plain_block(row: dict[str, Any], scenario: Scenario) -> str:
     """Plain data parallelism: torchrun, and what the training script has to be told."""
+    notes = "".join(f"# {note}\n" for note in unsaid_stashes(scenario.workload.recipe))
+    return (
+        "# train.py is your script: DistributedDataParallel around the model, told by these.\n"
+        f"{notes}"
+        f"export {_told(row, scenario)}\n{torchrun(scenario.cluster)} train.py"
+    )
+
+
+def script_block(row: dict[str, Any], scenario: Scenario) -> str:
+    """Software without a launcher: what the training script has to be told on every host."""
+    cluster, software = scenario.cluster, scenario.software
+    hosts = f"each of the {cluster.nodes:,} hosts" if cluster.nodes > 1 else "the host"
+    return (
+        f"# {software.name} has no launcher: start train.py, your script, once on {hosts}\n"
+        f"# ({cluster.gpus:,} devices in data parallelism, states shared as {row['sharding']}).\n"
+        f"export {_told(row, scenario)}\npython train.py"
+    )
+
+
+def _told(row: dict[str, Any], scenario: Scenario) -> str:
+    """What a script reads from its environment."""
     recipe = scenario.workload.recipe
     values = {
         "MICRO_BATCH": row["micro_batch"],
@@ -75,10 +99,4 @@ def plain_block(row: dict[str, Any], scenario: Scenario) -> str:
         "RECOMPUTE": row["recompute"],
         "STEPS": steps(scenario),
     }
-    told = " ".join(f"{name}={value}" for name, value in values.items())
-    notes = "".join(f"# {note}\n" for note in unsaid_stashes(recipe))
-    return (
-        "# train.py is your script: DistributedDataParallel around the model, told by these.\n"
-        f"{notes}"
-        f"export {told}\n{torchrun(scenario.cluster)} train.py"
-    )
+    return " ".join(f"{name}={value}" for name, value in values.items())

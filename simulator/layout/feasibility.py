@@ -21,7 +21,12 @@ from simulator.layout.layout import (
     SHARDINGS,
     Layouts,
 )
-from simulator.layout.schedules import chunk_range, fewest_micro_batches, takes_rounds
+from simulator.layout.schedules import (
+    POST_VALIDATED,
+    chunk_range,
+    fewest_micro_batches,
+    takes_rounds,
+)
 from simulator.software import Software
 from simulator.workload.architecture import Architecture, MoE
 from simulator.workload.recipe import HOST_OPTIMIZERS, Workload
@@ -41,7 +46,7 @@ REASONS = (
     "fewer layers than pipeline stages",
     "layers do not divide evenly over pp x vpp",
     "global batch does not divide by dp x micro-batch",
-    "interleaving needs pp > 1 and micro-batches that divide by pp",
+    "interleaving needs pp > 1 and micro-batches in rounds that the software has",
     "ep does not divide the experts",
     "ep x etp does not divide dp x cp x tp",
     "etp does not divide the expert width",
@@ -81,6 +86,7 @@ REASONS = (
     "the software cannot offload the optimizer with these weights in 8 bit alone",
     "cp_a2a goes with hierarchical context parallelism, where it divides cp and leaves a ring",
     "hierarchical context parallelism needs key/value heads that cp_a2a divides on every rank",
+    "post-validation of the optimizer needs a zero-bubble schedule, and software that can",
 )
 """Reason by code; the first one that applies is reported."""
 
@@ -119,6 +125,7 @@ def _checks(
         & (workload.recipe.precision not in software.supports.fp8_weights_offload),
         _misfits_groups(x),
         _splits_heads(x, workload.architecture, "hierarchical", x.cp_a2a),
+        _needs_barrier(x, software) & workload.recipe.optimizer_post_validation,
     ]
 
 
@@ -148,7 +155,7 @@ def _fits_model(
         arch.layers < stages,
         ~even,
         (x.global_batch % per_step != 0) | (x.global_batch < per_step),
-        (x.vpp > 1) & ((x.pp == 1) | (_takes_rounds(x) & (x.micro_batches % x.pp != 0))),
+        (x.vpp > 1) & ((x.pp == 1) | (_takes_rounds(x) & ~_has_rounds(x, software))),
     ]
 
 
@@ -253,6 +260,12 @@ def _fits_recipe(x: Layouts, workload: Workload, software: Software) -> list[NDA
     ]
 
 
+def _needs_barrier(x: Layouts, software: Software) -> NDArray[np.bool_]:
+    """Layouts whose ranks end a step together: every schedule but those of zero bubble."""
+    able = _words(x.schedule, SCHEDULES, POST_VALIDATED) & (x.pp > 1)
+    return ~(able & software.supports.post_validation)
+
+
 def _misfits_groups(x: Layouts) -> NDArray[np.bool_]:
     """Hierarchical context parallelism has groups of cp_a2a ranks, and rings of two or more."""
     grouped = (x.cp > 1) & (x.cp_kind == CP_KINDS.index("hierarchical"))
@@ -319,6 +332,21 @@ def _updates_on_host(cluster: Cluster) -> bool:
 def _takes_rounds(x: Layouts) -> NDArray[np.bool_]:
     """Whether micro-batches go through the chunks in rounds of pp."""
     return np.array([takes_rounds(word) for word in SCHEDULES])[x.schedule]
+
+
+def _has_rounds(x: Layouts, software: Software) -> NDArray[np.bool_]:
+    """Whether micro-batches divide into rounds as long as the software takes them.
+
+    megatron/core/pipeline_parallel/schedules.py: rounds of microbatch_group_size_per_vp_stage, pp
+    unless given, from pp to all micro-batches. torch/distributed/pipelining/schedules.py: as many
+    rounds as pp goes into the micro-batches, one at the least. The closed form of split backward
+    passes wants pp micro-batches.
+    """
+    rounds = np.maximum(x.micro_batches // x.pp, 1)
+    if software.supports.rounds == "pp":
+        return np.asarray(x.micro_batches % x.pp == 0)
+    fewer = (software.supports.rounds == "any") & (x.schedule == SCHEDULES.index("interleaved"))
+    return np.asarray((x.micro_batches % rounds == 0) & ((x.micro_batches >= x.pp) | fewer))
 
 
 def _misfits_schedule(x: Layouts) -> NDArray[np.bool_]:

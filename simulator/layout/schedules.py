@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.errors import InputError
 from simulator.layout.layout import SCHEDULES
 
 __all__ = [
-    *("ASYNCHRONOUS", "BREADTH_FIRST", "SPLIT"),
+    *("ASKEW", "ASYNCHRONOUS", "BREADTH_FIRST", "POST_VALIDATED", "ROUNDS", "SPLIT", "V_SHAPED"),
     *("BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "KINDS", "Actions"),
-    *("V_SHAPED", "actions", "chunk_range", "chunks", "fewest_micro_batches", "in_flight"),
+    *("actions", "chunk_range", "chunks", "fewest_micro_batches", "in_flight"),
     *("piece", "pieces", "splits_backward", "takes_rounds", "unpaired"),
 ]
 
@@ -42,6 +43,12 @@ _LOOPED = ("interleaved", "looped_bfs", "interleaved_zb")
 
 _MOST = 2**31
 
+ASKEW = ("zb_h2", "zb_v")
+"""Schedules whose ranks end in the order in which they begin: steps can follow without a gap."""
+
+POST_VALIDATED = ("zb_h1", *ASKEW, "interleaved_zb")
+"""Schedules that can do without a barrier at the end of a step (Qi et al. 2024, section 4)."""
+
 _SPLIT = ("zb_h1", "zb_h2", "zb_v", "interleaved_zb", "dualpipe", "dualpipe_v")
 
 SPLIT = tuple(SCHEDULES.index(word) for word in _SPLIT)
@@ -49,6 +56,9 @@ SPLIT = tuple(SCHEDULES.index(word) for word in _SPLIT)
 
 BREADTH_FIRST = tuple(SCHEDULES.index(word) for word in ("gpipe", "looped_bfs"))
 """Schedules that run all forward passes before all backward passes."""
+
+ROUNDS = tuple(SCHEDULES.index(word) for word in ("interleaved", "interleaved_zb"))
+"""Schedules whose micro-batches go through a rank's chunks in rounds of about pp."""
 
 ASYNCHRONOUS = tuple(SCHEDULES.index(word) for word in ("pipedream", "pipedream_2bw"))
 """Schedules that go on from step to step without a flush."""
@@ -108,7 +118,7 @@ def chunk_range(schedule: str) -> tuple[int, int]:
 
 def takes_rounds(schedule: str) -> bool:
     """Whether micro-batches go through a rank's chunks in rounds of pp."""
-    return schedule in ("interleaved", "interleaved_zb")
+    return SCHEDULES.index(schedule) in ROUNDS
 
 
 def fewest_micro_batches(schedule: str, pp: Any) -> Any:
@@ -130,7 +140,7 @@ def actions(schedule: str, pp: int, micro_batches: int, vpp: int = 1) -> Actions
 
     Raises
     ------
-    ValueError
+    InputError
         If the schedule does not exist for these numbers.
 
     Examples
@@ -150,19 +160,19 @@ def actions(schedule: str, pp: int, micro_batches: int, vpp: int = 1) -> Actions
 def _check(schedule: str, pp: int, m: int, vpp: int) -> None:
     """Refuse numbers for which a schedule is not defined."""
     if schedule not in SCHEDULES:
-        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
+        raise InputError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
     if min(pp, m, vpp) < 1:
-        raise ValueError(f"pp, micro_batches and vpp must be positive, got {pp}, {m}, {vpp}")
+        raise InputError(f"pp, micro_batches and vpp must be positive, got {pp}, {m}, {vpp}")
     least, most = chunk_range(schedule)
     if not least <= vpp <= most:
         sign = "=" if least == most else ">="
-        raise ValueError(f"{schedule} needs vpp {sign} {least}, got {vpp}")
+        raise InputError(f"{schedule} needs vpp {sign} {least}, got {vpp}")
     if takes_rounds(schedule) and m % max(m // pp, 1):
-        raise ValueError(f"{m} micro-batches do not divide into {m // pp} equal rounds")
+        raise InputError(f"{m} micro-batches do not divide into {m // pp} equal rounds")
     if m < (few := fewest_micro_batches(schedule, pp)):
-        raise ValueError(f"{schedule} needs at least {few} micro-batches, got {m}")
+        raise InputError(f"{schedule} needs at least {few} micro-batches, got {m}")
     if schedule == "dualpipe" and (pp % 2 or m % 2):
-        raise ValueError(f"dualpipe needs even pp and micro-batches, got {pp}, {m}")
+        raise InputError(f"dualpipe needs even pp and micro-batches, got {pp}, {m}")
 
 
 def _table(

@@ -230,6 +230,8 @@ def _recipe(row: Mapping[str, str]) -> Recipe:
         raise NotReplayable(f"optimizer {optimizer} is not modelled yet")
     raw = {"sequence_length": whole(row, "seq_len"), "global_batch": whole(row, "global_batch"),
            "precision": dtype, "optimizer": ours}  # fmt: skip
+    if row.get("capacity_factor"):  # "padded and dropped to this capacity"
+        raw |= {"moe_capacity_factor": number(row, "capacity_factor"), "moe_pads_to_capacity": True}
     return build(Recipe, raw | remarks.recipe(row), where="recipe")
 
 

@@ -11,9 +11,10 @@ from math import lcm
 from typing import Any
 
 from simulator.layout.layout import Layouts
-from simulator.layout.schedules import chunk_range, fewest_micro_batches, takes_rounds
+from simulator.layout.schedules import takes_rounds
 from simulator.planner import refusal_context as context
 from simulator.planner import refusal_host as host
+from simulator.planner import refusal_schedule as schedule
 from simulator.planner import refusal_sharding as sharding
 from simulator.planner.candidates import divisors
 from simulator.planner.case import Case, around, closest
@@ -25,7 +26,7 @@ __all__ = ["DEPEND_ON_DP", "WORLD", "limits", "refusal"]
 WORLD = "dp x tp x pp x cp is not the number of GPUs"
 
 _BATCH = "global batch does not divide by dp x micro-batch"
-_INTERLEAVE = "interleaving needs pp > 1 and micro-batches that divide by pp"
+_INTERLEAVE = "interleaving needs pp > 1 and micro-batches in rounds that the software has"
 _FOLD = "ep x etp does not divide dp x cp x tp"
 _SHARD_GROUP = "shard_group does not divide dp x cp"
 
@@ -111,18 +112,6 @@ def _batch(case: Case) -> str:
     near = around(row["global_batch"], step * rounds)
     rule = f"must divide by dp x micro_batch = {step}"
     return case.line("training.global_batch", rule, row["global_batch"], near)
-
-
-def _interleave(case: Case) -> str:
-    row = case.row
-    if row["pp"] == 1:
-        return case.line("layout.vpp", "must be 1 where pp is 1", near=[1])
-    count = row["global_batch"] // (row["dp"] * row["micro_batch"])
-    rule = f"needs a number of micro-batches that divides by pp = {row['pp']}"
-    step = row["dp"] * row["micro_batch"] * row["pp"]
-    near = closest(row["global_batch"], around(row["global_batch"], step))
-    offers = ["vpp 1", *(f"global_batch {batch}" for batch in near)]
-    return case.line("layout.vpp", rule, f"{count} micro-batches", offers)
 
 
 # --- what the model divides into ----------------------------------------------------------------
@@ -252,26 +241,6 @@ def _pipeline(case: Case) -> str:
     return _choice("schedule", "schedules")(case)
 
 
-def _schedule(case: Case) -> str:
-    """Which of a schedule's own rules on chunks, ranks and micro-batches is broken."""
-    row, word = case.row, case.row["schedule"]
-    if row["pp"] == 1:
-        return case.line("layout.schedule", "needs pp > 1", repr(word))
-    least, most = chunk_range(word)
-    if not least <= row["vpp"] <= most:
-        many = str(least) if least == most else f"at least {least}"
-        return case.line("layout.vpp", f"must be {many} with {word}", near=[least])
-    if word == "dualpipe" and row["pp"] % 2:
-        return case.line("layout.pp", "must be even with dualpipe", near=around(row["pp"], 2))
-    few = fewest_micro_batches(word, row["pp"])
-    step = row["dp"] * row["micro_batch"] * (2 if word == "dualpipe" else 1)
-    even = " and an even number of them" if word == "dualpipe" else ""
-    count = row["global_batch"] // (row["dp"] * row["micro_batch"])
-    batch = max(few * row["dp"] * row["micro_batch"], around(row["global_batch"], step)[0])
-    rule = f"{word} needs at least {few} micro-batches{even}"
-    return case.line("layout.schedule", rule, count, [f"global_batch {batch}"])
-
-
 def _expert_parallel(case: Case) -> str:
     return _lacks("ep" if case.row["ep"] > 1 else "etp", "expert parallelism")(case)
 
@@ -333,7 +302,7 @@ def _sequence_parallel(rule: str) -> Callable[[Case], str]:
 _WORDINGS: dict[str, Callable[[Case], str]] = {
     WORLD: _world,
     _BATCH: _batch,
-    _INTERLEAVE: _interleave,
+    _INTERLEAVE: schedule.interleave,
     _FOLD: _fold,
     _SHARD_GROUP: _shard_group,
     "a traced module runs in data parallelism, with recomputation of all layers or none": _traced,
@@ -352,7 +321,7 @@ _WORDINGS: dict[str, Callable[[Case], str]] = {
     ),
     "the software has no such tensor or sequence parallelism": _tensor,
     "the software has no such pipeline schedule": _pipeline,
-    "the schedule does not go with this pp, vpp or number of micro-batches": _schedule,
+    "the schedule does not go with this pp, vpp or number of micro-batches": schedule.schedule,
     "the software has no such context parallelism": context.kind,
     "the software has no expert parallelism": _expert_parallel,
     "the software has no such sharding of states": _choice("sharding", "sharding"),
@@ -388,5 +357,8 @@ _WORDINGS: dict[str, Callable[[Case], str]] = {
     ),
     "the software has no such dispatch of tokens to experts": _choice("dispatcher", "dispatchers"),
     _GATHERED: _gathered,
+    "post-validation of the optimizer needs a zero-bubble schedule, and software that can": (
+        schedule.post_validation
+    ),
 }
 """The sentence of each reason."""

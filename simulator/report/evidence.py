@@ -65,8 +65,12 @@ MEMORY_MEANING = {
 NOT_MODELLED = (
     ("failures and goodput", "days and cost assume that every step succeeds"),
     ("checkpoints", "time and memory of saving and loading"),
-    ("data input", "the loader is assumed to keep up"),
-    ("stragglers and jitter", "all GPUs and links of a kind are equally fast"),
+    ("data input", "the loader is assumed to keep up; only copies to the device count"),
+    (
+        "jitter",
+        "accelerators and hosts of a kind differ and the slowest paces the step, but all"
+        " micro-batches take equally long (simulate --jitter varies them)",
+    ),
     (
         "network congestion",
         "no other job shares the fabric; links inside the job are shared fairly",

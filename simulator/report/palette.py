@@ -39,6 +39,7 @@ PALETTE = {
     "launch": Colour("#3c7d86", "#5fb3bd"),
     "recompute": Colour("#7652b8", "#a384e0"),
     "slowdown": Colour("#b9a3e0", "#cdbdf0"),
+    "stragglers": Colour("#57708c", "#8fa6bf"),
     "optimizer": Colour("#2f8a57", "#56b981"),
     # communication
     "tp": Colour("#d4541c", "#f0824f"),
@@ -46,7 +47,9 @@ PALETTE = {
     "ep": Colour("#a82f2a", "#dd6c63"),
     "fsdp": Colour("#d9a91a", "#ecc654"),
     "offload": Colour("#6d7f2c", "#a5ba58"),
+    "input": Colour("#9db03a", "#c6d67c"),
     "pp": Colour("#8a5a3c", "#bd8a68"),
+    "small_reductions": Colour("#e3b9cf", "#f0cfe0"),
     "dp": Colour("#bd2f6d", "#e8709f"),
     # idle
     "bubble": Colour("#9aa3ad", "#7a838d"),

@@ -36,7 +36,7 @@ _INKS = {
     "receive": ("pp", "pipeline sends"),
     "offload": ("offload", "copies to the host"),
     "fetch": ("offload", "copies to the host"),
-    "input": ("offload", "copies to the host"),
+    "input": ("input", "input fetch"),
 }
 """Colour and word of each kind of span."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.events.timeline import STREAMS, SimulatedStep
+from simulator.events.timeline import STREAMS, Sharing, SimulatedStep
 from simulator.planner.predict import Prediction
 from simulator.report.document import head
 
@@ -34,6 +35,8 @@ def simulation_document(prediction: Prediction, step: SimulatedStep) -> dict[str
         "memory_verdict": prediction.memory_verdict,
         "links": dict(step.links),
         "network": None if step.network is None else _network(step.network),
+        "jitter": None if step.jitter is None else asdict(step.jitter),
+        "sharing": None if step.sharing is None else _sharing(step.sharing),
         "tasks": step.tasks,
         "build_seconds": step.build_seconds,
         "run_seconds": step.run_seconds,
@@ -58,11 +61,25 @@ def _network(found: Contended) -> dict[str, Any]:
     return {
         "contention": found.given.contention,
         "worn": dict(found.given.worn),
+        "beside": dict(found.beside),
         "slowdown": dict(found.slowdown),
         "slowdown_inside": dict(found.slowdown_inside),
         "links": {
             kind: {"link": use.link, "group": use.group, "utilisation": use.utilisation}
             for kind, use in found.links.items()
+        },
+    }
+
+
+def _sharing(found: Sharing) -> dict[str, Any]:
+    """What it costs that kinds of traffic meet, and the fullest link of each kind over the step."""
+    return {
+        "plain_s": found.plain_s,
+        "alone_s": found.alone_s,
+        "lost_s": dict(found.lost_s),
+        "links": {
+            kind: {"link": link, "utilisation": share}
+            for kind, (link, share) in found.links.items()
         },
     }
 

@@ -24,6 +24,7 @@ from simulator.hardware.cluster import load_cluster
 from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
 from simulator.layout.layout import Layouts
 from simulator.layout.placement import Group
+from simulator.layout.schedules import POST_VALIDATED
 from simulator.planner.defaults import complete
 from simulator.scenario import Scenario, make_scenario
 from simulator.software import Schedule
@@ -62,9 +63,8 @@ class Effect:
     or_more: bool = False
     """The source gives a lower bound."""
     barrier: bool = True
-    """Whether ranks begin a step together. false: each begins its next step when it is done with
-    this one (post-validation of the optimizer step, Qi et al. 2024, section 4), so that steps
-    follow one another in the longest time between a rank's first and last action."""
+    """Whether ranks end a step together. false: zero-bubble schedules run with post-validation of
+    the optimizer step (Qi et al. 2024, section 4; training.optimizer_post_validation)."""
     before: dict[str, Any]
     """What `before` has in place of the run: layout fields, or section.field of a scenario; of
     all_reduce_time its `ranks` and `message_bytes`."""
@@ -144,8 +144,8 @@ def _measured(effect: Effect, run: Mapping[str, Any], side: Mapping[str, Any]) -
     """What is measured, of one side."""
     if effect.measure == "all_reduce_time":
         return _all_reduce_s(run, side)
-    step, scenario = _simulated(run, side)
-    seconds = step.step_time_s if effect.barrier else _own_s(step)
+    step, scenario = _simulated(run, side, barrier=effect.barrier)
+    seconds = step.step_time_s
     if effect.measure == "throughput":
         return scenario.workload.recipe.global_batch / seconds
     if effect.measure == "step_time":
@@ -154,30 +154,16 @@ def _measured(effect: Effect, run: Mapping[str, Any], side: Mapping[str, Any]) -
     return _in_layers_s(step) - _in_layers_s(half)
 
 
-def _own_s(step: SimulatedStep) -> float:
-    """Longest time between the first and the last pass of a rank, and what ends the step."""
-    spans = step.timeline
-    passes = spans.micro_batch >= 0
-    starts_s, ends_s, ranks = (
-        column[passes] for column in (spans.start_s, spans.end_s, spans.rank)
-    )
-    longest_s = max(
-        float(ends_s[ranks == rank].max() - starts_s[ranks == rank].min())
-        for rank in np.unique(ranks)
-    )
-    return longest_s + step.step_time_s - float(ends_s.max())
-
-
 def _in_layers_s(step: SimulatedStep) -> float:
     """Time without what comes after the passes."""
     return step.step_time_s - sum(step.terms_s[name] for name in _OUTSIDE_LAYERS)
 
 
 def _simulated(
-    run: Mapping[str, Any], side: Mapping[str, Any], *, halved: bool = False
+    run: Mapping[str, Any], side: Mapping[str, Any], *, halved: bool = False, barrier: bool = True
 ) -> tuple[SimulatedStep, Scenario]:
     """Play the step of one side; `halved`: with half of the layers, to set layers apart."""
-    scenario = _scenario(run, side)
+    scenario = _scenario(run, side, barrier=barrier)
     workload = scenario.workload
     if halved:
         arch = workload.architecture
@@ -192,14 +178,19 @@ def _simulated(
     return simulate(layouts, workload, scenario.cluster, scenario.software), scenario
 
 
-def _scenario(run: Mapping[str, Any], side: Mapping[str, Any]) -> Scenario:
+def _scenario(run: Mapping[str, Any], side: Mapping[str, Any], *, barrier: bool = True) -> Scenario:
     """The scenario of one side, by software that runs whatever the paper's own code ran."""
     document = {name: dict(section) for name, section in run.items()}
     for name, value in side.items():
         section, _, field = name.rpartition(".")
         document.setdefault(section or "layout", {})[field] = value
+    if document.get("layout", {}).get("schedule") in POST_VALIDATED:
+        document["training"]["optimizer_post_validation"] = not barrier
     scenario = make_scenario(document, where="validation/effects.toml")
-    supports = replace(scenario.software.supports, schedules=get_args(Schedule), uneven_stages=True)
+    supports = replace(
+        scenario.software.supports, schedules=get_args(Schedule), uneven_stages=True,
+        post_validation=True,
+    )  # fmt: skip
     return replace(scenario, software=replace(scenario.software, supports=supports))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from simulator.cost.block_costs import PASS_TERMS
 from simulator.cost.passes import over_parts
-from simulator.cost.step import price, select
+from simulator.cost.pricing import price, select
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.errors import InputError
 from simulator.measured.checks import utilisation
@@ -38,8 +38,8 @@ CAUSES = {
     "tp": ("tensor-parallel collectives", ("tp",)),
     "cp": ("context-parallel exchange", ("cp",)),
     "ep": ("expert dispatch and combine", ("ep",)),
-    "data": ("data-parallel collectives", ("fsdp", "dp")),
-    "offload": ("copies to and from the host", ("offload",)),
+    "data": ("data-parallel collectives", ("fsdp", "dp", "small_reductions", "stragglers")),
+    "offload": ("copies to and from the host", ("offload", "input")),
     "pipeline": ("pipeline sends, fill and drain", ("pp", "bubble_warmup", "bubble_drain")),
     "collectives": ("collectives of no known group", ()),
     "launch": ("waiting for the host", ("launch",)),
@@ -196,7 +196,8 @@ def _traced_terms(prediction: Prediction) -> dict[str, float]:
     """Predicted terms as a trace would show them; they add up to the same step.
 
     Recomputed kernels are of a class like any others, and compute that communication slows is just
-    slower; which kernels those are, nobody can see, so all take their share.
+    slower; which kernels those are, nobody can see, so all take their share. Most accelerators
+    wait for the slowest one where replicas meet.
     """
     terms = {name: float(column[0]) for name, column in prediction.estimate.terms_s.items()}
     if again := _recomputed(prediction):

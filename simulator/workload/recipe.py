@@ -105,6 +105,10 @@ class Recipe:
     optimizer_in_backward: bool = False
     """The optimizer updates a block as soon as its gradients are there, and frees them; it cannot
     add up micro-batches."""
+    optimizer_post_validation: bool = False
+    """With a zero-bubble schedule, ranks begin their next step without waiting for the norm of all
+    gradients and roll back an update that proves wrong (Qi et al. 2024, section 4); a step is then
+    the time from one to the next."""
     optimizer_offload_fraction: Annotated[Number, Gt(0), Le(1)] = 1.0
     """Share of the optimizer states that a layout with optimizer_offload moves to the host
     (Megatron-Core's --optimizer-offload-fraction, DeepSpeed's ratio)."""

@@ -16,6 +16,12 @@ from simulator.events.demands import Demands, demands
 from simulator.events.engine import Times, longest_path, play
 from simulator.events.graph import TaskGraph
 from simulator.events.programs import Program, StepGraph, program, step_graph
+from simulator.events.step import Jitter, Network, simulate
+from simulator.hardware.cluster import load_cluster
+from simulator.layout.layout import Layouts
+from simulator.software import load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe, Workload
 
 PP, VPP, MICRO_BATCHES = 32, 3, 512
 """GPT-3 175B: 96 layers on 32 ranks of 3 chunks, tensor-parallel ranks folded into one."""
@@ -133,3 +139,22 @@ def random_graph(n: int) -> TaskGraph:
         duration_s=rng.random(n), stream=rng.integers(0, 512, n), first=first,
         predecessor=earlier[1:].ravel(),
     )  # fmt: skip
+
+
+@pytest.mark.benchmark(group="events")
+@pytest.mark.parametrize("played", ["plain", "contention", "jitter"])
+def test_simulated_step_of_gpt3(benchmark: Any, played: str) -> None:
+    """Pricing, schedule, graph, engine and terms of 512 micro-batches: as it is; with links shared
+    and compute units held, in phases (twice through the event queue); each replica drawn."""
+    layout = Layouts.of(tp=8, pp=PP, vpp=VPP, dp=4, global_batch=4 * MICRO_BATCHES)
+    recipe = Recipe(sequence_length=2048, global_batch=4 * MICRO_BATCHES)
+    work = Workload(architecture=presets.load("gpt3-175b"), recipe=recipe)
+    given = (layout, work, load_cluster("dgx-h100", 1024), load_software("megatron-core"))
+    more: dict[str, Any] = {
+        "plain": {},
+        "contention": {"network": Network(contention=True)},
+        "jitter": {"jitter": Jitter(spread=0.02)},
+    }[played]
+    step = benchmark.pedantic(simulate, args=given, kwargs=more, rounds=3, warmup_rounds=1)
+    assert step.tasks >= TASKS
+    show(benchmark, TASKS, lambda: simulate(*given, **more), 0.5 if played == "plain" else 5.0)

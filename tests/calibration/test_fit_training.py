@@ -79,7 +79,7 @@ def test_chosen_rows_are_calibration_rows_that_differ_in_more_than_their_size(
     alike = ("source", "gpu", "model", "precision", "seq_len", "micro_batch", "tp", "pp",
              "recompute")  # fmt: skip
     count = Counter(tuple(run.row.get(name) for name in alike) for run in chosen)
-    assert max(count.values()) <= 2
+    assert max(count.values()) <= 3
 
 
 def test_every_figure_exists_and_follows_its_parameter(chosen: list[TrainingRun]) -> None:

@@ -29,6 +29,8 @@ def test_a_bar_appears_only_after_two_seconds(monkeypatch: pytest.MonkeyPatch) -
     assert progress._bar is None
     progress._advance(2, 10)
     assert progress._bar is not None
+    # 2 of 10 after 2.1 s
+    assert progress._bar.tasks[0].description == "searching (about 10.5 s in all)"
     progress.__exit__(None, None, None)
 
 

@@ -40,6 +40,7 @@ def test_the_screen_says_what_was_played() -> None:
     assert result.exit_code == 0, result.output
     part = result.stdout.split("Played on discrete events")[1].split("What binds")[0]
     assert part.count("by the closed form") == 2
+    assert "Layouts behind these 2 keep their places and closed-form times" in part
 
 
 @pytest.mark.parametrize("command", ["plan", "predict"])

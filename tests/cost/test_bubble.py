@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from simulator.cost.passes import part_passes
-from simulator.cost.step import evaluate, price, select
+from simulator.cost.pricing import price, select
+from simulator.cost.step import evaluate
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layout import RECOMPUTE, SCHEDULES, Layouts
 from simulator.layout.schedules import actions, piece
@@ -16,7 +17,10 @@ from simulator.software import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
-PASSES = ("gemm", "attention", "memory_bound", "launch", "slowdown", "recompute", "tp", "cp", "ep")
+PASSES = (
+    *("gemm", "attention", "memory_bound", "launch", "stragglers", "slowdown", "recompute"),
+    *("tp", "cp", "ep"),
+)
 
 
 def equal_stages(p: int, v: int, m: int) -> tuple[Workload, Layouts]:
@@ -62,7 +66,7 @@ def stage_seconds(
     priced = price(table, *setting, every_rank=True)
     rows = select(table, priced, slice(0, 1))
     none = np.zeros_like(rows.parts[:, 0])
-    passes = part_passes(priced, rows.key, rows.grid, m.astype(float), table.recompute, none)
+    passes = part_passes(priced, table, rows.key, rows.grid, m.astype(float), none)
     held = stages(
         pp=table.pp, vpp=table.vpp, micro_batches=m, layer_kinds=arch.layer_kinds,
         kinds=len(arch.blocks), ahead=len(arch.layer_kinds) - arch.layers, schedule=table.schedule,
@@ -70,7 +74,7 @@ def stage_seconds(
     content = np.column_stack([held.blocks, held.embedding, held.head]).astype(float)
     covered = np.column_stack([held.blocks, 0 * held.embedding, 0 * held.head]).astype(float)
     full = float(table.recompute[0] == RECOMPUTE.index("full"))
-    forward = content @ passes.forward_s[0]
+    forward = content @ passes.forward_s[0] + content[:, -2:] @ passes.input_s[0]
     backward = content @ (passes.backward_s[0] + passes.selective_s[0])
     backward = backward + full * covered @ passes.full_s[0]
     weight = content @ priced.blocks.wgrad_s[rows.key[0]]

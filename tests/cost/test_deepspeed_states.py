@@ -11,8 +11,9 @@ import pytest
 
 from simulator.cost.collectives import all_gather_s, all_reduce_s
 from simulator.cost.gathered import released
+from simulator.cost.pricing import price
 from simulator.cost.state_bytes import part_states
-from simulator.cost.step import Priced, evaluate, price
+from simulator.cost.step import Priced, evaluate
 from simulator.hardware.cluster import load_cluster, with_release
 from simulator.layout.layout import Layouts
 from simulator.layout.placement import Group

@@ -16,6 +16,7 @@ from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
 TITAN = load_software("torchtitan")
+TITAN = replace(TITAN, host=replace(TITAN.host, time_variation=Figure(0.0)))
 H100 = load_cluster("dgx-h100", 8)
 STREAMS = H100.accelerator.stream
 PARAMETERS = 8_030_261_248  # Llama-3.1-8B

@@ -55,8 +55,8 @@ def test_hiding_expert_traffic_is_never_slower_and_loses_nothing(
     waits, hides = (
         run(software, model, cluster, dispatcher=way, **layout) for software in (CORE, BESIDE)
     )
-    # a shorter pass leaves less for the gradient reduction to hide behind: a thousandth at most
-    assert hides.step_time_s[0] <= waits.step_time_s[0] * (1 + 1e-3)
+    # a shorter pass leaves less for host and gradients to hide behind: three thousandths at most
+    assert hides.step_time_s[0] <= waits.step_time_s[0] * (1 + 3e-3)
     assert waits.hidden_s["ep"][0] == 0.0
     shown, hidden = float(hides.terms_s["ep"][0]), float(hides.hidden_s["ep"][0])
     assert shown + hidden == pytest.approx(float(waits.terms_s["ep"][0]), rel=1e-9)

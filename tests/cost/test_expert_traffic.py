@@ -9,7 +9,7 @@ import pytest
 from simulator.cost.operations import Operators
 from simulator.cost.operators import block
 from simulator.layout.layout import DISPATCHERS
-from simulator.software import load_software
+from simulator.software import Kernels, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe
 from tests.cost.test_operators import ranks
@@ -20,10 +20,14 @@ S = 4096
 OWN = S * 4096 * 2  # bytes of a rank's own tokens in 16 bit
 
 
-def one_block(arch: Any = MIXTRAL, way: str = "alltoall", **degrees: Any) -> Operators:
+def one_block(
+    arch: Any = MIXTRAL, way: str = "alltoall", told: dict[str, Any] | None = None,
+    kernels: Kernels = CORE.kernels, **degrees: Any,
+) -> Operators:  # fmt: skip
+    """The first block, of a recipe that is `told` more than sequences of 4096."""
     row = replace(ranks(**degrees), dispatcher=np.array([DISPATCHERS.index(way)]))
-    recipe = Recipe(sequence_length=S, global_batch=8)
-    return block(arch.blocks[0], arch.hidden, row, recipe, CORE.kernels)
+    recipe = Recipe(sequence_length=S, global_batch=8, **(told or {}))
+    return block(arch.blocks[0], arch.hidden, row, recipe, kernels)
 
 
 def moved(ops: Operators, name: str) -> tuple[float, float]:
@@ -59,6 +63,32 @@ def test_deepep_copies_where_the_tokens_arrive() -> None:
     # one rank has all experts: nothing is sent
     alone = [moved(one_block(dp=8, ep=1, way=way), "permute") for way in ("deepep", "alltoall")]
     assert alone[0] == alone[1]
+
+
+FP8: dict[str, Any] = {"precision": "fp8_current"}
+
+
+def test_quantised_experts_take_their_tokens_in_aligned_rows() -> None:
+    """Fp8Padding reads and writes what arrives, Fp8Unpadding what the experts return."""
+    arriving = 2 * OWN
+    each = 2 * (2 * arriving)
+    for way in ("alltoall", "allgather", "deepep"):
+        assert moved(one_block(way=way, told=FP8, dp=8, ep=8), "expert padding") == (each, each)
+    assert moved(one_block(dp=8, ep=8), "expert padding") == (0.0, 0.0)  # bf16 takes any number
+
+
+def test_nothing_is_padded_where_every_expert_has_as_many_rows() -> None:
+    capacity = FP8 | {"moe_capacity_factor": 1.0, "moe_pads_to_capacity": True}
+    assert moved(one_block(told=capacity, dp=8, ep=8), "expert padding") == (0.0, 0.0)
+    torch = replace(CORE.kernels, pads_experts=False)
+    assert moved(one_block(told=FP8, kernels=torch, dp=8, ep=8), "expert padding") == (0.0, 0.0)
+
+
+def test_hybridep_leaves_room_itself() -> None:
+    hybrid = replace(CORE.kernels, expert_library="hybridep")
+    told = {"told": FP8, "kernels": hybrid, "dp": 8, "ep": 8}
+    assert moved(one_block(way="deepep", **told), "expert padding") == (0.0, 0.0)
+    assert moved(one_block(**told), "expert padding") == (8 * OWN, 8 * OWN)  # all-to-all beside it
 
 
 def test_biases_of_experts_are_added_operator_by_operator() -> None:

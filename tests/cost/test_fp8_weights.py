@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from simulator.cost.collectives import all_gather_s
-from simulator.cost.step import Priced, evaluate, price
+from simulator.cost.pricing import price
+from simulator.cost.step import Priced, evaluate
 from simulator.hardware.cluster import Cluster, load_cluster, with_release
 from simulator.layout.layout import Layouts
 from simulator.layout.placement import Group

@@ -8,9 +8,11 @@ import pytest
 from simulator.cost.step import evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
+from simulator.host_work import HostWork
 from simulator.layout.layout import Layouts
-from simulator.software import HostWork, Software, load_software
+from simulator.software import Software, load_software
 from simulator.workload import presets
+from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload
 
 CORE = load_software("megatron-core")
@@ -20,26 +22,30 @@ EACH = 5e-6
 ENDS = 2 + 1 + 2 + 1  # look-up (two kernels); norm, loss (two kernels), head
 
 
-def host(**changed: Any) -> Software:
+def host(*, expert: bool = False, **changed: Any) -> Software:
     """Megatron-Core with 40 kernels to a block, 5 us each, unless told otherwise."""
     figures = {"seconds_per_kernel": EACH, "kernels_per_block": 40.0, "kernels_per_mlp": 0.0,
-               "seconds_per_expert_product": 0.0, **changed}  # fmt: skip
+               "seconds_per_expert_product": 0.0, "time_variation": 0.0, **changed}  # fmt: skip
     work = {
         name: value if isinstance(value, bool) else Figure(value) for name, value in figures.items()
     }
-    waits = replace(CORE.overlap, gradient_reduce=False, parameter_gather=False)
+    waits = replace(CORE.overlap, gradient_reduce=False, parameter_gather=False, expert=expert)
     return replace(CORE, host=replace(CORE.host, **work), overlap=waits)
 
 
-def seconds(software: Software, model: str = "llama-3.1-8b", **layout: Any) -> float:
-    """One step of four micro-batches without data parallelism, 32 layers in both models."""
-    recipe = Recipe(sequence_length=4096, global_batch=M)
-    work = Workload(architecture=presets.load(model), recipe=recipe)
-    found = evaluate(Layouts.of(global_batch=M, **layout), work, H100, software)
+def seconds(software: Software, model: str | Architecture = "llama-3.1-8b", **layout: Any) -> float:
+    """One step of four micro-batches on each data-parallel rank, 32 layers in both models."""
+    batch = M * layout.get("dp", 1)
+    recipe = Recipe(sequence_length=4096, global_batch=batch)
+    arch = presets.load(model) if isinstance(model, str) else model
+    work = Workload(architecture=arch, recipe=recipe)
+    found = evaluate(Layouts.of(global_batch=batch, **layout), work, H100, software)
     return float(found.step_time_s[0])
 
 
-def waiting(model: str = "llama-3.1-8b", *, layout: dict[str, Any], **changed: Any) -> float:
+def waiting(
+    model: str | Architecture = "llama-3.1-8b", *, layout: dict[str, Any], **changed: Any
+) -> float:
     """Seconds that launches add where every one is waited for."""
     blocking = seconds(host(waits_for_kernels=True, **changed), model, **layout)
     return blocking - seconds(host(seconds_per_kernel=0.0, **changed), model, **layout)
@@ -71,6 +77,35 @@ def test_a_block_of_routed_experts_has_no_dense_mlp_to_launch() -> None:
     assert waiting(layout={}, kernels_per_mlp=15.0) == pytest.approx(expected, rel=1e-9)
 
 
+def test_biases_of_experts_are_launched_expert_by_expert() -> None:
+    mixtral = presets.load("mixtral-8x7b")
+    block = replace(mixtral.blocks[0], mlp=replace(mixtral.blocks[0].mlp, bias=True))
+    biased = replace(mixtral, blocks=(block,))
+    each = {"kernels_per_biased_expert": 3.0}
+    for experts, layout in ((8, {}), (2, {"dp": 4, "ep": 4})):
+        expected = M * 3 * 32 * 3 * experts * EACH
+        assert added(biased, layout, **each) == pytest.approx(expected, rel=1e-9)
+    assert added(mixtral, {}, **each) == pytest.approx(0.0, abs=1e-9)
+
+
+def added(
+    model: str | Architecture, layout: dict[str, Any], *, expert: bool = False, **figure: float
+) -> float:
+    """Seconds that a figure of the host's work adds where every launch is waited for."""
+    name, value = next(iter(figure.items()))
+    with_it, without = (
+        waiting(model, layout=layout, expert=expert, **{name: n}) for n in (value, 0.0)
+    )
+    return with_it - without
+
+
+def test_blocks_in_pieces_launch_more_where_expert_traffic_hides() -> None:
+    expected = M * 3 * 32 * 12 * EACH
+    for expert in (False, True):
+        found = added("mixtral-8x7b", {}, expert=expert, kernels_per_overlapped_block=12.0)
+        assert found == pytest.approx(expected * expert, rel=1e-9, abs=1e-9)
+
+
 def test_the_host_enqueues_a_product_for_every_expert() -> None:
     none = {"kernels_per_moe_block": 0.0, "kernels_per_block": 0.0, "seconds_per_kernel": 0.0}
     slow = seconds(host(**none, seconds_per_expert_product=1.0), "mixtral-8x7b")
@@ -98,10 +133,11 @@ def test_every_further_step_of_the_context_ring_launches_more() -> None:
 
 
 def test_a_slow_host_that_does_not_wait_sets_the_pace_alone() -> None:
-    # ten milliseconds for each launch: kernels run in its shadow, but for the optimizer
+    # ten milliseconds for each launch: kernels run in its shadow, but for input and optimizer
     slow = host(seconds_per_kernel=1e-2)
     optimizer = seconds(host(seconds_per_kernel=0.0)) - seconds_without_optimizer()
-    expected = M * 3 * (32 * 40 + ENDS) * 1e-2 + optimizer
+    fetched = M * 4096 * (16 + 12) / 50e9  # tokens and positions, labels and loss weights
+    expected = M * 3 * (32 * 40 + ENDS) * 1e-2 + fetched + optimizer
     assert seconds(slow) == pytest.approx(expected, rel=1e-9)
 
 

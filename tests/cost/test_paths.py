@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simulator.cost.longest import longest_paths
-from simulator.cost.step import price
+from simulator.cost.pricing import price
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layout import SCHEDULES, Layouts
 from simulator.layout.schedules import KINDS, actions, chunks, piece, pieces

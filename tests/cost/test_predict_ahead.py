@@ -10,8 +10,9 @@ from simulator.cost.collectives import all_reduce_s
 from simulator.cost.operations import Operators, Ranks
 from simulator.cost.operators import block, head, predict_ahead
 from simulator.cost.parameters import expert_parameters, model_flop_per_step, rank_parameters
+from simulator.cost.pricing import price
 from simulator.cost.ranks import rank_memory
-from simulator.cost.step import Estimate, evaluate, price
+from simulator.cost.step import Estimate, evaluate
 from simulator.hardware.cluster import load_cluster, with_release
 from simulator.layout.feasibility import FEASIBLE, reasons
 from simulator.layout.layout import Layouts

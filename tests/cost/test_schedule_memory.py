@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from simulator.cost.memory import MEMORY_KINDS
-from simulator.cost.step import price, select, selected_memory
+from simulator.cost.pricing import price, select
+from simulator.cost.step import selected_memory
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layout import Layouts
 from simulator.software import load_software

@@ -228,10 +228,10 @@ def test_recomputing_more_layers_never_saves_time() -> None:
 
 
 def chained_passes_s(layouts: Layouts, estimate: Estimate) -> Any:
-    """One pass, both ways, of a chunk of every rank but one: what fill and drain are made of."""
+    """One pass, both ways, of every rank but one: fill and drain, during which reductions last."""
     other = ("dp", "optimizer", "pp", "bubble_warmup", "bubble_drain")
     busy = sum(x for name, x in estimate.terms_s.items() if name not in other)
-    return (layouts.pp - 1) / layouts.vpp * busy / layouts.micro_batches
+    return (layouts.pp - 1) * busy / layouts.micro_batches
 
 
 def test_overlap_costs_no_more_than_slowed_fill_and_drain(

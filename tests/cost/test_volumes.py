@@ -51,12 +51,14 @@ def slow_inside() -> Cluster:
 
 
 def seconds(
-    layout: dict[str, Any], software: Software, model: str | Architecture = "llama-3.1-8b"
-) -> float:
+    layout: dict[str, Any], software: Software, model: str | Architecture = "llama-3.1-8b",
+    precision: Any = "bf16",
+) -> float:  # fmt: skip
     """Step time of four micro-batches of one sequence on every data-parallel rank."""
     batch = MICRO_BATCHES * layout.get("dp", 1)
     arch = presets.load(model) if isinstance(model, str) else model
-    work = Workload(architecture=arch, recipe=Recipe(sequence_length=S, global_batch=batch))
+    recipe = Recipe(sequence_length=S, global_batch=batch, precision=precision)
+    work = Workload(architecture=arch, recipe=recipe)
     table = Layouts.of(global_batch=batch, **layout)
     return float(evaluate(table, work, slow_inside(), software).step_time_s[0])
 
@@ -88,6 +90,28 @@ def test_sequence_parallelism_gathers_and_scatters_ten_times_a_layer() -> None:
 def test_dtensor_gathers_once_as_it_keeps_the_gathered_inputs() -> None:
     sent = MICRO_BATCHES * (8 * L + 4) * WIDE * 7 / 8
     assert alike(seconds({"tp": 8, "sharding": "zero3"}, TITAN), sent)
+
+
+@pytest.mark.parametrize(
+    ("software", "precision", "ways", "share"),
+    [
+        (CORE, "fp8", (6, 4, 5), 1 / 2),
+        (CORE, "fp8_blockwise", (6, 4, 5), (1 + 4 / 128) / 2),  # a scale of 4 B for 128 elements
+        (TITAN, "fp8_current", (4, 4, 4), 1 / 2),
+        (TITAN, "bf16", (4, 4, 4), 1.0),
+    ],
+)
+def test_linears_gather_what_their_products_take(
+    software: Software, precision: str, ways: tuple[int, int, int], share: float
+) -> None:
+    """Inputs (Transformer Engine: twice) and gradients of outputs; sums scatter in 16 bit.
+
+    So do embedding and head, whose products are in 16 bit.
+    """
+    gathers, scatters, ends = ways
+    sent = MICRO_BATCHES * (L * (gathers * share + scatters) + ends) * WIDE * 7 / 8
+    layout = {"tp": 8} | ({"sharding": "zero3"} if software is TITAN else {})
+    assert alike(seconds(layout, software, precision=precision), sent)
 
 
 def test_latent_attention_gathers_its_compressed_inputs() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.step import price, select
+from simulator.cost.pricing import price, select
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.events.passes import CAUSE, Passes
 from simulator.events.play import Played, Replica, play_step, replica_of
@@ -34,6 +34,7 @@ def passes(
     return Passes(
         shown_s=shown, hidden_s=np.zeros((*shown.shape[:3], len(HIDDEN))),
         alone_s=np.zeros_like(shown), window_s=windows.copy(), send_s=np.full(len(forward), lag),
+        copy_s=np.zeros((len(forward), chunks)),
     )  # fmt: skip
 
 
@@ -43,8 +44,9 @@ def tails(ranks: int, chunks: int, given: dict[str, Any]) -> Tails:
     plain = Tails(
         reduce_s=none, gather_s=none, buckets=np.ones(ranks), overlaps=(True, True),
         reductions=1.0, every_s=none,
-        slowed_s=np.zeros((2, ranks, chunks)), tables_s=0.0, gradients_s=0.0,
-        hidden_gradients_s=0.0, optimizer_s=np.zeros(ranks),
+        slowed_s=np.zeros((2, ranks, chunks)), tables_s=0.0, norm_s=0.0, gradients_s=0.0,
+        hidden_gradients_s=0.0, copied_s=np.zeros(ranks), copies_each=False,
+        optimizer_s=np.zeros(ranks), host_s=np.zeros(ranks),
     )  # fmt: skip
     return replace(plain, **given)
 
@@ -56,7 +58,7 @@ def worked() -> Worked:
     def run(
         forward: list[float], backward: list[float], m: int, *, schedule: str = "1f1b",
         chunks: int = 1, weight: float = 0.0, send: float = 0.0, lag: float = 0.0, dp: int = 1,
-        others: tuple[dict[str, Any], ...] = (), **tail: Any,
+        copy: tuple[float, ...] = (), others: tuple[dict[str, Any], ...] = (), **tail: Any,
     ) -> Played:  # fmt: skip
         pp = len(forward)
         vpp = 1 if schedule == "dualpipe" else chunks
@@ -69,10 +71,11 @@ def worked() -> Worked:
         real = replica_of(select(layout, priced, slice(0, 1)), priced, dp - len(others))
 
         def one(count: int, f: list[float], b: list[float]) -> Replica:
-            return replace(
-                real, count=count, passes=passes(f, b, weight, send, lag, chunks),
-                tails=tails(pp, chunks, tail),
-            )  # fmt: skip
+            given = passes(f, b, weight, send, lag, chunks)
+            if copy:
+                copied = np.broadcast_to(np.array(copy)[:, None], (pp, chunks))
+                given = replace(given, copy_s=copied / chunks)
+            return replace(real, count=count, passes=given, tails=tails(pp, chunks, tail))
 
         rest = [one(1, x["forward"], x["backward"]) for x in others]
         return play_step([one(dp - len(others), forward, backward), *rest])

@@ -7,6 +7,8 @@ import pytest
 
 from simulator.cost.collective_curves import board
 from simulator.errors import InputError
+from simulator.events.byte_time import COMMUNICATION, byte_time, call_seconds
+from simulator.events.deviations import replicas_of
 from simulator.events.step import Deviation, Network, simulate
 from simulator.events.topology import port_bytes_per_s
 from simulator.files import Figure
@@ -42,7 +44,7 @@ def given(
     [
         {"tp": 4, "pp": 3, "dp": 6},
         {"tp": 2, "cp": 4, "pp": 3, "dp": 3, "cp_kind": "all_gather"},
-        {"cp": 4, "pp": 2, "dp": 9, "cp_kind": "ring", "vpp": 2},
+        {"cp": 4, "pp": 2, "dp": 9, "cp_kind": "ring"},
         {"dp": 72, "sharding": "zero3", "shard_group": 36},
     ],
 )
@@ -59,6 +61,22 @@ def test_on_sound_links_that_nobody_narrows_nothing_changes(
     assert set(crowded.network.slowdown.values()) <= {1.0}
     assert crowded.step_time_s == plain.step_time_s
     assert dict(crowded.terms_s) == dict(plain.terms_s)
+
+
+@pytest.mark.parametrize("order", [INNER, OUTER])
+@pytest.mark.parametrize("cluster", ["dgx-h100", "l40s-pcie"])
+def test_sends_beside_compute_meet_the_rings_of_keys(cluster: str, order: str) -> None:
+    """Chunks send beside compute, over the ports or adapters that rings of keys fill meanwhile:
+    each kind alone has what the closed form gives it, and both together a little less."""
+    layout = {"cp": 4, "pp": 2, "dp": 9, "cp_kind": "ring", "vpp": 2}
+    setting = given("llama-3.2-3b", cluster=cluster, rank_order=order, **layout)
+    plain, crowded = simulate(*setting), simulate(*setting, network=CROWDED)
+    assert crowded.network is not None and crowded.sharing is not None
+    assert set(crowded.network.slowdown.values()) <= {1.0}
+    assert crowded.sharing.alone_s == pytest.approx(plain.step_time_s, rel=1e-12)
+    assert 1.0 <= crowded.step_time_s / plain.step_time_s < 1.01
+    lost_s = crowded.step_time_s - plain.step_time_s
+    assert sum(crowded.sharing.lost_s.values()) == pytest.approx(lost_s, abs=1e-12)
 
 
 @pytest.mark.parametrize("dispatcher", ["alltoall", "allgather"])
@@ -185,6 +203,21 @@ def test_deviations_keep_what_is_left_of_links() -> None:
     assert both.terms_s["gemm"] == pytest.approx(1.2 * plain.terms_s["gemm"], rel=1e-9)
     assert both.terms_s["dp"] == pytest.approx(worn.terms_s["dp"], rel=1e-3)
     assert worn.terms_s["dp"] > 1.5 * plain.terms_s["dp"]
+
+
+def test_the_time_of_bytes_is_bytes_over_rate() -> None:
+    """A send of 4096 tokens x 8192 x 2 bytes, an eighth by each rank; 47 GB/s of an adapter. What a
+    send takes beyond that is its start, and neither kind of links but its own decides it."""
+    setting = given(tp=8, pp=2, dp=2, software="megatron-core", sequence_parallel=True)
+    replicas = replicas_of(*setting)
+    whole = call_seconds(replicas)
+    far, near = (byte_time(replicas, "pp", way, setting, ()) for way in (True, False))
+    pp = COMMUNICATION.index("pp")
+    expected = 4096 * 8192 * 2 / 8 / 47e9
+    assert far.passes_s[:, :, :2, pp] == pytest.approx(expected, rel=1e-6)
+    base = setting[2].library.send_base_s["network"] + setting[2].fabric.extra_hop_s
+    assert whole.passes_s[:, :, :2, pp] == pytest.approx(expected + float(base), rel=1e-9)
+    assert not near.passes_s.any() and not far.reduce_s.any()
 
 
 def test_the_same_twice() -> None:

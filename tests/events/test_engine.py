@@ -52,21 +52,25 @@ def test_a_product_runs_on_the_units_that_a_collective_leaves() -> None:
     assert times.end_s[0] == pytest.approx(10.0 + 4.0 * 16 / 132, rel=1e-15)
 
 
-def test_tasks_of_one_priority_share_evenly_and_one_that_ends_frees_its_share() -> None:
+def test_tasks_share_evenly_and_one_that_ends_frees_its_share() -> None:
     # two flows of 6 and 2 bytes on a link of 2 bytes/s: 1 each until 2 s, then the first has all
     graph = task_graph([0.0, 0.0], [0, 1])
     times = play(graph, demands([6.0, 2.0], [2.0], [(0, 0, 1.0), (1, 0, 1.0)], limit=np.inf))
     assert times.end_s.tolist() == [4.0, 2.0]
 
 
-def test_a_lower_priority_gets_what_is_left_and_may_wait() -> None:
-    # the copy takes all of the bandwidth for 3 s, then the norm has it
-    graph = task_graph([2.0, 3.0], [0, 1])
-    both = [(0, 0, 1.0), (1, 0, 1.0)]
-    assert play(graph, demands([2.0, 3.0], [1.0], both, priority=[1, 0])).end_s.tolist() == [5, 3]
-    # of two that take three quarters each, the second has a third of what it wants
-    some = demands([2.0, 3.0], [1.0], [(0, 0, 0.75), (1, 0, 0.75)], priority=[1, 0])
-    assert play(graph, some).end_s.tolist() == [3.0 + (2.0 - 1.0), 3.0]
+def test_weights_share_a_link_by_its_bytes() -> None:
+    # of a link that the second fills, the first asks for 0.3: it has that, the second 0.7 for 10 s
+    graph = task_graph([10.0, 10.0], [0, 1])
+    both = [(0, 0, 0.3), (1, 0, 1.0)]
+    times = play(graph, demands([10.0, 10.0], [1.0], both, weight=[0.3, 1.0]))
+    assert times.end_s.tolist() == pytest.approx([10.0, 13.0], rel=1e-15)
+    # shared by progress, both would be slowed alike: 1 / 1.3 until 13 s
+    even = play(graph, demands([10.0, 10.0], [1.0], both))
+    assert even.end_s.tolist() == pytest.approx([13.0, 13.0], rel=1e-15)
+    # who asks for more than half has half: 0.5 / 0.8 of its rate
+    most = demands([10.0, 10.0], [1.0], [(0, 0, 0.8), (1, 0, 1.0)], weight=[0.8, 1.0])
+    assert play(graph, most).end_s.tolist() == pytest.approx([16.0, 18.0], rel=1e-15)
 
 
 def test_a_task_waits_for_the_scarcest_of_what_it_takes() -> None:
@@ -103,7 +107,7 @@ def test_sharing_never_ends_a_task_sooner_and_does_no_more_than_there_is(seed: i
     graph = task_graph(work, rng.integers(0, 8, n), pairs[pairs[:, 0] < pairs[:, 1]])
     entries = [(i, int(r), rng.random() + 0.1) for i in range(n) for r in rng.permutation(3)[:2]]
     held = rng.random(len(entries)) < 0.2
-    taken = demands(work, [1.5] * 3, entries, held=held, priority=rng.integers(0, 3, n))
+    taken = demands(work, [1.5] * 3, entries, held=held, weight=rng.random(n) + 0.1)
     times = play(graph, taken)
     assert (times.end_s >= longest_path(graph).end_s - 1e-12).all()
     amounts = np.array([amount * work[task] for task, _, amount in entries])
@@ -218,7 +222,8 @@ def test_an_edge_to_a_task_that_is_not_there() -> None:
         ({"entries": [(4, 0, 1.0)]}, "an entry names task 4 of 2"),
         ({"entries": [(0, 0, 1.0), (-1, 0, 1.0)]}, "an entry names task -1 of 2"),
         ({"work": [1.0, -1.0]}, r"work\[1\]: must be finite and not negative, got -1.0"),
-        ({"priority": -1}, r"priority\[0\]: must be from 0 to 63, got -1"),
+        ({"weight": 0.0}, r"weight\[0\]: must be positive and finite, got 0.0"),
+        ({"weight": np.inf}, r"weight\[0\]: must be positive and finite"),
     ],
 )
 def test_demands_with_which_nothing_could_run(change: dict[str, object], said: str) -> None:

@@ -1,15 +1,17 @@
 """Durations that vary: quantiles of the normal, the mean kept, the slowest of many."""
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
 
 from simulator.errors import InputError
 from simulator.events.engine import longest_path
-from simulator.events.graph import task_graph
-from simulator.events.jitter import _normal, jittered, slowest_factor
+from simulator.events.graph import TaskGraph, task_graph
+from simulator.events.jitter import _normal, slowest_factor
 from simulator.events.programs import program, step_graph
 
 
@@ -24,6 +26,12 @@ def test_a_duration_keeps_its_mean_and_has_the_spread_that_is_given() -> None:
     # standard errors: 0.2 / sqrt(n) of the mean, 0.2 / sqrt(2n) of the spread; four of them
     assert drawn.mean() == pytest.approx(1.0, abs=4 * 0.2 / math.sqrt(200_000))
     assert np.log(drawn).std() == pytest.approx(0.2, abs=4 * 0.2 / math.sqrt(400_000))
+
+
+def jittered(graph: TaskGraph, spread: Any, seed: int, slowest_of: Any = 1) -> TaskGraph:
+    """The same graph with durations that are drawn."""
+    factor = slowest_factor(spread, seed, slowest_of, len(graph))
+    return replace(graph, duration_s=graph.duration_s * factor)
 
 
 def expected_largest(k: int, sigma: float) -> float:

@@ -5,8 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.events.step import summarise
+from simulator.errors import InputError
+from simulator.events.step import simulate, summarise
 from simulator.events.timeline import SPAN_KINDS, STREAMS
+from simulator.hardware.cluster import load_cluster
+from simulator.layout.layout import Layouts
+from simulator.software import load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe, Workload
 
 
 def spans(played: Any, rank: int, stream: str = "compute") -> list[tuple[str, int, float, float]]:
@@ -201,3 +207,21 @@ def test_critical_path_says_what_the_step_is_made_of(worked: Any) -> None:
     assert share["dp"] == pytest.approx(0.2)
     assert share["optimizer"] == pytest.approx(0.2)
     assert sum(share.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ({"pp": 4, "schedule": "dualpipe", "global_batch": 4}, "dualpipe needs at least 8 micro-"),
+        ({"pp": 4, "schedule": "zb_v", "vpp": 3, "global_batch": 8}, "zb_v needs vpp = 2, got 3"),
+    ],
+)
+def test_what_no_schedule_is_defined_for_is_refused(layout: dict[str, Any], said: str) -> None:
+    """Layouts that came past the checks of a scenario."""
+    table = Layouts.of(**layout)
+    recipe = Recipe(sequence_length=1024, global_batch=layout["global_batch"])
+    work = Workload(architecture=presets.load("llama-3.1-8b"), recipe=recipe)
+    with pytest.raises(InputError, match=said):
+        simulate(
+            table, work, load_cluster("dgx-h100", layout["pp"]), load_software("megatron-core")
+        )

@@ -13,7 +13,7 @@ from simulator.software import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
-COMPUTE = ("gemm", "attention", "memory_bound", "slowdown")
+COMPUTE = ("gemm", "attention", "memory_bound", "stragglers", "slowdown")
 
 
 def given(

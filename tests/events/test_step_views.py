@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from simulator.cost.memory import MEMORY_KINDS
-from simulator.cost.step import evaluate, price, select, selected_memory
+from simulator.cost.pricing import price, select
+from simulator.cost.step import evaluate, selected_memory
 from simulator.errors import InputError
 from simulator.events.programs import program
 from simulator.events.step import simulate

@@ -231,6 +231,14 @@ def test_copies_to_the_host_have_a_link_of_their_own() -> None:
     assert network.capacity_bytes_per_s[way.link[0]] == 50e9
 
 
+def test_copies_to_the_host_cross_the_port_that_peers_use_where_there_is_no_other() -> None:
+    network = topology(load_cluster("l40s-pcie", 8))
+    way = host_routes(network, [2, 5], up=False)
+    names = [link_name(network, int(at)) for at in way.link]
+    assert names == ["host-down 2", "gpu-down 2", "host-down 5", "gpu-down 5"]
+    assert way.first.tolist() == [0, 2, 4]
+
+
 @pytest.mark.parametrize("name", catalogue.names("clusters"))
 def test_every_cluster_has_a_way_between_any_two(name: str) -> None:
     node = load_cluster(name, 1).node

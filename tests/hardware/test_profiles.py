@@ -43,8 +43,8 @@ REQUIRED = [
     "gb300-nvl72", "l40s-pcie", "aws-p4d", "aws-p4de", "aws-p5",
 ]  # fmt: skip
 OF_TODAY = [
-    "megatron-core", "megatron-core-defaults", "plain-ddp", "torchtitan", "torchtitan-eager",
-    "torchtune-2024", "torchtune-2024-eager",
+    "megatron-bridge", "megatron-core", "megatron-core-defaults", "plain-ddp", "torchtitan",
+    "torchtitan-eager", "torchtune-2024", "torchtune-2024-eager",
 ]  # fmt: skip
 """Software that runs on every accelerator; the rest is of years when there were A100 and H100."""
 

@@ -28,6 +28,7 @@ MEGATRON_FLAGS = {
     "global-batch-size", "grad-reduce-in-bf16", "group-query-attention", "hidden-dropout",
     "hidden-size", "init-model-with-meta-device", "kv-channels", "kv-lora-rank", "log-interval",
     "log-throughput", "lr", "make-vocab-size-divisible-by", "max-position-embeddings",
+    "microbatch-group-size-per-virtual-pipeline-stage", "no-create-attention-mask-in-dataloader",
     "micro-batch-size", "mock-data", "moe-ffn-hidden-size", "moe-grouped-gemm", "moe-layer-freq",
     "moe-router-group-topk", "moe-router-num-groups",
     "moe-router-topk", "moe-shared-expert-intermediate-size", "moe-token-dispatcher-type",
@@ -436,3 +437,23 @@ def test_what_no_flag_says_is_named_last(software: str) -> None:
     last = block(**asked, optimizer="lion", loss_chunks=4).splitlines()[-1]
     said = "optimizer = 'lion', loss_chunks = 4"
     assert last == f"# The prediction also counts on what no flag here says: {said}."
+
+
+def test_a_tpu_is_started_by_a_script_of_its_own() -> None:
+    """No torchrun on a TPU: one process on every host, told how the batch is split."""
+    text = block(
+        model="bert-large", cluster="tpu-v3", gpus=16, software="xla-tpu-2020", precision="bf16",
+        sequence_length=512, global_batch=64, micro_batch=2,
+    )  # fmt: skip
+    assert "torchrun" not in text
+    assert text.splitlines()[-1] == "python train.py"
+    assert "once on each of the" in text
+    assert "MICRO_BATCH=2 GRADIENT_ACCUMULATION=2 SEQUENCE_LENGTH=512" in text
+    subprocess.run(["bash", "-n", "-c", text], check=True)
+
+
+def test_a_mask_is_made_only_where_the_prediction_counts_it() -> None:
+    """Megatron-LM's loader makes one unless told not to; Megatron-Bridge's recipes do not."""
+    flag = "no-create-attention-mask-in-dataloader"
+    assert flag in flags(tp=8)
+    assert flag not in flags(tp=8, software="megatron-core-defaults")

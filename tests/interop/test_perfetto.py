@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from simulator.cost.memory import MEMORY_KINDS
+from simulator.events.step import simulate
 from simulator.events.timeline import (
     CAUSES,
     SPAN_KINDS,
@@ -17,7 +18,12 @@ from simulator.events.timeline import (
     SimulatedStep,
     Timeline,
 )
+from simulator.hardware.cluster import load_cluster
 from simulator.interop.perfetto import trace_bytes, trace_events
+from simulator.layout.layout import Layouts
+from simulator.software import load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe, Workload
 
 SPANS = [
     # rank, stream, start, end, kind, micro-batch, cause, critical
@@ -141,3 +147,27 @@ def test_the_file_is_json_and_the_same_every_time(step: SimulatedStep) -> None:
     packed = trace_bytes(step, gzipped=True, title="a model")
     assert gzip.decompress(packed) == text
     assert packed == trace_bytes(step, gzipped=True, title="a model")
+
+
+def test_steps_in_a_row_are_told_apart() -> None:
+    """PipeDream: a micro-batch is counted within its step, which the name and the file say."""
+    table = Layouts.of(pp=2, schedule="pipedream", global_batch=4)
+    work = Workload(
+        architecture=presets.load("llama-3.1-8b"),
+        recipe=Recipe(sequence_length=1024, global_batch=4),
+    )
+    core = load_software("megatron-core")
+    used = replace(core, supports=replace(core.supports, schedules=("pipedream",)))
+    step = simulate(table, work, load_cluster("dgx-h100", 2), used)
+    written = json.loads(trace_bytes(step, gzipped=False))
+    assert written["otherData"]["steps"] == 3
+    passes = [
+        (event["name"], event["args"]["step"], event["args"]["micro-batch"])
+        for event in written["traceEvents"]
+        if event["ph"] == "X" and event["pid"] == 0 and event["name"].startswith("forward")
+    ]
+    assert passes == [
+        (f"forward {batch} of step {number}", number, batch)
+        for number in range(3)
+        for batch in range(4)
+    ]

@@ -27,6 +27,10 @@ ODD_WIDTH = replace(DENSE, blocks=(replace(DENSE.blocks[0], mlp=MLP(ffn_hidden=1
 CORE = load_software("megatron-core")
 CAPTURED = replace(CORE, host=replace(CORE.host, captured_fraction=Figure(0.5)))
 
+POST_VALIDATING = replace(
+    CORE, supports=replace(CORE.supports, schedules=("1f1b", "zb_h2"), post_validation=True)
+)
+
 LAYER = TracedPart(
     parameters=8, gemms=(), flash=(), streams=(), saved_bytes=Amount(), input_bytes=Amount(),
     transient_bytes=Amount(), element_bytes=2,
@@ -52,7 +56,8 @@ def why(
     recipe = Recipe(sequence_length=length, global_batch=layout["global_batch"], **(training or {}))
     workload = Workload(architecture=model, recipe=recipe)
     cluster = cluster or load_cluster("dgx-h100", gpus)
-    runs = CAPTURED if software == "CAPTURED" else load_software(software)
+    own = {"CAPTURED": CAPTURED, "POST_VALIDATING": POST_VALIDATING}
+    runs = own.get(software) or load_software(software)
     return REASONS[reasons(table, workload, cluster, runs)[0]]
 
 
@@ -83,11 +88,22 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("global batch does not divide by dp x micro-batch", {"dp": 8, "micro_batch": 4}, {}),
     ("global batch does not divide by dp x micro-batch", {"dp": 8, "global_batch": 4}, {}),
-    ("interleaving needs pp > 1 and micro-batches that divide by pp", {"dp": 8, "vpp": 2}, {}),
-    (
-        "interleaving needs pp > 1 and micro-batches that divide by pp",
-        {"pp": 2, "vpp": 2, "dp": 4, "global_batch": 12},
-        {},
+    *(
+        (
+            "interleaving needs pp > 1 and micro-batches in rounds that the software has",
+            {"pp": 4, "vpp": 2, "dp": 2, "sharding": "zero2", "schedule": "interleaved", **layout},
+            {"software": software},
+        )
+        for software, layout in (
+            ("megatron-core", {"pp": 1, "dp": 8}),
+            # Megatron-LM of 2022: micro-batches % pp; later one round of 6 runs, but none of 3
+            ("megatron-lm-2022", {"global_batch": 12, "sharding": "ddp"}),
+            ("megatron-core", {"global_batch": 6, "sharding": "zero1"}),
+            # torch: 9 micro-batches are two rounds, which are not alike
+            ("torchtitan", {"global_batch": 18}),
+            # fewer than ranks go in a single round where backward passes are whole
+            ("torchtitan", {"global_batch": 6, "schedule": "interleaved_zb"}),
+        )
     ),
     ("ep does not divide the experts", {"dp": 16, "ep": 16}, {"gpus": 16, "model": MOE}),
     ("ep x etp does not divide dp x cp x tp", {"pp": 2, "dp": 4, "ep": 8}, {"model": MOE}),
@@ -316,6 +332,18 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     *(
         (
+            "post-validation of the optimizer needs a zero-bubble schedule, and software that can",
+            {"pp": 2, "dp": 4, **layout},
+            {"software": software, "training": {"optimizer_post_validation": True}},
+        )
+        for layout, software in (
+            ({"schedule": "interleaved_zb", "vpp": 2, "sharding": "zero2"}, "torchtitan"),
+            ({"schedule": "1f1b"}, "POST_VALIDATING"),
+            ({"pp": 1, "dp": 8}, "POST_VALIDATING"),
+        )
+    ),
+    *(
+        (
             "the schedule does not go with this pp, vpp or number of micro-batches",
             {"pp": 2, "dp": 4, "sharding": "zero2", **layout},
             {"software": "torchtitan"},
@@ -362,6 +390,28 @@ def test_every_reason_has_an_example() -> None:
         ({"dp": 8, "sharding": "zero3"}, {"software": "torchtitan"}),
         ({"dp": 8, "offload_layers": 31}, {}),
         ({"dp": 8}, {"cluster": WITHOUT_HOST_LINK}),  # nothing is offloaded
+        (
+            {"pp": 4, "vpp": 2, "dp": 2, "schedule": "interleaved", "global_batch": 12},
+            {"software": "megatron-core"},
+        ),
+        *(
+            (
+                {
+                    "pp": 4,
+                    "vpp": 2,
+                    "dp": 2,
+                    "schedule": word,
+                    "global_batch": batch,
+                    "sharding": "zero2",
+                },
+                {"software": "torchtitan"},
+            )
+            for word, batch in (("interleaved", 6), ("interleaved", 12), ("interleaved_zb", 12))
+        ),
+        (
+            {"pp": 2, "dp": 4, "schedule": "zb_h2"},
+            {"software": "POST_VALIDATING", "training": {"optimizer_post_validation": True}},
+        ),
     ],
 )
 def test_a_layout_at_the_limit_can_run(layout: dict[str, Any], setting: dict[str, Any]) -> None:

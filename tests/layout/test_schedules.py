@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.errors import InputError
 from simulator.layout.layout import SCHEDULES
 from simulator.layout.schedules import (
     FORWARD,
@@ -305,7 +306,7 @@ def test_pipedreams_activations_do_not_end_with_the_step() -> None:
     ],
 )
 def test_what_does_not_exist(given: tuple[str, int, int, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(InputError, match=said):
         actions(*given)
 
 

@@ -66,6 +66,16 @@ def test_experts_follow_the_dense_layers() -> None:
     assert (sparse.experts, sparse.top_k, sparse.shared_ffn_hidden) == (16, 2, 512)
 
 
+def test_a_capacity_pads_and_drops() -> None:
+    recipe = made(MOE, capacity_factor="1.25").workload.recipe
+    assert (recipe.moe_capacity_factor, recipe.moe_pads_to_capacity) == (1.25, True)
+    for blank in (made(MOE), made(MOE, capacity_factor="")):
+        assert (blank.workload.recipe.moe_pads_to_capacity) is False
+    assert problems(MOE, capacity_factor="all") == [
+        "runs.csv: line 4: capacity_factor: must be a positive number, got 'all'"
+    ]
+
+
 def test_families_have_what_their_published_configurations_have() -> None:
     def first(family: str) -> Any:
         return made(MOE, family=family).workload.architecture.blocks[0]

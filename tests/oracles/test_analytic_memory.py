@@ -19,8 +19,9 @@ from simulator import catalogue
 from simulator.cost.matrices import weight_matrices
 from simulator.cost.memory import MEMORY_KINDS
 from simulator.cost.operations import recomputes
+from simulator.cost.pricing import price, select
 from simulator.cost.rank_tensors import operators_of
-from simulator.cost.step import price, select, selected_memory
+from simulator.cost.step import selected_memory
 from simulator.measured.replay import Run, load_tables, replay
 from simulator.units import GIB
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from simulator.cost.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from simulator.cost.passes import part_passes
-from simulator.cost.step import price
+from simulator.cost.pricing import price
 from simulator.hardware.cluster import load_cluster, with_release
 from simulator.layout.layout import Layouts
 from simulator.layout.placement import Group
@@ -150,7 +150,7 @@ def test_our_gathers_and_reductions_are_those_of_torch(reshard: bool | int, hybr
     priced = price(table, workload(), CLUSTER, SOFTWARE)
     none = np.zeros((1, 3))
     passes = part_passes(
-        priced, priced.block_key, priced.state_key, table.micro_batches, table.recompute, none
+        priced, table, priced.block_key, priced.state_key, table.micro_batches, none
     )
     block, embedding, head = (passes.fsdp_s + passes.hidden_s).sum(axis=0)[0]
     calls = torch_calls(reshard, hybrid)[1]

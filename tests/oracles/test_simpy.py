@@ -177,24 +177,27 @@ def test_compute_beside_collectives_that_hold_their_units(
     assert times.end_s == pytest.approx(end, rel=1e-9, abs=1e-9)
 
 
-@given(graphs(), st.lists(st.integers(0, 2), min_size=7, max_size=7))
-def test_priorities_leave_the_rest(drawn: Drawn, priority: list[int]) -> None:
-    """Of a lower number first; those of one number share evenly what that leaves."""
+def even(asked: list[float]) -> float:
+    """What each has at most of a link of 1 where who asks for less leaves the rest to others."""
+    level, left = 1.0, 1.0
+    for i, share in enumerate(sorted(asked)):
+        level = left / (len(asked) - i)
+        if share > level:
+            return level
+        left -= share
+    return 1.0
+
+
+@given(graphs(), st.lists(st.sampled_from([0.25, 0.5, 0.75, 1.0]), min_size=7, max_size=7))
+def test_a_link_shared_by_its_bytes(drawn: Drawn, asked: list[float]) -> None:
+    """Streams ask for different shares of one link; even shares, the rest to who asks for more."""
     n = len(drawn.graph)
-    rank = np.array(priority)[drawn.graph.stream]
+    share = np.array(asked)[drawn.graph.stream]
 
     def rate(task: int, all_: list[int]) -> float:
-        room = 1.0
-        for level in range(rank[task]):
-            room -= (
-                0.6
-                * (count := int((rank[all_] == level).sum()))
-                * min(1.0, room / (0.6 * count) if count else 1.0)
-            )
-        equals = int((rank[all_] == rank[task]).sum())
-        return 0.0 if room < 1e-12 else min(1.0, room / (0.6 * equals))
+        return float(min(1.0, even(share[all_].tolist()) / share[task]))
 
     _, end = simulated(drawn, pooled(drawn, rate))
-    entries = [(i, 0, 0.6) for i in range(n)]
-    times = play(drawn.graph, demands(drawn.graph.duration_s, [1.0], entries, priority=rank))
+    entries = [(i, 0, share[i]) for i in range(n)]
+    times = play(drawn.graph, demands(drawn.graph.duration_s, [1.0], entries, weight=share))
     assert times.end_s == pytest.approx(end, rel=1e-9, abs=1e-9)

@@ -152,8 +152,8 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
      "layout.vpp: pp x vpp must be at most the 80 layers, got 30 (nearest: 20)"),
     ({}, {"vpp": 2}, "layout.vpp: must be 1 where pp is 1, got 2 (nearest: 1)"),
     ({"batch": 72}, {"tp": 2, "pp": 4, "vpp": 2},
-     "layout.vpp: needs a number of micro-batches that divides by pp = 4, got 9 micro-batches "
-     "(nearest: vpp 1 or global_batch 64)"),
+     "layout.vpp: needs micro-batches in equal rounds of 4 to 7 in megatron-core, "
+     "got 9 micro-batches (nearest: vpp 1 or global_batch 64)"),
     ({"length": 8190}, {"cp": 4},
      "training.sequence_length: must divide by 2 x cp x tp = 8, got 8190 "
      "(nearest: 8184 or 8192)"),

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from simulator import catalogue
@@ -118,7 +116,8 @@ def test_sharding_the_update_takes_it_off_the_step() -> None:
     )
     kept = shared.terms_s["optimizer"] / whole.terms_s["optimizer"]
     assert kept == pytest.approx(1 / 1024, rel=0.3)
-    saved = whole.step_time_s - shared.step_time_s
+    # replicas that hold all gradients need not reduce their norm
+    saved = whole.step_time_s - shared.step_time_s + shared.terms_s["small_reductions"]
     assert saved == pytest.approx(whole.terms_s["optimizer"], rel=0.02)
 
 
@@ -181,19 +180,6 @@ def test_full_recomputation_of_a_layer_adds_a_forward_pass() -> None:
     assert 0.3 < found < 0.45
 
 
-def test_without_a_barrier_a_step_takes_the_longest_rank() -> None:
-    """Rank 0 works from 0 to 6 s, rank 1 from 3 to 8, and the step ends 1.5 s after the passes: a
-    parallelogram of at most 6 s a rank, 7.5 s a step instead of 9.5."""
-    spans = SimpleNamespace(
-        rank=np.array([0, 0, 1, 1, 0, 1]),
-        micro_batch=np.array([0, 1, 0, 1, -1, -1]),
-        start_s=np.array([0.0, 4.0, 3.0, 6.0, 8.0, 8.0]),
-        end_s=np.array([2.0, 6.0, 5.0, 8.0, 9.5, 9.5]),
-    )
-    step: Any = SimpleNamespace(timeline=spans, step_time_s=9.5)
-    assert module._own_s(step) == pytest.approx(7.5)
-
-
 def test_without_a_barrier_only_a_schedule_that_ends_askew_gains() -> None:
     """Rank 0 of 1F1B works from the first to the last moment; ranks of ZB-H2 end one by one."""
     gains = [
@@ -203,8 +189,11 @@ def test_without_a_barrier_only_a_schedule_that_ends_askew_gains() -> None:
         for barrier in (True, False)
     ]
     assert 0 < gains[0] < gains[1] < 35 / 32 - 1
-    one_f_one_b, _ = module._simulated(RUN, {})
-    assert module._own_s(one_f_one_b) == pytest.approx(one_f_one_b.step_time_s)
+    same = [
+        predict_effect(effect(before={}, after={"schedule": "zb_h1"}, barrier=x), RUN).predicted
+        for x in (True, False)
+    ]
+    assert same[0] == pytest.approx(same[1])
 
 
 def test_a_ring_moves_its_share_of_the_bytes() -> None:

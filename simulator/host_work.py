@@ -1,0 +1,69 @@
+"""What a software's host does for every kernel, block and step."""
+
+from __future__ import annotations
+
+from simulator.files import Figure, record
+
+__all__ = ["HostWork"]
+
+
+@record
+class HostWork:
+    """What the host needs to enqueue a block: a block never takes less."""
+
+    seconds_per_kernel: Figure
+    """Host time to enqueue one kernel through the framework."""
+    kernels_per_block: Figure
+    """Kernels of one dense block's forward pass; its backward pass has twice as many."""
+    kernels_per_mlp: Figure = Figure(0.0)
+    """Those of them that a block has not whose every MLP is a routed expert."""
+    kernels_per_fp8_block: Figure = Figure(0.0)
+    """Kernels that casts, amax and scale updates add to a block in fp8."""
+    kernels_per_moe_block: Figure = Figure(0.0)
+    """Kernels of routing, dispatch, experts and combine."""
+    kernels_per_biased_expert: Figure = Figure(0.0)
+    """The same for each expert of the rank whose linears have biases, where these are added expert
+    by expert."""
+    kernels_per_overlapped_block: Figure = Figure(0.0)
+    """Kernels' worth of host work that hiding expert traffic behind another micro-batch adds to a
+    block with experts, which is then run in pieces: streams, events, one call of autograd each."""
+    seconds_per_expert_product: Figure = Figure(0.0)
+    """Host time to enqueue one expert's share of a grouped product, where the library calls a
+    product for each expert of the rank (Transformer Engine's cuBLAS on several streams)."""
+    kernels_per_latent_block: Figure = Figure(0.0)
+    """Kernels that latent attention (MLA) adds: its further projections, rotary positions on parts
+    of the heads, and putting the parts together."""
+    kernels_per_context_step: Figure = Figure(0.0)
+    """Kernels that each further block of keys adds to attention under context parallelism."""
+    captured_fraction: Figure = Figure(0.0, "datasheet", "no CUDA graphs")
+    """Share of a dense block's kernels that a captured graph launches at once."""
+    captured_moe_fraction: Figure = Figure(0.0, "datasheet", "no CUDA graphs")
+    """The same of the kernels that routing, dispatch and combine add."""
+    time_variation: Figure = Figure(0.0)
+    """Standard deviation of that time from one host to another, a share of it; 0: not known."""
+    waits_for_kernels: bool = False
+    """The host waits until every kernel has ended (CUDA_LAUNCH_BLOCKING=1, or a CPU that is host
+    and device in one): launches add to the device's time instead of hiding behind it."""
+    split_block_forward_s: Figure = Figure(0.0)
+    """What the host takes longer for a block's forward pass where its linears are cut over tp
+    (dispatch and redistribution of torch's DTensor)."""
+    split_block_backward_s: Figure = Figure(0.0)
+    """The same of its backward pass."""
+    split_ends_forward_s: Figure = Figure(0.0)
+    """The same of embedding, head and loss together, forward."""
+    split_ends_backward_s: Figure = Figure(0.0)
+    """The same of them, backward."""
+    split_reduction_s: Figure = Figure(0.0)
+    """What the host takes longer for one reduction over tp than a plain call of the collective
+    library (redistribution of a DTensor, functional collectives)."""
+    gathered_block_forward_s: Figure = Figure(0.0)
+    """What the host takes longer for the forward pass of a block whose parameters are gathered for
+    it (hooks and views of FSDP2); embedding and head count as one block. Read where the host waits
+    for kernels: elsewhere it is ahead of them."""
+    gathered_block_backward_s: Figure = Figure(0.0)
+    """The same of its backward pass."""
+    split_block_step_s: Figure = Figure(0.0)
+    """What the host takes longer in the optimizer's step for a block whose parameters are cut over
+    tp (distributed tensors); embedding and head count as one block. Read where the host waits."""
+    gathered_block_step_s: Figure = Figure(0.0)
+    """The same of a block whose parameters are sharded block by block (FSDP2)."""
