@@ -30,7 +30,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.collectives import slowdown_share
-from simulator.cost.input_fetch import fetching_s
 from simulator.cost.passes import LAUNCH, PartPasses, Priced, over_parts, total
 from simulator.layout.schedules import ASYNCHRONOUS, BREADTH_FIRST
 
@@ -46,14 +45,15 @@ def pipeline(
     terms: dict[str, Floats],
     rows: Selection,
     priced: Priced,
-    passes: PartPasses,
+    passes: tuple[PartPasses, Floats],
     slow_s: tuple[Floats, Floats],
     alone: tuple[Floats, Floats],
 ) -> Floats:
     """Add sends, fill and drain to the terms; return the sends that are hidden.
 
-    `slow_s` are the slowest stage's passes of one micro-batch without the input, `alone` what its
-    passes take longer that have no other micro-batch beside them.
+    `passes` are those of each part, and what those of each column wait for their input; `slow_s`
+    the slowest stage's passes of one micro-batch, `alone` what its passes take longer that have no
+    other micro-batch beside them.
     """
     paths, layouts = priced.paths, rows.layouts
     m, v = layouts.micro_batches / layouts.copies, (layouts.vpp * layouts.copies).astype(float)
@@ -70,11 +70,9 @@ def pipeline(
     hidden = np.where(layouts.pp > 1, m * v * covered, 0.0)
     slowed = np.where(layouts.pp > 1, sends * covered / 2.0, 0.0) * slowdown_share(priced.cluster)
     terms["slowdown"] = terms["slowdown"] + slowed
-    waited_s = terms["input"] / np.maximum(m, 1.0) * (not passes.prefetched)
-    slow_s = slow_s[0] + waited_s, slow_s[1]
     lone = np.where(np.isin(layouts.schedule, BREADTH_FIRST), played / m, flushed * 1.0)
     steady = played * slow_s[0] + lone * alone[0], played * slow_s[1] + lone * alone[1]
-    fill, drain = fill_and_drain(_path_s(rows, priced, passes), steady)
+    fill, drain = fill_and_drain(_path_s(rows, priced, *passes), steady)
     waits = further * (paths.pace[rows.route] - 1.0)
     terms["bubble_warmup"], terms["bubble_drain"] = (
         fill + waits * slow_s[0],
@@ -102,15 +100,18 @@ def fill_and_drain(
     return fill, idle - fill
 
 
-def _path_s(rows: Selection, priced: Priced, passes: PartPasses) -> tuple[Floats, Floats]:
+def _path_s(
+    rows: Selection, priced: Priced, passes: PartPasses, fetched_s: Floats
+) -> tuple[Floats, Floats]:
     """Forward and backward passes on the longest path of each layout."""
     b, key, counts = priced.blocks, rows.key, priced.paths.counts[rows.route]
     parts = counts.shape[1] // 6
     ahead, behind, weights, again, *lone = (
         counts[:, i * parts : (i + 1) * parts] for i in range(6)
     )
-    forward_s = fetching_s(passes.forward_s, passes.input_s, prefetched=passes.prefetched)
-    forward = over_parts(ahead, forward_s)
+    forward = over_parts(ahead, passes.forward_s)
+    if fetched_s.any():
+        forward = forward + over_parts(ahead[:, -2:], _ends_s(rows.parts, passes, fetched_s))
     backward = over_parts(behind, passes.backward_s + passes.selective_s)
     backward = backward + over_parts(weights, b.wgrad_s[key]) + over_parts(again, passes.full_s)
     if priced.software.overlap.expert:
@@ -128,3 +129,10 @@ def _path_s(rows: Selection, priced: Priced, passes: PartPasses) -> tuple[Floats
             )
         )  # fmt: skip
     return forward, backward
+
+
+def _ends_s(parts: Floats, passes: PartPasses, fetched_s: Floats) -> Floats:
+    """What embedding and head wait for their input, shape (layouts, 2): the share that shows."""
+    ends, each = parts[:, :, -2:], passes.input_s
+    share = fetched_s / np.maximum(over_parts(ends, each[:, None, :]), 1e-300)
+    return np.asarray(each * np.where(ends > 0, share[:, :, None], 0.0).max(axis=1))

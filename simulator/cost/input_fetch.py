@@ -13,7 +13,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.software import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["fetch_bytes", "fetch_s", "fetching_s", "input_s", "stages_s"]
+__all__ = ["fetch_bytes", "fetch_s", "input_s", "stages_s"]
 
 Floats = NDArray[np.float64]
 
@@ -65,14 +65,6 @@ def stages_s(copies_s: Floats, apart: NDArray[np.bool_]) -> Floats:
     """What the first and the last stage fetch, which are `apart` or one; shape (keys, 2)."""
     tokens, labels, shared = copies_s.T
     return np.stack([tokens + shared, labels + apart * shared], axis=1)
-
-
-def fetching_s(forward_s: Floats, stages_s: Floats, *, prefetched: bool) -> Floats:
-    """Forward pass of each part, (keys, parts), with the input that its stage waits for."""
-    if prefetched:
-        return forward_s
-    ends = forward_s[:, -2:] + stages_s
-    return np.concatenate([forward_s[:, :-2], ends], axis=1)
 
 
 def fetch_s(parts: Floats, stages_s: Floats, beside_s: Any) -> tuple[Floats, Floats]:

@@ -209,13 +209,19 @@ def over_parts(count: Floats, per_part: Floats) -> Floats:
     return total
 
 
-def stage_passes(parts: Floats, covered: Floats, passes: PartPasses) -> tuple[Floats, Floats]:
-    """Seconds of one micro-batch through every distinct rank, shape (layouts, columns)."""
+def stage_passes(
+    parts: Floats, covered: Floats, passes: PartPasses
+) -> tuple[Floats, Floats, Floats]:
+    """Seconds of one micro-batch through every distinct rank, shape (layouts, columns).
+
+    Forward, backward, and what the forward pass waits for its input.
+    """
     forward_s = over_parts(parts, passes.forward_s[:, None, :])
     backward_s = over_parts(parts, passes.backward_s[:, None, :])
     backward_s = backward_s + recompute_s(parts, covered, passes)
     beside_s = passes.prefetched * (forward_s + backward_s)
-    return forward_s + fetch_s(parts, passes.input_s[:, None, :], beside_s)[0], backward_s
+    fetched_s, _ = fetch_s(parts, passes.input_s[:, None, :], beside_s)
+    return forward_s + fetched_s, backward_s, fetched_s
 
 
 def shown_maxima(

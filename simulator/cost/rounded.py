@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.input_fetch import fetching_s, stages_s
+from simulator.cost.input_fetch import stages_s
 from simulator.cost.passes import FULL, SELECTIVE, ZERO3, Priced, part_passes, total
 from simulator.layout.keys import unique_rows
 from simulator.layout.layout import Layouts
@@ -98,5 +98,5 @@ def _passes(
         passes = part_passes(priced, layouts[own], key[own], grid[own], m, none)
         forward[own], backward[own] = passes.forward_s, passes.backward_s
     fetched = stages_s(blocks.input_s[key], layouts.pp > 1)
-    forward = fetching_s(forward, fetched, prefetched=priced.software.input.prefetched)
+    forward[:, -2:] += fetched * (not priced.software.input.prefetched)
     return forward, backward + again

@@ -112,7 +112,7 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     m = layouts.micro_batches / layouts.copies
     pieces = (layouts.pp * layouts.vpp * layouts.copies).astype(float)
     passes = part_passes(priced, layouts, rows.key, rows.grid, m, recomputed_share(rows))
-    forward_s, backward_s = stage_passes(rows.parts, rows.covered, passes)
+    forward_s, backward_s, fetched_s = stage_passes(rows.parts, rows.covered, passes)
     maxima = shown_maxima(priced, rows.key, rows.grid, rows.parts, layouts.vpp * layouts.copies)
     forward_s, backward_s = forward_s + maxima[0], backward_s + maxima[1]
     both_s = forward_s + backward_s
@@ -131,7 +131,8 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     )
     more = alone_passes(priced.blocks, rows.key, rows.parts)
     lone = alone * more[0][at, slowest], alone * more[1][at, slowest]
-    hidden["pp"] = pipeline(terms, rows, priced, passes, slow_s, lone)
+    slow_s = forward_s[at, slowest], backward_s[at, slowest]
+    hidden["pp"] = pipeline(terms, rows, priced, (passes, fetched_s), slow_s, lone)
     if priced.workload.recipe.optimizer_post_validation:
         lonely_s = forward_s + more[0], backward_s + more[1]
         without_barrier(terms, rows, priced, lonely_s, slowest)
