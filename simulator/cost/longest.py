@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.layout.waits import Waits
 
-__all__ = ["longest_paths"]
+__all__ = ["longest_paths", "longest_s"]
 
-Floats = NDArray[np.float64]
+Floats = NDArray[Any]
+"""Of single or double precision, as the costs are."""
 Ints = NDArray[np.int32]
 
 
@@ -38,7 +40,7 @@ class _Graphs:
 
 def longest_paths(
     graphs: Sequence[Waits], seconds: Floats, hop_s: Floats
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
     """Count what lies on the longest path of every graph at every set of costs.
 
     Parameters
@@ -55,10 +57,21 @@ def longest_paths(
         How often every operation is on the path, shape (graphs, sets, operations).
     ndarray
         Sends on the path, shape (graphs, sets).
+    ndarray
+        How long it lasts, of the same shape.
     """
     all_ = _joined(graphs)
     end = _ends(all_, seconds, hop_s)
-    return _walk(all_, end, hop_s, seconds.shape)
+    start = _last(all_, end, len(graphs))
+    span_s = end[start, np.arange(end.shape[1])]
+    return *_walk(all_, end, start, hop_s, seconds.shape), span_s
+
+
+def longest_s(graphs: Sequence[Waits], seconds: Floats, hop_s: Floats) -> Floats:
+    """Give only how long the paths last, shape (graphs, sets); parameters as before."""
+    all_ = _joined(graphs)
+    end = _ends(all_, seconds, hop_s)
+    return np.asarray(end[_last(all_, end, len(graphs)), np.arange(end.shape[1])])
 
 
 def _joined(graphs: Sequence[Waits]) -> _Graphs:
@@ -97,9 +110,9 @@ def _ends(all_: _Graphs, seconds: Floats, hop_s: Floats) -> Floats:
     waits = [all_.hops[0][:, None] * hop_s[all_.graph]]
     if all_.paired:
         second = seconds[all_.graph, all_.operation[1]]
-        each = each + np.where((all_.operation[1] >= 0)[:, None], second, 0.0)
+        each = each + np.where((all_.operation[1] >= 0)[:, None], second, np.float32(0.0))
         waits.append(all_.hops[1][:, None] * hop_s[all_.graph])
-    end, first = np.zeros((len(each) + 1, seconds.shape[2])), 0
+    end, first = np.zeros((len(each) + 1, seconds.shape[2]), dtype=each.dtype), 0
     for last in all_.level_ends:
         here = slice(first, last)
         begin = end[all_.before[here]]
@@ -111,13 +124,12 @@ def _ends(all_: _Graphs, seconds: Floats, hop_s: Floats) -> Floats:
 
 
 def _walk(
-    all_: _Graphs, end: Floats, hop_s: Floats, shape: tuple[int, ...]
+    all_: _Graphs, end: Floats, start: Ints, hop_s: Floats, shape: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Go back from the last end of every graph and set to what each pass waited for."""
     graphs, operations, sets = shape
     nothing = len(all_.before)
     end[nothing] = -1.0
-    start = _last(all_, end, graphs)
     path = np.arange(graphs * sets)
     at, which, hop_s = start.ravel(), path % sets, hop_s.ravel()
     hops = np.zeros(len(path), dtype=np.int64)

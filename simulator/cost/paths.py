@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.longest import longest_paths
+from simulator.cost.longest import longest_paths, longest_s
 from simulator.layout.keys import unique_rows
 from simulator.layout.layout import RECOMPUTE, SCHEDULES, Layouts
 from simulator.layout.schedules import (
@@ -31,10 +31,11 @@ from simulator.layout.schedules import (
     BREADTH_FIRST,
     FORWARD,
     KINDS,
+    ROUNDS,
     SPLIT,
 )
 from simulator.layout.stages import Stages
-from simulator.layout.waits import waits
+from simulator.layout.waits import Waits, waits
 
 __all__ = ["Paths", "most_played", "trace_paths"]
 
@@ -89,13 +90,15 @@ class _Plan:
     content: Floats
     """Blocks of each part on every chunk of every rank, shape (ranks x chunks, parts)."""
     chunks: int
+    further: int
+    """Micro-batches of a round where its growth matters, else 0."""
     beside: bool
     """Sends run beside compute."""
 
     @property
     def key(self) -> tuple[Any, ...]:
         """What tells it from others."""
-        words = (self.schedule, self.pp, self.vpp, self.micro_batches, self.beside)
+        words = (*self.graph, self.further, self.beside)
         return (*words, self.content.tobytes())
 
     @property
@@ -104,18 +107,24 @@ class _Plan:
         return self.pp > 1 and SCHEDULES.index(self.schedule) not in ASYNCHRONOUS
 
     @property
-    def graphs(self) -> list[tuple[str, int, int, int]]:
-        """The schedule as it is played; also with a round less where its growth matters."""
-        often = [self.micro_batches]
-        if self.micro_batches == most_played(self.pp, SCHEDULES.index(self.schedule)):
-            often.append(self.micro_batches - self.pp)
-        return [(self.schedule, self.pp, m, self.vpp) for m in often]
+    def graph(self) -> tuple[str, int, int, int]:
+        """The schedule as it is played."""
+        return self.schedule, self.pp, self.micro_batches, self.vpp
+
+    @property
+    def shorter(self) -> list[tuple[str, int, int, int]]:
+        """The same with a round less, where its growth matters."""
+        fewer = self.micro_batches - self.further
+        return [(self.schedule, self.pp, fewer, self.vpp)] if self.further else []
 
 
-def most_played(pp: Any, schedule: Any) -> Any:
-    """Micro-batches that are played at the most, of ranks and indices into SCHEDULES."""
-    rounds = np.array(_ROUNDS)[np.isin(schedule, SPLIT).astype(np.int64)]
-    return pp * np.maximum(rounds, -(-_FEW // pp))
+def most_played(layouts: Layouts) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Micro-batches that are played at the most, and those of a round."""
+    m, pp = layouts.micro_batches, layouts.pp
+    rounds = np.array(_ROUNDS)[np.isin(layouts.schedule, SPLIT).astype(np.int64)]
+    longer = m // np.maximum(m // pp, 1)
+    size = np.where(np.isin(layouts.schedule, ROUNDS) & (m >= pp), longer, pp)
+    return size * np.maximum(rounds, -(-_FEW // pp)), size
 
 
 def trace_paths(
@@ -141,9 +150,12 @@ def trace_paths(
         Whether sends of ranks with several chunks run beside compute.
     """
     price, grid = costs
-    few = np.minimum(layouts.micro_batches, most_played(layouts.pp, layouts.schedule))
-    own = unique_rows(plan, few)
-    listed = _plans(layouts[own.first], plan[own.first], few[own.first], table, beside)
+    most, size = most_played(layouts)
+    few = np.minimum(layouts.micro_batches, most)
+    further = np.where(few == most, size, 0)
+    own = unique_rows(plan, few, further)
+    played = few[own.first], further[own.first]
+    listed = _plans(layouts[own.first], plan[own.first], played, table, beside)
     covered = np.where(layouts.recompute == _FULL, layouts.recompute_layers + 1, 0)
     route = unique_rows(own.inverse, price, covered)
     columns = (own.inverse, price, covered)
@@ -155,16 +167,21 @@ def trace_paths(
 
 
 def _plans(
-    layouts: Layouts, plan: NDArray[Any], few: NDArray[Any], table: Stages, beside: bool
+    layouts: Layouts,
+    plan: NDArray[Any],
+    played: tuple[NDArray[Any], NDArray[Any]],
+    table: Stages,
+    beside: bool,
 ) -> list[_Plan]:
     """The plans of layouts, each with as many micro-batches as are played."""
     content = np.column_stack([table.blocks, table.embedding, table.head]).astype(float)
     firsts, ends = (np.searchsorted(table.plan, plan, side=x) for x in ("left", "right"))
     held = layouts.vpp * layouts.copies
-    columns = (layouts.schedule, layouts.pp, layouts.vpp, few, held, firsts, ends)
+    columns = (layouts.schedule, layouts.pp, layouts.vpp, *played, held, firsts, ends)
+    rows = zip(*(x.tolist() for x in columns), strict=True)
     return [
-        _Plan(SCHEDULES[code], pp, vpp, m, content[first:end], chunks, beside and chunks > 1)
-        for code, pp, vpp, m, chunks, first, end in zip(*(x.tolist() for x in columns), strict=True)
+        _Plan(SCHEDULES[code], pp, vpp, m, content[first:end], chunks, size, beside and chunks > 1)
+        for code, pp, vpp, m, size, chunks, first, end in rows
     ]
 
 
@@ -187,7 +204,7 @@ def _found(
     for i in missing:
         plan, row, layers = wanted[i]
         rows_of.setdefault(plan, {}).setdefault(row, []).append(layers)
-    waits([name for i in rows_of for name in plans[i].graphs])
+    waits([name for i in rows_of for name in (plans[i].graph, *plans[i].shorter)])
     for some in _batches(plans, rows_of):
         played = _played([(plans[i], grid[list(rows_of[i])]) for i in some])
         for i, (counts, pace) in zip(some, played, strict=True):
@@ -206,7 +223,7 @@ def _batches(plans: list[_Plan], rows_of: Mapping[int, Sized]) -> list[list[int]
     found: list[list[int]] = []
     size = 0
     for plan in sorted(rows_of, key=lambda i: len(rows_of[i])):
-        own = sum(len(graph) for graph in waits(plans[plan].graphs))
+        own = len(waits([plans[plan].graph])[0])
         size += own
         if not found or size * len(rows_of[plan]) > _TABLES:
             found.append([])
@@ -220,29 +237,35 @@ def _played(plans: list[tuple[_Plan, Floats]]) -> list[tuple[NDArray[np.int64], 
 
     Of each plan, shapes (rows of costs, columns) and (rows of costs,).
     """
-    owner = [i for i, (plan, _) in enumerate(plans) for _ in plan.graphs]
-    graphs = waits([name for plan, _ in plans for name in plan.graphs])
+    graphs = waits([plan.graph for plan, _ in plans])
+    seconds, hop_s = _tables(plans, graphs)
+    counts, hops, span_s = longest_paths(graphs, seconds, hop_s)
+    every = np.concatenate([counts, hops[:, :, None]], axis=2)
+    paces = [np.ones(len(costs)) for _, costs in plans]
+    growing = [i for i, (plan, _) in enumerate(plans) if plan.shorter]
+    if growing:
+        fewer = waits([plans[i][0].shorter[0] for i in growing])
+        less_s = longest_s(fewer, seconds[growing], hop_s[growing])
+        for i, shorter_s in zip(growing, less_s, strict=True):
+            plan, costs = plans[i]
+            slow_s = _slowest_s(plan, seconds[i, : graphs[i].operations, : len(costs)])
+            added_s = (span_s[i] - shorter_s)[: len(costs)] / plan.further
+            paces[i] = np.maximum(added_s / slow_s, 1.0)
+    return [(every[i, : len(costs)], paces[i]) for i, (_, costs) in enumerate(plans)]
+
+
+def _tables(plans: list[tuple[_Plan, Floats]], graphs: list[Waits]) -> tuple[Any, Any]:
+    """Rounded costs of operations and hops, shapes (plans, operations, sets) and (plans, sets).
+
+    In single precision: they and their sums are multiples of a power of two.
+    """
     sets = max(len(costs) for _, costs in plans)
-    seconds = np.zeros((len(graphs), max(graph.operations for graph in graphs), sets))
-    hop_s = np.zeros((len(graphs), sets))
-    for at, (i, graph) in enumerate(zip(owner, graphs, strict=True)):
-        plan, costs = plans[i]
+    seconds = np.zeros((len(plans), max(x.operations for x in graphs), sets), dtype=np.float32)
+    hop_s = np.zeros((len(plans), sets), dtype=np.float32)
+    for at, ((plan, costs), graph) in enumerate(zip(plans, graphs, strict=True)):
         seconds[at, : graph.operations, : len(costs)] = _seconds(plan, costs)
         hop_s[at, : len(costs)] = plan.beside * costs[:, 1]
-    counts, hops = longest_paths(graphs, seconds, hop_s)
-    span_s = (counts * seconds.transpose(0, 2, 1)).sum(axis=2) + hops * hop_s
-    every = np.concatenate([counts, hops[:, :, None]], axis=2)
-    found = []
-    for i, (plan, costs) in enumerate(plans):
-        at, size = owner.index(i), len(costs)
-        pace = np.ones(size)
-        if len(plan.graphs) > 1:
-            added_s = (span_s[at] - span_s[at + 1])[:size] / plan.pp
-            pace = np.maximum(
-                added_s / _slowest_s(plan, seconds[at, : graphs[at].operations, :size]), 1.0
-            )
-        found.append((every[at, :size], pace))
-    return found
+    return seconds, hop_s
 
 
 def _slowest_s(plan: _Plan, seconds: Floats) -> Floats:
@@ -265,20 +288,24 @@ def _seconds(plan: _Plan, costs: Floats) -> Floats:
     forward, backward, weights = np.stack(each).reshape(3, -1, len(costs))
     blocks = plan.content[:, :-2]
     ahead, weight = plan.content @ forward, plan.content @ weights
-    repeated = np.stack([_repeated(plan, x)[:, :-2] for x in again.tolist()])
-    behind = plan.content @ backward + (repeated @ forward[:-2].T[:, :, None])[..., 0].T
+    repeated = np.einsum("rpk,kr->pr", _repeated(plan, again), forward[:-2])
+    behind = plan.content @ backward + repeated
     own = 0.0 if plan.beside else sent
     kinds = [ahead + own, behind + own, behind - weight + own, weight]
     longer = blocks.sum(axis=1)[:, None] * alone
     return np.concatenate([*kinds, *(seconds + longer for seconds in kinds)])
 
 
-def _repeated(plan: _Plan, again: float) -> Floats:
-    """Blocks that are recomputed at a rounded cost: of the first chunks, or the first ones."""
-    if again < 0.0:
-        return _covered(plan, 1 - int(again))
-    first = np.tile(np.arange(plan.chunks), plan.pp)[:, None] < again
-    return plan.content * first
+def _repeated(plan: _Plan, again: Floats) -> Floats:
+    """Blocks that are recomputed at rounded costs, shape (rows, places, kinds of blocks).
+
+    `again` counts a rank's first chunks, or, negative, its first blocks.
+    """
+    values, row = np.unique(again, return_inverse=True)
+    chunk = np.tile(np.arange(plan.chunks), plan.pp)[:, None]
+    whole = plan.content[:, :-2] * (chunk < values[:, None, None])
+    blocks = _covered(plan, np.where(values < 0, 1 - values, 0))[:, :, :-2]
+    return np.asarray(np.where(values[:, None, None] < 0, blocks, whole)[row])
 
 
 def _per_part(plan: _Plan, played: NDArray[np.int64], layers: list[int]) -> Floats:
@@ -287,8 +314,10 @@ def _per_part(plan: _Plan, played: NDArray[np.int64], layers: list[int]) -> Floa
     each = played[:, :size].reshape(len(played), 2, len(KINDS), len(held)).astype(float)
     ways, lone = each.sum(axis=1), each[:, 1]
     back = ways[:, BACKWARD] + ways[:, BACKWARD_INPUT]
-    repeated = np.concatenate([_covered(plan, number) for number in layers], axis=1)
-    again = (back @ repeated).reshape(len(played), len(layers), held.shape[1])
+    repeated = np.moveaxis(_covered(plan, np.array(layers)), 0, 1)
+    again = (back @ repeated.reshape(len(held), -1)).reshape(
+        len(played), len(layers), held.shape[1]
+    )
     before = (ways[:, FORWARD], back, ways[:, BACKWARD_WEIGHT] - ways[:, BACKWARD_INPUT])
     after = (lone[:, FORWARD], lone[:, BACKWARD] + lone[:, BACKWARD_INPUT])
     ends = [x.sum(axis=1, keepdims=True) for x in (ways[:, FORWARD], back)] + [played[:, -1:]]
@@ -298,22 +327,19 @@ def _per_part(plan: _Plan, played: NDArray[np.int64], layers: list[int]) -> Floa
     return np.concatenate([np.broadcast_to(x, (*shape, x.shape[-1])) for x in columns], axis=2)
 
 
-def _covered(plan: _Plan, layers: int) -> Floats:
+def _covered(plan: _Plan, layers: NDArray[Any]) -> Floats:
     """Blocks of every chunk that full recomputation covers, the first ones of a rank first.
 
-    `layers` is 0 for none, 1 for all, else one more than the blocks of a rank.
+    `layers` is 0 for none, 1 for all, else one more than the blocks of a rank; shape (layers,
+    places, parts).
     """
-    covered = plan.content.copy()
-    covered[:, -2:] = 0.0
-    if layers == 1:
-        return covered
     ranks = plan.content.reshape(plan.pp, plan.chunks, -1)
-    left = np.full(plan.pp, max(layers - 1.0, 0.0))
-    for kind in range(ranks.shape[2]):
-        whole = np.minimum(ranks[:, :, kind].sum(axis=1), left) * (kind < ranks.shape[2] - 2)
+    left = np.where(layers == 1, np.inf, np.maximum(layers - 1.0, 0.0))[:, None]
+    covered = np.zeros((len(layers), *ranks.shape))
+    for kind in range(ranks.shape[2] - 2):
+        own = ranks[:, :, kind]
+        whole = np.minimum(own.sum(axis=1), left)
         left = left - whole
-        before = np.cumsum(ranks[:, :, kind], axis=1) - ranks[:, :, kind]
-        covered.reshape(ranks.shape)[:, :, kind] = np.clip(
-            whole[:, None] - before, 0.0, ranks[:, :, kind]
-        )
-    return covered
+        before = np.cumsum(own, axis=1) - own
+        covered[..., kind] = np.minimum(np.maximum(whole[:, :, None] - before, 0.0), own)
+    return covered.reshape(len(layers), *plan.content.shape)

@@ -67,8 +67,12 @@ def price(
     software: Software,
     *,
     every_rank: bool = False,
+    coarse: bool = False,
 ) -> Priced:
-    """Find the distinct keys of a table of layouts and price each once."""
+    """Find the distinct keys of a table of layouts and price each once.
+
+    With `coarse`, the longest paths of pipelines are those at coarsely rounded costs.
+    """
     workload = workload.by_training()
     cluster = with_release(cluster, software.kernels.nccl)
     arch = workload.architecture
@@ -110,7 +114,7 @@ def price(
         send_s=sends, hop_crosses=crosses, model_flop=step_flop(workload),
         unpaired=_unpaired(layouts[plans.first], workload, software), paths=Paths.none(),
     )  # fmt: skip
-    costs = rounded_costs(priced, layouts, keys.inverse, grid.inverse)
+    costs = rounded_costs(priced, layouts, keys.inverse, grid.inverse, coarse=coarse)
     beside = software.overlap.pipeline_send
     return replace(priced, paths=trace_paths(layouts, plans.inverse, held, costs, beside=beside))
 

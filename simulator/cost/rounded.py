@@ -31,7 +31,7 @@ _FEW = 4.0
 
 
 def rounded_costs(
-    priced: Priced, layouts: Layouts, key: NDArray[Any], grid: NDArray[Any]
+    priced: Priced, layouts: Layouts, key: NDArray[Any], grid: NDArray[Any], *, coarse: bool
 ) -> tuple[NDArray[np.intp], Floats]:
     """Round what the passes of each layout cost.
 
@@ -42,6 +42,9 @@ def rounded_costs(
     layouts : Layouts
     key, grid : ndarray
         Block key and state key of each layout.
+    coarse : bool
+        Round to steps twice as long, and recomputed blocks to quarters of a rank: for a search,
+        which goes on with the best of its layouts at fine ones.
 
     Returns
     -------
@@ -56,8 +59,9 @@ def rounded_costs(
     chunks, full = layouts.vpp * layouts.copies, layouts.recompute == FULL
     held = len(arch.layer_kinds) / (layouts.pp * layouts.vpp)
     given, whole = layouts.recompute_layers, chunks + 0 * layouts.pp
-    some = np.rint(given / held).astype(np.int64)
-    few = (chunks > 1) & (held <= _FEW) & (given > 0)
+    finest = np.maximum(chunks / 4.0, 1.0) if coarse else 1.0
+    some = np.rint(np.rint(given / held / finest) * finest).astype(np.int64)
+    few = (chunks > 1) & (held <= _FEW) & (given > 0) & (not coarse)
     again = np.where(full, np.select([given == 0, few], [whole, -given], some), 0)
     mode = np.where(layouts.recompute == SELECTIVE, SELECTIVE, 0)
     split = np.isin(layouts.schedule, SPLIT).astype(np.int64)
@@ -75,7 +79,9 @@ def rounded_costs(
     alone = total(blocks.alone_s[0])[at, common] * priced.software.overlap.expert
     weight = np.where(split[first, None], blocks.wgrad_s[at], 0.0)
     costs = np.column_stack([sent, alone, forward, backward, weight]) / unit[:, None]
-    step = np.repeat(np.array(_STEPS)[split[first]][:, None], costs.shape[1], axis=1)
+    step = np.repeat(
+        (1.0 + coarse) * np.array(_STEPS)[split[first]][:, None], costs.shape[1], axis=1
+    )
     count = forward.shape[1]
     for part in (count - 2, count - 1):
         step[:, 2 + part :: count] *= 2.0 ** (ends[first, None] - 1)

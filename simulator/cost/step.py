@@ -96,9 +96,10 @@ def estimates(
     """Yield the estimates of consecutive rows, a cache-sized table at a time.
 
     What a search over millions of layouts wants: it keeps the best of each table and lets go of
-    the rest. Same numbers as :func:`evaluate`.
+    the rest. Same numbers as :func:`evaluate`, but for the longest paths of pipelines, which are
+    those at coarsely rounded costs (``cost/rounded.py``): evaluate what is kept once more.
     """
-    yield from _estimates(layouts, price(layouts, workload, cluster, software))
+    yield from _estimates(layouts, price(layouts, workload, cluster, software, coarse=True))
 
 
 def _estimates(layouts: Layouts, priced: Priced) -> Iterator[Estimate]:

@@ -36,11 +36,14 @@ def test_what_lies_on_the_path_lasts_as_long_as_the_schedule_played(
     kinds = np.stack([forward, back + weight, back, weight], axis=1)  # sets, kinds, places
     assert kinds.shape[1] == len(KINDS)
     seconds = np.concatenate([kinds, kinds], axis=1).reshape(3, -1).T
-    counts, hops = longest_paths(waits([(schedule, p, m, v)]), seconds[None], np.zeros((1, 3)))
+    counts, hops, span_s = longest_paths(
+        waits([(schedule, p, m, v)]), seconds[None], np.zeros((1, 3))
+    )
     table = actions(schedule, p, m, v)
     for i in range(3):
         _, end = play(table, *(costs[i, k].tolist() for k in range(3)))
         assert counts[0, i] @ seconds[:, i] == pytest.approx(end.max(), rel=1e-12)
+        assert span_s[0, i] == pytest.approx(end.max(), rel=1e-12)
     assert hops.shape == (1, 3)
 
 
@@ -48,7 +51,7 @@ def test_the_path_of_equal_stages_is_the_textbooks() -> None:
     """1F1B of 4 ranks and 8 micro-batches: 8 + 3 passes each way on it."""
     graphs = waits([("1f1b", 4, 8, 1)])
     seconds = np.repeat([1.0, 2.0, 1.0, 1.0] * 2, 4)[None, :, None]
-    counts, hops = longest_paths(graphs, seconds, np.full((1, 1), 0.01))
+    counts, hops, _ = longest_paths(graphs, seconds, np.full((1, 1), 0.01))
     ways = counts[0, 0].reshape(2, len(KINDS), 4).sum(axis=(0, 2))
     assert ways.tolist() == [11, 11, 0, 0]
     # fill and drain cross three boundaries each; while ranks alternate, round trips show more
@@ -67,7 +70,7 @@ def test_chunks_that_are_slow_on_one_half_of_the_ranks_each_pace_in_turn() -> No
     seconds = np.concatenate([work, 2.0 * work, 2.0 * work, 0.0 * work] * 2)
     for m in (4 * p, 5 * p):
         graphs = waits([("interleaved", p, m, 2)])
-        counts, _ = longest_paths(graphs, seconds[None, :, None], np.zeros((1, 1)))
+        counts, _, _ = longest_paths(graphs, seconds[None, :, None], np.zeros((1, 1)))
         spans.append(float(counts[0, 0] @ seconds))
     assert (spans[1] - spans[0]) / p > 1.05 * 12.0
 
