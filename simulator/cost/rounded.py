@@ -68,9 +68,7 @@ def rounded_costs(
     # gathers beside the passes are the layout's own; else costs are those of the block key
     gathers = np.where((layouts.sharding == ZERO3) & (layouts.pp > 1), grid + 1, 0)
     ends = np.clip(np.rint(np.log2(held / 2.0)), -1.0, 2.0).astype(np.int64) + 1
-    own = unique_rows(
-        key, mode, again - again.min(), ends, priced.hop_crosses[grid], split, gathers
-    )
+    own = unique_rows(key, mode, ends, priced.hop_crosses[grid], split, gathers)
     some, first = layouts[own.first], own.first
     forward, backward = _passes(priced, some, key[first], grid[first], mode[first])
     common = int(np.bincount(np.asarray(arch.layer_kinds, np.int64), minlength=1).argmax())
@@ -85,9 +83,10 @@ def rounded_costs(
     count = forward.shape[1]
     for part in (count - 2, count - 1):
         step[:, 2 + part :: count] *= 2.0 ** (ends[first, None] - 1)
-    rows = np.column_stack([again[first], np.rint(costs / step) * step])
-    distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
-    return inverse.reshape(-1)[own.inverse], distinct
+    rounded, inverse = np.unique(np.rint(costs / step) * step, axis=0, return_inverse=True)
+    row = inverse.reshape(-1)[own.inverse]
+    both = unique_rows(row, again - again.min())
+    return both.inverse, np.column_stack([again[both.first], rounded[row[both.first]]])
 
 
 def _passes(

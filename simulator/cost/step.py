@@ -130,11 +130,12 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     terms["offload"], hidden["offload"] = activation_copies_s(
         priced, layouts, rows.key, blocks, slowest, m, slow_s
     )
-    more = alone_passes(priced.blocks, rows.key, rows.parts)
-    lone = alone * more[0][at, slowest], alone * more[1][at, slowest]
+    longer = alone_passes(priced.blocks, rows.key, held[:, None, :])
+    lone = alone * longer[0][:, 0], alone * longer[1][:, 0]
     slow_s = forward_s[at, slowest], backward_s[at, slowest]
     hidden["pp"] = pipeline(terms, rows, priced, (passes, fetched_s), slow_s, lone)
     if priced.workload.recipe.optimizer_post_validation:
+        more = alone_passes(priced.blocks, rows.key, rows.parts)
         lonely_s = forward_s + more[0], backward_s + more[1]
         without_barrier(terms, rows, priced, lonely_s, slowest)
     windows = (
