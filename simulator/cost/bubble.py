@@ -134,5 +134,7 @@ def _path_s(
 def _ends_s(parts: Floats, passes: PartPasses, fetched_s: Floats) -> Floats:
     """What embedding and head wait for their input, shape (layouts, 2): the share that shows."""
     ends, each = parts[:, :, -2:], passes.input_s
+    if not passes.prefetched:
+        return each
     share = fetched_s / np.maximum(over_parts(ends, each[:, None, :]), 1e-300)
     return np.asarray(each * np.where(ends > 0, share[:, :, None], 0.0).max(axis=1))

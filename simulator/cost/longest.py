@@ -160,9 +160,9 @@ def _walk(
 
 def _last(all_: _Graphs, end: Floats, graphs: int) -> Ints:
     """The pass of every graph that ends last, shape (graphs, sets)."""
-    order = np.argsort(all_.graph, kind="stable")
-    firsts = np.flatnonzero(np.diff(all_.graph[order], prepend=-1))
+    order = np.argsort(all_.graph, kind="stable").astype(np.int32)
+    firsts = np.searchsorted(all_.graph[order], np.arange(1, graphs))
     found = np.empty((graphs, end.shape[1]), dtype=np.int32)
-    for graph, rows in enumerate(np.split(order, firsts[1:])):
+    for graph, rows in enumerate(np.split(order, firsts)):
         found[graph] = rows[end[rows].argmax(axis=0)]
     return found

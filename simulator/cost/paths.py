@@ -303,9 +303,10 @@ def _repeated(plan: _Plan, again: Floats) -> Floats:
     """
     values, row = np.unique(again, return_inverse=True)
     chunk = np.tile(np.arange(plan.chunks), plan.pp)[:, None]
-    whole = plan.content[:, :-2] * (chunk < values[:, None, None])
-    blocks = _covered(plan, np.where(values < 0, 1 - values, 0))[:, :, :-2]
-    return np.asarray(np.where(values[:, None, None] < 0, blocks, whole)[row])
+    found = plan.content[:, :-2] * (chunk < values[:, None, None])
+    if (few := values < 0).any():
+        found[few] = _covered(plan, 1 - values[few])[:, :, :-2]
+    return np.asarray(found[row])
 
 
 def _per_part(plan: _Plan, played: NDArray[np.int64], layers: list[int]) -> Floats:
@@ -334,6 +335,8 @@ def _covered(plan: _Plan, layers: NDArray[Any]) -> Floats:
     places, parts).
     """
     ranks = plan.content.reshape(plan.pp, plan.chunks, -1)
+    if not layers.any():
+        return np.zeros((len(layers), *plan.content.shape))
     left = np.where(layers == 1, np.inf, np.maximum(layers - 1.0, 0.0))[:, None]
     covered = np.zeros((len(layers), *ranks.shape))
     for kind in range(ranks.shape[2] - 2):
