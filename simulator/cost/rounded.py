@@ -26,6 +26,9 @@ _STEPS = (1.0 / 4.0, 1.0 / 8.0)
 whose backward passes are whole, and of those in which weight passes fill idle time. Embedding and
 head are rounded more coarsely where they stand beside more than two blocks."""
 
+_COARSE = 4.0
+"""Times that these steps are longer in a search."""
+
 _FEW = 4.0
 """Of chunks of so few blocks recomputed blocks are told apart, of larger ones whole chunks."""
 
@@ -43,8 +46,9 @@ def rounded_costs(
     key, grid : ndarray
         Block key and state key of each layout.
     coarse : bool
-        Round to steps twice as long, and recomputed blocks to quarters of a rank: for a search,
-        which goes on with the best of its layouts at fine ones.
+        Round to steps `_COARSE` times as long, and recomputed blocks to quarters of a rank: for a
+        search, which prices what it keeps once more at fine ones. A path that is not the longest is
+        too short, so that a search overlooks none of the best but for many that look better.
 
     Returns
     -------
@@ -78,7 +82,9 @@ def rounded_costs(
     weight = np.where(split[first, None], blocks.wgrad_s[at], 0.0)
     costs = np.column_stack([sent, alone, forward, backward, weight]) / unit[:, None]
     step = np.repeat(
-        (1.0 + coarse) * np.array(_STEPS)[split[first]][:, None], costs.shape[1], axis=1
+        (_COARSE if coarse else 1.0) * np.array(_STEPS)[split[first]][:, None],
+        costs.shape[1],
+        axis=1,
     )
     count = forward.shape[1]
     for part in (count - 2, count - 1):
