@@ -81,11 +81,8 @@ def rounded_costs(
     alone = total(blocks.alone_s[0])[at, common] * priced.software.overlap.expert
     weight = np.where(split[first, None], blocks.wgrad_s[at], 0.0)
     costs = np.column_stack([sent, alone, forward, backward, weight]) / unit[:, None]
-    step = np.repeat(
-        (_COARSE if coarse else 1.0) * np.array(_STEPS)[split[first]][:, None],
-        costs.shape[1],
-        axis=1,
-    )
+    steps = (_COARSE if coarse else 1.0) * np.array(_STEPS)[split[first]]
+    step = np.repeat(steps[:, None], costs.shape[1], axis=1)
     count = forward.shape[1]
     for part in (count - 2, count - 1):
         step[:, 2 + part :: count] *= 2.0 ** (ends[first, None] - 1)

@@ -91,15 +91,16 @@ def evaluate(
 
 
 def estimates(
-    layouts: Layouts, workload: Workload, cluster: Cluster, software: Software
-) -> Iterator[Estimate]:
+    layouts: Layouts, workload: Workload, cluster: Cluster, software: Software, *,
+    coarse: bool = False,
+) -> Iterator[Estimate]:  # fmt: skip
     """Yield the estimates of consecutive rows, a cache-sized table at a time.
 
     What a search over millions of layouts wants: it keeps the best of each table and lets go of
-    the rest. Same numbers as :func:`evaluate`, but for the longest paths of pipelines, which are
-    those at coarsely rounded costs (``cost/rounded.py``): evaluate what is kept once more.
+    the rest. Same numbers as :func:`evaluate`; with `coarse`, the longest paths of pipelines are
+    those at coarsely rounded costs (``cost/rounded.py``), to be followed by it for what is kept.
     """
-    yield from _estimates(layouts, price(layouts, workload, cluster, software, coarse=True))
+    yield from _estimates(layouts, price(layouts, workload, cluster, software, coarse=coarse))
 
 
 def _estimates(layouts: Layouts, priced: Priced) -> Iterator[Estimate]:

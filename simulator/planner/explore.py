@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,11 @@ class Found:
     seconds: float
 
 
+_SPARE = 4
+"""Times as many layouts as asked for are kept until they are priced finely: coarse times of
+pipelines are a little too short (``cost/rounded.py``)."""
+
+
 @dataclass(slots=True)
 class _Least:
     """The rows with the least of some value among all that were shown, ties in order of arrival."""
@@ -96,6 +101,14 @@ class _Least:
         return self.tables[0]
 
 
+def _coarse(
+    layouts: Layouts, workload: Workload, cluster: Cluster, software: Software
+) -> Iterator[Estimate]:
+    """Estimates by coarse costs, a table at a time; none of no layouts."""
+    if len(layouts):
+        yield from estimates(layouts, workload, cluster, software, coarse=True)
+
+
 def explore(
     workload: Workload,
     cluster: Cluster,
@@ -119,15 +132,15 @@ def explore(
     begun = time.perf_counter()
     table = candidates(workload, cluster, software, pinned)
     dropped = np.zeros(len(REASONS), dtype=np.int64)
-    best, roomy, too_large, smallest = _Least(keep), _Least(keep), _Least(1), _Least(1)
-    safe = _Least(1)
+    best, roomy, too_large, safe = (_Least(_SPARE * n) for n in (keep, keep, 8, 8))
+    smallest = _Least(1)
     evaluated = fitting = 0
     for start in range(0, len(table), PIECE):
         piece = table[start : start + PIECE]
         code = reasons(piece, workload, cluster, software)
         dropped += np.bincount(code, minlength=len(REASONS))
         possible = piece[code == FEASIBLE]
-        for e in estimates(possible, workload, cluster, software) if len(possible) else ():
+        for e in _coarse(possible, workload, cluster, software):
             fits, needs = e.fits, e.memory_total_bytes
             evaluated, fitting = evaluated + len(e), fitting + int(fits.sum())
             best.show(e.layouts, e.step_time_s, fits)
@@ -141,24 +154,24 @@ def explore(
     if evaluated > fitting:
         counts[TOO_LARGE] = evaluated - fitting
 
-    def again(kept: _Least) -> Estimate | None:
+    def again(kept: _Least, most: int) -> Estimate | None:
         rows = kept.layouts()
         if rows is None:
             return None
         fine = evaluate(rows, workload, cluster, software)
-        return fine.take(np.argsort(fine.step_time_s, kind="stable"))
+        return fine.take(np.argsort(fine.step_time_s, kind="stable")[:most])
 
     nothing = Layouts.of(dp=cluster.gpus)
     none = evaluate(nothing, workload, cluster, software).take(slice(0, 0))
     return Found(
-        best=again(best) or none,
-        roomy=again(roomy) or none,
+        best=again(best, keep) or none,
+        roomy=again(roomy, keep) or none,
         layouts=len(table),
         feasible=fitting,
         evaluated=evaluated,
         dropped=counts,
-        nearest_miss=again(smallest) if not fitting else None,
-        fastest_too_large=again(too_large),
-        fastest_safe=again(safe),
+        nearest_miss=again(smallest, 1) if not fitting else None,
+        fastest_too_large=again(too_large, 1),
+        fastest_safe=again(safe, 1),
         seconds=time.perf_counter() - begun,
     )
