@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 __all__ = ["UniqueRows", "distinct_rows", "unique_rows"]
 
-_DENSE_LIMIT = 1 << 24
-"""Up to this many possible keys a lookup table beats sorting."""
+_DENSE_LIMIT, _DENSE_TIMES = 1 << 12, 16
+"""Up to this many possible keys, or so many times the rows, a lookup table beats sorting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def _compact(column: NDArray[Any], size: int | None = None) -> tuple[NDArray[Any
     if len(column) == 0:
         return column.astype(np.int64), 0
     size = int(column.max()) + 1 if size is None else size
-    if size <= max(_DENSE_LIMIT, 4 * len(column)) and int(column.min()) >= 0:
+    if size <= max(_DENSE_LIMIT, _DENSE_TIMES * len(column)) and int(column.min()) >= 0:
         present = np.zeros(size, dtype=bool)
         present[column] = True
         rank = np.cumsum(present) - 1
