@@ -20,7 +20,7 @@ from simulator.cli.screen import (
     seconds_like,
     term_table,
 )
-from simulator.cost.terms import TERMS
+from simulator.cost.terms import LABELS
 from simulator.events.timeline import STREAMS, Jittered, Sharing, SimulatedStep
 from simulator.planner.predict import Prediction
 from simulator.planner.refine import with_times
@@ -106,10 +106,9 @@ def _streams(step: SimulatedStep) -> Table:
 
 def _path(step: SimulatedStep) -> str:
     """Causes of the critical path, the largest first."""
-    labels = {term.name: term.label for term in TERMS}
     shares = sorted(step.critical_share.items(), key=lambda item: -item[1])
     return ", ".join(
-        f"{labels[name]} {show_percent(share)}" for name, share in shares if share > _LEAST
+        f"{LABELS[name]} {show_percent(share)}" for name, share in shares if share > _LEAST
     )
 
 
@@ -161,9 +160,8 @@ def _compared(words: str, step: SimulatedStep, before_s: float, lost_s: Mapping[
     """The step without something that was played, and the terms that it makes longer."""
     more = sum(lost_s.values()) / before_s
     text = f"step {show_seconds(before_s)} {words} ({100 * more:+.2f} % played)"
-    labels = {term.name: term.label for term in TERMS}
     named = [
-        f"{labels[name]} {show_seconds(lost)}"
+        f"{LABELS[name]} {show_seconds(lost)}"
         for name, lost in sorted(lost_s.items(), key=lambda item: -item[1])
         if lost > _LEAST * 0.1 * step.step_time_s
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["HIDDEN", "TERMS", "Term"]
+__all__ = ["HIDDEN", "LABELS", "TERMS", "Term"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,9 @@ TERMS = (
          "software profile [states]; node profile host_adam_parameters_per_s, nvme"),
 )  # fmt: skip
 """Terms on the critical path; they add up to the step time."""
+
+LABELS = {term.name: term.label for term in TERMS}
+"""What users read instead of the name of a term."""
 
 HIDDEN = ("tp", "cp", "ep", "fsdp", "offload", "pp", "dp", "input")
 """Communication hidden under compute: a memo beside the sum, never part of it."""

@@ -170,8 +170,7 @@ def _ways(
             hidden[:, :, way, _HIDES[name]] = beside.reshape(shape)
         beside = over_parts(parts, each.hidden_s[way][:, None, :])
         hidden[:, :, way, _HIDES["fsdp"]] = beside.reshape(shape)
-    for way in (AHEAD, BACK):
-        seconds = shown_maxima(priced, rows.key, rows.grid, parts, 1.0)[way]
+    for way, seconds in enumerate(shown_maxima(priced, rows.key, rows.grid, parts, 1.0)):
         shown[:, :, way, CAUSE["small_reductions"]] = seconds.reshape(shape)
     shown[:, :, BACK, CAUSE["recompute"]] = recompute_s(parts, covered, each).reshape(shape)
     beside_s = each.prefetched * shown.sum(axis=(2, 3))

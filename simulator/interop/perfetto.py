@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from simulator.cost.memory import MEMORY_KINDS
-from simulator.cost.terms import TERMS
+from simulator.cost.terms import LABELS
 from simulator.events.timeline import (
     CAUSES,
     LINKS,
@@ -33,7 +33,6 @@ _MICROSECOND_S = 1e-6
 _GIB = 1024.0**3
 _TOGETHER_S = 1e-12
 """A span that begins so soon after another ends, or before by rounding, follows it at once."""
-_LABELS = {term.name: term.label for term in TERMS}
 
 
 def trace_bytes(step: SimulatedStep, *, gzipped: bool, title: str = "") -> bytes:
@@ -94,7 +93,7 @@ def _spans(line: Timeline) -> Iterator[dict[str, Any]]:
     )  # fmt: skip
     for row in zip(*(column.tolist() for column in columns), strict=True):
         rank, stream, kind, batch, chunk, cause, critical, start, duration = row
-        said: dict[str, Any] = {"charged to": _LABELS[CAUSES[cause]], "critical": critical}
+        said: dict[str, Any] = {"charged to": LABELS[CAUSES[cause]], "critical": critical}
         if batch >= 0:
             said["micro-batch"] = batch % line.micro_batches
             if line.steps > 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.cost.step import Estimate
-from simulator.cost.terms import TERMS
+from simulator.cost.terms import LABELS
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.search import Plan
 from simulator.units import show_percent, show_seconds
@@ -84,7 +84,7 @@ def why_it_wins(
 
     `pinned` are the scenario's fixed fields: they may exclude a faster bar.
     """
-    best, labels = bars[0], {term.name: term.label for term in TERMS}
+    best = bars[0]
     sentences = []
     for bar in bars[1:]:
         name = f"{bar.role.capitalize()} ({bar.layout})"
@@ -98,18 +98,18 @@ def why_it_wins(
         elif more < 0 and pinned and bar.role == ROLES[2]:
             word += f", but the scenario pins {', '.join(sorted(pinned))}"
         share = show_percent(abs(more) / best.step_time_s)
-        terms = _largest_changes(bar, best, labels, most)
+        terms = _largest_changes(bar, best, most)
         sentences.append(f"{name} is {show_seconds(abs(more))} ({share}) {word}: {terms}.")
     return sentences
 
 
-def _largest_changes(bar: TimeBar, best: TimeBar, labels: Mapping[str, str], most: int) -> str:
+def _largest_changes(bar: TimeBar, best: TimeBar, most: int) -> str:
     """Name the terms that differ most; those below a fiftieth of the first are left out."""
     saved = {k: v - best.terms_s[k] for k, v in bar.terms_s.items()}
     largest = sorted(saved, key=lambda k: -abs(saved[k]))[:most]
     worth = [k for k in largest if abs(saved[k]) > 0.02 * abs(saved[largest[0]])]
     return (
-        ", ".join(f"{labels.get(k, k)} {show_change(saved[k])}" for k in worth) or "no term differs"
+        ", ".join(f"{LABELS.get(k, k)} {show_change(saved[k])}" for k in worth) or "no term differs"
     )
 
 

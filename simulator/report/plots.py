@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from simulator.cost.estimate import VERDICTS
-from simulator.cost.terms import TERMS
+from simulator.cost.terms import LABELS
 from simulator.planner.scaling import CAUSES, ScalingPoint
 from simulator.report.canvas import (
     DPI,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["memory_png", "speedup_png", "time_png"]
 
-_LABELS = {term.name: term.label for term in TERMS}
 
 _SMALL = 0.002
 """Shares of a bar below this are drawn but get no legend entry."""
@@ -66,7 +65,7 @@ def time_png(numbers: PlanNumbers) -> bytes:
     names = [c.name for c in numbers.changes]
     longest = max(bar.p90_s for bar in bars)
     columns = {name: [bar.terms_s[name] for bar in bars] for name in names}
-    shown = {n: _LABELS.get(n, n) for n in names if max(columns[n]) > _SMALL * longest}
+    shown = {n: LABELS.get(n, n) for n in names if max(columns[n]) > _SMALL * longest}
     _stack(axes, columns, shown, write=0.06 * longest)
     ink = colour("text").light
     axes.hlines(range(len(bars)), [b.p10_s for b in bars], [b.p90_s for b in bars], color=ink,
@@ -154,7 +153,7 @@ def _eaten(axes: Axes, fitting: Sequence[ScalingPoint]) -> None:
             axes.barh(y, value, left=end[y], height=0.62, color=colour(cause).light, lw=0)
             end[y] += value
         if max(abs(value) for value in values) > 0.001:
-            axes.barh(0, 0, color=colour(cause).light, label=_LABELS.get(cause, CAUSES[cause]))
+            axes.barh(0, 0, color=colour(cause).light, label=LABELS.get(cause, CAUSES[cause]))
     room = max(max(ends[True]), -min(ends[False]), 0.02)
     for y, point in enumerate(rows):
         axes.text(
