@@ -151,19 +151,17 @@ def part_passes(
     if not gather.any():
         none = np.zeros((2, *forward.shape))
         return PartPasses(
-            forward, backward, windows[0], windows[1], none, none, none, selective, full,
-            traffic, np.stack(host), fetched, ahead,
+            forward, backward, *windows, none, none, none, selective, full, traffic, np.stack(host),
+            fetched, ahead,
         )  # fmt: skip
     reduce = np.where(once | (not every), reduce / m[:, None], reduce)
     regather = s.part_regather_s[grid]
     gathers = (np.where(once, gather / m[:, None], gather), np.where(once, 0.0, regather))
-    shown: tuple[Floats, Floats] = (gathers[0], gathers[1] + reduce)
+    whole: tuple[Floats, Floats] = (gathers[0], gathers[1] + reduce)
+    shown = whole
     if priced.software.overlap.sharded_prefetch:
-        shown = (
-            np.maximum(gathers[0] - windows[0], 0.0),
-            np.maximum(gathers[1] + reduce - windows[1], 0.0),
-        )
-    hidden = (gathers[0] - shown[0], gathers[1] + reduce - shown[1])
+        shown = (np.maximum(whole[0] - windows[0], 0.0), np.maximum(whole[1] - windows[1], 0.0))
+    hidden = (whole[0] - shown[0], whole[1] - shown[1])
     share = slowdown_share(priced.cluster)
     slowed = np.stack(hidden) * share
     return PartPasses(
