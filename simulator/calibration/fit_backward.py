@@ -1,7 +1,8 @@
 """Products of the backward pass beside those of the forward pass, on devices that timed both.
 
-A data gradient is a product like any other. A weight gradient adds to an fp32 result in memory:
-beyond the traffic of that result, which the formula has, its epilogue waits for what it reads.
+A data gradient is a product like any other. A weight gradient adds to an fp32 result in memory and
+waits for part of what that moves, so that its share grows as the reduction gets shorter: on the
+A100 of the table from next to nothing at 25 thousand tokens to a tenth of the product at four.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.calibration import Floats
+from simulator.calibration import Floats, Prior, Rows, fit_values
 from simulator.calibration.gemm_series import shipped_table
 from simulator.cost.kernels import gemm_rates, gemm_s
 from simulator.hardware.accelerator import Accelerator
@@ -25,28 +26,37 @@ __all__ = ["Backward", "backward_rates"]
 TIMED = {"a100-sxm-80": "a100_pcie", "b200-sxm": "b200_sxm"}
 """Profile: word of the table. The A100 of the table is the card, with the same chip."""
 
-_WAYS = {"dgrad": ("dgrad", "out=bf16", 2.0), "wgrad": ("wgrad", "out=fp32", 8.0)}
+_WAYS = {"fwd": ("out=bf16", 0.0), "dgrad": ("out=bf16", 0.0), "wgrad": ("out=fp32", 6.0)}
+"""Result as the table words it, and what moves per element beyond writing 16 bit."""
+
 _LEAST_FLOP = 1e11
+
+_PRIORS = {
+    "machine": Prior(value=1.2, width=0.3, low=0.5, high=3.0),
+    "exposed": Prior(value=0.5, width=0.5, low=0.0, high=1.5, linear=True),
+}
+"""Time of this machine's products over the profile's; `accumulate_exposed`, of which nothing is
+known beforehand but that it lies about between 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backward:
-    """Rates of the products of the backward pass over that of the forward pass."""
+    """How products of the backward pass differ from those of the forward pass."""
 
     rows: int
     dgrad: float
-    """Rate of a data gradient."""
-    wgrad: float
-    """Rate of a weight gradient that adds to fp32, beyond its traffic."""
+    """Rate of a data gradient over that of a forward product."""
+    exposed: float
+    """Share of a weight gradient's fp32 traffic that is not hidden."""
 
 
 def backward_rates(
     figures: Mapping[str, Mapping[str, float]], table: Table | None = None
 ) -> dict[str, Backward]:
-    """Compare directions by profile: medians over calls of 1e11 FLOP and more.
+    """Compare directions by profile, over calls of 1e11 FLOP and more.
 
-    Every call is first divided by what the formula says of a forward product of its shape and
-    traffic, so that the two directions need not have been timed on the same shapes.
+    The machine of the table may be slower than the profile's: its own rate is fitted beside the
+    exposed share, to all three directions at once.
 
     Parameters
     ----------
@@ -61,32 +71,42 @@ def backward_rates(
         if device not in figures:
             continue
         asked = table, gpu, load_accelerator(device), figures[device]
-        forward = _over_formula(*asked, "fwd", "out=bf16", 2.0)
-        middle = float(np.median(forward))
-        ways = {name: _over_formula(*asked, *way) for name, way in _WAYS.items()}
+        ways = {name: _calls(*asked, name, *way) for name, way in _WAYS.items()}
+        columns = list(ways["fwd"])
+        rows = {name: np.concatenate([way[name] for way in ways.values()]) for name in columns}
+        fitted = fit_values(_PRIORS, _seconds, rows)
+        over = {name: np.median(way["seconds"] / way["formula"]) for name, way in ways.items()}
         found[device] = Backward(
-            rows=len(forward) + sum(len(ratio) for ratio in ways.values()),
-            dgrad=middle / float(np.median(ways["dgrad"])),
-            wgrad=middle / float(np.median(ways["wgrad"])),
+            rows=len(rows["seconds"]),
+            dgrad=float(over["fwd"] / over["dgrad"]),
+            exposed=fitted["exposed"],
         )
     return found
 
 
-def _over_formula(
+def _seconds(values: Mapping[str, float], rows: Rows) -> Floats:
+    return values["machine"] * rows["formula"] + values["exposed"] * rows["added"]
+
+
+def _calls(
     table: Table,
     gpu: str,
     device: Accelerator,
     figures: Mapping[str, float],
     direction: str,
     out: str,
-    result_bytes: float,
-) -> Floats:
-    """Measured time over that of a forward product with this result, of each long call."""
+    added_bytes: float,
+) -> Rows:
+    """Measured seconds, those of a forward product of the shape, and of what is moved beyond it."""
     sieve, text = Sieve(table), table.text
     match = sieve.kept & (text("kernel") == "simumax_matmul") & (text("gpu") == gpu)
     match &= (text("direction") == direction) & (np.char.find(text("impl"), out) >= 0)
     m, n, k = (sieve.positive(column, match)[match] for column in GEMM_COLUMNS.values())
-    seconds = sieve.positive("time_us", match)[match] * 1e-6
     rates: dict[str, Any] = dict(gemm_rates(device, "bf16")) | dict(figures)
-    formula = gemm_s(m=m, n=n, k=k, result_bytes=result_bytes, **rates)
-    return (seconds / formula)[2.0 * m * n * k >= _LEAST_FLOP]
+    rows = {
+        "seconds": sieve.positive("time_us", match)[match] * 1e-6,
+        "formula": gemm_s(m=m, n=n, k=k, result_bytes=2.0, **rates),
+        "added": added_bytes * m * n / rates["bandwidth_bytes_per_s"],
+    }
+    long = 2.0 * m * n * k >= _LEAST_FLOP
+    return {name: column[long] for name, column in rows.items()}

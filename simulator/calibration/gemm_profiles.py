@@ -49,6 +49,8 @@ _TABLES = {
 _SAME_UNITS = {"bf16": "fp16", "fp16": "bf16"}
 _ASSUMED_SPREAD = 0.1
 _FP16_SPREAD = 0.08
+_LEAST_SPREAD = 0.1
+"""Of what weight gradients show; two devices may agree by chance."""
 _UNSEEN_SPREAD = {"bf16": 0.16, "fp8": 0.13, "fp8_blockwise": 0.13, "nvfp4": 0.3}
 """Spread of log(predicted / measured) of a device left out (left_out.csv, all devices)."""
 
@@ -139,7 +141,7 @@ def _section(
     figures["peak_fraction"] = FigureText(
         value=values["peak_fraction"], grade="fitted", spread=max(score.spread, 0.01)
     )
-    figures["accumulate_fraction"], said = _accumulate(one.device, backward)
+    figures["accumulate_exposed"], said = _accumulate(one.device, backward)
     if one.library != "cublas":
         machine = one.accelerator.gemm["cublas"][one.dtype].training_fraction
         figures["training_fraction"] = FigureText(
@@ -153,21 +155,21 @@ def _section(
 
 
 def _accumulate(device: str, backward: Mapping[str, Backward]) -> tuple[FigureText, str]:
-    """Rate of a weight gradient: where it was timed; elsewhere the middle, twice as wide.
+    """What a weight gradient shows of its fp32 sums: where it was timed; elsewhere the middle.
 
-    The spread is how far the two timed devices are apart.
+    The spread is how far the two timed devices are apart; twice that elsewhere.
     """
-    rates = [rate.wgrad for rate in backward.values()]
-    apart = max(float(np.log(max(rates) / min(rates))), 0.01)
+    shares = [way.exposed for way in backward.values()]
+    apart = max(float(np.log(max(shares) / min(shares))), _LEAST_SPREAD)
     own = backward.get(device)
     if own is not None:
         chip = " (the PCIe card, same chip)" if device.startswith("a100") else ""
-        return FigureText(value=own.wgrad, grade="fitted", spread=apart), (
-            f". accumulate_fraction: {own.rows} training products of MooreThreads/SimuMax@4dcaae51"
-            f"{chip}, dgrad at {own.dgrad:.2f} of the forward rate"
+        return FigureText(value=own.exposed, grade="fitted", spread=apart), (
+            f". accumulate_exposed: {own.rows} training products of "
+            f"MooreThreads/SimuMax@4dcaae51{chip}, dgrad at {own.dgrad:.2f} of the forward rate"
         )
-    return FigureText(value=float(np.median(rates)), grade="assumed", spread=2.0 * apart), (
-        ". accumulate_fraction: inferred from A100 and B200 (SimuMax), no backward timings here"
+    return FigureText(value=float(np.median(shares)), grade="assumed", spread=2.0 * apart), (
+        ". accumulate_exposed: inferred from A100 and B200 (SimuMax), no backward timings here"
     )
 
 

@@ -33,6 +33,7 @@ from simulator.cost.operations import (
 from simulator.cost.operators import block, embedding, head, predict_ahead
 from simulator.cost.selective import saved_by_mode, share_again, spared_s
 from simulator.cost.split_work import sums_over_tp
+from simulator.cost.state_bytes import gradient_bytes
 from simulator.cost.stragglers import slowest_of
 from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.errors import InputError, problem
@@ -105,10 +106,12 @@ class _Pricer:
     def gemm_times(self, parts: list[Operators]) -> list[dict[str, Floats]]:
         """Seconds of every GEMM of every part, by ``name:direction``; each distinct shape once."""
         rows: dict[tuple[str, bool], list[tuple[int, str, list[Floats]]]] = {}
-        accumulate = 8.0 if self.software.states.gradient >= 4 else 2 * self.size
+        adds = "gradient_accumulation" in self.software.kernels.fused
+        wide = gradient_bytes(self.recipe, self.software.states) >= 4.0
+        weight_bytes = (8.0 if wide else 2.0 * self.size) if adds else self.size
         for index, ops in enumerate(parts):
             for g in ops.gemms:
-                weight = self.size if g.kind == "attention" else accumulate
+                weight = self.size if g.kind == "attention" else weight_bytes
                 for direction, m, n, k, result in (
                     ("forward", g.m, g.n, g.k, self.size),
                     ("dgrad", g.m, g.k, g.n, self.size),

@@ -32,8 +32,9 @@ OPERAND_BYTES = {
 }
 """Bytes of an operand's element with its share of the scales; 2 for every other type."""
 
-_FP32_SUM_BYTES = 8.0
-"""Traffic of a result element that is read, added to and written in fp32."""
+_WRITTEN_BYTES, _FP32_SUM_BYTES = 2.0, 8.0
+"""Traffic of a result element that is written in 16 bit, as timed forward products write it, and of
+one that is read, added to and written in fp32."""
 
 _BURST_S = 1.5e-3
 """Length of a call at which the clock has fallen half way from burst to sustained."""
@@ -61,7 +62,7 @@ def gemm_s(
     small_tile_penalty: Any,
     split_k_s: Any,
     l2_refetch: Any,
-    accumulate_fraction: Any = 1.0,
+    accumulate_exposed: Any = 0.0,
     unaligned_fraction: Any = 1.0,
     quantise_bytes_per_element: Any = 0.0,
     quantise_refetch: Any = 0.0,
@@ -75,9 +76,10 @@ def gemm_s(
     The library picks the fastest of five tiles and seven splits of the reduction. Tiles are dealt
     to compute units in waves; each tile costs its FLOPs plus a prologue; operands and result that
     outgrow the last-level cache move at a share of the memory bandwidth, smaller ones up to
-    ``1 + l2_refetch`` times faster; compute and traffic combine as a fourth-power mean. Under
-    training load the clock is the sustained one; a short burst (a microbenchmark) runs at the
-    burst clock. Where the call itself casts its 16-bit operand to fewer bits, a scan of the
+    ``1 + l2_refetch`` times faster; compute and traffic combine as a fourth-power mean. A result
+    that adds to fp32 in memory waits for part of what it moves beyond a 16-bit one: the tile that
+    has been summed leaves before the next one begins. Under training load the clock is the
+    sustained one; a short burst (a microbenchmark) runs at the burst clock. Where the call itself casts its 16-bit operand to fewer bits, a scan of the
     operand and the time of its rows add up at right angles: each hides most of the smaller one.
 
     Parameters
@@ -142,7 +144,8 @@ def gemm_s(
     reached = np.where(aligned, 1.0, np.asarray(unaligned_fraction, float))[..., None, None]
     compute_s = waves * 2.0 * rows * cols * depth * slower / (reached * share * peak / units)
 
-    moved = batch * (operand * (m * k + k * n) + result * m * n)
+    sums = result >= _FP32_SUM_BYTES
+    moved = batch * (operand * (m * k + k * n) + np.where(sums, _WRITTEN_BYTES, result) * m * n)
     held = refetch / (1.0 + (2.0 * moved / l2) ** 2)
     memory_s = moved / (mem_share * bandwidth * (1.0 + held))
     joined_s = np.where(
@@ -152,8 +155,7 @@ def gemm_s(
     total_s = _fourth_power_mean(compute_s, memory_s) + joined_s
     best_s = np.where(allowed, total_s, np.inf).min(axis=(-2, -1))
 
-    slow_adding = np.where(result >= _FP32_SUM_BYTES, 1.0 / np.asarray(accumulate_fraction), 1.0)
-    best_s = best_s * slow_adding[..., 0, 0]
+    added_s = np.where(sums, (result - _WRITTEN_BYTES) * batch * m * n / bandwidth, 0.0)[..., 0, 0]
     hot = sustained_fraction if training_fraction is None or not sustained else training_fraction
     capped = 1.0 / np.asarray(hot, float) - 1.0
     heat = 1.0 if sustained else best_s / (best_s + _BURST_S)
@@ -161,7 +163,9 @@ def gemm_s(
     held = np.asarray(quantise_refetch) / (1.0 + (4.0 * elements / l2[..., 0, 0]) ** 2)
     scan_s = np.asarray(quantise_bytes_per_element) * elements / bandwidth[..., 0, 0] / (1.0 + held)
     cast_s = np.hypot(scan_s, np.asarray(quantise_row_s) * rows_cast)
-    device_s = launch_s + best_s * (1.0 + capped * heat) + cast_s
+    best_s = best_s * (1.0 + capped * heat) + np.asarray(accumulate_exposed) * added_s
+    least_s = memory_s[..., 0, 0] + added_s / mem_share[..., 0, 0]
+    device_s = launch_s + np.where(added_s > 0.0, np.maximum(best_s, least_s), best_s) + cast_s
     return np.asarray(np.where(host_floor_s, _fourth_power_mean(device_s, host_floor_s), device_s))
 
 

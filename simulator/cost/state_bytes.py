@@ -20,7 +20,7 @@ from simulator.software import Kernels, Software, StateBytes
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload
 
-__all__ = ["PartStates", "least_state_bytes", "part_states"]
+__all__ = ["PartStates", "gradient_bytes", "least_state_bytes", "part_states"]
 
 Floats = NDArray[np.float64]
 
@@ -191,6 +191,11 @@ def _quantised(matrices: list[Matrix], shape: tuple[int, ...], arch: Architectur
         if w.part < len(arch.blocks) and w.name not in NO_LINEARS:
             found[int(w.routed), :, w.part] += w.parameters
     return found
+
+
+def gradient_bytes(recipe: Recipe, states: StateBytes) -> float:
+    """Bytes per parameter of what gradients add up in."""
+    return _sizes(recipe, states).gradient
 
 
 def _sizes(recipe: Recipe, states: StateBytes) -> _Sizes:

@@ -64,9 +64,9 @@ class GemmKernel:
     """Cost of one reduction over split-K parts; above 40e-6: the library does not split."""
     l2_refetch: Figure
     """Extra memory traffic of operands that outgrow the last-level cache."""
-    accumulate_fraction: Figure = Figure(1.0)
-    """Rate of a product that adds to an fp32 result in memory (a weight gradient) over that of one
-    that writes 16 bit, beyond its traffic."""
+    accumulate_exposed: Figure = Figure(0.0)
+    """Where a product adds to an fp32 result in memory (a weight gradient): share of the time that
+    this moves beyond a 16-bit result, at the memory bandwidth, which its sums do not hide."""
     unaligned_fraction: Figure = Figure(1.0)
     """Rate of batched products with an operand whose rows are no multiples of 16 bytes over that of
     others: no tensor cores."""
