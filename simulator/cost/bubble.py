@@ -65,12 +65,14 @@ def pipeline(
     beside = priced.software.overlap.pipeline_send & (v > 1)
     covered = np.where(beside, np.minimum(2.0 * send_s, (slow_s[0] + slow_s[1]) / v), 0.0)
     sends = counts[:, -3] + counts[:, -2] + 2.0 * (m - played) * v
-    queued = np.maximum(counts[:, -1] * send_s, m * v * (2.0 * send_s - covered))
+    waiting = m * v * (2.0 * send_s - covered) + (layouts.pp - 1.0) * send_s
+    queued = np.maximum(counts[:, -1] * send_s, waiting)
     terms["pp"] = np.where(layouts.pp > 1, np.where(beside, queued, sends * send_s), 0.0)
     hidden = np.where(layouts.pp > 1, m * v * covered, 0.0)
     slowed = np.where(layouts.pp > 1, sends * covered / 2.0, 0.0) * slowdown_share(priced.cluster)
     terms["slowdown"] = terms["slowdown"] + slowed
-    lone = np.where(np.isin(layouts.schedule, BREADTH_FIRST), played / m, flushed * 1.0)
+    at_ends = np.isin(layouts.schedule, BREADTH_FIRST)
+    lone = np.where(at_ends, played / np.maximum(m, 1.0), flushed * 1.0)
     steady = played * slow_s[0] + lone * alone[0], played * slow_s[1] + lone * alone[1]
     fill, drain = fill_and_drain(_path_s(rows, priced, *passes), steady)
     waits = further * (paths.pace[rows.route] - 1.0)
