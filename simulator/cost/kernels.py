@@ -79,8 +79,9 @@ def gemm_s(
     ``1 + l2_refetch`` times faster; compute and traffic combine as a fourth-power mean. A result
     that adds to fp32 in memory waits for part of what it moves beyond a 16-bit one: the tile that
     has been summed leaves before the next one begins. Under training load the clock is the
-    sustained one; a short burst (a microbenchmark) runs at the burst clock. Where the call itself casts its 16-bit operand to fewer bits, a scan of the
-    operand and the time of its rows add up at right angles: each hides most of the smaller one.
+    sustained one; a short burst (a microbenchmark) runs at the burst clock. Where the call itself
+    casts its 16-bit operand to fewer bits, a scan of the operand and the time of its rows add up at
+    right angles: each hides most of the smaller one.
 
     Parameters
     ----------

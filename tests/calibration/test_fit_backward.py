@@ -29,7 +29,7 @@ def test_a_slow_machine_and_what_its_sums_show_are_told_apart(tmp_path: Path) ->
     accelerator, rows = load_accelerator(DEVICE), []
     rng = np.random.default_rng(3)
     for way, impl in WAYS.items():
-        for k in (2048, 4096, 16384):
+        for k in (1024, 2048, 4096, 16384):
             m, n = (int(x) for x in 1024 * rng.integers(4, 24, 2))
             formula = gemm_s(m=m, n=n, k=k, result_bytes=2.0, **gemm_rates(accelerator, "bf16"),
                              **figures(DEVICE))  # fmt: skip
@@ -45,8 +45,8 @@ def test_a_slow_machine_and_what_its_sums_show_are_told_apart(tmp_path: Path) ->
         writer.writerows(rows)
     table = read_table(tmp_path / "t.csv", "kernels")
     found = backward_rates({DEVICE: figures(DEVICE)}, table)[DEVICE]
-    assert found.rows == 9
-    assert found.exposed == pytest.approx(0.4, abs=0.02)
+    assert found.rows == 11  # one is below 1e11 FLOP
+    assert found.exposed == pytest.approx(0.4, abs=0.06)  # drawn to its prior
     assert found.dgrad == pytest.approx(1.0, abs=1e-6)
 
 
