@@ -29,8 +29,8 @@ _SCALES = {"mxfp8": 1 / 32, "nvfp4": 1 / 16}
 """Bytes of the scales that matrix products take in tiles, per element of their operand."""
 
 _MAXIMUM_KERNELS = {"fp8_current": 2.0, "nvfp4": 2.0}
-"""Kernels that take a tensor's maximum before its cast: its place is set to zero, then a scan.
-(common/recipe/current_scaling.cu, `launch_amax_kernel`; hadamard_transform.cu, `ZeroAmaxKernel`)"""
+"""Kernels that take a tensor's maximum before its cast: its place is set to zero, then a scan
+(recipe/current_scaling.cu, `launch_amax_kernel`; hadamard_transform.cu, `ZeroAmaxKernel`)."""
 
 _SCALE_KERNELS = {"fp8_current": 1.0}
 """Kernels that make a scale of the maximum (`nvte_compute_scale_from_amax`); NVFP4's cast does."""
@@ -44,22 +44,35 @@ class _Rules:
     each: float
     """Bytes of an element with its scales, along rows or along columns."""
     apart: bool
-    """Columns have scales of their own, so that rows cannot stand for them."""
+    """Columns have scales of their own, so that they cannot be made of rows."""
     transposes: bool
     """Products take columns as rows of a transposed copy."""
     share: Floats
     """Part of a gathered operand that a rank casts."""
     gathers: NDArray[np.bool_]
 
-    def written(self, gathered: Any) -> Any:
-        """Bytes per element that the cast writes: columns go with it unless they can wait."""
-        columns = self.apart | (self.transposes & ~gathered)
-        return self.each * (1.0 + columns)
+    def cast(self, whole: Any, gathered: Any, fused: str = "") -> tuple[Any, float, Any]:
+        """Return bytes and kernels of an operand's cast, and bytes of making its columns after it.
 
-    def reordered(self, gathered: Any) -> Any:
-        """Bytes per element to put gathered columns in order: pieces of rows have none, pieces of
-        a transposed copy lie side by side (`swap_first_dims`)."""
-        return np.where(gathered & self.transposes, 2.0 * self.each, 0.0)
+        Rows of gathered pieces are in order; pieces of a transposed copy lie side by side and are
+        put in order, or the copy is made of gathered rows: one read and write of it in either case.
+        `fused` says what of the cast a norm does: nothing, the `maximum` or all of the `cast`.
+        """
+        late = gathered | (fused == "cast" and not self.apart)
+        made = np.where(late & self.transposes, 2.0 * self.each, 0.0) * whole
+        if fused == "cast":
+            return 0.0 * made, 0.0, made
+        kernels = 1.0 + _MAXIMUM_KERNELS.get(self.precision, 0.0)
+        kernels += _SCALE_KERNELS.get(self.precision, 0.0)
+        moved = _HALF * (2.0 if self.precision in _MAXIMUM_KERNELS else 1.0)
+        if fused == "maximum":
+            moved, kernels = moved - _HALF, kernels - 1.0
+        columns = self.apart | (self.transposes & ~np.asarray(late))
+        return whole * self.cut(gathered) * (moved + self.each * (1.0 + columns)), kernels, made
+
+    def cut(self, gathered: Any) -> Any:
+        """Part of an operand that a rank casts: its own, where the rest is gathered."""
+        return np.where(gathered, self.share, 1.0)
 
 
 def casts(
@@ -104,43 +117,40 @@ def casts(
 
 def _cast(ops: Operators, g: Gemm, rules: _Rules, kernels: Kernels, norm: str) -> None:
     """Add the cast of a linear's input and of its output's gradient, and copies of columns."""
-    precision, times = rules.precision, g.batch if g.grouped else 1.0
-    gathered = [rules.gathers & (g.name in names) for names in (ops.gathered, ops.gathered_back)]
-    whole = [g.batch * g.m * g.k, g.batch * g.m * g.n]
-    own = [w * np.where(at, rules.share, 1.0) for w, at in zip(whole, gathered, strict=True)]
-    scan, scans = _HALF * (precision in _MAXIMUM_KERNELS), _MAXIMUM_KERNELS.get(precision, 0.0)
-    calls = [1.0 + scans + _SCALE_KERNELS.get(precision, 0.0)] * 2
-    moved = [size * (scan + _HALF + rules.written(at)) for size, at in zip(own, gathered, strict=True)]
-    copied = [size * rules.reordered(at) for size, at in zip(whole, gathered, strict=True)]
-    copies = [1.0 * (size > 0.0) for size in copied]
+    times = g.batch if g.grouped else 1.0
+    fused, inputs = "", g.batch * g.m * g.k
+    gathered, gathered_back = (
+        rules.gathers & (g.name in x) for x in (ops.gathered, ops.gathered_back)
+    )
     if norm and "norm" in kernels.fused:
-        if precision in kernels.norm_casts:  # the norm writes what the product takes, if by rows
-            _write_quantised(ops, norm, own[0] * (rules.each * (1.0 + rules.apart) - _HALF))
-            moved[0], calls[0] = 0.0 * own[0], 0.0
-            copied[0] = whole[0] * rules.reordered(not rules.apart)
-            copies[0] = 1.0 * (copied[0] > 0.0)
-        elif precision in kernels.norm_maxima:
-            moved[0], calls[0] = moved[0] - own[0] * scan, calls[0] - 1.0
+        fused = "maximum" if rules.precision in kernels.norm_maxima else ""
+        fused = "cast" if rules.precision in kernels.norm_casts else fused
+    moved, calls, made = rules.cast(inputs, gathered, fused)
+    if fused == "cast":  # the norm writes columns with the rows if these have scales of their own
+        more = rules.each * (1.0 + rules.apart) - _HALF
+        _write_quantised(ops, norm, more * inputs * rules.cut(gathered))
+    moved_back, calls_back, made_back = rules.cast(g.batch * g.m * g.n, gathered_back)
     ops.streams.append(
         Stream(
             name=f"cast for {g.name}",
             kind="elementwise",
-            forward_bytes=moved[0],
-            backward_bytes=moved[1],
-            calls=calls[0] * times,
-            backward_calls=calls[1] * times,
+            forward_bytes=moved,
+            backward_bytes=moved_back,
+            calls=calls * times,
+            backward_calls=calls_back * times,
             module=g.module,
         )
     )
-    if np.any(sum(copies) > 0.0):
+    copies = 1.0 * (made > 0.0) + 1.0 * (made_back > 0.0)
+    if np.any(copies > 0.0):
         ops.streams.append(
             Stream(
                 name=f"columns for {g.name}",
                 kind="elementwise",
                 forward_bytes=0.0,
-                backward_bytes=sum(copied),
+                backward_bytes=made + made_back,
                 calls=0.0,
-                backward_calls=sum(copies) * times,
+                backward_calls=copies * times,
             )
         )
 
