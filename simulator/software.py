@@ -180,7 +180,7 @@ class Kernels:
     (Transformer Engine's LayerNormLinear: fp8 with delayed scaling; mxfp8 with cuDNN's norms)."""
     norm_maxima: tuple[str, ...] = ()
     """Types for whose scale these norms take the maximum of their result, so that the cast does not
-    read it once more (fp8_current from Transformer Engine 2.7 on)."""
+    read it once more (fp8_current in Transformer Engine since August 2025)."""
     swizzled_scales: Literal["none", "weights", "all"] = "none"
     """Operands whose scales (mxfp8, nvfp4) a kernel of its own puts into the tiles that products
     read, before each product: all (Transformer Engine 2.0 to 2.11), or weights alone where casts

@@ -1,7 +1,8 @@
 """Casts around linear layers of fewer than 16 bit, as streams: bytes and kernels of each pass.
 
-Transformer Engine 1.11-2.12: pytorch/module/linear.py, layernorm_linear.py, base.py
-(`grad_output_preprocess`), csrc/quantizer.cpp, csrc/extensions/normalization.cpp and swizzle.cpp.
+NVIDIA/TransformerEngine: pytorch/module/linear.py and layernorm_linear.py @0004dbd0 (release 1),
+base.py (`grad_output_preprocess`), csrc/quantizer.cpp @0064fbd6, csrc/extensions/normalization.cpp
+@01a4d046 and swizzle.cpp @05760704 (release 2).
 """
 
 from __future__ import annotations
