@@ -181,6 +181,16 @@ class Kernels:
     saves_quantised_inputs: bool = False
     """Where products take fewer than 16 bit, linears keep their input in that type, for the weight
     gradient (Transformer Engine); otherwise in 16 bit and cast it again (torchao's float8)."""
+    norm_casts: tuple[str, ...] = ()
+    """Types in which norms write their result themselves, for the linear in the same module
+    (Transformer Engine's LayerNormLinear: fp8 with delayed scaling; mxfp8 with cuDNN's norms)."""
+    norm_maxima: tuple[str, ...] = ()
+    """Types for whose scale these norms take the maximum of their result, so that the cast does not
+    read it once more (fp8_current in Transformer Engine since August 2025)."""
+    swizzled_scales: Literal["none", "weights", "all"] = "none"
+    """Operands whose scales (mxfp8, nvfp4) a kernel of its own puts into the tiles that products
+    read, before each product: all (Transformer Engine 2.0 to 2.11), or weights alone where casts
+    write tiles."""
     reduces_maxima: bool = False
     """fp8 with delayed scaling: the maxima behind the scales are reduced over all ranks that share
     a tensor, in every pass (Transformer Engine's reduce_amax)."""

@@ -95,6 +95,7 @@ def attention(
         _gather_rotary(ops, tokens * att.rope_head_dim * size, ranks)
     else:
         gather_input(ops, wide, ranks, first, kernels, projections=3, share=share)
+    share = gathered_share(recipe, kernels, gradients=True)
     reduce_output(ops, wide, ranks, "proj", share=share)
     share_scales(ops, ranks, recipe, kernels)
     widths = Widths(query=query, key=key, value=value, result=result)

@@ -59,13 +59,14 @@ def block_costs(
 ) -> BlockCosts:
     """Price every part of the model for the distinct keys in `ranks`."""
     arch, recipe, kernels = workload.architecture, workload.recipe, software.kernels
-    rotary = arch.position == "rope"
+    rotary, either = arch.position == "rope", cluster.accelerator.fp8_either_layout
     parts = [
-        block(kind, arch.hidden, ranks, recipe, kernels, rotary=rotary) for kind in arch.blocks
+        block(kind, arch.hidden, ranks, recipe, kernels, rotary=rotary, either_layout=either)
+        for kind in arch.blocks
     ]
     for kind, ops in zip(arch.blocks, parts, strict=True):
         if kind.predicts_ahead:
-            predict_ahead(ops, arch, ranks, recipe, kernels)
+            predict_ahead(ops, arch, ranks, recipe, kernels, either_layout=either)
     parts += [embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)]
     if recipe.freezes:
         freeze(parts, arch, ranks, recipe, kernels)
@@ -173,7 +174,7 @@ class _Pricer:
                 s.kind, s.forward_bytes, s.calls
             )
             backward["memory_bound"] = backward["memory_bound"] + self._stream(
-                s.kind, s.backward_bytes, s.calls
+                s.kind, s.backward_bytes, s.calls_back
             )
         for way in (forward, backward):
             way["stragglers"] = self.late * sum((way[term] for term in _COMPUTE), zero)

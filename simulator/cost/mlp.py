@@ -51,6 +51,7 @@ def mlp(
     inner = 2 if mlp.gated else 1
     share = gathered_share(recipe, kernels)
     gather_input(ops, wide, ranks, "fc1", kernels, module="mlp", projections=inner, share=share)
+    share = gathered_share(recipe, kernels, gradients=True)
     reduce_output(ops, wide, ranks, "fc2", module="mlp", share=share)
     share_scales(ops, ranks, recipe, kernels)
 
@@ -187,6 +188,7 @@ def experts(
         )
         share = gathered_share(recipe, kernels)
         gather_input(ops, wide, ranks, "shared fc1", kernels, module=module, share=share)
+        share = gathered_share(recipe, kernels, gradients=True)
         reduce_output(ops, wide, ranks, "shared fc2", module=module, share=share)
         share_scales(ops, ranks, recipe, kernels)
 

@@ -25,7 +25,6 @@ __all__ = [
     "Operators",
     "Ranks",
     "Stream",
-    "casts",
     "element_bytes",
     "norm",
     "padded_vocabulary",
@@ -156,8 +155,15 @@ class Stream:
     backward_bytes: Any
     calls: Any = 1.0
     module: str = ""
+    backward_calls: Any = None
+    """Calls of the backward pass, where it has another number."""
     stash: bool = False
     """Encodes and decodes a kept tensor: spared where the tensor is recomputed instead."""
+
+    @property
+    def calls_back(self) -> Any:
+        """Number of calls in the backward pass."""
+        return self.calls if self.backward_calls is None else self.backward_calls
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,6 +199,10 @@ class Operators:
     flash: list[Flash] = field(default_factory=list)
     streams: list[Stream] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
+    gathered: set[str] = field(default_factory=set)
+    """Linears whose input sequence parallelism gathers cast to fewer than 16 bit."""
+    gathered_back: set[str] = field(default_factory=set)
+    """Linears whose output's gradient it gathers so."""
     saved: list[tuple[str, str, Any]] = field(default_factory=list)
     """(tensor, module, bytes) kept from forward to backward."""
     transient_bytes: Any = 0.0
@@ -224,41 +234,6 @@ def recomputes(module: str, modules: Collection[str]) -> bool:
 def element_bytes(recipe: Recipe) -> float:
     """Bytes of one activation element."""
     return 4.0 if recipe.precision in ("fp32", "tf32") else 2.0
-
-
-CAST_BYTES = {
-    "fp8": 4.0, "fp8_current": 6.0, "fp8_blockwise": 4.0625, "mxfp8": 4.0625, "nvfp4": 5.125,
-}  # fmt: skip
-"""Memory traffic per element of an operand that is cast for a linear layer: read in 16 bit, written
-along rows and along columns for the products of both directions, with one scale for 32 or 16
-elements; present scaling reads it once more for its maximum, as NVFP4 does for its tensor scale."""
-
-CAST_KERNELS = {"fp8_current": 3.0, "nvfp4": 2.0}
-"""Kernels of a cast, where more than one: present scaling takes the maximum and makes a scale of it
-first, NVFP4 the maximum."""
-
-
-def casts(ops: Operators, recipe: Recipe) -> None:
-    """Casts that linear layers of fewer than 16 bit need: inputs forward, gradients backward.
-
-    Weights are cast once per step, which is left out. Each expert's tokens are cast on their own
-    (TransformerEngine, `multi_tensor_quantize_impl`; one kernel with delayed scaling on Hopper).
-    """
-    if not recipe.is_quantised:
-        return
-    done = {stream.name for stream in ops.streams}
-    for g in ops.gemms:
-        if g.kind == "linear" and f"cast for {g.name}" not in done:
-            ops.streams.append(
-                Stream(
-                    name=f"cast for {g.name}",
-                    kind="elementwise",
-                    forward_bytes=CAST_BYTES[recipe.precision] * g.batch * g.m * g.k,
-                    backward_bytes=CAST_BYTES[recipe.precision] * g.batch * g.m * g.n,
-                    calls=CAST_KERNELS.get(recipe.precision, 1.0) * (g.batch if g.grouped else 1.0),
-                    module=g.module,
-                )
-            )
 
 
 def padded_vocabulary(vocabulary: int, tp: Any, kernels: Kernels) -> Floats:

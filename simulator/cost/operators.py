@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.attention import attention, cross_attention
+from simulator.cost.casts import casts
 from simulator.cost.mlp import experts, mlp
 from simulator.cost.operations import (
     Gemm,
     Operators,
     Ranks,
     Stream,
-    casts,
     element_bytes,
     norm,
     padded_vocabulary,
@@ -39,9 +39,13 @@ __all__ = ["block", "embedding", "head", "predict_ahead"]
 
 
 def block(
-    kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels, *, rotary: bool = True
-) -> Operators:
-    """List the operators of one transformer block, or of one layer of a traced module."""
+    kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels, *,
+    rotary: bool = True, either_layout: bool = False,
+) -> Operators:  # fmt: skip
+    """List the operators of one transformer block, or of one layer of a traced module.
+
+    `either_layout` is the device's ``fp8_either_layout``.
+    """
     if kind.traced is not None:
         return traced(kind.traced, ranks, recipe)
     routed = isinstance(kind.mlp, MoE) and not kind.mlp.shared_ffn_hidden
@@ -71,10 +75,21 @@ def block(
         mlp(ops, kind.mlp, hidden, ranks, recipe, kernels, keeps_input=not shared)
     for name in ("attention", "mlp"):
         residual(ops, f"{name} residual", own, size, kind.dropout, kernels)
-    casts(ops, recipe)
+    casts(ops, recipe, kernels, ranks, _normed(kind), either_layout=either_layout)
     quantise_saved(ops, recipe, kernels)
     compress_stashes(ops, recipe)
     return ops
+
+
+def _normed(kind: Block) -> dict[str, str]:
+    """Linears that alone read the norm in front of them, and that norm.
+
+    Megatron-Core makes one module of both (TELayerNormColumnParallelLinear, gpt_layer_specs.py);
+    norms before experts and latent projections are modules of their own.
+    """
+    if kind.norms < 2 or kind.parallel_residual or kind.cross_attention is not None:
+        return {}
+    return {"qkv": "norm1", "fc1": "norm2"}
 
 
 def _in_layer(kind: Block, recipe: Recipe) -> Recipe:
@@ -150,8 +165,9 @@ def _look_up(ops: Operators, elements: Floats, size: float) -> None:
 
 
 def predict_ahead(
-    ops: Operators, arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
-) -> None:
+    ops: Operators, arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels, *,
+    either_layout: bool = False,
+) -> None:  # fmt: skip
     """Add what a multi-token-prediction layer does beside its block.
 
     The hidden state and the next token's embedding are normed and joined by a projection of
@@ -169,7 +185,7 @@ def predict_ahead(
         ops.collectives += more.collectives
         ops.saved += more.saved
         ops.transient_bytes = np.maximum(ops.transient_bytes, more.transient_bytes)
-    casts(ops, recipe)
+    casts(ops, recipe, kernels, ranks, {}, either_layout=either_layout)
 
 
 def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> Operators:

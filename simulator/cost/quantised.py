@@ -8,7 +8,7 @@ from simulator.cost.operations import Operators
 from simulator.software import Kernels
 from simulator.workload.recipe import Recipe
 
-__all__ = ["QUANTISED_BYTES", "quantise_saved"]
+__all__ = ["BLOCK_SCALED", "QUANTISED_BYTES", "quantise_saved"]
 
 QUANTISED_BYTES = {
     "fp8": 1.0, "fp8_current": 1.0, "fp8_blockwise": 1.03125, "mxfp8": 1.03125, "nvfp4": 0.5625,
@@ -16,6 +16,9 @@ QUANTISED_BYTES = {
 """Bytes of one element with its scales: one scale of a tensor, of 4 B for 128 elements, of 1 B for
 32 (MXFP8_BLOCK_SCALING_SIZE) or for 16 (NVFP4_BLOCK_SCALING_SIZE, TransformerEngine
 pytorch/constants.py); padding of the scales is left out."""
+
+BLOCK_SCALED = ("fp8_blockwise", "mxfp8", "nvfp4")
+"""Types with a scale for each block of a row or column, so that both are cast apart."""
 
 _INPUTS = ("attention input", "mlp input", "cross attention input", "permuted tokens")
 """Inputs of linears that nothing else keeps: norms keep their own inputs, not their outputs."""

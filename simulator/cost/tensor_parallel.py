@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from simulator.cost.operations import Collective, Operators, Ranks
-from simulator.cost.quantised import QUANTISED_BYTES
+from simulator.cost.quantised import BLOCK_SCALED, QUANTISED_BYTES
 from simulator.software import Kernels
 from simulator.workload.recipe import Recipe
 
@@ -17,17 +17,22 @@ _SCALED_WHOLE = ("fp8_current", "nvfp4")
 """Types with a scale for the whole tensor out of its present maximum."""
 
 
-def gathered_share(recipe: Recipe, kernels: Kernels) -> float:
+def gathered_share(recipe: Recipe, kernels: Kernels, *, gradients: bool = False) -> float:
     """Bytes that linears of the blocks gather over tp, of those of 16-bit activations.
 
     Transformer Engine casts first and gathers what its products take: inputs forward and again for
     the weight gradient, gradients of outputs (pytorch/module/linear.py, `gather_along_first_dim`
     behind `cast_to_fp8` in release 1, of quantised tensors in release 2). So does torchao
     (float8/float8_tensor_parallel.py). What is scattered and reduced stays in 16 bit.
+
+    Inputs go as rows forward and as columns backward, `gradients` as both at once: columns with
+    scales of their own cannot be made of gathered rows (layernorm_linear.py of release 2: "we can't
+    convert row-scaled MXFP8 to column-scaled").
     """
     if not recipe.is_quantised or not kernels.gathers_quantised:
         return 1.0
-    return QUANTISED_BYTES[recipe.precision] / 2.0
+    planes = 2.0 if gradients and recipe.precision in BLOCK_SCALED else 1.0
+    return planes * QUANTISED_BYTES[recipe.precision] / 2.0
 
 
 def share_scales(ops: Operators, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> None:
@@ -61,6 +66,8 @@ def gather_input(
     """
     sharded = np.where(ranks.sequence_parallel, wide, 0.0)
     whole = np.where(ranks.sequence_parallel, 0.0, wide)
+    if share != 1.0:
+        ops.gathered.add(linear)
     add = ops.collectives.append
     add(
         Collective(
@@ -113,6 +120,8 @@ def reduce_output(
     """
     sharded = np.where(ranks.sequence_parallel, wide, 0.0)
     whole = np.where(ranks.sequence_parallel, 0.0, wide)
+    if share != 1.0:
+        ops.gathered_back.add(linear)
     window = {"forward": f"{linear}:forward", "dgrad": f"{linear}:dgrad"} if linear else {}
     add = ops.collectives.append
     add(

@@ -214,6 +214,10 @@ class Accelerator:
     vllm_add, vllm_activation, vllm_rotary, vllm_norm; trtllm_amax (the maximum that an fp8 scale
     needs)."""
     power: Power
+    fp8_either_layout: bool = False
+    """Products in fp8 with one scale for a tensor take operands along rows or columns; otherwise
+    along the sum alone, so that a transposed copy is needed for the products of the backward pass.
+    """
     time_variation: Figure = Figure(0.0)
     """Standard deviation of the time of the same work from one accelerator of the kind to another,
     a share of it; 0: not known."""

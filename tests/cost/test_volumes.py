@@ -96,7 +96,7 @@ def test_dtensor_gathers_once_as_it_keeps_the_gathered_inputs() -> None:
     ("software", "precision", "ways", "share"),
     [
         (CORE, "fp8", (6, 4, 5), 1 / 2),
-        (CORE, "fp8_blockwise", (6, 4, 5), (1 + 4 / 128) / 2),  # a scale of 4 B for 128 elements
+        (CORE, "fp8_blockwise", (8, 4, 5), (1 + 4 / 128) / 2),  # a scale of 4 B for 128 elements
         (TITAN, "fp8_current", (4, 4, 4), 1 / 2),
         (TITAN, "bf16", (4, 4, 4), 1.0),
     ],
@@ -106,7 +106,8 @@ def test_linears_gather_what_their_products_take(
 ) -> None:
     """Inputs (Transformer Engine: twice) and gradients of outputs; sums scatter in 16 bit.
 
-    So do embedding and head, whose products are in 16 bit.
+    Gradients with scales for blocks go twice, too: along rows and along columns. Embedding and
+    head, whose products are in 16 bit, gather and scatter 16 bit.
     """
     gathers, scatters, ends = ways
     sent = MICRO_BATCHES * (L * (gathers * share + scatters) + ends) * WIDE * 7 / 8
