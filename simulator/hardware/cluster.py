@@ -55,6 +55,8 @@ class NodeGroup:
     node: Node
     accelerator: Accelerator
     gpus: int
+    kind: int = 0
+    """Index into ``Cluster.kinds``, where there are several."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +82,14 @@ class Cluster:
     price: str
     left: tuple[LinksLeft, ...] = ()
     """Kinds of groups that do not have all of the links (``events/contended.py``)."""
+    kinds: tuple[Cluster, ...] = ()
+    """Servers of several kinds, each as the cluster that it would be if all were like it, with the
+    fabric, the library and the price of its own profile; empty: all servers are alike."""
+
+    @property
+    def each(self) -> tuple[Cluster, ...]:
+        """One cluster for each kind of servers: itself where all are alike."""
+        return self.kinds or (self,)
 
     @property
     def gpus(self) -> int:
@@ -151,7 +161,8 @@ def weakened(cluster: Cluster, scale_up: float, scale_out: float) -> Cluster:
         adapters = replace(out, adapter_bytes_per_s=_share(out.adapter_bytes_per_s, scale_out))
         node = replace(group.node, scale_up=replace(fast, **less), scale_out=adapters)
         groups.append(replace(group, node=node))
-    return replace(cluster, groups=tuple(groups))
+    kinds = tuple(weakened(kind, scale_up, scale_out) for kind in cluster.kinds)
+    return replace(cluster, groups=tuple(groups), kinds=kinds)
 
 
 def _share(figure: Figure, share: float) -> Figure:
