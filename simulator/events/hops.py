@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.collectives import slowdown_share
 from simulator.cost.terms import HIDDEN
 from simulator.events.passes import AHEAD, BACK, CAUSE, Passes
 from simulator.layout.schedules import BACKWARD, BACKWARD_INPUT, FORWARD, piece
