@@ -130,6 +130,8 @@ def simulate(
 ) -> SimulatedStep:
     """Play one step of one layout, action by action; other arguments as in :func:`predict`.
 
+    Here, and only here, a scenario may have servers of several kinds, [[cluster.groups]].
+
     Parameters
     ----------
     actions : path, optional
@@ -162,9 +164,10 @@ def simulate(
     """
     from simulator.events.action_tables import read_actions
     from simulator.events.step import simulate as play  # brings numba along
+    from simulator.planner.mixed import predict_first
 
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
-    prediction = predict_scenario(assemble(scenario, names, given)[0])
+    prediction = predict_first(assemble(scenario, names, given)[0])
     made = prediction.scenario
     return play(
         prediction.estimate.layouts, made.workload, made.cluster, made.software,

@@ -60,7 +60,9 @@ class Deviation:
     """Tokens that its fullest expert rank gets over the mean of all, at least 1; None: what the
     recipe says (moe_imbalance)."""
     cluster: Cluster | None = None
-    """Other servers, on which it is priced; None: the same."""
+    """Other servers, on which it is priced; None: the same. Of several kinds: as long as the
+    slowest of them takes, piece by piece. What passes between unlike servers is as long as over the
+    slower adapters."""
 
 
 def replicas_of(
@@ -199,7 +201,7 @@ _ENDS = ("tables_s", "norm_s", "gradients_s", "hidden_gradients_s")
 """Those of them that end when the slowest of all ranks has ended them."""
 
 
-def _longest(tails: Sequence[Tails]) -> dict[str, float]:
+def _longest(tails: Sequence[Tails]) -> dict[str, Any]:
     """What belongs to the step takes as long as on the slowest."""
     return {name: max(getattr(one, name) for one in tails) for name in _ENDS}
 

@@ -40,9 +40,7 @@ def memory_over_time(played: Played) -> MemoryCurve:
     return MemoryCurve(rank=rank.astype(np.int32), time_s=when, kinds_bytes=held)
 
 
-def _on_servers(
-    played: Played, one: Replica, i: int
-) -> Iterator[tuple[Any, Floats, Floats]]:
+def _on_servers(played: Played, one: Replica, i: int) -> Iterator[tuple[Any, Floats, Floats]]:
     """Curves of the ranks of a replica, each as on the servers that it lies on."""
     tightest = tightest_sources(one)
     for source in {id(x): x for x in tightest}.values():

@@ -162,9 +162,16 @@ class Mixed:
     steady_s: float
     """The step on the servers as they are, if no duration varied."""
 
-    def servers(self, rank: int) -> tuple[str, ...]:
-        """Kinds of servers of a simulated rank."""
-        return tuple(kind for kind, gpus in zip(self.kinds, self.gpus[rank], strict=True) if gpus)
+    def servers(self, rank: int) -> str:
+        """Kinds of servers of a simulated rank, in words."""
+        return " + ".join(self.kinds[i] for i in np.flatnonzero(self.gpus[rank]))
+
+    def place(self, rank: int) -> tuple[int, list[tuple[int, int]]]:
+        """Pipeline rank, and first and last of each run of replicas of a simulated rank."""
+        pipeline, stage = divmod(rank, len(self.gpus) // len(self.replicas))
+        numbers = np.array(self.replicas[pipeline])
+        runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+        return stage, [(int(run[0]), int(run[-1])) for run in runs]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from simulator.hardware.fabric import CollectiveLibrary, Fabric
 from simulator.hardware.node import Node
 
 __all__ = [
+    "NO_CLOSED_FORM",
     "Cluster",
     "ClusterProfile",
     "LinksLeft",
@@ -27,6 +28,12 @@ __all__ = [
     "with_release",
 ]
 
+
+NO_CLOSED_FORM = (
+    "servers of several kinds have no closed form, only `foreshard simulate` plays them; give name"
+    " and gpus of one cluster, or one group"
+)
+"""Why what prices a layout as a whole refuses a cluster of several kinds of servers."""
 
 FALLBACK_BOARD = "hopper"
 """Board whose expert traffic stands for boards that were not timed."""

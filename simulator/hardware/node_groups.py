@@ -96,6 +96,9 @@ def _joined(sections: Sequence[NodeGroupSection], where: str, field: str) -> Clu
     ]
     if len(found) == 1:
         return found[0]
+    if len({one.name for one in found}) < len(found):
+        rule = "must be profiles of different names"
+        raise InputError(problem(where, field, rule, ", ".join(names)))
     groups = tuple(
         replace(found[kind].groups[0], gpus=one.gpus, kind=kind)
         for one, kind in ((one, names.index(one.name)) for one in sections)
