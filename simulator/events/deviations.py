@@ -20,6 +20,7 @@ from simulator.cost.passes import Priced
 from simulator.cost.pricing import Selection, price, select
 from simulator.errors import InputError, problem
 from simulator.events.hops import slower_hops
+from simulator.events.keeping_step import in_step_passes
 from simulator.events.passes import CAUSE
 from simulator.events.play import Replica, after_every_pass, replica_of
 from simulator.events.servers import alike_replicas
@@ -60,9 +61,9 @@ class Deviation:
     """Tokens that its fullest expert rank gets over the mean of all, at least 1; None: what the
     recipe says (moe_imbalance)."""
     cluster: Cluster | None = None
-    """Other servers, on which it is priced; None: the same. Of several kinds: as long as the
-    slowest of them takes, piece by piece. What passes between unlike servers is as long as over the
-    slower adapters."""
+    """Other servers, on which it is priced; None: the same. Of several kinds: it computes as long
+    as on the slowest and calls as long as over the slowest links. What passes between unlike
+    servers is as long as over the slower adapters."""
 
 
 def replicas_of(
@@ -169,9 +170,10 @@ def _changed(one: Replica, deviations: Sequence[Deviation], whole: _Whole) -> Re
         columns["passes"]["alone_s"][stage, ..., _COMPUTE] *= deviation.compute
         columns["tails"]["optimizer_s"][stage] *= deviation.compute
         passes = replace(passes, **columns["passes"])
-        tails = replace(tails, **columns["tails"], **_longest([tails, other.tails]))
+        tails = replace(tails, **columns["tails"])
         for rank in range(ranks)[stage] if isinstance(stage, slice) else (stage,):
             sources[rank] = each
+    tails = replace(tails, **_longest([x.tails for each in sources for x in each]))
     return _with_hops(replace(one, passes=passes, tails=tails, sources=tuple(sources)))
 
 
@@ -207,20 +209,17 @@ def _longest(tails: Sequence[Tails]) -> dict[str, Any]:
 
 
 def _slowest(each: Sequence[Replica]) -> Replica:
-    """A replica that keeps step with all of these in every layer: the longest of every part."""
+    """A replica that keeps step with all of these in every layer."""
     first = each[0]
     if len(each) == 1:
         return first
-    columns: dict[str, dict[str, Any]] = {}
-    for name in ("passes", "tails"):
-        parts = [getattr(one, name) for one in each]
-        columns[name] = {
-            field.name: np.max([getattr(part, field.name) for part in parts], axis=0)
-            for field in fields(parts[0])
-            if field.name not in _WHOLE
-        }
-    tails = replace(first.tails, **columns["tails"], **_longest([one.tails for one in each]))
-    return replace(first, passes=replace(first.passes, **columns["passes"]), tails=tails)
+    longest = {
+        field.name: np.max([getattr(one.tails, field.name) for one in each], axis=0)
+        for field in fields(Tails)
+        if field.name not in _WHOLE
+    }
+    passes = in_step_passes([one.passes for one in each])
+    return replace(first, passes=passes, tails=replace(first.tails, **longest))
 
 
 class _Whole:
