@@ -101,9 +101,9 @@ def test_each_kind_is_paid_at_its_own_price(example: dict[str, Any]) -> None:
 
 
 def test_without_a_price_there_is_no_cost(tmp_path: Path) -> None:
-    path = scenario(tmp_path, ("dgx-h100", 8), ("selene", 8))
+    path = scenario(tmp_path, ("dgx-h100", 8), ("h100-pcie-8", 8))
     kinds = document("simulate", path)["groups"]
-    assert load_price(load_cluster("selene", 8).price).usd_per_gpu_hour is None
+    assert load_price(load_cluster("h100-pcie-8", 8).price).usd_per_gpu_hour is None
     assert kinds["usd_per_step"] is None and kinds["kinds"][1]["usd_per_hour"] is None
 
 
@@ -195,7 +195,13 @@ def test_groups_are_overridden_as_a_list() -> None:
 
 
 def test_a_layout_must_run_on_every_kind(tmp_path: Path) -> None:
-    """Activations cannot wait in host memory where nobody knows how fast copies to it are."""
-    path = scenario(tmp_path, ("dgx-h100", 16), ("selene", 16))
-    fields = ["--set", "layout.pp=1", "--set", "layout.dispatcher=deepep"]
-    assert "(on selene)" in refused("simulate", path, *fields) or True
+    """DGX H100 servers have local drives; the HGX H200 servers of the profile have none."""
+    path = scenario(tmp_path, ("dgx-h100", 8), ("hgx-h200", 8))
+    fields = {"cluster.software": "deepspeed", "layout.tp": "1", "layout.pp": "1",
+              "layout.sharding": "zero3", "layout.optimizer_offload": "nvme"}  # fmt: skip
+    given = [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
+    said = refused("simulate", path, *given)
+    assert "layout.optimizer_offload: must" in said and said.endswith("(on hgx-h200)\n")
+    path = scenario(tmp_path, ("dgx-h100", 8), ("dgx-a100", 8))
+    found = document("simulate", path, *given)["groups"]
+    assert [rank["gpus"] for rank in found["ranks"]] == [{"dgx-h100": 8, "dgx-a100": 8}]
