@@ -181,7 +181,11 @@ def job(source: Source) -> Job:
     """Describe another job by its scenario, for what shares a fabric with it."""
     from simulator.events.beside import Job  # brings numba along
 
-    prediction = predict_scenario(assemble(source, {})[0])
+    scenario = assemble(source, {})[0]
+    if scenario.cluster.kinds:
+        rule = "must be left out of a job beside another: its servers are of one kind"
+        raise InputError(f"{scenario.where}: cluster.groups: {rule}")
+    prediction = predict_scenario(scenario)
     made = prediction.scenario
     return Job(
         layout=prediction.estimate.layouts, workload=made.workload, cluster=made.cluster,

@@ -173,7 +173,9 @@ def _changed(one: Replica, deviations: Sequence[Deviation], whole: _Whole) -> Re
         tails = replace(tails, **columns["tails"])
         for rank in range(ranks)[stage] if isinstance(stage, slice) else (stage,):
             sources[rank] = each
-    tails = replace(tails, **_longest([x.tails for each in sources for x in each]))
+    ends = _longest([x.tails for each in sources for x in each])
+    outer = [x.tails.tables_s for each in (sources[0], sources[-1]) for x in each]
+    tails = replace(tails, **(ends | {"tables_s": max(outer)}))
     return _with_hops(replace(one, passes=passes, tails=tails, sources=tuple(sources)))
 
 

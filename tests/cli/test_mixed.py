@@ -155,10 +155,9 @@ def test_python_plays_and_refuses_the_same(example: dict[str, Any]) -> None:
     for ask in (simulator.predict, simulator.plan):
         with pytest.raises(InputError, match="servers of several kinds"):
             ask(EXAMPLE)
-    with pytest.raises(InputError, match="servers of several kinds"):
-        simulator.simulate(
-            model="llama-3.1-8b", cluster="dgx-h100", gpus=16, beside=[EXAMPLE]
-        )  # fmt: skip
+    names: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 16}
+    with pytest.raises(InputError, match="groups: must be left out of a job beside another"):
+        simulator.simulate(**names, beside=[EXAMPLE])
 
 
 @pytest.mark.parametrize("command", ["predict", "simulate", "plan"])
