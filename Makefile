@@ -57,7 +57,7 @@ profiles: $(STAMPS)/foreshard
 
 reports: $(STAMPS)/foreshard
 	mkdir -p reports/gallery
-	set -e; for scenario in examples/*.toml; do \
+	set -e; for scenario in $(filter-out examples/mixed-%,$(wildcard examples/*.toml)); do \
 	    $(BIN)/foreshard plan "$$scenario" --out "reports/gallery/$$(basename "$$scenario" .toml)"; \
 	done
 

@@ -130,6 +130,8 @@ def simulate(
 ) -> SimulatedStep:
     """Play one step of one layout, action by action; other arguments as in :func:`predict`.
 
+    Here, and only here, a scenario may have servers of several kinds, [[cluster.groups]].
+
     Parameters
     ----------
     actions : path, optional
@@ -162,9 +164,10 @@ def simulate(
     """
     from simulator.events.action_tables import read_actions
     from simulator.events.step import simulate as play  # brings numba along
+    from simulator.planner.mixed import predict_first
 
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
-    prediction = predict_scenario(assemble(scenario, names, given)[0])
+    prediction = predict_first(assemble(scenario, names, given)[0])
     made = prediction.scenario
     return play(
         prediction.estimate.layouts, made.workload, made.cluster, made.software,
@@ -178,7 +181,11 @@ def job(source: Source) -> Job:
     """Describe another job by its scenario, for what shares a fabric with it."""
     from simulator.events.beside import Job  # brings numba along
 
-    prediction = predict_scenario(assemble(source, {})[0])
+    scenario = assemble(source, {})[0]
+    if scenario.cluster.kinds:
+        rule = "must be left out of a job beside another: its servers are of one kind"
+        raise InputError(f"{scenario.where}: cluster.groups: {rule}")
+    prediction = predict_scenario(scenario)
     made = prediction.scenario
     return Job(
         layout=prediction.estimate.layouts, workload=made.workload, cluster=made.cluster,

@@ -17,6 +17,7 @@ from annotated_types import Ge, Gt, Le
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import Number, Whole, build, read_toml, record
 from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.hardware.node_groups import load_groups
 from simulator.layout.layout import RANK_ORDERS
 from simulator.software import CpKind, Dispatcher, Schedule, Software, load_software
 from simulator.workload import presets
@@ -47,6 +48,16 @@ class ClusterSection:
     """Accelerators of the run."""
     software: str = "megatron-core"
     """A software profile of hardware_profiles/software, or a path to one."""
+
+
+@record
+class GroupedSection:
+    """The same of servers of several kinds, which only ``foreshard simulate`` plays."""
+
+    groups: Any
+    """[[cluster.groups]], each with name and gpus: ranks fill them in this order."""
+    software: str = "megatron-core"
+    """A software profile, as without groups."""
 
 
 @record
@@ -154,7 +165,7 @@ def make_scenario(
     for name, step in (
         ("architecture", lambda: architecture or _architecture(document.get("model"), where, base)),
         ("recipe", lambda: _section(Recipe, document, "training", where)),
-        ("place", lambda: _section(ClusterSection, document, "cluster", where)),
+        ("place", lambda: _place(document, where)),
         ("layout", lambda: _section(LayoutSection, document, "layout", where)),
         ("goal", lambda: _section(Goal, document, "goal", where)),
     ):
@@ -164,10 +175,7 @@ def make_scenario(
             problems += error.problems
     if "place" in parts:
         for name, load in (
-            (
-                "cluster",
-                lambda: load_cluster(parts["place"].name, parts["place"].gpus, where=where),
-            ),
+            ("cluster", lambda: _cluster(parts["place"], where)),
             (
                 "software",
                 lambda: load_software(
@@ -197,9 +205,24 @@ def _section(schema: Any, document: Mapping[str, Any], name: str, where: str) ->
     raw = document.get(name, {})
     if not isinstance(raw, Mapping):
         raise InputError(problem(where, name, "must be a table", raw))
-    if name == "cluster" and "groups" in raw:
-        raise InputError(f"{where}: cluster.groups: not yet; give name and gpus of one cluster")
     return build(schema, raw, where=where, prefix=name)
+
+
+def _place(document: Mapping[str, Any], where: str) -> ClusterSection | GroupedSection:
+    """[cluster]: one name and number of accelerators, or a list of groups."""
+    raw = document.get("cluster", {})
+    if not (isinstance(raw, Mapping) and "groups" in raw):
+        return _section(ClusterSection, document, "cluster", where)
+    if both := [name for name in ("name", "gpus") if name in raw]:
+        rule = f"must stand without cluster.{' and cluster.'.join(both)}: each group has its own"
+        raise InputError(f"{where}: cluster.groups: {rule}")
+    return build(GroupedSection, raw, where=where, prefix="cluster")
+
+
+def _cluster(place: ClusterSection | GroupedSection, where: str) -> Cluster:
+    if isinstance(place, GroupedSection):
+        return load_groups(place.groups, where=where)
+    return load_cluster(place.name, place.gpus, where=where)
 
 
 def _wrong_sections(document: Mapping[str, Any], where: str) -> list[str]:
@@ -335,13 +358,12 @@ def _wrong_precision(recipe: Recipe, parts: Mapping[str, Any], where: str) -> li
     """A type that the device or the software lacks."""
     problems, precision = [], recipe.precision
     if "cluster" in parts:
-        device = parts["cluster"].accelerator
-        offered = ", ".join(device.matrix_flop_per_s)
-        if recipe.matrix_type not in device.matrix_flop_per_s:
-            problems.append(
-                f"{where}: training.precision: {device.name} has no {precision}"
-                f" (it has {offered}), got {precision!r}"
-            )
+        for device in (kind.accelerator for kind in parts["cluster"].each):
+            if recipe.matrix_type not in (offered := device.matrix_flop_per_s):
+                problems.append(
+                    f"{where}: training.precision: {device.name} has no {precision}"
+                    f" (it has {', '.join(offered)}), got {precision!r}"
+                )
     if "software" in parts:
         known = parts["software"].supports.precisions
         if precision not in known:

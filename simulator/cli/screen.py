@@ -75,10 +75,11 @@ def heading(scenario: Scenario) -> Text:
         size += f" ({show_count(arch.active_parameters)} active)"
     tokens = "one step" if recipe.tokens is None else f"{show_count(recipe.tokens)} tokens"
     text = Text(f"{arch.name}, {size} parameters", style="bold")
-    text.append(
-        f" on {cluster.gpus:,} x {cluster.accelerator.name} ({cluster.name}), "
-        f"{scenario.software.name}\n"
-    )
+    groups = [
+        f"{group.gpus:,} x {group.accelerator.name} ({cluster.each[group.kind].name})"
+        for group in cluster.groups
+    ]
+    text.append(f" on {' + '.join(groups)}, {scenario.software.name}\n")
     text.append(
         f"{tokens}, {recipe.global_batch:,} sequences of {recipe.sequence_length:,} per step, "
         f"{recipe.precision}, {recipe.optimizer}",

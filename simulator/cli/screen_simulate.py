@@ -20,8 +20,10 @@ from simulator.cli.screen import (
     seconds_like,
     term_table,
 )
+from simulator.cli.screen_mixed import kinds_table, mixed_lines, verdicts
 from simulator.cost.terms import LABELS
 from simulator.events.timeline import STREAMS, Jittered, Sharing, SimulatedStep
+from simulator.planner.mixed import KindUse, kinds_used
 from simulator.planner.predict import Prediction
 from simulator.planner.refine import with_times
 from simulator.units import show_percent, show_seconds
@@ -42,11 +44,19 @@ _HELD = 3
 def show(prediction: Prediction, step: SimulatedStep) -> None:
     """Print a simulated step."""
     screen, estimate = console(), prediction.estimate
+    kinds = kinds_used(prediction, step)
     screen.print(heading(prediction.scenario))
-    screen.print(_verdict(prediction, step))
-    played = with_times(estimate, [step])
-    screen.print(term_table({"played": (played, 0), "closed form": (estimate, 0)}))
+    screen.print(_verdict(prediction, step, kinds))
+    played, closed = with_times(estimate, [step]), "closed form"
+    if kinds:
+        closed += f", all {kinds[0].name}"
+    screen.print(term_table({"played": (played, 0), closed: (estimate, 0)}))
     screen.print()
+    if step.mixed is not None:
+        screen.print(kinds_table(step, step.mixed, kinds))
+        screen.print()
+        screen.print(notes("Servers of several kinds", mixed_lines(step, step.mixed, kinds)))
+        screen.print()
     screen.print(_streams(step))
     screen.print()
     screen.print(notes("Critical path", [_path(step)]))
@@ -65,15 +75,15 @@ def show(prediction: Prediction, step: SimulatedStep) -> None:
         screen.print(notes("Traffic that meets on links", _sharing(step, step.sharing)))
 
 
-def _verdict(prediction: Prediction, step: SimulatedStep) -> Text:
-    """Layout, both step times, which rank paces, how it was found."""
+def _verdict(prediction: Prediction, step: SimulatedStep, kinds: list[KindUse]) -> Text:
+    """Layout, step times, which rank paces, how it was found, whether it fits."""
     estimate, closed_s = prediction.estimate, prediction.step_time_s
     text = Text(f"\n{estimate.layouts.describe()}\n", style="bold")
     off = step.step_time_s / closed_s - 1.0
+    closed = f", {show_seconds(closed_s)} by the closed form ({100 * off:+.2f} %)"
     text.append(
-        f"step {show_seconds(step.step_time_s)} played, {show_seconds(closed_s)} by the closed form"
-        f" ({100 * off:+.2f} %); rank {step.pacing_rank} of {len(step.ranks_of)} simulated has the"
-        " most work\n",
+        f"step {show_seconds(step.step_time_s)} played{'' if kinds else closed};"
+        f" rank {step.pacing_rank} of {len(step.ranks_of)} simulated has the most work\n",
         style="not bold",
     )
     text.append(
@@ -81,6 +91,9 @@ def _verdict(prediction: Prediction, step: SimulatedStep) -> Text:
         f" {show_seconds(step.run_seconds)}\n",
         style="not bold",
     )
+    if kinds:
+        text.append_text(verdicts(kinds))
+        return text
     text.append_text(fitting(estimate))
     text.append(
         f": {gib(prediction.memory_bytes)} of {gib(estimate.usable_bytes)} GiB usable on the"
@@ -172,7 +185,9 @@ def _memory(prediction: Prediction, step: SimulatedStep) -> Table:
     """Fullest moment of every simulated rank, and what fills it."""
     peaks = [step.memory.peak(rank) for rank in range(len(step.ranks_of))]
     fullest = np.argsort([-total for _, total, _ in peaks], kind="stable")[:_ROWS]
-    usable = float(prediction.estimate.usable_bytes)
+    usable = np.full(len(peaks), float(prediction.estimate.usable_bytes))
+    if step.mixed is not None:
+        usable = step.mixed.usable_bytes
     title = "memory of rank" if len(peaks) <= _ROWS else f"memory of the {_ROWS} fullest ranks"
     unit, scale = seconds_like(step.step_time_s)
     columns = ("GPUs", "peak GiB", "of usable", f"at ({unit})", "most of it")
@@ -181,6 +196,6 @@ def _memory(prediction: Prediction, step: SimulatedStep) -> Table:
         when, total, held = peaks[rank]
         kinds = sorted(held.items(), key=lambda item: -item[1])[:_HELD]
         named = ", ".join(f"{name} {gib(size)}" for name, size in kinds if size > 0.0)
-        cells = [f"{int(step.ranks_of[rank]):,}", gib(total), show_percent(total / usable)]
+        cells = [f"{int(step.ranks_of[rank]):,}", gib(total), show_percent(total / usable[rank])]
         table.add_row(str(rank), *cells, amount(scale * when), named)
     return table

@@ -116,11 +116,11 @@ def command(
     """Play one training step of one layout, action by action.
 
     Says what the closed form of `predict` cannot: who waits for whom, what paces the step, when
-    memory is fullest; and what slow GPUs, loaded experts, shared links, durations that vary or a
-    schedule of your own make of it.
+    memory is fullest; and what slow GPUs, loaded experts, shared links, durations that vary,
+    servers of several kinds ([[cluster.groups]]) or a schedule of your own make of it.
     """
     with speaking():
-        from simulator.planner.predict import predict
+        from simulator.planner.mixed import predict_first
 
         described, _ = scenario_of(
             scenario, model=model, cluster=cluster, gpus=gpus, software=software,
@@ -129,7 +129,7 @@ def command(
         check_trace(trace)
         _check_picture(picture)
         _check_seed(jitter, seed)
-        prediction = predict(described)
+        prediction = predict_first(described)
         row, given = prediction.estimate.layouts, prediction.scenario
 
         from simulator.api import job

@@ -20,7 +20,8 @@ from simulator.cost.passes import Priced, distinct_micro_batches
 from simulator.cost.paths import Paths, trace_paths
 from simulator.cost.rounded import rounded_costs
 from simulator.cost.states import state_costs
-from simulator.hardware.cluster import Cluster, with_release
+from simulator.errors import InputError
+from simulator.hardware.cluster import NO_CLOSED_FORM, Cluster, with_release
 from simulator.layout.keys import unique_rows
 from simulator.layout.layout import SCHEDULES, Layouts
 from simulator.layout.placement import place
@@ -72,7 +73,14 @@ def price(
     """Find the distinct keys of a table of layouts and price each once.
 
     With `coarse`, the longest paths of pipelines are those at coarsely rounded costs.
+
+    Raises
+    ------
+    InputError
+        If servers are of several kinds: one price per layout is that of one kind.
     """
+    if cluster.kinds:
+        raise InputError(f"cluster {cluster.name}: {NO_CLOSED_FORM}")
     workload = workload.by_training()
     cluster = with_release(cluster, software.kernels.nccl)
     arch = workload.architecture

@@ -15,11 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cost.collectives import slowdown_share
 from simulator.cost.passes import Priced
 from simulator.cost.pricing import Selection, price, select
 from simulator.errors import InputError, problem
+from simulator.events.hops import slower_hops
+from simulator.events.keeping_step import in_step_passes
 from simulator.events.passes import CAUSE
-from simulator.events.play import Replica, replica_of
+from simulator.events.play import Replica, after_every_pass, replica_of
+from simulator.events.servers import alike_replicas
+from simulator.events.tails import Tails
 from simulator.hardware.cluster import Cluster, weakened
 from simulator.layout.layout import Layouts
 from simulator.software import Software
@@ -56,7 +61,9 @@ class Deviation:
     """Tokens that its fullest expert rank gets over the mean of all, at least 1; None: what the
     recipe says (moe_imbalance)."""
     cluster: Cluster | None = None
-    """Other servers, on which it is priced; None: the same."""
+    """Other servers, on which it is priced; None: the same. Of several kinds: it computes as long
+    as on the slowest and calls as long as over the slowest links. What passes between unlike
+    servers is as long as over the slower adapters."""
 
 
 def replicas_of(
@@ -72,25 +79,32 @@ def replicas_of(
     """
     dp, pp = int(layouts_row.dp[0]), int(layouts_row.pp[0])
     check_deviations(deviations, workload, dp, pp)
-    priced = price(layouts_row, workload, cluster, software, every_rank=True)
-    rows = select(layouts_row, priced, slice(0, 1))
-    plain = replica_of(rows, priced, dp)
-    if not deviations:
+    whole = _Whole(layouts_row, workload, software, dp)
+    base = cluster.each[0]
+    plain = whole.on(base)
+    if not deviations and not cluster.kinds:
         return [plain]
-    span = min(in_step(layouts_row, priced, rows), dp)
-    groups = sorted({one.replica // span for one in deviations if one.replica is not None})
-    counts = [min(span, dp - group * span) for group in groups]
-    given = (layouts_row, workload, cluster, software)
-    everywhere = [one for one in deviations if one.replica is None]
+    span = min(in_step(layouts_row, plain.priced, plain.rows), dp)
     found = []
-    if rest := dp - sum(counts):
-        found.append(_changed(replace(plain, count=rest), everywhere, given))
-    for group, count in zip(groups, counts, strict=True):
-        own = [
-            one for one in deviations if one.replica is not None and one.replica // span == group
-        ]
-        found.append(_changed(replace(plain, count=count), everywhere + own, given))
+    for alike in alike_replicas(layouts_row, cluster, span, [one.replica for one in deviations]):
+        everywhere = [one for one in deviations if one.replica is None]
+        given = everywhere + [deviations[i] for i in alike.named]
+        one = replace(plain, count=len(alike.numbers), numbers=alike.numbers)
+        found.append(_changed(one, _on_servers(given, alike.servers, base), whole))
     return _joined(found)
+
+
+def _on_servers(
+    given: Sequence[Deviation], servers: tuple[Cluster, ...], base: Cluster
+) -> list[Deviation]:
+    """Deviations of one replica that put every stage on its servers, and those given over them."""
+    if all(one is base for one in servers):
+        return list(given)
+    made = [Deviation(stage=s, cluster=one) for s, one in enumerate(servers) if one is not base]
+    for one in given:
+        stages = range(len(servers)) if one.stage is None else (one.stage,)
+        made += [replace(one, stage=s, cluster=one.cluster or servers[s]) for s in stages]
+    return made
 
 
 def check_deviations(deviations: Sequence[Deviation], workload: Workload, dp: int, pp: int) -> None:
@@ -132,12 +146,14 @@ def in_step(layouts: Layouts, priced: Priced, rows: Selection) -> int:
     return max(experts, group if sharded else 1)
 
 
-def _changed(one: Replica, deviations: Sequence[Deviation], given: Any) -> Replica:
+def _changed(one: Replica, deviations: Sequence[Deviation], whole: _Whole) -> Replica:
     """A replica with the deviations put over it, one after the other."""
-    passes, tails = one.passes, one.tails
+    passes, tails, ranks = one.passes, one.tails, len(one.tails.buckets)
+    sources: list[tuple[Replica, ...]] = [(one,)] * ranks
     for deviation in deviations:
         stage = slice(None) if deviation.stage is None else deviation.stage
-        other = _priced_apart(deviation, one, given)
+        each = whole.apart(deviation, one)
+        other = _slowest(each)
         columns: dict[str, dict[str, Any]] = {}
         for name, mine, theirs in (("passes", passes, other.passes), ("tails", tails, other.tails)):
             columns[name] = {
@@ -155,7 +171,20 @@ def _changed(one: Replica, deviations: Sequence[Deviation], given: Any) -> Repli
         columns["tails"]["optimizer_s"][stage] *= deviation.compute
         passes = replace(passes, **columns["passes"])
         tails = replace(tails, **columns["tails"])
-    return replace(one, passes=passes, tails=tails)
+        for rank in range(ranks)[stage] if isinstance(stage, slice) else (stage,):
+            sources[rank] = each
+    ends = _longest([x.tails for each in sources for x in each])
+    outer = [x.tails.tables_s for each in (sources[0], sources[-1]) for x in each]
+    tails = replace(tails, **(ends | {"tables_s": max(outer)}))
+    return _with_hops(replace(one, passes=passes, tails=tails, sources=tuple(sources)))
+
+
+def _with_hops(one: Replica) -> Replica:
+    """The replica with sends between unlike servers over the slower adapters."""
+    kinds = [" + ".join(x.priced.cluster.name for x in each) for each in one.sources]
+    shares = [max(slowdown_share(x.priced.cluster) for x in each) for each in one.sources]
+    schedule = one.rows.layouts.row()["schedule"]
+    return replace(one, passes=slower_hops(one.passes, kinds, schedule, shares))
 
 
 _WHOLE = (
@@ -172,25 +201,78 @@ def _with_row(mine: Floats, theirs: Floats, at: Any) -> Floats:
     return found
 
 
-def _priced_apart(deviation: Deviation, one: Replica, given: Any) -> Replica:
-    """The replica as it would be if all of it were so."""
-    row, workload, cluster, software = given
-    links = (deviation.scale_up, deviation.scale_out)
-    if links == (1.0, 1.0) and deviation.cluster is None and deviation.expert_load is None:
-        return one
-    cluster = weakened(deviation.cluster or cluster, *links)
-    if deviation.expert_load is not None:
-        recipe = replace(workload.recipe, moe_imbalance=deviation.expert_load, moe_load=None)
-        workload = replace(workload, recipe=recipe)
-    priced = price(row, workload, cluster, software, every_rank=True)
-    return replica_of(select(row, priced, slice(0, 1)), priced, one.count)
+_ENDS = ("tables_s", "norm_s", "gradients_s", "hidden_gradients_s")
+"""Those of them that end when the slowest of all ranks has ended them."""
+
+
+def _longest(tails: Sequence[Tails]) -> dict[str, Any]:
+    """What belongs to the step takes as long as on the slowest."""
+    return {name: max(getattr(one, name) for one in tails) for name in _ENDS}
+
+
+def _slowest(each: Sequence[Replica]) -> Replica:
+    """A replica that keeps step with all of these in every layer."""
+    first = each[0]
+    if len(each) == 1:
+        return first
+    longest = {
+        field.name: np.max([getattr(one.tails, field.name) for one in each], axis=0)
+        for field in fields(Tails)
+        if field.name not in _WHOLE
+    }
+    passes = in_step_passes([one.passes for one in each])
+    return replace(first, passes=passes, tails=replace(first.tails, **longest))
+
+
+class _Whole:
+    """Replicas of one layout as they would be if all of it were so; each is priced once."""
+
+    def __init__(self, row: Layouts, workload: Workload, software: Software, replicas: int) -> None:
+        self.given = row, workload, software, replicas
+        self.known: dict[tuple[int, float, float, float | None], tuple[Cluster, Replica]] = {}
+
+    def apart(self, deviation: Deviation, one: Replica) -> tuple[Replica, ...]:
+        """What a deviation describes; one for each kind of servers that it lies on."""
+        links, load = (deviation.scale_up, deviation.scale_out), deviation.expert_load
+        if links == (1.0, 1.0) and deviation.cluster is None and load is None:
+            return (one,)
+        cluster = deviation.cluster or one.priced.cluster
+        return tuple(self.on(kind, *links, load) for kind in cluster.each)
+
+    def on(
+        self, cluster: Cluster, scale_up: float = 1.0, scale_out: float = 1.0,
+        expert_load: float | None = None,
+    ) -> Replica:  # fmt: skip
+        """Price all of it on these servers."""
+        key = (id(cluster), scale_up, scale_out, expert_load)
+        if key not in self.known:
+            row, workload, software, replicas = self.given
+            if expert_load is not None:
+                recipe = replace(workload.recipe, moe_imbalance=expert_load, moe_load=None)
+                workload = replace(workload, recipe=recipe)
+            worn = (scale_up, scale_out) != (1.0, 1.0)
+            links = weakened(cluster, scale_up, scale_out) if worn else cluster
+            priced = price(row, workload, links, software, every_rank=True)
+            rows = select(row, priced, slice(0, 1))
+            self.known[key] = cluster, replica_of(rows, priced, replicas)
+        return self.known[key][1]
 
 
 def _joined(replicas: list[Replica]) -> list[Replica]:
     """Collectives of all replicas take as long as on the slowest of them."""
     reduce_s = np.max([one.tails.reduce_s for one in replicas], axis=0)
     gather_s = np.max([one.tails.gather_s for one in replicas], axis=0)
+    if int(replicas[0].rows.layouts.copies[0]) > 1:  # of the mirrored rank, too
+        reduce_s = np.maximum(reduce_s, reduce_s[::-1, ::-1])
+        gather_s = np.maximum(gather_s, gather_s[::-1, ::-1])
+    every_s = np.max([one.tails.every_s for one in replicas], axis=0)
+    ends = _longest([one.tails for one in replicas])
     return [
-        replace(one, tails=replace(one.tails, reduce_s=reduce_s, gather_s=gather_s))
+        replace(
+            one, passes=after_every_pass(one.passes, every_s - one.tails.every_s),
+            tails=replace(
+                one.tails, reduce_s=reduce_s, gather_s=gather_s, every_s=every_s, **ends
+            ),
+        )
         for one in replicas
-    ]
+    ]  # fmt: skip

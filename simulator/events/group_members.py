@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from simulator.errors import InputError, problem
 from simulator.layout.layout import RANK_ORDERS, Layouts
 
-__all__ = ["DIMENSIONS", "group_members"]
+__all__ = ["DIMENSIONS", "group_members", "stage_members"]
 
 Ints = NDArray[np.int64]
 
@@ -37,9 +37,7 @@ def group_members(layout: Layouts, name: str) -> Ints:
     if name not in DIMENSIONS:
         raise InputError(problem("network", "group", "unknown kind of group", name, DIMENSIONS))
     row = layout.row()
-    order = RANK_ORDERS[int(layout.rank_order[0])].split("-")[::-1]
-    degrees = [int(row[dimension]) for dimension in order]
-    grid = np.arange(math.prod(degrees), dtype=np.int64).reshape(degrees)
+    order, grid = _grid(layout)
     if name in _OVER:
         axes = [order.index(dimension) for dimension in _OVER[name]]
         axes.sort()
@@ -52,3 +50,24 @@ def group_members(layout: Layouts, name: str) -> Ints:
         return experts.reshape(-1, ep * etp)
     axis = {"edp": 1, "ep": 2, "etp": 3}[name]
     return np.moveaxis(experts, axis, -1).reshape(-1, experts.shape[axis])
+
+
+def stage_members(layout: Layouts) -> Ints:
+    """GPUs of every pipeline rank of every replica, (dp, pp, tp x cp).
+
+    Examples
+    --------
+    >>> stage_members(Layouts.of(tp=2, pp=2, dp=2, global_batch=2)).tolist()
+    [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+    """
+    order, grid = _grid(layout)
+    moved = np.moveaxis(grid, [order.index("dp"), order.index("pp")], [0, 1])
+    return moved.reshape(*moved.shape[:2], -1)
+
+
+def _grid(layout: Layouts) -> tuple[list[str], Ints]:
+    """Dimensions of the rank grid from the outermost to the innermost, and GPUs along them."""
+    row = layout.row()
+    order = RANK_ORDERS[int(layout.rank_order[0])].split("-")[::-1]
+    degrees = [int(row[dimension]) for dimension in order]
+    return order, np.arange(math.prod(degrees), dtype=np.int64).reshape(degrees)

@@ -9,6 +9,7 @@ communicators, what the allocator has reserved) stays. Bytes are those of the cl
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from simulator.events.play import Played, Replica
 from simulator.events.timeline import MEMORY_KINDS, MemoryCurve
 from simulator.layout.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
-__all__ = ["memory_over_time"]
+__all__ = ["closed_bytes", "memory_over_time", "tightest_sources", "usable_bytes"]
 
 Floats = NDArray[np.float64]
 
@@ -34,9 +35,36 @@ _ACTIVATIONS, _LOSS, _TEMPORARIES = (
 
 def memory_over_time(played: Played) -> MemoryCurve:
     """Follow the memory of every simulated rank through a step."""
-    curves = [_replica(played, one, i * played.pp) for i, one in enumerate(played.replicas)]
+    curves = [x for i, one in enumerate(played.replicas) for x in _on_servers(played, one, i)]
     rank, when, held = (np.concatenate(column) for column in zip(*curves, strict=True))
     return MemoryCurve(rank=rank.astype(np.int32), time_s=when, kinds_bytes=held)
+
+
+def _on_servers(played: Played, one: Replica, i: int) -> Iterator[tuple[Any, Floats, Floats]]:
+    """Curves of the ranks of a replica, each as on the servers that it lies on."""
+    tightest = tightest_sources(one)
+    for source in {id(x): x for x in tightest}.values():
+        rank, when, held = _replica(played, source, i * played.pp)
+        own = np.array([x is source for x in tightest])[rank - i * played.pp]
+        yield rank[own], when[own], held[own]
+
+
+def tightest_sources(one: Replica) -> list[Replica]:
+    """Of each rank: the replica that its memory is priced in, of the smallest of its devices."""
+    if not one.sources:
+        return [one] * len(one.tails.buckets)
+    return [min(each, key=usable_bytes) for each in one.sources]
+
+
+def usable_bytes(one: Replica) -> float:
+    """Memory of a device that a replica is priced on."""
+    return float(one.priced.cluster.accelerator.memory.usable_bytes)
+
+
+def closed_bytes(one: Replica) -> Floats:
+    """Memory of every rank at its fullest, as the closed form has it; kinds together."""
+    closed = selected_memory(one.rows, one.priced)
+    return np.asarray(closed.total_bytes[0, np.argsort(one.rows.rank[0], kind="stable")])
 
 
 def _replica(played: Played, one: Replica, first_rank: int) -> tuple[Any, Floats, Floats]:

@@ -35,7 +35,9 @@ from simulator.layout.schedules import (
     pieces,
 )
 
-__all__ = ["Played", "Replica", "Stretch", "play_step", "replica_of", "shown_s"]
+__all__ = [
+    "Played", "Replica", "Stretch", "after_every_pass", "play_step", "replica_of", "shown_s",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -52,6 +54,11 @@ class Replica:
     held: Content
     passes: Passes
     tails: Tails
+    numbers: tuple[int, ...] = ()
+    """Those replicas, from 0; none where all are alike."""
+    sources: tuple[tuple[Replica, ...], ...] = ()
+    """Of each pipeline rank: the replicas that it was taken from, each priced on one kind of
+    servers as a whole; none where all ranks are this replica's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +99,20 @@ def replica_of(rows: Selection, priced: Priced, count: int) -> Replica:
     held = content(rows, priced)
     passes = passes_of(rows, priced, held)
     tails = tails_of(rows, priced, passes)
-    if tails.every_s.any():
-        shown = passes.shown_s.copy()
-        for kind in (BACKWARD, BACKWARD_WEIGHT):
-            shown[:, :, kind, CAUSE["dp"]] += tails.every_s
-        passes = replace(passes, shown_s=shown)
+    passes = after_every_pass(passes, tails.every_s)
     return Replica(
         count=count, rows=rows, priced=priced, held=held, passes=passes, tails=tails
     )  # fmt: skip
+
+
+def after_every_pass(passes: Passes, seconds: Floats) -> Passes:
+    """Passes that end with a reduction of their gradients, shape (ranks, chunks)."""
+    if not seconds.any():
+        return passes
+    shown = passes.shown_s.copy()
+    for kind in (BACKWARD, BACKWARD_WEIGHT):
+        shown[:, :, kind, CAUSE["dp"]] += seconds
+    return replace(passes, shown_s=shown)
 
 
 @dataclass(frozen=True, kw_only=True)

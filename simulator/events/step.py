@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.errors import InputError
+from simulator.errors import InputError, problem
 from simulator.events.beside import Job, ground_beside
 from simulator.events.byte_time import bytes_of_all, call_seconds
 from simulator.events.charge import (
@@ -27,6 +27,7 @@ from simulator.events.jittered_step import Jitter, jittered_step
 from simulator.events.link_loads import LoadTable
 from simulator.events.link_profiles import profiles
 from simulator.events.memory import memory_over_time
+from simulator.events.mixed import mixed_step
 from simulator.events.phase_rows import destinations
 from simulator.events.play import Played, play_step
 from simulator.events.programs import Program
@@ -60,7 +61,8 @@ def simulate(
     layouts_row : Layouts
         A feasible layout, a table with one row.
     workload, cluster, software
-        What is trained, on what, with what.
+        What is trained, on what, with what. A cluster of several kinds of servers unfolds the
+        replicas that lie on other kinds.
     deviations : sequence of Deviation
         Slow GPUs, weaker links, other servers, loaded experts; none: every replica is like the
         others, and one is simulated.
@@ -85,11 +87,14 @@ def simulate(
     Raises
     ------
     InputError
-        More than one layout, a deviation or a table that cannot be, a link that is not there, or
-        lost links that leave no way.
+        More than one layout, a deviation or a table that cannot be, a link that is not there,
+        lost links that leave no way, or a network with servers of several kinds.
     """
     if len(layouts_row) != 1:
         raise InputError(f"simulate takes one layout at a time, got {len(layouts_row)}")
+    if cluster.kinds and (network is not None or beside):
+        rule = "must be left out (worn links, contention, jobs beside) with cluster.groups"
+        raise InputError(problem("simulate", "network", rule, cluster.name))
     began = time.perf_counter()
     found = ground = None
     if beside:
@@ -102,13 +107,17 @@ def simulate(
         cluster, deviations = on_links(cluster, found, deviations)
     replicas = replicas_of(layouts_row, workload, cluster, software, deviations)
     played = play_step(replicas, table=table, began=began)
+    mixed = None
+    if cluster.kinds:
+        given = (layouts_row, workload, cluster, software)
+        mixed = mixed_step(played, given, deviations, table)
     varied = sharing = None
     if jitter is not None:
         played, varied = _jittered(played, jitter, table)
     if found is not None and found.table is not None:
         given = (layouts_row, workload, cluster, software)
         played, sharing = _shared(played, found.table, given, deviations)
-    return replace(summarise(played), network=found, jitter=varied, sharing=sharing)
+    return replace(summarise(played), network=found, jitter=varied, sharing=sharing, mixed=mixed)
 
 
 def _jittered(steady: Played, jitter: Jitter, table: Program | None) -> tuple[Played, Jittered]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CAUSES", "LINKS", "MEMORY_KINDS", "SPAN_KINDS", "STREAMS", "Jittered", "MemoryCurve",
-    "Sharing", "SimulatedStep", "Timeline",
+    "Mixed", "Sharing", "SimulatedStep", "Timeline",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -144,6 +144,37 @@ class Jittered:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mixed:
+    """Servers of several kinds: where ranks lie, and what the step would be on each kind alone."""
+
+    kinds: tuple[str, ...]
+    """Cluster profiles, in the order of ranks."""
+    gpus: NDArray[np.int64]
+    """GPUs of each kind that each simulated rank stands for, (ranks, kinds)."""
+    replicas: tuple[tuple[int, ...], ...]
+    """Data-parallel replicas, from 0, that each simulated pipeline stands for."""
+    memory_bytes: Floats
+    """Of each simulated rank at its fullest, as the closed form has it."""
+    usable_bytes: Floats
+    """Of the device of each simulated rank; the smallest where it stands for several kinds."""
+    alone_s: tuple[float, ...]
+    """The step if all servers were of one kind, deviations as they are."""
+    steady_s: float
+    """The step on the servers as they are, if no duration varied."""
+
+    def servers(self, rank: int) -> str:
+        """Kinds of servers of a simulated rank, in words."""
+        return " + ".join(self.kinds[i] for i in np.flatnonzero(self.gpus[rank]))
+
+    def place(self, rank: int) -> tuple[int, list[tuple[int, int]]]:
+        """Pipeline rank, and first and last of each run of replicas of a simulated rank."""
+        pipeline, stage = divmod(rank, len(self.gpus) // len(self.replicas))
+        numbers = np.array(self.replicas[pipeline])
+        runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+        return stage, [(int(run[0]), int(run[-1])) for run in runs]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimulatedStep:
     """One optimizer step, played."""
 
@@ -173,6 +204,8 @@ class SimulatedStep:
     """What durations that vary cost, where that was asked."""
     sharing: Sharing | None = None
     """What kinds of traffic cost one another, where that was asked."""
+    mixed: Mixed | None = None
+    """Where ranks lie and what that costs, where servers are of several kinds."""
     tasks: int
     """Tasks of the graph."""
     build_seconds: float

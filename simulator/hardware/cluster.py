@@ -15,6 +15,7 @@ from simulator.hardware.fabric import CollectiveLibrary, Fabric
 from simulator.hardware.node import Node
 
 __all__ = [
+    "NO_CLOSED_FORM",
     "Cluster",
     "ClusterProfile",
     "LinksLeft",
@@ -27,6 +28,12 @@ __all__ = [
     "with_release",
 ]
 
+
+NO_CLOSED_FORM = (
+    "servers of several kinds have no closed form, only `foreshard simulate` plays them; give name"
+    " and gpus of one cluster, or one group"
+)
+"""Why what prices a layout as a whole refuses a cluster of several kinds of servers."""
 
 FALLBACK_BOARD = "hopper"
 """Board whose expert traffic stands for boards that were not timed."""
@@ -55,6 +62,8 @@ class NodeGroup:
     node: Node
     accelerator: Accelerator
     gpus: int
+    kind: int = 0
+    """Index into ``Cluster.kinds``, where there are several."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +89,14 @@ class Cluster:
     price: str
     left: tuple[LinksLeft, ...] = ()
     """Kinds of groups that do not have all of the links (``events/contended.py``)."""
+    kinds: tuple[Cluster, ...] = ()
+    """Servers of several kinds, each as the cluster that it would be if all were like it, with the
+    fabric, the library and the price of its own profile; empty: all servers are alike."""
+
+    @property
+    def each(self) -> tuple[Cluster, ...]:
+        """One cluster for each kind of servers: itself where all are alike."""
+        return self.kinds or (self,)
 
     @property
     def gpus(self) -> int:
@@ -151,7 +168,8 @@ def weakened(cluster: Cluster, scale_up: float, scale_out: float) -> Cluster:
         adapters = replace(out, adapter_bytes_per_s=_share(out.adapter_bytes_per_s, scale_out))
         node = replace(group.node, scale_up=replace(fast, **less), scale_out=adapters)
         groups.append(replace(group, node=node))
-    return replace(cluster, groups=tuple(groups))
+    kinds = tuple(weakened(kind, scale_up, scale_out) for kind in cluster.kinds)
+    return replace(cluster, groups=tuple(groups), kinds=kinds)
 
 
 def _share(figure: Figure, share: float) -> Figure:

@@ -60,19 +60,21 @@ def trace_bytes(step: SimulatedStep, *, gzipped: bool, title: str = "") -> bytes
 def trace_events(step: SimulatedStep) -> Iterator[dict[str, Any]]:
     """Yield the events of a trace, tracks first."""
     line = step.timeline
-    yield from _names(line)
+    yield from _names(step)
     yield from _spans(line)
     yield from _arrows(line)
     yield from _memory(step.memory)
     yield from _links(line)
 
 
-def _names(line: Timeline) -> Iterator[dict[str, Any]]:
+def _names(step: SimulatedStep) -> Iterator[dict[str, Any]]:
     """Name processes and tracks, and say in which order to show them."""
+    line = step.timeline
     used = np.unique(np.stack([line.rank, line.stream]), axis=1).T.tolist()
     for rank in sorted({rank for rank, _ in used}):
         alike = int(line.ranks_of[rank])
         name = f"rank {rank}" + (f" (of {alike:,} GPUs alike)" if alike > 1 else "")
+        name += "" if step.mixed is None else f" on {step.mixed.servers(rank)}"
         yield _about(rank, 0, "process_name", name=name)
         yield _about(rank, 0, "process_sort_index", sort_index=rank)
     for rank, stream in used:

@@ -13,6 +13,7 @@ from typing import Any
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError, problem
 from simulator.files import build
+from simulator.hardware.cluster import NO_CLOSED_FORM
 from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
 from simulator.layout.layout import RANK_ORDERS, Layouts
 from simulator.planner.certainty import Certainty, certainty
@@ -21,7 +22,7 @@ from simulator.planner.outcome import Outcome, outcome
 from simulator.planner.refusal import DEPEND_ON_DP, WORLD, limits, refusal
 from simulator.scenario import LayoutSection, Scenario, wrong_reshard
 
-__all__ = ["Prediction", "predict"]
+__all__ = ["Prediction", "predict", "refuse_mixed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,8 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
     Raises
     ------
     InputError
-        If the layout cannot run at all, with the nearest value that can.
+        If the layout cannot run at all, with the nearest value that can; if servers are of several
+        kinds (``planner/mixed.py`` is for those).
 
     Examples
     --------
@@ -103,6 +105,7 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
     Traceback (most recent call last):
     simulator.errors.InputError: scenario: layout.tp: must divide 32 attention heads, ...
     """
+    refuse_mixed(scenario)
     given = _given(scenario, layout)
     if problems := limits(scenario, given):
         raise InputError(problems)
@@ -120,6 +123,12 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
         certainty=certainty(estimate, scenario.workload, scenario.cluster, scenario.software),
         defaults=defaults,
     )
+
+
+def refuse_mixed(scenario: Scenario) -> None:
+    """Refuse a scenario whose servers are of several kinds."""
+    if scenario.cluster.kinds:
+        raise InputError(f"{scenario.where}: cluster.groups: {NO_CLOSED_FORM}")
 
 
 def _given(scenario: Scenario, layout: Mapping[str, Any]) -> dict[str, Any]:

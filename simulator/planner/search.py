@@ -18,6 +18,7 @@ from simulator.planner.candidates import candidates
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.explore import KEEP, Found, explore
 from simulator.planner.outcome import Outcome, outcome
+from simulator.planner.predict import refuse_mixed
 from simulator.scenario import Scenario
 from simulator.units import show_bytes
 
@@ -79,7 +80,10 @@ def plan(
     ------
     InfeasibleError
         If no layout can run and fit; the message names the nearest miss and what would help.
+    InputError
+        If servers are of several kinds, or a budget is given where nobody knows the price.
     """
+    refuse_mixed(scenario)
     _check_priced(scenario)
     keep = max(keep, KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP)
     found = explore(

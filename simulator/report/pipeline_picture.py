@@ -77,7 +77,7 @@ def pipeline_png(step: SimulatedStep, *, title: str) -> bytes:
         axes.set_ylim(len(ranks), 0)
         axes.set_xlabel("seconds")
     every = -(-len(ranks) // 24)
-    labels = [_named(line, int(rank)) for rank in ranks[::every]]
+    labels = [_named(step, int(rank)) for rank in ranks[::every]]
     frames[0].set_yticks(np.arange(0, len(ranks), every) + 0.4, labels, fontsize=8)
     idle = 1.0 - float(step.busy_s[step.pacing_rank, 0]) / step.step_time_s
     text = f"{show_seconds(step.step_time_s)} per step; the busiest rank computes all but"
@@ -152,5 +152,7 @@ def _numbers(
             )  # fmt: skip
 
 
-def _named(line: Timeline, rank: int) -> str:
-    return f"rank {rank}" + (f" (x {line.ranks_of[rank]:,})" if line.ranks_of[rank] > 1 else "")
+def _named(step: SimulatedStep, rank: int) -> str:
+    alike = int(step.ranks_of[rank])
+    servers = "" if step.mixed is None else f"\n{step.mixed.servers(rank)}"
+    return f"rank {rank}" + (f" (x {alike:,})" if alike > 1 else "") + servers

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.events.timeline import STREAMS, Sharing, SimulatedStep
+from simulator.events.timeline import STREAMS, Mixed, Sharing, SimulatedStep
+from simulator.planner.mixed import KindUse, kinds_used, usd_per_step, worst_verdict
 from simulator.planner.predict import Prediction
 from simulator.report.document import head
 
@@ -19,24 +21,29 @@ __all__ = ["simulation_document"]
 
 
 def simulation_document(prediction: Prediction, step: SimulatedStep) -> dict[str, Any]:
-    """Write a simulated step beside what the closed form says of the same layout."""
-    estimate = prediction.estimate
+    """Write a simulated step beside what the closed form says of the same layout.
+
+    On servers of several kinds there is none, and the keys of the closed form are null.
+    """
+    estimate, kinds = prediction.estimate, kinds_used(prediction, step)
+    closed = {name: float(x[0]) for name, x in estimate.terms_s.items()}
     return {
         **head("simulate", prediction.scenario, estimate),
         "layout": estimate.layouts.row(),
         "step_time_s": step.step_time_s,
-        "closed_form_s": prediction.step_time_s,
+        "closed_form_s": None if kinds else prediction.step_time_s,
         "terms_s": dict(step.terms_s),
-        "closed_form_terms_s": {name: float(x[0]) for name, x in estimate.terms_s.items()},
+        "closed_form_terms_s": None if kinds else closed,
         "hidden_s": dict(step.hidden_s),
         "critical_share": dict(step.critical_share),
         "pacing_rank": step.pacing_rank,
         "ranks": [_rank(step, rank) for rank in range(len(step.ranks_of))],
-        "memory_verdict": prediction.memory_verdict,
+        "memory_verdict": worst_verdict(prediction, kinds),
         "links": dict(step.links),
         "network": None if step.network is None else _network(step.network),
         "jitter": None if step.jitter is None else asdict(step.jitter),
         "sharing": None if step.sharing is None else _sharing(step.sharing),
+        "groups": None if step.mixed is None else _groups(step, step.mixed, kinds),
         "tasks": step.tasks,
         "build_seconds": step.build_seconds,
         "run_seconds": step.run_seconds,
@@ -81,6 +88,41 @@ def _sharing(found: Sharing) -> dict[str, Any]:
             kind: {"link": link, "utilisation": share}
             for kind, (link, share) in found.links.items()
         },
+    }
+
+
+def _groups(step: SimulatedStep, mixed: Mixed, kinds: list[KindUse]) -> dict[str, Any]:
+    """Which ranks lie on which servers, and what each kind of servers does."""
+    cost_usd = usd_per_step(kinds, step)
+    return {
+        "steady_s": mixed.steady_s,
+        "usd_per_step": cost_usd if math.isfinite(cost_usd) else None,
+        "kinds": [
+            {
+                "name": kind.name,
+                "gpus": kind.gpus,
+                "alone_s": kind.alone_s,
+                "busy_s": dict(kind.busy_s),
+                "idle_s": dict(kind.idle_s),
+                "memory_total_bytes": kind.memory_bytes,
+                "usable_bytes": kind.usable_bytes,
+                "memory_verdict": kind.verdict,
+                "usd_per_hour": kind.usd_per_hour if math.isfinite(kind.usd_per_hour) else None,
+            }
+            for kind in kinds
+        ],
+        "ranks": [_place(mixed, rank) for rank in range(len(mixed.gpus))],
+    }
+
+
+def _place(mixed: Mixed, rank: int) -> dict[str, Any]:
+    """Where one simulated rank lies: pipeline rank, first and last of each run of replicas."""
+    stage, replicas = mixed.place(rank)
+    return {
+        "rank": rank,
+        "stage": stage,
+        "replicas": [list(run) for run in replicas],
+        "gpus": dict(zip(mixed.kinds, mixed.gpus[rank].tolist(), strict=True)),
     }
 
 

@@ -57,7 +57,8 @@ WRONG_FIELDS = {
     "economics.price=3": "run.toml: economics: not yet; this version does not read this section",
     "run.days=3": "run.toml: run: not yet; this version does not read this section",
     "cluster.groups=2": (
-        "run.toml: cluster.groups: not yet; give name and gpus of one cluster"
+        "run.toml: cluster.groups: must stand without cluster.name and cluster.gpus: each group"
+        " has its own"
     ),
     "layout": "--set: must be section.field=value, got 'layout'",
 }  # fmt: skip

@@ -1,0 +1,131 @@
+"""Clusters of several kinds of servers: ``[[cluster.groups]]`` of a scenario.
+
+Ranks fill the groups in the order in which they are listed. Every group brings the servers, the
+fabric, the collective library and the price of a cluster profile; what a kind of servers does is
+priced as on a cluster of them alone (``Cluster.kinds``), and ``events/deviations.py`` puts stages
+and replicas on the servers that their ranks lie on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+from annotated_types import Gt
+
+from simulator.errors import InputError, problem
+from simulator.files import Whole, build, record
+from simulator.hardware.cluster import Cluster, load_cluster
+
+__all__ = ["NodeGroupSection", "load_groups"]
+
+
+@record
+class NodeGroupSection:
+    """Servers of one kind, which take the next ranks."""
+
+    name: str
+    """A cluster profile of hardware_profiles/clusters, or a path to one: servers, fabric, price."""
+    gpus: Annotated[Whole, Gt(0)]
+    """Accelerators of the group: whole servers, and whole scale-up domains, where it is not the
+    only one."""
+
+
+def load_groups(groups: Any, *, where: str, field: str = "cluster.groups") -> Cluster:
+    """Read the profiles of a list of groups and join them.
+
+    One group, or several of one profile, are what ``name`` and ``gpus`` make of them.
+
+    Raises
+    ------
+    InputError
+        With all that is wrong in any group.
+    """
+    if not isinstance(groups, (list, tuple)) or not groups:
+        rule = "must be a list of tables, [[cluster.groups]], each with name and gpus"
+        raise InputError(problem(where, field, rule, groups))
+    sections = _collected([_sectioned(x, where, f"{field}[{i}]") for i, x in enumerate(groups)])
+    if len(sections) > 1:
+        _collected([_whole(one, where, f"{field}[{i}]") for i, one in enumerate(sections)])
+    joined = _joined(sections, where, field)
+    if wrong := list(_wrong_sizes(joined, where, field)):
+        raise InputError(wrong)
+    return joined
+
+
+def _collected(found: Sequence[Any]) -> list[Any]:
+    """The values, or one error with the problems of all that are errors."""
+    wrong = [text for one in found if isinstance(one, InputError) for text in one.problems]
+    if wrong:
+        raise InputError(wrong)
+    return list(found)
+
+
+def _sectioned(raw: Any, where: str, field: str) -> NodeGroupSection | InputError:
+    if not isinstance(raw, Mapping):
+        return InputError(problem(where, field, "must be a table of name and gpus", raw))
+    try:
+        return build(NodeGroupSection, raw, where=where, prefix=field)
+    except InputError as error:
+        return error
+
+
+def _whole(one: NodeGroupSection, where: str, field: str) -> Cluster | InputError:
+    """Beside other groups no server is used in part: the next rank would lie on it."""
+    try:
+        found = load_cluster(one.name, one.gpus, where=where, field=field)
+    except InputError as error:
+        return error
+    if one.gpus % (size := found.node.accelerators) == 0:
+        return found
+    rule = f"must be a multiple of {size} (whole servers) beside other groups"
+    return InputError(problem(where, f"{field}.gpus", rule, one.gpus) + f" (nearest: {size})")
+
+
+def _joined(sections: Sequence[NodeGroupSection], where: str, field: str) -> Cluster:
+    """One cluster of all groups, and one of each kind that is as large."""
+    of_kind: dict[str, int] = {}
+    for one in sections:
+        of_kind[one.name] = of_kind.get(one.name, 0) + one.gpus
+    names, gpus = list(of_kind), sum(of_kind.values())
+    first = {name: next(i for i, x in enumerate(sections) if x.name == name) for name in names}
+    found = [
+        load_cluster(name, of_kind[name], where=where, field=f"{field}[{first[name]}]")
+        for name in names
+    ]
+    if len(found) == 1:
+        return found[0]
+    if len({one.name for one in found}) < len(found):
+        rule = "must be profiles of different names"
+        raise InputError(problem(where, field, rule, ", ".join(names)))
+    groups = tuple(
+        replace(found[kind].groups[0], gpus=one.gpus, kind=kind)
+        for one, kind in ((one, names.index(one.name)) for one in sections)
+    )
+    kinds = tuple(replace(one, groups=(replace(one.groups[0], gpus=gpus),)) for one in found)
+    name = " + ".join(one.name for one in kinds)
+    return replace(kinds[0], name=name, groups=groups, kinds=kinds)
+
+
+def _wrong_sizes(joined: Cluster, where: str, field: str) -> Iterator[str]:
+    """Groups that begin or end inside a scale-up domain.
+
+    A kind of servers is priced as if it filled the whole run, cut into equal domains from the first
+    rank on; a group must begin and end where one of them does.
+    """
+    begin = 0
+    for i, group in enumerate(joined.groups if joined.kinds else ()):
+        kind = joined.kinds[group.kind]
+        size, most = kind.domain, kind.node.scale_up.domain
+        fit = f"{size} (as {joined.gpus} accelerators of {kind.name} would have them)"
+        if group.gpus % size:
+            rule = f"must be a multiple of its scale-up domain, {fit}"
+            near = f"{max(round(group.gpus / size), 1) * size}"
+            if size < most < joined.gpus:
+                near = f"groups that add up to a multiple of {most}"
+            yield problem(where, f"{field}[{i}].gpus", rule, group.gpus) + f" (nearest: {near})"
+        elif begin % size:
+            rule = f"must begin with a scale-up domain of {fit}: list it before smaller ones"
+            yield f"{where}: {field}[{i}]: {rule}, got accelerator {begin}"
+        begin += group.gpus
