@@ -61,7 +61,8 @@ _SIXTEEN = ("fp32", "tf32", "fp16", "bf16")
 _EIGHT = ("fp8", "fp8_blockwise")
 
 _BLACKWELL = {"b200-sxm": 0.841, "gb200": 0.97, "gb300": 0.969}
-"""Accelerators, and the sustained fraction that their fp8 timings show."""
+"""Accelerators, and the sustained fraction that their fp8 timings show. One rate for fp8 with one
+scale and with one for 32 elements: the same units run both, and runs do not tell them apart."""
 
 _VARIATION = Prior(value=0.014, width=0.4, low=0.001, high=0.05)
 """8 % between fast and slow accelerators of a kind (Sinha et al. 2022), 5.5 standard deviations of
@@ -69,11 +70,10 @@ some hundred draws."""
 
 PARAMETERS: dict[str, Parameter] = {
     **{
-        f"{profile}_rate_{name}": Parameter(
-            prior=_share(share, 0.10), profiles=(profile,), figures=_rate(name)
+        f"{profile}_rate_fp8": Parameter(
+            prior=_share(share, 0.10), profiles=(profile,), figures=_rate("fp8", "mxfp8")
         )
         for profile, share in _BLACKWELL.items()
-        for name in ("fp8", "mxfp8")
     },
     "h100_rate": Parameter(
         prior=_share(0.894, 0.06), profiles=_H100, figures=_rate(*_SIXTEEN),

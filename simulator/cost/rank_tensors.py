@@ -116,7 +116,8 @@ def chunk_parts(
     several chunks have equal shares of them. torch's pipelining keeps the output of a chunk.
     """
     row = rows.layouts
-    each = part_states(priced.workload, priced.software, row)
+    either = priced.cluster.accelerator.fp8_either_layout
+    each = part_states(priced.workload, priced.software, row, either_layout=either)
     parameters = (each.parameters[0] + each.parameters[1])[0]
     whole = max(float((rows.parts[0, column] * parameters).sum()), 1.0)
     shards = each.shards_only and int(row.sharding[0]) > 0

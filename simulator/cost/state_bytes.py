@@ -14,7 +14,7 @@ from simulator.cost.adapters import NF4_BYTES, adapters
 from simulator.cost.matrices import NO_LINEARS, Matrix, weight_matrices
 from simulator.cost.optimizers import LAMB_TRAFFIC, moment_bytes
 from simulator.cost.parameters import expert_parameters, rank_parameters
-from simulator.cost.quantised import QUANTISED_BYTES
+from simulator.cost.quantised import BLOCK_SCALED, QUANTISED_BYTES
 from simulator.layout.layout import Layouts
 from simulator.software import Kernels, Software, StateBytes
 from simulator.workload.architecture import Architecture
@@ -74,15 +74,20 @@ class _Sizes:
         return self.weight or self.master
 
 
-def part_states(workload: Workload, software: Software, layouts: Layouts) -> PartStates:
-    """Count the states of every part on one rank, unsharded, for each row of `layouts`."""
+def part_states(
+    workload: Workload, software: Software, layouts: Layouts, *, either_layout: bool = False
+) -> PartStates:
+    """Count the states of every part on one rank, unsharded, for each row of `layouts`.
+
+    `either_layout` is the device's ``fp8_either_layout``.
+    """
     arch, recipe, kernels = workload.architecture, workload.recipe, software.kernels
     size = _sizes(recipe, software.states)
     parameters = np.stack([
         rank_parameters(arch, tp=layouts.tp, pp=layouts.pp, kernels=kernels),
         expert_parameters(arch, ep=layouts.ep, etp=layouts.etp),
     ])  # fmt: skip
-    copies = float(software.states.quantised_weight_copies) * recipe.is_quantised
+    copies = _quantised_copies(recipe, software.states, either_layout=either_layout)
     lists = (copies > 0 or recipe.fp8_weights) and arch.traced is None
     matrices = _matrices(arch, recipe, layouts, kernels, lists=lists)
     frozen, trained, ours = np.zeros_like(parameters), parameters, matrices
@@ -136,11 +141,25 @@ def _only_fp8(
     return (size.weight - stays) * linears, (size.gather - wire) * linears
 
 
-def least_state_bytes(workload: Workload, software: Software) -> float:
+def _quantised_copies(recipe: Recipe, states: StateBytes, *, either_layout: bool) -> float:
+    """Copies of the blocks' weights in fewer than 16 bit, beside those in 16.
+
+    Rows and columns each have one, but for fp8 with one scale where products take either layout
+    (TransformerEngine pytorch/csrc/quantizer.cpp: no transpose).
+    """
+    if not recipe.is_quantised:
+        return 0.0
+    once = either_layout and recipe.precision not in BLOCK_SCALED
+    return min(float(states.quantised_weight_copies), 1.0 if once else np.inf)
+
+
+def least_state_bytes(
+    workload: Workload, software: Software, *, either_layout: bool = False
+) -> float:
     """Bytes of all weights, gradients and optimizer states of the whole model, each kept once."""
     workload = workload.by_training()
     arch = workload.architecture
-    states = part_states(workload, software, Layouts.of())
+    states = part_states(workload, software, Layouts.of(), either_layout=either_layout)
     kinds = [arch.layer_kinds.count(kind) for kind in range(len(arch.blocks))]
     held = np.array([*kinds, 1.0, 1.0])
     return float(((states.weights + states.gradients + states.optimizer) * held).sum())

@@ -132,7 +132,8 @@ def state_costs(
     plan: NDArray[Any],
 ) -> StateCosts:
     """Price states for one layout of each distinct key; `plan` is each layout's row of `table`."""
-    each = part_states(workload, software, layouts)
+    either = cluster.accelerator.fp8_either_layout
+    each = part_states(workload, software, layouts, either_layout=either)
     parts = table.parts[plan]
     level = layouts.sharding[:, None]
     share = 1.0 / placement.shard.size[:, None]

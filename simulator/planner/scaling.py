@@ -203,7 +203,9 @@ def _resized(cluster: Cluster, gpus: int) -> Cluster:
 
 def _hopeless(scenario: Scenario, cluster: Cluster) -> str:
     """Say so where model states alone, spread over all GPUs, exceed usable memory: no search."""
-    need = least_state_bytes(scenario.workload, scenario.software) / cluster.gpus
+    either = cluster.accelerator.fp8_either_layout
+    least = least_state_bytes(scenario.workload, scenario.software, either_layout=either)
+    need = least / cluster.gpus
     have = float(cluster.accelerator.memory.usable_bytes)
     if need <= have:
         return ""

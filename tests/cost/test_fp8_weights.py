@@ -56,6 +56,17 @@ def test_the_16_bit_copy_goes(precision: str, copies: float) -> None:
     assert alone == pytest.approx(2 * (PARAMETERS - LINEARS) + copies * LINEARS, rel=1e-12)
 
 
+@pytest.mark.parametrize(("precision", "copies"), [("fp8", 1.0), ("fp8_current", 1.0)])
+def test_blackwell_needs_no_transposed_copy(precision: str, copies: float) -> None:
+    """Its products take operands along rows or columns: Transformer Engine keeps one copy."""
+    for alone, wide in ((False, 2 * PARAMETERS), (True, 2 * (PARAMETERS - LINEARS))):
+        found = evaluate(
+            table(), workload(precision, alone), BLACKWELL, load_software("megatron-core")
+        )
+        held = float(found.memory_bytes["weights"][0])
+        assert held == pytest.approx(wide + copies * LINEARS, rel=1e-12)
+
+
 def theirs(software: str) -> Cluster:
     """The cluster with the release of NCCL that a software brings along."""
     return with_release(CLUSTER, load_software(software).kernels.nccl)
