@@ -14,18 +14,16 @@ from numpy.typing import NDArray
 
 from simulator.cost.collectives import slowdown_share
 from simulator.cost.terms import HIDDEN
-from simulator.events.link_profiles import COMPUTING, PHASES, Profiles
+from simulator.events.link_profiles import Profiles
+from simulator.events.pass_phases import COMPUTING, REPEATING
 from simulator.events.passes import CAUSE
 from simulator.events.phase_rows import Rows
 from simulator.events.play import Played, shown_s
 
-__all__ = ["REPEATING", "charged_s", "held_s", "held_share", "units"]
+__all__ = ["charged_s", "held_s", "held_share", "units"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-REPEATING = PHASES.index(("recompute",))
-"""The phase that computes once more."""
 
 
 def held_share(played: Played) -> Floats:

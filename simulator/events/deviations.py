@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from simulator.cost.passes import Priced
 from simulator.cost.pricing import Selection, price, select
 from simulator.errors import InputError, problem
+from simulator.events.pass_phases import COMPUTE_TERMS
 from simulator.events.passes import CAUSE
 from simulator.events.play import Replica, replica_of
 from simulator.hardware.cluster import Cluster, weakened
@@ -29,9 +30,7 @@ __all__ = ["Deviation", "check_deviations", "in_step", "replicas_of"]
 
 Floats = NDArray[np.float64]
 
-_COMPUTE = [
-    CAUSE[x] for x in ("gemm", "attention", "memory_bound", "recompute", "stragglers", "slowdown")
-]
+_COMPUTE = [CAUSE[name] for name in COMPUTE_TERMS]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,6 @@
 """The phases of all tasks of a step, and which profile of what it takes each one has.
 
-Passes are cut into phases (``events/link_profiles.py``); sends, reductions, gathers and copies are
+Passes are cut into phases (``events/pass_phases.py``); sends, reductions, gathers and copies are
 of one, and so is what takes nothing.
 """
 
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.events.link_profiles import PHASES, Profiles
+from simulator.events.link_profiles import Profiles
+from simulator.events.pass_phases import PHASE_TERMS
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, shown_s
 from simulator.events.timeline import SPAN_KINDS, STREAMS
@@ -56,8 +57,8 @@ def destinations(played: Played) -> Ints:
 def rows_of(played: Played, takes: Profiles) -> Rows:
     """Cut every pass into phases; other tasks are of one."""
     listed, step = played.program, played.step
-    shown, count = shown_s(played), len(PHASES)
-    columns = [shown[:, [CAUSE[name] for name in names]].sum(axis=1) for names in PHASES]
+    shown, count = shown_s(played), len(PHASE_TERMS)
+    columns = [shown[:, [CAUSE[name] for name in names]].sum(axis=1) for names in PHASE_TERMS]
     seconds = np.column_stack(columns)
     action, phase = np.nonzero(seconds > 0.0)
     starter = np.arange(len(listed)) - np.r_[False, listed.with_next[:-1]]

@@ -14,7 +14,8 @@ from simulator.events.compute_units import held_share
 from simulator.events.engine import longest_path
 from simulator.events.graph import task_graph
 from simulator.events.link_loads import Loads
-from simulator.events.link_profiles import COMPUTING, PHASES, Profiles, profiles
+from simulator.events.link_profiles import HIDING, Profiles, profiles
+from simulator.events.pass_phases import COMPUTING, PHASES, phase_of
 from simulator.events.passes import CAUSE
 from simulator.events.phase_rows import destinations
 from simulator.events.phases import cut, together
@@ -25,7 +26,7 @@ from simulator.events.timeline import STREAMS
 
 Worked = Callable[..., Played]
 
-SEND = PHASES.index(("pp",))
+SEND = phase_of("pp")
 BACKWARD = 1
 REDUCE, GATHER = 0, 1
 
@@ -41,7 +42,7 @@ def takes(played: Played, *given: tuple[str, Any, float]) -> Profiles:
         "sends": np.zeros((ranks, chunks, kinds, ranks)),
         "tails": np.zeros((ranks, 2, ranks)),
         "copies": np.zeros((ranks, 2, ranks)),
-        "hiding": np.zeros((ranks, chunks, kinds, len(COMMUNICATION) + 1)),
+        "hiding": np.zeros((ranks, chunks, kinds, len(HIDING))),
     }
     for table, place, share in given:
         tables[table][place] = share
