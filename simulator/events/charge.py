@@ -17,6 +17,7 @@ from simulator.events.engine import critical_path
 from simulator.events.extras import COMPUTE, PIPELINE
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, is_extra, on_compute
+from simulator.events.programs import period_s
 from simulator.events.timeline import CAUSES, SPAN_KINDS, STREAMS
 from simulator.events.unfold import EXTRA, SEND
 from simulator.layout.schedules import FORWARD
@@ -103,23 +104,14 @@ def _steady_terms(played: Played, shown: Floats, rank: int) -> Floats:
     found, times, step = shown[rank].copy(), played.times, played.step
     once = played.program.rank[played.changes[:, 0]] == rank
     found_s = float(found.sum() - played.changes_s[once].sum())
-    cycle_s = max(_cycle_s(played, replica) for replica in range(len(played.replicas)))
+    last = range(played.pp - 1, played.program.ranks, played.pp)
+    cycle_s = max(period_s(step, times.end_s, played.steps, one) for one in last)
     found[_DRAIN] += max(cycle_s - found_s, 0.0)
     first = step.task_of_action[played.ends.first[0].min()]
     found[_DP] += float(times.start_s[first])
     low = float(times.end_s[step.task_of_action[played.ends.final]].max())
     _charge_idle(played, found, int(np.argmax(times.end_s)), low, times.makespan_s)
     return found
-
-
-def _cycle_s(played: Played, replica: int) -> float:
-    """Seconds between the ends of the last two steps on a replica's last rank."""
-    listed = played.program
-    last = (replica + 1) * played.pp - 1
-    back = np.flatnonzero((listed.rank == last) & (listed.kind != FORWARD))
-    ends = played.times.end_s[played.step.task_of_action[back]]
-    m = len(back) // played.steps
-    return float(ends[-1] - ends[-1 - m])
 
 
 def _charge_idle(played: Played, found: Floats, task: int, low: float, high: float) -> None:

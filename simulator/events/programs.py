@@ -304,19 +304,22 @@ def _name_sends(step: StepGraph, listed: Listed) -> None:
             step.task_of_send[action] = task
 
 
-def period_s(step: StepGraph, end_s: Floats, micro_batches: int) -> float:
-    """Seconds per step of an asynchronous schedule, from one of several steps in a row.
+def period_s(step: StepGraph, end_s: Floats, steps: int, rank: int | None = None) -> float:
+    """Seconds of one of several steps in a row without a barrier, in the steady state.
 
-    The last micro-batches, as many as there are ranks, drain the pipeline and do not count.
+    So much later than in the step before the backward passes of a step end on a last rank, which
+    the drain of the pipeline does not touch.
 
     Parameters
     ----------
     step : StepGraph
-        Of a program of several steps (:func:`program`, `steps`).
+        Of a program of several steps (:func:`program`, :func:`repeated`).
     end_s : ndarray
         When each task ended.
-    micro_batches : int
-        Micro-batches of one step.
+    steps : int
+        How many.
+    rank : int, optional
+        The last rank of one of several replicas; none: of all.
 
     Examples
     --------
@@ -324,14 +327,13 @@ def period_s(step: StepGraph, end_s: Floats, micro_batches: int) -> float:
 
     >>> from simulator.events.engine import longest_path
     >>> step = step_graph(program("pipedream", 2, 4, steps=3), [[[1.0, 2.0, 0.0, 0.0]]] * 2)
-    >>> period_s(step, longest_path(step.graph).end_s, 4)
+    >>> period_s(step, longest_path(step.graph).end_s, 3)
     12.0
     """
-    of_step = step.program.micro_batch // micro_batches
-    drained = -(-step.program.ranks // micro_batches)
-    last = int(of_step.max(initial=0)) - drained
-    if last < 1:
-        raise InputError(f"a period needs {drained + 2} steps or more, got {last + drained + 1}")
-    back = step.program.kind != FORWARD
-    ends = end_s[step.task_of_action]
-    return float(ends[back & (of_step == last)].max() - ends[back & (of_step == last - 1)].max())
+    listed = step.program
+    if steps < 2:
+        raise InputError(f"a period needs 2 steps or more, got {steps}")
+    last = listed.ranks - 1 if rank is None else rank
+    back = np.flatnonzero((listed.rank == last) & (listed.kind != FORWARD))
+    ends = end_s[step.task_of_action[back]]
+    return float(ends[-1] - ends[-1 - len(back) // steps])

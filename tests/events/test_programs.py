@@ -226,16 +226,16 @@ def test_pipedream_in_steady_state_is_paced_by_its_slowest_stage(schedule: str) 
     made = program(schedule, 3, 4, steps=6)
     table = np.array([[[1.0, 2.0, 0, 0]], [[2.0, 3.0, 0, 0]], [[1.5, 2.5, 0, 0]]])
     step = step_graph(made, table)
-    assert period_s(step, longest_path(step.graph).end_s, 4) == 4 * 5.0
+    assert period_s(step, longest_path(step.graph).end_s, 6) == 4 * 5.0
     blocked = step_graph(made, table, 0.25, sends_block=True)  # it sends each way
-    assert period_s(blocked, longest_path(blocked.graph).end_s, 4) == 4 * 5.5
+    assert period_s(blocked, longest_path(blocked.graph).end_s, 6) == 4 * 5.5
 
 
-def test_a_period_needs_steps_before_the_drain() -> None:
+def test_a_period_needs_two_steps() -> None:
     made = program("pipedream", 2, 4)
     step = step_graph(made, passes(made, 1.0, 2.0))
-    with pytest.raises(InputError, match="a period needs 3 steps or more, got 1"):
-        period_s(step, longest_path(step.graph).end_s, 4)
+    with pytest.raises(InputError, match="a period needs 2 steps or more, got 1"):
+        period_s(step, longest_path(step.graph).end_s, 1)
 
 
 # --- the columns, and extra tasks ----------------------------------------------------------------
