@@ -174,8 +174,9 @@ def _left_beside(left: Mapping[str, float], own: Mapping[str, float]) -> dict[st
 def _sound(cluster: Cluster, links: Topology, call: Call) -> Flows:
     """Flows of calls that nothing slows."""
     return modelled(
-        cluster, links, call.members, call.size_bytes, call.seconds, operation=call.operation
-    )
+        cluster, links, call.members, call.size_bytes, call.seconds, operation=call.operation,
+        algorithm=call.algorithm,
+    )  # fmt: skip
 
 
 def _with_pairs(

@@ -36,6 +36,9 @@ class Call:
     """As the collectives of ``cost/collectives.py`` take it."""
     seconds: float
     """What it takes on sound links that nothing else uses."""
+    algorithm: str | None = None
+    """Whose links it takes (``events/collective_phases.py``); None: those of a ring, of an
+    all-to-all directly."""
     start_s: float = 0.0
 
 
@@ -91,7 +94,8 @@ def in_company(
     tables = [
         modelled(
             cluster, links, call.members, call.size_bytes, call.seconds,
-            operation=call.operation, start_s=call.start_s, crowded=crowded,
+            operation=call.operation, algorithm=call.algorithm, start_s=call.start_s,
+            crowded=crowded,
         )
         for call in calls
     ]  # fmt: skip
