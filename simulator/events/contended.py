@@ -140,8 +140,7 @@ def contended(
         else:
             left = outside if traffic.far else inside
             here = in_company(cluster, links, [call], worn=left, crowded=network.contention)
-            slower = here.seconds[0] / call.seconds
-            slower = np.where(slower > 1.0 + _SAME, slower, 1.0)
+            slower = np.where(here.slowdown[0] > 1.0 + _SAME, here.slowdown[0], 1.0)
             flows, span = here.flows, here.transfer.makespan_s
             _note(uses, worn, traffic, here.transfer.carried_bytes / max(span, 1e-300))
             most = found.setdefault((traffic.group, traffic.far), np.ones(pp))

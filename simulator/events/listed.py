@@ -96,7 +96,7 @@ def listed_tasks(words: list[Word], program: Any, where: str) -> Listed:
         if one.micro_batch >= 0 and at[one.kind, one.micro_batch, one.piece] != row:
             problems.append(f"rank {one.rank}: {_text(one)} is listed twice")
         if one.kind[:4] in ("SEND", "RECV"):
-            problems += _bind(row, one, at, passes, rows, (producer, consumer, sent), words)
+            problems += _bind(row, one, at, passes, rows, (producer, consumer, sent))
         else:
             producer[row], consumer[row] = _around(one, rows)
     sends = any(one.micro_batch >= 0 for one in words)
@@ -114,7 +114,6 @@ def _bind(
     passes: Mapping[tuple[str, int, int], int],
     rows: list[Any],
     columns: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
-    words: list[Word],
 ) -> list[str]:
     """Find the pass of a send or receive and its other end; say what is not there."""
     producer, consumer, sent = columns

@@ -250,10 +250,9 @@ def test_one_worn_adapter_slows_its_ring_only() -> None:
     cluster, network = machine("dgx-a100", 64)
     worn = degraded(network, {"adapter-up 2.5": 0.5})
     table = unfold(cluster, worn, "all_reduce", COLUMNS, ADAPTER * GB)
-    found = transfer(table, worn.capacity_bytes_per_s, watch=[link_number(worn, "adapter-up 2.0")])
+    found = transfer(table, worn.capacity_bytes_per_s)
     took = found.end_s - found.start_s
     assert took == pytest.approx([1.75] * 5 + [3.5] + [1.75] * 2)
-    assert found.utilisation[:, 0] == pytest.approx([1.0, 0.0])
 
 
 def test_a_lost_adapter_is_passed_by() -> None:
