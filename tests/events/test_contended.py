@@ -245,7 +245,7 @@ def test_the_time_of_bytes_is_bytes_over_rate() -> None:
     setting = given(tp=8, pp=2, dp=2, software="megatron-core", sequence_parallel=True)
     replicas = replicas_of(*setting)
     whole = call_seconds(replicas)
-    far, near = (byte_time(replicas, "pp", way, setting, ()) for way in (True, False))
+    far, near = (byte_time(whole, "pp", way, setting, ()) for way in (True, False))
     pp = COMMUNICATION.index("pp")
     expected = 4096 * 8192 * 2 / 8 / 47e9
     assert far.passes_s[:, :, :2, pp] == pytest.approx(expected, rel=1e-6)
