@@ -209,6 +209,13 @@ def test_published_bubbles_of_equal_stages(p: int, m: int, fiw: tuple[float, ...
     assert bubble("zb_h2", p, m, f, i, w, 1) == (p - 1) * max(f + i - 2 * w, f)
 
 
+def test_one_micro_batch_goes_round_an_interleaved_pipeline_alone() -> None:
+    """Through all four chunks of two ranks and back, 1 s each; the weight pass of the last one
+    follows, those before it fill the waiting time."""
+    step = step_graph(program("interleaved_zb", 2, 1, 2), [[[1.0, 0.0, 1.0, 0.5]] * 2] * 2)
+    assert longest_path(step.graph).makespan_s == 4 + 4 + 0.5
+
+
 @pytest.mark.parametrize(("p", "m"), [(2, 8), (4, 16), (8, 64)])
 def test_bubbles_of_v_shapes_with_equal_passes(p: int, m: int) -> None:
     """Qi et al. 2023, section 6: none but the fill; DeepSeek-V3, table 2, on both its halves.
