@@ -32,7 +32,8 @@ from simulator.layout.placement import Group
 
 __all__ = [
     *("adapter_bytes", "all_gather_s", "all_reduce_s", "all_to_all_s", "broadcasts_s"),
-    *("domain_rate", "exchange_rate", "reduce_scatter_s", "send_s", "slowdown_share"),
+    *("domain_rate", "exchange_rate", "reduce_scatter_s", "send_rate", "send_s"),
+    "slowdown_share",
 ]
 
 Floats = NDArray[np.float64]
@@ -237,18 +238,26 @@ def send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     links, base, here = cluster.node.scale_up, cluster.library.send_base_s, board(cluster)
-    near = base[links.kind] + size_bytes / links.send_bytes_per_s
+    rate = send_rate(cluster, far=False)
+    near = base[links.kind] + size_bytes / rate
     if here.curve is not None:
         regime = np.where(size_bytes <= here.release.send_ll_bytes, 0, 1)
         near = curve_s(
             here.exchange, regime=regime, near_steps=1, start=1.0, moved_bytes=size_bytes,
-            rate=float(links.send_bytes_per_s), ll_rate=here.rates("all_to_all", 2)["ll_rate"],
+            rate=rate, ll_rate=here.rates("all_to_all", 2)["ll_rate"],
         )  # fmt: skip
         left = here.residual(here.exchange_kind, regime, 2, 2.0 * size_bytes)
         near = near * left * here.release_factor(regime)
-    rate = cluster.network_bytes_per_s_per_gpu / cluster.fabric.oversubscription
-    far = base["network"] + float(cluster.fabric.extra_hop_s) + size_bytes / rate
+    far = base["network"] + float(cluster.fabric.extra_hop_s)
+    far = far + size_bytes / send_rate(cluster, far=True)
     return np.where(crosses_network, far, near)
+
+
+def send_rate(cluster: Cluster, *, far: bool) -> float:
+    """Bytes per second of a send between neighbours, over an adapter or inside a domain."""
+    if far:
+        return cluster.network_bytes_per_s_per_gpu / float(cluster.fabric.oversubscription)
+    return float(cluster.node.scale_up.send_bytes_per_s)
 
 
 def slowdown_share(cluster: Cluster) -> float:

@@ -18,6 +18,7 @@ __all__ = [
     "Hops",
     "direct",
     "hierarchical",
+    "in_a_row",
     "ring",
     "tree",
 ]
@@ -79,6 +80,18 @@ class Call:
         if members < 2:
             return np.inf
         return float(board(self.cluster).rates(self.operation, np.array(members))["rate"])
+
+
+def in_a_row(domain: Ints) -> int:
+    """Members in a domain, where every domain of every group has as many in a row; else 1."""
+    groups, n = domain.shape
+    local = int((domain[0] == domain[0, 0]).sum()) if groups else 1
+    if n % local:
+        return 1
+    blocks = domain.reshape(groups, n // local, local)
+    together = (blocks == blocks[:, :, :1]).all()
+    apart = (np.diff(np.sort(blocks[:, :, 0], axis=1), axis=1) != 0).all()
+    return local if together and apart else 1
 
 
 def ring(call: Call) -> list[Hops]:

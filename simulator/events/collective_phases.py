@@ -23,6 +23,7 @@ from simulator.events.collective_hops import (
     Hops,
     direct,
     hierarchical,
+    in_a_row,
     ring,
     tree,
 )
@@ -194,20 +195,8 @@ def _call(
         )
     return Call(
         cluster=cluster, operation=operation, members=table, size_bytes=size,
-        local=_local(topology.seats.domain[table]),
+        local=in_a_row(topology.seats.domain[table]),
     )  # fmt: skip
-
-
-def _local(domain: Ints) -> int:
-    """Members in a domain, where every domain of every group has as many in a row; else 1."""
-    groups, n = domain.shape
-    local = int((domain[0] == domain[0, 0]).sum()) if groups else 1
-    if n % local:
-        return 1
-    blocks = domain.reshape(groups, n // local, local)
-    together = (blocks == blocks[:, :, :1]).all()
-    apart = (np.diff(np.sort(blocks[:, :, 0], axis=1), axis=1) != 0).all()
-    return local if together and apart else 1
 
 
 def _flows(topology: Topology, call: Call, steps: list[Hops], start_s: Floats) -> Flows:

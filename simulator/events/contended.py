@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cost.collectives import send_rate
 from simulator.errors import InputError, problem
 from simulator.events.collective_phases import modelled
 from simulator.events.deviations import Deviation
 from simulator.events.flows import Flows
-from simulator.events.group_calls import Traffic, group_traffic, send_rate
+from simulator.events.group_calls import Traffic, group_traffic
 from simulator.events.group_members import group_members
 from simulator.events.link_loads import LoadTable
 from simulator.events.links import BETWEEN_SWITCHES, Topology, degraded, link_name

@@ -14,15 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.collective_curves import board
-from simulator.cost.collectives import adapter_bytes, domain_rate, exchange_rate
+from simulator.cost.collectives import adapter_bytes, domain_rate, exchange_rate, send_rate
 from simulator.cost.nccl_choice import NVLS_TREE, TREES, choose, spans
+from simulator.events.collective_hops import in_a_row
 from simulator.events.group_members import group_members
 from simulator.events.shared_links import Call
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
 from simulator.layout.placement import Group
 
-__all__ = ["Traffic", "group_traffic", "send_rate"]
+__all__ = ["Traffic", "group_traffic"]
 
 Ints = NDArray[np.int64]
 
@@ -133,7 +134,7 @@ def _neighbours(layout: Layouts) -> list[tuple[str, Ints]]:
 
 def _far(cluster: Cluster, group: str, members: Ints, operation: str) -> list[Traffic]:
     """What a kind of groups moves over the adapters."""
-    local, n = _local(cluster, members), members.shape[1]
+    local, n = in_a_row(members // cluster.domain), members.shape[1]
     if local == n:
         return []
     shape = Group(size=np.array(n), local=np.array(local))
@@ -151,7 +152,7 @@ def _far(cluster: Cluster, group: str, members: Ints, operation: str) -> list[Tr
 
 def _near(cluster: Cluster, group: str, members: Ints, *, exchanges: bool) -> list[Traffic]:
     """What it moves between the members of a domain."""
-    local = _local(cluster, members)
+    local = in_a_row(members // cluster.domain)
     if local < 2:
         return []
     operation = "all_to_all" if exchanges else "all_gather"
@@ -174,20 +175,3 @@ def _sends(cluster: Cluster, group: str, pairs: Ints, near: bool) -> list[Traffi
                         seconds=_SIZE_BYTES / 2.0 / rate)  # fmt: skip
             found.append(Traffic(group=group, call=call, far=far))
     return found
-
-
-def send_rate(cluster: Cluster, *, far: bool) -> float:
-    """Bytes per second of a send between neighbours, as the closed form has them."""
-    if far:
-        return cluster.network_bytes_per_s_per_gpu / float(cluster.fabric.oversubscription)
-    return float(cluster.node.scale_up.send_bytes_per_s)
-
-
-def _local(cluster: Cluster, members: Ints) -> int:
-    """Members of a group in one domain, in a row; 1 where that differs."""
-    domain = members // cluster.domain
-    n, most = members.shape[1], int((domain[0] == domain[0, 0]).sum())
-    if n % most:
-        return 1
-    blocks = domain.reshape(len(members), n // most, most)
-    return most if (blocks == blocks[:, :, :1]).all() else 1
