@@ -11,7 +11,7 @@ its ``_dump_csv`` writes; empty cells are skipped. A ``.toml`` or ``.json`` file
 Sends and receives follow from the passes. A table may list them itself (``0SEND_F0``,
 ``1RECV_F0``, ``1SEND_B0``, ``0RECV_B0``): then all of them must be there, and those of a rank run
 in the order in which they are listed. ``0UNSHARD``, ``0RESHARD`` and ``0REDUCE_GRAD`` may stand
-anywhere.
+anywhere; what they cost is in the passes and at the end of a step, as the layout shards.
 
 The schedule of a layout is written the same way, to begin with.
 """

@@ -55,15 +55,18 @@ class Listed:
         one = self.words[row]
         return f"rank {one.rank}: {_text(one)}"
 
-    def seconds(self, hop_s: NDArray[Any], others: Mapping[str, float]) -> NDArray[Any]:
-        """How long each one takes: a send by its hop, a receive no longer than its send."""
+    def seconds(self, hop_s: NDArray[Any]) -> NDArray[Any]:
+        """How long each one takes: a send by its hop, a receive no longer than its send.
+
+        Sharding takes no time here: what it costs is in the passes and at the end of a step.
+        """
         return np.array(
             [
                 hop_s[0, one.piece]
                 if one.kind == "SEND_F"
                 else hop_s[1, one.piece - 1]
                 if one.kind == "SEND_B"
-                else others.get(one.kind, 0.0)
+                else 0.0
                 for one in self.words
             ],
             dtype=np.float64,

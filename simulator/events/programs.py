@@ -8,7 +8,6 @@ its input pass. Where the other piece is on another rank, a send lies between th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -176,9 +175,7 @@ def step_graph(
     pass_s: ArrayLike,
     send_s: ArrayLike = 0.0,
     *,
-    sends_block: bool = False,
     extras: Extras | None = None,
-    listed_s: Mapping[str, float] | None = None,
 ) -> StepGraph:
     """Unfold a program into tasks.
 
@@ -191,12 +188,8 @@ def step_graph(
     send_s : array_like
         Seconds of a send across each boundary between pieces s and s + 1, shape (pieces - 1,); or
         forward and backward apart, shape (2, pieces - 1); or one number for all.
-    sends_block : bool
-        A send holds the sender's compute stream; else it runs on its pipeline stream.
     extras : Extras, optional
         Further tasks.
-    listed_s : mapping, optional
-        Seconds of UNSHARD, RESHARD and REDUCE_GRAD where a user's table lists them.
 
     Raises
     ------
@@ -221,10 +214,10 @@ def step_graph(
     if listed is not None:
         elsewhere = (awaited >= 0) & (program.rank[awaited] != program.rank)
         awaited[elsewhere & listed.sends] = -1
-        extra = joined(extra, program, listed, listed.seconds(hops, listed_s or {}))
+        extra = joined(extra, program, listed, listed.seconds(hops))
     arrays: tuple[Any, ...] = (
         *program.columns(), awaited, seconds, np.ascontiguousarray(hops), *extra.columns(),
-        program.ranks, len(STREAMS), COMPUTE, COMPUTE if sends_block else PIPELINE,
+        program.ranks, len(STREAMS), COMPUTE, PIPELINE,
     )  # fmt: skip
     found = unfold(*arrays)
     duration, stream, first, predecessor, numbers, short, kind, *at = found
