@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.events.engine import critical_path
-from simulator.events.extras import COMPUTE, PIPELINE
+from simulator.events.extras import COMPUTE, COPY, PIPELINE
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, is_extra, on_compute
 from simulator.events.programs import period_s
@@ -36,8 +36,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _FILL, _DRAIN, _SENDS, _DP = (CAUSE[x] for x in ("bubble_warmup", "bubble_drain", "pp", "dp"))
-
-_COPY = STREAMS.index("copy")
 
 _TICK = SPAN_KINDS.index("launch")
 """Kind of extra tasks that only tell a moment inside a pass."""
@@ -130,7 +128,7 @@ def _charge_idle(played: Played, found: Floats, task: int, low: float, high: flo
 
 def _last_pass(played: Played, task: int) -> int:
     """The last pass of a reduction's rank: while it runs, it decides; -1: the task is none."""
-    if not is_extra(played, task) or played.step.stream[task] in (COMPUTE, _COPY):
+    if not is_extra(played, task) or played.step.stream[task] in (COMPUTE, COPY):
         return -1
     row = int(played.step.row[task])
     if row >= played.step.extras or played.extras.after[row] < 0:
@@ -230,7 +228,7 @@ def stream_seconds(
     for row in np.flatnonzero(played.notes[:, 1] != _TICK):
         at = int(extras.rank[row]), int(extras.stream[row])
         seconds, waited = _extra_seconds(played, int(row))
-        times = played.steps if extras.before[row] >= 0 and at[1] == _COPY else 1
+        times = played.steps if extras.before[row] >= 0 and at[1] == COPY else 1
         busy[at] += seconds / times
         exposed[at] += waited / times
     return busy, exposed, np.maximum(step_time_s - busy, 0.0)
