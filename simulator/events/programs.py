@@ -21,19 +21,15 @@ from simulator.events.listed import Listed
 from simulator.events.timeline import STREAMS
 from simulator.events.unfold import EXTRA, OUTSIDE, SEND, TWICE, follow, unfold
 from simulator.layout.layout import SCHEDULES
-from simulator.layout.schedules import FORWARD, KINDS, actions
+from simulator.layout.schedules import FORWARD, KINDS, actions, flushes
 
 __all__ = [
-    *("ASYNCHRONOUS", "COMPUTE", "EXTRA", "PIPELINE", "SEND"),
-    *("Extras", "Program", "StepGraph", "awaited_actions", "period_s", "program", "repeated"),
+    *("Program", "StepGraph", "awaited_actions", "period_s", "program", "repeated"),
     "step_graph",
 ]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
-
-ASYNCHRONOUS = ("pipedream", "pipedream_2bw")
-"""Schedules that go on without a flush between steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +88,7 @@ def program(schedule: str, pp: int, micro_batches: int, vpp: int = 1, *, steps: 
     """
     if schedule not in SCHEDULES:
         raise InputError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
-    if steps != 1 and schedule not in ASYNCHRONOUS:
+    if steps != 1 and flushes(schedule):
         raise InputError(f"{schedule} flushes after each step: steps must be 1, got {steps}")
     table = actions(schedule, pp, micro_batches * steps, vpp)
     return Program(

@@ -11,8 +11,9 @@ from simulator.errors import InputError
 from simulator.events.action_tables import parse_actions, read_actions, write_actions
 from simulator.events.engine import longest_path
 from simulator.events.graph import DeadlockError
-from simulator.events.programs import SEND, Program, program, step_graph
+from simulator.events.programs import Program, program, step_graph
 from simulator.events.timeline import STREAMS
+from simulator.events.unfold import SEND
 from simulator.layout.layout import SCHEDULES
 from simulator.layout.schedules import chunk_range
 

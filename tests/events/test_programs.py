@@ -11,18 +11,11 @@ from hypothesis import strategies as st
 from simulator.errors import InputError
 from simulator.events.demands import demands
 from simulator.events.engine import longest_path, play
+from simulator.events.extras import Extras
 from simulator.events.graph import DeadlockError
-from simulator.events.programs import (
-    EXTRA,
-    SEND,
-    Extras,
-    Program,
-    StepGraph,
-    period_s,
-    program,
-    step_graph,
-)
+from simulator.events.programs import Program, StepGraph, period_s, program, step_graph
 from simulator.events.timeline import STREAMS
+from simulator.events.unfold import EXTRA, SEND
 from simulator.layout.layout import SCHEDULES
 from simulator.layout.schedules import KINDS, chunk_range, chunks, pieces, splits_backward
 
