@@ -50,7 +50,10 @@ def unfold(
     algorithm: str = "ring",
     start_s: ArrayLike = 0.0,
 ) -> Flows:
-    """Flows of one collective on each of several groups at once.
+    """Flows of one collective on each of several groups at once, phase after phase.
+
+    As fast as the links are: what closed forms of algorithms are held against. A step is played
+    with `modelled` calls, whose time the closed forms know.
 
     Parameters
     ----------

@@ -46,6 +46,8 @@ def given(
         {"tp": 2, "cp": 4, "pp": 3, "dp": 3, "cp_kind": "all_gather"},
         {"cp": 4, "pp": 2, "dp": 9, "cp_kind": "ring"},
         {"dp": 72, "sharding": "zero3", "shard_group": 36},
+        {"dp": 72, "sharding": "ddp"},
+        {"tp": 12, "dp": 6, "sharding": "zero1", "shard_group": 3},
     ],
 )
 def test_on_sound_links_that_nobody_narrows_nothing_changes(
