@@ -19,6 +19,7 @@ from simulator.events.pass_phases import COMPUTING, REPEATING
 from simulator.events.passes import CAUSE
 from simulator.events.phase_rows import Rows
 from simulator.events.play import Played, shown_s
+from simulator.layout.schedules import FORWARD
 
 __all__ = ["charged_s", "held_s", "held_share", "units"]
 
@@ -60,11 +61,17 @@ def units(played: Played, takes: Profiles, rows: Rows) -> tuple[Floats, NDArray[
 
 
 def charged_s(played: Played) -> Floats:
-    """Slowdown of every action that the closed form charges for calls that are tasks."""
+    """Slowdown of every action that the closed form charges for calls that are tasks.
+
+    Of reductions after every micro-batch that is the last one; the others run inside passes.
+    """
     listed, passes = played.program, played.passes
     found = np.zeros(len(listed))
     own = played.changes[:, 1] == CAUSE["slowdown"]
-    np.add.at(found, played.changes[own, 0], played.changes_s[own])
+    action = played.changes[own, 0]
+    times = np.array([one.tails.reductions for one in played.replicas])
+    times = np.where(listed.kind[action] == FORWARD, 1.0, times[listed.rank[action] // played.pp])
+    np.add.at(found, action, played.changes_s[own] / times)
     if passes.send_s.any():
         hidden = passes.hidden_s[listed.rank, listed.chunk, listed.kind, HIDDEN.index("pp")]
         found += hidden * held_share(played)[listed.rank]

@@ -70,7 +70,7 @@ class LoadTable:
         return sorted((group, bool(far)) for group, far in own)
 
     def calls(self, group: str, far: bool, stage: Ints, table: Flows, slower: Floats) -> None:
-        """Add what the groups of a kind do, a flow each, of these stages; how far they are slowed."""
+        """Add what the groups of a kind do, a flow each, of these stages; how far slowed."""
         rate = table.limit_bytes_per_s / slower
         for s in range(self.stages.shape[1]):
             ways = Routes(first=table.first, link=table.link, share=table.share)
