@@ -42,6 +42,14 @@ Actions = Annotated[
         " .json) in place of the layout's schedule.",
     ),
 ]  # fmt: skip
+WriteActions = Annotated[
+    Path | None,
+    typer.Option(
+        "--write-actions", metavar="FILE.csv", show_default=False,
+        help="Write what the layout's schedule has every rank do, as a table to change and give"
+        " back by --actions.",
+    ),
+]  # fmt: skip
 Deviations = Annotated[
     list[str] | None,
     typer.Option(
@@ -103,6 +111,7 @@ def command(
     software: SoftwareName = None,
     overrides: Set = None,
     actions: Actions = None,
+    write_actions: WriteActions = None,
     deviation: Deviations = None,
     worn: Worn = None,
     contention: Contention = False,
@@ -127,14 +136,15 @@ def command(
             overrides=overrides,
         )  # fmt: skip
         check_trace(trace)
-        _check_picture(picture)
+        _check_ending("--picture", picture, ".png")
+        _check_ending("--write-actions", write_actions, ".csv")
         _check_seed(jitter, seed)
         prediction = predict_first(described)
         row, given = prediction.estimate.layouts, prediction.scenario
 
         from simulator.api import job
         from simulator.cli.screen import waiting
-        from simulator.events.action_tables import read_actions
+        from simulator.events.action_tables import layout_actions, read_actions
         from simulator.events.step import Jitter, Network, simulate
         from simulator.events.written import parse_deviations, parse_worn
 
@@ -148,7 +158,8 @@ def command(
                 network=links if worn or contention else None, jitter=uneven,
                 beside=[job(path) for path in beside or ()],
             )  # fmt: skip
-        _write(step, trace, picture, title(given, prediction.estimate))
+        table = None if write_actions is None else (write_actions, layout_actions(row))
+        _write(step, trace, picture, title(given, prediction.estimate), table)
         if as_json:
             from simulator.report.simulation_document import simulation_document
 
@@ -159,11 +170,11 @@ def command(
             show(prediction, step)
 
 
-def _check_picture(path: Path | None) -> None:
+def _check_ending(option: str, path: Path | None, ending: str) -> None:
     from simulator.errors import InputError, problem
 
-    if path is not None and path.suffix != ".png":
-        raise InputError(problem("arguments", "--picture", "must end in .png", str(path)))
+    if path is not None and path.suffix != ending:
+        raise InputError(problem("arguments", option, f"must end in {ending}", str(path)))
 
 
 def _check_seed(jitter: float | None, seed: int | None) -> None:
@@ -173,7 +184,10 @@ def _check_seed(jitter: float | None, seed: int | None) -> None:
         raise InputError(problem("arguments", "--seed", "must come with --jitter", seed))
 
 
-def _write(step: SimulatedStep, trace: Path | None, picture: Path | None, about: str) -> None:
+def _write(
+    step: SimulatedStep, trace: Path | None, picture: Path | None, about: str,
+    table: tuple[Path, str] | None,
+) -> None:  # fmt: skip
     """Write what was asked for, all of it or nothing."""
     from simulator.cli.screen import waiting
 
@@ -188,12 +202,15 @@ def _write(step: SimulatedStep, trace: Path | None, picture: Path | None, about:
             from simulator.report.pipeline_picture import pipeline_png
 
             contents[picture] = pipeline_png(step, title=about)
+        if table is not None:
+            contents[table[0]] = table[1].encode()
         if not contents:
             return
         from simulator.report.write import write_files
 
         with writing(", ".join(map(str, contents))):
             write_files(contents)
-    for word, path in (("Trace", trace), ("Picture", picture)):
+    named = (("Trace", trace), ("Picture", picture), ("Actions", table and table[0]))
+    for word, path in named:
         if path is not None:
             typer.echo(f"{word}: {path}", err=True)

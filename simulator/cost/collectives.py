@@ -31,8 +31,9 @@ from simulator.layout.keys import distinct_rows
 from simulator.layout.placement import Group
 
 __all__ = [
-    *("all_gather_s", "all_reduce_s", "all_to_all_s", "broadcasts_s", "domain_rate"),
-    *("exchange_rate", "reduce_scatter_s", "send_s", "slowdown_share"),
+    *("adapter_bytes", "all_gather_s", "all_reduce_s", "all_to_all_s", "broadcasts_s"),
+    *("domain_rate", "exchange_rate", "reduce_scatter_s", "send_rate", "send_s"),
+    "slowdown_share",
 ]
 
 Floats = NDArray[np.float64]
@@ -107,10 +108,7 @@ def _distinct_s(
     joint = float(cluster.library.nvls_tree_fraction)
     moved_bytes = np.where((regime == 2) & (nodes > 1), moved_bytes / joint, moved_bytes)
     crosses, inside = nodes > 1, np.where(local > 1, local, n)
-    once = np.where(code == COLLNET, size_bytes, passes * size_bytes * (n - 1) / n)
-    joined = tree | (code == NVLS_TREE)
-    far_bytes = np.where(joined, 2.0 * size_bytes * (nodes - 1) / nodes, once)
-    far_bytes = far_bytes / _network_share(cluster, code, nodes)
+    far_bytes = adapter_bytes(cluster, operation, code, size_bytes, group)
     seconds = curve_s(
         here.figures, regime=regime, near_steps=near_steps, start=here.start(operation),
         moved_bytes=np.where(crosses & (local == 1), 0.0, moved_bytes),
@@ -121,6 +119,17 @@ def _distinct_s(
     left = here.residual(operation, regime, n, size_bytes)
     seconds = seconds * np.where(crosses, 1.0, left * here.release_factor(regime))
     return np.where((n > 1) & (size_bytes > 0), seconds, 0.0)
+
+
+def adapter_bytes(
+    cluster: Cluster, operation: str, code: Any, size_bytes: Any, group: Group
+) -> Floats:
+    """Bytes for which a call keeps the adapters of a domain busy at their full rate."""
+    n, nodes, passes = group.size, spans(group), 2 if operation == "all_reduce" else 1
+    once = np.where(code == COLLNET, size_bytes, passes * size_bytes * (n - 1) / n)
+    joined = TREES[code] | (code == NVLS_TREE)
+    far_bytes = np.where(joined, 2.0 * size_bytes * (nodes - 1) / nodes, once)
+    return np.asarray(far_bytes / _network_share(cluster, code, nodes))
 
 
 def _network_share(cluster: Cluster, code: Any, nodes: Any) -> Floats:
@@ -229,18 +238,26 @@ def send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     links, base, here = cluster.node.scale_up, cluster.library.send_base_s, board(cluster)
-    near = base[links.kind] + size_bytes / links.send_bytes_per_s
+    rate = send_rate(cluster, far=False)
+    near = base[links.kind] + size_bytes / rate
     if here.curve is not None:
         regime = np.where(size_bytes <= here.release.send_ll_bytes, 0, 1)
         near = curve_s(
             here.exchange, regime=regime, near_steps=1, start=1.0, moved_bytes=size_bytes,
-            rate=float(links.send_bytes_per_s), ll_rate=here.rates("all_to_all", 2)["ll_rate"],
+            rate=rate, ll_rate=here.rates("all_to_all", 2)["ll_rate"],
         )  # fmt: skip
         left = here.residual(here.exchange_kind, regime, 2, 2.0 * size_bytes)
         near = near * left * here.release_factor(regime)
-    rate = cluster.network_bytes_per_s_per_gpu / cluster.fabric.oversubscription
-    far = base["network"] + float(cluster.fabric.extra_hop_s) + size_bytes / rate
+    far = base["network"] + float(cluster.fabric.extra_hop_s)
+    far = far + size_bytes / send_rate(cluster, far=True)
     return np.where(crosses_network, far, near)
+
+
+def send_rate(cluster: Cluster, *, far: bool) -> float:
+    """Bytes per second of a send between neighbours, over an adapter or inside a domain."""
+    if far:
+        return cluster.network_bytes_per_s_per_gpu / float(cluster.fabric.oversubscription)
+    return float(cluster.node.scale_up.send_bytes_per_s)
 
 
 def slowdown_share(cluster: Cluster) -> float:

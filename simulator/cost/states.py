@@ -158,7 +158,9 @@ def state_costs(
     groups = (placement.shard, expert_group)
     by_block = gathers_by_block(layouts, each, software)
     replicas = _replicas(placement)
-    linked = cluster.links_of("dp"), cluster.links_of("edp")
+    linked = [
+        (cluster.links_of(name), cluster.links_of(f"{name}_copies")) for name in ("dp", "edp")
+    ]
     shape = kinds[0].shape
     reduce_s, gather_s, buckets = np.zeros(shape), np.zeros(shape), np.ones(shape)
     for reduced, updated, group, copies, links in zip(
@@ -170,9 +172,9 @@ def state_costs(
         seconds = _reduce_s(links, out / pieces, level >= least, group, copies) * pieces
         reduce_s = reduce_s + np.where(~by_block & (out > 0), seconds, 0.0)
         if software.states.broadcasts_parameters:
-            seconds = broadcasts_s(links, back, _wide(group))
+            seconds = broadcasts_s(links[0], back, _wide(group))
         else:
-            seconds = all_gather_s(links, back / pieces, _wide(group)) * pieces
+            seconds = all_gather_s(links[0], back / pieces, _wide(group)) * pieces
         between = (level >= _ZERO1) & ~by_block & (back > 0)
         gather_s = gather_s + np.where(between, seconds, 0.0)
         buckets = np.maximum(buckets, pieces)
@@ -184,8 +186,8 @@ def state_costs(
     for reduced, whole, group, nearer, copies, links in zip(
         each.reduce, each.gather, groups, later, replicas, linked, strict=True
     ):
-        gather = all_gather_s(links, whole, _wide(group))
-        again = all_gather_s(links, whole, _wide(nearer))
+        gather = all_gather_s(links[0], whole, _wide(group))
+        again = all_gather_s(links[0], whole, _wide(nearer))
         reduce = _reduce_s(links, reduced, level >= _ZERO1, group, copies)
         part_gather = part_gather + np.where(by_block & (whole > 0), gather, 0.0)
         part_regather = part_regather + np.where((level == _ZERO3) & (whole > 0), again, 0.0)
@@ -386,12 +388,15 @@ def _replicas(placement: Placement) -> tuple[Group, Group]:
 
 
 def _reduce_s(
-    cluster: Cluster, size_bytes: Floats, scatters: Any, group: Group, copies: Group
+    links: tuple[Cluster, Cluster], size_bytes: Floats, scatters: Any, group: Group, copies: Group
 ) -> Floats:
-    """Reduce gradients: all-reduce (ddp), or scatter over the shard group, then its replicas."""
+    """Reduce gradients: all-reduce (ddp), or scatter over the shard group, then its replicas.
+
+    `links` are those of ranks that share states (of ddp all), and of ranks that hold the same ones.
+    """
     shard, replicas = _wide(group), _wide(copies)
     everyone = Group(size=shard.size * replicas.size, local=shard.local * replicas.local)
-    whole = all_reduce_s(cluster, size_bytes, everyone)
-    scattered = reduce_scatter_s(cluster, size_bytes, shard)
-    scattered = scattered + all_reduce_s(cluster, size_bytes / shard.size, replicas)
+    whole = all_reduce_s(links[0], size_bytes, everyone)
+    scattered = reduce_scatter_s(links[0], size_bytes, shard)
+    scattered = scattered + all_reduce_s(links[1], size_bytes / shard.size, replicas)
     return np.where(scatters, scattered, whole)

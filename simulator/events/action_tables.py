@@ -11,7 +11,9 @@ its ``_dump_csv`` writes; empty cells are skipped. A ``.toml`` or ``.json`` file
 Sends and receives follow from the passes. A table may list them itself (``0SEND_F0``,
 ``1RECV_F0``, ``1SEND_B0``, ``0RECV_B0``): then all of them must be there, and those of a rank run
 in the order in which they are listed. ``0UNSHARD``, ``0RESHARD`` and ``0REDUCE_GRAD`` may stand
-anywhere.
+anywhere; what they cost is in the passes and at the end of a step, as the layout shards.
+
+The schedule of a layout is written the same way, to begin with.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ import numpy as np
 
 from simulator.errors import InputError
 from simulator.events.listed import Word, listed_tasks
-from simulator.events.programs import Program
+from simulator.events.programs import Program, program
 from simulator.files import read_json, read_text, read_toml
+from simulator.layout.layout import Layouts
 from simulator.layout.schedules import KINDS
 
-__all__ = ["parse_actions", "read_actions", "write_actions"]
+__all__ = ["layout_actions", "parse_actions", "read_actions", "write_actions"]
 
 _ACTION = re.compile(
     r"(\d{1,7})(F|B|I|W|SEND_F|SEND_B|RECV_F|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)(\d{0,7})"
@@ -197,18 +200,30 @@ def _written(kind: str, batch: int, piece: int) -> str:
     return f"{piece}{kind}{batch if batch >= 0 else ''}"
 
 
-def write_actions(program: Program) -> str:
+def layout_actions(layouts_row: Layouts) -> str:
+    """Write what the schedule of one layout does, one step of it.
+
+    Examples
+    --------
+    >>> print(layout_actions(Layouts.of(pp=2, schedule="gpipe", global_batch=2)), end="")
+    0F0,0F1,0B0,0B1
+    1F0,1F1,1B0,1B1
+    """
+    row, micro_batches = layouts_row.row(), int(layouts_row.micro_batches[0])
+    return write_actions(program(row["schedule"], row["pp"], micro_batches, row["vpp"]))
+
+
+def write_actions(listed: Program) -> str:
     """Write the passes of a program as torch's CSV: a row per rank, overlapped pairs in brackets.
 
     Examples
     --------
-    >>> from simulator.events.programs import program
     >>> print(write_actions(program("1f1b", 2, 2)), end="")
     0F0,0F1,0B0,0B1
     1F0,1B0,1F1,1B1
     """
-    rows: list[list[str]] = [[] for _ in range(program.ranks)]
-    columns = (program.rank, program.kind, program.micro_batch, program.piece, program.with_next)
+    rows: list[list[str]] = [[] for _ in range(listed.ranks)]
+    columns = (listed.rank, listed.kind, listed.micro_batch, listed.piece, listed.with_next)
     opened = ""
     for rank, kind, batch, piece, pair in zip(*(x.tolist() for x in columns), strict=True):
         text = _written(KINDS[kind], batch, piece)

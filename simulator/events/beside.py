@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import InputError, problem
-from simulator.events.byte_time import COMMUNICATION, ByteTime, bytes_of_all
+from simulator.events.byte_time import COMMUNICATION, ByteTime, bytes_of_all, call_seconds
 from simulator.events.charge import step_time_s
 from simulator.events.contended import Contended, Ground, Network, contended, on_links
 from simulator.events.deviations import replicas_of
@@ -120,7 +120,8 @@ def _mean_load(job: Job, ground: Ground) -> Floats:
     played = play_step(replicas)
     table = found.table
     assert isinstance(table, LoadTable)
-    busy_s = _busy_s(played, bytes_of_all(replicas, table.kinds, given, deviations))
+    whole = call_seconds(replicas)
+    busy_s = _busy_s(played, bytes_of_all(replicas, whole, table.kinds, given, deviations))
     load, step_s = np.zeros(ground.links.links), step_time_s(played)
     for user, (link, share) in table.users.items():
         load[link] += share * min(busy_s.get(user, 0.0) / step_s, 1.0)

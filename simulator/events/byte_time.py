@@ -65,14 +65,14 @@ def call_seconds(replicas: Sequence[Replica]) -> ByteTime:
 
 
 def byte_time(
-    replicas: Sequence[Replica], group: str, far: bool, given: Any, deviations: Sequence[Deviation]
+    whole: ByteTime, group: str, far: bool, given: Any, deviations: Sequence[Deviation]
 ) -> ByteTime:
     """Time of the bytes of one kind of groups, over adapters or inside domains.
 
     Parameters
     ----------
-    replicas : sequence of Replica
-        As they are priced.
+    whole : ByteTime
+        Whole seconds of all calls.
     given : tuple
         Layout, workload, cluster and software, which they are priced from.
     deviations : sequence of Deviation
@@ -84,23 +84,23 @@ def byte_time(
         for one in deviations
     ]
     slower = replicas_of(row, workload, _narrowed(cluster, group, far), software, narrowed)
-    before, after = call_seconds(replicas), call_seconds(slower)
+    after = call_seconds(slower)
     grown = {
-        name: np.maximum(getattr(after, name) - getattr(before, name), 0.0) / _LESS
+        name: np.maximum(getattr(after, name) - getattr(whole, name), 0.0) / _LESS
         for name in ("passes_s", "sends_s", "reduce_s", "gather_s")
     }
     return ByteTime(group=group, far=far, **grown)
 
 
 def bytes_of_all(
-    replicas: Sequence[Replica], kinds: Sequence[tuple[str, bool]], given: Any,
+    replicas: Sequence[Replica], whole: ByteTime, kinds: Sequence[tuple[str, bool]], given: Any,
     deviations: Sequence[Deviation],
 ) -> list[ByteTime]:  # fmt: skip
     """Time of the bytes of these kinds of groups, and of sends between stages."""
     one = replicas[0]
     far = bool(one.priced.hop_crosses[one.rows.grid[0]])
     return [
-        byte_time(replicas, group, outside, given, deviations)
+        byte_time(whole, group, outside, given, deviations)
         for group, outside in (*kinds, ("pp", far))
     ]
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.events.engine import critical_path
-from simulator.events.extras import COMPUTE, PIPELINE
+from simulator.events.extras import COMPUTE, COPY, PIPELINE
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, is_extra, on_compute
+from simulator.events.programs import period_s
 from simulator.events.timeline import CAUSES, SPAN_KINDS, STREAMS
 from simulator.events.unfold import EXTRA, SEND
 from simulator.layout.schedules import FORWARD
@@ -35,8 +36,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _FILL, _DRAIN, _SENDS, _DP = (CAUSE[x] for x in ("bubble_warmup", "bubble_drain", "pp", "dp"))
-
-_COPY = STREAMS.index("copy")
 
 _TICK = SPAN_KINDS.index("launch")
 """Kind of extra tasks that only tell a moment inside a pass."""
@@ -103,23 +102,14 @@ def _steady_terms(played: Played, shown: Floats, rank: int) -> Floats:
     found, times, step = shown[rank].copy(), played.times, played.step
     once = played.program.rank[played.changes[:, 0]] == rank
     found_s = float(found.sum() - played.changes_s[once].sum())
-    cycle_s = max(_cycle_s(played, replica) for replica in range(len(played.replicas)))
+    last = range(played.pp - 1, played.program.ranks, played.pp)
+    cycle_s = max(period_s(step, times.end_s, played.steps, one) for one in last)
     found[_DRAIN] += max(cycle_s - found_s, 0.0)
     first = step.task_of_action[played.ends.first[0].min()]
     found[_DP] += float(times.start_s[first])
     low = float(times.end_s[step.task_of_action[played.ends.final]].max())
     _charge_idle(played, found, int(np.argmax(times.end_s)), low, times.makespan_s)
     return found
-
-
-def _cycle_s(played: Played, replica: int) -> float:
-    """Seconds between the ends of the last two steps on a replica's last rank."""
-    listed = played.program
-    last = (replica + 1) * played.pp - 1
-    back = np.flatnonzero((listed.rank == last) & (listed.kind != FORWARD))
-    ends = played.times.end_s[played.step.task_of_action[back]]
-    m = len(back) // played.steps
-    return float(ends[-1] - ends[-1 - m])
 
 
 def _charge_idle(played: Played, found: Floats, task: int, low: float, high: float) -> None:
@@ -138,7 +128,7 @@ def _charge_idle(played: Played, found: Floats, task: int, low: float, high: flo
 
 def _last_pass(played: Played, task: int) -> int:
     """The last pass of a reduction's rank: while it runs, it decides; -1: the task is none."""
-    if not is_extra(played, task) or played.step.stream[task] in (COMPUTE, _COPY):
+    if not is_extra(played, task) or played.step.stream[task] in (COMPUTE, COPY):
         return -1
     row = int(played.step.row[task])
     if row >= played.step.extras or played.extras.after[row] < 0:
@@ -238,7 +228,7 @@ def stream_seconds(
     for row in np.flatnonzero(played.notes[:, 1] != _TICK):
         at = int(extras.rank[row]), int(extras.stream[row])
         seconds, waited = _extra_seconds(played, int(row))
-        times = played.steps if extras.before[row] >= 0 and at[1] == _COPY else 1
+        times = played.steps if extras.before[row] >= 0 and at[1] == COPY else 1
         busy[at] += seconds / times
         exposed[at] += waited / times
     return busy, exposed, np.maximum(step_time_s - busy, 0.0)

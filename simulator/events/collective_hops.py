@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.collective_curves import board
-from simulator.errors import InputError, problem
 from simulator.events.trees import double_tree
 from simulator.hardware.cluster import Cluster
 
@@ -18,9 +17,8 @@ __all__ = [
     "Call",
     "Hops",
     "direct",
-    "halving",
     "hierarchical",
-    "pairwise",
+    "in_a_row",
     "ring",
     "tree",
 ]
@@ -82,6 +80,18 @@ class Call:
         if members < 2:
             return np.inf
         return float(board(self.cluster).rates(self.operation, np.array(members))["rate"])
+
+
+def in_a_row(domain: Ints) -> int:
+    """Members in a domain, where every domain of every group has as many in a row; else 1."""
+    groups, n = domain.shape
+    local = int((domain[0] == domain[0, 0]).sum()) if groups else 1
+    if n % local:
+        return 1
+    blocks = domain.reshape(groups, n // local, local)
+    together = (blocks == blocks[:, :, :1]).all()
+    apart = (np.diff(np.sort(blocks[:, :, 0], axis=1), axis=1) != 0).all()
+    return local if together and apart else 1
 
 
 def ring(call: Call) -> list[Hops]:
@@ -158,92 +168,44 @@ def tree(call: Call) -> list[Hops]:
 
 
 def hierarchical(call: Call) -> list[Hops]:
-    """Add up inside each domain, run the call between domains on a share each, gather inside."""
+    """Reduce and scatter inside each domain, trees between domains on a share each, gather inside.
+
+    So NCCL adds up where the switches of domains do (NVLS tree), all phases at once.
+    """
     if call.local == 1 or call.domains == 1:
         return ring(call)
     groups, local, domains = len(call.members), call.local, call.domains
     blocks = call.members.reshape(groups, domains, local)
     inside = blocks.reshape(groups * domains, local)
     across = blocks.transpose(0, 2, 1).reshape(groups * local, domains)
-    between = call.of(across, np.repeat(call.size_bytes / local, local), call.operation, 1)
     whole = np.repeat(call.size_bytes, domains)
-    parts = [(between, local)]
-    if call.operation != "all_gather":
-        parts.insert(0, (call.of(inside, whole, "reduce_scatter", local), domains))
-    if call.operation != "reduce_scatter":
-        parts.append((call.of(inside, whole, "all_gather", local), domains))
-    steps = [(ring(part)[0], number) for part, number in parts]
-    return [replace(hops, channels=hops.channels * number) for hops, number in steps]
-
-
-def halving(call: Call) -> list[Hops]:
-    """Recursive halving and doubling (Thakur et al. 2005): partners ever nearer, then back."""
-    n = call.n
-    if n & (n - 1):
-        near = 2 ** round(np.log2(n))
-        rule = "must be a power of two of members for halving"
-        raise InputError(problem("network", "members", rule, n) + f" (nearest: {near})")
-    place, steps = np.arange(n), []
-    distance = n // 2
-    while distance >= 1:
-        partner = call.members[:, place ^ distance]
-        crosses = distance >= call.local
-        steps.append(
-            Hops(
-                source=call.members.ravel(), target=partner.ravel(),
-                size_bytes=np.repeat(call.size_bytes * distance / n, n),
-                near=0.0 if crosses else 1.0, far=1.0 if crosses else 0.0,
-            )
-        )  # fmt: skip
-        distance //= 2
-    if call.operation == "all_gather":
-        return steps[::-1] or [_none()]
-    if call.operation == "reduce_scatter":
-        return steps or [_none()]
-    return [*steps, *steps[::-1]] or [_none()]
+    shares = np.repeat(call.size_bytes / local, local)
+    (scattered,) = ring(call.of(inside, whole, "reduce_scatter", local))
+    (between,) = tree(call.of(across, shares, "all_reduce", 1))
+    (gathered,) = ring(call.of(inside, whole, "all_gather", local))
+    parts = ((scattered, domains), (between, local), (gathered, domains))
+    return [replace(hops, channels=hops.channels * number) for hops, number in parts]
 
 
 def direct(call: Call) -> list[Hops]:
     """Every rank sends to all others at once."""
-    steps = pairwise(call)
     groups, n = call.members.shape
     if n < 2:
-        return steps
-    shape = (len(steps), groups, n)
-
-    def grouped(name: str) -> NDArray[Any]:
-        column = np.stack([np.broadcast_to(getattr(h, name), (groups * n,)) for h in steps])
-        return column.reshape(shape).transpose(1, 0, 2).ravel()
-
+        return [_none()]
+    place = np.arange(n)
+    peer = (place + np.arange(1, n)[:, None]) % n
+    crosses = place // call.local != peer // call.local
+    rate = call.rate(call.local) / max(call.local - 1, 1)
     far = call.domains > 1
     return [
         Hops(
-            source=grouped("source"), target=grouped("target"), size_bytes=grouped("size_bytes"),
-            limit=grouped("limit"), near=0.0 if far else 1.0, far=1.0 if far else 0.0,
+            source=np.repeat(call.members[:, None], n - 1, axis=1).ravel(),
+            target=call.members[:, peer].ravel(),
+            size_bytes=np.repeat(call.size_bytes / n, n * (n - 1)),
+            limit=np.tile(np.where(crosses, np.inf, rate).ravel(), groups),
+            near=0.0 if far else 1.0, far=1.0 if far else 0.0,
         )
     ]  # fmt: skip
-
-
-def pairwise(call: Call) -> list[Hops]:
-    """Phase i: every rank sends to the i-th after it."""
-    n = call.n
-    if n < 2:
-        return [_none()]
-    place, steps = np.arange(n), []
-    domain = place // call.local
-    rate = call.rate(call.local) / max(call.local - 1, 1)
-    for i in range(1, n):
-        peer = (place + i) % n
-        crosses = domain != domain[peer]
-        steps.append(
-            Hops(
-                source=call.members.ravel(), target=call.members[:, peer].ravel(),
-                size_bytes=np.repeat(call.size_bytes / n, n),
-                limit=np.tile(np.where(crosses, np.inf, rate), len(call.members)),
-                near=0.0 if crosses.any() else 1.0, far=1.0 if crosses.any() else 0.0,
-            )
-        )  # fmt: skip
-    return steps
 
 
 def _none() -> Hops:

@@ -22,9 +22,8 @@ from simulator.events.collective_hops import (
     Call,
     Hops,
     direct,
-    halving,
     hierarchical,
-    pairwise,
+    in_a_row,
     ring,
     tree,
 )
@@ -51,7 +50,10 @@ def unfold(
     algorithm: str = "ring",
     start_s: ArrayLike = 0.0,
 ) -> Flows:
-    """Flows of one collective on each of several groups at once.
+    """Flows of one collective on each of several groups at once, phase after phase.
+
+    As fast as the links are: what closed forms of algorithms are held against. A step is played
+    with `modelled` calls, whose time the closed forms know.
 
     Parameters
     ----------
@@ -63,9 +65,8 @@ def unfold(
         As the collectives of ``cost/collectives.py`` take it: the whole buffer, or what a rank of
         an all-to-all sends, its own share included. One number, or one by group.
     algorithm : str
-        One of `ALGORITHMS`: ring, tree, hierarchical (inside each domain, between them, inside) or
-        halving (recursive halving and doubling); direct (all peers at once) or pairwise (one after
-        the other) for all-to-all.
+        One of `ALGORITHMS`: ring; tree or hierarchical (inside each domain, trees between them,
+        inside) for all-reduce; direct (all peers at once) for all-to-all.
     start_s : array_like
         When it starts, one number or one by group.
 
@@ -76,13 +77,7 @@ def unfold(
         algorithm cannot do the operation.
     """
     call = _call(cluster, topology, operation, members, size_bytes)
-    build, possible = _known(algorithm)
-    if operation not in possible:
-        raise InputError(
-            problem("network", "algorithm", f"must be one that does {operation}", algorithm)
-            + f" (nearest: {_nearest(operation)})"
-        )
-    steps = build(call)
+    steps = _steps(call, algorithm)
     return _flows(topology, call, steps, np.asarray(start_s, dtype=np.float64))
 
 
@@ -94,19 +89,20 @@ def modelled(
     seconds: ArrayLike,
     *,
     operation: str = "all_reduce",
+    algorithm: str | None = None,
     start_s: ArrayLike = 0.0,
     crowded: bool = False,
 ) -> Flows:
-    """One task for each group, which takes `seconds` where nothing shares the links of its rings.
+    """One task for each group, which takes `seconds` where nothing shares the links of its hops.
 
-    For calls whose time the closed forms know better than a ring of flows does (in-switch
-    reduction, small messages): contention slows it as it would the ring. Where its time is too
-    short for the bytes of a ring it moves fewer, and fills the links that a ring would overfill.
-    Where `crowded`, only ports and adapters count for that: what its groups together ask of the
-    links between switches beyond those slows them, too.
+    For calls whose time the closed forms know better than flows do (in-switch reduction, small
+    messages): contention slows it as it would the slowest hop of its algorithm, all phases of which
+    run at once, fed in pieces. Where its time is too short for their bytes it moves fewer, and
+    fills the links that they would overfill. Where `crowded`, only ports and adapters count for
+    that: what its groups together ask of the links between switches beyond those slows them, too.
     """
     call = _call(cluster, topology, operation, members, size_bytes)
-    hops = direct(call)[0] if operation == "all_to_all" else ring(call)[0]
+    steps = _steps(call, algorithm or _nearest(operation))
     groups = len(call.members)
     alone = np.broadcast_to(np.asarray(seconds, dtype=np.float64), (groups,))
     if call.n < 2:
@@ -114,10 +110,10 @@ def modelled(
     elif not (alone > 0.0).all():
         at = int(np.flatnonzero(~(alone > 0.0))[0])
         raise InputError(problem("network", f"seconds[{at}]", "must be positive", float(alone[at])))
-    ways, most = _coupled(topology, call, hops)
+    ways, most = _coupled(topology, call, steps)
     sound, usual = replace(topology, capacity_bytes_per_s=topology.rated_bytes_per_s), ways
     if (topology.capacity_bytes_per_s <= 0.0).any():
-        usual, _ = _coupled(sound, call, hops)
+        usual, _ = _coupled(sound, call, steps)
     rate = np.where(most > 0.0, most, 1.0) / alone
     over = _overfilled(sound, usual, rate, crowded)
     start = np.broadcast_to(np.asarray(start_s, dtype=np.float64), (groups,))
@@ -127,15 +123,28 @@ def modelled(
     )  # fmt: skip
 
 
-def _coupled(topology: Topology, call: Call, hops: Hops) -> tuple[Routes, Floats]:
+def _steps(call: Call, algorithm: str) -> list[Hops]:
+    """Phases of a call by an algorithm that can do it."""
+    build, possible = _known(algorithm)
+    if call.operation not in possible:
+        raise InputError(
+            problem("network", "algorithm", f"must be one that does {call.operation}", algorithm)
+            + f" (nearest: {_nearest(call.operation)})"
+        )
+    return build(call)
+
+
+def _coupled(topology: Topology, call: Call, steps: list[Hops]) -> tuple[Routes, Floats]:
     """Each group as one flow."""
     groups = len(call.members)
+    source = np.concatenate([hops.source for hops in steps])
+    target = np.concatenate([hops.target for hops in steps])
+    size = [np.broadcast_to(hops.size_bytes, (len(hops.source),)) for hops in steps]
+    owner = [np.repeat(np.arange(groups), len(hops.source) // groups) for hops in steps]
     return couple(
-        routes(topology, hops.source, hops.target, spread=call.operation != "all_to_all"),
-        np.broadcast_to(hops.size_bytes, (len(hops.source),)),
-        np.repeat(np.arange(groups), len(hops.source) // groups),
-        groups,
-    )
+        routes(topology, source, target, spread=call.operation != "all_to_all"),
+        np.concatenate(size), np.concatenate(owner), groups,
+    )  # fmt: skip
 
 
 def _overfilled(sound: Topology, ways: Routes, rate: Floats, crowded: bool) -> Floats:
@@ -189,20 +198,8 @@ def _call(
         )
     return Call(
         cluster=cluster, operation=operation, members=table, size_bytes=size,
-        local=_local(topology.seats.domain[table]),
+        local=in_a_row(topology.seats.domain[table]),
     )  # fmt: skip
-
-
-def _local(domain: Ints) -> int:
-    """Members in a domain, where every domain of every group has as many in a row; else 1."""
-    groups, n = domain.shape
-    local = int((domain[0] == domain[0, 0]).sum()) if groups else 1
-    if n % local:
-        return 1
-    blocks = domain.reshape(groups, n // local, local)
-    together = (blocks == blocks[:, :, :1]).all()
-    apart = (np.diff(np.sort(blocks[:, :, 0], axis=1), axis=1) != 0).all()
-    return local if together and apart else 1
 
 
 def _flows(topology: Topology, call: Call, steps: list[Hops], start_s: Floats) -> Flows:
@@ -251,10 +248,8 @@ _RINGS = tuple(PASSES)
 _BUILD: dict[str, tuple[Callable[[Call], list[Hops]], tuple[str, ...]]] = {
     "ring": (ring, _RINGS),
     "tree": (tree, ("all_reduce",)),
-    "hierarchical": (hierarchical, _RINGS),
-    "halving": (halving, _RINGS),
+    "hierarchical": (hierarchical, ("all_reduce",)),
     "direct": (direct, ("all_to_all",)),
-    "pairwise": (pairwise, ("all_to_all",)),
 }
 ALGORITHMS = tuple(_BUILD)
 

@@ -14,18 +14,17 @@ from numpy.typing import NDArray
 
 from simulator.cost.collectives import slowdown_share
 from simulator.cost.terms import HIDDEN
-from simulator.events.link_profiles import COMPUTING, PHASES, Profiles
+from simulator.events.link_profiles import Profiles
+from simulator.events.pass_phases import COMPUTING, REPEATING
 from simulator.events.passes import CAUSE
 from simulator.events.phase_rows import Rows
 from simulator.events.play import Played, shown_s
+from simulator.layout.schedules import FORWARD
 
-__all__ = ["REPEATING", "charged_s", "held_s", "held_share", "units"]
+__all__ = ["charged_s", "held_s", "held_share", "units"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-REPEATING = PHASES.index(("recompute",))
-"""The phase that computes once more."""
 
 
 def held_share(played: Played) -> Floats:
@@ -62,11 +61,17 @@ def units(played: Played, takes: Profiles, rows: Rows) -> tuple[Floats, NDArray[
 
 
 def charged_s(played: Played) -> Floats:
-    """Slowdown of every action that the closed form charges for calls that are tasks."""
+    """Slowdown of every action that the closed form charges for calls that are tasks.
+
+    Of reductions after every micro-batch that is the last one; the others run inside passes.
+    """
     listed, passes = played.program, played.passes
     found = np.zeros(len(listed))
     own = played.changes[:, 1] == CAUSE["slowdown"]
-    np.add.at(found, played.changes[own, 0], played.changes_s[own])
+    action = played.changes[own, 0]
+    times = np.array([one.tails.reductions for one in played.replicas])
+    times = np.where(listed.kind[action] == FORWARD, 1.0, times[listed.rank[action] // played.pp])
+    np.add.at(found, action, played.changes_s[own] / times)
     if passes.send_s.any():
         hidden = passes.hidden_s[listed.rank, listed.chunk, listed.kind, HIDDEN.index("pp")]
         found += hidden * held_share(played)[listed.rank]

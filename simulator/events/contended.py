@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cost.collectives import send_rate
 from simulator.errors import InputError, problem
 from simulator.events.collective_phases import modelled
 from simulator.events.deviations import Deviation
 from simulator.events.flows import Flows
-from simulator.events.group_calls import Traffic, group_traffic, send_rate
+from simulator.events.group_calls import Traffic, group_traffic
 from simulator.events.group_members import group_members
 from simulator.events.link_loads import LoadTable
 from simulator.events.links import BETWEEN_SWITCHES, Topology, degraded, link_name
@@ -140,8 +141,7 @@ def contended(
         else:
             left = outside if traffic.far else inside
             here = in_company(cluster, links, [call], worn=left, crowded=network.contention)
-            slower = here.seconds[0] / call.seconds
-            slower = np.where(slower > 1.0 + _SAME, slower, 1.0)
+            slower = np.where(here.slowdown[0] > 1.0 + _SAME, here.slowdown[0], 1.0)
             flows, span = here.flows, here.transfer.makespan_s
             _note(uses, worn, traffic, here.transfer.carried_bytes / max(span, 1e-300))
             most = found.setdefault((traffic.group, traffic.far), np.ones(pp))
@@ -174,8 +174,9 @@ def _left_beside(left: Mapping[str, float], own: Mapping[str, float]) -> dict[st
 def _sound(cluster: Cluster, links: Topology, call: Call) -> Flows:
     """Flows of calls that nothing slows."""
     return modelled(
-        cluster, links, call.members, call.size_bytes, call.seconds, operation=call.operation
-    )
+        cluster, links, call.members, call.size_bytes, call.seconds, operation=call.operation,
+        algorithm=call.algorithm,
+    )  # fmt: skip
 
 
 def _with_pairs(

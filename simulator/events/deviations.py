@@ -21,6 +21,7 @@ from simulator.cost.pricing import Selection, price, select
 from simulator.errors import InputError, problem
 from simulator.events.hops import slower_hops
 from simulator.events.keeping_step import in_step_passes
+from simulator.events.pass_phases import COMPUTE_TERMS
 from simulator.events.passes import CAUSE
 from simulator.events.play import Replica, after_every_pass, replica_of
 from simulator.events.servers import alike_replicas
@@ -34,9 +35,7 @@ __all__ = ["Deviation", "check_deviations", "in_step", "replicas_of"]
 
 Floats = NDArray[np.float64]
 
-_COMPUTE = [
-    CAUSE[x] for x in ("gemm", "attention", "memory_bound", "recompute", "stragglers", "slowdown")
-]
+_COMPUTE = [CAUSE[name] for name in COMPUTE_TERMS]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,11 +15,13 @@ from simulator.events.timeline import STREAMS
 if TYPE_CHECKING:
     from simulator.events.programs import Program
 
-__all__ = ["COMPUTE", "DATA", "PIPELINE", "Extras", "check_extras", "joined"]
+__all__ = ["COMPUTE", "COPY", "DATA", "HOST", "PIPELINE", "Extras", "check_extras", "joined"]
 
 Floats = NDArray[np.float64]
 
-COMPUTE, PIPELINE, DATA = (STREAMS.index(word) for word in ("compute", "pipeline", "data"))
+COMPUTE, PIPELINE, DATA, COPY, HOST = (
+    STREAMS.index(word) for word in ("compute", "pipeline", "data", "copy", "host")
+)
 
 
 @dataclass(frozen=True, kw_only=True)

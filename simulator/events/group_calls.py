@@ -2,7 +2,8 @@
 
 Only the rate counts here, not how much a step moves: a call has a round size and takes what the
 bandwidth terms of the closed form say it does, on adapters or inside a domain, without any start
-or latency. Links that leave it less slow those terms, which ``Cluster.links_of`` is for.
+or latency. Links that leave it less slow those terms, which ``Cluster.links_of`` is for. Over
+adapters an all-reduce takes the links of the algorithm that the closed form runs it with.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.collective_curves import board
-from simulator.cost.collectives import domain_rate, exchange_rate
-from simulator.cost.nccl_choice import spans
+from simulator.cost.collectives import adapter_bytes, domain_rate, exchange_rate, send_rate
+from simulator.cost.nccl_choice import NVLS_TREE, TREES, choose, spans
+from simulator.events.collective_hops import in_a_row
 from simulator.events.group_members import group_members
 from simulator.events.shared_links import Call
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
 from simulator.layout.placement import Group
 
-__all__ = ["Traffic", "group_traffic", "send_rate"]
+__all__ = ["Traffic", "group_traffic"]
 
 Ints = NDArray[np.int64]
 
 _SIZE_BYTES = 1e9
+
+_ALGORITHM = {**dict.fromkeys(np.flatnonzero(TREES).tolist(), "tree"), NVLS_TREE: "hierarchical"}
+"""Links that a code of ``choose`` takes, where they are not those of rings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +38,7 @@ class Traffic:
     """One kind of groups, all of which call at once."""
 
     group: str
-    """As the closed form names it: a field of ``Placement``."""
+    """As ``Cluster.links_of`` names it."""
     call: Call
     far: bool
     """Over adapters; else inside domains."""
@@ -60,49 +65,51 @@ def group_traffic(
         List what moves inside domains, too.
     """
     found = []
-    for group, members, exchanges in _groups(layout, experts):
-        found += _far(cluster, group, members, exchanges)
+    for group, members, operation in _groups(layout, experts):
+        found += _far(cluster, group, members, operation)
         if near:
-            found += _near(cluster, group, members, exchanges)
-    for group, pairs in _neighbours(layout, cluster):
+            found += _near(cluster, group, members, exchanges=operation == "all_to_all")
+    for group, pairs in _neighbours(layout):
         found += _sends(cluster, group, pairs, near)
     return found
 
 
-def _groups(layout: Layouts, experts: bool) -> list[tuple[str, Ints, bool]]:
-    """Kind, GPUs of every group, and whether all send to all."""
+def _groups(layout: Layouts, experts: bool) -> list[tuple[str, Ints, str]]:
+    """Kind, GPUs of every group, and what it does."""
     row = layout.row()
-    every = row["cp_kind"] == "all_to_all"
-    names = ("tp", "etp") if experts else ("tp",)
-    found = [(name, group_members(layout, name), False) for name in names]
+    reduced = "all_gather" if row["sequence_parallel"] else "all_reduce"
+    found = [("tp", group_members(layout, "tp"), reduced)]
+    if experts:
+        found.append(("etp", group_members(layout, "etp"), "all_gather"))
     context = group_members(layout, "cp")
     if row["cp_kind"] == "hierarchical":
         adjacent = int(row["cp_a2a"])
-        found.append(("cp_a2a", context.reshape(-1, adjacent), True))
+        found.append(("cp_a2a", context.reshape(-1, adjacent), "all_to_all"))
     elif row["cp_kind"] != "ring":
+        every = "all_to_all" if row["cp_kind"] == "all_to_all" else "all_gather"
         found.append(("cp", context, every))
     if experts and row["dispatcher"] == "allgather":
-        found.append(("experts", group_members(layout, "experts"), False))
+        found.append(("experts", group_members(layout, "experts"), "all_gather"))
     elif experts:
-        found.append(("ep", group_members(layout, "ep"), True))
-    shard = int(row["shard_group"])
+        found.append(("ep", group_members(layout, "ep"), "all_to_all"))
+    whole = row["sharding"] == "ddp"
+    copies = 1 if whole else max(group_members(layout, "dp").shape[1] // int(row["shard_group"]), 1)
     for name in ("dp", "edp") if experts else ("dp",):
-        members = group_members(layout, name)
-        copies = max(group_members(layout, "dp").shape[1] // shard, 1)
-        found += [(name, part, False) for part in _sharded(members, copies)]
+        inside, across = _sharded(group_members(layout, name), copies)
+        found.append((name, inside, "all_reduce" if whole else "all_gather"))
+        found.append((f"{name}_copies", across, "all_reduce"))
     return [one for one in found if one[1].shape[1] > 1]
 
 
-def _sharded(members: Ints, copies: int) -> list[Ints]:
+def _sharded(members: Ints, copies: int) -> tuple[Ints, Ints]:
     """Groups that share states, and those that hold the same share of them."""
     groups, n = members.shape
-    if copies == 1 or n % copies:
-        return [members]
+    copies = 1 if n % copies else copies
     parts = members.reshape(groups, copies, n // copies)
-    return [parts.reshape(-1, n // copies), parts.transpose(0, 2, 1).reshape(-1, copies)]
+    return parts.reshape(-1, n // copies), parts.transpose(0, 2, 1).reshape(-1, copies)
 
 
-def _neighbours(layout: Layouts, cluster: Cluster) -> list[tuple[str, Ints]]:
+def _neighbours(layout: Layouts) -> list[tuple[str, Ints]]:
     """Pairs that send to each other at the same time: of stages every second one, then the rest.
 
     A ring of keys leaves a domain at its last member and enters the next one at its first.
@@ -125,25 +132,27 @@ def _neighbours(layout: Layouts, cluster: Cluster) -> list[tuple[str, Ints]]:
     return [(name, pairs.reshape(-1, 2)) for name, pairs in found]
 
 
-def _far(cluster: Cluster, group: str, members: Ints, exchanges: bool) -> list[Traffic]:
+def _far(cluster: Cluster, group: str, members: Ints, operation: str) -> list[Traffic]:
     """What a kind of groups moves over the adapters."""
-    local, n = _local(cluster, members), members.shape[1]
+    local, n = in_a_row(members // cluster.domain), members.shape[1]
     if local == n:
         return []
     shape = Group(size=np.array(n), local=np.array(local))
-    if exchanges:
-        rate = float(exchange_rate(cluster, spans(shape)))
-        moved, operation = _SIZE_BYTES * (n - local) / n, "all_to_all"
+    code = np.array(0)
+    if operation == "all_to_all":
+        seconds = _SIZE_BYTES * (n - local) / n / exchange_rate(cluster, spans(shape))
     else:
-        rate = float(domain_rate(cluster, shape))
-        moved, operation = _SIZE_BYTES * (n - 1) / n, "all_gather"
-    call = Call(operation=operation, members=members, size_bytes=_SIZE_BYTES, seconds=moved / rate)
+        code = choose(cluster, operation, _SIZE_BYTES, shape)
+        moved = adapter_bytes(cluster, operation, code, _SIZE_BYTES, shape)
+        seconds = moved / domain_rate(cluster, shape)
+    call = Call(operation=operation, members=members, size_bytes=_SIZE_BYTES,
+                seconds=float(seconds), algorithm=_ALGORITHM.get(int(code)))  # fmt: skip
     return [Traffic(group=group, call=call, far=True)]
 
 
-def _near(cluster: Cluster, group: str, members: Ints, exchanges: bool) -> list[Traffic]:
+def _near(cluster: Cluster, group: str, members: Ints, *, exchanges: bool) -> list[Traffic]:
     """What it moves between the members of a domain."""
-    local = _local(cluster, members)
+    local = in_a_row(members // cluster.domain)
     if local < 2:
         return []
     operation = "all_to_all" if exchanges else "all_gather"
@@ -166,20 +175,3 @@ def _sends(cluster: Cluster, group: str, pairs: Ints, near: bool) -> list[Traffi
                         seconds=_SIZE_BYTES / 2.0 / rate)  # fmt: skip
             found.append(Traffic(group=group, call=call, far=far))
     return found
-
-
-def send_rate(cluster: Cluster, *, far: bool) -> float:
-    """Bytes per second of a send between neighbours, as the closed form has them."""
-    if far:
-        return cluster.network_bytes_per_s_per_gpu / float(cluster.fabric.oversubscription)
-    return float(cluster.node.scale_up.send_bytes_per_s)
-
-
-def _local(cluster: Cluster, members: Ints) -> int:
-    """Members of a group in one domain, in a row; 1 where that differs."""
-    domain = members // cluster.domain
-    n, most = members.shape[1], int((domain[0] == domain[0, 0]).sum())
-    if n % most:
-        return 1
-    blocks = domain.reshape(len(members), n // most, most)
-    return most if (blocks == blocks[:, :, :1]).all() else 1

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.events.extras import COPY
 from simulator.events.programs import Program, awaited_actions
-from simulator.events.timeline import STREAMS
 from simulator.layout.schedules import BACKWARD_WEIGHT, FORWARD
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ __all__ = ["activation_copies"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-_COPY = STREAMS.index("copy")
 
 
 def activation_copies(table: Table, program: Program, copy_s: Floats) -> list[int]:
@@ -50,12 +48,12 @@ def activation_copies(table: Table, program: Program, copy_s: Floats) -> list[in
     for ahead, back, early in _pairs(program, copy_s):
         rank, chunk = int(program.rank[ahead]), int(program.chunk[ahead])
         seconds = float(copy_s[rank, chunk])
-        out = table.add(rank, _COPY, seconds, _before(program, ahead), cause="offload",
+        out = table.add(rank, COPY, seconds, _before(program, ahead), cause="offload",
                         kind="offload", chunk=chunk)  # fmt: skip
         if awaited[ahead] >= 0:
             table.edges.append((int(awaited[ahead]), out))
         after = back + 1 < len(program) and program.rank[back + 1] == rank
-        fetched = table.add(rank, _COPY, seconds, _before(program, max(early, ahead)),
+        fetched = table.add(rank, COPY, seconds, _before(program, max(early, ahead)),
                             before=back + 1 if after else -1, cause="offload", kind="fetch",
                             chunk=chunk)  # fmt: skip
         if taken[back] >= 0 and program.rank[taken[back]] != rank:

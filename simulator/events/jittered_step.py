@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from simulator.errors import InputError, problem
 from simulator.events.deviations import in_step
 from simulator.events.engine import longest_path
-from simulator.events.extras import COMPUTE
+from simulator.events.extras import COMPUTE, COPY, HOST
 from simulator.events.jitter import slowest_factor
 from simulator.events.play import Played, Stretch, play_step, shown_s
 from simulator.events.programs import Program
-from simulator.events.timeline import STREAMS
 from simulator.events.unfold import EXTRA
 
 __all__ = ["Jitter", "jittered_step"]
@@ -131,7 +130,7 @@ def _tails(steady: Played, jitter: Jitter) -> Floats:
     counts = np.array([replica.count for replica in steady.replicas])[extras.rank // steady.pp]
     inside = int(layouts.tp[0] * layouts.cp[0])
     groups = np.full(len(extras), int(layouts.tp[0]))
-    every = (extras.stream == COMPUTE) | (extras.stream == STREAMS.index("copy"))
-    spread = np.where(extras.stream == STREAMS.index("host"), 0.0, jitter.spread)
+    every = (extras.stream == COMPUTE) | (extras.stream == COPY)
+    spread = np.where(extras.stream == HOST, 0.0, jitter.spread)
     slowest_of = np.where(every, inside * counts, groups)
     return slowest_factor(spread, (jitter.seed, _TAILS), slowest_of, len(extras))

@@ -14,16 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.terms import HIDDEN, TERMS
+from simulator.events.pass_phases import COMPUTE_TERMS
 from simulator.events.passes import CAUSE, Passes
 
 __all__ = ["in_step_passes"]
 
 Floats = NDArray[np.float64]
 
-_OWN = np.isin(
-    [term.name for term in TERMS],
-    ["gemm", "attention", "memory_bound", "recompute", "launch", "stragglers", "slowdown"],
-)
+_OWN = np.isin([term.name for term in TERMS], [*COMPUTE_TERMS, "launch"])
 """What each rank does by itself; the rest is calls."""
 
 

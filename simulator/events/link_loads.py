@@ -70,11 +70,7 @@ class LoadTable:
         return sorted((group, bool(far)) for group, far in own)
 
     def calls(self, group: str, far: bool, stage: Ints, table: Flows, slower: Floats) -> None:
-        """Add what the groups of a kind do, a flow each, of these stages; how far they are slowed.
-
-        Where a kind calls in two ways one after the other (gradients inside copies of the states,
-        then between those), a link has the larger load.
-        """
+        """Add what the groups of a kind do, a flow each, of these stages; how far slowed."""
         rate = table.limit_bytes_per_s / slower
         for s in range(self.stages.shape[1]):
             ways = Routes(first=table.first, link=table.link, share=table.share)
@@ -101,9 +97,7 @@ class LoadTable:
         )
         capacity = self.links.capacity_bytes_per_s
         share = np.minimum(load / np.where(capacity > 0.0, capacity, np.inf), 1.0)
-        if user in self.users:
-            at, known = self.users[user]
-            share[at] = np.maximum(share[at], known)
+        assert user not in self.users
         used = np.flatnonzero(share > _LEAST)
         self.users[user] = used, share[used]
 

@@ -1,10 +1,9 @@
 """What passes, sends, reductions and copies take of the links while they run.
 
-A pass has phases: its parameters arrive, it computes (and repeats) with what hides behind it, it
-waits for what does not hide, it sends. While it waits for a kind of calls, it takes of a link what
-those take (``events/link_loads.py``) times the part of their time that moves bytes
+A pass has phases (``events/pass_phases.py``). While it waits for a kind of calls, it takes of a
+link what those take (``events/link_loads.py``) times the part of their time that moves bytes
 (``events/byte_time.py``); while it computes, what hides spreads evenly over the phase. A send takes
-links of both its ranks, a copy those to host memory.
+links of both its ranks, a copy those to host memory. What else a pass waits for takes nothing.
 """
 
 from __future__ import annotations
@@ -18,24 +17,22 @@ from numpy.typing import NDArray
 from simulator.cost.terms import HIDDEN
 from simulator.events.byte_time import COMMUNICATION, ByteTime
 from simulator.events.link_loads import Loads, Users
+from simulator.events.pass_phases import BESIDE, COMPUTING, PHASE_TERMS
 from simulator.events.passes import CAUSE, Passes
 from simulator.layout.schedules import FORWARD
 
-__all__ = ["COMPUTING", "PHASES", "Profiles", "profiles"]
+__all__ = ["HIDING", "Profiles", "profiles"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-PHASES = (
-    ("fsdp",), ("recompute",), ("gemm", "attention", "memory_bound", "slowdown", "launch"),
-    ("tp",), ("cp",), ("ep",), ("offload",), ("dp",), ("pp",),
-)  # fmt: skip
-"""Terms of each phase of a pass, in the order in which a timeline draws them."""
-
-COMPUTING = 2
-"""The phase behind which calls hide."""
+HIDING = (*COMMUNICATION, "offload", "input")
+"""What takes links: calls, and copies to host memory and from it."""
 
 _PP = COMMUNICATION.index("pp")
+
+_OUT, _BACK = 0, 1
+"""Ways of a copy between device and host."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +42,10 @@ class Profiles:
     link: Ints
     """Their numbers, (ranks, width); every replica has links of its own."""
     passes: Floats
-    """(ranks, chunks, kinds, PHASES, width)."""
+    """(ranks, chunks, kinds, phases, width)."""
     hiding: Floats
-    """How much of what the computing phase takes is of each of COMMUNICATION, and the last for
-    copies: (ranks, chunks, kinds, terms); they add up to 1 where it takes anything."""
+    """How much of what the computing phase takes is of each of HIDING, (ranks, chunks, kinds,
+    terms); they add up to 1 where it takes anything."""
     sends: Floats
     """(ranks, chunks, kinds, width)."""
     tails: Floats
@@ -112,27 +109,32 @@ def _part(some: Floats, whole: Floats) -> Floats:
 
 def _of_passes(passes: Passes, demand: Floats, copies: Floats) -> tuple[Floats, Floats]:
     """What each phase takes, and what of the computing one belongs to whom."""
-    ranks, chunks, kinds, _, width = demand.shape
-    found = np.zeros((ranks, chunks, kinds, len(PHASES), width))
-    ways = np.where(np.arange(kinds) == FORWARD, 0, 1)
-    copied = np.broadcast_to(copies[:, None, ways], (ranks, chunks, kinds, width))
-    computing = [CAUSE[name] for name in PHASES[COMPUTING]]
+    asked = np.concatenate([demand, _copied(copies, demand.shape)], axis=3)
+    ranks, chunks, kinds, terms, width = asked.shape
+    found = np.zeros((ranks, chunks, kinds, len(PHASE_TERMS), width))
+    for phase, names in enumerate(PHASE_TERMS):
+        if names[0] in HIDING:
+            found[..., phase, :] = asked[..., HIDING.index(names[0]), :]
+    computing = [CAUSE[name] for name in PHASE_TERMS[COMPUTING]]
     window_s = passes.shown_s[..., computing].sum(axis=3)
-    hiding = np.zeros((ranks, chunks, kinds, len(COMMUNICATION) + 1))
-    for phase, names in enumerate(PHASES):
-        if names[0] in COMMUNICATION:
-            found[..., phase, :] = demand[..., COMMUNICATION.index(names[0]), :]
-        elif names[0] == "offload":
-            found[..., phase, :] = copied
-    for i, name in enumerate((*COMMUNICATION, "offload")):
-        if name not in HIDDEN or name == "pp":  # a send that hides is a task of its own
-            continue
-        share = _part(passes.hidden_s[..., HIDDEN.index(name)], window_s)[..., None]
-        load = share * (copied if name == "offload" else demand[..., i, :])
-        found[..., COMPUTING, :] += load
-        hiding[..., i] = load.sum(axis=3)
+    hiding = np.zeros((ranks, chunks, kinds, terms))
+    for i, name in enumerate(HIDING):
+        if name in BESIDE:
+            share = _part(passes.hidden_s[..., HIDDEN.index(name)], window_s)[..., None]
+            load = share * asked[..., i, :]
+            found[..., COMPUTING, :] += load
+            hiding[..., i] = load.sum(axis=3)
     hiding = _part(hiding, np.broadcast_to(hiding.sum(axis=3, keepdims=True), hiding.shape))
     return np.minimum(found, 1.0), hiding
+
+
+def _copied(copies: Floats, shape: tuple[int, ...]) -> Floats:
+    """What activations on their way out and back take, and what input does, by kind of pass."""
+    ranks, chunks, kinds, _, width = shape
+    activations = copies[:, np.where(np.arange(kinds) == FORWARD, _OUT, _BACK)]
+    fetched = np.broadcast_to(copies[:, _BACK, None], activations.shape)
+    both = np.stack([activations, fetched], axis=2)[:, None]
+    return np.broadcast_to(both, (ranks, chunks, kinds, 2, width))
 
 
 class _Users:

@@ -55,15 +55,18 @@ class Listed:
         one = self.words[row]
         return f"rank {one.rank}: {_text(one)}"
 
-    def seconds(self, hop_s: NDArray[Any], others: Mapping[str, float]) -> NDArray[Any]:
-        """How long each one takes: a send by its hop, a receive no longer than its send."""
+    def seconds(self, hop_s: NDArray[Any]) -> NDArray[Any]:
+        """How long each one takes: a send by its hop, a receive no longer than its send.
+
+        Sharding takes no time here: what it costs is in the passes and at the end of a step.
+        """
         return np.array(
             [
                 hop_s[0, one.piece]
                 if one.kind == "SEND_F"
                 else hop_s[1, one.piece - 1]
                 if one.kind == "SEND_B"
-                else others.get(one.kind, 0.0)
+                else 0.0
                 for one in self.words
             ],
             dtype=np.float64,
@@ -96,7 +99,7 @@ def listed_tasks(words: list[Word], program: Any, where: str) -> Listed:
         if one.micro_batch >= 0 and at[one.kind, one.micro_batch, one.piece] != row:
             problems.append(f"rank {one.rank}: {_text(one)} is listed twice")
         if one.kind[:4] in ("SEND", "RECV"):
-            problems += _bind(row, one, at, passes, rows, (producer, consumer, sent), words)
+            problems += _bind(row, one, at, passes, rows, (producer, consumer, sent))
         else:
             producer[row], consumer[row] = _around(one, rows)
     sends = any(one.micro_batch >= 0 for one in words)
@@ -114,7 +117,6 @@ def _bind(
     passes: Mapping[tuple[str, int, int], int],
     rows: list[Any],
     columns: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
-    words: list[Word],
 ) -> list[str]:
     """Find the pass of a send or receive and its other end; say what is not there."""
     producer, consumer, sent = columns

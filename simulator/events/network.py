@@ -38,7 +38,9 @@ def fair_rates(
     share: ArrayLike | None = None,
     limit: ArrayLike | None = None,
 ) -> Floats:
-    """Max-min fair rate of every flow of each class.
+    """Max-min fair rate of every flow of each class: the public form of :func:`fill`.
+
+    One solve, checked, of what `transfer` and the event queue solve at every event.
 
     Parameters
     ----------

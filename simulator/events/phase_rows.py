@@ -1,6 +1,6 @@
 """The phases of all tasks of a step, and which profile of what it takes each one has.
 
-Passes are cut into phases (``events/link_profiles.py``); sends, reductions, gathers and copies are
+Passes are cut into phases (``events/pass_phases.py``); sends, reductions, gathers and copies are
 of one, and so is what takes nothing.
 """
 
@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.events.link_profiles import PHASES, Profiles
+from simulator.events.extras import COPY, DATA
+from simulator.events.link_profiles import Profiles
+from simulator.events.pass_phases import PHASE_TERMS
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, shown_s
-from simulator.events.timeline import SPAN_KINDS, STREAMS
+from simulator.events.timeline import SPAN_KINDS
 from simulator.events.unfold import EXTRA, SEND
 
 __all__ = ["Rows", "destinations", "links_of", "merged", "rows_of", "table_of"]
@@ -23,7 +25,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _GATHER, _FETCH = SPAN_KINDS.index("gather"), SPAN_KINDS.index("fetch")
-_DATA, _COPY = STREAMS.index("data"), STREAMS.index("copy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +57,8 @@ def destinations(played: Played) -> Ints:
 def rows_of(played: Played, takes: Profiles) -> Rows:
     """Cut every pass into phases; other tasks are of one."""
     listed, step = played.program, played.step
-    shown, count = shown_s(played), len(PHASES)
-    columns = [shown[:, [CAUSE[name] for name in names]].sum(axis=1) for names in PHASES]
+    shown, count = shown_s(played), len(PHASE_TERMS)
+    columns = [shown[:, [CAUSE[name] for name in names]].sum(axis=1) for names in PHASE_TERMS]
     seconds = np.column_stack(columns)
     action, phase = np.nonzero(seconds > 0.0)
     starter = np.arange(len(listed)) - np.r_[False, listed.with_next[:-1]]
@@ -98,9 +99,9 @@ def _others(played: Played, takes: Profiles, tasks: Ints, count: int) -> Ints:
     word = np.full(len(tasks), -1)
     word[own] = played.notes[row[own], 1]
     stream = step.stream[tasks]
-    moved = own & (stream == _DATA)
+    moved = own & (stream == DATA)
     found[moved] = tails + 2 * rank[moved] + (word[moved] == _GATHER)
-    moved = own & (stream == _COPY)
+    moved = own & (stream == COPY)
     found[moved] = copies + 2 * rank[moved] + (word[moved] == _FETCH)
     return found
 

@@ -16,7 +16,6 @@ from simulator.events.engine import Times, longest_path
 from simulator.events.extras import COMPUTE, DATA, Extras
 from simulator.events.passes import AHEAD, BACK, CAUSE, Content, Passes, content, passes_of
 from simulator.events.programs import (
-    ASYNCHRONOUS,
     Program,
     StepGraph,
     program,
@@ -31,6 +30,7 @@ from simulator.layout.schedules import (
     BACKWARD_WEIGHT,
     FORWARD,
     chunks,
+    flushes,
     piece,
     pieces,
 )
@@ -149,7 +149,7 @@ def play_step(
     schedule, pp, vpp = row["schedule"], row["pp"], row["vpp"]
     m = int(replicas[0].rows.layouts.micro_batches[0])
     askew = replicas[0].priced.workload.recipe.optimizer_post_validation
-    steps = -(-2 * pp // m) + 2 if askew or schedule in ASYNCHRONOUS else 1
+    steps = -(-2 * pp // m) + 2 if askew or not flushes(schedule) else 1
     if table is not None:
         _check_table(table, replicas, schedule, pp, vpp, m)
         steps = 1

@@ -8,7 +8,6 @@ its input pass. Where the other piece is on another rank, a send lies between th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,19 +21,15 @@ from simulator.events.listed import Listed
 from simulator.events.timeline import STREAMS
 from simulator.events.unfold import EXTRA, OUTSIDE, SEND, TWICE, follow, unfold
 from simulator.layout.layout import SCHEDULES
-from simulator.layout.schedules import FORWARD, KINDS, actions
+from simulator.layout.schedules import FORWARD, KINDS, actions, flushes
 
 __all__ = [
-    *("ASYNCHRONOUS", "COMPUTE", "EXTRA", "PIPELINE", "SEND"),
-    *("Extras", "Program", "StepGraph", "awaited_actions", "period_s", "program", "repeated"),
+    *("Program", "StepGraph", "awaited_actions", "period_s", "program", "repeated"),
     "step_graph",
 ]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
-
-ASYNCHRONOUS = ("pipedream", "pipedream_2bw")
-"""Schedules that go on without a flush between steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +88,7 @@ def program(schedule: str, pp: int, micro_batches: int, vpp: int = 1, *, steps: 
     """
     if schedule not in SCHEDULES:
         raise InputError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
-    if steps != 1 and schedule not in ASYNCHRONOUS:
+    if steps != 1 and flushes(schedule):
         raise InputError(f"{schedule} flushes after each step: steps must be 1, got {steps}")
     table = actions(schedule, pp, micro_batches * steps, vpp)
     return Program(
@@ -176,9 +171,7 @@ def step_graph(
     pass_s: ArrayLike,
     send_s: ArrayLike = 0.0,
     *,
-    sends_block: bool = False,
     extras: Extras | None = None,
-    listed_s: Mapping[str, float] | None = None,
 ) -> StepGraph:
     """Unfold a program into tasks.
 
@@ -191,12 +184,8 @@ def step_graph(
     send_s : array_like
         Seconds of a send across each boundary between pieces s and s + 1, shape (pieces - 1,); or
         forward and backward apart, shape (2, pieces - 1); or one number for all.
-    sends_block : bool
-        A send holds the sender's compute stream; else it runs on its pipeline stream.
     extras : Extras, optional
         Further tasks.
-    listed_s : mapping, optional
-        Seconds of UNSHARD, RESHARD and REDUCE_GRAD where a user's table lists them.
 
     Raises
     ------
@@ -221,10 +210,10 @@ def step_graph(
     if listed is not None:
         elsewhere = (awaited >= 0) & (program.rank[awaited] != program.rank)
         awaited[elsewhere & listed.sends] = -1
-        extra = joined(extra, program, listed, listed.seconds(hops, listed_s or {}))
+        extra = joined(extra, program, listed, listed.seconds(hops))
     arrays: tuple[Any, ...] = (
         *program.columns(), awaited, seconds, np.ascontiguousarray(hops), *extra.columns(),
-        program.ranks, len(STREAMS), COMPUTE, COMPUTE if sends_block else PIPELINE,
+        program.ranks, len(STREAMS), COMPUTE, PIPELINE,
     )  # fmt: skip
     found = unfold(*arrays)
     duration, stream, first, predecessor, numbers, short, kind, *at = found
@@ -304,19 +293,22 @@ def _name_sends(step: StepGraph, listed: Listed) -> None:
             step.task_of_send[action] = task
 
 
-def period_s(step: StepGraph, end_s: Floats, micro_batches: int) -> float:
-    """Seconds per step of an asynchronous schedule, from one of several steps in a row.
+def period_s(step: StepGraph, end_s: Floats, steps: int, rank: int | None = None) -> float:
+    """Seconds of one of several steps in a row without a barrier, in the steady state.
 
-    The last micro-batches, as many as there are ranks, drain the pipeline and do not count.
+    So much later than in the step before the backward passes of a step end on a last rank, which
+    the drain of the pipeline does not touch.
 
     Parameters
     ----------
     step : StepGraph
-        Of a program of several steps (:func:`program`, `steps`).
+        Of a program of several steps (:func:`program`, :func:`repeated`).
     end_s : ndarray
         When each task ended.
-    micro_batches : int
-        Micro-batches of one step.
+    steps : int
+        How many.
+    rank : int, optional
+        The last rank of one of several replicas; none: of all.
 
     Examples
     --------
@@ -324,14 +316,13 @@ def period_s(step: StepGraph, end_s: Floats, micro_batches: int) -> float:
 
     >>> from simulator.events.engine import longest_path
     >>> step = step_graph(program("pipedream", 2, 4, steps=3), [[[1.0, 2.0, 0.0, 0.0]]] * 2)
-    >>> period_s(step, longest_path(step.graph).end_s, 4)
+    >>> period_s(step, longest_path(step.graph).end_s, 3)
     12.0
     """
-    of_step = step.program.micro_batch // micro_batches
-    drained = -(-step.program.ranks // micro_batches)
-    last = int(of_step.max(initial=0)) - drained
-    if last < 1:
-        raise InputError(f"a period needs {drained + 2} steps or more, got {last + drained + 1}")
-    back = step.program.kind != FORWARD
-    ends = end_s[step.task_of_action]
-    return float(ends[back & (of_step == last)].max() - ends[back & (of_step == last - 1)].max())
+    listed = step.program
+    if steps < 2:
+        raise InputError(f"a period needs 2 steps or more, got {steps}")
+    last = listed.ranks - 1 if rank is None else rank
+    back = np.flatnonzero((listed.rank == last) & (listed.kind != FORWARD))
+    ends = end_s[step.task_of_action[back]]
+    return float(ends[-1] - ends[-1 - len(back) // steps])

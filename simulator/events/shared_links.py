@@ -36,6 +36,9 @@ class Call:
     """As the collectives of ``cost/collectives.py`` take it."""
     seconds: float
     """What it takes on sound links that nothing else uses."""
+    algorithm: str | None = None
+    """Whose links it takes (``events/collective_phases.py``); None: those of a ring, of an
+    all-to-all directly."""
     start_s: float = 0.0
 
 
@@ -45,15 +48,12 @@ class InCompany:
 
     seconds: tuple[Floats, ...]
     """By call, one per group."""
+    slowdown: tuple[Floats, ...]
+    """The same over its time alone; 1 where it takes none."""
     flows: Flows
     """One per group, groups of the first call first."""
     transfer: Transfer
     """Of all flows."""
-
-    def slowdown(self, calls: Sequence[Call]) -> Floats:
-        """By call: time of its slowest group over its time alone; 1 where it takes none."""
-        pairs = zip(self.seconds, calls, strict=True)
-        return np.array([took.max() / call.seconds if took.any() else 1.0 for took, call in pairs])
 
 
 def in_company(
@@ -62,7 +62,6 @@ def in_company(
     calls: Sequence[Call],
     *,
     worn: Mapping[str, float] | None = None,
-    watch: ArrayLike = (),
     crowded: bool = False,
 ) -> InCompany:
     """Run calls beside one another.
@@ -75,8 +74,6 @@ def in_company(
     calls : sequence of Call
     worn : mapping, optional
         Share that is left of links by name; 0 is a lost link, which flows go around.
-    watch : array_like of int
-        Links whose utilisation over time is wanted.
     crowded : bool
         The groups of a call share the links between switches, which its time does not know of.
 
@@ -91,12 +88,17 @@ def in_company(
     tables = [
         modelled(
             cluster, links, call.members, call.size_bytes, call.seconds,
-            operation=call.operation, start_s=call.start_s, crowded=crowded,
+            operation=call.operation, algorithm=call.algorithm, start_s=call.start_s,
+            crowded=crowded,
         )
         for call in calls
     ]  # fmt: skip
     flows = joined(*tables)
-    found = transfer(flows, links.capacity_bytes_per_s, watch=watch)
+    found = transfer(flows, links.capacity_bytes_per_s)
     ends = np.cumsum([len(table) for table in tables])
     took = np.split(found.end_s - found.start_s, ends[:-1])
-    return InCompany(seconds=tuple(took), flows=flows, transfer=found)
+    slower = tuple(
+        np.divide(each, call.seconds, out=np.ones_like(each), where=each > 0.0)
+        for each, call in zip(took, calls, strict=True)
+    )
+    return InCompany(seconds=tuple(took), slowdown=slower, flows=flows, transfer=found)

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.events.byte_time import COMMUNICATION
-from simulator.events.compute_units import REPEATING, charged_s, held_s, held_share, units
+from simulator.events.compute_units import charged_s, held_s, held_share, units
 from simulator.events.demands import Demands, demands
 from simulator.events.engine import Times, play
-from simulator.events.link_profiles import COMPUTING, PHASES, Profiles
+from simulator.events.link_profiles import HIDING, Profiles
+from simulator.events.pass_phases import COMPUTING, PHASE_TERMS, REPEATING
 from simulator.events.passes import CAUSE
 from simulator.events.phase_rows import Rows, links_of, merged, rows_of, table_of
 from simulator.events.phases import Phases, cut, together
@@ -179,12 +179,12 @@ def _noted(played: Played, takes: Profiles, rows: Rows, late: Floats) -> tuple[I
     own = np.flatnonzero((late != 0.0) & (rows.action >= 0))
     beside = rows.phase[own] == COMPUTING
     waits, hides = own[~beside], own[beside]
-    named = np.array([CAUSE[names[0]] for names in PHASES])
+    named = np.array([CAUSE[names[0]] for names in PHASE_TERMS])
     delays = [np.column_stack([rows.action[waits], named[rows.phase[waits]]])]
     delays_s, listed = [late[waits]], played.program
     action = rows.action[hides]
     share = takes.hiding[listed.rank[action], listed.chunk[action], listed.kind[action]]
-    for i, name in enumerate((*COMMUNICATION, "offload")):
+    for i, name in enumerate(HIDING):
         delays.append(np.column_stack([action, np.full(len(action), CAUSE[name])]))
         delays_s.append(late[hides] * share[:, i])
     return np.concatenate(delays), np.concatenate(delays_s)

@@ -1,8 +1,7 @@
 """Write a played step down as a timeline: what each pass spends its time on, span by span.
 
-Inside a pass the order is one for all: parameters arrive, what is recomputed runs, the compute
-runs with all that hides behind it, and what does not hide follows on the stream that it waits for.
-Passes that run as a pair are drawn one after the other.
+Inside a pass the order is one for all (``events/pass_phases.py``). Passes that run as a pair are
+drawn one after the other.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.terms import HIDDEN
+from simulator.events.pass_phases import BESIDE, COMPUTING, PHASES, Span
 from simulator.events.passes import CAUSE
 from simulator.events.play import Played, shown_s
 from simulator.events.programs import awaited_actions
@@ -26,29 +26,8 @@ Ints = NDArray[np.int64]
 _WAYS = ("forward", "backward", "backward_input", "backward_weight")
 """Kind of the compute span of each of KINDS."""
 
-_COMPUTE = ("gemm", "attention", "memory_bound", "stragglers", "slowdown")
-
-_BEFORE = (
-    ("copy", "input", "input", 1.0), ("data", "gather", "fsdp", 1.0),
-    ("compute", "recompute", "recompute", 1.0),
-)  # fmt: skip
-
-_AFTER = (
-    ("host", "launch", "launch", 1.0), ("tensor", "collective", "tp", 1.0),
-    ("context", "exchange", "cp", 1.0), ("expert", "dispatch", "ep", 0.5),
-    ("expert", "combine", "ep", 0.5), ("copy", "offload", "offload", 1.0),
-    ("data", "reduce", "dp", 1.0),
-    ("data", "reduce", "small_reductions", 1.0), ("pipeline", "send", "pp", 1.0),
-)  # fmt: skip
-"""Stream, kind, cause and share of the cause of what a pass waits for, in order."""
-
-_BESIDE = (
-    ("tensor", "collective", "tp", 1.0), ("context", "exchange", "cp", 1.0),
-    ("expert", "dispatch", "ep", 0.5), ("expert", "combine", "ep", 0.5),
-    ("data", "gather", "fsdp", 1.0), ("copy", "offload", "offload", 1.0),
-    ("copy", "input", "input", 1.0),
-)  # fmt: skip
-"""The same of what hides behind the compute of a pass."""
+_BESIDE = tuple(span for phase in PHASES for span in phase if span.terms[0] in BESIDE)
+"""What hides behind the compute of a pass."""
 
 
 class _Spans:
@@ -109,31 +88,23 @@ def _draw_passes(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> 
     batch = listed.micro_batch % _micro_batches(played)
     tail = (batch, listed.chunk, critical[played.step.task_of_action])
     first, clock = np.full(len(listed), -1, np.int64), _starts(played, shown)
+    ways = np.array([SPAN_KINDS.index(x) for x in _WAYS])[listed.kind]
+    kinds: dict[str, Ints] = {"pass": ways, "send": _send_or_receive(played)}
 
-    def draw(stream: str, kind: str | Ints, cause: str, length: Floats) -> Ints:
-        number = spans.add(listed.rank, clock, length, (stream, kind, cause), *tail)
+    def draw(span: Span, start: Floats, seconds: Floats) -> tuple[Ints, Floats]:
+        """Draw one span of every pass; its number, and when it ends."""
+        words = (span.stream, kinds.get(span.kind, span.kind), span.terms[0])
+        number = spans.add(listed.rank, start, span.share * seconds, words, *tail)
         np.copyto(first, number, where=(first < 0) & (number >= 0))
-        return number
+        return number, start + span.share * seconds
 
-    for stream, kind, cause, share in _BEFORE:
-        length = share * shown[:, CAUSE[cause]]
-        draw(stream, kind, cause, length)
-        clock += length
-    for stream, kind, cause, share in _BESIDE:
-        length = share * hidden[:, HIDDEN.index(cause)]
-        behind = length if kind == "combine" else 0.0
-        if kind == "input":
-            behind = hidden[:, HIDDEN.index("offload")]
-        clock += behind
-        draw(stream, kind, cause, length)
-        clock -= behind
-    compute = shown[:, [CAUSE[name] for name in _COMPUTE]].sum(axis=1)
-    draw("compute", np.array([SPAN_KINDS.index(x) for x in _WAYS])[listed.kind], "gemm", compute)
-    clock += compute
-    for stream, kind, cause, share in _AFTER:
-        length = share * shown[:, CAUSE[cause]]
-        sent = draw(stream, kind if kind != "send" else _send_or_receive(played), cause, length)
-        clock += length
+    for phase, parts in enumerate(PHASES):
+        clocks = dict.fromkeys(STREAMS, clock)
+        for span in _BESIDE if phase == COMPUTING else ():
+            beside = hidden[:, HIDDEN.index(span.terms[0])]
+            _, clocks[span.stream] = draw(span, clocks[span.stream], beside)
+        for span in parts:
+            sent, clock = draw(span, clock, shown[:, [CAUSE[x] for x in span.terms]].sum(axis=1))
     return first, sent
 
 

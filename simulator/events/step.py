@@ -134,8 +134,8 @@ def _shared(
 ) -> tuple[Played, Sharing]:
     """Play a step with what its tasks take; `given`: what its replicas were priced from."""
     began = time.perf_counter()
-    calls = bytes_of_all(plain.replicas, table.kinds, given, deviations)
     whole, count = call_seconds(plain.replicas), len(plain.replicas)
+    calls = bytes_of_all(plain.replicas, whole, table.kinds, given, deviations)
     takes = profiles(table.folded(), calls, whole, plain.passes, destinations(plain), count)
     built = time.perf_counter()
     apart, played, uses = shared(plain, takes)

@@ -18,19 +18,17 @@ from simulator.cost.collectives import slowdown_share
 from simulator.cost.offload import host_parts_s, host_step_s, uses_host
 from simulator.cost.passes import ZERO2, Priced, rank_tails
 from simulator.cost.pricing import Selection
-from simulator.events.extras import Extras
+from simulator.events.extras import COMPUTE, COPY, DATA, HOST, Extras
 from simulator.events.host_copies import activation_copies
 from simulator.events.passes import AHEAD, BACK, CAUSE, Passes
 from simulator.events.programs import Program, awaited_actions
-from simulator.events.timeline import SPAN_KINDS, STREAMS
+from simulator.events.timeline import SPAN_KINDS
 from simulator.layout.schedules import BACKWARD_INPUT, FORWARD
 
 __all__ = ["Ends", "Table", "Tails", "tail_tasks", "tails_of"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-_COMPUTE, _DATA, _COPY, _HOST = (STREAMS.index(x) for x in ("compute", "data", "copy", "host"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,16 +213,16 @@ def _gathers(table: Table, ends: Ends, rank: int, tail: Tails, window_s: Floats)
         return
     if not tail.overlaps[AHEAD]:
         first = int(ends.first[rank].min())
-        table.add(rank, _DATA, float(whole_s.sum()), -1, before=first, kind="gather")
+        table.add(rank, DATA, float(whole_s.sum()), -1, before=first, kind="gather")
         return
     share = 1.0 / np.maximum(tail.buckets[stage] * whole_s / whole_s.sum(), 1.0)
     before = np.cumsum(whole_s) - whole_s
     needed = before + np.maximum(whole_s * share, whole_s - window_s * (1.0 - share))
     for chunk, seconds in enumerate(np.diff(np.maximum.accumulate(needed), prepend=0.0)):
         first = int(ends.first[rank, chunk])
-        table.add(rank, _DATA, float(seconds), -1, before=first, kind="gather", chunk=chunk)
+        table.add(rank, DATA, float(seconds), -1, before=first, kind="gather", chunk=chunk)
     if (rest_s := float(whole_s.sum() - needed.max())) > 0.0:  # beside the first passes
-        table.add(rank, _DATA, rest_s, -1, kind="gather")
+        table.add(rank, DATA, rest_s, -1, kind="gather")
 
 
 def _reductions(
@@ -237,7 +235,7 @@ def _reductions(
         return final
     if not one.overlaps[BACK]:
         found = [
-            table.add(rank, _DATA, float(tail.reduce_s[stage].sum()), int(ends.final[rank]))
+            table.add(rank, DATA, float(tail.reduce_s[stage].sum()), int(ends.final[rank]))
             for rank, tail in ranks
         ]
         _join(table, final, found)
@@ -253,10 +251,10 @@ def _reductions(
                 rest_s = float(windows_s[rank, chunk]) * (1.0 - share)
                 ready.append(clock.before_end(table, ends, action, rest_s))
                 most.append(
-                    table.add(rank, _DATA, seconds * (1.0 - share), action, waits=False,
+                    table.add(rank, DATA, seconds * (1.0 - share), action, waits=False,
                               chunk=chunk)
                 )  # fmt: skip
-            found.append(table.add(rank, _DATA, seconds * share, action, chunk=chunk))
+            found.append(table.add(rank, DATA, seconds * share, action, chunk=chunk))
         table.edges += list(zip(ready, most, strict=True))
         _join(table, ready, most)
         _join(table, last, found)
@@ -276,8 +274,8 @@ def _copies(
     for action in own if tail.copies_each else np.unique(ends.last[rank]):
         chunk = int(listed.chunk[action])
         seconds = float(copied_s[chunk])
-        clock.before_end(table, ends, int(action), seconds, _COPY)
-        table.add(rank, _COPY, seconds, int(action), waits=False, cause="offload", kind="offload",
+        clock.before_end(table, ends, int(action), seconds, COPY)
+        table.add(rank, COPY, seconds, int(action), waits=False, cause="offload", kind="offload",
                   chunk=chunk)  # fmt: skip
 
 
@@ -290,7 +288,7 @@ class _Clock:
     awaited: NDArray[np.int32]
 
     def before_end(
-        self, table: Table, ends: Ends, action: int, seconds: float, stream: int = _HOST
+        self, table: Table, ends: Ends, action: int, seconds: float, stream: int = HOST
     ) -> int:
         """Add a task that ends so many seconds before an action does, at most when it starts."""
         paired = action > 0 and bool(self.program.with_next[action - 1])
@@ -314,22 +312,22 @@ def _join(table: Table, earlier: list[int], later: list[int]) -> None:
 def _closing(table: Table, ends: Ends, tails: list[Tails], done: list[int]) -> None:
     """What waits for all gradients: the word table's sum, the norm, then the optimizer."""
     final, one = ends.final, tails[0]
-    hub = table.add(0, _DATA, one.tables_s, int(final[0]), waits=False)
+    hub = table.add(0, DATA, one.tables_s, int(final[0]), waits=False)
     table.edges += [(task, hub) for task in done]
     if one.norm_s:
-        norm = table.add(0, _DATA, one.norm_s, int(final[0]), waits=False,
+        norm = table.add(0, DATA, one.norm_s, int(final[0]), waits=False,
                          cause="small_reductions", kind="norm")  # fmt: skip
         table.edges.append((hub, norm))
         hub = norm
     if one.gradients_s:
-        down = table.add(0, _COPY, one.gradients_s, int(final[0]), waits=False, cause="offload",
+        down = table.add(0, COPY, one.gradients_s, int(final[0]), waits=False, cause="offload",
                          kind="offload")  # fmt: skip
         table.edges.append((hub, down))
         hub = down
     for rank in range(len(final)):
         tail, stage = tails[rank // len(one.buckets)], rank % len(one.buckets)
-        for stream, seconds in ((_COMPUTE, tail.optimizer_s[stage]), (_HOST, tail.host_s[stage])):
-            if seconds or stream == _COMPUTE:
+        for stream, seconds in ((COMPUTE, tail.optimizer_s[stage]), (HOST, tail.host_s[stage])):
+            if seconds or stream == COMPUTE:
                 step = table.add(rank, stream, float(seconds), int(final[rank]), cause="optimizer",
                                  kind="optimizer")  # fmt: skip
                 table.edges.append((hub, step))

@@ -6,11 +6,10 @@ What ends at one moment ends together, so that rates are solved once for it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from simulator.errors import ForeshardError
 from simulator.events.flows import Flows, Folded, fold
@@ -23,9 +22,9 @@ Ints = NDArray[np.int64]
 
 _TOGETHER = 1e-9
 """Ends that lie closer than this share of what is left to the next one are one moment."""
-_RUNNING, _WAITING, _CLOSED, _ENDED, _MOMENTS = range(5)
+_RUNNING, _WAITING, _CLOSED, _ENDED, _SOLVES = range(5)
 """Where the counters stand: running classes, steps lined up, steps just closed, classes that have
-ended, moments at which rates changed."""
+ended, times that rates were solved."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,11 +39,6 @@ class Transfer:
     """End of each step: of its last flow."""
     carried_bytes: Floats
     """By link."""
-    moment_s: Floats
-    """Times at which rates changed."""
-    utilisation: Floats
-    """Share of its capacity that each watched link carries from each moment on,
-    (moments, watched)."""
     solves: int
     """How often rates were solved."""
 
@@ -54,9 +48,7 @@ class Transfer:
         return float(self.step_end_s.max(initial=0.0))
 
 
-def transfer(
-    table: Flows, capacity_bytes_per_s: Floats, *, watch: ArrayLike = (), folded: bool = True
-) -> Transfer:
+def transfer(table: Flows, capacity_bytes_per_s: Floats, *, folded: bool = True) -> Transfer:
     """Let flows share links max-min fairly until all have ended.
 
     Parameters
@@ -64,8 +56,6 @@ def transfer(
     table : Flows
     capacity_bytes_per_s : ndarray
         By link.
-    watch : array_like of int
-        Links whose utilisation over time is wanted.
     folded : bool
         Fold equal flows into classes first; the result is the same.
 
@@ -83,14 +73,10 @@ def transfer(
     bound = np.where(np.diff(table.first) == 0, 1.0, table.limit_bytes_per_s)
     check(capacity, table.first, table.link, table.count, table.share, bound)
     small = fold(table, capacity) if folded else _unfolded(table, capacity)
-    seen = small.link_class[np.atleast_1d(np.asarray(watch, dtype=np.int64))]
-    kinds, column = np.unique(seen, return_inverse=True)
-    start, end, step_end, moment, used = _play(small, kinds[kinds >= 0])
-    used = np.hstack([np.zeros((len(moment), int((kinds < 0).sum()))), used])
+    start, end, step_end, solves = _play(small)
     return Transfer(
         start_s=start[small.flow_class], end_s=end[small.flow_class],
-        step_end_s=step_end[small.step_class], carried_bytes=_carried(small),
-        moment_s=moment, utilisation=used[:, column], solves=len(moment),
+        step_end_s=step_end[small.step_class], carried_bytes=_carried(small), solves=solves,
     )  # fmt: skip
 
 
@@ -110,31 +96,26 @@ def _unfolded(table: Flows, capacity: Floats) -> Folded:
     )  # fmt: skip
 
 
-def _play(small: Folded, watch: Ints) -> tuple[Any, ...]:
-    """Run the classes; (start, end, step end, moments, utilisation of watched classes)."""
+def _play(small: Folded) -> tuple[Floats, Floats, Floats, int]:
+    """Run the classes; (start, end, step end, solves)."""
     t = small.flows
     classes, steps = len(t), len(t.start_s)
     start, end, step_end = np.zeros(classes), np.full(classes, -1.0), np.full(steps, -1.0)
     order = np.argsort(t.step, kind="stable")
     followers = np.argsort(t.before, kind="stable")
-    column = np.full(len(small.capacity_bytes_per_s), -1, dtype=np.int64)
-    column[watch] = np.arange(len(watch))
-    moment = np.zeros(classes + steps + 1)
-    used = np.zeros((len(moment), len(watch)))
     counters = np.zeros(5, dtype=np.int64)
     _run(
         (small.capacity_bytes_per_s, t.first, t.link, t.share, t.count, t.limit_bytes_per_s),
         (t.size_bytes, t.step, order, np.searchsorted(t.step[order], np.arange(steps + 1))),
         (t.start_s, t.before, t.lag_s, followers,
          np.searchsorted(t.before[followers], np.arange(steps + 1))),
-        (start, end, step_end), (moment, column, used), counters,
+        (start, end, step_end), counters,
         scratch(len(small.capacity_bytes_per_s), classes, len(t.link)),
     )  # fmt: skip
     if counters[_ENDED] < classes:
         stuck = int(np.flatnonzero(end < 0.0)[0])
         raise ForeshardError(f"network: flow {stuck} never ends: its links leave it no rate")
-    count = counters[_MOMENTS]
-    return start, end, step_end, moment[:count], used[:count]
+    return start, end, step_end, int(counters[_SOLVES])
 
 
 @njit(cache=True)
@@ -175,24 +156,17 @@ def _pop(heap, key, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _solve(now, network, active, rate, remaining, notes, counters, work):  # type: ignore[no-untyped-def]
-    """Solve the rates from now on and note them; seconds until the first flow ends."""
+def _solve(network, active, rate, remaining, counters, work):  # type: ignore[no-untyped-def]
+    """Solve the rates from now on; seconds until the first flow ends."""
     capacity, first, link, share, count, limit = network
-    moment, column, used = notes
-    running, row = counters[_RUNNING], counters[_MOMENTS]
+    running = counters[_RUNNING]
     fill(capacity, first, link, share, count, limit, active, running, rate, work)
     finish = np.inf
     for a in range(running):
         c = active[a]
         if rate[c] > 0.0:
             finish = min(finish, remaining[c] / rate[c])
-        if used.shape[1] > 0:
-            for k in range(first[c], first[c + 1]):
-                at = link[k]
-                if column[at] >= 0:
-                    used[row, column[at]] += count[c] * share[k] * rate[c] / capacity[at]
-    moment[row] = now
-    counters[_MOMENTS] += 1
+    counters[_SOLVES] += 1
     return finish
 
 
@@ -257,8 +231,8 @@ def _pass(span, ends, now, step, active, rate, remaining, left, times, closing, 
 
 
 @njit(cache=True)
-def _run(network, table, steps, times, notes, counters, work):  # type: ignore[no-untyped-def]
-    """Play all steps into `times` and `notes`.
+def _run(network, table, steps, times, counters, work):  # type: ignore[no-untyped-def]
+    """Play all steps into `times`.
 
     Parameters
     ----------
@@ -270,8 +244,6 @@ def _run(network, table, steps, times, notes, counters, work):  # type: ignore[n
         earliest begin, step before, lag; steps by the step before, where each one's start.
     times : tuple
         start and end of classes, end of steps.
-    notes : tuple
-        Moments at which rates change, column of each watched link, what it carries.
     """
     size, step, _, members = table
     earliest, before, lag, _, _ = steps
@@ -286,7 +258,7 @@ def _run(network, table, steps, times, notes, counters, work):  # type: ignore[n
     while counters[_WAITING] > 0 or counters[_RUNNING] > 0:
         finish, upcoming = np.inf, np.inf
         if counters[_RUNNING] > 0:
-            finish = _solve(now, network, active, rate, remaining, notes, counters, work)
+            finish = _solve(network, active, rate, remaining, counters, work)
         if counters[_WAITING] > 0:
             upcoming = key[heap[0]] - now
         elif finish == np.inf:

@@ -71,7 +71,7 @@ class LinksLeft:
     """What worn links, or other groups on the same ones, leave to the groups of one kind."""
 
     group: str
-    """A field of ``Placement``."""
+    """A field of ``Placement``; dp_copies, edp_copies: ranks that hold the same share of states."""
     scale_up: float = 1.0
     """Share of the rate inside a scale-up domain, above 0 and at most 1."""
     scale_out: float = 1.0

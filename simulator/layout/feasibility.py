@@ -339,13 +339,12 @@ def _has_rounds(x: Layouts, software: Software) -> NDArray[np.bool_]:
 
     megatron/core/pipeline_parallel/schedules.py: rounds of microbatch_group_size_per_vp_stage, pp
     unless given, from pp to all micro-batches. torch/distributed/pipelining/schedules.py: as many
-    rounds as pp goes into the micro-batches, one at the least. The closed form of split backward
-    passes wants pp micro-batches.
+    rounds as pp goes into the micro-batches, one at the least.
     """
     rounds = np.maximum(x.micro_batches // x.pp, 1)
     if software.supports.rounds == "pp":
         return np.asarray(x.micro_batches % x.pp == 0)
-    fewer = (software.supports.rounds == "any") & (x.schedule == SCHEDULES.index("interleaved"))
+    fewer = software.supports.rounds == "any"
     return np.asarray((x.micro_batches % rounds == 0) & ((x.micro_batches >= x.pp) | fewer))
 
 

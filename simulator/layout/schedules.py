@@ -25,7 +25,7 @@ from simulator.layout.layout import SCHEDULES
 __all__ = [
     *("ASKEW", "ASYNCHRONOUS", "BREADTH_FIRST", "POST_VALIDATED", "ROUNDS", "SPLIT", "V_SHAPED"),
     *("BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "KINDS", "Actions"),
-    *("actions", "chunk_range", "chunks", "fewest_micro_batches", "in_flight"),
+    *("actions", "chunk_range", "chunks", "fewest_micro_batches", "flushes", "in_flight"),
     *("piece", "pieces", "splits_backward", "takes_rounds", "unpaired"),
 ]
 
@@ -60,8 +60,10 @@ BREADTH_FIRST = tuple(SCHEDULES.index(word) for word in ("gpipe", "looped_bfs"))
 ROUNDS = tuple(SCHEDULES.index(word) for word in ("interleaved", "interleaved_zb"))
 """Schedules whose micro-batches go through a rank's chunks in rounds of about pp."""
 
-ASYNCHRONOUS = tuple(SCHEDULES.index(word) for word in ("pipedream", "pipedream_2bw"))
-"""Schedules that go on from step to step without a flush."""
+_ASYNCHRONOUS = ("pipedream", "pipedream_2bw")
+
+ASYNCHRONOUS = tuple(SCHEDULES.index(word) for word in _ASYNCHRONOUS)
+"""Schedules that go on from step to step without a flush, as layouts store them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,11 @@ class Actions:
 def splits_backward(schedule: str) -> bool:
     """Whether input and weight gradients are passes of their own."""
     return schedule in _SPLIT
+
+
+def flushes(schedule: str) -> bool:
+    """Whether a step ends before the next one begins."""
+    return schedule not in _ASYNCHRONOUS
 
 
 def chunks(schedule: str, vpp: int) -> int:
@@ -342,7 +349,7 @@ def in_flight(schedule: str, pp: int, micro_batches: int, vpp: int = 1) -> Ints:
     has ended. Asynchronous schedules never drain: a step's first micro-batches follow the last
     ones of the step before.
     """
-    if schedule in ("pipedream", "pipedream_2bw"):
+    if not flushes(schedule):
         micro_batches = max(micro_batches, pp)
     table = actions(schedule, pp, micro_batches, vpp)
     count = chunks(schedule, vpp)
@@ -369,7 +376,7 @@ def unpaired(schedule: str, pp: int, micro_batches: int, vpp: int = 1) -> float:
     >>> unpaired("1f1b", 4, 8), unpaired("interleaved", 4, 8, 2), unpaired("gpipe", 4, 8)
     (1.0, 2.5, 8.0)
     """
-    if schedule in ("pipedream", "pipedream_2bw"):
+    if not flushes(schedule):
         return 0.0
     if schedule in ("gpipe", "looped_bfs"):
         return float(micro_batches)

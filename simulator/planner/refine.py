@@ -34,7 +34,7 @@ def refine(plan: Plan, count: int, *, progress: Callable[[int, int], None] | Non
     count = min(count, len(plan.estimate))
     steps = []
     for i in range(count):
-        steps.append(played(plan, i))
+        steps.append(_numbers(plan, i))
         if progress is not None:
             progress(i + 1, count)
     scenario, closed = plan.scenario, plan.estimate
@@ -67,6 +67,18 @@ def played(plan: Plan, i: int) -> SimulatedStep:
     scenario = plan.scenario
     return simulate(
         plan.estimate.layouts[i], scenario.workload, scenario.cluster, scenario.software
+    )
+
+
+def _numbers(plan: Plan, i: int) -> SimulatedStep:
+    """Simulate one layout and keep its numbers; its timeline is simulated again when asked for.
+
+    A played step of 60,000 tasks holds 5 MB, of which thousands of layouts would be too many.
+    """
+    return replace(
+        played(plan, i),
+        draw=lambda: played(plan, i).timeline,
+        weigh=lambda: played(plan, i).memory,
     )
 
 

@@ -229,6 +229,23 @@ def test_a_schedule_of_the_users_own(tmp_path: Path, plain: dict[str, Any]) -> N
     assert peaks[1] > 10 * peaks[0]
 
 
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_the_schedule_is_written_as_a_table_to_begin_with(tmp_path: Path, vpp: int) -> None:
+    """Given back unchanged it is played as it was; a pass put off on the last rank costs time."""
+    path = tmp_path / "own.csv"
+    case = ("--set", f"layout.vpp={vpp}")
+    result = RUNNER.invoke(app, ["simulate", *CASE, *case, "--json", "--write-actions", str(path)])
+    assert (result.exit_code, result.stderr) == (0, f"Actions: {path}\n")
+    again = document(*case, "--actions", str(path))
+    assert again["terms_s"] == json.loads(result.stdout)["terms_s"]
+    rows = path.read_text().splitlines()
+    assert len(rows) == 4
+    if vpp == 1:  # one forward, one backward; then the first backward pass waits for another
+        assert rows[3].startswith("3F0,3B0,3F1,3B1,")
+        path.write_text("\n".join([*rows[:3], rows[3].replace("3B0,3F1", "3F1,3B0", 1)]) + "\n")
+        assert document("--actions", str(path))["step_time_s"] > again["step_time_s"]
+
+
 @pytest.mark.parametrize("more", [(), ("--contention", "--jitter", "0.02")])
 def test_a_table_with_sends_of_its_own(tmp_path: Path, more: tuple[str, ...]) -> None:
     """Two stages, one forward, one backward: idle time behind a listed receive is charged, too."""
@@ -283,6 +300,7 @@ def test_nothing_is_half_written(tmp_path: Path) -> None:
     said = refused("--trace", str(trace), "--picture", str(tmp_path / "file" / "p.png"))
     assert "cannot be written" in said
     assert "--picture: must end in .png, got" in refused("--picture", str(tmp_path / "p.jpg"))
+    assert "--write-actions: must end in .csv" in refused("--write-actions", str(tmp_path / "a"))
     assert "--trace: must end in .json or .json.gz" in refused("--trace", str(tmp_path / "t"))
     refused("--trace", str(trace), "--deviation", "stage=9")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -11,8 +11,9 @@ from simulator.errors import InputError
 from simulator.events.action_tables import parse_actions, read_actions, write_actions
 from simulator.events.engine import longest_path
 from simulator.events.graph import DeadlockError
-from simulator.events.programs import SEND, Program, program, step_graph
+from simulator.events.programs import Program, program, step_graph
 from simulator.events.timeline import STREAMS
+from simulator.events.unfold import SEND
 from simulator.layout.layout import SCHEDULES
 from simulator.layout.schedules import chunk_range
 
@@ -108,8 +109,7 @@ def test_a_receive_that_is_listed_early_holds_up_the_sends_behind_it() -> None:
 
 def test_sharding_words_run_on_the_data_stream() -> None:
     made = parse_actions(["0UNSHARD 0F0 0B0 0RESHARD 0REDUCE_GRAD"])
-    given = {"UNSHARD": 0.5, "REDUCE_GRAD": 4.0}
-    step = step_graph(made, seconds(made), listed_s=given)
+    step = step_graph(made, seconds(made))
     times = longest_path(step.graph, step.name)
     names = [step.name(i) for i in range(5)]
     data = [i for i in range(5) if step.stream[i] == STREAMS.index("data")]
@@ -118,8 +118,8 @@ def test_sharding_words_run_on_the_data_stream() -> None:
         "rank 0: 0RESHARD",
         "rank 0: 0REDUCE_GRAD",
     ]
-    assert times.end_s[data].tolist() == [0.5, 3.5, 7.5]
-    assert times.end_s[step.task_of_action].tolist() == [1.5, 3.5]
+    assert times.end_s[data].tolist() == [0.0, 3.0, 3.0]
+    assert times.end_s[step.task_of_action].tolist() == [1.0, 3.0]
 
 
 def test_both_ends_that_receive_first_are_a_deadlock() -> None:

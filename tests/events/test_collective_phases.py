@@ -120,7 +120,8 @@ def test_two_trees_span_all_servers_and_share_the_work(servers: int) -> None:
 
 
 def test_phases_inside_and_between_servers_by_hand() -> None:
-    """Reduce-scatter of 8 in a server, rings of 8 servers on an eighth each, gather of 8."""
+    """Reduce-scatter of 8 in a server, trees of 8 servers on an eighth each, gather of 8. A server
+    inside a tree sends half up and half to each of two below, and half up in the other tree."""
     cluster, network = machine("dgx-a100", 64)
     size = 8 * ADAPTER * GB
     rates = {
@@ -129,29 +130,38 @@ def test_phases_inside_and_between_servers_by_hand() -> None:
     }
     inside = sum(7 / 8 * size / rate for rate in rates.values())
     found = moved(cluster, network, "all_reduce", EVERY, size, algorithm="hierarchical")
-    assert found == pytest.approx(inside + 2 * 7 / 8)
-    gather = moved(cluster, network, "all_gather", EVERY, size, algorithm="hierarchical")
-    assert gather == pytest.approx(7 / 8 * size / rates["all_gather"] + 7 / 8)
+    assert found == pytest.approx(inside + 2.0)
 
 
-def test_halving_by_hand() -> None:
-    """8 servers exchange 1/2, 1/4, 1/8 of the bytes, and back: 2 x 7/8, as a ring, in 6 phases."""
+def test_a_modelled_task_takes_the_links_of_its_algorithm() -> None:
+    """The same call as one task of 4 s: rings load all adapters alike; of trees, the adapters of
+    servers inside one carry twice a rank's share, those of its two roots the share once."""
     cluster, network = machine("dgx-a100", 64)
-    assert moved(
-        cluster, network, "all_reduce", COLUMNS, ADAPTER * GB, algorithm="halving"
-    ) == pytest.approx(1.75)
-    table = unfold(cluster, network, "all_reduce", COLUMNS, GB, algorithm="halving")
-    assert len(table.lag_s) == 8 * 6
+    moves = {
+        name: modelled(cluster, network, EVERY, 8 * ADAPTER * GB, 4.0, algorithm=name)
+        for name in ("ring", "hierarchical")
+    }
+    for name, expected in (
+        ("ring", [2 * 63 / 64] * 8),
+        # inside a tree: half up and half to each of two below, and half up as a leaf of the other;
+        # its root: half to the one below, and half up as a leaf of the other
+        ("hierarchical", [1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0]),
+    ):
+        found = transfer(moves[name], network.capacity_bytes_per_s)
+        assert found.end_s == pytest.approx([4.0])
+        carried = [
+            found.carried_bytes[link_number(network, f"adapter-up {server}.0")] / ADAPTER / GB
+            for server in range(8)
+        ]
+        assert carried == pytest.approx(expected)
 
 
 def test_an_all_to_all_by_hand() -> None:
-    """64 GPUs send 1/64 of 23 GB to each: 56/64 over the adapter, more than 7/64 over NVLink; one
-    peer after the other the phases of the last and first members alternate, never faster."""
+    """64 GPUs send 1/64 of 23 GB to each: 56/64 over the adapter, more than 7/64 over NVLink."""
     at = machine("dgx-a100", 64)
     once = moved(*at, "all_to_all", EVERY, ADAPTER * GB, algorithm="direct")
     assert once == pytest.approx(56 / 64)
-    assert moved(*at, "all_to_all", EVERY, ADAPTER * GB, algorithm="pairwise") >= once
-    pairs = moved(*at, "all_to_all", COLUMNS, ADAPTER * GB, algorithm="pairwise")
+    pairs = moved(*at, "all_to_all", COLUMNS, ADAPTER * GB, algorithm="direct")
     assert pairs == pytest.approx(7 / 8)
 
 
@@ -240,10 +250,9 @@ def test_one_worn_adapter_slows_its_ring_only() -> None:
     cluster, network = machine("dgx-a100", 64)
     worn = degraded(network, {"adapter-up 2.5": 0.5})
     table = unfold(cluster, worn, "all_reduce", COLUMNS, ADAPTER * GB)
-    found = transfer(table, worn.capacity_bytes_per_s, watch=[link_number(worn, "adapter-up 2.0")])
+    found = transfer(table, worn.capacity_bytes_per_s)
     took = found.end_s - found.start_s
     assert took == pytest.approx([1.75] * 5 + [3.5] + [1.75] * 2)
-    assert found.utilisation[:, 0] == pytest.approx([1.0, 0.0])
 
 
 def test_a_lost_adapter_is_passed_by() -> None:
@@ -277,7 +286,7 @@ def test_uneven_groups_are_rings_in_the_given_order() -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_group_of_one_moves_nothing(algorithm: str) -> None:
-    operation = "all_to_all" if algorithm in ("direct", "pairwise") else "all_reduce"
+    operation = "all_to_all" if algorithm == "direct" else "all_reduce"
     cluster, network = machine("dgx-a100", 64)
     table = unfold(cluster, network, operation, [[3], [4]], GB, algorithm=algorithm)
     assert transfer(table, network.capacity_bytes_per_s).makespan_s == 0.0
@@ -302,8 +311,6 @@ def test_a_torus_ring_takes_both_directions_of_its_path() -> None:
         (("all_reduce", [[0, 64]], 1.0), {}, r"must be GPUs of the cluster, 0 to 63, got 64"),
         (("all_reduce", [0, 1], 1.0), {}, r"members: must be groups of GPUs"),
         (("all_reduce", [[0, 1]], -1.0), {}, r"size_bytes: must not be negative, got -1.0"),
-        (("all_reduce", [[0, 1, 2]], 1.0), {"algorithm": "halving"},
-         r"power of two.*got 3 \(nearest: 4\)"),
     ],
 )  # fmt: skip
 def test_impossible_calls(arguments, more, message) -> None:  # type: ignore[no-untyped-def]

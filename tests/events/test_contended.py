@@ -46,6 +46,8 @@ def given(
         {"tp": 2, "cp": 4, "pp": 3, "dp": 3, "cp_kind": "all_gather"},
         {"cp": 4, "pp": 2, "dp": 9, "cp_kind": "ring"},
         {"dp": 72, "sharding": "zero3", "shard_group": 36},
+        {"dp": 72, "sharding": "ddp"},
+        {"tp": 12, "dp": 6, "sharding": "zero1", "shard_group": 3},
     ],
 )
 def test_on_sound_links_that_nobody_narrows_nothing_changes(
@@ -133,6 +135,8 @@ def test_experts_across_a_narrow_spine() -> None:
         ("cp", {"tp": 4, "cp": 4, "cp_kind": "ring", "dp": 2}),
         ("cp", {"tp": 2, "cp": 8, "cp_kind": "hierarchical", "cp_a2a": 4, "dp": 2}),
         ("fsdp", {"tp": 4, "dp": 8, "sharding": "zero3"}),
+        ("dp", {"tp": 8, "dp": 4, "sharding": "ddp"}),
+        ("fsdp", {"dp": 32, "sharding": "zero3", "shard_group": 16}),
         ("pp", {"tp": 8, "pp": 2, "dp": 2}),
     ],
 )
@@ -145,6 +149,38 @@ def test_every_kind_of_groups_feels_a_worn_adapter(term: str, layout: dict[str, 
     half = simulate(*setting, deviations=[Deviation(scale_out=0.5)])
     assert slow.terms_s[term] == pytest.approx(half.terms_s[term], rel=1e-9)
     assert slow.terms_s[term] > 1.2 * plain.terms_s[term] > 0.0
+
+
+def test_what_stays_below_a_leaf_is_not_slowed_by_copies_that_cross_the_spine() -> None:
+    """States shared by the 16 ranks of a leaf's 2 servers, gradients reduced over 4 leaves, 4:1.
+
+    Gathers stay below the leaf. The closed form narrows rings over more servers than a leaf has by
+    4 / 2; those of one server a leaf cross the spine at each hop: a quarter of the adapters."""
+    setting = given("llama-3.1-8b", dp=64, sharding="zero3", shard_group=16, over=4.0, leaf=2,
+                    software="torchtitan", m=2)  # fmt: skip
+    plain, crowded = simulate(*setting), simulate(*setting, network=CROWDED)
+    assert crowded.network is not None
+    assert crowded.network.slowdown == pytest.approx({"dp": 1.0, "dp_copies": 2.0})
+    both = [x.terms_s["fsdp"] + x.hidden_s["fsdp"] for x in (plain, crowded)]
+    # both sums over 4 copies once more: 2 x 3/4 of fp32 gradients / 16 over half of an adapter's
+    # 47 GB/s, and the ramps of calls of 60 MB
+    parameters = setting[1].architecture.parameters
+    once = 2 * 3 / 4 * 4 * parameters / 16 / (47e9 / 2)
+    assert 2.0 * once < both[1] - both[0] < 2.0 * 1.15 * once
+
+
+def test_trees_cross_a_narrow_spine_more_often_than_rings() -> None:
+    """64 ranks of 8 servers under 4 leaves, 4:1: where switches of servers add up, NCCL reduces
+    over two trees of servers. Six of their edges end in servers 2 and 3, from where they carry half
+    of the bytes each: 3 of a rank's share over 2/4 of an adapter. The closed form has 2 x 7/8 over
+    adapters of which the spine leaves 2/4 as well; sharded states go over rings, which it has as
+    they are."""
+    setting = given("llama-3.2-3b", dp=64, sharding="ddp", over=4.0, leaf=2)
+    crowded = simulate(*setting, network=CROWDED)
+    assert crowded.network is not None
+    assert crowded.network.slowdown == pytest.approx({"dp": 3 / (2 * 7 / 8)})
+    rings = simulate(setting[0].replace(sharding="zero1"), *setting[1:], network=CROWDED)
+    assert rings.network is not None and rings.network.slowdown == {"dp": 1.0}
 
 
 def test_a_half_worn_adapter_doubles_the_network_part_of_what_crosses_it() -> None:
@@ -211,7 +247,7 @@ def test_the_time_of_bytes_is_bytes_over_rate() -> None:
     setting = given(tp=8, pp=2, dp=2, software="megatron-core", sequence_parallel=True)
     replicas = replicas_of(*setting)
     whole = call_seconds(replicas)
-    far, near = (byte_time(replicas, "pp", way, setting, ()) for way in (True, False))
+    far, near = (byte_time(whole, "pp", way, setting, ()) for way in (True, False))
     pp = COMMUNICATION.index("pp")
     expected = 4096 * 8192 * 2 / 8 / 47e9
     assert far.passes_s[:, :, :2, pp] == pytest.approx(expected, rel=1e-6)

@@ -10,11 +10,12 @@ import pytest
 from simulator.cost.terms import HIDDEN
 from simulator.events.byte_time import COMMUNICATION, ByteTime, call_seconds
 from simulator.events.charge import critical_shares, pacing_rank, terms, work
-from simulator.events.compute_units import held_share
+from simulator.events.compute_units import charged_s, held_share
 from simulator.events.engine import longest_path
 from simulator.events.graph import task_graph
 from simulator.events.link_loads import Loads
-from simulator.events.link_profiles import COMPUTING, PHASES, Profiles, profiles
+from simulator.events.link_profiles import HIDING, Profiles, profiles
+from simulator.events.pass_phases import COMPUTING, PHASES, phase_of
 from simulator.events.passes import CAUSE
 from simulator.events.phase_rows import destinations
 from simulator.events.phases import cut, together
@@ -25,7 +26,7 @@ from simulator.events.timeline import STREAMS
 
 Worked = Callable[..., Played]
 
-SEND = PHASES.index(("pp",))
+SEND = phase_of("pp")
 BACKWARD = 1
 REDUCE, GATHER = 0, 1
 
@@ -41,7 +42,7 @@ def takes(played: Played, *given: tuple[str, Any, float]) -> Profiles:
         "sends": np.zeros((ranks, chunks, kinds, ranks)),
         "tails": np.zeros((ranks, 2, ranks)),
         "copies": np.zeros((ranks, 2, ranks)),
-        "hiding": np.zeros((ranks, chunks, kinds, len(COMMUNICATION) + 1)),
+        "hiding": np.zeros((ranks, chunks, kinds, len(HIDING))),
     }
     for table, place, share in given:
         tables[table][place] = share
@@ -191,6 +192,17 @@ def test_a_reduction_holds_compute_units_while_it_runs(worked: Worked, charged_s
     assert reductions(found, 0)[0] == (ready, ready + 2.0)
     assert charged(found)["slowdown"] == pytest.approx(end - 6.0)
     assert charged(found)["gemm"] == 6.0
+
+
+@pytest.mark.parametrize("reductions", [1.0, 2.0])
+def test_only_the_last_of_several_reductions_is_a_task(worked: Worked, reductions: float) -> None:
+    """Two micro-batches, F B F B: what one gather and all reductions cost the passes beside them is
+    charged to the first and the last pass; the reduction of the first micro-batch stays charged."""
+    slowed_s = np.array([[[0.25]], [[0.5]]])
+    played = worked(
+        [2.0], [4.0], 2, slowed_s=slowed_s, reductions=reductions, reduce_s=np.full((1, 1), 4.0)
+    )
+    assert charged_s(played).tolist() == [0.25, 0.0, 0.0, 0.5 / reductions]
 
 
 def test_the_rest_of_a_gather_runs_beside_the_first_passes(worked: Worked) -> None:

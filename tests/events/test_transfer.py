@@ -26,10 +26,9 @@ def table(links: list[list[int]], sizes: list[float], **more: object) -> Flows:
 @pytest.mark.parametrize("folded", [True, False])
 def test_a_flow_that_ends_frees_its_share(folded: bool) -> None:
     """10 and 20 bytes on a link of 10: both at 5 until 2 s, then the second alone: 10 left, 1 s."""
-    found = transfer(table([[0], [0]], [10, 20]), np.array([10.0]), folded=folded, watch=[0])
+    found = transfer(table([[0], [0]], [10, 20]), np.array([10.0]), folded=folded)
     assert found.end_s.tolist() == [2.0, 3.0]
-    assert found.moment_s.tolist() == [0.0, 2.0]
-    assert found.utilisation[:, 0].tolist() == [1.0, 1.0]
+    assert found.solves == 2
     assert found.carried_bytes.tolist() == [30.0]
 
 
@@ -44,12 +43,11 @@ def test_a_flow_that_comes_later_slows_the_first() -> None:
 def test_a_freed_share_moves_the_bottleneck() -> None:
     """Flows a (links 0 and 1), b (0), c (1), capacities 10 and 4, 6 bytes each.
 
-    a and c run at 2, b at 8: b ends at 0.75 s, a and c together at 3 s. Link 0 then carries 2.
+    a and c run at 2, b at 8: b ends at 0.75 s, a and c together at 3 s.
     """
     sizes = [6.0, 6.0, 6.0]
-    found = transfer(table([[0, 1], [0], [1]], sizes), np.array([10.0, 4.0]), watch=[0, 1])
+    found = transfer(table([[0, 1], [0], [1]], sizes), np.array([10.0, 4.0]))
     assert found.end_s == pytest.approx([3.0, 0.75, 3.0])
-    assert found.utilisation == pytest.approx(np.array([[1.0, 1.0], [0.2, 1.0]]))
     assert found.solves == 2
 
 

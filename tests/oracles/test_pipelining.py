@@ -123,6 +123,7 @@ def cases() -> Iterator[tuple[str, int, int, int]]:
             for pp, m in ((2, 4), (3, 6), (4, 10), (4, 16), (5, 10), (8, 24)):
                 yield schedule, pp, vpp, m
     yield from (("zb_v", 4, 2, 3), ("looped_bfs", 4, 2, 3), ("interleaved", 4, 2, 3))
+    yield from (("interleaved_zb", 4, 2, 3), ("interleaved_zb", 8, 3, 5))
 
 
 def listed(schedule: str, pp: int, vpp: int, m: int) -> list[list[Step]]:

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from simulator.events.engine import longest_path
-from simulator.events.programs import SEND, StepGraph, program, step_graph
+from simulator.events.programs import StepGraph, program, step_graph
+from simulator.events.unfold import SEND
 from simulator.layout.schedules import KINDS
 
 SECONDS = 0.004
