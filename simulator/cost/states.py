@@ -158,9 +158,7 @@ def state_costs(
     groups = (placement.shard, expert_group)
     by_block = gathers_by_block(layouts, each, software)
     replicas = _replicas(placement)
-    linked = [
-        (cluster.links_of(name), cluster.links_of(f"{name}_copies")) for name in ("dp", "edp")
-    ]
+    linked = [[cluster.links_of(kind + of) for of in ("", "_copies")] for kind in ("dp", "edp")]
     shape = kinds[0].shape
     reduce_s, gather_s, buckets = np.zeros(shape), np.zeros(shape), np.ones(shape)
     for reduced, updated, group, copies, links in zip(
@@ -388,11 +386,11 @@ def _replicas(placement: Placement) -> tuple[Group, Group]:
 
 
 def _reduce_s(
-    links: tuple[Cluster, Cluster], size_bytes: Floats, scatters: Any, group: Group, copies: Group
+    links: list[Cluster], size_bytes: Floats, scatters: Any, group: Group, copies: Group
 ) -> Floats:
     """Reduce gradients: all-reduce (ddp), or scatter over the shard group, then its replicas.
 
-    `links` are those of ranks that share states (of ddp all), and of ranks that hold the same ones.
+    `links` are those of the first two, and of the replicas.
     """
     shard, replicas = _wide(group), _wide(copies)
     everyone = Group(size=shard.size * replicas.size, local=shard.local * replicas.local)
