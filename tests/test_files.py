@@ -153,10 +153,10 @@ def test_a_users_profile_of_a_shipped_name_is_the_base_of_the_others(mine: Path)
     (mine / "on-mine.toml").write_text('base = "megatron-lm-2022"\n')
     core = load_software("megatron-core")
     assert load_software("on-mine").kernels == core.kernels
-    older = load_software(
-        "megatron-lm-2021"
-    ).kernels  # shipped, on the same name, with its own NCCL
-    assert older == replace(core.kernels, nccl=older.nccl) and older.nccl == "2.8"
+    # shipped, on the same name, with its own NCCL and fusions
+    older = load_software("megatron-lm-2021").kernels
+    assert older == replace(core.kernels, nccl="2.8", fused=older.fused)
+    assert older.fused == ("norm", "bias_activation", "bias_dropout_add", "softmax")
 
 
 @pytest.mark.parametrize(
