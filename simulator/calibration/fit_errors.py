@@ -1,7 +1,7 @@
 """Fitting how far step times are off: standard deviations of errors by what they belong to.
 
 The residuals are those of calibration runs whose whole source was left out of the fit
-(`left_out`), because a run that a figure was fitted to says little about the next
+(``fit_training.left_out``), because a run that a figure was fitted to says little about the next
 one. Runs of one source on one device share the errors of its terms, those of one model that of its
 experts, those whose ranks compute with the same shapes that of their kernels, those of one layout
 on several sizes of a cluster that of the layout: their residuals are jointly normal. Maximum
@@ -14,7 +14,7 @@ residuals have the best interval score.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -24,15 +24,7 @@ from numpy.typing import NDArray
 
 from simulator import catalogue
 from simulator.calibration import Floats
-from simulator.calibration.fit_training import (
-    SOFT_L1,
-    TrainingFit,
-    TrainingRun,
-    apply,
-    as_shipped,
-)
-from simulator.calibration.gauss_newton import curvature, soft_weights
-from simulator.calibration.sites import source_family
+from simulator.calibration.fit_training import TrainingFit, TrainingRun, apply, as_shipped, left_out
 from simulator.cost.step import evaluate
 from simulator.cost.uncertainty import (
     P90,
@@ -44,7 +36,8 @@ from simulator.cost.uncertainty import (
 from simulator.measured.rows import MeasuredRun
 
 __all__ = [
-    *("covered", "fit_errors", "left_out", "left_out_report", "width_report", "with_deviations"),
+    *("covered", "fit_errors", "left_out_report", "source_family", "width_report"),
+    "with_deviations",
 ]
 
 _PRIOR_SD = 0.15
@@ -85,6 +78,11 @@ class _Group:
         return float(np.sum(np.log(np.diag(root))) + 0.5 * white @ white)
 
 
+def source_family(row: MeasuredRun) -> str:
+    """Return the source of a run without its release: what is left out of the fit together."""
+    return row.get("source").partition("-")[0]
+
+
 def fit_errors(fit: TrainingFit) -> dict[str, float]:
     """Fit the figures of ``hardware_profiles/uncertainty/step.toml``; keys SHARED and ``tail``.
 
@@ -92,29 +90,6 @@ def fit_errors(fit: TrainingFit) -> dict[str, float]:
     run has of its own, the rest of which is the layout's.
     """
     return _fitted(_groups(fit))
-
-
-def left_out(fit: TrainingFit, group: Callable[[MeasuredRun], str]) -> Floats:
-    """log(predicted / measured) of every run with its whole group left out of the fit.
-
-    One Gauss-Newton step from the fit of all runs: without the group, the parameters move by
-    ``(H - J' W J)^-1 J' W r`` of the group's residuals r and slopes J, with H the curvature of all
-    runs and priors together and W the weights of the soft loss. A parameter that no other group
-    holds falls back to its prior, the rates of the group's site to those of the kind.
-    """
-    names = np.array([group(training.row) for training in fit.runs])
-    weight = soft_weights(fit.residuals, SOFT_L1)
-    weighted = fit.slopes * weight[:, None]
-    whole = curvature(fit.slopes, weight)
-    low, high = fit.bounds
-    errors = fit.residuals.copy()
-    for name in np.unique(names):
-        out = names == name
-        without = whole - fit.slopes[out].T @ weighted[out]
-        pull = weighted[out].T @ fit.residuals[out]
-        moved = np.clip(fit.offsets + np.linalg.solve(without, pull), low, high)
-        errors[out] += fit.slopes[out] @ (moved - fit.offsets)
-    return errors
 
 
 def covered(runs: Sequence[TrainingRun]) -> dict[str, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pool
 from pathlib import Path
@@ -23,17 +23,7 @@ import numpy as np
 
 from simulator import catalogue
 from simulator.calibration import Floats, Prior
-from simulator.calibration.gauss_newton import descend
-from simulator.calibration.sites import (
-    MOST,
-    SPREAD,
-    Site,
-    at_site,
-    settled,
-    site_columns,
-    sites,
-    source_family,
-)
+from simulator.calibration.gauss_newton import curvature, descend, soft_weights
 from simulator.calibration.training_parameters import PARAMETERS, Parameter
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
@@ -44,13 +34,13 @@ from simulator.measured.rows import MeasuredRun, number, read_runs
 from simulator.software import load_software
 
 __all__ = [
-    "SOFT_L1",
     "TrainingFit",
     "TrainingRun",
     "apply",
     "as_shipped",
     "choose",
     "fit_training",
+    "left_out",
     "report",
 ]
 
@@ -70,8 +60,7 @@ _LOADERS: dict[str, Callable[[str], Any]] = {
     "collectives": load_library,
     "software": load_software,
 }
-SOFT_L1 = 0.04
-"""Error of a run beyond which it weighs less."""
+_SOFT_L1 = 0.04
 _STEP = 0.1
 _MANY = 4
 _SAME = 0.01
@@ -92,19 +81,13 @@ class TrainingFit:
 
     values: dict[str, float]
     runs: tuple[TrainingRun, ...]
-    sites: tuple[Site, ...]
-    """Sites with rates of their own."""
     before: Floats
     """With every parameter at its prior."""
     after: Floats
-    """With the fitted ones, which are those of no site in particular."""
-    residuals: Floats
-    """The same, each site with its own rates: what the fit makes small."""
     slopes: Floats
-    """Change of log(predicted) of every run (rows) by one prior width of a parameter, then by one
-    spread of a site (columns)."""
+    """Change of log(predicted) of every run (rows) by one prior width of a parameter (columns)."""
     offsets: Floats
-    """Fitted parameters, in prior widths from the prior; then those of the sites, in spreads."""
+    """Fitted parameters, in prior widths from the prior."""
     bounds: tuple[Floats, Floats]
     """Least and largest values of `offsets`."""
 
@@ -206,15 +189,11 @@ def fit_training(path: Path | str | None = None, *, processes: int | None = None
     runs = choose(path or catalogue.folder("validation") / "runs" / "calibrate.csv")
     start = np.array([_widths(p.prior, p.start or p.prior.value) for p in PARAMETERS.values()])
     with _Predictor(runs, processes or os.cpu_count() or 1) as predictor:
-        before = predictor.errors(predictor.extended(np.zeros(len(PARAMETERS))))
-        first, ends = predictor.extended(start), _bounds(len(predictor.sites))
-        found = descend(predictor.errors, predictor.slopes, first, ends, soft=SOFT_L1)
-        common = found.at.copy()
-        common[len(PARAMETERS) :] = 0.0
-        after = predictor.errors(common)
+        before = predictor.errors(np.zeros(len(PARAMETERS)))
+        found = descend(predictor.errors, predictor.slopes, start, _bounds(), soft=_SOFT_L1)
     return TrainingFit(
-        values=_values(found.at), runs=tuple(runs), sites=predictor.sites, before=before,
-        after=after, residuals=found.errors, slopes=found.slopes, offsets=found.at, bounds=ends,
+        values=_values(found.at), runs=tuple(runs), before=before, after=found.errors,
+        slopes=found.slopes, offsets=found.at, bounds=_bounds(),
     )  # fmt: skip
 
 
@@ -229,23 +208,20 @@ def as_shipped(path: Path | str | None = None, *, processes: int | None = None) 
         figure, ratio = next(iter(parameter.figures.items()))
         value = _shipped(parameter.profiles[0], figure.split("."))
         held.append(_widths(parameter.prior, value / ratio))
+    at = np.array(held)
     with _Predictor(runs, processes or os.cpu_count() or 1) as predictor:
-        at, ends = predictor.extended(np.array(held)), _bounds(len(predictor.sites))
         before, after = (predictor.errors(x) for x in (np.zeros(len(at)), at))
         slopes = predictor.slopes(at, after)
-    columns = slopes[:, len(PARAMETERS) :]
-    at[len(PARAMETERS) :] = settled(after, columns, SOFT_L1)
     return TrainingFit(
-        values=_values(at), runs=tuple(runs), sites=predictor.sites, before=before, after=after,
-        residuals=after + columns @ at[len(PARAMETERS) :], slopes=slopes, offsets=at, bounds=ends,
+        values=_values(at), runs=tuple(runs), before=before, after=after, slopes=slopes,
+        offsets=at, bounds=_bounds(),
     )  # fmt: skip
 
 
 def _values(at: Floats) -> dict[str, float]:
     """Parameters that are so many prior widths from their priors."""
     found = {}
-    own = at[: len(PARAMETERS)].tolist()
-    for (name, parameter), offset in zip(PARAMETERS.items(), own, strict=True):
+    for (name, parameter), offset in zip(PARAMETERS.items(), at.tolist(), strict=True):
         prior = parameter.prior
         found[name] = prior.decode(prior.encode(prior.value) + prior.width * offset)
     return found
@@ -255,12 +231,11 @@ class _Predictor:
     """Errors of the runs, and their slopes, on several processes: each run is predicted alone."""
 
     def __init__(self, runs: Sequence[TrainingRun], processes: int) -> None:
-        self._families = [source_family(training.row) for training in runs]
-        self._reached = {
-            name: [i for i, training in enumerate(runs) if _reached(parameter, training.run)]
-            for name, parameter in PARAMETERS.items()
-        }
-        self.sites = sites(self._families, self._reached)
+        self._runs = runs
+        self._reached = [
+            [i for i, training in enumerate(runs) if _reached(parameter, training.run)]
+            for parameter in PARAMETERS.values()
+        ]
         self._pool = Pool(processes, _keep, (runs,)) if processes > 1 else None
         if self._pool is None:
             _keep(runs)
@@ -272,31 +247,24 @@ class _Predictor:
         if self._pool is not None:
             self._pool.terminate()
 
-    def extended(self, at: Floats) -> Floats:
-        """Parameters, and no deviation of any site."""
-        return np.concatenate([at, np.zeros(len(self.sites))])
-
     def errors(self, at: Floats) -> Floats:
-        """log(predicted / measured) of every run, at its site."""
-        return np.array(self._map(self._jobs(at, range(len(self._families)))))
+        """log(predicted / measured) of every run."""
+        values = _values(at)
+        return np.array(self._map([(values, i) for i in range(len(self._runs))]))
 
     def slopes(self, at: Floats, errors: Floats) -> Floats:
         """Move one parameter at a time; runs that it does not reach stay as they are."""
         jobs = []
-        for k, rows in enumerate(self._reached.values()):
+        for k, rows in enumerate(self._reached):
             moved = at.copy()
             moved[k] += _STEP
-            jobs += self._jobs(moved, rows)
-        found, there = np.zeros((len(errors), len(PARAMETERS))), iter(self._map(jobs))
-        for k, rows in enumerate(self._reached.values()):
+            values = _values(moved)
+            jobs += [(values, i) for i in rows]
+        found, there = np.zeros((len(self._runs), len(at))), iter(self._map(jobs))
+        for k, rows in enumerate(self._reached):
             for i in rows:
                 found[i, k] = (next(there) - errors[i]) / _STEP
-        return np.hstack([found, site_columns(found, self._families, self.sites)])
-
-    def _jobs(self, at: Floats, rows: Iterable[int]) -> list[tuple[dict[str, float], int]]:
-        values, own = _values(at), at[len(PARAMETERS) :]
-        local = {family: at_site(values, family, self.sites, own) for family in set(self._families)}
-        return [(local[self._families[i]], i) for i in rows]
+        return found
 
     def _map(self, jobs: list[tuple[dict[str, float], int]]) -> list[float]:
         if self._pool is None:
@@ -321,11 +289,34 @@ def _error(job: tuple[Mapping[str, float], int]) -> float:
     return float(np.log(float(estimate.step_time_s[0]) / training.step_s))
 
 
-def _bounds(count: int) -> tuple[Floats, Floats]:
-    """Least and largest offset of every parameter, and of so many sites."""
+def _bounds() -> tuple[Floats, Floats]:
+    """Least and largest offset of every parameter."""
     priors = [parameter.prior for parameter in PARAMETERS.values()]
     low, high = (np.array([_widths(p, getattr(p, end)) for p in priors]) for end in ("low", "high"))
-    return np.append(low, np.full(count, -MOST)), np.append(high, np.full(count, MOST))
+    return low, high
+
+
+def left_out(fit: TrainingFit, group: Callable[[MeasuredRun], str]) -> Floats:
+    """log(predicted / measured) of every run with its whole group left out of the fit.
+
+    One Gauss-Newton step from the fit of all runs: without the group, the parameters move by
+    ``(H - J' W J)^-1 J' W r`` of the group's residuals r and slopes J, with H the curvature of all
+    runs and priors together and W the weights of the soft loss. A parameter that no other group
+    holds falls back to its prior.
+    """
+    names = np.array([group(training.row) for training in fit.runs])
+    weight = soft_weights(fit.after, _SOFT_L1)
+    weighted = fit.slopes * weight[:, None]
+    whole = curvature(fit.slopes, weight)
+    low, high = fit.bounds
+    errors = fit.after.copy()
+    for name in np.unique(names):
+        out = names == name
+        without = whole - fit.slopes[out].T @ weighted[out]
+        pull = weighted[out].T @ fit.after[out]
+        moved = np.clip(fit.offsets + np.linalg.solve(without, pull), low, high)
+        errors[out] += fit.slopes[out] @ (moved - fit.offsets)
+    return errors
 
 
 def _reached(parameter: Parameter, run: Run) -> bool:
@@ -351,9 +342,6 @@ def report(fit: TrainingFit) -> list[str]:
                 mark = "  differs" if abs(now - value) > _SAME * value else ""
                 line = f"{profile:<22} {figure:<38} {prior:>7.3g} {value:>7.3g} {now:>8.3g}"
                 lines.append(line + mark)
-    deviations = np.expm1(SPREAD * fit.offsets[len(PARAMETERS) :])
-    for site, off in zip(fit.sites, deviations.tolist(), strict=True):
-        lines.append(f"{site.parameter:<22} {site.family:<38} {off:>+7.1%}")
     lines.append(
         f"{'source':<15} {'precision':<12} {'runs':>4} {'|error| before':>15} {'after':>8}"
     )

@@ -26,8 +26,6 @@ class Parameter:
     """Where the fit starts if not at the prior: where the prior is too low to be felt at all."""
     heirs: tuple[str, ...] = ()
     """Profiles that take the figures over from their base."""
-    by_site: bool = False
-    """Whether machines of one kind differ in it from site to site (``calibration/sites.py``)."""
 
     def reaches(self, profile: str) -> bool:
         """Whether a profile has the figures, its own or its base's."""
@@ -73,16 +71,15 @@ some hundred draws."""
 PARAMETERS: dict[str, Parameter] = {
     **{
         f"{profile}_rate_fp8": Parameter(
-            prior=_share(share, 0.10), profiles=(profile,), figures=_rate("fp8", "mxfp8"),
-            by_site=True,
+            prior=_share(share, 0.10), profiles=(profile,), figures=_rate("fp8", "mxfp8")
         )
         for profile, share in _BLACKWELL.items()
     },
     "h100_rate": Parameter(
-        prior=_share(0.894, 0.06), profiles=_H100, figures=_rate(*_SIXTEEN), by_site=True,
+        prior=_share(0.894, 0.06), profiles=_H100, figures=_rate(*_SIXTEEN),
     ),
     "h100_rate_fp8": Parameter(
-        prior=_share(0.871, 0.06), profiles=_H100, figures=_rate(*_EIGHT), by_site=True,
+        prior=_share(0.871, 0.06), profiles=_H100, figures=_rate(*_EIGHT),
     ),
     "h100_attention": Parameter(
         prior=_share(0.894, 0.10), profiles=_H100, figures=_attention("flash"),
@@ -91,18 +88,17 @@ PARAMETERS: dict[str, Parameter] = {
         prior=_share(0.53, 0.10), profiles=_H100[:2], figures=_stream(0.53, 0.47, 0.51), digits=2,
     ),
     "h100_hbm2e_rate": Parameter(
-        prior=_share(0.62, 0.15), profiles=("h100-hbm2e-96",),
-        figures=_rate(*_SIXTEEN), by_site=True,
+        prior=_share(0.62, 0.15), profiles=("h100-hbm2e-96",), figures=_rate(*_SIXTEEN),
     ),
     "h100_hbm2e_rate_fp8": Parameter(
-        prior=_share(0.76, 0.15), profiles=("h100-hbm2e-96",), figures=_rate(*_EIGHT), by_site=True,
+        prior=_share(0.76, 0.15), profiles=("h100-hbm2e-96",), figures=_rate(*_EIGHT),
     ),
     "h100_hbm2e_attention": Parameter(
         prior=_share(0.62, 0.15), profiles=("h100-hbm2e-96",),
         figures=_attention("sdpa"),
     ),
     "b200_rate": Parameter(
-        prior=_share(0.842, 0.15), profiles=("b200-sxm",), figures=_rate(*_SIXTEEN), by_site=True,
+        prior=_share(0.842, 0.15), profiles=("b200-sxm",), figures=_rate(*_SIXTEEN),
     ),
     "b200_attention": Parameter(
         prior=_share(0.78, 0.10), profiles=("b200-sxm",), figures=_attention("flash", "sdpa"),
@@ -112,7 +108,7 @@ PARAMETERS: dict[str, Parameter] = {
         digits=2,
     ),
     "a100_rate": Parameter(
-        prior=_share(0.854, 0.05), profiles=_A100, figures=_rate(*_SIXTEEN), by_site=True,
+        prior=_share(0.854, 0.05), profiles=_A100, figures=_rate(*_SIXTEEN),
     ),
     "a100_attention": Parameter(
         prior=_share(0.928, 0.08), profiles=_A100, figures=_attention("flash"),

@@ -15,10 +15,10 @@ from simulator.calibration.fit_errors import (
     _Group,
     _score,
     covered,
+    source_family,
     with_deviations,
 )
 from simulator.calibration.fit_training import as_shipped
-from simulator.calibration.sites import source_family
 from simulator.cost.step import evaluate
 from simulator.cost.uncertainty import P90, SHARED, load_step_errors
 from simulator.measured.rows import MeasuredRun

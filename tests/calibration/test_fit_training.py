@@ -142,7 +142,7 @@ def made(values: dict[str, float], runs: tuple[TrainingRun, ...], errors: Any) -
     """A fit whose slopes and offsets nobody asks for."""
     none = np.zeros(len(PARAMETERS))
     return TrainingFit(
-        values=values, runs=runs, sites=(), before=errors, after=errors, residuals=errors,
+        values=values, runs=runs, before=errors, after=errors,
         slopes=np.zeros((len(runs), len(none))), offsets=none, bounds=(none, none),
     )  # fmt: skip
 

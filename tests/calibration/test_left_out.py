@@ -6,18 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.calibration.fit_errors import left_out
-from simulator.calibration.fit_training import SOFT_L1
+from simulator.calibration.fit_training import _SOFT_L1, left_out
 
 
 def linear_fit(slopes: Any, intercepts: Any) -> Any:
     """Fit of errors ``intercepts + slopes x``, so small that the soft loss is a square."""
-    curvature = slopes.T @ slopes / SOFT_L1**2 + np.eye(slopes.shape[1])
-    at = -np.linalg.solve(curvature, slopes.T @ intercepts / SOFT_L1**2)
+    curvature = slopes.T @ slopes / _SOFT_L1**2 + np.eye(slopes.shape[1])
+    at = -np.linalg.solve(curvature, slopes.T @ intercepts / _SOFT_L1**2)
     wide = np.full(slopes.shape[1], 1e9)
     return SimpleNamespace(
         runs=[SimpleNamespace(row=name) for name in "aaabbbcc"], offsets=at, slopes=slopes,
-        residuals=intercepts + slopes @ at, bounds=(-wide, wide),
+        after=intercepts + slopes @ at, bounds=(-wide, wide),
     )  # fmt: skip
 
 
@@ -28,8 +27,8 @@ def test_equals_refitting_without_the_group() -> None:
     found = left_out(linear_fit(slopes, intercepts), group=lambda row: str(row))
     for name, rows in (("a", range(3)), ("b", range(3, 6)), ("c", range(6, 8))):
         out = np.isin(np.arange(8), list(rows))
-        kept, curve = slopes[~out], slopes[~out].T @ slopes[~out] / SOFT_L1**2 + np.eye(3)
-        at = -np.linalg.solve(curve, kept.T @ intercepts[~out] / SOFT_L1**2)
+        kept, curve = slopes[~out], slopes[~out].T @ slopes[~out] / _SOFT_L1**2 + np.eye(3)
+        at = -np.linalg.solve(curve, kept.T @ intercepts[~out] / _SOFT_L1**2)
         want = intercepts[out] + slopes[out] @ at
         assert found[out] == pytest.approx(want, rel=1e-4), name
 
@@ -40,5 +39,5 @@ def test_a_parameter_that_only_the_group_holds_falls_back_to_its_prior() -> None
     slopes[3:, 1] = 0.1
     intercepts = np.r_[np.full(3, 1e-5), np.full(5, -1e-5)]
     fit = linear_fit(slopes, intercepts)
-    assert np.all(np.abs(fit.residuals[:3]) < 1e-6)
+    assert np.all(np.abs(fit.after[:3]) < 1e-6)
     assert left_out(fit, group=lambda row: str(row))[:3] == pytest.approx(1e-5, rel=1e-3)
