@@ -138,6 +138,7 @@ def command(
         check_trace(trace)
         _check_ending("--picture", picture, ".png")
         _check_ending("--write-actions", write_actions, ".csv")
+        _check_table(actions, write_actions)
         _check_seed(jitter, seed)
         prediction = predict_first(described)
         row, given = prediction.estimate.layouts, prediction.scenario
@@ -173,8 +174,17 @@ def command(
 def _check_ending(option: str, path: Path | None, ending: str) -> None:
     from simulator.errors import InputError, problem
 
-    if path is not None and path.suffix != ending:
-        raise InputError(problem("arguments", option, f"must end in {ending}", str(path)))
+    if path is not None and (path.suffix != ending or path.is_dir()):
+        rule = f"must be a file that ends in {ending}"
+        raise InputError(problem("arguments", option, rule, str(path)))
+
+
+def _check_table(actions: Path | None, write_actions: Path | None) -> None:
+    from simulator.errors import InputError, problem
+
+    if actions is not None and write_actions is not None:
+        rule = "must come without --actions: it writes the layout's own schedule"
+        raise InputError(problem("arguments", "--write-actions", rule, str(write_actions)))
 
 
 def _check_seed(jitter: float | None, seed: int | None) -> None:

@@ -21,16 +21,13 @@ __all__ = ["rounded_costs"]
 
 Floats = NDArray[np.float64]
 
-_STEPS = (1.0 / 4.0, 1.0 / 8.0)
-"""Costs are rounded to multiples of so much of the commonest block's forward pass: of schedules
-whose backward passes are whole, and of those in which weight passes fill idle time. Embedding and
+_FINE = 1.0 / 32.0
+"""Costs are rounded to multiples of so much of the commonest block's forward pass. Embedding and
 head are rounded more coarsely where they stand beside more than two blocks."""
 
-_COARSE = 4.0
-"""Times that these steps are longer in a search."""
-
-_FEW = 4.0
-"""Of chunks of so few blocks recomputed blocks are told apart, of larger ones whole chunks."""
+_COARSE = (1.0, 1.0 / 2.0)
+"""The same in a search: of schedules whose backward passes are whole, and of those in which weight
+passes fill idle time."""
 
 
 def rounded_costs(
@@ -46,18 +43,18 @@ def rounded_costs(
     key, grid : ndarray
         Block key and state key of each layout.
     coarse : bool
-        Round to steps `_COARSE` times as long, and recomputed blocks to quarters of a rank: for a
-        search, which prices what it keeps once more at fine ones. A path that is not the longest is
-        too short, so that a search overlooks none of the best but for many that look better.
+        Round to the steps `_COARSE`, and recomputed blocks to quarters of a rank: for a search,
+        which prices what it keeps once more at fine ones. A path that is not the longest is too
+        short, so that a search overlooks none of the best but for many that look better.
 
     Returns
     -------
     ndarray
         Row of the second result for each layout.
     ndarray
-        Chunks of a rank that are recomputed in full (blocks, negative, where chunks have few), a
-        send, what a block takes longer alone; then of every part its forward, backward and weight
-        passes. The commonest block's forward pass is 1.
+        Blocks of a rank that are recomputed in full, negative (chunks where coarse), a send, what a
+        block takes longer alone; then of every part its forward, backward and weight passes. The
+        commonest block's forward pass is 1.
     """
     arch = priced.workload.architecture
     chunks, full = layouts.vpp * layouts.copies, layouts.recompute == FULL
@@ -65,14 +62,15 @@ def rounded_costs(
     given, whole = layouts.recompute_layers, chunks + 0 * layouts.pp
     finest = np.maximum(chunks / 4.0, 1.0) if coarse else 1.0
     some = np.rint(np.rint(given / held / finest) * finest).astype(np.int64)
-    few = (chunks > 1) & (held <= _FEW) & (given > 0) & (not coarse)
-    again = np.where(full, np.select([given == 0, few], [whole, -given], some), 0)
+    blocks_told = (chunks > 1) & (given > 0) & (not coarse)
+    again = np.where(full, np.select([given == 0, blocks_told], [whole, -given], some), 0)
     mode = np.where(layouts.recompute == SELECTIVE, SELECTIVE, 0)
     split = np.isin(layouts.schedule, SPLIT).astype(np.int64)
     # gathers beside the passes are the layout's own; else costs are those of the block key
     gathers = np.where((layouts.sharding == ZERO3) & (layouts.pp > 1), grid + 1, 0)
     ends = np.clip(np.rint(np.log2(held / 2.0)), -1.0, 2.0).astype(np.int64) + 1
-    own = unique_rows(key, mode, ends, priced.hop_crosses[grid], split, gathers)
+    apart = (layouts.pp > 1).astype(np.int64)
+    own = unique_rows(key, mode, ends, priced.hop_crosses[grid], split, gathers, apart)
     some, first = layouts[own.first], own.first
     forward, backward = _passes(priced, some, key[first], grid[first], mode[first])
     common = int(np.bincount(np.asarray(arch.layer_kinds, np.int64), minlength=1).argmax())
@@ -81,7 +79,7 @@ def rounded_costs(
     alone = total(blocks.alone_s[0])[at, common] * priced.software.overlap.expert
     weight = np.where(split[first, None], blocks.wgrad_s[at], 0.0)
     costs = np.column_stack([sent, alone, forward, backward, weight]) / unit[:, None]
-    steps = (_COARSE if coarse else 1.0) * np.array(_STEPS)[split[first]]
+    steps = np.array(_COARSE if coarse else (_FINE, _FINE))[split[first]]
     step = np.repeat(steps[:, None], costs.shape[1], axis=1)
     count = forward.shape[1]
     for part in (count - 2, count - 1):

@@ -65,6 +65,8 @@ def read_actions(path: Path | str) -> Program:
     path = Path(path)
     if path.suffix == ".csv":
         rows: Any = list(csv.reader(io.StringIO(read_text(path))))
+        while rows and not rows[-1]:  # blank lines at the end
+            rows.pop()
     elif path.suffix in (".toml", ".json"):
         raw = read_toml(path) if path.suffix == ".toml" else read_json(path)
         rows = raw.get("actions") if isinstance(raw, dict) else raw

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-from annotated_types import Gt
+from annotated_types import Gt, Le
 
 from simulator.errors import InputError, problem
 from simulator.files import Whole, build, record
 from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.workload.recipe import LARGEST
 
 __all__ = ["NodeGroupSection", "load_groups"]
 
@@ -27,7 +28,7 @@ class NodeGroupSection:
 
     name: str
     """A cluster profile of hardware_profiles/clusters, or a path to one: servers, fabric, price."""
-    gpus: Annotated[Whole, Gt(0)]
+    gpus: Annotated[Whole, Gt(0), Le(LARGEST)]
     """Accelerators of the group: whole servers, and whole scale-up domains, where it is not the
     only one."""
 

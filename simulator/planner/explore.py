@@ -62,7 +62,7 @@ class Found:
 
 _SPARE = 4
 """Times as many layouts as asked for are kept until they are priced finely: coarse times of
-pipelines are a little too short (``cost/rounded.py``)."""
+pipelines are up to some 8 % too short (``cost/rounded.py``)."""
 
 
 @dataclass(slots=True)

@@ -299,8 +299,11 @@ def test_nothing_is_half_written(tmp_path: Path) -> None:
     trace = tmp_path / "t.json"
     said = refused("--trace", str(trace), "--picture", str(tmp_path / "file" / "p.png"))
     assert "cannot be written" in said
-    assert "--picture: must end in .png, got" in refused("--picture", str(tmp_path / "p.jpg"))
-    assert "--write-actions: must end in .csv" in refused("--write-actions", str(tmp_path / "a"))
+    for option, name, ending in (("picture", "p.jpg", ".png"), ("write-actions", "", ".csv")):
+        said = refused(f"--{option}", str(tmp_path / name))
+        assert f"--{option}: must be a file that ends in {ending}, got" in said
+    both = ("--actions", "own.csv", "--write-actions", "own.csv")
+    assert "--write-actions: must come without --actions" in refused(*both)
     assert "--trace: must end in .json or .json.gz" in refused("--trace", str(tmp_path / "t"))
     refused("--trace", str(trace), "--deviation", "stage=9")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

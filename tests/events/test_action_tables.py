@@ -39,6 +39,7 @@ def seconds(made: Program) -> Any:
     [
         ("own.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"),
         ("own.csv", "0F0,0F1,,,0B0, 0B1\n,1F0,1B0,1F1,1B1,\n"),  # torch leaves idle slots blank
+        ("own.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n\n\n"),
         ("own.json", json.dumps({"actions": [row.split() for row in OWN]})),
         ("own.json", json.dumps(OWN)),
         ("own.toml", f"actions = {OWN}"),

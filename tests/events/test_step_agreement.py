@@ -166,6 +166,28 @@ def test_pipelines_are_within_a_percent_of_the_closed_form(compared: list[Compar
     assert np.median([abs(one.pipeline) for one in compared]) < 2e-4
 
 
+@pytest.mark.parametrize(
+    ("name", "layout", "m"),
+    [
+        ("llama", {"cp": 2, "pp": 2, "vpp": 2, "recompute_layers": 10}, 2),
+        ("llama", {"tp": 8, "pp": 2, "vpp": 4, "recompute_layers": 5}, 2),
+        ("llama", {"cp": 2, "pp": 2, "vpp": 20, "recompute_layers": 25}, 4),
+        ("small", {"pp": 2, "vpp": 2, "recompute_layers": 12}, 2),
+        ("deepseek", {"tp": 4, "pp": 4, "vpp": 7, "recompute_layers": 3}, 4),
+    ],
+)
+def test_chunks_that_are_recomputed_in_part_are_within_a_percent(
+    name: str, layout: dict[str, Any], m: int
+) -> None:
+    """Few micro-batches, of chunks that differ by the blocks that are recomputed."""
+    row = Layouts.of(**layout, schedule="interleaved", recompute="full", global_batch=m)
+    given = setting(name, m)
+    cluster = replace(given[1], groups=(replace(given[1].groups[0], gpus=int(row.world[0])),))
+    given = (given[0], cluster, given[2])
+    whole = float(evaluate(row, *given).step_time_s[0])
+    assert abs(pipeline_alone(row, given)) < 0.01 * whole
+
+
 def test_steps_without_communication_beside_passes_are_within_a_percent(
     compared: list[Compared],
 ) -> None:
@@ -182,6 +204,7 @@ def test_what_differs_elsewhere_is_named(compared: list[Compared]) -> None:
     flushed = [abs(one.whole) for one in compared if one.schedule not in ASYNCHRONOUS]
     assert np.mean(np.array(flushed) < 0.01) > 0.85
     assert max(flushed) < 0.06
+    assert max(abs(one.whole) for one in compared) < 0.09
 
 
 def test_one_chunk_per_rank_agrees_but_for_slowed_passes(compared: list[Compared]) -> None:

@@ -55,6 +55,8 @@ def test_worn_links_are_worn_on_every_kind() -> None:
         ({"name": "dgx-h100", "gpus": 8}, "cluster.groups: must be a list of tables"),
         ([3], "cluster.groups[0]: must be a table of name and gpus, got 3"),
         ([{"name": "dgx-h100"}], "cluster.groups[0].gpus: required field is missing"),
+        ([{"name": "dgx-h100", "gpus": 10**18}],
+         "cluster.groups[0].gpus: must be less than or equal to 100000000"),
         ([{"name": "dgx-h100", "gpu": 8, "gpus": 8}],
          "cluster.groups[0].gpu: unknown field (did you mean 'gpus'?)"),
         (groups(("dgx-h100", 8), ("dgx-a10", 8)),
