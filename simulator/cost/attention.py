@@ -19,10 +19,10 @@ from simulator.cost.operations import (
 )
 from simulator.cost.scores import core_attention
 from simulator.cost.tensor_parallel import (
+    gather_cast_input,
     gather_input,
-    gathered_share,
+    reduce_cast_output,
     reduce_output,
-    share_scales,
 )
 from simulator.software import Kernels
 from simulator.workload.architecture import Attention, Block
@@ -88,16 +88,14 @@ def attention(
     core_attention(ops, att, hidden, ranks, recipe, kernels)
     ops.gemms.append(Gemm(name="proj", m=tokens, n=hidden, k=result))
     ops.saved.append(("attention output", "", tokens * result * size))
-    wide, share = tokens * hidden * size, gathered_share(recipe, kernels)
+    wide = tokens * hidden * size
     if att.is_mla:
         latent = (att.q_lora_rank or hidden) + att.kv_lora_rank
         gather_input(ops, tokens * latent * size, ranks, first, kernels, module=again)
         _gather_rotary(ops, tokens * att.rope_head_dim * size, ranks)
     else:
-        gather_input(ops, wide, ranks, first, kernels, projections=3, share=share)
-    share = gathered_share(recipe, kernels, gradients=True)
-    reduce_output(ops, wide, ranks, "proj", share=share)
-    share_scales(ops, ranks, recipe, kernels)
+        gather_cast_input(ops, wide, ranks, first, recipe, kernels, projections=3)
+    reduce_cast_output(ops, wide, ranks, "proj", recipe, kernels)
     widths = Widths(query=query, key=key, value=value, result=result)
     shared = query / key
     exchange_context(ops, widths, tokens, tokens, ranks, size, kernels, shared)

@@ -101,7 +101,7 @@ def replay_memory(
 def _micro_batches(rows: Selection) -> int:
     """Micro-batches of a step; an asynchronous pipeline is never less than full."""
     count = int(rows.layouts.micro_batches[0])
-    asynchronous = rows.layouts.row()["schedule"] in ("pipedream", "pipedream_2bw")
+    asynchronous = not schedules.flushes(rows.layouts.row()["schedule"])
     return max(count, int(rows.layouts.pp[0])) if asynchronous else count
 
 

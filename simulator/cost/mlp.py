@@ -16,10 +16,8 @@ from simulator.cost.operations import (
 )
 from simulator.cost.routing import rank_load, reached_places
 from simulator.cost.tensor_parallel import (
-    gather_input,
-    gathered_share,
-    reduce_output,
-    share_scales,
+    gather_cast_input,
+    reduce_cast_output,
 )
 from simulator.layout.layout import DISPATCHERS
 from simulator.software import Kernels
@@ -49,11 +47,8 @@ def mlp(
     feed_forward(ops, "fc", tokens, hidden, ffn, mlp.gated, size, kernels, module="mlp",
                  activation=mlp.activation, beside=residual)  # fmt: skip
     inner = 2 if mlp.gated else 1
-    share = gathered_share(recipe, kernels)
-    gather_input(ops, wide, ranks, "fc1", kernels, module="mlp", projections=inner, share=share)
-    share = gathered_share(recipe, kernels, gradients=True)
-    reduce_output(ops, wide, ranks, "fc2", module="mlp", share=share)
-    share_scales(ops, ranks, recipe, kernels)
+    gather_cast_input(ops, wide, ranks, "fc1", recipe, kernels, module="mlp", projections=inner)
+    reduce_cast_output(ops, wide, ranks, "fc2", recipe, kernels, module="mlp")
 
 
 def feed_forward(
@@ -186,11 +181,8 @@ def experts(
             module=module,
             activation=moe.activation,
         )
-        share = gathered_share(recipe, kernels)
-        gather_input(ops, wide, ranks, "shared fc1", kernels, module=module, share=share)
-        share = gathered_share(recipe, kernels, gradients=True)
-        reduce_output(ops, wide, ranks, "shared fc2", module=module, share=share)
-        share_scales(ops, ranks, recipe, kernels)
+        gather_cast_input(ops, wide, ranks, "shared fc1", recipe, kernels, module=module)
+        reduce_cast_output(ops, wide, ranks, "shared fc2", recipe, kernels, module=module)
 
 
 def _pad_experts(

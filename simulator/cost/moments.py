@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.layout.layout import SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.layout import SHARDINGS, Layouts
+from simulator.layout.schedules import BREADTH_FIRST
 from simulator.workload.recipe import Recipe
 
 __all__ = ["EMBEDDING", "END", "GATHER", "LOSS", "MOMENTS", "Held", "Peak", "fullest"]
@@ -29,7 +30,6 @@ MOMENTS = (
 
 LOSS, END, GATHER, EMBEDDING = 1, 2, 4, 5
 
-_BREADTH_FIRST = [SCHEDULES.index(word) for word in ("gpipe", "looped_bfs")]
 _ZERO2 = SHARDINGS.index("zero2")
 
 
@@ -166,7 +166,7 @@ def _later(
     through its first one, when all chunks have and only its own activations are left; those between
     lie between.
     """
-    breadth = np.isin(layouts.schedule, _BREADTH_FIRST)[:, None]
+    breadth = np.isin(layouts.schedule, BREADTH_FIRST)[:, None]
     chunks, passed = _chunks(layouts), 1.0 / np.maximum(layouts.micro_batches[:, None], 1)
     found = []
     for share, gradients in (

@@ -24,7 +24,6 @@ from simulator.cost.longest import longest_paths, longest_s
 from simulator.layout.keys import unique_rows
 from simulator.layout.layout import RECOMPUTE, SCHEDULES, Layouts
 from simulator.layout.schedules import (
-    ASYNCHRONOUS,
     BACKWARD,
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,
@@ -33,11 +32,12 @@ from simulator.layout.schedules import (
     KINDS,
     ROUNDS,
     SPLIT,
+    flushes,
 )
 from simulator.layout.stages import Stages
 from simulator.layout.waits import Waits, waits
 
-__all__ = ["Paths", "most_played", "trace_paths"]
+__all__ = ["Paths", "trace_paths"]
 
 Floats = NDArray[np.float64]
 
@@ -104,7 +104,7 @@ class _Plan:
     @property
     def waits(self) -> bool:
         """Whether ranks fill and drain."""
-        return self.pp > 1 and SCHEDULES.index(self.schedule) not in ASYNCHRONOUS
+        return self.pp > 1 and flushes(self.schedule)
 
     @property
     def graph(self) -> tuple[str, int, int, int]:
@@ -118,7 +118,7 @@ class _Plan:
         return [(self.schedule, self.pp, fewer, self.vpp)] if self.further else []
 
 
-def most_played(layouts: Layouts) -> tuple[NDArray[Any], NDArray[Any]]:
+def _most_played(layouts: Layouts) -> tuple[NDArray[Any], NDArray[Any]]:
     """Micro-batches that are played at the most, and those of a round."""
     m, pp = layouts.micro_batches, layouts.pp
     rounds = np.array(_ROUNDS)[np.isin(layouts.schedule, SPLIT).astype(np.int64)]
@@ -150,7 +150,7 @@ def trace_paths(
         Whether sends of ranks with several chunks run beside compute.
     """
     price, grid = costs
-    most, size = most_played(layouts)
+    most, size = _most_played(layouts)
     few = np.minimum(layouts.micro_batches, most)
     further = np.where(few == most, size, 0)
     own = unique_rows(plan, few, further)

@@ -11,13 +11,13 @@ from simulator.cost.quantised import BLOCK_SCALED, QUANTISED_BYTES
 from simulator.software import Kernels
 from simulator.workload.recipe import Recipe
 
-__all__ = ["gather_input", "gathered_share", "reduce_output", "share_scales"]
+__all__ = ["gather_cast_input", "gather_input", "reduce_cast_output", "reduce_output"]
 
 _SCALED_WHOLE = ("fp8_current", "nvfp4")
 """Types with a scale for the whole tensor out of its present maximum."""
 
 
-def gathered_share(recipe: Recipe, kernels: Kernels, *, gradients: bool = False) -> float:
+def _gathered_share(recipe: Recipe, kernels: Kernels, *, gradients: bool = False) -> float:
     """Bytes that linears of the blocks gather over tp, of those of 16-bit activations.
 
     Transformer Engine casts first and gathers what its products take: inputs forward and again for
@@ -35,7 +35,7 @@ def gathered_share(recipe: Recipe, kernels: Kernels, *, gradients: bool = False)
     return planes * QUANTISED_BYTES[recipe.precision] / 2.0
 
 
-def share_scales(ops: Operators, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> None:
+def _share_scales(ops: Operators, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> None:
     """Ranks agree on the scale of what they gather cast: one maximum forward, one backward.
 
     Transformer Engine (`_customize_quantizers_float8_current_scaling`, `..._nvfp4`): with sequence
@@ -59,7 +59,7 @@ def gather_input(
     """A column-parallel linear: sequence parallelism gathers its input, else gradients are reduced.
 
     `projections` of the framework's own linears may be in it, each with a reduction of its own.
-    `share` of the bytes is gathered (see `gathered_share`).
+    `share` of the bytes is gathered (see `_gathered_share`).
 
     Korthikanti et al. 2022, section 4.2.2: with sequence parallelism the backward pass gathers the
     input again beside dgrad and scatters the input gradient beside wgrad.
@@ -150,3 +150,24 @@ def reduce_output(
             operation="all_reduce", group="tp", size_bytes=whole, backward=False, module=module
         )
     )
+
+
+def gather_cast_input(
+    ops: Operators, wide: Any, ranks: Ranks, linear: str, recipe: Recipe, kernels: Kernels,
+    module: str = "", projections: int = 1,
+) -> None:  # fmt: skip
+    """`gather_input` of a linear of the blocks, whose input may be cast before it is gathered."""
+    share = _gathered_share(recipe, kernels)
+    gather_input(
+        ops, wide, ranks, linear, kernels, module=module, projections=projections, share=share
+    )
+
+
+def reduce_cast_output(
+    ops: Operators, wide: Any, ranks: Ranks, linear: str, recipe: Recipe, kernels: Kernels,
+    module: str = "",
+) -> None:  # fmt: skip
+    """`reduce_output` of the same, and the scales of what its module gathers cast."""
+    share = _gathered_share(recipe, kernels, gradients=True)
+    reduce_output(ops, wide, ranks, linear, module=module, share=share)
+    _share_scales(ops, ranks, recipe, kernels)

@@ -157,7 +157,7 @@ def actions(schedule: str, pp: int, micro_batches: int, vpp: int = 1) -> Actions
     ['F0', 'F1', 'B0', 'B1', 'F0', 'B0', 'F1', 'B1']
     """
     _check(schedule, pp, micro_batches, vpp)
-    if schedule in ("gpipe", "looped_bfs"):
+    if SCHEDULES.index(schedule) in BREADTH_FIRST:
         return _breadth_first(schedule, pp, micro_batches, vpp)
     if schedule in ("zb_v", "dualpipe", "dualpipe_v"):
         return _from_tokens(schedule, pp, micro_batches)
@@ -378,7 +378,7 @@ def unpaired(schedule: str, pp: int, micro_batches: int, vpp: int = 1) -> float:
     """
     if not flushes(schedule):
         return 0.0
-    if schedule in ("gpipe", "looped_bfs"):
+    if SCHEDULES.index(schedule) in BREADTH_FIRST:
         return float(micro_batches)
     table = actions(schedule, pp, micro_batches, vpp)
     forward = table.kind == FORWARD

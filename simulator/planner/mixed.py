@@ -34,8 +34,6 @@ class KindUse:
 
     name: str
     gpus: int
-    ranks: tuple[int, ...]
-    """Simulated ranks that lie on them, in part at least."""
     busy_s: Mapping[str, float]
     """By stream, the mean of their GPUs."""
     idle_s: Mapping[str, float]
@@ -63,12 +61,12 @@ def predict_first(scenario: Scenario) -> Prediction:
     kinds = [replace(scenario, cluster=one) for one in scenario.cluster.each]
     prediction = predict(kinds[0])
     given = prediction.scenario.pinned
-    row, _ = complete(kinds[0], given)
     layouts, wrong = prediction.estimate.layouts, []
     for kind in kinds[1:]:
         code = int(reasons(layouts, kind.workload, kind.cluster, kind.software)[0])
         problems = limits(kind, given)
         if code != FEASIBLE:
+            row, _ = complete(kinds[0], given)
             problems.append(refusal(kind, given, row, REASONS[code]))
         wrong += [f"{text} (on {kind.cluster.name})" for text in problems]
     if wrong:
@@ -109,7 +107,7 @@ def _use(step: SimulatedStep, mixed: Mixed, i: int, kind: Cluster, estimate: Est
     short = any(estimate.away_bytes[tier][0] > room for tier, room in estimate.room_bytes.items())
     computes = float(busy[STREAMS.index("compute")])
     return KindUse(
-        name=kind.name, gpus=int(gpus.sum()), ranks=tuple(own.tolist()),
+        name=kind.name, gpus=int(gpus.sum()),
         busy_s=dict(zip(STREAMS, busy.tolist(), strict=True)),
         idle_s=dict(zip(STREAMS, idle.tolist(), strict=True)),
         memory_bytes=float(mixed.memory_bytes[fullest]), usable_bytes=usable,
