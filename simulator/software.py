@@ -132,6 +132,9 @@ class Kernels:
     included, moe_act: the routed experts' activation, shared_experts: the experts that every token
     passes, mla_up_proj: latent attention's up-projections.
     half_matmul: attention and every second matrix multiplication are kept, the rest recomputed."""
+    recompute_stops_early: bool = False
+    """Full recomputation of a block ends with the last tensor that its backward pass reads: its
+    last linear is not run again (torch.utils.checkpoint without re-entry since PyTorch 2.1)."""
     keeps_gathered_inputs: bool = False
     """Sequence-parallel linears keep their gathered input for the backward pass (torch DTensor);
     otherwise they keep the shard and gather again (Megatron)."""

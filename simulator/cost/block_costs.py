@@ -48,8 +48,8 @@ class BlockCosts:
     """Shape (keys, parts): temporaries of the backward pass."""
     passing_bytes: Floats
     """Shape (keys, parts): the part of saved bytes that a waiting micro-batch has let go of."""
-    forward_flop: Floats
-    """Shape (keys, parts): executed FLOPs of the forward pass, attention causal."""
+    full_flop: Floats
+    """Shape (keys, parts): FLOPs that full recomputation repeats, attention causal."""
     selective_flop: Floats
     """Shape (keys, parts): FLOPs that selective recomputation repeats."""
     boundary_bytes: Floats

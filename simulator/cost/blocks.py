@@ -18,6 +18,7 @@ from simulator.cost.adapters import freeze
 from simulator.cost.attention_time import attention_figures, attention_s
 from simulator.cost.block_costs import PASS_TERMS, BlockCosts
 from simulator.cost.dispatch import dispatch_s
+from simulator.cost.early_stop import after_last_saved
 from simulator.cost.grouped import as_grouped
 from simulator.cost.input_fetch import input_s
 from simulator.cost.kernels import gemm_rates, gemm_s
@@ -193,7 +194,9 @@ class _Pricer:
             backward = dict.fromkeys(PASS_TERMS, zero)
             alone_s[1] = 0.0
         work_s, again_flop, flop = self._selective(ops, gemm, forward)
+        rest = after_last_saved(ops, self.software.kernels)
         full_s = sum((alone[0][term] for term in PASS_TERMS), zero) if ops.is_block else zero
+        full_s = full_s - self._forward_s(rest, gemm)
         if any(s.stash for s in ops.streams) and ops.is_block:
             # what is recomputed is neither encoded, in either forward pass, nor decoded
             modules = self.software.kernels.selective_modules
@@ -214,9 +217,18 @@ class _Pricer:
             "rebuilt_bytes": np.maximum(saved[0] - saved, 0.0),
             "transient_bytes": self._wide(ops.transient_bytes),
             "passing_bytes": self._wide(ops.passing_bytes),
-            "forward_flop": flop,
+            "full_flop": flop - sum((g.flop for g in rest.gemms), zero),
             "selective_flop": again_flop,
         }
+
+    def _forward_s(self, ops: Operators, gemm: dict[str, Floats]) -> Floats:
+        """Seconds of a forward pass through some operators of a part, host and attention apart."""
+        busy = [gemm[f"{g.name}:forward"] for g in ops.gemms]
+        busy += [self._stream(s.kind, s.forward_bytes, s.calls) for s in ops.streams]
+        terms, hidden = (dict.fromkeys(PASS_TERMS, np.zeros(self.keys)) for _ in range(2))
+        for c in ops.collectives:
+            self._collective(c, gemm, terms, hidden, None)
+        return np.asarray((1.0 + self.late) * sum(busy) + sum(terms.values()))
 
     def _traffic(
         self, ops: Operators, gemm: dict[str, Floats], forward: dict[str, Floats],

@@ -217,6 +217,8 @@ class Operators:
     """Whether every token passes an MLP: a dense one or shared experts."""
     biased_experts: Any = 0.0
     """Experts of the rank whose linears have biases."""
+    last_linear: str = ""
+    """The linear that a block ends in, if the backward pass reads nothing that comes after it."""
     is_latent: bool = False
     """Whether its attention is latent (MLA)."""
     is_block: bool = True

@@ -73,6 +73,7 @@ def block(
     else:
         shared = parallel and kind.norms == 1
         mlp(ops, kind.mlp, hidden, ranks, recipe, kernels, keeps_input=not shared)
+        ops.last_linear = "" if kind.dropout else "fc2"  # dropout keeps a mask
     for name in ("attention", "mlp"):
         residual(ops, f"{name} residual", own, size, kind.dropout, kernels)
     casts(ops, recipe, kernels, ranks, _normed(kind), either_layout=either_layout)

@@ -230,7 +230,7 @@ def _repeated_flop(rows: Selection, priced: Priced) -> Floats:
     b, layouts = priced.blocks, rows.layouts
     selective = np.where((layouts.recompute == SELECTIVE)[:, None], b.selective_flop[rows.key], 0.0)
     again = over_parts(rows.parts, selective[:, None, :])
-    again = again + over_parts(rows.covered, b.forward_flop[rows.key][:, None, :])
+    again = again + over_parts(rows.covered, b.full_flop[rows.key][:, None, :])
     replicas = (
         layouts.micro_batches
         / layouts.copies

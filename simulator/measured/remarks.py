@@ -37,6 +37,7 @@ _CAPTURED = re.compile(r"cuda graph ([^;]+)")
 _WINDOWED = re.compile(r"every second layer uses a ([0-9]{1,9})-token sliding window")
 _EXPERT_OVERLAP = "moe a2a overlap on"
 _CHUNKED = re.compile(r"(?:^|; )chunked cross entropy(?: in ([0-9]{1,6}) pieces)?(?:;|$)")
+_WHOLE_BLOCKS = "FSDP mixed precision PURE"
 _IN_BACKWARD = re.compile(r"(?:^|; )optimizer step in backward(?:;|$)")
 _CHUNKS = 8
 """Pieces of torchtune's chunked loss unless stated (CEWithChunkedOutputLoss, num_output_chunks)."""
@@ -62,7 +63,7 @@ def windowed(row: Mapping[str, str], model: Architecture) -> Architecture:
 
 
 def kernels(row: Mapping[str, str], usual: Kernels) -> Kernels:
-    """Kernels with the modules that are recomputed, and who moves tokens to their experts.
+    """Kernels with what is recomputed, and who moves tokens to their experts.
 
     Raises
     ------
@@ -76,6 +77,8 @@ def kernels(row: Mapping[str, str], usual: Kernels) -> Kernels:
             raise InputError(f"recompute_modules: {rule}, got {unknown[0]!r}")
         modules = dict.fromkeys(_MODULES[word] for word in words)
         usual = replace(usual, selective_modules=tuple(modules))
+    if _WHOLE_BLOCKS in (row.get("notes") or ""):
+        usual = replace(usual, recompute_stops_early=False)
     stated = _DISPATCHER.search(row.get("notes") or "")
     if stated is None:
         return usual
