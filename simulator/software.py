@@ -135,6 +135,12 @@ class Kernels:
     recompute_stops_early: bool = False
     """Full recomputation of a block ends with the last tensor that its backward pass reads: its
     last linear is not run again (torch.utils.checkpoint without re-entry since PyTorch 2.1)."""
+    norm_inputs_fp32: bool = False
+    """Fused norms read a copy of their input in fp32 and write its gradient so, with a cast of
+    either (InternLM's models)."""
+    reruns_norms: bool = False
+    """Every block runs its norms, and the residual sum that the second one reads, again in its
+    backward pass instead of keeping what they leave (InternLM's dropout_selective_checkpoint)."""
     keeps_gathered_inputs: bool = False
     """Sequence-parallel linears keep their gathered input for the backward pass (torch DTensor);
     otherwise they keep the shard and gather again (Megatron)."""

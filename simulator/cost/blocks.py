@@ -18,7 +18,6 @@ from simulator.cost.adapters import freeze
 from simulator.cost.attention_time import attention_figures, attention_s
 from simulator.cost.block_costs import PASS_TERMS, BlockCosts
 from simulator.cost.dispatch import dispatch_s
-from simulator.cost.early_stop import after_last_saved
 from simulator.cost.grouped import as_grouped
 from simulator.cost.input_fetch import input_s
 from simulator.cost.kernels import gemm_rates, gemm_s
@@ -32,6 +31,7 @@ from simulator.cost.operations import (
     recomputes,
 )
 from simulator.cost.operators import block, embedding, head, predict_ahead
+from simulator.cost.recomputed import left_out
 from simulator.cost.selective import saved_by_mode, share_again, spared_s
 from simulator.cost.split_work import sums_over_tp
 from simulator.cost.state_bytes import gradient_bytes
@@ -194,7 +194,7 @@ class _Pricer:
             backward = dict.fromkeys(PASS_TERMS, zero)
             alone_s[1] = 0.0
         work_s, again_flop, flop = self._selective(ops, gemm, forward)
-        rest = after_last_saved(ops, self.software.kernels)
+        rest = left_out(ops, self.software.kernels)
         full_s = sum((alone[0][term] for term in PASS_TERMS), zero) if ops.is_block else zero
         full_s = full_s - self._forward_s(rest, gemm)
         if any(s.stash for s in ops.streams) and ops.is_block:

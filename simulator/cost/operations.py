@@ -260,6 +260,17 @@ def norm(
     """
     fused = "norm" in kernels.fused
     forward, backward = (2 * size, 3 * size) if fused else (6 * size + 16, 10 * size + 24)
+    if fused and kernels.norm_inputs_fp32:
+        forward, backward, cast = 4 + size, 8 + size, (4 + size) * elements
+        ops.streams.append(
+            Stream(
+                name=f"{name} input cast",
+                kind="elementwise",
+                forward_bytes=cast,
+                backward_bytes=cast,
+                module="norm",
+            )
+        )
     ops.streams.append(
         Stream(
             name=name,

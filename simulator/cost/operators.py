@@ -25,6 +25,7 @@ from simulator.cost.operations import (
     residual,
 )
 from simulator.cost.quantised import quantise_saved
+from simulator.cost.recomputed import rerun_norms
 from simulator.cost.stashes import compress_stashes
 from simulator.cost.tasks import task_heads
 from simulator.cost.tensor_parallel import gather_input, reduce_output
@@ -76,6 +77,8 @@ def block(
         ops.last_linear = "" if kind.dropout else "fc2"  # dropout keeps a mask
     for name in ("attention", "mlp"):
         residual(ops, f"{name} residual", own, size, kind.dropout, kernels)
+    if kernels.reruns_norms:
+        rerun_norms(ops)
     casts(ops, recipe, kernels, ranks, _normed(kind), either_layout=either_layout)
     quantise_saved(ops, recipe, kernels)
     compress_stashes(ops, recipe)

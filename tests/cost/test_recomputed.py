@@ -1,10 +1,11 @@
-"""Full recomputation that ends with the last tensor a block keeps: what is left out, and where."""
+"""What recomputation of whole blocks leaves out, and what blocks run again in any case."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from simulator.cost.block_costs import PASS_TERMS
 from simulator.cost.pricing import Priced, price
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layout import Layouts
@@ -72,3 +73,41 @@ def test_llm_foundry_of_pytorch_1_13_runs_to_the_end() -> None:
     note = "FSDP mixed precision {} (gradients reduced in bf16); step time derived"
     assert kernels({"notes": note.format("DEFAULT")}, usual).recompute_stops_early
     assert not kernels({"notes": note.format("PURE")}, usual).recompute_stops_early
+
+
+# --- norms that run again in any case ---------------------------------------------------------
+
+
+def norms(**changed: bool) -> Priced:
+    software = load_software("internevo-2023")
+    kernels = replace(software.kernels, norm_inputs_fp32=False, reruns_norms=False)
+    return priced(replace(software, kernels=replace(kernels, **changed)))
+
+
+def backward_s(found: Priced) -> float:
+    return float(found.blocks.backward_s[:, 0, 0].sum())
+
+
+def recompute_s(found: Priced) -> float:
+    return float(found.blocks.recompute_s[FULL, 0, 0])
+
+
+def test_norms_of_fp32_copies_move_more() -> None:
+    """Forward a cast of 2 + 4 B and 4 + 2 for 2 + 2; backward a cast and 2 + 4 + 4 for 3 x 2."""
+    values = 2 * 4096 * 4096  # two norms
+    plain, wide = norms(), norms(norm_inputs_fp32=True)
+    memory = PASS_TERMS.index("memory_bound")
+    for way, more in (("forward_s", 8.0), ("backward_s", 10.0)):
+        seconds = [float(getattr(p.blocks, way)[memory, 0, 0]) for p in (plain, wide)]
+        rate = more * values / (seconds[1] - seconds[0])
+        assert 0.4 * 3.35e12 < rate < 0.95 * 3.35e12
+
+
+def test_norms_run_again_in_the_backward_pass_but_not_twice() -> None:
+    plain, again = norms(), norms(reruns_norms=True)
+    assert np.array_equal(plain.blocks.forward_s, again.blocks.forward_s)
+    more = backward_s(again) - backward_s(plain)
+    moved = (2 * 4 + 6) * 4096 * 4096  # two norms of 2 + 2 B, one sum of three 16-bit tensors
+    assert 0.4 * 3.35e12 < moved / more < 0.95 * 3.35e12
+    whole = [backward_s(p) + recompute_s(p) for p in (plain, again)]
+    assert whole[1] == pytest.approx(whole[0], rel=1e-3)
