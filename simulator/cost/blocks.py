@@ -17,6 +17,7 @@ from simulator.cost import collectives
 from simulator.cost.adapters import freeze
 from simulator.cost.attention_time import attention_figures, attention_s
 from simulator.cost.block_costs import PASS_TERMS, BlockCosts
+from simulator.cost.context import attention_window_s
 from simulator.cost.dispatch import dispatch_s
 from simulator.cost.grouped import as_grouped
 from simulator.cost.input_fetch import input_s
@@ -294,6 +295,7 @@ class _Pricer:
         expert traffic, if there is one. Returns the collective's seconds, and the hidden of them.
         """
         group, cluster = getattr(self.ranks.groups, c.group), self.cluster.links_of(c.group)
+        overlap = self.software.overlap
         bytes_ = self._wide(c.size_bytes)
         if c.operation in ("ring", "send"):
             steps = np.maximum(group.size - 1, 1) if c.operation == "ring" else 1
@@ -320,7 +322,7 @@ class _Pricer:
         if c.group == "tp":
             covered = self._beside_product(c, seconds, bytes_, group.size, gemm, terms)
         else:
-            window = self._window(c, group.size, terms["attention"])
+            window = attention_window_s(c, overlap, group.size, terms["attention"])
             if term == "ep" and compute_s is not None:
                 window = np.maximum(compute_s - hidden["ep"], 0.0)
             covered = np.minimum(seconds, window)
@@ -328,7 +330,7 @@ class _Pricer:
             copied = np.where(group.size > 1, self.software.kernels.reduction_copies * bytes_, 0.0)
             terms["memory_bound"] = terms["memory_bound"] + self._stream("copy", copied, 0.0)
         terms[term] = terms[term] + seconds - covered
-        share = held_units(c, self.software.overlap, self.library_units) / self.units
+        share = held_units(c, overlap, self.library_units) / self.units
         terms["slowdown"] = terms["slowdown"] + covered * share
         hidden[term] = hidden[term] + covered
         return seconds, covered
@@ -345,14 +347,6 @@ class _Pricer:
             terms["memory_bound"] = terms["memory_bound"] + self._stream(kind, moved, moved > 0.0)
         product_s = gemm.get(c.window, np.zeros(self.keys))
         return beside(c, overlap, seconds, product_s, size, quantised=quantised)
-
-    def _window(self, c: Collective, size: Any, attention: Floats) -> Floats | float:
-        """Seconds of attention that may hide the collective under this software."""
-        if not self.software.overlap.context_ring:
-            return 0.0
-        if c.window == "attention":
-            return attention * (size - 1) / size
-        return attention / size if c.window == "first block" else 0.0
 
     def _launch(
         self, ops: Operators, forward: dict[str, Floats], backward: dict[str, Floats]

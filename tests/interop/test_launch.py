@@ -91,7 +91,7 @@ def flags(**asked: Any) -> dict[str, str]:
 
 def job(**asked: Any) -> dict[str, Any]:
     """The job file of a torchtitan command."""
-    text = block(software="torchtitan", **asked)
+    text = block(**{"software": "torchtitan", **asked})
     return tomllib.loads(text.split("<<'TOML'\n")[1].split("\nTOML\n")[0])
 
 
@@ -396,6 +396,13 @@ def test_torchtitan_is_compiled_or_not() -> None:
 
     assert compiled("torchtitan") == {"enable": True}
     assert compiled("torchtitan-eager") == {"enable": False}
+
+
+def test_torchtitan_asynchronous_tensor_parallelism() -> None:
+    key = "enable_async_tensor_parallel"
+    assert job(software="torchtitan-async", tp=8)["parallelism"][key] is True
+    assert key not in job(software="torchtitan-async", tp=1)["parallelism"]
+    assert key not in job(tp=8)["parallelism"]
 
 
 @pytest.mark.parametrize("precision", ["fp8", "fp8_current"])
