@@ -20,6 +20,9 @@ class UserBuffers:
     Gathers that feed a product are exchanged in a ring of as many pieces as ranks, by copy engines.
     """
 
+    precisions: tuple[str, ...] = ("fp16", "bf16", "fp8", "fp8_current", "mxfp8")
+    """Types of products for which there are buffers; others run as with ``tensor = "backward"``
+    (fill_userbuffers_buffer_for_all_gather of the same file refuses other quantised tensors)."""
     scatter: Literal["pipeline", "ring_exchange"] = "pipeline"
     """How a 16-bit product's result is scattered. pipeline: `splits` pieces along the features, by
     kernels that the product leaves `pipeline_units`. ring_exchange: as many pieces as ranks, along

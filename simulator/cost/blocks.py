@@ -37,10 +37,11 @@ from simulator.cost.split_work import sums_over_tp
 from simulator.cost.state_bytes import gradient_bytes
 from simulator.cost.stragglers import slowest_of
 from simulator.cost.stream_time import stream_figures, stream_s
-from simulator.cost.tensor_overlap import WHOLE, beside, cuts, held_units, moved_bytes
+from simulator.cost.tensor_overlap import WHOLE, cuts, held_units, hidden_s, moved_bytes, usable
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
+from simulator.layout.placement import Group
 from simulator.software import Software
 from simulator.workload.recipe import Recipe, Workload
 
@@ -92,6 +93,7 @@ class _Pricer:
         self.device = cluster.accelerator
         self.size = element_bytes(recipe)
         self.keys = len(ranks.tp)
+        self.overlap = usable(software.overlap, recipe.precision)
         self.units = float(self.device.compute_units)
         self.library_units = min(float(cluster.library.compute_units), self.units)
         self.late, self.late_host = (
@@ -113,9 +115,8 @@ class _Pricer:
         adds = "gradient_accumulation" in self.software.kernels.fused
         wide = gradient_bytes(self.recipe, self.software.states) >= 4.0
         weight_bytes = (8.0 if wide else 2.0 * self.size) if adds else self.size
-        overlap = self.software.overlap
         for index, ops in enumerate(parts):
-            cut = cuts(ops, overlap, self.ranks, quantised=self.recipe.is_quantised)
+            cut = cuts(ops, self.overlap, self.ranks, quantised=self.recipe.is_quantised)
             for g in ops.gemms:
                 weight = self.size if g.kind == "attention" else weight_bytes
                 for direction, m, n, k, result in (
@@ -295,7 +296,6 @@ class _Pricer:
         expert traffic, if there is one. Returns the collective's seconds, and the hidden of them.
         """
         group, cluster = getattr(self.ranks.groups, c.group), self.cluster.links_of(c.group)
-        overlap = self.software.overlap
         bytes_ = self._wide(c.size_bytes)
         if c.operation in ("ring", "send"):
             steps = np.maximum(group.size - 1, 1) if c.operation == "ring" else 1
@@ -320,9 +320,9 @@ class _Pricer:
         seconds = np.where(bytes_ > 0, seconds, 0.0)
         term = _TERM.get(c.group, c.group)
         if c.group == "tp":
-            covered = self._beside_product(c, seconds, bytes_, group.size, gemm, terms)
+            covered = self._beside_product(c, seconds, bytes_, group, gemm, terms)
         else:
-            window = attention_window_s(c, overlap, group.size, terms["attention"])
+            window = attention_window_s(c, self.overlap, group.size, terms["attention"])
             if term == "ep" and compute_s is not None:
                 window = np.maximum(compute_s - hidden["ep"], 0.0)
             covered = np.minimum(seconds, window)
@@ -330,23 +330,23 @@ class _Pricer:
             copied = np.where(group.size > 1, self.software.kernels.reduction_copies * bytes_, 0.0)
             terms["memory_bound"] = terms["memory_bound"] + self._stream("copy", copied, 0.0)
         terms[term] = terms[term] + seconds - covered
-        share = held_units(c, overlap, self.library_units) / self.units
+        share = held_units(c, self.overlap, self.library_units) / self.units
         terms["slowdown"] = terms["slowdown"] + covered * share
         hidden[term] = hidden[term] + covered
         return seconds, covered
 
     def _beside_product(
-        self, c: Collective, seconds: Floats, bytes_: Floats, size: Any, gemm: dict[str, Floats],
+        self, c: Collective, seconds: Floats, bytes_: Floats, group: Group, gemm: dict[str, Floats],
         terms: dict[str, Floats],
     ) -> Floats:  # fmt: skip
         """Seconds of a collective over tp that its product hides; adds what it copies and sums."""
-        overlap, quantised = self.software.overlap, self.recipe.is_quantised
-        moved = moved_bytes(c, overlap, bytes_, size, quantised=quantised)
+        overlap, quantised = self.overlap, self.recipe.is_quantised
+        moved = moved_bytes(c, overlap, bytes_, group, quantised=quantised)
         if moved.any():
             kind = "copy" if c.operation == "all_gather" else "elementwise"
             terms["memory_bound"] = terms["memory_bound"] + self._stream(kind, moved, moved > 0.0)
         product_s = gemm.get(c.window, np.zeros(self.keys))
-        return beside(c, overlap, seconds, product_s, size, quantised=quantised)
+        return hidden_s(c, overlap, seconds, product_s, group, quantised=quantised)
 
     def _launch(
         self, ops: Operators, forward: dict[str, Floats], backward: dict[str, Floats]

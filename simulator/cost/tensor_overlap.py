@@ -20,16 +20,17 @@ pieces.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.operations import Collective, Operators, Ranks
+from simulator.layout.placement import Group
 from simulator.software import Overlap
 
-__all__ = ["WHOLE", "Cut", "beside", "cuts", "held_units", "moved_bytes"]
+__all__ = ["WHOLE", "Cut", "cuts", "held_units", "hidden_s", "moved_bytes", "usable"]
 
 Floats = NDArray[np.float64]
 
@@ -57,10 +58,17 @@ WHOLE = Cut()
 """A product in one piece."""
 
 
+def usable(overlap: Overlap, precision: str) -> Overlap:
+    """What of the software's overlap there is in training with products of this type."""
+    if overlap.tensor == "userbuffers" and precision not in overlap.user_buffers.precisions:
+        return replace(overlap, tensor="backward")
+    return overlap
+
+
 def cuts(ops: Operators, overlap: Overlap, ranks: Ranks, *, quantised: bool) -> dict[str, Cut]:
     """How products of a part are cut, by ``name:direction``; those left out are whole."""
     found = {}
-    split = ranks.sequence_parallel & (ranks.tp > 1)
+    split = ranks.sequence_parallel & (ranks.tp > 1) & _reached(ranks.groups.tp)
     for c in ops.collectives:
         way = _way(c, overlap, quantised=quantised)
         if way == "ring_exchange":
@@ -74,8 +82,8 @@ def cuts(ops: Operators, overlap: Overlap, ranks: Ranks, *, quantised: bool) -> 
     return found
 
 
-def beside(
-    c: Collective, overlap: Overlap, seconds: Floats, product_s: Floats, size: Any, *,
+def hidden_s(
+    c: Collective, overlap: Overlap, seconds: Floats, product_s: Floats, group: Group, *,
     quantised: bool,
 ) -> Floats:  # fmt: skip
     """Seconds of a collective over tp that its product hides; `product_s` is that of all pieces.
@@ -92,11 +100,13 @@ def beside(
         return np.minimum(seconds, product_s) if runs else np.zeros_like(seconds)
     way = _way(c, overlap, quantised=quantised)
     if way == "ring_exchange":
-        return np.minimum(seconds, product_s * (size - 1) / size)
-    if way == "pipeline":
+        covered = np.minimum(seconds, product_s * (group.size - 1) / group.size)
+    elif way == "pipeline":
         splits = overlap.user_buffers.splits
-        return np.minimum(seconds, product_s) * (splits - 1) / splits
-    return np.zeros_like(seconds)
+        covered = np.minimum(seconds, product_s) * (splits - 1) / splits
+    else:
+        return np.zeros_like(seconds)
+    return np.where(_reached(group), covered, 0.0)
 
 
 def held_units(c: Collective, overlap: Overlap, usual: float) -> float:
@@ -114,7 +124,7 @@ def held_units(c: Collective, overlap: Overlap, usual: float) -> float:
 
 
 def moved_bytes(
-    c: Collective, overlap: Overlap, size_bytes: Floats, size: Any, *, quantised: bool
+    c: Collective, overlap: Overlap, size_bytes: Floats, group: Group, *, quantised: bool
 ) -> Floats:
     """Memory traffic that a collective adds in the way of the compute.
 
@@ -125,12 +135,20 @@ def moved_bytes(
         return np.zeros_like(size_bytes)
     way = _way(c, overlap, quantised=quantised)
     if c.operation == "all_gather" and (way or overlap.tensor == "userbuffers"):
-        each = 2.0 / size
+        each = 2.0 / group.size
     elif way == "ring_exchange":
-        each = 1.0 + 1.0 / size
+        each = 1.0 + 1.0 / group.size
     else:
         return np.zeros_like(size_bytes)
-    return np.where(size > 1, each * size_bytes, 0.0)
+    return np.where((group.size > 1) & _reached(group), each * size_bytes, 0.0)
+
+
+def _reached(group: Group) -> NDArray[np.bool_]:
+    """Whether all ranks can read and write one another's buffers: those of a scale-up domain.
+
+    Transformer Engine's issue 1071 and torch's ``get_remote_tensors`` say so of their buffers.
+    """
+    return np.asarray(group.local >= group.size)
 
 
 def _way(c: Collective, overlap: Overlap, *, quantised: bool) -> str:
