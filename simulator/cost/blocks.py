@@ -127,15 +127,15 @@ class _Pricer:
                     if direction == "wgrad" and not g.trained:
                         continue
                     name = f"{g.name}:{direction}"
-                    pieces = cut.get(name, WHOLE)
-                    m, n, batch = pieces.shape(m, n, g.batch)
-                    sizes = (m, n, k, batch, result, g.aligned, pieces.held_units)
+                    way = cut.get(name, WHOLE)
+                    m, n, batch = way.shape(m, n, g.batch)
+                    sizes = (m, n, k, batch, result, g.aligned, way.pieces, way.held_units)
                     shape = [np.ceil(self._wide(x)) for x in sizes]
                     key = (index, name, shape)
                     rows.setdefault((self.dtype(g.kind), g.grouped), []).append(key)
         times: list[dict[str, Floats]] = [{} for _ in parts]
         for (dtype, grouped), calls in rows.items():
-            columns = [np.concatenate([call[2][i] for call in calls]) for i in range(7)]
+            columns = [np.concatenate([call[2][i] for call in calls]) for i in range(8)]
             seconds = self._gemm(dtype, columns, grouped).reshape(len(calls), self.keys)
             for (index, name, _), row in zip(calls, seconds, strict=True):
                 times[index][name] = row
@@ -143,7 +143,7 @@ class _Pricer:
 
     def _gemm(self, dtype: str, columns: list[Floats], grouped: bool) -> Floats:
         unique = unique_rows(*(column.astype(np.int64) for column in columns))
-        m, n, k, batch, result, aligned, held = (column[unique.first] for column in columns)
+        m, n, k, batch, result, aligned, pieces, held = (x[unique.first] for x in columns)
         library, half = self.software.kernels.gemm_library, self.device.sixteen_bit
         kernel = self.device.gemm[_key(self.device.gemm, library, "gemm library")]
         units = half if dtype in ("fp16", "bf16") else dtype
@@ -154,7 +154,7 @@ class _Pricer:
             # timed calls take 16-bit operands and cast them; here casts are kernels of their own
             given["quantise_bytes_per_element"] = given["quantise_row_s"] = 0.0
             given["launch_s"] = float(kernel[half].launch_s)
-        each, start_s = np.ones_like(batch), 0.0
+        each, start_s = np.ones_like(batch), (pieces - 1.0) * given["launch_s"]
         if grouped and self.software.kernels.expert_products == "streams":
             each, batch, start_s = batch, np.ones_like(batch), given["launch_s"]
             given["launch_s"] = 0.0

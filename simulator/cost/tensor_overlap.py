@@ -14,8 +14,8 @@ User buffers run the other collectives of a linear **in bulk** beside a product 
 for them, by kernels on a few compute units.
 
 Pieces on several streams fill one another's last wave: tiles are dealt as those of one product.
-Each piece still reads its operands, so that the one that is not cut is read as often as there are
-pieces.
+Each piece still starts by itself, behind the event that says that its rows are there, and reads its
+operands, so that the one that is not cut is read as often as there are pieces.
 """
 
 from __future__ import annotations
@@ -49,9 +49,14 @@ class Cut:
     held_units: Any = 0.0
     """Compute units that all of its pieces leave to the collective."""
 
+    @property
+    def pieces(self) -> Any:
+        """How many there are, each with a start of its own."""
+        return self.rows * self.columns
+
     def shape(self, m: Any, n: Any, batch: Any) -> tuple[Any, Any, Any]:
         """Rows, columns and number of the pieces, which share the device as a batch does."""
-        return m / self.rows, n / self.columns, batch * self.rows * self.columns
+        return m / self.rows, n / self.columns, batch * self.pieces
 
 
 WHOLE = Cut()

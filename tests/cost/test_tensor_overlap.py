@@ -57,15 +57,20 @@ def software(base: Software, tensor: str) -> Software:
     return replace(base, overlap=replace(base.overlap, tensor=tensor))
 
 
-def run(base: Software, tensor: str, precision: Any = "bf16", **layout: Any) -> Estimate:
-    """Four micro-batches of one sequence on DGX H100."""
+def run(
+    base: Software, tensor: str, precision: Any = "bf16", start_s: float = 0.0, **layout: Any
+) -> Estimate:
+    """Four micro-batches of one sequence on DGX H100, whose products start so much later."""
     gpus, batch = layout["dp"] * layout.get("tp", 1), 4 * layout["dp"]
     recipe = Recipe(sequence_length=4096, global_batch=batch, precision=precision)
     work = Workload(architecture=presets.load("llama-3.1-8b"), recipe=recipe)
-    return evaluate(
-        Layouts.of(global_batch=batch, **layout), work, load_cluster("dgx-h100", gpus),
-        software(base, tensor),
-    )  # fmt: skip
+    cluster = load_cluster("dgx-h100", gpus)
+    kernel = cluster.accelerator.gemm["cublas"]["bf16"]
+    later = replace(kernel, launch_s=Figure(kernel.launch_s + start_s))
+    device = replace(cluster.accelerator, gemm={"cublas": {"bf16": later, "fp16": later}})
+    if start_s:
+        cluster = replace(cluster, groups=(replace(cluster.groups[0], accelerator=device),))
+    return evaluate(Layouts.of(global_batch=batch, **layout), work, cluster, software(base, tensor))
 
 
 # --- how products are cut ----------------------------------------------------------------
@@ -275,6 +280,21 @@ def test_copy_engines_slow_nothing_down() -> None:
     plain = run(TITAN, "none", dp=1, tp=8, sharding="zero3")
     assert found.terms_s["gemm"][0] > plain.terms_s["gemm"][0]  # pieces of 512 tokens
     assert found.step_time_s[0] < plain.step_time_s[0]
+
+
+def test_every_piece_has_a_start_of_its_own() -> None:
+    """A block has 12 products, of which asynchronous tensor parallelism cuts 6 into 8 pieces."""
+
+    def products_s(tensor: str, start_s: float) -> float:
+        found = run(TITAN, tensor, start_s=start_s, dp=1, tp=8, sharding="zero3")
+        return float(found.terms_s["gemm"][0])
+
+    later = [products_s(tensor, 1e-3) - products_s(tensor, 0.0) for tensor in ("none", "async")]
+    blocks, micro_batches = 32, 4
+    # qkv, proj, fc1, fc2: forward, dgrad, wgrad; the head as well
+    assert later[0] == pytest.approx(micro_batches * (12 * blocks + 3) * 1e-3)
+    # gathers into qkv and fc1, scatters of proj and fc2, gathers into dgrad of proj and fc2
+    assert later[1] - later[0] == pytest.approx(micro_batches * 6 * 7 * blocks * 1e-3)
 
 
 def test_a_call_in_bulk_is_charged_for_its_own_units() -> None:
