@@ -246,6 +246,11 @@ def test_types_without_buffers_run_as_without_them() -> None:
         assert usable(BUFFERED, precision) == replace(BUFFERED, tensor="backward")
         assert usable(ASYNC, precision) == ASYNC
     assert usable(BUFFERED, "mxfp8") == usable(BUFFERED, "bf16") == BUFFERED
+    steps = [
+        run(CORE, tensor, "fp8_blockwise", dp=1, tp=8).step_time_s[0]
+        for tensor in ("backward", "userbuffers")
+    ]
+    assert steps[0] == steps[1]
 
 
 # --- whole steps -------------------------------------------------------------------------

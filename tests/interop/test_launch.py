@@ -291,6 +291,15 @@ def test_a_short_run_where_no_tokens_are_given() -> None:
     assert flags()["train-iters"] == "50"
 
 
+def test_megatron_user_buffers(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text('base = "megatron-core"\n[overlap]\ntensor = "userbuffers"\n')
+    flag, asked = "tp-comm-overlap", {"software": str(mine), "tp": 8}
+    assert flag in flags(**asked) and flag in flags(precision="fp8", **asked)
+    assert flag not in flags(precision="fp8_blockwise", **asked)  # which have no buffers
+    assert flag not in flags(software=str(mine), tp=1) and flag not in flags(tp=8)
+
+
 # --- torchtitan ---------------------------------------------------------------------------------
 
 
