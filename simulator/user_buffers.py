@@ -10,6 +10,8 @@ from simulator.files import Figure, record
 
 __all__ = ["UserBuffers"]
 
+Buffered = Literal["fp16", "bf16", "fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4"]
+
 _TE = "NVIDIA/TransformerEngine pytorch/module/base.py, get_default_config"
 
 
@@ -20,7 +22,7 @@ class UserBuffers:
     Gathers that feed a product are exchanged in a ring of as many pieces as ranks, by copy engines.
     """
 
-    precisions: tuple[str, ...] = ("fp16", "bf16", "fp8", "fp8_current", "mxfp8")
+    precisions: tuple[Buffered, ...] = ("fp16", "bf16", "fp8", "fp8_current", "mxfp8")
     """Types of products for which there are buffers; others run as with ``tensor = "backward"``
     (fill_userbuffers_buffer_for_all_gather of the same file refuses other quantised tensors)."""
     scatter: Literal["pipeline", "ring_exchange"] = "pipeline"
@@ -36,7 +38,7 @@ class UserBuffers:
     (num_sm with set_sm_margin)."""
     gather_units: Figure = Figure(16.0, "datasheet", _TE)
     """Compute units that a gather beside dgrad takes while it runs (num_sm of qkv_dgrad and
-    fc1_dgrad)."""
+    fc1_dgrad, without set_sm_margin)."""
     scatter_units: Figure = Figure(16.0, "datasheet", _TE)
     """Compute units that a scatter beside wgrad takes while it runs (num_sm of qkv_wgrad and
-    fc1_wgrad)."""
+    fc1_wgrad, without set_sm_margin)."""

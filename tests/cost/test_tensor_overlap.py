@@ -332,7 +332,7 @@ def test_wrong_buffers_are_named(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
         'base = "megatron-core"\nrelease = "mine"\n[overlap]\ntensor = "userbuffer"\n'
-        '[overlap.user_buffers]\nsplits = 0\nscater = "pipeline"\n'
+        '[overlap.user_buffers]\nsplits = 0\nscater = "pipeline"\nprecisions = ["bf16", "fp7"]\n'
     )
     with pytest.raises(InputError) as error:
         load_software(str(path))
@@ -340,6 +340,7 @@ def test_wrong_buffers_are_named(tmp_path: Path) -> None:
     assert "overlap.tensor: must be 'none', 'backward', 'userbuffers' or 'async'" in text
     assert "overlap.user_buffers.splits" in text and "greater than 0" in text
     assert "did you mean 'scatter'?" in text
+    assert "overlap.user_buffers.precisions.1" in text and "'fp7'" in text
 
 
 def test_shipped_profiles_say_how_they_overlap() -> None:
