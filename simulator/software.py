@@ -12,6 +12,7 @@ from simulator import catalogue
 from simulator.files import Figure, read_profile, record
 from simulator.host_work import HostWork
 from simulator.input_fetch import InputFetch
+from simulator.user_buffers import UserBuffers
 
 __all__ = [
     "Allocator",
@@ -218,9 +219,13 @@ class Kernels:
 class Overlap:
     """Which communication has compute to hide behind; the window is that compute's time."""
 
-    tensor: Literal["none", "backward", "userbuffers"] = "none"
+    tensor: Literal["none", "backward", "userbuffers", "async"] = "none"
     """backward: the column-parallel linears' collectives of the backward pass run beside dgrad and
-    wgrad. userbuffers: every gather and scatter is also pipelined with the GEMM it feeds."""
+    wgrad. userbuffers: these, and all others of a block's linears beside pieces of the product that
+    they feed or follow (Transformer Engine's tp_comm_overlap). async: these others alone, gathers
+    and scatters in a ring of as many pieces as ranks (torch's asynchronous tensor parallelism)."""
+    user_buffers: UserBuffers = UserBuffers()
+    """How userbuffers does it."""
     gradient_reduce: bool = False
     """Bucketed gradient reduction runs beside the backward pass of the last micro-batch."""
     parameter_gather: bool = False

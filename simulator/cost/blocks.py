@@ -17,6 +17,7 @@ from simulator.cost import collectives
 from simulator.cost.adapters import freeze
 from simulator.cost.attention_time import attention_figures, attention_s
 from simulator.cost.block_costs import PASS_TERMS, BlockCosts
+from simulator.cost.context import attention_window_s
 from simulator.cost.dispatch import dispatch_s
 from simulator.cost.grouped import as_grouped
 from simulator.cost.input_fetch import input_s
@@ -37,9 +38,11 @@ from simulator.cost.split_work import sums_over_tp
 from simulator.cost.state_bytes import gradient_bytes
 from simulator.cost.stragglers import slowest_of
 from simulator.cost.stream_time import stream_figures, stream_s
+from simulator.cost.tensor_overlap import WHOLE, cuts, held_units, hidden_s, moved_bytes, usable
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
+from simulator.layout.placement import Group
 from simulator.software import Software
 from simulator.workload.recipe import Recipe, Workload
 
@@ -91,7 +94,9 @@ class _Pricer:
         self.device = cluster.accelerator
         self.size = element_bytes(recipe)
         self.keys = len(ranks.tp)
-        self.slowdown_share = collectives.slowdown_share(cluster)
+        self.overlap = usable(software.overlap, recipe.precision)
+        self.units = float(self.device.compute_units)
+        self.library_units = min(float(cluster.library.compute_units), self.units)
         self.late, self.late_host = (
             float(kind.time_variation) * self._wide(slowest_of(ranks.world))
             for kind in (self.device, software.host)
@@ -112,6 +117,7 @@ class _Pricer:
         wide = gradient_bytes(self.recipe, self.software.states) >= 4.0
         weight_bytes = (8.0 if wide else 2.0 * self.size) if adds else self.size
         for index, ops in enumerate(parts):
+            cut = cuts(ops, self.overlap, self.ranks, quantised=self.recipe.is_quantised)
             for g in ops.gemms:
                 weight = self.size if g.kind == "attention" else weight_bytes
                 for direction, m, n, k, result in (
@@ -121,13 +127,16 @@ class _Pricer:
                 ):
                     if direction == "wgrad" and not g.trained:
                         continue
-                    sizes = (m, n, k, g.batch, result, g.aligned)
+                    name = f"{g.name}:{direction}"
+                    way = cut.get(name, WHOLE)
+                    m, n, batch = way.shape(m, n, g.batch)
+                    sizes = (m, n, k, batch, result, g.aligned, way.pieces, way.held_units)
                     shape = [np.ceil(self._wide(x)) for x in sizes]
-                    key = (index, f"{g.name}:{direction}", shape)
+                    key = (index, name, shape)
                     rows.setdefault((self.dtype(g.kind), g.grouped), []).append(key)
         times: list[dict[str, Floats]] = [{} for _ in parts]
         for (dtype, grouped), calls in rows.items():
-            columns = [np.concatenate([call[2][i] for call in calls]) for i in range(6)]
+            columns = [np.concatenate([call[2][i] for call in calls]) for i in range(8)]
             seconds = self._gemm(dtype, columns, grouped).reshape(len(calls), self.keys)
             for (index, name, _), row in zip(calls, seconds, strict=True):
                 times[index][name] = row
@@ -135,7 +144,7 @@ class _Pricer:
 
     def _gemm(self, dtype: str, columns: list[Floats], grouped: bool) -> Floats:
         unique = unique_rows(*(column.astype(np.int64) for column in columns))
-        m, n, k, batch, result, aligned = (column[unique.first] for column in columns)
+        m, n, k, batch, result, aligned, pieces, held = (x[unique.first] for x in columns)
         library, half = self.software.kernels.gemm_library, self.device.sixteen_bit
         kernel = self.device.gemm[_key(self.device.gemm, library, "gemm library")]
         units = half if dtype in ("fp16", "bf16") else dtype
@@ -146,15 +155,16 @@ class _Pricer:
             # timed calls take 16-bit operands and cast them; here casts are kernels of their own
             given["quantise_bytes_per_element"] = given["quantise_row_s"] = 0.0
             given["launch_s"] = float(kernel[half].launch_s)
-        each, start_s = np.ones_like(batch), 0.0
+        each, start_s = np.ones_like(batch), (pieces - 1.0) * given["launch_s"]
         if grouped and self.software.kernels.expert_products == "streams":
             each, batch, start_s = batch, np.ones_like(batch), given["launch_s"]
             given["launch_s"] = 0.0
         elif grouped and units in self.device.grouped.get(library, {}):
             given = as_grouped(given, self.device.grouped[library][units], batch)
+        rates = gemm_rates(self.device, dtype, held_units=held if held.any() else 0.0)
         seconds = start_s + each * gemm_s(
             m=m, n=n, k=k, batch=batch, result_bytes=result,
-            aligned=aligned > 0.0, sustained=True, **gemm_rates(self.device, dtype), **given,
+            aligned=aligned > 0.0, sustained=True, **rates, **given,
         )  # fmt: skip
         return seconds[unique.inverse]
 
@@ -279,10 +289,10 @@ class _Pricer:
             backward = backward + call.calls * attention_s(**size, **rates, backward=True)
         return forward, backward
 
-    def _stream(self, kind: str, moved_bytes: Any, calls: float) -> Floats:
+    def _stream(self, kind: str, moved: Any, calls: Any) -> Floats:
         name = _key(self.device.stream, kind, "stream class", "elementwise")
         figures = stream_figures(self.device, name)
-        return self._wide(stream_s(moved_bytes=moved_bytes, calls=calls, **figures))
+        return self._wide(stream_s(moved_bytes=moved, calls=calls, **figures))
 
     def _collective(
         self,
@@ -321,33 +331,34 @@ class _Pricer:
             seconds = function(cluster, bytes_, group)
         seconds = np.where(bytes_ > 0, seconds, 0.0)
         term = _TERM.get(c.group, c.group)
-        window = self._window(c, group.size, gemm, terms["attention"])
-        if term == "ep" and compute_s is not None:
-            window = np.maximum(compute_s - hidden["ep"], 0.0)
-        covered = np.minimum(seconds, window)
+        if c.group == "tp":
+            covered = self._beside_product(c, seconds, bytes_, group, gemm, terms)
+        else:
+            window = attention_window_s(c, self.overlap, group.size, terms["attention"])
+            if term == "ep" and compute_s is not None:
+                window = np.maximum(compute_s - hidden["ep"], 0.0)
+            covered = np.minimum(seconds, window)
         if sums_over_tp(c) and self.software.kernels.reduction_copies:
             copied = np.where(group.size > 1, self.software.kernels.reduction_copies * bytes_, 0.0)
             terms["memory_bound"] = terms["memory_bound"] + self._stream("copy", copied, 0.0)
         terms[term] = terms[term] + seconds - covered
-        terms["slowdown"] = terms["slowdown"] + covered * self.slowdown_share
+        share = held_units(c, self.overlap, self.library_units) / self.units
+        terms["slowdown"] = terms["slowdown"] + covered * share
         hidden[term] = hidden[term] + covered
         return seconds, covered
 
-    def _window(
-        self, c: Collective, size: Any, gemm: dict[str, Floats], attention: Floats
-    ) -> Floats | float:
-        """Seconds of compute that may hide the collective under this software."""
-        overlap = self.software.overlap
-        if c.window == "attention":
-            return attention * (size - 1) / size if overlap.context_ring else 0.0
-        if c.window == "first block":
-            return attention / size if overlap.context_ring else 0.0
-        if not c.window or overlap.tensor == "none":
-            return 0.0
-        if c.pipelined:
-            chunks = (size - 1) / size
-            return gemm[c.window] * chunks if overlap.tensor == "userbuffers" else 0.0
-        return gemm.get(c.window, 0.0)
+    def _beside_product(
+        self, c: Collective, seconds: Floats, bytes_: Floats, group: Group, gemm: dict[str, Floats],
+        terms: dict[str, Floats],
+    ) -> Floats:  # fmt: skip
+        """Seconds of a collective over tp that its product hides; adds what it copies and sums."""
+        overlap, quantised = self.overlap, self.recipe.is_quantised
+        moved = moved_bytes(c, overlap, bytes_, group, quantised=quantised)
+        if moved.any():
+            kind = "copy" if c.operation == "all_gather" else "elementwise"
+            terms["memory_bound"] = terms["memory_bound"] + self._stream(kind, moved, moved > 0.0)
+        product_s = gemm.get(c.window, np.zeros(self.keys))
+        return hidden_s(c, overlap, seconds, product_s, group, quantised=quantised)
 
     def _launch(
         self, ops: Operators, forward: dict[str, Floats], backward: dict[str, Floats]

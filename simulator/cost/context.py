@@ -23,9 +23,9 @@ import numpy as np
 
 from simulator.cost.operations import Collective, Operators, Ranks, Stream
 from simulator.layout.layout import CP_KINDS
-from simulator.software import Kernels
+from simulator.software import Kernels, Overlap
 
-__all__ = ["Widths", "exchange_context"]
+__all__ = ["Widths", "attention_window_s", "exchange_context"]
 
 _RING, _GATHER = CP_KINDS.index("ring"), CP_KINDS.index("all_gather")
 _ALL_TO_ALL, _HIERARCHICAL = CP_KINDS.index("all_to_all"), CP_KINDS.index("hierarchical")
@@ -41,6 +41,15 @@ class Widths:
     key: Any
     value: Any
     result: Any
+
+
+def attention_window_s(c: Collective, overlap: Overlap, size: Any, attention_s: Any) -> Any:
+    """Seconds of attention that may hide a collective under this software."""
+    if not overlap.context_ring:
+        return 0.0
+    if c.window == "attention":
+        return attention_s * (size - 1) / size
+    return attention_s / size if c.window == "first block" else 0.0
 
 
 def exchange_context(

@@ -176,15 +176,19 @@ def _fourth_power_mean(a: Any, b: Any) -> Floats:
     return np.asarray(np.sqrt(np.sqrt(a * a + b * b)))
 
 
-def gemm_rates(accelerator: Accelerator, dtype: str) -> dict[str, float]:
-    """Arguments of :func:`gemm_s` that device and type settle, whichever library runs."""
-    memory = accelerator.memory
+def gemm_rates(accelerator: Accelerator, dtype: str, held_units: Any = 0.0) -> dict[str, Any]:
+    """Arguments of :func:`gemm_s` that device and type settle, whichever library runs.
+
+    A product may have to leave `held_units` of the compute units to others as long as it takes.
+    """
+    memory, units = accelerator.memory, float(accelerator.compute_units)
+    left = units - np.minimum(held_units, units - 1.0)
     return {
         "operand_bytes": OPERAND_BYTES.get(dtype, 2.0),
-        "peak_flop_per_s": float(accelerator.matrix_flop_per_s[dtype]),
+        "peak_flop_per_s": float(accelerator.matrix_flop_per_s[dtype]) * (left / units),
         "bandwidth_bytes_per_s": float(memory.bandwidth_bytes_per_s),
         "l2_bytes": float(memory.l2_bytes),
-        "compute_units": float(accelerator.compute_units),
+        "compute_units": left,
     }
 
 

@@ -186,7 +186,10 @@ class Collective:
     load: Any = 1.0
     """dispatch: what the fullest expert rank takes over the mean."""
     pipelined: bool = False
-    """Hidden only by software that pipelines the collective with the GEMM (user buffers)."""
+    """Feeds or follows its product, so that only pieces of both can run at once."""
+    buffered: bool = False
+    """Belongs to a linear of a block for which frameworks have buffers that peers read and write;
+    what is pipelined is hidden only there."""
     module: str = ""
     """What recomputation has to name to run it again, in the forward pass only."""
 

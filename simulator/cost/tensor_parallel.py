@@ -54,12 +54,13 @@ def _share_scales(ops: Operators, ranks: Ranks, recipe: Recipe, kernels: Kernels
 
 def gather_input(
     ops: Operators, wide: Any, ranks: Ranks, linear: str, kernels: Kernels, module: str = "",
-    projections: int = 1, share: float = 1.0,
+    projections: int = 1, share: float = 1.0, buffered: bool = False,
 ) -> None:  # fmt: skip
     """A column-parallel linear: sequence parallelism gathers its input, else gradients are reduced.
 
     `projections` of the framework's own linears may be in it, each with a reduction of its own.
-    `share` of the bytes is gathered (see `_gathered_share`).
+    `share` of the bytes is gathered (see `_gathered_share`). `buffered` linears are those whose
+    collectives frameworks can run together with products (see ``cost/tensor_overlap.py``).
 
     Korthikanti et al. 2022, section 4.2.2: with sequence parallelism the backward pass gathers the
     input again beside dgrad and scatters the input gradient beside wgrad.
@@ -77,6 +78,7 @@ def gather_input(
             backward=False,
             window=f"{linear}:forward",
             pipelined=True,
+            buffered=buffered,
             module=module,
         )
     )
@@ -88,6 +90,7 @@ def gather_input(
                 size_bytes=share * sharded,
                 backward=True,
                 window=f"{linear}:dgrad",
+                buffered=buffered,
             )
         )
     add(
@@ -97,6 +100,7 @@ def gather_input(
             size_bytes=sharded,
             backward=True,
             window=f"{linear}:wgrad",
+            buffered=buffered,
         )
     )
     for _ in range(projections if kernels.reduces_each_projection else 1):
@@ -112,11 +116,12 @@ def gather_input(
 
 
 def reduce_output(
-    ops: Operators, wide: Any, ranks: Ranks, linear: str, module: str = "", share: float = 1.0
-) -> None:
+    ops: Operators, wide: Any, ranks: Ranks, linear: str, module: str = "", share: float = 1.0,
+    buffered: bool = False,
+) -> None:  # fmt: skip
     """A row-parallel linear: partial outputs are reduced (scattered with sequence parallelism).
 
-    `share` of the bytes is gathered in the backward pass.
+    `share` of the bytes is gathered in the backward pass; `buffered` as in `gather_input`.
     """
     sharded = np.where(ranks.sequence_parallel, wide, 0.0)
     whole = np.where(ranks.sequence_parallel, 0.0, wide)
@@ -132,6 +137,7 @@ def reduce_output(
             backward=False,
             window=window.get("forward", ""),
             pipelined=True,
+            buffered=buffered,
             module=module,
         )
     )
@@ -143,6 +149,7 @@ def reduce_output(
             backward=True,
             window=window.get("dgrad", ""),
             pipelined=True,
+            buffered=buffered,
         )
     )
     add(
@@ -159,8 +166,9 @@ def gather_cast_input(
     """`gather_input` of a linear of the blocks, whose input may be cast before it is gathered."""
     share = _gathered_share(recipe, kernels)
     gather_input(
-        ops, wide, ranks, linear, kernels, module=module, projections=projections, share=share
-    )
+        ops, wide, ranks, linear, kernels, module=module, projections=projections, share=share,
+        buffered=True,
+    )  # fmt: skip
 
 
 def reduce_cast_output(
@@ -169,5 +177,5 @@ def reduce_cast_output(
 ) -> None:  # fmt: skip
     """`reduce_output` of the same, and the scales of what its module gathers cast."""
     share = _gathered_share(recipe, kernels, gradients=True)
-    reduce_output(ops, wide, ranks, linear, module=module, share=share)
+    reduce_output(ops, wide, ranks, linear, module=module, share=share, buffered=True)
     _share_scales(ops, ranks, recipe, kernels)

@@ -50,7 +50,7 @@ def megatron_block(row: dict[str, Any], scenario: Scenario) -> str:
         _recompute(row, scenario.software, arch),
         [*_offload(row, recipe), *_stashes(recipe, arch)],
         _precision(recipe, scenario.software),
-        _kernels(row, scenario.software),
+        _kernels(row, scenario),
         *model_flags(arch, scenario.software, recipe),
         _stand_ins(arch, scenario.software),
     ]
@@ -239,11 +239,13 @@ def _precision(recipe: Recipe, software: Software) -> list[str]:
     return flags
 
 
-def _kernels(row: dict[str, Any], software: Software) -> list[str]:
+def _kernels(row: dict[str, Any], scenario: Scenario) -> list[str]:
+    software = scenario.software
     flags = [f"--attention-backend {software.kernels.attention}"]
     if "loss" in software.kernels.fused:
         flags.append("--cross-entropy-loss-fusion")
-    if software.overlap.tensor == "userbuffers" and row["sequence_parallel"]:
+    buffered = scenario.workload.recipe.precision in software.overlap.user_buffers.precisions
+    if software.overlap.tensor == "userbuffers" and row["sequence_parallel"] and buffered:
         flags.append("--tp-comm-overlap")
     if software.overlap.expert and row["ep"] > 1 and _pairs_passes(row, software):
         flags.append("--overlap-moe-expert-parallel-comm")

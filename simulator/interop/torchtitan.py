@@ -126,7 +126,7 @@ def _data_parallel(row: dict[str, Any]) -> dict[str, Any]:
 
 def _degrees(row: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
     table: dict[str, Any] = {"tensor_parallel_degree": row["tp"]}
-    if scenario.software.overlap.tensor == "userbuffers":
+    if scenario.software.overlap.tensor == "async" and row["tp"] > 1:
         table["enable_async_tensor_parallel"] = True
     table["context_parallel_degree"] = row["cp"]
     if row["cp"] > 1:

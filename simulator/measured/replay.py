@@ -287,7 +287,7 @@ def _software(row: Mapping[str, str], tables: Tables) -> Software:
         ours: flag(row, theirs) for ours, theirs in given.items() if row.get(theirs)
     }
     if flag(row, "tp_comm_overlap"):
-        flags["tensor"] = "userbuffers"
+        flags["tensor"] = "async" if software.launcher == "torchtitan" else "userbuffers"
     if row.get("flash_attention"):
         flash = flag(row, "flash_attention")
         kernels = replace(kernels, attention="flash" if flash else "unfused")

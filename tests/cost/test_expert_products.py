@@ -42,7 +42,7 @@ def product_s(software: Software, experts: int, m: int, n: int, k: int, result: 
     """One grouped product in bf16, as a training step prices it."""
     recipe = Recipe(sequence_length=4096, global_batch=8)
     pricer = _Pricer(B200, software, recipe, ranks())
-    columns = [np.array([float(x)]) for x in (m, n, k, experts, result, 1.0)]
+    columns = [np.array([float(x)]) for x in (m, n, k, experts, result, 1.0, 1.0, 0.0)]
     return float(pricer._gemm("bf16", columns, True)[0])
 
 

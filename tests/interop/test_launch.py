@@ -91,7 +91,7 @@ def flags(**asked: Any) -> dict[str, str]:
 
 def job(**asked: Any) -> dict[str, Any]:
     """The job file of a torchtitan command."""
-    text = block(software="torchtitan", **asked)
+    text = block(**{"software": "torchtitan", **asked})
     return tomllib.loads(text.split("<<'TOML'\n")[1].split("\nTOML\n")[0])
 
 
@@ -291,6 +291,15 @@ def test_a_short_run_where_no_tokens_are_given() -> None:
     assert flags()["train-iters"] == "50"
 
 
+def test_megatron_user_buffers(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text('base = "megatron-core"\n[overlap]\ntensor = "userbuffers"\n')
+    flag, asked = "tp-comm-overlap", {"software": str(mine), "tp": 8}
+    assert flag in flags(**asked) and flag in flags(precision="fp8", **asked)
+    assert flag not in flags(precision="fp8_blockwise", **asked)  # which have no buffers
+    assert flag not in flags(software=str(mine), tp=1) and flag not in flags(tp=8)
+
+
 # --- torchtitan ---------------------------------------------------------------------------------
 
 
@@ -396,6 +405,13 @@ def test_torchtitan_is_compiled_or_not() -> None:
 
     assert compiled("torchtitan") == {"enable": True}
     assert compiled("torchtitan-eager") == {"enable": False}
+
+
+def test_torchtitan_asynchronous_tensor_parallelism() -> None:
+    key = "enable_async_tensor_parallel"
+    assert job(software="torchtitan-async", tp=8)["parallelism"][key] is True
+    assert key not in job(software="torchtitan-async", tp=1)["parallelism"]
+    assert key not in job(tp=8)["parallelism"]
 
 
 @pytest.mark.parametrize("precision", ["fp8", "fp8_current"])

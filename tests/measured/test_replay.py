@@ -107,6 +107,15 @@ def test_switches_of_the_row_beat_those_of_the_profile() -> None:
     assert float(made().software.host.captured_fraction) == 0.0
 
 
+def test_frameworks_have_their_own_overlap_of_tensor_parallelism() -> None:
+    rows = [row for _, row in read_csv(RUNS / "test.csv") if row["tp_comm_overlap"] == "true"]
+    found = {
+        (run.software.launcher, run.software.overlap.tensor)
+        for run in (made(row) for row in rows if row["source"].startswith(("torchtitan", "dgxc")))
+    }
+    assert found == {("megatron", "userbuffers"), ("torchtitan", "async")}
+
+
 def test_blank_and_missing_columns_take_the_same_defaults() -> None:
     blank = made(vpp="", cp="", nvlink_domain="", position="", recompute_layers="", shard_group="")
     absent = {k: v for k, v in GPT.items() if k not in ("vpp", "cp", "nvlink_domain", "position")}

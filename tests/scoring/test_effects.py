@@ -38,6 +38,7 @@ MOST_MISSED = {
     "data parallelism": 0.025,
     "ring all-reduce": 0.02,
     "weight-update sharding": 0.05,
+    "asynchronous tensor parallelism": 0.06,
 }
 """How far a prediction may lie outside of what is reported, in points of the effect."""
 
@@ -125,7 +126,8 @@ def test_each_figure_has_its_source() -> None:
     listed, runs = load_effects()
     assert {one.run for one in listed} == set(runs)
     for one in listed:
-        assert "arXiv" in one.source or one.measure == "all_reduce_time"
+        published = "arXiv" in one.source or one.source.startswith("pytorch/torchtitan")
+        assert published or one.measure == "all_reduce_time"
         assert one.most is None or one.most > one.least
 
 
