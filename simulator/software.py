@@ -299,6 +299,13 @@ class StateBytes:
     keeps_gathered_with_pipeline: bool = False
     """zero3 with pp > 1: parameters stay gathered and gradients unreduced until the last
     micro-batch (FSDP2 without reshard, torchtitan's default policy)."""
+    adds_unreduced: bool = False
+    """Where gradients stay whole until the last micro-batch, those of the first are cast to the
+    type of the reduction and later ones added to them, by kernels of their own (FSDP2)."""
+    reduces_after_passes: bool = False
+    """Where gradients stay whole until the last micro-batch, a stage's are reduced once its last
+    backward pass has ended, not beside it (torch.distributed.pipelining calls FSDP2's hooks
+    then)."""
     reduces_every_micro_batch: bool = False
     """zero2 and zero3: gradients are reduced after every micro-batch, not once per step."""
 
