@@ -201,6 +201,10 @@ class Kernels:
     reduction_copies: Figure = Figure(0.0)
     """Memory traffic per byte of a reduction over tp, in the way of the compute: functional
     collectives copy what they reduce (torch DTensor)."""
+    sequence_copies: Figure = Figure(0.0)
+    """Memory traffic per byte that tensor parallelism gathers or scatters along the sequence, in
+    the way of the compute: functional collectives gather and scatter along the first dimension,
+    which is the batch, and put pieces in order by a copy (torch DTensor)."""
     pads_vocabulary_to: int = 1
     """The vocabulary is padded to a multiple of this times tp."""
 

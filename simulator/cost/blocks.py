@@ -32,7 +32,7 @@ from simulator.cost.operations import (
 )
 from simulator.cost.operators import block, embedding, head, predict_ahead
 from simulator.cost.selective import saved_by_mode, share_again, spared_s
-from simulator.cost.split_work import sums_over_tp
+from simulator.cost.split_work import copies_over_tp
 from simulator.cost.state_bytes import gradient_bytes
 from simulator.cost.stragglers import slowest_of
 from simulator.cost.stream_time import stream_figures, stream_s
@@ -313,8 +313,8 @@ class _Pricer:
         if term == "ep" and compute_s is not None:
             window = np.maximum(compute_s - hidden["ep"], 0.0)
         covered = np.minimum(seconds, window)
-        if sums_over_tp(c) and self.software.kernels.reduction_copies:
-            copied = np.where(group.size > 1, self.software.kernels.reduction_copies * bytes_, 0.0)
+        if copies := copies_over_tp(c, self.software):
+            copied = np.where(group.size > 1, copies * bytes_, 0.0)
             terms["memory_bound"] = terms["memory_bound"] + self._stream("copy", copied, 0.0)
         terms[term] = terms[term] + seconds - covered
         terms["slowdown"] = terms["slowdown"] + covered * self.slowdown_share
