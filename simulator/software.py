@@ -181,6 +181,10 @@ class Kernels:
     saves_quantised_inputs: bool = False
     """Where products take fewer than 16 bit, linears keep their input in that type, for the weight
     gradient (Transformer Engine); otherwise in 16 bit and cast it again (torchao's float8)."""
+    casts_weights_each_pass: bool = False
+    """Where products take fewer than 16 bit, weights are cast in every forward pass, unless ranks
+    gather them so, and put along columns in every backward pass (torchao's Float8Linear); otherwise
+    once per step."""
     norm_casts: tuple[str, ...] = ()
     """Types in which norms write their result themselves, for the linear in the same module
     (Transformer Engine's LayerNormLinear: fp8 with delayed scaling; mxfp8 with cuDNN's norms)."""
