@@ -110,8 +110,8 @@ def casts(
     for a tensor has the same numbers in both; devices whose products take `either_layout` need no
     transposed copy. What sequence parallelism gathers is cast before, by the rank that has it, and
     its transposed copy made after. Weights are cast once per step, which is left out, or in every
-    forward pass anew (`casts_weights_each_pass`). Each expert's tokens are cast on their own (`multi_tensor_quantize_impl`; one kernel with delayed scaling on
-    Hopper).
+    forward pass anew (`casts_weights_each_pass`). Each expert's tokens are cast on their own
+    (`multi_tensor_quantize_impl`; one kernel with delayed scaling on Hopper).
 
     `normed` names the norm in front of a linear that is part of its module.
     """

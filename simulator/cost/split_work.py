@@ -1,5 +1,4 @@
-"""What torch's distributed tensors add to parts that are cut or sharded: copies, work of the host.
-"""
+"""What torch's distributed tensors add to parts that are cut or sharded: copies and host work."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def copies_over_tp(c: Collective, software: Software) -> float:
     if sums_over_tp(c):
         return float(kernels.reduction_copies)
     along = c.group == "tp" and c.operation in ("all_gather", "reduce_scatter")
-    in_pieces = c.pipelined and software.overlap.tensor not in ("none", "backward")
+    in_pieces = c.pipelined and c.window and software.overlap.tensor not in ("none", "backward")
     return float(kernels.sequence_copies) if along and not in_pieces else 0.0
 
 
