@@ -198,6 +198,9 @@ class Kernels:
     reduces_maxima: bool = False
     """fp8 with delayed scaling: the maxima behind the scales are reduced over all ranks that share
     a tensor, in every pass (Transformer Engine's reduce_amax)."""
+    separate_linears: bool = False
+    """Queries, keys and values, and gate and up, are linears and products of their own (models of
+    torch); otherwise one product each, of all their features."""
     reduces_each_projection: bool = False
     """Tensor parallelism without sequence parallelism: each of several linears that share an input
     (queries, keys and values; gate and up) reduces its gradient by itself (torch's

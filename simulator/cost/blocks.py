@@ -114,9 +114,13 @@ class _Pricer:
             for g in ops.gemms:
                 weight = self.size if g.kind == "attention" else weight_bytes
                 for direction, m, n, k, result in (
-                    ("forward", g.m, g.n, g.k, self.size),
-                    ("dgrad", g.m, g.k, g.n, self.size),
-                    ("wgrad", g.k, g.n, g.m, weight),
+                    product
+                    for width in g.linears or (g.n,)
+                    for product in (
+                        ("forward", g.m, width, g.k, self.size),
+                        ("dgrad", g.m, g.k, width, self.size),
+                        ("wgrad", g.k, width, g.m, weight),
+                    )
                 ):
                     if direction == "wgrad" and not g.trained:
                         continue
@@ -129,7 +133,7 @@ class _Pricer:
             columns = [np.concatenate([call[2][i] for call in calls]) for i in range(6)]
             seconds = self._gemm(dtype, columns, grouped).reshape(len(calls), self.keys)
             for (index, name, _), row in zip(calls, seconds, strict=True):
-                times[index][name] = row
+                times[index][name] = times[index].get(name, 0.0) + row
         return times
 
     def _gemm(self, dtype: str, columns: list[Floats], grouped: bool) -> Floats:
