@@ -27,6 +27,7 @@ from simulator.scoring.effects import (
 
 MOST_MISSED = {
     "interleaving": 0.05,
+    "fused optimizer": 0.006,
     "zero-bubble, memory of 1F1B": 0.035,
     "zero-bubble, twice the memory": 0.06,
     "zero-bubble, computed": 0.025,
@@ -125,7 +126,8 @@ def test_each_figure_has_its_source() -> None:
     listed, runs = load_effects()
     assert {one.run for one in listed} == set(runs)
     for one in listed:
-        assert "arXiv" in one.source or one.measure == "all_reduce_time"
+        published = "arXiv" in one.source or one.source.startswith("pytorch/torchtitan")
+        assert published or one.measure == "all_reduce_time"
         assert one.most is None or one.most > one.least
 
 
