@@ -145,10 +145,11 @@ def test_collectives_along_the_sequence_copy_all_of_it(kind: str, batch: int) ->
         with Traffic() as traffic:
             if kind == "gather":
                 part = torch.zeros(batch, 16, 32, dtype=torch.bfloat16)
-                funcol.all_gather_single(part, 1, group)
+                whole = funcol.all_gather_single(part, 1, group)
             else:
                 part = torch.zeros(batch, 128, 32, dtype=torch.bfloat16)
-                funcol.reduce_scatter_single(part, "sum", 1, group)
-    whole = 2 * batch * 128 * 32
-    expected = 0 if (kind, batch) == ("gather", 1) else float(KERNELS.sequence_copies) * whole
+                whole = funcol.reduce_scatter_single(part, "sum", 1, group)
+        funcol.wait_tensor(whole)
+    size = 2 * batch * 128 * 32
+    expected = 0 if (kind, batch) == ("gather", 1) else float(KERNELS.sequence_copies) * size
     assert traffic.moved("aten.cat") == expected
