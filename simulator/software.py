@@ -191,6 +191,10 @@ class Kernels:
     saves_quantised_inputs: bool = False
     """Where products take fewer than 16 bit, linears keep their input in that type, for the weight
     gradient (Transformer Engine); otherwise in 16 bit and cast it again (torchao's float8)."""
+    casts_weights_each_pass: bool = False
+    """Where products take fewer than 16 bit, weights are cast in every forward pass, unless ranks
+    gather them so, and put along columns in every backward pass (torchao's Float8Linear); otherwise
+    once per step."""
     norm_casts: tuple[str, ...] = ()
     """Types in which norms write their result themselves, for the linear in the same module
     (Transformer Engine's LayerNormLinear: fp8 with delayed scaling; mxfp8 with cuDNN's norms)."""
@@ -204,6 +208,9 @@ class Kernels:
     reduces_maxima: bool = False
     """fp8 with delayed scaling: the maxima behind the scales are reduced over all ranks that share
     a tensor, in every pass (Transformer Engine's reduce_amax)."""
+    separate_linears: bool = False
+    """Queries, keys and values, and gate and up, are linears and products of their own (models of
+    torch); otherwise one product each, of all their features."""
     reduces_each_projection: bool = False
     """Tensor parallelism without sequence parallelism: each of several linears that share an input
     (queries, keys and values; gate and up) reduces its gradient by itself (torch's
@@ -211,6 +218,10 @@ class Kernels:
     reduction_copies: Figure = Figure(0.0)
     """Memory traffic per byte of a reduction over tp, in the way of the compute: functional
     collectives copy what they reduce (torch DTensor)."""
+    sequence_copies: Figure = Figure(0.0)
+    """Memory traffic per byte that tensor parallelism gathers or scatters along the sequence, in
+    the way of the compute: functional collectives gather and scatter along the first dimension,
+    which is the batch, and put pieces in order by a copy (torch DTensor)."""
     pads_vocabulary_to: int = 1
     """The vocabulary is padded to a multiple of this times tp."""
 
@@ -313,6 +324,13 @@ class StateBytes:
     keeps_gathered_with_pipeline: bool = False
     """zero3 with pp > 1: parameters stay gathered and gradients unreduced until the last
     micro-batch (FSDP2 without reshard, torchtitan's default policy)."""
+    adds_unreduced: bool = False
+    """Where gradients stay whole until the last micro-batch, those of the first are cast to the
+    type of the reduction and later ones added to them, by kernels of their own (FSDP2)."""
+    reduces_after_passes: bool = False
+    """Where gradients stay whole until the last micro-batch, a stage's are reduced once its last
+    backward pass has ended, not beside it (torch.distributed.pipelining calls FSDP2's hooks
+    then)."""
     reduces_every_micro_batch: bool = False
     """zero2 and zero3: gradients are reduced after every micro-batch, not once per step."""
 

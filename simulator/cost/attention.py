@@ -16,6 +16,7 @@ from simulator.cost.operations import (
     Stream,
     element_bytes,
     norm,
+    separate_linears,
 )
 from simulator.cost.scores import core_attention
 from simulator.cost.tensor_parallel import (
@@ -48,7 +49,9 @@ def attention(
         _latent_projections(ops, att, hidden, ranks, recipe)
         first = "kv_up"
     else:
-        ops.gemms.append(Gemm(name="qkv", m=tokens, n=query + key + value, k=hidden))
+        each = separate_linears(ops, "qkv", (query, key, value), tokens * hidden, size, kernels)
+        width = query + key + value
+        ops.gemms.append(Gemm(name="qkv", m=tokens, n=width, k=hidden, linears=each))
         first = "qkv"
     result = heads * att.value_dim
     if att.filtered:

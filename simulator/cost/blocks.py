@@ -19,9 +19,7 @@ from simulator.cost.attention_time import attention_figures, attention_s
 from simulator.cost.block_costs import PASS_TERMS, BlockCosts
 from simulator.cost.context import attention_window_s
 from simulator.cost.dispatch import dispatch_s
-from simulator.cost.grouped import as_grouped
 from simulator.cost.input_fetch import input_s
-from simulator.cost.kernels import gemm_rates, gemm_s
 from simulator.cost.launches import launches_s
 from simulator.cost.operations import (
     Collective,
@@ -32,16 +30,14 @@ from simulator.cost.operations import (
     recomputes,
 )
 from simulator.cost.operators import block, embedding, head, predict_ahead
+from simulator.cost.products import Products, figures_for, product_type
 from simulator.cost.recomputed import left_out
 from simulator.cost.selective import saved_by_mode, share_again, spared_s
-from simulator.cost.split_work import sums_over_tp
-from simulator.cost.state_bytes import gradient_bytes
+from simulator.cost.split_work import copies_over_tp
 from simulator.cost.stragglers import slowest_of
 from simulator.cost.stream_time import stream_figures, stream_s
-from simulator.cost.tensor_overlap import WHOLE, cuts, held_units, hidden_s, moved_bytes, usable
-from simulator.errors import InputError, problem
+from simulator.cost.tensor_overlap import held_units, hidden_s, moved_bytes, usable
 from simulator.hardware.cluster import Cluster
-from simulator.layout.keys import unique_rows
 from simulator.layout.placement import Group
 from simulator.software import Software
 from simulator.workload.recipe import Recipe, Workload
@@ -75,7 +71,7 @@ def block_costs(
     if recipe.freezes:
         freeze(parts, arch, ranks, recipe, kernels)
     pricer = _Pricer(cluster, software, recipe, ranks)
-    gemms = pricer.gemm_times(parts)
+    gemms = Products(cluster.accelerator, software, recipe, ranks, pricer.overlap).times(parts)
     priced = [pricer.part(ops, times) for ops, times in zip(parts, gemms, strict=True)]
     stacked = {name: np.stack([p[name] for p in priced], axis=-1) for name in priced[0]}
     own = ranks.own_tokens(recipe) * arch.hidden * element_bytes(recipe)
@@ -105,68 +101,6 @@ class _Pricer:
     def _wide(self, value: Any) -> Floats:
         column = np.asarray(value, dtype=float)
         return column if column.shape else np.full(self.keys, column)
-
-    def dtype(self, kind: str) -> str:
-        """Type of a matrix product: fewer than 16 bit are for the linears of the blocks only."""
-        return "bf16" if self.recipe.is_quantised and kind != "linear" else self.recipe.matrix_type
-
-    def gemm_times(self, parts: list[Operators]) -> list[dict[str, Floats]]:
-        """Seconds of every GEMM of every part, by ``name:direction``; each distinct shape once."""
-        rows: dict[tuple[str, bool], list[tuple[int, str, list[Floats]]]] = {}
-        adds = "gradient_accumulation" in self.software.kernels.fused
-        wide = gradient_bytes(self.recipe, self.software.states) >= 4.0
-        weight_bytes = (8.0 if wide else 2.0 * self.size) if adds else self.size
-        for index, ops in enumerate(parts):
-            cut = cuts(ops, self.overlap, self.ranks, quantised=self.recipe.is_quantised)
-            for g in ops.gemms:
-                weight = self.size if g.kind == "attention" else weight_bytes
-                for direction, m, n, k, result in (
-                    ("forward", g.m, g.n, g.k, self.size),
-                    ("dgrad", g.m, g.k, g.n, self.size),
-                    ("wgrad", g.k, g.n, g.m, weight),
-                ):
-                    if direction == "wgrad" and not g.trained:
-                        continue
-                    name = f"{g.name}:{direction}"
-                    way = cut.get(name, WHOLE)
-                    m, n, batch = way.shape(m, n, g.batch)
-                    sizes = (m, n, k, batch, result, g.aligned, way.pieces, way.held_units)
-                    shape = [np.ceil(self._wide(x)) for x in sizes]
-                    key = (index, name, shape)
-                    rows.setdefault((self.dtype(g.kind), g.grouped), []).append(key)
-        times: list[dict[str, Floats]] = [{} for _ in parts]
-        for (dtype, grouped), calls in rows.items():
-            columns = [np.concatenate([call[2][i] for call in calls]) for i in range(8)]
-            seconds = self._gemm(dtype, columns, grouped).reshape(len(calls), self.keys)
-            for (index, name, _), row in zip(calls, seconds, strict=True):
-                times[index][name] = row
-        return times
-
-    def _gemm(self, dtype: str, columns: list[Floats], grouped: bool) -> Floats:
-        unique = unique_rows(*(column.astype(np.int64) for column in columns))
-        m, n, k, batch, result, aligned, pieces, held = (x[unique.first] for x in columns)
-        library, half = self.software.kernels.gemm_library, self.device.sixteen_bit
-        kernel = self.device.gemm[_key(self.device.gemm, library, "gemm library")]
-        units = half if dtype in ("fp16", "bf16") else dtype
-        params = kernel[_key(kernel, units, "type", half)]
-        given: dict[str, Any] = {f.name: float(getattr(params, f.name)) for f in fields(params)}
-        given["host_floor_s"] = 0.0  # the host of a training step has a term of its own
-        if self.recipe.is_quantised and dtype == self.recipe.matrix_type:
-            # timed calls take 16-bit operands and cast them; here casts are kernels of their own
-            given["quantise_bytes_per_element"] = given["quantise_row_s"] = 0.0
-            given["launch_s"] = float(kernel[half].launch_s)
-        each, start_s = np.ones_like(batch), (pieces - 1.0) * given["launch_s"]
-        if grouped and self.software.kernels.expert_products == "streams":
-            each, batch, start_s = batch, np.ones_like(batch), given["launch_s"]
-            given["launch_s"] = 0.0
-        elif grouped and units in self.device.grouped.get(library, {}):
-            given = as_grouped(given, self.device.grouped[library][units], batch)
-        rates = gemm_rates(self.device, dtype, held_units=held if held.any() else 0.0)
-        seconds = start_s + each * gemm_s(
-            m=m, n=n, k=k, batch=batch, result_bytes=result,
-            aligned=aligned > 0.0, sustained=True, **rates, **given,
-        )  # fmt: skip
-        return seconds[unique.inverse]
 
     def part(self, ops: Operators, gemm: dict[str, Floats]) -> dict[str, Floats]:
         """All costs of one part as arrays over the keys."""
@@ -278,11 +212,11 @@ class _Pricer:
         forward, backward = np.zeros(self.keys), np.zeros(self.keys)
         if not ops.flash:
             return forward, backward
-        library = _key(
+        library = figures_for(
             self.device.attention, self.software.kernels.attention_library, "attention library",
             "flash",
         )  # fmt: skip
-        rates = attention_figures(self.device, library, self.dtype("attention"))
+        rates = attention_figures(self.device, library, product_type(self.recipe, "attention"))
         for call in ops.flash:
             size = {name: getattr(call, name) for name in _FLASH_SIZES}
             forward = forward + call.calls * attention_s(**size, **rates)
@@ -290,7 +224,7 @@ class _Pricer:
         return forward, backward
 
     def _stream(self, kind: str, moved: Any, calls: Any) -> Floats:
-        name = _key(self.device.stream, kind, "stream class", "elementwise")
+        name = figures_for(self.device.stream, kind, "stream class", "elementwise")
         figures = stream_figures(self.device, name)
         return self._wide(stream_s(moved_bytes=moved, calls=calls, **figures))
 
@@ -338,8 +272,8 @@ class _Pricer:
             if term == "ep" and compute_s is not None:
                 window = np.maximum(compute_s - hidden["ep"], 0.0)
             covered = np.minimum(seconds, window)
-        if sums_over_tp(c) and self.software.kernels.reduction_copies:
-            copied = np.where(group.size > 1, self.software.kernels.reduction_copies * bytes_, 0.0)
+        if copies := copies_over_tp(c, self.software):
+            copied = np.where(group.size > 1, copies * bytes_, 0.0)
             terms["memory_bound"] = terms["memory_bound"] + self._stream("copy", copied, 0.0)
         terms[term] = terms[term] + seconds - covered
         share = held_units(c, self.overlap, self.library_units) / self.units
@@ -398,12 +332,3 @@ class _Pricer:
             if again and not s.stash:
                 again_s = again_s + self._stream(s.kind, s.forward_bytes, s.calls)
         return again_s, again_flop, flop
-
-
-def _key(table: dict[str, Any], key: str, what: str, fallback: str | None = None) -> str:
-    """Return the key of the entry that a library, type or class gets."""
-    if key in table:
-        return key
-    if fallback is not None and fallback in table:
-        return fallback
-    raise InputError(problem("hardware profile", what, "no measured or assumed entry", key, table))

@@ -71,6 +71,24 @@ class _Rules:
         columns = self.apart | (self.transposes & ~np.asarray(late))
         return whole * self.cut(gathered) * (moved + self.each * (1.0 + columns)), kernels, made
 
+    def cast_weight(self, whole: Any, *, arrives: bool) -> tuple[Any, float, Any, float]:
+        """Return bytes and kernels of a weight's cast, forward, and of its columns, backward.
+
+        Columns with scales of their own are a second cast, others a transposed copy. A weight that
+        `arrives` from its ranks in 8 bit is not cast.
+        """
+        rows, kernels, _ = self.cast(whole, np.False_)
+        forward = rows - self.columns * self.each * whole
+        backward = self.columns * (_HALF if self.apart else self.each) + self.columns * self.each
+        if arrives:
+            forward, kernels = 0.0 * forward, 0.0
+        return forward, kernels, backward * whole, 1.0 * self.columns
+
+    @property
+    def columns(self) -> bool:
+        """Whether products need an operand along columns beside that along rows."""
+        return self.apart or self.transposes
+
     def cut(self, gathered: Any) -> Any:
         """Part of an operand that a rank casts: its own, where the rest is gathered."""
         return np.where(gathered, self.share, 1.0)
@@ -91,9 +109,9 @@ def casts(
     product that reads them first, and along columns, for the weight gradient. fp8 with one scale
     for a tensor has the same numbers in both; devices whose products take `either_layout` need no
     transposed copy. What sequence parallelism gathers is cast before, by the rank that has it, and
-    its transposed copy made after. Weights are cast once per step, which is left out. Each expert's
-    tokens are cast on their own (`multi_tensor_quantize_impl`; one kernel with delayed scaling on
-    Hopper).
+    its transposed copy made after. Weights are cast once per step, which is left out, or in every
+    forward pass anew (`casts_weights_each_pass`). Each expert's tokens are cast on their own
+    (`multi_tensor_quantize_impl`; one kernel with delayed scaling on Hopper).
 
     `normed` names the norm in front of a linear that is part of its module.
     """
@@ -113,6 +131,8 @@ def casts(
     for g in ops.gemms:
         if g.kind == "linear" and f"cast for {g.name}" not in done:
             _cast(ops, g, rules, kernels, normed.get(g.name, ""))
+            if kernels.casts_weights_each_pass:
+                _cast_weight(ops, g, rules, arrives=recipe.fp8_weights)
             _swizzle(ops, g, rules, kernels)
 
 
@@ -154,6 +174,27 @@ def _cast(ops: Operators, g: Gemm, rules: _Rules, kernels: Kernels, norm: str) -
                 backward_calls=copies * times,
             )
         )
+
+
+def _cast_weight(ops: Operators, g: Gemm, rules: _Rules, *, arrives: bool) -> None:
+    """Add the cast of a linear's weight, which recomputation repeats, and of its columns.
+
+    pytorch/ao float8/float8_linear.py (`cast_weight_to_float8_t` in `forward`), float8_ops.py
+    (`preprocess_addmm` makes the second operand lie along columns: a copy for the data gradient).
+    """
+    moved, calls, moved_back, calls_back = rules.cast_weight(g.batch * g.k * g.n, arrives=arrives)
+    times = g.batch if g.grouped else 1.0
+    ops.streams.append(
+        Stream(
+            name=f"cast of the weight of {g.name}",
+            kind="elementwise",
+            forward_bytes=moved,
+            backward_bytes=moved_back,
+            calls=calls * times,
+            backward_calls=calls_back * times,
+            module=g.module,
+        )
+    )
 
 
 def _write_quantised(ops: Operators, norm: str, more_bytes: Any) -> None:

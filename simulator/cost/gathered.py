@@ -81,7 +81,7 @@ def gathered_bytes(
         window = _live_bytes(parts, each, software) + 2.0 * layer + shards[0]
         window = window + float(software.states.bucket_bytes)
     level = layouts.sharding[:, None]
-    once = _once_with_pipeline(layouts, software)[:, None]
+    once = keeps_gathered(layouts, software)[:, None]
     if each.shards_only:
         held = on_rank(parts, gather)
         waiting = unreduced_bytes(parts, each, layouts, software)
@@ -90,8 +90,7 @@ def gathered_bytes(
     else:
         flat = 0.0
         held = whole = np.full(window.shape, 2.0 * software.states.bucket_bytes)
-    kept = keeps_gathered(layouts, software)[:, None]
-    shards_only = np.where(kept, whole + flat, window)
+    shards_only = np.where(once, whole + flat, window)
     reserved = np.where(level == _ZERO3, shards_only, np.where(level == _ZERO2, whole + flat, 0.0))
     if not each.shards_only:
         return reserved, np.broadcast_to(reserved, (6, *reserved.shape))
@@ -109,7 +108,7 @@ def gathered_bytes(
         np.where(level == _ZERO3, some, np.where(level == _ZERO2, every, 0.0))
         for some, every in zip(open_window, kept_whole, strict=True)
     ]
-    return reserved, np.where(once & (level >= _ZERO2), whole, np.stack(in_use))
+    return reserved, np.where(once, whole, np.stack(in_use))
 
 
 def unreduced_bytes(
@@ -120,7 +119,7 @@ def unreduced_bytes(
         return np.zeros(parts.shape[:2])
     # chunks of a looped schedule go back one after the other where no micro-batch is left over
     apart = np.where(layouts.micro_batches <= layouts.pp, layouts.vpp, 1)[:, None]
-    waits = (_once_with_pipeline(layouts, software) & (layouts.sharding >= _ZERO2))[:, None]
+    waits = keeps_gathered(layouts, software)[:, None]
     return np.where(waits, on_rank(parts, each.gradients[0] + each.gradients[1]) / apart, 0.0)
 
 
@@ -151,19 +150,17 @@ def gathers_by_block(layouts: Layouts, each: PartStates, software: Software) -> 
     zero3 does; so does zero2 where only shards stay between passes: FSDP2 without resharding keeps
     parameters from the forward to the backward pass of a micro-batch and not beyond it.
     """
-    whole = (layouts.sharding == _ZERO2) & each.shards_only
-    whole &= ~_once_with_pipeline(layouts, software)
-    return np.asarray((layouts.sharding == _ZERO3) | whole)[:, None]
+    blocks = (layouts.sharding == _ZERO3) | ((layouts.sharding == _ZERO2) & each.shards_only)
+    return np.asarray(blocks & ~keeps_gathered(layouts, software))[:, None]
 
 
 def keeps_gathered(layouts: Layouts, software: Software) -> NDArray[np.bool_]:
-    """Whether zero3 gathers and reduces once per step instead of for every micro-batch."""
-    return (layouts.sharding == _ZERO3) & _once_with_pipeline(layouts, software)
+    """Whether parameters stay gathered and gradients unreduced until the last micro-batch.
 
-
-def _once_with_pipeline(layouts: Layouts, software: Software) -> NDArray[np.bool_]:
-    """Whether parameters stay gathered and gradients unreduced until the last micro-batch."""
-    return np.asarray((layouts.pp > 1) & software.states.keeps_gathered_with_pipeline)
+    zero2 and zero3 then gather and reduce once per step and differ in nothing.
+    """
+    once = (layouts.pp > 1) & software.states.keeps_gathered_with_pipeline
+    return np.asarray(once & (layouts.sharding >= _ZERO2))
 
 
 def largest_block(parts: Floats, per_part: Floats) -> Any:

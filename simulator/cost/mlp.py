@@ -13,6 +13,7 @@ from simulator.cost.operations import (
     Ranks,
     Stream,
     element_bytes,
+    separate_linears,
 )
 from simulator.cost.routing import rank_load, reached_places
 from simulator.cost.tensor_parallel import (
@@ -74,7 +75,8 @@ def feed_forward(
     """
     smooth = gated or activation == "gelu"
     both = f"{module}+{activation_module}"
-    wide = 2 if gated else 1
+    wide, inputs = 2 if gated else 1, batch * tokens * hidden
+    each = separate_linears(ops, f"{name}1", (ffn,) * wide, inputs, size, kernels)
     ops.gemms.append(
         Gemm(
             name=f"{name}1",
@@ -84,6 +86,7 @@ def feed_forward(
             batch=batch,
             module=module,
             grouped=grouped,
+            linears=each,
         )
     )
     ops.gemms.append(

@@ -30,6 +30,7 @@ __all__ = [
     "padded_vocabulary",
     "recomputes",
     "residual",
+    "separate_linears",
 ]
 
 Floats = NDArray[np.float64]
@@ -95,6 +96,8 @@ class Gemm:
     """Whether its weights are: a frozen matrix needs no product for its gradient."""
     grouped: bool = False
     """One call for a rank's experts, each with tokens and weights of its own."""
+    linears: tuple[Any, ...] = ()
+    """Output features of several linears, each a product of its own; none: one for all of `n`."""
 
     @property
     def aligned(self) -> Any:
@@ -239,6 +242,30 @@ def recomputes(module: str, modules: Collection[str]) -> bool:
 def element_bytes(recipe: Recipe) -> float:
     """Bytes of one activation element."""
     return 4.0 if recipe.precision in ("fp32", "tf32") else 2.0
+
+
+def separate_linears(
+    ops: Operators, name: str, widths: tuple[Any, ...], inputs: Any, size: float, kernels: Kernels
+) -> tuple[Any, ...]:
+    """Widths of linears that share `inputs` elements, if each is a product of its own.
+
+    Gradients of what they share are summed: a compiler reads one more of them for each linear where
+    the sum is needed, eager autograd adds them in kernels of their own.
+    """
+    if not kernels.separate_linears or len(widths) == 1:
+        return ()
+    more, compiled = len(widths) - 1, "norm" in kernels.fused
+    ops.streams.append(
+        Stream(
+            name=f"sum of gradients for {name}",
+            kind="elementwise",
+            forward_bytes=0.0,
+            backward_bytes=more * (1.0 if compiled else 3.0) * size * inputs,
+            calls=0.0,
+            backward_calls=0.0 if compiled else more,
+        )
+    )
+    return widths
 
 
 def padded_vocabulary(vocabulary: int, tp: Any, kernels: Kernels) -> Floats:

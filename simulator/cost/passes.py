@@ -136,7 +136,7 @@ def part_passes(
     exchange = b.exchange_s[0][key]
     selective = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][key], 0.0)
     full = b.recompute_s[FULL][key]
-    once, every = s.keeps_gathered[grid][:, None], priced.software.states.reduces_every_micro_batch
+    every = priced.software.states.reduces_every_micro_batch
     traffic = s.part_traffic_s[grid] + _copies_s(s, grid, m, every=every)
     host = s.part_host_s[0][grid], s.part_host_s[1][grid]
     forward, backward = forward + host[0], backward + traffic + host[1]
@@ -154,10 +154,8 @@ def part_passes(
             forward, backward, *windows, none, none, none, selective, full, traffic, np.stack(host),
             fetched, ahead,
         )  # fmt: skip
-    reduce = np.where(once | (not every), reduce / m[:, None], reduce)
-    regather = s.part_regather_s[grid]
-    gathers = (np.where(once, gather / m[:, None], gather), np.where(once, 0.0, regather))
-    whole: tuple[Floats, Floats] = (gathers[0], gathers[1] + reduce)
+    reduce = reduce if every else reduce / m[:, None]
+    whole: tuple[Floats, Floats] = (gather, s.part_regather_s[grid] + reduce)
     shown = whole
     if priced.software.overlap.sharded_prefetch:
         shown = (np.maximum(whole[0] - windows[0], 0.0), np.maximum(whole[1] - windows[1], 0.0))
@@ -186,9 +184,10 @@ def _copies_s(s: StateCosts, grid: NDArray[Any], m: Floats, *, every: bool) -> F
     m = np.maximum(m, 1.0)[:, None]
     once = s.keeps_gathered[grid][:, None]
     gather, again, reduce = s.part_copies_s[:, grid]
-    reduces = s.by_block[grid][:, None] & ~once & every
+    reduces = s.by_block[grid][:, None] & every
     copies = np.where(once, gather / m, gather + again) + np.where(reduces, reduce, reduce / m)
-    return np.asarray(copies + s.part_accumulation_s[grid] * (m - 1.0) / m)
+    first, later = s.part_accumulation_s[:, grid]
+    return np.asarray(copies + first / m + later * (m - 1.0) / m)
 
 
 def total(terms: Floats | list[Floats]) -> Floats:
@@ -327,9 +326,10 @@ def data_parallel(
     """Exposed and hidden data-parallel communication, and what hiding it costs the compute.
 
     Each rank hides its reduction behind its last backward pass (`windows`); the last bucket
-    cannot hide. A rank behind the first finishes earlier by the backward passes before it, and
-    starts later by the forward passes, so the same holds for its gather. Sharded gradients (zero2)
-    may have to be reduced after every micro-batch: `reductions` of them, each behind a pass.
+    cannot hide, nor can any where the software reduces after its passes. A rank behind the first
+    finishes earlier by the backward passes before it, and starts later by the forward passes, so
+    the same holds for its gather. Sharded gradients (zero2) may have to be reduced after every
+    micro-batch: `reductions` of them, each behind a pass.
 
     The first bucket is ready when its share of the pass has run. What is reduced and gathered
     beside the last and the first pass slows it; where ranks wait for one another's, all of them
@@ -369,9 +369,10 @@ def rank_tails(
     """
     s, overlap = priced.states, priced.software.overlap
     v, rounds = layouts.vpp[:, None].astype(float), _round(layouts)[:, None]
+    after = priced.software.states.reduces_after_passes & s.keeps_gathered[grid][:, None]
     shown, covered = [], []
     for seconds, window, hides, n in (
-        (s.reduce_s[grid], windows[1], overlap.gradient_reduce, times),
+        (s.reduce_s[grid], windows[1], overlap.gradient_reduce & ~after, times),
         (s.gather_s[grid], windows[0], overlap.parameter_gather, 1.0),
     ):
         last = 1.0 / s.reduce_buckets[grid]
@@ -379,7 +380,7 @@ def rank_tails(
         over = np.maximum(over, (seconds - window) / v)
         every = (n - 1.0) * np.maximum(seconds - window, 0.0)
         tail = seconds * last + (1.0 - last) * over + every
-        shown.append(np.asarray(tail if hides else n * seconds))
+        shown.append(np.where(hides, tail, n * seconds))
         covered.append(np.asarray(n * seconds - shown[-1]))
     return (shown[0], shown[1]), (covered[0], covered[1])
 

@@ -1,4 +1,4 @@
-"""What torch's distributed tensors add to parts that are cut or sharded: work of the host."""
+"""What torch's distributed tensors add to parts that are cut or sharded: copies and host work."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from simulator.cost.operations import Collective, Operators
 from simulator.host_work import HostWork
+from simulator.software import Software
 
-__all__ = ["split_host_s", "step_host_s", "sums_over_tp"]
+__all__ = ["copies_over_tp", "split_host_s", "step_host_s", "sums_over_tp"]
 
 Floats = NDArray[np.float64]
 
@@ -18,6 +19,24 @@ Floats = NDArray[np.float64]
 def sums_over_tp(c: Collective) -> bool:
     """Whether a collective is a reduction over tp as DTensor asks for it."""
     return c.group == "tp" and c.operation == "all_reduce"
+
+
+def copies_over_tp(c: Collective, software: Software) -> float:
+    """Memory traffic of copies around a collective over tp, for every byte of the whole tensor.
+
+    What runs as pieces of a product has copies of its own instead.
+    """
+    kernels = software.kernels
+    if sums_over_tp(c):
+        return float(kernels.reduction_copies)
+    along = c.group == "tp" and c.operation in ("all_gather", "reduce_scatter")
+    in_pieces = (
+        c.buffered
+        and c.pipelined
+        and c.window
+        and software.overlap.tensor not in ("none", "backward")
+    )
+    return float(kernels.sequence_copies) if along and not in_pieces else 0.0
 
 
 def split_host_s(host: HostWork, ops: Operators, tp: Any) -> tuple[Floats, Floats]:

@@ -35,6 +35,11 @@ from simulator.cost.pieces import early_gradients, embedding_gradient, step_piec
 from simulator.cost.small_reductions import maxima_s, norm_s
 from simulator.cost.split_work import step_host_s
 from simulator.cost.state_bytes import PartStates, part_states
+from simulator.cost.state_traffic import (
+    accumulation_s,
+    copies_s_per_byte,
+    micro_batch_traffic_s,
+)
 from simulator.cost.stream_time import stream_figures, stream_s
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import SHARDINGS, Layouts
@@ -80,7 +85,7 @@ class StateCosts:
     has_experts: NDArray[np.bool_]
     """Whether a distinct rank has routed experts, shape (keys, columns)."""
     keeps_gathered: NDArray[np.bool_]
-    """zero3 that gathers and reduces once per step, shape (keys,)."""
+    """zero2 and zero3 that gather and reduce once per step, shape (keys,)."""
     part_gather_s: Floats
     """Gather of one part's parameters where blocks are gathered one by one: zero3, and zero2 of
     FSDP2; shape (keys, parts)."""
@@ -111,7 +116,8 @@ class StateCosts:
     """Casts, copies and accumulation of one part's gradients and weights in every micro-batch,
     shape (keys, parts)."""
     part_accumulation_s: Floats
-    """Adding one part's gradients to those of the micro-batches before, shape (keys, parts)."""
+    """What one part's gradients of the first micro-batch are cast, and what those of a later one
+    are added to the ones before, shape (2, keys, parts)."""
     part_copies_s: Floats
     """Copies in and out of flat buffers around one part's gather, the gather of its backward pass
     and its reduction, shape (3, keys, parts)."""
@@ -157,12 +163,14 @@ def state_costs(
     )
     groups = (placement.shard, expert_group)
     by_block = gathers_by_block(layouts, each, software)
+    once = keeps_gathered(layouts, software)
     replicas = _replicas(placement)
     linked = [[cluster.links_of(kind + of) for of in ("", "_copies")] for kind in ("dp", "edp")]
     shape = kinds[0].shape
     reduce_s, gather_s, buckets = np.zeros(shape), np.zeros(shape), np.ones(shape)
+    returned = np.where(once[:, None], each.gather, each.update)
     for reduced, updated, group, copies, links in zip(
-        each.reduce, each.update, groups, replicas, linked, strict=True
+        each.reduce, returned, groups, replicas, linked, strict=True
     ):
         out, back = on_rank(parts, reduced), on_rank(parts, updated)
         pieces = _pieces(out, parts, placement, software)
@@ -180,7 +188,7 @@ def state_costs(
     part_gather, part_reduce = np.zeros_like(each.reduce[0]), np.zeros_like(each.reduce[0])
     part_regather = np.zeros_like(part_gather)
     copied = np.zeros((3, *part_gather.shape))
-    later = after_forward(layouts, placement, groups)
+    later, resharded = after_forward(layouts, placement, groups), by_block & (level == _ZERO3)
     for reduced, whole, group, nearer, copies, links in zip(
         each.reduce, each.gather, groups, later, replicas, linked, strict=True
     ):
@@ -188,10 +196,11 @@ def state_costs(
         again = all_gather_s(links[0], whole, _wide(nearer))
         reduce = _reduce_s(links, reduced, level >= _ZERO1, group, copies)
         part_gather = part_gather + np.where(by_block & (whole > 0), gather, 0.0)
-        part_regather = part_regather + np.where((level == _ZERO3) & (whole > 0), again, 0.0)
+        part_regather = part_regather + np.where(resharded & (whole > 0), again, 0.0)
         part_reduce = part_reduce + np.where(by_block & (reduced > 0), reduce, 0.0)
-        copied[0] += np.where(by_block & (_wide(group).size > 1), whole, 0.0)
-        copied[1] += np.where((level == _ZERO3) & (_wide(nearer).size > 1), whole, 0.0)
+        apart = by_block | once[:, None]
+        copied[0] += np.where(apart & (_wide(group).size > 1), whole, 0.0)
+        copied[1] += np.where(resharded & (_wide(nearer).size > 1), whole, 0.0)
         copied[2] += np.where(placement.dp.size[:, None] > 1, reduced, 0.0)
     if (
         each.shards_only or not software.states.weight
@@ -218,7 +227,7 @@ def state_costs(
         + step_host_s(software.host, layouts.tp, by_block[:, 0], parts),
         linear_shapes=_linear_shapes(workload, software, layouts, parts),
         has_experts=on_rank(parts, each.parameters[1]) > 0,
-        keeps_gathered=keeps_gathered(layouts, software),
+        keeps_gathered=once,
         part_gather_s=part_gather,
         part_regather_s=part_regather,
         part_reduce_s=part_reduce,
@@ -235,12 +244,11 @@ def state_costs(
                 for x in (each.gradients, each.update, each.trained, each.optimizer)
             ]
         ),
-        part_traffic_s=_micro_batch_traffic_s(
+        part_traffic_s=micro_batch_traffic_s(
             cluster, software, each.parameters[0] + each.parameters[1]
         ),
-        part_accumulation_s=(each.trained[0] + each.trained[1])
-        * (float(software.states.accumulation_traffic) / _copy_rate(cluster, "optimizer")),
-        part_copies_s=copied * (_copies(software)[:, None, None] / _copy_rate(cluster, "copy")),
+        part_accumulation_s=accumulation_s(workload.recipe, cluster, software, each, once),
+        part_copies_s=copied * copies_s_per_byte(cluster, software)[:, None, None],
         part_host_s=_gathered_host_s(software, by_block[:, 0], parts.shape[2]),
         by_block=by_block[:, 0],
     )
@@ -278,25 +286,6 @@ def _optimizer_s(
         return seconds
     products_s = newton_schulz_s(each.matrices, each.trained, cluster, software)
     return np.asarray(seconds + sharded(products_s, _ZERO1))
-
-
-def _micro_batch_traffic_s(cluster: Cluster, software: Software, parameters: Floats) -> Floats:
-    """Seconds of moving every parameter's gradient and weight about in one micro-batch."""
-    kernel = cluster.accelerator.stream["optimizer"]
-    rate = kernel.memory_fraction * cluster.accelerator.memory.bandwidth_bytes_per_s
-    return np.asarray(parameters * float(software.states.micro_batch_traffic) / rate)
-
-
-def _copies(software: Software) -> Floats:
-    """Memory traffic for every byte that is gathered, gathered again and reduced."""
-    states = software.states
-    return np.array([states.gather_copies, states.gather_copies, states.reduce_copies], float)
-
-
-def _copy_rate(cluster: Cluster, kind: str) -> float:
-    """Bytes per second that large kernels of a class move."""
-    kernel = cluster.accelerator.stream[kind]
-    return float(kernel.memory_fraction * cluster.accelerator.memory.bandwidth_bytes_per_s)
 
 
 def _gathered_host_s(software: Software, by_block: NDArray[np.bool_], parts: int) -> Floats:

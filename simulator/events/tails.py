@@ -88,7 +88,9 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
         x[grid[0], order][:, None] * shares[:, :, way]
         for x, way in ((states.reduce_s, BACK), (states.gather_s, AHEAD))
     )
-    beside = passes.window_s[:, :, BACK] if overlap.gradient_reduce else 0.0
+    after = bool(own.reduces_after_passes and states.keeps_gathered[grid[0]])
+    reduces_beside = overlap.gradient_reduce and not after
+    beside = passes.window_s[:, :, BACK] if reduces_beside else 0.0
     optimizer_s, gradients = states.optimizer_s[grid[0], order], [np.zeros(1), np.zeros(1)]
     host_s, copied_s, copies = np.zeros(len(order)), np.zeros(len(order)), 1.0
     if uses_host(layouts):
@@ -100,7 +102,7 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
         reduce_s=reduce_s,
         gather_s=gather_s,
         buckets=states.reduce_buckets[grid[0], order],
-        overlaps=(overlap.parameter_gather, overlap.gradient_reduce),
+        overlaps=(overlap.parameter_gather, reduces_beside),
         reductions=times,
         every_s=np.maximum(reduce_s - beside, 0.0) * every,
         slowed_s=np.stack(slowed) * slowdown_share(priced.cluster),

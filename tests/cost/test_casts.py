@@ -56,6 +56,35 @@ def called(ops: Operators, name: str) -> tuple[float, float]:
     return float(np.max(found.calls)), float(np.max(found.calls_back))
 
 
+# --- weights of torchao -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("precision", "either", "forward", "backward"),
+    [
+        ("fp8_current", False, 2 + 2 + 1, 1 + 1),  # maximum, cast; a transposed copy
+        ("fp8_current", True, 2 + 2 + 1, 0),
+        ("mxfp8", True, 2 + 33 / 32, 2 + 33 / 32),  # columns have scales of their own: cast again
+    ],
+)
+def test_weights_are_cast_in_every_pass_unless_they_arrive_in_8_bit(
+    precision: Any, either: bool, forward: float, backward: float
+) -> None:
+    titan = load_software("torchtitan").kernels
+    for tp in (1, 8):
+        ops = listed(precision, titan, either=either, tp=tp)
+        for name, (width, result) in SIZES.items():
+            weights = width * result / tp
+            expected = (forward * weights, backward * weights)
+            assert moved(ops, f"cast of the weight of {name}") == pytest.approx(expected)
+    recipe = Recipe(sequence_length=S, global_batch=8, precision=precision, fp8_weights=True)
+    kind = LLAMA.blocks[0]
+    ops = block(kind, LLAMA.hidden, ranks(), recipe, titan, either_layout=either)
+    arrived = moved(ops, "cast of the weight of qkv")
+    assert arrived == pytest.approx((0.0, backward * 4096 * 6144))
+    assert moved(listed(precision, either=either), "cast of the weight of qkv") == (0.0, 0.0)
+
+
 # --- layouts of the device ----------------------------------------------------------------------
 
 

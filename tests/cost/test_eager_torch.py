@@ -16,7 +16,12 @@ from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
 TITAN = load_software("torchtitan")
-TITAN = replace(TITAN, host=replace(TITAN.host, time_variation=Figure(0.0)))
+TITAN = replace(
+    TITAN,
+    host=replace(TITAN.host, time_variation=Figure(0.0)),
+    states=replace(TITAN.states, gather_copies=Figure(0.0), reduce_copies=Figure(0.0)),
+    kernels=replace(TITAN.kernels, sequence_copies=Figure(0.0)),
+)
 H100 = load_cluster("dgx-h100", 8)
 STREAMS = H100.accelerator.stream
 PARAMETERS = 8_030_261_248  # Llama-3.1-8B
@@ -132,6 +137,27 @@ def test_a_functional_reduction_copies_what_it_sums() -> None:
     found = longer("memory_bound", copies, tp=8, sequence_parallel=False)
     assert found == pytest.approx(M * 2 * summed / rate("copy"), rel=1e-9)
     assert longer("memory_bound", copies, tp=8, sequence_parallel=True) == 0.0
+
+
+def test_gathers_and_scatters_along_the_sequence_copy_all_of_it() -> None:
+    """Two of either in a block each way, one each way of the embedding and of the head."""
+    copies = with_(kernels={"sequence_copies": 3.0})
+    moved = (8 * BLOCKS + 4) * 2.0 * 4096 * 4096
+    found = longer("memory_bound", copies, tp=8, sequence_parallel=True)
+    assert found == pytest.approx(M * 3 * moved / rate("copy"), rel=1e-9)
+    assert longer("memory_bound", copies, tp=8, sequence_parallel=False) == 0.0
+    assert longer("memory_bound", copies, dp=8, sharding="zero3") == 0.0
+
+
+def test_what_runs_as_pieces_of_a_product_is_not_copied() -> None:
+    """Left are a block's two scatters of input gradients, those of the ends, the gather behind the
+    embedding's scatter: no product waits for them."""
+    pieces = with_(overlap={"tensor": "userbuffers"})
+    copies = with_(pieces, kernels={"sequence_copies": 3.0})
+    moved = (2 * BLOCKS + 3) * 2.0 * 4096 * 4096
+    found = [run(x, tp=8, sequence_parallel=True).terms_s["memory_bound"][0]
+             for x in (pieces, copies)]  # fmt: skip
+    assert found[1] - found[0] == pytest.approx(M * 3 * moved / rate("copy"), rel=1e-9)
 
 
 def test_distributed_tensors_cost_the_host_a_step() -> None:

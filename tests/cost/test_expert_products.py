@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.blocks import _Pricer
+from simulator.cost.products import Products
 from simulator.hardware.cluster import load_cluster
 from simulator.software import Software, load_software
 from simulator.workload.recipe import Recipe
@@ -41,9 +41,9 @@ def together(way: Any) -> Software:
 def product_s(software: Software, experts: int, m: int, n: int, k: int, result: int) -> float:
     """One grouped product in bf16, as a training step prices it."""
     recipe = Recipe(sequence_length=4096, global_batch=8)
-    pricer = _Pricer(B200, software, recipe, ranks())
+    products = Products(B200.accelerator, software, recipe, ranks(), software.overlap)
     columns = [np.array([float(x)]) for x in (m, n, k, experts, result, 1.0, 1.0, 0.0)]
-    return float(pricer._gemm("bf16", columns, True)[0])
+    return float(products.seconds("bf16", columns, True)[0])
 
 
 def errors(software: Software) -> Any:

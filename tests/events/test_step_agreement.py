@@ -33,6 +33,8 @@ CASES = {
     "small": ("llama-3.1-8b", "dgx-h100", 64, "megatron-core", 4096),
 }
 EACH = 36
+APART = ("qwen",)
+"""Cases whose gathers end before the first passes; torch reduces after a pipeline's last ones."""
 ASYNCHRONOUS = ("pipedream", "pipedream_2bw")
 
 
@@ -42,6 +44,8 @@ def setting(name: str, batch: int = 1) -> tuple[Workload, Any, Any]:
     work = Workload(architecture=presets.load(model), recipe=recipe)
     used = load_software(software)
     every = replace(used, supports=replace(used.supports, schedules=SCHEDULES))
+    if name in APART:
+        every = replace(every, overlap=replace(every.overlap, parameter_gather=False))
     return work, load_cluster(cluster, gpus), every
 
 
@@ -90,6 +94,8 @@ class Compared:
     """How far chunks of one rank lie apart."""
     rounds: float
     """Micro-batches over ranks."""
+    apart: bool
+    """Nothing runs beside first and last passes."""
     wrong_sum: float
     """Difference between the sum of terms and the step."""
 
@@ -116,6 +122,7 @@ def compare(name: str, layout: Layouts) -> Compared:
         below=(slowed + early + float(closed.terms_s["dp"][0])) / whole,
         unequal=float((seconds.max(axis=1) / seconds.min(axis=1)).max() - 1.0),
         rounds=float(layout.micro_batches[0] / layout.pp[0]),
+        apart=not any(tails.overlaps),
         wrong_sum=sum(played.terms_s.values()) / played.step_time_s - 1.0,
     )
 
@@ -191,7 +198,8 @@ def test_chunks_that_are_recomputed_in_part_are_within_a_percent(
 def test_steps_without_communication_beside_passes_are_within_a_percent(
     compared: list[Compared],
 ) -> None:
-    plain = [one for one in compared if one.above < 1e-3 and one.below < 1e-3]
+    few = [one for one in compared if one.above < 1e-3 and one.below < 1e-3]
+    plain = [one for one in compared if one.apart or one in few]
     assert len(plain) >= 40
     for one in plain:
         assert abs(one.whole) < 0.01, one

@@ -44,7 +44,8 @@ REQUIRED = [
 ]  # fmt: skip
 OF_TODAY = [
     "megatron-bridge", "megatron-core", "megatron-core-defaults", "plain-ddp", "torchtitan",
-    "torchtitan-eager", "torchtune-2024", "torchtune-2024-eager",
+    "torchtitan-eager", "torchtitan-2024", "torchtitan-2024-eager", "torchtune-2024",
+    "torchtune-2024-eager",
 ]  # fmt: skip
 """Software that runs on every accelerator; the rest is of years when there were A100 and H100."""
 

@@ -27,6 +27,7 @@ from simulator.scoring.effects import (
 
 MOST_MISSED = {
     "interleaving": 0.05,
+    "fused optimizer": 0.006,
     "zero-bubble, memory of 1F1B": 0.035,
     "zero-bubble, twice the memory": 0.06,
     "zero-bubble, computed": 0.025,
