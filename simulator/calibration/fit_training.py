@@ -52,7 +52,10 @@ _CLUSTERS = (
     *("dgx-h100", "grand-teton-h100", "dgx-a100", "dgx-a100-40"),
 )
 """Clusters whose steps the fit uses; of B300 there are two rows."""
-_ALIKE = ("source", "gpu", "precision", "seq_len", "micro_batch", "tp", "pp", "recompute")
+_ALIKE = (
+    *("source", "software", "gpu", "precision"),
+    *("seq_len", "micro_batch", "tp", "pp", "recompute"),
+)
 """What rows share that differ in little but their number of accelerators."""
 
 _LOADERS: dict[str, Callable[[str], Any]] = {

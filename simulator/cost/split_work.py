@@ -30,12 +30,8 @@ def copies_over_tp(c: Collective, software: Software) -> float:
     if sums_over_tp(c):
         return float(kernels.reduction_copies)
     along = c.group == "tp" and c.operation in ("all_gather", "reduce_scatter")
-    in_pieces = (
-        c.buffered
-        and c.pipelined
-        and c.window
-        and software.overlap.tensor not in ("none", "backward")
-    )
+    cut = software.overlap.tensor not in ("none", "backward")
+    in_pieces = cut and c.buffered and c.pipelined and c.window
     return float(kernels.sequence_copies) if along and not in_pieces else 0.0
 
 

@@ -288,7 +288,7 @@ def test_copy_engines_slow_nothing_down() -> None:
 
 
 def test_every_piece_has_a_start_of_its_own() -> None:
-    """A block has 12 products, of which asynchronous tensor parallelism cuts 6 into 8 pieces."""
+    """A block has 21 products, of which asynchronous tensor parallelism cuts 9 into 8 pieces."""
 
     def products_s(tensor: str, start_s: float) -> float:
         found = run(TITAN, tensor, start_s=start_s, dp=1, tp=8, sharding="zero3")
@@ -296,10 +296,10 @@ def test_every_piece_has_a_start_of_its_own() -> None:
 
     later = [products_s(tensor, 1e-3) - products_s(tensor, 0.0) for tensor in ("none", "async")]
     blocks, micro_batches = 32, 4
-    # qkv, proj, fc1, fc2: forward, dgrad, wgrad; the head as well
-    assert later[0] == pytest.approx(micro_batches * (12 * blocks + 3) * 1e-3)
-    # gathers into qkv and fc1, scatters of proj and fc2, gathers into dgrad of proj and fc2
-    assert later[1] - later[0] == pytest.approx(micro_batches * 6 * 7 * blocks * 1e-3)
+    # q, k, v, o, gate, up, down: forward, dgrad, wgrad; the head as well
+    assert later[0] == pytest.approx(micro_batches * (21 * blocks + 3) * 1e-3)
+    # gathers into q, k, v, gate and up, scatters of o and down, gathers into dgrad of o and down
+    assert later[1] - later[0] == pytest.approx(micro_batches * 9 * 7 * blocks * 1e-3)
 
 
 def test_a_call_in_bulk_is_charged_for_its_own_units() -> None:
