@@ -202,7 +202,7 @@ def test_phrases_of_the_shipped_tables_are_all_read() -> None:
     assert sum(float(x.gradient) < 8 for x in reduced) == count("accumulated and") == 0
     assert sum(float(x.reduce_copies) > 0 for x in reduced) == count("not fused") == 7
     moments = ["moment_dtype" in remarks.recipe(found) for found in rows]
-    assert sum(moments) == count("moments in") == 0
+    assert sum(moments) == count("moments in") == 10
     sent = [remarks.dispatcher(found, "alltoall") for found in rows]
     assert sent.count("deepep") == count("dispatcher=") - count("dispatcher=alltoall") == 13
     beside = [remarks.overlap(found, CORE.overlap).expert for found in rows]
