@@ -21,6 +21,9 @@ class HostWork:
     """Kernels that casts, amax and scale updates add to a block in fp8."""
     kernels_per_moe_block: Figure = Figure(0.0)
     """Kernels of routing, dispatch, experts and combine."""
+    kernels_per_padded_moe_block: Figure = Figure(0.0)
+    """The same where every expert is padded to a capacity, so that no rank has to learn how many
+    tokens arrive; 0: as many."""
     kernels_per_biased_expert: Figure = Figure(0.0)
     """The same for each expert of the rank whose linears have biases, where these are added expert
     by expert."""

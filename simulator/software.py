@@ -171,6 +171,11 @@ class Kernels:
     chunk_bytes_per_logit: Figure = Figure(8.0, "assumed", "fp32 copy and gradient of one piece")
     """Bytes for every logit of the piece in work where the loss is computed in pieces, beside the
     16-bit logits of all; 2 where the loss is compiled (its 16-bit gradient)."""
+    fused_loss_traffic: Figure = Figure(
+        24.0, "assumed", "compiled pieces over 16-bit and fp32 logits"
+    )
+    """Memory traffic for every logit, both passes, of a fused loss: 10 for Transformer Engine's
+    (forward two reads and the gradient in place of the logits, backward its product)."""
     clears_inputs: bool = False
     """A linear frees its kept input as soon as the weight gradient is there (TE's
     clear_tensor_data, autograd's own order), before the backward pass of the activation in front

@@ -57,5 +57,7 @@ def _block_kernels(software: Software, ops: Operators, ranks: Ranks, *, quantise
     launched = 1.0 - host.captured_moe_fraction
     apart = ops.biased_experts * host.kernels_per_biased_expert
     apart = apart + host.kernels_per_overlapped_block * software.overlap.expert
-    routed = host.kernels_per_moe_block * launched + apart * (launched > 0.0)
+    usual = float(host.kernels_per_moe_block)
+    fixed = float(host.kernels_per_padded_moe_block) or usual
+    routed = (fixed if ops.padded_experts else usual) * launched + apart * (launched > 0.0)
     return kernels + ops.is_moe * routed

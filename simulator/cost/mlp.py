@@ -142,6 +142,7 @@ def experts(
     The rank described is the one at which most tokens arrive, which the others wait for.
     """
     size, own, tokens = element_bytes(recipe), ranks.own_tokens(recipe), ranks.tokens(recipe)
+    ops.padded_experts = recipe.moe_pads_to_capacity
     ops.saved.append(("moe input", "norm", own * hidden * size))
     ops.gemms.append(Gemm(name="router", m=own, n=moe.experts, k=hidden, kind="head", module="moe"))
     ops.saved.append(("router", "moe", 24.0 * own * moe.experts))

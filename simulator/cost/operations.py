@@ -221,6 +221,8 @@ class Operators:
     is_moe: bool = False
     has_mlp: bool = True
     """Whether every token passes an MLP: a dense one or shared experts."""
+    padded_experts: bool = False
+    """Whether every expert takes a fixed number of tokens, padded to its capacity."""
     biased_experts: Any = 0.0
     """Experts of the rank whose linears have biases."""
     last_linear: str = ""

@@ -281,7 +281,7 @@ def _vocabulary(
         )
         ops.saved.append(("capped logits", "loss", size * logits))
     fused = "loss" in kernels.fused
-    total = 24.0 if fused else 44.0
+    total = float(kernels.fused_loss_traffic) if fused else 44.0
     ops.streams.append(
         Stream(
             name="loss",

@@ -30,7 +30,9 @@ __all__ = [
 ]
 
 _BYTES = {"fp16": 2.0, "bf16": 2.0, "fp32": 4.0}
-_REDUCED = re.compile(r"gradients reduced in (fp16|bf16|fp32)")
+_REDUCED = re.compile(r"gradients (accumulated and )?reduced in (fp16|bf16|fp32)")
+_MOMENTS = re.compile(r"optimizer moments in (bf16|fp16)")
+_NOT_FUSED = "gradient accumulation not fused"
 _OFFLOADED = re.compile(r"activations of ([0-9]{1,6}) layers offloaded")
 _DISPATCHER = re.compile(r"moe dispatcher=(deepep|hybridep)")
 _CAPTURED = re.compile(r"cuda graph ([^;]+)")
@@ -63,7 +65,7 @@ def windowed(row: Mapping[str, str], model: Architecture) -> Architecture:
 
 
 def kernels(row: Mapping[str, str], usual: Kernels) -> Kernels:
-    """Kernels with what is recomputed, and who moves tokens to their experts.
+    """Kernels with what is recomputed and what is not fused, and who moves tokens to experts.
 
     Raises
     ------
@@ -79,6 +81,9 @@ def kernels(row: Mapping[str, str], usual: Kernels) -> Kernels:
         usual = replace(usual, selective_modules=tuple(modules))
     if _WHOLE_BLOCKS in (row.get("notes") or ""):
         usual = replace(usual, recompute_stops_early=False)
+    if _NOT_FUSED in (row.get("notes") or ""):
+        fused = tuple(word for word in usual.fused if word != "gradient_accumulation")
+        usual = replace(usual, fused=fused)
     stated = _DISPATCHER.search(row.get("notes") or "")
     if stated is None:
         return usual
@@ -109,23 +114,32 @@ def captured(row: Mapping[str, str], host: HostWork, router_kernels: float) -> H
     return replace(host, captured_fraction=Figure(dense), captured_moe_fraction=Figure(experts))
 
 
-def states(row: Mapping[str, str], usual: StateBytes) -> StateBytes:
-    """Bytes per parameter with the type of the reduction that is stated."""
-    found = _REDUCED.search(row.get("notes") or "")
+def states(row: Mapping[str, str], usual: StateBytes, copies: Figure) -> StateBytes:
+    """Bytes per parameter with the type of the reduction that is stated.
+
+    Where products do not write into the buffer of the reduction and ranks share gradients, these
+    are copied there: `copies` is the traffic for every byte (Megatron-FSDP).
+    """
+    notes = row.get("notes") or ""
+    if _NOT_FUSED in notes and row.get("sharding") in ("zero2", "zero3"):
+        usual = replace(usual, reduce_copies=copies)
+    found = _REDUCED.search(notes)
     if not found:
         return usual
-    size = Figure(_BYTES[found.group(1)], "datasheet", "the run's own remark")
-    return replace(usual, reduce=size)
+    size = Figure(_BYTES[found.group(2)], "datasheet", "the run's own remark")
+    return replace(usual, reduce=size, gradient=size if found.group(1) else usual.gradient)
 
 
 def recipe(row: Mapping[str, str]) -> dict[str, Any]:
-    """Fields of the training recipe that are stated: the loss in pieces, the optimizer's place."""
+    """Fields of the recipe that are stated: loss in pieces, place and types of the optimizer."""
     notes = row.get("notes") or ""
     found: dict[str, Any] = {}
     if chunked := _CHUNKED.search(notes):
         found["loss_chunks"] = int(chunked.group(1) or _CHUNKS)
     if _IN_BACKWARD.search(notes):
         found["optimizer_in_backward"] = True
+    if moments := _MOMENTS.search(notes):
+        found["moment_dtype"] = moments.group(1)
     return found
 
 

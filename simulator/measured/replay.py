@@ -59,6 +59,12 @@ class Tables:
     router_kernels: Figure
     """Share of the kernels that experts add to a block which router and preparation of the
     dispatch have: what a graph of these captures."""
+    fp8_weights: dict[str, tuple[str, ...]]
+    """Types with which runs of a software keep the weights of their linears in 8 bit alone, where
+    ranks share optimizer states."""
+    gradient_copies: Figure
+    """Memory traffic per byte of gradients that FSDP copies into the buffer of its reduction, where
+    products do not write there."""
     fabric: dict[str, Figure]
     """Share of the adapter rate that collectives reach, by kind of fabric."""
     context_bytes: Figure
@@ -107,7 +113,7 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
     problems: list[str] = []
     steps: dict[str, Callable[[], Any]] = {
         "architecture": lambda: _architecture(row),
-        "recipe": lambda: _recipe(row),
+        "recipe": lambda: _recipe(row, tables),
         "cluster": lambda: _cluster(row, tables),
         "software": lambda: _software(row, tables),
         "layout": lambda: _layout(row),
@@ -218,7 +224,7 @@ def _attention(row: Mapping[str, str], gpt: bool) -> Attention:
     )  # fmt: skip
 
 
-def _recipe(row: Mapping[str, str]) -> Recipe:
+def _recipe(row: Mapping[str, str], tables: Tables) -> Recipe:
     precision, optimizer = text(row, "precision"), text(row, "optimizer")
     dtype = "fp8" if precision == "fp8_delayed" else precision
     if dtype not in PRECISIONS:
@@ -230,6 +236,8 @@ def _recipe(row: Mapping[str, str]) -> Recipe:
         raise NotReplayable(f"optimizer {optimizer} is not modelled yet")
     raw = {"sequence_length": whole(row, "seq_len"), "global_batch": whole(row, "global_batch"),
            "precision": dtype, "optimizer": ours}  # fmt: skip
+    alone = tables.fp8_weights.get(row.get("software") or "", ())
+    raw["fp8_weights"] = dtype in alone and row.get("sharding") != "ddp"
     if row.get("capacity_factor"):  # "padded and dropped to this capacity"
         raw |= {"moe_capacity_factor": number(row, "capacity_factor"), "moe_pads_to_capacity": True}
     return build(Recipe, raw | remarks.recipe(row), where="recipe")
@@ -298,7 +306,7 @@ def _software(row: Mapping[str, str], tables: Tables) -> Software:
         overlap=remarks.overlap(row, replace(overlap, **flags)),
         kernels=remarks.kernels(row, kernels),
         host=host,
-        states=remarks.states(row, software.states),
+        states=remarks.states(row, software.states, tables.gradient_copies),
     )
 
 

@@ -33,10 +33,18 @@ def host(*, expert: bool = False, **changed: Any) -> Software:
     return replace(CORE, host=replace(CORE.host, **work), overlap=waits)
 
 
-def seconds(software: Software, model: str | Architecture = "llama-3.1-8b", **layout: Any) -> float:
+def seconds(
+    software: Software,
+    model: str | Architecture = "llama-3.1-8b",
+    *,
+    padded: bool = False,
+    **layout: Any,
+) -> float:
     """One step of four micro-batches on each data-parallel rank, 32 layers in both models."""
     batch = M * layout.get("dp", 1)
     recipe = Recipe(sequence_length=4096, global_batch=batch)
+    if padded:
+        recipe = replace(recipe, moe_capacity_factor=1.0, moe_pads_to_capacity=True)
     arch = presets.load(model) if isinstance(model, str) else model
     work = Workload(architecture=arch, recipe=recipe)
     found = evaluate(Layouts.of(global_batch=batch, **layout), work, H100, software)
@@ -44,11 +52,16 @@ def seconds(software: Software, model: str | Architecture = "llama-3.1-8b", **la
 
 
 def waiting(
-    model: str | Architecture = "llama-3.1-8b", *, layout: dict[str, Any], **changed: Any
+    model: str | Architecture = "llama-3.1-8b",
+    *,
+    layout: dict[str, Any],
+    padded: bool = False,
+    **changed: Any,
 ) -> float:
     """Seconds that launches add where every one is waited for."""
-    blocking = seconds(host(waits_for_kernels=True, **changed), model, **layout)
-    return blocking - seconds(host(seconds_per_kernel=0.0, **changed), model, **layout)
+    blocking = seconds(host(waits_for_kernels=True, **changed), model, padded=padded, **layout)
+    free = host(seconds_per_kernel=0.0, **changed)
+    return blocking - seconds(free, model, padded=padded, **layout)
 
 
 def test_launches_that_are_waited_for_add_to_the_step() -> None:
@@ -65,6 +78,18 @@ def test_full_recomputation_launches_the_blocks_once_more() -> None:
 def test_experts_launch_more() -> None:
     expected = M * 3 * (32 * (40 + 25) + ENDS) * EACH
     found = waiting("mixtral-8x7b", layout={}, kernels_per_moe_block=25.0)
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("padded", "figure", "kernels"), [(True, 20.0, 20), (False, 20.0, 25), (True, 0.0, 25)]
+)
+def test_padded_experts_launch_a_number_of_their_own(
+    padded: bool, figure: float, kernels: int
+) -> None:
+    expected = M * 3 * (32 * (40 + kernels) + ENDS) * EACH
+    counts = {"kernels_per_moe_block": 25.0, "kernels_per_padded_moe_block": figure}
+    found = waiting("mixtral-8x7b", layout={}, padded=padded, **counts)
     assert found == pytest.approx(expected, rel=1e-9)
 
 

@@ -194,3 +194,13 @@ def test_learned_positions_cost_no_rotary_kernels() -> None:
         found = evaluate(Layouts.of(dp=8), work, cluster, software)
         busy.append(float(found.terms_s["memory_bound"][0]))
     assert busy[0] < busy[1]
+
+
+def test_what_a_fused_loss_reads_and_writes_of_every_logit() -> None:
+    """Compiled pieces 24 bytes; Transformer Engine's kernel 2 + 4 forward and 4 backward."""
+    recipe = Recipe(sequence_length=2048, global_batch=8)
+    for software, each in (("megatron-core", 24), ("megatron-bridge", 10)):
+        kernels = load_software(software).kernels
+        (loss,) = (s for s in head(LLAMA, ranks(tp=2), recipe, kernels).streams if s.name == "loss")
+        logits = 2048 * 128256 / 2
+        assert np.all(loss.forward_bytes + loss.backward_bytes == each * logits)

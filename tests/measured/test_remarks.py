@@ -14,6 +14,7 @@ from simulator.software import load_software
 from simulator.workload import presets
 
 CORE = load_software("megatron-core")
+COPIES = Figure(2.0)
 HOST = replace(CORE.host, kernels_per_block=Figure(40), kernels_per_moe_block=Figure(30))
 
 
@@ -31,7 +32,7 @@ def test_other_remarks_change_nothing(notes: str) -> None:
     assert remarks.windowed(row(notes), model) is model
     assert remarks.kernels(row(notes), CORE.kernels) == CORE.kernels
     assert remarks.overlap(row(notes), CORE.overlap) == CORE.overlap
-    assert remarks.states(row(notes), CORE.states) == CORE.states
+    assert remarks.states(row(notes), CORE.states, COPIES) == CORE.states
     assert remarks.offloaded(row(notes), 32) == 0
     assert remarks.recipe(row(notes)) == {}
 
@@ -46,6 +47,7 @@ def test_other_remarks_change_nothing(notes: str) -> None:
             "chunked cross entropy; optimizer step in backward; A100",
             {"loss_chunks": 8, "optimizer_in_backward": True},
         ),
+        ("uneven stages; optimizer moments in bf16 (that recipe)", {"moment_dtype": "bf16"}),
         # the name of a step of torchtune's ladder is no remark on the run
         ("ladder step: chunked cross entropy", {}),
         ("no chunked cross entropy", {}),
@@ -58,7 +60,7 @@ def test_the_loss_and_the_optimizers_place(notes: str, fields: dict[str, Any]) -
 def test_a_table_without_remarks() -> None:
     assert remarks.kernels({}, CORE.kernels) == CORE.kernels
     assert remarks.overlap({}, CORE.overlap) == CORE.overlap
-    assert remarks.states({}, CORE.states) == CORE.states
+    assert remarks.states({}, CORE.states, COPIES) == CORE.states
 
 
 # --- gradients ----------------------------------------------------------------------------------
@@ -68,13 +70,34 @@ def test_a_table_without_remarks() -> None:
 def test_the_type_of_the_reduction(word: str, size: int) -> None:
     usual = replace(CORE.states, reduce=Figure(8))
     notes = f"FSDP mixed precision PURE (gradients reduced in {word}); mean of 10 steps"
-    found = remarks.states(row(notes), usual)
+    found = remarks.states(row(notes), usual, COPIES)
     assert float(found.reduce) == size
     assert replace(found, reduce=usual.reduce) == usual
 
 
 def test_an_unknown_type_of_the_reduction_changes_nothing() -> None:
-    assert remarks.states(row("gradients reduced in fp8"), CORE.states) == CORE.states
+    assert remarks.states(row("gradients reduced in fp8"), CORE.states, COPIES) == CORE.states
+
+
+def test_one_buffer_for_accumulation_and_reduction() -> None:
+    found = remarks.states(row("gradients accumulated and reduced in fp32: x"), CORE.states, COPIES)
+    assert (float(CORE.states.gradient), float(CORE.states.reduce)) == (2, 2)
+    assert (float(found.gradient), float(found.reduce)) == (4, 4)
+    usual = {"gradient": CORE.states.gradient, "reduce": CORE.states.reduce}
+    assert replace(found, **usual) == CORE.states
+
+
+@pytest.mark.parametrize(
+    ("sharding", "copies"), [("ddp", 0), ("zero1", 0), ("zero2", 2), ("zero3", 2)]
+)
+def test_gradients_that_products_do_not_accumulate(sharding: str, copies: float) -> None:
+    """Those that ranks share are copied into the reduction's buffer; a whole one takes the sum."""
+    found = row("x; gradient accumulation not fused with that; y", sharding=sharding)
+    assert float(CORE.states.reduce_copies) == 0
+    assert float(remarks.states(found, CORE.states, COPIES).reduce_copies) == copies
+    fused = remarks.kernels(found, CORE.kernels).fused
+    assert set(CORE.kernels.fused) - set(fused) == {"gradient_accumulation"}
+    assert set(fused) < set(CORE.kernels.fused)
 
 
 # --- experts ------------------------------------------------------------------------------------
@@ -173,8 +196,13 @@ def test_phrases_of_the_shipped_tables_are_all_read() -> None:
     def count(word: str) -> int:
         return sum(word in found["notes"] for found in rows)
 
-    reduced = [remarks.states(found, replace(CORE.states, reduce=Figure(8))) for found in rows]
-    assert sum(float(x.reduce) < 8 for x in reduced) == count("gradients reduced in") == 216
+    eight = replace(CORE.states, reduce=Figure(8), gradient=Figure(8))
+    reduced = [remarks.states(found, eight, COPIES) for found in rows]
+    assert sum(float(x.reduce) < 8 for x in reduced) == count("reduced in") == 231
+    assert sum(float(x.gradient) < 8 for x in reduced) == count("accumulated and") == 15
+    assert sum(float(x.reduce_copies) > 0 for x in reduced) == count("not fused") == 7
+    moments = ["moment_dtype" in remarks.recipe(found) for found in rows]
+    assert sum(moments) == count("moments in") == 10
     sent = [remarks.dispatcher(found, "alltoall") for found in rows]
     assert sent.count("deepep") == count("dispatcher=") - count("dispatcher=alltoall") == 13
     beside = [remarks.overlap(found, CORE.overlap).expert for found in rows]

@@ -10,6 +10,7 @@ from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import read_csv
 from simulator.measured.replay import NotReplayable, Run, load_tables, replay
+from simulator.software import load_software
 from simulator.workload.architecture import MLP, MoE
 
 RUNS = catalogue.folder("validation") / "runs"
@@ -49,6 +50,30 @@ def test_a_row_becomes_the_run_it_describes() -> None:
     assert (run.cluster.gpus, run.cluster.accelerator.name) == (64, "a100-sxm-80")
     assert run.workload.recipe.global_batch == 64
     assert run.software.name == "megatron-lm-2022"
+
+
+@pytest.mark.parametrize(
+    ("software", "precision", "sharding", "alone"),
+    [
+        ("megatron-bridge-26.02", "mxfp8", "zero1", True),
+        ("megatron-bridge-25.09", "fp8_current", "zero3", True),
+        ("megatron-bridge-26.02", "nvfp4", "zero1", False),  # fp8_param_gather is false there
+        ("megatron-bridge-26.02", "bf16", "zero1", False),
+        ("nemo-24.11", "fp8_delayed", "zero1", True),
+        ("nemo-24.11", "fp8_delayed", "ddp", False),  # needs the distributed optimizer
+        ("megatron-core", "fp8_delayed", "zero1", False),  # Megatron-LM's own default
+    ],
+)
+def test_weights_in_8_bit_alone(software: str, precision: str, sharding: str, alone: bool) -> None:
+    whole = {"tp": "1", "pp": "1", "vpp": "1", "dp": "64"}
+    gpu = {"gpu": "GB200-NVL72", "gpus_per_node": "4", "nvlink_domain": "72"}
+    run = made(**gpu, **whole, software=software, precision=precision, sharding=sharding)
+    assert run.workload.recipe.fp8_weights is alone
+
+
+def test_types_of_weights_are_what_the_software_can_keep() -> None:
+    for word, types in TABLES.fp8_weights.items():
+        assert set(types) <= set(load_software(TABLES.software[word]).supports.fp8_weights)
 
 
 def test_the_network_is_the_rows() -> None:
