@@ -133,15 +133,15 @@ class Kernels:
     included, moe_act: the routed experts' activation, shared_experts: the experts that every token
     passes, mla_up_proj: latent attention's up-projections.
     half_matmul: attention and every second matrix multiplication are kept, the rest recomputed."""
-    recompute_stops_early: bool = False
-    """Full recomputation of a block ends with the last tensor that its backward pass reads: its
-    last linear is not run again (torch.utils.checkpoint without re-entry since PyTorch 2.1)."""
+    recompute_stops_early: Literal["never", "16bit", "always"] = "never"
+    """Recomputation ends with the last tensor that a block's backward pass reads, before its last
+    linear. 16bit: torch's checkpoint without re-entry, which runs fp8 linears; always: compiled."""
     norm_inputs_fp32: bool = False
     """Fused norms read a copy of their input in fp32 and write its gradient so, with a cast of
     either (InternLM's models)."""
     reruns_norms: bool = False
     """Every block runs its norms, and the residual sum that the second one reads, again in its
-    backward pass instead of keeping what they leave (InternLM's dropout_selective_checkpoint)."""
+    backward pass instead of keeping what they read (InternLM's dropout_selective_checkpoint)."""
     keeps_gathered_inputs: bool = False
     """Sequence-parallel linears keep their gathered input for the backward pass (torch DTensor);
     otherwise they keep the shard and gather again (Megatron)."""

@@ -114,11 +114,11 @@ PARAMETERS: dict[str, Parameter] = {
         prior=_share(0.928, 0.08), profiles=_A100, figures=_attention("flash"),
     ),
     "a100_triton_attention": Parameter(
-        prior=_share(1.0, 0.08), profiles=_A100, figures=_attention("triton"),
+        prior=_share(1.0, 0.08), profiles=_A100, figures=_attention("triton_2022"),
     ),
     "a100_triton_narrow_heads": Parameter(
         prior=Prior(value=0.888, width=0.15, low=0.5, high=1.5), profiles=_A100,
-        figures={"attention.triton.narrow_head_factor": 1.0},
+        figures={"attention.triton_2022.narrow_head_factor": 1.0},
     ),
     "a100_stream": Parameter(
         prior=_share(0.66, 0.10), profiles=_A100, figures=_stream(0.66, 0.58, 0.63), digits=2,

@@ -78,6 +78,8 @@ def _adapt(ops: Operators, matrices: list[Matrix], ranks: Ranks, recipe: Recipe)
     for w in matrices:
         if w.routed or w.name not in recipe.lora_targets:
             continue
+        if w.name == "down":
+            ops.last_linear = ""  # the adapter's products come after it
         name = f"adapter of {w.name}"
         ops.gemms.append(Gemm(name=f"{name}, in", m=tokens, n=rank, k=w.columns, kind="head"))
         ops.gemms.append(Gemm(name=f"{name}, out", m=tokens, n=w.rows, k=rank, kind="head"))

@@ -32,7 +32,7 @@ from simulator.cost.operations import (
 from simulator.cost.operators import block, embedding, head, predict_ahead
 from simulator.cost.products import Products, figures_for, product_type
 from simulator.cost.recomputed import left_out
-from simulator.cost.selective import saved_by_mode, share_again, spared_s
+from simulator.cost.selective import saved_by_mode, share_again, shorter, spared_s
 from simulator.cost.split_work import copies_over_tp
 from simulator.cost.stragglers import slowest_of
 from simulator.cost.stream_time import stream_figures, stream_s
@@ -137,16 +137,18 @@ class _Pricer:
         if not ops.has_backward:
             backward = dict.fromkeys(PASS_TERMS, zero)
             alone_s[1] = 0.0
-        work_s, again_flop, flop = self._selective(ops, gemm, forward)
-        rest = left_out(ops, self.software.kernels)
+        rest = left_out(ops, self.software.kernels, quantised=self.recipe.is_quantised)
+        work_s, again_flop, flop = self._selective(ops, rest, gemm, forward)
         full_s = sum((alone[0][term] for term in PASS_TERMS), zero) if ops.is_block else zero
-        full_s = full_s - self._forward_s(rest, gemm)
+        hides = not self.software.host.waits_for_kernels
+        unspent_s, gap = shorter(self._forward_s(rest, gemm), gaps[0], hides=hides)
+        full_s = full_s - unspent_s
         if any(s.stash for s in ops.streams) and ops.is_block:
             # what is recomputed is neither encoded, in either forward pass, nor decoded
             modules = self.software.kernels.selective_modules
-            hides = not self.software.host.waits_for_kernels
             work_s = work_s - sum(spared_s(ops, self._stream, gaps, modules, hides=hides))
-            encode_s, decode_s = spared_s(ops, self._stream, gaps, None, hides=hides)
+            left = (gap, gaps[1])
+            encode_s, decode_s = spared_s(ops, self._stream, left, None, hides=hides)
             full_s = full_s - 2.0 * encode_s - decode_s
         saved = saved_by_mode(ops, self.software.kernels, self.keys)
         return {
@@ -272,11 +274,11 @@ class _Pricer:
             if term == "ep" and compute_s is not None:
                 window = np.maximum(compute_s - hidden["ep"], 0.0)
             covered = np.minimum(seconds, window)
-        if copies := copies_over_tp(c, self.software):
+        if copies := copies_over_tp(c, self.software.kernels):
             copied = np.where(group.size > 1, copies * bytes_, 0.0)
             terms["memory_bound"] = terms["memory_bound"] + self._stream("copy", copied, 0.0)
         terms[term] = terms[term] + seconds - covered
-        share = held_units(c, self.overlap, self.library_units) / self.units
+        share = held_units(c, self.overlap, self.library_units, group) / self.units
         terms["slowdown"] = terms["slowdown"] + covered * share
         hidden[term] = hidden[term] + covered
         return seconds, covered
@@ -291,7 +293,8 @@ class _Pricer:
         if moved.any():
             kind = "copy" if c.operation == "all_gather" else "elementwise"
             terms["memory_bound"] = terms["memory_bound"] + self._stream(kind, moved, moved > 0.0)
-        product_s = gemm.get(c.window, np.zeros(self.keys))
+        trained = not c.window.endswith(":wgrad")  # a frozen linear has no such product
+        product_s = gemm[c.window] if c.window and trained else gemm.get(c.window, 0.0 * seconds)
         return hidden_s(c, overlap, seconds, product_s, group, quantised=quantised)
 
     def _launch(
@@ -312,9 +315,12 @@ class _Pricer:
         return gaps[0], gaps[1]
 
     def _selective(
-        self, ops: Operators, gemm: dict[str, Floats], forward: dict[str, Floats]
+        self, ops: Operators, rest: Operators, gemm: dict[str, Floats], forward: dict[str, Floats]
     ) -> tuple[Floats, Floats, Floats]:
-        """Seconds and FLOPs of what selective recomputation runs again, and all forward FLOPs."""
+        """Seconds and FLOPs of what selective recomputation runs again, and all forward FLOPs.
+
+        `rest` is what comes after the last tensor that it has to rebuild.
+        """
         modules = self.software.kernels.selective_modules if ops.is_block else ()
         again_s, again_flop, flop = np.zeros(self.keys), np.zeros(self.keys), np.zeros(self.keys)
         for g in ops.gemms:
@@ -329,6 +335,6 @@ class _Pricer:
             again_flop = again_flop + sum(call.flop for call in ops.flash)
         for s in ops.streams:
             again = recomputes(s.module, modules) or "half_matmul" in modules
-            if again and not s.stash:
+            if again and not s.stash and s.name not in {one.name for one in rest.streams}:
                 again_s = again_s + self._stream(s.kind, s.forward_bytes, s.calls)
         return again_s, again_flop, flop

@@ -162,6 +162,8 @@ class Stream:
     """Calls of the backward pass, where it has another number."""
     stash: bool = False
     """Encodes and decodes a kept tensor: spared where the tensor is recomputed instead."""
+    rerun: bool = False
+    """Forward work that the backward pass repeats in any case."""
 
     @property
     def calls_back(self) -> Any:

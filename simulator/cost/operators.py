@@ -74,7 +74,8 @@ def block(
     else:
         shared = parallel and kind.norms == 1
         mlp(ops, kind.mlp, hidden, ranks, recipe, kernels, keeps_input=not shared)
-        ops.last_linear = "" if kind.dropout else "fc2"  # dropout keeps a mask
+        # dropout behind it keeps a mask, a norm what it reads
+        ops.last_linear = "" if kind.dropout or kind.norms > 3 else "fc2"
     for name in ("attention", "mlp"):
         residual(ops, f"{name} residual", own, size, kind.dropout, kernels)
     if kernels.reruns_norms:

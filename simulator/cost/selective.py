@@ -13,7 +13,7 @@ from simulator.software import Kernels
 
 Floats = NDArray[np.float64]
 
-__all__ = ["kept_share", "saved_by_mode", "share_again", "spared_s"]
+__all__ = ["kept_share", "saved_by_mode", "share_again", "shorter", "spared_s"]
 
 _HALF_MATMUL_KEPT = ("queries", "values", "attention output", "log-sum-exp", "router")
 """Saved tensors that torchtitan's policy keeps whole."""
@@ -94,6 +94,21 @@ def spared_s(
                 kept = 0.0 if modules is None else kept_share(tensor, s.module, modules)
                 moved = s.forward_bytes if forward else s.backward_bytes
                 seconds = seconds + (1.0 - kept) * stream_s(s.kind, moved, s.calls)
-        longer = np.maximum(gap + hides * seconds, 0.0) - np.maximum(gap, 0.0)
-        found.append(seconds - longer)
+        found.append(shorter(seconds, gap, hides=hides)[0])
     return found[0], found[1]
+
+
+def shorter(seconds: Floats, gap: Floats, *, hides: bool) -> tuple[Floats, Floats]:
+    """How much shorter a pass is with less work on the device, and its gap to the host then.
+
+    Parameters
+    ----------
+    seconds : ndarray
+        Work that is left out.
+    gap : ndarray
+        What the host takes longer than the device.
+    hides : bool
+        Launches hide behind the device: where it waits for the host, less work leaves more waiting.
+    """
+    left = gap + hides * seconds
+    return seconds - (np.maximum(left, 0.0) - np.maximum(gap, 0.0)), left

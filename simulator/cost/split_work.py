@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.operations import Collective, Operators
 from simulator.host_work import HostWork
-from simulator.software import Software
+from simulator.software import Kernels
 
 __all__ = ["copies_over_tp", "split_host_s", "step_host_s", "sums_over_tp"]
 
@@ -21,18 +21,16 @@ def sums_over_tp(c: Collective) -> bool:
     return c.group == "tp" and c.operation == "all_reduce"
 
 
-def copies_over_tp(c: Collective, software: Software) -> float:
+def copies_over_tp(c: Collective, kernels: Kernels) -> float:
     """Memory traffic of copies around a collective over tp, for every byte of the whole tensor.
 
-    What runs as pieces of a product has copies of its own instead.
+    Pieces of a product take rows, too: tensors are turned to have the sequence in front and back
+    (``_fused_all_gather_matmul_impl`` of torch/distributed/_symmetric_memory).
     """
-    kernels = software.kernels
     if sums_over_tp(c):
         return float(kernels.reduction_copies)
     along = c.group == "tp" and c.operation in ("all_gather", "reduce_scatter")
-    cut = software.overlap.tensor not in ("none", "backward")
-    in_pieces = cut and c.buffered and c.pipelined and c.window
-    return float(kernels.sequence_copies) if along and not in_pieces else 0.0
+    return float(kernels.sequence_copies) if along else 0.0
 
 
 def split_host_s(host: HostWork, ops: Operators, tp: Any) -> tuple[Floats, Floats]:

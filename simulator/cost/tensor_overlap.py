@@ -114,7 +114,7 @@ def hidden_s(
     return np.where(_reached(group), covered, 0.0)
 
 
-def held_units(c: Collective, overlap: Overlap, usual: float) -> float:
+def held_units(c: Collective, overlap: Overlap, usual: float, group: Group) -> Any:
     """Compute units that a collective takes from what hides it, as long as it runs.
 
     None of a pipelined one: copy engines take none, and a pipeline's are taken from its product
@@ -125,7 +125,8 @@ def held_units(c: Collective, overlap: Overlap, usual: float) -> float:
     if c.pipelined:
         return 0.0
     own = overlap.user_buffers
-    return float(own.gather_units if c.operation == "all_gather" else own.scatter_units)
+    units = float(own.gather_units if c.operation == "all_gather" else own.scatter_units)
+    return np.where(_reached(group), units, usual)
 
 
 def moved_bytes(

@@ -206,9 +206,9 @@ class Accelerator:
     batch of plain products."""
     attention: dict[str, AttentionKernel]
     """By library. In training: flash (what Transformer Engine calls), sdpa (what torch calls),
-    triton (of 2023), flash1 (flash-attention 1). In serving: trtllm, fa2 and fa3 (flash-attention
-    of vLLM), flashinfer; with `_fp8_cache` (keys and values kept in fp8), `_fp8` (products in fp8
-    as well) or `_varlen` (no cache, no mask)."""
+    triton (of July 2023), triton_2022 (flash-attention's own), flash1 (flash-attention 1). In
+    serving: trtllm, fa2 and fa3 (flash-attention of vLLM), flashinfer; with `_fp8_cache` (keys and
+    values kept in fp8), `_fp8` (products in fp8 as well) or `_varlen` (no cache, no mask)."""
     stream: dict[str, StreamKernel]
     """By class. In training: elementwise, norm, softmax, loss, optimizer, copy. In serving:
     vllm_add, vllm_activation, vllm_rotary, vllm_norm; trtllm_amax (the maximum that an fp8 scale

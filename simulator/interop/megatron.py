@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
+from simulator.cost.tensor_overlap import usable
 from simulator.interop.megatron_model import model_flags, unsaid
 from simulator.interop.torchrun import SAMPLE_STEPS, torchrun, unsaid_stashes, wrapped
 from simulator.layout.stages import stages
@@ -244,8 +245,8 @@ def _kernels(row: dict[str, Any], scenario: Scenario) -> list[str]:
     flags = [f"--attention-backend {software.kernels.attention}"]
     if "loss" in software.kernels.fused:
         flags.append("--cross-entropy-loss-fusion")
-    buffered = scenario.workload.recipe.precision in software.overlap.user_buffers.precisions
-    if software.overlap.tensor == "userbuffers" and row["sequence_parallel"] and buffered:
+    overlap = usable(software.overlap, scenario.workload.recipe.precision)
+    if overlap.tensor == "userbuffers" and row["sequence_parallel"]:
         flags.append("--tp-comm-overlap")
     if software.overlap.expert and row["ep"] > 1 and _pairs_passes(row, software):
         flags.append("--overlap-moe-expert-parallel-comm")

@@ -39,7 +39,7 @@ _CAPTURED = re.compile(r"cuda graph ([^;]+)")
 _WINDOWED = re.compile(r"every second layer uses a ([0-9]{1,9})-token sliding window")
 _EXPERT_OVERLAP = "moe a2a overlap on"
 _CHUNKED = re.compile(r"(?:^|; )chunked cross entropy(?: in ([0-9]{1,6}) pieces)?(?:;|$)")
-_WHOLE_BLOCKS = "FSDP mixed precision PURE"
+_ON_TORCH_1 = "FSDP mixed precision PURE"
 _IN_BACKWARD = re.compile(r"(?:^|; )optimizer step in backward(?:;|$)")
 _CHUNKS = 8
 """Pieces of torchtune's chunked loss unless stated (CEWithChunkedOutputLoss, num_output_chunks)."""
@@ -79,8 +79,8 @@ def kernels(row: Mapping[str, str], usual: Kernels) -> Kernels:
             raise InputError(f"recompute_modules: {rule}, got {unknown[0]!r}")
         modules = dict.fromkeys(_MODULES[word] for word in words)
         usual = replace(usual, selective_modules=tuple(modules))
-    if _WHOLE_BLOCKS in (row.get("notes") or ""):
-        usual = replace(usual, recompute_stops_early=False)
+    if row.get("software") == "llm-foundry-2023" and _ON_TORCH_1 in (row.get("notes") or ""):
+        usual = replace(usual, recompute_stops_early="never")
     if _NOT_FUSED in (row.get("notes") or ""):
         fused = tuple(word for word in usual.fused if word != "gradient_accumulation")
         usual = replace(usual, fused=fused)

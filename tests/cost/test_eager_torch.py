@@ -149,12 +149,10 @@ def test_gathers_and_scatters_along_the_sequence_copy_all_of_it() -> None:
     assert longer("memory_bound", copies, dp=8, sharding="zero3") == 0.0
 
 
-def test_what_runs_as_pieces_of_a_product_is_not_copied() -> None:
-    """Left are a block's two scatters of input gradients, those of the ends, the gather behind the
-    embedding's scatter: no product waits for them."""
-    pieces = with_(overlap={"tensor": "userbuffers"})
+def test_what_runs_as_pieces_of_a_product_is_copied_as_well() -> None:
+    pieces = with_(overlap={"tensor": "async"})
     copies = with_(pieces, kernels={"sequence_copies": 3.0})
-    moved = (2 * BLOCKS + 3) * 2.0 * 4096 * 4096
+    moved = (8 * BLOCKS + 4) * 2.0 * 4096 * 4096
     found = [run(x, tp=8, sequence_parallel=True).terms_s["memory_bound"][0]
              for x in (pieces, copies)]  # fmt: skip
     assert found[1] - found[0] == pytest.approx(M * 3 * moved / rate("copy"), rel=1e-9)

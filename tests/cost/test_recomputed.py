@@ -1,12 +1,14 @@
 """What recomputation of whole blocks leaves out, and what blocks run again in any case."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from simulator.cost.block_costs import PASS_TERMS
 from simulator.cost.pricing import Priced, price
+from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layout import Layouts
 from simulator.measured.remarks import kernels
@@ -16,13 +18,14 @@ from simulator.workload.recipe import Recipe, Workload
 
 FULL = 2
 TITAN = load_software("torchtitan")
-WHOLE = replace(TITAN, kernels=replace(TITAN.kernels, recompute_stops_early=False))
+WHOLE = replace(TITAN, kernels=replace(TITAN.kernels, recompute_stops_early="never"))
 H100 = load_cluster("dgx-h100", 8)
 
 
-def priced(software: Software, model: str = "llama-3.1-8b", tp: int = 1) -> Priced:
+def priced(software: Software, model: str = "llama-3.1-8b", tp: int = 1, **recipe: Any) -> Priced:
     work = Workload(
-        architecture=presets.load(model), recipe=Recipe(sequence_length=4096, global_batch=8)
+        architecture=presets.load(model),
+        recipe=Recipe(sequence_length=4096, global_batch=8, **recipe),
     )
     layouts = Layouts.of(
         global_batch=8, tp=tp, dp=8 // tp, sharding="zero3", recompute="full",
@@ -64,15 +67,62 @@ def test_the_embedding_and_head_are_not_recomputed() -> None:
     "name", ["megatron-core", "megatron-lm-2022", "deepspeed", "internevo-2023", "plain-ddp"]
 )
 def test_checkpoints_with_reentry_run_to_the_end(name: str) -> None:
-    assert not load_software(name).kernels.recompute_stops_early
+    assert load_software(name).kernels.recompute_stops_early == "never"
 
 
 def test_llm_foundry_of_pytorch_1_13_runs_to_the_end() -> None:
     usual = load_software("llm-foundry-2023").kernels
-    assert usual.recompute_stops_early
     note = "FSDP mixed precision {} (gradients reduced in bf16); step time derived"
-    assert kernels({"notes": note.format("DEFAULT")}, usual).recompute_stops_early
-    assert not kernels({"notes": note.format("PURE")}, usual).recompute_stops_early
+    for software, mode, stops in (
+        ("llm-foundry-2023", "DEFAULT", "16bit"),
+        ("llm-foundry-2023", "PURE", "never"),
+        ("llm-foundry-2024", "PURE", "16bit"),
+    ):
+        row = {"software": software, "notes": note.format(mode)}
+        assert kernels(row, usual).recompute_stops_early == stops
+
+
+def test_a_norm_behind_the_last_linear_reads_its_output() -> None:
+    """Gemma 2 has one (tests/oracles/test_early_stop.py: torch runs the product again)."""
+    assert left_out_s(model="gemma-2-9b") == 0.0
+
+
+def test_fp8_linears_of_eager_torch_run_again_and_compiled_ones_do_not() -> None:
+    """Only the sum is left out where a linear saves its input after it has run."""
+    eager = replace(TITAN, kernels=replace(TITAN.kernels, recompute_stops_early="16bit"))
+    whole, some, most = (
+        float(priced(one, precision="fp8_current").blocks.recompute_s[FULL, 0, 0])
+        for one in (WHOLE, eager, TITAN)
+    )
+    moved = 3 * 2 * 4096 * 4096
+    assert moved / 3.35e12 < whole - some < 2.5 * moved / 3.35e12
+    assert some - most > 2.0 * 4096 * 14336 * 4096 / 1979e12
+
+
+def test_an_adapter_of_the_last_linear_comes_after_it() -> None:
+    tuned = [
+        priced(TITAN, lora_rank=8, lora_targets=targets).blocks.full_flop[0, 0]
+        for targets in (("q",), ("q", "down"))
+    ]
+    product, adapter = 2.0 * 4096 * 14336 * 4096, 2.0 * 4096 * 8 * (14336 + 4096)
+    assert tuned[1] - tuned[0] == pytest.approx(product + adapter)
+
+
+def test_the_host_still_enqueues_what_the_device_does_not_wait_for() -> None:
+    """A host that is far behind: a pass takes what its launches take, with less work or without."""
+    slow = replace(TITAN.host, seconds_per_kernel=Figure(1e-2))
+    behind = [replace(one, host=slow) for one in (WHOLE, TITAN)]
+    whole, early = (float(priced(one).blocks.recompute_s[FULL, 0, 0]) for one in behind)
+    assert early == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "internevo-2023", "llm-foundry-2023"])
+def test_no_part_takes_less_than_no_time_to_recompute(name: str) -> None:
+    software = load_software(name)
+    for model in ("llama-3.1-8b", "gemma-2-9b", "deepseek-v3", "t5-11b", "swin-base", "gpt2-small"):
+        blocks = priced(software, model).blocks
+        assert (blocks.recompute_s >= 0.0).all(), model
+        assert not blocks.recompute_s[FULL, :, -2:].any(), model
 
 
 # --- norms that run again in any case ---------------------------------------------------------

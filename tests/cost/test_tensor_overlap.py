@@ -208,10 +208,10 @@ def test_what_does_not_feed_its_product_runs_in_bulk_or_waits() -> None:
 
 
 def test_compute_units_are_those_of_the_way_that_runs() -> None:
-    assert [held_units(c, BUFFERED, 38.0) for c in (FEEDS, FOLLOWS)] == [0, 0]
-    assert [held_units(c, BUFFERED, 38.0) for c in (GATHER, SCATTER, HEAD)] == [2, 8, 38]
-    assert [held_units(c, ASYNC, 38.0) for c in (FEEDS, FOLLOWS, HEAD)] == [0, 0, 38]
-    assert held_units(FEEDS, Overlap(tensor="backward"), 38.0) == 38
+    assert [held_units(c, BUFFERED, 38.0, EIGHT) for c in (FEEDS, FOLLOWS)] == [0, 0]
+    assert [held_units(c, BUFFERED, 38.0, EIGHT) for c in (GATHER, SCATTER, HEAD)] == [2, 8, 38]
+    assert [held_units(c, ASYNC, 38.0, EIGHT) for c in (FEEDS, FOLLOWS, HEAD)] == [0, 0, 38]
+    assert held_units(FEEDS, Overlap(tensor="backward"), 38.0, EIGHT) == 38
 
 
 def test_own_rows_are_copied_and_a_ring_s_parts_are_summed() -> None:
@@ -232,6 +232,7 @@ def test_nothing_is_cut_for_ranks_of_two_domains() -> None:
     """Buffers of peers are in reach over NVLink: 16 ranks on servers of 8 run one after another."""
     far, ten = ranks_of(16, local=8), np.array([10.0])
     assert hidden_s(FEEDS, BUFFERED, ten, ten, far, quantised=False) == 0.0
+    assert held_units(SCATTER, BUFFERED, 38.0, far) == 38
     assert hidden_s(FEEDS, BUFFERED, ten, ten, ranks_of(16), quantised=False) == 150 / 16
     assert moved_bytes(FEEDS, BUFFERED, ten, far, quantised=False) == 0.0
     layouts = Layouts.of(dp=1, tp=16, global_batch=8)
