@@ -39,7 +39,7 @@ MOST_MISSED = {
     "data parallelism": 0.025,
     "ring all-reduce": 0.02,
     "weight-update sharding": 0.05,
-    "asynchronous tensor parallelism": 0.06,
+    "asynchronous tensor parallelism": 0.08,
 }
 """How far a prediction may lie outside of what is reported, in points of the effect."""
 
