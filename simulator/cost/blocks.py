@@ -30,7 +30,7 @@ from simulator.cost.operations import (
     recomputes,
 )
 from simulator.cost.operators import block, embedding, head, predict_ahead
-from simulator.cost.products import Products, figures_for, product_type
+from simulator.cost.products import Products, figures_for, per_key, product_type
 from simulator.cost.recomputed import left_out
 from simulator.cost.selective import saved_by_mode, share_again, shorter, spared_s
 from simulator.cost.split_work import copies_over_tp
@@ -92,15 +92,14 @@ class _Pricer:
         self.keys = len(ranks.tp)
         self.overlap = usable(software.overlap, recipe.precision)
         self.units = float(self.device.compute_units)
-        self.library_units = min(float(cluster.library.compute_units), self.units)
+        self.library_units = collectives.library_units(cluster)
         self.late, self.late_host = (
             float(kind.time_variation) * self._wide(slowest_of(ranks.world))
             for kind in (self.device, software.host)
         )
 
     def _wide(self, value: Any) -> Floats:
-        column = np.asarray(value, dtype=float)
-        return column if column.shape else np.full(self.keys, column)
+        return per_key(value, self.keys)
 
     def part(self, ops: Operators, gemm: dict[str, Floats]) -> dict[str, Floats]:
         """All costs of one part as arrays over the keys."""
@@ -333,8 +332,9 @@ class _Pricer:
         if "core_attn" in modules and ops.flash:
             again_s = again_s + forward["attention"]
             again_flop = again_flop + sum(call.flop for call in ops.flash)
+        unread = {s.name for s in rest.streams}
         for s in ops.streams:
             again = recomputes(s.module, modules) or "half_matmul" in modules
-            if again and not s.stash and s.name not in {one.name for one in rest.streams}:
+            if again and not s.stash and s.name not in unread:
                 again_s = again_s + self._stream(s.kind, s.forward_bytes, s.calls)
         return again_s, again_flop, flop

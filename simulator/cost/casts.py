@@ -151,17 +151,7 @@ def _cast(ops: Operators, g: Gemm, rules: _Rules, kernels: Kernels, norm: str) -
         more = rules.each * (1.0 + rules.apart) - _HALF
         _write_quantised(ops, norm, more * inputs * rules.cut(gathered))
     moved_back, calls_back, made_back = rules.cast(g.batch * g.m * g.n, gathered_back)
-    ops.streams.append(
-        Stream(
-            name=f"cast for {g.name}",
-            kind="elementwise",
-            forward_bytes=moved,
-            backward_bytes=moved_back,
-            calls=calls * times,
-            backward_calls=calls_back * times,
-            module=g.module,
-        )
-    )
+    _add(ops, g, "cast for", (moved, moved_back), (calls, calls_back))
     copies = 1.0 * (made > 0.0) + 1.0 * (made_back > 0.0)
     if np.any(copies > 0.0):
         ops.streams.append(
@@ -183,15 +173,22 @@ def _cast_weight(ops: Operators, g: Gemm, rules: _Rules, *, arrives: bool) -> No
     (`preprocess_addmm` makes the second operand lie along columns: a copy for the data gradient).
     """
     moved, calls, moved_back, calls_back = rules.cast_weight(g.batch * g.k * g.n, arrives=arrives)
+    _add(ops, g, "cast of the weight of", (moved, moved_back), (calls, calls_back))
+
+
+def _add(
+    ops: Operators, g: Gemm, what: str, moved: tuple[Any, Any], calls: tuple[float, float]
+) -> None:
+    """Add kernels that a linear needs, forward and backward; experts have them one by one."""
     times = g.batch if g.grouped else 1.0
     ops.streams.append(
         Stream(
-            name=f"cast of the weight of {g.name}",
+            name=f"{what} {g.name}",
             kind="elementwise",
-            forward_bytes=moved,
-            backward_bytes=moved_back,
-            calls=calls * times,
-            backward_calls=calls_back * times,
+            forward_bytes=moved[0],
+            backward_bytes=moved[1],
+            calls=calls[0] * times,
+            backward_calls=calls[1] * times,
             module=g.module,
         )
     )

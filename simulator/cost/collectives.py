@@ -33,6 +33,7 @@ from simulator.layout.placement import Group
 __all__ = [
     *("adapter_bytes", "all_gather_s", "all_reduce_s", "all_to_all_s", "broadcasts_s"),
     *("domain_rate", "exchange_rate", "reduce_scatter_s", "send_rate", "send_s"),
+    "library_units",
     "slowdown_share",
 ]
 
@@ -260,7 +261,12 @@ def send_rate(cluster: Cluster, *, far: bool) -> float:
     return float(cluster.node.scale_up.send_bytes_per_s)
 
 
+def library_units(cluster: Cluster) -> float:
+    """Compute units that a collective takes while it runs, of those that there are."""
+    units = float(cluster.accelerator.compute_units)
+    return min(float(cluster.library.compute_units), units)
+
+
 def slowdown_share(cluster: Cluster) -> float:
     """Share of the compute rate that kernels lose while a collective runs beside them."""
-    units = float(cluster.accelerator.compute_units)
-    return min(float(cluster.library.compute_units) / units, 1.0)
+    return library_units(cluster) / float(cluster.accelerator.compute_units)

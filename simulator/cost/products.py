@@ -23,7 +23,7 @@ from simulator.layout.keys import unique_rows
 from simulator.software import Overlap, Software
 from simulator.workload.recipe import Recipe
 
-__all__ = ["Products", "figures_for", "product_type"]
+__all__ = ["Products", "figures_for", "per_key", "product_type"]
 
 Floats = NDArray[np.float64]
 
@@ -88,7 +88,7 @@ class Products:
                     way = cut.get(name, WHOLE)
                     m, n, batch = way.shape(m, n, g.batch)
                     sizes = (m, n, k, batch, result, g.aligned, way.pieces, way.held_units)
-                    shape = [np.ceil(_wide(x, self._keys)) for x in sizes]
+                    shape = [np.ceil(per_key(x, self._keys)) for x in sizes]
                     key = (index, name, shape)
                     rows.setdefault((product_type(self.recipe, g.kind), g.grouped), []).append(key)
         times: list[dict[str, Floats]] = [{} for _ in parts]
@@ -138,6 +138,7 @@ class Products:
         return seconds[unique.inverse]
 
 
-def _wide(value: Any, keys: int) -> Floats:
+def per_key(value: Any, keys: int) -> Floats:
+    """The same as a column with an entry for each of so many keys."""
     column = np.asarray(value, dtype=float)
     return column if column.shape else np.full(keys, column)

@@ -39,9 +39,10 @@ def left_out(ops: Operators, kernels: Kernels, *, quantised: bool) -> Operators:
     """
     rest, stops = Operators(), kernels.recompute_stops_early
     if ops.last_linear and stops != "never":
-        names = {"mlp residual"}
-        if stops == "always" or not quantised:
-            names |= {name.format(ops.last_linear) for name in _BEFORE if stops == "always"}
+        compiled, names = stops == "always", {"mlp residual"}
+        if compiled:
+            names |= {name.format(ops.last_linear) for name in _BEFORE}
+        if compiled or not quantised:
             rest.gemms = [g for g in ops.gemms if g.name == ops.last_linear]
             rest.collectives = [
                 c

@@ -144,7 +144,7 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
         over_parts(rows.parts, passes.backward_window_s[:, None, :]),
     )
     owned = priced.software.states
-    once = (layouts.pp > 1) & owned.keeps_gathered_with_pipeline
+    once = priced.states.keeps_gathered[rows.grid]
     every = (layouts.sharding == ZERO2) & owned.reduces_every_micro_batch & ~once
     terms["dp"], hidden["dp"], slowed_s = data_parallel(
         priced, layouts, rows.grid, _behind(rows), rows.ranks, forward_s, backward_s, windows,

@@ -72,6 +72,7 @@ def kernels(row: Mapping[str, str], usual: Kernels) -> Kernels:
     InputError
         If the column ``recompute_modules`` has a word that is no module.
     """
+    notes = row.get("notes") or ""
     if row.get("recompute_modules"):
         words = text(row, "recompute_modules").split("+")
         if unknown := [word for word in words if word not in _MODULES]:
@@ -79,12 +80,12 @@ def kernels(row: Mapping[str, str], usual: Kernels) -> Kernels:
             raise InputError(f"recompute_modules: {rule}, got {unknown[0]!r}")
         modules = dict.fromkeys(_MODULES[word] for word in words)
         usual = replace(usual, selective_modules=tuple(modules))
-    if row.get("software") == "llm-foundry-2023" and _ON_TORCH_1 in (row.get("notes") or ""):
+    if row.get("software") == "llm-foundry-2023" and _ON_TORCH_1 in notes:
         usual = replace(usual, recompute_stops_early="never")
-    if _NOT_FUSED in (row.get("notes") or ""):
+    if _NOT_FUSED in notes:
         fused = tuple(word for word in usual.fused if word != "gradient_accumulation")
         usual = replace(usual, fused=fused)
-    stated = _DISPATCHER.search(row.get("notes") or "")
+    stated = _DISPATCHER.search(notes)
     if stated is None:
         return usual
     return replace(usual, expert_library="hybridep" if stated[1] == "hybridep" else "deepep")

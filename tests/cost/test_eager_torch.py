@@ -48,9 +48,9 @@ def run(software: Software, *, m: int = M, **layout: Any) -> Estimate:
     return evaluate(Layouts.of(global_batch=batch, **layout), work, H100, software)
 
 
-def longer(name: str, software: Software, **layout: Any) -> float:
-    """Seconds that one term of the step takes longer than with torchtitan as it is."""
-    found = [float(run(one, **layout).terms_s[name][0]) for one in (TITAN, software)]
+def longer(name: str, software: Software, *, than: Software = TITAN, **layout: Any) -> float:
+    """Seconds that one term of a step takes longer `than` with another software."""
+    found = [float(run(one, **layout).terms_s[name][0]) for one in (than, software)]
     return found[1] - found[0]
 
 
@@ -153,9 +153,8 @@ def test_what_runs_as_pieces_of_a_product_is_copied_as_well() -> None:
     pieces = with_(overlap={"tensor": "async"})
     copies = with_(pieces, kernels={"sequence_copies": 3.0})
     moved = (8 * BLOCKS + 4) * 2.0 * 4096 * 4096
-    found = [run(x, tp=8, sequence_parallel=True).terms_s["memory_bound"][0]
-             for x in (pieces, copies)]  # fmt: skip
-    assert found[1] - found[0] == pytest.approx(M * 3 * moved / rate("copy"), rel=1e-9)
+    found = longer("memory_bound", copies, than=pieces, tp=8, sequence_parallel=True)
+    assert found == pytest.approx(M * 3 * moved / rate("copy"), rel=1e-9)
 
 
 def test_distributed_tensors_cost_the_host_a_step() -> None:
