@@ -34,8 +34,8 @@ Reshard = Literal["always", "group", "never"]
 Dispatcher = Literal["alltoall", "allgather", "deepep"]
 Recompute = Literal["none", "selective", "full"]
 Fusion = Literal[
-    "norm", "bias_activation", "bias_dropout_add", "softmax", "rope", "loss",
-    "gradient_accumulation",
+    "norm", "norm_gradients", "linear_bias", "bias_gradients", "bias_activation",
+    "bias_dropout_add", "softmax", "causal_softmax", "rope", "loss", "gradient_accumulation",
 ]  # fmt: skip
 Module = Literal[
     "core_attn", "norm", "mlp", "mlp_act", "moe", "moe_act", "shared_experts", "mla_up_proj",
@@ -124,9 +124,11 @@ class Kernels:
     """Key of the accelerator's `attention` table."""
     fused: tuple[Fusion, ...] = ()
     """Memory-bound operators that run as one kernel; the others run operator by operator.
-    gradient_accumulation: products of weight gradients add to what earlier micro-batches left;
-    otherwise they write 16 bit, and adding is traffic of its own (`micro_batch_traffic`,
-    `accumulation_traffic`)."""
+    norm_gradients: one kernel for a norm's gradients by its input and by its weights. linear_bias:
+    products add biases. bias_gradients: other kernels sum them. causal_softmax: what a causal mask
+    hides is not read. gradient_accumulation: products of weight gradients add to what earlier
+    micro-batches left; otherwise they write 16 bit, and adding is traffic of its own
+    (`micro_batch_traffic`, `accumulation_traffic`)."""
     selective_modules: tuple[Module, ...] = ("core_attn",)
     """What selective recomputation drops and computes again. mlp: the dense MLP, mlp_act: its
     activation or that of the experts, moe: the whole mixture of experts, its dispatch and combine

@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 
 def attention(
     ops: Operators, kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels,
-    rotary: bool,
+    position: str,
 ) -> None:  # fmt: skip
     """Projections, core attention and the collectives around them."""
     att, size = kind.attention, element_bytes(recipe)
@@ -59,7 +59,7 @@ def attention(
     if kind.norms > 0:
         keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
         ops.saved.append(("attention input", "norm", keeps * hidden * size))
-    rotary = rotary and att.rotary
+    rotary = position == "rope" and att.rotary
     # Transformer Engine's fused kernel has no factor on the rotation (Megatron-Core, rope_utils.py)
     fused = "rope" in kernels.fused and not att.scaled_rotary
     rope = (2 * size if fused else 7 * size) if rotary else 0.0
@@ -73,12 +73,15 @@ def attention(
             module=again,
         )
     )
+    copied = float(kernels.attention == "flash")  # batched products take the parts where they lie
     ops.streams.append(
         Stream(
             name="split and merge",
             kind="elementwise",
-            forward_bytes=2 * size * tokens * value,
+            forward_bytes=2 * size * tokens * value * copied,
             backward_bytes=2 * size * tokens * (query + key + value),
+            calls=copied,
+            backward_calls=1.0,
             module=again,
         )
     )
@@ -88,7 +91,7 @@ def attention(
     copies = heads / kv_heads if kernels.repeats_keys else 1.0
     for tensor, width in (("queries", query), ("keys", copies * key), ("values", copies * value)):
         ops.saved.append((tensor, again, tokens * width * size))
-    core_attention(ops, att, hidden, ranks, recipe, kernels)
+    core_attention(ops, att, hidden, ranks, recipe, kernels, alibi=position == "alibi")
     ops.gemms.append(Gemm(name="proj", m=tokens, n=hidden, k=result))
     ops.saved.append(("attention output", "", tokens * result * size))
     wide = tokens * hidden * size

@@ -59,9 +59,9 @@ def block_costs(
 ) -> BlockCosts:
     """Price every part of the model for the distinct keys in `ranks`."""
     arch, recipe, kernels = workload.architecture, workload.recipe, software.kernels
-    rotary, either = arch.position == "rope", cluster.accelerator.fp8_either_layout
+    either = cluster.accelerator.fp8_either_layout
     parts = [
-        block(kind, arch.hidden, ranks, recipe, kernels, rotary=rotary, either_layout=either)
+        block(kind, arch.hidden, ranks, recipe, kernels, arch.position, either_layout=either)
         for kind in arch.blocks
     ]
     for kind, ops in zip(arch.blocks, parts, strict=True):

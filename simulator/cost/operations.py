@@ -290,12 +290,15 @@ def norm(
 ) -> None:
     """A norm: one kernel each way if fused, else six (cast, square, mean, scale, cast, weight).
 
-    `keeps_input` is false where another norm keeps the same input.
+    Sums over tokens give the gradients of its weights; Apex, torch and its compiler before
+    pytorch/pytorch#165370 read gradient and input once more for them. `keeps_input` is false where
+    another norm keeps the same input.
     """
     fused = "norm" in kernels.fused
     forward, backward = (2 * size, 3 * size) if fused else (6 * size + 16, 10 * size + 24)
+    read = size
     if fused and kernels.norm_inputs_fp32:
-        forward, backward, cast = 4 + size, 8 + size, (4 + size) * elements
+        forward, backward, cast, read = 4 + size, 8 + size, (4 + size) * elements, 4.0
         ops.streams.append(
             Stream(
                 name=f"{name} input cast",
@@ -315,6 +318,18 @@ def norm(
             module="norm",
         )
     )
+    if fused and "norm_gradients" not in kernels.fused:
+        ops.streams.append(
+            Stream(
+                name=f"{name} weight gradients",
+                kind="norm",
+                forward_bytes=0.0,
+                backward_bytes=(size + read) * elements,
+                calls=0.0,
+                backward_calls=1.0,
+                module="norm",
+            )
+        )
     if keeps_input:
         ops.saved.append((f"{name} input", "", elements * size))
     ops.saved.append(

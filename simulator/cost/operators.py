@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.attention import attention, cross_attention
+from simulator.cost.biases import linear_biases
 from simulator.cost.casts import casts
 from simulator.cost.mlp import experts, mlp
 from simulator.cost.operations import (
@@ -40,12 +41,12 @@ __all__ = ["block", "embedding", "head", "predict_ahead"]
 
 
 def block(
-    kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels, *,
-    rotary: bool = True, either_layout: bool = False,
+    kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels,
+    position: str = "rope", *, either_layout: bool = False,
 ) -> Operators:  # fmt: skip
     """List the operators of one transformer block, or of one layer of a traced module.
 
-    `either_layout` is the device's ``fp8_either_layout``.
+    `position` is how positions enter the model, `either_layout` the device's ``fp8_either_layout``.
     """
     if kind.traced is not None:
         return traced(kind.traced, ranks, recipe)
@@ -63,7 +64,7 @@ def block(
         _start_decoder(ops, kind, hidden, ranks, inputs, recipe, kernels)
     if kind.merges_patches:
         _merge_patches(ops, hidden, ranks, recipe, kernels)
-    attention(ops, kind, hidden, ranks, recipe, kernels, rotary)
+    attention(ops, kind, hidden, ranks, recipe, kernels, position)
     if kind.convolution:
         _convolve(ops, kind, hidden, ranks, recipe, kernels)
     if kind.cross_attention is not None:
@@ -76,6 +77,7 @@ def block(
         mlp(ops, kind.mlp, hidden, ranks, recipe, kernels, keeps_input=not shared)
         # dropout behind it keeps a mask, a norm what it reads
         ops.last_linear = "" if kind.dropout or kind.norms > 3 else "fc2"
+    linear_biases(ops, kind, hidden, ranks, recipe, kernels)
     for name in ("attention", "mlp"):
         residual(ops, f"{name} residual", own, size, kind.dropout, kernels)
     if kernels.reruns_norms:

@@ -95,8 +95,8 @@ def operators_of(
         micro_batch=row.micro_batch.astype(float), groups=place(row, cluster.domain),
         cp_kind=row.cp_kind, cp_a2a=row.cp_a2a.astype(float), dispatcher=row.dispatcher,
     )  # fmt: skip
-    rotary = arch.position == "rope"
-    blocks = [block(k, arch.hidden, ranks, recipe, kernels, rotary=rotary) for k in arch.blocks]
+    position = arch.position
+    blocks = [block(k, arch.hidden, ranks, recipe, kernels, position) for k in arch.blocks]
     for kind, ops in zip(arch.blocks, blocks, strict=True):
         if kind.predicts_ahead:
             predict_ahead(ops, arch, ranks, recipe, kernels)

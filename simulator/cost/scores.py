@@ -30,11 +30,14 @@ def core_attention(
     *,
     source: Recipe | None = None,
     prefix: str = "",
+    alibi: bool = False,
 ) -> None:
     """List scores, softmax and weighted sum; `source` has the length of the keys if not their own.
 
     Under a causal mask flash attention computes half of the scores, the products of unfused
-    attention all of them. Disentangled attention has no flash kernel.
+    attention all of them. ALiBi is part of flash attention; unfused scores start from it
+    (bigscience-workshop/Megatron-DeepSpeed megatron/model/transformer.py: torch.baddbmm with beta
+    1). Disentangled attention has no flash kernel.
     """
     source = source or recipe
     heads = att.heads / ranks.tp
@@ -50,25 +53,43 @@ def core_attention(
     scores = calls * local * length
     if att.disentangled:
         _positions(ops, att, hidden, heads, ranks, recipe)
+    if alibi:  # one row for each head, copied to all rows, to which the product adds its results
+        _stream(ops, f"{prefix}distances", "softmax", 2 * size * scores, 0.0, backward_calls=0.0)
     if att.softcap:
         _stream(ops, f"{prefix}softcap", "softmax", 6 * size * scores, 3 * size * scores, calls=3)
         ops.saved.append((f"{prefix}capped scores", _CORE, size * scores))
     fused = "softmax" in kernels.fused
+    forward, backward = _softmax_bytes(att, kernels)
     _stream(
-        ops,
-        f"{prefix}softmax",
-        "softmax",
-        (4.0 if fused else 20.0) * scores,
-        (6.0 if fused else 20.0) * scores,
+        ops, f"{prefix}softmax", "softmax", forward * scores, backward * scores,
         calls=1 if fused else 4,
-    )
+    )  # fmt: skip
     ops.saved.append((f"{prefix}attention weights", _CORE, size * scores))
     if att.dropout:
         _stream(ops, f"{prefix}attention dropout", "softmax", 5.0 * scores, 5.0 * scores)
         dropped = (size + 1.0) * scores
         ops.saved.append((f"{prefix}dropped attention weights", _CORE, dropped))
-    copied = 2 * size * ranks.tokens(recipe) * heads * att.value_dim
-    _stream(ops, f"{prefix}context transpose", "elementwise", copied, copied)
+    tokens = ranks.tokens(recipe) * heads
+    # batched products take transposed operands as they are, so that gradients are not copied; the
+    # factor on the scores is a kernel for each of the gradients of queries and keys
+    _stream(ops, f"{prefix}context transpose", "elementwise", 2 * size * tokens * att.value_dim, 0.0,
+            backward_calls=0.0)  # fmt: skip
+    _stream(ops, f"{prefix}scaled gradients", "elementwise", 0.0, 4 * size * tokens * att.head_dim,
+            calls=0.0, backward_calls=2.0)  # fmt: skip
+
+
+def _softmax_bytes(att: Attention, kernels: Kernels) -> tuple[float, float]:
+    """Bytes that each score moves in either pass of the softmax, scale and mask.
+
+    Fused, forward reads and writes 16 bit, backward reads gradient and result and writes. Under a
+    causal mask Megatron's kernel reads only the half that the mask leaves and writes zeros to the
+    rest (NVIDIA/Megatron-LM megatron/fused_kernels/scaled_upper_triang_masked_softmax.h).
+    """
+    if "softmax" not in kernels.fused:
+        return 20.0, 20.0
+    if att.causal and "causal_softmax" in kernels.fused:
+        return 3.0, 4.0
+    return 4.0, 6.0
 
 
 def _flash(
@@ -140,14 +161,16 @@ def _product(ops: Operators, name: str, m: Any, n: Any, k: Any, batch: Any, caus
 
 
 def _stream(
-    ops: Operators, name: str, kind: str, forward: Any, backward: Any, calls: float = 1.0
-) -> None:
+    ops: Operators, name: str, kind: str, forward: Any, backward: Any, calls: float = 1.0,
+    backward_calls: float | None = None,
+) -> None:  # fmt: skip
     ops.streams.append(
         Stream(
             name=name,
             kind=kind,
             module=_CORE,
             calls=calls,
+            backward_calls=backward_calls,
             forward_bytes=forward,
             backward_bytes=backward,
         )
