@@ -72,10 +72,9 @@ def core_attention(
     tokens = ranks.tokens(recipe) * heads
     # batched products take transposed operands as they are, so that gradients are not copied; the
     # factor on the scores is a kernel for each of the gradients of queries and keys
-    _stream(ops, f"{prefix}context transpose", "elementwise", 2 * size * tokens * att.value_dim, 0.0,
-            backward_calls=0.0)  # fmt: skip
-    _stream(ops, f"{prefix}scaled gradients", "elementwise", 0.0, 4 * size * tokens * att.head_dim,
-            calls=0.0, backward_calls=2.0)  # fmt: skip
+    copied, scaled = 2 * size * tokens * att.value_dim, 4 * size * tokens * att.head_dim
+    _stream(ops, f"{prefix}context transpose", "elementwise", copied, 0.0, backward_calls=0.0)
+    _stream(ops, f"{prefix}scaled gradients", "elementwise", 0.0, scaled, 0.0, backward_calls=2.0)
 
 
 def _softmax_bytes(att: Attention, kernels: Kernels) -> tuple[float, float]:

@@ -70,8 +70,7 @@ def test_forward_flop(case: dict[str, Any]) -> None:
         sequence_length=length, global_batch=SIZES["batch"], decoder_length=SIZES["decoder_length"]
     )
     kinds = [
-        block(kind, arch.hidden, ranks, recipe, UNFUSED, arch.position)
-        for kind in arch.blocks
+        block(kind, arch.hidden, ranks, recipe, UNFUSED, arch.position) for kind in arch.blocks
     ]
     parts = [kinds[kind] for kind in arch.layer_kinds]
     parts += [embedding(arch, ranks, recipe, UNFUSED), head(arch, ranks, recipe, UNFUSED)]

@@ -1,0 +1,139 @@
+"""What torch itself moves around unfused attention, norms and biases, by operator.
+
+An attention module as Megatron-LM wrote it in 2022 runs on the CPU in bf16: heads split from one
+product, batched products on transposed views, the factor on the scores inside the first of them.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from simulator.cost.operators import block
+from simulator.software import load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe
+from tests.cost.test_low_precision import ranks
+
+LENGTH, HEADS, WIDTH = 64, 4, 16
+HIDDEN = HEADS * WIDTH
+MEGATRON = load_software("megatron-lm-2022").kernels
+GPT = presets.load("gpt3-175b")
+
+
+class Traffic(TorchDispatchMode):
+    """Writes down every operator with the bytes of what it is given and of what it returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = list[tuple[str, int]]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = (x for x in tree_leaves((args, result)) if isinstance(x, torch.Tensor))
+        self.seen.append((func.__name__, sum(x.nbytes for x in tensors)))
+        return result
+
+    def moved(self, *names: str) -> int:
+        """Bytes that operators of these names read and write."""
+        return sum(size for name, size in self.seen if name.partition(".")[0] in names)
+
+
+def module(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """From the input of the first linear to the input of the last."""
+    mixed = (torch.matmul(x, weight.t()) + bias).view(LENGTH, 1, HEADS, 3 * WIDTH)
+    query, key, value = (
+        part.reshape(LENGTH, HEADS, WIDTH).transpose(0, 1) for part in mixed.split(WIDTH, dim=-1)
+    )
+    empty = torch.empty(HEADS, LENGTH, LENGTH, dtype=x.dtype)
+    scores = torch.baddbmm(empty, query, key.transpose(1, 2), beta=0.0, alpha=WIDTH**-0.5)
+    context = torch.bmm(torch.softmax(scores, dim=-1), value)
+    return context.view(1, HEADS, LENGTH, WIDTH).permute(2, 0, 1, 3).contiguous()
+
+
+def listed(*names: str, backward: bool) -> float:
+    """Bytes that the list of one block has under these names."""
+    kind = GPT.blocks[0]
+    attention = replace(kind.attention, heads=HEADS, kv_heads=HEADS, head_dim=WIDTH, dropout=False)
+    kind = replace(kind, attention=attention)
+    recipe = Recipe(sequence_length=LENGTH, global_batch=1)
+    ops = block(kind, HIDDEN, ranks(), recipe, MEGATRON, "learned")
+    some = [s for s in ops.streams if s.name in names]
+    return sum(float(np.sum(s.backward_bytes if backward else s.forward_bytes)) for s in some)
+
+
+@pytest.fixture(scope="module")
+def passes() -> tuple[Traffic, Traffic]:
+    sizes = (LENGTH, 1, HIDDEN), (3 * HIDDEN, HIDDEN), (3 * HIDDEN,)
+    inputs = [torch.randn(size, dtype=torch.bfloat16, requires_grad=True) for size in sizes]
+    with Traffic() as forward:
+        result = module(*inputs)
+    with Traffic() as backward:
+        result.backward(torch.ones_like(result))
+    return forward, backward
+
+
+def test_heads_are_views_and_only_the_context_is_copied(passes: tuple[Traffic, Traffic]) -> None:
+    copied = passes[0].moved("clone", "copy_", "_to_copy", "cat")
+    expected = listed("split and merge", "context transpose", backward=False)
+    assert copied == expected == 2 * 2 * LENGTH * HIDDEN
+
+
+def test_gradients_are_scaled_and_joined_but_not_transposed(
+    passes: tuple[Traffic, Traffic],
+) -> None:
+    moved = passes[1].moved("mul", "clone", "copy_", "_to_copy", "cat")
+    names = ("scaled gradients", "split and merge", "context transpose")
+    assert moved == listed(*names, backward=True) > 0
+
+
+def test_a_bias_is_added_by_a_kernel_and_its_gradient_summed(
+    passes: tuple[Traffic, Traffic],
+) -> None:
+    """The vector itself is small: not listed."""
+    vector = 2 * 3 * HIDDEN
+    assert passes[0].moved("add") - vector == listed("qkv bias", backward=False)
+    assert passes[1].moved("sum") - vector == listed("qkv bias", backward=True)
+
+
+def test_what_products_and_casts_do_anyway_is_no_kernel() -> None:
+    kernels = load_software("megatron-core").kernels
+    recipe = Recipe(sequence_length=LENGTH, global_batch=1)
+    ops = block(GPT.blocks[0], HIDDEN, ranks(), recipe, kernels, "learned")
+    biases = [s for s in ops.streams if s.name.endswith(" bias")]
+    assert len(biases) == 4
+    assert all(s.forward_bytes == s.backward_bytes == s.calls == s.calls_back == 0 for s in biases)
+    assert not [s for s in ops.streams if "weight gradients" in s.name]
+
+
+def test_torch_reads_a_norm_twice_for_its_gradients() -> None:
+    """aten/src/ATen/native/cuda/layer_norm_kernel.cu: two kernels, each reads both tensors."""
+    recipe = Recipe(sequence_length=LENGTH, global_batch=1)
+    kernels = load_software("llm-foundry-2023").kernels
+    ops = block(GPT.blocks[0], HIDDEN, ranks(), recipe, kernels, "learned")
+    norms = [s for s in ops.streams if s.module == "norm"]
+    read_twice_and_written = 5 * 2 * LENGTH * HIDDEN
+    assert sum(float(np.sum(s.backward_bytes)) for s in norms) == 2 * read_twice_and_written
+
+
+def test_a_causal_softmax_reads_half_and_writes_all() -> None:
+    """A score: 1 B read and 2 B written, 1 + 1 B read and 2 B written."""
+    scores = HEADS * LENGTH**2
+    assert listed("softmax", backward=False) == 3 * scores
+    assert listed("softmax", backward=True) == 4 * scores
+
+
+def test_alibi_is_copied_to_every_score_and_read_by_the_product() -> None:
+    bloom = presets.load("mpt-7b")
+    assert bloom.position == "alibi"
+    recipe = Recipe(sequence_length=LENGTH, global_batch=1)
+    kind = bloom.blocks[0]
+    kernels = load_software("megatron-deepspeed-2022").kernels
+    ops = block(kind, bloom.hidden, ranks(), recipe, kernels, bloom.position)
+    found = next(s for s in ops.streams if s.name == "distances")
+    assert found.forward_bytes == 4 * kind.attention.heads * LENGTH**2
+    assert found.backward_bytes == 0
