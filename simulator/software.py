@@ -123,16 +123,15 @@ class Kernels:
     attention_library: str = "flash"
     """Key of the accelerator's `attention` table."""
     fused: tuple[Fusion, ...] = ()
-    """Memory-bound operators that run as one kernel; others run operator by operator. linear_bias:
-    products add biases. norm_gradients, bias_gradients: sums over tokens take no kernel of their
-    own. causal_softmax: what a causal mask hides is not read. gradient_accumulation: products of
-    weight gradients add to what earlier micro-batches left; otherwise they write 16 bit, and adding
-    is traffic of its own (`micro_batch_traffic`, `accumulation_traffic`)."""
+    """Memory-bound operators that run as one kernel, not operator by operator. linear_bias: products
+    add biases. norm_gradients, bias_gradients: sums over tokens take no kernel. causal_softmax: what
+    a causal mask hides is not read. gradient_accumulation: products of weight gradients add to what
+    is there, else adding is other traffic (`micro_batch_traffic`, `accumulation_traffic`)."""
     selective_modules: tuple[Module, ...] = ("core_attn",)
     """What selective recomputation drops and computes again. mlp: the dense MLP, mlp_act: its
-    activation or that of the experts, moe: the whole mixture of experts, its dispatch and combine
-    included, moe_act: the routed experts' activation, shared_experts: those that every token passes,
-    mla_up_proj: latent attention's up-projections, half_matmul: all but attention and every second
+    activation or that of the experts, moe: all of the mixture of experts, dispatch and combine too,
+    moe_act: the routed experts' activation, shared_experts: those that every token passes,
+    mla_up_proj: latent attention's up-projections, half_matmul: all but attention and every other
     product."""
     recompute_stops_early: Literal["never", "16bit", "always"] = "never"
     """Recomputation ends with the last tensor that a block's backward pass reads, before its last
