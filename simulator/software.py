@@ -123,10 +123,10 @@ class Kernels:
     attention_library: str = "flash"
     """Key of the accelerator's `attention` table."""
     fused: tuple[Fusion, ...] = ()
-    """Memory-bound operators that run as one kernel, not operator by operator. linear_bias: products
-    add biases. norm_gradients, bias_gradients: sums over tokens take no kernel. causal_softmax: what
-    a causal mask hides is not read. gradient_accumulation: products of weight gradients add to what
-    is there, else adding is other traffic (`micro_batch_traffic`, `accumulation_traffic`)."""
+    """Memory-bound operators that run as one kernel, not operator by operator. linear_bias: added
+    by products. norm_gradients, bias_gradients: sums over tokens take no kernel. causal_softmax:
+    what a causal mask hides is not read. gradient_accumulation: products of weight gradients add to
+    what is there, else adding is other traffic (`micro_batch_traffic`, `accumulation_traffic`)."""
     selective_modules: tuple[Module, ...] = ("core_attn",)
     """What selective recomputation drops and computes again. mlp: the dense MLP, mlp_act: its
     activation or that of the experts, moe: all of the mixture of experts, dispatch and combine too,
