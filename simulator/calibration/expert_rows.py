@@ -24,7 +24,7 @@ from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.microbenchmarks import Sieve, Table, groups, load_words, read_table
 
-__all__ = ["RATES", "SHAPE", "ExpertPool", "busiest_load", "contradicted", "expert_pools"]
+__all__ = ["CLOCK", "RATES", "SHAPE", "ExpertPool", "busiest_load", "contradicted", "expert_pools"]
 
 _TYPES = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_blockwise", "nvfp4": "nvfp4"}
 _IMPLEMENTATIONS = ("moe_torch_flow_cutlass", "moe_torch_flow_nongated", "deepgemm")
@@ -41,11 +41,11 @@ _DRAWS = 200
 SHAPE = ("tokens", "experts", "hidden", "ffn", "gated", "all_tokens", "top_k")
 """Sizes of a layer; a call that is larger in all of them cannot take less time."""
 
-RATES = (
-    *("operand_bytes", "peak_flop_per_s", "bandwidth_bytes_per_s", "l2_bytes", "compute_units"),
-    "sustained_fraction",
-)
+RATES = ("operand_bytes", "peak_flop_per_s", "bandwidth_bytes_per_s", "l2_bytes", "compute_units")
 """Columns of a pool that its device and type settle."""
+
+CLOCK = ("sustained_fraction", "clock_exponent")
+"""Further ones, of plain products by cuBLAS."""
 
 _CONTRADICTED = 1.25
 """Time of a call over that of one at least as large, from which it tells of the timing loop."""
@@ -59,8 +59,8 @@ class ExpertPool:
     accelerators: Mapping[str, Accelerator]
     calls: Pool
     """Rows by device, with the type as the variant. Columns: ``SHAPE`` (tokens for each expert,
-    experts of the rank), all_experts, ``RATES``, seconds, and skew (exponent of the power law by
-    which tokens are routed, 0: evenly).
+    experts of the rank), all_experts, ``RATES``, ``CLOCK``, seconds, and skew (exponent of the
+    power law by which tokens are routed, 0: evenly).
     """
 
     @property
@@ -124,14 +124,15 @@ def _rows(sieve: Sieve, at: NDArray[np.intp], accelerator: Accelerator, dtype: s
     split = np.array([[float(n[i] or 0) if n else 1.0 for i in (1, 2, 3)] for n in notes]).T
     plain = np.char.find(sieve.table.text("impl")[mask], "nongated") >= 0
     types = accelerator.gemm["cublas"]
-    sustained = float(types.get(dtype, types["bf16"]).sustained_fraction)
-    rates = gemm_rates(accelerator, dtype) | {"sustained_fraction": sustained}
+    plain_product = types.get(dtype, types["bf16"])
+    rates = gemm_rates(accelerator, dtype)
+    rates |= {name: float(getattr(plain_product, name)) for name in CLOCK}
     return {
         "tokens": tokens * top_k / experts, "experts": experts / split[1], "hidden": hidden,
         "ffn": inter / split[0], "gated": np.where(plain, 0.0, 1.0), "all_tokens": tokens,
         "top_k": top_k, "all_experts": experts, "skew": split[2],
         "seconds": sieve.positive("time_us", mask)[mask] * 1e-6,
-        **{name: np.full(len(tokens), rates[name]) for name in RATES},
+        **{name: np.full(len(tokens), rates[name]) for name in (*RATES, *CLOCK)},
     }  # fmt: skip
 
 

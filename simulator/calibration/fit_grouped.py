@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calibration import Floats, Prior, Rows
-from simulator.calibration.expert_rows import RATES, ExpertPool, busiest_load
+from simulator.calibration.expert_rows import CLOCK, RATES, ExpertPool, busiest_load
 from simulator.calibration.pooled import PooledFit, Shared, fit_pooled
 from simulator.cost.grouped import expert_layer_s
 
@@ -51,9 +51,8 @@ def layer_s(values: Mapping[str, Floats], rows: Rows) -> Floats:
     loads = zip(*(rows[name].tolist() for name in ("skew", "all_experts", "experts")), strict=True)
     load = np.array([busiest_load(skew, int(all_), round(all_ / own)) for skew, all_, own in loads])
     return expert_layer_s(
-        tokens=rows["tokens"] * load, rates={name: rows[name] for name in RATES[:-1]},
-        figures=values, sustained_fraction=rows["sustained_fraction"],
-        **{name: rows[name] for name in _SIZES},
+        tokens=rows["tokens"] * load, rates={name: rows[name] for name in RATES},
+        figures=values, **{name: rows[name] for name in (*_SIZES, *CLOCK)},
     )  # fmt: skip
 
 

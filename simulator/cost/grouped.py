@@ -69,6 +69,7 @@ def expert_layer_s(
     rates: Mapping[str, Any],
     figures: Mapping[str, Any],
     sustained_fraction: Any = 1.0,
+    clock_exponent: Any = 0.0,
 ) -> Floats:
     """Time of a forward call of one rank's experts at the burst clock, in seconds.
 
@@ -85,8 +86,9 @@ def expert_layer_s(
         What :func:`gemm_rates` says of device and type.
     figures : mapping
         ``GroupedKernel``.
-    sustained_fraction : array_like
-        Of ``GemmKernel``: how far the clock falls in a long call.
+    sustained_fraction, clock_exponent : array_like
+        Of ``GemmKernel``: how far the clock falls in a long call, and how much less in one that
+        leaves units idle.
 
     Returns
     -------
@@ -117,7 +119,8 @@ def expert_layer_s(
     own |= {"bandwidth_bytes_per_s": bandwidth, "l2_refetch": 0.0}
     products_s = sum(
         gemm_s(m=m, n=n, k=k, batch=e, result_bytes=2.0, launch_s=0.0,
-               sustained_fraction=sustained_fraction, sustained=False, **own)
+               sustained_fraction=sustained_fraction, clock_exponent=clock_exponent,
+               sustained=False, **own)
         for n, k in ((wide * f, h), (h, f))
     )  # fmt: skip
     moved = figures["hidden_passes"] * hidden_bytes + figures["ffn_passes"] * ffn_bytes

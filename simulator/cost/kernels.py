@@ -56,6 +56,7 @@ def gemm_s(
     peak_fraction: Any,
     sustained_fraction: Any,
     training_fraction: Any = None,
+    clock_exponent: Any = 0.0,
     memory_fraction: Any,
     prologue_k: Any,
     wave_quantisation: Any,
@@ -79,7 +80,9 @@ def gemm_s(
     ``1 + l2_refetch`` times faster; compute and traffic combine as a fourth-power mean. A result
     that adds to fp32 in memory waits for part of what it moves beyond a 16-bit one: the tile that
     has been summed leaves before the next one begins. Under training load the clock is the
-    sustained one; a short burst (a microbenchmark) runs at the burst clock. Where the call itself
+    sustained one; a short burst (a microbenchmark) runs at the burst clock. A power cap holds
+    activity times a power of the clock, so that a call which leaves units idle in its last wave, or
+    waits for memory, keeps more of the burst clock than one that fills them. Where the call itself
     casts its 16-bit operand to fewer bits, a scan of the operand and the time of its rows add up at
     right angles: each hides most of the smaller one.
 
@@ -110,7 +113,8 @@ def gemm_s(
     -----
     The form is the usual tile-and-wave account (NVIDIA, "Matrix Multiplication Background User's
     Guide") with split-K and a memory roofline; its parameters are fitted in
-    ``calibration/fit_gemm.py``.
+    ``calibration/fit_gemm.py``. Activity is the share of the rate of full waves that a call reaches
+    at the burst clock.
     """
     m, n, k, batch, operand, result = _float(m, n, k, batch, operand_bytes, result_bytes)
     shape = np.broadcast_shapes(m.shape, n.shape, k.shape, batch.shape)
@@ -158,7 +162,8 @@ def gemm_s(
 
     added_s = np.where(sums, (result - _WRITTEN_BYTES) * batch * m * n / bandwidth, 0.0)[..., 0, 0]
     hot = sustained_fraction if training_fraction is None or not sustained else training_fraction
-    capped = 1.0 / np.asarray(hot, float) - 1.0
+    busy_s = 2.0 * (batch * m * n * k / (reached * share * peak))[..., 0, 0]
+    capped = _capped(busy_s / best_s, hot, clock_exponent) - 1.0
     heat = 1.0 if sustained else best_s / (best_s + _BURST_S)
     rows_cast, elements = (batch * m)[..., 0, 0], (batch * m * k)[..., 0, 0]
     held = np.asarray(quantise_refetch) / (1.0 + (4.0 * elements / l2[..., 0, 0]) ** 2)
@@ -168,6 +173,18 @@ def gemm_s(
     least_s = memory_s[..., 0, 0] + added_s / mem_share[..., 0, 0]
     device_s = launch_s + np.where(added_s > 0.0, np.maximum(best_s, least_s), best_s) + cast_s
     return np.asarray(np.where(host_floor_s, _fourth_power_mean(device_s, host_floor_s), device_s))
+
+
+def _capped(activity: Any, hot: Any, exponent: Any) -> Floats:
+    """Burst clock over the one that a power cap leaves a call.
+
+    Dynamic power goes as activity times the clock to the power of 1 / `exponent`: the cap that
+    holds a device at the clock `hot` with all units busy lets it run faster with some idle, up to
+    the burst clock. Where `hot` is above that, it is the clock of every call.
+    """
+    most = 1.0 / np.asarray(hot, float)
+    risen = most * np.asarray(activity, float) ** np.asarray(exponent, float)
+    return np.asarray(np.maximum(risen, np.minimum(most, 1.0)))
 
 
 def _fourth_power_mean(a: Any, b: Any) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated
 
-from annotated_types import Gt
+from annotated_types import Gt, Le
 
 from simulator.files import Figure, record
 
@@ -48,10 +48,11 @@ class GemmKernel:
     peak_fraction: Figure
     """Share of the dense peak inside full waves, at the clock of a short burst."""
     sustained_fraction: Figure
-    """Clock of a long call over that of a short one in kernel timings; 1 where not capped."""
+    """Clock of a long call that keeps all units busy over that of a short one in kernel timings; 1
+    where not capped."""
     training_fraction: Figure
-    """Rate under training load over the rate of a short call: the device is hot all the time. A
-    property of the machine, fitted on training runs where there are some."""
+    """The same under training load, where the device is hot all the time. A property of the
+    machine, fitted on training runs where there are some."""
     memory_fraction: Figure
     """Share of the memory bandwidth that operands and result move at."""
     prologue_k: Figure
@@ -64,6 +65,11 @@ class GemmKernel:
     """Cost of one reduction over split-K parts; above 40e-6: the library does not split."""
     l2_refetch: Figure
     """Extra memory traffic of operands that outgrow the last-level cache."""
+    clock_exponent: Annotated[Figure, Le(1)] = Figure(0.0)
+    """How the clock under a power cap rises where a call leaves units idle: by the share of the
+    rate of full waves that it reaches, to the power of minus this, up to that of a short call. The
+    cap holds that share times the clock to the power of b, and this is 1/b: 1 where the voltage is
+    at its floor, 1/3 where it goes with the clock; 0: one clock for all calls."""
     accumulate_exposed: Figure = Figure(0.0)
     """Where a product adds to an fp32 result in memory (a weight gradient): share of the time that
     this moves beyond a 16-bit result, at the memory bandwidth, which its sums do not hide."""

@@ -125,6 +125,7 @@ def _experts_s(device: Accelerator, dtype: str, library: str, shape: Shape) -> F
             rates=gemm_rates(device, dtype),
             figures={field.name: float(getattr(layer, field.name)) for field in fields(layer)},
             sustained_fraction=float(kernel.sustained_fraction),
+            clock_exponent=float(kernel.clock_exponent),
         )  # fmt: skip
     total_s = np.empty(len(shape["tokens"]))
     for gated in (False, True):

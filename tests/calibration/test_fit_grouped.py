@@ -84,6 +84,7 @@ def made(count: int = 240, seed: int = 3) -> ExpertPool:
         "all_experts": experts * ranks, "skew": np.zeros(count), "seconds": np.ones(count),
         "bandwidth_bytes_per_s": np.full(count, 3.35e12), "l2_bytes": np.full(count, 50e6),
         "compute_units": np.full(count, 132.0), "sustained_fraction": np.ones(count),
+        "clock_exponent": np.zeros(count),
     }  # fmt: skip
     rows["all_tokens"] = np.ceil(rows["tokens"] * rows["all_experts"] / rows["top_k"])
     small = np.arange(count) % 2 == 0
