@@ -117,7 +117,10 @@ def test_clocks_and_exponents_broadcast_against_sizes() -> None:
     hot, exponent = np.array([0.7, 0.8, 0.9]), np.array([[0.0], [0.5]])
     table = gemm_s(**HALF_EMPTY, **UNITS | {"sustained_fraction": hot, "clock_exponent": exponent})
     alone = [
-        [gemm_s(**HALF_EMPTY, **UNITS | {"sustained_fraction": x, "clock_exponent": y}) for x in hot]
+        [
+            gemm_s(**HALF_EMPTY, **UNITS | {"sustained_fraction": x, "clock_exponent": y})
+            for x in hot
+        ]
         for y in exponent[:, 0]
     ]
     assert table.tolist() == pytest.approx(np.array(alone), rel=1e-12)
