@@ -45,7 +45,7 @@ def test_long_calls_of_unseen_shapes_come_out_better_than_at_one_clock(
 def test_calls_that_fill_the_device_slow_down_most(
     timed: dict[tuple[str, str, str], Series],
 ) -> None:
-    """A100, calls over 2 ms: what the cap takes from those that reach less than 0.87 of the rate of
+    """A100, calls over 1 ms: what the cap takes from those that reach less than 0.9 of the rate of
     full waves and from those that reach more than 0.95. No exponent enters."""
     one = timed["a100-sxm-80", "bf16", "cublas"]
     kernel = one.accelerator.gemm["cublas"]["bf16"]
@@ -53,11 +53,11 @@ def test_calls_that_fill_the_device_slow_down_most(
     burst = gemm_model(values | {"sustained_fraction": 1.0}, one.rows, one.accelerator, "bf16")
     full = float(one.accelerator.matrix_flop_per_s["bf16"]) * values["peak_fraction"]
     activity, slower = one.flop / full / burst, one.rows["seconds"] / burst
-    long = one.large & (one.rows["seconds"] > 2e-3)
-    chosen = [long & (activity < 0.87), long & (activity > 0.95)]
+    long = one.large & (one.rows["seconds"] > 1e-3)
+    chosen = [long & (activity < 0.9), long & (activity > 0.95)]
     assert min(rows.sum() for rows in chosen) >= 10
     some, all_ = (float(np.median(slower[rows])) for rows in chosen)
-    assert some + 0.04 < all_
+    assert some + 0.05 < all_
 
 
 def test_the_fit_finds_the_exponent_that_made_the_times() -> None:
