@@ -147,7 +147,8 @@ def gemm_s(
     slower = np.maximum(1.0 + penalty * (128.0 / rows + 128.0 / cols - 1.5), 1.0)
     depth = 64.0 * np.ceil(k / (64.0 * parts)) + prologue
     reached = np.where(aligned, 1.0, np.asarray(unaligned_fraction, float))[..., None, None]
-    compute_s = waves * 2.0 * rows * cols * depth * slower / (reached * share * peak / units)
+    rate = reached * share * peak
+    compute_s = waves * 2.0 * rows * cols * depth * slower / (rate / units)
 
     sums = result >= _FP32_SUM_BYTES
     moved = batch * (operand * (m * k + k * n) + np.where(sums, _WRITTEN_BYTES, result) * m * n)
@@ -162,8 +163,8 @@ def gemm_s(
 
     added_s = np.where(sums, (result - _WRITTEN_BYTES) * batch * m * n / bandwidth, 0.0)[..., 0, 0]
     hot = sustained_fraction if training_fraction is None or not sustained else training_fraction
-    busy_s = 2.0 * (batch * m * n * k / (reached * share * peak))[..., 0, 0]
-    capped = _capped(busy_s / best_s, hot, clock_exponent) - 1.0
+    activity = (2.0 * batch * m * n * k / rate)[..., 0, 0] / best_s
+    capped = _capped(activity, hot, clock_exponent) - 1.0
     heat = 1.0 if sustained else best_s / (best_s + _BURST_S)
     rows_cast, elements = (batch * m)[..., 0, 0], (batch * m * k)[..., 0, 0]
     held = np.asarray(quantise_refetch) / (1.0 + (4.0 * elements / l2[..., 0, 0]) ** 2)
@@ -183,8 +184,7 @@ def _capped(activity: Any, hot: Any, exponent: Any) -> Floats:
     the burst clock. Where `hot` is above that, it is the clock of every call.
     """
     most = 1.0 / np.asarray(hot, float)
-    risen = most * np.asarray(activity, float) ** np.asarray(exponent, float)
-    return np.asarray(np.maximum(risen, np.minimum(most, 1.0)))
+    return np.asarray(np.maximum(most * activity**exponent, np.minimum(most, 1.0)))
 
 
 def _fourth_power_mean(a: Any, b: Any) -> Floats:

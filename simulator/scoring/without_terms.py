@@ -26,7 +26,9 @@ from simulator.scoring.ablation import NEUTRAL, together, without_overlap
 from simulator.scoring.scores import ScoredRow
 from simulator.software import Software, load_software
 
-__all__ = ["BEARS", "SWITCHES", "at_burst_rate", "fused_alike", "without_terms"]
+__all__ = [
+    *("BEARS", "SWITCHES", "at_burst_rate", "at_one_clock", "fused_alike", "without_terms"),
+]
 
 Floats = NDArray[np.float64]
 
@@ -43,6 +45,7 @@ SWITCHES = {
     "bubble": "pipeline fill and drain",
     "stages": "the slowest stage instead of the mean one: embedding, head, uneven layers",
     "clocks": "rates under training load instead of those of kernels timed alone",
+    "idle_units": "under a power cap, a higher clock for products that leave units idle",
     "overlap": "what the software hides behind compute, at the cost of the slowdown above",
     "fusions": f"the software's own unfused kernels and dropout instead of `{NEUTRAL}`'s",
 }
@@ -107,10 +110,11 @@ def _switched(estimate: Estimate, run: Run, neutral: Software) -> Mapping[str, F
     step_s, terms = estimate.step_time_s, estimate.terms_s
     software = run.software
     hiding_nothing = replace(software, overlap=without_overlap(software.overlap))
-    burst, bare, alike = (
+    burst, one_clock, bare, alike = (
         evaluate(run.layout, run.workload, cluster, other)
         for cluster, other in (
             (at_burst_rate(run.cluster), software),
+            (at_one_clock(run.cluster), software),
             (run.cluster, hiding_nothing),
             (run.cluster, fused_alike(software, neutral)),
         )
@@ -120,6 +124,7 @@ def _switched(estimate: Estimate, run: Run, neutral: Software) -> Mapping[str, F
         "bubble": step_s - terms["bubble_warmup"] - terms["bubble_drain"],
         "stages": step_s - estimate.imbalance_s,
         "clocks": burst.step_time_s,
+        "idle_units": one_clock.step_time_s,
         "overlap": bare.step_time_s,
         "fusions": alike.step_time_s,
     }
@@ -141,6 +146,20 @@ def at_burst_rate(cluster: Cluster) -> Cluster:
         },
     )
     return replace(cluster, groups=(replace(group, accelerator=cool), *cluster.groups[1:]))
+
+
+def at_one_clock(cluster: Cluster) -> Cluster:
+    """Give a cluster devices whose clock under a power cap is that of a product that fills them."""
+    group, none = cluster.groups[0], Figure(0.0)
+    device = group.accelerator
+    even = replace(
+        device,
+        gemm={
+            library: {dtype: replace(k, clock_exponent=none) for dtype, k in types.items()}
+            for library, types in device.gemm.items()
+        },
+    )
+    return replace(cluster, groups=(replace(group, accelerator=even), *cluster.groups[1:]))
 
 
 def fused_alike(software: Software, neutral: Software) -> Software:

@@ -114,9 +114,10 @@ def test_fractions_and_times_are_possible(name: str) -> None:
         if last == "small_tile_penalty":
             assert 0.0 <= figure <= (3.0 if "nvfp4" in field or "grouped" in field else 1.0), field
     part = accelerator(name)
-    for types in part.gemm.values():
+    for library, types in part.gemm.items():
+        most = 0.9 if library == "cublas" else 0.95  # elsewhere the clock of cuBLAS is assumed
         for kernel in types.values():
-            assert kernel.peak_fraction * kernel.training_fraction < 0.9
+            assert kernel.peak_fraction * kernel.training_fraction < most
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,7 +16,13 @@ from simulator.measured.rows import MeasuredRun
 from simulator.report.accuracy_page import _percent, _table
 from simulator.report.accuracy_without import without_section
 from simulator.scoring.scores import ScoredRow
-from simulator.scoring.without_terms import SWITCHES, at_burst_rate, fused_alike, without_terms
+from simulator.scoring.without_terms import (
+    SWITCHES,
+    at_burst_rate,
+    at_one_clock,
+    fused_alike,
+    without_terms,
+)
 from simulator.software import load_software
 
 RUNS = catalogue.folder("validation") / "runs"
@@ -72,6 +78,19 @@ def test_burst_rates_are_those_of_training_over_its_fraction() -> None:
     assert float(after.gemm["cublas"]["bf16"].training_fraction) == 1.0
     assert after.gemm["cublas"]["bf16"].peak_fraction == before.gemm["cublas"]["bf16"].peak_fraction
     assert float(after.attention["flash"].training_fraction) == 1.0
+
+
+def test_one_clock_is_that_of_products_that_fill_the_device() -> None:
+    real = load_cluster("dgx-a100", 8)
+    before, after = (c.accelerator.gemm["cublas"]["bf16"] for c in (real, at_one_clock(real)))
+    assert float(before.clock_exponent) > 0.0 == float(after.clock_exponent)
+    assert after.training_fraction == before.training_fraction < 1.0
+
+
+def test_at_one_clock_a_step_is_slower(found: dict[str, dict[str, Any]]) -> None:
+    """But by less than all of what the cap takes."""
+    gained, capped = -found["idle_units"]["test"]["share"], found["clocks"]["test"]["share"]
+    assert 0.0 < gained < capped
 
 
 def test_fused_alike_changes_nothing_else() -> None:
