@@ -57,10 +57,11 @@ _H100 = ("h100-sxm", "h800-sxm", "h200-sxm")
 """The same chip; the third has a faster memory, of which kernels reach another share."""
 
 _A100 = ("a100-sxm-80", "a100-sxm-40", "a800-sxm-80")
+"""The same chip; the second has a slower memory, of which kernels reach another share."""
 _SIXTEEN = ("fp32", "tf32", "fp16", "bf16")
 _EIGHT = ("fp8", "fp8_blockwise")
 
-_BLACKWELL = {"b200-sxm": 0.841, "gb200": 0.97, "gb300": 0.969}
+_BLACKWELL = {"b200-sxm": 0.846, "gb200": 1.0, "gb300": 1.0}
 """Accelerators, and the sustained fraction that their fp8 timings show. One rate for fp8 with one
 scale and with one for 32 elements: the same units run both, and runs do not tell them apart."""
 
@@ -76,10 +77,10 @@ PARAMETERS: dict[str, Parameter] = {
         for profile, share in _BLACKWELL.items()
     },
     "h100_rate": Parameter(
-        prior=_share(0.894, 0.06), profiles=_H100, figures=_rate(*_SIXTEEN),
+        prior=_share(0.859, 0.06), profiles=_H100, figures=_rate(*_SIXTEEN),
     ),
     "h100_rate_fp8": Parameter(
-        prior=_share(0.871, 0.06), profiles=_H100, figures=_rate(*_EIGHT),
+        prior=_share(0.85, 0.06), profiles=_H100, figures=_rate(*_EIGHT),
     ),
     "h100_attention": Parameter(
         prior=_share(0.894, 0.10), profiles=_H100, figures=_attention("flash"),
@@ -98,7 +99,7 @@ PARAMETERS: dict[str, Parameter] = {
         figures=_attention("sdpa"),
     ),
     "b200_rate": Parameter(
-        prior=_share(0.842, 0.15), profiles=("b200-sxm",), figures=_rate(*_SIXTEEN),
+        prior=_share(0.826, 0.15), profiles=("b200-sxm",), figures=_rate(*_SIXTEEN),
     ),
     "b200_attention": Parameter(
         prior=_share(0.78, 0.10), profiles=("b200-sxm",), figures=_attention("flash", "sdpa"),
@@ -108,7 +109,7 @@ PARAMETERS: dict[str, Parameter] = {
         digits=2,
     ),
     "a100_rate": Parameter(
-        prior=_share(0.854, 0.05), profiles=_A100, figures=_rate(*_SIXTEEN),
+        prior=_share(0.823, 0.05), profiles=_A100, figures=_rate(*_SIXTEEN),
     ),
     "a100_attention": Parameter(
         prior=_share(0.928, 0.08), profiles=_A100, figures=_attention("flash"),
@@ -121,7 +122,10 @@ PARAMETERS: dict[str, Parameter] = {
         figures={"attention.triton_2022.narrow_head_factor": 1.0},
     ),
     "a100_stream": Parameter(
-        prior=_share(0.66, 0.10), profiles=_A100, figures=_stream(0.66, 0.58, 0.63), digits=2,
+        prior=_share(0.66, 0.10), profiles=_A100[::2], figures=_stream(0.66, 0.58, 0.63), digits=2,
+    ),
+    "a100_40_stream": Parameter(
+        prior=_share(0.66, 0.10), profiles=_A100[1:2], figures=_stream(0.66, 0.58, 0.63), digits=2,
     ),
     "a100_unaligned": Parameter(
         prior=_share(0.25, 0.5), profiles=_A100,
