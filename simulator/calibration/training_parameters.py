@@ -57,7 +57,6 @@ _H100 = ("h100-sxm", "h800-sxm", "h200-sxm")
 """The same chip; the third has a faster memory, of which kernels reach another share."""
 
 _A100 = ("a100-sxm-80", "a100-sxm-40", "a800-sxm-80")
-"""The same chip; the second has a slower memory, of which kernels reach another share."""
 _SIXTEEN = ("fp32", "tf32", "fp16", "bf16")
 _EIGHT = ("fp8", "fp8_blockwise")
 
@@ -122,10 +121,7 @@ PARAMETERS: dict[str, Parameter] = {
         figures={"attention.triton_2022.narrow_head_factor": 1.0},
     ),
     "a100_stream": Parameter(
-        prior=_share(0.66, 0.10), profiles=_A100[::2], figures=_stream(0.66, 0.58, 0.63), digits=2,
-    ),
-    "a100_40_stream": Parameter(
-        prior=_share(0.66, 0.10), profiles=_A100[1:2], figures=_stream(0.66, 0.58, 0.63), digits=2,
+        prior=_share(0.66, 0.10), profiles=_A100, figures=_stream(0.66, 0.58, 0.63), digits=2,
     ),
     "a100_unaligned": Parameter(
         prior=_share(0.25, 0.5), profiles=_A100,
