@@ -303,21 +303,21 @@ def left_out(fit: TrainingFit, group: Callable[[MeasuredRun], str]) -> Floats:
     """log(predicted / measured) of every run with its whole group left out of the fit.
 
     One Gauss-Newton step from the fit of all runs: without the group, the parameters move by
-    ``(H - J' W J)^-1 J' W r`` of the group's residuals r and slopes J, with H the curvature of all
-    runs and priors together and W the weights of the soft loss. A parameter that no other group
-    holds falls back to its prior.
+    ``(H - J' W J)^-1 (J' W r - g)`` of the group's residuals r and slopes J, with H the curvature of
+    all runs and priors together, W the weights of the soft loss and g its gradient, which the digits
+    that profiles keep leave. A parameter that no other group holds falls back to its prior.
     """
     names = np.array([group(training.row) for training in fit.runs])
     weight = soft_weights(fit.after, _SOFT_L1)
     weighted = fit.slopes * weight[:, None]
-    whole = curvature(fit.slopes, weight)
+    whole, gradient = curvature(fit.slopes, weight), weighted.T @ fit.after + fit.offsets
     low, high = fit.bounds
     errors = fit.after.copy()
     for name in np.unique(names):
         out = names == name
         without = whole - fit.slopes[out].T @ weighted[out]
         pull = weighted[out].T @ fit.after[out]
-        moved = np.clip(fit.offsets + np.linalg.solve(without, pull), low, high)
+        moved = np.clip(fit.offsets + np.linalg.solve(without, pull - gradient), low, high)
         errors[out] += fit.slopes[out] @ (moved - fit.offsets)
     return errors
 
