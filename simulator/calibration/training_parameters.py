@@ -98,7 +98,7 @@ PARAMETERS: dict[str, Parameter] = {
         figures=_attention("sdpa"),
     ),
     "b200_rate": Parameter(
-        prior=_share(0.826, 0.15), profiles=("b200-sxm",), figures=_rate(*_SIXTEEN),
+        prior=_share(0.842, 0.15), profiles=("b200-sxm",), figures=_rate(*_SIXTEEN),
     ),
     "b200_attention": Parameter(
         prior=_share(0.78, 0.10), profiles=("b200-sxm",), figures=_attention("flash", "sdpa"),

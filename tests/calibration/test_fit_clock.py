@@ -8,8 +8,10 @@ import pytest
 from simulator.calibration import Floats, fit_gemm, pick
 from simulator.calibration.fit_gemm import ONE_CLOCK, fit_parameters, gemm_model
 from simulator.calibration.gemm_left_out import shape_folds
-from simulator.calibration.gemm_series import Series, load_series
+from simulator.calibration.gemm_series import Series, load_series, shipped_table
+from simulator.cost.kernels import gemm_rates, gemm_s
 from simulator.hardware.cluster import load_accelerator
+from simulator.measured.microbenchmarks import Sieve, read_table
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,32 @@ def test_calls_that_fill_the_device_slow_down_most(
     assert min(rows.sum() for rows in chosen) >= 10
     some, all_ = (float(np.median(slower[rows])) for rows in chosen)
     assert some + 0.05 < all_
+
+
+@pytest.mark.parametrize("direction", ["fwd", "dgrad"])
+def test_another_machine_and_program_show_the_same_exponent(direction: str) -> None:
+    """SimuMax timed training products on an A100 card, none of them in the fit: with the shipped
+    exponent and a clock of its own, the card comes out better than with a clock alone."""
+    table, device = read_table(shipped_table(), "kernels"), load_accelerator("a100-sxm-80")
+    sieve, text = Sieve(table), table.text
+    match = sieve.kept & (text("kernel") == "simumax_matmul") & (text("gpu") == "a100_pcie")
+    match &= (text("direction") == direction) & (np.char.find(text("impl"), "out=bf16") >= 0)
+    sizes = {name: sieve.positive(name.upper(), match)[match] for name in ("m", "n", "k")}
+    seconds = sieve.positive("time_us", match)[match] * 1e-6
+    long = sizes["m"] * sizes["n"] * sizes["k"] >= 5e10
+    kernel = device.gemm["cublas"]["bf16"]
+    given = {name: float(getattr(kernel, name)) for name in kernel.__dataclass_fields__}
+    given |= gemm_rates(device, "bf16")
+    errors = []
+    for exponent in (0.0, given["clock_exponent"]):
+        other = {
+            "clock_exponent": exponent,
+            "training_fraction": np.arange(0.6, 1.0, 0.01)[:, None],
+        }
+        predicted = gemm_s(**sizes, result_bytes=2.0, **given | other)
+        errors.append(np.abs(np.log(predicted / seconds))[:, long].mean(axis=1).min())
+    assert long.sum() > 30
+    assert errors[1] < 0.8 * errors[0] < 0.02
 
 
 def test_the_fit_finds_the_exponent_that_made_the_times() -> None:

@@ -288,7 +288,10 @@ def test_expert_traffic_beside_other_compute_is_never_slower(
     found = evaluate(layouts, work, cluster, beside)
     assert (found.step_time_s <= base.step_time_s * (1 + 1e-12)).all()
     whole = found.terms_s["ep"] + found.hidden_s["ep"]
-    np.testing.assert_allclose(whole, base.terms_s["ep"], rtol=1e-9)
+    # terms are those of the slowest stage, which may be another one where traffic hides
+    same = found.slowest_stage == base.slowest_stage
+    assert same.mean() > 0.9
+    np.testing.assert_allclose(whole[same], base.terms_s["ep"][same], rtol=1e-9)
     for name, column in columns(found).items():
         assert (column >= -1e-12).all(), name
     alone = layouts.ep == 1
