@@ -34,7 +34,7 @@ Reshard = Literal["always", "group", "never"]
 Dispatcher = Literal["alltoall", "allgather", "deepep"]
 Recompute = Literal["none", "selective", "full"]
 Fusion = Literal[
-    "norm", "norm_gradients", "linear_bias", "bias_gradients", "bias_activation",
+    "norm", "norm_gradients", "linear_bias", "bias_gradients", "bias_activation", "attention_scale",
     "bias_dropout_add", "softmax", "causal_softmax", "rope", "loss", "gradient_accumulation",
 ]  # fmt: skip
 Module = Literal[
@@ -125,14 +125,14 @@ class Kernels:
     fused: tuple[Fusion, ...] = ()
     """Memory-bound operators that run as one kernel, not operator by operator. linear_bias: added
     by products. norm_gradients, bias_gradients: sums over tokens take no kernel. causal_softmax:
-    what a causal mask hides is not read. gradient_accumulation: products of weight gradients add to
-    what is there, else adding is other traffic (`micro_batch_traffic`, `accumulation_traffic`)."""
+    what a causal mask hides is not read. attention_scale: takes no kernel. gradient_accumulation:
+    products of weight gradients add to what is there, else adding is other traffic
+    (`micro_batch_traffic`, `accumulation_traffic`)."""
     selective_modules: tuple[Module, ...] = ("core_attn",)
     """What selective recomputation drops and computes again. mlp: the dense MLP, mlp_act: its
-    activation or that of the experts, moe: all of the mixture of experts, dispatch and combine too,
-    moe_act: the routed experts' activation, shared_experts: those that every token passes,
-    mla_up_proj: latent attention's up-projections, half_matmul: all but attention and every other
-    product."""
+    activation or that of the experts, moe: the whole mixture with dispatch and combine, moe_act:
+    the routed experts' activation, shared_experts: those that every token passes, mla_up_proj:
+    latent attention's up-projections. half_matmul: all but attention and every second product."""
     recompute_stops_early: Literal["never", "16bit", "always"] = "never"
     """Recomputation ends with the last tensor that a block's backward pass reads, before its last
     linear. 16bit: torch's checkpoint without re-entry, which runs fp8 linears; always: compiled."""

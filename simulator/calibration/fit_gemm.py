@@ -52,7 +52,7 @@ ONE_CLOCK = (
 not predict their long calls better by 0.05 points (over 1 ms, sides of 512 and more, shapes left
 out), or the clock does not fall at all (V100 in fp16). Mean errors with it and at one clock, in per
 cent: Turing 6.2 and 6.0, Volta 3.5 and 3.4, SGLang on A100 2.42 and 2.35, L40S 6.5 and 6.3, vLLM on
-Hopper 8.4 and 8.2; Blackwell: bf16 6.7 and 6.8, fp8 6.5 and 6.4, vLLM 9.1 and 9.1, nvfp4 10.8 and
+Hopper 8.4 and 8.2; Blackwell: bf16 6.74 and 6.77, fp8 6.5 and 6.4, vLLM 9.1 and 9.1, nvfp4 10.8 and
 10.8. All others: 5.5 and 6.2."""
 
 _CAST_PRIORS = {

@@ -303,9 +303,10 @@ def left_out(fit: TrainingFit, group: Callable[[MeasuredRun], str]) -> Floats:
     """log(predicted / measured) of every run with its whole group left out of the fit.
 
     One Gauss-Newton step from the fit of all runs: without the group, the parameters move by
-    ``(H - J' W J)^-1 (J' W r - g)`` of the group's residuals r and slopes J, with H the curvature of
-    all runs and priors together, W the weights of the soft loss and g its gradient, which the digits
-    that profiles keep leave. A parameter that no other group holds falls back to its prior.
+    ``(H - J' W J)^-1 (J' W r - g)`` of the group's residuals r and slopes J. H is the curvature of
+    all runs and priors together, W the weights of the soft loss, g the gradient of the whole loss
+    there, which rounding and an early stop leave. A parameter that no other group holds falls back
+    to its prior.
     """
     names = np.array([group(training.row) for training in fit.runs])
     weight = soft_weights(fit.after, _SOFT_L1)

@@ -178,8 +178,8 @@ PARAMETERS: dict[str, Parameter] = {
     ),
 }  # fmt: skip
 """Priors of the rates of matrix products are the sustained fractions that GEMM fits gave
-(fit_kernels.py), for the power-capped H100 as its profile derives them; of attention the same, one
-clock for both, or that of long calls; of shares of memory bandwidth, kernels and first fits; of
-compute units, NCCL's 16 to 32 channels. The prior of fp8 kernels is that there are none; of
-launches, what SimuMax's steps at small sizes show; of products off tensor cores, the data sheet's
-78 of 312 TFLOP/s."""
+(fit_gemm.py); of attention on H100 what products showed before their clock rose with idle units, on
+B200 and A100 that of long calls; of the H100 with HBM2e, first fits to its own runs; of shares of
+memory bandwidth, kernels and first fits; of compute units, NCCL's 16 to 32 channels. The prior of
+fp8 kernels is that there are none; of launches, what SimuMax's steps at small sizes show; of
+products off tensor cores, the data sheet's 78 of 312 TFLOP/s."""

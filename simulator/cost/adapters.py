@@ -68,12 +68,15 @@ def freeze(
     if not recipe.trains_embedding:
         _without_backward(embedding)
     if not recipe.trains_head(tied=arch.tied_embeddings):
-        head.gemms = [g if g.name.startswith("task") else _frozen(g) for g in head.gemms]
+        trained = [g.name.startswith("task") for g in head.gemms]
+        kept = head.gemms
+        _freeze(head)
+        head.gemms = [k if t else g for k, t, g in zip(kept, trained, head.gemms, strict=True)]
 
 
 def _adapt(ops: Operators, matrices: list[Matrix], ranks: Ranks, recipe: Recipe) -> None:
-    """Freeze a block's matrices and put two small products and an addition beside the adapted."""
-    ops.gemms = [_frozen(g) for g in ops.gemms]
+    """Freeze a block's weights and put two small products and an addition beside the adapted."""
+    _freeze(ops)
     size, tokens, rank = element_bytes(recipe), ranks.tokens(recipe), recipe.lora_rank
     for w in matrices:
         if w.routed or w.name not in recipe.lora_targets:
@@ -88,6 +91,17 @@ def _adapt(ops: Operators, matrices: list[Matrix], ranks: Ranks, recipe: Recipe)
             Stream(name=name, kind="elementwise", forward_bytes=added, backward_bytes=added)
         )
         ops.saved.append((name, "", tokens * rank * size))
+
+
+def _freeze(ops: Operators) -> None:
+    """No gradients of weights: neither products nor kernels for them."""
+    ops.gemms = [_frozen(g) for g in ops.gemms]
+    ops.streams = [
+        replace(s, backward_bytes=0.0 * s.backward_bytes, backward_calls=0.0)
+        if s.for_weights
+        else s
+        for s in ops.streams
+    ]
 
 
 def _frozen(g: Gemm) -> Gemm:

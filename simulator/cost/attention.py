@@ -18,7 +18,7 @@ from simulator.cost.operations import (
     norm,
     separate_linears,
 )
-from simulator.cost.scores import core_attention
+from simulator.cost.scores import core_attention, is_flash
 from simulator.cost.tensor_parallel import (
     gather_cast_input,
     gather_input,
@@ -73,21 +73,23 @@ def attention(
             module=again,
         )
     )
-    copied = float(kernels.attention == "flash")  # batched products take the parts where they lie
+    # batched products take the parts where they lie; transformers copies those of DeBERTa
+    copied = 1.0 if is_flash(kernels, att) else 3.0 if att.disentangled else 0.0
     ops.streams.append(
         Stream(
             name="split and merge",
             kind="elementwise",
             forward_bytes=2 * size * tokens * value * copied,
             backward_bytes=2 * size * tokens * (query + key + value),
-            calls=copied,
+            calls=np.minimum(copied, 1.0),
             backward_calls=1.0,
             module=again,
         )
     )
     if att.qk_norm or att.plain_qk_norm:
         for tensor, width in (("queries", query), ("keys", key)):
-            norm(ops, f"norm of {tensor}", tokens * width, att.head_dim, size, kernels, "rms")
+            kind_of = "rms" if att.qk_norm else "plain"
+            norm(ops, f"norm of {tensor}", tokens * width, att.head_dim, size, kernels, kind_of)
     copies = heads / kv_heads if kernels.repeats_keys else 1.0
     for tensor, width in (("queries", query), ("keys", copies * key), ("values", copies * value)):
         ops.saved.append((tensor, again, tokens * width * size))

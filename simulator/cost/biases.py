@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.cost.mlp import fuses_activation
 from simulator.cost.operations import Operators, Ranks, Stream, element_bytes
 from simulator.software import Kernels
 from simulator.workload.architecture import MLP, Block
@@ -22,7 +23,8 @@ def linear_biases(
     Forward, a kernel that adds the bias reads and writes the output, unless the product does it or
     a fused kernel behind it; backward, the gradient is read once more and summed over tokens
     (NVIDIA/Megatron-LM megatron/core/tensor_parallel/layers.py; torch.nn.functional.linear).
-    Transformer Engine has both in its products and casts. Biases of experts are listed with them.
+    Transformer Engine has both in its products and casts. Biases of routed experts are listed with
+    them; those of shared experts, of cross attention and behind the last block are not listed.
     """
     att, size = kind.attention, element_bytes(recipe)
     tokens, own = ranks.tokens(recipe), ranks.own_tokens(recipe)
@@ -35,13 +37,15 @@ def linear_biases(
         _bias(ops, "proj", own * hidden, size, kernels, added=behind)
     if isinstance(kind.mlp, MLP) and kind.mlp.bias:
         wide = (2 if kind.mlp.gated else 1) * kind.mlp.ffn_hidden / ranks.tp
-        _bias(ops, "fc1", tokens * wide, size, kernels, added="bias_activation" in kernels.fused)
-        _bias(ops, "fc2", own * hidden, size, kernels, added=behind)
+        active = fuses_activation(kernels, kind.mlp.gated, kind.mlp.activation)
+        _bias(ops, "fc1", tokens * wide, size, kernels, added=active, module="mlp")
+        _bias(ops, "fc2", own * hidden, size, kernels, added=behind, module="mlp")
 
 
 def _bias(
-    ops: Operators, name: str, elements: Any, size: float, kernels: Kernels, *, added: bool = False
-) -> None:
+    ops: Operators, name: str, elements: Any, size: float, kernels: Kernels, *, added: bool = False,
+    module: str = "",
+) -> None:  # fmt: skip
     """One linear's bias; `added` by a kernel that is listed anyway."""
     adds = 0.0 if added or "linear_bias" in kernels.fused else 1.0
     sums = 0.0 if "bias_gradients" in kernels.fused else 1.0
@@ -53,5 +57,7 @@ def _bias(
             backward_bytes=sums * size * elements,
             calls=adds,
             backward_calls=sums,
+            module=module,
+            for_weights=True,
         )
     )

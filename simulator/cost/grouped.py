@@ -87,8 +87,8 @@ def expert_layer_s(
     figures : mapping
         ``GroupedKernel``.
     sustained_fraction, clock_exponent : array_like
-        Of ``GemmKernel``: how far the clock falls in a long call, and how much less in one that
-        leaves units idle.
+        Of ``GemmKernel``: how far the clock falls in a long call, and by how much less where a
+        call leaves units idle.
 
     Returns
     -------

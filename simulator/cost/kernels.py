@@ -114,7 +114,7 @@ def gemm_s(
     The form is the usual tile-and-wave account (NVIDIA, "Matrix Multiplication Background User's
     Guide") with split-K and a memory roofline; its parameters are fitted in
     ``calibration/fit_gemm.py``. Activity is the share of the rate of full waves that a call reaches
-    at the burst clock.
+    at the burst clock; one off tensor cores counts as busy at the rate that it has there.
     """
     m, n, k, batch, operand, result = _float(m, n, k, batch, operand_bytes, result_bytes)
     shape = np.broadcast_shapes(m.shape, n.shape, k.shape, batch.shape)

@@ -25,7 +25,7 @@ from simulator.software import Kernels
 from simulator.workload.architecture import MLP, MoE
 from simulator.workload.recipe import Recipe
 
-__all__ = ["experts", "feed_forward", "mlp"]
+__all__ = ["experts", "feed_forward", "fuses_activation", "mlp"]
 
 _DEEPEP = DISPATCHERS.index("deepep")
 
@@ -73,7 +73,6 @@ def feed_forward(
     Fused kernels exist for smooth activations only; a rectifier is known by its output, which the
     second linear keeps anyway. `beside` are the bytes of gradients that wait meanwhile.
     """
-    smooth = gated or activation == "gelu"
     both = f"{module}+{activation_module}"
     wide, inputs = 2 if gated else 1, batch * tokens * hidden
     each = separate_linears(ops, f"{name}1", (ffn,) * wide, inputs, size, kernels)
@@ -95,16 +94,13 @@ def feed_forward(
         )
     )
     inner = batch * tokens * ffn
-    fused = smooth and "bias_activation" in kernels.fused
-    if gated:
-        forward, backward = (3, 5) if fused else (5, 9)
-    else:
-        forward, backward = (2, 3) if fused else (4, 5)
+    fused = fuses_activation(kernels, gated, activation)
+    forward, backward = (2, 3) if not gated else (3, 5) if fused else (5, 9)
     ops.streams.append(
         Stream(
             name=f"{name} activation",
             kind="activation",
-            calls=1 if fused else 2,
+            calls=1 if fused or not gated else 2,
             forward_bytes=forward * size * inner,
             module=both,
             backward_bytes=backward * size * inner,
@@ -122,6 +118,11 @@ def feed_forward(
         working = _with_gradients(working, wide, inner * size, batch * tokens * hidden * size,
                                   batch * hidden * ffn * size)  # fmt: skip
     ops.transient_bytes = np.maximum(ops.transient_bytes, working)
+
+
+def fuses_activation(kernels: Kernels, gated: bool, activation: str) -> bool:
+    """Whether bias, activation and gate are one kernel, as they are for smooth activations."""
+    return (gated or activation == "gelu") and "bias_activation" in kernels.fused
 
 
 def _with_gradients(working: Any, wide: int, inner: Any, outer: Any, weight: Any) -> Any:

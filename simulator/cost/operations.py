@@ -164,6 +164,8 @@ class Stream:
     """Encodes and decodes a kept tensor: spared where the tensor is recomputed instead."""
     rerun: bool = False
     """Forward work that the backward pass repeats in any case."""
+    for_weights: bool = False
+    """The backward pass is for gradients of weights: spared where these are frozen."""
 
     @property
     def calls_back(self) -> Any:
@@ -290,9 +292,9 @@ def norm(
 ) -> None:
     """A norm: one kernel each way if fused, else six (cast, square, mean, scale, cast, weight).
 
-    Sums over tokens give the gradients of its weights; Apex, torch and its compiler before
-    pytorch/pytorch#165370 read gradient and input once more for them. `keeps_input` is false where
-    another norm keeps the same input.
+    Sums over tokens give the gradients of its weights; Apex's older layer norm, torch and its
+    compiler before pytorch/pytorch#165370 read gradient and input once more for them. `keeps_input`
+    is false where another norm keeps the same input; a norm without weights is of kind ``plain``.
     """
     fused = "norm" in kernels.fused
     forward, backward = (2 * size, 3 * size) if fused else (6 * size + 16, 10 * size + 24)
@@ -318,7 +320,7 @@ def norm(
             module="norm",
         )
     )
-    if fused and "norm_gradients" not in kernels.fused:
+    if fused and kind != "plain" and "norm_gradients" not in kernels.fused:
         ops.streams.append(
             Stream(
                 name=f"{name} weight gradients",
@@ -328,6 +330,7 @@ def norm(
                 calls=0.0,
                 backward_calls=1.0,
                 module="norm",
+                for_weights=True,
             )
         )
     if keeps_input:
@@ -344,12 +347,12 @@ def norm(
 def residual(
     ops: Operators, name: str, elements: Floats, size: float, dropout: bool, kernels: Kernels
 ) -> None:
-    """Bias, dropout and residual addition; the backward pass also adds the two gradients."""
+    """Dropout and residual addition; the backward pass also adds the two gradients."""
     fused = "bias_dropout_add" in kernels.fused
     mask = 1.0 if dropout else 0.0
     forward = 3 * size + mask
     if not fused and dropout:
-        forward += 4 * size
+        forward += 2 * size
     backward = 3 * size + (2 * size + mask if dropout else 0.0)
     ops.streams.append(
         Stream(
@@ -357,7 +360,7 @@ def residual(
             kind="elementwise",
             forward_bytes=forward * elements,
             backward_bytes=backward * elements,
-            calls=1 if fused else 3,
+            calls=1 if fused or not dropout else 2,
         )
     )
     if dropout:

@@ -43,6 +43,7 @@ def left_out(ops: Operators, kernels: Kernels, *, quantised: bool) -> Operators:
         if compiled:
             names |= {name.format(ops.last_linear) for name in _BEFORE}
         if compiled or not quantised:
+            names.add(f"{ops.last_linear} bias")
             rest.gemms = [g for g in ops.gemms if g.name == ops.last_linear]
             rest.collectives = [
                 c
@@ -73,5 +74,5 @@ def rerun_norms(ops: Operators) -> None:
             rerun=True,
         )
         for s in ops.streams
-        if s.module == "norm" or s.name == "attention residual"
+        if (s.module == "norm" and not s.for_weights) or s.name == "attention residual"
     ]

@@ -13,7 +13,7 @@ from simulator.software import Kernels
 from simulator.workload.architecture import Attention
 from simulator.workload.recipe import Recipe
 
-__all__ = ["core_attention"]
+__all__ = ["core_attention", "is_flash"]
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ def core_attention(
     """
     source = source or recipe
     heads = att.heads / ranks.tp
-    if kernels.attention == "flash" and not att.disentangled:
+    if is_flash(kernels, att):
         _flash(ops, att, heads, ranks, recipe, source, prefix, kernels)
         return
     size, length = element_bytes(recipe), source.sequence_length
@@ -74,19 +74,26 @@ def core_attention(
     # factor on the scores is a kernel for each of the gradients of queries and keys
     copied, scaled = 2 * size * tokens * att.value_dim, 4 * size * tokens * att.head_dim
     _stream(ops, f"{prefix}context transpose", "elementwise", copied, 0.0, backward_calls=0.0)
-    _stream(ops, f"{prefix}scaled gradients", "elementwise", 0.0, scaled, 0.0, backward_calls=2.0)
+    if not att.disentangled and "attention_scale" not in kernels.fused:
+        _stream(ops, f"{prefix}scaled gradients", "elementwise", 0.0, scaled, 0.0, 2.0)
+
+
+def is_flash(kernels: Kernels, att: Attention) -> bool:
+    """Whether one kernel computes the module; disentangled attention has none."""
+    return kernels.attention == "flash" and not att.disentangled
 
 
 def _softmax_bytes(att: Attention, kernels: Kernels) -> tuple[float, float]:
     """Bytes that each score moves in either pass of the softmax, scale and mask.
 
     Fused, forward reads and writes 16 bit, backward reads gradient and result and writes. Under a
-    causal mask Megatron's kernel reads only the half that the mask leaves and writes zeros to the
-    rest (NVIDIA/Megatron-LM megatron/fused_kernels/scaled_upper_triang_masked_softmax.h).
+    plain causal mask Megatron's kernel reads only the half that the mask leaves and writes zeros to
+    the rest (NVIDIA/Megatron-LM megatron/fused_kernels/scaled_upper_triang_masked_softmax.h).
     """
     if "softmax" not in kernels.fused:
         return 20.0, 20.0
-    if att.causal and "causal_softmax" in kernels.fused:
+    plain = att.causal and not (att.window or att.softcap or att.relative_buckets)
+    if plain and "causal_softmax" in kernels.fused:
         return 3.0, 4.0
     return 4.0, 6.0
 

@@ -51,8 +51,9 @@ class GemmKernel:
     """Clock of a long call that keeps all units busy over that of a short one in kernel timings; 1
     where not capped."""
     training_fraction: Figure
-    """The same under training load, where the device is hot all the time. A property of the
-    machine, fitted on training runs where there are some."""
+    """Clock of a call that keeps all units busy under training load, where the device is hot all
+    the time, over that of a short one. A property of the machine, fitted on training runs where
+    there are some."""
     memory_fraction: Figure
     """Share of the memory bandwidth that operands and result move at."""
     prologue_k: Figure

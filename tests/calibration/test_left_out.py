@@ -9,10 +9,13 @@ import pytest
 from simulator.calibration.fit_training import _SOFT_L1, left_out
 
 
-def linear_fit(slopes: Any, intercepts: Any) -> Any:
-    """Fit of errors ``intercepts + slopes x``, so small that the soft loss is a square."""
+def linear_fit(slopes: Any, intercepts: Any, beside: float = 0.0) -> Any:
+    """Fit of errors ``intercepts + slopes x``, so small that the soft loss is a square.
+
+    Every parameter is `beside` widths from its best value, as rounding leaves it.
+    """
     curvature = slopes.T @ slopes / _SOFT_L1**2 + np.eye(slopes.shape[1])
-    at = -np.linalg.solve(curvature, slopes.T @ intercepts / _SOFT_L1**2)
+    at = -np.linalg.solve(curvature, slopes.T @ intercepts / _SOFT_L1**2) + beside
     wide = np.full(slopes.shape[1], 1e9)
     return SimpleNamespace(
         runs=[SimpleNamespace(row=name) for name in "aaabbbcc"], offsets=at, slopes=slopes,
@@ -20,11 +23,12 @@ def linear_fit(slopes: Any, intercepts: Any) -> Any:
     )  # fmt: skip
 
 
-def test_equals_refitting_without_the_group() -> None:
+@pytest.mark.parametrize("beside", [0.0, 1e-4])
+def test_equals_refitting_without_the_group(beside: float) -> None:
     draw = np.random.default_rng(1)
     slopes = draw.normal(size=(8, 3)) * 0.1
     intercepts = draw.normal(size=8) * 1e-5
-    found = left_out(linear_fit(slopes, intercepts), group=lambda row: str(row))
+    found = left_out(linear_fit(slopes, intercepts, beside), group=lambda row: str(row))
     for name, rows in (("a", range(3)), ("b", range(3, 6)), ("c", range(6, 8))):
         out = np.isin(np.arange(8), list(rows))
         kept, curve = slopes[~out], slopes[~out].T @ slopes[~out] / _SOFT_L1**2 + np.eye(3)

@@ -13,7 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from simulator.cost.operators import block
+from simulator.cost.adapters import freeze
+from simulator.cost.operators import block, embedding, head
 from simulator.software import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe
@@ -128,12 +129,59 @@ def test_a_causal_softmax_reads_half_and_writes_all() -> None:
 
 
 def test_alibi_is_copied_to_every_score_and_read_by_the_product() -> None:
-    bloom = presets.load("mpt-7b")
-    assert bloom.position == "alibi"
+    """The copy writes 2 B, the product reads them; one row for each head is next to nothing."""
+    mpt = presets.load("mpt-7b")
+    assert mpt.position == "alibi"
     recipe = Recipe(sequence_length=LENGTH, global_batch=1)
-    kind = bloom.blocks[0]
+    kind = mpt.blocks[0]
     kernels = load_software("megatron-deepspeed-2022").kernels
-    ops = block(kind, bloom.hidden, ranks(), recipe, kernels, bloom.position)
+    ops = block(kind, mpt.hidden, ranks(), recipe, kernels, mpt.position)
     found = next(s for s in ops.streams if s.name == "distances")
-    assert found.forward_bytes == 4 * kind.attention.heads * LENGTH**2
+    assert found.forward_bytes == (2 + 2) * kind.attention.heads * LENGTH**2
     assert found.backward_bytes == 0
+
+
+def feed_forward(x: torch.Tensor, parameters: list[torch.Tensor]) -> torch.Tensor:
+    """Two linears with biases and the residual sum, as eager torch runs them."""
+    wide, first, narrow, second = parameters
+    inner = torch.nn.functional.gelu(torch.nn.functional.linear(x, wide, first))
+    return x + torch.nn.functional.linear(inner, narrow, second)
+
+
+def test_eager_torch_has_no_kernel_for_a_bias_but_one_for_its_gradient() -> None:
+    """GELU reads and writes, back it reads two and writes; sums over tokens read the gradients."""
+    x = torch.randn(LENGTH, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
+    shapes = (4 * HIDDEN, HIDDEN), (4 * HIDDEN,), (HIDDEN, 4 * HIDDEN), (HIDDEN,)
+    parameters = [torch.randn(s, dtype=torch.bfloat16, requires_grad=True) for s in shapes]
+    with Traffic() as forward:
+        result = feed_forward(x, parameters)
+    with Traffic() as backward:
+        result.backward(torch.ones_like(result))
+    gpt = presets.load("gpt2-small")
+    kind = replace(gpt.blocks[0], mlp=replace(gpt.blocks[0].mlp, ffn_hidden=4 * HIDDEN),
+                   dropout=False)  # fmt: skip
+    recipe = Recipe(sequence_length=LENGTH, global_batch=1)
+    ops = block(kind, HIDDEN, ranks(), recipe, load_software("plain-ddp").kernels, "learned")
+    some = {s.name: s for s in ops.streams}
+    assert some["fc activation"].forward_bytes == forward.moved("gelu")
+    assert some["fc activation"].backward_bytes == backward.moved("gelu_backward")
+    assert some["mlp residual"].forward_bytes == forward.moved("add")
+    biases = some["fc1 bias"], some["fc2 bias"]
+    assert [bias.calls for bias in biases] == [0.0, 0.0]
+    vectors = 2 * (4 * HIDDEN + HIDDEN)
+    summed = sum(float(np.sum(bias.backward_bytes)) for bias in biases)
+    assert summed == backward.moved("sum") - vectors
+
+
+def test_frozen_weights_have_no_kernels_for_gradients() -> None:
+    """Adapters alone are trained: no sums over tokens for norms and biases."""
+    arch = presets.load("qwen2-7b")
+    kernels = load_software("torchtune-2024").kernels
+    for rank, expected in ((0, 3), (8, 0)):
+        recipe = Recipe(sequence_length=LENGTH, global_batch=1, lora_rank=rank)
+        ops = block(arch.blocks[0], arch.hidden, ranks(), recipe, kernels)
+        others = [f(arch, ranks(), recipe, kernels) for f in (embedding, head)]
+        if rank:
+            freeze([ops, *others], arch, ranks(), recipe, kernels)
+        summed = [s for s in ops.streams if s.for_weights and np.any(s.backward_bytes)]
+        assert len(summed) == expected  # two norms and the biases of queries, keys and values
