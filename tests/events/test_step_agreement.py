@@ -212,7 +212,7 @@ def test_what_differs_elsewhere_is_named(compared: list[Compared]) -> None:
     flushed = [abs(one.whole) for one in compared if one.schedule not in ASYNCHRONOUS]
     assert np.mean(np.array(flushed) < 0.01) > 0.85
     assert max(flushed) < 0.07
-    assert max(abs(one.whole) for one in compared) < 0.1
+    assert max(abs(one.whole) for one in compared) < 0.11
 
 
 def test_one_chunk_per_rank_agrees_but_for_slowed_passes(compared: list[Compared]) -> None:
