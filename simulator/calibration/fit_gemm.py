@@ -19,7 +19,10 @@ from simulator.cost.kernels import NO_SPLIT_S, OPERAND_BYTES, gemm_s
 from simulator.errors import InputError, problem
 from simulator.hardware.accelerator import Accelerator
 
-__all__ = ["GEMM_TYPES", "GemmType", "fit_gemm", "fit_parameters", "gemm_model", "read_gemm"]
+__all__ = [
+    *("GEMM_TYPES", "GemmType", "fit_gemm", "fit_parameters", "gemm_model", "has_one_clock"),
+    "read_gemm",
+]
 
 _LARGE = 512.0
 
@@ -203,5 +206,10 @@ def _type(dtype: str) -> GemmType:
 def _priors(dtype: str, library: str, accelerator: Accelerator) -> Mapping[str, Prior]:
     kind = _type(dtype)
     priors = kind.own.get(library, kind.priors)
-    one_clock = (accelerator.generation, library, dtype) in ONE_CLOCK
-    return {name: x for name, x in priors.items() if name != "clock_exponent" or not one_clock}
+    alike = has_one_clock(dtype, library, accelerator)
+    return {name: x for name, x in priors.items() if name != "clock_exponent" or not alike}
+
+
+def has_one_clock(dtype: str, library: str, accelerator: Accelerator) -> bool:
+    """Whether the fit knows one clock for all long calls (`ONE_CLOCK`)."""
+    return (accelerator.generation, library, dtype) in ONE_CLOCK

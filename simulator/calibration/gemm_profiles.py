@@ -15,7 +15,7 @@ import numpy as np
 from simulator import catalogue
 from simulator.calibration import Floats, pick
 from simulator.calibration.fit_backward import Backward, backward_rates
-from simulator.calibration.fit_gemm import ONE_CLOCK, fit_parameters, gemm_model
+from simulator.calibration.fit_gemm import fit_parameters, gemm_model, has_one_clock
 from simulator.calibration.fit_residual import residual_groups, residual_weights
 from simulator.calibration.gemm_left_out import LARGE, Unseen, shipped_unseen, unseen_times
 from simulator.calibration.gemm_series import Series, load_series
@@ -86,7 +86,7 @@ def _text(unseen: Unseen, score: LeftOut) -> str:
         else ""
     )
     never = "; the reduction is never split" if _never_splits(one) else ""
-    if (one.accelerator.generation, one.library, one.dtype) in ONE_CLOCK:
+    if has_one_clock(one.dtype, one.library, one.accelerator):
         never += "; one clock for all long calls: shapes left out come out no better with another"
     kept = f"; not used: {int(one.dropped.sum())} rows ({one.reason})" if one.reason else ""
     kept = f"; noise throughout: {one.reason}" if one.dropped.all() else kept

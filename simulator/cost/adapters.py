@@ -68,10 +68,7 @@ def freeze(
     if not recipe.trains_embedding:
         _without_backward(embedding)
     if not recipe.trains_head(tied=arch.tied_embeddings):
-        trained = [g.name.startswith("task") for g in head.gemms]
-        kept = head.gemms
         _freeze(head)
-        head.gemms = [k if t else g for k, t, g in zip(kept, trained, head.gemms, strict=True)]
 
 
 def _adapt(ops: Operators, matrices: list[Matrix], ranks: Ranks, recipe: Recipe) -> None:
@@ -105,8 +102,9 @@ def _freeze(ops: Operators) -> None:
 
 
 def _frozen(g: Gemm) -> Gemm:
-    """The same product without a weight gradient; scores and context have no weights."""
-    return g if g.kind == "attention" else replace(g, trained=False)
+    """The same without a weight gradient; scores have no weights, heads of tasks stay trained."""
+    kept = g.kind == "attention" or g.name.startswith("task ")
+    return g if kept else replace(g, trained=False)
 
 
 def _without_backward(ops: Operators) -> None:

@@ -87,8 +87,8 @@ def attention(
         )
     )
     if att.qk_norm or att.plain_qk_norm:
+        kind_of = "rms" if att.qk_norm else "plain"
         for tensor, width in (("queries", query), ("keys", key)):
-            kind_of = "rms" if att.qk_norm else "plain"
             norm(ops, f"norm of {tensor}", tokens * width, att.head_dim, size, kernels, kind_of)
     copies = heads / kv_heads if kernels.repeats_keys else 1.0
     for tensor, width in (("queries", query), ("keys", copies * key), ("values", copies * value)):

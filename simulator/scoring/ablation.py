@@ -7,7 +7,7 @@ network without bounds, a software that overlaps nothing. No formula stands here
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from simulator.software import Overlap, Software, load_software
 
 __all__ = [
     *("NEUTRAL", "STEPS", "ablation", "neutral_software", "step_figures", "together"),
-    *("without_network", "without_overlap", "without_tiles"),
+    *("with_kernels", "without_network", "without_overlap", "without_tiles"),
 ]
 
 Floats = NDArray[np.float64]
@@ -209,23 +209,31 @@ def without_tiles(cluster: Cluster) -> Cluster:
 
     What is left of a matrix product is its FLOPs at the rate of full waves, or its traffic.
     """
+    stream = cluster.accelerator.stream
+    no_launch = {kind: replace(kernel, launch_s=Figure(0.0)) for kind, kernel in stream.items()}
+    return with_kernels(
+        cluster, gemm=_plain_gemm, attention=_plain_attention, compute_units=1, stream=no_launch
+    )
+
+
+def with_kernels(
+    cluster: Cluster,
+    *,
+    gemm: Callable[[GemmKernel], GemmKernel],
+    attention: Callable[[AttentionKernel], AttentionKernel] | None = None,
+    **others: Any,
+) -> Cluster:
+    """Give a cluster devices with every kernel of a kind changed, and `others` of their fields."""
     group = cluster.groups[0]
     device = group.accelerator
-    plain = replace(
-        device,
-        compute_units=1,
-        gemm={
-            library: {dtype: _plain_gemm(kernel) for dtype, kernel in types.items()}
-            for library, types in device.gemm.items()
-        },
-        attention={
-            library: _plain_attention(kernel) for library, kernel in device.attention.items()
-        },
-        stream={
-            kind: replace(kernel, launch_s=Figure(0.0)) for kind, kernel in device.stream.items()
-        },
-    )
-    return replace(cluster, groups=(replace(group, accelerator=plain), *cluster.groups[1:]))
+    others["gemm"] = {
+        library: {dtype: gemm(kernel) for dtype, kernel in types.items()}
+        for library, types in device.gemm.items()
+    }
+    if attention is not None:
+        others["attention"] = {name: attention(kernel) for name, kernel in device.attention.items()}
+    changed = replace(group, accelerator=replace(device, **others))
+    return replace(cluster, groups=(changed, *cluster.groups[1:]))
 
 
 def _plain_attention(kernel: AttentionKernel) -> AttentionKernel:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from simulator.files import Figure
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layout import Layouts
 from simulator.measured.replay import Run, load_tables, replay
-from simulator.scoring.ablation import NEUTRAL, together, without_overlap
+from simulator.scoring.ablation import NEUTRAL, together, with_kernels, without_overlap
 from simulator.scoring.scores import ScoredRow
 from simulator.software import Software, load_software
 
@@ -132,34 +133,13 @@ def _switched(estimate: Estimate, run: Run, neutral: Software) -> Mapping[str, F
 
 def at_burst_rate(cluster: Cluster) -> Cluster:
     """Give a cluster devices that compute in training as fast as in a short timing."""
-    group, one = cluster.groups[0], Figure(1.0)
-    device = group.accelerator
-    cool = replace(
-        device,
-        gemm={
-            library: {dtype: replace(k, training_fraction=one) for dtype, k in types.items()}
-            for library, types in device.gemm.items()
-        },
-        attention={
-            library: replace(kernel, training_fraction=one)
-            for library, kernel in device.attention.items()
-        },
-    )
-    return replace(cluster, groups=(replace(group, accelerator=cool), *cluster.groups[1:]))
+    cool: Any = partial(replace, training_fraction=Figure(1.0))
+    return with_kernels(cluster, gemm=cool, attention=cool)
 
 
 def at_one_clock(cluster: Cluster) -> Cluster:
     """Give a cluster devices whose clock under a power cap is that of a product that fills them."""
-    group, none = cluster.groups[0], Figure(0.0)
-    device = group.accelerator
-    even = replace(
-        device,
-        gemm={
-            library: {dtype: replace(k, clock_exponent=none) for dtype, k in types.items()}
-            for library, types in device.gemm.items()
-        },
-    )
-    return replace(cluster, groups=(replace(group, accelerator=even), *cluster.groups[1:]))
+    return with_kernels(cluster, gemm=partial(replace, clock_exponent=Figure(0.0)))
 
 
 def fused_alike(software: Software, neutral: Software) -> Software:

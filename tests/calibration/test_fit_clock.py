@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from simulator.calibration.fit_gemm import ONE_CLOCK, fit_parameters, gemm_model
 from simulator.calibration.gemm_left_out import shape_folds
 from simulator.calibration.gemm_series import Series, load_series, shipped_table
 from simulator.cost.kernels import gemm_rates, gemm_s
+from simulator.hardware.accelerator import GemmKernel
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.microbenchmarks import Sieve, read_table
 
@@ -17,6 +20,10 @@ from simulator.measured.microbenchmarks import Sieve, read_table
 @pytest.fixture(scope="module")
 def timed() -> dict[tuple[str, str, str], Series]:
     return {one.key: one for one in load_series()}
+
+
+def figures(kernel: GemmKernel) -> dict[str, float]:
+    return {field.name: float(getattr(kernel, field.name)) for field in fields(kernel)}
 
 
 def unseen_error(one: Series) -> Floats:
@@ -51,7 +58,7 @@ def test_calls_that_fill_the_device_slow_down_most(
     full waves and from those that reach more than 0.95. No exponent enters."""
     one = timed["a100-sxm-80", "bf16", "cublas"]
     kernel = one.accelerator.gemm["cublas"]["bf16"]
-    values = {name: float(getattr(kernel, name)) for name in kernel.__dataclass_fields__}
+    values = figures(kernel)
     burst = gemm_model(values | {"sustained_fraction": 1.0}, one.rows, one.accelerator, "bf16")
     full = float(one.accelerator.matrix_flop_per_s["bf16"]) * values["peak_fraction"]
     activity, slower = one.flop / full / burst, one.rows["seconds"] / burst
@@ -74,7 +81,7 @@ def test_another_machine_and_program_show_the_same_exponent(direction: str) -> N
     seconds = sieve.positive("time_us", match)[match] * 1e-6
     long = sizes["m"] * sizes["n"] * sizes["k"] >= 5e10
     kernel = device.gemm["cublas"]["bf16"]
-    given = {name: float(getattr(kernel, name)) for name in kernel.__dataclass_fields__}
+    given = figures(kernel)
     given |= gemm_rates(device, "bf16")
     errors = []
     for exponent in (0.0, given["clock_exponent"]):
@@ -92,7 +99,7 @@ def test_the_fit_finds_the_exponent_that_made_the_times() -> None:
     device = load_accelerator("a100-sxm-80")
     m, n, k = np.round(2.0 ** np.random.default_rng(5).uniform(9, 14, (3, 400)))
     kernel = device.gemm["cublas"]["bf16"]
-    truth = {name: float(getattr(kernel, name)) for name in kernel.__dataclass_fields__}
+    truth = figures(kernel)
     for exponent in (0.2, 0.8):
         truth |= {"sustained_fraction": 0.7, "clock_exponent": exponent}
         rows = {"m": m, "n": n, "k": k}

@@ -18,10 +18,9 @@ from torch.distributed import _functional_collectives as funcol
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from simulator.software import load_software
+from tests.oracles.traffic import Traffic
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -30,28 +29,6 @@ from one_rank_memory import Model, Shape, pretended, split_states
 RANKS, LAYERS, MICRO_BATCHES = 64, 3, 3
 SHAPE = Shape(256, 4, 2, 512, 1024, 16, True)
 STATES, KERNELS = load_software("torchtitan").states, load_software("torchtitan").kernels
-
-
-class Traffic(TorchDispatchMode):
-    """Writes down every operator with the bytes of what it is given and of what it returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = list[tuple[str, int, int]]()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        written = (kwargs or {}).get("out", result)
-        self.seen.append((str(func), _bytes(args), _bytes(written)))
-        return result
-
-    def moved(self, word: str) -> int:
-        """Bytes that operators of this name read and write."""
-        return sum(given + made for name, given, made in self.seen if word in name)
-
-
-def _bytes(tensors: Any) -> int:
-    return sum(x.nbytes for x in tree_leaves(tensors) if isinstance(x, torch.Tensor))
 
 
 @contextmanager
@@ -63,7 +40,7 @@ def counted(*names: str) -> Iterator[list[int]]:
         def call(param: FSDPParam) -> None:
             with Traffic() as traffic:
                 method(param)
-            found[0] += traffic.moved("_to_copy") + traffic.moved("add_")
+            found[0] += traffic.moved("aten._to_copy", "aten.add_")
 
         return call
 

@@ -5,13 +5,10 @@ product, batched products on transposed views, the factor on the scores inside t
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from simulator.cost.adapters import freeze
 from simulator.cost.operators import block, embedding, head
@@ -19,29 +16,12 @@ from simulator.software import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe
 from tests.cost.test_low_precision import ranks
+from tests.oracles.traffic import Traffic
 
 LENGTH, HEADS, WIDTH = 64, 4, 16
 HIDDEN = HEADS * WIDTH
 MEGATRON = load_software("megatron-lm-2022").kernels
 GPT = presets.load("gpt3-175b")
-
-
-class Traffic(TorchDispatchMode):
-    """Writes down every operator with the bytes of what it is given and of what it returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = list[tuple[str, int]]()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        tensors = (x for x in tree_leaves((args, result)) if isinstance(x, torch.Tensor))
-        self.seen.append((func.__name__, sum(x.nbytes for x in tensors)))
-        return result
-
-    def moved(self, *names: str) -> int:
-        """Bytes that operators of these names read and write."""
-        return sum(size for name, size in self.seen if name.partition(".")[0] in names)
 
 
 def module(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -79,7 +59,7 @@ def passes() -> tuple[Traffic, Traffic]:
 
 
 def test_heads_are_views_and_only_the_context_is_copied(passes: tuple[Traffic, Traffic]) -> None:
-    copied = passes[0].moved("clone", "copy_", "_to_copy", "cat")
+    copied = passes[0].moved("aten.clone", "aten.copy_", "aten._to_copy", "aten.cat")
     expected = listed("split and merge", "context transpose", backward=False)
     assert copied == expected == 2 * 2 * LENGTH * HIDDEN
 
@@ -87,7 +67,7 @@ def test_heads_are_views_and_only_the_context_is_copied(passes: tuple[Traffic, T
 def test_gradients_are_scaled_and_joined_but_not_transposed(
     passes: tuple[Traffic, Traffic],
 ) -> None:
-    moved = passes[1].moved("mul", "clone", "copy_", "_to_copy", "cat")
+    moved = passes[1].moved("aten.mul", "aten.clone", "aten.copy_", "aten._to_copy", "aten.cat")
     names = ("scaled gradients", "split and merge", "context transpose")
     assert moved == listed(*names, backward=True) > 0
 
@@ -97,8 +77,8 @@ def test_a_bias_is_added_by_a_kernel_and_its_gradient_summed(
 ) -> None:
     """The vector itself is small: not listed."""
     vector = 2 * 3 * HIDDEN
-    assert passes[0].moved("add") - vector == listed("qkv bias", backward=False)
-    assert passes[1].moved("sum") - vector == listed("qkv bias", backward=True)
+    assert passes[0].moved("aten.add") - vector == listed("qkv bias", backward=False)
+    assert passes[1].moved("aten.sum") - vector == listed("qkv bias", backward=True)
 
 
 def test_what_products_and_casts_do_anyway_is_no_kernel() -> None:
@@ -163,14 +143,14 @@ def test_eager_torch_has_no_kernel_for_a_bias_but_one_for_its_gradient() -> None
     recipe = Recipe(sequence_length=LENGTH, global_batch=1)
     ops = block(kind, HIDDEN, ranks(), recipe, load_software("plain-ddp").kernels, "learned")
     some = {s.name: s for s in ops.streams}
-    assert some["fc activation"].forward_bytes == forward.moved("gelu")
-    assert some["fc activation"].backward_bytes == backward.moved("gelu_backward")
-    assert some["mlp residual"].forward_bytes == forward.moved("add")
+    assert some["fc activation"].forward_bytes == forward.moved("aten.gelu")
+    assert some["fc activation"].backward_bytes == backward.moved("aten.gelu_backward")
+    assert some["mlp residual"].forward_bytes == forward.moved("aten.add")
     biases = some["fc1 bias"], some["fc2 bias"]
     assert [bias.calls for bias in biases] == [0.0, 0.0]
     vectors = 2 * (4 * HIDDEN + HIDDEN)
     summed = sum(float(np.sum(bias.backward_bytes)) for bias in biases)
-    assert summed == backward.moved("sum") - vectors
+    assert summed == backward.moved("aten.sum") - vectors
 
 
 def test_frozen_weights_have_no_kernels_for_gradients() -> None:
