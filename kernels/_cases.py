@@ -146,14 +146,20 @@ def problem(case: Case, world_size: int, kind: str) -> str | None:
     """Say why the (resolved) case cannot be run; None where nothing is known against it."""
     shape, world_size = case.architecture, case.fake_world or world_size
     rules = [
-        (case.dp * case.tp * case.pp == world_size,
-         f"dp x tp x pp = {case.dp * case.tp * case.pp}, but there are {world_size} ranks"),
+        (
+            case.dp * case.tp * case.pp == world_size,
+            f"dp x tp x pp = {case.dp * case.tp * case.pp}, but there are {world_size} ranks",
+        ),
         (case.tp == 1 or shape.family != "moe", "tp: MoE blocks are not tensor-parallel here"),
         (shape.kv_heads % case.tp == 0, f"tp: {shape.kv_heads} key-value heads"),
-        (case.tp == 1 or case.dp == 1 or case.sharding != "ddp",
-         "tp with dp > 1: only with sharding zero2 or zero3"),
-        (case.pp == 1 or case.dp == 1 or case.sharding != "ddp",
-         "pp with dp > 1: only with sharding zero2 or zero3"),
+        (
+            case.tp == 1 or case.dp == 1 or case.sharding != "ddp",
+            "tp with dp > 1: only with sharding zero2 or zero3",
+        ),
+        (
+            case.pp == 1 or case.dp == 1 or case.sharding != "ddp",
+            "pp with dp > 1: only with sharding zero2 or zero3",
+        ),
         (case.tp == 1 or case.sharding == "ddp" or case.dp > 1, "tp with FSDP2 over one rank"),
         (case.tp > 1 or not case.sequence_parallel, "sequence_parallel: only with tp > 1"),
         (case.sequence % case.tp == 0, "sequence: must be divisible by tp"),
@@ -162,19 +168,27 @@ def problem(case: Case, world_size: int, kind: str) -> str | None:
         (case.sequence % case.loss_chunks == 0, "loss_chunks: must divide the sequence"),
         (case.pp == 1 or case.frozen == 0, "frozen: not with a pipeline"),
         (shape.layers >= case.pp * case.stages, "pp: fewer layers than stages"),
-        (case.pp == 1 or case.fake_world or case.accumulate >= case.pp * case.stages,
-         "accumulate: a pipeline needs a micro-batch for each stage"),
-        (case.pp == 1 or not case.fake_world or case.schedule == "1F1B",
-         "a pipeline rank under the fake group: only 1F1B"),
+        (
+            case.pp == 1 or case.fake_world or case.accumulate >= case.pp * case.stages,
+            "accumulate: a pipeline needs a micro-batch for each stage",
+        ),
+        (
+            case.pp == 1 or not case.fake_world or case.schedule == "1F1B",
+            "a pipeline rank under the fake group: only 1F1B",
+        ),
         (shape.family != "gpt" or case.sequence <= shape.longest, "sequence: longer than learned"),
         (case.frozen < shape.layers, "frozen: must leave a layer to train"),
         (case.precision == "bf16" or case.states == "fp32", "states bf16: only in bf16"),
-        (not case.fake_world or case.dp == 1 or case.fsdp,
-         "fake group: torch's DDP does not run on it; zero2 and zero3 do"),
+        (
+            not case.fake_world or case.dp == 1 or case.fsdp,
+            "fake group: torch's DDP does not run on it; zero2 and zero3 do",
+        ),
         (not case.fake_world or case.routing == "uniform", "fake group: only uniform routing"),
-        (not case.compile or kind == "cuda" or shutil.which("g++") is not None,
-         "compile: no C++ compiler"),
-    ]  # fmt: skip
+        (
+            not case.compile or kind == "cuda" or shutil.which("g++") is not None,
+            "compile: no C++ compiler",
+        ),
+    ]
     return next((reason for holds, reason in rules if not holds), None)
 
 

@@ -23,9 +23,16 @@ from torch import nn
 
 BLOCKS, TOKENS = 4, 8
 TINY = Architecture(
-    family="gpt", layers=BLOCKS, hidden=16, heads=2, kv_heads=2, ffn=32, vocabulary=32,
-    head_size=8, longest=TOKENS,
-)  # fmt: skip
+    family="gpt",
+    layers=BLOCKS,
+    hidden=16,
+    heads=2,
+    kv_heads=2,
+    ffn=32,
+    vocabulary=32,
+    head_size=8,
+    longest=TOKENS,
+)
 
 
 @dataclass(frozen=True)

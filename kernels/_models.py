@@ -36,17 +36,31 @@ class Architecture:
 
 def _gpt(layers: int, hidden: int, heads: int) -> Architecture:
     return Architecture(
-        family="gpt", layers=layers, hidden=hidden, heads=heads, kv_heads=heads,
-        ffn=4 * hidden, vocabulary=50304, head_size=hidden // heads, tied=True,
-    )  # fmt: skip
+        family="gpt",
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        ffn=4 * hidden,
+        vocabulary=50304,
+        head_size=hidden // heads,
+        tied=True,
+    )
 
 
 def _llama(layers, hidden, heads, kv_heads, ffn, vocabulary, tied=False, **more) -> Architecture:
     return Architecture(
-        family="moe" if "experts" in more else "llama", layers=layers, hidden=hidden, heads=heads,
-        kv_heads=kv_heads, ffn=ffn, vocabulary=vocabulary, tied=tied, head_size=hidden // heads,
+        family="moe" if "experts" in more else "llama",
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        ffn=ffn,
+        vocabulary=vocabulary,
+        tied=tied,
+        head_size=hidden // heads,
         **more,
-    )  # fmt: skip
+    )
 
 
 MODELS = {

@@ -125,9 +125,15 @@ def _attention(batch: int, heads: int, length: int, size: int) -> list[Part]:
         return call(*given), given, values(batch, length, heads * size)
 
     shape = {
-        "batch": batch, "heads_q": heads, "heads_kv": heads, "seq_q": length, "seq_kv": length,
-        "head_dim": size, "head_dim_v": size, "causal": True,
-    }  # fmt: skip
+        "batch": batch,
+        "heads_q": heads,
+        "heads_kv": heads,
+        "seq_q": length,
+        "seq_kv": length,
+        "head_dim": size,
+        "head_dim_v": size,
+        "causal": True,
+    }
     more = {"library": "torch.sdpa-flash"}
     ahead, back = in_turn(inputs), in_turn(graph)
     return [
@@ -164,12 +170,17 @@ def _streams(shape: Architecture, tokens: int, cuts: int) -> list[Part]:
     wide = shape.hidden
     for rows in (tokens, tokens // 2):
         parts += _both(
-            "layer_norm", rows, wide, lambda x, w, b: F.layer_norm(x, (wide,), w, b),
+            "layer_norm",
+            rows,
+            wide,
+            lambda x, w, b: F.layer_norm(x, (wide,), w, b),
             lambda rows=rows: (
-                values(rows, wide, grad=True), values(wide, grad=True), values(wide, grad=True)
+                values(rows, wide, grad=True),
+                values(wide, grad=True),
+                values(wide, grad=True),
             ),
             (2, 3),
-        )  # fmt: skip
+        )
         take = in_turn(lambda rows=rows: (values(rows, wide), values(rows, wide)))
         size = {"rows": rows, "columns": wide}
         for name, call in (("forward", torch.add), ("in place", torch.Tensor.add_)):
@@ -184,9 +195,13 @@ def _streams(shape: Architecture, tokens: int, cuts: int) -> list[Part]:
             )
     for columns in (shape.ffn, shape.ffn // cuts):
         parts += _both(
-            "gelu", tokens, columns, lambda x: F.gelu(x, approximate="tanh"),
-            lambda columns=columns: (values(tokens, columns, grad=True),), (2, 3),
-        )  # fmt: skip
+            "gelu",
+            tokens,
+            columns,
+            lambda x: F.gelu(x, approximate="tanh"),
+            lambda columns=columns: (values(tokens, columns, grad=True),),
+            (2, 3),
+        )
     return parts
 
 
@@ -196,10 +211,13 @@ def _loss(shape: Architecture, tokens: int) -> list[Part]:
         each = LOGIT_BYTES / 4
         labels = torch.randint(shape.vocabulary, (rows,))
         parts += _both(
-            "cross_entropy", rows, shape.vocabulary,
+            "cross_entropy",
+            rows,
+            shape.vocabulary,
             lambda x, labels=labels: F.cross_entropy(x, labels),
-            lambda rows=rows: (values(rows, shape.vocabulary, grad=True),), (each, each),
-        )  # fmt: skip
+            lambda rows=rows: (values(rows, shape.vocabulary, grad=True),),
+            (each, each),
+        )
     return parts
 
 
@@ -263,14 +281,25 @@ def collective_parts(sizes: dict[str, list[int]], world, product) -> list[Part]:
             call = collectives.operation(kernel, dist.group.WORLD, shape.groups[0])
             take = in_turn(_buffers(case))
             record = {
-                "message_bytes": collectives.rounded_bytes(case), "ranks": world.size,
-                "stride": 1, "nodes": 1, "groups": 1,
-            }  # fmt: skip
+                "message_bytes": collectives.rounded_bytes(case),
+                "ranks": world.size,
+                "stride": 1,
+                "nodes": 1,
+                "groups": 1,
+            }
             more = {"library": world.library}
             parts.append(
-                Part(kernel, "forward", record, lambda call=call, take=take: call(*take()), more,
-                     before=product, calls=WAITED_CALLS, averaged=True)
-            )  # fmt: skip
+                Part(
+                    kernel,
+                    "forward",
+                    record,
+                    lambda call=call, take=take: call(*take()),
+                    more,
+                    before=product,
+                    calls=WAITED_CALLS,
+                    averaged=True,
+                )
+            )
     return parts
 
 

@@ -92,9 +92,15 @@ def compiled() -> list[Case]:
 def single_ranks() -> list[Case]:
     """Ranks of 70B on tp 8, pp 4 and of FSDP2 over 64, and of 8B on FSDP2 over 8."""
     rank = Case(
-        model="llama-3.1-70b", sequence=8192, accumulate=8, fake_world=32, tp=8, pp=4,
-        sequence_parallel=True, states="bf16",
-    )  # fmt: skip
+        model="llama-3.1-70b",
+        sequence=8192,
+        accumulate=8,
+        fake_world=32,
+        tp=8,
+        pp=4,
+        sequence_parallel=True,
+        states="bf16",
+    )
     sharded = Case(
         model="llama-3.1-70b", sequence=8192, fake_world=64, sharding="zero3", recompute="full"
     )

@@ -189,10 +189,16 @@ class Program:
     def _step_record(self, name: str) -> dict:
         case = self.cases[name]
         return {
-            "kernel": "train_step", "dtype": case.dtype, "shape": case.shape(),
-            "direction": "step", "mode": name, "model": case.model, "sharding": case.sharding,
-            "library": self.world.library, "parameters": self.trainers[name].parameters,
-        }  # fmt: skip
+            "kernel": "train_step",
+            "dtype": case.dtype,
+            "shape": case.shape(),
+            "direction": "step",
+            "mode": name,
+            "model": case.model,
+            "sharding": case.sharding,
+            "library": self.world.library,
+            "parameters": self.trainers[name].parameters,
+        }
 
     def _visit_part(self, part: Part, number: int) -> None:
         """Time a part on all ranks at once."""
@@ -209,9 +215,14 @@ class Program:
             times_s, cpu_s = [statistics.fmean(times_s)], [statistics.fmean(cpu_s)]
         times_s = self.world.agree_all(times_s, "max") if part.together else self._mean(times_s)
         record = {
-            "kernel": part.kernel, "dtype": "fp32", "shape": part.shape,
-            "direction": part.direction, "cold": False, "in_step": True, **part.more,
-        }  # fmt: skip
+            "kernel": part.kernel,
+            "dtype": "fp32",
+            "shape": part.shape,
+            "direction": part.direction,
+            "cold": False,
+            "in_step": True,
+            **part.more,
+        }
         self._readings(id(part), record).add(times_s, number, cpu=self._mean(cpu_s))
 
     def _visit_host(self, number: int) -> None:
@@ -224,18 +235,25 @@ class Program:
                 means = self._mean(list(seconds.values()))
                 for (blocks, way), took_s in zip(seconds, means, strict=True):
                     record = {
-                        "kernel": "host", "dtype": "fp32", "direction": way,
-                        "shape": {"blocks": blocks}, "wrapping": name,
+                        "kernel": "host",
+                        "dtype": "fp32",
+                        "direction": way,
+                        "shape": {"blocks": blocks},
+                        "wrapping": name,
                         "operators": self._operators(),
-                    }  # fmt: skip
+                    }
                     key = self._readings(("host", name, way, blocks), record)
                     key.add([took_s], number, cpu=[took_s])
         for name, call in self.reductions.items():
             seconds = self._mean([_timed(call)[1] for _ in range(2 * HOST_PASSES)])[1:]
             record = {
-                "kernel": "host", "dtype": "fp32", "direction": "reduction",
-                "shape": {"blocks": 0}, "wrapping": name, "operators": self._operators(),
-            }  # fmt: skip
+                "kernel": "host",
+                "dtype": "fp32",
+                "direction": "reduction",
+                "shape": {"blocks": 0},
+                "wrapping": name,
+                "operators": self._operators(),
+            }
             self._readings(("host", name), record).add(seconds, number, cpu=seconds)
 
     def _operators(self) -> int:
@@ -299,9 +317,12 @@ def main() -> int:
     made = _timing.parser(__doc__, minutes=4.0)
     made.add_argument("--ranks", type=int, default=2, help="ranks to start (%(default)s)")
     made.add_argument(
-        "--wait", type=float, default=0.0, metavar="S",
+        "--wait",
+        type=float,
+        default=0.0,
+        metavar="S",
         help="wait up to S seconds in all for other processes to rest (%(default)s)",
-    )  # fmt: skip
+    )
     arguments = made.parse_args()
     minutes = arguments.minutes + arguments.wait / 60
     code = _distributed.start_ranks(arguments.ranks, minutes)

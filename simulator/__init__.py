@@ -11,11 +11,11 @@ from simulator._version import __version__
 
 if TYPE_CHECKING:
     from simulator.api import plan, predict, simulate
-    from simulator.events.contended import Network
-    from simulator.events.deviations import Deviation
-    from simulator.events.jittered_step import Jitter
+    from simulator.events.deviations.deviations import Deviation
+    from simulator.events.deviations.jittered_step import Jitter
+    from simulator.events.sharing.contended import Network
     from simulator.hardware.cluster import Cluster
-    from simulator.layout.layout import Layouts
+    from simulator.layout.layouts import Layouts
     from simulator.scoring.validation import validate
     from simulator.workload.recipe import Workload
 
@@ -35,10 +35,10 @@ __all__ = [
 
 _HOME = {
     "Cluster": "simulator.hardware.cluster",
-    "Deviation": "simulator.events.deviations",
-    "Jitter": "simulator.events.jittered_step",
-    "Layouts": "simulator.layout.layout",
-    "Network": "simulator.events.contended",
+    "Deviation": "simulator.events.deviations.deviations",
+    "Jitter": "simulator.events.deviations.jittered_step",
+    "Layouts": "simulator.layout.layouts",
+    "Network": "simulator.events.sharing.contended",
     "Workload": "simulator.workload.recipe",
     "plan": "simulator.api",
     "predict": "simulator.api",

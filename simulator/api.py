@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.errors import InputError, did_you_mean
 from simulator.files import build, read_toml
-from simulator.planner.predict import Prediction
-from simulator.planner.predict import predict as predict_scenario
+from simulator.planner.prediction import Prediction
+from simulator.planner.prediction import predict as predict_scenario
 from simulator.planner.search import Plan
 from simulator.planner.search import plan as plan_scenario
 from simulator.scenario import Goal, LayoutSection, Scenario, make_scenario
@@ -22,9 +22,9 @@ from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
 if TYPE_CHECKING:
-    from simulator.events.beside import Job
-    from simulator.events.step import Deviation, Jitter, Network
-    from simulator.events.timeline import SimulatedStep
+    from simulator.events.played import SimulatedStep
+    from simulator.events.sharing.beside import Job
+    from simulator.events.simulated_step import Deviation, Jitter, Network
 
 __all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "assemble", "job", "plan", "predict", "simulate"]
 
@@ -135,7 +135,7 @@ def simulate(
     Parameters
     ----------
     actions : path, optional
-        Actions of every rank, in place of the layout's schedule (``events/action_tables.py``).
+        Actions of every rank, in place of the layout's schedule (``events/step/user_actions.py``).
     deviations : sequence of Deviation, optional
         Slow GPUs, weaker links, other servers, loaded experts (``simulator.Deviation``).
     network : Network, optional
@@ -162,24 +162,29 @@ def simulate(
     >>> 1.1 < slow.step_time_s / plain.step_time_s < 1.2
     True
     """
-    from simulator.events.action_tables import read_actions
-    from simulator.events.step import simulate as play  # brings numba along
-    from simulator.planner.mixed import predict_first
+    from simulator.events.simulated_step import simulate as play  # brings numba along
+    from simulator.events.step.user_actions import read_actions
+    from simulator.planner.server_kinds import predict_first
 
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
     prediction = predict_first(assemble(scenario, names, given)[0])
     made = prediction.scenario
     return play(
-        prediction.estimate.layouts, made.workload, made.cluster, made.software,
-        deviations=deviations, network=network, jitter=jitter,
+        prediction.estimate.layouts,
+        made.workload,
+        made.cluster,
+        made.software,
+        deviations=deviations,
+        network=network,
+        jitter=jitter,
         beside=[job(one) for one in beside],
         table=None if actions is None else read_actions(Path(actions)),
-    )  # fmt: skip
+    )
 
 
 def job(source: Source) -> Job:
     """Describe another job by its scenario, for what shares a fabric with it."""
-    from simulator.events.beside import Job  # brings numba along
+    from simulator.events.sharing.beside import Job  # brings numba along
 
     scenario = assemble(source, {})[0]
     if scenario.cluster.kinds:
@@ -188,9 +193,11 @@ def job(source: Source) -> Job:
     prediction = predict_scenario(scenario)
     made = prediction.scenario
     return Job(
-        layout=prediction.estimate.layouts, workload=made.workload, cluster=made.cluster,
+        layout=prediction.estimate.layouts,
+        workload=made.workload,
+        cluster=made.cluster,
         software=made.software,
-    )  # fmt: skip
+    )
 
 
 def assemble(

@@ -27,8 +27,20 @@ from simulator.errors import InputError, did_you_mean, nearest
 from simulator.inheritance import lent, merged, sourced
 
 __all__ = [
-    *("GRADES", "Figure", "Number", "Whole", "build", "check_header", "figures", "open_file"),
-    *("read_csv", "read_json", "read_profile", "read_text", "read_toml", "record"),
+    "GRADES",
+    "Figure",
+    "Number",
+    "Whole",
+    "build",
+    "check_header",
+    "figures",
+    "open_file",
+    "read_csv",
+    "read_json",
+    "read_profile",
+    "read_text",
+    "read_toml",
+    "record",
 ]
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import Number, Whole, build, read_toml, record
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.node_groups import load_groups
-from simulator.layout.layout import RANK_ORDERS
-from simulator.software import CpKind, Dispatcher, Schedule, Software, load_software
+from simulator.layout.layouts import RANK_ORDERS
+from simulator.software.profile import CpKind, Dispatcher, Schedule, Software, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.contradictions import wrong_training
@@ -28,7 +28,12 @@ from simulator.workload.recipe import LARGEST, Recipe, Workload
 from simulator.workload.tasks import TaskHeads
 
 __all__ = [
-    *("ClusterSection", "Goal", "LayoutSection", "Scenario", "load_scenario", "make_scenario"),
+    "ClusterSection",
+    "Goal",
+    "LayoutSection",
+    "Scenario",
+    "load_scenario",
+    "make_scenario",
     "wrong_reshard",
 ]
 

@@ -9,15 +9,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from hypothesis import settings
-from numpy.typing import NDArray
 
-from simulator.layout.schedules import BACKWARD_WEIGHT, FORWARD, Actions
+from simulator.arrays import Floats
+from simulator.layout.schedules.action_tables import BACKWARD_WEIGHT, FORWARD, Actions
 
 settings.register_profile("same", derandomize=True, deadline=None, database=None)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile("same")
 
-Floats = NDArray[np.float64]
 Play = Callable[[Actions, Sequence[float], Sequence[float], Sequence[float]], tuple[Floats, Floats]]
 
 

@@ -13,8 +13,8 @@ from simulator.measured.rows import MeasuredRun
 from simulator.report import accuracy_page
 from simulator.report.accuracy_page import JSON_NAME, PAGE_NAME, page
 from simulator.scoring.accuracy import Moved, compare, document, regressions, validated
-from simulator.scoring.left_out import pooled_errors
 from simulator.scoring.scores import ScoredRow
+from simulator.scoring.shapes_left_out import pooled_errors
 from simulator.scoring.validation import Validation
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

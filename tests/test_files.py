@@ -10,7 +10,7 @@ from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import read_profile, read_toml, record
 from simulator.hardware.cluster import load_accelerator, load_cluster, load_library, load_node
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 
 
 @pytest.fixture
@@ -98,8 +98,10 @@ def test_shipped_profiles_on_a_base_differ_in_what_they_state() -> None:
     assert eager.host.kernels_per_block > compiled.host.kernels_per_block
     assert (eager.kernels.fused, compiled.kernels.fused[0]) == (("linear_bias", "softmax"), "norm")
     assert (eager.supports, eager.states, eager.overlap) == (
-        compiled.supports, compiled.states, compiled.overlap
-    )  # fmt: skip
+        compiled.supports,
+        compiled.states,
+        compiled.overlap,
+    )
     early, late = load_software("megatron-deepspeed-2022"), load_software("megatron-lm-2022")
     assert early.launcher == late.launcher == "megatron"
     assert (early.overlap.tensor, late.overlap.tensor) == ("none", "backward")  # two bases below

@@ -6,7 +6,7 @@ import pytest
 
 from simulator import catalogue
 from simulator.errors import InputError
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 
 NAMES = ["megatron-core", "megatron-lm-2022", "plain-ddp", "torchtitan"]
 
@@ -77,8 +77,10 @@ def test_bytes_per_parameter_worked_by_hand() -> None:
 def test_low_types_need_a_framework_of_their_time() -> None:
     able = {name: set(load_software(name).supports.precisions) for name in EVERY}
     assert {name for name in EVERY if "nvfp4" in able[name]} == {
-        "megatron-bridge", "megatron-core", "megatron-core-defaults"
-    }  # fmt: skip
+        "megatron-bridge",
+        "megatron-core",
+        "megatron-core-defaults",
+    }
     for name in EVERY:
         if "2021" in name or "2022" in name:
             assert not able[name] - {"fp32", "tf32", "fp16", "bf16"}, name
@@ -87,9 +89,12 @@ def test_low_types_need_a_framework_of_their_time() -> None:
 def test_offload_is_said_by_those_that_have_it() -> None:
     found = {name for name in EVERY if load_software(name).supports.offload}
     assert found == {
-        "megatron-bridge", "megatron-core", "megatron-core-defaults", "torchtune-2024",
-        "torchtune-2024-eager"
-    }  # fmt: skip
+        "megatron-bridge",
+        "megatron-core",
+        "megatron-core-defaults",
+        "torchtune-2024",
+        "torchtune-2024-eager",
+    }
 
 
 def test_modules_and_dispatchers_are_words_that_mean_something(tmp_path: Path) -> None:
@@ -101,8 +106,9 @@ def test_modules_and_dispatchers_are_words_that_mean_something(tmp_path: Path) -
     with pytest.raises(InputError) as caught:
         load_software(str(own))
     assert {problem.split(": ")[1] for problem in caught.value.problems} == {
-        "kernels.selective_modules.0", "supports.dispatchers.0"
-    }  # fmt: skip
+        "kernels.selective_modules.0",
+        "supports.dispatchers.0",
+    }
 
 
 def test_what_each_framework_can_run() -> None:
@@ -158,8 +164,10 @@ def test_all_errors_of_a_file_come_at_once(tmp_path: Path) -> None:
         load_software(str(wrong))
     assert len(caught.value.problems) == 3
     assert {problem.split(": ")[1] for problem in caught.value.problems} == {
-        "kernels.attention", "supports.sharding.0", "host.seconds_per_kernel"
-    }  # fmt: skip
+        "kernels.attention",
+        "supports.sharding.0",
+        "host.seconds_per_kernel",
+    }
 
 
 def test_a_source_that_is_not_listed_is_named(tmp_path: Path) -> None:

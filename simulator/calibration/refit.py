@@ -16,17 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulator import catalogue
-from simulator.calibration import (
-    fit_attention,
-    fit_collectives,
-    fit_stream,
-    gemm_left_out,
-    gemm_profiles,
-    grouped_left_out,
-    grouped_profiles,
-)
-from simulator.calibration.left_out import LeftOut, written
-from simulator.calibration.profile_text import Section, with_sections
+from simulator.calibration.attention import attention_profiles
+from simulator.calibration.collectives import collective_profiles
+from simulator.calibration.experts import grouped_left_out, grouped_profiles
+from simulator.calibration.fitting.left_out_errors import LeftOut, written
+from simulator.calibration.fitting.profile_text import Section, with_sections
+from simulator.calibration.gemm import gemm_left_out, gemm_profiles
+from simulator.calibration.stream import fit_stream
 from simulator.errors import InputError, did_you_mean
 
 __all__ = ["PRODUCERS", "Producer", "main", "refit"]
@@ -61,15 +57,16 @@ PRODUCERS: dict[str, Producer] = {
         files=grouped_profiles.grouped_residuals,
     ),
     "attention": Producer(
-        sections=fit_attention.attention_sections,
-        left_out=fit_attention.left_out_lines,
-        files=fit_attention.attention_residuals,
+        sections=attention_profiles.attention_sections,
+        left_out=attention_profiles.left_out_lines,
+        files=attention_profiles.attention_residuals,
     ),
     "memory-bound": Producer(
         sections=fit_stream.stream_sections, left_out=fit_stream.left_out_lines
     ),
     "collectives": Producer(
-        sections=fit_collectives.collective_sections, left_out=fit_collectives.left_out_lines
+        sections=collective_profiles.collective_sections,
+        left_out=collective_profiles.left_out_lines,
     ),
 }
 """By name, in the order in which they write: where two own one table, the later one has it."""
@@ -144,14 +141,17 @@ def main(arguments: Sequence[str]) -> int:
     """Refit all producers or those named."""
     unknown = [name for name in arguments if name not in PRODUCERS]
     if unknown:
-        print(f"refit: unknown producer {unknown[0]!r}{did_you_mean(unknown[0], PRODUCERS)}",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"refit: unknown producer {unknown[0]!r}{did_you_mean(unknown[0], PRODUCERS)}",
+            file=sys.stderr,
+        )
         return 2
     table = catalogue.folder("validation") / "microbenchmarks" / "left_out.csv"
     changed = refit(
         {name: PRODUCERS[name] for name in arguments or PRODUCERS},
-        profiles=catalogue.folder("hardware_profiles"), left_out=None if arguments else table,
-    )  # fmt: skip
+        profiles=catalogue.folder("hardware_profiles"),
+        left_out=None if arguments else table,
+    )
     for path in changed:
         print(path)
     print(f"{len(changed)} files changed")

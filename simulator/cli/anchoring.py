@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from simulator.planner.predict import Prediction
+    from simulator.planner.prediction import Prediction
     from simulator.scenario import Scenario
     from simulator.scoring.anchor import Anchor, Correction
 

@@ -11,8 +11,8 @@ import typer
 from simulator.cli.options import Json, print_json, speaking, writing
 
 if TYPE_CHECKING:
-    from simulator.calibration.calibrate import Calibration
-    from simulator.calibration.profile_files import Target
+    from simulator.calibration.local.calibrate_machine import Calibration
+    from simulator.calibration.local.profile_files import Target
     from simulator.measured.measurements import Measurements
 
 __all__ = ["command"]
@@ -60,7 +60,7 @@ def command(
     written or none.
     """
     with speaking():
-        from simulator.calibration.profile_files import new_profiles
+        from simulator.calibration.local.profile_files import new_profiles
         from simulator.report.calibration import calibration_document, calibration_png
 
         base, targets = _targets(base, base_cluster, out, out_node, out_cluster)
@@ -97,7 +97,7 @@ def _targets(
 ) -> tuple[str | None, dict[str, Target]]:
     """Say which profile goes where, or what is missing to know it."""
     from simulator import catalogue
-    from simulator.calibration.profile_files import Target
+    from simulator.calibration.local.profile_files import Target
     from simulator.errors import InputError
     from simulator.files import read_profile
     from simulator.hardware.cluster import ClusterProfile, load_node
@@ -159,7 +159,7 @@ def _calibrate(
     base_cluster: str | None,
     targets: dict[str, Target],
 ) -> Calibration:
-    from simulator.calibration.calibrate import calibrate
+    from simulator.calibration.local.calibrate_machine import calibrate
     from simulator.cli.screen import Progress
     from simulator.hardware.cluster import load_accelerator, load_cluster
 

@@ -16,7 +16,7 @@ import typer
 from simulator.cli.options import BAD_INPUT, Json, print_json, speaking
 
 if TYPE_CHECKING:
-    from simulator.calibration.local_profiles import LocalProfiles
+    from simulator.calibration.local.local_profiles import LocalProfiles
 
 __all__ = ["command"]
 
@@ -53,7 +53,7 @@ def command(
     Two processes, one core each: kernels, gloo and the host's work are timed in turns with real
     steps of torch (alone, DDP, FSDP2, tensor parallel, pipeline). Profiles called local-cpu are
     fitted to the parts, never to the steps; the planner predicts the steps from them.
-    """  # fmt: skip
+    """
     with speaking():
         if not minutes > 0 or not wait >= 0:
             name, value = ("--wait", wait) if minutes > 0 else ("--minutes", minutes)
@@ -95,10 +95,10 @@ def _compare(path: Path, out: Path) -> dict[str, Any]:
     """Fit, write the profiles, predict with them, write the comparison."""
     import json
 
-    from simulator.calibration.local_profiles import local_profiles
-    from simulator.calibration.local_steps import local_steps
+    from simulator.calibration.local.local_profiles import local_profiles
+    from simulator.calibration.local.measured_steps import local_steps
     from simulator.measured.measurements import read_measurements
-    from simulator.report.local_steps import local_document, local_markdown
+    from simulator.report.local_steps_page import local_document, local_markdown
 
     measured = read_measurements(path)
     profiles = local_profiles(measured)

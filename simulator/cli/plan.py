@@ -32,25 +32,33 @@ __all__ = ["command"]
 Top = Annotated[
     int | None,
     typer.Option(
-        "--top", metavar="N", min=1, show_default=False,
+        "--top",
+        metavar="N",
+        min=1,
+        show_default=False,
         help="Layouts to show: 8 on the screen, 20 with --json, unless given.",
     ),
-]  # fmt: skip
+]
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", metavar="DIR", show_default=False,
+        "--out",
+        metavar="DIR",
+        show_default=False,
         help="Where the report goes; reports/NAME unless given. With --json none is written"
         " unless this is given.",
     ),
-]  # fmt: skip
+]
 Refine = Annotated[
     int | None,
     typer.Option(
-        "--refine", metavar="N", min=1, show_default=False,
+        "--refine",
+        metavar="N",
+        min=1,
+        show_default=False,
         help="Play the best N layouts on discrete events and rank them by what that says.",
     ),
-]  # fmt: skip
+]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Write no report.")]
 
 
@@ -77,9 +85,13 @@ def command(
         from simulator.interop.launch import launch_flags
 
         described, assumed = scenario_of(
-            scenario, model=model, cluster=cluster, gpus=gpus, software=software,
+            scenario,
+            model=model,
+            cluster=cluster,
+            gpus=gpus,
+            software=software,
             overrides=overrides,
-        )  # fmt: skip
+        )
         check_trace(trace)
         answer = _search(described, keep=max(top or 0, refine or 0, 64))
         if refine is not None:
@@ -131,7 +143,7 @@ def _refined(answer: Plan, count: int) -> Plan:
 def _pinned_wrong(scenario: Scenario) -> list[str]:
     """Name the pinned fields that no layout can have, with their nearest good value."""
     from simulator.errors import InputError
-    from simulator.planner.predict import predict
+    from simulator.planner.prediction import predict
 
     try:
         predict(scenario)

@@ -51,12 +51,16 @@ def command(
     are not given take stated defaults. One that does not fit in memory is an answer, not an error.
     """
     with speaking():
-        from simulator.planner.predict import predict
+        from simulator.planner.prediction import predict
 
         described, assumed = scenario_of(
-            scenario, model=model, cluster=cluster, gpus=gpus, software=software,
+            scenario,
+            model=model,
+            cluster=cluster,
+            gpus=gpus,
+            software=software,
             overrides=overrides,
-        )  # fmt: skip
+        )
         check_trace(trace)
         prediction, correction, found = predict(described), None, None
         if anchored_by or anchor_scenario:
@@ -66,7 +70,7 @@ def command(
 
             found = fitting(prediction)
         if trace is not None:
-            from simulator.events.step import simulate
+            from simulator.events.simulated_step import simulate
 
             row, scenario_ = prediction.estimate.layouts, prediction.scenario
             step = simulate(row, scenario_.workload, scenario_.cluster, scenario_.software)

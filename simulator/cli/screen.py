@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from simulator.cost.moments import MOMENTS
+from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.terms import TERMS
 from simulator.report.evidence import FIT_RULE
 from simulator.units import GIB, show_count, show_percent, show_seconds

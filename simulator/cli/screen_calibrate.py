@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from simulator.calibration.calibrate import Calibration, ClassFit, Errors
+from simulator.calibration.local.calibrate_machine import Calibration, ClassFit, Errors
 from simulator.cli.screen import console, notes, plain_table
 
 __all__ = ["show"]

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from simulator.cli.screen import console, gib, heading, notes, plain_table, verdict_style
 from simulator.cost.estimate import VERDICTS
-from simulator.cost.moments import MOMENTS
+from simulator.cost.memory.moments import MOMENTS
 from simulator.planner.fitting import Change, Fitting
-from simulator.planner.predict import Prediction
+from simulator.planner.prediction import Prediction
 from simulator.report.evidence import FIT_RULE, NO_INTERVAL, memory_meaning
 from simulator.units import show_count, show_percent, show_seconds
 
@@ -106,8 +106,10 @@ def _formulas(found: Fitting) -> Table:
 def _changes(prediction: Prediction, found: Fitting) -> Any:
     """The cheapest changes that make it fit, or how near the nearest comes."""
     if not found.changes:
-        lines = ["No change of up to three fields of this layout fits; `foreshard plan` searches"
-                 " all layouts."]  # fmt: skip
+        lines = [
+            "No change of up to three fields of this layout fits; `foreshard plan` searches"
+            " all layouts."
+        ]
         if found.nearest is not None:
             need = gib(found.nearest.memory_total_bytes)
             lines.append(f"Nearest: {_words(prediction, found.nearest)}, which needs {need} GiB.")
@@ -118,11 +120,13 @@ def _changes(prediction: Prediction, found: Fitting) -> Any:
     for change in found.changes:
         share = change.added_s / prediction.step_time_s
         table.add_row(
-            _words(prediction, change), show_seconds(change.step_time_s),
+            _words(prediction, change),
+            show_seconds(change.step_time_s),
             f"{'+' if share >= 0 else '-'}{show_percent(abs(share))}",
             gib(change.memory_total_bytes),
-            Text(change.memory_verdict, style=verdict_style(change.memory_verdict)), change.layout,
-        )  # fmt: skip
+            Text(change.memory_verdict, style=verdict_style(change.memory_verdict)),
+            change.layout,
+        )
     return table
 
 

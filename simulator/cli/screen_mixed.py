@@ -8,8 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.cli.screen import amount, gib, plain_table, seconds_like, verdict_style
-from simulator.events.timeline import STREAMS, Mixed, SimulatedStep
-from simulator.planner.mixed import KindUse, usd_per_step
+from simulator.events.played import SimulatedStep
+from simulator.events.step.streams import STREAMS
+from simulator.events.step.timeline import Mixed
+from simulator.planner.server_kinds import KindUse, usd_per_step
 from simulator.units import show_seconds
 
 __all__ = ["kinds_table", "mixed_lines", "verdicts"]

@@ -88,9 +88,19 @@ def _ranking(plan: Plan, top: int, wide: bool) -> Table:
     layout = f"{_ORDER[plan.scenario.goal.minimize]} first"
     usable = gib(plan.estimate.usable_bytes)
     columns = (
-        layout, "step", "fastest", "tokens/s\nper GPU", "MFU", "HFU", f"GiB of\n{usable}", "",
-        "days", "GPU-\nhours", "USD", "kWh",
-    )  # fmt: skip
+        layout,
+        "step",
+        "fastest",
+        "tokens/s\nper GPU",
+        "MFU",
+        "HFU",
+        f"GiB of\n{usable}",
+        "",
+        "days",
+        "GPU-\nhours",
+        "USD",
+        "kWh",
+    )
     shown = range(len(columns)) if wide else _NARROW
     table = plain_table(*(columns[column] for column in shown), left=(layout,))
     for i in range(min(top, len(plan.estimate))):

@@ -20,7 +20,7 @@ from simulator.cli.screen import (
     term_table,
 )
 from simulator.cost.uncertainty import BEARS_ON
-from simulator.planner.predict import Prediction
+from simulator.planner.prediction import Prediction
 from simulator.report.document import evidence
 from simulator.report.evidence import FLOP_CONVENTION, NO_INTERVAL, NOT_MODELLED, memory_meaning
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd, show_usd_span
@@ -169,8 +169,10 @@ def _memos(prediction: Prediction) -> list[str]:
 def _assumptions(prediction: Prediction, assumed: dict[str, Any]) -> list[str]:
     lines = []
     for section, values in (("training", assumed), ("layout", prediction.defaults)):
-        words = [f"{name} = {str(v).lower() if v in (True, False) and isinstance(v, bool) else v}"
-                 for name, v in values.items()]  # fmt: skip
+        words = [
+            f"{name} = {str(v).lower() if v in (True, False) and isinstance(v, bool) else v}"
+            for name, v in values.items()
+        ]
         if words:
             lines.append(f"{section}: {', '.join(words)}")
     return lines

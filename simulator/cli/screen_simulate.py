@@ -22,14 +22,16 @@ from simulator.cli.screen import (
 )
 from simulator.cli.screen_mixed import kinds_table, mixed_lines, verdicts
 from simulator.cost.terms import LABELS
-from simulator.events.timeline import STREAMS, Jittered, Sharing, SimulatedStep
-from simulator.planner.mixed import KindUse, kinds_used
-from simulator.planner.predict import Prediction
+from simulator.events.played import SimulatedStep
+from simulator.events.step.streams import STREAMS
+from simulator.events.step.timeline import Jittered, Sharing
+from simulator.planner.prediction import Prediction
 from simulator.planner.refine import with_times
+from simulator.planner.server_kinds import KindUse, kinds_used
 from simulator.units import show_percent, show_seconds
 
 if TYPE_CHECKING:
-    from simulator.events.contended import Contended
+    from simulator.events.sharing.contended import Contended
 
 __all__ = ["show"]
 
@@ -165,8 +167,10 @@ def _jitter(step: SimulatedStep, found: Jittered) -> str:
     """What varies, and what it costs."""
     return _compared(
         f"if none varied by {show_percent(found.spread)} (seed {found.seed})",
-        step, found.steady_s, found.lost_s,
-    )  # fmt: skip
+        step,
+        found.steady_s,
+        found.lost_s,
+    )
 
 
 def _compared(words: str, step: SimulatedStep, before_s: float, lost_s: Mapping[str, float]) -> str:

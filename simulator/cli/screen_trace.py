@@ -50,9 +50,15 @@ def _causes(found: TraceComparison) -> Table:
     unit, scale = seconds_like(max(found.prediction.step_time_s, found.step.step_s))
     title = f"{unit} of a step"
     table = plain_table(
-        title, "predicted", "measured", "gap", "of the gap", "hidden: predicted", "measured",
+        title,
+        "predicted",
+        "measured",
+        "gap",
+        "of the gap",
+        "hidden: predicted",
+        "measured",
         left=(title,),
-    )  # fmt: skip
+    )
     for cause in found.causes:
         hidden = (cause.predicted_hidden_s, cause.measured_hidden_s)
         table.add_row(
@@ -77,9 +83,15 @@ def _collectives(some: tuple[CollectiveTime, ...]) -> Table:
     unit, scale = seconds_like(max(one.exposed_s + one.hidden_s for one in some))
     title = "measured collectives"
     table = plain_table(
-        title, "group", "ranks", "calls", "MiB each", f"exposed ({unit})", f"hidden ({unit})",
+        title,
+        "group",
+        "ranks",
+        "calls",
+        "MiB each",
+        f"exposed ({unit})",
+        f"hidden ({unit})",
         left=(title, "group"),
-    )  # fmt: skip
+    )
     for one in some:
         what = one.collective
         table.add_row(

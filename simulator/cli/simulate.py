@@ -23,50 +23,60 @@ from simulator.cli.options import (
 from simulator.cli.trace_file import Trace, check_trace, title
 
 if TYPE_CHECKING:
-    from simulator.events.timeline import SimulatedStep
+    from simulator.events.played import SimulatedStep
 
 __all__ = ["command"]
 
 Picture = Annotated[
     Path | None,
     typer.Option(
-        "--picture", metavar="FILE.png", show_default=False,
+        "--picture",
+        metavar="FILE.png",
+        show_default=False,
         help="Draw who does what when, a row per rank.",
     ),
-]  # fmt: skip
+]
 Actions = Annotated[
     Path | None,
     typer.Option(
-        "--actions", metavar="FILE", show_default=False,
+        "--actions",
+        metavar="FILE",
+        show_default=False,
         help="Actions of every rank (.csv as torch.distributed.pipelining writes it, .toml or"
         " .json) in place of the layout's schedule.",
     ),
-]  # fmt: skip
+]
 WriteActions = Annotated[
     Path | None,
     typer.Option(
-        "--write-actions", metavar="FILE.csv", show_default=False,
+        "--write-actions",
+        metavar="FILE.csv",
+        show_default=False,
         help="Write what the layout's schedule has every rank do, as a table to change and give"
         " back by --actions.",
     ),
-]  # fmt: skip
+]
 Deviations = Annotated[
     list[str] | None,
     typer.Option(
-        "--deviation", metavar="FIELD=VALUE,...", show_default=False,
+        "--deviation",
+        metavar="FIELD=VALUE,...",
+        show_default=False,
         help="What is not like the rest: stage, replica (none: all of them); compute (1.2: takes"
         " 20 % longer), scale_up, scale_out (share of its links that is left), expert_load,"
         " cluster. May be repeated.",
     ),
-]  # fmt: skip
+]
 Worn = Annotated[
     list[str] | None,
     typer.Option(
-        "--worn", metavar="LINK=SHARE", show_default=False,
+        "--worn",
+        metavar="LINK=SHARE",
+        show_default=False,
         help="What is left of a link, 0 for a lost one, which traffic goes around:"
         " 'adapter-up 3.1=0.5' is half of what adapter 1 of server 3 sends. May be repeated.",
     ),
-]  # fmt: skip
+]
 Contention = Annotated[
     bool,
     typer.Option(
@@ -81,26 +91,32 @@ Contention = Annotated[
 Beside = Annotated[
     list[Path] | None,
     typer.Option(
-        "--beside", metavar="SCENARIO", show_default=False,
+        "--beside",
+        metavar="SCENARIO",
+        show_default=False,
         help="Another job on other servers of the same fabric, alternating with those of this one:"
         " its traffic takes its share of the switches. Brings --contention. May be repeated.",
     ),
-]  # fmt: skip
+]
 Spread = Annotated[
     float | None,
     typer.Option(
-        "--jitter", metavar="SIGMA", show_default=False,
+        "--jitter",
+        metavar="SIGMA",
+        show_default=False,
         help="Let durations vary: standard deviation of the logarithm of a pass on one GPU, of a"
         " send or collective of one group (0.02: 2 %).",
     ),
-]  # fmt: skip
+]
 Seed = Annotated[
     int | None,
     typer.Option(
-        "--seed", metavar="N", show_default=False,
+        "--seed",
+        metavar="N",
+        show_default=False,
         help="What --jitter draws from, 0 if not given; the same seed gives the same step.",
     ),
-]  # fmt: skip
+]
 
 
 def command(
@@ -129,12 +145,16 @@ def command(
     servers of several kinds ([[cluster.groups]]) or a schedule of your own make of it.
     """
     with speaking():
-        from simulator.planner.mixed import predict_first
+        from simulator.planner.server_kinds import predict_first
 
         described, _ = scenario_of(
-            scenario, model=model, cluster=cluster, gpus=gpus, software=software,
+            scenario,
+            model=model,
+            cluster=cluster,
+            gpus=gpus,
+            software=software,
             overrides=overrides,
-        )  # fmt: skip
+        )
         check_trace(trace)
         _check_ending("--picture", picture, ".png")
         _check_ending("--write-actions", write_actions, ".csv")
@@ -145,20 +165,24 @@ def command(
 
         from simulator.api import job
         from simulator.cli.screen import waiting
-        from simulator.events.action_tables import layout_actions, read_actions
-        from simulator.events.step import Jitter, Network, simulate
-        from simulator.events.written import parse_deviations, parse_worn
+        from simulator.events.deviations.written import parse_deviations, parse_worn
+        from simulator.events.simulated_step import Jitter, Network, simulate
+        from simulator.events.step.user_actions import layout_actions, read_actions
 
         links = Network(worn=parse_worn(worn or (), "--worn"), contention=contention)
         uneven = None if jitter is None else Jitter(spread=jitter, seed=seed or 0)
         with waiting("simulating"):
             step = simulate(
-                row, given.workload, given.cluster, given.software,
+                row,
+                given.workload,
+                given.cluster,
+                given.software,
                 table=None if actions is None else read_actions(actions),
                 deviations=parse_deviations(deviation or (), given.cluster.gpus, "--deviation"),
-                network=links if worn or contention else None, jitter=uneven,
+                network=links if worn or contention else None,
+                jitter=uneven,
                 beside=[job(path) for path in beside or ()],
-            )  # fmt: skip
+            )
         table = None if write_actions is None else (write_actions, layout_actions(row))
         _write(step, trace, picture, title(given, prediction.estimate), table)
         if as_json:
@@ -195,9 +219,12 @@ def _check_seed(jitter: float | None, seed: int | None) -> None:
 
 
 def _write(
-    step: SimulatedStep, trace: Path | None, picture: Path | None, about: str,
+    step: SimulatedStep,
+    trace: Path | None,
+    picture: Path | None,
+    about: str,
     table: tuple[Path, str] | None,
-) -> None:  # fmt: skip
+) -> None:
     """Write what was asked for, all of it or nothing."""
     from simulator.cli.screen import waiting
 

@@ -11,7 +11,7 @@ from simulator.cli.options import writing
 
 if TYPE_CHECKING:
     from simulator.cost.estimate import Estimate
-    from simulator.events.timeline import SimulatedStep
+    from simulator.events.played import SimulatedStep
     from simulator.scenario import Scenario
 
 __all__ = ["Trace", "check_trace", "title", "write_trace"]
@@ -19,11 +19,13 @@ __all__ = ["Trace", "check_trace", "title", "write_trace"]
 Trace = Annotated[
     Path | None,
     typer.Option(
-        "--trace", metavar="FILE", show_default=False,
+        "--trace",
+        metavar="FILE",
+        show_default=False,
         help="Play the (best) layout on discrete events and write what every rank does when:"
         " FILE.json or FILE.json.gz, for ui.perfetto.dev.",
     ),
-]  # fmt: skip
+]
 
 
 def check_trace(path: Path | None) -> None:

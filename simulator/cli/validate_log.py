@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     from simulator.scoring.logs import LogComparison
 
 __all__ = [
-    *("LogScenario", "MegatronLog", "MlperfLog", "TorchtitanLog", "WarmUp"),
-    *("compare_logs", "validate_logs"),
+    "LogScenario",
+    "MegatronLog",
+    "MlperfLog",
+    "TorchtitanLog",
+    "WarmUp",
+    "compare_logs",
+    "validate_logs",
 ]
 
 MegatronLog = Annotated[

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate
-from simulator.cost.uncertainty import BEARS_ON, SHARED, Belief, Floats
+from simulator.cost.uncertainty import BEARS_ON, SHARED, Belief
 
 __all__ = ["correct"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.layout.layout import Layouts
+from simulator.arrays import Floats
+from simulator.layout.layouts import Layouts
 
 __all__ = ["P90", "VERDICTS", "Estimate", "concatenate", "memory_verdict"]
 
-Floats = NDArray[np.float64]
 
 VERDICTS = ("FITS", "TIGHT", "OOM")
 """FITS: the P90 of memory is within the usable bytes; TIGHT: only the P50 is; OOM: neither."""
@@ -139,10 +139,15 @@ def concatenate(pieces: list[Estimate]) -> Estimate:
         return {k: np.concatenate([getattr(piece, name)[k] for piece in pieces]) for k in columns}
 
     arrays = (
-        "step_time_s", "memory_total_bytes", "peak_stage", "peak_moment", "slowest_stage",
+        "step_time_s",
+        "memory_total_bytes",
+        "peak_stage",
+        "peak_moment",
+        "slowest_stage",
         "imbalance_s",
-        "executed_flop", "memory_spread",
-    )  # fmt: skip
+        "executed_flop",
+        "memory_spread",
+    )
     return Estimate(
         layouts=Layouts.concatenate([piece.layouts for piece in pieces]),
         terms_s=join_columns("terms_s"),

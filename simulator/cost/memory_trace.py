@@ -1,10 +1,10 @@
 """Reserved memory of one rank, from a trace of its tensors through a model of the allocator.
 
-The same operators that the closed form adds up (``cost/memory.py``) are allocated and freed in the
-order of a training step: states, the passes of the schedule's table of actions
-(``layout/schedules.py``), loss, optimizer. Two steps are played, since the optimizer's states take
-blocks that the first step's activations have left; a third changes nothing. The search keeps the
-closed form; this is for one layout.
+The same operators that the closed form adds up (``cost/memory/peak.py``) are allocated and freed in
+the order of a training step: states, the passes of the schedule's table of actions
+(``layout/schedules/action_tables.py``), loss, optimizer. Two steps are played, since the
+optimizer's states take blocks that the first step's activations have left; a third changes nothing.
+The search keeps the closed form; this is for one layout.
 
 Where the backward pass comes in two halves, what a block keeps waits in full for the second one,
 which makes the weight gradients, as in the closed form.
@@ -18,11 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.cost.allocator import Block, CachingAllocator
-from simulator.cost.memory import on_device
-from simulator.cost.passes import Priced
-from simulator.cost.pricing import Selection, price, select
-from simulator.cost.rank_tensors import (
+from simulator.cost.memory.allocator import Block, CachingAllocator
+from simulator.cost.memory.peak import on_device
+from simulator.cost.memory.rank_tensors import (
     Part,
     chunk_parts,
     operators_of,
@@ -30,10 +28,12 @@ from simulator.cost.rank_tensors import (
     stages_of,
     workspace_parts,
 )
+from simulator.cost.pricing import price
+from simulator.cost.tables import Priced, Selection, select
 from simulator.hardware.cluster import Cluster
-from simulator.layout import schedules
-from simulator.layout.layout import SHARDINGS, Layouts
-from simulator.software import Software
+from simulator.layout.layouts import SHARDINGS, Layouts
+from simulator.layout.schedules import action_tables as schedules
+from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
 __all__ = ["Replayed", "played_micro_batches", "replay_memory"]

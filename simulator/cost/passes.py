@@ -1,30 +1,27 @@
 """One micro-batch through each part and each stage, and the once-per-step communication.
 
-Gathers what ``cost/blocks.py`` and ``cost/states.py`` priced per key back to layouts; sums run
-over parts in a fixed order, so that a layout costs the same alone and in a table of a million.
+Gathers what ``cost/blocks/block_prices.py`` and ``cost/states/state_costs.py`` priced per key back
+to layouts; sums run over parts in a fixed order, so that a layout costs the same alone and in a
+table of a million.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.block_costs import PASS_TERMS, BlockCosts
-from simulator.cost.collectives import slowdown_share
-from simulator.cost.input_fetch import fetch_s, stages_s
-from simulator.cost.paths import Paths
-from simulator.cost.states import StateCosts
+from simulator.arrays import Floats
+from simulator.cost.blocks.block_costs import PASS_TERMS, BlockCosts
+from simulator.cost.blocks.input_copies import fetch_s, stages_s
+from simulator.cost.collectives.calls import slowdown_share
+from simulator.cost.states.state_costs import StateCosts
+from simulator.cost.tables import PartPasses, Priced
 from simulator.cost.terms import HIDDEN
-from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
-from simulator.layout.schedules import ASYNCHRONOUS, BREADTH_FIRST, ROUNDS, SPLIT
-from simulator.layout.stages import StageTable
-from simulator.software import Software
-from simulator.workload.recipe import Workload
+from simulator.layout.layouts import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.schedules.action_tables import ASYNCHRONOUS, BREADTH_FIRST, ROUNDS, SPLIT
 
 __all__ = [
     "FULL",
@@ -32,8 +29,6 @@ __all__ = [
     "SELECTIVE",
     "ZERO2",
     "ZERO3",
-    "PartPasses",
-    "Priced",
     "alone_passes",
     "alone_terms",
     "data_parallel",
@@ -50,69 +45,11 @@ __all__ = [
     "total",
 ]
 
-Floats = NDArray[np.float64]
 
 FULL, SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 ZERO2, ZERO3 = SHARDINGS.index("zero2"), SHARDINGS.index("zero3")
 
 LAUNCH = PASS_TERMS.index("launch")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Priced:
-    """Everything that layouts share, priced once per distinct key."""
-
-    workload: Workload
-    cluster: Cluster
-    software: Software
-    table: StageTable
-    plan: NDArray[Any]
-    blocks: BlockCosts
-    block_key: NDArray[Any]
-    states: StateCosts
-    state_key: NDArray[Any]
-    send_s: Floats
-    """One pipeline send, per block key and whether the hop crosses the network: shape (2, keys)."""
-    hop_crosses: NDArray[Any]
-    """Per state key: whether stages are joined by the network."""
-    model_flop: float
-    """Of one step, the convention behind MFU."""
-    unpaired: Floats
-    """Per plan: micro-batches whose passes have no other micro-batch beside them."""
-    paths: Paths
-    """The longest path through each layout's pipeline."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartPasses:
-    """One micro-batch through each part: seconds of shape (layouts, parts)."""
-
-    forward_s: Floats
-    backward_s: Floats
-    """Without recomputation."""
-    forward_window_s: Floats
-    """The forward pass less its context and expert traffic: while that lasts, no gradient or
-    parameter travels on the same links. What data-parallel communication may hide behind."""
-    backward_window_s: Floats
-    fsdp_s: Floats
-    """Exposed gathers and reductions of zero3, forward and backward: shape (2, layouts, parts)."""
-    hidden_s: Floats
-    """The part of them that runs beside compute, of the same shape."""
-    slowdown_s: Floats
-    """What that costs the compute, of the same shape."""
-    selective_s: Floats
-    """Recomputation of a part under selective recomputation, zero under the others."""
-    full_s: Floats
-    """Recomputation of a part that full recomputation covers."""
-    traffic_s: Floats
-    """Moving gradients and weights about; a share of `backward_s`."""
-    host_s: Floats
-    """What the host takes longer because parts are gathered, a share of either direction: shape
-    (2, layouts, parts)."""
-    input_s: Floats
-    """Copies of the input to the first and to the last stage, shape (layouts, 2)."""
-    prefetched: bool
-    """Whether these run beside the passes of the micro-batch before."""
 
 
 def part_passes(
@@ -151,9 +88,19 @@ def part_passes(
     if not gather.any():
         none = np.zeros((2, *forward.shape))
         return PartPasses(
-            forward, backward, *windows, none, none, none, selective, full, traffic, np.stack(host),
-            fetched, ahead,
-        )  # fmt: skip
+            forward,
+            backward,
+            *windows,
+            none,
+            none,
+            none,
+            selective,
+            full,
+            traffic,
+            np.stack(host),
+            fetched,
+            ahead,
+        )
     reduce = reduce if every else reduce / m[:, None]
     whole: tuple[Floats, Floats] = (gather, s.part_regather_s[grid] + reduce)
     shown = whole
@@ -253,9 +200,12 @@ def steady_terms(
     b = priced.blocks
     terms = pass_terms(
         [b.forward_s[i][key] + b.backward_s[i][key] for i in range(len(PASS_TERMS))],
-        parts, slowdown_s=passes.slowdown_s.sum(axis=0), traffic_s=passes.traffic_s,
-        host_s=passes.host_s.sum(axis=0), fsdp_s=passes.fsdp_s.sum(axis=0),
-    )  # fmt: skip
+        parts,
+        slowdown_s=passes.slowdown_s.sum(axis=0),
+        traffic_s=passes.traffic_s,
+        host_s=passes.host_s.sum(axis=0),
+        fsdp_s=passes.fsdp_s.sum(axis=0),
+    )
     terms["recompute"] = recompute_s(parts, covered, passes)
     beside_s = passes.prefetched * total(list(terms.values()))
     terms["input"], _ = fetch_s(parts, passes.input_s, beside_s)
@@ -286,9 +236,14 @@ def pass_terms(
 
 
 def hidden_communication(
-    b: BlockCosts, key: NDArray[Any], parts: Floats, m: Floats, alone: Floats, passes: PartPasses,
+    b: BlockCosts,
+    key: NDArray[Any],
+    parts: Floats,
+    m: Floats,
+    alone: Floats,
+    passes: PartPasses,
     shown_input_s: Floats,
-) -> dict[str, Floats]:  # fmt: skip
+) -> dict[str, Floats]:
     """Tensor, context, expert communication and input hidden under compute, over m micro-batches.
 
     Those that run `alone` hide no expert traffic where others do.
@@ -319,10 +274,17 @@ def alone_terms(
 
 
 def data_parallel(
-    priced: Priced, layouts: Layouts, grid: NDArray[Any], rank: NDArray[Any], ranks: Floats,
-    forward_s: Floats, backward_s: Floats, windows: tuple[Floats, Floats], pieces: Floats,
+    priced: Priced,
+    layouts: Layouts,
+    grid: NDArray[Any],
+    rank: NDArray[Any],
+    ranks: Floats,
+    forward_s: Floats,
+    backward_s: Floats,
+    windows: tuple[Floats, Floats],
+    pieces: Floats,
     reductions: Floats,
-) -> tuple[Floats, Floats, Floats]:  # fmt: skip
+) -> tuple[Floats, Floats, Floats]:
     """Exposed and hidden data-parallel communication, and what hiding it costs the compute.
 
     Each rank hides its reduction behind its last backward pass (`windows`); the last bucket
@@ -358,9 +320,12 @@ def data_parallel(
 
 
 def rank_tails(
-    priced: Priced, layouts: Layouts, grid: NDArray[Any], windows: tuple[Floats, Floats],
+    priced: Priced,
+    layouts: Layouts,
+    grid: NDArray[Any],
+    windows: tuple[Floats, Floats],
     times: Floats,
-) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:  # fmt: skip
+) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
     """What every rank shows and hides of its reductions and of its gather, in this order.
 
     `windows` are a forward and a backward pass of the whole rank, `times` the reductions of a step.

@@ -2,63 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.cost.block_costs import BlockCosts
-from simulator.cost.block_keys import block_keys
-from simulator.cost.blocks import block_costs
-from simulator.cost.collectives import all_gather_s, send_s
-from simulator.cost.memory import offloaded_parts, recomputed_parts
-from simulator.cost.model_flop import step_flop
-from simulator.cost.operations import Ranks
-from simulator.cost.padding import mean_costs
-from simulator.cost.passes import Priced, distinct_micro_batches
-from simulator.cost.paths import Paths, trace_paths
-from simulator.cost.rounded import rounded_costs
-from simulator.cost.states import state_costs
+from simulator.arrays import Floats
+from simulator.cost.blocks.block_costs import BlockCosts
+from simulator.cost.blocks.block_keys import block_keys
+from simulator.cost.blocks.block_prices import block_costs
+from simulator.cost.blocks.padding import mean_costs
+from simulator.cost.collectives.calls import all_gather_s, send_s
+from simulator.cost.operators.model_flop import step_flop
+from simulator.cost.operators.operations import Ranks
+from simulator.cost.passes import distinct_micro_batches
+from simulator.cost.pipeline.paths import trace_paths
+from simulator.cost.pipeline.rounded import rounded_costs
+from simulator.cost.states.state_costs import state_costs
+from simulator.cost.tables import Paths, Priced
 from simulator.errors import InputError
 from simulator.hardware.cluster import NO_CLOSED_FORM, Cluster, with_release
 from simulator.layout.keys import unique_rows
-from simulator.layout.layout import SCHEDULES, Layouts
+from simulator.layout.layouts import SCHEDULES, Layouts
 from simulator.layout.placement import place
-from simulator.layout.schedules import unpaired
+from simulator.layout.schedules.action_tables import unpaired
 from simulator.layout.stages import fold, stages
-from simulator.software import Software
+from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Selection", "price", "select"]
-
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Selection:
-    """Some rows of a priced table: what their ranks hold; columns are distinct pipeline ranks."""
-
-    layouts: Layouts
-    key: NDArray[Any]
-    """Block key of each layout."""
-    grid: NDArray[Any]
-    """State key of each layout."""
-    plan: NDArray[Any]
-    """Pipeline plan of each layout."""
-    route: NDArray[Any]
-    """Route of each layout (``cost/paths.py``)."""
-    parts: Floats
-    """Shape (layouts, columns, parts)."""
-    in_flight: Floats
-    covered: Floats
-    """Blocks that full recomputation covers."""
-    offloaded: Floats
-    """Blocks whose activations wait in host memory."""
-    ranks: Floats
-    """Ranks that each column stands for, shape (layouts, columns)."""
-    rank: NDArray[Any]
-    """First rank of each column."""
+__all__ = ["price"]
 
 
 def price(
@@ -97,31 +68,56 @@ def price(
     )
     table = fold(held, by_content=not every_rank)
     grid = unique_rows(
-        layouts.tp, layouts.cp, layouts.dp, layouts.pp, layouts.ep, layouts.etp,
-        layouts.rank_order, layouts.sharding, layouts.shard_group, layouts.reshard_after_forward,
+        layouts.tp,
+        layouts.cp,
+        layouts.dp,
+        layouts.pp,
+        layouts.ep,
+        layouts.etp,
+        layouts.rank_order,
+        layouts.sharding,
+        layouts.shard_group,
+        layouts.reshard_after_forward,
         plans.inverse,
-    )  # fmt: skip
+    )
     corner = layouts[grid.first]
     placement = place(corner, cluster.domain)
     states = state_costs(
-        workload, cluster, software, corner, placement.with_copies(corner.copies), table,
+        workload,
+        cluster,
+        software,
+        corner,
+        placement.with_copies(corner.copies),
+        table,
         plans.inverse[grid.first],
-    )  # fmt: skip
+    )
     keys, ranks = block_keys(layouts, grid, placement)
     blocks = block_costs(workload, cluster, software, ranks)
     if workload.recipe.pads:
         blocks = mean_costs(
             lambda recipe: block_costs(replace(workload, recipe=recipe), cluster, software, ranks),
-            workload.recipe, ranks, blocks,
-        )  # fmt: skip
+            workload.recipe,
+            ranks,
+            blocks,
+        )
     sends = np.stack([_send(cluster, blocks, ranks, crosses) for crosses in (False, True)])
     crosses = (placement.pp.local == 1).astype(np.int64)
     priced = Priced(
-        workload=workload, cluster=cluster, software=software, table=table, plan=plans.inverse,
-        blocks=blocks, block_key=keys.inverse, states=states, state_key=grid.inverse,
-        send_s=sends, hop_crosses=crosses, model_flop=step_flop(workload),
-        unpaired=_unpaired(layouts[plans.first], workload, software), paths=Paths.none(),
-    )  # fmt: skip
+        workload=workload,
+        cluster=cluster,
+        software=software,
+        table=table,
+        plan=plans.inverse,
+        blocks=blocks,
+        block_key=keys.inverse,
+        states=states,
+        state_key=grid.inverse,
+        send_s=sends,
+        hop_crosses=crosses,
+        model_flop=step_flop(workload),
+        unpaired=_unpaired(layouts[plans.first], workload, software),
+        paths=Paths.none(),
+    )
     costs = rounded_costs(priced, layouts, keys.inverse, grid.inverse, coarse=coarse)
     beside = software.overlap.pipeline_send
     return replace(priced, paths=trace_paths(layouts, plans.inverse, held, costs, beside=beside))
@@ -134,25 +130,6 @@ def _unpaired(plans: Layouts, workload: Workload, software: Software) -> Floats:
     columns = (plans.schedule, plans.pp, distinct_micro_batches(plans), plans.vpp)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return np.array([unpaired(SCHEDULES[code], *numbers) for code, *numbers in rows])
-
-
-def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:
-    """Gather what the ranks of some rows hold."""
-    table, plan = priced.table, priced.plan[rows]
-    some, parts = layouts[rows], table.parts[plan]
-    return Selection(
-        layouts=some,
-        key=priced.block_key[rows],
-        grid=priced.state_key[rows],
-        plan=plan,
-        route=priced.paths.route[rows],
-        parts=parts,
-        in_flight=table.in_flight[plan],
-        covered=recomputed_parts(some, parts),
-        offloaded=offloaded_parts(some, parts),
-        ranks=table.ranks[plan],
-        rank=table.rank[plan],
-    )
 
 
 def _send(cluster: Cluster, blocks: BlockCosts, ranks: Ranks, crosses: bool) -> Floats:

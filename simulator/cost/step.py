@@ -14,15 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.bubble import pipeline
+from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate, concatenate
-from simulator.cost.memory import (
-    MEMORY_KINDS,
-    Memory,
-    memory,
-    memory_spread,
-)
-from simulator.cost.offload import (
+from simulator.cost.memory.offload import (
     activation_copies_s,
     away_bytes,
     host_step_s,
@@ -31,10 +25,15 @@ from simulator.cost.offload import (
     room_bytes,
     uses_host,
 )
+from simulator.cost.memory.peak import (
+    MEMORY_KINDS,
+    Memory,
+    memory,
+    memory_spread,
+)
 from simulator.cost.passes import (
     SELECTIVE,
     ZERO2,
-    Priced,
     alone_passes,
     alone_terms,
     data_parallel,
@@ -45,18 +44,19 @@ from simulator.cost.passes import (
     stage_passes,
     steady_terms,
 )
-from simulator.cost.post_validation import without_barrier
-from simulator.cost.pricing import Selection, price, select
+from simulator.cost.pipeline.bubble import pipeline
+from simulator.cost.pipeline.post_validation import without_barrier
+from simulator.cost.pricing import price
+from simulator.cost.tables import Priced, Selection, select
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import Layouts
-from simulator.layout.schedules import SPLIT
-from simulator.software import Software
+from simulator.layout.layouts import Layouts
+from simulator.layout.schedules.action_tables import SPLIT
+from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
 __all__ = ["Estimate", "estimates", "evaluate", "recomputed_share", "selected_memory"]
 
-Floats = NDArray[np.float64]
 
 CHUNK = 8192
 """Layouts evaluated at once: their arrays stay in the processor's cache."""
@@ -75,7 +75,7 @@ def evaluate(
     Parameters
     ----------
     layouts : Layouts
-        Feasible layouts (see ``layout/feasibility.py``); degrees are not checked again.
+        Feasible layouts (see ``layout/rules/feasibility.py``); degrees are not checked again.
     workload, cluster, software
         What is trained, on what, with what.
     every_rank : bool
@@ -91,14 +91,19 @@ def evaluate(
 
 
 def estimates(
-    layouts: Layouts, workload: Workload, cluster: Cluster, software: Software, *,
+    layouts: Layouts,
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    *,
     coarse: bool = False,
-) -> Iterator[Estimate]:  # fmt: skip
+) -> Iterator[Estimate]:
     """Yield the estimates of consecutive rows, a cache-sized table at a time.
 
     What a search over millions of layouts wants: it keeps the best of each table and lets go of
     the rest. Same numbers as :func:`evaluate`; with `coarse`, the longest paths of pipelines are
-    those at coarsely rounded costs (``cost/rounded.py``), to be followed by it for what is kept.
+    those at coarsely rounded costs (``cost/pipeline/rounded.py``), to be followed by it for what is
+    kept.
     """
     yield from _estimates(layouts, price(layouts, workload, cluster, software, coarse=coarse))
 
@@ -147,9 +152,17 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     once = priced.states.keeps_gathered[rows.grid]
     every = (layouts.sharding == ZERO2) & owned.reduces_every_micro_batch & ~once
     terms["dp"], hidden["dp"], slowed_s = data_parallel(
-        priced, layouts, rows.grid, _behind(rows), rows.ranks, forward_s, backward_s, windows,
-        pieces, np.where(every, m, 1.0),
-    )  # fmt: skip
+        priced,
+        layouts,
+        rows.grid,
+        _behind(rows),
+        rows.ranks,
+        forward_s,
+        backward_s,
+        windows,
+        pieces,
+        np.where(every, m, 1.0),
+    )
     terms["dp"] = terms["dp"] + priced.states.tables_s[rows.grid]
     terms["small_reductions"] = (
         m * (maxima[0] + maxima[1])[at, slowest] + priced.states.norm_s[rows.grid]
@@ -183,10 +196,19 @@ def _behind(rows: Selection) -> NDArray[Any]:
 def selected_memory(rows: Selection, priced: Priced) -> Memory:
     """Memory of some rows of a priced table."""
     return memory(
-        priced.cluster, priced.software, rows.layouts, priced.workload.recipe,
-        blocks=priced.blocks, block_key=rows.key, states=priced.states, state_key=rows.grid,
-        parts=rows.parts, in_flight=rows.in_flight, covered=rows.covered, offloaded=rows.offloaded,
-    )  # fmt: skip
+        priced.cluster,
+        priced.software,
+        rows.layouts,
+        priced.workload.recipe,
+        blocks=priced.blocks,
+        block_key=rows.key,
+        states=priced.states,
+        state_key=rows.grid,
+        parts=rows.parts,
+        in_flight=rows.in_flight,
+        covered=rows.covered,
+        offloaded=rows.offloaded,
+    )
 
 
 def _estimate(

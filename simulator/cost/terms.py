@@ -25,13 +25,13 @@ TERMS = (
     Term("gemm", "matrix products", "compute", "steady",
          "micro-batches x blocks of the slowest stage x (forward + dgrad + wgrad): tiles in waves "
          "over the compute units, or operand traffic, whichever is longer",
-         "fitted per device and library; cost/kernels.py"),
+         "fitted per device and library; cost/kernels/gemm.py"),
     Term("attention", "fused attention", "compute", "steady",
          "causal FLOPs / (share of peak x s / (s + half length)); backward 2.5 x the FLOPs",
-         "fitted per device and library; cost/kernels.py"),
+         "fitted per device and library; cost/kernels/gemm.py"),
     Term("memory_bound", "memory-bound kernels", "compute", "steady",
          "bytes moved by norms, activations, residuals, softmax, loss / share of memory bandwidth",
-         "bytes counted in cost/operators.py"),
+         "bytes counted in cost/operators/block_operators.py"),
     Term("recompute", "recomputation", "compute", "steady",
          "forward work of the recomputed modules or blocks, their collectives included",
          "Korthikanti et al. 2022, section 5"),
@@ -42,7 +42,7 @@ TERMS = (
     Term("stragglers", "waiting for the slowest accelerator", "compute", "steady",
          "compute x standard deviation among accelerators of one kind x expected largest of as "
          "many normal draws as there are accelerators",
-         "Sinha et al. 2022; accelerator profile time_variation; cost/stragglers.py"),
+         "Sinha et al. 2022; accelerator profile time_variation; cost/kernels/stragglers.py"),
     Term("slowdown", "compute slowed by communication", "compute", "steady",
          "hidden communication x compute units that it takes / compute units",
          "collective library profile compute_units"),
@@ -55,7 +55,7 @@ TERMS = (
     Term("ep", "expert dispatch and combine", "expert", "steady",
          "two exchanges each way: tokens x top-k x hidden by all-to-all, tokens x places that one "
          "reaches (deepep), or all tokens of ep x etp ranks gathered and scattered (allgather)",
-         "cost/mlp.py, cost/routing.py; NCCL; DeepEP"),
+         "cost/operators/mlp.py, cost/operators/routing.py; NCCL; DeepEP"),
     Term("fsdp", "parameter gathers of zero3", "data", "steady",
          "per block: gather before forward and, from the ranks it was resharded to, before "
          "backward; reduction after; less the block's compute",
@@ -72,7 +72,7 @@ TERMS = (
     Term("small_reductions", "all-reduces of a few numbers", "data", "steady",
          "gradient norm, once; fp8 with delayed scaling: maxima, once each way for every "
          "micro-batch and chunk, over tp x cp x dp ranks, less what the host takes longer",
-         "Transformer Engine pytorch/fp8.py; cost/small_reductions.py"),
+         "Transformer Engine pytorch/fp8.py; cost/collectives/small_reductions.py"),
     Term("pp", "pipeline sends", "pipeline", "steady",
          "(micro-batches x chunks + pp - 1) x 2 sends of the boundary activation",
          "Narayanan et al. 2021, section 2.2"),

@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import catalogue
+from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate
 from simulator.files import Figure, read_profile, record
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
-from simulator.layout.layout import Layouts
-from simulator.software import Software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe
 
 __all__ = [
@@ -39,7 +40,6 @@ __all__ = [
     "stated_spreads",
 ]
 
-Floats = NDArray[np.float64]
 
 BEARS_ON = {
     "compute": ("gemm", "recompute", "stragglers"),
@@ -168,10 +168,17 @@ def bearing(estimate: Estimate, *, experts: bool) -> Floats:
 def same_kernels(layouts: Layouts) -> NDArray[np.intp]:
     """Number layouts so that those whose ranks compute with the same shapes have one number."""
     keys = unique_rows(
-        layouts.tp, layouts.sequence_parallel, layouts.cp, layouts.cp_kind, layouts.ep,
-        layouts.etp, layouts.dispatcher, layouts.micro_batch, layouts.recompute,
+        layouts.tp,
+        layouts.sequence_parallel,
+        layouts.cp,
+        layouts.cp_kind,
+        layouts.ep,
+        layouts.etp,
+        layouts.dispatcher,
+        layouts.micro_batch,
+        layouts.recompute,
         layouts.recompute_layers,
-    )  # fmt: skip
+    )
     return keys.inverse
 
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.arrays import Floats
 from simulator.economics.price import Site
 from simulator.hardware.cluster import Cluster
 
 __all__ = ["cluster_energy_joule", "draw_watt", "energy_joule", "mean_activity"]
-
-Floats = NDArray[np.float64]
 
 
 def mean_activity(*, step_time_s: Any, busy_s: Any, waiting_activity: float) -> Floats:

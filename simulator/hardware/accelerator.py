@@ -41,7 +41,7 @@ class DeviceMemory:
 
 @record
 class GemmKernel:
-    """Parameters of one matrix-multiplication library on this device and type (cost/kernels.py)."""
+    """Parameters of one matrix-multiplication library on this device and type (kernels/gemm.py)."""
 
     launch_s: Figure
     """Shortest time of a call."""
@@ -89,7 +89,7 @@ class GemmKernel:
 
 @record
 class GroupedKernel:
-    """Grouped products of a rank's experts in one call, on this device and type (cost/grouped.py).
+    """Grouped products of a rank's experts in one call, as ``expert_layer.py`` prices them.
 
     The share of the peak and what it needs to get there replace those of `GemmKernel`; the rest
     is what a timed layer does beside its products.
@@ -128,7 +128,7 @@ class GroupedKernel:
 
 @record
 class AttentionKernel:
-    """A fused (flash) attention library on this device (cost/attention_time.py)."""
+    """A fused (flash) attention library on this device (cost/kernels/flash_attention.py)."""
 
     launch_s: Figure
     """Shortest time of a call."""
@@ -165,7 +165,7 @@ class AttentionKernel:
 
 @record
 class StreamKernel:
-    """A class of memory-bound kernels on this device (cost/stream_time.py)."""
+    """A class of memory-bound kernels on this device (cost/kernels/memory_bound.py)."""
 
     memory_fraction: Figure
     """Share of the memory bandwidth reached on large tensors."""

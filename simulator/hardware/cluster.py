@@ -88,7 +88,7 @@ class Cluster:
     library: CollectiveLibrary
     price: str
     left: tuple[LinksLeft, ...] = ()
-    """Kinds of groups that do not have all of the links (``events/contended.py``)."""
+    """Kinds of groups that do not have all of the links (``events/sharing/contended.py``)."""
     kinds: tuple[Cluster, ...] = ()
     """Servers of several kinds, each as the cluster that it would be if all were like it, with the
     fabric, the library and the price of its own profile; empty: all servers are alike."""

@@ -2,8 +2,8 @@
 
 Ranks fill the groups in the order in which they are listed. Every group brings the servers, the
 fabric, the collective library and the price of a cluster profile; what a kind of servers does is
-priced as on a cluster of them alone (``Cluster.kinds``), and ``events/deviations.py`` puts stages
-and replicas on the servers that their ranks lie on.
+priced as on a cluster of them alone (``Cluster.kinds``), and ``events/deviations/deviations.py``
+puts stages and replicas on the servers that their ranks lie on.
 """
 
 from __future__ import annotations

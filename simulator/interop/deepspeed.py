@@ -12,7 +12,7 @@ from typing import Any
 
 from simulator.interop.torchrun import torchrun
 from simulator.scenario import Scenario
-from simulator.software import Software
+from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe
 
 __all__ = ["deepspeed_block", "deepspeed_config"]
@@ -54,8 +54,11 @@ def deepspeed_config(row: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
         config["sequence_parallel_size"] = row["cp"]
     if "nvme" in (row["optimizer_offload"], row["parameter_offload"]):
         config["aio"] = {
-            "block_size": 1048576, "queue_depth": 8, "single_submit": False, "overlap_events": True,
-        }  # fmt: skip
+            "block_size": 1048576,
+            "queue_depth": 8,
+            "single_submit": False,
+            "overlap_events": True,
+        }
     return config
 
 
@@ -84,16 +87,18 @@ def _zero(row: dict[str, Any], recipe: Recipe, software: Software) -> dict[str, 
     }
     if stage < 3:
         table |= {
-            "allgather_partitions": True, "allgather_bucket_size": elements,
+            "allgather_partitions": True,
+            "allgather_bucket_size": elements,
             "use_multi_rank_bucket_allreduce": software.states.reduces_everywhere,
-        }  # fmt: skip
+        }
     else:
         distance = round(2 * float(software.states.live_parameters))
         table |= {
-            "stage3_max_live_parameters": distance, "stage3_max_reuse_distance": distance,
+            "stage3_max_live_parameters": distance,
+            "stage3_max_reuse_distance": distance,
             "stage3_prefetch_bucket_size": 50_000_000,
             "stage3_param_persistence_threshold": 100_000,
-        }  # fmt: skip
+        }
         if row["reshard_after_forward"] is not True:
             table["zero_hpz_partition_size"] = row["reshard_after_forward"]
         if row["shard_group"] < row["dp"] * row["cp"]:
@@ -109,8 +114,12 @@ def _offload(row: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
         if float(recipe.optimizer_offload_fraction) < 1:
             table["ratio"] = float(recipe.optimizer_offload_fraction)
         if tier == "nvme":
-            table |= {"nvme_path": _NVME_PATH, "buffer_count": 4, "pipeline_read": True,
-                      "pipeline_write": True}  # fmt: skip
+            table |= {
+                "nvme_path": _NVME_PATH,
+                "buffer_count": 4,
+                "pipeline_read": True,
+                "pipeline_write": True,
+            }
         found["offload_optimizer"] = table
     tier = row["parameter_offload"]
     if tier != "none":

@@ -11,8 +11,9 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.arrays import Floats
 from simulator.interop.kineto_classes import kernel_class
-from simulator.scoring.timeline import Floats, Spans
+from simulator.scoring.instants import Spans
 
 __all__ = ["US", "Columns", "Events"]
 

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.interop.kineto_classes import kernel_class, operator_class
 from simulator.interop.kineto_collectives import Groups, input_bytes
 from simulator.interop.kineto_events import US, Events
-from simulator.scoring.timeline import Floats, Spans
+from simulator.scoring.instants import Spans
 from simulator.scoring.trace import CLASSES, Trace
 
 __all__ = ["make_trace"]

@@ -8,7 +8,7 @@ from simulator.interop.deepspeed import deepspeed_block
 from simulator.interop.megatron import megatron_block
 from simulator.interop.torchrun import plain_block, script_block
 from simulator.interop.torchtitan import torchtitan_block
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.scenario import Scenario
 from simulator.workload.recipe import Recipe
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from simulator.cost.tensor_overlap import usable
+from simulator.cost.blocks.tensor_overlap import usable
 from simulator.interop.megatron_model import model_flags, unsaid
 from simulator.interop.torchrun import SAMPLE_STEPS, torchrun, unsaid_stashes, wrapped
 from simulator.layout.stages import stages
 from simulator.scenario import Scenario
-from simulator.software import Software
+from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe
 
@@ -118,9 +118,12 @@ def _pipeline(row: dict[str, Any], arch: Architecture) -> list[str]:
 def layers_by_stage(row: dict[str, Any], arch: Architecture) -> list[int]:
     """Layers of every (virtual) pipeline stage, in model order."""
     table = stages(
-        pp=row["pp"], vpp=row["vpp"], micro_batches=row["pp"], layer_kinds=arch.layer_kinds,
+        pp=row["pp"],
+        vpp=row["vpp"],
+        micro_batches=row["pp"],
+        layer_kinds=arch.layer_kinds,
         kinds=len(arch.blocks),
-    )  # fmt: skip
+    )
     counts = table.blocks.sum(axis=1)
     piece = table.chunk * row["pp"] + table.rank
     return [int(counts[i]) for i in piece.argsort()]
@@ -160,10 +163,12 @@ def _states(row: dict[str, Any], software: Software) -> list[str]:
     if row["sharding"] in ("zero2", "zero3"):
         strategy = "optim_grads" if row["sharding"] == "zero2" else "optim_grads_params"
         flags += [
-            "--use-megatron-fsdp", f"--data-parallel-sharding-strategy {strategy}",
-            "--no-gradient-accumulation-fusion", "--init-model-with-meta-device",
+            "--use-megatron-fsdp",
+            f"--data-parallel-sharding-strategy {strategy}",
+            "--no-gradient-accumulation-fusion",
+            "--init-model-with-meta-device",
             "--ckpt-format fsdp_dtensor",
-        ]  # fmt: skip
+        ]
     if row["sharding"] != "ddp" and row["shard_group"] != shards:
         flags.append(f"--num-distributed-optimizer-instances {shards // row['shard_group']}")
     if software.overlap.gradient_reduce and shards > 1:
@@ -271,9 +276,14 @@ def _stand_ins(arch: Architecture, software: Software) -> list[str]:
     """Mock data; the null tokenizer adds one token to the size that it is given."""
     masked = ["--no-create-attention-mask-in-dataloader"] * (not software.input.mask_bytes)
     return [
-        *masked, "--mock-data", "--tokenizer-type NullTokenizer",
-        f"--vocab-size {arch.vocabulary - 1}", "--lr 1e-4", "--log-interval 1", "--log-throughput",
-    ]  # fmt: skip
+        *masked,
+        "--mock-data",
+        "--tokenizer-type NullTokenizer",
+        f"--vocab-size {arch.vocabulary - 1}",
+        "--lr 1e-4",
+        "--log-interval 1",
+        "--log-throughput",
+    ]
 
 
 def _notes(row: dict[str, Any], arch: Architecture, software: Software) -> list[str]:

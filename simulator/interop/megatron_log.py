@@ -130,9 +130,13 @@ def _step(
     if before is not None and before[2] == now[2] != 0:
         _check_samples(reading, line, now, before)
     reading.add(
-        step, float(elapsed.group(1)) / 1e3, line=line, rank=rank_of(text), batch=now[2],
+        step,
+        float(elapsed.group(1)) / 1e3,
+        line=line,
+        rank=rank_of(text),
+        batch=now[2],
         tflops=float(tflops.group(1)) if tflops else np.nan,
-    )  # fmt: skip
+    )
     return now
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from simulator.software import Software
+from simulator.software.profile import Software
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
 from simulator.workload.recipe import Recipe
 
@@ -71,10 +71,14 @@ def _attention(attention: Attention, arch: Architecture) -> list[str]:
         nope = attention.head_dim - attention.rope_head_dim
         query = [f"--q-lora-rank {attention.q_lora_rank}"] if attention.q_lora_rank else []
         return [
-            "--multi-latent-attention", *query, f"--kv-lora-rank {attention.kv_lora_rank}",
-            f"--qk-head-dim {nope}", f"--qk-pos-emb-head-dim {attention.rope_head_dim}",
-            f"--v-head-dim {attention.value_dim}", "--qk-layernorm",
-        ]  # fmt: skip
+            "--multi-latent-attention",
+            *query,
+            f"--kv-lora-rank {attention.kv_lora_rank}",
+            f"--qk-head-dim {nope}",
+            f"--qk-pos-emb-head-dim {attention.rope_head_dim}",
+            f"--v-head-dim {attention.value_dim}",
+            "--qk-layernorm",
+        ]
     flags = [f"--kv-channels {attention.head_dim}"]
     if attention.kv_heads != attention.heads:
         flags += ["--group-query-attention", f"--num-query-groups {attention.kv_heads}"]
@@ -106,8 +110,9 @@ def _experts(arch: Architecture, recipe: Recipe) -> list[str]:
     ]
     if moe.top_groups < moe.groups:
         flags += [
-            f"--moe-router-num-groups {moe.groups}", f"--moe-router-group-topk {moe.top_groups}",
-        ]  # fmt: skip
+            f"--moe-router-num-groups {moe.groups}",
+            f"--moe-router-group-topk {moe.top_groups}",
+        ]
     if recipe.is_quantised or recipe.precision == "bf16":
         flags.append("--moe-grouped-gemm")
     if moe.shared_ffn_hidden:

@@ -34,8 +34,11 @@ OPERATIONS = {
 }
 """Name of the test without underscores -> kernel of our own documents."""
 
-_TEST = re.compile(r"(?<![\w])(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv"
-                   r"|broadcast|reduce|gather|scatter)_perf", re.IGNORECASE)  # fmt: skip
+_TEST = re.compile(
+    r"(?<![\w])(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv"
+    r"|broadcast|reduce|gather|scatter)_perf",
+    re.IGNORECASE,
+)
 _RANK = re.compile(
     r"#\s+Rank\s+(\d{1,6})\s+(?:Group\s+(\d{1,6})\s+)?Pid\s+\d+ on\s+(\S{1,200}) device\s+\d+ "
     r"\[[^\]]{1,40}\] (.{1,200}?)\s*$"
@@ -141,9 +144,13 @@ def _cells(cells: list[str]) -> dict[str, Any]:
     out, inside = columns[:per_side], columns[per_side : 2 * per_side]
     time = out if len(columns) >= per_side else inside
     return {
-        "size": int(cells[0]), "type": cells[2], "time": float(time[0]), "algbw": float(time[1]),
-        "busbw": float(time[2]), "wrong": _wrong(time[3]),
-    }  # fmt: skip
+        "size": int(cells[0]),
+        "type": cells[2],
+        "time": float(time[0]),
+        "algbw": float(time[1]),
+        "busbw": float(time[2]),
+        "wrong": _wrong(time[3]),
+    }
 
 
 def _is_number(cell: str) -> bool:
@@ -201,10 +208,13 @@ def _nccl_json(path: Path, document: Any) -> Measurements:
         sides = [result.get("out_of_place"), result.get("in_place")]
         side: dict[str, Any] = next((one for one in sides if isinstance(one, dict)), {})
         row = {
-            "size": result.get("size"), "type": str(result.get("type", "")),
-            "time": side.get("time", side.get("cpu_time")), "algbw": side.get("alg_bw"),
-            "busbw": side.get("bus_bw"), "wrong": _wrong(side.get("nwrong") or 0.0),
-        }  # fmt: skip
+            "size": result.get("size"),
+            "type": str(result.get("type", "")),
+            "time": side.get("time", side.get("cpu_time")),
+            "algbw": side.get("alg_bw"),
+            "busbw": side.get("bus_bw"),
+            "wrong": _wrong(side.get("nwrong") or 0.0),
+        }
         if wrong := _not_numbers(row, where):
             problems += wrong
             continue
@@ -236,11 +246,15 @@ def _rccl_json(path: Path, records: Any) -> Measurements:
         if bool(record.get("inPlace")) and False in sides:
             continue
         row: dict[str, Any] = {
-            "size": record.get("size"), "type": str(record.get("type", "")),
-            "time": record.get("time"), "algbw": record.get("algBw"),
-            "busbw": record.get("busBw"), "wrong": _wrong(record.get("wrong", "0")),
-            "ranks": record.get("ranks"), "nodes": record.get("nodes"),
-        }  # fmt: skip
+            "size": record.get("size"),
+            "type": str(record.get("type", "")),
+            "time": record.get("time"),
+            "algbw": record.get("algBw"),
+            "busbw": record.get("busBw"),
+            "wrong": _wrong(record.get("wrong", "0")),
+            "ranks": record.get("ranks"),
+            "nodes": record.get("nodes"),
+        }
         operation = OPERATIONS.get(str(record.get("name", "")).lower().replace("_", ""), "")
         if not operation:
             problems.append(f"{where}: name: unknown collective, got {record.get('name')!r}")
@@ -289,11 +303,14 @@ def _call(row: Mapping[str, Any], operation: str, group: tuple[int, int], where:
     ranks, nodes = group
     sizes = {"message_bytes": row["size"], "ranks": ranks, "nodes": nodes}
     return Call(
-        place=f"{where} ({operation})", kernel=operation,
-        dtype=_TYPES.get(row["type"], row["type"]), direction="forward", library="nccl-tests",
+        place=f"{where} ({operation})",
+        kernel=operation,
+        dtype=_TYPES.get(row["type"], row["type"]),
+        direction="forward",
+        library="nccl-tests",
         shape={name: float(size) for name, size in sizes.items()},
         seconds=float(row["time"]) / 1e6,
-    )  # fmt: skip
+    )
 
 
 def _measurements(
@@ -307,6 +324,9 @@ def _measurements(
     device = Device(kind="cuda", name=sorted(names)[0]) if any(names) else None
     kernels = ", ".join(dict.fromkeys(call.kernel for call in calls))
     return Measurements(
-        path=str(path), source=f"{path.name} ({kernels})", date=date or written, device=device,
+        path=str(path),
+        source=f"{path.name} ({kernels})",
+        date=date or written,
+        device=device,
         calls=tuple(calls),
-    )  # fmt: skip
+    )

@@ -15,17 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from simulator.cost.memory import MEMORY_KINDS
+from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.terms import LABELS
-from simulator.events.timeline import (
-    CAUSES,
-    LINKS,
-    SPAN_KINDS,
-    STREAMS,
-    MemoryCurve,
-    SimulatedStep,
-    Timeline,
-)
+from simulator.events.played import SimulatedStep
+from simulator.events.step.streams import CAUSES, LINKS, SPAN_KINDS, STREAMS
+from simulator.events.step.timeline import MemoryCurve, Timeline
 
 __all__ = ["trace_bytes", "trace_events"]
 
@@ -90,9 +84,16 @@ def _about(rank: int, stream: int, what: str, **said: Any) -> dict[str, Any]:
 
 def _spans(line: Timeline) -> Iterator[dict[str, Any]]:
     columns = (
-        line.rank, line.stream, line.kind, line.micro_batch, line.chunk, line.cause, line.critical,
-        line.start_s / _MICROSECOND_S, (line.end_s - line.start_s) / _MICROSECOND_S,
-    )  # fmt: skip
+        line.rank,
+        line.stream,
+        line.kind,
+        line.micro_batch,
+        line.chunk,
+        line.cause,
+        line.critical,
+        line.start_s / _MICROSECOND_S,
+        (line.end_s - line.start_s) / _MICROSECOND_S,
+    )
     for row in zip(*(column.tolist() for column in columns), strict=True):
         rank, stream, kind, batch, chunk, cause, critical, start, duration = row
         said: dict[str, Any] = {"charged to": LABELS[CAUSES[cause]], "critical": critical}
@@ -107,9 +108,15 @@ def _spans(line: Timeline) -> Iterator[dict[str, Any]]:
         if "step" in said:
             name = f"{name} of step {said['step']}"
         yield {
-            "ph": "X", "pid": rank, "tid": stream, "ts": start, "dur": duration,
-            "name": name, "cat": STREAMS[stream], "args": said,
-        }  # fmt: skip
+            "ph": "X",
+            "pid": rank,
+            "tid": stream,
+            "ts": start,
+            "dur": duration,
+            "name": name,
+            "cat": STREAMS[stream],
+            "args": said,
+        }
 
 
 def _arrows(line: Timeline) -> Iterator[dict[str, Any]]:
@@ -118,10 +125,15 @@ def _arrows(line: Timeline) -> Iterator[dict[str, Any]]:
         middle = (line.start_s[sent] + line.end_s[sent]) / 2.0
         for letter, span, moment in (("s", sent, middle), ("f", waited, line.start_s[waited])):
             yield {
-                "ph": letter, "id": number, "pid": int(line.rank[span]),
-                "tid": int(line.stream[span]), "ts": float(moment) / _MICROSECOND_S,
-                "name": "activations", "cat": "pipeline", **({"bp": "e"} if letter == "f" else {}),
-            }  # fmt: skip
+                "ph": letter,
+                "id": number,
+                "pid": int(line.rank[span]),
+                "tid": int(line.stream[span]),
+                "ts": float(moment) / _MICROSECOND_S,
+                "name": "activations",
+                "cat": "pipeline",
+                **({"bp": "e"} if letter == "f" else {}),
+            }
 
 
 def _memory(curve: MemoryCurve) -> Iterator[dict[str, Any]]:

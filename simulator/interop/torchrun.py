@@ -11,7 +11,12 @@ from simulator.scenario import Scenario
 from simulator.workload.recipe import Recipe
 
 __all__ = [
-    *("SAMPLE_STEPS", "plain_block", "script_block", "steps", "torchrun", "unsaid_stashes"),
+    "SAMPLE_STEPS",
+    "plain_block",
+    "script_block",
+    "steps",
+    "torchrun",
+    "unsaid_stashes",
     "wrapped",
 ]
 

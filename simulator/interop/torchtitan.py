@@ -66,8 +66,10 @@ def torchtitan_block(row: dict[str, Any], scenario: Scenario) -> str:
         converter, recipe_name = _CONVERTERS[precision]
         how: dict[str, Any] = {"recipe_name": recipe_name}
         if scenario.workload.recipe.fp8_weights:  # tensorwise scaling, which has no recipe's name
-            how = {"enable_fsdp_float8_all_gather": True,
-                   "precompute_float8_dynamic_scale_for_fsdp": True}  # fmt: skip
+            how = {
+                "enable_fsdp_float8_all_gather": True,
+                "precompute_float8_dynamic_scale_for_fsdp": True,
+            }
         tables[converter] = {**how, "filter_fqns": ["output"]}
     text = "\n".join(
         "\n".join([f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())])

@@ -88,9 +88,12 @@ def _step(reading: LogReading, line: int, text: str, tokens: float) -> None:
     rate = _number(speed.group(1))
     tflops, memory = _TFLOPS.search(text), _MEMORY.search(text)
     reading.add(
-        int(step.group(1)), tokens / rate if rate else np.inf, line=line, rank=rank_of(text),
+        int(step.group(1)),
+        tokens / rate if rate else np.inf,
+        line=line,
+        rank=rank_of(text),
         tflops=_number(tflops.group(1)) if tflops else np.nan,
-    )  # fmt: skip
+    )
     if memory:
         reading.peak("reserved", float(memory.group(1)) * GIB)
 
@@ -109,8 +112,11 @@ def _mesh(reading: LogReading, line: int, text: str) -> None:
     found = {"gpus": world, "dp": dp, **{k: v for k, v in degrees.items() if k in _OWN}}
     if dp > degrees["dp_shard"] > 1:
         found["shard_group"] = degrees["dp_shard"] * degrees.get("cp", 1)
-    words = {"gpus": "product of the device mesh", "dp": "dp_replicate x dp_shard",
-             "shard_group": "dp_shard x cp"}  # fmt: skip
+    words = {
+        "gpus": "product of the device mesh",
+        "dp": "dp_replicate x dp_shard",
+        "shard_group": "dp_shard x cp",
+    }
     for name, value in found.items():
         reading.state(name, value, line, words.get(name, name))
 

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.layout.layout import RANK_ORDERS, Layouts
+from simulator.arrays import Ints
+from simulator.layout.layouts import RANK_ORDERS, Layouts
 
 __all__ = ["Group", "Placement", "place"]
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,9 +73,10 @@ class Placement:
         local = np.gcd(self.cp.local, cp_a2a)
         between = np.where(local == cp_a2a, self.cp.local // local, 1)
         return replace(
-            self, cp_a2a=Group(size=cp_a2a, local=local),
+            self,
+            cp_a2a=Group(size=cp_a2a, local=local),
             cp_ring=Group(size=self.cp.size // cp_a2a, local=between),
-        )  # fmt: skip
+        )
 
     def with_copies(self, copies: NDArray[Any]) -> Placement:
         """The same where so many pipeline ranks hold each stage: they are replicas, too.

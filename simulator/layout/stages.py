@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.layout import schedules
+from simulator.arrays import Floats, Ints
 from simulator.layout.keys import unique_rows
-from simulator.layout.layout import SCHEDULES
+from simulator.layout.layouts import SCHEDULES
+from simulator.layout.schedules import action_tables as schedules
 
 __all__ = ["StageTable", "Stages", "fold", "stages"]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 ONE_F_ONE_B, INTERLEAVED = SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")
 DUALPIPE = SCHEDULES.index("dualpipe")

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator import catalogue
+from simulator.arrays import Floats, Ints
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.placement import Group
 from simulator.measured.microbenchmarks import (
-    Floats,
-    Ints,
     Sieve,
     Table,
     Texts,
@@ -28,8 +27,11 @@ from simulator.measured.microbenchmarks import (
 )
 
 __all__ = [
-    *("DEEPEP_DISPATCH_BYTES", "DEEPEP_MOST_SERVERS", "CollectiveCalls"),
-    *("read_a2a", "read_collectives"),
+    "DEEPEP_DISPATCH_BYTES",
+    "DEEPEP_MOST_SERVERS",
+    "CollectiveCalls",
+    "read_a2a",
+    "read_collectives",
 ]
 
 _OPERATIONS = {
@@ -54,7 +56,7 @@ _A2A = {"NCCL": "all_to_all", "DeepEP": "dispatch"}
 _UNITS = 20.0
 _NUMBER = re.compile(r"\d+(\.\d*)?")
 _ELEMENT_BYTES = 2.0
-"""What an all-to-all moves per element where training is priced (cost/mlp.py)."""
+"""What an all-to-all moves per element where training is priced (cost/operators/mlp.py)."""
 
 DEEPEP_DISPATCH_BYTES = 1.0 + 4.0 / 128.0
 """DeepEP's timings dispatch fp8 with an fp32 scale for 128 elements (its README); what comes back
@@ -104,13 +106,20 @@ def read_collectives(table: Table, words: Words) -> CollectiveCalls:
     dtype = np.array([words.types.get(word, word) for word in table.text("dtype").tolist()])
     every = np.ones(len(table), dtype=bool)
     return _calls(
-        sieve, words, operation=operation, label=operation, library=table.text("lib_version"),
-        dtype=dtype, copies=np.ones(len(table)), experts=np.ones(len(table)),
-        release=_releases(table.text("lib_version")), units=np.full(len(table), _UNITS),
+        sieve,
+        words,
+        operation=operation,
+        label=operation,
+        library=table.text("lib_version"),
+        dtype=dtype,
+        copies=np.ones(len(table)),
+        experts=np.ones(len(table)),
+        release=_releases(table.text("lib_version")),
+        units=np.full(len(table), _UNITS),
         row_bytes=np.zeros(len(table)),
         size_bytes=sieve.positive("message_bytes", every),
         measured_s=sieve.positive("time_us", every) * 1e-6,
-    )  # fmt: skip
+    )
 
 
 def read_a2a(table: Table, words: Words) -> CollectiveCalls:
@@ -143,14 +152,22 @@ def read_a2a(table: Table, words: Words) -> CollectiveCalls:
     dispatch = sieve.positive("dispatch_us", label == "dispatch")
     combine = sieve.positive("combine_us", label == "combine")
     return _calls(
-        sieve, words, operation=np.where(
+        sieve,
+        words,
+        operation=np.where(
             low_latency, "low_latency_dispatch", [_A2A.get(w, "") for w in family.tolist()]
-        ), release=np.full(len(table), ""), units=_units(table, label),
-        label=label, library=_with_units(table, label), dtype=np.where(narrow, "fp8", "bf16"),
-        copies=copies, experts=experts, size_bytes=tokens * hidden * sent * element_bytes,
+        ),
+        release=np.full(len(table), ""),
+        units=_units(table, label),
+        label=label,
+        library=_with_units(table, label),
+        dtype=np.where(narrow, "fp8", "bf16"),
+        copies=copies,
+        experts=experts,
+        size_bytes=tokens * hidden * sent * element_bytes,
         row_bytes=hidden * element_bytes,
         measured_s=np.where(label == "combine", combine, dispatch) * 1e-6,
-    )  # fmt: skip
+    )
 
 
 def _releases(text: Texts) -> Texts:
@@ -175,23 +192,43 @@ def _with_units(table: Table, label: Texts) -> Texts:
 
 
 def _calls(
-    sieve: Sieve, words: Words, *, operation: Texts, label: Texts, library: Texts, dtype: Texts,
-    size_bytes: Floats, measured_s: Floats, copies: Floats, experts: Floats, release: Texts,
-    units: Floats, row_bytes: Floats,
-) -> CollectiveCalls:  # fmt: skip
+    sieve: Sieve,
+    words: Words,
+    *,
+    operation: Texts,
+    label: Texts,
+    library: Texts,
+    dtype: Texts,
+    size_bytes: Floats,
+    measured_s: Floats,
+    copies: Floats,
+    experts: Floats,
+    release: Texts,
+    units: Floats,
+    row_bytes: Floats,
+) -> CollectiveCalls:
     """Add cluster and group, and refuse what no link could do."""
     cluster = _cluster(sieve, words)
     clusters = {name: load_cluster(name, 1) for name in np.unique(cluster[sieve.kept]).tolist()}
     gpus, servers = _servers(sieve, cluster, clusters)
     _skip_unknown_networks(sieve, words, servers)
     calls = CollectiveCalls(
-        sieve=sieve, operation=operation, label=label, library=library, dtype=dtype,
-        cluster=cluster, release=release, units=units, size_bytes=size_bytes,
-        row_bytes=row_bytes, measured_s=measured_s, clusters=clusters,
+        sieve=sieve,
+        operation=operation,
+        label=label,
+        library=library,
+        dtype=dtype,
+        cluster=cluster,
+        release=release,
+        units=units,
+        size_bytes=size_bytes,
+        row_bytes=row_bytes,
+        measured_s=measured_s,
+        clusters=clusters,
         copies=np.where(sieve.kept, copies, 1.0).astype(np.intp),
         experts=np.where(sieve.kept, experts, 1.0).astype(np.intp),
         group=_group(sieve, cluster, clusters, gpus, servers),
-    )  # fmt: skip
+    )
     _check_links(calls)
     return calls
 
@@ -269,5 +306,11 @@ def _check_links(calls: CollectiveCalls) -> None:
     experts = {"dispatch": "dispatch_us", "combine": "combine_us"}
     column = np.array([experts.get(word, "time_us") for word in calls.label.tolist()])
     for name in np.unique(column).tolist():
-        refuse_impossible(calls.sieve, name, column == name, measured_s=calls.measured_s,
-                          least_s=least_s, limit="link rate")  # fmt: skip
+        refuse_impossible(
+            calls.sieve,
+            name,
+            column == name,
+            measured_s=calls.measured_s,
+            least_s=least_s,
+            limit="link rate",
+        )

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.arrays import Floats
 from simulator.hardware.accelerator import BACKWARD_FLOP, Accelerator
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.microbenchmarks import (
-    Floats,
     Masks,
     Sieve,
     Table,
@@ -27,9 +27,18 @@ from simulator.measured.microbenchmarks import (
 )
 
 __all__ = [
-    *("GEMM_COLUMNS", "KernelCalls", "Shape"),
-    *("attention_library", "attention_shape", "call_seconds", "framework_name", "gemm_type"),
-    *("pass_of", "read_kernels", "stream_shape", "unmasked_flop"),
+    "GEMM_COLUMNS",
+    "KernelCalls",
+    "Shape",
+    "attention_library",
+    "attention_shape",
+    "call_seconds",
+    "framework_name",
+    "gemm_type",
+    "pass_of",
+    "read_kernels",
+    "stream_shape",
+    "unmasked_flop",
 ]
 
 Shape = Mapping[str, Floats]
@@ -121,10 +130,17 @@ def read_kernels(table: Table, words: Words) -> KernelCalls:
         "stream": stream_shape(sieve, family == "stream"),
     }
     calls = KernelCalls(
-        sieve=sieve, family=family, device=device, dtype=dtype, library=library, passes=passes,
-        shapes=shapes, flop=_flop(family, shapes, passes),
-        measured_s=call_seconds(sieve, shapes["attention"], passes), accelerators=accelerators,
-    )  # fmt: skip
+        sieve=sieve,
+        family=family,
+        device=device,
+        dtype=dtype,
+        library=library,
+        passes=passes,
+        shapes=shapes,
+        flop=_flop(family, shapes, passes),
+        measured_s=call_seconds(sieve, shapes["attention"], passes),
+        accelerators=accelerators,
+    )
     _check_limits(calls)
     return calls
 
@@ -181,9 +197,13 @@ def _skip_attention(sieve: Sieve, rows: Masks) -> None:
 
 
 def _libraries(
-    sieve: Sieve, family: Texts, device: Texts, dtype: Texts, words: Words,
+    sieve: Sieve,
+    family: Texts,
+    device: Texts,
+    dtype: Texts,
+    words: Words,
     accelerators: Mapping[str, Accelerator],
-) -> Texts:  # fmt: skip
+) -> Texts:
     """Key of each row's figures in its profile; rows without figures are skipped."""
     columns = [sieve.table.text(name) for name in ("kernel", "impl", "framework", "causal")]
     library = np.full(len(family), "", dtype=object)
@@ -201,8 +221,8 @@ def _figures(
 ) -> tuple[str, str]:
     """Library or class that a call asks for, and the one whose figures it gets, blank if none.
 
-    The same fall-backs as where training is priced (cost/blocks.py): another attention library
-    in 16 bit runs like flash, another class of memory-bound kernel like elementwise ones.
+    The same fall-backs as where training is priced (cost/blocks/block_prices.py): another attention
+    library in 16 bit runs like flash, another class of memory-bound kernel like elementwise ones.
     """
     kernel, impl, framework, causal = labels
     if family == "stream":
@@ -283,9 +303,16 @@ def _experts(sieve: Sieve, rows: Masks) -> Shape:
     sieve.skip("no formula for less than one token to an expert", rows & (each < 1.0))
     sieve.skip("no formula for less than one expert to a rank", rows & (experts < ep))
     plain = np.char.find(sieve.table.text("impl"), "nongated") >= 0
-    return {"tokens": each, "hidden": hidden, "ffn": inter / tp, "batch": experts / ep,
-            "gated": np.where(plain, 0.0, 1.0), "all_tokens": tokens, "all_experts": experts,
-            "top_k": top_k}  # fmt: skip
+    return {
+        "tokens": each,
+        "hidden": hidden,
+        "ffn": inter / tp,
+        "batch": experts / ep,
+        "gated": np.where(plain, 0.0, 1.0),
+        "all_tokens": tokens,
+        "all_experts": experts,
+        "top_k": top_k,
+    }
 
 
 def _flop(family: Texts, shapes: Mapping[str, Shape], passes: Texts) -> Floats:
@@ -338,5 +365,11 @@ def _check_limits(calls: KernelCalls) -> None:
             least_s[rows] = calls.flop[rows] / float(device.matrix_flop_per_s[dtype])
     rated = text("time_us") == ""
     for column, rows in (("time_us", ~rated), ("tflops", rated)):
-        refuse_impossible(sieve, column, rows, measured_s=calls.measured_s, least_s=least_s,
-                          limit="dense peak or memory rate")  # fmt: skip
+        refuse_impossible(
+            sieve,
+            column,
+            rows,
+            measured_s=calls.measured_s,
+            least_s=least_s,
+            limit="dense peak or memory rate",
+        )

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.measured.log_lines import looks_like
 from simulator.workload.recipe import Recipe
 
 __all__ = ["SLOW", "LogReading", "MeasuredLog", "Stated", "warm_up"]
 
-Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 SLOW = 1.5
@@ -114,9 +114,15 @@ class LogReading:
         return len(self._seconds)
 
     def add(
-        self, step: int, seconds: float, *, line: int, rank: int | None = None, batch: int = 0,
+        self,
+        step: int,
+        seconds: float,
+        *,
+        line: int,
+        rank: int | None = None,
+        batch: int = 0,
         tflops: float = np.nan,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Take one step line; `batch` is the global batch that it names, 0 where it names none."""
         if not 0.0 < seconds < np.inf:
             self.unreadable(line)
@@ -163,13 +169,20 @@ class LogReading:
             count, first = len(self._unreadable), self._unreadable[0]
             self.notes.append(f"step lines that cannot be read: {count}, the first is line {first}")
         return MeasuredLog(
-            framework=self.framework, path=self.path, steps=steps, step_times_s=seconds,
-            lines=lines, dropped=dropped, rule=rule,
+            framework=self.framework,
+            path=self.path,
+            steps=steps,
+            step_times_s=seconds,
+            lines=lines,
+            dropped=dropped,
+            rule=rule,
             tokens_per_gpu=recipe.tokens_per_step / gpus,
             model_tflops_per_gpu=float(np.median(known)) if len(known) else None,
-            memory_bytes=self.memory_bytes, ranks=tuple(sorted(self._ranks)), stated=self.stated,
+            memory_bytes=self.memory_bytes,
+            ranks=tuple(sorted(self._ranks)),
+            stated=self.stated,
             notes=tuple(self.notes),
-        )  # fmt: skip
+        )
 
     def _nothing(self) -> str:
         text = f"{self.path}: no step line of {self._kind} in it"

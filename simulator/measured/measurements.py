@@ -105,22 +105,30 @@ def read_measurements(path: Path | str) -> Measurements:
         rest = [f"{path}: and {more} more problems"] if more > 0 else []
         raise InputError(problems[:_MOST_PROBLEMS] + rest)
     software = document.get("software") or {}
-    versions = [f"{name} {software[name]}" for name in ("torch", "cuda", "nccl", "driver")
-                if isinstance(software, dict) and software.get(name)]  # fmt: skip
+    versions = [
+        f"{name} {software[name]}"
+        for name in ("torch", "cuda", "nccl", "driver")
+        if isinstance(software, dict) and software.get(name)
+    ]
     return Measurements(
-        path=str(path), source=", ".join([Path(path).name, *versions]),
-        date=str(document.get("started") or "")[:10], device=device, calls=tuple(calls),
-    )  # fmt: skip
+        path=str(path),
+        source=", ".join([Path(path).name, *versions]),
+        date=str(document.get("started") or "")[:10],
+        device=device,
+        calls=tuple(calls),
+    )
 
 
 def _device(raw: Any, path: str) -> Device:
     if not isinstance(raw, dict) or raw.get("kind") not in ("cuda", "cpu"):
         raise InputError(f"{path}: device: must say kind (cuda or cpu) and name, got {raw!r:.80}")
     return Device(
-        kind=raw["kind"], name=str(raw.get("name") or "device without a name"),
-        count=_number(raw.get("count")), compute_units=_number(raw.get("sms")),
+        kind=raw["kind"],
+        name=str(raw.get("name") or "device without a name"),
+        count=_number(raw.get("count")),
+        compute_units=_number(raw.get("sms")),
         memory_bytes=_number(raw.get("memory_bytes")),
-    )  # fmt: skip
+    )
 
 
 def _number(value: Any) -> Any:
@@ -161,11 +169,15 @@ def _call(record: Mapping[str, Any], where: str) -> Call:
     }
     known = {"kernel", "dtype", "shape", "direction", "times_s", "library", "bytes", "cold"}
     return Call(
-        place=f"{where} ({record['kernel']})", kernel=record["kernel"],
-        dtype=str(record.get("dtype") or ""), direction=str(record.get("direction") or ""),
-        library=str(record.get("library") or ""), shape=shape,
-        seconds=float(np.median(record["times_s"])), readings_s=tuple(record["times_s"]),
+        place=f"{where} ({record['kernel']})",
+        kernel=record["kernel"],
+        dtype=str(record.get("dtype") or ""),
+        direction=str(record.get("direction") or ""),
+        library=str(record.get("library") or ""),
+        shape=shape,
+        seconds=float(np.median(record["times_s"])),
+        readings_s=tuple(record["times_s"]),
         moved_bytes=record.get("bytes"),
         cold=record.get("cold") is not False,
         note={name: value for name, value in record.items() if name not in known},
-    )  # fmt: skip
+    )

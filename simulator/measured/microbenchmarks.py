@@ -15,17 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import catalogue
+from simulator.arrays import Floats, Ints
 from simulator.errors import InputError, nearest
 from simulator.files import build, check_header, read_csv, read_toml, record
-from simulator.measured.tables import HEADERS, Kind
+from simulator.measured.table_kinds import HEADERS, Kind
 
 __all__ = [
-    *("Floats", "Ints", "Masks", "Sieve", "Table", "Texts", "Words"),
-    *("groups", "load_words", "profiles", "read_table", "refuse_impossible"),
+    "Masks",
+    "Sieve",
+    "Table",
+    "Texts",
+    "Words",
+    "groups",
+    "load_words",
+    "profiles",
+    "read_table",
+    "refuse_impossible",
 ]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 Masks = NDArray[np.bool_]
 Texts = NDArray[np.str_]
 

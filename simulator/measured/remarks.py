@@ -13,9 +13,9 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.files import Figure
-from simulator.host_work import HostWork
 from simulator.measured.rows import flag, text
-from simulator.software import Kernels, Overlap, StateBytes
+from simulator.software.host_work import HostWork
+from simulator.software.profile import Kernels, Overlap, StateBytes
 from simulator.workload.architecture import Architecture
 
 __all__ = [

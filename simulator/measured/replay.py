@@ -18,11 +18,11 @@ from simulator import catalogue
 from simulator.errors import InputError, did_you_mean
 from simulator.files import Figure, build, read_toml, record
 from simulator.hardware.cluster import Cluster, NodeGroup, load_cluster
-from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
 from simulator.measured import remarks
 from simulator.measured.rows import flag, number, text, whole
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
 from simulator.workload.recipe import OPTIMIZERS, PRECISIONS, Recipe, Workload
 
@@ -136,8 +136,9 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
         cp_kind=can.cp_kinds[0] if can.cp_kinds else "ring",
         dispatcher=remarks.dispatcher(row, ways[0] if ways else "alltoall"),
     )
-    run = Run(workload=workload, cluster=parts["cluster"], software=parts["software"],
-              layout=layout)  # fmt: skip
+    run = Run(
+        workload=workload, cluster=parts["cluster"], software=parts["software"], layout=layout
+    )
     _check(run)
     return run
 
@@ -187,11 +188,17 @@ def _architecture(row: Mapping[str, str]) -> Architecture:
         blocks = (dense, sparse) if first else (sparse,)
         kinds = (0,) * first + (1 if first else 0,) * (layers - first)
     model = Architecture(
-        name=text(row, "model"), family=family, hidden=whole(row, "hidden"), blocks=blocks,
-        layer_kinds=kinds, vocabulary=whole(row, "vocab"),
-        tied_embeddings=flag(row, "tied_embeddings"), position=position,
-        max_positions=whole(row, "seq_len"), final_norm=norm,
-    )  # fmt: skip
+        name=text(row, "model"),
+        family=family,
+        hidden=whole(row, "hidden"),
+        blocks=blocks,
+        layer_kinds=kinds,
+        vocabulary=whole(row, "vocab"),
+        tied_embeddings=flag(row, "tied_embeddings"),
+        position=position,
+        max_positions=whole(row, "seq_len"),
+        final_norm=norm,
+    )
     model = remarks.windowed(row, model)
     return model.predicting_ahead(whole(row, "mtp_layers", 0, most=_MOST_LAYERS))
 
@@ -200,8 +207,13 @@ def _experts(row: Mapping[str, str], gated: bool) -> MoE:
     experts, top_k = whole(row, "num_experts"), whole(row, "top_k")
     if top_k > experts:
         raise InputError(f"top_k: must be at most the {experts} experts, got {top_k}")
-    shape = MoE(experts=experts, top_k=top_k, gated=gated, ffn_hidden=whole(row, "moe_ffn_hidden"),
-                shared_ffn_hidden=whole(row, "shared_expert_ffn", 0))  # fmt: skip
+    shape = MoE(
+        experts=experts,
+        top_k=top_k,
+        gated=gated,
+        ffn_hidden=whole(row, "moe_ffn_hidden"),
+        shared_ffn_hidden=whole(row, "shared_expert_ffn", 0),
+    )
     return replace(shape, **_ROUTED.get(row.get("family") or "", {}))
 
 
@@ -210,18 +222,28 @@ def _attention(row: Mapping[str, str], gpt: bool) -> Attention:
     if whole(row, "kv_lora_rank", 0):
         rope = whole(row, "qk_rope_head_dim")
         return Attention(
-            heads=heads, kv_heads=heads, rope_head_dim=rope,
-            head_dim=whole(row, "qk_nope_head_dim") + rope, value_head_dim=whole(row, "v_head_dim"),
-            q_lora_rank=whole(row, "q_lora_rank", 0), kv_lora_rank=whole(row, "kv_lora_rank"),
-        )  # fmt: skip
+            heads=heads,
+            kv_heads=heads,
+            rope_head_dim=rope,
+            head_dim=whole(row, "qk_nope_head_dim") + rope,
+            value_head_dim=whole(row, "v_head_dim"),
+            q_lora_rank=whole(row, "q_lora_rank", 0),
+            kv_lora_rank=whole(row, "kv_lora_rank"),
+        )
     kv_heads, sinks = whole(row, "kv_heads"), text(row, "family") == "gpt_oss"
     if heads % kv_heads:
         raise InputError(f"kv_heads: must divide the {heads} heads, got {kv_heads}")
     return Attention(
-        heads=heads, kv_heads=kv_heads, head_dim=whole(row, "head_dim"),
-        qkv_bias=gpt or sinks, output_bias=gpt or sinks, dropout=gpt,
-        qk_norm=text(row, "family") in _NORMED, sinks=sinks, scaled_rotary=sinks,
-    )  # fmt: skip
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=whole(row, "head_dim"),
+        qkv_bias=gpt or sinks,
+        output_bias=gpt or sinks,
+        dropout=gpt,
+        qk_norm=text(row, "family") in _NORMED,
+        sinks=sinks,
+        scaled_rotary=sinks,
+    )
 
 
 def _recipe(row: Mapping[str, str], tables: Tables) -> Recipe:
@@ -234,8 +256,12 @@ def _recipe(row: Mapping[str, str], tables: Tables) -> Recipe:
     ours = "adamw" if optimizer == "adam" else optimizer
     if ours not in OPTIMIZERS:
         raise NotReplayable(f"optimizer {optimizer} is not modelled yet")
-    raw = {"sequence_length": whole(row, "seq_len"), "global_batch": whole(row, "global_batch"),
-           "precision": dtype, "optimizer": ours}  # fmt: skip
+    raw = {
+        "sequence_length": whole(row, "seq_len"),
+        "global_batch": whole(row, "global_batch"),
+        "precision": dtype,
+        "optimizer": ours,
+    }
     alone = tables.fp8_weights.get(row.get("software") or "", ())
     raw["fp8_weights"] = dtype in alone and row.get("sharding") != "ddp"
     if row.get("capacity_factor"):  # "padded and dropped to this capacity"

@@ -3,8 +3,8 @@
 The grid is the product of divisors: tp, pp, vpp, cp, ep, etp, micro-batch, ways to share states
 (``sharing.py``), sequence parallelism, recomputation and rank order; dp follows from the number of
 accelerators. Pinned fields take their given value only. Every row is then judged by
-``layout/feasibility.py``; combinations that differ in nothing (two rank orders of a layout without
-pipeline) appear once.
+``layout/rules/feasibility.py``; combinations that differ in nothing (two rank orders of a layout
+without pipeline) appear once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import (
+from simulator.layout.layouts import (
     CP_KINDS,
     DISPATCHERS,
     RANK_ORDERS,
@@ -24,9 +24,9 @@ from simulator.layout.layout import (
     SCHEDULES,
     Layouts,
 )
-from simulator.layout.schedules import chunk_range
-from simulator.planner.sharing import shared_states
-from simulator.software import Software
+from simulator.layout.schedules.action_tables import chunk_range
+from simulator.planner.sharing_choices import shared_states
+from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture, MoE
 from simulator.workload.recipe import Workload
 
@@ -70,7 +70,7 @@ def candidates(
     Returns
     -------
     Layouts
-        Not all feasible; judge them with :func:`simulator.layout.feasibility.reasons`.
+        Not all feasible; judge them with :func:`simulator.layout.rules.feasibility.reasons`.
     """
     pinned = dict(pinned or {})
     if pinned.get("schedule") == "any":
@@ -84,8 +84,12 @@ def candidates(
         grids = [_nearest(cluster, pinned)]
     columns = {name: np.concatenate([grid[name] for grid in grids]) for name in grids[0]}
     free = (
-        "dp", "recompute_layers", "offload_layers", "optimizer_offload", "parameter_offload",
-    )  # fmt: skip
+        "dp",
+        "recompute_layers",
+        "offload_layers",
+        "optimizer_offload",
+        "parameter_offload",
+    )
     fixed: dict[str, Any] = {**columns, **{k: v for k, v in pinned.items() if k in free}}
     table = Layouts.of(global_batch=workload.recipe.global_batch, **fixed)
     if pinned.get("schedule") not in (None, "1f1b", "interleaved"):
@@ -170,9 +174,15 @@ def _outer(
 
 
 def _inner(
-    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any],
-    tp: int, pp: int, cp: int, dp: int,
-) -> dict[str, NDArray[Any]]:  # fmt: skip
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    pinned: Mapping[str, Any],
+    tp: int,
+    pp: int,
+    cp: int,
+    dp: int,
+) -> dict[str, NDArray[Any]]:
     """Choices that are independent of one another once tp, pp, cp are fixed."""
     arch, recipe, can = workload.architecture, workload.recipe, software.supports
     micro = [b for b in divisors(max(recipe.global_batch // dp, 1)) if b <= LARGEST_MICRO_BATCH]
@@ -186,12 +196,14 @@ def _inner(
         "cp_a2a": _group_axis(pinned.get("cp_kind"), cp),
         "rank_order": orders,
         **_expert_axes(arch, software, tp * cp * dp, tp),
-    }  # fmt: skip
+    }
     for name in axes:
         if name in pinned:
             axes[name] = [pinned[name]]
-    return {name: np.array([_code(name, v) for v in values], dtype=np.int64)
-            for name, values in axes.items()}  # fmt: skip
+    return {
+        name: np.array([_code(name, v) for v in values], dtype=np.int64)
+        for name, values in axes.items()
+    }
 
 
 def _group_axis(kind: str | None, cp: int) -> list[int]:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate
 from simulator.cost.uncertainty import Belief, bearing, belief, same_kernels
 from simulator.hardware.cluster import Cluster
-from simulator.software import Software
+from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
 __all__ = ["TIE", "Certainty", "certainty"]
 
-Floats = NDArray[np.float64]
 
 TIE = 0.2
 """Least chance of beating the best layout at which another one ties with it."""

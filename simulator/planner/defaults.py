@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.layout.schedules import V_SHAPED
+from simulator.layout.schedules.action_tables import V_SHAPED
 from simulator.planner.candidates import divisors
 from simulator.scenario import Scenario
-from simulator.software import Supports
+from simulator.software.profile import Supports
 
 __all__ = ["DEFAULTS", "complete"]
 

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.arrays import Floats
 from simulator.cost.step import Estimate, estimates, evaluate
 from simulator.hardware.cluster import Cluster
-from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
 from simulator.planner.candidates import candidates
-from simulator.software import Software
+from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
 __all__ = ["KEEP", "ROOM", "TOO_LARGE", "Found", "explore"]
 
-Floats = NDArray[np.float64]
 
 TOO_LARGE = "more memory than usable on the fullest GPU"
 """Reason of layouts that were evaluated but do not fit."""
@@ -62,7 +62,7 @@ class Found:
 
 _SPARE = 4
 """Times as many layouts as asked for are kept until they are priced finely: coarse times of
-pipelines are up to some 8 % too short (``cost/rounded.py``)."""
+pipelines are up to some 8 % too short (``cost/pipeline/rounded.py``)."""
 
 
 @dataclass(slots=True)

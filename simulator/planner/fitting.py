@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory_trace import Replayed, replay_memory
-from simulator.cost.ranks import RankMemory, rank_memory
+from simulator.cost.rank_memory import RankMemory, rank_memory
 from simulator.cost.step import Estimate, evaluate
-from simulator.layout.feasibility import FEASIBLE, reasons
-from simulator.layout.layout import OFFLOADS, RECOMPUTE, SHARDINGS, Layouts
+from simulator.layout.layouts import OFFLOADS, RECOMPUTE, SHARDINGS, Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.candidates import divisors
-from simulator.planner.predict import Prediction
+from simulator.planner.prediction import Prediction
 from simulator.scenario import Scenario
-from simulator.software import Supports
+from simulator.software.profile import Supports
 from simulator.workload.architecture import MoE
 
 __all__ = ["Change", "Fitting", "fitting"]
@@ -101,7 +101,7 @@ def fitting(prediction: Prediction, *, most: int = 3) -> Fitting:
 
     Examples
     --------
-    >>> from simulator.planner.predict import predict
+    >>> from simulator.planner.prediction import predict
     >>> from simulator.scenario import make_scenario
     >>> scenario = make_scenario({
     ...     "model": {"name": "llama-3.1-8b"},
@@ -272,9 +272,11 @@ def _choices(scenario: Scenario, own: Layouts) -> dict[str, list[Any]]:
         "ep": degrees("ep", max(experts, default=1), can.expert),
         "optimizer_offload": _tiers(row["optimizer_offload"], can, can.optimizer_offload),
         "parameter_offload": _tiers(row["parameter_offload"], can, can.parameter_offload),
-        "sharding": [level, *(SHARDINGS.index(w) for w in can.sharding
-                              if SHARDINGS.index(w) > level)],
-    }  # fmt: skip
+        "sharding": [
+            level,
+            *(SHARDINGS.index(w) for w in can.sharding if SHARDINGS.index(w) > level),
+        ],
+    }
 
 
 def _tiers(own: str, can: Supports, offloads: bool) -> list[int]:

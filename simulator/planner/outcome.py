@@ -6,20 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.arrays import Floats
 from simulator.cost.step import Estimate
 from simulator.economics.energy import cluster_energy_joule
 from simulator.economics.price import Price, Site, cost_usd, load_price, load_site
 from simulator.files import GRADES, figures
 from simulator.hardware.cluster import Cluster
-from simulator.software import Software
+from simulator.software.profile import Software
 from simulator.units import DAY_S, HOUR_S, KWH_J
 from simulator.workload.recipe import Recipe
 
 __all__ = ["COMPUTING", "Outcome", "outcome", "weakest_evidence"]
 
-Floats = NDArray[np.float64]
 
 COMPUTING = ("gemm", "attention", "memory_bound", "recompute", "slowdown", "optimizer")
 """Time terms in which the device computes; in the others it waits or communicates."""

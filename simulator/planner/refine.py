@@ -9,7 +9,7 @@ import numpy as np
 
 from simulator.cost.estimate import Estimate
 from simulator.cost.terms import HIDDEN, TERMS
-from simulator.events.timeline import SimulatedStep
+from simulator.events.played import SimulatedStep
 from simulator.planner.certainty import certainty
 from simulator.planner.outcome import outcome
 from simulator.planner.search import Plan, Refinement, ranked
@@ -62,7 +62,9 @@ def played(plan: Plan, i: int) -> SimulatedStep:
     """Simulate one layout of a plan, or hand back what --refine has simulated."""
     if plan.refined is not None and i < len(plan.refined.steps):
         return plan.refined.steps[i]
-    from simulator.events.step import simulate  # brings numba along, which a plan starts without
+    from simulator.events.simulated_step import (
+        simulate,  # brings numba along, which a plan starts without
+    )
 
     scenario = plan.scenario
     return simulate(

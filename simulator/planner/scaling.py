@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from simulator.cost.state_bytes import least_state_bytes
+from simulator.cost.states.state_bytes import least_state_bytes
 from simulator.cost.step import Estimate
 from simulator.cost.terms import TERMS
 from simulator.hardware.cluster import Cluster

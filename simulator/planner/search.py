@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from simulator.cost.step import Estimate, evaluate
 from simulator.economics.price import load_price
 from simulator.errors import InfeasibleError, InputError, problem
-from simulator.events.timeline import SimulatedStep
-from simulator.layout.feasibility import FEASIBLE, reasons
-from simulator.layout.layout import SHARDINGS
+from simulator.events.played import SimulatedStep
+from simulator.layout.layouts import SHARDINGS
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.candidates import candidates
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.explore import KEEP, Found, explore
 from simulator.planner.outcome import Outcome, outcome
-from simulator.planner.predict import refuse_mixed
+from simulator.planner.prediction import refuse_mixed
 from simulator.scenario import Scenario
 from simulator.units import show_bytes
 

@@ -17,10 +17,10 @@ from simulator.cost.terms import TERMS
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import HopLatency
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.planner.explore import ROOM, TOO_LARGE
 from simulator.planner.search import Plan
-from simulator.software import Software
+from simulator.software.profile import Software
 from simulator.units import show_bytes, show_percent, show_usd
 
 __all__ = ["BETTER", "Upgrade", "binding", "sensitivity"]

@@ -16,7 +16,7 @@ from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import ClusterProfile
 from simulator.hardware.fabric import CollectiveLibrary
 from simulator.hardware.node import Node
-from simulator.software import Software
+from simulator.software.profile import Software
 
 __all__ = ["KINDS", "Profile", "find_named", "load", "load_all"]
 
@@ -85,10 +85,13 @@ def load(kind: str, path: Path) -> Profile:
     raw = read_toml(path)
     lender = raw.get("borrowed")
     return Profile(
-        kind=kind, path=path, title=_title(path), base=raw.get("base"),
+        kind=kind,
+        path=path,
+        title=_title(path),
+        base=raw.get("base"),
         borrowed=lender.get("of") if isinstance(lender, Mapping) else None,
         value=read_profile(KINDS[kind], path, kind=kind),
-    )  # fmt: skip
+    )
 
 
 def load_all(kind: str = "") -> list[Profile]:

@@ -19,7 +19,8 @@ def certainty_section(
     yield "## Intervals"
     yield (
         "P10 to P90 should hold eight measured steps of ten. The errors behind it are fitted to"
-        " calibration runs whose source was left out of the fit (`calibration/fit_errors.py`)."
+        " calibration runs whose source was left out of the fit"
+        " (`calibration/training/fit_errors.py`)."
         " *constant width*: the prediction plus and minus one share that holds 80 % of the"
         " calibration runs as the finished fit meets them, which is the narrower of two choices:"
         " with every source left out in turn it would be wider. The score charges the width and"
@@ -61,11 +62,16 @@ def _chances(found: Mapping[str, Any], table: Table, percent: Callable[..., str]
         " one predicted slower was the faster one, by the chance that was given for it."
     )
     rows = [
-        [split, f"{percent(one['low'])} to {percent(one['high'])}", str(one["pairs"]),
-         percent(one["said"]), percent(one["happened"])]
+        [
+            split,
+            f"{percent(one['low'])} to {percent(one['high'])}",
+            str(one["pairs"]),
+            percent(one["said"]),
+            percent(one["happened"]),
+        ]
         for split, bins in found.items()
         for one in bins
-    ]  # fmt: skip
+    ]
     yield table(("split", "chance", "pairs", "said", "happened"), rows, left=2)
 
 

@@ -129,11 +129,15 @@ def _sources(sources: Mapping[str, Any]) -> Iterator[str]:
 def _kinds(document: Mapping[str, Any]) -> Iterator[str]:
     yield "## Dense and experts"
     rows = [
-        [f"{split}, {kind}", str(errors["n"]), *_beside_constant(errors),
-         _percent(errors["mape_over_sources"])]
+        [
+            f"{split}, {kind}",
+            str(errors["n"]),
+            *_beside_constant(errors),
+            _percent(errors["mape_over_sources"]),
+        ]
         for split, kinds in document["kinds"].items()
         for kind, errors in kinds.items()
-    ]  # fmt: skip
+    ]
     yield _table(("runs", "predicted", *_BESIDE_HEAD, "mean of sources"), rows)
     baselines = document["baselines"]
     constant = baselines["constant_efficiency"]["all_rows"]
@@ -192,11 +196,17 @@ def _ranking(found: Mapping[str, Any]) -> Iterator[str]:
     )
     head = ("group", "split", "layouts", "pairs", "tau", "regret")
     rows = [
-        [group["group"], group["split"], str(group["n"]), str(group["pairs"]),
-         _number(group["kendall_tau"]), _percent(group["regret"])]
+        [
+            group["group"],
+            group["split"],
+            str(group["n"]),
+            str(group["pairs"]),
+            _number(group["kendall_tau"]),
+            _percent(group["regret"]),
+        ]
         for group in found["groups"]
         if not group["composed"]
-    ]  # fmt: skip
+    ]
     yield _table(head, rows, left=2)
     yield "\n".join(
         f"- {split}: {some['groups']} groups, median tau {_number(some['median_tau'])}, median"
@@ -278,11 +288,15 @@ def _peers(document: Mapping[str, Any]) -> Iterator[str]:
     yield _table(head, rows, left=2)
     ranked = {_PEERS[name]: some for name, some in peers["ranking"].items()}
     lines = {**ranked, "Foreshard": peers["ours"]}
-    yield "Ranking over all groups on A100: " + "; ".join(
-        f"{name}: median tau {_number(some['median_tau'])}, median regret"
-        f" {_percent(some['median_regret'])}, worst {_percent(some['worst_regret'])}"
-        for name, some in lines.items()
-    ) + "."  # fmt: skip
+    yield (
+        "Ranking over all groups on A100: "
+        + "; ".join(
+            f"{name}: median tau {_number(some['median_tau'])}, median regret"
+            f" {_percent(some['median_regret'])}, worst {_percent(some['worst_regret'])}"
+            for name, some in lines.items()
+        )
+        + "."
+    )
 
 
 def _skipped(reasons: Mapping[str, int]) -> Iterator[str]:

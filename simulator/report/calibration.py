@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator._version import __version__
-from simulator.calibration.calibrate import Calibration, ClassFit, Errors
+from simulator.calibration.local.calibrate_machine import Calibration, ClassFit, Errors
 from simulator.report.palette import colour
 
 if TYPE_CHECKING:
@@ -37,11 +37,9 @@ def calibration_document(
         "date": found.date,
         "bases": dict(bases),
         "files": dict(files),
-        "classes": [
-            _class(profile, fit) for profile, fits in profiles.items() for fit in fits
-        ],
+        "classes": [_class(profile, fit) for profile, fits in profiles.items() for fit in fits],
         "left_out": dict(found.left_out),
-    }  # fmt: skip
+    }
 
 
 def _class(profile: str, fit: ClassFit) -> dict[str, Any]:

@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    *("DPI", "canvas", "headline", "ink_on", "legend", "plain_axes", "png_bytes", "wrapped"),
-]
+__all__ = ["DPI", "canvas", "headline", "ink_on", "legend", "plain_axes", "png_bytes", "wrapped"]
 
 DPI = 130
 
@@ -45,8 +43,14 @@ def plain_axes(axes: Axes) -> None:
 def headline(figure: Figure, title: str, below: str, verdict: str = "text") -> None:
     """Title and what it is about, flush left; the blank lines reserve the room of the second."""
     lines = below.count("\n") + 1
-    figure.suptitle(title + "\n" * lines, x=0.01, ha="left", fontsize=12.5, fontweight="bold",
-                    color=colour(verdict).light)  # fmt: skip
+    figure.suptitle(
+        title + "\n" * lines,
+        x=0.01,
+        ha="left",
+        fontsize=12.5,
+        fontweight="bold",
+        color=colour(verdict).light,
+    )
     top = 1.0 - 0.27 / figure.get_figheight()
     figure.text(0.01, top, _escaped(below), fontsize=9, va="top", linespacing=1.35)
 

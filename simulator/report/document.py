@@ -14,7 +14,7 @@ from simulator._version import __version__
 from simulator.cost.step import Estimate
 from simulator.planner.certainty import Certainty
 from simulator.planner.outcome import Outcome, weakest_evidence
-from simulator.planner.predict import Prediction
+from simulator.planner.prediction import Prediction
 from simulator.planner.search import Plan
 from simulator.scenario import Scenario
 

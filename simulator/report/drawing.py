@@ -29,14 +29,19 @@ def frame(height: int) -> Document:
     return {
         "height": height,
         "margin": {"l": 10, "r": 20, "t": 28, "b": 10},
-        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom",
-                   "traceorder": "normal"},
+        "legend": {
+            "orientation": "h",
+            "yref": "container",
+            "y": 0,
+            "yanchor": "bottom",
+            "traceorder": "normal",
+        },
         "hoverlabel": {"align": "left"},
         "xaxis": {"automargin": True, "zeroline": False},
         "yaxis": {"automargin": True, "zeroline": False, "showgrid": False},
         "shapes": [],
         "annotations": [],
-    }  # fmt: skip
+    }
 
 
 def stacked_bar(
@@ -44,9 +49,16 @@ def stacked_bar(
 ) -> Document:
     """Return one part of stacked horizontal bars, with a hover note for each."""
     return {
-        "type": "bar", "orientation": "h", "name": label, "x": values, "y": names, "marker": {},
-        "customdata": notes, "hovertemplate": "%{customdata}<extra></extra>", "meaning": meaning,
-    }  # fmt: skip
+        "type": "bar",
+        "orientation": "h",
+        "name": label,
+        "x": values,
+        "y": names,
+        "marker": {},
+        "customdata": notes,
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "meaning": meaning,
+    }
 
 
 def stacked_frame(title: str, names: list[str], height: int) -> Document:

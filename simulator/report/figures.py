@@ -54,10 +54,12 @@ def time_figure(numbers: PlanNumbers) -> Document:
         ]
         traces.append(stacked_bar(change.name, label, values, names, notes))
     told = [
-        note(f"{bar.role}: {show_seconds(bar.step_time_s)}",
-             f"P10 to P90: {show_seconds_span(bar.p10_s, bar.p90_s)}")
+        note(
+            f"{bar.role}: {show_seconds(bar.step_time_s)}",
+            f"P10 to P90: {show_seconds_span(bar.p10_s, bar.p90_s)}",
+        )
         for bar in bars
-    ]  # fmt: skip
+    ]
     ends = [(bar.p10_s, bar.p90_s) for bar in bars]
     traces.append(_interval_lines([bar.step_time_s for bar in bars], ends, names, told))
     totals = [
@@ -101,13 +103,28 @@ def memory_figure(numbers: PlanNumbers) -> Document:
         side = "right" if size == lower else "left"
         dash = "solid" if word == "usable" else "dash"
         layout["shapes"].append(
-            {"type": "line", "x0": size / GIB, "x1": size / GIB, "yref": "paper", "y0": 0, "y1": 1,
-             "line": {"width": 2, "dash": dash}, "meaning": meaning}
-        )  # fmt: skip
+            {
+                "type": "line",
+                "x0": size / GIB,
+                "x1": size / GIB,
+                "yref": "paper",
+                "y0": 0,
+                "y1": 1,
+                "line": {"width": 2, "dash": dash},
+                "meaning": meaning,
+            }
+        )
         layout["annotations"].append(
-            {"x": size / GIB, "yref": "paper", "y": 1, "yanchor": "bottom", "xanchor": side,
-             "showarrow": False, "text": f"{word} {show_bytes(size)}"}
-        )  # fmt: skip
+            {
+                "x": size / GIB,
+                "yref": "paper",
+                "y": 1,
+                "yanchor": "bottom",
+                "xanchor": side,
+                "showarrow": False,
+                "text": f"{word} {show_bytes(size)}",
+            }
+        )
     fullest = max(stage.p90_bytes or stage.total_bytes for stage in report.stages)
     layout["xaxis"]["range"] = [0, 1.15 * max(fullest, *(size for _, _, size in lines)) / GIB]
     return document("memory-figure", traces, layout)
@@ -135,15 +152,25 @@ def _interval_lines(
 ) -> Document:
     """Thin lines over bars from the first to the second of every pair of ends."""
     spread = {
-        "type": "data", "symmetric": False, "thickness": 1.5, "width": 5,
+        "type": "data",
+        "symmetric": False,
+        "thickness": 1.5,
+        "width": 5,
         "array": [high - x for x, (_, high) in zip(at, ends, strict=True)],
         "arrayminus": [x - low for x, (low, _) in zip(at, ends, strict=True)],
-    }  # fmt: skip
+    }
     return {
-        "type": "scatter", "mode": "markers", "name": "P10 to P90", "x": list(at), "y": names,
-        "error_x": spread, "marker": {"size": 4}, "customdata": notes,
-        "hovertemplate": "%{customdata}<extra></extra>", "meaning": "text",
-    }  # fmt: skip
+        "type": "scatter",
+        "mode": "markers",
+        "name": "P10 to P90",
+        "x": list(at),
+        "y": names,
+        "error_x": spread,
+        "marker": {"size": 4},
+        "customdata": notes,
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "meaning": "text",
+    }
 
 
 def speedup_figure(numbers: PlanNumbers) -> Document:
@@ -160,18 +187,41 @@ def speedup_figure(numbers: PlanNumbers) -> Document:
         for p in points
     ]
     common = {"type": "scatter", "x": gpus}
-    ideal = {**common, "name": "ideal", "mode": "lines", "y": [n / base for n in gpus],
-             "line": {"dash": "dash"}, "hoverinfo": "skip", "meaning": "ideal"}  # fmt: skip
-    best = {**common, "name": "best layout", "mode": "lines+markers", "meaning": "speed",
-            "y": [p.speedup for p in points], "customdata": notes,
-            "hovertemplate": "%{customdata}<extra></extra>", "marker": {"size": 9}}  # fmt: skip
+    ideal = {
+        **common,
+        "name": "ideal",
+        "mode": "lines",
+        "y": [n / base for n in gpus],
+        "line": {"dash": "dash"},
+        "hoverinfo": "skip",
+        "meaning": "ideal",
+    }
+    best = {
+        **common,
+        "name": "best layout",
+        "mode": "lines+markers",
+        "meaning": "speed",
+        "y": [p.speedup for p in points],
+        "customdata": notes,
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "marker": {"size": 9},
+    }
     layout = frame(340)
     ticks = [p.gpus for p in numbers.scaling.points]
-    layout["xaxis"] |= {"type": "log", "title": {"text": "GPUs"}, "tickvals": ticks,
-                        "ticktext": [f"{n:,}" for n in ticks]}  # fmt: skip
+    layout["xaxis"] |= {
+        "type": "log",
+        "title": {"text": "GPUs"},
+        "tickvals": ticks,
+        "ticktext": [f"{n:,}" for n in ticks],
+    }
     powers = [2.0**n for n in range(-1, 16)]
-    layout["yaxis"] |= {"type": "log", "title": {"text": "speed-up"}, "tickvals": powers,
-                        "ticktext": [f"{n:g}x" for n in powers], "showgrid": True}  # fmt: skip
+    layout["yaxis"] |= {
+        "type": "log",
+        "title": {"text": "speed-up"},
+        "tickvals": powers,
+        "ticktext": [f"{n:g}x" for n in powers],
+        "showgrid": True,
+    }
     return document("speedup-figure", [ideal, best], layout)
 
 

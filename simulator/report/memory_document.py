@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from simulator.cost.estimate import VERDICTS
-from simulator.cost.memory import MEMORY_KINDS
-from simulator.cost.moments import MOMENTS
+from simulator.cost.memory.moments import MOMENTS
+from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.planner.fitting import Change, Fitting
 from simulator.report.evidence import memory_meaning
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.cost.estimate import VERDICTS
-from simulator.cost.moments import MOMENTS
-from simulator.cost.ranks import rank_memory
+from simulator.cost.memory.moments import MOMENTS
+from simulator.cost.rank_memory import rank_memory
 from simulator.cost.terms import TERMS
-from simulator.events.timeline import SimulatedStep
+from simulator.events.played import SimulatedStep
 from simulator.planner.outcome import weakest_evidence
 from simulator.planner.refine import played
 from simulator.planner.scaling import Scaling, scaling

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.terms import TERMS
-from simulator.events.timeline import STREAMS
+from simulator.events.step.streams import STREAMS
 from simulator.planner.scaling import CAUSES
 from simulator.report.comparison import show_change, show_signed_percent
 from simulator.report.evidence import (

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.events.timeline import SPAN_KINDS, STREAMS, SimulatedStep, Timeline
+from simulator.events.played import SimulatedStep
+from simulator.events.step.streams import SPAN_KINDS, STREAMS
+from simulator.events.step.timeline import Timeline
 from simulator.report.canvas import DPI, headline, ink_on, legend, plain_axes, png_bytes
 from simulator.report.palette import colour
 from simulator.units import show_percent, show_seconds
@@ -129,9 +131,12 @@ def _row(
             if rows.any():
                 at = np.stack([line.start_s[rows], (line.end_s - line.start_s)[rows]], axis=1)
                 axes.broken_barh(
-                    at.tolist(), (row + place[0], place[1]), facecolors=colour(ink).light,
-                    edgecolors="white", lw=0.3,
-                )  # fmt: skip
+                    at.tolist(),
+                    (row + place[0], place[1]),
+                    facecolors=colour(ink).light,
+                    edgecolors="white",
+                    lw=0.3,
+                )
                 named[word] = ink
     _numbers(axes, line, own & (line.stream == compute), row, window)
 
@@ -147,9 +152,14 @@ def _numbers(
         if window[0] < middle < window[1]:
             ink = colour(_INKS[SPAN_KINDS[line.kind[span]]][0]).light
             axes.text(
-                middle, row + _PASS[0] + _PASS[1] / 2.0, f"{line.micro_batch[span]}",
-                ha="center", va="center", fontsize=6.5, color=ink_on(ink),
-            )  # fmt: skip
+                middle,
+                row + _PASS[0] + _PASS[1] / 2.0,
+                f"{line.micro_batch[span]}",
+                ha="center",
+                va="center",
+                fontsize=6.5,
+                color=ink_on(ink),
+            )
 
 
 def _named(step: SimulatedStep, rank: int) -> str:

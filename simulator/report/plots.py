@@ -68,8 +68,14 @@ def time_png(numbers: PlanNumbers) -> bytes:
     shown = {n: LABELS.get(n, n) for n in names if max(columns[n]) > _SMALL * longest}
     _stack(axes, columns, shown, write=0.06 * longest)
     ink = colour("text").light
-    axes.hlines(range(len(bars)), [b.p10_s for b in bars], [b.p90_s for b in bars], color=ink,
-                lw=1.4, label="P10 to P90")  # fmt: skip
+    axes.hlines(
+        range(len(bars)),
+        [b.p10_s for b in bars],
+        [b.p90_s for b in bars],
+        color=ink,
+        lw=1.4,
+        label="P10 to P90",
+    )
     for y, bar in enumerate(bars):
         text = show_seconds(bar.step_time_s) + ("" if bar.verdict == "FITS" else f", {bar.verdict}")
         axes.text(bar.p90_s + 0.01 * longest, y, text, va="center", fontsize=9)
@@ -119,8 +125,15 @@ def _speed(axes: Axes, points: Sequence[ScalingPoint], fitting: Sequence[Scaling
         label = f"{point.speedup:.3g}x"
         below = point.ratio < 1.0
         shift = (6, -13) if below else (-6, 7)
-        axes.annotate(label, (point.gpus, point.speedup), shift, textcoords="offset points",
-                      ha="left" if below else "right", fontsize=8.5, color=text)  # fmt: skip
+        axes.annotate(
+            label,
+            (point.gpus, point.speedup),
+            shift,
+            textcoords="offset points",
+            ha="left" if below else "right",
+            fontsize=8.5,
+            color=text,
+        )
     missing = [p.gpus for p in points if p.estimate is None]
     if missing:
         red = colour("does not fit").light
@@ -177,13 +190,27 @@ def _stack(
     count = len(next(iter(columns.values())))
     left = [0.0] * count
     for name, values in columns.items():
-        axes.barh(range(count), values, left=left, height=0.66 if count < 25 else 1.0,
-                  lw=0.4, edgecolor="white", color=colour(name).light,
-                  label=labels.get(name, "_"))  # fmt: skip
+        axes.barh(
+            range(count),
+            values,
+            left=left,
+            height=0.66 if count < 25 else 1.0,
+            lw=0.4,
+            edgecolor="white",
+            color=colour(name).light,
+            label=labels.get(name, "_"),
+        )
         for y, value in enumerate(values):
             if write and value > write:
-                axes.text(left[y] + value / 2, y, f"{value:.3g}", ha="center", va="center",
-                          fontsize=8, color=ink_on(colour(name).light))  # fmt: skip
+                axes.text(
+                    left[y] + value / 2,
+                    y,
+                    f"{value:.3g}",
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color=ink_on(colour(name).light),
+                )
         left = [start + value for start, value in zip(left, values, strict=True)]
 
 
@@ -204,10 +231,18 @@ def _limit_lines(axes: Axes, usable: float, capacity: float) -> None:
     red, grey = colour("does not fit").light, colour("ideal").light
     first = usable <= capacity
     for size, word, ink, style, right in (
-        (usable, "usable", red, "-", not first), (capacity, "datasheet", grey, "--", first)
-    ):  # fmt: skip
+        (usable, "usable", red, "-", not first),
+        (capacity, "datasheet", grey, "--", first),
+    ):
         axes.axvline(size / GIB, color=ink, ls=style, lw=1.6)
-        axes.annotate(f"{word} {size / GIB:.1f}", (size / GIB, 1.0), (5 if right else -5, -3),
-                      xycoords=("data", "axes fraction"), textcoords="offset points",
-                      ha="left" if right else "right", va="top", fontsize=8.5,
-                      color=ink)  # fmt: skip
+        axes.annotate(
+            f"{word} {size / GIB:.1f}",
+            (size / GIB, 1.0),
+            (5 if right else -5, -3),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha="left" if right else "right",
+            va="top",
+            fontsize=8.5,
+            color=ink,
+        )

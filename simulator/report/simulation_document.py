@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.events.timeline import STREAMS, Mixed, Sharing, SimulatedStep
-from simulator.planner.mixed import KindUse, kinds_used, usd_per_step, worst_verdict
-from simulator.planner.predict import Prediction
+from simulator.events.played import SimulatedStep
+from simulator.events.step.streams import STREAMS
+from simulator.events.step.timeline import Mixed, Sharing
+from simulator.planner.prediction import Prediction
+from simulator.planner.server_kinds import KindUse, kinds_used, usd_per_step, worst_verdict
 from simulator.report.document import head
 
 if TYPE_CHECKING:
-    from simulator.events.contended import Contended
+    from simulator.events.sharing.contended import Contended
 
 __all__ = ["simulation_document"]
 

@@ -87,27 +87,57 @@ def benchmark_figure(number: int, table: BenchmarkTable) -> Document:
         lines = [line for line in table.lines if line.device == device]
         middle = [line.ratios[1] for line in lines]
         traces.append(
-            {"type": "scatter", "mode": "markers", "name": plain(device), "x": middle,
-             "y": [_name(line) for line in lines],
-             "marker": {"size": 8, "symbol": symbol(place)},
-             "error_x": {"type": "data", "symmetric": False, "thickness": 2, "width": 0,
-                         "array": [line.ratios[2] - line.ratios[1] for line in lines],
-                         "arrayminus": [line.ratios[1] - line.ratios[0] for line in lines]},
-             "customdata": [_line_note(line) for line in lines],
-             "hovertemplate": "%{customdata}<extra></extra>", "meaning": category(place)}
-        )  # fmt: skip
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": plain(device),
+                "x": middle,
+                "y": [_name(line) for line in lines],
+                "marker": {"size": 8, "symbol": symbol(place)},
+                "error_x": {
+                    "type": "data",
+                    "symmetric": False,
+                    "thickness": 2,
+                    "width": 0,
+                    "array": [line.ratios[2] - line.ratios[1] for line in lines],
+                    "arrayminus": [line.ratios[1] - line.ratios[0] for line in lines],
+                },
+                "customdata": [_line_note(line) for line in lines],
+                "hovertemplate": "%{customdata}<extra></extra>",
+                "meaning": category(place),
+            }
+        )
     names = [_name(line) for line in table.lines]
     layout = frame(150 + _ROW * len(names))
-    layout["yaxis"] |= {"type": "category", "range": [len(names) - 0.3, -0.7], "showgrid": True,
-                        "categoryorder": "array", "categoryarray": names}  # fmt: skip
+    layout["yaxis"] |= {
+        "type": "category",
+        "range": [len(names) - 0.3, -0.7],
+        "showgrid": True,
+        "categoryorder": "array",
+        "categoryarray": names,
+    }
     ratios = [1.0, *(ratio for line in table.lines for ratio in line.ratios)]
     low, high = min(ratios) / 1.15, max(ratios) * 1.15
     ticks = [2.0**power for power in range(math.floor(math.log2(low)), math.ceil(math.log2(high)))]
-    layout["xaxis"] |= {"type": "log", "title": {"text": "predicted / measured"},
-                        "range": [math.log10(low), math.log10(high)],
-                        "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}  # fmt: skip
-    layout["shapes"] = [{"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1,
-                         "line": {"width": 2}, "meaning": "text"}]  # fmt: skip
+    layout["xaxis"] |= {
+        "type": "log",
+        "title": {"text": "predicted / measured"},
+        "range": [math.log10(low), math.log10(high)],
+        "tickvals": ticks,
+        "ticktext": [f"{tick:g}" for tick in ticks],
+    }
+    layout["shapes"] = [
+        {
+            "type": "line",
+            "x0": 1,
+            "x1": 1,
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "line": {"width": 2},
+            "meaning": "text",
+        }
+    ]
     return document(f"benchmark-figure-{number}", traces, layout)
 
 

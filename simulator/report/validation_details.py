@@ -50,14 +50,27 @@ def worst_figure(rows: Sequence[ScoredRow]) -> Document:
     ends = [(row.predicted_step_s or 0.0) / _measured(row) for row in rows]
     layout["xaxis"]["range"] = [0, 1.3 * max(*ends, 1.0)]
     layout["annotations"] = [
-        {"x": max(end, 1.0), "y": name, "xanchor": "left", "showarrow": False,
-         "text": f"  {show_signed_percent(end - 1.0)}"}
+        {
+            "x": max(end, 1.0),
+            "y": name,
+            "xanchor": "left",
+            "showarrow": False,
+            "text": f"  {show_signed_percent(end - 1.0)}",
+        }
         for end, name in zip(ends, names, strict=True)
-    ]  # fmt: skip
+    ]
     layout["shapes"] = [
-        {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1,
-         "line": {"width": 2}, "meaning": "text"}
-    ]  # fmt: skip
+        {
+            "type": "line",
+            "x0": 1,
+            "x1": 1,
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "line": {"width": 2},
+            "meaning": "text",
+        }
+    ]
     return document("worst-figure", traces, layout)
 
 
@@ -95,13 +108,26 @@ def ranking_figure(number: int, group: RankingGroup, rows: Sequence[ScoredRow]) 
             for place in some
         ]
         points.append(
-            {"type": "scatter", "mode": "markers", "x": [p.measured_rank for p in some],
-             "y": [p.predicted_rank for p in some], "marker": {"size": size}, "meaning": meaning,
-             "customdata": notes, "hovertemplate": "%{customdata}<extra></extra>"}
-        )  # fmt: skip
-    line = {"type": "scatter", "mode": "lines", "x": [1, count], "y": [1, count],
-            "line": {"dash": "dash", "width": 1.2}, "hoverinfo": "skip",
-            "meaning": "ideal"}  # fmt: skip
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": [p.measured_rank for p in some],
+                "y": [p.predicted_rank for p in some],
+                "marker": {"size": size},
+                "meaning": meaning,
+                "customdata": notes,
+                "hovertemplate": "%{customdata}<extra></extra>",
+            }
+        )
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [1, count],
+        "y": [1, count],
+        "line": {"dash": "dash", "width": 1.2},
+        "hoverinfo": "skip",
+        "meaning": "ideal",
+    }
     layout = _small("measured order", "predicted order")
     step = max(1, -(-count // 5))
     for axis in ("xaxis", "yaxis"):
@@ -130,10 +156,16 @@ def series_figure(number: int, one: Series) -> Document:
             strict=True,
         )
     ]
-    common = {"type": "scatter", "x": gpus, "customdata": notes,
-              "hovertemplate": "%{customdata}<extra></extra>"}  # fmt: skip
-    rates = {"speed": one.predicted_tokens_per_s_per_gpu.tolist(),
-             "text": one.tokens_per_s_per_gpu.tolist()}  # fmt: skip
+    common = {
+        "type": "scatter",
+        "x": gpus,
+        "customdata": notes,
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
+    rates = {
+        "speed": one.predicted_tokens_per_s_per_gpu.tolist(),
+        "text": one.tokens_per_s_per_gpu.tolist(),
+    }
     traces = [
         {**common, "mode": "lines", "y": rates["speed"], "line": {"width": 2}, "meaning": "speed"},
         {**common, "mode": "markers", "y": rates["text"], "marker": {"size": 7}, "meaning": "text"},
@@ -141,8 +173,12 @@ def series_figure(number: int, one: Series) -> Document:
     layout = _small("GPUs", "tokens/s per GPU")
     sizes = sorted(set(gpus))
     kept = sizes if len(sizes) <= 5 else sizes[::2]
-    layout["xaxis"] |= {"type": "log", "tickvals": kept, "ticktext": [f"{n:,}" for n in kept],
-                        "tickangle": 0}  # fmt: skip
+    layout["xaxis"] |= {
+        "type": "log",
+        "tickvals": kept,
+        "ticktext": [f"{n:,}" for n in kept],
+        "tickangle": 0,
+    }
     values = [rate for curve in rates.values() for rate in curve]
     top = max(values)
     layout["yaxis"]["range"] = [min((1 - _ROOM) * top, 0.97 * min(values)), 1.04 * top]

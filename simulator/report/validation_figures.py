@@ -137,12 +137,24 @@ def _traces(
         for turn, (is_hollow, some) in enumerate(sorted(halves.items())):
             places = [place(row) for _, row in some]
             traces.append(
-                {"type": "scatter", "mode": "markers", "name": plain(name), "legendgroup": name,
-                 "showlegend": turn == 0, "x": [x for x, _ in places], "y": [y for _, y in places],
-                 "marker": {"size": 7, "symbol": symbol(number) + ("-open" if is_hollow else "")},
-                 "opacity": 0.8, "customdata": [i for i, _ in some],
-                 "hovertemplate": "%{customdata}<extra></extra>", "meaning": category(number)}
-            )  # fmt: skip
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": plain(name),
+                    "legendgroup": name,
+                    "showlegend": turn == 0,
+                    "x": [x for x, _ in places],
+                    "y": [y for _, y in places],
+                    "marker": {
+                        "size": 7,
+                        "symbol": symbol(number) + ("-open" if is_hollow else ""),
+                    },
+                    "opacity": 0.8,
+                    "customdata": [i for i, _ in some],
+                    "hovertemplate": "%{customdata}<extra></extra>",
+                    "meaning": category(number),
+                }
+            )
     return traces
 
 
@@ -152,15 +164,26 @@ def _fitted(row: ScoredRow) -> bool:
 
 def _band(low: float, high: float) -> list[Document]:
     """Draw where a perfect prediction lies, and the band around it."""
-    common = {"type": "scatter", "mode": "lines", "x": [low, high], "hoverinfo": "skip",
-              "meaning": "ideal", "showlegend": False}  # fmt: skip
+    common = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [low, high],
+        "hoverinfo": "skip",
+        "meaning": "ideal",
+        "showlegend": False,
+    }
     lower, upper = 1.0 - BAND, 1.0 + BAND
     return [
         {**common, "y": [low * lower, high * lower], "line": {"width": 0}},
-        {**common, "y": [low * upper, high * upper], "line": {"width": 0}, "fill": "tonexty",
-         "opacity": 0.35},
+        {
+            **common,
+            "y": [low * upper, high * upper],
+            "line": {"width": 0},
+            "fill": "tonexty",
+            "opacity": 0.35,
+        },
         {**common, "y": [low, high], "line": {"width": 1.2, "dash": "dash"}},
-    ]  # fmt: skip
+    ]
 
 
 def agreement_figure(scored: Rows) -> Document:
@@ -179,8 +202,13 @@ def agreement_figure(scored: Rows) -> Document:
     layout["hovermode"] = "closest"
     ticks = _log_ticks(low, high)
     for axis, title in (("xaxis", "measured seconds per step"), ("yaxis", "predicted seconds")):
-        layout[axis] |= {"type": "log", "title": {"text": title}, **ticks, "showgrid": True,
-                         "range": [math.log10(low), math.log10(high)]}  # fmt: skip
+        layout[axis] |= {
+            "type": "log",
+            "title": {"text": title},
+            **ticks,
+            "showgrid": True,
+            "range": [math.log10(low), math.log10(high)],
+        }
     return document("agreement-figure", _band(low, high) + places, layout)
 
 
@@ -221,12 +249,17 @@ def histogram_figure(pooled: Rows) -> Document:
             for edge, count in zip(edges, counts, strict=True)
         ]
         traces.append(
-            {"type": "bar", "name": plain(f"{split}, n = {len(some)}"),
-             "x": [100 * (edge + BIN / 2) for edge in edges],
-             "y": [100 * count / len(some) for count in counts], "marker": {},
-             "customdata": notes, "hovertemplate": "%{customdata}<extra></extra>",
-             "meaning": category(number)}
-        )  # fmt: skip
+            {
+                "type": "bar",
+                "name": plain(f"{split}, n = {len(some)}"),
+                "x": [100 * (edge + BIN / 2) for edge in edges],
+                "y": [100 * count / len(some) for count in counts],
+                "marker": {},
+                "customdata": notes,
+                "hovertemplate": "%{customdata}<extra></extra>",
+                "meaning": category(number),
+            }
+        )
     layout = frame(330)
     layout |= {"barmode": "group", "bargap": 0.1}
     layout["xaxis"] |= {"title": {"text": "predicted / measured - 1, in %"}}
@@ -244,8 +277,16 @@ def _bin_words(edge: float) -> str:
 
 
 def _upright(x: float) -> Document:
-    return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1,
-            "line": {"width": 1.2}, "meaning": "ideal"}  # fmt: skip
+    return {
+        "type": "line",
+        "x0": x,
+        "x1": x,
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "line": {"width": 1.2},
+        "meaning": "ideal",
+    }
 
 
 def cumulative_figure(pooled: Rows) -> Document:
@@ -260,10 +301,15 @@ def cumulative_figure(pooled: Rows) -> Document:
                 largest = max(largest, sizes[-1])
                 traces.append(_staircase(sizes, shares, word, dash, category(number)))
     layout = frame(330)
-    layout["xaxis"] |= {"title": {"text": "|predicted / measured - 1| in %"},
-                        "range": [0, 100 * min(largest, 1.0)]}  # fmt: skip
-    layout["yaxis"] |= {"title": {"text": "% of the split's rows"}, "range": [0, 101],
-                        "showgrid": True}  # fmt: skip
+    layout["xaxis"] |= {
+        "title": {"text": "|predicted / measured - 1| in %"},
+        "range": [0, 100 * min(largest, 1.0)],
+    }
+    layout["yaxis"] |= {
+        "title": {"text": "% of the split's rows"},
+        "range": [0, 101],
+        "showgrid": True,
+    }
     layout["shapes"] = [_upright(100 * BAND)]
     return document("cumulative-figure", traces, layout)
 
@@ -273,11 +319,15 @@ def _staircase(
 ) -> Document:
     told = f"<b>{plain(word)}</b><br>%{{y:.1f}} % of the rows are within %{{x:.1f}} %"
     return {
-        "type": "scatter", "mode": "lines", "name": plain(word),
-        "x": [0.0, *(100 * size for size in sizes)], "y": [0.0, *(100 * share for share in shares)],
+        "type": "scatter",
+        "mode": "lines",
+        "name": plain(word),
+        "x": [0.0, *(100 * size for size in sizes)],
+        "y": [0.0, *(100 * share for share in shares)],
         "line": {"shape": "hv", "dash": dash, "width": 2 if dash == "solid" else 1.5},
-        "hovertemplate": f"{told}<extra></extra>", "meaning": meaning,
-    }  # fmt: skip
+        "hovertemplate": f"{told}<extra></extra>",
+        "meaning": meaning,
+    }
 
 
 def scale_figure(pooled: Rows) -> Document:
@@ -288,15 +338,26 @@ def scale_figure(pooled: Rows) -> Document:
     powers = range(math.floor(math.log2(min(gpus))), math.ceil(math.log2(max(gpus))) + 1)
     layout = frame(380)
     layout["hovermode"] = "closest"
-    layout["xaxis"] |= {"type": "log", "title": {"text": "GPUs"},
-                        "tickvals": [2**power for power in powers],
-                        "ticktext": [f"{2**power:,}" for power in powers]}  # fmt: skip
+    layout["xaxis"] |= {
+        "type": "log",
+        "title": {"text": "GPUs"},
+        "tickvals": [2**power for power in powers],
+        "ticktext": [f"{2**power:,}" for power in powers],
+    }
     layout["yaxis"] |= {"title": {"text": "predicted / measured - 1, in %"}, "showgrid": True}
     layout["shapes"] = [
-        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 100 * y, "y1": 100 * y,
-         "line": {"width": 1.2, "dash": dash}, "meaning": "ideal"}
+        {
+            "type": "line",
+            "xref": "paper",
+            "x0": 0,
+            "x1": 1,
+            "y0": 100 * y,
+            "y1": 100 * y,
+            "line": {"width": 1.2, "dash": dash},
+            "meaning": "ideal",
+        }
         for y, dash in ((0.0, "solid"), (BAND, "dot"), (-BAND, "dot"))
-    ]  # fmt: skip
+    ]
     return document("scale-figure", traces, layout)
 
 

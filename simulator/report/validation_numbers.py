@@ -26,8 +26,17 @@ from simulator.scoring.series import Series, series
 from simulator.scoring.validation import Validation
 
 __all__ = [
-    *("BIN", "OUTER", "ErrorLine", "Place", "RankingGroup", "ValidationNumbers"),
-    *("collect_validation", "cumulative", "histogram", "layout_words", "split_of"),
+    "BIN",
+    "OUTER",
+    "ErrorLine",
+    "Place",
+    "RankingGroup",
+    "ValidationNumbers",
+    "collect_validation",
+    "cumulative",
+    "histogram",
+    "layout_words",
+    "split_of",
 ]
 
 WORST = 15

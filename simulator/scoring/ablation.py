@@ -11,28 +11,33 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate
-from simulator.cost.kernels import NO_SPLIT_S
+from simulator.cost.kernels.gemm import NO_SPLIT_S
 from simulator.cost.step import evaluate
 from simulator.cost.terms import TERMS
 from simulator.files import Figure
 from simulator.hardware.accelerator import AttentionKernel, GemmKernel
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.measured.replay import Run, load_tables, replay
 from simulator.scoring.baselines import ConstantEfficiency
 from simulator.scoring.scores import ScoredRow, summary
-from simulator.software import Overlap, Software, load_software
+from simulator.software.profile import Overlap, Software, load_software
 
 __all__ = [
-    *("NEUTRAL", "STEPS", "ablation", "neutral_software", "step_figures", "together"),
-    *("with_kernels", "without_network", "without_overlap", "without_tiles"),
+    "NEUTRAL",
+    "STEPS",
+    "ablation",
+    "neutral_software",
+    "step_figures",
+    "together",
+    "with_kernels",
+    "without_network",
+    "without_overlap",
+    "without_tiles",
 ]
 
-Floats = NDArray[np.float64]
 
 NEUTRAL = "megatron-core-defaults"
 """Profile whose kernels and states stand for every run's before its own software counts."""
@@ -240,15 +245,24 @@ def _plain_attention(kernel: AttentionKernel) -> AttentionKernel:
     """Keep the rates; drop tiles, prologues, tails and start-up."""
     none = Figure(0.0)
     return replace(
-        kernel, launch_s=none, tile_rows=Figure(1.0), prologue_keys=none, tail_fraction=none,
+        kernel,
+        launch_s=none,
+        tile_rows=Figure(1.0),
+        prologue_keys=none,
+        tail_fraction=none,
         backward_tail_fraction=none,
-    )  # fmt: skip
+    )
 
 
 def _plain_gemm(kernel: GemmKernel) -> GemmKernel:
     """Keep the rates; drop prologues, waves, small tiles, split reductions and start-up."""
     none = Figure(0.0)
     return replace(
-        kernel, launch_s=none, prologue_k=none, wave_quantisation=none, small_tile_penalty=none,
-        l2_refetch=none, split_k_s=Figure(_NO_SPLIT_S),
-    )  # fmt: skip
+        kernel,
+        launch_s=none,
+        prologue_k=none,
+        wave_quantisation=none,
+        small_tile_penalty=none,
+        l2_refetch=none,
+        split_k_s=Figure(_NO_SPLIT_S),
+    )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from simulator import catalogue
-from simulator.measured.tables import LEFT_OUT
+from simulator.measured.table_kinds import LEFT_OUT
 from simulator.scoring.ablation import NEUTRAL, STEPS, ablation, step_figures
 from simulator.scoring.baselines import (
     ConstantEfficiency,
@@ -23,16 +23,23 @@ from simulator.scoring.baselines import (
 )
 from simulator.scoring.certainty_scores import certainty_scores
 from simulator.scoring.effects import effects
-from simulator.scoring.left_out import pooled_errors
-from simulator.scoring.microbenchmarks import score_microbenchmarks, summaries
 from simulator.scoring.rankings import ranking_statistics
+from simulator.scoring.score_tables import score_microbenchmarks, summaries
 from simulator.scoring.scores import SCORED_MEMORY, ScoredRow, error_statistics, summary
 from simulator.scoring.series import Series, series
+from simulator.scoring.shapes_left_out import pooled_errors
 from simulator.scoring.validation import Validation, validate
 from simulator.scoring.without_terms import without_terms
 
 __all__ = [
-    *("FILES", "PEERS", "TOLERANCE", "Moved", "accuracy", "compare", "document", "regressions"),
+    "FILES",
+    "PEERS",
+    "TOLERANCE",
+    "Moved",
+    "accuracy",
+    "compare",
+    "document",
+    "regressions",
     "validated",
 ]
 
@@ -337,11 +344,15 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Moved]:
     before, after = old["predicted_step_s"], new["predicted_step_s"]
     measured = {**old["measured_step_s"], **new["measured_step_s"]}
     moved = [
-        Moved(run_id=name, old_s=before.get(name), new_s=after.get(name),
-              measured_s=measured.get(name))
+        Moved(
+            run_id=name,
+            old_s=before.get(name),
+            new_s=after.get(name),
+            measured_s=measured.get(name),
+        )
         for name in dict.fromkeys([*before, *after])
         if before.get(name) != after.get(name)
-    ]  # fmt: skip
+    ]
     return sorted(moved, key=lambda one: -abs(np.log(one.factor)) if one.factor else 1.0)
 
 

@@ -15,23 +15,29 @@ from typing import Any
 
 import numpy as np
 
+from simulator.arrays import Floats
 from simulator.cost.correction import correct
 from simulator.cost.estimate import Estimate
 from simulator.cost.step import evaluate
-from simulator.cost.uncertainty import SHARED, Belief, Floats, bearing, belief, same_kernels
+from simulator.cost.uncertainty import SHARED, Belief, bearing, belief, same_kernels
 from simulator.errors import InputError
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.measured.checks import readings
 from simulator.measured.replay import NotReplayable, Run, load_tables, replay
 from simulator.measured.rows import MeasuredRun, read_runs
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.outcome import outcome
-from simulator.planner.predict import Prediction
+from simulator.planner.prediction import Prediction
 from simulator.scoring.logs import LogComparison
 
 __all__ = [
-    *("Anchor", "Correction", "anchor_of_log", "anchor_of_row", "anchored"),
-    *("anchors_of_table", "correction"),
+    "Anchor",
+    "Correction",
+    "anchor_of_log",
+    "anchor_of_row",
+    "anchored",
+    "anchors_of_table",
+    "correction",
 ]
 
 _SIZE = ("dp", "global_batch", "shard_group")
@@ -133,9 +139,11 @@ def anchor_of_log(compared: LogComparison) -> Anchor:
     """Take the run of a training log that was compared with its prediction."""
     scenario, estimate = compared.prediction.scenario, compared.prediction.estimate
     run = Run(
-        workload=scenario.workload, cluster=scenario.cluster, software=scenario.software,
+        workload=scenario.workload,
+        cluster=scenario.cluster,
+        software=scenario.software,
         layout=estimate.layouts,
-    )  # fmt: skip
+    )
     measured_s = compared.log.median_step_s
     return Anchor(where=compared.log.path, run=run, estimate=estimate, measured_s=measured_s)
 
@@ -150,9 +158,11 @@ def anchored(prediction: Prediction, anchors: Sequence[Anchor]) -> tuple[Predict
     """
     scenario = prediction.scenario
     run = Run(
-        workload=scenario.workload, cluster=scenario.cluster, software=scenario.software,
+        workload=scenario.workload,
+        cluster=scenario.cluster,
+        software=scenario.software,
         layout=prediction.estimate.layouts,
-    )  # fmt: skip
+    )
     if problems := [line for anchor in anchors for line in _others(anchor, run)]:
         raise InputError(problems)
     found = correction(prediction.estimate, run, anchors)

@@ -9,15 +9,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simulator.measured.microbenchmarks import Floats, Ints, Sieve, Texts
+from simulator.arrays import Floats, Ints
+from simulator.measured.microbenchmarks import Sieve, Texts
 from simulator.scoring.scores import error_statistics
 
 __all__ = ["BenchmarkKind", "BenchmarkScore", "score", "size_decade", "summaries"]
 
 BenchmarkKind = Literal["kernels", "collectives", "a2a"]
 
-_BY = {"device": "device", "library": "library", "dtype": "dtype", "kernel": "kernel",
-       "size": "decade"}  # fmt: skip
+_BY = {
+    "device": "device",
+    "library": "library",
+    "dtype": "dtype",
+    "kernel": "kernel",
+    "size": "decade",
+}
 """Key of the summary without ``by_``: label."""
 
 _NOT_STATED = "not stated"
@@ -88,21 +94,41 @@ class BenchmarkScore:
 
 
 def score(
-    kind: BenchmarkKind, sieve: Sieve, *, predicted_s: Floats, measured_s: Floats, device: Texts,
-    library: Texts, dtype: Texts, kernel: Texts, decade: Texts,
-) -> BenchmarkScore:  # fmt: skip
+    kind: BenchmarkKind,
+    sieve: Sieve,
+    *,
+    predicted_s: Floats,
+    measured_s: Floats,
+    device: Texts,
+    library: Texts,
+    dtype: Texts,
+    kernel: Texts,
+    decade: Texts,
+) -> BenchmarkScore:
     """Keep the predicted rows of a table; arguments have one entry per row of it."""
     kept = np.flatnonzero(sieve.kept)
-    labels = {"device": device, "library": library, "dtype": dtype, "kernel": kernel,
-              "decade": decade, "source": sieve.table.text("source")}  # fmt: skip
+    labels = {
+        "device": device,
+        "library": library,
+        "dtype": dtype,
+        "kernel": kernel,
+        "decade": decade,
+        "source": sieve.table.text("source"),
+    }
     stated = {name: np.where(text == "", _NOT_STATED, text)[kept] for name, text in labels.items()}
     sources = [word.partition(":")[0] for word in stated["source"].tolist()]
     stated["source"] = np.array(sources, dtype=str)
     return BenchmarkScore(
-        kind=kind, path=sieve.table.path, rows=len(sieve.table), skipped=sieve.skipped,
-        problems=tuple(sieve.problems), line=sieve.table.line[kept],
-        predicted_s=predicted_s[kept], measured_s=measured_s[kept], **stated,
-    )  # fmt: skip
+        kind=kind,
+        path=sieve.table.path,
+        rows=len(sieve.table),
+        skipped=sieve.skipped,
+        problems=tuple(sieve.problems),
+        line=sieve.table.line[kept],
+        predicted_s=predicted_s[kept],
+        measured_s=measured_s[kept],
+        **stated,
+    )
 
 
 def size_decade(size: Floats, unit: str) -> Texts:

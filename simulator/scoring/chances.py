@@ -11,18 +11,17 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.arrays import Floats
 from simulator.cost.step import evaluate
 from simulator.cost.uncertainty import bearing, belief, same_kernels
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.measured.replay import Tables, load_tables, replay
 from simulator.scoring.rankings import FEWEST_LAYOUTS
 from simulator.scoring.scores import ScoredRow, ranking_group
 
 __all__ = ["APART", "BINS", "Forecasts", "chances", "pairs_of", "reliability"]
 
-Floats = NDArray[np.float64]
 
 APART = 0.01
 """Measured times that differ by no more than this say nothing of which layout is faster."""

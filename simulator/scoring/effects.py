@@ -15,19 +15,19 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from simulator import catalogue
-from simulator.cost.collectives import all_reduce_s
+from simulator.cost.collectives.calls import all_reduce_s
 from simulator.errors import InputError, problem
-from simulator.events.step import simulate
-from simulator.events.timeline import SimulatedStep
+from simulator.events.played import SimulatedStep
+from simulator.events.simulated_step import simulate
 from simulator.files import Number, build, read_toml, record
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group
-from simulator.layout.schedules import POST_VALIDATED
+from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
+from simulator.layout.schedules.action_tables import POST_VALIDATED
 from simulator.planner.defaults import complete
 from simulator.scenario import Scenario, make_scenario
-from simulator.software import Schedule
+from simulator.software.profile import Schedule
 
 __all__ = ["Effect", "PredictedEffect", "effects", "load_effects", "predict_effect"]
 
@@ -102,8 +102,16 @@ class PredictedEffect:
         """Plain numbers and words, as docs/accuracy.json has them."""
         one = self.effect
         names = (
-            "group", "what", "source", "verified", "measure", "least", "most", "or_more", "remark",
-        )  # fmt: skip
+            "group",
+            "what",
+            "source",
+            "verified",
+            "measure",
+            "least",
+            "most",
+            "or_more",
+            "remark",
+        )
         return {**{name: getattr(one, name) for name in names}, "predicted": self.predicted}
 
 
@@ -188,9 +196,11 @@ def _scenario(run: Mapping[str, Any], side: Mapping[str, Any], *, barrier: bool 
         document["training"]["optimizer_post_validation"] = not barrier
     scenario = make_scenario(document, where="validation/effects.toml")
     supports = replace(
-        scenario.software.supports, schedules=get_args(Schedule), uneven_stages=True,
+        scenario.software.supports,
+        schedules=get_args(Schedule),
+        uneven_stages=True,
         post_validation=True,
-    )  # fmt: skip
+    )
     return replace(scenario, software=replace(scenario.software, supports=supports))
 
 

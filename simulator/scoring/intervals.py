@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from simulator.arrays import Floats
 
 __all__ = ["ALPHA", "constant_half_width", "interval_statistics"]
 
-Floats = NDArray[np.float64]
 
 ALPHA = 0.2
 """Share of measurements that may lie outside a P10-P90 interval."""

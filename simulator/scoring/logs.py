@@ -11,7 +11,7 @@ from simulator.measured.checks import Readings, implausible, utilisation
 from simulator.measured.log import MeasuredLog
 from simulator.measured.replay import Run
 from simulator.measured.rows import LAYOUT_COLUMNS
-from simulator.planner.predict import Prediction, predict
+from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import LayoutSection, Scenario
 from simulator.scoring.scores import SCORED_MEMORY
 from simulator.scoring.validation import memory_of_kind_gib
@@ -52,8 +52,13 @@ class Quantity:
 
     def document(self) -> dict[str, Any]:
         """Return it as plain numbers and words."""
-        return {"name": self.name, "unit": self.unit, "predicted": self.predicted,
-                "measured": self.measured, "error": self.error}  # fmt: skip
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "predicted": self.predicted,
+            "measured": self.measured,
+            "error": self.error,
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,18 +85,30 @@ class LogComparison:
         log, prediction = self.log, self.prediction
         rate = float(prediction.outcome.tokens_per_s_per_gpu[0])
         found = [
-            Quantity(name="step_time", unit="s", predicted=prediction.step_time_s,
-                     measured=log.median_step_s),
-            Quantity(name="tokens_per_s_per_gpu", unit="tokens/s", predicted=rate,
-                     measured=log.tokens_per_s_per_gpu),
+            Quantity(
+                name="step_time",
+                unit="s",
+                predicted=prediction.step_time_s,
+                measured=log.median_step_s,
+            ),
+            Quantity(
+                name="tokens_per_s_per_gpu",
+                unit="tokens/s",
+                predicted=rate,
+                measured=log.tokens_per_s_per_gpu,
+            ),
             Quantity(name="mfu", unit="1", predicted=prediction.mfu, measured=self.measured_mfu),
-        ]  # fmt: skip
+        ]
         if log.model_tflops_per_gpu is not None:
             flop = float(prediction.estimate.model_flop) / prediction.scenario.cluster.gpus
             found.append(
-                Quantity(name="model_flop_per_gpu_and_step", unit="FLOP", predicted=flop,
-                         measured=log.model_tflops_per_gpu * 1e12 * log.median_step_s)
-            )  # fmt: skip
+                Quantity(
+                    name="model_flop_per_gpu_and_step",
+                    unit="FLOP",
+                    predicted=flop,
+                    measured=log.model_tflops_per_gpu * 1e12 * log.median_step_s,
+                )
+            )
         return (*found, *self._memory())
 
     def _memory(self) -> list[Quantity]:
@@ -100,8 +117,15 @@ class LogComparison:
         for kind in _MEMORY:
             if size := self.log.memory_bytes.get(kind):
                 ours = GIB * memory_of_kind_gib(self.prediction.estimate, 0, kind)
-                found.append(Quantity(name=f"memory_{kind}", unit="B", predicted=ours,
-                                      measured=size, comparable=kind in SCORED_MEMORY))  # fmt: skip
+                found.append(
+                    Quantity(
+                        name=f"memory_{kind}",
+                        unit="B",
+                        predicted=ours,
+                        measured=size,
+                        comparable=kind in SCORED_MEMORY,
+                    )
+                )
         return found
 
     def run(self) -> dict[str, Any]:
@@ -113,15 +137,23 @@ class LogComparison:
         given = self.prediction.layout
         layout = {name: given[name] for name in LAYOUT_COLUMNS if name in given}
         return {
-            "model": arch.name, "layers": arch.layers, "hidden": arch.hidden,
-            "seq_len": recipe.sequence_length, "gpu": scenario.cluster.accelerator.name,
-            "num_gpus": scenario.cluster.gpus, "precision": recipe.precision,
-            "optimizer": recipe.optimizer, "global_batch": recipe.global_batch, **layout,
-            "software": scenario.software.name, "step_time_s": log.median_step_s,
+            "model": arch.name,
+            "layers": arch.layers,
+            "hidden": arch.hidden,
+            "seq_len": recipe.sequence_length,
+            "gpu": scenario.cluster.accelerator.name,
+            "num_gpus": scenario.cluster.gpus,
+            "precision": recipe.precision,
+            "optimizer": recipe.optimizer,
+            "global_batch": recipe.global_batch,
+            **layout,
+            "software": scenario.software.name,
+            "step_time_s": log.median_step_s,
             "tokens_per_s_per_gpu": log.tokens_per_s_per_gpu,
             "model_tflops_per_gpu": log.model_tflops_per_gpu,
-            "peak_memory_gib": peak, "memory_kind": kind,
-        }  # fmt: skip
+            "peak_memory_gib": peak,
+            "memory_kind": kind,
+        }
 
     def document(self) -> dict[str, Any]:
         """Return the comparison as plain numbers and words, with the keys that stay."""
@@ -129,11 +161,17 @@ class LogComparison:
         low, high = log.spread_s
         return {
             "log": {
-                "framework": log.framework, "path": log.path, "entries": len(log.steps),
-                "first_step": int(log.steps[0]), "last_step": int(log.steps[-1]),
-                "first_line": int(log.lines.min()), "last_line": int(log.lines.max()),
+                "framework": log.framework,
+                "path": log.path,
+                "entries": len(log.steps),
+                "first_step": int(log.steps[0]),
+                "last_step": int(log.steps[-1]),
+                "first_line": int(log.lines.min()),
+                "last_line": int(log.lines.max()),
                 "warm_up": {"dropped": log.dropped, "rule": log.rule},
-                "step_time_s": log.median_step_s, "p10_s": low, "p90_s": high,
+                "step_time_s": log.median_step_s,
+                "p10_s": low,
+                "p90_s": high,
                 "ranks": list(log.ranks),
                 "stated": {name: found.value for name, found in log.stated.items()},
                 "notes": list(log.notes),
@@ -144,7 +182,7 @@ class LogComparison:
             "terms_s": {name: float(column[0]) for name, column in estimate.terms_s.items()},
             "hidden_s": {name: float(column[0]) for name, column in estimate.hidden_s.items()},
             "memory_bytes": {k: float(column[0]) for k, column in estimate.memory_bytes.items()},
-        }  # fmt: skip
+        }
 
 
 def compare(log: MeasuredLog, scenario: Scenario) -> LogComparison:
@@ -180,9 +218,13 @@ def _contradictions(log: MeasuredLog, scenario: Scenario) -> list[str]:
     """What the log says of its run and the scenario says otherwise."""
     recipe, arch = scenario.workload.recipe, scenario.workload.architecture
     ours: dict[str, Any] = {
-        **scenario.pinned, "gpus": scenario.cluster.gpus, "global_batch": recipe.global_batch,
-        "sequence_length": recipe.sequence_length, "layers": arch.layers, "hidden": arch.hidden,
-    }  # fmt: skip
+        **scenario.pinned,
+        "gpus": scenario.cluster.gpus,
+        "global_batch": recipe.global_batch,
+        "sequence_length": recipe.sequence_length,
+        "layers": arch.layers,
+        "hidden": arch.hidden,
+    }
     problems = []
     for name, found in log.stated.items():
         if name in ours and ours[name] != found.value:
@@ -201,8 +243,12 @@ def _contradictions(log: MeasuredLog, scenario: Scenario) -> list[str]:
 def _impossible(log: MeasuredLog, prediction: Prediction) -> list[str]:
     """What no device of the scenario could have done."""
     scenario, estimate = prediction.scenario, prediction.estimate
-    run = Run(workload=scenario.workload, cluster=scenario.cluster, software=scenario.software,
-              layout=estimate.layouts)  # fmt: skip
+    run = Run(
+        workload=scenario.workload,
+        cluster=scenario.cluster,
+        software=scenario.software,
+        layout=estimate.layouts,
+    )
     step_s, flop = log.median_step_s, estimate.model_flop
     too_fast = utilisation(run, model_flop=flop, step_time_s=step_s)[1] > 1.0
     reserved = log.memory_bytes.get("reserved")

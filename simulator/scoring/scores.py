@@ -18,8 +18,13 @@ from simulator.scoring.intervals import constant_half_width, interval_statistics
 from simulator.scoring.rankings import ranking, ranking_statistics
 
 __all__ = [
-    *("SCORED_MEMORY", "ScoredRow", "error_statistics", "layout_of"),
-    *("ranking_group", "skipped_reason", "summary"),
+    "SCORED_MEMORY",
+    "ScoredRow",
+    "error_statistics",
+    "layout_of",
+    "ranking_group",
+    "skipped_reason",
+    "summary",
 ]
 
 SCORED_MEMORY = ("allocated", "reserved", "nvidia_smi")

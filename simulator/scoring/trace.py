@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from simulator.arrays import Floats
 from simulator.errors import InputError
-from simulator.scoring.timeline import Accounts, Floats, Spans, account
+from simulator.scoring.instants import Accounts, Spans, account
 
 __all__ = ["CLASSES", "Collective", "CollectiveTime", "StepTime", "Trace", "measure"]
 

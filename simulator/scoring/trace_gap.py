@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from simulator.cost.block_costs import PASS_TERMS
+from simulator.cost.blocks.block_costs import PASS_TERMS
 from simulator.cost.passes import over_parts
-from simulator.cost.pricing import price, select
+from simulator.cost.pricing import price
+from simulator.cost.tables import select
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.errors import InputError
 from simulator.measured.checks import utilisation
 from simulator.measured.replay import Run
-from simulator.planner.predict import Prediction, predict
+from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import Scenario
 from simulator.scoring.trace import StepTime
 from simulator.scoring.trace_groups import cause_of

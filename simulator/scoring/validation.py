@@ -3,7 +3,7 @@
 Rows that come to the same model, machine and software are predicted together. A row that cannot be
 predicted, and one whose measured values cannot be right, is kept with the reason. Runs whose step
 time was composed of profiled parts, not read off a whole step (their notes say COMPOSED), stay out
-of every pooled figure. Tables of microbenchmarks go their own way (scoring/microbenchmarks.py).
+of every pooled figure. Tables of microbenchmarks go their own way (scoring/score_tables.py).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from simulator import catalogue
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.measured.checks import Readings, excluded, implausible, readings, utilisation
 from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, replay
 from simulator.measured.rows import MeasuredRun, assumed_fields, read_tables
-from simulator.measured.tables import LEFT_OUT, sort_tables
+from simulator.measured.table_kinds import LEFT_OUT, sort_tables
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.outcome import weakest_evidence
 from simulator.scoring.baselines import shipped_baseline
@@ -136,7 +136,7 @@ def _shipped() -> list[Path]:
 
 def _score_benchmarks(paths: Iterable[Path]) -> tuple[list[BenchmarkScore], list[str]]:
     """Score tables of microbenchmarks, and say what is wrong with files and with rows."""
-    from simulator.scoring.microbenchmarks import score_microbenchmarks  # predict starts without it
+    from simulator.scoring.score_tables import score_microbenchmarks  # predict starts without it
 
     found: list[BenchmarkScore] = []
     problems: list[str] = []

@@ -14,24 +14,21 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate
 from simulator.cost.step import evaluate
 from simulator.cost.terms import TERMS
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.measured.replay import Run, load_tables, replay
 from simulator.scoring.ablation import NEUTRAL, together, with_kernels, without_overlap
 from simulator.scoring.scores import ScoredRow
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 
-__all__ = [
-    *("BEARS", "SWITCHES", "at_burst_rate", "at_one_clock", "fused_alike", "without_terms"),
-]
+__all__ = ["BEARS", "SWITCHES", "at_burst_rate", "at_one_clock", "fused_alike", "without_terms"]
 
-Floats = NDArray[np.float64]
 
 BEARS = 0.005
 """Least share of a step by which a term must move it, for the run to count with it."""
@@ -101,8 +98,13 @@ def _figures(whole_s: Floats, without_s: Floats, measured_s: Floats) -> dict[str
     if not moved.any():
         return {"runs": 0, **dict.fromkeys(keys)}
     errors, bare = (x[moved] / measured_s[moved] - 1.0 for x in (whole_s, without_s))
-    values = (np.median(share[moved]), np.mean(np.abs(errors)), np.mean(np.abs(bare)),
-              np.mean(errors), np.mean(bare))  # fmt: skip
+    values = (
+        np.median(share[moved]),
+        np.mean(np.abs(errors)),
+        np.mean(np.abs(bare)),
+        np.mean(errors),
+        np.mean(bare),
+    )
     return {"runs": int(moved.sum()), **dict(zip(keys, map(float, values), strict=True))}
 
 

@@ -2,7 +2,8 @@
 
 An :class:`Architecture` lists its distinct block kinds once and names, layer by layer, which
 kind stands there; DeepSeek-V3 has two kinds and 61 layers. Counts of parameters
-follow from the sizes; how a rank shards them is the business of ``cost/operators.py``.
+follow from the sizes; how a rank shards them is the business of
+``cost/operators/block_operators.py``.
 """
 
 from __future__ import annotations

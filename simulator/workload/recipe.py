@@ -12,7 +12,12 @@ from simulator.files import Number, Whole, build, record
 from simulator.workload.architecture import MLP, Architecture, Attention, Block
 
 __all__ = [
-    *("HOST_OPTIMIZERS", "OPTIMIZERS", "PRECISIONS", "Recipe", "StashBytes", "Workload"),
+    "HOST_OPTIMIZERS",
+    "OPTIMIZERS",
+    "PRECISIONS",
+    "Recipe",
+    "StashBytes",
+    "Workload",
     "beyond_traces",
 ]
 
@@ -215,9 +220,14 @@ class Workload:
 
     @classmethod
     def from_torch(
-        cls, module: Any, example_inputs: Any, *, global_batch: int,
-        sequence_length: int | None = None, **training: Any,
-    ) -> Workload:  # fmt: skip
+        cls,
+        module: Any,
+        example_inputs: Any,
+        *,
+        global_batch: int,
+        sequence_length: int | None = None,
+        **training: Any,
+    ) -> Workload:
         """Trace a ``torch.nn.Module`` of your own; data parallelism only (ddp, zero1 to zero3).
 
         Parameters
@@ -245,9 +255,15 @@ class Workload:
         -----
         The loss is counted only where the forward method computes it.
         """
-        return traced_workload(module, example_inputs, {
-            "global_batch": global_batch, "sequence_length": sequence_length, **training,
-        })  # fmt: skip
+        return traced_workload(
+            module,
+            example_inputs,
+            {
+                "global_batch": global_batch,
+                "sequence_length": sequence_length,
+                **training,
+            },
+        )
 
     def by_training(self) -> Workload:
         """Return the workload with its frozen first layers as block kinds of their own."""
@@ -275,10 +291,16 @@ def traced_workload(module: Any, example_inputs: Any, training: dict[str, Any]) 
     )
     unused = {"attention": Attention(heads=1, kv_heads=1, head_dim=1), "mlp": MLP(ffn_hidden=1)}
     architecture = Architecture(
-        name=where, family="torch", hidden=1, vocabulary=0, position="none", final_norm="none",
+        name=where,
+        family="torch",
+        hidden=1,
+        vocabulary=0,
+        position="none",
+        final_norm="none",
         blocks=tuple(Block(**unused, norm="none", traced=part) for part in found.layers),  # type: ignore[arg-type]
-        layer_kinds=found.layer_kinds, traced=found.rest,
-    )  # fmt: skip
+        layer_kinds=found.layer_kinds,
+        traced=found.rest,
+    )
     length = recipe.sequence_length if "sequence_length" in given else found.tokens
     return Workload(architecture=architecture, recipe=replace(recipe, sequence_length=length))
 

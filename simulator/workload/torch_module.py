@@ -173,8 +173,11 @@ def _run(torch: Any, module: Any, inputs: Any, batch: int, dtype: Any) -> list[C
             else:
                 out = bare(*given) if isinstance(given, (tuple, list)) else bare(given)
             recorder.forward = False
-            ends = [x for x in torch.utils._pytree.tree_leaves(out)
-                    if isinstance(x, torch.Tensor) and x.requires_grad]  # fmt: skip
+            ends = [
+                x
+                for x in torch.utils._pytree.tree_leaves(out)
+                if isinstance(x, torch.Tensor) and x.requires_grad
+            ]
             grads = [torch.empty_like(x) for x in ends]
             torch.autograd.backward(ends, grads)
     except InputError:
@@ -198,9 +201,15 @@ def _fused_attention(torch: Any) -> Iterator[None]:
     aten = torch.ops.aten
 
     def fused(
-        q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-        is_causal: bool = False, scale: Any = None, enable_gqa: bool = False,
-    ) -> Any:  # fmt: skip
+        q: Any,
+        k: Any,
+        v: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: Any = None,
+        enable_gqa: bool = False,
+    ) -> Any:
         if attn_mask is None and q.shape[-1] == v.shape[-1]:
             return aten._scaled_dot_product_flash_attention(
                 q, k, v, dropout_p, is_causal, scale=scale
@@ -227,24 +236,41 @@ def _part(few: Counts, many: Counts, parameters: int, element_bytes: int) -> Tra
         return Amount(fixed=a - rate * _BATCHES[0], per_sample=rate)
 
     gemms = tuple(
-        TracedGemm(**{name: grows(a[name], b[name]) for name in ("m", "n", "k", "batch")},
-                   weights=bool(a["weights"]))
+        TracedGemm(
+            **{name: grows(a[name], b[name]) for name in ("m", "n", "k", "batch")},
+            weights=bool(a["weights"]),
+        )
         for a, b in zip(few.gemms, many.gemms, strict=True)
-    )  # fmt: skip
+    )
     flash = tuple(
-        TracedFlash(heads=grows(a["heads"], b["heads"]), queries=a["queries"], keys=a["keys"],
-                    score_size=a["score_size"], value_size=a["value_size"],
-                    query_bytes=grows(a["query_bytes"], b["query_bytes"]),
-                    key_bytes=grows(a["key_bytes"], b["key_bytes"]), causal=bool(a["causal"]))
+        TracedFlash(
+            heads=grows(a["heads"], b["heads"]),
+            queries=a["queries"],
+            keys=a["keys"],
+            score_size=a["score_size"],
+            value_size=a["value_size"],
+            query_bytes=grows(a["query_bytes"], b["query_bytes"]),
+            key_bytes=grows(a["key_bytes"], b["key_bytes"]),
+            causal=bool(a["causal"]),
+        )
         for a, b in zip(few.flash, many.flash, strict=True)
-    )  # fmt: skip
+    )
     streams = tuple(
-        TracedStream(kind=kind, forward_bytes=grows(a[0], many.streams[kind][0]),
-                     backward_bytes=grows(a[1], many.streams[kind][1]), calls=(a[2] + a[3]) / 2)
+        TracedStream(
+            kind=kind,
+            forward_bytes=grows(a[0], many.streams[kind][0]),
+            backward_bytes=grows(a[1], many.streams[kind][1]),
+            calls=(a[2] + a[3]) / 2,
+        )
         for kind, a in few.streams.items()
-    )  # fmt: skip
+    )
     return TracedPart(
-        parameters=parameters, gemms=gemms, flash=flash, streams=streams,
-        saved_bytes=grows(few.saved, many.saved), input_bytes=grows(few.inputs, many.inputs),
-        transient_bytes=grows(few.transient, many.transient), element_bytes=element_bytes,
-    )  # fmt: skip
+        parameters=parameters,
+        gemms=gemms,
+        flash=flash,
+        streams=streams,
+        saved_bytes=grows(few.saved, many.saved),
+        input_bytes=grows(few.inputs, many.inputs),
+        transient_bytes=grows(few.transient, many.transient),
+        element_bytes=element_bytes,
+    )

@@ -194,10 +194,18 @@ def _convolution(args: Any, out: Any) -> dict[str, float]:
     x, weight, transposed, groups = args[0], args[1], args[6], args[8]
     window = prod(weight.shape[2:])
     if transposed:  # weight (in, out / groups, ...), applied to every input position
-        return {"m": x.shape[0] * prod(x.shape[2:]), "n": weight.shape[1] * window,
-                "k": weight.shape[0] // groups, "batch": groups}  # fmt: skip
-    return {"m": out.shape[0] * prod(out.shape[2:]), "n": weight.shape[0] // groups,
-            "k": weight.shape[1] * window, "batch": groups}  # fmt: skip
+        return {
+            "m": x.shape[0] * prod(x.shape[2:]),
+            "n": weight.shape[1] * window,
+            "k": weight.shape[0] // groups,
+            "batch": groups,
+        }
+    return {
+        "m": out.shape[0] * prod(out.shape[2:]),
+        "n": weight.shape[0] // groups,
+        "k": weight.shape[1] * window,
+        "batch": groups,
+    }
 
 
 def _flash(name: str, args: Any, kwargs: Any, out: Any) -> dict[str, float]:
@@ -205,10 +213,16 @@ def _flash(name: str, args: Any, kwargs: Any, out: Any) -> dict[str, float]:
     q, k, v = args[:3]
     at = 4 if name == _FLASH[0] else 6
     causal = bool(args[at] if len(args) > at else kwargs.get("is_causal", False))
-    return {"heads": prod(q.shape[:-2]), "queries": q.shape[-2], "keys": k.shape[-2],
-            "score_size": q.shape[-1], "value_size": v.shape[-1],
-            "query_bytes": _bytes(q) + _bytes(out), "key_bytes": _bytes(k) + _bytes(v),
-            "causal": causal}  # fmt: skip
+    return {
+        "heads": prod(q.shape[:-2]),
+        "queries": q.shape[-2],
+        "keys": k.shape[-2],
+        "score_size": q.shape[-1],
+        "value_size": v.shape[-1],
+        "query_bytes": _bytes(q) + _bytes(out),
+        "key_bytes": _bytes(k) + _bytes(v),
+        "causal": causal,
+    }
 
 
 def _bytes(x: Any) -> float:

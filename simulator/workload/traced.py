@@ -1,6 +1,6 @@
 """What a user's own module does, as counted while it ran without data: sizes only, no torch.
 
-``workload/torch_module.py`` makes these records, ``cost/traced.py`` prices them.
+``workload/torch_module.py`` makes these records, ``cost/operators/traced_blocks.py`` prices them.
 """
 
 from __future__ import annotations

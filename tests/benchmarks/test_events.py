@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.events.demands import Demands, demands
-from simulator.events.engine import Times, longest_path, play
-from simulator.events.graph import TaskGraph
-from simulator.events.programs import Program, StepGraph, program, step_graph
-from simulator.events.step import Jitter, Network, simulate
+from simulator.events.engine.demands import Demands, demands
+from simulator.events.engine.engine import Times, longest_path, play
+from simulator.events.engine.graph import TaskGraph
+from simulator.events.simulated_step import Jitter, Network, simulate
+from simulator.events.step.programs import Program, StepGraph, program, step_graph
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -136,9 +136,11 @@ def random_graph(n: int) -> TaskGraph:
     earlier = (rng.random((n, 2)) * np.arange(n)[:, None]).astype(np.int32)
     first = 2 * np.maximum(np.arange(n + 1) - 1, 0)
     return TaskGraph(
-        duration_s=rng.random(n), stream=rng.integers(0, 512, n), first=first,
+        duration_s=rng.random(n),
+        stream=rng.integers(0, 512, n),
+        first=first,
         predecessor=earlier[1:].ravel(),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.benchmark(group="events")

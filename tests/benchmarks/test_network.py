@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from numba import njit
 
-from simulator.events.collective_phases import unfold
-from simulator.events.flows import joined
-from simulator.events.links import degraded
-from simulator.events.network import fill, link_load, scratch
-from simulator.events.step import Network, simulate
-from simulator.events.topology import topology
-from simulator.events.transfer import Transfer, transfer
+from simulator.events.engine.fair_shares import fill, link_load, scratch
+from simulator.events.network.collective_phases import unfold
+from simulator.events.network.flows import joined
+from simulator.events.network.links import degraded
+from simulator.events.network.topology import topology
+from simulator.events.network.transfer import Transfer, transfer
+from simulator.events.simulated_step import Network, simulate
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -48,9 +48,11 @@ def test_rates_of_64_classes_on_256_links(benchmark: Any, crossed: int) -> None:
     share, rate = np.ones(len(link)), np.zeros(classes)
     given = (capacity, first, link, share, flows, np.full(classes, np.inf), np.arange(classes))
     benchmark.pedantic(
-        repeated, args=(SOLVES, *given, rate, scratch(links, classes, len(link))),
-        rounds=10, warmup_rounds=1,
-    )  # fmt: skip
+        repeated,
+        args=(SOLVES, *given, rate, scratch(links, classes, len(link))),
+        rounds=10,
+        warmup_rounds=1,
+    )
     load = link_load(rate, first, link, share, flows, links)
     assert (load <= capacity * (1 + 1e-9)).all()
     assert len(np.unique(rate)) > 30

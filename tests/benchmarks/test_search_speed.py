@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from simulator.layout.feasibility import FEASIBLE, reasons
 from simulator.layout.keys import unique_rows
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.candidates import candidates
 from simulator.planner.explore import Found, explore
 from simulator.planner.search import plan
@@ -69,8 +69,11 @@ def predict_cold() -> dict[str, Any]:
     words = ["predict", str(EXAMPLE), "--set", "layout.tp=8", "--set", "layout.pp=4", "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "simulator.cli.main", *words],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return dict(json.loads(done.stdout))
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.attention_time import attention_figures, attention_s
-from simulator.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, send_s
-from simulator.cost.kernels import gemm_rates, gemm_s
-from simulator.cost.stream_time import stream_s
+from simulator.cost.collectives.calls import all_gather_s, all_reduce_s, all_to_all_s, send_s
+from simulator.cost.kernels.flash_attention import attention_figures, attention_s
+from simulator.cost.kernels.gemm import gemm_rates, gemm_s
+from simulator.cost.kernels.memory_bound import stream_s
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import Cluster, load_accelerator, load_cluster
 from simulator.layout.placement import Group
@@ -36,11 +36,17 @@ def record(kernel: str, shape: dict[str, Any], seconds: float, **more: Any) -> D
 
 def head(part: Accelerator) -> Document:
     return {
-        "schema": 1, "started": "2026-10-01T10:00:00+00:00",
-        "device": {"kind": "cuda", "name": f"NVIDIA {part.name}", "count": 1,
-                   "sms": part.compute_units, "memory_bytes": float(part.memory.capacity_bytes)},
+        "schema": 1,
+        "started": "2026-10-01T10:00:00+00:00",
+        "device": {
+            "kind": "cuda",
+            "name": f"NVIDIA {part.name}",
+            "count": 1,
+            "sms": part.compute_units,
+            "memory_bytes": float(part.memory.capacity_bytes),
+        },
         "software": {"torch": "2.9.0", "cuda": "12.8", "nccl": None},
-    }  # fmt: skip
+    }
 
 
 def kernel_records(part: Accelerator, noise: float = 0.01) -> list[Document]:
@@ -55,29 +61,66 @@ def kernel_records(part: Accelerator, noise: float = 0.01) -> list[Document]:
     figures = {f.name: float(getattr(table, f.name)) for f in dataclasses.fields(table)}
     for at in range(150):
         m, n, k = np.round(2.0 ** draw.uniform(7, 14, 3))
-        seconds = float(gemm_s(
-            m=m, n=n, k=k, result_bytes=2.0, sustained=False, **gemm_rates(part, "bf16"),
-            **(figures | TRUTH["gemm"]),
-        ))  # fmt: skip
+        seconds = float(
+            gemm_s(
+                m=m,
+                n=n,
+                k=k,
+                result_bytes=2.0,
+                sustained=False,
+                **gemm_rates(part, "bf16"),
+                **(figures | TRUTH["gemm"]),
+            )
+        )
         direction = ("forward", "dgrad", "wgrad")[at % 3]
-        found.append(record("gemm", {"m": m, "n": n, "k": k}, seconds * jitter(),
-                            direction=direction, library="torch.mm"))  # fmt: skip
+        found.append(
+            record(
+                "gemm",
+                {"m": m, "n": n, "k": k},
+                seconds * jitter(),
+                direction=direction,
+                library="torch.mm",
+            )
+        )
     device = attention_figures(part, "sdpa", "bf16") | TRUTH["attention"]
     for length in (1024, 2048, 4096, 8192, 16384):
         for heads in (16, 32, 64):
             shape = {
-                "batch": 4, "heads_q": heads, "heads_kv": heads, "seq_q": length,
-                "seq_kv": length, "head_dim": 128, "head_dim_v": 128, "causal": True,
-            }  # fmt: skip
+                "batch": 4,
+                "heads_q": heads,
+                "heads_kv": heads,
+                "seq_q": length,
+                "seq_kv": length,
+                "head_dim": 128,
+                "head_dim_v": 128,
+                "causal": True,
+            }
             tensors = 2.0 * 4 * heads * length * 128 * 2.0  # two of 16 bit
             for backward, direction in ((False, "forward"), (True, "backward")):
-                seconds = float(attention_s(
-                    heads=4 * heads, queries=length, keys=length / 2, span=length, score_size=128,
-                    value_size=128, query_bytes=tensors, key_bytes=tensors, backward=backward,
-                    sustained=False, **device,
-                ))  # fmt: skip
-                found.append(record("attention", shape, seconds * jitter(), direction=direction,
-                                    library="torch.sdpa-flash"))  # fmt: skip
+                seconds = float(
+                    attention_s(
+                        heads=4 * heads,
+                        queries=length,
+                        keys=length / 2,
+                        span=length,
+                        score_size=128,
+                        value_size=128,
+                        query_bytes=tensors,
+                        key_bytes=tensors,
+                        backward=backward,
+                        sustained=False,
+                        **device,
+                    )
+                )
+                found.append(
+                    record(
+                        "attention",
+                        shape,
+                        seconds * jitter(),
+                        direction=direction,
+                        library="torch.sdpa-flash",
+                    )
+                )
     for kernel in ("rms_norm", "copy"):
         for size in 2.0 ** np.arange(20, 31):
             rate = float(part.memory.bandwidth_bytes_per_s)
@@ -88,8 +131,13 @@ def kernel_records(part: Accelerator, noise: float = 0.01) -> list[Document]:
     return found
 
 
-LINKS = {"bus_bytes_per_s": 300e9, "nvls_bytes_per_s": 400e9, "all_to_all_bytes_per_s": 250e9,
-         "send_bytes_per_s": 260e9, "pair_fraction": 0.8}  # fmt: skip
+LINKS = {
+    "bus_bytes_per_s": 300e9,
+    "nvls_bytes_per_s": 400e9,
+    "all_to_all_bytes_per_s": 250e9,
+    "send_bytes_per_s": 260e9,
+    "pair_fraction": 0.8,
+}
 USABLE = 0.7
 
 
@@ -98,9 +146,7 @@ def changed_cluster(name: str) -> Cluster:
     cluster = load_cluster(name, 32)
     node = cluster.node
     links = dataclasses.replace(node.scale_up, **LINKS)
-    group = dataclasses.replace(
-        cluster.groups[0], node=dataclasses.replace(node, scale_up=links)
-    )  # fmt: skip
+    group = dataclasses.replace(cluster.groups[0], node=dataclasses.replace(node, scale_up=links))
     fabric = dataclasses.replace(cluster.fabric, usable_fraction=USABLE)
     return dataclasses.replace(cluster, groups=(group,), fabric=fabric)
 

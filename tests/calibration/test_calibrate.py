@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from simulator import catalogue
 from simulator.api import predict
-from simulator.calibration.classes import accelerator_classes
-from simulator.calibration.links import link_classes
+from simulator.calibration.local.classes import accelerator_classes
+from simulator.calibration.local.link_classes import link_classes
 from simulator.cli.main import app
 from simulator.errors import InputError
 from simulator.files import read_profile
@@ -100,9 +100,12 @@ def test_errors_fall_and_the_spread_is_that_of_shapes_left_out(
     _, document = calibrated
     names = [one["name"] for one in document["classes"]]
     assert names == [
-        "attention sdpa forward", "attention sdpa backward", "gemm bf16", "memory-bound copy",
+        "attention sdpa forward",
+        "attention sdpa backward",
+        "gemm bf16",
+        "memory-bound copy",
         "memory-bound norm",
-    ]  # fmt: skip
+    ]
     for one in document["classes"]:
         assert one["profile"] == "accelerator"
         assert one["before"]["median"] > 0.1
@@ -140,15 +143,31 @@ def test_the_new_profile_keeps_comments_and_what_was_not_measured(
 def test_the_json_document_has_its_keys(calibrated: tuple[Path, dict[str, Any]]) -> None:
     folder, document = calibrated
     assert list(document) == [
-        "schema", "version", "command", "source", "date", "bases", "files", "classes", "left_out",
-    ]  # fmt: skip
+        "schema",
+        "version",
+        "command",
+        "source",
+        "date",
+        "bases",
+        "files",
+        "classes",
+        "left_out",
+    ]
     assert (document["command"], document["date"]) == ("calibrate", "2026-10-01")
     assert document["bases"] == {"accelerator": "h200-sxm", "cluster": None}
     assert list(document["files"]) == ["accelerator", "node", "cluster", "plot"]
     assert list(document["classes"][0]) == [
-        "profile", "name", "table", "calls", "before", "after", "left_out", "spread", "parts",
+        "profile",
+        "name",
+        "table",
+        "calls",
+        "before",
+        "after",
+        "left_out",
+        "spread",
+        "parts",
         "figures",
-    ]  # fmt: skip
+    ]
     picture = Path(document["files"]["plot"])
     assert picture == folder / "profiles" / "accelerators" / "my-h200.png"
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -156,16 +175,24 @@ def test_the_json_document_has_its_keys(calibrated: tuple[Path, dict[str, Any]])
 
 
 def test_links_and_network_come_back_and_the_chain_of_profiles_predicts(
-    collective_document: dict[str, Any], write: Write, tmp_path: Path,
+    collective_document: dict[str, Any],
+    write: Write,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """bus 300, switch 400, all-to-all 250, send 260 GB/s, adapters 0.7 (conftest.py)."""
     folder = tmp_path / "profiles"
     node, cluster = folder / "nodes" / "my-hgx.toml", folder / "clusters" / "my-cluster.toml"
     result = run(
-        write(collective_document), "--base-cluster", "hgx-h200", "--out-node", node,
-        "--out-cluster", cluster, "--json",
-    )  # fmt: skip
+        write(collective_document),
+        "--base-cluster",
+        "hgx-h200",
+        "--out-node",
+        node,
+        "--out-cluster",
+        cluster,
+        "--json",
+    )
     document = json.loads(result.stdout)
     assert [one["profile"] for one in document["classes"]] == ["node"] * 4 + ["cluster"]
     links = read_profile(Node, node).scale_up
@@ -264,9 +291,12 @@ def change(document: dict[str, Any], **record: Any) -> dict[str, Any]:
     ],
 )
 def test_a_record_that_cannot_be_is_named(
-    kernel_document: dict[str, Any], write: Write, tmp_path: Path,
-    wrong: dict[str, Any], message: str,
-) -> None:  # fmt: skip
+    kernel_document: dict[str, Any],
+    write: Write,
+    tmp_path: Path,
+    wrong: dict[str, Any],
+    message: str,
+) -> None:
     path = write(change(kernel_document, **wrong))
     said = refused(path, tmp_path)
     assert message in said and str(path) in said
@@ -279,9 +309,12 @@ DAMAGED: list[Any] = [None, True, -1, 0, 1e400, "x", [], {}, [None], {"m": None}
     "field", ["kernel", "dtype", "shape", "direction", "library", "bytes", "cold"]
 )
 def test_a_damaged_document_never_ends_in_a_trace(
-    kernel_document: dict[str, Any], collective_document: dict[str, Any], h200: Accelerator,
-    write: Write, field: str,
-) -> None:  # fmt: skip
+    kernel_document: dict[str, Any],
+    collective_document: dict[str, Any],
+    h200: Accelerator,
+    write: Write,
+    field: str,
+) -> None:
     """Whatever stands in a field: the record is refused by name, or sorted, or left out."""
     cluster = load_cluster("hgx-h200", 8)
     kernels = {record["kernel"]: record for record in kernel_document["records"]}
@@ -322,9 +355,12 @@ def test_another_unit_is_recognised(
     ],
 )
 def test_another_device_is_refused(
-    kernel_document: dict[str, Any], write: Write, tmp_path: Path,
-    device: dict[str, Any], message: str,
-) -> None:  # fmt: skip
+    kernel_document: dict[str, Any],
+    write: Write,
+    tmp_path: Path,
+    device: dict[str, Any],
+    message: str,
+) -> None:
     kernel_document["device"] |= device
     assert message in refused(write(kernel_document), tmp_path)
 
@@ -375,9 +411,13 @@ def test_too_few_calls_are_left_out_and_said(
     ],
 )
 def test_what_is_missing_is_said(
-    write: Write, kernel_document: dict[str, Any], tmp_path: Path, options: list[str],
-    message: str, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    write: Write,
+    kernel_document: dict[str, Any],
+    tmp_path: Path,
+    options: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(tmp_path)
     result = run(write(kernel_document), *options, code=2)
     assert message in result.stderr
@@ -392,8 +432,14 @@ def test_nothing_is_written_where_one_file_cannot_be(
     (tmp_path / "taken").write_text("a file where a folder must be")
     before = sorted(tmp_path.rglob("*"))
     result = run(
-        file, "--base", "h200-sxm", "--out", tmp_path / "mine.toml", "--plot",
-        tmp_path / "taken" / "x.png", code=2,
-    )  # fmt: skip
+        file,
+        "--base",
+        "h200-sxm",
+        "--out",
+        tmp_path / "mine.toml",
+        "--plot",
+        tmp_path / "taken" / "x.png",
+        code=2,
+    )
     assert "cannot be written" in result.stderr
     assert sorted(tmp_path.rglob("*")) == before

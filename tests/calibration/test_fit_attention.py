@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.calibration import Prior, Rows
-from simulator.calibration.attention_fit import fit_serving, fit_timed
-from simulator.calibration.attention_residual import residual
-from simulator.calibration.attention_rows import attention_calls, predicted_s
-from simulator.calibration.devices import Device, devices, same_chip
-from simulator.calibration.fit_stream import fit_stream, stream_calls
-from simulator.calibration.pooled import Pool, Shared, deal, fit_pooled
-from simulator.cost.stream_time import stream_s
+from simulator.calibration.attention.attention_fit import fit_serving, fit_timed
+from simulator.calibration.attention.attention_residual import residual
+from simulator.calibration.attention.attention_rows import attention_calls, predicted_s
+from simulator.calibration.fitting.devices import Device, devices, same_chip
+from simulator.calibration.fitting.least_squares import Prior, Rows
+from simulator.calibration.fitting.pooled import Pool, Shared, deal, fit_pooled
+from simulator.calibration.stream.fit_stream import fit_stream, stream_calls
+from simulator.cost.kernels.memory_bound import stream_s
 
 TRUTH = {
     "launch_s": 9e-6, "peak_fraction": 0.75, "sustained_fraction": 0.93, "training_fraction": 1.0,
@@ -32,12 +32,20 @@ def made_calls(count: int, *, backward: bool = False) -> Rows:
     width = 4.0 * heads * length * size
     way = draw.random(count) < 0.5 if backward else np.zeros(count, bool)
     return {
-        "heads": heads, "queries": length, "keys": length / 2, "span": length, "score_size": size,
-        "value_size": size, "query_bytes": width, "key_bytes": width / 8,
-        "forward": 1.0 - way, "backward": way.astype(float),
-        "peak_flop_per_s": np.full(count, 989e12), "compute_units": np.full(count, 132.0),
+        "heads": heads,
+        "queries": length,
+        "keys": length / 2,
+        "span": length,
+        "score_size": size,
+        "value_size": size,
+        "query_bytes": width,
+        "key_bytes": width / 8,
+        "forward": 1.0 - way,
+        "backward": way.astype(float),
+        "peak_flop_per_s": np.full(count, 989e12),
+        "compute_units": np.full(count, 132.0),
         "bandwidth_bytes_per_s": np.full(count, 3.35e12),
-    }  # fmt: skip
+    }
 
 
 def pool(rows: Rows, device: np.ndarray | None = None, variant: np.ndarray | None = None) -> Pool:
@@ -53,8 +61,16 @@ def test_the_fit_recovers_the_parameters_that_made_the_times() -> None:
     rows = made_calls(400)
     rows["seconds"] = predicted_s(TRUTH, rows)
     found = fit_serving(pool(rows), "fa3").values("one", "fa3")
-    for name in ("peak_fraction", "prologue_keys", "softmax_width", "tail_fraction", "launch_s",
-                 "key_traffic", "narrow_head_factor", "tile_rows"):  # fmt: skip
+    for name in (
+        "peak_fraction",
+        "prologue_keys",
+        "softmax_width",
+        "tail_fraction",
+        "launch_s",
+        "key_traffic",
+        "narrow_head_factor",
+        "tile_rows",
+    ):
         assert found[name] == pytest.approx(TRUTH[name], rel=0.1), name
 
 
@@ -127,11 +143,19 @@ def test_the_residual_is_learnt_from_neighbours_of_the_same_generation() -> None
 def test_the_stream_fit_recovers_waves_and_rate() -> None:
     draw = np.random.default_rng(2)
     tokens, row = 2.0 ** draw.uniform(3, 15, 200), draw.choice([8192.0, 16384.0, 32768.0], 200)
-    device = {"bandwidth_bytes_per_s": np.full(200, 2e12), "l2_bytes": np.full(200, 40e6),
-              "compute_units": np.full(200, 108.0)}  # fmt: skip
+    device = {
+        "bandwidth_bytes_per_s": np.full(200, 2e12),
+        "l2_bytes": np.full(200, 40e6),
+        "compute_units": np.full(200, 108.0),
+    }
     rows: Rows = {"moved_bytes": np.round(tokens) * row, "row_bytes": row} | device
-    truth = {"memory_fraction": 0.8, "launch_s": 2e-6, "row_s_per_byte": 1.5e-10,
-             "sharpness": 3.0, "cached_gain": 0.3}  # fmt: skip
+    truth = {
+        "memory_fraction": 0.8,
+        "launch_s": 2e-6,
+        "row_s_per_byte": 1.5e-10,
+        "sharpness": 3.0,
+        "cached_gain": 0.3,
+    }
     rows["seconds"] = stream_s(**rows, **truth, rows_per_unit=2.0)
     calls = Pool(rows=rows, device=np.full(200, "one"), variant=np.full(200, "vllm_norm"))
     found = fit_stream(calls, "vllm_norm").values("one")
@@ -150,8 +174,12 @@ def test_the_shipped_tables_are_read_with_their_units() -> None:
     )
     streams = stream_calls(devices())
     assert set(streams.variant.tolist()) == {
-        "vllm_add", "vllm_activation", "vllm_rotary", "vllm_norm", "trtllm_amax"
-    }  # fmt: skip
+        "vllm_add",
+        "vllm_activation",
+        "vllm_rotary",
+        "vllm_norm",
+        "trtllm_amax",
+    }
     assert (streams.rows["moved_bytes"] / streams.rows["seconds"] < 8.5e12).all()
 
 

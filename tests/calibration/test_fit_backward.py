@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.calibration.fit_backward import backward_rates
-from simulator.calibration.gemm_series import shipped_table
-from simulator.cost.kernels import gemm_rates, gemm_s
+from simulator.calibration.gemm.fit_backward import backward_rates
+from simulator.calibration.gemm.gemm_series import shipped_table
+from simulator.cost.kernels.gemm import gemm_rates, gemm_s
 from simulator.hardware.accelerator import GemmKernel
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.kernel_calls import GEMM_COLUMNS
@@ -31,14 +31,30 @@ def test_a_slow_machine_and_what_its_sums_show_are_told_apart(tmp_path: Path) ->
     for way, impl in WAYS.items():
         for k in (1024, 2048, 4096, 16384):
             m, n = (int(x) for x in 1024 * rng.integers(4, 24, 2))
-            formula = gemm_s(m=m, n=n, k=k, result_bytes=2.0, **gemm_rates(accelerator, "bf16"),
-                             **figures(DEVICE))  # fmt: skip
+            formula = gemm_s(
+                m=m,
+                n=n,
+                k=k,
+                result_bytes=2.0,
+                **gemm_rates(accelerator, "bf16"),
+                **figures(DEVICE),
+            )
             # an fp32 sum is read and written: 6 B more than a 16-bit result
             added = 6.0 * m * n / float(accelerator.memory.bandwidth_bytes_per_s)
             seconds = 1.3 * float(formula) + 0.4 * added * (way == "wgrad")
-            rows.append({"kernel": "simumax_matmul", "gpu": "a100_pcie", "dtype": "bf16",
-                         "direction": way, "impl": impl, "M": m, "N": n, "K": k,
-                         "time_us": seconds * 1e6})  # fmt: skip
+            rows.append(
+                {
+                    "kernel": "simumax_matmul",
+                    "gpu": "a100_pcie",
+                    "dtype": "bf16",
+                    "direction": way,
+                    "impl": impl,
+                    "M": m,
+                    "N": n,
+                    "K": k,
+                    "time_us": seconds * 1e6,
+                }
+            )
     with (tmp_path / "t.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()

@@ -7,11 +7,12 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from simulator.calibration import Floats, fit_gemm, pick
-from simulator.calibration.fit_gemm import ONE_CLOCK, fit_parameters, gemm_model
-from simulator.calibration.gemm_left_out import shape_folds
-from simulator.calibration.gemm_series import Series, load_series, shipped_table
-from simulator.cost.kernels import gemm_rates, gemm_s
+from simulator.arrays import Floats
+from simulator.calibration.fitting.least_squares import fit_gemm, pick
+from simulator.calibration.gemm.fit_gemm import ONE_CLOCK, fit_parameters, gemm_model
+from simulator.calibration.gemm.gemm_left_out import shape_folds
+from simulator.calibration.gemm.gemm_series import Series, load_series, shipped_table
+from simulator.cost.kernels.gemm import gemm_rates, gemm_s
 from simulator.hardware.accelerator import GemmKernel
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.microbenchmarks import Sieve, read_table

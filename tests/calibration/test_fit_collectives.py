@@ -3,8 +3,18 @@
 import numpy as np
 import pytest
 
-from simulator.calibration.collective_fit import fit_family, fit_residual, predict, residual_factor
-from simulator.calibration.collective_rows import FAMILIES, CollectiveRows, boards, read_rows
+from simulator.calibration.collectives.collective_fit import (
+    fit_family,
+    fit_residual,
+    predict,
+    residual_factor,
+)
+from simulator.calibration.collectives.collective_rows import (
+    FAMILIES,
+    CollectiveRows,
+    boards,
+    read_rows,
+)
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +31,11 @@ def wires() -> dict[str, float]:
 
 def test_only_nccl_inside_a_server_enters(rows: CollectiveRows) -> None:
     assert set(rows.operation.tolist()) == {
-        "all_reduce", "all_gather", "reduce_scatter", "all_to_all"
-    }  # fmt: skip
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+    }
     assert set(rows.members.tolist()) == {2, 4, 8}
     assert not ((rows.device == "l40s") & (rows.members > 2)).any()
     assert set(rows.release.tolist()) == {"2.23", "2.27", "2.28", "2.29"}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.calibration.fit_errors import (
+from simulator.calibration.training.fit_errors import (
     _fitted,
     _Group,
     _score,
@@ -18,7 +18,7 @@ from simulator.calibration.fit_errors import (
     source_family,
     with_deviations,
 )
-from simulator.calibration.fit_training import as_shipped
+from simulator.calibration.training.fit_training import as_shipped
 from simulator.cost.step import evaluate
 from simulator.cost.uncertainty import P90, SHARED, load_step_errors
 from simulator.measured.rows import MeasuredRun

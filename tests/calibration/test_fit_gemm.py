@@ -7,15 +7,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-from simulator.calibration import Rows
-from simulator.calibration.fit_gemm import fit_parameters, gemm_model
-from simulator.calibration.fit_residual import residual_weights
-from simulator.calibration.gemm_left_out import shape_folds
-from simulator.calibration.gemm_profiles import typical_gemm
-from simulator.calibration.gemm_series import Series, load_series
-from simulator.calibration.typical_gemm import typical_values
-from simulator.cost.kernels import gemm_s
-from simulator.cost.residual import residual_factor
+from simulator.calibration.fitting.least_squares import Rows
+from simulator.calibration.gemm.fit_gemm import fit_parameters, gemm_model
+from simulator.calibration.gemm.fit_residual import residual_weights
+from simulator.calibration.gemm.gemm_left_out import shape_folds
+from simulator.calibration.gemm.gemm_profiles import typical_gemm
+from simulator.calibration.gemm.gemm_series import Series, load_series
+from simulator.calibration.gemm.typical_gemm import typical_values
+from simulator.cost.kernels.gemm import gemm_s
+from simulator.cost.kernels.residual import residual_factor
 from simulator.hardware.accelerator import GemmKernel
 from simulator.hardware.cluster import load_accelerator
 
@@ -36,9 +36,16 @@ def made(device: str, library: str, factor: float = 1.0, count: int = 200, seed:
     kernel = accelerator.gemm["cublas"]["bf16"]
     values = {f.name: float(getattr(kernel, f.name)) for f in dataclasses.fields(GemmKernel)}
     rows["seconds"] = gemm_model(values, rows, accelerator, "bf16") * factor
-    return Series(device=device, dtype="bf16", library=library, framework="made",
-                  accelerator=accelerator, rows=rows, dropped=np.zeros(count, bool),
-                  reason="")  # fmt: skip
+    return Series(
+        device=device,
+        dtype="bf16",
+        library=library,
+        framework="made",
+        accelerator=accelerator,
+        rows=rows,
+        dropped=np.zeros(count, bool),
+        reason="",
+    )
 
 
 def test_terms_of_a_call_that_casts_adds_or_waits_for_its_host() -> None:

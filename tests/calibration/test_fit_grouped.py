@@ -7,19 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.calibration import Rows
-from simulator.calibration.expert_rows import SHAPE, ExpertPool, busiest_load, contradicted
-from simulator.calibration.fit_grouped import LAYER, fit_layers, layer_s
-from simulator.calibration.pooled import Pool
-from simulator.calibration.smoothing import Points, Spread, mean_at, pulls, weight_lines
-from simulator.cost.grouped import expert_layer_s
-from simulator.cost.residual import features, residual_factor
+from simulator.calibration.experts.expert_rows import SHAPE, ExpertPool, busiest_load, contradicted
+from simulator.calibration.experts.fit_grouped import LAYER, fit_layers, layer_s
+from simulator.calibration.fitting.least_squares import Rows
+from simulator.calibration.fitting.pooled import Pool
+from simulator.calibration.fitting.smoothing import Points, Spread, mean_at, pulls, weight_lines
+from simulator.cost.kernels.expert_layer import expert_layer_s
+from simulator.cost.kernels.residual import features, residual_factor
 from simulator.hardware.residuals import SIZES, TimedShapes
 
 TILE_S = 2 * 64**3 / 1e12
 
-RATES = {"operand_bytes": 2.0, "peak_flop_per_s": 2e12, "bandwidth_bytes_per_s": 1e9,
-         "l2_bytes": 1.0, "compute_units": 2.0}  # fmt: skip
+RATES = {
+    "operand_bytes": 2.0,
+    "peak_flop_per_s": 2e12,
+    "bandwidth_bytes_per_s": 1e9,
+    "l2_bytes": 1.0,
+    "compute_units": 2.0,
+}
 
 FIGURES = {
     "peak_fraction": 1.0, "memory_fraction": 1e9, "prologue_k": 0.0, "wave_quantisation": 1.0,
@@ -28,8 +33,16 @@ FIGURES = {
     "cached_gain": 4.0,
 }  # fmt: skip
 
-TWO = {"tokens": 64, "experts": 2, "hidden": 64, "ffn": 64, "gated": 0, "all_tokens": 128,
-       "all_experts": 2, "top_k": 1}  # fmt: skip
+TWO = {
+    "tokens": 64,
+    "experts": 2,
+    "hidden": 64,
+    "ffn": 64,
+    "gated": 0,
+    "all_tokens": 128,
+    "all_experts": 2,
+    "top_k": 1,
+}
 """Two experts of one tile each, on two units of 1 TFLOP/s; every pass at 1 GB/s."""
 
 
@@ -77,15 +90,21 @@ def made(count: int = 240, seed: int = 3) -> ExpertPool:
     draw = np.random.default_rng(seed)
     experts, ranks = 2.0 ** draw.integers(0, 7, count), 2.0 ** draw.integers(0, 4, count)
     rows: Rows = {
-        "tokens": 2.0 ** draw.integers(2, 12, count), "experts": experts,
-        "hidden": 1024.0 * draw.integers(2, 9, count), "ffn": 2.0 ** draw.integers(8, 13, count),
+        "tokens": 2.0 ** draw.integers(2, 12, count),
+        "experts": experts,
+        "hidden": 1024.0 * draw.integers(2, 9, count),
+        "ffn": 2.0 ** draw.integers(8, 13, count),
         "gated": draw.integers(0, 2, count).astype(float),
         "top_k": draw.choice([1.0, 4.0, 8.0, 22.0], count),
-        "all_experts": experts * ranks, "skew": np.zeros(count), "seconds": np.ones(count),
-        "bandwidth_bytes_per_s": np.full(count, 3.35e12), "l2_bytes": np.full(count, 50e6),
-        "compute_units": np.full(count, 132.0), "sustained_fraction": np.ones(count),
+        "all_experts": experts * ranks,
+        "skew": np.zeros(count),
+        "seconds": np.ones(count),
+        "bandwidth_bytes_per_s": np.full(count, 3.35e12),
+        "l2_bytes": np.full(count, 50e6),
+        "compute_units": np.full(count, 132.0),
+        "sustained_fraction": np.ones(count),
         "clock_exponent": np.zeros(count),
-    }  # fmt: skip
+    }
     rows["all_tokens"] = np.ceil(rows["tokens"] * rows["all_experts"] / rows["top_k"])
     small = np.arange(count) % 2 == 0
     rows["operand_bytes"] = np.where(small, 1.0, 2.0)
@@ -131,8 +150,11 @@ def test_lines_of_a_file_say_what_the_process_says() -> None:
     """Two types, the second timed on one device alone; weights of three digits."""
     calls, spread = made(80).calls, Spread(shared=0.1, library=0.1, own=0.1, noise=0.05, most=0.5)
     owner = np.where(np.arange(80) % 3 == 0, "two|", "one|")
-    points = Points(place=features("experts", calls.rows), library=calls.variant,
-                    owner=np.char.add(owner, calls.variant))  # fmt: skip
+    points = Points(
+        place=features("experts", calls.rows),
+        library=calls.variant,
+        owner=np.char.add(owner, calls.variant),
+    )
     left = 0.1 * np.sin(np.arange(80.0))
     pull = pulls(points, left, spread)
     sizes = np.stack([calls.rows[name] for name in SIZES["experts"]], axis=1)
@@ -140,9 +162,10 @@ def test_lines_of_a_file_say_what_the_process_says() -> None:
     numbers = np.array([line.split(",")[2:] for line in lines], dtype=float)
     assert {tuple(line.split(",")[:2]) for line in lines} == {("*", "*"), ("cublas", "fp8")}
     timed = TimedShapes(
-        kernel="experts", sizes=dict(zip(SIZES["experts"], numbers.T[:-1], strict=True)),
+        kernel="experts",
+        sizes=dict(zip(SIZES["experts"], numbers.T[:-1], strict=True)),
         weight=numbers[:, -1],
-    )  # fmt: skip
+    )
     own = points.owner == "one|fp8"
     asked = {name: calls.rows[name][own] for name in SIZES["experts"]}
     expected = mean_at(points.take(own), points, pull, spread)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from simulator import catalogue
-from simulator.calibration.fit_memory import Spreads, fit_memory, readings, report
+from simulator.calibration.training.fit_memory import Spreads, fit_memory, readings, report
 from simulator.errors import InputError
-from simulator.software import load_software
+from simulator.software.profile import load_software
 
 RUNS = catalogue.folder("validation") / "runs"
 
@@ -54,9 +54,11 @@ def test_the_spread_within_is_the_root_mean_square_with_one_figure_fitted(fit: S
 
 def test_the_profiles_hold_the_fit(fit: Spreads) -> None:
     """To a tenth: other terms of memory move errors a little without a new fit."""
-    for profile, framework in (("megatron-core", "simumax-megatron"),
-                               ("megatron-core-defaults", "simumax-megatron"),
-                               ("torchtitan", "torchtitan")):  # fmt: skip
+    for profile, framework in (
+        ("megatron-core", "simumax-megatron"),
+        ("megatron-core-defaults", "simumax-megatron"),
+        ("torchtitan", "torchtitan"),
+    ):
         held = load_software(profile).allocator.reserved_spread
         assert held is not None and held.grade == "fitted"
         assert held == pytest.approx(fit.within[framework], rel=0.1)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.calibration.fit_training import (
+from simulator.calibration.training.fit_training import (
     TrainingFit,
     TrainingRun,
     apply,
@@ -20,7 +20,7 @@ from simulator.calibration.fit_training import (
     fit_training,
     report,
 )
-from simulator.calibration.training_parameters import PARAMETERS
+from simulator.calibration.training.training_parameters import PARAMETERS
 from simulator.errors import InputError
 from simulator.files import figures
 from simulator.measured.replay import Run
@@ -76,8 +76,17 @@ def test_chosen_rows_are_calibration_rows_that_differ_in_more_than_their_size(
         sources = {row["source"] for row in csv.DictReader(file)}
     assert {run.row.get("source") for run in chosen} == sources
     assert all(run.row.get("cp") in ("", "1") for run in chosen)
-    alike = ("source", "gpu", "model", "precision", "seq_len", "micro_batch", "tp", "pp",
-             "recompute")  # fmt: skip
+    alike = (
+        "source",
+        "gpu",
+        "model",
+        "precision",
+        "seq_len",
+        "micro_batch",
+        "tp",
+        "pp",
+        "recompute",
+    )
     count = Counter(tuple(run.row.get(name) for name in alike) for run in chosen)
     assert max(count.values()) <= 3
 
@@ -142,9 +151,14 @@ def made(values: dict[str, float], runs: tuple[TrainingRun, ...], errors: Any) -
     """A fit whose slopes and offsets nobody asks for."""
     none = np.zeros(len(PARAMETERS))
     return TrainingFit(
-        values=values, runs=runs, before=errors, after=errors,
-        slopes=np.zeros((len(runs), len(none))), offsets=none, bounds=(none, none),
-    )  # fmt: skip
+        values=values,
+        runs=runs,
+        before=errors,
+        after=errors,
+        slopes=np.zeros((len(runs), len(none))),
+        offsets=none,
+        bounds=(none, none),
+    )
 
 
 def test_the_report_names_every_figure_and_marks_what_differs(chosen: list[TrainingRun]) -> None:

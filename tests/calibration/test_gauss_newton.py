@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.calibration.gauss_newton import Descent, descend
+from simulator.calibration.fitting.gauss_newton import Descent, descend
 
 SOFT = 0.04
 FREE = 1e9
@@ -15,9 +15,12 @@ def solved(slopes: Any, intercepts: Any, *, low: float = -FREE, high: float = FR
     """Descent for errors ``intercepts + slopes x`` from the prior."""
     ends = (np.full(slopes.shape[1], low), np.full(slopes.shape[1], high))
     return descend(
-        lambda at: intercepts + slopes @ at, lambda at, errors: slopes,
-        np.zeros(slopes.shape[1]), ends, soft=SOFT,
-    )  # fmt: skip
+        lambda at: intercepts + slopes @ at,
+        lambda at, errors: slopes,
+        np.zeros(slopes.shape[1]),
+        ends,
+        soft=SOFT,
+    )
 
 
 def test_one_step_is_exact_where_the_loss_is_a_square() -> None:
@@ -35,9 +38,12 @@ def test_a_parameter_stops_at_its_bound_and_the_others_go_on() -> None:
     # both move one row each by 0.4; the first would go to -1, which its bound forbids
     slopes, intercepts = np.diag([0.4, 0.4]), np.array([0.4, 0.1])
     found = descend(
-        lambda at: intercepts + slopes @ at, lambda at, errors: slopes, np.zeros(2),
-        (np.array([-0.5, -9.0]), np.array([9.0, 9.0])), soft=SOFT,
-    )  # fmt: skip
+        lambda at: intercepts + slopes @ at,
+        lambda at, errors: slopes,
+        np.zeros(2),
+        (np.array([-0.5, -9.0]), np.array([9.0, 9.0])),
+        soft=SOFT,
+    )
     assert found.at[0] == -0.5
     assert found.errors[1] == pytest.approx(0.0, abs=0.004)
 
@@ -55,6 +61,8 @@ def test_a_step_too_long_is_shortened() -> None:
     found = descend(
         lambda at: np.array([np.expm1(3.0 * at[0]) - 2.0]),
         lambda at, errors: np.array([[3.0 * np.exp(3.0 * at[0])]]),
-        np.array([-1.0]), (np.array([-FREE]), np.array([FREE])), soft=0.5,
-    )  # fmt: skip
+        np.array([-1.0]),
+        (np.array([-FREE]), np.array([FREE])),
+        soft=0.5,
+    )
     assert found.at[0] == pytest.approx(np.log(3.0) / 3.0, abs=0.05)

@@ -45,10 +45,13 @@ def commands() -> list[str]:
 
 
 def test_the_guide_runs(
-    kernel_document: dict[str, Any], collective_document: dict[str, Any],
-    log_text: Callable[..., str], write: Callable[..., Path], tmp_path: Path,
+    kernel_document: dict[str, Any],
+    collective_document: dict[str, Any],
+    log_text: Callable[..., str],
+    write: Callable[..., Path],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     write(kernel_document)
     for kernel in ("all_reduce", "all_gather"):
         tables = [log_text(collective_document, kernel, *of) for of in ((2, 1), (8, 1), (16, 2))]
@@ -69,9 +72,15 @@ def test_the_guide_runs(
         assert result.exit_code == 0, (line, result.stderr, result.exception)
         ran.append((words[0], result.stdout))
     assert [name for name, _ in ran] == [
-        "calibrate", "calibrate", "profiles", "profiles", "predict", "validate", "predict",
+        "calibrate",
+        "calibrate",
+        "profiles",
+        "profiles",
         "predict",
-    ]  # fmt: skip
+        "validate",
+        "predict",
+        "predict",
+    ]
     assert "3 profiles read, nothing wrong" in ran[2][1]
     assert "calibrate: " not in ran[1][1] and "my-cluster.toml" in ran[1][1]
     assert "8 x my-h200 (my-cluster)" in ran[4][1]

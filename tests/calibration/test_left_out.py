@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.calibration.fit_training import _SOFT_L1, left_out
+from simulator.calibration.training.fit_training import _SOFT_L1, left_out
 
 
 def linear_fit(slopes: Any, intercepts: Any, beside: float = 0.0) -> Any:
@@ -18,9 +18,12 @@ def linear_fit(slopes: Any, intercepts: Any, beside: float = 0.0) -> Any:
     at = -np.linalg.solve(curvature, slopes.T @ intercepts / _SOFT_L1**2) + beside
     wide = np.full(slopes.shape[1], 1e9)
     return SimpleNamespace(
-        runs=[SimpleNamespace(row=name) for name in "aaabbbcc"], offsets=at, slopes=slopes,
-        after=intercepts + slopes @ at, bounds=(-wide, wide),
-    )  # fmt: skip
+        runs=[SimpleNamespace(row=name) for name in "aaabbbcc"],
+        offsets=at,
+        slopes=slopes,
+        after=intercepts + slopes @ at,
+        bounds=(-wide, wide),
+    )
 
 
 @pytest.mark.parametrize("beside", [0.0, 1e-4])

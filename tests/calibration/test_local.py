@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from simulator.calibration.local_profiles import NAME, LocalProfiles, local_profiles
-from simulator.calibration.local_steps import CAUSES, local_steps, scenario_of
+from simulator.calibration.local.local_profiles import NAME, LocalProfiles, local_profiles
+from simulator.calibration.local.measured_steps import CAUSES, local_steps, scenario_of
 from simulator.errors import InputError
 from simulator.files import read_profile
 from simulator.hardware.accelerator import Accelerator
 from simulator.measured.measurements import Measurements, read_measurements
-from simulator.planner.predict import predict
+from simulator.planner.prediction import predict
 from simulator.scenario import make_scenario
-from simulator.software import load_software
+from simulator.software.profile import load_software
 
 FLOP_PER_S, BYTES_PER_S = 1e11, 1e10
 STARTS = {"all_reduce": 3e-4, "all_gather": 2e-4, "reduce_scatter": 4e-4, "send_recv": 1e-4}
@@ -39,9 +39,15 @@ MODES: dict[str, dict[str, Any]] = {
 def call(kernel: str, seconds: float, direction: str = "forward", **more: Any) -> dict[str, Any]:
     shape = more.pop("shape", {})
     return {
-        "kernel": kernel, "dtype": "fp32", "shape": shape, "direction": direction,
-        "times_s": [seconds], "cold": False, "in_step": True, **more,
-    }  # fmt: skip
+        "kernel": kernel,
+        "dtype": "fp32",
+        "shape": shape,
+        "direction": direction,
+        "times_s": [seconds],
+        "cold": False,
+        "in_step": True,
+        **more,
+    }
 
 
 def kernels() -> list[dict[str, Any]]:
@@ -57,13 +63,26 @@ def kernels() -> list[dict[str, Any]]:
         for batch in (1, 4):
             for length in (128, 256):
                 shape = {
-                    "batch": batch, "heads_q": heads, "heads_kv": heads, "seq_q": length,
-                    "seq_kv": length, "head_dim": 64, "head_dim_v": 64, "causal": True,
-                }  # fmt: skip
+                    "batch": batch,
+                    "heads_q": heads,
+                    "heads_kv": heads,
+                    "seq_q": length,
+                    "seq_kv": length,
+                    "head_dim": 64,
+                    "head_dim_v": 64,
+                    "causal": True,
+                }
                 seconds = 4.0 * batch * heads * length**2 * 64 / 2e10
                 for way, factor in (("forward", 1.0), ("backward", 2.5)):
-                    found.append(call("attention", factor * seconds, way, shape=shape,
-                                      library="torch.sdpa-flash"))  # fmt: skip
+                    found.append(
+                        call(
+                            "attention",
+                            factor * seconds,
+                            way,
+                            shape=shape,
+                            library="torch.sdpa-flash",
+                        )
+                    )
     streams = ("layer_norm", "gelu", "residual_add", "cross_entropy", "copy", "adamw")
     for name in streams:
         for moved in (1e6, 2e6, 4e6, 8e6, 16e6, 32e6):
@@ -87,16 +106,28 @@ def communication() -> list[dict[str, Any]]:
 def host() -> list[dict[str, Any]]:
     """One block of four costs 1 ms forward plain, 4 ms cut, 2 ms gathered; backward twice that."""
     found = []
-    for wrapping, block, ends in (("plain", 1e-3, 1e-3), ("tensor", 4e-3, 7e-3),
-                                  ("sharded", 2e-3, 3e-3)):  # fmt: skip
+    for wrapping, block, ends in (
+        ("plain", 1e-3, 1e-3),
+        ("tensor", 4e-3, 7e-3),
+        ("sharded", 2e-3, 3e-3),
+    ):
         for blocks in (1, 4):
             for way, factor in (("forward", 1.0), ("backward", 2.0), ("step", 0.5)):
                 seconds = factor * (ends + blocks * block)
-                found.append(call("host", seconds, way, shape={"blocks": blocks},
-                                  wrapping=wrapping, operators=40))  # fmt: skip
+                found.append(
+                    call(
+                        "host",
+                        seconds,
+                        way,
+                        shape={"blocks": blocks},
+                        wrapping=wrapping,
+                        operators=40,
+                    )
+                )
     for wrapping, seconds in (("plain", 1e-4), ("tensor", 5e-4)):
-        found.append(call("host", seconds, "reduction", shape={"blocks": 0}, wrapping=wrapping,
-                          operators=40))  # fmt: skip
+        found.append(
+            call("host", seconds, "reduction", shape={"blocks": 0}, wrapping=wrapping, operators=40)
+        )
     return found
 
 
@@ -107,17 +138,32 @@ def steps() -> list[dict[str, Any]]:
         {"name": "c10d::allreduce_", "calls": 9, "host_s": 0.2},
     ]
     return [
-        call("train_step", 1.0, "step", shape={**STEP, **changed}, mode=mode, model="gpt-mini",
-             sharding="zero3" if mode == "fsdp2" else "ddp", operators=operators, profiled_s=0.8,
-             cpu_times_s=[0.75], foreign_cores=[0.02])
+        call(
+            "train_step",
+            1.0,
+            "step",
+            shape={**STEP, **changed},
+            mode=mode,
+            model="gpt-mini",
+            sharding="zero3" if mode == "fsdp2" else "ddp",
+            operators=operators,
+            profiled_s=0.8,
+            cpu_times_s=[0.75],
+            foreign_cores=[0.02],
+        )
         for mode, changed in MODES.items()
-    ]  # fmt: skip
+    ]
 
 
 def written(folder: Path, records: list[dict[str, Any]]) -> Measurements:
     device = {"kind": "cpu", "name": "a made-up CPU", "memory_bytes": 16e9}
-    document = {"schema": 1, "started": "2026-11-22T03:00:00+00:00", "device": device,
-                "software": {"torch": "2.13"}, "records": records}  # fmt: skip
+    document = {
+        "schema": 1,
+        "started": "2026-11-22T03:00:00+00:00",
+        "device": device,
+        "software": {"torch": "2.13"},
+        "records": records,
+    }
     path = folder / "measurements.json"
     path.write_text(json.dumps(document))
     return read_measurements(path)
@@ -152,13 +198,20 @@ def test_starts_and_rates_come_back(document: Measurements) -> None:
 def test_the_work_of_the_host_comes_back(document: Measurements) -> None:
     found = local_profiles(document)
     assert found.core_share == pytest.approx(0.3)  # 30 of 100 ms
-    assert dict(found.host) == pytest.approx({
-        "seconds_per_kernel": 3e-3 / (3 * 40), "split_reduction_s": 4e-4,
-        "split_block_forward_s": 3e-3, "split_block_backward_s": 6e-3,
-        "split_ends_forward_s": 6e-3, "split_ends_backward_s": 12e-3,
-        "gathered_block_forward_s": 1e-3, "gathered_block_backward_s": 2e-3,
-        "split_block_step_s": 1.5e-3, "gathered_block_step_s": 0.5e-3,
-    })  # fmt: skip
+    assert dict(found.host) == pytest.approx(
+        {
+            "seconds_per_kernel": 3e-3 / (3 * 40),
+            "split_reduction_s": 4e-4,
+            "split_block_forward_s": 3e-3,
+            "split_block_backward_s": 6e-3,
+            "split_ends_forward_s": 6e-3,
+            "split_ends_backward_s": 12e-3,
+            "gathered_block_forward_s": 1e-3,
+            "gathered_block_backward_s": 2e-3,
+            "split_block_step_s": 1.5e-3,
+            "gathered_block_step_s": 0.5e-3,
+        }
+    )
 
 
 def test_profiles_state_what_was_measured(installed: LocalProfiles, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Figures written into a profile's text: comments stay, a second writing changes nothing."""
 
-from simulator.calibration.profile_text import FigureText, Section, with_sections
+from simulator.calibration.fitting.profile_text import FigureText, Section, with_sections
 
 PROFILE = """\
 # A device
@@ -53,7 +53,10 @@ def test_a_second_writing_changes_nothing() -> None:
 
 def test_a_missing_table_is_added() -> None:
     section = Section(
-        path=("attention", "flash"), figures={"a": FigureText(value=1.0, grade="fitted")},
-        source="new", text="t", date="2026-11-21",
-    )  # fmt: skip
+        path=("attention", "flash"),
+        figures={"a": FigureText(value=1.0, grade="fitted")},
+        source="new",
+        text="t",
+        date="2026-11-21",
+    )
     assert "[attention.flash]\na = { value = 1, grade" in with_sections(PROFILE, [section])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from simulator.calibration.classes import accelerator_classes
+from simulator.calibration.local.classes import accelerator_classes
 from simulator.cli.main import app
 from simulator.files import read_profile
 from simulator.hardware.accelerator import Accelerator
@@ -39,9 +39,12 @@ def measure(program: str, out: Path, *first: str) -> dict[str, Any]:
     options = ["--quick", "--minutes", "0.1", "--out", str(out)]
     subprocess.run(
         [sys.executable, *first, str(KERNELS / f"{program}.py"), *options],
-        env=kept | {"OMP_NUM_THREADS": "1"}, cwd=out.parent, check=True, capture_output=True,
+        env=kept | {"OMP_NUM_THREADS": "1"},
+        cwd=out.parent,
+        check=True,
+        capture_output=True,
         timeout=240,
-    )  # fmt: skip
+    )
     found: dict[str, Any] = json.loads(out.read_text())
     return found
 
@@ -58,9 +61,15 @@ def test_every_record_of_a_pretended_gpu_has_a_class_or_a_reason(tmp_path: Path)
     assert sum(len(one.places) for one in classes) + sum(skipped.values()) == len(document.calls)
     refused = CliRunner().invoke(
         app,
-        ["calibrate", str(tmp_path / "document.json"), "--base", "h200-sxm", "--out",
-         str(tmp_path / "mine.toml")],
-    )  # fmt: skip
+        [
+            "calibrate",
+            str(tmp_path / "document.json"),
+            "--base",
+            "h200-sxm",
+            "--out",
+            str(tmp_path / "mine.toml"),
+        ],
+    )
     assert refused.exit_code == 2
     assert "pretended GPU has 4 compute units, the base h200-sxm 132" in refused.stderr
     assert not (tmp_path / "mine.toml").exists()
@@ -81,8 +90,12 @@ def test_a_cpu_is_calibrated_over_the_profile_of_a_cpu(
 ) -> None:
     """Its cores are not compared: the profile of a CPU may count threads or vector units."""
     kernel_document["device"] = {
-        "kind": "cpu", "name": "EPYC", "cores": 2, "memory_bytes": 150e9, "sms": None,
-    }  # fmt: skip
+        "kind": "cpu",
+        "name": "EPYC",
+        "cores": 2,
+        "memory_bytes": 150e9,
+        "sms": None,
+    }
     kernel_document["records"] = [r for r in kernel_document["records"] if r["kernel"] == "copy"]
     base, out = write(CPU, "cpu.toml"), tmp_path / "my-cpu.toml"
     result = CliRunner().invoke(

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from simulator import catalogue
-from simulator.calibration.gemm_profiles import gemm_sections
-from simulator.calibration.gemm_series import load_series
-from simulator.calibration.left_out import LeftOut
-from simulator.calibration.profile_text import FigureText, Section
+from simulator.calibration.fitting.left_out_errors import LeftOut
+from simulator.calibration.fitting.profile_text import FigureText, Section
+from simulator.calibration.gemm.gemm_profiles import gemm_sections
+from simulator.calibration.gemm.gemm_series import load_series
 from simulator.calibration.refit import PRODUCERS, Producer, main, refit
 from simulator.errors import InputError
 from simulator.files import read_profile
@@ -50,20 +50,31 @@ def test_a_second_run_of_a_producer_changes_nothing(profiles: Path, tmp_path: Pa
 
 def section(value: float) -> Section:
     return Section(
-        path=("power",), figures={"busy_watt": FigureText(value=value, grade="fitted")},
-        source="meter", text="measured at the plug", date="2026-11-21",
-    )  # fmt: skip
+        path=("power",),
+        figures={"busy_watt": FigureText(value=value, grade="fitted")},
+        source="meter",
+        text="measured at the plug",
+        date="2026-11-21",
+    )
 
 
 def producer(profile: str, value: float) -> Producer:
     line = LeftOut(
-        kernel="power", device=profile, library="-", dtype="-", method="formula", rows=3,
-        median=0.01, p90=0.02, spread=0.015,
-    )  # fmt: skip
+        kernel="power",
+        device=profile,
+        library="-",
+        dtype="-",
+        method="formula",
+        rows=3,
+        median=0.01,
+        p90=0.02,
+        spread=0.015,
+    )
     return Producer(
-        sections=lambda: {profile: [section(value)]}, left_out=lambda: [line],
+        sections=lambda: {profile: [section(value)]},
+        left_out=lambda: [line],
         files=lambda: {"residuals/one.csv": "m,n,k\n"},
-    )  # fmt: skip
+    )
 
 
 def test_producers_write_in_order_and_say_what_changed(profiles: Path, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from simulator import catalogue
-from simulator.calibration.collective_rows import boards
-from simulator.calibration.devices import devices, profile_of
-from simulator.calibration.profile_text import FigureText, Section
+from simulator.calibration.collectives.collective_rows import boards
+from simulator.calibration.fitting.devices import devices, profile_of
+from simulator.calibration.fitting.profile_text import FigureText, Section
 from simulator.calibration.refit import Producer, refit
 from simulator.files import read_profile
 from simulator.hardware.accelerator import Accelerator

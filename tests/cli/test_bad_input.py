@@ -163,8 +163,10 @@ def test_all_problems_at_once_one_line_each(here: Path, command: str) -> None:
     flags = ["--model", "lama", "--gpus", "-8", "--set", "training.tokens=nan"]
     lines = refused(command, "run.toml", *flags).splitlines()
     assert [line.split(": ")[1] for line in lines] == [
-        "model.name", "training.tokens", "cluster.gpus",
-    ]  # fmt: skip
+        "model.name",
+        "training.tokens",
+        "cluster.gpus",
+    ]
 
 
 @pytest.mark.parametrize("command", ["plan", "predict"])

@@ -59,7 +59,7 @@ def test_a_bug_keeps_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(scenario: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("simulator.planner.predict.predict", broken)
+    monkeypatch.setattr("simulator.planner.prediction.predict", broken)
     result = RUNNER.invoke(app, ["predict", *SMALL])
     assert isinstance(result.exception, ZeroDivisionError)
 
@@ -68,7 +68,7 @@ def test_an_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(scenario: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simulator.planner.predict.predict", interrupted)
+    monkeypatch.setattr("simulator.planner.prediction.predict", interrupted)
     result = RUNNER.invoke(app, ["predict", *SMALL])
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
 

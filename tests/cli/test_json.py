@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from simulator._version import __version__
 from simulator.cli.main import app
-from simulator.cost.memory import MEMORY_KINDS
+from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.terms import HIDDEN, TERMS
 
 RUNNER = CliRunner()
@@ -51,8 +51,11 @@ def test_keys_are_frozen(command: str) -> None:
     assert list(found) == [*HEAD, *search, "layouts"]
     assert (found["schema"], found["version"], found["command"]) == (1, __version__, command)
     assert list(found["workload"]) == [
-        "name", "parameters", "active_parameters", "model_flop_per_step",
-    ]  # fmt: skip
+        "name",
+        "parameters",
+        "active_parameters",
+        "model_flop_per_step",
+    ]
     if search:
         assert list(found["search"]) == ["layouts", "feasible", "dropped", "seconds"]
     for layout in found["layouts"]:

@@ -11,7 +11,7 @@ import simulator
 from simulator.cli.main import app
 from simulator.economics.price import load_price
 from simulator.errors import InputError
-from simulator.events.timeline import STREAMS
+from simulator.events.step.streams import STREAMS
 from simulator.hardware.cluster import load_cluster
 
 RUNNER = CliRunner(env={"COLUMNS": "160"})
@@ -63,9 +63,16 @@ def test_keys_of_groups_are_frozen(example: dict[str, Any]) -> None:
     assert list(groups) == ["steady_s", "usd_per_step", "kinds", "ranks"]
     for kind in groups["kinds"]:
         assert list(kind) == [
-            "name", "gpus", "alone_s", "busy_s", "idle_s", "memory_total_bytes", "usable_bytes",
-            "memory_verdict", "usd_per_hour",
-        ]  # fmt: skip
+            "name",
+            "gpus",
+            "alone_s",
+            "busy_s",
+            "idle_s",
+            "memory_total_bytes",
+            "usable_bytes",
+            "memory_verdict",
+            "usd_per_hour",
+        ]
         assert list(kind["busy_s"]) == list(kind["idle_s"]) == list(STREAMS)
     for rank in groups["ranks"]:
         assert list(rank) == ["rank", "stage", "replicas", "gpus"]
@@ -129,8 +136,9 @@ def test_the_screen_names_the_servers(tmp_path: Path) -> None:
         if event["name"] == "process_name"
     ]
     assert names[:2] == [
-        "rank 0 (of 16 GPUs alike) on dgx-h100", "rank 1 (of 16 GPUs alike) on dgx-a100",
-    ]  # fmt: skip
+        "rank 0 (of 16 GPUs alike) on dgx-h100",
+        "rank 1 (of 16 GPUs alike) on dgx-a100",
+    ]
 
 
 def test_it_is_said_which_servers_are_too_small(tmp_path: Path) -> None:
@@ -196,8 +204,13 @@ def test_groups_are_overridden_as_a_list() -> None:
 def test_a_layout_must_run_on_every_kind(tmp_path: Path) -> None:
     """DGX H100 servers have local drives; the HGX H200 servers of the profile have none."""
     path = scenario(tmp_path, ("dgx-h100", 8), ("hgx-h200", 8))
-    fields = {"cluster.software": "deepspeed", "layout.tp": "1", "layout.pp": "1",
-              "layout.sharding": "zero3", "layout.optimizer_offload": "nvme"}  # fmt: skip
+    fields = {
+        "cluster.software": "deepspeed",
+        "layout.tp": "1",
+        "layout.pp": "1",
+        "layout.sharding": "zero3",
+        "layout.optimizer_offload": "nvme",
+    }
     given = [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
     said = refused("simulate", path, *given)
     assert "layout.optimizer_offload: must" in said and said.endswith("(on hgx-h200)\n")

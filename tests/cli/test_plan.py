@@ -44,12 +44,31 @@ def test_the_verdict_says_everything_a_person_decides_on(verdict: str) -> None:
     for words in (
         "llama-3.1-70b, 70.6B parameters on 1,024 x h100-sxm (dgx-h100), megatron-core",
         "15T tokens, 2,048 sequences of 8,192 per step, bf16, adamw",
-        "cheapest first", "P10 to P90", "per GPU", "MFU", "HFU", "FITS", "days", "USD", "kWh",
-        "fullest GPU", "usable HBM", "runner-up", "data parallel only", "sum = step time",
-        "What binds", "The deadline does not bind", "What would pay most", "Searched", "dropped: ",
-        "Weakest evidence", "causal attention counted half", "Not modelled: ",
-        "Launch the best layout", "pretrain_gpt.py",
-    ):  # fmt: skip
+        "cheapest first",
+        "P10 to P90",
+        "per GPU",
+        "MFU",
+        "HFU",
+        "FITS",
+        "days",
+        "USD",
+        "kWh",
+        "fullest GPU",
+        "usable HBM",
+        "runner-up",
+        "data parallel only",
+        "sum = step time",
+        "What binds",
+        "The deadline does not bind",
+        "What would pay most",
+        "Searched",
+        "dropped: ",
+        "Weakest evidence",
+        "causal attention counted half",
+        "Not modelled: ",
+        "Launch the best layout",
+        "pretrain_gpt.py",
+    ):
         assert words in flat, words
 
 
@@ -92,11 +111,13 @@ def test_the_report_is_written_where_asked(tmp_path: Path) -> None:
 
 
 def test_the_report_is_named_after_the_scenario() -> None:
-    scenario = make_scenario({
-        "model": {"name": "llama-3.1-8b"},
-        "training": {"sequence_length": 8192, "global_batch": 64},
-        "cluster": {"name": "dgx-h100", "gpus": 8},
-    })  # fmt: skip
+    scenario = make_scenario(
+        {
+            "model": {"name": "llama-3.1-8b"},
+            "training": {"sequence_length": 8192, "global_batch": 64},
+            "cluster": {"name": "dgx-h100", "gpus": 8},
+        }
+    )
     assert _report_name(Path("examples/big.toml"), scenario) == "big"
     assert _report_name(None, scenario) == "llama-3.1-8b-dgx-h100-8"
 

@@ -57,10 +57,20 @@ def test_verdict_convention_and_evidence() -> None:
     flags = ["--model", "llama-3.2-1b", "--set", "training.tokens=1e12"]
     text = " ".join(screen(*flags).split())
     for words in (
-        "P10 to P90: ", "FITS: ", "GiB usable", "MFU", "HFU", "tokens/s/GPU", "days",
-        "GPU-hours", "USD", "kWh", "causal attention counted half", "Weakest evidence",
+        "P10 to P90: ",
+        "FITS: ",
+        "GiB usable",
+        "MFU",
+        "HFU",
+        "tokens/s/GPU",
+        "days",
+        "GPU-hours",
+        "USD",
+        "kWh",
+        "causal attention counted half",
+        "Weakest evidence",
         "Not modelled: ",
-    ):  # fmt: skip
+    ):
         assert words in text, words
     assert "No training.tokens given" in " ".join(screen().split())
 

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
-from simulator.cost.memory import MEMORY_KINDS
-from simulator.cost.moments import MOMENTS
+from simulator.cost.memory.moments import MOMENTS
+from simulator.cost.memory.peak import MEMORY_KINDS
 
 RUNNER = CliRunner(env={"COLUMNS": "170"})
 FITS = [
@@ -38,24 +38,46 @@ def test_keys_are_frozen(arguments: list[str]) -> None:
     assert list(found)[-2:] == ["layouts", "memory"]
     memory = found["memory"]
     assert list(memory) == [
-        "verdict", "p10_bytes", "p90_bytes", "usable_bytes", "capacity_bytes", "margin_bytes",
-        "stages", "formulas", "changes", "nearest",
-    ]  # fmt: skip
+        "verdict",
+        "p10_bytes",
+        "p90_bytes",
+        "usable_bytes",
+        "capacity_bytes",
+        "margin_bytes",
+        "stages",
+        "formulas",
+        "changes",
+        "nearest",
+    ]
     assert list(memory["formulas"]) == list(MEMORY_KINDS)
     assert all(memory["formulas"].values())
     for stage in memory["stages"]:
         assert list(stage) == [
-            "stage", "moment", "memory_bytes", "memory_total_bytes", "memory_p10_bytes",
-            "memory_p90_bytes", "margin_bytes", "fits", "memory_verdict",
-            "replayed_allocated_bytes", "replayed_reserved_bytes", "inputs",
-        ]  # fmt: skip
+            "stage",
+            "moment",
+            "memory_bytes",
+            "memory_total_bytes",
+            "memory_p10_bytes",
+            "memory_p90_bytes",
+            "margin_bytes",
+            "fits",
+            "memory_verdict",
+            "replayed_allocated_bytes",
+            "replayed_reserved_bytes",
+            "inputs",
+        ]
         assert list(stage["memory_bytes"]) == list(MEMORY_KINDS)
         assert stage["moment"] in MOMENTS
     changes = [*memory["changes"], *([memory["nearest"]] if memory["nearest"] else [])]
     for change in changes:
         assert list(change) == [
-            "set", "layout", "step_time_s", "added_s", "memory_total_bytes", "memory_verdict",
-        ]  # fmt: skip
+            "set",
+            "layout",
+            "step_time_s",
+            "added_s",
+            "memory_total_bytes",
+            "memory_verdict",
+        ]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +100,16 @@ def test_every_stage_adds_up_and_the_fullest_is_the_layouts(
 def test_the_screen_shows_stages_formulas_and_changes() -> None:
     text = " ".join(screen(*OOM).split())
     for words in (
-        "OOM: ", "HBM line at", "P90", "above the line", "bytes that every block keeps",
-        "blocks 32;", "cheapest changes that make it fit", "->", "+",
-    ):  # fmt: skip
+        "OOM: ",
+        "HBM line at",
+        "P90",
+        "above the line",
+        "bytes that every block keeps",
+        "blocks 32;",
+        "cheapest changes that make it fit",
+        "->",
+        "+",
+    ):
         assert words in text, words
     rows = [line.split()[0] for line in screen(*FITS).splitlines() if line[:5].strip().isdigit()]
     assert rows == ["0", "1", "2", "3"]

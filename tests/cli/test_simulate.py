@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from simulator._version import __version__
 from simulator.cli.main import app
-from simulator.cost.memory import MEMORY_KINDS
+from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.terms import HIDDEN, TERMS
-from simulator.events.timeline import STREAMS
+from simulator.events.step.streams import STREAMS
 
 RUNNER = CliRunner(env={"COLUMNS": "160"})
 NAMES = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "16"]
@@ -188,8 +188,15 @@ def test_it_is_the_layout_that_predict_prices(plain: dict[str, Any]) -> None:
 def test_the_screen_says_what_was_played(plain: dict[str, Any]) -> None:
     result = RUNNER.invoke(app, ["simulate", *CASE])
     assert (result.exit_code, result.stderr) == (0, "")
-    for words in ("played", "by the closed form", "sum = step time", "streams of rank",
-                  "Critical path", "memory of rank", "Links"):  # fmt: skip
+    for words in (
+        "played",
+        "by the closed form",
+        "sum = step time",
+        "streams of rank",
+        "Critical path",
+        "memory of rank",
+        "Links",
+    ):
         assert words in result.stdout
     rows = result.stdout.split("memory of rank")[1].splitlines()[1:5]
     assert [row.split()[:2] for row in rows] == [[str(rank), "4"] for rank in range(4)]

@@ -92,8 +92,14 @@ def test_keys_are_frozen(shipped: dict[str, Any]) -> None:
     assert all(list(errors) == PART for errors in summary["by_split"].values())
     for group in summary["ranking"]:
         assert list(group) == [
-            "group", "n", "pairs", "kendall_tau", "regret", "split", "composed",
-        ]  # fmt: skip
+            "group",
+            "n",
+            "pairs",
+            "kendall_tau",
+            "regret",
+            "split",
+            "composed",
+        ]
     for found in summary["ranking_by_split"].values():
         assert list(found) == ["groups", "median_tau", "median_regret", "worst_regret"]
     for kind in ("kernels", "collectives"):
@@ -140,8 +146,18 @@ def test_calibrate_and_test_have_nothing_in_common() -> None:
     assert {row["split"] for row in calibrate} == {"calibrate"}
     assert {row["split"] for row in test} == {"test"}
     assert not {row["run_id"] for row in calibrate} & {row["run_id"] for row in test}
-    own = ("run_id", "source", "split", "step_time_s", "tokens_per_s_per_gpu", "assumed", "notes",
-           "model_tflops_per_gpu", "peak_memory_gib", "memory_kind")  # fmt: skip
+    own = (
+        "run_id",
+        "source",
+        "split",
+        "step_time_s",
+        "tokens_per_s_per_gpu",
+        "assumed",
+        "notes",
+        "model_tflops_per_gpu",
+        "peak_memory_gib",
+        "memory_kind",
+    )
     described = [
         {tuple(v for k, v in row.items() if k not in own) for row in rows}
         for rows in (calibrate, test)
@@ -161,13 +177,27 @@ def test_the_screen_says_it_all() -> None:
     result = wide.invoke(app, ["validate", str(RUNS / "test.csv")])
     assert (result.exit_code, result.stderr) == (0, "")
     for word in (
-        "270 measured runs", "test (nothing is fitted on these)", "korthikanti22-t5", "all test",
-        "kind", "dense", "MoE", "framework", "megatron-bridge", "precision", "fp8_current",
-        "scale", "more than 512 GPUs",
-        "baseline, constant efficiency per GPU and precision", "memory, allocated",
-        "ranking of layouts", "ranking, test,", "median tau",
-        "furthest off (5 rows)", "assumed",
-    ):  # fmt: skip
+        "270 measured runs",
+        "test (nothing is fitted on these)",
+        "korthikanti22-t5",
+        "all test",
+        "kind",
+        "dense",
+        "MoE",
+        "framework",
+        "megatron-bridge",
+        "precision",
+        "fp8_current",
+        "scale",
+        "more than 512 GPUs",
+        "baseline, constant efficiency per GPU and precision",
+        "memory, allocated",
+        "ranking of layouts",
+        "ranking, test,",
+        "median tau",
+        "furthest off (5 rows)",
+        "assumed",
+    ):
         assert word in result.stdout, word
 
 
@@ -175,8 +205,10 @@ def test_a_rate_above_the_bf16_peak_is_shown_over_both(tmp_path: Path) -> None:
     fp8 = next(row for row in rows_of("test") if row["precision"] == "fp8_delayed")
     (before,) = document(str(write(tmp_path / "a.csv", [fp8])))["rows"]
     faster = 1.2 / before["measured_mfu"]
-    fast = fp8 | {"step_time_s": str(float(fp8["step_time_s"]) / faster),
-                  "tokens_per_s_per_gpu": ""}  # fmt: skip
+    fast = fp8 | {
+        "step_time_s": str(float(fp8["step_time_s"]) / faster),
+        "tokens_per_s_per_gpu": "",
+    }
     path = write(tmp_path / "b.csv", [fast])
     (row,) = document(str(path))["rows"]
     assert row["measured_mfu"] == pytest.approx(1.2)
@@ -189,9 +221,13 @@ def test_a_rate_above_the_bf16_peak_is_shown_over_both(tmp_path: Path) -> None:
 def hand_made(predicted: float, p10: float, p90: float, split: str = "test") -> ScoredRow:
     fields = {"source": "lab", "split": split, "model": "m", "gpu": "G", "run_id": "one"}
     return ScoredRow(
-        run=MeasuredRun(where="runs.csv: line 2", fields=fields), status="ok", measured_step_s=10.0,
-        predicted_step_s=predicted, p10_s=p10, p90_s=p90,
-    )  # fmt: skip
+        run=MeasuredRun(where="runs.csv: line 2", fields=fields),
+        status="ok",
+        measured_step_s=10.0,
+        predicted_step_s=predicted,
+        p10_s=p10,
+        p90_s=p90,
+    )
 
 
 def test_intervals_are_shown_beside_the_constant_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,8 +334,17 @@ def test_one_bad_file_of_two_is_told_on_stderr(tmp_path: Path) -> None:
 
 # --- microbenchmarks ---------------------------------------------------------------------
 
-GEMM = {"kernel": "gemm", "gpu": "h100_sxm", "dtype": "bfloat16", "M": "4096", "N": "4096",
-        "K": "4096", "impl": "cublas", "framework": "trtllm/1.0", "time_us": "200"}  # fmt: skip
+GEMM = {
+    "kernel": "gemm",
+    "gpu": "h100_sxm",
+    "dtype": "bfloat16",
+    "M": "4096",
+    "N": "4096",
+    "K": "4096",
+    "impl": "cublas",
+    "framework": "trtllm/1.0",
+    "time_us": "200",
+}
 
 
 def test_tables_of_runs_and_kernels_may_come_together(tmp_path: Path) -> None:

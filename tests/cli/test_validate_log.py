@@ -59,25 +59,47 @@ def refused(*arguments: str) -> str:
 def test_the_screen_says_it_all(scenario: list[str]) -> None:
     text = " ".join(said(*MEGATRON, *scenario).split())
     for words in (
-        "llama-tiny, 181k parameters on 2 x h100-sxm", "13 step lines, ranks seen: 0.",
-        "Left out as warm-up: ", "predicted beside measured", "step time (ms)", "P10 to P90",
-        "tokens/s/GPU", "MFU", "memory, allocated (GiB)", "memory, reserved (GiB)",
-        "matrix products", "sum = step time",
+        "llama-tiny, 181k parameters on 2 x h100-sxm",
+        "13 step lines, ranks seen: 0.",
+        "Left out as warm-up: ",
+        "predicted beside measured",
+        "step time (ms)",
+        "P10 to P90",
+        "tokens/s/GPU",
+        "MFU",
+        "memory, allocated (GiB)",
+        "memory, reserved (GiB)",
+        "matrix products",
+        "sum = step time",
         "Layout fields taken from the log: dp = 2, cp = 1, tp = 1, pp = 1, micro_batch = 4.",
         "Layout fields assumed, because neither log nor scenario has them: vpp = 1",
-    ):  # fmt: skip
+    ):
         assert words in text, words
     assert "software profile" not in text
 
 
 def test_every_kind_of_log_is_read(scenario: list[str]) -> None:
-    torchtitan = ["--torchtitan-log", str(LOGS / "torchtitan_tp2.log"), "--set",
-                  "training.global_batch=4", "--software", "torchtitan"]  # fmt: skip
+    torchtitan = [
+        "--torchtitan-log",
+        str(LOGS / "torchtitan_tp2.log"),
+        "--set",
+        "training.global_batch=4",
+        "--software",
+        "torchtitan",
+    ]
     assert "ranks seen: 0, 1." in said(*torchtitan, *scenario)
     mlperf = ["--mlperf-log", str(LOGS / "mlperf_4.1.log"), "--set", "training.global_batch=4"]
     assert "Step times from block_start to block_stop" in said(*mlperf, *scenario)
-    old = ["--megatron-log", str(LOGS / "megatron_2023.log"), "--set", "training.global_batch=4",
-           "--gpus", "1", "--software", "torchtitan"]  # fmt: skip
+    old = [
+        "--megatron-log",
+        str(LOGS / "megatron_2023.log"),
+        "--set",
+        "training.global_batch=4",
+        "--gpus",
+        "1",
+        "--software",
+        "torchtitan",
+    ]
     assert "The log is of megatron, the software profile is torchtitan." in said(*old, *scenario)
 
 
@@ -88,8 +110,12 @@ def test_the_document(scenario: list[str]) -> None:
     assert log["log"]["warm_up"] == {"dropped": 5, "rule": "as asked"}
     assert log["log"]["path"] == MEGATRON[1]
     assert [quantity["name"] for quantity in log["quantities"]] == [
-        "step_time", "tokens_per_s_per_gpu", "mfu", "memory_allocated", "memory_reserved",
-    ]  # fmt: skip
+        "step_time",
+        "tokens_per_s_per_gpu",
+        "mfu",
+        "memory_allocated",
+        "memory_reserved",
+    ]
 
 
 def test_problems_of_every_log_are_told_at_once(scenario: list[str], tmp_path: Path) -> None:

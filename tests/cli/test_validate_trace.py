@@ -97,9 +97,20 @@ def test_the_screen(scenario: Path) -> None:
 def test_peaks_of_memory_stand_beside_each_other(scenario: Path, tmp_path: Path) -> None:
     document = json.loads(V100.read_text())
     document["traceEvents"].append(
-        {"ph": "i", "name": "[memory]", "ts": 1621401187225000, "pid": 1, "tid": 1, "args": {
-            "Device Type": 1, "Device Id": 0, "Total Allocated": 2**30, "Total Reserved": 2**31}}
-    )  # fmt: skip
+        {
+            "ph": "i",
+            "name": "[memory]",
+            "ts": 1621401187225000,
+            "pid": 1,
+            "tid": 1,
+            "args": {
+                "Device Type": 1,
+                "Device Id": 0,
+                "Total Allocated": 2**30,
+                "Total Reserved": 2**31,
+            },
+        }
+    )
     path = tmp_path / "memory.json"
     path.write_text(json.dumps(document))
     found = json.loads(validate("--trace", path, "--scenario", scenario, "--json").stdout)

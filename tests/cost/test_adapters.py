@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.state_bytes import PartStates, least_state_bytes, part_states
+from simulator.cost.states.state_bytes import PartStates, least_state_bytes, part_states
 from simulator.cost.step import Estimate, evaluate
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import Software, load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from simulator.cost.allocator import CachingAllocator
+from simulator.cost.memory.allocator import CachingAllocator
 
 MIB = 1 << 20
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.attention_time import attention_s
+from simulator.cost.kernels.flash_attention import attention_s
 
 # 100 units of 1 TFLOP/s each, tiles of 128 queries, nothing but products
 PLAIN: dict[str, Any] = {
@@ -24,9 +24,15 @@ KEY_S = 4 * 128 * 128 / 1e12
 def call_s(length: float = 1024, heads: float = 1000, size: float = 128, **changed: Any) -> float:
     """Seconds of a causal call; keys of the call may be changed like figures."""
     sizes = {
-        "heads": heads, "queries": length, "keys": length / 2, "span": length,
-        "score_size": size, "value_size": size, "query_bytes": 0.0, "key_bytes": 0.0,
-    }  # fmt: skip
+        "heads": heads,
+        "queries": length,
+        "keys": length / 2,
+        "span": length,
+        "score_size": size,
+        "value_size": size,
+        "query_bytes": 0.0,
+        "key_bytes": 0.0,
+    }
     return float(attention_s(**(sizes | PLAIN | changed)))
 
 
@@ -115,6 +121,9 @@ def test_laws() -> None:
         assert call_s(4096, heads=16, **changed) <= call_s(4096, heads=16, **real)
     whole = call_s(4096, heads=16, **real)
     assert call_s(4096, heads=32, **real) > whole
-    shared = call_s(4096, heads=16, **real | {"bandwidth_bytes_per_s": 2e12, "query_bytes": 1e9,
-                                              "query_traffic": 1.0})  # fmt: skip
+    shared = call_s(
+        4096,
+        heads=16,
+        **real | {"bandwidth_bytes_per_s": 2e12, "query_bytes": 1e9, "query_traffic": 1.0},
+    )
     assert shared > whole

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from simulator.cost.passes import part_passes
-from simulator.cost.pricing import price, select
+from simulator.cost.pricing import price
 from simulator.cost.step import evaluate
+from simulator.cost.tables import select
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import RECOMPUTE, SCHEDULES, Layouts
-from simulator.layout.schedules import actions, piece
+from simulator.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
+from simulator.layout.schedules.action_tables import actions, piece
 from simulator.layout.stages import stages
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -68,9 +69,14 @@ def stage_seconds(
     none = np.zeros_like(rows.parts[:, 0])
     passes = part_passes(priced, table, rows.key, rows.grid, m.astype(float), none)
     held = stages(
-        pp=table.pp, vpp=table.vpp, micro_batches=m, layer_kinds=arch.layer_kinds,
-        kinds=len(arch.blocks), ahead=len(arch.layer_kinds) - arch.layers, schedule=table.schedule,
-    )  # fmt: skip
+        pp=table.pp,
+        vpp=table.vpp,
+        micro_batches=m,
+        layer_kinds=arch.layer_kinds,
+        kinds=len(arch.blocks),
+        ahead=len(arch.layer_kinds) - arch.layers,
+        schedule=table.schedule,
+    )
     content = np.column_stack([held.blocks, held.embedding, held.head]).astype(float)
     covered = np.column_stack([held.blocks, 0 * held.embedding, 0 * held.head]).astype(float)
     full = float(table.recompute[0] == RECOMPUTE.index("full"))
@@ -146,9 +152,12 @@ def test_every_schedule_costs_the_same_alone_and_in_a_table() -> None:
     setting = (work, load_cluster("dgx-h100", 4), load_software("megatron-core"))
     words = [word for word in SCHEDULES for _ in range(2)]
     table = Layouts.of(
-        pp=4, vpp=[VPP.get(word, 1) for word in words], schedule=words,
-        recompute=["none", "full"] * len(SCHEDULES), global_batch=16,
-    )  # fmt: skip
+        pp=4,
+        vpp=[VPP.get(word, 1) for word in words],
+        schedule=words,
+        recompute=["none", "full"] * len(SCHEDULES),
+        global_batch=16,
+    )
     together = evaluate(table, *setting)
     for row in range(len(table)):
         alone = evaluate(table[row], *setting)

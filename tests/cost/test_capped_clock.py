@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.grouped import as_grouped, expert_layer_s
-from simulator.cost.kernels import gemm_rates, gemm_s
+from simulator.cost.kernels.expert_layer import as_grouped, expert_layer_s
+from simulator.cost.kernels.gemm import gemm_rates, gemm_s
 from simulator.errors import InputError
 from simulator.files import Figure, build
 from simulator.hardware.accelerator import GemmKernel
@@ -146,18 +146,47 @@ def test_a_grouped_product_has_the_exponent_of_plain_ones() -> None:
 def test_a_layer_of_experts_keeps_more_of_the_clock_where_units_idle() -> None:
     """Experts of one tile each, two units at 1 MFLOP/s, half the clock with both busy."""
     figures = dict.fromkeys(
-        ("prologue_k", "small_tile_penalty", "launch_s", "per_expert_s", "routed_s", "choice_s",
-         "score_s", "token_passes", "hidden_passes", "ffn_passes", "cached_gain"), 0.0,
-    ) | {"peak_fraction": 1.0, "memory_fraction": 1e9, "wave_quantisation": 1.0}  # fmt: skip
-    rates = {"operand_bytes": 2.0, "peak_flop_per_s": 2e6, "bandwidth_bytes_per_s": 1e9,
-             "l2_bytes": 1.0, "compute_units": 2.0}  # fmt: skip
+        (
+            "prologue_k",
+            "small_tile_penalty",
+            "launch_s",
+            "per_expert_s",
+            "routed_s",
+            "choice_s",
+            "score_s",
+            "token_passes",
+            "hidden_passes",
+            "ffn_passes",
+            "cached_gain",
+        ),
+        0.0,
+    ) | {"peak_fraction": 1.0, "memory_fraction": 1e9, "wave_quantisation": 1.0}
+    rates = {
+        "operand_bytes": 2.0,
+        "peak_flop_per_s": 2e6,
+        "bandwidth_bytes_per_s": 1e9,
+        "l2_bytes": 1.0,
+        "compute_units": 2.0,
+    }
     one, two = (
-        float(expert_layer_s(
-            tokens=64, experts=experts, hidden=64, ffn=64, gated=0, all_tokens=64, all_experts=2,
-            top_k=1, rates=rates, figures=figures, sustained_fraction=0.5, clock_exponent=1.0,
-        ))
+        float(
+            expert_layer_s(
+                tokens=64,
+                experts=experts,
+                hidden=64,
+                ffn=64,
+                gated=0,
+                all_tokens=64,
+                all_experts=2,
+                top_k=1,
+                rates=rates,
+                figures=figures,
+                sustained_fraction=0.5,
+                clock_exponent=1.0,
+            )
+        )
         for experts in (1, 2)
-    )  # fmt: skip
+    )
     burst_s = 2 * 2 * 64**3 / 1e6
     assert one == pytest.approx(burst_s, rel=1e-6)
     heat = (burst_s / 2) / (burst_s / 2 + 1.5e-3)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.operations import Operators, Stream
-from simulator.cost.operators import block
+from simulator.cost.operators.block_operators import block
+from simulator.cost.operators.operations import Operators, Stream
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import Kernels, load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import Kernels, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe
 from tests.cost.test_low_precision import ranks
@@ -30,9 +30,13 @@ APART = replace(CORE, norm_casts=())
 
 
 def listed(
-    precision: Any, kernels: Kernels = APART, *, either: bool = False, arch: Any = LLAMA,
+    precision: Any,
+    kernels: Kernels = APART,
+    *,
+    either: bool = False,
+    arch: Any = LLAMA,
     **degrees: Any,
-) -> Operators:  # fmt: skip
+) -> Operators:
     recipe = Recipe(sequence_length=S, global_batch=8, precision=precision)
     kind = arch.blocks[0]
     return block(kind, arch.hidden, ranks(**degrees), recipe, kernels, either_layout=either)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from simulator.cost.collectives import (
+from simulator.cost.collectives.calls import (
     all_gather_s,
     all_reduce_s,
     all_to_all_s,
@@ -17,8 +17,8 @@ from simulator.cost.collectives import (
     send_s,
     slowdown_share,
 )
-from simulator.cost.dispatch import dispatch_s
-from simulator.cost.nccl_choice import choose
+from simulator.cost.collectives.dispatch import dispatch_s
+from simulator.cost.collectives.nccl_choice import choose
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster, with_release
 from simulator.hardware.tuning import Dispatch
@@ -35,12 +35,17 @@ def dispatch(cluster: Cluster, size_bytes: Any, members: Group) -> Any:
 
 EXCHANGES = (all_to_all_s, dispatch)
 FUNCTIONS = (all_gather_s, reduce_scatter_s, all_reduce_s, broadcasts_s, *EXCHANGES)
-CHOICES = {all_gather_s: "all_gather", reduce_scatter_s: "reduce_scatter",
-           all_reduce_s: "all_reduce"}  # fmt: skip
+CHOICES = {
+    all_gather_s: "all_gather",
+    reduce_scatter_s: "reduce_scatter",
+    all_reduce_s: "all_reduce",
+}
 AT_ONCE = Dispatch(
-    start_s=Figure(1e-9), network_start_s=Figure(0.0), link_fraction=Figure(1.0),
+    start_s=Figure(1e-9),
+    network_start_s=Figure(0.0),
+    link_fraction=Figure(1.0),
     sharpness=Figure(1.0),
-)  # fmt: skip
+)
 ROW = 14336.0
 """Bytes of a token of DeepSeek-V3."""
 SIZES = st.floats(min_value=1.0, max_value=1e11)
@@ -55,8 +60,13 @@ def plain(base: Cluster = H100, *, nvls: float | None = None, **node: float) -> 
 
     Starts and hops are those of NCCL's table: no curve was fitted to its boards.
     """
-    values = {"bus_bytes_per_s": 100e9, "pair_fraction": 1.0, "all_to_all_bytes_per_s": 100e9,
-              "send_bytes_per_s": 100e9, **node}  # fmt: skip
+    values = {
+        "bus_bytes_per_s": 100e9,
+        "pair_fraction": 1.0,
+        "all_to_all_bytes_per_s": 100e9,
+        "send_bytes_per_s": 100e9,
+        **node,
+    }
     adapter = Figure(values.pop("adapter_bytes_per_s", 50e9))
     links = replace(
         base.node.scale_up,
@@ -70,9 +80,12 @@ def plain(base: Cluster = H100, *, nvls: float | None = None, **node: float) -> 
     )
     fabric = replace(base.fabric, usable_fraction=Figure(1.0), oversubscription=Figure(1.0))
     library = replace(
-        base.library, curves={}, network_ramp=Figure(0.0), nvls_tree_fraction=Figure(1.0),
+        base.library,
+        curves={},
+        network_ramp=Figure(0.0),
+        nvls_tree_fraction=Figure(1.0),
         dispatch={"deepep": {"hopper": {"dispatch": AT_ONCE, "combine": AT_ONCE}}},
-    )  # fmt: skip
+    )
     return replace(
         base, groups=(replace(base.groups[0], node=server),), fabric=fabric, library=library
     )

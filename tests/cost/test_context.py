@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.operations import Operators
-from simulator.cost.operators import block
+from simulator.cost.operators.block_operators import block
+from simulator.cost.operators.operations import Operators
 from simulator.cost.step import evaluate
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import CP_KINDS, Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import CP_KINDS, Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 from tests.cost.test_operators import ranks, saved

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.collectives import all_gather_s, all_reduce_s
-from simulator.cost.gathered import released
+from simulator.cost.collectives.calls import all_gather_s, all_reduce_s
 from simulator.cost.pricing import price
-from simulator.cost.state_bytes import part_states
+from simulator.cost.states.gathered import released
+from simulator.cost.states.state_bytes import part_states
 from simulator.cost.step import Priced, evaluate
 from simulator.hardware.cluster import load_cluster, with_release
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -74,8 +74,10 @@ def test_gathered_parameters_by_hand() -> None:
 
 
 def test_hpz_keeps_a_secondary_copy_and_gathers_inside_its_group() -> None:
-    usual, near = priced(sharding="zero3").states, priced(
-        sharding="zero3", reshard_after_forward=4).states  # fmt: skip
+    usual, near = (
+        priced(sharding="zero3").states,
+        priced(sharding="zero3", reshard_after_forward=4).states,
+    )
     assert (near.part_gather_s == usual.part_gather_s).all()
     group = Group(size=np.array([4]), local=np.array([4]))
     block = float(all_gather_s(THEIRS, 2.0 * 218_112_000, group)[0])

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.dispatch import Traffic, dispatch_figures, dispatch_s, exchange_s
+from simulator.cost.collectives.dispatch import Traffic, dispatch_figures, dispatch_s, exchange_s
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.tuning import Dispatch
-from simulator.layout.feasibility import FEASIBLE, reasons
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group, place
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.candidates import candidates
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 from tests.cost.test_volumes import MICRO_BATCHES, RATE, WAITS, WIDE, S, slow_inside
@@ -25,8 +25,14 @@ MIXTRAL = presets.load("mixtral-8x7b")  # 8 experts, 2 for a token; 32 layers
 LAYERS, K = 32, 2
 
 
-def run(cluster: Cluster, *, arch: Any = MIXTRAL, recipe: dict[str, Any] | None = None,
-        software: Any = WAITS, **layout: Any) -> Estimate:  # fmt: skip
+def run(
+    cluster: Cluster,
+    *,
+    arch: Any = MIXTRAL,
+    recipe: dict[str, Any] | None = None,
+    software: Any = WAITS,
+    **layout: Any,
+) -> Estimate:
     batch = MICRO_BATCHES * layout.get("dp", 1)
     work = Workload(
         architecture=arch,
@@ -151,14 +157,24 @@ def test_a_call_starts_with_one_token_and_a_message_to_every_expert() -> None:
     """10 us, 1 kB at 1 GB/s, 10 ns for each of 256 experts and 40 more for the half beyond."""
     figures = dispatch_figures(
         Dispatch(
-            start_s=Figure(10e-6), token_bytes_per_s=Figure(1e9), expert_s=Figure(10e-9),
-            network_expert_s=Figure(40e-9), link_fraction=Figure(1.0), sharpness=Figure(1.0),
+            start_s=Figure(10e-6),
+            token_bytes_per_s=Figure(1e9),
+            expert_s=Figure(10e-9),
+            network_expert_s=Figure(40e-9),
+            link_fraction=Figure(1.0),
+            sharpness=Figure(1.0),
         )
-    )  # fmt: skip
+    )
     nothing = Traffic(
-        token_bytes=0.0, row_bytes=1e3, near=1.0, far=1.0, experts=256, share_beyond=0.5,
-        link_bytes_per_s=1e9, far_bytes_per_s=1e9,
-    )  # fmt: skip
+        token_bytes=0.0,
+        row_bytes=1e3,
+        near=1.0,
+        far=1.0,
+        experts=256,
+        share_beyond=0.5,
+        link_bytes_per_s=1e9,
+        far_bytes_per_s=1e9,
+    )
     expected = 10e-6 + 1e-6 + 256 * 10e-9 + 128 * 40e-9
     assert exchange_s(figures, nothing) == pytest.approx(expected)
 
@@ -167,12 +183,21 @@ def test_units_pay_for_copies_and_for_their_bytes() -> None:
     """A thousand tokens of 1 kB, twice each: ten units of 1 GB/s that take 1 us more for each."""
     figures = dispatch_figures(
         Dispatch(
-            start_s=Figure(1e-12), unit_bytes_per_s=Figure(1e9), unit_copy_s=Figure(1e-6),
-            link_fraction=Figure(1.0), sharpness=Figure(1.0),
+            start_s=Figure(1e-12),
+            unit_bytes_per_s=Figure(1e9),
+            unit_copy_s=Figure(1e-6),
+            link_fraction=Figure(1.0),
+            sharpness=Figure(1.0),
         )
-    )  # fmt: skip
+    )
     tokens = Traffic(
-        token_bytes=1e6, row_bytes=1e3, near=2.0, far=0.0, experts=8, share_beyond=0.0,
-        link_bytes_per_s=1e15, far_bytes_per_s=1.0,
-    )  # fmt: skip
+        token_bytes=1e6,
+        row_bytes=1e3,
+        near=2.0,
+        far=0.0,
+        experts=8,
+        share_beyond=0.0,
+        link_bytes_per_s=1e15,
+        far_bytes_per_s=1.0,
+    )
     assert exchange_s(figures, tokens, units=10) == pytest.approx(2000 * (1e-6 + 1e-6) / 10)

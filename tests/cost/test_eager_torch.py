@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.collectives import all_reduce_s
+from simulator.cost.collectives.calls import all_reduce_s
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster, with_release
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -109,8 +109,12 @@ def test_a_gathered_block_costs_the_host_where_it_waits() -> None:
 
 
 def test_a_split_block_costs_the_host_where_it_waits_or_is_behind() -> None:
-    host = {"split_block_forward_s": 1e-3, "split_block_backward_s": 2e-3,
-            "split_ends_forward_s": 4e-3, "split_ends_backward_s": 8e-3}  # fmt: skip
+    host = {
+        "split_block_forward_s": 1e-3,
+        "split_block_backward_s": 2e-3,
+        "split_ends_forward_s": 4e-3,
+        "split_ends_backward_s": 8e-3,
+    }
     plain = with_(host={"waits_for_kernels": True})
     waits = with_(host={**host, "waits_for_kernels": True})
     found = [float(run(one, tp=8).terms_s["launch"][0]) for one in (plain, waits)]

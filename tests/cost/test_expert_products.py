@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.products import Products
+from simulator.cost.blocks.products import Products
 from simulator.hardware.cluster import load_cluster
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 from simulator.workload.recipe import Recipe
 from tests.cost.test_operators import ranks
 

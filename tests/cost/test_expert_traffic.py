@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.operations import Operators
-from simulator.cost.operators import block
-from simulator.layout.layout import DISPATCHERS
-from simulator.software import Kernels, load_software
+from simulator.cost.operators.block_operators import block
+from simulator.cost.operators.operations import Operators
+from simulator.layout.layouts import DISPATCHERS
+from simulator.software.profile import Kernels, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe
 from tests.cost.test_operators import ranks
@@ -21,9 +21,12 @@ OWN = S * 4096 * 2  # bytes of a rank's own tokens in 16 bit
 
 
 def one_block(
-    arch: Any = MIXTRAL, way: str = "alltoall", told: dict[str, Any] | None = None,
-    kernels: Kernels = CORE.kernels, **degrees: Any,
-) -> Operators:  # fmt: skip
+    arch: Any = MIXTRAL,
+    way: str = "alltoall",
+    told: dict[str, Any] | None = None,
+    kernels: Kernels = CORE.kernels,
+    **degrees: Any,
+) -> Operators:
     """The first block, of a recipe that is `told` more than sequences of 4096."""
     row = replace(ranks(**degrees), dispatcher=np.array([DISPATCHERS.index(way)]))
     recipe = Recipe(sequence_length=S, global_batch=8, **(told or {}))

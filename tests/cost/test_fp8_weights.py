@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.collectives import all_gather_s
+from simulator.cost.collectives.calls import all_gather_s
 from simulator.cost.pricing import price
 from simulator.cost.step import Priced, evaluate
 from simulator.hardware.cluster import Cluster, load_cluster, with_release
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

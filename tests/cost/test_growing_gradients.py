@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from simulator import catalogue
-from simulator.cost.moments import MOMENTS
+from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import read_csv
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.measured.replay import load_tables, replay
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.cost.operations import Operators
-from simulator.cost.operators import block
+from simulator.cost.operators.block_operators import block
+from simulator.cost.operators.operations import Operators
 from simulator.cost.step import Estimate, evaluate
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.feasibility import FEASIBLE, reasons
-from simulator.layout.layout import CP_KINDS, Layouts
+from simulator.layout.layouts import CP_KINDS, Layouts
 from simulator.layout.placement import place
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.candidates import candidates
-from simulator.planner.predict import predict
+from simulator.planner.prediction import predict
 from simulator.scenario import make_scenario
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
@@ -31,7 +31,7 @@ GRADIENTS = PARAMETERS * 2 * 7 / 8
 def one_block(kind: str, cp: int = 8, group: int = 1) -> Operators:
     row = replace(
         ranks(cp=cp), cp_kind=np.array([CP_KINDS.index(kind)]), cp_a2a=np.array([float(group)])
-    )  # fmt: skip
+    )
     recipe = Recipe(sequence_length=S, global_batch=8)
     return block(LLAMA.blocks[0], LLAMA.hidden, row, recipe, CORE.kernels)
 
@@ -128,27 +128,40 @@ def test_memory_is_that_of_the_ring() -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.sampled_from([0, 1, 2, 3])),
-                min_size=2, max_size=8))  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1, 2, 4, 8]), st.sampled_from([0, 1, 2, 3])),
+        min_size=2,
+        max_size=8,
+    )
+)
 def test_a_layout_costs_the_same_alone_and_stacked(rows: list[tuple[int, int]]) -> None:
     cp = [size for size, _ in rows]
     kinds = [0 if kind == 3 and size <= 2 else kind for size, kind in rows]
     groups = [2 if kind == 3 else 1 for kind in kinds]
     stacked = run(16384, cp=cp, dp=[8 // size for size in cp], cp_kind=kinds, cp_a2a=groups)
     for i in range(len(rows)):
-        alone = run(16384, **{name: x[i] for name, x in stacked.layouts.columns().items()
-                              if name != "global_batch"})  # fmt: skip
+        alone = run(
+            16384,
+            **{
+                name: x[i]
+                for name, x in stacked.layouts.columns().items()
+                if name != "global_batch"
+            },
+        )
         assert alone.step_time_s[0] == pytest.approx(stacked.step_time_s[i], rel=1e-12)
         assert alone.memory_total_bytes[0] == stacked.memory_total_bytes[i]
 
 
 def scenario(**layout: Any) -> Any:
-    return make_scenario({
-        "model": {"name": "llama-3.1-8b"},
-        "training": {"sequence_length": 65536, "global_batch": 16},
-        "cluster": {"name": "dgx-h100", "gpus": 32},
-        "layout": layout,
-    })  # fmt: skip
+    return make_scenario(
+        {
+            "model": {"name": "llama-3.1-8b"},
+            "training": {"sequence_length": 65536, "global_batch": 16},
+            "cluster": {"name": "dgx-h100", "gpus": 32},
+            "layout": layout,
+        }
+    )
 
 
 def test_the_default_group_stays_in_a_server_and_divides_the_heads() -> None:

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from simulator.cost.input_fetch import fetch_bytes
+from simulator.cost.blocks.input_copies import fetch_bytes
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
-from simulator.events.step import simulate
-from simulator.events.timeline import SPAN_KINDS, STREAMS
+from simulator.events.simulated_step import simulate
+from simulator.events.step.streams import SPAN_KINDS, STREAMS
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.input_fetch import InputFetch
-from simulator.layout.layout import Layouts
-from simulator.software import Software, load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.input_fetch import InputFetch
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator import catalogue
-from simulator.cost.kernels import gemm_s
+from simulator.cost.kernels.gemm import gemm_s
 from simulator.files import read_profile
 from simulator.hardware.accelerator import Accelerator
 

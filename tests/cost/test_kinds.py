@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.model_flop import model_flop_per_step, seen_keys
-from simulator.cost.operations import Operators, Ranks
-from simulator.cost.operators import block, embedding, head
-from simulator.cost.parameters import expert_parameters, rank_parameters
+from simulator.cost.operators.block_operators import block, embedding, head
+from simulator.cost.operators.model_flop import model_flop_per_step, seen_keys
+from simulator.cost.operators.operations import Operators, Ranks
+from simulator.cost.operators.parameters import expert_parameters, rank_parameters
 from simulator.cost.step import evaluate
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
 from simulator.layout.stages import stages
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Architecture, Attention, Block
 from simulator.workload.recipe import Recipe, Workload

@@ -8,9 +8,9 @@ import pytest
 from simulator.cost.step import evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
-from simulator.host_work import HostWork
-from simulator.layout.layout import Layouts
-from simulator.software import Software, load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.host_work import HostWork
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload
@@ -24,8 +24,14 @@ ENDS = 2 + 1 + 2 + 1  # look-up (two kernels); norm, loss (two kernels), head
 
 def host(*, expert: bool = False, **changed: Any) -> Software:
     """Megatron-Core with 40 kernels to a block, 5 us each, unless told otherwise."""
-    figures = {"seconds_per_kernel": EACH, "kernels_per_block": 40.0, "kernels_per_mlp": 0.0,
-               "seconds_per_expert_product": 0.0, "time_variation": 0.0, **changed}  # fmt: skip
+    figures = {
+        "seconds_per_kernel": EACH,
+        "kernels_per_block": 40.0,
+        "kernels_per_mlp": 0.0,
+        "seconds_per_expert_product": 0.0,
+        "time_variation": 0.0,
+        **changed,
+    }
     work = {
         name: value if isinstance(value, bool) else Figure(value) for name, value in figures.items()
     }

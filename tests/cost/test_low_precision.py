@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.casts import casts
-from simulator.cost.operations import Operators, Ranks
-from simulator.cost.operators import block, head
+from simulator.cost.operators.block_operators import block, head
+from simulator.cost.operators.casts import casts
+from simulator.cost.operators.operations import Operators, Ranks
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import PRECISIONS, Recipe, Workload

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.ranks import RankMemory, rank_memory
+from simulator.cost.rank_memory import RankMemory, rank_memory
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.units import GIB
 from simulator.workload import presets
 from simulator.workload.architecture import MoE

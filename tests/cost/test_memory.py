@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.memory import MEMORY_KINDS
-from simulator.cost.moments import MOMENTS
-from simulator.cost.parameters import expert_parameters, rank_parameters
-from simulator.cost.ranks import RankMemory, rank_memory
+from simulator.cost.memory.moments import MOMENTS
+from simulator.cost.memory.peak import MEMORY_KINDS
+from simulator.cost.operators.parameters import expert_parameters, rank_parameters
+from simulator.cost.rank_memory import RankMemory, rank_memory
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import Software, load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

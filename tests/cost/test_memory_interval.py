@@ -12,8 +12,8 @@ from simulator.cost.estimate import VERDICTS, Estimate, memory_verdict
 from simulator.cost.step import evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -21,8 +21,14 @@ WORKLOAD = Workload(
     architecture=presets.load("llama-3.1-8b"),
     recipe=Recipe(sequence_length=8192, global_batch=64),
 )
-TABLE = Layouts.of(tp=[1, 2, 1, 1], pp=[1, 1, 2, 1], cp=[1, 1, 1, 2], dp=[8, 4, 4, 4],
-                   global_batch=64, sharding="zero1")  # fmt: skip
+TABLE = Layouts.of(
+    tp=[1, 2, 1, 1],
+    pp=[1, 1, 2, 1],
+    cp=[1, 1, 1, 2],
+    dp=[8, 4, 4, 4],
+    global_batch=64,
+    sharding="zero1",
+)
 
 
 def estimate(software: str = "megatron-core", **allocator: Any) -> Estimate:
@@ -64,8 +70,16 @@ def test_rows_taken_keep_their_spread() -> None:
     assert found.take([1, 0]).memory_spread.tolist() == [0.039, 0.0039]
 
 
-@pytest.mark.parametrize("name", ["llm-foundry-2023", "plain-ddp", "torchtune-2024",
-                                  "megatron-deepspeed-2022", "internevo-2023"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llm-foundry-2023",
+        "plain-ddp",
+        "torchtune-2024",
+        "megatron-deepspeed-2022",
+        "internevo-2023",
+    ],
+)
 def test_frameworks_that_nobody_read_have_the_spread_between_frameworks(name: str) -> None:
     spread = load_software(name).allocator.reserved_spread
     assert spread is not None and spread == 0.039

@@ -6,17 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.memory import MEMORY_KINDS
+from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.step import Estimate, evaluate
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.feasibility import FEASIBLE, reasons
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
-PAIRS = [("llama-3.1-70b", "megatron-core"), ("llama-3.1-70b", "torchtitan"),
-         ("mixtral-8x7b", "megatron-core")]  # fmt: skip
+PAIRS = [
+    ("llama-3.1-70b", "megatron-core"),
+    ("llama-3.1-70b", "torchtitan"),
+    ("mixtral-8x7b", "megatron-core"),
+]
 
 
 def evaluated(model: str, software: str, gpus: int = 64, batch: int = 512, **x: Any) -> Estimate:
@@ -58,11 +61,16 @@ def drawn(count: int) -> dict[str, list[Any]]:
     rows: list[dict[str, Any]] = []
     for _ in range(count):
         tp, pp = draw.choice([1, 2, 4, 8]), draw.choice([1, 2, 4])
-        rows.append({
-            "tp": tp, "pp": pp, "dp": 64 // (tp * pp), "micro_batch": draw.choice([1, 2, 4]),
-            "sharding": draw.choice(["ddp", "zero1", "zero2", "zero3"]),
-            "recompute": draw.choice(["none", "selective", "full"]),
-        })  # fmt: skip
+        rows.append(
+            {
+                "tp": tp,
+                "pp": pp,
+                "dp": 64 // (tp * pp),
+                "micro_batch": draw.choice([1, 2, 4]),
+                "sharding": draw.choice(["ddp", "zero1", "zero2", "zero3"]),
+                "recompute": draw.choice(["none", "selective", "full"]),
+            }
+        )
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 

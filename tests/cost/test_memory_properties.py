@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.cost.estimate import memory_verdict
-from simulator.cost.memory import MEMORY_KINDS
-from simulator.cost.ranks import rank_memory
+from simulator.cost.memory.peak import MEMORY_KINDS
+from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import Estimate, evaluate
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import SCHEDULES, SHARDINGS, Layouts
-from simulator.layout.schedules import chunk_range
-from simulator.software import load_software
+from simulator.layout.layouts import SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.schedules.action_tables import chunk_range
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, StashBytes, Workload
 
@@ -47,14 +47,21 @@ def row(draw: st.DrawFn) -> dict[str, Any]:
         cp = draw(st.sampled_from([1, 2]))
     recompute = draw(st.sampled_from(["none", "selective", "full"]))
     return {
-        "tp": draw(st.sampled_from([1, 2])), "pp": pp, "vpp": vpp, "schedule": schedule, "cp": cp,
-        "cp_kind": kind, "cp_a2a": 2 if kind == "hierarchical" else 1, "dp": 2,
+        "tp": draw(st.sampled_from([1, 2])),
+        "pp": pp,
+        "vpp": vpp,
+        "schedule": schedule,
+        "cp": cp,
+        "cp_kind": kind,
+        "cp_a2a": 2 if kind == "hierarchical" else 1,
+        "dp": 2,
         "micro_batch": draw(st.sampled_from([1, 2])),
-        "sharding": draw(st.sampled_from(SHARDINGS)), "recompute": recompute,
+        "sharding": draw(st.sampled_from(SHARDINGS)),
+        "recompute": recompute,
         "recompute_layers": draw(st.sampled_from([0, 2])) if recompute == "full" else 0,
         "offload_layers": draw(st.sampled_from([0, 4])) if pp == 1 else 0,
         "optimizer_offload": draw(st.sampled_from(["none", "cpu"])),
-    }  # fmt: skip
+    }
 
 
 def columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -127,9 +134,12 @@ def test_activations_double_with_the_micro_batch_and_with_the_length(
     GPipe and breadth-first hold them all, of which there are half as many.
     """
     layout = {
-        "pp": 4, "vpp": max(chunk_range(schedule)[0], 1), "schedule": schedule, "dp": 2,
+        "pp": 4,
+        "vpp": max(chunk_range(schedule)[0], 1),
+        "schedule": schedule,
+        "dp": 2,
         "recompute": recompute,
-    }  # fmt: skip
+    }
     one, two = (run("megatron-core", {**layout, "micro_batch": b}, stash) for b in (1, 2))
     times = 1.0 if schedule in ("gpipe", "looped_bfs") else 2.0
     assert two.memory_bytes["activations"] == pytest.approx(

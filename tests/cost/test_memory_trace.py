@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from simulator.cost.memory_trace import played_micro_batches, replay_memory
-from simulator.cost.ranks import rank_memory
+from simulator.cost.rank_memory import rank_memory
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import SCHEDULES, Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import SCHEDULES, Layouts
+from simulator.software.profile import load_software
 from simulator.units import GIB
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
@@ -61,9 +61,14 @@ def test_reserved_memory_of_torchtitan(
 ) -> None:
     """Llama 3.1 8B at 8192 tokens, torchtitan in December 2024; nothing here is fitted."""
     _, _, (reserved,) = both(
-        "llama-3.1-8b", "torchtitan", batch=micro_batch * dp, dp=dp, sharding="zero3",
-        recompute=recompute, micro_batch=micro_batch,
-    )  # fmt: skip
+        "llama-3.1-8b",
+        "torchtitan",
+        batch=micro_batch * dp,
+        dp=dp,
+        sharding="zero3",
+        recompute=recompute,
+        micro_batch=micro_batch,
+    )
     assert reserved / GIB == pytest.approx(measured_gib, rel=0.02)
 
 
@@ -77,9 +82,16 @@ def test_every_schedule_allocates_what_the_closed_form_adds_up(
 ) -> None:
     """Action by action on four ranks: states, activations in flight, logits that wait."""
     closed, allocated, reserved = both(
-        "llama-3.1-8b", "megatron-core", 16, length=4096, pp=4, schedule=schedule,
-        vpp=VPP.get(schedule, 1), recompute=recompute, sharding="zero1",
-    )  # fmt: skip
+        "llama-3.1-8b",
+        "megatron-core",
+        16,
+        length=4096,
+        pp=4,
+        schedule=schedule,
+        vpp=VPP.get(schedule, 1),
+        recompute=recompute,
+        sharding="zero1",
+    )
     assert allocated == pytest.approx(closed, rel=0.001 if recompute != "full" else 0.006)
     assert all(r >= a for r, a in zip(reserved, allocated, strict=True))
 
@@ -91,9 +103,17 @@ def test_gathered_weights_and_a_loss_in_fp32_under_every_schedule(
 ) -> None:
     """FSDP2 keeps weights gathered and gradients unreduced; eager torch keeps a log-softmax."""
     closed, allocated, _ = both(
-        "llama-3.1-8b", "torchtitan", 32, length=4096, pp=4, dp=2, schedule=schedule,
-        vpp=VPP.get(schedule, 1), recompute=recompute, sharding="zero3",
-    )  # fmt: skip
+        "llama-3.1-8b",
+        "torchtitan",
+        32,
+        length=4096,
+        pp=4,
+        dp=2,
+        schedule=schedule,
+        vpp=VPP.get(schedule, 1),
+        recompute=recompute,
+        sharding="zero3",
+    )
     assert allocated == pytest.approx(closed, rel=0.006)
 
 
@@ -103,9 +123,16 @@ def test_where_the_closed_form_takes_two_peaks_at_once_it_is_above_the_trace(
 ) -> None:
     """FSDP2's unreduced gradients come after GPipe's fullest moment, DualPipe's logits before."""
     closed, allocated, _ = both(
-        "llama-3.1-8b", "torchtitan", 32, length=4096, pp=4, dp=2, schedule=schedule,
-        vpp=VPP.get(schedule, 1), sharding="zero3",
-    )  # fmt: skip
+        "llama-3.1-8b",
+        "torchtitan",
+        32,
+        length=4096,
+        pp=4,
+        dp=2,
+        schedule=schedule,
+        vpp=VPP.get(schedule, 1),
+        sharding="zero3",
+    )
     for by_trace, by_sum in zip(allocated, closed, strict=True):
         assert 0.85 * by_sum <= by_trace <= 1.005 * by_sum
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.operations import recomputes
-from simulator.cost.ranks import rank_memory
+from simulator.cost.operators.operations import recomputes
+from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import Estimate, evaluate
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import Software, load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload
@@ -257,11 +257,13 @@ def test_a_block_rebuilds_what_it_dropped(module: str, arch: Architecture) -> No
     work = Workload(architecture=arch, recipe=Recipe(sequence_length=S, global_batch=M))
     none, some = (
         rank_memory(
-            Layouts.of(global_batch=M, pp=2, recompute=mode), work, load_cluster("dgx-h100", 2),
+            Layouts.of(global_batch=M, pp=2, recompute=mode),
+            work,
+            load_cluster("dgx-h100", 2),
             recomputing(module),
         )
         for mode in ("none", "selective")
-    )  # fmt: skip
+    )
     gone = none.kinds_bytes["activations"][0] - some.kinds_bytes["activations"][0]
     more = some.kinds_bytes["temporaries"][0] - none.kinds_bytes["temporaries"][0]
     assert gone > 0 and more == pytest.approx(gone / (4 * 2), rel=1e-9)

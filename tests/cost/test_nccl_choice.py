@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.nccl_choice import ALGORITHMS, NVLS, NVLS_TREE, PAT, believed_s, choose
+from simulator.cost.collectives.nccl_choice import (
+    ALGORITHMS,
+    NVLS,
+    NVLS_TREE,
+    PAT,
+    believed_s,
+    choose,
+)
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.placement import Group
 
@@ -43,8 +50,12 @@ def test_a_gather_of_eight_h100_by_hand() -> None:
 
 def test_where_a_gather_of_eight_h100_switches() -> None:
     # 16.5 us = S (1/161.1 - 1/336.5) s/GB: 5.1 MB; 4.9 us = S (1/336.5 - 1/365.7): 20.6 MB
-    for size, expected in ((5.0e6, "ring ll"), (5.2e6, "ring ll128"), (20.5e6, "ring ll128"),
-                           (20.8e6, "ring simple")):  # fmt: skip
+    for size, expected in (
+        (5.0e6, "ring ll"),
+        (5.2e6, "ring ll128"),
+        (20.5e6, "ring ll128"),
+        (20.8e6, "ring simple"),
+    ):
         assert chosen(H100, "all_gather", size, group(8, 8)) == expected
 
 
@@ -58,8 +69,12 @@ def test_an_all_reduce_of_two_a100_leaves_ll_at_one_megabyte() -> None:
 def test_four_a100_have_a_window_of_ll128() -> None:
     # LL 10.2 us at 87.7 x 4/6; LL128 25.4 us at 220.8 x 4/6; simple 28.8 us at 160:
     # 15.2 us / (1/58.5 - 1/147.2) = 1.475 MB and 3.4 us / (1/147.2 - 1/160) = 6.256 MB
-    for size, expected in ((1.46e6, "ring ll"), (1.49e6, "ring ll128"), (6.2e6, "ring ll128"),
-                           (6.3e6, "ring simple")):  # fmt: skip
+    for size, expected in (
+        (1.46e6, "ring ll"),
+        (1.49e6, "ring ll128"),
+        (6.2e6, "ring ll128"),
+        (6.3e6, "ring simple"),
+    ):
         assert chosen(A100, "all_reduce", size, group(4, 4)) == expected
 
 
@@ -70,8 +85,10 @@ def test_the_switch_reduces_from_one_megabyte_on_eight_h100() -> None:
     assert chosen(H100, "all_reduce", 1.12e6, group(8, 8)) == "nvls"
     # not for four, not for integers, not before Hopper
     for cluster, members, more in (
-        (H100, group(4, 4), {}), (H100, group(8, 8), {"integer": True}), (A100, group(8, 8), {})
-    ):  # fmt: skip
+        (H100, group(4, 4), {}),
+        (H100, group(8, 8), {"integer": True}),
+        (A100, group(8, 8), {}),
+    ):
         assert chosen(cluster, "all_reduce", 1e9, members, **more) == "ring simple"
 
 

@@ -13,8 +13,8 @@ from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.node import Drives
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -23,16 +23,25 @@ M = 2
 DEEP = load_software("deepspeed")
 
 
-def machine(read: float = 1e15, write: float = 1e15, host: float = 1e15, room: float = 1e15,
-            link: float = 1e15) -> Cluster:  # fmt: skip
+def machine(
+    read: float = 1e15,
+    write: float = 1e15,
+    host: float = 1e15,
+    room: float = 1e15,
+    link: float = 1e15,
+) -> Cluster:
     base = load_cluster("dgx-h100", 8)
     group = base.groups[0]
-    drives = Drives(capacity_bytes=Figure(room), read_bytes_per_s=Figure(read),
-                    write_bytes_per_s=Figure(write))  # fmt: skip
+    drives = Drives(
+        capacity_bytes=Figure(room), read_bytes_per_s=Figure(read), write_bytes_per_s=Figure(write)
+    )
     node = replace(
-        group.node, host_bytes_per_s=Figure(link), host_adam_parameters_per_s=Figure(1e15),
-        host_memory_bytes=Figure(host), nvme=drives,
-    )  # fmt: skip
+        group.node,
+        host_bytes_per_s=Figure(link),
+        host_adam_parameters_per_s=Figure(1e15),
+        host_memory_bytes=Figure(host),
+        nvme=drives,
+    )
     return replace(base, groups=(replace(group, node=node),))
 
 

@@ -13,11 +13,11 @@ from simulator import api
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.layout.layout import Layouts
-from simulator.planner.predict import predict
+from simulator.layout.layouts import Layouts
+from simulator.planner.prediction import predict
 from simulator.report.document import predict_document
 from simulator.scenario import make_scenario
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.operations import Operators, Ranks
-from simulator.cost.operators import block, embedding, head
-from simulator.cost.parameters import model_flop_per_step
+from simulator.cost.operators.block_operators import block, embedding, head
+from simulator.cost.operators.operations import Operators, Ranks
+from simulator.cost.operators.parameters import model_flop_per_step
 from simulator.cost.step import evaluate
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
-from simulator.software import Kernels, load_software
+from simulator.software.profile import Kernels, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.matrices import weight_matrices
-from simulator.cost.optimizers import newton_schulz_s
-from simulator.cost.parameters import expert_parameters, rank_parameters
-from simulator.cost.state_bytes import part_states
+from simulator.cost.operators.matrices import weight_matrices
+from simulator.cost.operators.parameters import expert_parameters, rank_parameters
+from simulator.cost.states.optimizers import newton_schulz_s
+from simulator.cost.states.state_bytes import part_states
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.scenario import make_scenario
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import OPTIMIZERS, Recipe, Workload
 
@@ -209,8 +209,14 @@ def scenario(**training: Any) -> Workload:
 
 
 def test_every_field_is_read() -> None:
-    given = {"optimizer": "adafactor", "adafactor_momentum": True, "moment_dtype": "bf16",
-             "master_weights": False, "gradient_dtype": "fp32", "reduce_dtype": "bf16"}  # fmt: skip
+    given = {
+        "optimizer": "adafactor",
+        "adafactor_momentum": True,
+        "moment_dtype": "bf16",
+        "master_weights": False,
+        "gradient_dtype": "fp32",
+        "reduce_dtype": "bf16",
+    }
     assert scenario(**given).recipe == replace(scenario().recipe, **given)
 
 

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.padding import padded_lengths
+from simulator.cost.blocks.padding import padded_lengths
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.scenario import make_scenario
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

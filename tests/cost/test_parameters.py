@@ -6,9 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.cost.parameters import expert_parameters, model_flop_per_step, rank_parameters
+from simulator.cost.operators.parameters import (
+    expert_parameters,
+    model_flop_per_step,
+    rank_parameters,
+)
 from simulator.layout.stages import stages
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 

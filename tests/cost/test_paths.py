@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.longest import longest_paths
+from simulator.cost.pipeline.longest import longest_paths
 from simulator.cost.pricing import price
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import SCHEDULES, Layouts
-from simulator.layout.schedules import KINDS, actions, chunks, piece, pieces
-from simulator.layout.waits import waits
-from simulator.software import load_software
+from simulator.layout.layouts import SCHEDULES, Layouts
+from simulator.layout.schedules.action_tables import KINDS, actions, chunks, piece, pieces
+from simulator.layout.schedules.waits import waits
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -85,9 +85,12 @@ def test_paths_of_a_layout_do_not_depend_on_the_table_it_stands_in() -> None:
     m = 32
     setting = llama(30, m)
     table = Layouts.of(
-        pp=8, vpp=[1, 2, 2, 3], schedule=["1f1b", "interleaved", "interleaved", "interleaved"],
-        recompute=["none", "full", "selective", "none"], global_batch=m,
-    )  # fmt: skip
+        pp=8,
+        vpp=[1, 2, 2, 3],
+        schedule=["1f1b", "interleaved", "interleaved", "interleaved"],
+        recompute=["none", "full", "selective", "none"],
+        global_batch=m,
+    )
     whole = price(table, *setting).paths
     for i in range(len(table)):
         alone = price(table[i], *setting).paths

@@ -6,18 +6,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.collectives import all_reduce_s
-from simulator.cost.operations import Operators, Ranks
-from simulator.cost.operators import block, head, predict_ahead
-from simulator.cost.parameters import expert_parameters, model_flop_per_step, rank_parameters
+from simulator.cost.collectives.calls import all_reduce_s
+from simulator.cost.operators.block_operators import block, head, predict_ahead
+from simulator.cost.operators.operations import Operators, Ranks
+from simulator.cost.operators.parameters import (
+    expert_parameters,
+    model_flop_per_step,
+    rank_parameters,
+)
 from simulator.cost.pricing import price
-from simulator.cost.ranks import rank_memory
+from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import Estimate, evaluate
 from simulator.hardware.cluster import load_cluster, with_release
-from simulator.layout.feasibility import FEASIBLE, reasons
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group, place
-from simulator.software import load_software
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload
@@ -56,8 +60,10 @@ def test_what_a_model_with_predictions_is() -> None:
     assert (ahead.layers, len(ahead.layer_kinds), ahead.mtp_layers) == (61, 63, 2)
     assert ahead.layer_kinds[:61] == DEEPSEEK.layer_kinds
     assert [ahead.blocks[kind].predicts_ahead for kind in ahead.layer_kinds[-3:]] == [
-        False, True, True,
-    ]  # fmt: skip
+        False,
+        True,
+        True,
+    ]
     last = ahead.blocks[ahead.layer_kinds[-1]]
     assert (last.mlp, last.attention) == (DEEPSEEK.blocks[1].mlp, DEEPSEEK.blocks[1].attention)
     one, two = (DEEPSEEK.predicting_ahead(n).parameters for n in (1, 2))

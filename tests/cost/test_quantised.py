@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.operations import Gemm, Operators
-from simulator.cost.quantised import quantise_saved
+from simulator.cost.operators.operations import Gemm, Operators
+from simulator.cost.operators.quantised import quantise_saved
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import Software, load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -21,8 +21,13 @@ LLAMA = presets.load("llama-3.1-8b")  # 32 layers, h 4096, f 14336, 32 heads and
 T, H, F, HEADS, KV = 8192, 4096, 14336, 32 * 128, 8 * 128
 # bytes of an element: TransformerEngine keeps 8 bits, or 4, and scales of 4 B for 128 or of 1 B for
 # 32 or 16 elements
-BYTES = {"fp8": 1, "fp8_current": 1, "fp8_blockwise": 1 + 4 / 128, "mxfp8": 1 + 1 / 32,
-         "nvfp4": 1 / 2 + 1 / 16}  # fmt: skip
+BYTES = {
+    "fp8": 1,
+    "fp8_current": 1,
+    "fp8_blockwise": 1 + 4 / 128,
+    "mxfp8": 1 + 1 / 32,
+    "nvfp4": 1 / 2 + 1 / 16,
+}
 
 
 def recipe(precision: Any) -> Recipe:
@@ -52,8 +57,12 @@ def test_one_linear_keeps_its_input_in_the_type_of_its_product(precision: str) -
 
 
 def test_what_no_linear_reads_stays_in_16_bit() -> None:
-    others = [("norm1 input", "", 4.0), ("queries", "", 4.0), ("fc1 output", "mlp", 4.0),
-              ("router", "", 4.0)]  # fmt: skip
+    others = [
+        ("norm1 input", "", 4.0),
+        ("queries", "", 4.0),
+        ("fc1 output", "mlp", 4.0),
+        ("router", "", 4.0),
+    ]
     assert kept("fp8", *others) == others
     # a rectifier's output alone tells the rectifier's gradient: it stays
     assert kept("fp8", ("fc activation output", "mlp", 4.0)) == [

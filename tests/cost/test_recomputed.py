@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.block_costs import PASS_TERMS
+from simulator.cost.blocks.block_costs import PASS_TERMS
 from simulator.cost.pricing import Priced, price
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.measured.remarks import kernels
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -28,9 +28,13 @@ def priced(software: Software, model: str = "llama-3.1-8b", tp: int = 1, **recip
         recipe=Recipe(sequence_length=4096, global_batch=8, **recipe),
     )
     layouts = Layouts.of(
-        global_batch=8, tp=tp, dp=8 // tp, sharding="zero3", recompute="full",
+        global_batch=8,
+        tp=tp,
+        dp=8 // tp,
+        sharding="zero3",
+        recompute="full",
         sequence_parallel=int(tp > 1),
-    )  # fmt: skip
+    )
     return price(layouts, work, H100, software)
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simulator.cost.ranks import rank_memory
+from simulator.cost.rank_memory import rank_memory
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import Software, load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

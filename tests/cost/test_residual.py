@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.cost.residual import attention_sizes, residual_factor
+from simulator.cost.kernels.residual import attention_sizes, residual_factor
 from simulator.errors import InputError
 from simulator.hardware.residuals import SIZES, TimedShapes, columns, load_residuals
 
 ONE = TimedShapes(
-    kernel="gemm", weight=np.array([0.3]),
+    kernel="gemm",
+    weight=np.array([0.3]),
     sizes={"m": np.array([1024.0]), "n": np.array([2048.0]), "k": np.array([4096.0])},
-)  # fmt: skip
+)
 """One shape that took a factor of exp(0.3) more than the formula says."""
 
 
@@ -54,14 +55,21 @@ def test_a_shape_costs_the_same_alone_and_in_a_table() -> None:
 
 def test_attention_of_other_heads_fades_over_four_octaves() -> None:
     """Sixteen times the heads is one unit away, and so is a sixteenth of the length."""
-    shape = {"heads": 32.0, "queries": 4096.0, "query_bytes": 64.0, "key_bytes": 16.0,
-             "score_size": 192.0, "value_size": 128.0}  # fmt: skip
+    shape = {
+        "heads": 32.0,
+        "queries": 4096.0,
+        "query_bytes": 64.0,
+        "key_bytes": 16.0,
+        "score_size": 192.0,
+        "value_size": 128.0,
+    }
     sizes = attention_sizes(shape)
     assert sizes == {"heads": 32.0, "queries": 4096.0, "groups": 4.0, "head_size": 160.0}
     one = TimedShapes(
-        kernel="attention", sizes={name: np.array([x]) for name, x in sizes.items()},
+        kernel="attention",
+        sizes={name: np.array([x]) for name, x in sizes.items()},
         weight=np.array([0.3]),
-    )  # fmt: skip
+    )
     left = (1 + math.sqrt(3)) * math.exp(-math.sqrt(3))
     for other in ({"heads": 512.0}, {"queries": 256.0}):
         assert residual_factor(one, **(sizes | other)) == pytest.approx(math.exp(0.3 * left))
@@ -70,9 +78,10 @@ def test_attention_of_other_heads_fades_over_four_octaves() -> None:
 def test_an_expert_layer_with_a_gate_tells_less_of_one_without() -> None:
     sizes = dict.fromkeys(SIZES["experts"], 64.0) | {"gated": 1.0}
     one = TimedShapes(
-        kernel="experts", sizes={name: np.array([x]) for name, x in sizes.items()},
+        kernel="experts",
+        sizes={name: np.array([x]) for name, x in sizes.items()},
         weight=np.array([0.3]),
-    )  # fmt: skip
+    )
     assert residual_factor(one, **sizes) == pytest.approx(math.exp(0.3))
     left = (1 + math.sqrt(3)) * math.exp(-math.sqrt(3))
     for other in ({"gated": 0.0}, {"tokens": 512.0}):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.routing import rank_load, reached_places
+from simulator.cost.operators.routing import rank_load, reached_places
 from simulator.workload import presets
 from simulator.workload.architecture import MoE
 from simulator.workload.recipe import Recipe

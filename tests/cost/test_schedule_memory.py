@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simulator.cost.memory import MEMORY_KINDS
-from simulator.cost.pricing import price, select
+from simulator.cost.memory.peak import MEMORY_KINDS
+from simulator.cost.pricing import price
 from simulator.cost.step import selected_memory
+from simulator.cost.tables import select
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

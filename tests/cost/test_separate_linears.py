@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.block_costs import PASS_TERMS
-from simulator.cost.kernels import gemm_rates, gemm_s
-from simulator.cost.operators import block
+from simulator.cost.blocks.block_costs import PASS_TERMS
+from simulator.cost.kernels.gemm import gemm_rates, gemm_s
+from simulator.cost.operators.block_operators import block
 from simulator.cost.pricing import price
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import Software, load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 from tests.cost.test_low_precision import ranks

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.cost.memory_trace import replay_memory
-from simulator.cost.ranks import rank_memory
-from simulator.cost.stashes import stash_class
+from simulator.cost.operators.stashes import stash_class
+from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.scenario import make_scenario
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, StashBytes, Workload
@@ -27,9 +27,11 @@ LLAMA = presets.load("llama-3.1-8b")  # h 4096, f 14336, 32 layers, 32 heads of 
 
 
 def run(
-    stash: dict[str, float] | None, software: Software = CORE, arch: Architecture = LLAMA,
+    stash: dict[str, float] | None,
+    software: Software = CORE,
+    arch: Architecture = LLAMA,
     **layout: Any,
-) -> Estimate:  # fmt: skip
+) -> Estimate:
     """Four micro-batches of one sequence."""
     stashes = None if stash is None else StashBytes(**stash)
     recipe = Recipe(sequence_length=S, global_batch=M, stash_bytes=stashes)
@@ -79,9 +81,7 @@ def test_classes_add_up_and_tensor_ranks_save_their_share() -> None:
 
 def test_masks_of_one_bit() -> None:
     """Masks of h behind attention and MLP, 1 byte each, and one behind the embedding."""
-    arch = replace(
-        LLAMA, blocks=tuple(replace(kind, dropout=True) for kind in LLAMA.blocks)
-    )  # fmt: skip
+    arch = replace(LLAMA, blocks=tuple(replace(kind, dropout=True) for kind in LLAMA.blocks))
     whole, less = (
         float(run(x, CORE, arch).memory_bytes["activations"][0]) for x in (None, {"mask": 0.125})
     )
@@ -140,8 +140,19 @@ def test_selective_recomputation_drops_compressed_tensors_whole() -> None:
     assert less.memory_bytes["activations"] == pytest.approx(plain, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["statistics", "log-sum-exp", "router", "logits", "head input",
-                                  "norm1 statistics", "norm1 in fp32", "patches"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "statistics",
+        "log-sum-exp",
+        "router",
+        "logits",
+        "head input",
+        "norm1 statistics",
+        "norm1 in fp32",
+        "patches",
+    ],
+)
 def test_statistics_logits_and_the_router_are_never_compressed(name: str) -> None:
     assert stash_class(name) == ""
 
@@ -220,8 +231,9 @@ def document(**training: Any) -> dict[str, Any]:
 
 
 def test_a_scenario_states_them_and_set_reaches_into_the_table() -> None:
-    made = make_scenario(document(stash_bytes={"mask": 0.125}),
-                         overrides=["training.stash_bytes.attention=1"])  # fmt: skip
+    made = make_scenario(
+        document(stash_bytes={"mask": 0.125}), overrides=["training.stash_bytes.attention=1"]
+    )
     assert made.workload.recipe.stash_bytes == StashBytes(mask=0.125, attention=1)
 
 

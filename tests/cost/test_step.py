@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.cost.collectives import slowdown_share
+from simulator.cost.collectives.calls import slowdown_share
 from simulator.cost.step import Estimate, estimates, evaluate
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.layout.feasibility import FEASIBLE, reasons
-from simulator.layout.layout import RANK_ORDERS, RECOMPUTE, SHARDINGS, Layouts
-from simulator.software import Software, load_software
+from simulator.layout.layouts import RANK_ORDERS, RECOMPUTE, SHARDINGS, Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -219,8 +219,9 @@ def test_recomputation_never_saves_time_and_never_costs_memory_for_activations(
 def test_recomputing_more_layers_never_saves_time() -> None:
     work, cluster, software = case("llama")
     counts = np.arange(1, 11)  # 80 layers on eight stages
-    table = Layouts.of(tp=8, pp=8, dp=16, global_batch=2048, recompute="full",
-                       recompute_layers=counts)  # fmt: skip
+    table = Layouts.of(
+        tp=8, pp=8, dp=16, global_batch=2048, recompute="full", recompute_layers=counts
+    )
     found = evaluate(table, work, cluster, software)
     assert (np.diff(found.step_time_s) > 0).all()
     whole = evaluate(table[:1].replace(recompute_layers=0), work, cluster, software)
@@ -241,10 +242,15 @@ def test_overlap_costs_no_more_than_slowed_fill_and_drain(
     waits = replace(
         software,
         overlap=replace(
-            software.overlap, tensor="none", gradient_reduce=False, parameter_gather=False,
-            sharded_prefetch=False, pipeline_send=False, context_ring=False,
+            software.overlap,
+            tensor="none",
+            gradient_reduce=False,
+            parameter_gather=False,
+            sharded_prefetch=False,
+            pipeline_send=False,
+            context_ring=False,
         ),
-    )  # fmt: skip
+    )
     without = evaluate(layouts, work, cluster, waits)
     # in fill and drain every rank waits for passes that a gather or a reduction slows
     # (of unlike chunks the slowest passes are up to a twentieth above the mean)

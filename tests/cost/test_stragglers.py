@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.cost.collectives import all_reduce_s
+from simulator.cost.collectives.calls import all_reduce_s
+from simulator.cost.kernels.stragglers import slowest_of
 from simulator.cost.step import Estimate, evaluate
-from simulator.cost.stragglers import slowest_of
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import SHARDINGS, Layouts
+from simulator.layout.layouts import SHARDINGS, Layouts
 from simulator.layout.placement import Group
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -33,9 +33,15 @@ def test_exact_values() -> None:
 
 
 def estimate(
-    *, precision: str = "bf16", variation: float = 0.01, host: float = 0.0, maxima: bool = True,
-    per_kernel_s: float = 0.0, gpus: int = 64, **degrees: int,
-) -> Estimate:  # fmt: skip
+    *,
+    precision: str = "bf16",
+    variation: float = 0.01,
+    host: float = 0.0,
+    maxima: bool = True,
+    per_kernel_s: float = 0.0,
+    gpus: int = 64,
+    **degrees: int,
+) -> Estimate:
     """A 70B step on 64 H100s whose host costs no time unless said."""
     cluster = load_cluster("dgx-h100", gpus)
     group = cluster.groups[0]

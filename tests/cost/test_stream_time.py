@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simulator.cost.stream_time import stream_s
+from simulator.cost.kernels.memory_bound import stream_s
 
 RATE = {"bandwidth_bytes_per_s": 2e12, "memory_fraction": 0.5, "launch_s": 2e-6}
 ROWS = RATE | {"row_s_per_byte": 1e-10, "rows_per_unit": 2, "compute_units": 100}

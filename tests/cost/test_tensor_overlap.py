@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.kernels import gemm_rates, gemm_s
-from simulator.cost.operations import Collective, Operators, Ranks
-from simulator.cost.step import Estimate, evaluate
-from simulator.cost.tensor_overlap import (
+from simulator.cost.blocks.tensor_overlap import (
     WHOLE,
     Cut,
     cuts,
@@ -19,28 +16,47 @@ from simulator.cost.tensor_overlap import (
     hidden_s,
     moved_bytes,
     usable,
-)  # fmt: skip
+)
+from simulator.cost.kernels.gemm import gemm_rates, gemm_s
+from simulator.cost.operators.operations import Collective, Operators, Ranks
+from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
 from simulator.files import Figure
 from simulator.hardware.cluster import load_accelerator, load_cluster
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group, place
-from simulator.software import Overlap, Software, load_software
-from simulator.user_buffers import UserBuffers
+from simulator.software.profile import Overlap, Software, load_software
+from simulator.software.user_buffers import UserBuffers
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
 CORE, TITAN = load_software("megatron-core"), load_software("torchtitan")
 BUFFERS = UserBuffers(
-    quantised_scatter="ring_exchange", pipeline_units=Figure(24.0), gather_units=Figure(2.0),
+    quantised_scatter="ring_exchange",
+    pipeline_units=Figure(24.0),
+    gather_units=Figure(2.0),
     scatter_units=Figure(8.0),
-)  # fmt: skip
+)
 BUFFERED, ASYNC = Overlap(tensor="userbuffers", user_buffers=BUFFERS), Overlap(tensor="async")
 
-FEEDS = Collective(operation="all_gather", group="tp", size_bytes=8.0, backward=False,
-                   window="fc1:forward", pipelined=True, buffered=True)  # fmt: skip
-FOLLOWS = Collective(operation="reduce_scatter", group="tp", size_bytes=8.0, backward=False,
-                     window="fc2:forward", pipelined=True, buffered=True)  # fmt: skip
+FEEDS = Collective(
+    operation="all_gather",
+    group="tp",
+    size_bytes=8.0,
+    backward=False,
+    window="fc1:forward",
+    pipelined=True,
+    buffered=True,
+)
+FOLLOWS = Collective(
+    operation="reduce_scatter",
+    group="tp",
+    size_bytes=8.0,
+    backward=False,
+    window="fc2:forward",
+    pipelined=True,
+    buffered=True,
+)
 GATHER = replace(FEEDS, backward=True, window="fc1:dgrad", pipelined=False)
 SCATTER = replace(FOLLOWS, backward=True, window="fc1:wgrad", pipelined=False)
 HEAD = replace(FEEDS, window="head:forward", buffered=False)
@@ -80,9 +96,14 @@ def ranks(tp: list[int], sequence_parallel: list[bool]) -> Ranks:
     ones = np.ones(len(tp))
     layouts = Layouts.of(dp=8, tp=8, global_batch=8)
     return Ranks(
-        tp=np.array(tp, float), sequence_parallel=np.array(sequence_parallel), cp=ones, ep=ones,
-        etp=ones, micro_batch=ones, groups=place(layouts, 8),
-    )  # fmt: skip
+        tp=np.array(tp, float),
+        sequence_parallel=np.array(sequence_parallel),
+        cp=ones,
+        ep=ones,
+        etp=ones,
+        micro_batch=ones,
+        groups=place(layouts, 8),
+    )
 
 
 def test_a_ring_cuts_tokens_by_ranks_and_a_pipeline_features_by_splits() -> None:

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from simulator.arrays import Floats
 from simulator.cost.correction import correct
 from simulator.cost.estimate import Estimate
 from simulator.cost.uncertainty import (
     SHARED,
     Belief,
-    Floats,
     bearing,
     belief,
     load_step_errors,
     same_kernels,
 )
-from simulator.layout.layout import Layouts
-from simulator.planner.predict import predict
+from simulator.layout.layouts import Layouts
+from simulator.planner.prediction import predict
 from simulator.scenario import Scenario, make_scenario
 
 
@@ -30,9 +30,12 @@ def believed(
     every = {**spreads, "layout": layout, "kernels": kernels}
     variances = [every.get(name, 0.0) ** 2 for name in SHARED]
     return Belief(
-        mean=np.zeros(len(SHARED)), covariance=np.diag(variances), kernels=kernels, layout=layout,
+        mean=np.zeros(len(SHARED)),
+        covariance=np.diag(variances),
+        kernels=kernels,
+        layout=layout,
         run=run,
-    )  # fmt: skip
+    )
 
 
 def numbers(*kernels: int) -> NDArray[np.intp]:
@@ -112,9 +115,15 @@ def test_layouts_with_the_same_kernels_share_their_error() -> None:
 
 
 def test_the_same_kernels_are_the_same_shapes(scenario: Scenario) -> None:
-    rows = [predict(scenario, **fields).estimate.layouts for fields in (
-        {"tp": 4, "pp": 4}, {"tp": 4, "pp": 2}, {"tp": 2, "pp": 4}, {"tp": 4, "micro_batch": 2},
-    )]  # fmt: skip
+    rows = [
+        predict(scenario, **fields).estimate.layouts
+        for fields in (
+            {"tp": 4, "pp": 4},
+            {"tp": 4, "pp": 2},
+            {"tp": 2, "pp": 4},
+            {"tp": 4, "micro_batch": 2},
+        )
+    ]
     found = same_kernels(Layouts.concatenate(rows)).tolist()
     assert found[0] == found[1] and len(set(found)) == 3
 
@@ -122,9 +131,10 @@ def test_the_same_kernels_are_the_same_shapes(scenario: Scenario) -> None:
 def test_chances_agree_with_drawing() -> None:
     step_s = np.array([1.0, 1.03, 1.2])
     rows = shares(
-        {"compute": 0.9, "links": 0.1}, {"compute": 0.5, "links": 0.5},
         {"compute": 0.9, "links": 0.1},
-    )  # fmt: skip
+        {"compute": 0.5, "links": 0.5},
+        {"compute": 0.9, "links": 0.1},
+    )
     known = believed(compute=0.05, links=0.2, layout=0.01)
     # By hand: shares of the second differ by 0.4 each: sd^2 = 0.02^2 + 0.08^2 + 2 x 0.01^2.
     deviation = math.sqrt(0.02**2 + 0.08**2 + 2 * 0.01**2)

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.collectives import all_gather_s, reduce_scatter_s
+from simulator.cost.collectives.calls import all_gather_s, reduce_scatter_s
 from simulator.cost.step import Estimate, evaluate
-from simulator.events.deviations import replicas_of
-from simulator.events.play import play_step
-from simulator.events.step import summarise
+from simulator.events.deviations.deviations import replicas_of
+from simulator.events.simulated_step import summarise
+from simulator.events.step.play import play_step
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster, with_release
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

@@ -9,8 +9,8 @@ from simulator.cost.step import evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.tuning import Dispatch
-from simulator.layout.layout import Layouts
-from simulator.software import Software, load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload
@@ -39,21 +39,27 @@ def slow_inside() -> Cluster:
     )
     node = replace(base.node, scale_up=links)
     at_once = Dispatch(
-        start_s=Figure(1e-6), network_start_s=Figure(0.0), link_fraction=Figure(1.0),
+        start_s=Figure(1e-6),
+        network_start_s=Figure(0.0),
+        link_fraction=Figure(1.0),
         sharpness=Figure(1.0),
-    )  # fmt: skip
+    )
     library = replace(
-        base.library, curves={}, releases={"2.29": base.library.releases["2.29"]},
+        base.library,
+        curves={},
+        releases={"2.29": base.library.releases["2.29"]},
         tuning=replace(base.library.tuning, ll128_fraction=1.0),
         dispatch={"deepep": {"hopper": {"dispatch": at_once, "combine": at_once}}},
-    )  # fmt: skip
+    )
     return replace(base, groups=(replace(base.groups[0], node=node),), library=library)
 
 
 def seconds(
-    layout: dict[str, Any], software: Software, model: str | Architecture = "llama-3.1-8b",
+    layout: dict[str, Any],
+    software: Software,
+    model: str | Architecture = "llama-3.1-8b",
     precision: Any = "bf16",
-) -> float:  # fmt: skip
+) -> float:
     """Step time of four micro-batches of one sequence on every data-parallel rank."""
     batch = MICRO_BATCHES * layout.get("dp", 1)
     arch = presets.load(model) if isinstance(model, str) else model

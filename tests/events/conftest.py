@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.pricing import price, select
+from simulator.cost.pricing import price
+from simulator.cost.tables import select
 from simulator.cost.terms import HIDDEN, TERMS
-from simulator.events.passes import CAUSE, Passes
-from simulator.events.play import Played, Replica, play_step, replica_of
-from simulator.events.tails import Tails
+from simulator.events.step.pass_costs import CAUSE, Passes
+from simulator.events.step.play import Played, Replica, play_step, replica_of
+from simulator.events.step.tails import Tails
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -32,22 +33,35 @@ def passes(
     shown[:, :, :3, CAUSE["pp"]] += send
     windows = np.broadcast_to(np.stack([f, b], axis=2), (len(forward), chunks, 2))
     return Passes(
-        shown_s=shown, hidden_s=np.zeros((*shown.shape[:3], len(HIDDEN))),
-        alone_s=np.zeros_like(shown), window_s=windows.copy(), send_s=np.full(len(forward), lag),
+        shown_s=shown,
+        hidden_s=np.zeros((*shown.shape[:3], len(HIDDEN))),
+        alone_s=np.zeros_like(shown),
+        window_s=windows.copy(),
+        send_s=np.full(len(forward), lag),
         copy_s=np.zeros((len(forward), chunks)),
-    )  # fmt: skip
+    )
 
 
 def tails(ranks: int, chunks: int, given: dict[str, Any]) -> Tails:
     """No tail but what is given."""
     none = np.zeros((ranks, chunks))
     plain = Tails(
-        reduce_s=none, gather_s=none, buckets=np.ones(ranks), overlaps=(True, True),
-        reductions=1.0, every_s=none,
-        slowed_s=np.zeros((2, ranks, chunks)), tables_s=0.0, norm_s=0.0, gradients_s=0.0,
-        hidden_gradients_s=0.0, copied_s=np.zeros(ranks), copies_each=False,
-        optimizer_s=np.zeros(ranks), host_s=np.zeros(ranks),
-    )  # fmt: skip
+        reduce_s=none,
+        gather_s=none,
+        buckets=np.ones(ranks),
+        overlaps=(True, True),
+        reductions=1.0,
+        every_s=none,
+        slowed_s=np.zeros((2, ranks, chunks)),
+        tables_s=0.0,
+        norm_s=0.0,
+        gradients_s=0.0,
+        hidden_gradients_s=0.0,
+        copied_s=np.zeros(ranks),
+        copies_each=False,
+        optimizer_s=np.zeros(ranks),
+        host_s=np.zeros(ranks),
+    )
     return replace(plain, **given)
 
 
@@ -56,10 +70,20 @@ def worked() -> Worked:
     """Play a step of given seconds: forward and backward pass of every rank, one or more chunks."""
 
     def run(
-        forward: list[float], backward: list[float], m: int, *, schedule: str = "1f1b",
-        chunks: int = 1, weight: float = 0.0, send: float = 0.0, lag: float = 0.0, dp: int = 1,
-        copy: tuple[float, ...] = (), others: tuple[dict[str, Any], ...] = (), **tail: Any,
-    ) -> Played:  # fmt: skip
+        forward: list[float],
+        backward: list[float],
+        m: int,
+        *,
+        schedule: str = "1f1b",
+        chunks: int = 1,
+        weight: float = 0.0,
+        send: float = 0.0,
+        lag: float = 0.0,
+        dp: int = 1,
+        copy: tuple[float, ...] = (),
+        others: tuple[dict[str, Any], ...] = (),
+        **tail: Any,
+    ) -> Played:
         pp = len(forward)
         vpp = 1 if schedule == "dualpipe" else chunks
         arch = replace(presets.load("llama-3.1-8b"), layer_kinds=(0,) * (4 * pp * chunks))

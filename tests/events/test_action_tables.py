@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from simulator.errors import InputError
-from simulator.events.action_tables import parse_actions, read_actions, write_actions
-from simulator.events.engine import longest_path
-from simulator.events.graph import DeadlockError
-from simulator.events.programs import Program, program, step_graph
-from simulator.events.timeline import STREAMS
-from simulator.events.unfold import SEND
-from simulator.layout.layout import SCHEDULES
-from simulator.layout.schedules import chunk_range
+from simulator.events.engine.engine import longest_path
+from simulator.events.engine.graph import DeadlockError
+from simulator.events.step.programs import Program, program, step_graph
+from simulator.events.step.streams import STREAMS
+from simulator.events.step.unfold import SEND
+from simulator.events.step.user_actions import parse_actions, read_actions, write_actions
+from simulator.layout.layouts import SCHEDULES
+from simulator.layout.schedules.action_tables import chunk_range
 
 OWN = ["0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"]
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from simulator.errors import InputError
-from simulator.events.beside import Job, alternating
-from simulator.events.deviations import Deviation
-from simulator.events.step import Network, simulate
+from simulator.events.deviations.deviations import Deviation
+from simulator.events.sharing.beside import Job, alternating
+from simulator.events.simulated_step import Network, simulate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

@@ -8,15 +8,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from simulator.cost import collectives as closed
-from simulator.cost.collective_curves import board
+from simulator.cost.collectives import calls as closed
+from simulator.cost.collectives.curves import board
 from simulator.errors import InputError
-from simulator.events.collective_phases import ALGORITHMS, modelled, unfold
-from simulator.events.flows import joined
-from simulator.events.links import Topology, degraded, link_name, link_number
-from simulator.events.topology import topology
-from simulator.events.transfer import Transfer, transfer
-from simulator.events.trees import double_tree
+from simulator.events.network.collective_phases import ALGORITHMS, modelled, unfold
+from simulator.events.network.flows import joined
+from simulator.events.network.links import Topology, degraded, link_name, link_number
+from simulator.events.network.topology import topology
+from simulator.events.network.transfer import Transfer, transfer
+from simulator.events.network.trees import double_tree
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.placement import Group
@@ -226,9 +226,11 @@ def test_two_jobs_on_one_spine_slow_each_other() -> None:
     itself. Interleaved with a third job on the same servers, two rings share each leaf."""
     cluster = load_cluster("dgx-a100", 32)
     cluster = replace(
-        cluster, fabric=replace(cluster.fabric, topology="leaf-spine", leaf_servers=1,
-                                oversubscription=Figure(4.0)),
-    )  # fmt: skip
+        cluster,
+        fabric=replace(
+            cluster.fabric, topology="leaf-spine", leaf_servers=1, oversubscription=Figure(4.0)
+        ),
+    )
     network = topology(cluster)
     rows = np.arange(32).reshape(4, 8)
     jobs = [rows[[0, 1], :4].reshape(1, 8), rows[[2, 3], :4].reshape(1, 8)]

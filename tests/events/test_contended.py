@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.collective_curves import board
+from simulator.cost.collectives.curves import board
 from simulator.errors import InputError
-from simulator.events.byte_time import COMMUNICATION, byte_time, call_seconds
-from simulator.events.deviations import replicas_of
-from simulator.events.step import Deviation, Network, simulate
-from simulator.events.topology import port_bytes_per_s
+from simulator.events.deviations.deviations import replicas_of
+from simulator.events.network.topology import port_bytes_per_s
+from simulator.events.sharing.byte_time import COMMUNICATION, byte_time, call_seconds
+from simulator.events.simulated_step import Deviation, Network, simulate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -23,9 +23,14 @@ OUTER, INNER = "tp-cp-pp-dp", "tp-cp-dp-pp"
 
 
 def given(
-    model: str = "llama-3.1-70b", m: int = 8, cluster: str = "dgx-h100", over: float = 1.0,
-    leaf: int = 0, software: str = "megatron-lm-2022", **layout: Any,
-) -> Any:  # fmt: skip
+    model: str = "llama-3.1-70b",
+    m: int = 8,
+    cluster: str = "dgx-h100",
+    over: float = 1.0,
+    leaf: int = 0,
+    software: str = "megatron-lm-2022",
+    **layout: Any,
+) -> Any:
     table = Layouts.of(**layout, global_batch=m * layout.get("dp", 1))
     recipe = Recipe(sequence_length=4096, global_batch=int(table.global_batch[0]))
     work = Workload(architecture=presets.load(model), recipe=recipe)
@@ -116,8 +121,9 @@ def test_rings_that_stay_below_a_leaf_do_not_feel_the_spine() -> None:
 def test_experts_across_a_narrow_spine() -> None:
     """16 experts' ranks in 2 servers, which stages put under 2 leaves of 2 servers each: what the
     closed form takes to stay below one leaf all crosses the spine, a quarter as wide."""
-    setting = given("mixtral-8x22b", tp=8, pp=2, dp=2, ep=8, etp=2, rank_order=OUTER, over=4.0,
-                    leaf=2)  # fmt: skip
+    setting = given(
+        "mixtral-8x22b", tp=8, pp=2, dp=2, ep=8, etp=2, rank_order=OUTER, over=4.0, leaf=2
+    )
     crowded = simulate(*setting, network=CROWDED)
     assert crowded.network is not None
     assert crowded.network.slowdown["ep"] == pytest.approx(4.0)
@@ -156,8 +162,16 @@ def test_what_stays_below_a_leaf_is_not_slowed_by_copies_that_cross_the_spine() 
 
     Gathers stay below the leaf. The closed form narrows rings over more servers than a leaf has by
     4 / 2; those of one server a leaf cross the spine at each hop: a quarter of the adapters."""
-    setting = given("llama-3.1-8b", dp=64, sharding="zero3", shard_group=16, over=4.0, leaf=2,
-                    software="torchtitan", m=2)  # fmt: skip
+    setting = given(
+        "llama-3.1-8b",
+        dp=64,
+        sharding="zero3",
+        shard_group=16,
+        over=4.0,
+        leaf=2,
+        software="torchtitan",
+        m=2,
+    )
     plain, crowded = simulate(*setting), simulate(*setting, network=CROWDED)
     assert crowded.network is not None
     assert crowded.network.slowdown == pytest.approx({"dp": 1.0, "dp_copies": 2.0})

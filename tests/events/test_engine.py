@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.events.demands import demands
-from simulator.events.engine import critical_path, longest_path, play
-from simulator.events.graph import DeadlockError, TaskGraph, task_graph
+from simulator.events.engine.demands import demands
+from simulator.events.engine.engine import critical_path, longest_path, play
+from simulator.events.engine.graph import DeadlockError, TaskGraph, task_graph
 
 
 def test_a_stream_runs_its_tasks_in_the_order_of_their_numbers() -> None:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from simulator.cost.step import evaluate
-from simulator.events.play import Played
-from simulator.events.step import simulate, summarise
-from simulator.events.timeline import SPAN_KINDS, STREAMS
+from simulator.events.simulated_step import simulate, summarise
+from simulator.events.step.play import Played
+from simulator.events.step.streams import SPAN_KINDS, STREAMS
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -41,8 +41,11 @@ def test_copies_run_while_the_rank_computes_and_while_it_waits(worked: Worked) -
     step = summarise(worked([1.0, 1.0], [2.0, 2.0], 2, copy=(0.5, 0.0)))
     assert step.step_time_s == 9.0
     assert copies(step, 0) == [
-        ("offload", 0.0, 0.5), ("offload", 1.0, 1.5), ("fetch", 2.0, 2.5), ("fetch", 2.5, 3.0),
-    ]  # fmt: skip
+        ("offload", 0.0, 0.5),
+        ("offload", 1.0, 1.5),
+        ("fetch", 2.0, 2.5),
+        ("fetch", 2.5, 3.0),
+    ]
     assert copies(step, 1) == []
     assert step.busy_s[:, COPY].tolist() == [2.0, 0.0]
     assert step.exposed_s[:, COPY].tolist() == [0.0, 0.0]
@@ -53,8 +56,11 @@ def test_a_slow_link_holds_up_what_follows(worked: Worked) -> None:
     """Copies of 3 s take the link from 0 to 12 s: B1, which follows B0, waits for its copy at 9."""
     step = summarise(worked([1.0, 1.0], [2.0, 2.0], 2, copy=(3.0, 0.0)))
     assert copies(step, 0) == [
-        ("offload", 0.0, 3.0), ("offload", 3.0, 6.0), ("fetch", 6.0, 9.0), ("fetch", 9.0, 12.0),
-    ]  # fmt: skip
+        ("offload", 0.0, 3.0),
+        ("offload", 3.0, 6.0),
+        ("fetch", 6.0, 9.0),
+        ("fetch", 9.0, 12.0),
+    ]
     line = step.timeline
     back = (line.rank == 0) & (line.kind == SPAN_KINDS.index("backward"))
     assert line.start_s[back].tolist() == [4.0, 9.0]

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from simulator.cost.step import evaluate
-from simulator.events.deviations import Deviation
-from simulator.events.play import Played
-from simulator.events.step import simulate, summarise
-from simulator.events.timeline import SPAN_KINDS, STREAMS
+from simulator.events.deviations.deviations import Deviation
+from simulator.events.simulated_step import simulate, summarise
+from simulator.events.step.play import Played
+from simulator.events.step.streams import SPAN_KINDS, STREAMS
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

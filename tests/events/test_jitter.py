@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from simulator.errors import InputError
-from simulator.events.engine import longest_path
-from simulator.events.graph import TaskGraph, task_graph
-from simulator.events.jitter import _normal, slowest_factor
-from simulator.events.programs import program, step_graph
+from simulator.events.engine.engine import longest_path
+from simulator.events.engine.graph import TaskGraph, task_graph
+from simulator.events.engine.jitter import _normal, slowest_factor
+from simulator.events.step.programs import program, step_graph
 
 
 def test_normal_deviates_are_those_of_the_standard_library() -> None:

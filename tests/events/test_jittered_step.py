@@ -8,15 +8,15 @@ import pytest
 from numpy.typing import NDArray
 
 from simulator.errors import InputError
-from simulator.events.charge import pacing_rank, terms, work
-from simulator.events.contended import Network
-from simulator.events.deviations import Deviation
-from simulator.events.jittered_step import Jitter, jittered_step
-from simulator.events.play import Played
-from simulator.events.step import simulate
+from simulator.events.deviations.deviations import Deviation
+from simulator.events.deviations.jittered_step import Jitter, jittered_step
+from simulator.events.sharing.contended import Network
+from simulator.events.simulated_step import simulate
+from simulator.events.step.charge import pacing_rank, terms, work
+from simulator.events.step.play import Played
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -186,9 +186,11 @@ def test_beside_slow_gpus_and_shared_links() -> None:
     """All at once: what varies is drawn first, then shares links."""
     given = setting(tp=4, pp=2, vpp=4, dp=4, m=8)
     found = simulate(
-        *given, jitter=Jitter(spread=0.02), network=Network(contention=True),
+        *given,
+        jitter=Jitter(spread=0.02),
+        network=Network(contention=True),
         deviations=[Deviation(stage=1, replica=2, compute=1.3)],
-    )  # fmt: skip
+    )
     assert found.jitter is not None and found.sharing is not None
     assert found.jitter.steady_s < found.sharing.alone_s <= found.step_time_s
     assert sum(found.terms_s.values()) == pytest.approx(found.step_time_s, rel=1e-12)

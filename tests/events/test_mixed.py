@@ -10,18 +10,18 @@ import pytest
 from simulator import catalogue
 from simulator.cost.terms import HIDDEN
 from simulator.errors import InputError
-from simulator.events.deviations import replicas_of
-from simulator.events.group_members import stage_members
-from simulator.events.hops import partners
-from simulator.events.passes import CAUSE
-from simulator.events.play import Replica
-from simulator.events.step import Deviation, Jitter, Network, simulate
-from simulator.events.timeline import SimulatedStep
+from simulator.events.deviations.deviations import replicas_of
+from simulator.events.deviations.unlike_hops import partners
+from simulator.events.network.group_members import stage_members
+from simulator.events.played import SimulatedStep
+from simulator.events.simulated_step import Deviation, Jitter, Network, simulate
+from simulator.events.step.pass_costs import CAUSE
+from simulator.events.step.play import Replica
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.node_groups import load_groups
-from simulator.layout.layout import Layouts
-from simulator.layout.schedules import BACKWARD, FORWARD
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.layout.schedules.action_tables import BACKWARD, FORWARD
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -30,9 +30,12 @@ SENDS = CAUSE["pp"]
 
 
 def given(
-    *groups: tuple[str, int], model: str = "llama-3.1-8b", m: int = 8,
-    software: str = "megatron-core", **layout: Any,
-) -> Any:  # fmt: skip
+    *groups: tuple[str, int],
+    model: str = "llama-3.1-8b",
+    m: int = 8,
+    software: str = "megatron-core",
+    **layout: Any,
+) -> Any:
     table = Layouts.of(**layout, global_batch=m * layout.get("dp", 1))
     recipe = Recipe(sequence_length=4096, global_batch=int(table.global_batch[0]))
     work = Workload(architecture=presets.load(model), recipe=recipe)
@@ -222,8 +225,10 @@ def test_in_step_the_slowest_is_found_piece_by_piece() -> None:
         (H, 8), (A, 8), dp=16, sharding="zero3", software="torchtitan"
     )
     first = cluster.kinds[0].groups[0]
-    out = replace(first.node.scale_out, adapter_bytes_per_s=type(
-        first.node.scale_out.adapter_bytes_per_s)(2.5e9))  # fmt: skip
+    out = replace(
+        first.node.scale_out,
+        adapter_bytes_per_s=type(first.node.scale_out.adapter_bytes_per_s)(2.5e9),
+    )
     poor = replace(first, node=replace(first.node, scale_out=out))
     kinds = (replace(cluster.kinds[0], groups=(poor,)), cluster.kinds[1])
     mixed = replace(cluster, kinds=kinds)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from simulator.errors import InputError
-from simulator.events.network import fair_rates, link_load
+from simulator.events.engine.fair_shares import fair_rates, link_load
 
 
 def test_two_flows_halve_a_link() -> None:
@@ -92,19 +92,21 @@ def by_linear_programs(capacity, ways, count, limit, share):  # type: ignore[no-
             row[f], row[-1] = -1.0, 1.0
         bounds = [(fixed[f],) * 2 if f in fixed else (0, most[f]) for f in range(flows)]
         result = linprog(
-            cost, A_ub=np.vstack([np.hstack([load, np.zeros((len(capacity), 1))]), rows]),
+            cost,
+            A_ub=np.vstack([np.hstack([load, np.zeros((len(capacity), 1))]), rows]),
             b_ub=np.concatenate([capacity * (1 + 1e-12), np.zeros(len(above))]),
             bounds=[*bounds, (floor, None)],
-        )  # fmt: skip
+        )
         assert result.status == 0
         return -result.fun
 
     while len(fixed) < flows:
         level = solve(-1, 0.0)
         stuck = [
-            f for f in range(flows)
+            f
+            for f in range(flows)
             if f not in fixed and solve(f, level * (1 - 1e-9)) <= level * (1 + 1e-6)
-        ]  # fmt: skip
+        ]
         assert stuck
         fixed |= dict.fromkeys(stuck, level)
     return np.array([fixed[f] for f in range(flows)])
@@ -115,9 +117,7 @@ def by_linear_programs(capacity, ways, count, limit, share):  # type: ignore[no-
 def test_rates_are_those_of_linear_programs(network) -> None:  # type: ignore[no-untyped-def]
     capacity, ways, count, limit, share = network
     first = np.cumsum([0, *map(len, ways)])
-    rates = fair_rates(
-        capacity, first, np.concatenate(ways), count, share=share, limit=limit
-    )  # fmt: skip
+    rates = fair_rates(capacity, first, np.concatenate(ways), count, share=share, limit=limit)
     assert rates == pytest.approx(by_linear_programs(*network), rel=1e-5)
 
 

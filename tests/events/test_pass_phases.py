@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from simulator.cost.terms import HIDDEN, TERMS
-from simulator.events.byte_time import call_seconds
-from simulator.events.deviations import replicas_of
-from simulator.events.link_loads import Loads
-from simulator.events.link_profiles import HIDING, profiles
-from simulator.events.pass_phases import (
+from simulator.events.deviations.deviations import replicas_of
+from simulator.events.network.link_loads import Loads
+from simulator.events.sharing.byte_time import call_seconds
+from simulator.events.sharing.link_profiles import HIDING, profiles
+from simulator.events.sharing.phase_rows import destinations
+from simulator.events.step.pass_costs import CAUSE
+from simulator.events.step.pass_phases import (
     BESIDE,
     COMPUTE_TERMS,
     OUTSIDE,
@@ -23,13 +25,11 @@ from simulator.events.pass_phases import (
     PHASES,
     phase_of,
 )
-from simulator.events.passes import CAUSE
-from simulator.events.phase_rows import destinations
-from simulator.events.play import Played
-from simulator.events.timeline import LINKS, SPAN_KINDS, STREAMS
+from simulator.events.step.play import Played
+from simulator.events.step.streams import LINKS, SPAN_KINDS, STREAMS
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -60,8 +60,13 @@ def test_whatever_moves_bytes_takes_links() -> None:
 
 def test_a_slow_gpu_takes_longer_for_what_it_computes() -> None:
     assert sorted(COMPUTE_TERMS) == [
-        "attention", "gemm", "memory_bound", "recompute", "slowdown", "stragglers",
-    ]  # fmt: skip
+        "attention",
+        "gemm",
+        "memory_bound",
+        "recompute",
+        "slowdown",
+        "stragglers",
+    ]
 
 
 def priced(software: str, recipe: dict[str, Any], **layout: Any) -> Any:
@@ -106,9 +111,11 @@ def test_input_takes_the_link_from_the_host(worked: Callable[..., Played]) -> No
     passes = replace(played.passes, shown_s=shown, hidden_s=hidden)
     loads = Loads(
         names=("host-up 0", "host-down 0"),
-        of={("copy", True, 0): (np.array([0]), np.ones(1)),
-            ("copy", False, 0): (np.array([1]), np.ones(1))},
-    )  # fmt: skip
+        of={
+            ("copy", True, 0): (np.array([0]), np.ones(1)),
+            ("copy", False, 0): (np.array([1]), np.ones(1)),
+        },
+    )
     found = profiles(loads, [], call_seconds(played.replicas), passes, destinations(played), 1)
     assert found.passes[0, 0, 0, phase_of("input")].tolist() == [0.0, 1.0]
     assert found.passes[0, 0, 0, phase_of("gemm")].tolist() == [0.0, 0.25]

@@ -8,14 +8,14 @@ import pytest
 
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
-from simulator.events.engine import longest_path
-from simulator.events.programs import program, repeated, step_graph
-from simulator.events.step import simulate
+from simulator.events.engine.engine import longest_path
+from simulator.events.simulated_step import simulate
+from simulator.events.step.programs import program, repeated, step_graph
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import SCHEDULES, Layouts
-from simulator.planner.predict import predict
+from simulator.layout.layouts import SCHEDULES, Layouts
+from simulator.planner.prediction import predict
 from simulator.scenario import make_scenario
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload

@@ -9,15 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.events.demands import demands
-from simulator.events.engine import longest_path, play
-from simulator.events.extras import Extras
-from simulator.events.graph import DeadlockError
-from simulator.events.programs import Program, StepGraph, period_s, program, step_graph
-from simulator.events.timeline import STREAMS
-from simulator.events.unfold import EXTRA, SEND
-from simulator.layout.layout import SCHEDULES
-from simulator.layout.schedules import KINDS, chunk_range, chunks, pieces, splits_backward
+from simulator.events.engine.demands import demands
+from simulator.events.engine.engine import longest_path, play
+from simulator.events.engine.graph import DeadlockError
+from simulator.events.step.extras import Extras
+from simulator.events.step.programs import Program, StepGraph, period_s, program, step_graph
+from simulator.events.step.streams import STREAMS
+from simulator.events.step.unfold import EXTRA, SEND
+from simulator.layout.layouts import SCHEDULES
+from simulator.layout.schedules.action_tables import (
+    KINDS,
+    chunk_range,
+    chunks,
+    pieces,
+    splits_backward,
+)
 
 FLUSHED = [word for word in SCHEDULES if "pipedream" not in word]
 
@@ -265,10 +271,14 @@ def test_reductions_gathers_and_an_optimizer() -> None:
     """
     made = program("1f1b", 2, 2)
     more = extras(
-        rank=[0, 1, 0, 1, 0, 1], stream=[5, 5, 5, 5, 0, 0], duration_s=[0.5, 0.5, 1, 1, 2, 2],
-        after=[-1, -1, 3, 7, 3, 7], waits=[False] * 2 + [True] * 4, before=[0, 4] + [-1] * 4,
+        rank=[0, 1, 0, 1, 0, 1],
+        stream=[5, 5, 5, 5, 0, 0],
+        duration_s=[0.5, 0.5, 1, 1, 2, 2],
+        after=[-1, -1, 3, 7, 3, 7],
+        waits=[False] * 2 + [True] * 4,
+        before=[0, 4] + [-1] * 4,
         edges=[(8 + 2, 8 + 4), (8 + 3, 8 + 4), (8 + 2, 8 + 5), (8 + 3, 8 + 5)],
-    )  # fmt: skip
+    )
     found = spans(step_graph(made, passes(made, 1.0, 2.0), extras=more))
     assert [[span for span in rank if not span[0].endswith(">")] for rank in found] == [
         written(
@@ -285,9 +295,13 @@ def test_reductions_gathers_and_an_optimizer() -> None:
 def test_several_behind_one_action_keep_their_order_and_wait_only_if_told() -> None:
     made = program("gpipe", 1, 1)
     more = extras(
-        rank=[0, 0, 0], stream=[5, 5, 5], duration_s=[3.0, 1.0, 1.0], after=[0, 0, -1],
-        waits=[False, True, False], before=[-1] * 3,
-    )  # fmt: skip
+        rank=[0, 0, 0],
+        stream=[5, 5, 5],
+        duration_s=[3.0, 1.0, 1.0],
+        after=[0, 0, -1],
+        waits=[False, True, False],
+        before=[-1] * 3,
+    )
     # the gather before the first action, then one that does not wait for it, then one that does
     assert spans(step_graph(made, passes(made, 8.0, 1.0), extras=more)) == [
         written("X2 0 1, F0@0 0 8, X0 1 4, X1 8 9, B0@0 8 9")

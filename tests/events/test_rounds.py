@@ -7,14 +7,14 @@ import pytest
 
 from simulator.api import predict
 from simulator.cost.step import evaluate
-from simulator.events.engine import longest_path
-from simulator.events.programs import program, step_graph
-from simulator.events.step import simulate
+from simulator.events.engine.engine import longest_path
+from simulator.events.simulated_step import simulate
+from simulator.events.step.programs import program, step_graph
 from simulator.hardware.cluster import load_cluster
 from simulator.interop.launch import launch_flags
-from simulator.layout.feasibility import FEASIBLE, reasons
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.events.group_members import DIMENSIONS, group_members
-from simulator.events.links import Topology
-from simulator.events.shared_links import Call, InCompany, in_company
-from simulator.events.topology import topology
+from simulator.events.network.group_members import DIMENSIONS, group_members
+from simulator.events.network.links import Topology
+from simulator.events.network.shared_links import Call, InCompany, in_company
+from simulator.events.network.topology import topology
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.layout.layout import RANK_ORDERS, Layouts
+from simulator.layout.layouts import RANK_ORDERS, Layouts
 from simulator.layout.placement import place
 
 GB = 1e9
@@ -39,8 +39,11 @@ def test_members_by_hand() -> None:
     assert group_members(layout, "dp")[:2].tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert group_members(layout, "pp")[:2].tolist() == [[0, 8], [1, 9]]
     assert group_members(layout, "ep").tolist() == [
-        [0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15],
-    ]  # fmt: skip
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9, 10, 11],
+        [12, 13, 14, 15],
+    ]
     assert group_members(layout, "edp")[:2].tolist() == [[0, 4], [1, 5]]
 
 
@@ -81,11 +84,16 @@ def test_calls_on_links_of_their_own_take_their_time() -> None:
     cluster, network = machine("dgx-h100", 64)
     layout = Layouts.of(tp=8, dp=8, global_batch=8)
     calls = [
-        Call(operation="all_reduce", members=group_members(layout, "tp"), size_bytes=GB,
-             seconds=0.005),
-        Call(operation="all_reduce", members=group_members(layout, "dp"), size_bytes=GB,
-             seconds=0.04),
-    ]  # fmt: skip
+        Call(
+            operation="all_reduce",
+            members=group_members(layout, "tp"),
+            size_bytes=GB,
+            seconds=0.005,
+        ),
+        Call(
+            operation="all_reduce", members=group_members(layout, "dp"), size_bytes=GB, seconds=0.04
+        ),
+    ]
     found = in_company(cluster, network, calls)
     assert slowdown(found) == pytest.approx([1.0, 1.0])
 

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 
 from simulator.cost.terms import HIDDEN
-from simulator.events.byte_time import COMMUNICATION, ByteTime, call_seconds
-from simulator.events.charge import critical_shares, pacing_rank, terms, work
-from simulator.events.compute_units import charged_s, held_share
-from simulator.events.engine import longest_path
-from simulator.events.graph import task_graph
-from simulator.events.link_loads import Loads
-from simulator.events.link_profiles import HIDING, Profiles, profiles
-from simulator.events.pass_phases import COMPUTING, PHASES, phase_of
-from simulator.events.passes import CAUSE
-from simulator.events.phase_rows import destinations
-from simulator.events.phases import cut, together
-from simulator.events.play import Played
-from simulator.events.sharing import shared
-from simulator.events.spans import timeline
-from simulator.events.timeline import STREAMS
+from simulator.events.engine.engine import longest_path
+from simulator.events.engine.graph import task_graph
+from simulator.events.engine.phases import cut, together
+from simulator.events.network.link_loads import Loads
+from simulator.events.sharing.byte_time import COMMUNICATION, ByteTime, call_seconds
+from simulator.events.sharing.compute_units import charged_s, held_share
+from simulator.events.sharing.link_profiles import HIDING, Profiles, profiles
+from simulator.events.sharing.phase_rows import destinations
+from simulator.events.sharing.shared_step import shared
+from simulator.events.step.charge import critical_shares, pacing_rank, terms, work
+from simulator.events.step.pass_costs import CAUSE
+from simulator.events.step.pass_phases import COMPUTING, PHASES, phase_of
+from simulator.events.step.play import Played
+from simulator.events.step.spans import timeline
+from simulator.events.step.streams import STREAMS
 
 Worked = Callable[..., Played]
 
@@ -83,9 +83,13 @@ def two_stages(worked: Worked) -> Played:
     9-11 and 11-13.
     """
     return worked(
-        [1.0, 1.0], [2.0, 2.0], 1, send=1.0,
-        reduce_s=np.full((2, 1), 4.0), buckets=np.full(2, 2.0),
-    )  # fmt: skip
+        [1.0, 1.0],
+        [2.0, 2.0],
+        1,
+        send=1.0,
+        reduce_s=np.full((2, 1), 4.0),
+        buckets=np.full(2, 2.0),
+    )
 
 
 def test_the_step_before_anything_is_shared(two_stages: Played) -> None:
@@ -120,7 +124,7 @@ def test_who_asks_for_less_than_an_even_share_has_it(two_stages: Played) -> None
         takes(
             two_stages, ("passes", (1, 0, BACKWARD, SEND, 1), 0.25), ("tails", (1, REDUCE, 1), 1.0)
         ),
-    )  # fmt: skip
+    )
     assert passes_of(found, 1) == passes_of(two_stages, 1)
     assert reductions(found, 1) == [(6.0, 8.25), (8.25, 10.25)]
     assert found.times.makespan_s == 13.0
@@ -134,9 +138,11 @@ def test_what_hides_and_no_longer_keeps_up_delays_its_pass(two_stages: Played) -
     beside = replace(two_stages, passes=_hidden(two_stages, "cp", 1.5))
     early = _without_units(_reduced_from_the_start(beside))
     given = takes(
-        early, ("passes", (0, 0, BACKWARD, COMPUTING, 0), 0.75), ("tails", (0, REDUCE, 0), 1.0),
+        early,
+        ("passes", (0, 0, BACKWARD, COMPUTING, 0), 0.75),
+        ("tails", (0, REDUCE, 0), 1.0),
         ("hiding", (0, 0, BACKWARD, COMMUNICATION.index("cp")), 1.0),
-    )  # fmt: skip
+    )
     _, found, _ = shared(early, given)
     assert passes_of(found, 0) == [(0.0, 2.0), (7.0, 11.0)]
     assert found.delays.tolist() == [[1, CAUSE["cp"]]]
@@ -290,8 +296,12 @@ def test_profiles_are_loads_times_the_time_of_bytes(worked: Worked) -> None:
             ("send", 1, 0): (np.array([0, 1]), np.array([1.0, 1.0])),
         },
     )
-    none = {"passes_s": 0 * whole.passes_s, "sends_s": 0 * whole.sends_s,
-            "reduce_s": 0 * whole.reduce_s, "gather_s": whole.gather_s}  # fmt: skip
+    none = {
+        "passes_s": 0 * whole.passes_s,
+        "sends_s": 0 * whole.sends_s,
+        "reduce_s": 0 * whole.reduce_s,
+        "gather_s": whole.gather_s,
+    }
     calls = [
         ByteTime(group="dp", far=True, **none | {"reduce_s": 0.5 * whole.reduce_s}),
         ByteTime(group="pp", far=True, **none | {"passes_s": 0.9 * whole.passes_s}),

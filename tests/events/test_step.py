@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from simulator.errors import InputError
-from simulator.events.step import simulate, summarise
-from simulator.events.timeline import SPAN_KINDS, STREAMS
+from simulator.events.simulated_step import simulate, summarise
+from simulator.events.step.streams import SPAN_KINDS, STREAMS
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -20,10 +20,14 @@ def spans(played: Any, rank: int, stream: str = "compute") -> list[tuple[str, in
     line = summarise(played).timeline
     rows = np.flatnonzero((line.rank == rank) & (line.stream == STREAMS.index(stream)))
     return [
-        (SPAN_KINDS[line.kind[i]], int(line.micro_batch[i]), float(line.start_s[i]),
-         float(line.end_s[i]))
+        (
+            SPAN_KINDS[line.kind[i]],
+            int(line.micro_batch[i]),
+            float(line.start_s[i]),
+            float(line.end_s[i]),
+        )
         for i in rows
-    ]  # fmt: skip
+    ]
 
 
 def shown(played: Any) -> dict[str, float]:
@@ -35,13 +39,17 @@ def test_1f1b_on_two_ranks_is_the_textbook_timeline(worked: Any) -> None:
     # F 1 s, B 2 s: rank 1 works from 1 to 7 without a pause, rank 0 waits for its two gradients
     played = worked([1.0, 1.0], [2.0, 2.0], 2)
     assert spans(played, 0) == [
-        ("forward", 0, 0.0, 1.0), ("forward", 1, 1.0, 2.0),
-        ("backward", 0, 4.0, 6.0), ("backward", 1, 7.0, 9.0),
-    ]  # fmt: skip
+        ("forward", 0, 0.0, 1.0),
+        ("forward", 1, 1.0, 2.0),
+        ("backward", 0, 4.0, 6.0),
+        ("backward", 1, 7.0, 9.0),
+    ]
     assert spans(played, 1) == [
-        ("forward", 0, 1.0, 2.0), ("backward", 0, 2.0, 4.0),
-        ("forward", 1, 4.0, 5.0), ("backward", 1, 5.0, 7.0),
-    ]  # fmt: skip
+        ("forward", 0, 1.0, 2.0),
+        ("backward", 0, 2.0, 4.0),
+        ("forward", 1, 4.0, 5.0),
+        ("backward", 1, 5.0, 7.0),
+    ]
     # one forward pass before rank 1 begins, one backward pass after it has ended
     assert shown(played) == {"gemm": 6.0, "bubble_warmup": 1.0, "bubble_drain": 2.0}
 
@@ -69,7 +77,7 @@ def test_a_send_beside_compute_delays_only_who_waits_for_it(worked: Any) -> None
 
 @pytest.mark.parametrize(
     ("schedule", "chunks", "bubble"),
-    [  # p 4, F 1, I 1, W 1 per micro-batch: the table of cost/bubble.py and its sources
+    [  # p 4, F 1, I 1, W 1 per micro-batch: the table of cost/pipeline/bubble.py and its sources
         ("gpipe", 1, 9.0), ("1f1b", 1, 9.0), ("interleaved", 3, 3.0), ("looped_bfs", 3, 3.0),
         ("zb_h1", 1, 3.0), ("zb_h2", 1, 3.0), ("interleaved_zb", 3, 1.0), ("zb_v", 2, 1.5),
         ("dualpipe_v", 2, 3.0),
@@ -80,9 +88,13 @@ def test_equal_stages_have_the_published_bubble(
 ) -> None:
     m, split = 12, schedule.startswith(("zb", "interleaved_zb", "dualpipe"))
     played = worked(
-        [1.0] * 4, [2.0] * 4, m, schedule=schedule, chunks=chunks,
+        [1.0] * 4,
+        [2.0] * 4,
+        m,
+        schedule=schedule,
+        chunks=chunks,
         weight=1.0 / chunks if split else 0.0,
-    )  # fmt: skip
+    )
     found = summarise(played)
     # DualPipeV: (p - 1)(2F + I - W) / 2, DeepSeek-V3, table 2
     wanted = 3.0 * (2.0 + 1.0 - 1.0) / 2.0 if schedule == "dualpipe_v" else bubble
@@ -151,9 +163,15 @@ def test_a_short_reduction_shows_its_last_bucket(worked: Any) -> None:
 
 def test_without_overlap_the_whole_reduction_follows(worked: Any) -> None:
     played = worked(
-        [1.0], [2.0], 2, dp=2, reduce_s=np.full((1, 1), 1.5), overlaps=(False, False),
-        gather_s=np.full((1, 1), 0.5), buckets=np.full(1, 4.0),
-    )  # fmt: skip
+        [1.0],
+        [2.0],
+        2,
+        dp=2,
+        reduce_s=np.full((1, 1), 1.5),
+        overlaps=(False, False),
+        gather_s=np.full((1, 1), 0.5),
+        buckets=np.full(1, 4.0),
+    )
     assert shown(played) == {"gemm": 6.0, "dp": 2.0}
 
 
@@ -187,9 +205,14 @@ def test_a_slow_replica_holds_up_the_others_at_the_reduction(worked: Any) -> Non
     # the other replica's B takes 3 s: it ends at 2 (1 + 3) = 8, both reduce from 8 to 9
     slow = ({"forward": [1.0], "backward": [3.0]},)
     played = worked(
-        [1.0], [2.0], 2, dp=4, others=slow, reduce_s=np.full((1, 1), 1.0),
+        [1.0],
+        [2.0],
+        2,
+        dp=4,
+        others=slow,
+        reduce_s=np.full((1, 1), 1.0),
         overlaps=(False, False),
-    )  # fmt: skip
+    )
     found = summarise(played)
     assert found.step_time_s == 9.0
     assert found.ranks_of.tolist() == [3, 1]
@@ -199,9 +222,14 @@ def test_a_slow_replica_holds_up_the_others_at_the_reduction(worked: Any) -> Non
 
 def test_critical_path_says_what_the_step_is_made_of(worked: Any) -> None:
     played = worked(
-        [1.0], [2.0], 2, dp=2, reduce_s=np.full((1, 1), 2.0), overlaps=(False, False),
+        [1.0],
+        [2.0],
+        2,
+        dp=2,
+        reduce_s=np.full((1, 1), 2.0),
+        overlaps=(False, False),
         optimizer_s=np.full(1, 2.0),
-    )  # fmt: skip
+    )
     share = summarise(played).critical_share
     assert share["gemm"] == pytest.approx(0.6)
     assert share["dp"] == pytest.approx(0.2)

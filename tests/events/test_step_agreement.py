@@ -1,9 +1,9 @@
 """Events against the closed form on 250 random layouts: pipelines within 1 %, whole steps too
 where no data-parallel communication runs beside first and last passes.
 
-The closed form takes a pipeline's longest path at rounded costs (``cost/paths.py``). What is left
-are slowed first and last passes off that path, the share of a pass before a first bucket, and
-windows that bubbles lengthen: bounds below name each.
+The closed form takes a pipeline's longest path at rounded costs (``cost/pipeline/paths.py``). What
+is left are slowed first and last passes off that path, the share of a pass before a first bucket,
+and windows that bubbles lengthen: bounds below name each.
 """
 
 from dataclasses import dataclass, replace
@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from simulator.cost.step import evaluate
-from simulator.events.deviations import replicas_of
-from simulator.events.play import play_step
-from simulator.events.step import simulate, summarise
+from simulator.events.deviations.deviations import replicas_of
+from simulator.events.simulated_step import simulate, summarise
+from simulator.events.step.play import play_step
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.feasibility import FEASIBLE, reasons
-from simulator.layout.layout import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -62,15 +62,21 @@ def drawn(name: str, size: int = 120_000) -> Layouts:
     few = rng.random(size) < 0.15
     m = np.where(few, np.maximum(m // rng.integers(1, 6, size), 1), m)
     table = Layouts.of(
-        **given, global_batch=given["dp"] * given["micro_batch"] * m,
+        **given,
+        global_batch=given["dp"] * given["micro_batch"] * m,
         sharding=rng.integers(0, len(SHARDINGS), size),
-        sequence_parallel=rng.integers(0, 2, size), recompute=rng.integers(0, len(RECOMPUTE), size),
+        sequence_parallel=rng.integers(0, 2, size),
+        recompute=rng.integers(0, len(RECOMPUTE), size),
         recompute_layers=np.maximum(rng.integers(-3, 4, size), 0),
         schedule=rng.integers(0, len(SCHEDULES), size),
-    )  # fmt: skip
+    )
     able = np.flatnonzero(reasons(table, work, cluster, software) == FEASIBLE)
-    order = np.argsort(np.concatenate([np.arange((table.schedule[able] == s).sum()) for s in
-                       np.unique(table.schedule[able])]), kind="stable")  # fmt: skip
+    order = np.argsort(
+        np.concatenate(
+            [np.arange((table.schedule[able] == s).sum()) for s in np.unique(table.schedule[able])]
+        ),
+        kind="stable",
+    )
     by_schedule = able[np.argsort(table.schedule[able], kind="stable")]
     return table[by_schedule[order][:EACH]]
 
@@ -142,9 +148,14 @@ def pipeline_alone(layout: Layouts, given: tuple[Workload, Any, Any]) -> float:
     (one,) = replicas_of(layout, *bare)
     tails, none = one.tails, np.zeros_like(one.tails.reduce_s)
     nothing = replace(
-        tails, reduce_s=none, gather_s=none, every_s=none, slowed_s=np.zeros_like(tails.slowed_s),
-        tables_s=0.0, optimizer_s=np.zeros_like(tails.optimizer_s),
-    )  # fmt: skip
+        tails,
+        reduce_s=none,
+        gather_s=none,
+        every_s=none,
+        slowed_s=np.zeros_like(tails.slowed_s),
+        tables_s=0.0,
+        optimizer_s=np.zeros_like(tails.optimizer_s),
+    )
     played = summarise(play_step([replace(one, tails=nothing)]))
     return played.step_time_s - (float(closed.step_time_s[0]) - once)
 

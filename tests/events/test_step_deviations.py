@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from simulator.errors import InputError
-from simulator.events.step import Deviation, simulate
+from simulator.events.simulated_step import Deviation, simulate
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

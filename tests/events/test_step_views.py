@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.memory import MEMORY_KINDS
-from simulator.cost.pricing import price, select
+from simulator.cost.memory.peak import MEMORY_KINDS
+from simulator.cost.pricing import price
 from simulator.cost.step import evaluate, selected_memory
+from simulator.cost.tables import select
 from simulator.errors import InputError
-from simulator.events.programs import program
-from simulator.events.step import simulate
-from simulator.events.timeline import CAUSES, SPAN_KINDS, STREAMS, SimulatedStep
+from simulator.events.played import SimulatedStep
+from simulator.events.simulated_step import simulate
+from simulator.events.step.programs import program
+from simulator.events.step.streams import CAUSES, SPAN_KINDS, STREAMS
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

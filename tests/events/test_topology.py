@@ -9,11 +9,11 @@ import pytest
 
 from simulator import catalogue
 from simulator.errors import InputError
-from simulator.events.flows import flows
-from simulator.events.links import Topology, degraded, link_name, link_number
-from simulator.events.routes import host_routes, routes
-from simulator.events.topology import slice_shape, topology
-from simulator.events.transfer import transfer
+from simulator.events.network.flows import flows
+from simulator.events.network.links import Topology, degraded, link_name, link_number
+from simulator.events.network.routes import host_routes, routes
+from simulator.events.network.topology import slice_shape, topology
+from simulator.events.network.transfer import transfer
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
 
@@ -105,8 +105,9 @@ def test_boards_under_a_pcie_switch_share_its_link() -> None:
 
 def test_pods_of_a_fat_tree_meet_at_the_core() -> None:
     """Meta's 24k cluster: 384 servers to a pod, 1 uplink for 7 downlinks above it."""
-    cluster = with_fabric("grand-teton-h100", 4 * 8, pod_servers=2,
-                          pod_oversubscription=Figure(7.0))  # fmt: skip
+    cluster = with_fabric(
+        "grand-teton-h100", 4 * 8, pod_servers=2, pod_oversubscription=Figure(7.0)
+    )
     network = topology(cluster)
     assert names(network, 0, 8)[-1] == "adapter-down 1.0"
     assert "pod-up 0" not in names(network, 0, 8)
@@ -192,8 +193,9 @@ def test_a_worn_link_slows_what_crosses_it_and_nothing_else() -> None:
 def test_an_oversubscribed_spine_halves_what_crosses_it() -> None:
     """Leaves of two servers, 2:1. All 8 GPUs of servers 0 and 1 send over the spine: 16 flows share
     2 x 8 x 47 / 2 GB/s, half of an adapter each; inside the leaf a flow has it whole."""
-    cluster = with_fabric("dgx-h100", 32, topology="leaf-spine", leaf_servers=2,
-                          oversubscription=Figure(2.0))  # fmt: skip
+    cluster = with_fabric(
+        "dgx-h100", 32, topology="leaf-spine", leaf_servers=2, oversubscription=Figure(2.0)
+    )
     network = topology(cluster)
     source = np.arange(16)
     over = transfer(flows(routes(network, source, source + 16), 47e9), network.capacity_bytes_per_s)

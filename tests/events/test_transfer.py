@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.events.flows import Flows, couple, flows, fold, joined
-from simulator.events.routes import Routes
-from simulator.events.transfer import transfer
+from simulator.events.network.flows import Flows, couple, flows, fold, joined
+from simulator.events.network.routes import Routes
+from simulator.events.network.transfer import transfer
 
 
 def ways(*links: list[int]) -> Routes:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.cost.attention_time import attention_figures, attention_s
-from simulator.cost.kernels import NO_SPLIT_S
+from simulator.cost.kernels.flash_attention import attention_figures, attention_s
+from simulator.cost.kernels.gemm import NO_SPLIT_S
 from simulator.files import GRADES, Figure, figures, read_profile, read_toml
 from simulator.hardware.accelerator import Accelerator, GemmKernel, StreamKernel
 
@@ -44,9 +44,19 @@ def accelerator(name: str) -> Accelerator:
 
 def test_the_parts_people_train_on_are_there() -> None:
     assert {
-        "a100-sxm-40", "a100-sxm-80", "a800-sxm-80", "b200-sxm", "b300-sxm", "gb200", "gb300",
-        "h100-hbm2e-96", "h100-sxm", "h200-sxm", "h800-sxm", "l40s",
-    } <= set(NAMES)  # fmt: skip
+        "a100-sxm-40",
+        "a100-sxm-80",
+        "a800-sxm-80",
+        "b200-sxm",
+        "b300-sxm",
+        "gb200",
+        "gb300",
+        "h100-hbm2e-96",
+        "h100-sxm",
+        "h200-sxm",
+        "h800-sxm",
+        "l40s",
+    } <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -213,12 +223,20 @@ def test_attention_runs_at_published_rates(
     width = 4.0 * heads * sequence * head[1]
     taken = sum(
         attention_s(
-            heads=heads, queries=sequence, keys=sequence / 2, span=sequence, score_size=head[1],
-            value_size=head[1], query_bytes=width, key_bytes=width, backward=backward,
-            sustained=False, **figures,
+            heads=heads,
+            queries=sequence,
+            keys=sequence / 2,
+            span=sequence,
+            score_size=head[1],
+            value_size=head[1],
+            query_bytes=width,
+            key_bytes=width,
+            backward=backward,
+            sustained=False,
+            **figures,
         )
         for backward in ways
-    )  # fmt: skip
+    )
     flop = {"forward": 1.0, "backward": 2.5, "both": 3.5}[way] * width * sequence / 2
     assert flop / taken == pytest.approx(np.array(rates) * 1e12, rel=0.09)
 
@@ -227,10 +245,17 @@ def trained_rate(name: str, library: str, *, backward: bool) -> float:
     """FLOP/s of a long causal call of 32 heads of 128, in training."""
     figures = attention_figures(accelerator(name), library, accelerator(name).sixteen_bit)
     seconds = attention_s(
-        heads=32, queries=4096, keys=2048, span=4096, score_size=128, value_size=128,
-        query_bytes=4.0 * 32 * 4096 * 128, key_bytes=4.0 * 8 * 4096 * 128, backward=backward,
+        heads=32,
+        queries=4096,
+        keys=2048,
+        span=4096,
+        score_size=128,
+        value_size=128,
+        query_bytes=4.0 * 32 * 4096 * 128,
+        key_bytes=4.0 * 8 * 4096 * 128,
+        backward=backward,
         **figures,
-    )  # fmt: skip
+    )
     return float((2.5 if backward else 1.0) * 2 * 32 * 4096 * 2048 * 256 / seconds)
 
 

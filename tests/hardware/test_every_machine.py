@@ -18,7 +18,7 @@ from simulator.errors import InputError
 from simulator.files import figures
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import load_accelerator, load_cluster, load_node
-from simulator.planner.predict import Prediction
+from simulator.planner.prediction import Prediction
 
 SHIPPED = catalogue.folder("hardware_profiles")
 CLUSTERS = sorted(path.stem for path in (SHIPPED / "clusters").glob("*.toml"))
@@ -39,9 +39,15 @@ def step(name: str, servers: int) -> Prediction:
     one = load_cluster(name, 1)
     gpus = servers * one.node.accelerators
     return predict(
-        model="llama-3.2-1b", cluster=name, gpus=gpus, precision=one.accelerator.sixteen_bit,
-        sequence_length=2048, global_batch=8 * gpus, micro_batch=4, recompute="full",
-    )  # fmt: skip
+        model="llama-3.2-1b",
+        cluster=name,
+        gpus=gpus,
+        precision=one.accelerator.sixteen_bit,
+        sequence_length=2048,
+        global_batch=8 * gpus,
+        micro_batch=4,
+        recompute="full",
+    )
 
 
 def test_every_accelerator_of_the_tables_is_there_and_in_some_cluster() -> None:
@@ -117,9 +123,13 @@ def test_more_of_everything_is_never_slower_within_a_generation(parts: list[Acce
 def test_plan_finds_a_layout(name: str) -> None:
     one = load_cluster(name, 1)
     found = plan(
-        model="llama-3.2-1b", cluster=name, gpus=one.node.accelerators, sequence_length=2048,
-        global_batch=64, precision=one.accelerator.sixteen_bit,
-    )  # fmt: skip
+        model="llama-3.2-1b",
+        cluster=name,
+        gpus=one.node.accelerators,
+        sequence_length=2048,
+        global_batch=64,
+        precision=one.accelerator.sixteen_bit,
+    )
     assert found.estimate.fits[0]
 
 
@@ -156,8 +166,18 @@ def test_without_a_price_there_is_no_cost_and_no_budget(tmp_path: Path) -> None:
     given = {"model": "llama-3.2-1b", "cluster": "mi300x-8", "gpus": 8, "sequence_length": 2048}
     found = plan(**given, global_batch=64, tokens=1e9, minimize="cost")
     assert np.isnan(found.outcome.usd).all() and np.isfinite(found.outcome.days).all()
-    options = ["--model", "llama-3.2-1b", "--cluster", "mi300x-8", "--gpus", "8", "--set",
-               "training.tokens=1e9", "--out", str(tmp_path)]  # fmt: skip
+    options = [
+        "--model",
+        "llama-3.2-1b",
+        "--cluster",
+        "mi300x-8",
+        "--gpus",
+        "8",
+        "--set",
+        "training.tokens=1e9",
+        "--out",
+        str(tmp_path),
+    ]
     screen = CliRunner().invoke(app, ["plan", *options])
     assert screen.exit_code == 0, screen.stderr
     assert not re.search(r"\bnan\b", screen.stdout)

@@ -10,8 +10,8 @@ from simulator.cost.pricing import price
 from simulator.errors import InputError
 from simulator.hardware.cluster import load_cluster, weakened
 from simulator.hardware.node_groups import load_groups
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

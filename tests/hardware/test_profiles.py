@@ -19,7 +19,7 @@ from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import ClusterProfile, load_cluster, load_node
 from simulator.hardware.fabric import CollectiveLibrary
 from simulator.hardware.node import Node
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 
 SCHEMAS: dict[str, type] = {
     "accelerators": Accelerator,
@@ -158,9 +158,11 @@ def test_no_link_is_faster_than_its_wires(name: str) -> None:
     assert links.domain % load_node(name).accelerators == 0
 
 
-SLOTS = dict.fromkeys(("volta", "turing", "tpu-v4"), 16e9) | {"cdna2": 36e9} | dict.fromkeys(
-    ("ampere", "ampere-ga10x", "ada", "gaudi2", "da-vinci"), 32e9
-)  # fmt: skip
+SLOTS = (
+    dict.fromkeys(("volta", "turing", "tpu-v4"), 16e9)
+    | {"cdna2": 36e9}
+    | dict.fromkeys(("ampere", "ampere-ga10x", "ada", "gaudi2", "da-vinci"), 32e9)
+)
 
 
 @pytest.mark.parametrize("name", NODES)

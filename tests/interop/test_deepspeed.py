@@ -52,8 +52,16 @@ def check(found: Any, known: Any, where: str = "") -> None:
 
 
 def block(**asked: Any) -> str:
-    found = predict(**{"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 16,
-                       "software": "deepspeed", "recompute": "full", **asked})  # fmt: skip
+    found = predict(
+        **{
+            "model": "llama-3.1-8b",
+            "cluster": "dgx-h100",
+            "gpus": 16,
+            "software": "deepspeed",
+            "recompute": "full",
+            **asked,
+        }
+    )
     return launch_flags(found.estimate.layouts, found.scenario)
 
 
@@ -109,6 +117,12 @@ def test_the_command_starts_every_server_and_names_the_file() -> None:
 def test_an_optimizer_that_deepspeed_does_not_build_is_left_to_the_script() -> None:
     text = block(sharding="zero3", optimizer="sgd")
     assert "optimizer = 'sgd'" in text.splitlines()[-1]
-    found = predict(model="llama-3.1-8b", cluster="dgx-h100", gpus=16, software="deepspeed",
-                    optimizer="sgd", recompute="full")  # fmt: skip
+    found = predict(
+        model="llama-3.1-8b",
+        cluster="dgx-h100",
+        gpus=16,
+        software="deepspeed",
+        optimizer="sgd",
+        recompute="full",
+    )
     assert "optimizer" not in deepspeed_config(found.layout, found.scenario)

@@ -37,13 +37,29 @@ def write(path: Path, events: Iterable[dict[str, Any]], **head: Any) -> Path:
 
 
 def operator(name: str, ts: float, dur: float, thread: int = 1, **args: Any) -> dict[str, Any]:
-    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 9, "tid": thread, "ts": ts,
-            "dur": dur, "args": args}  # fmt: skip
+    return {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": name,
+        "pid": 9,
+        "tid": thread,
+        "ts": ts,
+        "dur": dur,
+        "args": args,
+    }
 
 
 def kernel(name: str, ts: float, dur: float, stream: int = 7, **args: Any) -> dict[str, Any]:
-    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": ts,
-            "dur": dur, "args": {"device": 0, "stream": stream, **args}}  # fmt: skip
+    return {
+        "ph": "X",
+        "cat": "kernel",
+        "name": name,
+        "pid": 0,
+        "tid": stream,
+        "ts": ts,
+        "dur": dur,
+        "args": {"device": 0, "stream": stream, **args},
+    }
 
 
 def shares(step: StepTime) -> tuple[float, float, float, float]:
@@ -106,10 +122,20 @@ def test_many_steps_of_it_across_the_reader_s_window(tmp_path: Path) -> None:
 
 # --- what the profiler's own plugin makes of small traces ----------------------------------
 
-WORKER0 = [("gloo:broadcast", 16, 38), ("gloo:broadcast", 25, 36), ("gloo:broadcast", 66, 18),
-           ("gloo:all_reduce", 110, 18), ("gloo:all_reduce", 120, 36)]  # fmt: skip
-WORKER1 = [("gloo:broadcast", 20, 28), ("gloo:broadcast", 28, 30), ("gloo:broadcast", 77, 6),
-           ("gloo:all_reduce", 88, 38), ("gloo:all_reduce", 130, 16)]  # fmt: skip
+WORKER0 = [
+    ("gloo:broadcast", 16, 38),
+    ("gloo:broadcast", 25, 36),
+    ("gloo:broadcast", 66, 18),
+    ("gloo:all_reduce", 110, 18),
+    ("gloo:all_reduce", 120, 36),
+]
+WORKER1 = [
+    ("gloo:broadcast", 20, 28),
+    ("gloo:broadcast", 28, 30),
+    ("gloo:broadcast", 77, 6),
+    ("gloo:all_reduce", 88, 38),
+    ("gloo:all_reduce", 130, 16),
+]
 
 
 @pytest.mark.parametrize(
@@ -156,10 +182,22 @@ def test_peak_memory_as_the_plugin_has_it(tmp_path: Path) -> None:
         (1, 0, 10240),
     ]
     events = [
-        {"ph": "i", "s": "t", "name": "[memory]", "pid": 0, "tid": 0, "ts": i, "args": {
-            "Device Type": kind, "Device Id": 0, "Total Allocated": size, "Total Reserved": held}}
+        {
+            "ph": "i",
+            "s": "t",
+            "name": "[memory]",
+            "pid": 0,
+            "tid": 0,
+            "ts": i,
+            "args": {
+                "Device Type": kind,
+                "Device Id": 0,
+                "Total Allocated": size,
+                "Total Reserved": held,
+            },
+        }
         for i, (kind, size, held) in enumerate(curve)
-    ]  # fmt: skip
+    ]
     on_gpu = read_trace(write(tmp_path / "gpu.json", [kernel("k", 0, 9), *events]))
     assert (on_gpu.allocated_bytes, on_gpu.reserved_bytes) == (8000, 10240)
     on_host = read_trace(write(tmp_path / "host.json", [operator("aten::mm", 0, 9), *events]))
@@ -257,9 +295,15 @@ def test_sizes_of_types() -> None:
 
 
 def test_what_nccl_kernels_say_of_themselves(tmp_path: Path) -> None:
-    said = {"Collective name": "_reduce_scatter_base", "In msg nelems": 1_000_000,
-            "Out msg nelems": 250_000, "Group size": 4, "dtype": "BFloat16",
-            "Process Group Name": "3", "Process Group Ranks": "[0, 2, 4, 6]"}  # fmt: skip
+    said = {
+        "Collective name": "_reduce_scatter_base",
+        "In msg nelems": 1_000_000,
+        "Out msg nelems": 250_000,
+        "Group size": 4,
+        "dtype": "BFloat16",
+        "Process Group Name": "3",
+        "Process Group Ranks": "[0, 2, 4, 6]",
+    }
     config = [{"pg_name": "3", "pg_desc": "DATA_PARALLEL_GROUP", "pg_size": 4, "ranks": []}]
     path = write(
         tmp_path / "t.json",

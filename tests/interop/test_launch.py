@@ -145,17 +145,33 @@ def test_only_keys_that_torchtitan_has(asked: dict[str, Any]) -> None:
 def test_megatron_dense() -> None:
     found = flags(tp=8, pp=4, vpp=5, cp=2, tokens=15e12, global_batch=2048)
     expected = {
-        "tensor-model-parallel-size": "8", "pipeline-model-parallel-size": "4",
-        "context-parallel-size": "2", "sequence-parallel": "",
-        "num-layers-per-virtual-pipeline-stage": "4", "micro-batch-size": "1",
-        "global-batch-size": "2048", "seq-length": "8192", "train-samples": "1831054688",
-        "num-layers": "80", "hidden-size": "8192", "ffn-hidden-size": "28672",
-        "num-attention-heads": "64", "num-query-groups": "8", "kv-channels": "128",
-        "group-query-attention": "", "swiglu": "", "normalization": "RMSNorm",
-        "position-embedding-type": "rope", "untie-embeddings-and-output-weights": "",
-        "disable-bias-linear": "", "make-vocab-size-divisible-by": "128", "bf16": "",
-        "use-distributed-optimizer": "", "overlap-grad-reduce": "", "overlap-param-gather": "",
-    }  # fmt: skip
+        "tensor-model-parallel-size": "8",
+        "pipeline-model-parallel-size": "4",
+        "context-parallel-size": "2",
+        "sequence-parallel": "",
+        "num-layers-per-virtual-pipeline-stage": "4",
+        "micro-batch-size": "1",
+        "global-batch-size": "2048",
+        "seq-length": "8192",
+        "train-samples": "1831054688",
+        "num-layers": "80",
+        "hidden-size": "8192",
+        "ffn-hidden-size": "28672",
+        "num-attention-heads": "64",
+        "num-query-groups": "8",
+        "kv-channels": "128",
+        "group-query-attention": "",
+        "swiglu": "",
+        "normalization": "RMSNorm",
+        "position-embedding-type": "rope",
+        "untie-embeddings-and-output-weights": "",
+        "disable-bias-linear": "",
+        "make-vocab-size-divisible-by": "128",
+        "bf16": "",
+        "use-distributed-optimizer": "",
+        "overlap-grad-reduce": "",
+        "overlap-param-gather": "",
+    }
     assert {name: found.get(name) for name in expected} == expected
     absent = {"num-experts", "multi-latent-attention", "use-megatron-fsdp", "recompute-granularity"}
     assert not absent & set(found)
@@ -164,13 +180,24 @@ def test_megatron_dense() -> None:
 def test_megatron_experts_and_latent_attention() -> None:
     found = flags(model="deepseek-v3", gpus=1024, pp=16, ep=64, precision="fp8")
     expected = {
-        "expert-model-parallel-size": "64", "expert-tensor-parallel-size": "1",
-        "num-experts": "256", "moe-router-topk": "8", "moe-ffn-hidden-size": "2048",
-        "moe-shared-expert-intermediate-size": "2048", "moe-layer-freq": "([0]*3+[1]*58)",
-        "ffn-hidden-size": "18432", "multi-latent-attention": "", "q-lora-rank": "1536",
-        "kv-lora-rank": "512", "qk-head-dim": "128", "qk-pos-emb-head-dim": "64",
-        "v-head-dim": "128", "fp8-format": "hybrid", "fp8-recipe": "delayed", "bf16": "",
-    }  # fmt: skip
+        "expert-model-parallel-size": "64",
+        "expert-tensor-parallel-size": "1",
+        "num-experts": "256",
+        "moe-router-topk": "8",
+        "moe-ffn-hidden-size": "2048",
+        "moe-shared-expert-intermediate-size": "2048",
+        "moe-layer-freq": "([0]*3+[1]*58)",
+        "ffn-hidden-size": "18432",
+        "multi-latent-attention": "",
+        "q-lora-rank": "1536",
+        "kv-lora-rank": "512",
+        "qk-head-dim": "128",
+        "qk-pos-emb-head-dim": "64",
+        "v-head-dim": "128",
+        "fp8-format": "hybrid",
+        "fp8-recipe": "delayed",
+        "bf16": "",
+    }
     assert {name: found.get(name) for name in expected} == expected
     assert "multi-token-prediction" in block(model="deepseek-v3", gpus=1024, pp=16, ep=64)
 
@@ -310,10 +337,13 @@ def test_torchtitan_accumulates_without_a_pipeline() -> None:
     assert found["training"]["global_batch_size"] == 1024
     assert found["training"]["steps"] == 119210  # 1e12 / (1024 x 8192), rounded up
     assert found["parallelism"] == {
-        "data_parallel_replicate_degree": 1, "data_parallel_shard_degree": 16,
-        "fsdp_reshard_after_forward": "always", "tensor_parallel_degree": 4,
-        "context_parallel_degree": 1, "pipeline_parallel_degree": 1,
-    }  # fmt: skip
+        "data_parallel_replicate_degree": 1,
+        "data_parallel_shard_degree": 16,
+        "fsdp_reshard_after_forward": "always",
+        "tensor_parallel_degree": 4,
+        "context_parallel_degree": 1,
+        "pipeline_parallel_degree": 1,
+    }
 
 
 def test_torchtitan_holds_all_micro_batches_with_a_pipeline() -> None:
@@ -458,9 +488,15 @@ def test_what_no_flag_says_is_named_last(software: str) -> None:
 def test_a_tpu_is_started_by_a_script_of_its_own() -> None:
     """No torchrun on a TPU: one process on every host, told how the batch is split."""
     text = block(
-        model="bert-large", cluster="tpu-v3", gpus=16, software="xla-tpu-2020", precision="bf16",
-        sequence_length=512, global_batch=64, micro_batch=2,
-    )  # fmt: skip
+        model="bert-large",
+        cluster="tpu-v3",
+        gpus=16,
+        software="xla-tpu-2020",
+        precision="bf16",
+        sequence_length=512,
+        global_batch=64,
+        micro_batch=2,
+    )
     assert "torchrun" not in text
     assert text.splitlines()[-1] == "python train.py"
     assert "once on each of the" in text

@@ -7,7 +7,7 @@ import pytest
 
 from simulator.api import predict
 from simulator.interop.launch import launch_flags
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 
 CORE = load_software("megatron-core")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.interop.megatron_model import model_flags, unsaid
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Architecture
 from simulator.workload.huggingface import from_hf

@@ -74,9 +74,17 @@ def test_the_median_leaves_the_start_out() -> None:
 def test_what_the_log_says_of_its_run() -> None:
     found = {name: stated.value for name, stated in read(NEW).stated.items()}
     assert found == {
-        "gpus": 2, "dp": 2, "cp": 1, "tp": 1, "pp": 1, "hidden": 64, "layers": 4,
-        "micro_batch": 4, "sequence_length": 64, "global_batch": 8,
-    }  # fmt: skip
+        "gpus": 2,
+        "dp": 2,
+        "cp": 1,
+        "tp": 1,
+        "pp": 1,
+        "hidden": 64,
+        "layers": 4,
+        "micro_batch": 4,
+        "sequence_length": 64,
+        "global_batch": 8,
+    }
     lines = NEW.read_text().splitlines()
     for stated in read(NEW).stated.values():
         assert stated.words in lines[stated.line - 1]
@@ -220,9 +228,11 @@ def test_a_gigantic_log_is_streamed(tmp_path: Path) -> None:
     reports: list[tuple[int, int]] = []
     tracemalloc.start()
     log = read_megatron_log(
-        tmp_path / "train.log", Recipe(sequence_length=64, global_batch=8), 2,
+        tmp_path / "train.log",
+        Recipe(sequence_length=64, global_batch=8),
+        2,
         progress=lambda done, total: reports.append((done, total)),
-    )  # fmt: skip
+    )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert agrees(log, "megatron_2025")

@@ -52,8 +52,9 @@ def test_blocks_are_those_of_the_clock() -> None:
     log = read(LOG)
     assert agrees(log)
     assert {name: stated.value for name, stated in log.stated.items()} == {
-        "global_batch": 4, "sequence_length": 64,
-    }  # fmt: skip
+        "global_batch": 4,
+        "sequence_length": 64,
+    }
     assert log.notes == ("step times from block_start to block_stop, over the steps between them",)
     assert (log.framework, log.memory_bytes, log.model_tflops_per_gpu) == ("mlperf", {}, None)
     assert log.tokens_per_s_per_gpu == pytest.approx(256 / log.median_step_s)

@@ -110,8 +110,10 @@ def test_several_tables_in_one_log_keep_their_ranks(write: Write) -> None:
     )
     calls = read_nccl_tests(write(H100 + second)).calls
     assert [(call.kernel, call.shape["ranks"], call.shape["nodes"]) for call in calls] == [
-        ("all_reduce", 2, 1), ("all_reduce", 2, 1), ("send_recv", 4, 2),
-    ]  # fmt: skip
+        ("all_reduce", 2, 1),
+        ("all_reduce", 2, 1),
+        ("send_recv", 4, 2),
+    ]
 
 
 def test_a_split_run_has_the_ranks_of_a_group(write: Write) -> None:
@@ -141,19 +143,41 @@ def side(time_us: float, rate: float, wrong: float | None = 0.0) -> dict[str, An
 
 
 def nccl_json(**changed: Any) -> dict[str, Any]:
-    device = {"group": 0, "pid": 1, "device": 0, "device_hex": "0x01",
-              "device_info": "NVIDIA H100 80GB HBM3"}  # fmt: skip
-    result = {"size": 1073741824, "count": 268435456, "type": "bfloat16", "redop": "sum",
-              "root": "    -1", "out_of_place": side(9306.7, 115.37, None),
-              "in_place": side(9291.5, 115.56), "actual_iterations": 20,
-              "experiment_name": "AllReduce"}  # fmt: skip
+    device = {
+        "group": 0,
+        "pid": 1,
+        "device": 0,
+        "device_hex": "0x01",
+        "device_info": "NVIDIA H100 80GB HBM3",
+    }
+    result = {
+        "size": 1073741824,
+        "count": 268435456,
+        "type": "bfloat16",
+        "redop": "sum",
+        "root": "    -1",
+        "out_of_place": side(9306.7, 115.37, None),
+        "in_place": side(9291.5, 115.56),
+        "actual_iterations": 20,
+        "experiment_name": "AllReduce",
+    }
     return {
-        "version": 2, "start_time": "2026-10-02 11:12:13",
-        "args": ["./build/all_reduce_perf", "-b", "1G"], "env": [], "nccl_version": 22803,
-        "config": {"nthreads": 1, "ngpus": 1, "devices": [
-            {"rank": 0, "hostname": "a", **device}, {"rank": 1, "hostname": "b", **device}]},
-        "results": [result], "out_of_bounds": {"count": 0, "okay": "true"},
-    } | changed  # fmt: skip
+        "version": 2,
+        "start_time": "2026-10-02 11:12:13",
+        "args": ["./build/all_reduce_perf", "-b", "1G"],
+        "env": [],
+        "nccl_version": 22803,
+        "config": {
+            "nthreads": 1,
+            "ngpus": 1,
+            "devices": [
+                {"rank": 0, "hostname": "a", **device},
+                {"rank": 1, "hostname": "b", **device},
+            ],
+        },
+        "results": [result],
+        "out_of_bounds": {"count": 0, "okay": "true"},
+    } | changed
 
 
 def test_json_of_nccl_tests(write: Write) -> None:
@@ -171,10 +195,21 @@ def test_json_of_nccl_tests(write: Write) -> None:
 def rccl_record(size: int, time_us: float, in_place: int, **changed: Any) -> dict[str, Any]:
     rate = size / time_us / 1e3
     return {
-        "numCycle": 0, "name": "AllGather", "nodes": 2, "ranks": 16, "ranksPerNode": 8,
-        "gpusPerRank": 1, "size": size, "type": "half", "redop": "none", "inPlace": in_place,
-        "time": time_us, "algBw": rate, "busBw": rate * 15 / 16, "wrong": "0",
-    } | changed  # fmt: skip
+        "numCycle": 0,
+        "name": "AllGather",
+        "nodes": 2,
+        "ranks": 16,
+        "ranksPerNode": 8,
+        "gpusPerRank": 1,
+        "size": size,
+        "type": "half",
+        "redop": "none",
+        "inPlace": in_place,
+        "time": time_us,
+        "algBw": rate,
+        "busBw": rate * 15 / 16,
+        "wrong": "0",
+    } | changed
 
 
 def test_json_of_rccl_tests(write: Write) -> None:

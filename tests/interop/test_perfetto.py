@@ -8,20 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.memory import MEMORY_KINDS
-from simulator.events.step import simulate
-from simulator.events.timeline import (
-    CAUSES,
-    SPAN_KINDS,
-    STREAMS,
-    MemoryCurve,
-    SimulatedStep,
-    Timeline,
-)
+from simulator.cost.memory.peak import MEMORY_KINDS
+from simulator.events.played import SimulatedStep
+from simulator.events.simulated_step import simulate
+from simulator.events.step.streams import CAUSES, SPAN_KINDS, STREAMS
+from simulator.events.step.timeline import MemoryCurve, Timeline
 from simulator.hardware.cluster import load_cluster
 from simulator.interop.perfetto import trace_bytes, trace_events
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -58,10 +53,21 @@ def step() -> SimulatedStep:
     )
     none = np.zeros((2, len(STREAMS)))
     return SimulatedStep(
-        step_time_s=4.0, terms_s={}, hidden_s={}, pacing_rank=0, ranks_of=line.ranks_of,
-        busy_s=none, exposed_s=none, idle_s=none, critical_share={}, tasks=4, build_seconds=0.0,
-        run_seconds=0.0, draw=lambda: line, weigh=lambda: curve,
-    )  # fmt: skip
+        step_time_s=4.0,
+        terms_s={},
+        hidden_s={},
+        pacing_rank=0,
+        ranks_of=line.ranks_of,
+        busy_s=none,
+        exposed_s=none,
+        idle_s=none,
+        critical_share={},
+        tasks=4,
+        build_seconds=0.0,
+        run_seconds=0.0,
+        draw=lambda: line,
+        weigh=lambda: curve,
+    )
 
 
 def by_letter(step: SimulatedStep, letter: str) -> list[dict[str, Any]]:
@@ -77,8 +83,11 @@ def test_spans_are_complete_events_in_microseconds(step: SimulatedStep) -> None:
         (1, "reduce", 2.5e6, 1.5e6),
     ]
     assert spans[0]["args"] == {
-        "charged to": "matrix products", "critical": True, "micro-batch": 0, "chunk": 0,
-    }  # fmt: skip
+        "charged to": "matrix products",
+        "critical": True,
+        "micro-batch": 0,
+        "chunk": 0,
+    }
     assert "micro-batch" not in spans[3]["args"]
 
 
@@ -112,15 +121,24 @@ def test_a_span_that_follows_at_once_does_not_count_twice(step: SimulatedStep) -
     start, end, rows = np.array([0.0, 0.3]), np.array([0.1 + 0.2, 0.6]), slice(0, 2)
     assert end[0] > start[1]
     two = replace(
-        line, rank=line.rank[:1].repeat(2), stream=line.stream[3:].repeat(2), start_s=start,
-        end_s=end, kind=line.kind[rows], micro_batch=line.micro_batch[rows],
-        chunk=line.chunk[rows], cause=line.cause[rows], critical=line.critical[rows],
+        line,
+        rank=line.rank[:1].repeat(2),
+        stream=line.stream[3:].repeat(2),
+        start_s=start,
+        end_s=end,
+        kind=line.kind[rows],
+        micro_batch=line.micro_batch[rows],
+        chunk=line.chunk[rows],
+        cause=line.cause[rows],
+        critical=line.critical[rows],
         flows=np.empty((0, 2), np.int64),
-    )  # fmt: skip
+    )
     shares = by_letter(replace(step, draw=lambda: two), "C")[2:]
     assert [(e["ts"], e["args"]["share"]) for e in shares] == [
-        (0.0, 25.0), (pytest.approx(0.3e6), 25.0), (0.6e6, 0.0),
-    ]  # fmt: skip
+        (0.0, 25.0),
+        (pytest.approx(0.3e6), 25.0),
+        (0.6e6, 0.0),
+    ]
 
 
 def test_a_rank_alone_is_not_said_to_have_others_alike(step: SimulatedStep) -> None:
@@ -131,9 +149,7 @@ def test_a_rank_alone_is_not_said_to_have_others_alike(step: SimulatedStep) -> N
 
 
 def test_every_track_has_a_name(step: SimulatedStep) -> None:
-    named = {
-        (e["pid"], e["tid"]) for e in by_letter(step, "M") if e["name"] == "thread_name"
-    }  # fmt: skip
+    named = {(e["pid"], e["tid"]) for e in by_letter(step, "M") if e["name"] == "thread_name"}
     assert {(e["pid"], e["tid"]) for e in by_letter(step, "X")} == named
     processes = {e["pid"] for e in by_letter(step, "M") if e["name"] == "process_name"}
     assert processes == {0, 1, 2}  # two ranks and the links

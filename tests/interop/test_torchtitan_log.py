@@ -62,8 +62,9 @@ def test_what_the_logs_say_of_their_runs() -> None:
 
 
 def test_hybrid_sharding_and_context_parallelism(tmp_path: Path) -> None:
-    text = LIBRARY.read_text().replace("dp_replicate=1, dp_shard=1, cp=1, tp=1",
-                                       "dp_replicate=2, dp_shard=4, cp=2, tp=8")  # fmt: skip
+    text = LIBRARY.read_text().replace(
+        "dp_replicate=1, dp_shard=1, cp=1, tp=1", "dp_replicate=2, dp_shard=4, cp=2, tp=8"
+    )
     log = read(changed(tmp_path, text), "torchtitan_0.3")
     found = {name: stated.value for name, stated in log.stated.items()}
     # 2 x 4 replicas and shards, each of 2 x 8 ranks; states are shared by 4 x 2 of them

@@ -80,6 +80,10 @@ def test_steps_share_their_work() -> None:
     assert batches == {"local": 4, "ddp": 8, "fsdp2": 8, "tp": 4, "pp": 4}
     grids = {name: (case.dp, case.tp, case.pp) for name, case in cases.items()}
     assert grids == {
-        "local": (1, 1, 1), "ddp": (2, 1, 1), "fsdp2": (2, 1, 1), "tp": (1, 2, 1), "pp": (1, 1, 2),
-    }  # fmt: skip
+        "local": (1, 1, 1),
+        "ddp": (2, 1, 1),
+        "fsdp2": (2, 1, 1),
+        "tp": (1, 2, 1),
+        "pp": (1, 1, 2),
+    }
     assert not cases["local"].grouped and cases["fsdp2"].fsdp

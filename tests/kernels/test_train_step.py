@@ -140,8 +140,13 @@ def test_selective_recompute_keeps_every_second_matmul() -> None:
 
 def test_order_of_a_pipeline_rank_by_hand() -> None:
     assert _pipeline.order(0, 2, 3) == [
-        ("F", 0), ("F", 1), ("B", 0), ("F", 2), ("B", 1), ("B", 2),
-    ]  # fmt: skip
+        ("F", 0),
+        ("F", 1),
+        ("B", 0),
+        ("F", 2),
+        ("B", 1),
+        ("B", 2),
+    ]
     assert _pipeline.order(3, 4, 2) == [("F", 0), ("B", 0), ("F", 1), ("B", 1)]
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Architecture
 from simulator.workload.recipe import Recipe, Workload
@@ -32,9 +32,15 @@ POST_VALIDATING = replace(
 )
 
 LAYER = TracedPart(
-    parameters=8, gemms=(), flash=(), streams=(), saved_bytes=Amount(), input_bytes=Amount(),
-    transient_bytes=Amount(), element_bytes=2,
-)  # fmt: skip
+    parameters=8,
+    gemms=(),
+    flash=(),
+    streams=(),
+    saved_bytes=Amount(),
+    input_bytes=Amount(),
+    transient_bytes=Amount(),
+    element_bytes=2,
+)
 TRACED = replace(
     DENSE, traced=LAYER, blocks=(replace(DENSE.blocks[0], traced=LAYER),), layer_kinds=(0, 0)
 )

@@ -5,20 +5,35 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.layout.layout import RANK_ORDERS, RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.layouts import RANK_ORDERS, RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
 
 
 def test_defaults_are_one_accelerator_with_nothing_split() -> None:
     assert Layouts.of().row() == {
-        "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "cp_kind": "ring", "cp_a2a": 1, "dp": 1,
-        "ep": 1, "etp": 1, "dispatcher": "alltoall",
-        "micro_batch": 1, "global_batch": 1,
-        "sharding": "ddp", "shard_group": 1, "reshard_after_forward": True,
+        "tp": 1,
+        "pp": 1,
+        "vpp": 1,
+        "cp": 1,
+        "cp_kind": "ring",
+        "cp_a2a": 1,
+        "dp": 1,
+        "ep": 1,
+        "etp": 1,
+        "dispatcher": "alltoall",
+        "micro_batch": 1,
+        "global_batch": 1,
+        "sharding": "ddp",
+        "shard_group": 1,
+        "reshard_after_forward": True,
         "sequence_parallel": False,
-        "recompute": "none", "recompute_layers": 0, "offload_layers": 0,
-        "optimizer_offload": "none", "parameter_offload": "none",
-        "schedule": "1f1b", "rank_order": "tp-cp-dp-pp",
-    }  # fmt: skip
+        "recompute": "none",
+        "recompute_layers": 0,
+        "offload_layers": 0,
+        "optimizer_offload": "none",
+        "parameter_offload": "none",
+        "schedule": "1f1b",
+        "rank_order": "tp-cp-dp-pp",
+    }
 
 
 def test_defaults_that_follow_from_other_fields() -> None:
@@ -50,8 +65,9 @@ def test_numbers_broadcast_against_sequences() -> None:
 
 
 def test_world_and_micro_batches_worked_by_hand() -> None:
-    table = Layouts.of(tp=[8, 2], pp=[4, 3], cp=[1, 2], dp=[32, 5], micro_batch=[2, 1],
-                       global_batch=[2048, 60])  # fmt: skip
+    table = Layouts.of(
+        tp=[8, 2], pp=[4, 3], cp=[1, 2], dp=[32, 5], micro_batch=[2, 1], global_batch=[2048, 60]
+    )
     assert table.world.tolist() == [1024, 60]
     assert table.micro_batches.tolist() == [2048 // (32 * 2), 60 // 5]
 
@@ -116,8 +132,18 @@ def test_an_unknown_field_is_refused_by_name() -> None:
 
 
 def test_description_leaves_out_degrees_of_one() -> None:
-    table = Layouts.of(tp=2, pp=4, vpp=3, dp=8, ep=4, micro_batch=2, sharding="zero1",
-                       recompute="full", recompute_layers=5, rank_order="tp-cp-pp-dp")  # fmt: skip
+    table = Layouts.of(
+        tp=2,
+        pp=4,
+        vpp=3,
+        dp=8,
+        ep=4,
+        micro_batch=2,
+        sharding="zero1",
+        recompute="full",
+        recompute_layers=5,
+        rank_order="tp-cp-pp-dp",
+    )
     assert table.describe() == "tp2 pp4 vpp3 dp8 ep4 mb2 sp zero1 full:5 tp-cp-pp-dp"
     assert Layouts.of(dp=8).describe() == "dp8 mb1 ddp"
 

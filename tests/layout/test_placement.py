@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simulator.layout.layout import RANK_ORDERS, Layouts
+from simulator.layout.layouts import RANK_ORDERS, Layouts
 from simulator.layout.placement import Group, place
 
 DIMENSIONS = ("tp", "cp", "dp", "pp")
@@ -117,11 +117,21 @@ def test_the_example_in_megatron_cores_own_documentation() -> None:
     # megatron/core/parallel_state.py: 16 GPUs, tp 2, pp 4
     grid = rank_grid("tp-cp-dp-pp", {"tp": 2, "cp": 1, "dp": 2, "pp": 4})
     assert rank_lists(grid, ("dp",)).tolist() == [
-        [0, 2], [4, 6], [8, 10], [12, 14], [1, 3], [5, 7], [9, 11], [13, 15],
-    ]  # fmt: skip
+        [0, 2],
+        [4, 6],
+        [8, 10],
+        [12, 14],
+        [1, 3],
+        [5, 7],
+        [9, 11],
+        [13, 15],
+    ]
     assert sorted(rank_lists(grid, ("pp",)).tolist()) == [
-        [0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15],
-    ]  # fmt: skip
+        [0, 4, 8, 12],
+        [1, 5, 9, 13],
+        [2, 6, 10, 14],
+        [3, 7, 11, 15],
+    ]
     placed = place(Layouts.of(tp=2, dp=2, pp=4), 8)
     assert (placed.tp.local[0], placed.dp.local[0], placed.pp.local[0]) == (2, 2, 1)
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.layout.layout import SCHEDULES
-from simulator.layout.schedules import (
+from simulator.layout.layouts import SCHEDULES
+from simulator.layout.schedules.action_tables import (
     FORWARD,
     KINDS,
     Actions,
@@ -25,7 +25,7 @@ from simulator.layout.schedules import (
     unpaired,
 )
 from simulator.layout.stages import stages
-from simulator.software import Schedule
+from simulator.software.profile import Schedule
 
 EVEN = [(4, 16), (8, 32)]
 
@@ -239,9 +239,7 @@ def test_published_activations(schedule: str, fullest: Any, pp: int) -> None:
 @given(pp=st.integers(1, 8), rounds=st.integers(1, 4), vpp=st.integers(2, 4))
 def test_stages_count_1f1b_as_its_actions_do(schedule: str, pp: int, rounds: int, vpp: int) -> None:
     vpp = vpp if schedule == "interleaved" else 1
-    table = stages(
-        pp=pp, vpp=vpp, micro_batches=pp * rounds, layer_kinds=[0] * pp * vpp, kinds=1
-    )  # fmt: skip
+    table = stages(pp=pp, vpp=vpp, micro_batches=pp * rounds, layer_kinds=[0] * pp * vpp, kinds=1)
     counted = in_flight(schedule, pp, pp * rounds, vpp)
     assert (table.in_flight.reshape(pp, vpp).sum(axis=1) == counted.sum(axis=1)).all()
 
@@ -249,9 +247,13 @@ def test_stages_count_1f1b_as_its_actions_do(schedule: str, pp: int, rounds: int
 def laid(schedule: str, pp: int, m: int, layers: int) -> Any:
     code = [SCHEDULES.index(schedule)]
     return stages(
-        pp=pp, vpp=vpp_of(schedule), micro_batches=m, layer_kinds=[0] * layers, kinds=1,
+        pp=pp,
+        vpp=vpp_of(schedule),
+        micro_batches=m,
+        layer_kinds=[0] * layers,
+        kinds=1,
         schedule=code,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("schedule", ["zb_v", "dualpipe_v"])

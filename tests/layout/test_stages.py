@@ -13,17 +13,20 @@ DEGREES = st.integers(min_value=1, max_value=8)
 
 
 def dealt(pp: int, vpp: int, micro_batches: int, layers: int) -> Stages:
-    return stages(
-        pp=pp, vpp=vpp, micro_batches=micro_batches, layer_kinds=[0] * layers, kinds=1
-    )  # fmt: skip
+    return stages(pp=pp, vpp=vpp, micro_batches=micro_batches, layer_kinds=[0] * layers, kinds=1)
 
 
 def rows(table: Stages) -> list[tuple[int, ...]]:
     """Each row as (rank, chunk, first layer, layers, embedding, head, in flight)."""
     columns = (
-        table.rank, table.chunk, table.first_layer, table.blocks[:, 0],
-        table.embedding, table.head, table.in_flight,
-    )  # fmt: skip
+        table.rank,
+        table.chunk,
+        table.first_layer,
+        table.blocks[:, 0],
+        table.embedding,
+        table.head,
+        table.in_flight,
+    )
     return [tuple(int(x) for x in row) for row in zip(*columns, strict=True)]
 
 
@@ -63,9 +66,13 @@ def test_llama_405b_leaves_one_layer_out_of_the_first_and_the_last_of_16_stages(
 def pieces(layers: int, pp: int, vpp: int = 1, ahead: int = 0) -> tuple[list[int], list[int]]:
     """Layers of every piece in the order of the model, and those that predict ahead."""
     table = stages(
-        pp=pp, vpp=vpp, micro_batches=pp, layer_kinds=[0] * layers + [1] * ahead, kinds=2,
+        pp=pp,
+        vpp=vpp,
+        micro_batches=pp,
+        layer_kinds=[0] * layers + [1] * ahead,
+        kinds=2,
         ahead=ahead,
-    )  # fmt: skip
+    )
     own, later = table.blocks[(table.chunk * pp + table.rank).argsort()].T.tolist()
     return own, later
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from simulator.layout.layout import SCHEDULES
-from simulator.layout.schedules import KINDS, chunks
-from simulator.layout.waits import waits
+from simulator.layout.layouts import SCHEDULES
+from simulator.layout.schedules.action_tables import KINDS, chunks
+from simulator.layout.schedules.waits import waits
 
 VPP = {"interleaved": 2, "looped_bfs": 2, "interleaved_zb": 2, "zb_v": 2, "dualpipe_v": 2}
 

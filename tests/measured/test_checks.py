@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simulator import catalogue
-from simulator.cost.parameters import model_flop_per_step
+from simulator.cost.operators.parameters import model_flop_per_step
 from simulator.errors import InputError
 from simulator.files import read_csv
 from simulator.measured.checks import Readings, excluded, implausible, readings, utilisation
@@ -116,8 +116,11 @@ def test_mfu_is_what_the_paper_printed(run_id: str, published: float) -> None:
 
 
 def test_mfu_over_the_peak_of_the_own_precision() -> None:
-    fp8 = next(row for row in ROWS.values() if row["precision"].startswith("fp8")
-               and row["gpu"] == "H100-SXM5-80GB")  # fmt: skip
+    fp8 = next(
+        row
+        for row in ROWS.values()
+        if row["precision"].startswith("fp8") and row["gpu"] == "H100-SXM5-80GB"
+    )
     run, gpus = run_of(fp8), int(fp8["num_gpus"])
     flop = gpus * 1.5 * H100_FLOP_PER_S * 4.0
     bf16, own = utilisation(run, model_flop=flop, step_time_s=4.0)
@@ -188,13 +191,20 @@ def test_a_reading_cannot_exceed_the_device_and_arithmetic_can() -> None:
 def test_all_that_is_wrong_is_told() -> None:
     found = wrong(step_time_s=1.0, tflops_per_gpu=1e6, memory_gib=1e6, memory_kind="unknown")
     assert [line.partition(":")[0] for line in found] == [
-        "step_time_s", "model_tflops_per_gpu", "peak_memory_gib",
-    ]  # fmt: skip
+        "step_time_s",
+        "model_tflops_per_gpu",
+        "peak_memory_gib",
+    ]
 
 
 def test_every_shipped_row_can_be_right() -> None:
     for name in ("calibrate", "test", "vtrain_single", "analytic_memory"):
         for line, row in read_csv(RUNS / f"{name}.csv"):
             run = MeasuredRun(where=f"{name}: line {line}", fields=row)
-            assert readings(run).memory_kind in (None, "allocated", "reserved", "nvidia_smi",
-                                                 "analytic")  # fmt: skip
+            assert readings(run).memory_kind in (
+                None,
+                "allocated",
+                "reserved",
+                "nvidia_smi",
+                "analytic",
+            )

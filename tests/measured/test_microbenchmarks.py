@@ -10,19 +10,36 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.calibration.fit_gemm import read_gemm
+from simulator.calibration.gemm.fit_gemm import read_gemm
 from simulator.errors import InputError
 from simulator.measured.collective_calls import read_collectives
 from simulator.measured.kernel_calls import KernelCalls, read_kernels
 from simulator.measured.microbenchmarks import groups, load_words, read_table
 
 FOLDER = catalogue.folder("validation") / "microbenchmarks"
-GEMM = {"kernel": "gemm", "gpu": "h100_sxm", "dtype": "bfloat16", "M": "4096", "N": "4096",
-        "K": "4096", "time_us": "200"}  # fmt: skip
-ADD = {"kernel": "membound_add", "gpu": "h100_sxm", "dtype": "fp16", "bytes": "3.35e9",
-       "time_us": "1100"}  # fmt: skip
-REDUCE = {"operation": "all_reduce", "gpu": "h100_sxm", "gpus": "8", "message_bytes": "8e9",
-          "time_us": "30000"}  # fmt: skip
+GEMM = {
+    "kernel": "gemm",
+    "gpu": "h100_sxm",
+    "dtype": "bfloat16",
+    "M": "4096",
+    "N": "4096",
+    "K": "4096",
+    "time_us": "200",
+}
+ADD = {
+    "kernel": "membound_add",
+    "gpu": "h100_sxm",
+    "dtype": "fp16",
+    "bytes": "3.35e9",
+    "time_us": "1100",
+}
+REDUCE = {
+    "operation": "all_reduce",
+    "gpu": "h100_sxm",
+    "gpus": "8",
+    "message_bytes": "8e9",
+    "time_us": "30000",
+}
 
 SHIPPABLE = ("aiconfigurator:", "MooreThreads/SimuMax@", "baidu-research/DeepBench",
              "microsoft/vidur@", "microsoft/superbenchmark@", "deepseek-ai/DeepEP@",
@@ -135,9 +152,17 @@ def test_a_time_below_what_the_device_can_do(
 
 def test_a_rate_above_the_peak(tmp_path: Path) -> None:
     """TFLOP/s over FLOPs without the mask: twice the peak is what a causal kernel can print."""
-    row = {"kernel": "simumax_sdp_fwd", "gpu": "h100_sxm", "dtype": "bf16", "batch": "1",
-           "seq_q": "4096", "heads_q": "32", "heads_kv": "8", "head_dim": "128",
-           "time_us": ""}  # fmt: skip
+    row = {
+        "kernel": "simumax_sdp_fwd",
+        "gpu": "h100_sxm",
+        "dtype": "bf16",
+        "batch": "1",
+        "seq_q": "4096",
+        "heads_q": "32",
+        "heads_kv": "8",
+        "head_dim": "128",
+        "time_us": "",
+    }
     calls = kernels(tmp_path, row | {"tflops": "1900"}, row | {"tflops": "2100"})
     assert calls.sieve.kept.tolist() == [True, False]
     (line,) = calls.sieve.problems

@@ -10,7 +10,7 @@ import pytest
 from simulator import catalogue
 from simulator.files import Figure, read_csv
 from simulator.measured import remarks
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from simulator.workload import presets
 
 CORE = load_software("megatron-core")
@@ -140,8 +140,10 @@ def test_expert_traffic_beside_compute() -> None:
 def test_scopes_of_captured_graphs(notes: str, dense: float, experts: float) -> None:
     found = remarks.captured(row(notes), HOST, 0.4)
     assert (float(found.captured_fraction), float(found.captured_moe_fraction)) == (dense, experts)
-    same = {"captured_fraction": HOST.captured_fraction,
-            "captured_moe_fraction": HOST.captured_moe_fraction}  # fmt: skip
+    same = {
+        "captured_fraction": HOST.captured_fraction,
+        "captured_moe_fraction": HOST.captured_moe_fraction,
+    }
     assert replace(found, **same) == HOST
 
 

@@ -10,7 +10,7 @@ from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import read_csv
 from simulator.measured.replay import NotReplayable, Run, load_tables, replay
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from simulator.workload.architecture import MLP, MoE
 
 RUNS = catalogue.folder("validation") / "runs"
@@ -19,9 +19,14 @@ GPT = {row["run_id"]: row for _, row in read_csv(RUNS / "test.csv")}["korthikant
 """GPT-3 175B on 64 A100: tp 8, pp 8, vpp 3, full recomputation."""
 
 MOE = GPT | {
-    "family": "qwen3_moe", "kv_heads": "8", "num_experts": "16", "top_k": "2",
-    "moe_ffn_hidden": "1024", "shared_expert_ffn": "512", "sequence_parallel": "true",
-}  # fmt: skip
+    "family": "qwen3_moe",
+    "kv_heads": "8",
+    "num_experts": "16",
+    "top_k": "2",
+    "moe_ffn_hidden": "1024",
+    "shared_expert_ffn": "512",
+    "sequence_parallel": "true",
+}
 
 HALF_GROUP = {
     "software": "megatron-core", "sharding": "zero1", "shard_group": "3", "dp": "4", "tp": "2",
@@ -115,8 +120,13 @@ def test_families_have_what_their_published_configurations_have() -> None:
 
 
 def test_latent_attention() -> None:
-    sizes = {"kv_lora_rank": "512", "q_lora_rank": "1536", "qk_nope_head_dim": "128",
-             "qk_rope_head_dim": "64", "v_head_dim": "128"}  # fmt: skip
+    sizes = {
+        "kv_lora_rank": "512",
+        "q_lora_rank": "1536",
+        "qk_nope_head_dim": "128",
+        "qk_rope_head_dim": "64",
+        "v_head_dim": "128",
+    }
     attention = made(**sizes).workload.architecture.blocks[0].attention
     assert (attention.is_mla, attention.head_dim, attention.value_dim) == (True, 192, 128)
 
@@ -261,9 +271,14 @@ def test_every_measured_run_that_is_shipped_can_be_predicted(name: str, rows: in
 # --- what newer rows say ------------------------------------------------------------------------
 
 NEWER = MOE | {
-    "software": "megatron-core", "gpu": "B200-180GB", "pp": "1", "vpp": "1", "dp": "8", "tp": "8",
+    "software": "megatron-core",
+    "gpu": "B200-180GB",
+    "pp": "1",
+    "vpp": "1",
+    "dp": "8",
+    "tp": "8",
     "recompute": "none",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -313,8 +328,14 @@ def test_layers_that_predict_ahead_come_behind_the_others() -> None:
 
 
 def test_layers_that_predict_ahead_do_not_count_for_the_stages() -> None:
-    cut = {"pp": "8", "vpp": "1", "tp": "1", "layers": "5", "mtp_layers": "3",
-           "sequence_parallel": "false"}  # fmt: skip
+    cut = {
+        "pp": "8",
+        "vpp": "1",
+        "tp": "1",
+        "layers": "5",
+        "mtp_layers": "3",
+        "sequence_parallel": "false",
+    }
     with pytest.raises(NotReplayable, match="fewer layers"):
         made(NEWER, **cut)
 

@@ -135,10 +135,24 @@ def test_many_problems_are_cut_short(tmp_path: Path) -> None:
 
 
 def test_assumed_are_the_named_and_the_blank_that_matter() -> None:
-    plain = {**dict.fromkeys(COLUMNS, ""), "num_gpus": "8", "gpus_per_node": "8", "dp": "8",
-             "tp": "1", "sharding": "ddp", "recompute": "none"}  # fmt: skip
-    always = {"position", "nvlink_domain", "vpp", "cp", "flash_attention", "cpu_offload",
-              "cuda_graphs"}  # fmt: skip
+    plain = {
+        **dict.fromkeys(COLUMNS, ""),
+        "num_gpus": "8",
+        "gpus_per_node": "8",
+        "dp": "8",
+        "tp": "1",
+        "sharding": "ddp",
+        "recompute": "none",
+    }
+    always = {
+        "position",
+        "nvlink_domain",
+        "vpp",
+        "cp",
+        "flash_attention",
+        "cpu_offload",
+        "cuda_graphs",
+    }
     reduced = {"overlap_grad_reduce", "overlap_param_gather"}
     assert set(assumed_fields(plain)) == always | reduced
     assert set(assumed_fields(plain | {"assumed": "vocab+tp"})) == always | reduced | {
@@ -147,9 +161,16 @@ def test_assumed_are_the_named_and_the_blank_that_matter() -> None:
     }
     spread = {"num_gpus": "16", "dp": "1", "tp": "16", "recompute": "full", "num_experts": "8"}
     assert set(assumed_fields(plain | spread)) == always | {
-        "fabric", "nic_gbit_per_gpu", "sequence_parallel", "tp_comm_overlap", "recompute_layers",
-        "ep", "etp", "moe_balanced", "capacity_factor",
-    }  # fmt: skip
+        "fabric",
+        "nic_gbit_per_gpu",
+        "sequence_parallel",
+        "tp_comm_overlap",
+        "recompute_layers",
+        "ep",
+        "etp",
+        "moe_balanced",
+        "capacity_factor",
+    }
 
 
 def test_a_field_is_assumed_once() -> None:

@@ -9,7 +9,7 @@ import pytest
 from simulator import catalogue
 from simulator.errors import InputError
 from simulator.measured.microbenchmarks import read_table
-from simulator.measured.tables import HEADERS, Kind, sort_tables, table_kind
+from simulator.measured.table_kinds import HEADERS, Kind, sort_tables, table_kind
 
 VALIDATION = catalogue.folder("validation")
 

@@ -18,23 +18,52 @@ SIZES = {
     "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 48, "head_dim": 16,
     "pad_token_id": 0,
 }  # fmt: skip
-FALCON = {key: SIZES[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads",
-                                      "vocab_size", "max_position_embeddings")}  # fmt: skip
+FALCON = {
+    key: SIZES[key]
+    for key in (
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "vocab_size",
+        "max_position_embeddings",
+    )
+}
 BERT = {
     key: value for key, value in SIZES.items() if key not in ("num_key_value_heads", "head_dim")
 }
 OPT = {**FALCON, "ffn_dim": 96, "word_embed_proj_dim": 64}
 MPT = {"d_model": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 100, "max_seq_len": 48}
-T5 = {"d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 3, "num_decoder_layers": 2,
-      "num_heads": 4, "vocab_size": 100}  # fmt: skip
+T5 = {
+    "d_model": 32,
+    "d_kv": 16,
+    "d_ff": 48,
+    "num_layers": 3,
+    "num_decoder_layers": 2,
+    "num_heads": 4,
+    "vocab_size": 100,
+}
 SWITCH = {**T5, "num_layers": 6, "num_decoder_layers": 4, "num_experts": 4}
 IMAGE = {"image_size": 32, "patch_size": 8, "num_labels": 7}
-VIT = {key: BERT[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers",
-                                  "num_attention_heads")} | IMAGE  # fmt: skip
-SWIN = {"embed_dim": 16, "depths": [2, 3], "num_heads": [2, 4], "window_size": 4, "num_labels": 7,
-        "image_size": 32, "patch_size": 4}  # fmt: skip
-DEBERTA = {**BERT, "relative_attention": True, "pos_att_type": ["p2c", "c2p"],
-           "position_buckets": 8, "norm_rel_ebd": "layer_norm"}  # fmt: skip
+VIT = {
+    key: BERT[key]
+    for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+} | IMAGE
+SWIN = {
+    "embed_dim": 16,
+    "depths": [2, 3],
+    "num_heads": [2, 4],
+    "window_size": 4,
+    "num_labels": 7,
+    "image_size": 32,
+    "patch_size": 4,
+}
+DEBERTA = {
+    **BERT,
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_buckets": 8,
+    "norm_rel_ebd": "layer_norm",
+}
 LLAMA4 = {**SIZES, "num_local_experts": 4, "intermediate_size_mlp": 80}
 MOE = {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2}
 

@@ -24,9 +24,13 @@ def stage_of(piece: int, pieces: int, seconds: float, log: list[Any]) -> Pipelin
     torch.manual_seed(piece)
     rows = torch.zeros(ROWS, WIDTH, requires_grad=True)
     stage = PipelineStage(
-        torch.nn.Linear(WIDTH, WIDTH), piece, pieces, torch.device("cpu"),
-        input_args=(rows,), output_args=(rows,),
-    )  # fmt: skip
+        torch.nn.Linear(WIDTH, WIDTH),
+        piece,
+        pieces,
+        torch.device("cpu"),
+        input_args=(rows,),
+        output_args=(rows,),
+    )
 
     def recorded(method: Any, letter: Any) -> Any:
         def run(batch: int, *args: Any, **named: Any) -> Any:

@@ -222,9 +222,15 @@ class Torchtitan(Printer):
         self.say(self.line(step, loss, norm, reserved, tps, tflops, 100 * tflops / 989))
 
     def line(
-        self, step: int, loss: float, norm: float, reserved: float, tps: float, tflops: float,
+        self,
+        step: int,
+        loss: float,
+        norm: float,
+        reserved: float,
+        tps: float,
+        tflops: float,
         mfu: float,
-    ) -> str:  # fmt: skip
+    ) -> str:
         color = self.colour
         return (
             f"{color.red}step: {step:2}  "
@@ -257,9 +263,15 @@ class Torchtitan2024(Torchtitan):
         Printer.start(self)
 
     def line(
-        self, step: int, loss: float, norm: float, reserved: float, tps: float, tflops: float,
+        self,
+        step: int,
+        loss: float,
+        norm: float,
+        reserved: float,
+        tps: float,
+        tflops: float,
         mfu: float,
-    ) -> str:  # fmt: skip
+    ) -> str:
         return (
             f"step: {step:2}  "
             f"loss: {loss:7.4f}  "
@@ -318,9 +330,13 @@ class MLPerf(Printer):
         if self.rank:
             return
         record = {
-            "namespace": "", "time_ms": int(time.time() * 1e3), "event_type": kind, "key": key,
-            "value": value, "metadata": {"file": "log_printers.py", "lineno": 1, **metadata},
-        }  # fmt: skip
+            "namespace": "",
+            "time_ms": int(time.time() * 1e3),
+            "event_type": kind,
+            "key": key,
+            "value": value,
+            "metadata": {"file": "log_printers.py", "lineno": 1, **metadata},
+        }
         print(":::MLLOG {log_json}".format(log_json=json.dumps(record)), flush=True)
 
     def start(self) -> None:

@@ -160,8 +160,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Any) -> Any:
         b, s, _ = x.shape
-        q, k, v = (w(x).view(b, s, -1, self.width).transpose(1, 2)
-                   for w in (self.wq, self.wk, self.wv))  # fmt: skip
+        q, k, v = (
+            w(x).view(b, s, -1, self.width).transpose(1, 2) for w in (self.wq, self.wk, self.wv)
+        )
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.wo(mixed.transpose(1, 2).reshape(b, s, -1))
 
@@ -213,12 +214,17 @@ def split_tensors(model: Model, mesh: DeviceMesh, sequence: bool) -> None:
     """
     inner = Shard(1) if sequence else Replicate()
     norms = {"norm": SequenceParallel()} if sequence else {}
-    parallelize_module(model, mesh, {
-        "words": RowwiseParallel(input_layouts=Replicate(), output_layouts=inner),
-        "head": ColwiseParallel(input_layouts=inner, output_layouts=Shard(-1),
-                                use_local_output=False),
-        **norms,
-    })  # fmt: skip
+    parallelize_module(
+        model,
+        mesh,
+        {
+            "words": RowwiseParallel(input_layouts=Replicate(), output_layouts=inner),
+            "head": ColwiseParallel(
+                input_layouts=inner, output_layouts=Shard(-1), use_local_output=False
+            ),
+            **norms,
+        },
+    )
     gathered = PrepareModuleInput(input_layouts=(inner,), desired_input_layouts=(Replicate(),))
     for layer in model.layers:
         names = [f"attention.{w}" for w in ("wq", "wk", "wv")] + ["mlp.w1"]
@@ -315,8 +321,11 @@ def measure(case: Case) -> dict[str, dict[str, int]]:
 
 def _mesh(case: Case) -> DeviceMesh:
     """The ranks as replicas x shards x tensor-parallel ranks, dimensions of one left out."""
-    sizes = {"replicate": case.dp // case.hybrid if case.hybrid else 1,
-             "shard": case.hybrid or case.dp, "tp": case.tp}  # fmt: skip
+    sizes = {
+        "replicate": case.dp // case.hybrid if case.hybrid else 1,
+        "shard": case.hybrid or case.dp,
+        "tp": case.tp,
+    }
     sizes = {name: n for name, n in sizes.items() if n > 1} or {"tp": 1}
     return init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 

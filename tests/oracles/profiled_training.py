@@ -60,9 +60,12 @@ def train(path: Path, wrap: Any = lambda model: model) -> dict[str, Any]:
 
     plan = schedule(wait=0, warmup=1, active=STEPS, repeat=1)
     with profile(
-        activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=done,
-        profile_memory=True, record_shapes=True,
-    ) as profiler:  # fmt: skip
+        activities=[ProfilerActivity.CPU],
+        schedule=plan,
+        on_trace_ready=done,
+        profile_memory=True,
+        record_shapes=True,
+    ) as profiler:
         for _ in range(1 + STEPS):
             clock.append(time.perf_counter())
             model(x).square().mean().backward()

@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.cost.matrices import weight_matrices
-from simulator.cost.memory import MEMORY_KINDS
-from simulator.cost.operations import recomputes
-from simulator.cost.pricing import price, select
-from simulator.cost.rank_tensors import operators_of
+from simulator.cost.memory.peak import MEMORY_KINDS
+from simulator.cost.memory.rank_tensors import operators_of
+from simulator.cost.operators.matrices import weight_matrices
+from simulator.cost.operators.operations import recomputes
+from simulator.cost.pricing import price
 from simulator.cost.step import selected_memory
+from simulator.cost.tables import select
 from simulator.measured.replay import Run, load_tables, replay
 from simulator.units import GIB
 
@@ -73,9 +74,10 @@ def test_the_account_comes_out_to_the_printed_digit(row: dict[str, str]) -> None
     states, activations, ours = account(replay(row, load_tables()))
     half = 0.5 + 1e-9
     for value, printed in (
-        (states, found.group(1)), (activations, found.group(2)),
+        (states, found.group(1)),
+        (activations, found.group(2)),
         (states + activations, row["peak_memory_gib"]),
-    ):  # fmt: skip
+    ):
         assert abs(value - float(printed)) <= half * 10 ** -digits(printed), printed
     # the prediction keeps statistics, embedding masks and logits besides
     assert activations < ours < 1.05 * activations

@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from simulator.cost.pricing import price
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload.architecture import MLP, Architecture, Attention, Block
 from simulator.workload.recipe import Recipe, Workload
 

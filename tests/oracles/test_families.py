@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.operations import Ranks
-from simulator.cost.operators import block, embedding, head
-from simulator.cost.parameters import expert_parameters, rank_parameters
-from simulator.layout.layout import Layouts
+from simulator.cost.operators.block_operators import block, embedding, head
+from simulator.cost.operators.operations import Ranks
+from simulator.cost.operators.parameters import expert_parameters, rank_parameters
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import from_hf
 from simulator.workload.recipe import Recipe

@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from simulator.cost.operations import Operators, Ranks
-from simulator.cost.operators import block, head
-from simulator.cost.parameters import model_flop_per_step
-from simulator.layout.layout import Layouts
+from simulator.cost.operators.block_operators import block, head
+from simulator.cost.operators.operations import Operators, Ranks
+from simulator.cost.operators.parameters import model_flop_per_step
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
 from simulator.workload.recipe import Recipe
@@ -68,8 +68,14 @@ def flash(ops: Operators) -> float:
 
 
 def one_kind(kind: Block, hidden: int) -> Architecture:
-    return Architecture(name="test", family="custom", hidden=hidden, blocks=(kind,),
-                        layer_kinds=(0,), vocabulary=1000)  # fmt: skip
+    return Architecture(
+        name="test",
+        family="custom",
+        hidden=hidden,
+        blocks=(kind,),
+        layer_kinds=(0,),
+        vocabulary=1000,
+    )
 
 
 @pytest.mark.parametrize(("b", "s", "h", "heads"), [(1, 2048, 1600, 25), (2, 1024, 2048, 16)])

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from simulator.cost.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
+from simulator.cost.collectives.calls import all_gather_s, all_reduce_s, reduce_scatter_s
 from simulator.cost.passes import part_passes
 from simulator.cost.pricing import price
 from simulator.hardware.cluster import load_cluster, with_release
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -116,12 +116,19 @@ def test_blocks_are_gathered_over_all_then_over_the_smaller_group(
 def workload() -> Workload:
     base = presets.load("llama-3.1-8b")
     kind = base.blocks[0]
-    att = replace(kind.attention, heads=SHAPE.heads, kv_heads=SHAPE.kv_heads,
-                  head_dim=SHAPE.hidden // SHAPE.heads)  # fmt: skip
+    att = replace(
+        kind.attention,
+        heads=SHAPE.heads,
+        kv_heads=SHAPE.kv_heads,
+        head_dim=SHAPE.hidden // SHAPE.heads,
+    )
     arch = replace(
-        base, hidden=SHAPE.hidden, vocabulary=SHAPE.vocabulary, layer_kinds=(0,) * LAYERS,
+        base,
+        hidden=SHAPE.hidden,
+        vocabulary=SHAPE.vocabulary,
+        layer_kinds=(0,) * LAYERS,
         blocks=(replace(kind, attention=att, mlp=replace(kind.mlp, ffn_hidden=SHAPE.ffn)),),
-    )  # fmt: skip
+    )
     recipe = Recipe(sequence_length=SHAPE.sequence, global_batch=RANKS * MICRO_BATCHES)
     return Workload(architecture=arch, recipe=recipe)
 
@@ -144,9 +151,12 @@ def seconds(call: Call, hybrid: int) -> float:
 def test_our_gathers_and_reductions_are_those_of_torch(reshard: bool | int, hybrid: int) -> None:
     """Exposed and hidden time of a micro-batch's collectives add up to those torch asks for."""
     table = Layouts.of(
-        dp=RANKS, sharding="zero3", shard_group=hybrid or RANKS, reshard_after_forward=reshard,
+        dp=RANKS,
+        sharding="zero3",
+        shard_group=hybrid or RANKS,
+        reshard_after_forward=reshard,
         global_batch=RANKS * MICRO_BATCHES,
-    )  # fmt: skip
+    )
     priced = price(table, workload(), CLUSTER, SOFTWARE)
     none = np.zeros((1, 3))
     passes = part_passes(
@@ -161,7 +171,10 @@ def test_our_gathers_and_reductions_are_those_of_torch(reshard: bool | int, hybr
     assert LAYERS * block == pytest.approx(sum(seconds(x, hybrid) for x in blocks), rel=1e-12)
     # torch moves embedding and head (with the last norm) in one collective, we price two
     table_share = 2 * SHAPE.vocabulary * SHAPE.hidden / ROOT
-    shares = [replace(x, size_bytes=x.size_bytes * part)
-              for x in root for part in (table_share, 1 - table_share)]  # fmt: skip
+    shares = [
+        replace(x, size_bytes=x.size_bytes * part)
+        for x in root
+        for part in (table_share, 1 - table_share)
+    ]
     expected = sum(seconds(x, hybrid) for x in shares)
     assert embedding + head == pytest.approx(expected, rel=1e-12)

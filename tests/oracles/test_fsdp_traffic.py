@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from simulator.software import load_software
+from simulator.software.profile import load_software
 from tests.oracles.traffic import Traffic
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from simulator.cost.moments import MOMENTS
-from simulator.cost.ranks import RankMemory, rank_memory
+from simulator.cost.memory.moments import MOMENTS
+from simulator.cost.rank_memory import RankMemory, rank_memory
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload
@@ -48,9 +48,12 @@ def architecture(case: dict[str, Any]) -> Architecture:
     att = replace(kind.attention, heads=shape.heads, kv_heads=shape.kv_heads, head_dim=width)
     mlp = replace(kind.mlp, ffn_hidden=shape.ffn, gated=shape.gated)
     return replace(
-        base, hidden=shape.hidden, vocabulary=shape.vocabulary,
-        layer_kinds=(0,) * case["layers"], blocks=(replace(kind, attention=att, mlp=mlp),),
-    )  # fmt: skip
+        base,
+        hidden=shape.hidden,
+        vocabulary=shape.vocabulary,
+        layer_kinds=(0,) * case["layers"],
+        blocks=(replace(kind, attention=att, mlp=mlp),),
+    )
 
 
 def ours(case: dict[str, Any], micro_batches: int = 1, all_there: bool = False) -> RankMemory:
@@ -60,12 +63,16 @@ def ours(case: dict[str, Any], micro_batches: int = 1, all_there: bool = False) 
     recipe = Recipe(sequence_length=length, global_batch=batch)
     sharding = "ddp" if case["dp"] == 1 else "zero3"
     table = Layouts.of(
-        dp=case["dp"], tp=case["tp"], sharding=sharding, global_batch=batch,
+        dp=case["dp"],
+        tp=case["tp"],
+        sharding=sharding,
+        global_batch=batch,
         micro_batch=case["pieces"],
-        shard_group=case["hybrid"] or case["dp"], reshard_after_forward=case["reshard"],
+        shard_group=case["hybrid"] or case["dp"],
+        reshard_after_forward=case["reshard"],
         sequence_parallel=int(case["sequence_parallel"]),
         recompute="full" if case["checkpoint"] else "none",
-    )  # fmt: skip
+    )
     cluster = load_cluster("dgx-h100", int(table.world[0]))
     work = Workload(architecture=architecture(case), recipe=recipe)
     software = HALF if case["dp"] == 1 else BARE

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from simulator.cost.state_bytes import part_states
-from simulator.layout.layout import Layouts
-from simulator.software import load_software
+from simulator.cost.states.state_bytes import part_states
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import load_software
 from simulator.workload.architecture import MLP, Architecture, Attention, Block
 from simulator.workload.recipe import Recipe, Workload
 
@@ -81,7 +81,7 @@ def test_products_of_muons_step() -> None:
     """FLOPs that torch counts in one step over the blocks' matrices: 5 (4 m² n + 2 m³) each."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    from simulator.cost.optimizers import NEWTON_SCHULZ_STEPS
+    from simulator.cost.states.optimizers import NEWTON_SCHULZ_STEPS
 
     matrices, _ = parameters(torch.float32)
     optimizer = torch.optim.Muon(matrices)

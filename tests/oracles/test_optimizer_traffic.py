@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from simulator.software import load_software
+from simulator.software.profile import load_software
 
 SIZES = ((64, 256), (1000,), (3, 5, 7))
 PARAMETERS = sum(torch.Size(size).numel() for size in SIZES)

@@ -20,10 +20,10 @@ from torch.distributed.pipelining._schedule_visualizer import (
 )
 from torch.distributed.pipelining.schedules import _Action
 
-from simulator.events.action_tables import read_actions, write_actions
-from simulator.events.engine import longest_path
-from simulator.events.programs import Program, program, step_graph
-from simulator.layout.schedules import KINDS
+from simulator.events.engine.engine import longest_path
+from simulator.events.step.programs import Program, program, step_graph
+from simulator.events.step.user_actions import read_actions, write_actions
+from simulator.layout.schedules.action_tables import KINDS
 
 NAMES = {
     "gpipe": "GPipe",

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.events.engine import longest_path
-from simulator.events.programs import StepGraph, program, step_graph
-from simulator.events.unfold import SEND
-from simulator.layout.schedules import KINDS
+from simulator.events.engine.engine import longest_path
+from simulator.events.step.programs import StepGraph, program, step_graph
+from simulator.events.step.unfold import SEND
+from simulator.layout.schedules.action_tables import KINDS
 
 SECONDS = 0.004
 """Least time of a pass: a process that sleeps leaves the processor to the others."""
@@ -49,8 +49,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Any:
     script = Path(__file__).with_name("gloo_pipeline.py")
     done = subprocess.run(
         [sys.executable, script, folder, str(SECONDS), *given],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     return {
         world: [json.loads((folder / f"{world}-{r}.json").read_text()) for r in range(world)]

@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from simulator.cost.operations import Ranks
-from simulator.cost.operators import block
-from simulator.layout.layout import Layouts
+from simulator.cost.operators.block_operators import block
+from simulator.cost.operators.operations import Ranks
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
-from simulator.software import Kernels, load_software
+from simulator.software.profile import Kernels, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Block
 from simulator.workload.recipe import Recipe

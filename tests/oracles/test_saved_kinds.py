@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from simulator.cost.operations import Operators, Ranks
-from simulator.cost.operators import block
-from simulator.layout.layout import Layouts
+from simulator.cost.operators.block_operators import block
+from simulator.cost.operators.operations import Operators, Ranks
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
-from simulator.software import Kernels, load_software
+from simulator.software.profile import Kernels, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Attention, Block
 from simulator.workload.recipe import Recipe
@@ -125,9 +125,12 @@ def attend(
         return F.linear(x, weight).view(b, x.shape[1], count, att.head_dim).transpose(1, 2)
 
     mixed = F.scaled_dot_product_attention(
-        heads(y, att.heads), heads(keys, att.kv_heads), heads(values, att.kv_heads),
-        is_causal=att.causal, enable_gqa=True,
-    )  # fmt: skip
+        heads(y, att.heads),
+        heads(keys, att.kv_heads),
+        heads(values, att.kv_heads),
+        is_causal=att.causal,
+        enable_gqa=True,
+    )
     wide = att.heads * att.head_dim
     return F.linear(mixed.transpose(1, 2).reshape(b, s, wide), parameter(h, wide))
 

@@ -14,9 +14,9 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.events.demands import demands
-from simulator.events.engine import longest_path, play
-from simulator.events.graph import TaskGraph, task_graph
+from simulator.events.engine.demands import demands
+from simulator.events.engine.engine import longest_path, play
+from simulator.events.engine.graph import TaskGraph, task_graph
 
 
 @dataclass(frozen=True)

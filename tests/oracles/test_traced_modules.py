@@ -14,7 +14,7 @@ from simulator.api import assemble
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
 from simulator.interop.launch import launch_flags
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.planner.fitting import fitting
 from simulator.workload.torch_module import TracedModule, trace
 
@@ -58,10 +58,13 @@ class Bottleneck(nn.Module):
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
         outputs = 4 * width
-        self.body = nn.ModuleDict({
-            "one": self.unit(inputs, width, 1, 1), "two": self.unit(width, width, 3, stride),
-            "three": self.unit(width, outputs, 1, 1),
-        })  # fmt: skip
+        self.body = nn.ModuleDict(
+            {
+                "one": self.unit(inputs, width, 1, 1),
+                "two": self.unit(width, width, 3, stride),
+                "three": self.unit(width, outputs, 1, 1),
+            }
+        )
         self.short = self.unit(inputs, outputs, 1, stride) if inputs != outputs else nn.Identity()
 
     @staticmethod
@@ -208,10 +211,16 @@ def work() -> Workload:
 )  # fmt: skip
 def test_time_and_memory_grow_with_the_batch(work: Workload, sharding: str, software: str) -> None:
     few, many = (
-        predict(model=work, cluster="dgx-h100", gpus=8, software=software, sharding=sharding,
-                micro_batch=b)
+        predict(
+            model=work,
+            cluster="dgx-h100",
+            gpus=8,
+            software=software,
+            sharding=sharding,
+            micro_batch=b,
+        )
         for b in (32, 64)
-    )  # fmt: skip
+    )
     assert few.scenario.workload.architecture.parameters == 25_557_032
     assert many.step_time_s < few.step_time_s < 2 * many.step_time_s
     kept = sum(
@@ -225,10 +234,16 @@ def test_time_and_memory_grow_with_the_batch(work: Workload, sharding: str, soft
 
 def test_states_are_sharded(work: Workload) -> None:
     both = [
-        predict(model=work, cluster="dgx-h100", gpus=8, software="megatron-core", micro_batch=32,
-                sharding=sharding).estimate
+        predict(
+            model=work,
+            cluster="dgx-h100",
+            gpus=8,
+            software="megatron-core",
+            micro_batch=32,
+            sharding=sharding,
+        ).estimate
         for sharding in ("ddp", "zero1")
-    ]  # fmt: skip
+    ]
     states = [float(e.memory_bytes["optimizer"][0]) for e in both]
     assert states == [25_557_032 * 12, 25_557_032 * 12 / 8]  # fp32 weights and two fp32 moments
 
@@ -249,8 +264,9 @@ def test_full_recomputation_keeps_the_inputs_of_the_layers() -> None:
     scenario, _ = assemble(
         None, {"model": work, "cluster": "dgx-h100", "gpus": 8, "software": "torchtitan"}
     )
-    layouts = Layouts.of(dp=8, micro_batch=8, global_batch=64, sharding="ddp",
-                         recompute=["none", "full"])  # fmt: skip
+    layouts = Layouts.of(
+        dp=8, micro_batch=8, global_batch=64, sharding="ddp", recompute=["none", "full"]
+    )
     found = evaluate(layouts, scenario.workload, scenario.cluster, scenario.software)
     assert found.memory_total_bytes[1] < found.memory_total_bytes[0]
     assert found.step_time_s[1] > found.step_time_s[0]

@@ -36,9 +36,11 @@ def training(out: Path, ranks: int, *styles: str) -> subprocess.Popen[str]:
     command = [sys.executable, str(PROGRAM), *styles, "--ranks", str(ranks), "--out", str(out)]
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.Popen(
-        [*command, "--steps", str(STEPS)], env=kept | {"OMP_NUM_THREADS": "1"},
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [*command, "--steps", str(STEPS)],
+        env=kept | {"OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.fixture(scope="module")

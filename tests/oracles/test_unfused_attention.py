@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from simulator.cost.adapters import freeze
-from simulator.cost.operators import block, embedding, head
-from simulator.software import load_software
+from simulator.cost.operators.adapters import freeze
+from simulator.cost.operators.block_operators import block, embedding, head
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe
 from tests.cost.test_low_precision import ranks
@@ -138,8 +138,9 @@ def test_eager_torch_has_no_kernel_for_a_bias_but_one_for_its_gradient() -> None
     with Traffic() as backward:
         result.backward(torch.ones_like(result))
     gpt = presets.load("gpt2-small")
-    kind = replace(gpt.blocks[0], mlp=replace(gpt.blocks[0].mlp, ffn_hidden=4 * HIDDEN),
-                   dropout=False)  # fmt: skip
+    kind = replace(
+        gpt.blocks[0], mlp=replace(gpt.blocks[0].mlp, ffn_hidden=4 * HIDDEN), dropout=False
+    )
     recipe = Recipe(sequence_length=LENGTH, global_batch=1)
     ops = block(kind, HIDDEN, ranks(), recipe, load_software("plain-ddp").kernels, "learned")
     some = {s.name: s for s in ops.streams}

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from simulator.cost.operators import block
+from simulator.cost.operators.block_operators import block
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe
 from tests.oracles.test_families import UNFUSED, alone

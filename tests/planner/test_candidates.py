@@ -8,11 +8,11 @@ import pytest
 
 from simulator.cost.step import evaluate
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.layout.feasibility import FEASIBLE, reasons
-from simulator.layout.layout import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.layouts import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.candidates import LARGEST_MICRO_BATCH, candidates, divisors
 from simulator.planner.search import explore
-from simulator.software import Software, load_software
+from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 

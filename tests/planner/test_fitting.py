@@ -8,7 +8,7 @@ import pytest
 
 from simulator.files import Figure
 from simulator.planner.fitting import Fitting, fitting
-from simulator.planner.predict import Prediction, predict
+from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import make_scenario
 
 
@@ -98,13 +98,19 @@ def test_states_may_leave_the_device() -> None:
 
 
 def test_what_the_host_cannot_hold_does_not_fit() -> None:
-    scenario = make_scenario({
-        "model": {"name": "llama-3.1-405b"},
-        "training": {"sequence_length": 8192, "global_batch": 64},
-        "cluster": {"name": "dgx-h100", "gpus": 8, "software": "deepspeed"},
-        "layout": {"sharding": "zero3", "recompute": "full", "optimizer_offload": "cpu",
-                   "parameter_offload": "cpu"},
-    })  # fmt: skip
+    scenario = make_scenario(
+        {
+            "model": {"name": "llama-3.1-405b"},
+            "training": {"sequence_length": 8192, "global_batch": 64},
+            "cluster": {"name": "dgx-h100", "gpus": 8, "software": "deepspeed"},
+            "layout": {
+                "sharding": "zero3",
+                "recompute": "full",
+                "optimizer_offload": "cpu",
+                "parameter_offload": "cpu",
+            },
+        }
+    )
     found = fitting(predict(scenario))
     assert found.margin_bytes > 0 and not found.room_for_offload
     assert found.verdict == "OOM"

@@ -7,11 +7,11 @@ import pytest
 
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
-from simulator.layout.feasibility import REASONS
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
+from simulator.layout.rules.feasibility import REASONS
 from simulator.planner.defaults import DEFAULTS
-from simulator.planner.predict import predict
-from simulator.planner.refusal import _WORDINGS
+from simulator.planner.prediction import predict
+from simulator.planner.refusals.refusal import _WORDINGS
 from simulator.scenario import LayoutSection, Scenario, make_scenario
 
 
@@ -49,14 +49,30 @@ def test_every_layout_field_has_a_stated_default() -> None:
 
 def test_defaults_of_nothing_given() -> None:
     assert predict(scenario()).layout == {
-        "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "cp_kind": "ring", "cp_a2a": 1, "dp": 64,
-        "ep": 1, "etp": 1, "dispatcher": "alltoall",
-        "micro_batch": 1, "global_batch": 1024, "sharding": "zero1", "shard_group": 64,
-        "reshard_after_forward": True, "sequence_parallel": False,
-        "recompute": "none", "recompute_layers": 0, "offload_layers": 0,
-        "optimizer_offload": "none", "parameter_offload": "none", "schedule": "1f1b",
+        "tp": 1,
+        "pp": 1,
+        "vpp": 1,
+        "cp": 1,
+        "cp_kind": "ring",
+        "cp_a2a": 1,
+        "dp": 64,
+        "ep": 1,
+        "etp": 1,
+        "dispatcher": "alltoall",
+        "micro_batch": 1,
+        "global_batch": 1024,
+        "sharding": "zero1",
+        "shard_group": 64,
+        "reshard_after_forward": True,
+        "sequence_parallel": False,
+        "recompute": "none",
+        "recompute_layers": 0,
+        "offload_layers": 0,
+        "optimizer_offload": "none",
+        "parameter_offload": "none",
+        "schedule": "1f1b",
         "rank_order": "tp-cp-dp-pp",
-    }  # fmt: skip
+    }
 
 
 def test_defaults_follow_what_is_given() -> None:

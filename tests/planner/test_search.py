@@ -10,12 +10,12 @@ import pytest
 from simulator.cost.step import evaluate
 from simulator.errors import InfeasibleError
 from simulator.files import Figure
-from simulator.layout.feasibility import FEASIBLE, REASONS, reasons
-from simulator.layout.layout import SHARDINGS
+from simulator.layout.layouts import SHARDINGS
+from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
 from simulator.planner import explore as exploring
 from simulator.planner.candidates import candidates
 from simulator.planner.explore import ROOM, TOO_LARGE, explore
-from simulator.planner.predict import predict
+from simulator.planner.prediction import predict
 from simulator.planner.search import Plan, plan
 from simulator.planner.sensitivity import binding, safest
 from simulator.scenario import Scenario, make_scenario
@@ -208,11 +208,13 @@ def test_the_naive_layout_is_data_parallel_with_the_most_sharding() -> None:
 
 def test_where_nothing_fits_the_first_tier_that_would_is_named() -> None:
     """70 B parameters on 16 GPUs: 16 B each leave no room for a step; host memory has it."""
-    scenario = make_scenario({
-        "model": {"name": "llama-3.1-70b"},
-        "training": {"sequence_length": 8192, "global_batch": 64},
-        "cluster": {"name": "dgx-h100", "gpus": 16, "software": "deepspeed"},
-    })  # fmt: skip
+    scenario = make_scenario(
+        {
+            "model": {"name": "llama-3.1-70b"},
+            "training": {"sequence_length": 8192, "global_batch": 64},
+            "cluster": {"name": "dgx-h100", "gpus": 16, "software": "deepspeed"},
+        }
+    )
     with pytest.raises(
         InfeasibleError, match=r"would fit: layout\.optimizer_offload = cpu, as dp16"
     ):
@@ -220,24 +222,28 @@ def test_where_nothing_fits_the_first_tier_that_would_is_named() -> None:
 
 
 def test_pinned_offload_is_searched_with() -> None:
-    scenario = make_scenario({
-        "model": {"name": "llama-3.1-8b"},
-        "training": {"sequence_length": 8192, "global_batch": 64},
-        "cluster": {"name": "dgx-h100", "gpus": 8, "software": "deepspeed"},
-        "layout": {"optimizer_offload": "cpu", "recompute": "full"},
-    })  # fmt: skip
+    scenario = make_scenario(
+        {
+            "model": {"name": "llama-3.1-8b"},
+            "training": {"sequence_length": 8192, "global_batch": 64},
+            "cluster": {"name": "dgx-h100", "gpus": 8, "software": "deepspeed"},
+            "layout": {"optimizer_offload": "cpu", "recompute": "full"},
+        }
+    )
     found = plan(scenario)
     assert (found.estimate.layouts.optimizer_offload == 1).all()
 
 
 def test_hybrid_sharding_wins_where_gathers_over_the_network_show() -> None:
     """One micro-batch of 2,048 tokens on 512 GPUs: zero3 over all waits for every gather."""
-    scenario = make_scenario({
-        "model": {"name": "llama-3.1-8b"},
-        "training": {"sequence_length": 2048, "global_batch": 512},
-        "cluster": {"name": "dgx-h100", "gpus": 512, "software": "torchtitan"},
-        "layout": {"sharding": "zero3", "tp": 1, "cp": 1, "pp": 1, "recompute": "none"},
-    })  # fmt: skip
+    scenario = make_scenario(
+        {
+            "model": {"name": "llama-3.1-8b"},
+            "training": {"sequence_length": 2048, "global_batch": 512},
+            "cluster": {"name": "dgx-h100", "gpus": 512, "software": "torchtitan"},
+            "layout": {"sharding": "zero3", "tp": 1, "cp": 1, "pp": 1, "recompute": "none"},
+        }
+    )
     best = plan(scenario).estimate
     whole = predict(scenario).step_time_s
     assert best.layouts.shard_group[0] == 8 or best.layouts.reshard_after_forward[0] == 8

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.cost.memory import MEMORY_KINDS
-from simulator.cost.ranks import rank_memory
+from simulator.cost.memory.peak import MEMORY_KINDS
+from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import evaluate
 from simulator.cost.terms import TERMS
 from simulator.planner.scaling import CAUSES

@@ -7,16 +7,20 @@ import numpy as np
 import pytest
 
 from simulator.api import predict
-from simulator.events.step import simulate
-from simulator.events.timeline import SimulatedStep
+from simulator.events.played import SimulatedStep
+from simulator.events.simulated_step import simulate
 from simulator.report.pipeline_picture import _windows, pipeline_png
 
 
 def played(batch: int) -> SimulatedStep:
     found = predict(
-        model="llama-3.1-8b", cluster="dgx-h100", gpus=8, pp=4, sequence_length=2048,
+        model="llama-3.1-8b",
+        cluster="dgx-h100",
+        gpus=8,
+        pp=4,
+        sequence_length=2048,
         global_batch=batch,
-    )  # fmt: skip
+    )
     s = found.scenario
     return simulate(found.estimate.layouts, s.workload, s.cluster, s.software)
 

@@ -30,8 +30,13 @@ def make_score() -> BenchmarkScore:
         line=np.arange(2, 8),
         predicted_s=np.array([0.5, 1.0, 2.0, 3.0, 3.0, 1.2]),
         measured_s=np.array([1.0, 1.0, 1.0, 2.0, 4.0, 1.0]),
-        device=devices, library=same, dtype=same, kernel=kernels, decade=same, source=same,
-    )  # fmt: skip
+        device=devices,
+        library=same,
+        dtype=same,
+        kernel=kernels,
+        decade=same,
+        source=same,
+    )
 
 
 def test_lines_by_kernel_and_device_by_hand() -> None:
@@ -65,8 +70,17 @@ def test_the_figure_spans_p10_to_p90_around_the_median() -> None:
 
 
 def test_a_page_of_microbenchmarks_alone() -> None:
-    arrays = ("line", "predicted_s", "measured_s", "device", "library", "dtype", "kernel",
-              "decade", "source")  # fmt: skip
+    arrays = (
+        "line",
+        "predicted_s",
+        "measured_s",
+        "device",
+        "library",
+        "dtype",
+        "kernel",
+        "decade",
+        "source",
+    )
     none: dict[str, Any] = {name: getattr(make_score(), name)[:0] for name in arrays}
     unpriced = replace(make_score(), skipped={"nothing yet": 10}, **none)
     html = render_validation(Validation(rows=(), benchmarks=(unpriced, make_score())))

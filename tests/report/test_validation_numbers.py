@@ -73,8 +73,10 @@ def test_errors_are_tabulated_by_every_word_and_never_over_splits() -> None:
     assert (fp8["rows"], fp8["skipped"], fp8["n"], fp8["mape"]) == (1, 1, 0, None)
     scales = [(line.name, line.split) for line in numbers.tables["scale"]]
     assert scales == [
-        ("2-8 GPUs", "calibrate"), ("2-8 GPUs", "test"), ("9-64 GPUs", "test"),
-    ]  # fmt: skip
+        ("2-8 GPUs", "calibrate"),
+        ("2-8 GPUs", "test"),
+        ("9-64 GPUs", "test"),
+    ]
     assert numbers.predicted == 3 and numbers.composed == 0
 
 
@@ -157,8 +159,12 @@ def test_places_of_a_ranking_by_hand() -> None:
     assert group.score["regret"] == pytest.approx(1.0)  # takes tp 2: 2 s where 1 s was possible
     found = [(p.row, p.predicted_rank, p.measured_rank, p.measured_s) for p in group.places]
     assert found == [
-        (1, 2, 1, 1.0), (2, 1, 2, 2.0), (3, 4, 3, 3.0), (4, 3, 4, 4.0), (5, 5, 5, 5.0),
-    ]  # fmt: skip
+        (1, 2, 1, 1.0),
+        (2, 1, 2, 2.0),
+        (3, 4, 3, 3.0),
+        (4, 3, 4, 4.0),
+        (5, 5, 5, 5.0),
+    ]
     assert numbers.ranking_by_split["test"]["groups"] == 1
 
 
@@ -199,9 +205,15 @@ def test_nothing_predicted_is_no_number() -> None:
 
 def test_words_of_a_layout() -> None:
     fields = {
-        **WORDS, "tp": "4", "pp": "2", "vpp": "3", "sequence_parallel": "true",
-        "shard_group": "4", "recompute": "selective", "micro_batch": "2",
-    }  # fmt: skip
+        **WORDS,
+        "tp": "4",
+        "pp": "2",
+        "vpp": "3",
+        "sequence_parallel": "true",
+        "shard_group": "4",
+        "recompute": "selective",
+        "micro_batch": "2",
+    }
     told = layout_words(MeasuredRun(where="", fields=fields))
     assert told == "tp4 pp2 vpp3 dp8 mb2 sp zero1:4 selective"
     assert layout_words(MeasuredRun(where="", fields={"tp": "many"})) == "tpmany mb1"

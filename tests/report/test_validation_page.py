@@ -160,9 +160,15 @@ def test_every_section_is_there_in_order_and_every_figure_has_its_place(page: st
     figures = drawn(page)["figures"]
     assert set(figures) <= reader.ids
     assert set(figures) == {
-        "agreement-figure", "histogram-figure", "cumulative-figure", "scale-figure",
-        "worst-figure", "memory-figure", "ranking-figure-0", "series-figure-0",
-    }  # fmt: skip
+        "agreement-figure",
+        "histogram-figure",
+        "cumulative-figure",
+        "scale-figure",
+        "worst-figure",
+        "memory-figure",
+        "ranking-figure-0",
+        "series-figure-0",
+    }
     for title in (*SECTIONS.values(), *(what for what, _ in (*NOT_MODELLED, *HOW_TO_READ))):
         assert title in reader.words
 
@@ -277,10 +283,14 @@ def test_points_are_the_rows_and_hover_says_what_they_are(rows: list[ScoredRow],
     assert [t["marker"]["symbol"] for t in traces] == ["circle", "circle-open", "circle"]
     assert [t.get("visible") for t in traces] == [None, None, "legendonly"]
     note = data["notes"][10]
-    for shown in ("read  (calibrate)", "small, 8 x H100, bf16, stack-1", "dp8 mb1 zero1",
-                  "predicted 1.1 s, measured 1 s: error +10.0 %", "baseline: error +120.0 %",
-                  "memory (allocated): predicted 55.0 GiB, measured 50.0 GiB: error +10.0 %",
-                  ):  # fmt: skip
+    for shown in (
+        "read  (calibrate)",
+        "small, 8 x H100, bf16, stack-1",
+        "dp8 mb1 zero1",
+        "predicted 1.1 s, measured 1 s: error +10.0 %",
+        "baseline: error +120.0 %",
+        "memory (allocated): predicted 55.0 GiB, measured 50.0 GiB: error +10.0 %",
+    ):
         assert shown in note, shown
     assert data["notes"][-1] == ""
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, send_s
-from simulator.cost.kernels import gemm_s
+from simulator.cost.collectives.calls import all_gather_s, all_reduce_s, all_to_all_s, send_s
+from simulator.cost.kernels.gemm import gemm_s
 from simulator.files import read_csv
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.placement import Group
@@ -48,12 +48,17 @@ def product_s(cluster: Cluster, m: int, n: int, k: int) -> float:
     device = cluster.accelerator
     kernel = device.gemm["cublas"]["bf16"]
     seconds = gemm_s(
-        m=m, n=n, k=k, operand_bytes=2.0, result_bytes=2.0, compute_units=device.compute_units,
+        m=m,
+        n=n,
+        k=k,
+        operand_bytes=2.0,
+        result_bytes=2.0,
+        compute_units=device.compute_units,
         peak_flop_per_s=float(device.matrix_flop_per_s["bf16"]),
         bandwidth_bytes_per_s=float(device.memory.bandwidth_bytes_per_s),
         l2_bytes=float(device.memory.l2_bytes),
         **{field.name: float(getattr(kernel, field.name)) for field in fields(kernel)},
-    )  # fmt: skip
+    )
     return float(seconds)
 
 

@@ -21,8 +21,18 @@ from simulator.scoring.validation import validate
 
 RUNS = catalogue.folder("validation") / "runs"
 LOGS = Path(__file__).resolve().parent.parent / "data" / "logs"
-TARGET = ["--model", "llama-3.1-70b", "--cluster", "dgx-h100", "--gpus", "512",
-          "--set", "layout.tp=4", "--set", "layout.pp=4"]  # fmt: skip
+TARGET = [
+    "--model",
+    "llama-3.1-70b",
+    "--cluster",
+    "dgx-h100",
+    "--gpus",
+    "512",
+    "--set",
+    "layout.tp=4",
+    "--set",
+    "layout.pp=4",
+]
 
 
 def table(path: Path, **change: str) -> Path:
@@ -99,8 +109,12 @@ def corrected(known: Run, wanted: Run, ratio: float = 1.05) -> tuple[float, floa
     Returns the factor on its step time, its P90 over its P10, and the correction.
     """
     measured = evaluate(known.layout, known.workload, known.cluster, known.software)
-    heard = Anchor(where="a.csv", run=known, estimate=measured,
-                   measured_s=ratio * float(measured.step_time_s[0]))  # fmt: skip
+    heard = Anchor(
+        where="a.csv",
+        run=known,
+        estimate=measured,
+        measured_s=ratio * float(measured.step_time_s[0]),
+    )
     estimate = evaluate(wanted.layout, wanted.workload, wanted.cluster, wanted.software)
     found = correction(estimate, wanted, [heard])
     sure = found.certainty

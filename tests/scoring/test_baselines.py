@@ -8,7 +8,7 @@ from statistics import mean, median
 import pytest
 
 from simulator import catalogue
-from simulator.cost.parameters import model_flop_per_step
+from simulator.cost.operators.parameters import model_flop_per_step
 from simulator.errors import InputError
 from simulator.measured.replay import NotReplayable, load_tables, replay
 from simulator.measured.rows import MeasuredRun, read_runs
@@ -193,8 +193,15 @@ def test_the_shipped_baseline_is_the_fit_to_the_calibration_rows(
 
 
 def test_classes_of_precision() -> None:
-    classes = {"bf16": "16 bit", "fp16": "16 bit", "fp8_blockwise": "fp8", "mxfp8": "fp8",
-               "nvfp4": "fp4", "fp32": "32 bit", "": ""}  # fmt: skip
+    classes = {
+        "bf16": "16 bit",
+        "fp16": "16 bit",
+        "fp8_blockwise": "fp8",
+        "mxfp8": "fp8",
+        "nvfp4": "fp4",
+        "fp32": "32 bit",
+        "": "",
+    }
     assert {name: precision_class(name) for name in classes} == classes
 
 

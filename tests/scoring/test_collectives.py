@@ -12,12 +12,17 @@ import pytest
 
 from simulator import catalogue
 from simulator.hardware.cluster import load_library
-from simulator.scoring.microbenchmarks import BenchmarkScore, score_microbenchmarks, summaries
+from simulator.scoring.score_tables import BenchmarkScore, score_microbenchmarks, summaries
 
 US = 1e-6
 SHIPPED = catalogue.folder("validation") / "microbenchmarks"
-GATHER = {"operation": "all_gather", "gpu": "plain", "gpus": "8", "message_bytes": "8e9",
-          "time_us": "70000"}  # fmt: skip
+GATHER = {
+    "operation": "all_gather",
+    "gpu": "plain",
+    "gpus": "8",
+    "message_bytes": "8e9",
+    "time_us": "70000",
+}
 ROUTED = {"gpu": "plain", "library": "NCCL 2.29.2", "gpus": "8", "tokens_per_rank": "1024",
           "hidden": "1280", "topk": "8", "dispatch_us": "1000", "combine_us": "1000",
           "mode": "normal"}  # fmt: skip
@@ -207,9 +212,11 @@ def test_errors_by_operation_and_size(round_profiles: Path) -> None:
     errors = np.array([0.25, -0.10, 0.40])
     seconds = RING_S + 8e9 * 7 / 8 / 100e9
     times = [repr(float(seconds / (1.0 + error) * 1e6)) for error in errors]
-    labels = [{"lib_version": "NCCL 2.29.2", "dtype": "half"},
-              {"lib_version": "NCCL 2.29.2", "dtype": "int8"},
-              {"operation": "reduce_scatter"}]  # fmt: skip
+    labels = [
+        {"lib_version": "NCCL 2.29.2", "dtype": "half"},
+        {"lib_version": "NCCL 2.29.2", "dtype": "int8"},
+        {"operation": "reduce_scatter"},
+    ]
     rows = [GATHER | own | {"time_us": time} for own, time in zip(labels, times, strict=True)]
     summary = score(round_profiles, *rows).summary()
     assert summary["mape"] == pytest.approx(np.abs(errors).mean(), rel=1e-9)
@@ -250,8 +257,11 @@ def rows_of(name: str) -> list[dict[str, str]]:
 def test_every_shipped_row_is_predicted_or_counted(shipped: dict[str, BenchmarkScore]) -> None:
     collectives, experts = shipped["collectives"], shipped["a2a"]
     timed = rows_of("moe_a2a.csv")
-    operations = sum(bool(row[f"{way}_us"] or row[f"{way}_GBps"])
-                     for row in timed for way in ("dispatch", "combine"))  # fmt: skip
+    operations = sum(
+        bool(row[f"{way}_us"] or row[f"{way}_GBps"])
+        for row in timed
+        for way in ("dispatch", "combine")
+    )
     assert (collectives.rows, experts.rows) == (len(rows_of("collectives.csv")), operations)
     for found in shipped.values():
         assert found.rows == len(found.line) + sum(found.skipped.values())
@@ -266,9 +276,10 @@ def test_shipped_operations_that_are_predicted(shipped: dict[str, BenchmarkScore
     wanted = Counter(
         names.get(row["operation"], row["operation"])
         for row in rows_of("collectives.csv")
-        if row["source"].startswith("aiconfigurator") and row["gpu"] in devices
+        if row["source"].startswith("aiconfigurator")
+        and row["gpu"] in devices
         and not row["excluded"]
-    )  # fmt: skip
+    )
     own = shipped["collectives"].source == "aiconfigurator"
     found = Counter(shipped["collectives"].kernel[own].tolist())
     assert set(wanted) == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}

@@ -10,7 +10,7 @@ import pytest
 from simulator import catalogue
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
-from simulator.layout.layout import Layouts
+from simulator.layout.layouts import Layouts
 from simulator.planner.defaults import complete
 from simulator.report.accuracy_effects import effects_section
 from simulator.report.accuracy_page import _percent, _table
@@ -144,9 +144,15 @@ RUN = {
 
 def effect(measure: str = "throughput", **given: Any) -> Effect:
     fields: dict[str, Any] = {
-        "group": "g", "what": "w", "source": "s", "verified": True, "run": "r", "least": 0.1,
-        "before": {}, "after": {},
-    }  # fmt: skip
+        "group": "g",
+        "what": "w",
+        "source": "s",
+        "verified": True,
+        "run": "r",
+        "least": 0.1,
+        "before": {},
+        "after": {},
+    }
     return Effect(**{**fields, "measure": measure, **given})
 
 
@@ -270,8 +276,11 @@ def test_the_section_words_numbers_bounds_and_spans() -> None:
     cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()[2:]]
     assert [row[1] for row in cells] == ["w", "w (1)", "w (1)", "w (2)"]
     assert [row[3] for row in cells] == [
-        r"-3.0 % \*", "+10.0 % or more", "+10.0 % to +20.0 %", "up to +60.0 %",
-    ]  # fmt: skip
+        r"-3.0 % \*",
+        "+10.0 % or more",
+        "+10.0 % to +20.0 %",
+        "up to +60.0 %",
+    ]
     assert {row[4] for row in cells} == {"+12.5 %"}
     assert notes == "1. Off.\n2. Other."
     assert list(effects_section([], _table, _percent)) == []

@@ -61,5 +61,8 @@ def test_without_an_interval_there_is_no_number() -> None:
     constant = found.pop("constant_interval")
     assert set(found.values()) == {None}
     assert constant == {
-        "half_width": 0.25, "coverage_80": None, "interval_width": None, "interval_score": None,
-    }  # fmt: skip
+        "half_width": 0.25,
+        "coverage_80": None,
+        "interval_width": None,
+        "interval_score": None,
+    }

@@ -11,18 +11,31 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.scoring import kernels
-from simulator.scoring.microbenchmarks import BenchmarkScore, score_microbenchmarks, summaries
+from simulator.scoring import score_kernels as kernels
+from simulator.scoring.score_tables import BenchmarkScore, score_microbenchmarks, summaries
 
 US = 1e-6
 SHIPPED = catalogue.folder("validation") / "microbenchmarks" / "kernels.csv"
 PLAIN = {"gpu": "plain", "dtype": "bf16", "time_us": "10"}
 TILE = PLAIN | {"kernel": "gemm", "M": "64", "N": "64", "K": "64"}
-PREFILL = PLAIN | {"kernel": "attention_prefill", "batch": "1", "seq_q": "1000", "heads_q": "10",
-                   "heads_kv": "10", "head_dim": "100", "time_us": "1000"}  # fmt: skip
-EXPERTS = PLAIN | {"kernel": "moe_grouped_ffn", "tokens": "1024", "topk": "1", "experts": "16",
-                   "hidden": "512", "inter": "256",
-                   "note": "tp=2 ep=2 routing=balanced"}  # fmt: skip
+PREFILL = PLAIN | {
+    "kernel": "attention_prefill",
+    "batch": "1",
+    "seq_q": "1000",
+    "heads_q": "10",
+    "heads_kv": "10",
+    "head_dim": "100",
+    "time_us": "1000",
+}
+EXPERTS = PLAIN | {
+    "kernel": "moe_grouped_ffn",
+    "tokens": "1024",
+    "topk": "1",
+    "experts": "16",
+    "hidden": "512",
+    "inter": "256",
+    "note": "tp=2 ep=2 routing=balanced",
+}
 STREAM = PLAIN | {"kernel": "membound_add", "bytes": "1e12", "time_us": "2000"}
 
 LONGEST_S = 4 * 128 * 128 * 1000 / (0.5 * 1e12)
@@ -112,8 +125,9 @@ def test_attention_without_a_mask_and_in_fp8_has_figures_of_its_own(round_profil
     added = "".join(f"[attention.{name}]{table}" for name in libraries)
     path.write_text(text.replace("[attention.flash]", f"{added}[attention.flash]"), "utf-8")
     fp8 = PREFILL | {"dtype": "fp8", "time_us": "500"}
-    found = predicted(round_profiles, PREFILL | {"causal": "0"}, fp8,
-                      PREFILL | {"impl": "other/kv=fp8"})  # fmt: skip
+    found = predicted(
+        round_profiles, PREFILL | {"causal": "0"}, fp8, PREFILL | {"impl": "other/kv=fp8"}
+    )
     whole = 5 * US + LONGEST_S + MOVED_S
     unmasked = whole + 0.3 * LONGEST_S
     assert found == pytest.approx([unmasked, whole - LONGEST_S / 2, whole], rel=1e-9)
@@ -239,8 +253,13 @@ def five(round_profiles: Path) -> BenchmarkScore:
 
 def test_the_summary_is_that_of_the_errors(five: BenchmarkScore) -> None:
     found, size = five.summary(), np.abs(ERRORS)
-    expected = {"mape": size.mean(), "median_ape": np.median(size), "bias": ERRORS.mean(),
-                "p90_ape": np.percentile(size, 90), "max_ape": 0.5}  # fmt: skip
+    expected = {
+        "mape": size.mean(),
+        "median_ape": np.median(size),
+        "bias": ERRORS.mean(),
+        "p90_ape": np.percentile(size, 90),
+        "max_ape": 0.5,
+    }
     # a long call on the hot device is slower by 0.3 in a thousand: 0.5 us against 1.5 ms
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-3)
     assert (found["n"], found["rows"], found["skipped"]) == (5, 5, {})
@@ -248,8 +267,10 @@ def test_the_summary_is_that_of_the_errors(five: BenchmarkScore) -> None:
 
 def test_the_summary_by_every_label(five: BenchmarkScore) -> None:
     found = five.summary()
-    counts = {name: {word: part["n"] for word, part in found[f"by_{name}"].items()}
-              for name in ("device", "library", "dtype", "kernel", "size")}  # fmt: skip
+    counts = {
+        name: {word: part["n"] for word, part in found[f"by_{name}"].items()}
+        for name in ("device", "library", "dtype", "kernel", "size")
+    }
     assert counts == {
         "device": {"hot": 1, "plain": 4},
         "library": {"not stated": 2, "sglang sglang": 1, "trtllm torch_flow": 2},
@@ -298,7 +319,7 @@ def shipped() -> tuple[list[dict[str, str]], BenchmarkScore, Counter[str]]:
         return counted
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("gemm_s", "attention_s", "stream_s"):  # as scoring/kernels.py calls them
+        for name in ("gemm_s", "attention_s", "stream_s"):  # as scoring/score_kernels.py calls them
             patch.setattr(kernels, name, counting(name))
         (found,) = score_microbenchmarks([SHIPPED])
     with SHIPPED.open(encoding="utf-8") as file:
@@ -321,9 +342,14 @@ def test_every_shipped_row_is_predicted_or_counted(shipped: Shipped) -> None:
 def test_every_16_bit_product_of_the_main_devices_is_predicted(shipped: Shipped) -> None:
     rows, found, _ = shipped
     devices = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "l40s")
-    wanted = {line for line, row in enumerate(rows, start=2)
-              if row["kernel"] in ("gemm", "simumax_matmul") and row["gpu"] in devices
-              and row["dtype"] in ("bfloat16", "bf16", "fp16") and not row["excluded"]}  # fmt: skip
+    wanted = {
+        line
+        for line, row in enumerate(rows, start=2)
+        if row["kernel"] in ("gemm", "simumax_matmul")
+        and row["gpu"] in devices
+        and row["dtype"] in ("bfloat16", "bf16", "fp16")
+        and not row["excluded"]
+    }
     assert len(wanted) > 6000
     assert wanted <= set(found.line.tolist())
 

@@ -10,7 +10,7 @@ from simulator.errors import InputError
 from simulator.report.accuracy_left_out import left_out_section
 from simulator.report.accuracy_page import _percent, _table
 from simulator.scoring import validation
-from simulator.scoring.left_out import pooled_errors
+from simulator.scoring.shapes_left_out import pooled_errors
 from simulator.scoring.validation import validate
 
 TABLE = """\

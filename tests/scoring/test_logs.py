@@ -15,7 +15,7 @@ from simulator.interop.megatron_log import read_megatron_log
 from simulator.interop.torchtitan_log import read_torchtitan_log
 from simulator.measured.log import MeasuredLog, Stated
 from simulator.measured.rows import COLUMNS
-from simulator.planner.predict import predict
+from simulator.planner.prediction import predict
 from simulator.scenario import Scenario, make_scenario
 from simulator.scoring.logs import compare
 from simulator.units import GIB
@@ -67,8 +67,12 @@ def test_errors_by_hand() -> None:
     assert found.step_error == pytest.approx(predicted / measured - 1, rel=1e-3)
     numbers = {quantity.name: quantity for quantity in found.quantities()}
     assert list(numbers) == [
-        "step_time", "tokens_per_s_per_gpu", "mfu", "memory_allocated", "memory_reserved",
-    ]  # fmt: skip
+        "step_time",
+        "tokens_per_s_per_gpu",
+        "mfu",
+        "memory_allocated",
+        "memory_reserved",
+    ]
     rate = numbers["tokens_per_s_per_gpu"]
     assert rate.measured == pytest.approx(8 * 64 / 2 / measured, rel=1e-3)
     assert rate.predicted == pytest.approx(8 * 64 / 2 / predicted)
@@ -90,9 +94,11 @@ def test_memory_beside_a_reading_of_the_same_kind() -> None:
     total = sum(kinds.values())
     reserved = total - kinds["communicators"] - kinds["context"]
     expected = {
-        "allocated": reserved - kinds["fragmentation"], "reserved": reserved,
-        "device": total, "theoretical": total,
-    }  # fmt: skip
+        "allocated": reserved - kinds["fragmentation"],
+        "reserved": reserved,
+        "device": total,
+        "theoretical": total,
+    }
     for kind, size in expected.items():
         quantity = numbers[f"memory_{kind}"]
         assert quantity.predicted == pytest.approx(size)
@@ -127,24 +133,39 @@ def test_layout_fields_that_the_scenario_leaves_open_come_from_the_log() -> None
 
 
 def test_every_contradiction_is_named_with_both_values() -> None:
-    other = scenario(training__global_batch=16, training__sequence_length=32, cluster__gpus=4,
-                     layout={"tp": 2}, model=TINY | {"num_hidden_layers": 2})  # fmt: skip
+    other = scenario(
+        training__global_batch=16,
+        training__sequence_length=32,
+        cluster__gpus=4,
+        layout={"tp": 2},
+        model=TINY | {"num_hidden_layers": 2},
+    )
     log = megatron()
     at = {stated.words: stated.line for stated in log.stated.values()}
     assert sorted(refused(log, other)) == sorted(
         f"train.log: line {at[words]}: {words}: must be {rest}"
         for words, rest in (
-            ("global batch size", "16 as training.global_batch of run.toml, got 8"
-             " (to follow the log: --set training.global_batch=8)"),
-            ("seq_length", "32 as training.sequence_length of run.toml, got 64"
-             " (to follow the log: --set training.sequence_length=64)"),
-            ("world_size", "4 as cluster.gpus of run.toml, got 2"
-             " (to follow the log: --set cluster.gpus=2)"),
-            ("tensor_model_parallel_size", "2 as layout.tp of run.toml, got 1"
-             " (to follow the log: --set layout.tp=1)"),
+            (
+                "global batch size",
+                "16 as training.global_batch of run.toml, got 8"
+                " (to follow the log: --set training.global_batch=8)",
+            ),
+            (
+                "seq_length",
+                "32 as training.sequence_length of run.toml, got 64"
+                " (to follow the log: --set training.sequence_length=64)",
+            ),
+            (
+                "world_size",
+                "4 as cluster.gpus of run.toml, got 2 (to follow the log: --set cluster.gpus=2)",
+            ),
+            (
+                "tensor_model_parallel_size",
+                "2 as layout.tp of run.toml, got 1 (to follow the log: --set layout.tp=1)",
+            ),
             ("num_layers", "2 as the layers of the model of run.toml, got 4"),
         )
-    )  # fmt: skip
+    )
 
 
 def test_a_rank_beyond_the_gpus() -> None:
@@ -208,12 +229,30 @@ def test_document() -> None:
     found = compare(megatron(), scenario(layout={"recompute": "full"}))
     document = json.loads(json.dumps(found.document(), allow_nan=False))
     assert list(document) == [
-        "log", "run", "layout_from_log", "quantities", "terms_s", "hidden_s", "memory_bytes",
-    ]  # fmt: skip
+        "log",
+        "run",
+        "layout_from_log",
+        "quantities",
+        "terms_s",
+        "hidden_s",
+        "memory_bytes",
+    ]
     assert list(document["log"]) == [
-        "framework", "path", "entries", "first_step", "last_step", "first_line", "last_line",
-        "warm_up", "step_time_s", "p10_s", "p90_s", "ranks", "stated", "notes",
-    ]  # fmt: skip
+        "framework",
+        "path",
+        "entries",
+        "first_step",
+        "last_step",
+        "first_line",
+        "last_line",
+        "warm_up",
+        "step_time_s",
+        "p10_s",
+        "p90_s",
+        "ranks",
+        "stated",
+        "notes",
+    ]
     for quantity in document["quantities"]:
         assert list(quantity) == ["name", "unit", "predicted", "measured", "error"]
     step = document["quantities"][0]
@@ -223,6 +262,7 @@ def test_document() -> None:
     assert set(run) <= set(COLUMNS)
     assert (run["layers"], run["num_gpus"], run["dp"], run["recompute"]) == (4, 2, 2, "full")
     assert run["memory_kind"] == "allocated"
-    assert run["peak_memory_gib"] == pytest.approx(TRUTH["megatron_2025"]["memory_bytes"] / GIB,
-                                                   rel=1e-3)  # fmt: skip
+    assert run["peak_memory_gib"] == pytest.approx(
+        TRUTH["megatron_2025"]["memory_bytes"] / GIB, rel=1e-3
+    )
     assert run["step_time_s"] == step["measured"] == document["log"]["step_time_s"]

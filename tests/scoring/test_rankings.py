@@ -43,5 +43,8 @@ def test_several_rankings_are_summed_up_by_their_medians() -> None:
     assert (found["groups"], found["median_tau"], found["worst_regret"]) == (4, 0.7, 0.4)
     assert found["median_regret"] == pytest.approx(0.15)
     assert ranking_statistics([]) == {
-        "groups": 0, "median_tau": None, "median_regret": None, "worst_regret": None,
-    }  # fmt: skip
+        "groups": 0,
+        "median_tau": None,
+        "median_regret": None,
+        "worst_regret": None,
+    }

@@ -49,12 +49,14 @@ def test_no_row_is_no_number() -> None:
 
 
 def test_rows_are_told_apart_by_every_word() -> None:
-    found = summary([
-        row(11.0),
-        row(12.0, num_experts="8", gpu="B200", precision="fp8_current", num_gpus="64"),
-        row(9.0, split="calibrate", software="stack-2.0-rc1", num_gpus="1", num_experts="0"),
-        row(14.0, software="", num_gpus="4096", precision=""),
-    ])  # fmt: skip
+    found = summary(
+        [
+            row(11.0),
+            row(12.0, num_experts="8", gpu="B200", precision="fp8_current", num_gpus="64"),
+            row(9.0, split="calibrate", software="stack-2.0-rc1", num_gpus="1", num_experts="0"),
+            row(14.0, software="", num_gpus="4096", precision=""),
+        ]
+    )
     expected = {
         "by_kind": {"dense": 0.2, "MoE": 0.2},
         "by_gpu": {"B200": 0.2, "H100": 0.2},
@@ -73,11 +75,16 @@ def test_rows_are_told_apart_by_every_word() -> None:
 
 
 def test_coverage_counts_what_could_have_been_predicted() -> None:
-    found = summary([
-        row(), row(), row(None, reason="no profile"), row(notes="COMPOSED"),
-        row(None, reason="layers: must be a number", replayable=False),
-        row(None, source="other", reason="excluded: slow clock", replayable=False),
-    ])["by_source"]  # fmt: skip
+    found = summary(
+        [
+            row(),
+            row(),
+            row(None, reason="no profile"),
+            row(notes="COMPOSED"),
+            row(None, reason="layers: must be a number", replayable=False),
+            row(None, source="other", reason="excluded: slow clock", replayable=False),
+        ]
+    )["by_source"]
     lab, other = found["lab"], found["other"]
     assert (lab["rows"], lab["skipped"], lab["replayable"], lab["coverage"]) == (5, 2, 4, 0.75)
     assert (other["rows"], other["replayable"], other["coverage"]) == (1, 0, None)
@@ -121,18 +128,22 @@ def group(predicted: list[float], **words: str) -> list[ScoredRow]:
 
 
 def test_rankings_are_summed_up_by_split_and_composed_ones_apart() -> None:
-    found = summary([
-        *group([1, 2, 3, 4, 5]),  # tau 1, regret 0
-        *group([2, 1, 3, 4, 5], model="other"),  # one pair of ten: tau 0.8, regret 0.1
-        *group([5, 4, 3, 2, 1], split="calibrate"),  # reversed; the same model, so one group
-        *group([5, 4, 3, 2, 1], notes="COMPOSED", split="test"),
-        *group([3, 2, 1, 4, 5], model="third", split="calibrate"),  # tau 0.4, regret 0.2
-    ])  # fmt: skip
+    found = summary(
+        [
+            *group([1, 2, 3, 4, 5]),  # tau 1, regret 0
+            *group([2, 1, 3, 4, 5], model="other"),  # one pair of ten: tau 0.8, regret 0.1
+            *group([5, 4, 3, 2, 1], split="calibrate"),  # reversed; the same model, so one group
+            *group([5, 4, 3, 2, 1], notes="COMPOSED", split="test"),
+            *group([3, 2, 1, 4, 5], model="third", split="calibrate"),  # tau 0.4, regret 0.2
+        ]
+    )
     names = {g["group"].partition(",")[0]: g for g in found["ranking"] if not g["composed"]}
     assert [g["composed"] for g in found["ranking"]].count(True) == 1
     assert {name: g["split"] for name, g in names.items()} == {
-        "tiny": "calibrate + test", "other": "test", "third": "calibrate",
-    }  # fmt: skip
+        "tiny": "calibrate + test",
+        "other": "test",
+        "third": "calibrate",
+    }
     by_split = found["ranking_by_split"]
     assert set(by_split) == {"calibrate", "calibrate + test", "composed", "test"}
     assert by_split["composed"]["median_tau"] == -1.0

@@ -20,7 +20,7 @@ from simulator.errors import InputError
 from simulator.interop.kineto_events import Events
 from simulator.interop.kineto_table import make_trace
 from simulator.scenario import Scenario, make_scenario
-from simulator.scoring.timeline import Spans, account
+from simulator.scoring.instants import Spans, account
 from simulator.scoring.trace import Collective, Trace, measure
 from simulator.scoring.trace_gap import CAUSES, compare_trace
 from simulator.scoring.trace_groups import cause_of
@@ -35,12 +35,14 @@ DP = {"Process Group Name": "2", "Group size": 4, "In msg nelems": 512, "dtype":
 
 
 def scenario(gpus: int = 8, **layout: Any) -> Scenario:
-    return make_scenario({
-        "model": TINY,
-        "training": {"sequence_length": 64, "global_batch": 16},
-        "cluster": {"name": "dgx-h100", "gpus": gpus},
-        "layout": layout,
-    })  # fmt: skip
+    return make_scenario(
+        {
+            "model": TINY,
+            "training": {"sequence_length": 64, "global_batch": 16},
+            "cluster": {"name": "dgx-h100", "gpus": gpus},
+            "layout": layout,
+        }
+    )
 
 
 class Maker:
@@ -51,19 +53,47 @@ class Maker:
         self.correlation = 0
 
     def mark(self, name: str, begin: float, end: float) -> None:
-        self.events.add({"ph": "X", "cat": "user_annotation", "name": name, "pid": 9, "tid": 9,
-                         "ts": begin, "dur": end - begin})  # fmt: skip
+        self.events.add(
+            {
+                "ph": "X",
+                "cat": "user_annotation",
+                "name": name,
+                "pid": 9,
+                "tid": 9,
+                "ts": begin,
+                "dur": end - begin,
+            }
+        )
 
     def kernel(
         self, name: str, begin: float, end: float, *, stream: int, launch: float, **args: Any
     ) -> None:
         self.correlation += 1
         linked = {"correlation": self.correlation, **args}
-        self.events.add({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9,
-                         "tid": 9, "ts": launch, "dur": 4, "args": linked})  # fmt: skip
-        self.events.add({"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream,
-                         "ts": begin, "dur": end - begin,
-                         "args": {"device": 0, "stream": stream, **linked}})  # fmt: skip
+        self.events.add(
+            {
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "cudaLaunchKernel",
+                "pid": 9,
+                "tid": 9,
+                "ts": launch,
+                "dur": 4,
+                "args": linked,
+            }
+        )
+        self.events.add(
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": name,
+                "pid": 0,
+                "tid": stream,
+                "ts": begin,
+                "dur": end - begin,
+                "args": {"device": 0, "stream": stream, **linked},
+            }
+        )
 
     def trace(self, **info: Any) -> Trace:
         head = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]}
@@ -77,13 +107,24 @@ def three_steps(**info: Any) -> Trace:
         t = 1000 * k
         made.mark(f"ProfilerStep#{5 + k}", t, t + 1000)
         made.kernel("nvjet_tst_192x192", t + 100, t + 400, stream=7, launch=t + 10)
-        made.kernel("ncclDevKernel_AllGather_RING_LL(args)", t + 380, t + 480, stream=24,
-                    launch=t + 20, **{"Collective name": "_allgather_base", **TP})  # fmt: skip
+        made.kernel(
+            "ncclDevKernel_AllGather_RING_LL(args)",
+            t + 380,
+            t + 480,
+            stream=24,
+            launch=t + 20,
+            **{"Collective name": "_allgather_base", **TP},
+        )
         made.kernel("flash_fwd_kernel", t + 450, t + 550, stream=7, launch=t + 30)
         made.kernel("triton_red_fused_rms_norm_0", t + 560, t + 600, stream=7, launch=t + 40)
-        made.kernel("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(args)", t + 590, t + 880,
-                    stream=20, launch=t + 50,
-                    **{"Collective name": "_reduce_scatter_base", **DP})  # fmt: skip
+        made.kernel(
+            "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(args)",
+            t + 590,
+            t + 880,
+            stream=20,
+            launch=t + 50,
+            **{"Collective name": "_reduce_scatter_base", **DP},
+        )
         made.kernel("multi_tensor_apply_kernel", t + 900, t + 950, stream=7, launch=t + 890)
     return made.trace(**info)
 
@@ -130,8 +171,13 @@ def test_optimizer_steps_are_counted_where_nothing_marks_steps() -> None:
     for k in range(4):
         made.kernel("nvjet_x", 100 * k, 100 * k + 50, stream=7, launch=100 * k)
         made.mark("Optimizer.step#AdamW.step", 100 * k + 60, 100 * k + 80)
-        made.kernel("vectorized_elementwise_kernel", 100 * k + 70, 100 * k + 90, stream=7,
-                    launch=100 * k + 65)  # fmt: skip
+        made.kernel(
+            "vectorized_elementwise_kernel",
+            100 * k + 70,
+            100 * k + 90,
+            stream=7,
+            launch=100 * k + 65,
+        )
     step = measure(made.trace())
     assert step.steps == 4
     assert step.compute_s["optimizer"] == pytest.approx(20 * US)  # by who launched it, not by name
@@ -166,8 +212,9 @@ PIECES = st.lists(
 def test_every_instant_is_counted_once(work: list[Any], talk: list[Any]) -> None:
     def spans(pieces: list[tuple[int, int, int]]) -> Spans:
         table = np.array(pieces, dtype=float).reshape(-1, 3)
-        return Spans(start_s=table[:, 0], end_s=table[:, 0] + table[:, 1],
-                     code=table[:, 2].astype(np.int64))  # fmt: skip
+        return Spans(
+            start_s=table[:, 0], end_s=table[:, 0] + table[:, 1], code=table[:, 2].astype(np.int64)
+        )
 
     found = account(spans(work), spans(talk), (5.0, 45.0), (3, 3))
     gaps = (found.gap_end_s - found.gap_start_s).sum()
@@ -261,11 +308,13 @@ def test_a_trace_of_another_run_is_refused() -> None:
     step = measure(three_steps(rank=0, world_size=16))
     with pytest.raises(InputError, match=r"world_size must be cluster\.gpus .*\(8\), got 16"):
         compare_trace(step, scenario())
-    large = make_scenario({
-        "model": {"name": "llama-3.1-8b"},
-        "training": {"sequence_length": 4096, "global_batch": 8},
-        "cluster": {"name": "dgx-h100", "gpus": 8},
-    })  # fmt: skip
+    large = make_scenario(
+        {
+            "model": {"name": "llama-3.1-8b"},
+            "training": {"sequence_length": 4096, "global_batch": 8},
+            "cluster": {"name": "dgx-h100", "gpus": 8},
+        }
+    )
     with pytest.raises(InputError, match=r"a step of 0\.001 s would take .* of the peak"):
         compare_trace(measure(three_steps()), large)
 

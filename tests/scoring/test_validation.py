@@ -60,8 +60,13 @@ def test_rows_of_other_sizes_predicted_together_are_as_alone(tmp_path: Path) -> 
     together = scored(tmp_path, *rows).rows
     for row, source in zip(together, rows, strict=True):
         (alone,) = scored(tmp_path, source).rows
-        for name in ("predicted_step_s", "predicted_memory_gib", "baseline_step_s",
-                     "measured_mfu", "measured_mfu_own"):  # fmt: skip
+        for name in (
+            "predicted_step_s",
+            "predicted_memory_gib",
+            "baseline_step_s",
+            "measured_mfu",
+            "measured_mfu_own",
+        ):
             assert getattr(row, name) == pytest.approx(getattr(alone, name), rel=1e-12), name
 
 

@@ -23,7 +23,7 @@ from simulator.scoring.without_terms import (
     fused_alike,
     without_terms,
 )
-from simulator.software import load_software
+from simulator.software.profile import load_software
 
 RUNS = catalogue.folder("validation") / "runs"
 ROWS = {row["run_id"]: row for _, row in read_csv(RUNS / "test.csv")}

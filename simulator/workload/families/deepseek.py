@@ -40,15 +40,30 @@ def _grouped(f: Fields, routed: MoE, groups: int, top: int) -> MoE:
     f.require(top <= groups, "topk_group", f"must be at most n_group ({groups})", top, "n_group")
     offered = routed.experts // groups * min(top, groups)
     rule = f"must be at most the {offered} experts of topk_group ({top}) groups"
-    f.require(routed.top_k <= offered, "num_experts_per_tok", rule, routed.top_k, "topk_group",
-              "n_group", "n_routed_experts")  # fmt: skip
+    f.require(
+        routed.top_k <= offered,
+        "num_experts_per_tok",
+        rule,
+        routed.top_k,
+        "topk_group",
+        "n_group",
+        "n_routed_experts",
+    )
     return dataclasses.replace(routed, groups=groups, top_groups=top)
 
 
 def _deepseek(
-    f: Fields, *, first: int, number: int, shared: int, width: int, top_k: int | None, groups: int,
-    top_groups: int, **rest: Any,
-) -> Architecture:  # fmt: skip
+    f: Fields,
+    *,
+    first: int,
+    number: int,
+    shared: int,
+    width: int,
+    top_k: int | None,
+    groups: int,
+    top_groups: int,
+    **rest: Any,
+) -> Architecture:
     """Dense layers first, experts from ``first_k_dense_replace`` on; keywords are defaults."""
     attention, layers = _latent(f), f.layers()
     start = f.size("first_k_dense_replace", first, least=0)
@@ -70,8 +85,17 @@ def deepseek_v2(f: Fields) -> Architecture:
     limited = f.word("topk_method", "greedy") == "group_limited_greedy"
     # read and checked in any case; greedy routing looks at no groups
     groups, top = f.size("n_group", 1, 1), f.size("topk_group", 1, 1)
-    return _deepseek(f, first=0, number=64, shared=2, width=1407, top_k=None, positions=2048,
-                     groups=groups if limited else 0, top_groups=top)  # fmt: skip
+    return _deepseek(
+        f,
+        first=0,
+        number=64,
+        shared=2,
+        width=1407,
+        top_k=None,
+        positions=2048,
+        groups=groups if limited else 0,
+        top_groups=top,
+    )
 
 
 def deepseek_v3(f: Fields) -> Architecture:

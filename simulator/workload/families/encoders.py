@@ -40,8 +40,16 @@ def bert(f: Fields) -> Architecture:
         dropout=f.drops("hidden_dropout_prob", 0.1),
     )
     types = f.size("type_vocab_size", 2, least=0)
-    return model(f, [block] * f.layers(), positions=512, tied=True, position="learned",
-                 extra_embeddings=types, embedding_norms=1, **_HEADS[ending])  # fmt: skip
+    return model(
+        f,
+        [block] * f.layers(),
+        positions=512,
+        tied=True,
+        position="learned",
+        extra_embeddings=types,
+        embedding_norms=1,
+        **_HEADS[ending],
+    )
 
 
 def _disentangled(f: Fields) -> Attention:
@@ -54,8 +62,12 @@ def _disentangled(f: Fields) -> Attention:
     found = set(
         named.lower().split("|") if isinstance(named, str) else f.items("pos_att_type", str)
     )
-    f.require({word.strip() for word in found} == both, "pos_att_type", "must name c2p and p2c",
-              len(found))  # fmt: skip
+    f.require(
+        {word.strip() for word in found} == both,
+        "pos_att_type",
+        "must name c2p and p2c",
+        len(found),
+    )
     longest = f.size("max_relative_positions", -1, least=-1, most=2**20)
     longest = longest if longest > 0 else f.size("max_position_embeddings", 512)
     buckets = f.size("position_buckets", -1, least=-1, most=2**20)
@@ -74,8 +86,13 @@ def deberta_v2(f: Fields) -> Architecture:
     f.require(inner == width, "embedding_size", rule, inner, "hidden_size")
     kernel, groups = f.size("conv_kernel_size", 0, 0, least=0), f.size("conv_groups", 1)
     f.require(kernel == 0 or kernel % 2 == 1, "conv_kernel_size", "must be 0 or odd", kernel)
-    f.require(width % groups == 0, "conv_groups", f"must divide hidden_size ({width})", groups,
-              "hidden_size")  # fmt: skip
+    f.require(
+        width % groups == 0,
+        "conv_groups",
+        f"must divide hidden_size ({width})",
+        groups,
+        "hidden_size",
+    )
     masked = f.ending("architectures", ("Model", "ForMaskedLM")) == "ForMaskedLM"
     attention = _disentangled(f)
     block = Block(
@@ -90,17 +107,28 @@ def deberta_v2(f: Fields) -> Architecture:
     head = _HEADS["ForMaskedLM"] if masked else {"final_norm": "none"}
     learned = f.flag("position_biased_input", True)
     blocks = [first, *[block] * (f.layers() - 1)] if kernel else [block] * f.layers()
-    return model(f, blocks, positions=512, tied=True,
-                 position="learned" if learned else "relative",
-                 extra_embeddings=types + attention.disentangled,
-                 embedding_norms=2 if normed else 1, **head)  # fmt: skip
+    return model(
+        f,
+        blocks,
+        positions=512,
+        tied=True,
+        position="learned" if learned else "relative",
+        extra_embeddings=types + attention.disentangled,
+        embedding_norms=2 if normed else 1,
+        **head,
+    )
 
 
 def _patches(f: Fields, patch: int, channels: int) -> tuple[int, int]:
     """Side of the image in patches, and the values of one patch."""
     image, side = f.size("image_size", 224), f.size("patch_size", patch)
-    f.require(image % side == 0, "image_size", f"must be a multiple of patch_size ({side})", image,
-              "patch_size")  # fmt: skip
+    f.require(
+        image % side == 0,
+        "image_size",
+        f"must be a multiple of patch_size ({side})",
+        image,
+        "patch_size",
+    )
     return max(1, image // side), side * side * f.size("num_channels", channels)
 
 
@@ -111,10 +139,17 @@ def _image_model(f: Fields, blocks: list[Block], hidden: int, **rest: Any) -> Ar
     kinds: dict[Block, int] = {}
     order = tuple(kinds.setdefault(block, len(kinds)) for block in blocks)
     return Architecture(
-        name=f.name, family=f.family, hidden=hidden, blocks=tuple(kinds), layer_kinds=order,
-        vocabulary=0, tied_embeddings=True, final_norm="layer",
-        classes=labels if named == "ForImageClassification" else 0, **rest,
-    )  # fmt: skip
+        name=f.name,
+        family=f.family,
+        hidden=hidden,
+        blocks=tuple(kinds),
+        layer_kinds=order,
+        vocabulary=0,
+        tied_embeddings=True,
+        final_norm="layer",
+        classes=labels if named == "ForImageClassification" else 0,
+        **rest,
+    )
 
 
 def vit(f: Fields) -> Architecture:
@@ -127,9 +162,14 @@ def vit(f: Fields) -> Architecture:
         dropout=f.drops("hidden_dropout_prob", 0.0),
     )
     return _image_model(
-        f, [block] * f.layers(), f.size("hidden_size"), position="learned",
-        max_positions=grid * grid + 1, extra_embeddings=1, patch_values=values,
-    )  # fmt: skip
+        f,
+        [block] * f.layers(),
+        f.size("hidden_size"),
+        position="learned",
+        max_positions=grid * grid + 1,
+        extra_embeddings=1,
+        patch_values=values,
+    )
 
 
 def swin(f: Fields) -> Architecture:
@@ -148,18 +188,29 @@ def swin(f: Fields) -> Architecture:
         first = dataclasses.replace(block, merges_patches=stage > 0)
         blocks += [first, *[block] * (depth - 1)]
     return _image_model(
-        f, blocks, embed, position="learned" if f.flag("use_absolute_embeddings", False) else
-        "relative", max_positions=grid * grid, embedding_norms=1, patch_values=values,
-    )  # fmt: skip
+        f,
+        blocks,
+        embed,
+        position="learned" if f.flag("use_absolute_embeddings", False) else "relative",
+        max_positions=grid * grid,
+        embedding_norms=1,
+        patch_values=values,
+    )
 
 
 def _swin_block(f: Fields, width: int, heads: int, window: int, buckets: int) -> Block:
     ratio = f.number("mlp_ratio", 4.0)
     attention = Attention(
-        heads=heads, kv_heads=heads, head_dim=max(1, width // heads), window=window, causal=False,
-        qkv_bias=f.flag("qkv_bias", True), output_bias=True, relative_buckets=buckets,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=max(1, width // heads),
+        window=window,
+        causal=False,
+        qkv_bias=f.flag("qkv_bias", True),
+        output_bias=True,
+        relative_buckets=buckets,
         dropout=f.drops("attention_probs_dropout_prob", 0.0),
-    )  # fmt: skip
+    )
     mlp = MLP(ffn_hidden=max(1, int(ratio * width)), gated=False, bias=True)
     drops = f.drops("hidden_dropout_prob", 0.0)
     return Block(attention=attention, mlp=mlp, norm="layer", dropout=drops)

@@ -85,8 +85,9 @@ def falcon(f: Fields) -> Architecture:
         parallel_residual=parallel,
     )
     position = "alibi" if f.flag("alibi", False) else "rope"
-    return model(f, [block] * f.layers(), positions=2048, tied=True, position=position,
-                 final_norm="layer")  # fmt: skip
+    return model(
+        f, [block] * f.layers(), positions=2048, tied=True, position=position, final_norm="layer"
+    )
 
 
 def opt(f: Fields) -> Architecture:

@@ -96,9 +96,13 @@ def gemma2(f: Fields) -> Architecture:
     f.refuse("use_bidirectional_attention", "only causal attention is known")
     bias = f.flag("attention_bias", False)
     attention = grouped(
-        f, kv=4, head_dim=256, qkv_bias=bias, output_bias=bias,
+        f,
+        kv=4,
+        head_dim=256,
+        qkv_bias=bias,
+        output_bias=bias,
         softcap=f.positive("attn_logit_softcapping", 50.0),
-    )  # fmt: skip
+    )
     mlp = dense(f)
     blocks = [Block(attention=one, mlp=mlp, norms=4) for one in alternating(f, attention, 4096)]
     capped = f.positive("final_logit_softcapping", 30.0)
@@ -108,8 +112,9 @@ def gemma2(f: Fields) -> Architecture:
 def gpt_oss(f: Fields) -> Architecture:
     """Windows in every second layer, a sink per head, experts and router with biases."""
     bias = f.flag("attention_bias", True)
-    attention = grouped(f, kv=8, head_dim=64, qkv_bias=bias, output_bias=bias, sinks=True,
-                        scaled_rotary=True)  # fmt: skip
+    attention = grouped(
+        f, kv=8, head_dim=64, qkv_bias=bias, output_bias=bias, sinks=True, scaled_rotary=True
+    )
     width = f.size("intermediate_size")
     routed = experts(f, "num_local_experts", 128, 4, width, bias=True, clamped=True)
     blocks = [Block(attention=one, mlp=routed) for one in alternating(f, attention, 128)]
@@ -132,10 +137,13 @@ def _llama4_attention(f: Fields) -> list[Attention]:
         window = chunk if cut else 0
         found.append(
             dataclasses.replace(
-                plain, rotary=bool(turned), plain_qk_norm=normed and bool(turned), window=window,
+                plain,
+                rotary=bool(turned),
+                plain_qk_norm=normed and bool(turned),
+                window=window,
                 chunked=window > 0,
             )
-        )  # fmt: skip
+        )
     return found
 
 

@@ -10,7 +10,13 @@ from simulator.workload.architecture import MLP, Architecture, Attention, Block,
 from simulator.workload.fields import Fields
 
 __all__ = [
-    *("alternating", "dense", "experts", "grouped", "layer_types", "model", "plain"),
+    "alternating",
+    "dense",
+    "experts",
+    "grouped",
+    "layer_types",
+    "model",
+    "plain",
     "windowed",
 ]
 

@@ -29,17 +29,29 @@ def _stack(f: Fields, mlps: list[MLP | MoE], *, decoder: bool) -> list[Block]:
     first = dataclasses.replace(own, relative_buckets=buckets)
     rest: dict[str, Any] = {"cross_attention": cross, "norms": 3} if decoder else {}
     return [
-        Block(attention=own if at else first, mlp=mlp, dropout=drops,
-              starts_decoder=decoder and at == 0, **rest)
+        Block(
+            attention=own if at else first,
+            mlp=mlp,
+            dropout=drops,
+            starts_decoder=decoder and at == 0,
+            **rest,
+        )
         for at, mlp in enumerate(mlps)
-    ]  # fmt: skip
+    ]
 
 
 def _both(f: Fields, encoder: list[MLP | MoE], decoder: list[MLP | MoE]) -> Architecture:
     """Encoder, then decoder; one table serves both inputs and the output (transformers 5)."""
     blocks = _stack(f, encoder, decoder=False) + _stack(f, decoder, decoder=True)
-    return model(f, blocks, width="d_model", limit="n_positions", positions=512, tied=None,
-                 position="relative")  # fmt: skip
+    return model(
+        f,
+        blocks,
+        width="d_model",
+        limit="n_positions",
+        positions=512,
+        tied=None,
+        position="relative",
+    )
 
 
 def _layers(f: Fields) -> tuple[int, int]:
@@ -60,15 +72,18 @@ def switch_transformers(f: Fields) -> Architecture:
     """One expert per token in every n-th layer, the second being the first of them."""
     f.refuse("router_bias", "a bias of the router alone is not counted")
     mlp = MLP(ffn_hidden=f.size("d_ff"), gated=False, activation="relu")
-    moe = MoE(experts=f.size("num_experts", 8), top_k=1, ffn_hidden=f.size("d_ff"), gated=False,
-              activation="relu")  # fmt: skip
+    moe = MoE(
+        experts=f.size("num_experts", 8),
+        top_k=1,
+        ffn_hidden=f.size("d_ff"),
+        gated=False,
+        activation="relu",
+    )
     sides = zip(("encoder", "decoder"), _layers(f), strict=True)
     stacks: list[list[MLP | MoE]] = []
     for side, layers in sides:
         sparse = f.size(f"num_sparse_{side}_layers", 3, least=0, most=layers)
         # none still gives one, as in transformers
         step = max(1, layers // sparse if sparse else layers)
-        stacks.append([
-            moe if step == 1 or at % step == 1 else mlp for at in range(layers)
-        ])  # fmt: skip
+        stacks.append([moe if step == 1 or at % step == 1 else mlp for at in range(layers)])
     return _both(f, *stacks)

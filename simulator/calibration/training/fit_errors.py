@@ -1,0 +1,270 @@
+"""Fitting how far step times are off: standard deviations of errors by what they belong to.
+
+The residuals are those of calibration runs whose whole source was left out of the fit
+(``fit_training.left_out``), because a run that a figure was fitted to says little about the next
+one. Runs of one source on one device share the errors of its terms, those of one model that of its
+experts, those whose ranks compute with the same shapes that of their kernels, those of one layout
+on several sizes of a cluster that of the layout: their residuals are jointly normal. Maximum
+likelihood, with a weak prior on every deviation; then one factor for the tails, with which the
+residuals have the best interval score.
+
+``python -m simulator.calibration.training.fit_errors`` takes the figures of training that the
+profiles hold (three to five minutes) and writes ``hardware_profiles/uncertainty/step.toml`` again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import numpy as np
+import tomlkit
+from numpy.typing import NDArray
+
+from simulator import catalogue
+from simulator.arrays import Floats
+from simulator.calibration.training.fit_training import (
+    TrainingFit,
+    TrainingRun,
+    apply,
+    as_shipped,
+    left_out,
+)
+from simulator.cost.step import evaluate
+from simulator.cost.uncertainty import (
+    P90,
+    SHARED,
+    bearing,
+    interval_scores,
+    load_step_errors,
+)
+from simulator.measured.rows import MeasuredRun
+
+__all__ = [
+    "covered",
+    "fit_errors",
+    "left_out_report",
+    "source_family",
+    "width_report",
+    "with_deviations",
+]
+
+_PRIOR_SD = 0.15
+"""Standard deviation of the half-normal prior of every deviation: few terms are off by more."""
+_LEAST = 1e-3
+_MOST_OFF = 0.4
+"""Residuals beyond this count as this: single runs of which nobody knows what happened."""
+_TAILS = np.linspace(0.4, 2.0, 161)
+_SHAPES = (
+    *("tp", "sequence_parallel", "cp", "ep", "etp", "micro_batch", "recompute"),
+    *("recompute_layers", "recompute_modules", "precision", "seq_len"),
+)
+"""Columns of the table of runs that decide which shapes a rank computes with."""
+_SPLIT = (*_SHAPES, "pp", "vpp", "sharding", "software")
+"""Columns in which runs of one layout agree."""
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Runs of one source on one device; residuals of different groups are independent."""
+
+    runs: list[int]
+    residuals: Floats
+    parts: Floats
+    """By error (SHARED): the product of the shares of every pair of runs that share it."""
+
+    def covariance(self, deviations: Floats, run: float) -> Floats:
+        """Of the residuals."""
+        found = np.tensordot(deviations**2, self.parts, axes=1)
+        return np.asarray(found + run**2 * np.eye(len(self.runs)))
+
+    def loss(self, deviations: Floats, run: float) -> float:
+        """Negative logarithm of the likelihood."""
+        root = np.linalg.cholesky(self.covariance(deviations, run))
+        white = np.linalg.solve(root, np.clip(self.residuals, -_MOST_OFF, _MOST_OFF))
+        return float(np.sum(np.log(np.diag(root))) + 0.5 * white @ white)
+
+
+def source_family(row: MeasuredRun) -> str:
+    """Return the source of a run without its release: what is left out of the fit together."""
+    return row.get("source").partition("-")[0]
+
+
+def fit_errors(fit: TrainingFit) -> dict[str, float]:
+    """Fit the figures of ``hardware_profiles/uncertainty/step.toml``; keys SHARED and ``tail``.
+
+    How far two runs alike are apart (``run``) is measured, not fitted: it is part of what each
+    run has of its own, the rest of which is the layout's.
+    """
+    return _fitted(_groups(fit))
+
+
+def covered(runs: Sequence[TrainingRun]) -> dict[str, tuple[str, ...]]:
+    """By accelerator, the types of matrix products that some runs had."""
+    found: dict[str, set[str]] = {}
+    for one in runs:
+        found.setdefault(one.run.cluster.accelerator.name, set()).add(_matrix_type(one))
+    return {name: tuple(sorted(types)) for name, types in sorted(found.items())}
+
+
+def _fitted(groups: Sequence[_Group]) -> dict[str, float]:
+    from scipy.optimize import minimize  # type: ignore[import-untyped, unused-ignore]
+
+    run = float(load_step_errors().run)
+
+    def loss(at: Floats) -> float:
+        deviations = np.exp(at)
+        prior = 0.5 * float(np.sum((deviations / _PRIOR_SD) ** 2))
+        return prior + sum(group.loss(deviations, run) for group in groups)
+
+    start = np.full(len(SHARED), np.log(0.03))
+    least = [(np.log(_LEAST), np.log(1.0))] * len(SHARED)
+    deviations = np.exp(minimize(loss, start, method="L-BFGS-B", bounds=least).x)
+    scores = [_score(groups, deviations, run, factor)[0] for factor in _TAILS]
+    fitted = dict(zip(SHARED, deviations.tolist(), strict=True))
+    return {**fitted, "tail": float(_TAILS[int(np.argmin(scores))])}
+
+
+def _score(
+    groups: Sequence[_Group], deviations: Floats, run: float, tail: float
+) -> tuple[float, float]:
+    """Mean interval score and share inside P10 to P90, a group of n runs weighing as root n.
+
+    A group of a hundred runs of one source says hardly more of the next source than one of ten.
+    """
+    total = inside = weight = 0.0
+    for group in groups:
+        reach = P90 * tail * np.sqrt(np.diag(group.covariance(deviations, run)))
+        ratio = np.exp(group.residuals)
+        low, high = ratio * np.exp(-reach), ratio * np.exp(reach)
+        each = 1.0 / np.sqrt(len(group.runs))
+        total += each * float(np.sum(interval_scores(low, high)))
+        inside += each * float(np.sum((low <= 1.0) & (high >= 1.0)))
+        weight += each * len(group.runs)
+    return total / weight, inside / weight
+
+
+def _groups(fit: TrainingFit) -> list[_Group]:
+    """Residuals of left-out runs, and what every error bears on them.
+
+    Spreads that figures state are not taken off: with them, intervals of runs whose device no other
+    source has were too wide, and their score worse.
+    """
+    residuals, shares = left_out(fit, source_family), _shares(fit)
+    families = [source_family(one.row) for one in fit.runs]
+    labels: dict[Hashable, list[int]] = {}
+    for i, one in enumerate(fit.runs):
+        labels.setdefault((families[i], one.row.get("gpu")), []).append(i)
+    groups = []
+    for some in labels.values():
+        rows = [fit.runs[i].row for i in some]
+        same = {
+            "experts": _same(rows, ("model",)),
+            "kernels": _same(rows, ("model", *_SHAPES)),
+            "layout": _same(rows, ("model", *_SPLIT)),
+        }
+        parts = [np.outer(column, column) for column in shares[some].T]
+        for name, pairs in same.items():
+            parts[SHARED.index(name)] *= pairs
+        groups.append(_Group(some, residuals[some], np.stack(parts)))
+    return groups
+
+
+def _same(rows: Sequence[MeasuredRun], columns: Sequence[str]) -> Flags:
+    """Which pairs of rows agree in some columns."""
+    keys = [tuple(row.get(name) for name in columns) for row in rows]
+    return np.array([[one == other for other in keys] for one in keys])
+
+
+def _matrix_type(one: TrainingRun) -> str:
+    return one.run.workload.recipe.matrix_type
+
+
+def left_out_report(fit: TrainingFit) -> list[str]:
+    """Word the errors of calibration runs whose source was left out, and those with it."""
+    residuals = left_out(fit, source_family)
+    names = np.array([source_family(training.row) for training in fit.runs])
+    experts = np.array([bool(training.row.get("num_experts")) for training in fit.runs])
+    groups = {name: names == name for name in dict.fromkeys(names.tolist())}
+    groups |= {"all, dense": ~experts, "all, MoE": experts}
+    lines = [f"{'left out':<15} {'runs':>4} {'|error| with it':>16} {'without':>8} {'bias':>8}"]
+    for name, rows in groups.items():
+        within, without = (100.0 * np.expm1(x[rows]) for x in (fit.after, residuals))
+        lines.append(
+            f"{name:<15} {rows.sum():>4} {np.abs(within).mean():>14.1f} %"
+            f" {np.abs(without).mean():>6.1f} % {without.mean():>+6.1f} %"
+        )
+    return lines
+
+
+def width_report(fit: TrainingFit) -> list[str]:
+    """Word how good intervals are on sources that were left out of the fit of their widths too."""
+    groups, run = _groups(fit), float(load_step_errors().run)
+    owners = [source_family(fit.runs[group.runs[0]].row) for group in groups]
+    lines = [f"{'left out':<15} {'runs':>4} {'inside':>8} {'score':>7} {'one width':>10}"]
+    whole, none = np.zeros(4), np.zeros(len(SHARED))
+    for name in dict.fromkeys(owners):
+        out = [group for group, owner in zip(groups, owners, strict=True) if owner == name]
+        rest = [group for group, owner in zip(groups, owners, strict=True) if owner != name]
+        found = _fitted(rest)
+        deviations = np.array([found[error] for error in SHARED])
+        score, inside = _score(out, deviations, run, found["tail"])
+        alike = [_score(rest, none, 1.0, width)[0] for width in _WIDTHS]
+        constant = _score(out, none, 1.0, float(_WIDTHS[int(np.argmin(alike))]))[0]
+        weight = sum(float(np.sqrt(len(group.runs))) for group in out)
+        whole += weight * np.array([inside, score, constant, 1.0])
+        runs = sum(len(group.runs) for group in out)
+        lines.append(_width_line(name, runs, inside, score, constant))
+    inside, score, constant = (whole[:3] / whole[3]).tolist()
+    return [*lines, _width_line("all", len(fit.runs), inside, score, constant)]
+
+
+def _width_line(name: str, runs: int, inside: float, score: float, constant: float) -> str:
+    return f"{name:<15} {runs:>4} {100.0 * inside:>6.1f} % {score:>7.3f} {constant:>10.3f}"
+
+
+_WIDTHS = np.linspace(0.02, 0.3, 281)
+
+
+def _shares(fit: TrainingFit) -> Floats:
+    """Shares of every run that each error bears on."""
+    rows = []
+    for training in fit.runs:
+        run = apply(training.run, fit.values)
+        estimate = evaluate(run.layout, run.workload, run.cluster, run.software)
+        row = bearing(estimate, experts=run.workload.architecture.is_moe)
+        row[:, -2:] = 1.0  # kernels and layout: which runs share them, the groups know
+        rows.append(row)
+    return np.concatenate(rows)
+
+
+def with_deviations(
+    text: str, fitted: Mapping[str, float], types: Mapping[str, Sequence[str]]
+) -> str:
+    """Return the text of ``step.toml`` with fitted deviations and what calibration runs had."""
+    document = tomlkit.parse(text)
+    for name, value in fitted.items():
+        document[name]["value"] = float(f"{value:.3g}")
+    document["covered"] = {name: list(found) for name, found in types.items()}
+    document["sources"]["left_out"]["date"] = f"{date.today()}"
+    return tomlkit.dumps(document)
+
+
+def main() -> None:
+    """Fit again, print how far left-out sources are off, and write the profile."""
+    shipped = as_shipped()
+    print(*left_out_report(shipped), *width_report(shipped), sep="\n", flush=True)
+    path = catalogue.find("uncertainty", "step")
+    fitted = fit_errors(shipped)
+    text = with_deviations(path.read_text(encoding="utf-8"), fitted, covered(shipped.runs))
+    path.write_text(text, encoding="utf-8")
+    print(
+        *(f"{name} = {value:.3g}" for name, value in fitted.items()), f"written: {path}", sep="\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""What every part of the model costs one rank and micro-batch, as ``block_prices.py`` prices it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.arrays import Floats
+
+__all__ = ["PASS_TERMS", "BlockCosts"]
+
+
+PASS_TERMS = (
+    *("gemm", "attention", "memory_bound", "launch", "stragglers", "slowdown"),
+    *("tp", "cp", "ep"),
+)
+"""Terms of a forward or backward pass, in the order in which they are added."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockCosts:
+    """Costs of one micro-batch on one rank; arrays of shape (terms,) (keys, parts)."""
+
+    forward_s: Floats
+    """Shape (terms, keys, parts), terms as in PASS_TERMS."""
+    backward_s: Floats
+    """Shape (terms, keys, parts), without recomputation."""
+    wgrad_s: Floats
+    """Shape (keys, parts): the share of `backward_s` that no other stage waits for."""
+    recompute_s: Floats
+    """Shape (modes, keys, parts): forward work done again, modes as in RECOMPUTE."""
+    hidden_s: Floats
+    """Shape (2, 3, keys, parts): forward and backward; tp, cp, ep communication hidden under
+    compute."""
+    alone_s: Floats
+    """Shape (2, terms, keys, parts): what a forward and a backward pass take longer where no other
+    micro-batch hides their expert traffic."""
+    exchange_s: Floats
+    """Shape (3, keys, parts): context and expert traffic, forward, backward and what selective
+    recomputation repeats, hidden or not. While it lasts, no gradient or parameter travels on the
+    same links."""
+    saved_bytes: Floats
+    """Shape (modes, keys, parts): kept from forward to backward per micro-batch."""
+    rebuilt_bytes: Floats
+    """Shape (modes, keys, parts): what recomputation holds while one part's backward runs."""
+    transient_bytes: Floats
+    """Shape (keys, parts): temporaries of the backward pass."""
+    passing_bytes: Floats
+    """Shape (keys, parts): the part of saved bytes that a waiting micro-batch has let go of."""
+    full_flop: Floats
+    """Shape (keys, parts): FLOPs that full recomputation repeats, attention causal."""
+    selective_flop: Floats
+    """Shape (keys, parts): FLOPs that selective recomputation repeats."""
+    boundary_bytes: Floats
+    """Shape (keys,): the activation that crosses a pipeline boundary."""
+    input_s: Floats
+    """Shape (keys, 3): copies of the input to the first stage, to the last one, and to both."""
+
+    @property
+    def parts(self) -> int:
+        """Block kinds, embedding and head."""
+        return int(self.forward_s.shape[2])

@@ -1,0 +1,47 @@
+"""Layouts whose ranks compute with the same shapes: blocks are priced once for all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.cost.operators.operations import Ranks
+from simulator.layout.keys import UniqueRows, unique_rows
+from simulator.layout.layouts import Layouts
+from simulator.layout.placement import Placement
+
+__all__ = ["block_keys"]
+
+
+def block_keys(
+    layouts: Layouts, grid: UniqueRows, placement: Placement
+) -> tuple[UniqueRows, Ranks]:
+    """Distinct shapes that a rank computes with, and what each rank sees of them."""
+    local = [getattr(placement, name).local[grid.inverse] for name in ("tp", "cp", "ep", "etp")]
+    keys = unique_rows(
+        layouts.tp,
+        layouts.sequence_parallel,
+        layouts.cp,
+        layouts.ep,
+        layouts.etp,
+        layouts.micro_batch,
+        np.where(layouts.cp > 1, layouts.cp_kind, 0),
+        layouts.cp_a2a,
+        np.where(layouts.ep * layouts.etp > 1, layouts.dispatcher, 0),
+        *local,
+        layouts.world,
+    )
+    some = layouts[keys.first]
+    ranks = Ranks(
+        tp=some.tp.astype(float),
+        sequence_parallel=some.sequence_parallel.astype(bool),
+        cp=some.cp.astype(float),
+        cp_kind=some.cp_kind,
+        dispatcher=some.dispatcher,
+        cp_a2a=some.cp_a2a.astype(float),
+        ep=some.ep.astype(float),
+        etp=some.etp.astype(float),
+        micro_batch=some.micro_batch.astype(float),
+        world=some.world.astype(float),
+        groups=placement.take(grid.inverse[keys.first]).with_groups(some.cp_a2a.astype(np.int64)),
+    )
+    return keys, ranks

@@ -1,0 +1,78 @@
+"""Input fetch: a micro-batch's tokens and labels on their way from host memory to the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats
+from simulator.cost.collectives.calls import broadcasts_s
+from simulator.cost.operators.operations import Ranks
+from simulator.hardware.cluster import Cluster
+from simulator.software.profile import Software
+from simulator.workload.recipe import Workload
+
+__all__ = ["fetch_bytes", "fetch_s", "input_s", "stages_s"]
+
+
+TOKENS, LABELS, SHARED = range(3)
+
+
+def fetch_bytes(workload: Workload, software: Software, micro_batch: Floats) -> Floats:
+    """Bytes of one micro-batch for the first stage, for the last one, and for both.
+
+    Parameters
+    ----------
+    workload, software : Workload, Software
+    micro_batch : ndarray
+        Sequences of a micro-batch, shape (keys,).
+
+    Returns
+    -------
+    ndarray, shape (keys, 3)
+    """
+    arch, recipe, each = workload.architecture, workload.recipe, software.input
+    read = float(recipe.sequence_length)
+    written = float(recipe.decoder_length or read) if arch.is_encoder_decoder else 0.0
+    tokens = (read + written) * each.token_bytes
+    labels, shared = (written or read) * each.label_bytes, (read + written) * each.shared_bytes
+    if arch.patch_values:  # an image and its class
+        patches = read - arch.extra_embeddings
+        tokens = patches * arch.patch_values * each.pixel_bytes
+        labels, shared = each.label_bytes, each.shared_bytes
+    shared = shared + read**2 * each.mask_bytes
+    return np.asarray(micro_batch[:, None] * np.array([tokens, labels, shared], dtype=float))
+
+
+def input_s(workload: Workload, cluster: Cluster, software: Software, ranks: Ranks) -> Floats:
+    """Seconds of these copies, over the host link and then over tp; shape (keys, 3).
+
+    A node without a host link has its input where it computes.
+    """
+    sizes = fetch_bytes(workload, software, ranks.micro_batch)
+    seconds = sizes / float(cluster.node.host_bytes_per_s or np.inf)
+    if not software.input.broadcast:
+        return seconds
+    links, group = cluster.links_of("tp"), ranks.groups.tp
+    # `broadcasts_s` counts one broadcast of every rank's share: here one rank sends it all
+    sent = [broadcasts_s(links, each * group.size, group) / group.size for each in sizes.T]
+    return np.asarray(seconds + np.where(sizes > 0, np.stack(sent, axis=1), 0.0))
+
+
+def stages_s(copies_s: Floats, apart: NDArray[np.bool_]) -> Floats:
+    """What the first and the last stage fetch, which are `apart` or one; shape (keys, 2)."""
+    tokens, labels, shared = copies_s.T
+    return np.stack([tokens + shared, labels + apart * shared], axis=1)
+
+
+def fetch_s(parts: Floats, stages_s: Floats, beside_s: Any) -> tuple[Floats, Floats]:
+    """Fetch of one micro-batch on a rank that holds `parts`: what shows, and what is hidden.
+
+    `stages_s` is what the first and the last stage fetch, of shape (..., 2), `beside_s` the passes
+    that the copy may run beside.
+    """
+    whole = parts[..., -2] * stages_s[..., TOKENS] + parts[..., -1] * stages_s[..., LABELS]
+    shown = np.maximum(whole - beside_s, 0.0)
+    return shown, whole - shown

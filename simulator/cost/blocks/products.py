@@ -1,0 +1,149 @@
+"""Time of every matrix product of a micro-batch, each distinct shape priced once.
+
+Which library and type runs it is the software's and the recipe's; tensor-parallel overlap may cut
+it into pieces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.cost.blocks.tensor_overlap import WHOLE, cuts
+from simulator.cost.kernels.expert_layer import as_grouped
+from simulator.cost.kernels.gemm import gemm_rates, gemm_s
+from simulator.cost.operators.operations import Operators, Ranks, element_bytes
+from simulator.cost.states.state_bytes import gradient_bytes
+from simulator.errors import InputError, problem
+from simulator.hardware.accelerator import Accelerator
+from simulator.layout.keys import unique_rows
+from simulator.software.profile import Overlap, Software
+from simulator.workload.recipe import Recipe
+
+__all__ = ["Products", "figures_for", "per_key", "product_type"]
+
+
+def product_type(recipe: Recipe, kind: str) -> str:
+    """Type of a matrix product: fewer than 16 bit are for the linears of the blocks only."""
+    return "bf16" if recipe.is_quantised and kind != "linear" else recipe.matrix_type
+
+
+def figures_for(table: dict[str, Any], key: str, what: str, fallback: str | None = None) -> str:
+    """Return the key of the entry that a library, type or class gets.
+
+    Raises
+    ------
+    InputError
+        If the profile has neither `key` nor `fallback`.
+    """
+    if key in table:
+        return key
+    if fallback is not None and fallback in table:
+        return fallback
+    raise InputError(problem("hardware profile", what, "no measured or assumed entry", key, table))
+
+
+class Products:
+    """The device, library and type that matrix products run with."""
+
+    def __init__(
+        self,
+        device: Accelerator,
+        software: Software,
+        recipe: Recipe,
+        ranks: Ranks,
+        overlap: Overlap,
+    ) -> None:
+        self.device, self.software, self.recipe = device, software, recipe
+        self.ranks, self.overlap = ranks, overlap
+        self._size, self._keys = element_bytes(recipe), len(ranks.tp)
+
+    def times(self, parts: list[Operators]) -> list[dict[str, Floats]]:
+        """Seconds of every product of every part, by ``name:direction``; each shape once."""
+        rows: dict[tuple[str, bool], list[tuple[int, str, list[Floats]]]] = {}
+        adds = "gradient_accumulation" in self.software.kernels.fused
+        wide = gradient_bytes(self.recipe, self.software.states) >= 4.0
+        weight_bytes = (8.0 if wide else 2.0 * self._size) if adds else self._size
+        for index, ops in enumerate(parts):
+            cut = cuts(ops, self.overlap, self.ranks, quantised=self.recipe.is_quantised)
+            for g in ops.gemms:
+                weight = self._size if g.kind == "attention" else weight_bytes
+                for direction, m, n, k, result in (
+                    product
+                    for width in g.linears or (g.n,)
+                    for product in (
+                        ("forward", g.m, width, g.k, self._size),
+                        ("dgrad", g.m, g.k, width, self._size),
+                        ("wgrad", g.k, width, g.m, weight),
+                    )
+                ):
+                    if direction == "wgrad" and not g.trained:
+                        continue
+                    name = f"{g.name}:{direction}"
+                    way = cut.get(name, WHOLE)
+                    m, n, batch = way.shape(m, n, g.batch)
+                    sizes = (m, n, k, batch, result, g.aligned, way.pieces, way.held_units)
+                    shape = [np.ceil(per_key(x, self._keys)) for x in sizes]
+                    key = (index, name, shape)
+                    rows.setdefault((product_type(self.recipe, g.kind), g.grouped), []).append(key)
+        times: list[dict[str, Floats]] = [{} for _ in parts]
+        for (dtype, grouped), calls in rows.items():
+            columns = [np.concatenate([call[2][i] for call in calls]) for i in range(8)]
+            seconds = self.seconds(dtype, columns, grouped).reshape(len(calls), self._keys)
+            for (index, name, _), row in zip(calls, seconds, strict=True):
+                times[index][name] = times[index].get(name, 0.0) + row
+        return times
+
+    def seconds(self, dtype: str, columns: list[Floats], grouped: bool) -> Floats:
+        """Seconds of calls of one type.
+
+        Parameters
+        ----------
+        dtype : str
+            Type of the products.
+        columns : list of ndarray, shape (calls,) each
+            M, N, K, products of a call, bytes of an element of the result, whether aligned, pieces,
+            compute units set aside.
+        grouped : bool
+            Whether each call takes the experts of a rank.
+        """
+        unique = unique_rows(*(column.astype(np.int64) for column in columns))
+        m, n, k, batch, result, aligned, pieces, held = (x[unique.first] for x in columns)
+        library, half = self.software.kernels.gemm_library, self.device.sixteen_bit
+        kernel = self.device.gemm[figures_for(self.device.gemm, library, "gemm library")]
+        units = half if dtype in ("fp16", "bf16") else dtype
+        params = kernel[figures_for(kernel, units, "type", half)]
+        given: dict[str, Any] = {f.name: float(getattr(params, f.name)) for f in fields(params)}
+        given["host_floor_s"] = 0.0  # the host of a training step has a term of its own
+        if self.recipe.is_quantised and dtype == self.recipe.matrix_type:
+            # timed calls take 16-bit operands and cast them; here casts are kernels of their own
+            given["quantise_bytes_per_element"] = given["quantise_row_s"] = 0.0
+            given["launch_s"] = float(kernel[half].launch_s)
+        each, start_s = np.ones_like(batch), (pieces - 1.0) * given["launch_s"]
+        if grouped and self.software.kernels.expert_products == "streams":
+            each, batch, start_s = batch, np.ones_like(batch), given["launch_s"]
+            given["launch_s"] = 0.0
+        elif grouped and units in self.device.grouped.get(library, {}):
+            given = as_grouped(given, self.device.grouped[library][units], batch)
+        rates = gemm_rates(self.device, dtype, held_units=held if held.any() else 0.0)
+        seconds = start_s + each * gemm_s(
+            m=m,
+            n=n,
+            k=k,
+            batch=batch,
+            result_bytes=result,
+            aligned=aligned > 0.0,
+            sustained=True,
+            **rates,
+            **given,
+        )
+        return seconds[unique.inverse]
+
+
+def per_key(value: Any, keys: int) -> Floats:
+    """The same as a column with an entry for each of so many keys."""
+    column = np.asarray(value, dtype=float)
+    return column if column.shape else np.full(keys, column)

@@ -1,0 +1,92 @@
+"""Seconds of memory-bound kernels.
+
+Pure functions of keyword arrays that broadcast against one another; parameters come from the
+accelerator profile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.hardware.accelerator import Accelerator
+
+__all__ = ["stream_figures", "stream_s"]
+
+
+_CACHED_SHARE = 0.6
+"""Share of the last-level cache at which half of the gain of staying in it is lost."""
+
+
+def stream_s(
+    *,
+    moved_bytes: Any,
+    bandwidth_bytes_per_s: Any,
+    memory_fraction: Any,
+    launch_s: Any,
+    calls: Any = 1.0,
+    row_bytes: Any = 0.0,
+    sharpness: Any = 1.0,
+    row_s_per_byte: Any = 0.0,
+    rows_per_unit: Any = 1.0,
+    cached_gain: Any = 0.0,
+    l2_bytes: Any = 1.0,
+    compute_units: Any = 1.0,
+) -> Floats:
+    """Time of `calls` memory-bound kernels that move `moved_bytes` in all, in seconds.
+
+    A call takes its start-up, to which rows may add waves: a block of threads walks one row, and a
+    compute unit works on a few blocks at a time. Traffic moves at a share of the memory rate,
+    faster where it stays in the last-level cache. The two join as a power mean.
+
+    Parameters
+    ----------
+    moved_bytes, calls : array_like
+        Bytes read and written by all calls; no calls means that others pay the start-up.
+    bandwidth_bytes_per_s, l2_bytes, compute_units : array_like
+        The device.
+    row_bytes : array_like, optional
+        Bytes that a row (a token) takes of `moved_bytes`; 0: not known, no waves.
+    memory_fraction ... cached_gain : array_like
+        Fields of ``StreamKernel`` with the same names.
+
+    Returns
+    -------
+    ndarray
+        Seconds.
+
+    Notes
+    -----
+    Fitted in ``calibration/stream/fit_stream.py``. With `sharpness` 1, no rows and no cache this is
+    ``calls launch_s + moved_bytes / (memory_fraction bandwidth_bytes_per_s)``.
+    """
+    moved, calls, row_bytes = (np.asarray(x, float) for x in (moved_bytes, calls, row_bytes))
+    traffic_s = moved / (memory_fraction * bandwidth_bytes_per_s)
+    if np.any(cached_gain):
+        outgrown = moved / (np.maximum(calls, 1.0) * _CACHED_SHARE * l2_bytes)
+        traffic_s = traffic_s / (1.0 + cached_gain / (1.0 + outgrown**3))
+    start_s = calls * launch_s
+    if np.any(row_s_per_byte):
+        rows = moved / (np.maximum(calls, 1.0) * np.where(row_bytes > 0.0, row_bytes, np.inf))
+        waves = np.ceil(rows / (rows_per_unit * compute_units))
+        start_s = start_s + calls * waves * row_bytes * row_s_per_byte
+    if np.all(sharpness == 1.0):
+        return np.asarray(start_s + traffic_s)
+    return np.asarray((start_s**sharpness + traffic_s**sharpness) ** (1.0 / sharpness))
+
+
+def stream_figures(accelerator: Accelerator, kind: str) -> dict[str, Any]:
+    """Arguments of :func:`stream_s` that device and class settle.
+
+    A class without figures of its own is as any elementwise kernel.
+    """
+    kernel = accelerator.stream[kind if kind in accelerator.stream else "elementwise"]
+    return {
+        "bandwidth_bytes_per_s": float(accelerator.memory.bandwidth_bytes_per_s),
+        "l2_bytes": float(accelerator.memory.l2_bytes),
+        "compute_units": float(accelerator.compute_units),
+        **{field.name: float(getattr(kernel, field.name)) for field in fields(kernel)},
+    }

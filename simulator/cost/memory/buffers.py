@@ -1,0 +1,91 @@
+"""Bytes beside the tensors of autograd: workspaces, buffers of pipeline and communicators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats
+from simulator.cost.blocks.block_costs import BlockCosts
+from simulator.cost.states.state_costs import StateCosts
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import Software
+
+__all__ = ["communicators", "input_bytes", "kept_outputs", "receive_buffers", "workspace"]
+
+
+def workspace(
+    software: Software,
+    layouts: Layouts,
+    blocks: BlockCosts,
+    block_key: NDArray[Any],
+    states: StateCosts,
+    state_key: NDArray[Any],
+    parts: Floats,
+) -> Floats:
+    """Library workspaces, and what a framework holds on to: dummy gradients, an input's gradient.
+
+    Dummy gradients serve gradient-accumulation fusion. The gradient of a stage's input outlives
+    the next backward pass on all stages but the first, which has the embedding and no such input.
+    """
+    allocator = software.allocator
+    found = 2.0 * float(allocator.dummy_gradient_copies) * states.linear_shapes[state_key]
+    found = found + float(allocator.workspace_bytes)
+    if float(allocator.grouped_workspace_bytes):
+        grouped = float(allocator.grouped_workspace_bytes)
+        found = found + states.has_experts[state_key] * grouped
+    found = found + (parts[:, :, -1] > 0) * float(allocator.head_workspace_bytes)
+    if allocator.keeps_input_gradient:
+        holds = (layouts.pp > 1) & (layouts.micro_batches > 1)
+        gradient = np.where(holds, blocks.boundary_bytes[block_key], 0.0)[:, None]
+        found = found + (parts[:, :, -2] == 0) * gradient
+    return np.asarray(found)
+
+
+def receive_buffers(
+    software: Software, layouts: Layouts, boundary: Floats, parts: Floats, flights: Floats
+) -> Floats:
+    """Bytes that stages of torch.distributed.pipelining receive into, (layouts, columns).
+
+    A stage has a buffer for every micro-batch of the step, in both directions. The input of a
+    micro-batch in flight is counted with the blocks already. torch/distributed/pipelining/stage.py:
+    _create_act_recv_info, _create_grad_recv_info.
+    """
+    if not software.allocator.pipeline_buffers:
+        return np.zeros(flights.shape)
+    m, chunks = layouts.micro_batches[:, None], np.maximum(layouts.vpp, 1)[:, None]
+    inputs = input_bytes(software, layouts, boundary, parts) * np.maximum(m - flights, 0.0)
+    gradients = boundary[:, None] * (chunks - (parts[:, :, -1] > 0)) * m
+    return inputs + np.where(layouts.pp[:, None] > 1, gradients, 0.0)
+
+
+def input_bytes(software: Software, layouts: Layouts, boundary: Floats, parts: Floats) -> Floats:
+    """What a rank's stages receive of one micro-batch into such buffers, (layouts, columns)."""
+    buffered = (layouts.pp > 1) & software.allocator.pipeline_buffers
+    chunks = np.maximum(layouts.vpp, 1)[:, None] - (parts[:, :, -2] > 0)
+    return np.where(buffered, boundary, 0.0)[:, None] * chunks
+
+
+def kept_outputs(
+    software: Software, layouts: Layouts, boundary: Floats, parts: Floats, flights: Floats
+) -> Floats:
+    """Bytes of outputs that its stages hold until their backward pass (stage.py: fwd_cache)."""
+    if not software.allocator.pipeline_buffers:
+        return np.zeros(flights.shape)
+    chunks = np.maximum(layouts.vpp, 1)[:, None] - (parts[:, :, -1] > 0)
+    return np.where(layouts.pp[:, None] > 1, boundary[:, None] * chunks * flights, 0.0)
+
+
+def communicators(cluster: Cluster, software: Software, layouts: Layouts) -> Floats:
+    """Buffers of the communicators that a rank takes part in: one per degree above 1, and more."""
+    replicas = layouts.dp * layouts.cp
+    degrees = (layouts.tp, layouts.cp, layouts.pp, replicas, layouts.ep, layouts.etp)
+    allocator = software.allocator
+    count = np.where(layouts.world > 1, float(allocator.communicators), 0.0)
+    count = count + np.where(layouts.pp > 1, float(allocator.pipeline_communicators), 0.0)
+    for degree in degrees:
+        count = count + (degree > 1)
+    return count * float(cluster.library.communicator_bytes)

@@ -1,0 +1,165 @@
+"""The numbers behind each kind of memory of a rank, so that a reader can work a line out again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.cost.memory.moments import MOMENTS
+from simulator.cost.memory.peak import kept_bytes
+from simulator.cost.operators.parameters import expert_parameters, rank_parameters
+from simulator.cost.passes import FULL
+from simulator.cost.states.state_costs import STATE_KINDS
+from simulator.cost.tables import Priced, Selection
+from simulator.layout.layouts import Layouts
+
+__all__ = ["memory_inputs"]
+
+Inputs = dict[str, dict[str, float]]
+
+
+def memory_inputs(
+    rows: Selection, priced: Priced, kinds_bytes: dict[str, float], column: int, moment: int
+) -> Inputs:
+    """List what each kind of memory of one rank was computed from.
+
+    Parameters
+    ----------
+    rows, priced : Selection, Priced
+        One layout, priced.
+    kinds_bytes : dict
+        Bytes of the rank by kind.
+    column, moment : int
+        Column of the rank in `rows`, and index into MOMENTS at which it peaks.
+
+    Returns
+    -------
+    dict
+        Kind -> name of an input -> value; kinds that take no memory are left out.
+    """
+    layouts = rows.layouts
+    found: Inputs = {kind: _states(rows, priced, kinds_bytes, kind, column) for kind in STATE_KINDS}
+    found["activations"] = _activations(rows, priced, column, kinds_bytes["activations"])
+    at_loss = MOMENTS[moment] == "loss and head"
+    found["loss"] = _head(rows, priced, kinds_bytes["loss"], at_loss=at_loss)
+    if MOMENTS[moment] == "backward of the embedding":
+        found["temporaries"] = {"whole gradient of the embedding": kinds_bytes["temporaries"]}
+    elif not at_loss:
+        found["temporaries"] = _temporaries(rows, priced, column)
+    allocator, library = priced.software.allocator, priced.cluster.library
+    linears = float(priced.states.linear_shapes[rows.grid][0, column])
+    found["workspace"] = {
+        "library bytes": float(allocator.workspace_bytes),
+        "copies of the linears' gradients": float(allocator.dummy_gradient_copies),
+        "parameters of the linears, each shape once": linears,
+    }
+    more = kinds_bytes["workspace"] - float(allocator.workspace_bytes)
+    more -= 2.0 * float(allocator.dummy_gradient_copies) * linears
+    if more > 0.5:
+        found["workspace"]["workspaces of experts and head, and a kept input gradient"] = more
+    each = float(library.communicator_bytes)
+    found["communicators"] = {
+        "communicators": round(kinds_bytes["communicators"] / each) if each else 0.0,
+        "bytes of one": each,
+    }
+    outside = sum(kinds_bytes[kind] for kind in ("communicators", "fragmentation", "context"))
+    allocated = sum(kinds_bytes.values()) - outside
+    fraction = float(allocator.fragmentation_fraction)
+    found["fragmentation"] = {
+        "allocated bytes": allocated,
+        "fraction": fraction,
+        "idle bytes": max(kinds_bytes["fragmentation"] - allocated * fraction, 0.0),
+    }
+    found["context"] = {"bytes of a process": float(allocator.context_bytes)}
+    assert len(layouts) == 1, "one layout at a time"
+    return {kind: inputs for kind, inputs in found.items() if kinds_bytes[kind]}
+
+
+def _states(
+    rows: Selection, priced: Priced, kinds_bytes: dict[str, float], kind: str, column: int
+) -> dict[str, float]:
+    """Parameters of the rank and the bytes that this kind takes for each of them."""
+    row, arch = rows.layouts, priced.workload.architecture
+    parts = rows.parts[0, column]
+    kernels = priced.software.kernels
+    dense = float((parts * rank_parameters(arch, tp=row.tp, pp=row.pp, kernels=kernels)[0]).sum())
+    routed = float((parts * expert_parameters(arch, ep=row.ep, etp=row.etp)[0]).sum())
+    inputs = {"parameters of the rank": dense + routed}
+    if routed:
+        inputs["of them in experts"] = routed
+    inputs["bytes per parameter"] = kinds_bytes[kind] / max(dense + routed, 1.0)
+    if int(row.sharding[0]):
+        inputs["shard group"] = float(row.shard_group[0])
+    return inputs
+
+
+def _mode(layouts: Layouts) -> np.ndarray:
+    """Row of ``BlockCosts.saved_bytes`` for blocks that full recomputation does not cover."""
+    return np.where(layouts.recompute == FULL, 0, layouts.recompute)
+
+
+def _activations(
+    rows: Selection, priced: Priced, column: int, all_bytes: float
+) -> dict[str, float]:
+    """Blocks, micro-batches in flight and the mean bytes of one block and micro-batch.
+
+    The peak may come when some of them are gone, and a pipeline may have buffers of its own.
+    """
+    some = slice(column, column + 1)
+    parts, flying = rows.parts[:, some], rows.in_flight[:, some]
+    held = 0.0
+    for part in range(parts.shape[2] - 1):
+        kept = kept_bytes(
+            priced.blocks,
+            _mode(rows.layouts),
+            rows.key,
+            part,
+            flying[:, :, part],
+            parts[:, :, part],
+            rows.covered[:, some, part],
+        )
+        held += float(kept[0, 0])
+    blocks = float(parts[0, 0, :-2].sum())
+    in_flight = float(flying[0, 0, :-2].sum())
+    inputs = {
+        "blocks": blocks,
+        "micro-batches in flight": in_flight / max(blocks, 1.0),
+        "bytes of a block and micro-batch": held / max(in_flight, 1.0),
+    }
+    recomputed = float(rows.covered[0, column].sum())
+    away = float(rows.offloaded[0, column].sum())
+    more = all_bytes - held
+    if abs(more) > 0.5 and not away:
+        inputs["pipeline buffers, less blocks gone by then"] = more
+    return inputs | {
+        name: count
+        for name, count in (("blocks recomputed", recomputed), ("blocks in host memory", away))
+        if count
+    }
+
+
+def _head(rows: Selection, priced: Priced, held_bytes: float, *, at_loss: bool) -> dict[str, float]:
+    """What the loss keeps, what the head's backward pass adds, and the logits that wait."""
+    blocks, key = priced.blocks, rows.key
+    found = {
+        "bytes kept by head and loss": float(blocks.saved_bytes[0, key, -1][0]) * at_loss,
+        "temporaries of the head": float(blocks.transient_bytes[key, -1][0]) * at_loss,
+    }
+    waiting = held_bytes - sum(found.values())
+    if waiting > 0.5:
+        found["bytes of micro-batches that wait for their backward pass"] = waiting
+    return {name: size for name, size in found.items() if size}
+
+
+def _temporaries(rows: Selection, priced: Priced, column: int) -> dict[str, float]:
+    """The backward pass of the block with the largest temporaries, and what it rebuilds."""
+    blocks, key, mode = priced.blocks, rows.key[0], int(_mode(rows.layouts)[0])
+    best = (0.0, 0.0)
+    for part in range(rows.parts.shape[2] - 1):
+        if rows.parts[0, column, part]:
+            again = FULL if rows.covered[0, column, part] else mode
+            pair = (
+                float(blocks.transient_bytes[key, part]),
+                float(blocks.rebuilt_bytes[again, key, part]),
+            )
+            best = max(best, pair, key=sum)
+    return {"temporaries of a block": best[0], "bytes rebuilt by recomputation": best[1]}

@@ -1,0 +1,224 @@
+"""What a pipeline rank holds, tensor by tensor: the sizes that a trace of its memory plays with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.memory.buffers import receive_buffers, workspace
+from simulator.cost.operators.adapters import freeze
+from simulator.cost.operators.block_operators import block, embedding, head, predict_ahead
+from simulator.cost.operators.operations import Operators, Ranks
+from simulator.cost.states.state_bytes import part_states
+from simulator.cost.tables import Priced, Selection
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layouts import RECOMPUTE, Layouts
+from simulator.layout.placement import place
+from simulator.layout.stages import Stages, stages
+from simulator.software.profile import Software
+from simulator.workload.recipe import Workload
+
+__all__ = [
+    "Part",
+    "chunk_parts",
+    "operators_of",
+    "pipeline_buffers",
+    "stages_of",
+    "workspace_parts",
+]
+
+_FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One block, embedding or head on the rank: sizes of its tensors in bytes."""
+
+    kept: list[float]
+    """From the forward to the backward pass."""
+    rebuilt: list[float]
+    """Made by the forward pass, gone after it and made again in the backward pass."""
+    passing: list[float]
+    """Of the forward pass only."""
+    transient: list[float]
+    """Of the backward pass, all at once."""
+    share: float
+    """Of the rank's states."""
+    gathered: float
+    """Whole weights, where the rank keeps shards and gathers them for every pass."""
+    reduced: float
+    """Whole gradients in the type on the wire, where they are reduced block by block."""
+    is_root: bool
+    """Embedding or head."""
+    away: bool = False
+    """What it keeps waits in host memory."""
+
+
+def stages_of(row: Layouts, workload: Workload) -> Stages:
+    """The chunks of every pipeline rank of one layout."""
+    arch = workload.architecture
+    return stages(
+        pp=row.pp,
+        vpp=row.vpp,
+        micro_batches=row.micro_batches,
+        layer_kinds=arch.layer_kinds,
+        kinds=len(arch.blocks),
+        ahead=len(arch.layer_kinds) - arch.layers,
+        schedule=row.schedule,
+    )
+
+
+def workspace_parts(rows: Selection, priced: Priced, column: int) -> list[float]:
+    """What is there from the first step on, and each copy of the dummy gradients."""
+    software = priced.software
+    whole = workspace(
+        software, rows.layouts, priced.blocks, rows.key, priced.states, rows.grid, rows.parts
+    )
+    one = 2.0 * float(priced.states.linear_shapes[rows.grid[0], column])
+    dummies = [one] * round(float(software.allocator.dummy_gradient_copies))
+    return [float(whole[0, column]) - sum(dummies), *dummies]
+
+
+def pipeline_buffers(rows: Selection, priced: Priced, column: int) -> list[float]:
+    """Buffers that torch's pipelining receives into, for the whole run."""
+    some = slice(column, column + 1)
+    parts, flying = rows.parts[:, some], rows.in_flight[:, some]
+    flights = np.max(flying[:, :, :-2] / np.maximum(parts[:, :, :-2], 1.0), axis=2)
+    one = priced.blocks.boundary_bytes[rows.key]
+    found = receive_buffers(priced.software, rows.layouts, one, parts, np.maximum(flights, 1.0))
+    count, rest = divmod(float(found[0, 0]), float(one[0]))
+    return [float(one[0])] * int(count) + [rest]
+
+
+def operators_of(
+    row: Layouts, workload: Workload, cluster: Cluster, software: Software
+) -> list[Operators]:
+    """The operators of every part on one rank."""
+    arch, recipe, kernels = workload.architecture, workload.recipe, software.kernels
+    degrees = {name: getattr(row, name).astype(float) for name in ("tp", "cp", "ep", "etp")}
+    ranks = Ranks(
+        **degrees,
+        sequence_parallel=row.sequence_parallel.astype(bool),
+        micro_batch=row.micro_batch.astype(float),
+        groups=place(row, cluster.domain),
+        cp_kind=row.cp_kind,
+        cp_a2a=row.cp_a2a.astype(float),
+        dispatcher=row.dispatcher,
+    )
+    position = arch.position
+    blocks = [block(k, arch.hidden, ranks, recipe, kernels, position) for k in arch.blocks]
+    for kind, ops in zip(arch.blocks, blocks, strict=True):
+        if kind.predicts_ahead:
+            predict_ahead(ops, arch, ranks, recipe, kernels)
+    last = (embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels))
+    parts = [*blocks, *last]
+    if recipe.freezes:
+        freeze(parts, arch, ranks, recipe, kernels)
+    return parts
+
+
+def chunk_parts(
+    rows: Selection, priced: Priced, operators: list[Operators], column: int, held: Stages
+) -> list[list[Part]]:
+    """Parts of every chunk of one rank, each in the order of its forward pass.
+
+    Blocks that full recomputation covers, and those that wait in host memory, are the first ones;
+    several chunks have equal shares of them. torch's pipelining keeps the output of a chunk.
+    """
+    row = rows.layouts
+    either = priced.cluster.accelerator.fp8_either_layout
+    each = part_states(priced.workload, priced.software, row, either_layout=either)
+    parameters = (each.parameters[0] + each.parameters[1])[0]
+    whole = max(float((rows.parts[0, column] * parameters).sum()), 1.0)
+    shards = each.shards_only and int(row.sharding[0]) > 0
+    gathered = (each.gather[0] + each.gather[1])[0] * shards
+    reduced = (each.reduce[0] + each.reduce[1])[0] * shards
+    counts = _counts(held, int(rows.rank[0, column]))
+    again = _dealt(rows.covered[0, column], counts)
+    away = _dealt(rows.offloaded[0, column], counts)
+    kinds = len(operators)
+    keeps_output = priced.software.allocator.pipeline_buffers and int(row.pp[0]) > 1
+    found = []
+    for chunk, count in enumerate(counts):
+        parts = []
+        for kind in (kinds - 2, *range(kinds - 2), kinds - 1):
+            for index in range(int(count[kind])):
+                is_covered = bool(index < again[chunk, kind])
+                kept, rebuilt = _kept(operators[kind], priced, rows, kind, is_covered)
+                size = float(np.max(operators[kind].transient_bytes))
+                passing: list[float] = []
+                transient = [size / 3, size * 2 / 3]
+                if kind == kinds - 2:
+                    transient = [float(priced.states.embedding_gradient[rows.grid[0], column])]
+                arch = priced.workload.architecture
+                if kind == kinds - 1 and arch.traced is None and arch.output_rows:
+                    kept, passing, transient = _loss(kept, operators[kind], priced, row)
+                parts.append(
+                    Part(
+                        kept=kept,
+                        rebuilt=rebuilt,
+                        passing=passing,
+                        transient=transient,
+                        share=float(parameters[kind]) / whole,
+                        gathered=float(gathered[kind]),
+                        reduced=float(reduced[kind]),
+                        is_root=kind >= kinds - 2,
+                        away=bool(index < away[chunk, kind]),
+                    )
+                )
+        if parts and keeps_output and not count[-1]:
+            parts[-1].kept.append(float(priced.blocks.boundary_bytes[rows.key[0]]))
+        found.append(parts)
+    return found
+
+
+def _counts(held: Stages, rank: int) -> NDArray[np.int64]:
+    """What every chunk of a rank holds, shape (chunks, parts)."""
+    content = np.column_stack([held.blocks, held.embedding, held.head])
+    some = np.flatnonzero(held.rank == rank)
+    return np.asarray(content[some[np.argsort(held.chunk[some])]])
+
+
+def _dealt(some: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Deal a number of blocks of each kind over chunks by how many they hold; whole blocks."""
+    share = np.zeros(counts.shape[1])
+    share[: len(some)] = some
+    running = np.cumsum(counts, axis=0) * (share / np.maximum(counts.sum(axis=0), 1))
+    return np.diff(np.round(running), axis=0, prepend=0.0)
+
+
+def _kept(
+    ops: Operators, priced: Priced, rows: Selection, kind: int, whole: bool
+) -> tuple[list[float], list[float]]:
+    """Tensors that a part keeps, and those that it rebuilds; `whole`: it is recomputed in full."""
+    key = int(rows.key[0])
+    mode = _FULL if whole else int(rows.layouts.recompute[0])
+    saved = [float(np.max(size)) for _, _, size in ops.saved if np.max(size) > 0]
+    if not ops.is_block or (mode == _FULL and not whole) or mode not in (_FULL, _SELECTIVE):
+        return saved, []
+    if mode == _FULL:
+        return [float(np.max(ops.checkpoint_bytes))], saved
+    share = float(priced.blocks.saved_bytes[_SELECTIVE, key, kind]) / max(sum(saved), 1.0)
+    rest = max(1.0 - share, 0.0)
+    return [share * size for size in saved], [rest * size for size in saved if rest]
+
+
+def _loss(
+    kept: list[float], ops: Operators, priced: Priced, row: Layouts
+) -> tuple[list[float], list[float], list[float]]:
+    """Kept, passing and transient tensors of the head, by how the software computes the loss.
+
+    torch: 16-bit logits, which are freed once their fp32 copy is there, the log-softmax, which
+    stays, and fp32 gradients of the backward pass. Else logits and their gradient in place.
+    """
+    kernels, last = priced.software.kernels, float(np.max(ops.transient_bytes))
+    each = kernels.loss_bytes_per_logit
+    if each is None or "loss" in kernels.fused or priced.workload.recipe.loss_chunks > 1:
+        return kept, [], [last]
+    *others, logits = kept
+    one = logits / 6.0
+    if int(row.tp[0]) > 1 and kernels.split_loss_bytes_per_logit is not None:
+        each = kernels.split_loss_bytes_per_logit
+    return [*others, 4.0 * one], [2.0 * one, 4.0 * one], [4.0 * one] * (round(float(each) / 4) - 1)

@@ -1,0 +1,203 @@
+"""Scores, softmax and weighted sum of an attention module: one flash kernel, or its pieces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.cost.operators.model_flop import seen_keys
+from simulator.cost.operators.operations import Flash, Gemm, Operators, Ranks, Stream, element_bytes
+from simulator.software.profile import Kernels
+from simulator.workload.architecture import Attention
+from simulator.workload.recipe import Recipe
+
+__all__ = ["core_attention", "is_flash"]
+
+
+_CORE = "core_attn"
+
+
+def core_attention(
+    ops: Operators,
+    att: Attention,
+    hidden: int,
+    ranks: Ranks,
+    recipe: Recipe,
+    kernels: Kernels,
+    *,
+    source: Recipe | None = None,
+    prefix: str = "",
+    alibi: bool = False,
+) -> None:
+    """List scores, softmax and weighted sum; `source` has the length of the keys if not their own.
+
+    Under a causal mask flash attention computes half of the scores, the products of unfused
+    attention all of them. ALiBi is part of flash attention; unfused scores start from it
+    (bigscience-workshop/Megatron-DeepSpeed megatron/model/transformer.py: torch.baddbmm with beta
+    1). Disentangled attention has no flash kernel.
+    """
+    source = source or recipe
+    heads = att.heads / ranks.tp
+    if is_flash(kernels, att):
+        _flash(ops, att, heads, ranks, recipe, source, prefix, kernels)
+        return
+    size, length = element_bytes(recipe), source.sequence_length
+    if att.window and not att.causal:  # windows of an image are computed apart, not masked
+        length = min(att.window, length)
+    calls, local = ranks.micro_batch * heads, recipe.sequence_length / ranks.cp
+    _product(ops, f"{prefix}scores", local, length, att.head_dim, calls, att.causal)
+    _product(ops, f"{prefix}context", local, att.value_dim, length, calls, att.causal)
+    scores = calls * local * length
+    if att.disentangled:
+        _positions(ops, att, hidden, heads, ranks, recipe)
+    if alibi:  # one row for each head, copied to all rows, to which the product adds its results
+        _stream(ops, f"{prefix}distances", "softmax", 2 * size * scores, 0.0, backward_calls=0.0)
+    if att.softcap:
+        _stream(ops, f"{prefix}softcap", "softmax", 6 * size * scores, 3 * size * scores, calls=3)
+        ops.saved.append((f"{prefix}capped scores", _CORE, size * scores))
+    fused = "softmax" in kernels.fused
+    forward, backward = _softmax_bytes(att, kernels)
+    _stream(
+        ops,
+        f"{prefix}softmax",
+        "softmax",
+        forward * scores,
+        backward * scores,
+        calls=1 if fused else 4,
+    )
+    ops.saved.append((f"{prefix}attention weights", _CORE, size * scores))
+    if att.dropout:
+        _stream(ops, f"{prefix}attention dropout", "softmax", 5.0 * scores, 5.0 * scores)
+        dropped = (size + 1.0) * scores
+        ops.saved.append((f"{prefix}dropped attention weights", _CORE, dropped))
+    tokens = ranks.tokens(recipe) * heads
+    # batched products take transposed operands as they are, so that gradients are not copied; the
+    # factor on the scores is a kernel for each of the gradients of queries and keys
+    copied, scaled = 2 * size * tokens * att.value_dim, 4 * size * tokens * att.head_dim
+    _stream(ops, f"{prefix}context transpose", "elementwise", copied, 0.0, backward_calls=0.0)
+    if not att.disentangled and "attention_scale" not in kernels.fused:
+        _stream(ops, f"{prefix}scaled gradients", "elementwise", 0.0, scaled, 0.0, 2.0)
+
+
+def is_flash(kernels: Kernels, att: Attention) -> bool:
+    """Whether one kernel computes the module; disentangled attention has none."""
+    return kernels.attention == "flash" and not att.disentangled
+
+
+def _softmax_bytes(att: Attention, kernels: Kernels) -> tuple[float, float]:
+    """Bytes that each score moves in either pass of the softmax, scale and mask.
+
+    Fused, forward reads and writes 16 bit, backward reads gradient and result and writes. Under a
+    plain causal mask Megatron's kernel reads only the half that the mask leaves and writes zeros to
+    the rest (NVIDIA/Megatron-LM megatron/fused_kernels/scaled_upper_triang_masked_softmax.h).
+    """
+    if "softmax" not in kernels.fused:
+        return 20.0, 20.0
+    plain = att.causal and not (att.window or att.softcap or att.relative_buckets)
+    if plain and "causal_softmax" in kernels.fused:
+        return 3.0, 4.0
+    return 4.0, 6.0
+
+
+def _flash(
+    ops: Operators,
+    att: Attention,
+    heads: Floats,
+    ranks: Ranks,
+    recipe: Recipe,
+    source: Recipe,
+    prefix: str,
+    kernels: Kernels,
+) -> None:
+    """Fused calls. Windows without a mask (of an image) are sequences of their own."""
+    tokens, blocks = ranks.tokens(recipe), ranks.key_blocks(kernels)
+    own = _lengths(source)
+    span = sum(share * min(att.window or each, each) for each, share in own)
+    keys = sum(share * seen_keys(att, each) for each, share in own)
+    rows = sum(share * each for each, share in _lengths(recipe))
+    if att.window and not att.causal:
+        rows = min(att.window, rows)
+    queries = rows / ranks.query_parts()
+    width = element_bytes(recipe) * (att.head_dim + att.value_dim)
+    kv_heads = np.maximum(att.kv_heads * heads / att.heads, 1.0)
+    pairs = ranks.tokens(source) * ranks.query_parts() / blocks * kv_heads
+    ops.flash.append(
+        Flash(
+            heads=tokens * heads / queries,
+            queries=queries,
+            keys=keys / blocks,
+            span=span / blocks,
+            score_size=att.head_dim,
+            value_size=att.value_dim,
+            query_bytes=width * tokens * heads,
+            key_bytes=width * pairs,
+            calls=blocks,
+        )
+    )
+    ops.saved.append((f"{prefix}log-sum-exp", _CORE, 4.0 * tokens * heads))
+
+
+def _lengths(recipe: Recipe) -> tuple[tuple[int, float], ...]:
+    """Lengths that attention sees, and the share of tokens in sequences of each."""
+    if recipe.batching == "packed":
+        return tuple(recipe.sequences)
+    return ((recipe.sequence_length, 1.0),)
+
+
+def _positions(
+    ops: Operators, att: Attention, hidden: int, heads: Floats, ranks: Ranks, recipe: Recipe
+) -> None:
+    """Disentangled attention: queries meet positions as keys, keys meet positions as queries.
+
+    He et al. 2021 (arXiv 2006.03654), section 3.2, kept as transformers computes it: projections
+    repeated for every sequence, both products and two tables of indices (which torch's gather
+    keeps), keys once more with the scale in them.
+    """
+    size, rows, length = element_bytes(recipe), att.disentangled, recipe.sequence_length
+    calls, local = ranks.micro_batch * heads, length / ranks.cp
+    width = heads * att.head_dim
+    for name in ("position keys", "position queries"):
+        ops.gemms.append(Gemm(name=name, m=rows, n=width, k=hidden))
+    _product(ops, "content to position", local, rows, att.head_dim, calls, False)
+    _product(ops, "position to content", local, rows, att.head_dim, calls, False)
+    scores = calls * local * length
+    # two gathers read 8-byte indices; two scales; three sums of score matrices
+    moved = (2 * (8 + 2 * size) + 2 * 2 * size + 3 * 3 * size) * scores
+    _stream(ops, "position scores", "elementwise", moved, moved, calls=8)
+    repeated = 2 * ranks.micro_batch * rows * width * size
+    ops.saved.append(("position keys and queries", _CORE, repeated))
+    ops.saved.append(("position scores", _CORE, 2 * size * calls * local * rows))
+    ops.saved.append(("position indices", _CORE, 2 * 8.0 * local * length))
+    ops.saved.append(("scaled keys", _CORE, ranks.tokens(recipe) * width * size))
+    if att.dropout:
+        ops.saved.append(("dropped positions", _CORE, (size + 1.0) * rows * hidden + 0 * heads))
+
+
+def _product(ops: Operators, name: str, m: Any, n: Any, k: Any, batch: Any, causal: bool) -> None:
+    ops.gemms.append(
+        Gemm(name=name, m=m, n=n, k=k, batch=batch, kind="attention", module=_CORE, causal=causal)
+    )
+
+
+def _stream(
+    ops: Operators,
+    name: str,
+    kind: str,
+    forward: Any,
+    backward: Any,
+    calls: float = 1.0,
+    backward_calls: float | None = None,
+) -> None:
+    ops.streams.append(
+        Stream(
+            name=name,
+            kind=kind,
+            module=_CORE,
+            calls=calls,
+            backward_calls=backward_calls,
+            forward_bytes=forward,
+            backward_bytes=backward,
+        )
+    )

@@ -1,0 +1,69 @@
+"""Biases of a block's linear layers: kernels that add them, and sums over tokens back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simulator.cost.operators.mlp import fuses_activation
+from simulator.cost.operators.operations import Operators, Ranks, Stream, element_bytes
+from simulator.software.profile import Kernels
+from simulator.workload.architecture import MLP, Block
+from simulator.workload.recipe import Recipe
+
+__all__ = ["linear_biases"]
+
+
+def linear_biases(
+    ops: Operators, kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> None:
+    """List what biases of a block's dense linears cost beside the products.
+
+    Forward, a kernel that adds the bias reads and writes the output, unless the product does it or
+    a fused kernel behind it; backward, the gradient is read once more and summed over tokens
+    (NVIDIA/Megatron-LM megatron/core/tensor_parallel/layers.py; torch.nn.functional.linear).
+    Transformer Engine has both in its products and casts. Biases of routed experts are listed with
+    them; those of shared experts, of cross attention and behind the last block are not listed.
+    """
+    att, size = kind.attention, element_bytes(recipe)
+    tokens, own = ranks.tokens(recipe), ranks.own_tokens(recipe)
+    behind = "bias_dropout_add" in kernels.fused
+    if att.qkv_bias and not att.is_mla:
+        kv_heads = np.maximum(att.kv_heads / ranks.tp, 1.0)
+        keys = kv_heads * (att.head_dim + att.value_dim)
+        _bias(ops, "qkv", tokens * (att.heads / ranks.tp * att.head_dim + keys), size, kernels)
+    if att.output_bias:
+        _bias(ops, "proj", own * hidden, size, kernels, added=behind)
+    if isinstance(kind.mlp, MLP) and kind.mlp.bias:
+        wide = (2 if kind.mlp.gated else 1) * kind.mlp.ffn_hidden / ranks.tp
+        active = fuses_activation(kernels, kind.mlp.gated, kind.mlp.activation)
+        _bias(ops, "fc1", tokens * wide, size, kernels, added=active, module="mlp")
+        _bias(ops, "fc2", own * hidden, size, kernels, added=behind, module="mlp")
+
+
+def _bias(
+    ops: Operators,
+    name: str,
+    elements: Any,
+    size: float,
+    kernels: Kernels,
+    *,
+    added: bool = False,
+    module: str = "",
+) -> None:
+    """One linear's bias; `added` by a kernel that is listed anyway."""
+    adds = 0.0 if added or "linear_bias" in kernels.fused else 1.0
+    sums = 0.0 if "bias_gradients" in kernels.fused else 1.0
+    ops.streams.append(
+        Stream(
+            name=f"{name} bias",
+            kind="elementwise",
+            forward_bytes=adds * 2.0 * size * elements,
+            backward_bytes=sums * size * elements,
+            calls=adds,
+            backward_calls=sums,
+            module=module,
+            for_weights=True,
+        )
+    )

@@ -1,0 +1,229 @@
+"""Casts around linear layers of fewer than 16 bit, as streams: bytes and kernels of each pass.
+
+NVIDIA/TransformerEngine: pytorch/module/linear.py and layernorm_linear.py @0004dbd0 (release 1),
+base.py (`grad_output_preprocess`), csrc/quantizer.cpp @0064fbd6, csrc/extensions/normalization.cpp
+@01a4d046 and swizzle.cpp @05760704 (release 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats
+from simulator.cost.operators.operations import Gemm, Operators, Ranks, Stream
+from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
+from simulator.software.profile import Kernels
+from simulator.workload.recipe import Recipe
+
+__all__ = ["casts"]
+
+
+_HALF = 2.0
+"""Bytes of an element in 16 bit."""
+
+_SCALES = {"mxfp8": 1 / 32, "nvfp4": 1 / 16}
+"""Bytes of the scales that matrix products take in tiles, per element of their operand."""
+
+_MAXIMUM_KERNELS = {"fp8_current": 2.0, "nvfp4": 2.0}
+"""Kernels that take a tensor's maximum before its cast: its place is set to zero, then a scan
+(recipe/current_scaling.cu, `launch_amax_kernel`; hadamard_transform.cu, `ZeroAmaxKernel`)."""
+
+_SCALE_KERNELS = {"fp8_current": 1.0}
+"""Kernels that make a scale of the maximum (`nvte_compute_scale_from_amax`); NVFP4's cast does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rules:
+    """What one recipe, software and device do with any operand."""
+
+    precision: str
+    each: float
+    """Bytes of an element with its scales, along rows or along columns."""
+    apart: bool
+    """Columns have scales of their own, so that they cannot be made of rows."""
+    transposes: bool
+    """Products take columns as rows of a transposed copy."""
+    share: Floats
+    """Part of a gathered operand that a rank casts."""
+    gathers: NDArray[np.bool_]
+
+    def cast(self, whole: Any, gathered: Any, fused: str = "") -> tuple[Any, float, Any]:
+        """Return bytes and kernels of an operand's cast, and bytes of making its columns after it.
+
+        Rows of gathered pieces are in order; pieces of a transposed copy lie side by side and are
+        put in order, or the copy is made of gathered rows: one read and write of it in either case.
+        `fused` says what of the cast a norm does: nothing, the `maximum` or all of the `cast`.
+        """
+        late = gathered | (fused == "cast" and not self.apart)
+        made = np.where(late & self.transposes, 2.0 * self.each, 0.0) * whole
+        if fused == "cast":
+            return 0.0 * made, 0.0, made
+        kernels = 1.0 + _MAXIMUM_KERNELS.get(self.precision, 0.0)
+        kernels += _SCALE_KERNELS.get(self.precision, 0.0)
+        moved = _HALF * (2.0 if self.precision in _MAXIMUM_KERNELS else 1.0)
+        if fused == "maximum":
+            moved, kernels = moved - _HALF, kernels - 1.0
+        columns = self.apart | (self.transposes & ~np.asarray(late))
+        return whole * self.cut(gathered) * (moved + self.each * (1.0 + columns)), kernels, made
+
+    def cast_weight(self, whole: Any, *, arrives: bool) -> tuple[Any, float, Any, float]:
+        """Return bytes and kernels of a weight's cast, forward, and of its columns, backward.
+
+        Columns with scales of their own are a second cast, others a transposed copy. A weight that
+        `arrives` from its ranks in 8 bit is not cast.
+        """
+        rows, kernels, _ = self.cast(whole, np.False_)
+        forward = rows - self.columns * self.each * whole
+        backward = self.columns * (_HALF if self.apart else self.each) + self.columns * self.each
+        if arrives:
+            forward, kernels = 0.0 * forward, 0.0
+        return forward, kernels, backward * whole, 1.0 * self.columns
+
+    @property
+    def columns(self) -> bool:
+        """Whether products need an operand along columns beside that along rows."""
+        return self.apart or self.transposes
+
+    def cut(self, gathered: Any) -> Any:
+        """Part of an operand that a rank casts: its own, where the rest is gathered."""
+        return np.where(gathered, self.share, 1.0)
+
+
+def casts(
+    ops: Operators,
+    recipe: Recipe,
+    kernels: Kernels,
+    ranks: Ranks,
+    normed: Mapping[str, str],
+    *,
+    either_layout: bool = False,
+) -> None:
+    """Casts that linear layers of fewer than 16 bit need: inputs forward, gradients backward.
+
+    Each reads 16 bit (once more for a present maximum) and writes numbers along rows, for the
+    product that reads them first, and along columns, for the weight gradient. fp8 with one scale
+    for a tensor has the same numbers in both; devices whose products take `either_layout` need no
+    transposed copy. What sequence parallelism gathers is cast before, by the rank that has it, and
+    its transposed copy made after. Weights are cast once per step, which is left out, or in every
+    forward pass anew (`casts_weights_each_pass`). Each expert's tokens are cast on their own
+    (`multi_tensor_quantize_impl`; one kernel with delayed scaling on Hopper).
+
+    `normed` names the norm in front of a linear that is part of its module.
+    """
+    if not recipe.is_quantised:
+        return
+    precision = recipe.precision
+    apart = precision in BLOCK_SCALED
+    rules = _Rules(
+        precision=precision,
+        each=QUANTISED_BYTES[precision],
+        apart=apart,
+        transposes=precision != "mxfp8" and (apart or not either_layout),
+        share=ranks.own_tokens(recipe) / ranks.tokens(recipe),
+        gathers=np.asarray(ranks.sequence_parallel) & (np.asarray(ranks.tp) > 1),
+    )
+    done = {stream.name for stream in ops.streams}
+    for g in ops.gemms:
+        if g.kind == "linear" and f"cast for {g.name}" not in done:
+            _cast(ops, g, rules, kernels, normed.get(g.name, ""))
+            if kernels.casts_weights_each_pass:
+                _cast_weight(ops, g, rules, arrives=recipe.fp8_weights)
+            _swizzle(ops, g, rules, kernels)
+
+
+def _cast(ops: Operators, g: Gemm, rules: _Rules, kernels: Kernels, norm: str) -> None:
+    """Add the cast of a linear's input and of its output's gradient, and copies of columns."""
+    times = g.batch if g.grouped else 1.0
+    fused, inputs = "", g.batch * g.m * g.k
+    gathered, gathered_back = (
+        rules.gathers & (g.name in x) for x in (ops.gathered, ops.gathered_back)
+    )
+    if norm and "norm" in kernels.fused:
+        fused = "maximum" if rules.precision in kernels.norm_maxima else ""
+        fused = "cast" if rules.precision in kernels.norm_casts else fused
+    moved, calls, made = rules.cast(inputs, gathered, fused)
+    if fused == "cast":  # the norm writes columns with the rows if these have scales of their own
+        more = rules.each * (1.0 + rules.apart) - _HALF
+        _write_quantised(ops, norm, more * inputs * rules.cut(gathered))
+    moved_back, calls_back, made_back = rules.cast(g.batch * g.m * g.n, gathered_back)
+    _add(ops, g, "cast for", (moved, moved_back), (calls, calls_back))
+    copies = 1.0 * (made > 0.0) + 1.0 * (made_back > 0.0)
+    if np.any(copies > 0.0):
+        ops.streams.append(
+            Stream(
+                name=f"columns for {g.name}",
+                kind="elementwise",
+                forward_bytes=0.0,
+                backward_bytes=made + made_back,
+                calls=0.0,
+                backward_calls=copies * times,
+            )
+        )
+
+
+def _cast_weight(ops: Operators, g: Gemm, rules: _Rules, *, arrives: bool) -> None:
+    """Add the cast of a linear's weight, which recomputation repeats, and of its columns.
+
+    pytorch/ao float8/float8_linear.py (`cast_weight_to_float8_t` in `forward`), float8_ops.py
+    (`preprocess_addmm` makes the second operand lie along columns: a copy for the data gradient).
+    """
+    moved, calls, moved_back, calls_back = rules.cast_weight(g.batch * g.k * g.n, arrives=arrives)
+    _add(ops, g, "cast of the weight of", (moved, moved_back), (calls, calls_back))
+
+
+def _add(
+    ops: Operators, g: Gemm, what: str, moved: tuple[Any, Any], calls: tuple[float, float]
+) -> None:
+    """Add kernels that a linear needs, forward and backward; experts have them one by one."""
+    times = g.batch if g.grouped else 1.0
+    ops.streams.append(
+        Stream(
+            name=f"{what} {g.name}",
+            kind="elementwise",
+            forward_bytes=moved[0],
+            backward_bytes=moved[1],
+            calls=calls[0] * times,
+            backward_calls=calls[1] * times,
+            module=g.module,
+        )
+    )
+
+
+def _write_quantised(ops: Operators, norm: str, more_bytes: Any) -> None:
+    """Let a norm write its result as a product takes it: `more_bytes` than in 16 bit."""
+    for at, stream in enumerate(ops.streams):
+        if stream.name == norm:
+            ops.streams[at] = replace(stream, forward_bytes=stream.forward_bytes + more_bytes)
+
+
+def _swizzle(ops: Operators, g: Gemm, rules: _Rules, kernels: Kernels) -> None:
+    """Add the kernels that put block scales into the tiles which matrix products read.
+
+    One for each operand of each product (`swizzle_scales_for_gemm`), or for the weights alone where
+    casts write tiles; one for all experts of a rank (`nvte_multi_tensor_swizzle_scaling_factors`).
+    """
+    scales, which = _SCALES.get(rules.precision, 0.0), kernels.swizzled_scales
+    if not scales or which == "none":
+        return
+    weights, inputs, results = (g.batch * a * b for a, b in ((g.k, g.n), (g.m, g.k), (g.m, g.n)))
+    forward, backward = weights, weights
+    calls, back = 1.0, 1.0
+    if which == "all":  # forward: input; data gradient: gradient; weight gradient: both
+        forward, backward = weights + inputs, weights + 2.0 * results + inputs
+        calls, back = 2.0, 4.0
+    ops.streams.append(
+        Stream(
+            name=f"scales for {g.name}",
+            kind="elementwise",
+            forward_bytes=2.0 * scales * forward,
+            backward_bytes=2.0 * scales * backward,
+            calls=calls,
+            backward_calls=back,
+            module=g.module,
+        )
+    )

@@ -1,0 +1,245 @@
+"""What context parallelism moves around one attention module, by its kind.
+
+The sequence is split over cp ranks, every rank with one chunk of its first half and the mirrored
+chunk of its second (so that causal ranks have equal work). Ways to let queries see all keys:
+
+- ring (Liu et al. 2023, arXiv 2310.01889): keys and values go round beside the attention.
+- all_gather (Llama 3, arXiv 2407.21783, section 3.3.2): keys and values are gathered.
+- all_to_all (Ulysses, Jacobs et al. 2023, arXiv 2309.14509): every rank gets all tokens of 1 / cp
+  of the heads and gives the results back.
+- hierarchical (USP, Fang and Zhao 2024, arXiv 2405.07719; TransformerEngine's a2a+p2p): all-to-all
+  inside groups of adjacent ranks, and a ring of what each then has between the groups.
+
+Read in the code: TransformerEngine's context_parallel.py and torch 2.13's
+distributed/tensor/experimental/_context_parallel/_attention.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator.cost.operators.operations import Collective, Operators, Ranks, Stream
+from simulator.layout.layouts import CP_KINDS
+from simulator.software.profile import Kernels, Overlap
+
+__all__ = ["Widths", "attention_window_s", "exchange_context"]
+
+_RING, _GATHER = CP_KINDS.index("ring"), CP_KINDS.index("all_gather")
+_ALL_TO_ALL, _HIERARCHICAL = CP_KINDS.index("all_to_all"), CP_KINDS.index("hierarchical")
+
+_FP32 = 4.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Widths:
+    """Elements per token of one rank's heads."""
+
+    query: Any
+    key: Any
+    value: Any
+    result: Any
+
+
+def attention_window_s(c: Collective, overlap: Overlap, size: Any, attention_s: Any) -> Any:
+    """Seconds of attention that may hide a collective under this software."""
+    if not overlap.context_ring:
+        return 0.0
+    if c.window == "attention":
+        return attention_s * (size - 1) / size
+    return attention_s / size if c.window == "first block" else 0.0
+
+
+def exchange_context(
+    ops: Operators,
+    widths: Widths,
+    tokens: Any,
+    keys: Any,
+    ranks: Ranks,
+    size: float,
+    kernels: Kernels,
+    heads_per_key: Any = 1.0,
+) -> None:
+    """Add the exchanges of context parallelism, and the copies and sums around them.
+
+    Parameters
+    ----------
+    tokens, keys : array
+        Tokens of one rank behind its queries, and behind its keys and values.
+    size : float
+        Bytes of one activation element.
+    heads_per_key : array, optional
+        Query heads that share a key: torch repeats keys and values for them first.
+
+    Notes
+    -----
+    No kind keeps what it received: the backward pass gathers, or sends round, again. Only
+    TransformerEngine's all_gather keeps the result twice, as computed and as put together.
+    """
+    copies = heads_per_key if kernels.context_attention == "torch" else 1.0
+    pairs = copies * (widths.key + widths.value)
+    ring, gather, swap, both = (
+        np.where(ranks.cp_kind == code, 1.0, 0.0)
+        for code in (_RING, _GATHER, _ALL_TO_ALL, _HIERARCHICAL)
+    )
+    own = keys * pairs * size
+    _sums(ops, widths, tokens, pairs, ranks, size, kernels)
+    _pass_round(ops, own * ring, keys * pairs * gather, ranks, size, kernels)
+    if gather.any():
+        _gather(ops, own * gather * np.where(ranks.cp > 1, ranks.cp, 0.0), kernels)
+        if kernels.context_attention == "transformer_engine":
+            again = np.where(ranks.cp > 1, gather, 0.0) * tokens * widths.result * size
+            ops.saved.append(("attention output by chunk", "core_attn", again))
+    if swap.any():
+        swap = np.where(ranks.cp > 1, swap * size, 0.0)
+        _swap(ops, widths, tokens * swap, keys * swap)
+    if both.any():
+        both = np.where(ranks.cp > 1, both, 0.0)
+        _swap(ops, widths, tokens * both * size, keys * both * size, group="cp_a2a")
+        _pass_between(ops, own * both * (ranks.cp / ranks.cp_a2a - 1.0))
+
+
+def _sums(
+    ops: Operators,
+    widths: Widths,
+    tokens: Any,
+    pairs: Any,
+    ranks: Ranks,
+    size: float,
+    kernels: Kernels,
+) -> None:
+    """Merging the fp32 results of block after block, and adding up partial gradients.
+
+    torch does both operator by operator (`_SDPAMerger`, `_partial_update`). Of a result of B bytes
+    in 16 bit: a cast to fp32 (3 B), two differences (6 B each), a product (4 B); where only the
+    second half of the queries is at work, half of that and a concatenation (4 B). Keys and values
+    are concatenated to be sent (2 B). Back, gradients are cast (3 B), added or added in part (6 or
+    7 B), and those of keys and values concatenated (4 B) beside their own (2 B).
+    """
+    steps = ranks.key_blocks(kernels) - 1.0
+    if kernels.context_attention == "torch":
+        ops.streams.append(
+            Stream(
+                name="context merge",
+                kind="elementwise",
+                calls=0.0,
+                forward_bytes=steps * tokens * size * (16.25 * widths.result + 2.0 * pairs),
+                backward_bytes=steps * tokens * size * (9.5 * widths.query + 15.5 * pairs),
+            )
+        )
+        return
+    ops.streams.append(
+        Stream(
+            name="context merge",
+            kind="elementwise",
+            calls=0.0,
+            forward_bytes=steps * tokens * widths.result * (size + 8.0),
+            backward_bytes=steps * tokens * (widths.query + pairs) * 3.0 * size,
+        )
+    )
+
+
+def _pass_round(
+    ops: Operators, ring: Any, gathered: Any, ranks: Ranks, size: float, kernels: Kernels
+) -> None:
+    """Sends to the next rank beside the attention: keys and values, and back with gradients.
+
+    TransformerEngine sends gradients in 16 bit, cp - 1 times. torch sends them in fp32 whether it
+    gathers or not, and once more to bring them home, which nothing hides.
+
+    Parameters
+    ----------
+    ring, gathered : array
+        Bytes of a rank's own keys and values where they go round, elements where torch gathers.
+    """
+    steps = ranks.cp - 1.0
+    if kernels.context_attention == "transformer_engine":
+        _add(ops, "ring", ring * steps, window="attention")
+        _add(ops, "ring", 2.0 * (ring * steps), backward=True, window="attention")
+        return
+    gradients = (ring / size + gathered) * _FP32
+    _add(ops, "ring", ring * steps, window="attention")
+    _add(ops, "ring", (ring + gradients) * steps, backward=True, window="attention")
+    _add(ops, "send", np.where(ranks.cp > 1, gradients, 0.0), backward=True)
+
+
+def _pass_between(ops: Operators, sent: Any) -> None:
+    """Rings between groups: after the all-to-all a rank's keys are as many bytes as before.
+
+    They stand for more tokens of fewer heads. Backward as in TransformerEngine's ring.
+    """
+    _add(ops, "ring", sent, window="attention", group="cp_ring")
+    _add(ops, "ring", 2.0 * sent, backward=True, window="attention", group="cp_ring")
+
+
+def _gather(ops: Operators, whole: Any, kernels: Kernels) -> None:
+    """Gather keys and values in both passes; `whole` are the bytes of all ranks.
+
+    torch starts with its own block beside the gather. TransformerEngine waits, puts the chunks in
+    order (a copy), and scatters 16-bit gradients, of which the rank first has those of all keys.
+    """
+    ops.transient_bytes = np.maximum(
+        ops.transient_bytes, whole if kernels.context_attention == "torch" else 2.0 * whole
+    )
+    if kernels.context_attention == "torch":
+        for backward in (False, True):
+            _add(ops, "all_gather", whole, backward=backward, window="first block")
+        return
+    for operation, backward in (
+        ("all_gather", False),
+        ("all_gather", True),
+        ("reduce_scatter", True),
+    ):
+        _add(ops, operation, whole, backward=backward)
+    _copies(ops, "order of gathered keys", 2.0 * whole, 4.0 * whole)
+
+
+def _swap(ops: Operators, widths: Widths, tokens: Any, keys: Any, group: str = "cp") -> None:
+    """Sequence for heads and back: queries, keys and values before attention, its result after.
+
+    The backward pass exchanges the gradients of all four and, with TransformerEngine, the result
+    once more, which was kept as the next layer reads it. Each is copied before and after.
+    `tokens` and `keys` are bytes of one element per token.
+    """
+    inputs = [tokens * widths.query, keys * widths.key, keys * widths.value]
+    result = tokens * widths.result
+    for sent in (*inputs, result):
+        _add(ops, "all_to_all", sent, group=group)
+    for sent in (result, result, *inputs):
+        _add(ops, "all_to_all", sent, backward=True, group=group)
+    moved = sum(inputs) + result
+    _copies(ops, "order of exchanged heads", 4.0 * moved, 4.0 * (moved + result))
+
+
+def _add(
+    ops: Operators,
+    operation: str,
+    size_bytes: Any,
+    *,
+    backward: bool = False,
+    window: str = "",
+    group: str = "cp",
+) -> None:
+    ops.collectives.append(
+        Collective(
+            operation=operation,
+            group=group,
+            size_bytes=size_bytes,
+            backward=backward,
+            window=window,
+        )
+    )
+
+
+def _copies(ops: Operators, name: str, forward: Any, backward: Any) -> None:
+    ops.streams.append(
+        Stream(
+            name=name,
+            kind="elementwise",
+            calls=0.0,
+            forward_bytes=forward,
+            backward_bytes=backward,
+        )
+    )

@@ -1,0 +1,337 @@
+"""Operators of a feed-forward module: a dense MLP, or a router with routed and shared experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simulator.cost.operators.operations import (
+    Collective,
+    Gemm,
+    Operators,
+    Ranks,
+    Stream,
+    element_bytes,
+    separate_linears,
+)
+from simulator.cost.operators.routing import rank_load, reached_places
+from simulator.cost.operators.tensor_parallel import (
+    gather_cast_input,
+    reduce_cast_output,
+)
+from simulator.layout.layouts import DISPATCHERS
+from simulator.software.profile import Kernels
+from simulator.workload.architecture import MLP, MoE
+from simulator.workload.recipe import Recipe
+
+__all__ = ["experts", "feed_forward", "fuses_activation", "mlp"]
+
+_DEEPEP = DISPATCHERS.index("deepep")
+
+
+def mlp(
+    ops: Operators,
+    mlp: MLP,
+    hidden: int,
+    ranks: Ranks,
+    recipe: Recipe,
+    kernels: Kernels,
+    keeps_input: bool = True,
+) -> None:
+    """A dense MLP, sharded over tp, with the collectives around it.
+
+    `keeps_input` is false where attention keeps the same input.
+    """
+    size, tokens = element_bytes(recipe), ranks.tokens(recipe)
+    if keeps_input:
+        keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
+        ops.saved.append(("mlp input", "norm", keeps * hidden * size))
+    wide = tokens * hidden * size
+    ffn = mlp.ffn_hidden / ranks.tp
+    residual = ranks.own_tokens(recipe) * hidden * size if kernels.clears_inputs else 0.0
+    feed_forward(
+        ops,
+        "fc",
+        tokens,
+        hidden,
+        ffn,
+        mlp.gated,
+        size,
+        kernels,
+        module="mlp",
+        activation=mlp.activation,
+        beside=residual,
+    )
+    inner = 2 if mlp.gated else 1
+    gather_cast_input(ops, wide, ranks, "fc1", recipe, kernels, module="mlp", projections=inner)
+    reduce_cast_output(ops, wide, ranks, "fc2", recipe, kernels, module="mlp")
+
+
+def feed_forward(
+    ops: Operators,
+    name: str,
+    tokens: Any,
+    hidden: Any,
+    ffn: Any,
+    gated: bool,
+    size: float,
+    kernels: Kernels,
+    batch: Any = 1.0,
+    module: str = "",
+    activation: str = "gelu",
+    activation_module: str = "mlp_act",
+    beside: Any = 0.0,
+    grouped: bool = False,
+) -> None:
+    """Two linears and the activation between them, for one MLP or a batch of experts.
+
+    Fused kernels exist for smooth activations only; a rectifier is known by its output, which the
+    second linear keeps anyway. `beside` are the bytes of gradients that wait meanwhile.
+    """
+    both = f"{module}+{activation_module}"
+    wide, inputs = 2 if gated else 1, batch * tokens * hidden
+    each = separate_linears(ops, f"{name}1", (ffn,) * wide, inputs, size, kernels)
+    ops.gemms.append(
+        Gemm(
+            name=f"{name}1",
+            m=tokens,
+            n=wide * ffn,
+            k=hidden,
+            batch=batch,
+            module=module,
+            grouped=grouped,
+            linears=each,
+        )
+    )
+    ops.gemms.append(
+        Gemm(
+            name=f"{name}2", m=tokens, n=hidden, k=ffn, batch=batch, module=module, grouped=grouped
+        )
+    )
+    inner = batch * tokens * ffn
+    fused = fuses_activation(kernels, gated, activation)
+    forward, backward = (2, 3) if not gated else (3, 5) if fused else (5, 9)
+    ops.streams.append(
+        Stream(
+            name=f"{name} activation",
+            kind="activation",
+            calls=1 if fused or not gated else 2,
+            forward_bytes=forward * size * inner,
+            module=both,
+            backward_bytes=backward * size * inner,
+        )
+    )
+    if gated or activation != "relu":
+        ops.saved.append((f"{name}1 output", module, wide * inner * size))
+    ops.saved.append((f"{name} activation output", both, inner * size))
+    if gated and not fused:
+        ops.saved.append((f"{name} gate", both, inner * size))
+    # gradients of the activation and of its input; the kept activation itself may be gone by then
+    cleared = inner * size if fused and kernels.clears_inputs else 0.0
+    working = (wide + 1) * inner * size - cleared + beside
+    if kernels.gradients_by_block:
+        working = _with_gradients(
+            working, wide, inner * size, batch * tokens * hidden * size, batch * hidden * ffn * size
+        )
+    ops.transient_bytes = np.maximum(ops.transient_bytes, working)
+
+
+def fuses_activation(kernels: Kernels, gated: bool, activation: str) -> bool:
+    """Whether bias, activation and gate are one kernel, as they are for smooth activations."""
+    return (gated or activation == "gelu") and "bias_activation" in kernels.fused
+
+
+def _with_gradients(working: Any, wide: int, inner: Any, outer: Any, weight: Any) -> Any:
+    """Add the weight gradients that stand beside a feed-forward module's `working` bytes.
+
+    Two moments count: the activation's backward pass, with the second linear's weight gradient, and
+    the last product of the first linears, with all of them and two gradients of their input, which
+    is as wide as what they read (`outer`); the activation's inputs and output are gone by then.
+    """
+    return np.maximum(working + weight, (wide + 1) * weight + 2.0 * outer - wide * inner)
+
+
+def experts(
+    ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> None:
+    """Router, dispatch, routed experts as one grouped product, combine, shared experts.
+
+    The rank described is the one at which most tokens arrive, which the others wait for.
+    """
+    size, own, tokens = element_bytes(recipe), ranks.own_tokens(recipe), ranks.tokens(recipe)
+    ops.padded_experts = recipe.moe_pads_to_capacity
+    ops.saved.append(("moe input", "norm", own * hidden * size))
+    ops.gemms.append(Gemm(name="router", m=own, n=moe.experts, k=hidden, kind="head", module="moe"))
+    ops.saved.append(("router", "moe", 24.0 * own * moe.experts))
+    load = rank_load(recipe, moe, ranks.ep)
+    arriving = own * moe.top_k * hidden * size * ranks.etp * load
+    gathered = _exchange(ops, moe, hidden, ranks, recipe, load)
+    per_expert = load * own * moe.top_k * ranks.etp * ranks.ep / moe.experts
+    ops.saved.append(("permuted tokens", "moe", arriving))
+    _pad_experts(ops, arriving, ranks, recipe, kernels)
+    feed_forward(
+        ops,
+        "expert fc",
+        per_expert,
+        hidden,
+        moe.ffn_hidden / ranks.etp,
+        moe.gated,
+        size,
+        kernels,
+        batch=moe.experts / ranks.ep,
+        module="moe",
+        activation_module="moe_act+mlp_act",
+        activation=moe.activation,
+        grouped=True,
+        # the gradient of the permuted tokens, before and after its exchange
+        beside=arriving + np.where(gathered > 0, gathered, arriving),
+    )
+    if moe.bias:
+        _expert_biases(ops, moe, ranks, arriving, arriving / hidden * moe.ffn_hidden / ranks.etp)
+    if moe.shared_ffn_hidden:
+        wide, module = tokens * hidden * size, "moe+shared_experts"
+        feed_forward(
+            ops,
+            "shared fc",
+            tokens,
+            hidden,
+            moe.shared_ffn_hidden / ranks.tp,
+            moe.gated,
+            size,
+            kernels,
+            module=module,
+            activation=moe.activation,
+        )
+        gather_cast_input(ops, wide, ranks, "shared fc1", recipe, kernels, module=module)
+        reduce_cast_output(ops, wide, ranks, "shared fc2", recipe, kernels, module=module)
+
+
+def _pad_experts(
+    ops: Operators, arriving: Any, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> None:
+    """Copies of the experts' tokens into aligned rows, and of their outputs back.
+
+    Transformer Engine's Fp8Padding and Fp8Unpadding (pytorch/module/fp8_padding.py), which
+    Megatron-Core's TEGroupedMLP puts around its products: both read and write the bytes of all
+    arriving tokens, in either direction. Nothing is copied where every expert has an aligned number
+    of rows: capacities have it, and HybridEP dispatches to it (`pad_multiple` of _HybridEPManager,
+    Megatron-Core 0.16).
+    """
+    if not kernels.pads_experts or not recipe.is_quantised or recipe.moe_pads_to_capacity:
+        return
+    roomy = kernels.expert_library == "hybridep"
+    copied = np.where(roomy & (np.asarray(ranks.dispatcher) == _DEEPEP), 0.0, 4.0 * arriving)
+    ops.streams.append(
+        Stream(
+            name="expert padding",
+            kind="elementwise",
+            calls=2,
+            forward_bytes=copied,
+            backward_bytes=copied,
+            module="moe",
+        )
+    )
+
+
+def _expert_biases(ops: Operators, moe: MoE, ranks: Ranks, rows: Any, inner: Any) -> None:
+    """What biases of routed experts cost beside the products, whose fused kernels have none.
+
+    Megatron-Core's TEGroupedMLP adds the second linear's bias, times the routing weight, expert by
+    expert (`_apply_bias`): a product, a sum, a concatenation; back, two products and their sums.
+    A clamped gate (gpt-oss) is cut to its limits and put together again before the fused
+    activation (`weighted_bias_quick_geglu_impl`). `rows` and `inner` are bytes of the experts'
+    outputs and of their inner activations, in 16 bit.
+    """
+    wide = 2.0 if moe.gated else 1.0
+    ops.biased_experts = moe.experts / ranks.ep
+    bias_gradients = rows + wide * inner
+    ops.streams.append(
+        Stream(
+            name="expert biases",
+            kind="elementwise",
+            calls=3,
+            forward_bytes=6.0 * rows,
+            backward_bytes=8.0 * rows + bias_gradients,
+            module="moe",
+        )
+    )
+    if moe.clamped:
+        ops.streams.append(
+            Stream(
+                name="clamp",
+                kind="elementwise",
+                calls=2,
+                forward_bytes=4.0 * wide * inner,
+                backward_bytes=5.0 * wide * inner,
+                module="moe+moe_act+mlp_act",
+            )
+        )
+
+
+def _exchange(
+    ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, load: Any
+) -> Any:
+    """Dispatch and combine, each way, with the copies around them; returns the bytes gathered.
+
+    An all-gather brings the tokens of all ep x etp ranks to each, which picks its own out of them;
+    partial outputs for all tokens are reduced and scattered (Megatron-Core,
+    MoEAllGatherTokenDispatcher). Otherwise tokens are sent, and gathered over etp. An all-to-all
+    sends copies that lie in order: one kernel makes them of a token, one adds them up again, and a
+    rank of several experts sorts what arrives and sorts it back (MoEAlltoAllTokenDispatcher).
+    DeepEP sends a token once to a rank, where it is copied and added up.
+    """
+    size, own, way = element_bytes(recipe), ranks.own_tokens(recipe), np.asarray(ranks.dispatcher)
+    once = own * hidden * size
+    sent = once * moe.top_k
+    arriving = sent * ranks.etp * load
+    alltoall, allgather, deepep = (way == DISPATCHERS.index(word) for word in DISPATCHERS)
+    gathered = np.where(allgather, once * ranks.ep * ranks.etp, 0.0)
+    sorts = np.where(moe.experts > ranks.ep, 4 * arriving, 0.0)
+    routed = {
+        "picks": moe.top_k,
+        "experts": moe.experts,
+        "groups": moe.groups,
+        "top_groups": moe.top_groups,
+    }
+    unique = once * ranks.etp * load * reached_places(ranks.ep, **routed)
+    lands = deepep & (ranks.ep > 1)
+    moved = np.where(lands, 2 * (unique + arriving), 2 * (once + sent) + sorts)
+    moved = np.where(allgather, 3 * arriving + gathered, moved)
+    ops.streams.append(
+        Stream(
+            name="permute",
+            kind="elementwise",
+            calls=4,
+            forward_bytes=moved,
+            backward_bytes=moved,
+            module="moe",
+        )
+    )
+    if np.any(allgather):  # the local experts' part of the gathered map (1 B) and weights (4 B)
+        routing = np.where(allgather, 5.0 * own * ranks.etp * moe.experts, 0.0)
+        ops.saved.append(("gathered routing", "moe", routing))
+    split = np.where(allgather, 0.0, arriving)
+    ways: list[tuple[Any, tuple[str, str], str, Any]] = [
+        (alltoall, ("all_to_all",) * 2, "ep", load * sent),
+        (deepep, ("dispatch", "combine"), "ep", once),
+        (allgather, ("all_gather", "reduce_scatter"), "experts", gathered),
+        (~allgather, ("all_gather", "reduce_scatter"), "etp", split),
+    ]
+    for backward in (False, True):
+        for here, operations, group, size_bytes in ways:
+            if np.any(here):
+                ops.collectives += [
+                    Collective(
+                        operation=operation,
+                        group=group,
+                        backward=backward,
+                        moe=moe,
+                        size_bytes=np.where(here, size_bytes, 0.0),
+                        load=load,
+                        module="moe",
+                        row_bytes=hidden * size,
+                    )
+                    for operation in operations
+                ]
+    return gathered

@@ -1,0 +1,366 @@
+"""What one rank does for one micro-batch, as plain records, and the pieces that blocks share.
+
+Sizes are arrays over the distinct layout keys. Nothing here knows seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats
+from simulator.layout.layouts import CP_KINDS
+from simulator.layout.placement import Placement
+from simulator.software.profile import Kernels
+from simulator.workload.architecture import MoE
+from simulator.workload.recipe import Recipe
+
+__all__ = [
+    "Collective",
+    "Flash",
+    "Gemm",
+    "Operators",
+    "Ranks",
+    "Stream",
+    "element_bytes",
+    "norm",
+    "padded_vocabulary",
+    "recomputes",
+    "residual",
+    "separate_linears",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranks:
+    """What one rank sees, as arrays over distinct layout keys."""
+
+    tp: Floats
+    sequence_parallel: NDArray[np.bool_]
+    cp: Floats
+    ep: Floats
+    etp: Floats
+    micro_batch: Floats
+    groups: Placement
+    cp_kind: Any = 0
+    """Index into CP_KINDS."""
+    dispatcher: Any = 0
+    """Index into DISPATCHERS."""
+    cp_a2a: Any = 1.0
+    """Context-parallel ranks in one all-to-all, where the kind is hierarchical."""
+    world: Any = 1.0
+    """Accelerators of the run, the slowest of which all others wait for."""
+
+    def tokens(self, recipe: Recipe) -> Floats:
+        """Tokens of one micro-batch on one rank (the sequence is split over cp)."""
+        return self.micro_batch * recipe.sequence_length / self.cp
+
+    def own_tokens(self, recipe: Recipe) -> Floats:
+        """The same between tensor-parallel regions, where sequence parallelism splits over tp."""
+        return self.tokens(recipe) / np.where(self.sequence_parallel, self.tp, 1.0)
+
+    def query_parts(self) -> Floats:
+        """Ranks that share the queries of a sequence: all-to-all shares heads instead."""
+        return np.where(self.cp_kind == CP_KINDS.index("all_to_all"), 1.0, self.cp)
+
+    def key_blocks(self, kernels: Kernels) -> Floats:
+        """Blocks in which attention takes the keys of all context-parallel ranks."""
+        blockwise = self.cp_kind == CP_KINDS.index("ring")
+        if kernels.context_attention == "torch":
+            blockwise = blockwise | (self.cp_kind == CP_KINDS.index("all_gather"))
+        grouped = self.cp_kind == CP_KINDS.index("hierarchical")
+        return np.where(blockwise, self.cp, np.where(grouped, self.cp / self.cp_a2a, 1.0))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gemm:
+    """`batch` products of (m, k) by (k, n) on one rank; backward adds dgrad and wgrad."""
+
+    name: str
+    m: Any
+    n: Any
+    k: Any
+    batch: Any = 1.0
+    kind: str = "linear"
+    """linear (weights, takes fp8), attention (no weights), head (weights, stays 16 bit)."""
+    causal: bool = False
+    """Scores under a causal mask: all are computed, half of their FLOPs count."""
+    module: str = ""
+    """What recomputation has to name to run it again; one of several names joined by ``+``."""
+    trained: bool = True
+    """Whether its weights are: a frozen matrix needs no product for its gradient."""
+    grouped: bool = False
+    """One call for a rank's experts, each with tokens and weights of its own."""
+    linears: tuple[Any, ...] = ()
+    """Output features of several linears, each a product of its own; none: one for all of `n`."""
+
+    @property
+    def aligned(self) -> Any:
+        """Whether rows of a head's queries, keys and values are multiples of 16 bytes, in 16 bit.
+
+        Linears reach tensor cores in any case (cuBLAS 11 and newer).
+        """
+        return (self.kind != "attention") | (
+            (np.ceil(self.n) % 8 == 0) & (np.ceil(self.k) % 8 == 0)
+        )
+
+    @property
+    def flop(self) -> Any:
+        """FLOPs of the forward product; scores under a causal mask count half, as in MFU."""
+        share = 0.5 if self.causal else 1.0
+        return share * 2.0 * self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flash:
+    """`calls` fused attention calls of one size.
+
+    A ring of context-parallel ranks brings keys and values s / cp at a time, to a call each.
+    """
+
+    heads: Any
+    """Heads times sequences."""
+    queries: Any
+    """Of one sequence on one rank."""
+    keys: Any
+    """Keys that a query sees in one call, on average: half of them under a causal mask."""
+    span: Any
+    """Most keys that a query sees in one call."""
+    score_size: Any
+    """Elements of a head of queries and keys."""
+    value_size: Any
+    query_bytes: Any
+    """Queries and result of one call."""
+    key_bytes: Any
+    """Keys and values of one call."""
+    calls: Any = 1.0
+
+    @property
+    def flop(self) -> Any:
+        """FLOPs of the forward pass, masked ones left out."""
+        pairs = self.calls * self.heads * self.queries * self.keys
+        return 2.0 * pairs * (self.score_size + self.value_size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stream:
+    """Memory-bound kernels: bytes moved and number of calls in each direction."""
+
+    name: str
+    kind: str
+    """Class of the accelerator's `stream` table; elementwise where it has no such class."""
+    forward_bytes: Any
+    backward_bytes: Any
+    calls: Any = 1.0
+    module: str = ""
+    backward_calls: Any = None
+    """Calls of the backward pass, where it has another number."""
+    stash: bool = False
+    """Encodes and decodes a kept tensor: spared where the tensor is recomputed instead."""
+    rerun: bool = False
+    """Forward work that the backward pass repeats in any case."""
+    for_weights: bool = False
+    """The backward pass is for gradients of weights: spared where these are frozen."""
+
+    @property
+    def calls_back(self) -> Any:
+        """Number of calls in the backward pass."""
+        return self.calls if self.backward_calls is None else self.backward_calls
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collective:
+    """One collective of a micro-batch, and the matrix product that may hide it."""
+
+    operation: str
+    """all_gather, reduce_scatter, all_reduce, all_to_all, dispatch, combine, ring or send."""
+    group: str
+    """tp, cp, cp_a2a, cp_ring, ep, etp or experts (ep x etp together): a field of ``Placement``."""
+    size_bytes: Any
+    backward: bool
+    window: str = ""
+    """Compute that may hide it: ``NAME:forward``, ``NAME:dgrad``, ``NAME:wgrad``, ``attention``
+    or its ``first block``."""
+    moe: MoE | None = None
+    """dispatch: the experts that want each byte."""
+    row_bytes: float = 0.0
+    """dispatch: bytes of one token."""
+    load: Any = 1.0
+    """dispatch: what the fullest expert rank takes over the mean."""
+    pipelined: bool = False
+    """Feeds or follows its product, so that only pieces of both can run at once."""
+    buffered: bool = False
+    """Belongs to a linear of a block for which frameworks have buffers that peers read and write;
+    what is pipelined is hidden only there."""
+    module: str = ""
+    """What recomputation has to name to run it again, in the forward pass only."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Operators:
+    """Everything that one part of the model does on one rank for one micro-batch."""
+
+    gemms: list[Gemm] = field(default_factory=list)
+    flash: list[Flash] = field(default_factory=list)
+    streams: list[Stream] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
+    gathered: set[str] = field(default_factory=set)
+    """Linears whose input sequence parallelism gathers cast to fewer than 16 bit."""
+    gathered_back: set[str] = field(default_factory=set)
+    """Linears whose output's gradient it gathers so."""
+    saved: list[tuple[str, str, Any]] = field(default_factory=list)
+    """(tensor, module, bytes) kept from forward to backward."""
+    transient_bytes: Any = 0.0
+    """Largest temporaries of the backward pass beside what was saved."""
+    checkpoint_bytes: Any = 0.0
+    """The part's input, all that full recomputation keeps."""
+    passing_bytes: Any = 0.0
+    """What of `saved` is gone again where the micro-batch waits for its backward pass: the 16-bit
+    logits under a loss in fp32."""
+    is_moe: bool = False
+    has_mlp: bool = True
+    """Whether every token passes an MLP: a dense one or shared experts."""
+    padded_experts: bool = False
+    """Whether every expert takes a fixed number of tokens, padded to its capacity."""
+    biased_experts: Any = 0.0
+    """Experts of the rank whose linears have biases."""
+    last_linear: str = ""
+    """The linear that a block ends in, if the backward pass reads nothing that comes after it."""
+    is_latent: bool = False
+    """Whether its attention is latent (MLA)."""
+    is_block: bool = True
+    has_backward: bool = True
+    """Whether it has a backward pass: not where it is frozen with all before it."""
+    counts_kernels: bool = False
+    """A block whose kernels are all listed here; others take the software's count per block."""
+
+
+def recomputes(module: str, modules: Collection[str]) -> bool:
+    """Whether selective recomputation of `modules` runs an operator of `module` again."""
+    return any(name in modules for name in module.split("+"))
+
+
+def element_bytes(recipe: Recipe) -> float:
+    """Bytes of one activation element."""
+    return 4.0 if recipe.precision in ("fp32", "tf32") else 2.0
+
+
+def separate_linears(
+    ops: Operators, name: str, widths: tuple[Any, ...], inputs: Any, size: float, kernels: Kernels
+) -> tuple[Any, ...]:
+    """Widths of linears that share `inputs` elements, if each is a product of its own.
+
+    Gradients of what they share are summed: a compiler reads one more of them for each linear where
+    the sum is needed, eager autograd adds them in kernels of their own.
+    """
+    if not kernels.separate_linears or len(widths) == 1:
+        return ()
+    more, compiled = len(widths) - 1, "norm" in kernels.fused
+    ops.streams.append(
+        Stream(
+            name=f"sum of gradients for {name}",
+            kind="elementwise",
+            forward_bytes=0.0,
+            backward_bytes=more * (1.0 if compiled else 3.0) * size * inputs,
+            calls=0.0,
+            backward_calls=0.0 if compiled else more,
+        )
+    )
+    return widths
+
+
+def padded_vocabulary(vocabulary: int, tp: Any, kernels: Kernels) -> Floats:
+    """Vocabulary rounded up so that tp shards are equal (Megatron: a multiple of 128 tp)."""
+    step = kernels.pads_vocabulary_to * np.asarray(tp, dtype=float)
+    return np.ceil(vocabulary / step) * step
+
+
+def norm(
+    ops: Operators,
+    name: str,
+    elements: Floats,
+    width: int,
+    size: float,
+    kernels: Kernels,
+    kind: str,
+    keeps_input: bool = True,
+) -> None:
+    """A norm: one kernel each way if fused, else six (cast, square, mean, scale, cast, weight).
+
+    Sums over tokens give the gradients of its weights; Apex's older layer norm, torch and its
+    compiler before pytorch/pytorch#165370 read gradient and input once more for them. `keeps_input`
+    is false where another norm keeps the same input; a norm without weights is of kind ``plain``.
+    """
+    fused = "norm" in kernels.fused
+    forward, backward = (2 * size, 3 * size) if fused else (6 * size + 16, 10 * size + 24)
+    read = size
+    if fused and kernels.norm_inputs_fp32:
+        forward, backward, cast, read = 4 + size, 8 + size, (4 + size) * elements, 4.0
+        ops.streams.append(
+            Stream(
+                name=f"{name} input cast",
+                kind="elementwise",
+                forward_bytes=cast,
+                backward_bytes=cast,
+                module="norm",
+            )
+        )
+    ops.streams.append(
+        Stream(
+            name=name,
+            kind="norm" if fused else "elementwise",
+            forward_bytes=forward * elements,
+            backward_bytes=backward * elements,
+            calls=1 if fused else 6,
+            module="norm",
+        )
+    )
+    if fused and kind != "plain" and "norm_gradients" not in kernels.fused:
+        ops.streams.append(
+            Stream(
+                name=f"{name} weight gradients",
+                kind="norm",
+                forward_bytes=0.0,
+                backward_bytes=(size + read) * elements,
+                calls=0.0,
+                backward_calls=1.0,
+                module="norm",
+                for_weights=True,
+            )
+        )
+    if keeps_input:
+        ops.saved.append((f"{name} input", "", elements * size))
+    ops.saved.append(
+        (f"{name} statistics", "norm", (4.0 if kind == "rms" else 8.0) * elements / width)
+    )
+    if not fused:
+        # the fp32 copy and the normalised result; the input itself is not kept once it is cast, but
+        # recomputation of the norm starts from it
+        ops.saved.append((f"{name} in fp32", "norm", elements * 4))
+
+
+def residual(
+    ops: Operators, name: str, elements: Floats, size: float, dropout: bool, kernels: Kernels
+) -> None:
+    """Dropout and residual addition; the backward pass also adds the two gradients."""
+    fused = "bias_dropout_add" in kernels.fused
+    mask = 1.0 if dropout else 0.0
+    forward = 3 * size + mask
+    if not fused and dropout:
+        forward += 2 * size
+    backward = 3 * size + (2 * size + mask if dropout else 0.0)
+    ops.streams.append(
+        Stream(
+            name=name,
+            kind="elementwise",
+            forward_bytes=forward * elements,
+            backward_bytes=backward * elements,
+            calls=1 if fused or not dropout else 2,
+        )
+    )
+    if dropout:
+        ops.saved.append((f"{name} dropout mask", "", elements))

@@ -1,0 +1,112 @@
+"""What each mode of recomputation keeps of a part, and what selective recomputation runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.cost.operators.operations import Gemm, Operators, recomputes
+from simulator.software.profile import Kernels
+
+__all__ = ["kept_share", "saved_by_mode", "share_again", "shorter", "spared_s"]
+
+_HALF_MATMUL_KEPT = ("queries", "values", "attention output", "log-sum-exp", "router")
+"""Saved tensors that torchtitan's policy keeps whole."""
+
+
+def kept_share(tensor: str, module: str, modules: Collection[str]) -> float:
+    """Share of a saved tensor that selective recomputation of `modules` keeps."""
+    if "half_matmul" in modules:
+        kept = tensor in _HALF_MATMUL_KEPT or tensor.startswith("compressed")
+        return 0.5 if tensor.endswith("fc1 output") else float(kept)
+    return 0.0 if recomputes(module, modules) else 1.0
+
+
+def share_again(g: Gemm, ops: Operators, modules: Collection[str]) -> Any:
+    """Share of a product that selective recomputation of `modules` runs again."""
+    if "half_matmul" in modules:
+        return _half_matmul_again(g.name, ops)
+    return 1.0 if recomputes(g.module, modules) else 0.0
+
+
+def _half_matmul_again(name: str, ops: Operators) -> Any:
+    """Share of a product that torchtitan's policy runs again: it keeps every second one.
+
+    Of queries, keys and values the keys go; the output projection goes; of gate and up one goes.
+    """
+    if name == "qkv":
+        bytes_of = {tensor: size for tensor, _, size in ops.saved}
+        three = bytes_of["queries"] + bytes_of["keys"] + bytes_of["values"]
+        return bytes_of["keys"] / three
+    if name.endswith("fc1") or name == "kv_up":
+        return 0.5
+    return 1.0 if name == "proj" else 0.0
+
+
+def saved_by_mode(ops: Operators, kernels: Kernels, keys: int) -> Floats:
+    """Bytes kept per micro-batch under each mode of recomputation, shape (modes, keys)."""
+    modules = kernels.selective_modules
+    total = selective = np.zeros(keys)
+    for tensor, module, size in ops.saved:
+        total = total + size
+        selective = selective + kept_share(tensor, module, modules) * size
+    if not ops.is_block:
+        return np.stack([total, total, total])
+    if "half_matmul" in modules:
+        # beside the block's input, eager torch keeps the last product's output, which the policy
+        # names and nothing reads (as large); a compiler drops it
+        eager = "bias_activation" not in kernels.fused
+        selective = selective + (2.0 if eager else 1.0) * ops.checkpoint_bytes
+    checkpoint = np.broadcast_to(np.asarray(ops.checkpoint_bytes, dtype=float), (keys,))
+    return np.stack([total, selective, checkpoint])
+
+
+def spared_s(
+    ops: Operators,
+    stream_s: Callable[[str, Any, float], Floats],
+    gaps: tuple[Floats, Floats],
+    modules: Collection[str] | None,
+    *,
+    hides: bool,
+) -> tuple[Floats, Floats]:
+    """Seconds of each pass without the stashes of what `modules` (None: all) recompute.
+
+    Parameters
+    ----------
+    stream_s : callable
+        Prices memory-bound kernels of a class, bytes and calls.
+    gaps : tuple of ndarray
+        What the host takes longer than the device, forward and backward.
+    hides : bool
+        Launches hide behind the device: where it waits for the host, less work leaves more waiting.
+    """
+    found = []
+    for forward, gap in zip((True, False), gaps, strict=True):
+        seconds = np.zeros_like(gap)
+        for s in ops.streams:
+            if s.stash:
+                tensor = s.name.removeprefix("stash of ")
+                kept = 0.0 if modules is None else kept_share(tensor, s.module, modules)
+                moved = s.forward_bytes if forward else s.backward_bytes
+                seconds = seconds + (1.0 - kept) * stream_s(s.kind, moved, s.calls)
+        found.append(shorter(seconds, gap, hides=hides)[0])
+    return found[0], found[1]
+
+
+def shorter(seconds: Floats, gap: Floats, *, hides: bool) -> tuple[Floats, Floats]:
+    """How much shorter a pass is with less work on the device, and its gap to the host then.
+
+    Parameters
+    ----------
+    seconds : ndarray
+        Work that is left out.
+    gap : ndarray
+        What the host takes longer than the device.
+    hides : bool
+        Launches hide behind the device: where it waits for the host, less work leaves more waiting.
+    """
+    left = gap + hides * seconds
+    return seconds - (np.maximum(left, 0.0) - np.maximum(gap, 0.0)), left

@@ -1,0 +1,211 @@
+"""Collectives of linears that are cut over tensor-parallel ranks, by columns and by rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simulator.cost.operators.operations import Collective, Operators, Ranks
+from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
+from simulator.software.profile import Kernels
+from simulator.workload.recipe import Recipe
+
+__all__ = ["gather_cast_input", "gather_input", "reduce_cast_output", "reduce_output"]
+
+_SCALED_WHOLE = ("fp8_current", "nvfp4")
+"""Types with a scale for the whole tensor out of its present maximum."""
+
+
+def _gathered_share(recipe: Recipe, kernels: Kernels, *, gradients: bool = False) -> float:
+    """Bytes that linears of the blocks gather over tp, of those of 16-bit activations.
+
+    Transformer Engine casts first and gathers what its products take: inputs forward and again for
+    the weight gradient, gradients of outputs (pytorch/module/linear.py, `gather_along_first_dim`
+    behind `cast_to_fp8` in release 1, of quantised tensors in release 2). So does torchao
+    (float8/float8_tensor_parallel.py). What is scattered and reduced stays in 16 bit.
+
+    Inputs go as rows forward and as columns backward, `gradients` as both at once: columns with
+    scales of their own cannot be made of gathered rows (layernorm_linear.py of release 2: "we can't
+    convert row-scaled MXFP8 to column-scaled").
+    """
+    if not recipe.is_quantised or not kernels.gathers_quantised:
+        return 1.0
+    planes = 2.0 if gradients and recipe.precision in BLOCK_SCALED else 1.0
+    return planes * QUANTISED_BYTES[recipe.precision] / 2.0
+
+
+def _share_scales(ops: Operators, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> None:
+    """Ranks agree on the scale of what they gather cast: one maximum forward, one backward.
+
+    Transformer Engine (`_customize_quantizers_float8_current_scaling`, `..._nvfp4`): with sequence
+    parallelism the maximum of a column-parallel linear's input, and of the gradient of a
+    row-parallel one's output, is reduced over tp before the cast, four bytes that nothing hides.
+    So are those of torchao's DTensors, and of tensors that are not gathered, which are left out.
+    """
+    if recipe.precision not in _SCALED_WHOLE or not kernels.gathers_quantised:
+        return
+    one = np.where(ranks.sequence_parallel, 4.0, 0.0)
+    ops.collectives += [
+        Collective(operation="all_reduce", group="tp", size_bytes=one, backward=backward)
+        for backward in (False, True)
+    ]
+
+
+def gather_input(
+    ops: Operators,
+    wide: Any,
+    ranks: Ranks,
+    linear: str,
+    kernels: Kernels,
+    module: str = "",
+    projections: int = 1,
+    share: float = 1.0,
+    buffered: bool = False,
+) -> None:
+    """A column-parallel linear: sequence parallelism gathers its input, else gradients are reduced.
+
+    `projections` of the framework's own linears may be in it, each with a reduction of its own.
+    `share` of the bytes is gathered (see `_gathered_share`). `buffered` linears are those whose
+    collectives frameworks can run together with products (see ``cost/blocks/tensor_overlap.py``).
+
+    Korthikanti et al. 2022, section 4.2.2: with sequence parallelism the backward pass gathers the
+    input again beside dgrad and scatters the input gradient beside wgrad.
+    """
+    sharded = np.where(ranks.sequence_parallel, wide, 0.0)
+    whole = np.where(ranks.sequence_parallel, 0.0, wide)
+    if share != 1.0:
+        ops.gathered.add(linear)
+    add = ops.collectives.append
+    add(
+        Collective(
+            operation="all_gather",
+            group="tp",
+            size_bytes=share * sharded,
+            backward=False,
+            window=f"{linear}:forward",
+            pipelined=True,
+            buffered=buffered,
+            module=module,
+        )
+    )
+    if not kernels.keeps_gathered_inputs:
+        add(
+            Collective(
+                operation="all_gather",
+                group="tp",
+                size_bytes=share * sharded,
+                backward=True,
+                window=f"{linear}:dgrad",
+                buffered=buffered,
+            )
+        )
+    add(
+        Collective(
+            operation="reduce_scatter",
+            group="tp",
+            size_bytes=sharded,
+            backward=True,
+            window=f"{linear}:wgrad",
+            buffered=buffered,
+        )
+    )
+    for _ in range(projections if kernels.reduces_each_projection else 1):
+        add(
+            Collective(
+                operation="all_reduce",
+                group="tp",
+                size_bytes=whole,
+                backward=True,
+                window=f"{linear}:wgrad",
+            )
+        )
+
+
+def reduce_output(
+    ops: Operators,
+    wide: Any,
+    ranks: Ranks,
+    linear: str,
+    module: str = "",
+    share: float = 1.0,
+    buffered: bool = False,
+) -> None:
+    """A row-parallel linear: partial outputs are reduced (scattered with sequence parallelism).
+
+    `share` of the bytes is gathered in the backward pass; `buffered` as in `gather_input`.
+    """
+    sharded = np.where(ranks.sequence_parallel, wide, 0.0)
+    whole = np.where(ranks.sequence_parallel, 0.0, wide)
+    if share != 1.0:
+        ops.gathered_back.add(linear)
+    window = {"forward": f"{linear}:forward", "dgrad": f"{linear}:dgrad"} if linear else {}
+    add = ops.collectives.append
+    add(
+        Collective(
+            operation="reduce_scatter",
+            group="tp",
+            size_bytes=sharded,
+            backward=False,
+            window=window.get("forward", ""),
+            pipelined=True,
+            buffered=buffered,
+            module=module,
+        )
+    )
+    add(
+        Collective(
+            operation="all_gather",
+            group="tp",
+            size_bytes=share * sharded,
+            backward=True,
+            window=window.get("dgrad", ""),
+            pipelined=True,
+            buffered=buffered,
+        )
+    )
+    add(
+        Collective(
+            operation="all_reduce", group="tp", size_bytes=whole, backward=False, module=module
+        )
+    )
+
+
+def gather_cast_input(
+    ops: Operators,
+    wide: Any,
+    ranks: Ranks,
+    linear: str,
+    recipe: Recipe,
+    kernels: Kernels,
+    module: str = "",
+    projections: int = 1,
+) -> None:
+    """`gather_input` of a linear of the blocks, whose input may be cast before it is gathered."""
+    share = _gathered_share(recipe, kernels)
+    gather_input(
+        ops,
+        wide,
+        ranks,
+        linear,
+        kernels,
+        module=module,
+        projections=projections,
+        share=share,
+        buffered=True,
+    )
+
+
+def reduce_cast_output(
+    ops: Operators,
+    wide: Any,
+    ranks: Ranks,
+    linear: str,
+    recipe: Recipe,
+    kernels: Kernels,
+    module: str = "",
+) -> None:
+    """`reduce_output` of the same, and the scales of what its module gathers cast."""
+    share = _gathered_share(recipe, kernels, gradients=True)
+    reduce_output(ops, wide, ranks, linear, module=module, share=share, buffered=True)
+    _share_scales(ops, ranks, recipe, kernels)

@@ -1,0 +1,145 @@
+"""Fill and drain of a pipeline: what a step takes beyond the passes of its slowest stage.
+
+The longest path through the schedule (``cost/pipeline/paths.py``) less the slowest stage's own
+passes. With F, I and W the forward, input-gradient and weight-gradient passes of a stage and p
+stages of v chunks it gives for equal stages what is published, and for unequal ones what events
+play:
+
+=======================  ============================================  =========================
+schedule                 equal stages                                  source
+=======================  ============================================  =========================
+gpipe, 1f1b              (p - 1)(F + I + W)                            Narayanan et al. 2021
+interleaved, looped_bfs  (p - 1)(F + I + W) / v                        Narayanan et al. 2021
+zb_h1, interleaved_zb    (p - 1)(F + I - W) / v                        Qi et al. 2023, table 2
+zb_h2                    (p - 1) max(F + I - 2W, F)                    the same, flushed
+zb_v                     (p - 1) max(F + I - 2W, F, I) / 2             played, flushed
+dualpipe, on p / 2       (p / 2 - 1)(2F + I - W)                       DeepSeek-V3, table 2, F = I
+dualpipe_v               (p - 1)(2F + I - W) / 2                       the same
+pipedream, pipedream_2bw 0                                             Narayanan et al. 2019
+=======================  ============================================  =========================
+
+Flushed: Qi et al. count from each rank's own first action to its own last one, since their
+optimizer does not wait for the norm of all gradients. Every software here does, so a step lasts
+until the last rank has ended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.cost.collectives.calls import slowdown_share
+from simulator.cost.passes import LAUNCH, over_parts, total
+from simulator.cost.tables import PartPasses, Priced
+from simulator.layout.schedules.action_tables import ASYNCHRONOUS, BREADTH_FIRST
+
+if TYPE_CHECKING:
+    from simulator.cost.tables import Selection
+
+__all__ = ["fill_and_drain", "pipeline"]
+
+
+def pipeline(
+    terms: dict[str, Floats],
+    rows: Selection,
+    priced: Priced,
+    passes: tuple[PartPasses, Floats],
+    slow_s: tuple[Floats, Floats],
+    alone: tuple[Floats, Floats],
+) -> Floats:
+    """Add sends, fill and drain to the terms; return the sends that are hidden.
+
+    `passes` are those of each part, and what those of each column wait for their input; `slow_s`
+    the slowest stage's passes of one micro-batch, `alone` what its passes take longer that have no
+    other micro-batch beside them.
+    """
+    paths, layouts = priced.paths, rows.layouts
+    m, v = layouts.micro_batches / layouts.copies, (layouts.vpp * layouts.copies).astype(float)
+    flushed = (layouts.pp > 1) & ~np.isin(layouts.schedule, ASYNCHRONOUS)
+    counts = paths.counts[rows.route]
+    played = np.where(flushed, paths.played[rows.route], 0.0) / layouts.copies
+    further = np.where(flushed, m - played, 0.0)
+    send_s = priced.send_s[priced.hop_crosses[rows.grid], rows.key]
+    beside = priced.software.overlap.pipeline_send & (v > 1)
+    covered = np.where(beside, np.minimum(2.0 * send_s, (slow_s[0] + slow_s[1]) / v), 0.0)
+    sends = counts[:, -3] + counts[:, -2] + 2.0 * (m - played) * v
+    waiting = m * v * (2.0 * send_s - covered) + (layouts.pp - 1.0) * send_s
+    queued = np.maximum(counts[:, -1] * send_s, waiting)
+    terms["pp"] = np.where(layouts.pp > 1, np.where(beside, queued, sends * send_s), 0.0)
+    hidden = np.where(layouts.pp > 1, m * v * covered, 0.0)
+    slowed = np.where(layouts.pp > 1, sends * covered / 2.0, 0.0) * slowdown_share(priced.cluster)
+    terms["slowdown"] = terms["slowdown"] + slowed
+    at_ends = np.isin(layouts.schedule, BREADTH_FIRST)
+    lone = np.where(at_ends, played / np.maximum(m, 1.0), flushed * 1.0)
+    steady = played * slow_s[0] + lone * alone[0], played * slow_s[1] + lone * alone[1]
+    fill, drain = fill_and_drain(_path_s(rows, priced, *passes), steady)
+    waits = further * (paths.pace[rows.route] - 1.0)
+    terms["bubble_warmup"], terms["bubble_drain"] = (
+        fill + waits * slow_s[0],
+        drain + waits * slow_s[1],
+    )
+    return hidden
+
+
+def fill_and_drain(
+    path_s: tuple[Floats, Floats], steady_s: tuple[Floats, Floats]
+) -> tuple[Floats, Floats]:
+    """Seconds before and after the slowest stage's own passes.
+
+    What the longest path takes beyond them: its further forward passes are fill, its further
+    backward passes drain. Weight passes that fill idle time count against both.
+
+    Parameters
+    ----------
+    path_s, steady_s : tuple of ndarray
+        What the path, and the slowest stage for as many micro-batches, take forward and backward.
+    """
+    forward, backward = (x - own for x, own in zip(path_s, steady_s, strict=True))
+    idle = np.maximum(forward + backward, 0.0)
+    fill = np.clip(forward, 0.0, idle)
+    return fill, idle - fill
+
+
+def _path_s(
+    rows: Selection, priced: Priced, passes: PartPasses, fetched_s: Floats
+) -> tuple[Floats, Floats]:
+    """Forward and backward passes on the longest path of each layout."""
+    b, key, counts = priced.blocks, rows.key, priced.paths.counts[rows.route]
+    parts = counts.shape[1] // 6
+    ahead, behind, weights, again, *lone = (
+        counts[:, i * parts : (i + 1) * parts] for i in range(6)
+    )
+    forward = over_parts(ahead, passes.forward_s)
+    if fetched_s.any():
+        forward = forward + over_parts(ahead[:, -2:], _ends_s(rows.parts, passes, fetched_s))
+    backward = over_parts(behind, passes.backward_s + passes.selective_s)
+    backward = backward + over_parts(weights, b.wgrad_s[key]) + over_parts(again, passes.full_s)
+    if priced.software.overlap.expert:
+        forward, backward = (
+            seconds + over_parts(count, total(way)[key])
+            for seconds, count, way in zip((forward, backward), lone, b.alone_s, strict=True)
+        )
+    maxima_s = priced.states.maxima_s[rows.grid]
+    if maxima_s.any():  # as `shown_maxima` of a rank, here of the passes on the path
+        forward, backward = (
+            seconds + np.maximum(number * maxima_s - over_parts(count, way[LAUNCH][key]), 0.0)
+            for seconds, number, count, way in zip(
+                (forward, backward),
+                counts.T[-3:-1],
+                (ahead, behind),
+                (b.forward_s, b.backward_s),
+                strict=True,
+            )
+        )
+    return forward, backward
+
+
+def _ends_s(parts: Floats, passes: PartPasses, fetched_s: Floats) -> Floats:
+    """What embedding and head wait for their input, shape (layouts, 2): the share that shows."""
+    ends, each = parts[:, :, -2:], passes.input_s
+    if not passes.prefetched:
+        return each
+    share = fetched_s / np.maximum(over_parts(ends, each[:, None, :]), 1e-300)
+    return np.asarray(each * np.where(ends > 0, share[:, :, None], 0.0).max(axis=1))

@@ -1,0 +1,325 @@
+"""Which passes the longest path of a pipeline runs through: counts per part of the model.
+
+The makespan of a fixed order of passes is linear in their costs as long as the same path stays the
+longest one. So each pipeline plan is played at a few rounded costs, and a layout takes the path
+found at the rounded costs nearest to its own, at its own exact costs. Rounding is by ratios to the
+forward pass of the model's commonest block, on a fixed grid: a layout's path depends on nothing
+but the layout.
+
+Beyond two or three times as many micro-batches as ranks a pipeline is periodic (the steady state of
+Narayanan et al. 2021, figure 4): each takes as much longer than the slowest rank's own passes as in
+the last round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats
+from simulator.cost.pipeline.longest import longest_paths, longest_s
+from simulator.cost.tables import Paths
+from simulator.layout.keys import unique_rows
+from simulator.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
+from simulator.layout.schedules.action_tables import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    BREADTH_FIRST,
+    FORWARD,
+    KINDS,
+    ROUNDS,
+    SPLIT,
+    flushes,
+)
+from simulator.layout.schedules.waits import Waits, waits
+from simulator.layout.stages import Stages
+
+__all__ = ["trace_paths"]
+
+
+_ROUNDS, _FEW = (2, 3), 12
+"""Micro-batches played, over ranks (of schedules with weight passes one round more, which they take
+to fill the bubble), and at the least; with more the pipeline is periodic."""
+
+_TABLES = 1 << 21
+"""Rows of graphs played at once, times sets of costs."""
+
+_KEPT = 1 << 17
+"""Paths remembered from one table of layouts to the next."""
+
+
+_FULL = RECOMPUTE.index("full")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A pipeline plan that is played."""
+
+    schedule: str
+    pp: int
+    vpp: int
+    micro_batches: int
+    content: Floats
+    """Blocks of each part on every chunk of every rank, shape (ranks x chunks, parts)."""
+    chunks: int
+    further: int
+    """Micro-batches of a round where its growth matters, else 0."""
+    beside: bool
+    """Sends run beside compute."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells it from others."""
+        words = (*self.graph, self.further, self.beside)
+        return (*words, self.content.tobytes())
+
+    @property
+    def waits(self) -> bool:
+        """Whether ranks fill and drain."""
+        return self.pp > 1 and flushes(self.schedule)
+
+    @property
+    def graph(self) -> tuple[str, int, int, int]:
+        """The schedule as it is played."""
+        return self.schedule, self.pp, self.micro_batches, self.vpp
+
+    @property
+    def shorter(self) -> list[tuple[str, int, int, int]]:
+        """The same with a round less, where its growth matters."""
+        fewer = self.micro_batches - self.further
+        return [(self.schedule, self.pp, fewer, self.vpp)] if self.further else []
+
+
+def _most_played(layouts: Layouts) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Micro-batches that are played at the most, and those of a round."""
+    m, pp = layouts.micro_batches, layouts.pp
+    rounds = np.array(_ROUNDS)[np.isin(layouts.schedule, SPLIT).astype(np.int64)]
+    longer = m // np.maximum(m // pp, 1)
+    size = np.where(np.isin(layouts.schedule, ROUNDS) & (m >= pp), longer, pp)
+    return size * np.maximum(rounds, -(-_FEW // pp)), size
+
+
+def trace_paths(
+    layouts: Layouts,
+    plan: NDArray[Any],
+    table: Stages,
+    costs: tuple[NDArray[np.intp], Floats],
+    *,
+    beside: bool,
+) -> Paths:
+    """Find the longest path of every layout's pipeline at its rounded costs.
+
+    Parameters
+    ----------
+    layouts : Layouts
+    plan : ndarray
+        Pipeline plan of each layout in `table`.
+    table : Stages
+        What every rank and chunk of the plans holds.
+    costs
+        Row of each layout in a grid of rounded costs, and the grid (``cost/pipeline/rounded.py``).
+    beside : bool
+        Whether sends of ranks with several chunks run beside compute.
+    """
+    price, grid = costs
+    most, size = _most_played(layouts)
+    few = np.minimum(layouts.micro_batches, most)
+    further = np.where(few == most, size, 0)
+    own = unique_rows(plan, few, further)
+    played = few[own.first], further[own.first]
+    listed = _plans(layouts[own.first], plan[own.first], played, table, beside)
+    covered = np.where(layouts.recompute == _FULL, layouts.recompute_layers + 1, 0)
+    route = unique_rows(own.inverse, price, covered)
+    columns = (own.inverse, price, covered)
+    wanted = list(zip(*(x[route.first].tolist() for x in columns), strict=True))
+    counts, pace = (np.array(x) for x in zip(*_found(listed, grid, wanted), strict=True))
+    return Paths(
+        route=route.inverse, counts=counts, pace=pace, played=few[route.first].astype(float)
+    )
+
+
+def _plans(
+    layouts: Layouts,
+    plan: NDArray[Any],
+    played: tuple[NDArray[Any], NDArray[Any]],
+    table: Stages,
+    beside: bool,
+) -> list[_Plan]:
+    """The plans of layouts, each with as many micro-batches as are played."""
+    content = np.column_stack([table.blocks, table.embedding, table.head]).astype(float)
+    firsts, ends = (np.searchsorted(table.plan, plan, side=x) for x in ("left", "right"))
+    held = layouts.vpp * layouts.copies
+    columns = (layouts.schedule, layouts.pp, layouts.vpp, *played, held, firsts, ends)
+    rows = zip(*(x.tolist() for x in columns), strict=True)
+    return [
+        _Plan(SCHEDULES[code], pp, vpp, m, content[first:end], chunks, size, beside and chunks > 1)
+        for code, pp, vpp, m, size, chunks, first, end in rows
+    ]
+
+
+_KNOWN: dict[tuple[Any, ...], tuple[Floats, float]] = {}
+"""Counts and pace by plan, rounded costs and covered layers."""
+
+
+def _found(
+    plans: list[_Plan], grid: Floats, wanted: list[tuple[int, int, int]]
+) -> list[tuple[Floats, float]]:
+    """Counts and pace of the wanted routes: plan, row of the grid, covered layers + 1 or 0."""
+    names, prices = [plan.key for plan in plans], [tuple(row) for row in grid.tolist()]
+    keys = [(names[plan], prices[price], layers) for plan, price, layers in wanted]
+    able = [i for i, (plan, _, _) in enumerate(wanted) if plans[plan].waits]
+    missing = [i for i in able if keys[i] not in _KNOWN]
+    if len(_KNOWN) + len(missing) > _KEPT:
+        _KNOWN.clear()
+        missing = able
+    rows_of: dict[int, dict[int, list[int]]] = {}
+    for i in missing:
+        plan, row, layers = wanted[i]
+        rows_of.setdefault(plan, {}).setdefault(row, []).append(layers)
+    waits([name for i in rows_of for name in (plans[i].graph, *plans[i].shorter)])
+    for some in _batches(plans, rows_of):
+        played = _played([(plans[i], grid[list(rows_of[i])]) for i in some])
+        for i, (counts, pace) in zip(some, played, strict=True):
+            every = sorted({one for several in rows_of[i].values() for one in several})
+            each = _per_part(plans[i], counts, every)
+            for at, (row, several) in enumerate(rows_of[i].items()):
+                for one in several:
+                    k = every.index(one)
+                    _KNOWN[names[i], prices[row], one] = each[k, at], float(pace[at])
+    none = np.zeros(6 * plans[0].content.shape[1] + 3)
+    return [_KNOWN.get(key, (none, 1.0)) for key in keys]
+
+
+def _batches(plans: list[_Plan], rows_of: Mapping[int, Sized]) -> list[list[int]]:
+    """Plans to play together: such with as many sets of costs, in tables of bounded size."""
+    found: list[list[int]] = []
+    size = 0
+    for plan in sorted(rows_of, key=lambda i: len(rows_of[i])):
+        own = len(waits([plans[plan].graph])[0])
+        size += own
+        if not found or size * len(rows_of[plan]) > _TABLES:
+            found.append([])
+            size = own
+        found[-1].append(plan)
+    return found
+
+
+def _played(plans: list[tuple[_Plan, Floats]]) -> list[tuple[NDArray[np.int64], Floats]]:
+    """Operations and sends on the longest paths of plans, each at its own rounded costs, and pace.
+
+    Of each plan, shapes (rows of costs, columns) and (rows of costs,).
+    """
+    graphs = waits([plan.graph for plan, _ in plans])
+    seconds, hop_s = _tables(plans, graphs)
+    counts, hops, span_s = longest_paths(graphs, seconds, hop_s)
+    every = np.concatenate([counts, hops[:, :, None]], axis=2)
+    paces = [np.ones(len(costs)) for _, costs in plans]
+    growing = [i for i, (plan, _) in enumerate(plans) if plan.shorter]
+    if growing:
+        fewer = waits([plans[i][0].shorter[0] for i in growing])
+        less_s = longest_s(fewer, seconds[growing], hop_s[growing])
+        for i, shorter_s in zip(growing, less_s, strict=True):
+            plan, costs = plans[i]
+            slow_s = _slowest_s(plan, seconds[i, : graphs[i].operations, : len(costs)])
+            added_s = (span_s[i] - shorter_s)[: len(costs)] / plan.further
+            paces[i] = np.maximum(added_s / slow_s, 1.0)
+    return [(every[i, : len(costs)], paces[i]) for i, (_, costs) in enumerate(plans)]
+
+
+def _tables(plans: list[tuple[_Plan, Floats]], graphs: list[Waits]) -> tuple[Any, Any]:
+    """Rounded costs of operations and hops, shapes (plans, operations, sets) and (plans, sets).
+
+    In single precision: they and their sums are multiples of a power of two.
+    """
+    sets = max(len(costs) for _, costs in plans)
+    seconds = np.zeros((len(plans), max(x.operations for x in graphs), sets), dtype=np.float32)
+    hop_s = np.zeros((len(plans), sets), dtype=np.float32)
+    for at, ((plan, costs), graph) in enumerate(zip(plans, graphs, strict=True)):
+        seconds[at, : graph.operations, : len(costs)] = _seconds(plan, costs)
+        hop_s[at, : len(costs)] = plan.beside * costs[:, 1]
+    return seconds, hop_s
+
+
+def _slowest_s(plan: _Plan, seconds: Floats) -> Floats:
+    """Rounded costs of a micro-batch on the slowest rank, forward and whole backward pass.
+
+    Breadth-first schedules run every pass alone.
+    """
+    places = len(plan.content)
+    alone = int(SCHEDULES.index(plan.schedule) in BREADTH_FIRST)
+    ways = seconds.reshape(2, len(KINDS), places, -1)[alone]
+    both = ways[FORWARD] + ways[BACKWARD]
+    ranks = both.reshape(plan.pp, plan.chunks, -1).sum(axis=1)
+    copies = 2.0 if plan.schedule == "dualpipe" else 1.0
+    return np.asarray(ranks.max(axis=0) / copies)
+
+
+def _seconds(plan: _Plan, costs: Floats) -> Floats:
+    """Rounded costs of every operation, shape (operations, rows of costs)."""
+    again, sent, alone, *each = costs.T
+    forward, backward, weights = np.stack(each).reshape(3, -1, len(costs))
+    blocks = plan.content[:, :-2]
+    ahead, weight = plan.content @ forward, plan.content @ weights
+    repeated = np.einsum("rpk,kr->pr", _repeated(plan, again), forward[:-2])
+    behind = plan.content @ backward + repeated
+    own = 0.0 if plan.beside else sent
+    kinds = [ahead + own, behind + own, behind - weight + own, weight]
+    longer = blocks.sum(axis=1)[:, None] * alone
+    return np.concatenate([*kinds, *(seconds + longer for seconds in kinds)])
+
+
+def _repeated(plan: _Plan, again: Floats) -> Floats:
+    """Blocks that are recomputed at rounded costs, shape (rows, places, kinds of blocks).
+
+    `again` counts a rank's first chunks, or, negative, its first blocks.
+    """
+    values, row = np.unique(again, return_inverse=True)
+    chunk = np.tile(np.arange(plan.chunks), plan.pp)[:, None]
+    found = plan.content[:, :-2] * (chunk < values[:, None, None])
+    if (few := values < 0).any():
+        found[few] = _covered(plan, 1 - values[few])[:, :, :-2]
+    return np.asarray(found[row])
+
+
+def _per_part(plan: _Plan, played: NDArray[np.int64], layers: list[int]) -> Floats:
+    """Counts in the order of `Paths.counts`, shape (layers, rows, columns)."""
+    held, size = plan.content, 2 * len(KINDS) * len(plan.content)
+    each = played[:, :size].reshape(len(played), 2, len(KINDS), len(held)).astype(float)
+    ways, lone = each.sum(axis=1), each[:, 1]
+    back = ways[:, BACKWARD] + ways[:, BACKWARD_INPUT]
+    repeated = np.moveaxis(_covered(plan, np.array(layers)), 0, 1)
+    again = (back @ repeated.reshape(len(held), -1)).reshape(
+        len(played), len(layers), held.shape[1]
+    )
+    before = (ways[:, FORWARD], back, ways[:, BACKWARD_WEIGHT] - ways[:, BACKWARD_INPUT])
+    after = (lone[:, FORWARD], lone[:, BACKWARD] + lone[:, BACKWARD_INPUT])
+    ends = [x.sum(axis=1, keepdims=True) for x in (ways[:, FORWARD], back)] + [played[:, -1:]]
+    columns = [np.concatenate([x @ held for x in before], axis=1), np.moveaxis(again, 1, 0)]
+    columns.append(np.concatenate([*(x @ held for x in after), *ends], axis=1))
+    shape = (len(layers), len(played))
+    return np.concatenate([np.broadcast_to(x, (*shape, x.shape[-1])) for x in columns], axis=2)
+
+
+def _covered(plan: _Plan, layers: NDArray[Any]) -> Floats:
+    """Blocks of every chunk that full recomputation covers, the first ones of a rank first.
+
+    `layers` is 0 for none, 1 for all, else one more than the blocks of a rank; shape (layers,
+    places, parts).
+    """
+    ranks = plan.content.reshape(plan.pp, plan.chunks, -1)
+    if not layers.any():
+        return np.zeros((len(layers), *plan.content.shape))
+    left = np.where(layers == 1, np.inf, np.maximum(layers - 1.0, 0.0))[:, None]
+    covered = np.zeros((len(layers), *ranks.shape))
+    for kind in range(ranks.shape[2] - 2):
+        own = ranks[:, :, kind]
+        whole = np.minimum(own.sum(axis=1), left)
+        left = left - whole
+        before = np.cumsum(own, axis=1) - own
+        covered[..., kind] = np.minimum(np.maximum(whole[:, :, None] - before, 0.0), own)
+    return covered.reshape(len(layers), *plan.content.shape)

@@ -1,0 +1,87 @@
+"""Gradients at their single moments, and tensors too large for the blocks that others leave free.
+
+Per state key and distinct rank, as ``cost/states/state_costs.py``, which stores them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.cost.operators.matrices import weight_matrices
+from simulator.cost.operators.operations import element_bytes
+from simulator.cost.states.gathered import largest_block
+from simulator.cost.states.state_bytes import PartStates
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import Software
+from simulator.workload.architecture import Architecture
+from simulator.workload.recipe import Workload
+
+__all__ = ["early_gradients", "embedding_gradient", "step_pieces"]
+
+
+def early_gradients(parts: Floats, states: PartStates, arch: Architecture, kept: Floats) -> Floats:
+    """Whole gradients of the head (with the table it is tied to) and of the largest block.
+
+    Where only shards stay, whole ones are in the type of the gathered weights. Then, of the block's
+    and of those of head and embedding, the share that is `kept` once they are reduced.
+    """
+    whole = states.gather if states.shards_only else states.gradients
+    each, stays = whole[0] + whole[1], states.gradients[0] + states.gradients[1]
+    head = parts[:, :, -1] * each[:, None, -1]
+    if arch.tied_embeddings and arch.output_rows:
+        head = head + parts[:, :, -1] * parts[:, :, -2] * each[:, None, -2]
+    root = parts[:, :, -2] * stays[:, None, -2] + parts[:, :, -1] * stays[:, None, -1]
+    table = parts[:, :, -2] * stays[:, None, -2]
+    if arch.tied_embeddings and arch.output_rows:
+        table = table * (1.0 - np.minimum(parts[:, :, -1], 1.0))
+    found = (
+        head,
+        largest_block(parts, each),
+        largest_block(parts, stays) * kept,
+        root * kept,
+        table,
+    )
+    return np.stack(np.broadcast_arrays(*found))
+
+
+def embedding_gradient(
+    parts: Floats, workload: Workload, software: Software, layouts: Layouts
+) -> Floats:
+    """Bytes of the whole table's gradient in the compute type; zero where a rank makes its share.
+
+    torch/distributed/tensor/_ops/_embedding_ops.py: embedding_dense_backward knows no sharding of
+    the vocabulary, so that its result is whole and only then cut.
+    """
+    arch = workload.architecture
+    if not software.kernels.whole_embedding_gradient or arch.traced is not None:
+        return np.zeros(parts.shape[:2])
+    table = element_bytes(workload.recipe) * arch.vocabulary * arch.hidden
+    return np.asarray(parts[:, :, -2] * np.where(layouts.tp > 1, table, 0.0)[:, None])
+
+
+def step_pieces(
+    parts: Floats, workload: Workload, software: Software, layouts: Layouts, share: Floats
+) -> Floats:
+    """Bytes that reduction and optimizer step allocate in single pieces, shape (keys, columns).
+
+    `share` are the parameters of which a rank keeps the optimizer states.
+    """
+    states, arch = software.states, workload.architecture
+    found = float(states.step) * share + float(states.step_buffer_bytes)
+    each = float(states.largest_copy)
+    if not each or arch.traced is not None:
+        return found
+    matrices = weight_matrices(
+        arch,
+        tp=layouts.tp,
+        pp=layouts.pp,
+        ep=layouts.ep,
+        etp=layouts.etp,
+        kernels=software.kernels,
+    )
+    copied: Floats = np.zeros(parts.shape[:2])
+    for w in matrices:
+        size = np.where(parts[:, :, w.part] > 0, np.asarray(w.rows * w.columns)[..., None], 0.0)
+        copied = np.maximum(copied, size)
+    return np.asarray(found + each * copied)

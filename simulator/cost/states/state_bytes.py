@@ -1,0 +1,265 @@
+"""Bytes of model states for one instance of every part: recipe x software x what is trained.
+
+Pure accounting: ``cost/states/state_costs.py`` multiplies by what a rank holds and divides by the
+sharding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.cost.operators.adapters import NF4_BYTES, adapters
+from simulator.cost.operators.matrices import NO_LINEARS, Matrix, weight_matrices
+from simulator.cost.operators.parameters import expert_parameters, rank_parameters
+from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
+from simulator.cost.states.optimizers import LAMB_TRAFFIC, moment_bytes
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import Kernels, Software, StateBytes
+from simulator.workload.architecture import Architecture
+from simulator.workload.recipe import Recipe, Workload
+
+__all__ = ["PartStates", "gradient_bytes", "least_state_bytes", "part_states"]
+
+
+_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartStates:
+    """States of one instance of every part; shape (2, keys, parts): dense, then routed experts."""
+
+    parameters: Floats
+    """Parameters of the model, trained or not, without adapters."""
+    trained: Floats
+    """Trained parameters, adapters included."""
+    weights: Floats
+    """Bytes of the weights that stay in the compute type, frozen ones and quantised copies
+    included."""
+    gradients: Floats
+    optimizer: Floats
+    """fp32 weights and moments."""
+    reduce: Floats
+    """Bytes of gradients on the wire."""
+    update: Floats
+    """Bytes of updated weights on the wire."""
+    gather: Floats
+    """Bytes of all weights on the wire, and where they are whole (zero3)."""
+    traffic: Floats
+    """Bytes that one optimizer step moves."""
+    matrices: list[Matrix]
+    """The trained matrices."""
+    shards_only: bool
+    """Only shards of the fp32 weights stay between steps (FSDP2)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sizes:
+    """Bytes per trained parameter."""
+
+    weight: float
+    gradient: float
+    master: float
+    moment: float
+    reduce: float
+    gather: float
+    traffic: float
+    """One AdamW step, with two moments of `moment`."""
+
+    @property
+    def frozen(self) -> float:
+        """Bytes of a weight that is not trained; where only fp32 shards stay, one of those."""
+        return self.weight or self.master
+
+
+def part_states(
+    workload: Workload, software: Software, layouts: Layouts, *, either_layout: bool = False
+) -> PartStates:
+    """Count the states of every part on one rank, unsharded, for each row of `layouts`.
+
+    `either_layout` is the device's ``fp8_either_layout``.
+    """
+    arch, recipe, kernels = workload.architecture, workload.recipe, software.kernels
+    size = _sizes(recipe, software.states)
+    parameters = np.stack(
+        [
+            rank_parameters(arch, tp=layouts.tp, pp=layouts.pp, kernels=kernels),
+            expert_parameters(arch, ep=layouts.ep, etp=layouts.etp),
+        ]
+    )
+    copies = _quantised_copies(recipe, software.states, either_layout=either_layout)
+    lists = (copies > 0 or recipe.fp8_weights) and arch.traced is None
+    matrices = _matrices(arch, recipe, layouts, kernels, lists=lists)
+    frozen, trained, ours = np.zeros_like(parameters), parameters, matrices
+    if recipe.freezes:
+        frozen, trained, ours = _split(parameters, matrices, arch, recipe)
+    kept, whole = size.frozen * frozen, size.gather * frozen
+    if recipe.quantised_base:
+        less = _quantised(matrices, frozen.shape, arch)
+        kept, whole = (
+            x - less * (per - NF4_BYTES) for x, per in ((kept, size.frozen), (whole, size.gather))
+        )
+    if copies:
+        per = copies * QUANTISED_BYTES[recipe.precision]
+        kept = kept + per * _quantised(matrices, parameters.shape, arch)
+    only_fp8 = _only_fp8(size, recipe, copies, matrices, parameters, arch)
+    moments = moment_bytes(recipe, size.moment, trained, ours, len(arch.blocks))
+    more = LAMB_TRAFFIC if recipe.optimizer == "lamb" else 0.0
+    return PartStates(
+        parameters=parameters,
+        trained=trained,
+        weights=size.weight * trained + kept - only_fp8[0],
+        gradients=size.gradient * trained,
+        optimizer=size.master * trained + moments,
+        reduce=size.reduce * trained,
+        update=size.gather * trained - only_fp8[1],
+        gather=size.gather * trained + whole - only_fp8[1],
+        traffic=(size.traffic + more - 4 * size.moment) * trained + 2 * moments,
+        matrices=ours,
+        shards_only=size.weight == 0.0,
+    )
+
+
+def _only_fp8(
+    size: _Sizes,
+    recipe: Recipe,
+    copies: float,
+    matrices: list[Matrix],
+    parameters: Floats,
+    arch: Architecture,
+) -> tuple[Floats | float, Floats | float]:
+    """Bytes that weights kept in 8 bit alone save, in memory and on the wire.
+
+    The 16-bit copy goes; where no 8-bit copy stays anyway (`copies`), one takes its place. MXFP8
+    has one type for rows and another for columns, so ranks gather 16 bit, in the gradients' buffer
+    (Megatron-Core, --reuse-grad-buf-for-mxfp8-param-ag).
+    """
+    if not recipe.fp8_weights:
+        return 0.0, 0.0
+    linears = _quantised(matrices, parameters.shape, arch)
+    stays = QUANTISED_BYTES[recipe.precision] * (size.weight > 0 and not copies)
+    wire = size.gather if recipe.precision == "mxfp8" else QUANTISED_BYTES[recipe.precision]
+    return (size.weight - stays) * linears, (size.gather - wire) * linears
+
+
+def _quantised_copies(recipe: Recipe, states: StateBytes, *, either_layout: bool) -> float:
+    """Copies of the blocks' weights in fewer than 16 bit, beside those in 16.
+
+    Rows and columns each have one, but for fp8 with one scale where products take either layout
+    (TransformerEngine pytorch/csrc/quantizer.cpp: no transpose).
+    """
+    if not recipe.is_quantised:
+        return 0.0
+    once = either_layout and recipe.precision not in BLOCK_SCALED
+    return min(float(states.quantised_weight_copies), 1.0 if once else np.inf)
+
+
+def least_state_bytes(
+    workload: Workload, software: Software, *, either_layout: bool = False
+) -> float:
+    """Bytes of all weights, gradients and optimizer states of the whole model, each kept once."""
+    workload = workload.by_training()
+    arch = workload.architecture
+    states = part_states(workload, software, Layouts.of(), either_layout=either_layout)
+    kinds = [arch.layer_kinds.count(kind) for kind in range(len(arch.blocks))]
+    held = np.array([*kinds, 1.0, 1.0])
+    return float(((states.weights + states.gradients + states.optimizer) * held).sum())
+
+
+def _matrices(
+    arch: Architecture, recipe: Recipe, layouts: Layouts, kernels: Kernels, *, lists: bool
+) -> list[Matrix]:
+    """List the matrices where anything looks at them; most recipes see parameters alone."""
+    if recipe.optimizer not in ("adafactor", "muon") and not recipe.freezes and not lists:
+        return []
+    return weight_matrices(
+        arch, tp=layouts.tp, pp=layouts.pp, ep=layouts.ep, etp=layouts.etp, kernels=kernels
+    )
+
+
+def _split(
+    parameters: Floats, matrices: list[Matrix], arch: Architecture, recipe: Recipe
+) -> tuple[Floats, Floats, list[Matrix]]:
+    """Frozen parameters, trained ones, and the trained matrices."""
+    trained = parameters.copy()
+    if recipe.lora_rank:
+        trained[:] = 0.0
+        ours = adapters(matrices, arch, recipe)
+        for w in ours:
+            trained[int(w.routed), :, w.part] += w.parameters
+        return parameters, trained, ours
+    last = len(arch.blocks)
+    still = {part for part, kind in enumerate(arch.blocks) if kind.frozen}
+    if not recipe.trains_embedding:
+        still.add(last)
+    ours = []
+    for w in matrices:
+        tied = w.part > last and not recipe.trains_head(tied=arch.tied_embeddings)
+        if tied:
+            trained[0, :, w.part] -= w.parameters
+        if w.part not in still and not tied:
+            ours.append(w)
+    for part in still:
+        trained[:, :, part] = 0.0
+    return parameters - trained, trained, ours
+
+
+def _quantised(matrices: list[Matrix], shape: tuple[int, ...], arch: Architecture) -> Floats:
+    """Parameters of the blocks' matrices, which are quantised; routers and convolutions are not."""
+    found = np.zeros(shape)
+    for w in matrices:
+        if w.part < len(arch.blocks) and w.name not in NO_LINEARS:
+            found[int(w.routed), :, w.part] += w.parameters
+    return found
+
+
+def gradient_bytes(recipe: Recipe, states: StateBytes) -> float:
+    """Bytes per parameter of what gradients add up in."""
+    return _sizes(recipe, states).gradient
+
+
+def _sizes(recipe: Recipe, states: StateBytes) -> _Sizes:
+    """Bytes per parameter: mixed precision as the software does it, or all fp32, or as stated."""
+    if recipe.precision in ("fp32", "tf32"):
+        usual = _Sizes(
+            weight=4.0,
+            gradient=4.0,
+            master=0.0,
+            moment=4.0,
+            reduce=4.0,
+            gather=4.0,
+            traffic=float(states.optimizer_traffic_fp32),
+        )
+    else:
+        usual = _Sizes(
+            weight=float(states.weight),
+            gradient=float(states.gradient),
+            master=float(states.master),
+            moment=float(states.moment),
+            reduce=float(states.reduce),
+            gather=float(states.gather),
+            traffic=float(states.optimizer_traffic),
+        )
+    master = usual.master
+    if recipe.master_weights is not None:
+        alone = 2.0 if usual.weight == 0.0 else 0.0
+        master = 4.0 if recipe.master_weights else alone
+    gradient = _stated(recipe.gradient_dtype, usual.gradient)
+    moment = _stated(recipe.moment_dtype, usual.moment)
+    # the step reads the gradient once, reads and writes moments and weights
+    saved = usual.gradient - gradient + 2 * (usual.master - master) + 4 * (usual.moment - moment)
+    return _Sizes(
+        weight=usual.weight,
+        gradient=gradient,
+        master=master,
+        moment=moment,
+        reduce=_stated(recipe.reduce_dtype, usual.reduce),
+        gather=usual.gather,
+        traffic=usual.traffic - saved,
+    )
+
+
+def _stated(dtype: str | None, usual: float) -> float:
+    return usual if dtype is None else _BYTES[dtype]

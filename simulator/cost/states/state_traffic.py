@@ -1,0 +1,55 @@
+"""Memory traffic around model states in every micro-batch: sums of gradients, casts, copies."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats
+from simulator.cost.operators.operations import element_bytes
+from simulator.cost.states.state_bytes import PartStates
+from simulator.hardware.cluster import Cluster
+from simulator.software.profile import Software
+from simulator.workload.recipe import Recipe
+
+__all__ = ["accumulation_s", "copies_s_per_byte", "micro_batch_traffic_s"]
+
+
+def micro_batch_traffic_s(cluster: Cluster, software: Software, parameters: Floats) -> Floats:
+    """Seconds of moving every parameter's gradient and weight about in one micro-batch."""
+    traffic = parameters * float(software.states.micro_batch_traffic)
+    return np.asarray(traffic / _copy_rate(cluster, "optimizer"))
+
+
+def accumulation_s(
+    recipe: Recipe, cluster: Cluster, software: Software, each: PartStates, once: NDArray[np.bool_]
+) -> Floats:
+    """Seconds of casting the first gradients of a step, and of adding up those of a later pass.
+
+    Keys that reduce `once`, with FSDP2's ``_fsdp_param.py``: `to_accumulated_grad_if_needed` reads
+    16 bit and writes the type of the reduction, where that is another one;
+    `accumulate_unsharded_grad_if_needed` reads the sum and the gradient and writes the sum, as
+    autograd does where it is not. Shape (2, keys, parts).
+    """
+    trained, reduced = each.trained[0] + each.trained[1], each.reduce[0] + each.reduce[1]
+    adds = trained * float(software.states.accumulation_traffic)
+    traffic = np.stack([np.zeros_like(adds), adds])
+    if software.states.adds_unreduced:
+        given = element_bytes(recipe) * trained
+        cast = np.where(reduced > given, given + reduced, 0.0)
+        whole = np.stack([cast, given + 2.0 * reduced])
+        traffic = np.where(once[:, None], whole, traffic)
+    return np.asarray(traffic / _copy_rate(cluster, "optimizer"))
+
+
+def copies_s_per_byte(cluster: Cluster, software: Software) -> Floats:
+    """Seconds of copies for every byte that is gathered, gathered again and reduced."""
+    states = software.states
+    copies = np.array([states.gather_copies, states.gather_copies, states.reduce_copies], float)
+    return np.asarray(copies / _copy_rate(cluster, "copy"))
+
+
+def _copy_rate(cluster: Cluster, kind: str) -> float:
+    """Bytes per second that large kernels of a class move."""
+    kernel = cluster.accelerator.stream[kind]
+    return float(kernel.memory_fraction * cluster.accelerator.memory.bandwidth_bytes_per_s)

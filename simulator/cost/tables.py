@@ -1,0 +1,183 @@
+"""The tables that pricing fills and that time, memory and pipelines read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats
+from simulator.cost.blocks.block_costs import BlockCosts
+from simulator.cost.states.state_costs import StateCosts
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layouts import RECOMPUTE, Layouts
+from simulator.layout.stages import StageTable
+from simulator.software.profile import Software
+from simulator.workload.recipe import Workload
+
+__all__ = [
+    "PartPasses",
+    "Paths",
+    "Priced",
+    "Selection",
+    "offloaded_parts",
+    "recomputed_parts",
+    "select",
+]
+
+_FULL = RECOMPUTE.index("full")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Priced:
+    """Everything that layouts share, priced once per distinct key."""
+
+    workload: Workload
+    cluster: Cluster
+    software: Software
+    table: StageTable
+    plan: NDArray[Any]
+    blocks: BlockCosts
+    block_key: NDArray[Any]
+    states: StateCosts
+    state_key: NDArray[Any]
+    send_s: Floats
+    """One pipeline send, per block key and whether the hop crosses the network: shape (2, keys)."""
+    hop_crosses: NDArray[Any]
+    """Per state key: whether stages are joined by the network."""
+    model_flop: float
+    """Of one step, the convention behind MFU."""
+    unpaired: Floats
+    """Per plan: micro-batches whose passes have no other micro-batch beside them."""
+    paths: Paths
+    """The longest path through each layout's pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartPasses:
+    """One micro-batch through each part: seconds of shape (layouts, parts)."""
+
+    forward_s: Floats
+    backward_s: Floats
+    """Without recomputation."""
+    forward_window_s: Floats
+    """The forward pass less its context and expert traffic: while that lasts, no gradient or
+    parameter travels on the same links. What data-parallel communication may hide behind."""
+    backward_window_s: Floats
+    fsdp_s: Floats
+    """Exposed gathers and reductions of zero3, forward and backward: shape (2, layouts, parts)."""
+    hidden_s: Floats
+    """The part of them that runs beside compute, of the same shape."""
+    slowdown_s: Floats
+    """What that costs the compute, of the same shape."""
+    selective_s: Floats
+    """Recomputation of a part under selective recomputation, zero under the others."""
+    full_s: Floats
+    """Recomputation of a part that full recomputation covers."""
+    traffic_s: Floats
+    """Moving gradients and weights about; a share of `backward_s`."""
+    host_s: Floats
+    """What the host takes longer because parts are gathered, a share of either direction: shape
+    (2, layouts, parts)."""
+    input_s: Floats
+    """Copies of the input to the first and to the last stage, shape (layouts, 2)."""
+    prefetched: bool
+    """Whether these run beside the passes of the micro-batch before."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paths:
+    """Of each route (plan, rounded costs, recomputed layers) what lies on its longest path."""
+
+    route: NDArray[np.intp]
+    """Route of each layout."""
+    counts: Floats
+    """Shape (routes, columns): blocks of every part in forward, in backward, in weight passes less
+    those in input passes, recomputed in full, alone forward, alone backward; then forward passes,
+    backward passes and hops."""
+    pace: Floats
+    """What a further micro-batch takes over the slowest rank's own passes of it, per route; more
+    than 1 where chunks are slow on one rank after the other."""
+    played: Floats
+    """Micro-batches of `counts`, per route."""
+
+    @classmethod
+    def none(cls) -> Paths:
+        """Of layouts whose costs are not known yet."""
+        empty = np.zeros((0, 0))
+        none = np.zeros(0)
+        return cls(route=np.zeros(0, np.intp), counts=empty, pace=none, played=none)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """Some rows of a priced table: what their ranks hold; columns are distinct pipeline ranks."""
+
+    layouts: Layouts
+    key: NDArray[Any]
+    """Block key of each layout."""
+    grid: NDArray[Any]
+    """State key of each layout."""
+    plan: NDArray[Any]
+    """Pipeline plan of each layout."""
+    route: NDArray[Any]
+    """Route of each layout (``cost/pipeline/paths.py``)."""
+    parts: Floats
+    """Shape (layouts, columns, parts)."""
+    in_flight: Floats
+    covered: Floats
+    """Blocks that full recomputation covers."""
+    offloaded: Floats
+    """Blocks whose activations wait in host memory."""
+    ranks: Floats
+    """Ranks that each column stands for, shape (layouts, columns)."""
+    rank: NDArray[Any]
+    """First rank of each column."""
+
+
+def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:
+    """Gather what the ranks of some rows hold."""
+    table, plan = priced.table, priced.plan[rows]
+    some, parts = layouts[rows], table.parts[plan]
+    return Selection(
+        layouts=some,
+        key=priced.block_key[rows],
+        grid=priced.state_key[rows],
+        plan=plan,
+        route=priced.paths.route[rows],
+        parts=parts,
+        in_flight=table.in_flight[plan],
+        covered=recomputed_parts(some, parts),
+        offloaded=offloaded_parts(some, parts),
+        ranks=table.ranks[plan],
+        rank=table.rank[plan],
+    )
+
+
+def recomputed_parts(layouts: Layouts, parts: Floats) -> Floats:
+    """Blocks that full recomputation covers, by rank and part; the first ones of a rank first.
+
+    `recompute_layers` of 0 means every block. Shape as `parts`: (layouts, columns, parts).
+    """
+    full = layouts.recompute == _FULL
+    limit = np.where(layouts.recompute_layers == 0, np.inf, layouts.recompute_layers)
+    return _first_blocks(np.where(full, limit, 0.0), parts)
+
+
+def offloaded_parts(layouts: Layouts, parts: Floats) -> Floats:
+    """Blocks whose activations wait in host memory, by rank and part, as `recomputed_parts`."""
+    return _first_blocks(layouts.offload_layers.astype(float), parts)
+
+
+def _first_blocks(count: Floats, parts: Floats) -> Floats:
+    """At most `count` blocks of each rank, by part; shape as `parts`."""
+    found = np.zeros_like(parts)
+    if not count.any():
+        return found
+    left = np.broadcast_to(count[:, None], parts.shape[:2])
+    for kind in range(parts.shape[2] - 2):
+        found[:, :, kind] = np.minimum(parts[:, :, kind], left)
+        left = left - found[:, :, kind]
+    return found

@@ -1,0 +1,281 @@
+"""What breaks the symmetry of a step: slow GPUs, weaker links, other servers, loaded experts.
+
+Equal replicas are simulated once. A deviation unfolds as little as it must: one more replica beside
+the folded ones, joined where gradients are reduced; where ranks of several replicas keep step in
+every layer (an expert group, gathered parameters) those replicas together. What differs is priced
+by the same closed form, with the cluster or the workload that the deviation describes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.cost.collectives.calls import slowdown_share
+from simulator.cost.pricing import price
+from simulator.cost.tables import Priced, Selection, select
+from simulator.errors import InputError, problem
+from simulator.events.deviations.servers import alike_replicas
+from simulator.events.deviations.unlike_hops import slower_hops
+from simulator.events.deviations.unlike_ranks import in_step_passes
+from simulator.events.step.pass_costs import CAUSE
+from simulator.events.step.pass_phases import COMPUTE_TERMS
+from simulator.events.step.play import Replica, after_every_pass, replica_of
+from simulator.events.step.tails import Tails
+from simulator.hardware.cluster import Cluster, weakened
+from simulator.layout.layouts import Layouts
+from simulator.software.profile import Software
+from simulator.workload.recipe import Workload
+
+__all__ = ["Deviation", "check_deviations", "in_step", "replicas_of"]
+
+
+_COMPUTE = [CAUSE[name] for name in COMPUTE_TERMS]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deviation:
+    """One stage, of one replica or of all, that is not like the others.
+
+    A stage stands for its tensor- and context-parallel ranks, which wait for their slowest.
+    """
+
+    stage: int | None = None
+    """Pipeline rank, from 0; None: every one."""
+    replica: int | None = None
+    """Data-parallel replica, from 0; None: every one, so that nothing is unfolded."""
+    compute: float = 1.0
+    """Time of its compute over that of the others: 1.2 is a GPU that takes 20 % longer."""
+    scale_up: float = 1.0
+    """Share of the links inside its scale-up domain that is left, above 0 and at most 1."""
+    scale_out: float = 1.0
+    """Share of its network adapters that is left, above 0 and at most 1; what it sends, its
+    collectives, and the reductions that wait for it."""
+    expert_load: float | None = None
+    """Tokens that its fullest expert rank gets over the mean of all, at least 1; None: what the
+    recipe says (moe_imbalance)."""
+    cluster: Cluster | None = None
+    """Other servers, on which it is priced; None: the same. Of several kinds: it computes as long
+    as on the slowest and calls as long as over the slowest links. What passes between unlike
+    servers is as long as over the slower adapters."""
+
+
+def replicas_of(
+    layouts_row: Layouts,
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    deviations: Sequence[Deviation] = (),
+) -> list[Replica]:
+    """Price the pipelines that must be simulated for one layout: equal ones once.
+
+    Raises
+    ------
+    InputError
+        If a deviation names a stage or replica that is not there, or a number out of range.
+    """
+    dp, pp = int(layouts_row.dp[0]), int(layouts_row.pp[0])
+    check_deviations(deviations, workload, dp, pp)
+    whole = _Whole(layouts_row, workload, software, dp)
+    base = cluster.each[0]
+    plain = whole.on(base)
+    if not deviations and not cluster.kinds:
+        return [plain]
+    span = min(in_step(layouts_row, plain.priced, plain.rows), dp)
+    found = []
+    for alike in alike_replicas(layouts_row, cluster, span, [one.replica for one in deviations]):
+        everywhere = [one for one in deviations if one.replica is None]
+        given = everywhere + [deviations[i] for i in alike.named]
+        one = replace(plain, count=len(alike.numbers), numbers=alike.numbers)
+        found.append(_changed(one, _on_servers(given, alike.servers, base), whole))
+    return _joined(found)
+
+
+def _on_servers(
+    given: Sequence[Deviation], servers: tuple[Cluster, ...], base: Cluster
+) -> list[Deviation]:
+    """Deviations of one replica that put every stage on its servers, and those given over them."""
+    if all(one is base for one in servers):
+        return list(given)
+    made = [Deviation(stage=s, cluster=one) for s, one in enumerate(servers) if one is not base]
+    for one in given:
+        stages = range(len(servers)) if one.stage is None else (one.stage,)
+        made += [replace(one, stage=s, cluster=one.cluster or servers[s]) for s in stages]
+    return made
+
+
+def check_deviations(deviations: Sequence[Deviation], workload: Workload, dp: int, pp: int) -> None:
+    """Refuse what is out of range, all at once."""
+    wrong = []
+    for i, one in enumerate(deviations):
+        where = f"deviations[{i}]"
+        for name, value, most in (("stage", one.stage, pp), ("replica", one.replica, dp)):
+            if value is not None and not 0 <= value < most:
+                near = f" (nearest: {0 if value < 0 else most - 1})"
+                rule = f"must be from 0 to {most - 1}"
+                wrong.append(problem("simulate", f"{where}.{name}", rule, value) + near)
+        if not 0.0 < one.compute < np.inf:
+            rule = "must be above 0 (1.2: takes 20 % longer)"
+            wrong.append(problem("simulate", f"{where}.compute", rule, one.compute))
+        for name in ("scale_up", "scale_out"):
+            if not 0.0 < (value := getattr(one, name)) <= 1.0:
+                rule = "must be above 0 and at most 1 (a dead link carries nothing: give what the"
+                rule += " traffic that goes around it has left)"
+                wrong.append(problem("simulate", f"{where}.{name}", rule, value))
+        if one.expert_load is not None:
+            if not workload.architecture.is_moe:
+                rule = "must be left out of a model without experts"
+                wrong.append(problem("simulate", f"{where}.expert_load", rule, one.expert_load))
+            elif not 1.0 <= one.expert_load < np.inf:
+                rule = "must be at least 1, the mean"
+                wrong.append(problem("simulate", f"{where}.expert_load", rule, one.expert_load))
+    if wrong:
+        raise InputError(wrong)
+
+
+def in_step(layouts: Layouts, priced: Priced, rows: Selection) -> int:
+    """Replicas that wait for one another in every layer."""
+    inside = int(layouts.tp[0] * layouts.cp[0])
+    experts = -(-int(layouts.ep[0] * layouts.etp[0]) // inside)
+    states, grid = priced.states, rows.grid[0]
+    sharded = states.part_gather_s[grid].any() and not states.keeps_gathered[grid]
+    group = -(-int(layouts.shard_group[0]) // int(layouts.cp[0]))
+    return max(experts, group if sharded else 1)
+
+
+def _changed(one: Replica, deviations: Sequence[Deviation], whole: _Whole) -> Replica:
+    """A replica with the deviations put over it, one after the other."""
+    passes, tails, ranks = one.passes, one.tails, len(one.tails.buckets)
+    sources: list[tuple[Replica, ...]] = [(one,)] * ranks
+    for deviation in deviations:
+        stage = slice(None) if deviation.stage is None else deviation.stage
+        each = whole.apart(deviation, one)
+        other = _slowest(each)
+        columns: dict[str, dict[str, Any]] = {}
+        for name, mine, theirs in (("passes", passes, other.passes), ("tails", tails, other.tails)):
+            columns[name] = {
+                field.name: _with_row(
+                    getattr(mine, field.name),
+                    getattr(theirs, field.name),
+                    (slice(None), stage) if field.name == "slowed_s" else stage,
+                )
+                for field in fields(mine)
+                if field.name not in _WHOLE
+            }
+        slowed = columns["passes"]["shown_s"]
+        slowed[stage, ..., _COMPUTE] *= deviation.compute
+        columns["passes"]["alone_s"][stage, ..., _COMPUTE] *= deviation.compute
+        columns["tails"]["optimizer_s"][stage] *= deviation.compute
+        passes = replace(passes, **columns["passes"])
+        tails = replace(tails, **columns["tails"])
+        for rank in range(ranks)[stage] if isinstance(stage, slice) else (stage,):
+            sources[rank] = each
+    ends = _longest([x.tails for each in sources for x in each])
+    outer = [x.tails.tables_s for each in (sources[0], sources[-1]) for x in each]
+    tails = replace(tails, **(ends | {"tables_s": max(outer)}))
+    return _with_hops(replace(one, passes=passes, tails=tails, sources=tuple(sources)))
+
+
+def _with_hops(one: Replica) -> Replica:
+    """The replica with sends between unlike servers over the slower adapters."""
+    kinds = [" + ".join(x.priced.cluster.name for x in each) for each in one.sources]
+    shares = [max(slowdown_share(x.priced.cluster) for x in each) for each in one.sources]
+    schedule = one.rows.layouts.row()["schedule"]
+    return replace(one, passes=slower_hops(one.passes, kinds, schedule, shares))
+
+
+_WHOLE = (
+    "overlaps", "reductions", "tables_s", "norm_s", "gradients_s", "hidden_gradients_s",
+    "copies_each",
+)  # fmt: skip
+"""Fields that belong to the step, not to a stage."""
+
+
+def _with_row(mine: Floats, theirs: Floats, at: Any) -> Floats:
+    """A copy with some entries from the other."""
+    found = mine.copy()
+    found[at] = theirs[at]
+    return found
+
+
+_ENDS = ("tables_s", "norm_s", "gradients_s", "hidden_gradients_s")
+"""Those of them that end when the slowest of all ranks has ended them."""
+
+
+def _longest(tails: Sequence[Tails]) -> dict[str, Any]:
+    """What belongs to the step takes as long as on the slowest."""
+    return {name: max(getattr(one, name) for one in tails) for name in _ENDS}
+
+
+def _slowest(each: Sequence[Replica]) -> Replica:
+    """A replica that keeps step with all of these in every layer."""
+    first = each[0]
+    if len(each) == 1:
+        return first
+    longest = {
+        field.name: np.max([getattr(one.tails, field.name) for one in each], axis=0)
+        for field in fields(Tails)
+        if field.name not in _WHOLE
+    }
+    passes = in_step_passes([one.passes for one in each])
+    return replace(first, passes=passes, tails=replace(first.tails, **longest))
+
+
+class _Whole:
+    """Replicas of one layout as they would be if all of it were so; each is priced once."""
+
+    def __init__(self, row: Layouts, workload: Workload, software: Software, replicas: int) -> None:
+        self.given = row, workload, software, replicas
+        self.known: dict[tuple[int, float, float, float | None], tuple[Cluster, Replica]] = {}
+
+    def apart(self, deviation: Deviation, one: Replica) -> tuple[Replica, ...]:
+        """What a deviation describes; one for each kind of servers that it lies on."""
+        links, load = (deviation.scale_up, deviation.scale_out), deviation.expert_load
+        if links == (1.0, 1.0) and deviation.cluster is None and load is None:
+            return (one,)
+        cluster = deviation.cluster or one.priced.cluster
+        return tuple(self.on(kind, *links, load) for kind in cluster.each)
+
+    def on(
+        self,
+        cluster: Cluster,
+        scale_up: float = 1.0,
+        scale_out: float = 1.0,
+        expert_load: float | None = None,
+    ) -> Replica:
+        """Price all of it on these servers."""
+        key = (id(cluster), scale_up, scale_out, expert_load)
+        if key not in self.known:
+            row, workload, software, replicas = self.given
+            if expert_load is not None:
+                recipe = replace(workload.recipe, moe_imbalance=expert_load, moe_load=None)
+                workload = replace(workload, recipe=recipe)
+            worn = (scale_up, scale_out) != (1.0, 1.0)
+            links = weakened(cluster, scale_up, scale_out) if worn else cluster
+            priced = price(row, workload, links, software, every_rank=True)
+            rows = select(row, priced, slice(0, 1))
+            self.known[key] = cluster, replica_of(rows, priced, replicas)
+        return self.known[key][1]
+
+
+def _joined(replicas: list[Replica]) -> list[Replica]:
+    """Collectives of all replicas take as long as on the slowest of them."""
+    reduce_s = np.max([one.tails.reduce_s for one in replicas], axis=0)
+    gather_s = np.max([one.tails.gather_s for one in replicas], axis=0)
+    if int(replicas[0].rows.layouts.copies[0]) > 1:  # of the mirrored rank, too
+        reduce_s = np.maximum(reduce_s, reduce_s[::-1, ::-1])
+        gather_s = np.maximum(gather_s, gather_s[::-1, ::-1])
+    every_s = np.max([one.tails.every_s for one in replicas], axis=0)
+    ends = _longest([one.tails for one in replicas])
+    return [
+        replace(
+            one,
+            passes=after_every_pass(one.passes, every_s - one.tails.every_s),
+            tails=replace(one.tails, reduce_s=reduce_s, gather_s=gather_s, every_s=every_s, **ends),
+        )
+        for one in replicas
+    ]

@@ -1,0 +1,185 @@
+"""What the groups of a layout ask of the links while their bytes move: one call for each kind.
+
+Only the rate counts here, not how much a step moves: a call has a round size and takes what the
+bandwidth terms of the closed form say it does, on adapters or inside a domain, without any start
+or latency. Links that leave it less slow those terms, which ``Cluster.links_of`` is for. Over
+adapters an all-reduce takes the links of the algorithm that the closed form runs it with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.arrays import Ints
+from simulator.cost.collectives.calls import adapter_bytes, domain_rate, exchange_rate, send_rate
+from simulator.cost.collectives.curves import board
+from simulator.cost.collectives.nccl_choice import NVLS_TREE, TREES, choose, spans
+from simulator.events.network.collective_hops import in_a_row
+from simulator.events.network.group_members import group_members
+from simulator.events.network.shared_links import Call
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layouts import Layouts
+from simulator.layout.placement import Group
+
+__all__ = ["Traffic", "group_traffic"]
+
+
+_SIZE_BYTES = 1e9
+
+_ALGORITHM = {**dict.fromkeys(np.flatnonzero(TREES).tolist(), "tree"), NVLS_TREE: "hierarchical"}
+"""Links that a code of ``choose`` takes, where they are not those of rings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """One kind of groups, all of which call at once."""
+
+    group: str
+    """As ``Cluster.links_of`` names it."""
+    call: Call
+    far: bool
+    """Over adapters; else inside domains."""
+
+    @property
+    def members(self) -> Ints:
+        """GPUs of each group, (groups, members)."""
+        return np.asarray(self.call.members, dtype=np.int64)
+
+
+def group_traffic(
+    layout: Layouts, cluster: Cluster, *, experts: bool, near: bool = True
+) -> list[Traffic]:
+    """List what the groups of one layout do on the links, one entry for each kind and way.
+
+    Parameters
+    ----------
+    layout : Layouts
+        One row.
+    cluster : Cluster
+    experts : bool
+        Whether the model has any.
+    near : bool
+        List what moves inside domains, too.
+    """
+    found = []
+    for group, members, operation in _groups(layout, experts):
+        found += _far(cluster, group, members, operation)
+        if near:
+            found += _near(cluster, group, members, exchanges=operation == "all_to_all")
+    for group, pairs in _neighbours(layout):
+        found += _sends(cluster, group, pairs, near)
+    return found
+
+
+def _groups(layout: Layouts, experts: bool) -> list[tuple[str, Ints, str]]:
+    """Kind, GPUs of every group, and what it does."""
+    row = layout.row()
+    reduced = "all_gather" if row["sequence_parallel"] else "all_reduce"
+    found = [("tp", group_members(layout, "tp"), reduced)]
+    if experts:
+        found.append(("etp", group_members(layout, "etp"), "all_gather"))
+    context = group_members(layout, "cp")
+    if row["cp_kind"] == "hierarchical":
+        adjacent = int(row["cp_a2a"])
+        found.append(("cp_a2a", context.reshape(-1, adjacent), "all_to_all"))
+    elif row["cp_kind"] != "ring":
+        every = "all_to_all" if row["cp_kind"] == "all_to_all" else "all_gather"
+        found.append(("cp", context, every))
+    if experts and row["dispatcher"] == "allgather":
+        found.append(("experts", group_members(layout, "experts"), "all_gather"))
+    elif experts:
+        found.append(("ep", group_members(layout, "ep"), "all_to_all"))
+    whole = row["sharding"] == "ddp"
+    copies = 1 if whole else max(group_members(layout, "dp").shape[1] // int(row["shard_group"]), 1)
+    for name in ("dp", "edp") if experts else ("dp",):
+        inside, across = _sharded(group_members(layout, name), copies)
+        found.append((name, inside, "all_reduce" if whole else "all_gather"))
+        found.append((f"{name}_copies", across, "all_reduce"))
+    return [one for one in found if one[1].shape[1] > 1]
+
+
+def _sharded(members: Ints, copies: int) -> tuple[Ints, Ints]:
+    """Groups that share states, and those that hold the same share of them."""
+    groups, n = members.shape
+    copies = 1 if n % copies else copies
+    parts = members.reshape(groups, copies, n // copies)
+    return parts.reshape(-1, n // copies), parts.transpose(0, 2, 1).reshape(-1, copies)
+
+
+def _neighbours(layout: Layouts) -> list[tuple[str, Ints]]:
+    """Pairs that send to each other at the same time: of stages every second one, then the rest.
+
+    A ring of keys leaves a domain at its last member and enters the next one at its first.
+    """
+    row, found = layout.row(), []
+    stages = group_members(layout, "pp")
+    pp, wraps = stages.shape[1], int(row["vpp"]) > 1 and stages.shape[1] > 2
+    for first in range(min(pp - 1, 2)):
+        place = np.arange(first, pp - 1, 2)
+        found.append(("pp", np.stack([stages[:, place], stages[:, place + 1]], axis=2)))
+    if wraps:
+        found.append(("pp", stages[:, None, [pp - 1, 0]]))
+    if row["cp_kind"] in ("ring", "hierarchical") and int(row["cp"]) > 1:
+        context, name = group_members(layout, "cp"), "cp"
+        if row["cp_kind"] == "hierarchical":
+            each = int(row["cp_a2a"])
+            name, context = "cp_ring", _sharded(context, context.shape[1] // each)[1]
+        if context.shape[1] > 1:
+            found += [(name, np.stack([context, np.roll(context, -1, axis=1)], axis=2))]
+    return [(name, pairs.reshape(-1, 2)) for name, pairs in found]
+
+
+def _far(cluster: Cluster, group: str, members: Ints, operation: str) -> list[Traffic]:
+    """What a kind of groups moves over the adapters."""
+    local, n = in_a_row(members // cluster.domain), members.shape[1]
+    if local == n:
+        return []
+    shape = Group(size=np.array(n), local=np.array(local))
+    code = np.array(0)
+    if operation == "all_to_all":
+        seconds = _SIZE_BYTES * (n - local) / n / exchange_rate(cluster, spans(shape))
+    else:
+        code = choose(cluster, operation, _SIZE_BYTES, shape)
+        moved = adapter_bytes(cluster, operation, code, _SIZE_BYTES, shape)
+        seconds = moved / domain_rate(cluster, shape)
+    call = Call(
+        operation=operation,
+        members=members,
+        size_bytes=_SIZE_BYTES,
+        seconds=float(seconds),
+        algorithm=_ALGORITHM.get(int(code)),
+    )
+    return [Traffic(group=group, call=call, far=True)]
+
+
+def _near(cluster: Cluster, group: str, members: Ints, *, exchanges: bool) -> list[Traffic]:
+    """What it moves between the members of a domain."""
+    local = in_a_row(members // cluster.domain)
+    if local < 2:
+        return []
+    operation = "all_to_all" if exchanges else "all_gather"
+    rate = float(board(cluster).rates(operation, np.array(local))["rate"])
+    seconds = _SIZE_BYTES * (local - 1) / local / rate
+    inside = members.reshape(-1, local)
+    call = Call(operation=operation, members=inside, size_bytes=_SIZE_BYTES, seconds=seconds)
+    return [Traffic(group=group, call=call, far=False)]
+
+
+def _sends(cluster: Cluster, group: str, pairs: Ints, near: bool) -> list[Traffic]:
+    """Sends between neighbours, those that leave a domain apart from those that do not."""
+    crosses = pairs[:, 0] // cluster.domain != pairs[:, 1] // cluster.domain
+    found = []
+    for far in (True, False):
+        rate = send_rate(cluster, far=far)
+        some = pairs[crosses == far]
+        if len(some) and (far or near):
+            call = Call(
+                operation="all_gather",
+                members=some,
+                size_bytes=_SIZE_BYTES,
+                seconds=_SIZE_BYTES / 2.0 / rate,
+            )
+            found.append(Traffic(group=group, call=call, far=far))
+    return found

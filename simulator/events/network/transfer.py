@@ -1,0 +1,284 @@
+"""Flows over time: rates change when a flow begins or ends, and between two such moments stand.
+
+What ends at one moment ends together, so that rates are solved once for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from simulator.arrays import Floats
+from simulator.errors import ForeshardError
+from simulator.events.engine.fair_shares import check, fill, scratch
+from simulator.events.network.flows import Flows, Folded, fold
+
+__all__ = ["Transfer", "transfer"]
+
+
+_TOGETHER = 1e-9
+"""Ends that lie closer than this share of what is left to the next one are one moment."""
+_RUNNING, _WAITING, _CLOSED, _ENDED, _SOLVES = range(5)
+"""Where the counters stand: running classes, steps lined up, steps just closed, classes that have
+ended, times that rates were solved."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transfer:
+    """When every flow ran and what every link carried."""
+
+    start_s: Floats
+    """First byte of each flow."""
+    end_s: Floats
+    """Last byte."""
+    step_end_s: Floats
+    """End of each step: of its last flow."""
+    carried_bytes: Floats
+    """By link."""
+    solves: int
+    """How often rates were solved."""
+
+    @property
+    def makespan_s(self) -> float:
+        """Time until the last step has ended."""
+        return float(self.step_end_s.max(initial=0.0))
+
+
+def transfer(table: Flows, capacity_bytes_per_s: Floats, *, folded: bool = True) -> Transfer:
+    """Let flows share links max-min fairly until all have ended.
+
+    Parameters
+    ----------
+    table : Flows
+    capacity_bytes_per_s : ndarray
+        By link.
+    folded : bool
+        Fold equal flows into classes first; the result is the same.
+
+    Examples
+    --------
+    Two flows of 1 GB on a link of 1 GB/s; the second is half as large and ends first.
+
+    >>> from simulator.events.network.flows import flows
+    >>> from simulator.events.network.routes import Routes
+    >>> ways = Routes(first=np.array([0, 1, 2]), link=np.array([0, 0]), share=np.ones(2))
+    >>> transfer(flows(ways, np.array([1e9, 0.5e9])), np.array([1e9])).end_s.tolist()
+    [1.5, 1.0]
+    """
+    capacity = np.ascontiguousarray(capacity_bytes_per_s, dtype=np.float64)
+    bound = np.where(np.diff(table.first) == 0, 1.0, table.limit_bytes_per_s)
+    check(capacity, table.first, table.link, table.count, table.share, bound)
+    small = fold(table, capacity) if folded else _unfolded(table, capacity)
+    start, end, step_end, solves = _play(small)
+    return Transfer(
+        start_s=start[small.flow_class],
+        end_s=end[small.flow_class],
+        step_end_s=step_end[small.step_class],
+        carried_bytes=_carried(small),
+        solves=solves,
+    )
+
+
+def _carried(small: Folded) -> Floats:
+    """Bytes over each link: an equal part of what its class carries."""
+    t = small.flows
+    entry = np.repeat(t.count * t.size_bytes, np.diff(t.first)) * t.share
+    each = np.bincount(t.link, weights=entry, minlength=len(small.links_of)) / small.links_of
+    return np.where(small.link_class >= 0, np.append(each, 0.0)[small.link_class], 0.0)
+
+
+def _unfolded(table: Flows, capacity: Floats) -> Folded:
+    return Folded(
+        flows=table,
+        capacity_bytes_per_s=capacity,
+        flow_class=np.arange(len(table)),
+        link_class=np.arange(len(capacity)),
+        step_class=np.arange(len(table.start_s)),
+        links_of=np.ones(len(capacity)),
+    )
+
+
+def _play(small: Folded) -> tuple[Floats, Floats, Floats, int]:
+    """Run the classes; (start, end, step end, solves)."""
+    t = small.flows
+    classes, steps = len(t), len(t.start_s)
+    start, end, step_end = np.zeros(classes), np.full(classes, -1.0), np.full(steps, -1.0)
+    order = np.argsort(t.step, kind="stable")
+    followers = np.argsort(t.before, kind="stable")
+    counters = np.zeros(5, dtype=np.int64)
+    _run(
+        (small.capacity_bytes_per_s, t.first, t.link, t.share, t.count, t.limit_bytes_per_s),
+        (t.size_bytes, t.step, order, np.searchsorted(t.step[order], np.arange(steps + 1))),
+        (
+            t.start_s,
+            t.before,
+            t.lag_s,
+            followers,
+            np.searchsorted(t.before[followers], np.arange(steps + 1)),
+        ),
+        (start, end, step_end),
+        counters,
+        scratch(len(small.capacity_bytes_per_s), classes, len(t.link)),
+    )
+    if counters[_ENDED] < classes:
+        stuck = int(np.flatnonzero(end < 0.0)[0])
+        raise ForeshardError(f"network: flow {stuck} never ends: its links leave it no rate")
+    return start, end, step_end, int(counters[_SOLVES])
+
+
+@njit(cache=True)
+def _push(heap, key, size, item):  # type: ignore[no-untyped-def]
+    """Add a step to the heap of those to come, by time and then by number."""
+    at = size
+    while at > 0:
+        up = (at - 1) // 2
+        other = heap[up]
+        if key[other] < key[item] or (key[other] == key[item] and other < item):
+            break
+        heap[at] = other
+        at = up
+    heap[at] = item
+    return size + 1
+
+
+@njit(cache=True)
+def _pop(heap, key, size):  # type: ignore[no-untyped-def]
+    """Take the earliest step off the heap."""
+    top, size = heap[0], size - 1
+    item, at = heap[size], 0
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        a = heap[child]
+        if child + 1 < size:
+            b = heap[child + 1]
+            if key[b] < key[a] or (key[b] == key[a] and b < a):
+                child, a = child + 1, b
+        if key[item] < key[a] or (key[item] == key[a] and item < a):
+            break
+        heap[at] = a
+        at = child
+    heap[at] = item
+    return top, size
+
+
+@njit(cache=True)
+def _solve(network, active, rate, remaining, counters, work):  # type: ignore[no-untyped-def]
+    """Solve the rates from now on; seconds until the first flow ends."""
+    capacity, first, link, share, count, limit = network
+    running = counters[_RUNNING]
+    fill(capacity, first, link, share, count, limit, active, running, rate, work)
+    finish = np.inf
+    for a in range(running):
+        c = active[a]
+        if rate[c] > 0.0:
+            finish = min(finish, remaining[c] / rate[c])
+    counters[_SOLVES] += 1
+    return finish
+
+
+@njit(cache=True)
+def _end(c, at_s, step, left, times, closing, counters):  # type: ignore[no-untyped-def]
+    """Note the end of a class, and that of its step if it was the last."""
+    times[1][c] = at_s
+    counters[_ENDED] += 1
+    s = step[c]
+    left[s] -= 1
+    if left[s] == 0:
+        times[2][s] = at_s
+        closing[counters[_CLOSED]] = s
+        counters[_CLOSED] += 1
+
+
+@njit(cache=True)
+def _follow(steps, times, closing, key, heap, counters):  # type: ignore[no-untyped-def]
+    """Line up the steps that waited for those that have just ended."""
+    earliest, _, lag, followers, after = steps
+    for i in range(counters[_CLOSED]):
+        s = closing[i]
+        for k in range(after[s], after[s + 1]):
+            f = followers[k]
+            key[f] = max(times[2][s], earliest[f]) + lag[f]
+            counters[_WAITING] = _push(heap, key, counters[_WAITING], f)
+    counters[_CLOSED] = 0
+
+
+@njit(cache=True)
+def _begin(s, at_s, network, table, left, times, active, closing, counters):  # type: ignore[no-untyped-def]
+    """Begin a step: its flows run, but for those with nothing to move or nowhere to go."""
+    _, first, _, _, _, limit = network
+    size, step, order, members = table
+    if left[s] == 0:
+        times[2][s] = at_s
+        closing[counters[_CLOSED]] = s
+        counters[_CLOSED] += 1
+    for m in range(members[s], members[s + 1]):
+        c = order[m]
+        times[0][c] = at_s
+        if size[c] > 0.0 and (first[c] < first[c + 1] or limit[c] < np.inf):
+            active[counters[_RUNNING]] = c
+            counters[_RUNNING] += 1
+        else:
+            _end(c, at_s, step, left, times, closing, counters)
+
+
+@njit(cache=True)
+def _pass(span, ends, now, step, active, rate, remaining, left, times, closing, counters):  # type: ignore[no-untyped-def]
+    """Let time pass up to `now`; where flows end at its end, take them off."""
+    kept = 0
+    for a in range(counters[_RUNNING]):
+        c = active[a]
+        remaining[c] -= rate[c] * span
+        if ends and remaining[c] <= _TOGETHER * rate[c] * span:
+            _end(c, now, step, left, times, closing, counters)
+        else:
+            active[kept] = c
+            kept += 1
+    counters[_RUNNING] = kept
+
+
+@njit(cache=True)
+def _run(network, table, steps, times, counters, work):  # type: ignore[no-untyped-def]
+    """Play all steps into `times`.
+
+    Parameters
+    ----------
+    network : tuple
+        capacity; first, link, share, count, limit of the classes.
+    table : tuple
+        size and step of the classes, their order by step, where each step starts in it.
+    steps : tuple
+        earliest begin, step before, lag; steps by the step before, where each one's start.
+    times : tuple
+        start and end of classes, end of steps.
+    """
+    size, step, _, members = table
+    earliest, before, lag, _, _ = steps
+    number = len(earliest)
+    left, key, heap = np.diff(members), np.zeros(number), np.zeros(number, np.int64)
+    closing, active = np.zeros(number, np.int64), np.zeros(len(size), np.int64)
+    rate, remaining, now = np.zeros(len(size)), size.copy(), 0.0
+    for s in range(number):
+        if before[s] < 0:
+            key[s] = earliest[s] + lag[s]
+            counters[_WAITING] = _push(heap, key, counters[_WAITING], s)
+    while counters[_WAITING] > 0 or counters[_RUNNING] > 0:
+        finish, upcoming = np.inf, np.inf
+        if counters[_RUNNING] > 0:
+            finish = _solve(network, active, rate, remaining, counters, work)
+        if counters[_WAITING] > 0:
+            upcoming = key[heap[0]] - now
+        elif finish == np.inf:
+            return  # nothing will ever change: the caller says so
+        ends = finish <= upcoming
+        now = now + finish if finish < upcoming else key[heap[0]]
+        span = min(finish, upcoming)
+        _pass(span, ends, now, step, active, rate, remaining, left, times, closing, counters)
+        while counters[_CLOSED] > 0 or (counters[_WAITING] > 0 and key[heap[0]] <= now):
+            _follow(steps, times, closing, key, heap, counters)
+            while counters[_WAITING] > 0 and key[heap[0]] <= now:
+                s, counters[_WAITING] = _pop(heap, key, counters[_WAITING])
+                _begin(s, key[s], network, table, left, times, active, closing, counters)

@@ -1,0 +1,85 @@
+"""What a simulated step hands back: its time term by term, and who did what when.
+
+`SimulatedStep` holds the numbers; `Timeline` has one row per span, `MemoryCurve` one row per
+moment at which a rank's memory changes. Both are made when first asked for: a step of 100,000
+passes is simulated faster than its half a million spans are written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats
+from simulator.events.sharing.contended import Contended
+from simulator.events.step.timeline import Jittered, MemoryCurve, Mixed, Sharing, Timeline
+
+__all__ = ["SimulatedStep"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedStep:
+    """One optimizer step, played."""
+
+    step_time_s: float
+    terms_s: Mapping[str, float]
+    """By name (CAUSES), of the pacing rank: what it does, and what it waits for while idle. They
+    add up to `step_time_s`."""
+    hidden_s: Mapping[str, float]
+    """Communication that runs beside compute of the pacing rank, by name (HIDDEN)."""
+    pacing_rank: int
+    """The simulated rank with the most work."""
+    ranks_of: NDArray[np.int64]
+    """GPUs that each simulated rank stands for."""
+    busy_s: Floats
+    """Seconds in which a stream of a rank works, shape (ranks, streams)."""
+    exposed_s: Floats
+    """Of these, seconds in which the rank's compute waits for that stream; all of compute's own."""
+    idle_s: Floats
+    """Seconds of the step in which the stream has nothing to do, shape (ranks, streams)."""
+    critical_share: Mapping[str, float]
+    """Share of the critical path that each cause takes, by name (CAUSES); they add up to 1."""
+    links: Mapping[str, float] = field(default_factory=dict)
+    """Share of the step in which the busiest rank's links carry each kind of traffic, by stream."""
+    network: Contended | None = None
+    """What worn links and crowded switches leave to each kind of groups, where that was asked."""
+    jitter: Jittered | None = None
+    """What durations that vary cost, where that was asked."""
+    sharing: Sharing | None = None
+    """What kinds of traffic cost one another, where that was asked."""
+    mixed: Mixed | None = None
+    """Where ranks lie and what that costs, where servers are of several kinds."""
+    tasks: int
+    """Tasks of the graph."""
+    build_seconds: float
+    """Wall-clock time of pricing and building the graph."""
+    run_seconds: float
+    """Wall-clock time of the engine."""
+    draw: Callable[[], Timeline]
+    """Writes the timeline down; read :attr:`timeline`."""
+    weigh: Callable[[], MemoryCurve]
+    """Follows memory over time; read :attr:`memory`."""
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Every span of every simulated rank."""
+        return self.draw()
+
+    @cached_property
+    def memory(self) -> MemoryCurve:
+        """Memory of every simulated rank over time."""
+        return self.weigh()
+
+    def as_numbers(self) -> dict[str, Any]:
+        """What the ``simulation`` entry of the JSON document holds."""
+        return {
+            "step_time_s": self.step_time_s,
+            "tasks": self.tasks,
+            "build_seconds": self.build_seconds,
+            "run_seconds": self.run_seconds,
+        }

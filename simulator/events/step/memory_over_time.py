@@ -1,0 +1,145 @@
+"""Memory over time: what the passes of a played step keep, on top of what is always there.
+
+A chunk keeps a micro-batch's activations from the start of its forward pass until the backward
+pass that makes its weight gradients has ended; temporaries of the backward pass, or the loss where
+that is the fullest moment, come and go with their pass. Everything else (states, workspaces,
+communicators, what the allocator has reserved) stays. Bytes are those of the closed form
+(``cost/memory/peak.py``); only when they are held follows from the events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats
+from simulator.cost.memory.moments import LOSS
+from simulator.cost.memory.peak import IN_TRANSIT, Memory, kept_bytes
+from simulator.cost.memory.rank_tensors import stages_of
+from simulator.cost.passes import FULL
+from simulator.cost.step import selected_memory
+from simulator.events.step.play import Played, Replica
+from simulator.events.step.timeline import MEMORY_KINDS, MemoryCurve
+from simulator.layout.schedules.action_tables import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
+
+__all__ = ["closed_bytes", "memory_over_time", "tightest_sources", "usable_bytes"]
+
+
+_ACTIVATIONS, _LOSS, _TEMPORARIES = (
+    MEMORY_KINDS.index(x) for x in ("activations", "loss", "temporaries")
+)
+
+
+def memory_over_time(played: Played) -> MemoryCurve:
+    """Follow the memory of every simulated rank through a step."""
+    curves = [x for i, one in enumerate(played.replicas) for x in _on_servers(played, one, i)]
+    rank, when, held = (np.concatenate(column) for column in zip(*curves, strict=True))
+    return MemoryCurve(rank=rank.astype(np.int32), time_s=when, kinds_bytes=held)
+
+
+def _on_servers(played: Played, one: Replica, i: int) -> Iterator[tuple[Any, Floats, Floats]]:
+    """Curves of the ranks of a replica, each as on the servers that it lies on."""
+    tightest = tightest_sources(one)
+    for source in {id(x): x for x in tightest}.values():
+        rank, when, held = _replica(played, source, i * played.pp)
+        own = np.array([x is source for x in tightest])[rank - i * played.pp]
+        yield rank[own], when[own], held[own]
+
+
+def tightest_sources(one: Replica) -> list[Replica]:
+    """Of each rank: the replica that its memory is priced in, of the smallest of its devices."""
+    if not one.sources:
+        return [one] * len(one.tails.buckets)
+    return [min(each, key=usable_bytes) for each in one.sources]
+
+
+def usable_bytes(one: Replica) -> float:
+    """Memory of a device that a replica is priced on."""
+    return float(one.priced.cluster.accelerator.memory.usable_bytes)
+
+
+def closed_bytes(one: Replica) -> Floats:
+    """Memory of every rank at its fullest, as the closed form has it; kinds together."""
+    closed = selected_memory(one.rows, one.priced)
+    return np.asarray(closed.total_bytes[0, np.argsort(one.rows.rank[0], kind="stable")])
+
+
+def _replica(played: Played, one: Replica, first_rank: int) -> tuple[Any, Floats, Floats]:
+    """Ranks, moments and kinds of one replica."""
+    closed = selected_memory(one.rows, one.priced)
+    order = np.argsort(one.rows.rank[0], kind="stable")
+    kept = _kept_by_chunk(one)
+    most = (kept * _most_flying(one)).sum(axis=1)
+    always = closed.kinds_bytes[:, 0, order].T.copy()
+    always[:, _ACTIVATIONS] -= most
+    comes = always[:, [_LOSS, _TEMPORARIES]]
+    always[:, [_LOSS, _TEMPORARIES]] = 0.0
+    rank, when, change = _changes(played, first_rank, kept, comes, _at_loss(closed, order))
+    begin = np.arange(played.pp)
+    rank, when = np.concatenate([begin, rank]), np.concatenate([np.zeros(played.pp), when])
+    change = np.concatenate([np.zeros((played.pp, 3)), change])
+    ends = change.sum(axis=1) < 0.0
+    ends[: played.pp] = True
+    rows = np.lexsort((np.arange(len(rank)), ~ends, when, rank))
+    rank, when, change = rank[rows], when[rows], change[rows]
+    running = np.cumsum(change, axis=0)
+    starts = np.searchsorted(rank, begin)
+    before = np.where(starts[:, None] > 0, running[np.maximum(starts - 1, 0)], 0.0)
+    running = running - before[rank]
+    held = always[rank]
+    for i, kind in enumerate((_ACTIVATIONS, _LOSS, _TEMPORARIES)):
+        held[:, kind] = np.maximum(held[:, kind] + running[:, i], 0.0)
+    return rank + first_rank, when, held
+
+
+def _at_loss(closed: Memory, order: NDArray[Any]) -> NDArray[np.bool_]:
+    """Ranks that are fullest at the loss."""
+    return np.asarray(closed.moment[0, order] == LOSS)
+
+
+def _changes(
+    played: Played, first_rank: int, kept: Floats, comes: Floats, at_loss: NDArray[np.bool_]
+) -> tuple[Any, Floats, Floats]:
+    """Moments at which activations, loss or temporaries change: rank, time, shape (rows, 3)."""
+    listed, step, times = played.program, played.step, played.times
+    own = (listed.rank >= first_rank) & (listed.rank < first_rank + played.pp)
+    rank, kind, chunk = listed.rank[own] - first_rank, listed.kind[own], listed.chunk[own]
+    tasks = step.task_of_action[own]
+    start, end = times.start_s[tasks], times.end_s[tasks]
+    pair = np.flatnonzero(listed.with_next[own])
+    start[pair + 1] = start[pair]
+    ahead = kind == FORWARD
+    frees = ~ahead & (kind != BACKWARD_INPUT)
+    back = ~ahead & (kind != BACKWARD_WEIGHT)
+    head = ahead & (listed.piece[own] == listed.pieces - 1)
+    works = np.where(at_loss[rank], head, back)
+    none, size = np.zeros(len(rank)), kept[rank, chunk]
+    working = comes[rank] * works[:, None]
+    starts = np.column_stack([np.where(ahead, size, none), working])
+    ends = np.column_stack([np.where(frees, -size, none), -working])
+    change = np.concatenate([starts, ends])
+    rows = np.flatnonzero(change.any(axis=1))
+    return np.tile(rank, 2)[rows], np.concatenate([start, end])[rows], change[rows]
+
+
+def _kept_by_chunk(one: Replica) -> Floats:
+    """Bytes that one micro-batch keeps in each chunk, shape (ranks, chunks)."""
+    held, layouts = one.held, one.rows.layouts
+    parts, covered, away = held.rows
+    mode = np.where(layouts.recompute == FULL, 0, layouts.recompute)
+    total: Floats = np.zeros(parts.shape[:2])
+    for part in range(parts.shape[2] - 1):
+        count, again, gone = parts[:, :, part], covered[:, :, part], away[:, :, part]
+        kept = kept_bytes(one.priced.blocks, mode, one.rows.key, part, count, count, again)
+        stays = np.maximum(count - gone, 0.0) + np.minimum(gone, IN_TRANSIT)
+        total = total + kept * np.where(gone > 0, stays / np.maximum(count, 1.0), 1.0)
+    return total.reshape(held.parts.shape[:2])
+
+
+def _most_flying(one: Replica) -> Floats:
+    """Micro-batches in flight at the closed form's fullest moment, shape (ranks, chunks)."""
+    held = stages_of(one.rows.layouts, one.priced.workload)
+    return held.in_flight.reshape(one.held.parts.shape[:2]).astype(float)

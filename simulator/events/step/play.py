@@ -1,0 +1,335 @@
+"""One step played: replicas, their program, its task graph, and when every task ran."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats, Ints
+from simulator.cost.tables import Priced, Selection
+from simulator.errors import InputError, problem
+from simulator.events.engine.engine import Times, longest_path
+from simulator.events.step.extras import COMPUTE, DATA, Extras
+from simulator.events.step.pass_costs import AHEAD, BACK, CAUSE, Content, Passes, content, passes_of
+from simulator.events.step.programs import (
+    Program,
+    StepGraph,
+    program,
+    repeated,
+    step_graph,
+)
+from simulator.events.step.tails import Ends, Tails, tail_tasks, tails_of
+from simulator.events.step.unfold import EXTRA
+from simulator.layout.schedules.action_tables import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    chunks,
+    flushes,
+    piece,
+    pieces,
+)
+
+__all__ = [
+    "Played",
+    "Replica",
+    "Stretch",
+    "after_every_pass",
+    "play_step",
+    "replica_of",
+    "shown_s",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """One pipeline that is simulated, and how many equal ones it stands for."""
+
+    count: int
+    """Data-parallel replicas."""
+    rows: Selection
+    priced: Priced
+    held: Content
+    passes: Passes
+    tails: Tails
+    numbers: tuple[int, ...] = ()
+    """Those replicas, from 0; none where all are alike."""
+    sources: tuple[tuple[Replica, ...], ...] = ()
+    """Of each pipeline rank: the replicas that it was taken from, each priced on one kind of
+    servers as a whole; none where all ranks are this replica's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """Everything that is known of a step once it has been played."""
+
+    replicas: tuple[Replica, ...]
+    program: Program
+    steps: int
+    """Steps that the program lists: more than one where none ends with a barrier."""
+    passes: Passes
+    """Of all replicas: rank is replica x pp + pipeline rank."""
+    alone: NDArray[np.bool_]
+    """Actions that have no other micro-batch beside them."""
+    changes: Ints
+    """Actions that last longer than others of their kind, and the cause: shape (changes, 2)."""
+    changes_s: Floats
+    delays: Ints
+    """Actions that last longer than they were priced, and the cause: shape (delays, 2)."""
+    delays_s: Floats
+    extras: Extras
+    notes: Ints
+    """Cause, kind of span and chunk of each extra task."""
+    ends: Ends
+    step: StepGraph
+    times: Times
+    build_seconds: float
+    run_seconds: float
+
+    @property
+    def pp(self) -> int:
+        """Pipeline ranks of a replica."""
+        return self.program.ranks // len(self.replicas)
+
+
+def replica_of(rows: Selection, priced: Priced, count: int) -> Replica:
+    """Price a replica of a layout that was selected from a table priced with every rank."""
+    held = content(rows, priced)
+    passes = passes_of(rows, priced, held)
+    tails = tails_of(rows, priced, passes)
+    passes = after_every_pass(passes, tails.every_s)
+    return Replica(count=count, rows=rows, priced=priced, held=held, passes=passes, tails=tails)
+
+
+def after_every_pass(passes: Passes, seconds: Floats) -> Passes:
+    """Passes that end with a reduction of their gradients, shape (ranks, chunks)."""
+    if not seconds.any():
+        return passes
+    shown = passes.shown_s.copy()
+    for kind in (BACKWARD, BACKWARD_WEIGHT):
+        shown[:, :, kind, CAUSE["dp"]] += seconds
+    return replace(passes, shown_s=shown)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """How much longer everything takes than it was priced; factors, in the order of a step."""
+
+    actions: Floats
+    sends: Floats
+    """Of what each action sends."""
+    extras: Floats
+    late_s: Floats
+    """Seconds by which the reductions of a rank wait for those of replicas that are not played."""
+
+
+def play_step(
+    replicas: Sequence[Replica],
+    *,
+    table: Program | None = None,
+    began: float | None = None,
+    stretch: Stretch | None = None,
+) -> Played:
+    """Build the task graph of one step and run it.
+
+    Parameters
+    ----------
+    replicas : sequence of Replica
+        Pipelines of one layout; they join where gradients are reduced.
+    table : Program, optional
+        What the ranks do, in place of the layout's schedule.
+    began : float, optional
+        Moment of ``time.perf_counter`` from which building counts.
+    stretch : Stretch, optional
+        What takes longer than it was priced.
+    """
+    began = time.perf_counter() if began is None else began
+    row = replicas[0].rows.layouts.row()
+    schedule, pp, vpp = row["schedule"], row["pp"], row["vpp"]
+    m = int(replicas[0].rows.layouts.micro_batches[0])
+    askew = replicas[0].priced.workload.recipe.optimizer_post_validation
+    steps = -(-2 * pp // m) + 2 if askew or not flushes(schedule) else 1
+    if table is not None:
+        _check_table(table, replicas, schedule, pp, vpp, m)
+        steps = 1
+    one = table or program(schedule, pp, m, vpp, steps=1 if askew else steps)
+    if askew and table is None:
+        one = repeated(one, steps)
+    listed = _tiled(one, len(replicas), m * steps)
+    passes = _stacked([one.passes for one in replicas])
+    alone = _alone(listed, passes, flushed=steps == 1)
+    ends = Ends.of(listed)
+    changes, changes_s = _changes(ends, [one.tails for one in replicas])
+    seconds = _action_s(listed, passes, alone)
+    np.add.at(seconds, changes[:, 0], changes_s)
+    if stretch is not None:
+        seconds = seconds * stretch.actions
+    extras, notes = tail_tasks(listed, ends, [one.tails for one in replicas], passes, seconds)
+    if stretch is not None:
+        extras = replace(extras, duration_s=extras.duration_s * stretch.extras)
+    step = step_graph(listed, seconds, extras=extras)
+    if passes.send_s.any():
+        sent = np.flatnonzero(step.task_of_send >= 0)
+        step.graph.duration_s[step.task_of_send[sent]] = passes.send_s[listed.rank[sent]]
+    if stretch is not None:
+        step = _stretched(step, extras, stretch)
+    built = time.perf_counter()
+    times = longest_path(step.graph, step.name)
+    return Played(
+        replicas=tuple(replicas),
+        program=listed,
+        steps=steps,
+        passes=passes,
+        alone=alone,
+        changes=changes,
+        changes_s=changes_s,
+        delays=np.empty((0, 2), np.int64),
+        delays_s=np.empty(0),
+        extras=extras,
+        notes=notes,
+        ends=ends,
+        step=step,
+        times=times,
+        build_seconds=built - began,
+        run_seconds=time.perf_counter() - built,
+    )
+
+
+def _stretched(step: StepGraph, extras: Extras, stretch: Stretch) -> StepGraph:
+    """Stretch sends, and let reductions wait for those of replicas that are not played."""
+    graph = step.graph
+    sent = step.task_of_send >= 0
+    seconds, lag_s = graph.duration_s.copy(), np.zeros(len(graph.predecessor))
+    seconds[step.task_of_send[sent]] *= stretch.sends[sent]
+    reduces = np.zeros(len(graph), dtype=np.bool_)
+    own = step.task_of_extra[: len(extras)]
+    reduces[own[(extras.stream == DATA) & (extras.after >= 0)]] = True
+    before = graph.predecessor
+    waits = np.repeat(reduces, np.diff(graph.first)) & (step.stream[before] != DATA)
+    lag_s[waits] = stretch.late_s[step.rank[before[waits]]]
+    return replace(step, graph=replace(graph, duration_s=seconds, lag_s=lag_s))
+
+
+def _check_table(
+    table: Program, replicas: Sequence[Replica], schedule: str, pp: int, vpp: int, m: int
+) -> None:
+    """Refuse a user's table that is not of this layout."""
+    batches = int(table.micro_batch.max(initial=-1)) + 1
+    for word, field, got, wanted in (
+        ("ranks", "pp", table.ranks, pp),
+        ("chunks", "vpp", table.chunks, chunks(schedule, vpp)),
+        ("pieces", "pp x vpp", table.pieces, pieces(schedule, pp, vpp)),
+        ("micro-batches", "micro-batches", batches, m),
+    ):
+        if got != wanted:
+            rule = f"must have the layout's {wanted} {word} ({field})"
+            raise InputError(problem("simulate", "table", rule, got))
+    elsewhere = piece(schedule, pp, table.rank, table.chunk) != table.piece
+    if elsewhere.any():
+        row = int(np.flatnonzero(elsewhere)[0])
+        rule = f"must place pieces of the model as {schedule} does"
+        raise InputError(problem("simulate", "table", rule, table.name(row)))
+    if replicas[0].priced.workload.recipe.optimizer_post_validation:
+        rule = "must be none with training.optimizer_post_validation: one step tells no period"
+        raise InputError(problem("simulate", "table", rule, "a table"))
+    if len(replicas) > 1 and table.listed is not None:
+        rule = "must leave its sends to the simulator where a deviation unfolds replicas"
+        raise InputError(problem("simulate", "table", rule, "sends of its own"))
+
+
+def _action_s(listed: Program, passes: Passes, alone: NDArray[np.bool_]) -> Floats:
+    """Seconds of every action."""
+    at = (listed.rank, listed.chunk, listed.kind)
+    seconds = passes.seconds[at]
+    if alone.any():
+        seconds = seconds + np.where(alone, passes.alone_s.sum(axis=3)[at], 0.0)
+    return np.asarray(seconds)
+
+
+def _tiled(one: Program, replicas: int, micro_batches: int) -> Program:
+    """The same program on several replicas, each with micro-batches of its own."""
+    if replicas == 1:
+        return one
+    copy = np.repeat(np.arange(replicas), len(one))
+
+    def tiled(column: NDArray[np.int64]) -> Ints:
+        return np.tile(column, replicas)
+
+    return replace(
+        one,
+        ranks=one.ranks * replicas,
+        rank=tiled(one.rank) + copy * one.ranks,
+        kind=tiled(one.kind),
+        micro_batch=tiled(one.micro_batch) + copy * micro_batches,
+        chunk=tiled(one.chunk),
+        piece=tiled(one.piece),
+        with_next=np.tile(one.with_next, replicas),
+    )
+
+
+def _stacked(each: list[Passes]) -> Passes:
+    if len(each) == 1:
+        return each[0]
+    names = [field.name for field in fields(Passes)]
+    joined = {name: np.concatenate([getattr(one, name) for one in each]) for name in names}
+    return Passes(**joined)
+
+
+def _alone(listed: Program, passes: Passes, *, flushed: bool) -> NDArray[np.bool_]:
+    """Passes that have none of the other way beside them: before the first one, after the last.
+
+    Where the schedule joins passes in pairs, all that are in none.
+    """
+    none = np.zeros(len(listed), dtype=np.bool_)
+    if not (flushed and passes.alone_s.any()):
+        return none
+    ahead = listed.kind == FORWARD
+    back = (listed.kind == BACKWARD) | (listed.kind == BACKWARD_INPUT)
+    if listed.with_next.any():
+        paired = listed.with_next | np.r_[False, listed.with_next[:-1]]
+        return (ahead | back) & ~paired
+    position = np.arange(len(listed))
+    first, last = np.full(listed.ranks, len(listed)), np.full(listed.ranks, -1)
+    np.minimum.at(first, listed.rank[back], position[back])
+    np.maximum.at(last, listed.rank[ahead], position[ahead])
+    found = (ahead & (position < first[listed.rank])) | (back & (position > last[listed.rank]))
+    return np.asarray(found)
+
+
+def _changes(ends: Ends, tails: list[Tails]) -> tuple[Ints, Floats]:
+    """What first and last passes take longer or shorter than the others of their kind."""
+    slowed = np.concatenate([one.slowed_s for one in tails], axis=1)
+    every = np.concatenate([one.every_s for one in tails])
+    actions = [ends.first.ravel(), ends.last.ravel(), ends.last.ravel()]
+    seconds = [slowed[AHEAD].ravel(), slowed[BACK].ravel(), -every.ravel()]
+    causes = [np.full(every.size, CAUSE[name]) for name in ("slowdown", "slowdown", "dp")]
+    all_s = np.concatenate(seconds)
+    kept = all_s != 0.0
+    return np.column_stack([np.concatenate(actions), np.concatenate(causes)])[kept], all_s[kept]
+
+
+def shown_s(played: Played) -> Floats:
+    """Seconds of every action by cause, shape (actions, causes)."""
+    listed = played.program
+    at = (listed.rank, listed.chunk, listed.kind)
+    shown = played.passes.shown_s[at]
+    shown[played.alone] += played.passes.alone_s[at][played.alone]
+    np.add.at(shown, (played.changes[:, 0], played.changes[:, 1]), played.changes_s)
+    np.add.at(shown, (played.delays[:, 0], played.delays[:, 1]), played.delays_s)
+    return np.maximum(shown, 0.0)
+
+
+def on_compute(played: Played, rank: int) -> Ints:
+    """Tasks that a rank's compute stream runs, in order."""
+    step = played.step
+    return np.flatnonzero((step.rank == rank) & (step.stream == COMPUTE))
+
+
+def is_extra(played: Played, task: int) -> bool:
+    """Whether a task is none of the program's."""
+    return int(played.step.kind[task]) == EXTRA

@@ -1,0 +1,317 @@
+"""What a step does beside its passes: parameter gathers before, reductions and optimizer after.
+
+Gradients are reduced in buckets that start when they are ready; the first bucket of a chunk is
+ready when its share of the last backward pass has run, the last one when all of it has. In between
+the buckets queue, so that two tasks stand for all of them: all but the last, and the last. A
+gather runs the other way round: the first forward pass of a chunk starts so late that every bucket
+is there when its layers need it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats, Ints
+from simulator.cost.collectives.calls import slowdown_share
+from simulator.cost.memory.offload import host_parts_s, host_step_s, uses_host
+from simulator.cost.passes import ZERO2, rank_tails
+from simulator.cost.tables import Priced, Selection
+from simulator.events.step.extras import COMPUTE, COPY, DATA, HOST, Extras, Table
+from simulator.events.step.host_copies import activation_copies
+from simulator.events.step.pass_costs import AHEAD, BACK, Passes
+from simulator.events.step.programs import Program, awaited_actions
+from simulator.layout.schedules.action_tables import BACKWARD_INPUT, FORWARD
+
+__all__ = ["Ends", "Tails", "tail_tasks", "tails_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tails:
+    """Once-per-step work of each rank; arrays over ranks, or (ranks, chunks)."""
+
+    reduce_s: Floats
+    """Of each chunk's gradients, (ranks, chunks)."""
+    gather_s: Floats
+    """Of each chunk's updated parameters, (ranks, chunks)."""
+    buckets: Floats
+    """Into which a rank cuts either, (ranks,)."""
+    overlaps: tuple[bool, bool]
+    """Whether gathers run beside forward passes, and reductions beside backward passes."""
+    reductions: float
+    """Reductions of a step: one, or one of every micro-batch."""
+    every_s: Floats
+    """Shown reduction of every micro-batch but the last, (ranks, chunks)."""
+    slowed_s: Floats
+    """What hidden gathers and reductions cost the passes beside them, (2, ranks, chunks)."""
+    tables_s: float
+    """Sum of the word table's gradients over two stages, after all reductions."""
+    norm_s: float
+    """Reduction of the gradient norm, after that."""
+    gradients_s: float
+    """Shown copies of gradients to an optimizer on the host."""
+    hidden_gradients_s: float
+    """The same behind backward passes, on the rank that copies most."""
+    copied_s: Floats
+    """One hidden copy of each rank, (ranks,)."""
+    copies_each: bool
+    """Whether gradients are copied after every micro-batch, not once."""
+    optimizer_s: Floats
+    """On the device of each rank, (ranks,)."""
+    host_s: Floats
+    """On the host, at the same time, (ranks,)."""
+
+
+def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
+    """Price what a step of one layout does once."""
+    states, grid, layouts = priced.states, rows.grid, rows.layouts
+    order = np.argsort(rows.rank[0], kind="stable")
+    software, m = priced.software, layouts.micro_batches / layouts.copies
+    own, overlap = software.states, software.overlap
+    once = bool(states.keeps_gathered[grid[0]])
+    every = layouts.sharding[0] == ZERO2 and own.reduces_every_micro_batch and not once
+    whole = passes.window_s.sum(axis=1)
+    shares = passes.window_s / np.maximum(whole, 1e-300)[:, None, :]
+    given = np.empty((2, 1, len(order)))
+    given[:, 0, order] = whole.T
+    times = float(m[0]) if every else 1.0
+    _, covered = rank_tails(
+        priced, layouts, grid, (given[AHEAD], given[BACK]), np.full((1, 1), times)
+    )
+    slowed = [covered[1 - way][0, order][:, None] * shares[:, :, way] for way in (AHEAD, BACK)]
+    reduce_s, gather_s = (
+        x[grid[0], order][:, None] * shares[:, :, way]
+        for x, way in ((states.reduce_s, BACK), (states.gather_s, AHEAD))
+    )
+    reduces_beside = overlap.gradient_reduce and not (own.reduces_after_passes and once)
+    beside = passes.window_s[:, :, BACK] if reduces_beside else 0.0
+    optimizer_s, gradients = states.optimizer_s[grid[0], order], [np.zeros(1), np.zeros(1)]
+    host_s, copied_s, copies = np.zeros(len(order)), np.zeros(len(order)), 1.0
+    if uses_host(layouts):
+        _, *gradients = host_step_s(priced, layouts, grid, m, given[BACK])
+        device, host, copy, count = host_parts_s(priced, layouts, grid, m)
+        optimizer_s, host_s = device[0, order], host[0, order]
+        copied_s, copies = np.minimum(copy, given[BACK])[0, order], float(count[0, 0])
+    return Tails(
+        reduce_s=reduce_s,
+        gather_s=gather_s,
+        buckets=states.reduce_buckets[grid[0], order],
+        overlaps=(overlap.parameter_gather, reduces_beside),
+        reductions=times,
+        every_s=np.maximum(reduce_s - beside, 0.0) * every,
+        slowed_s=np.stack(slowed) * slowdown_share(priced.cluster),
+        tables_s=float(states.tables_s[grid[0]]),
+        norm_s=float(states.norm_s[grid[0]]),
+        gradients_s=float(gradients[0][0]),
+        hidden_gradients_s=float(gradients[1][0]),
+        copied_s=copied_s,
+        copies_each=copies > 1.0,
+        optimizer_s=optimizer_s,
+        host_s=host_s,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ends:
+    """First forward pass and last pass with gradients of every chunk: actions, (ranks, chunks)."""
+
+    first: Ints
+    last: Ints
+    final: Ints
+    """The last action of each rank, (ranks,)."""
+
+    @classmethod
+    def of(cls, program: Program) -> Ends:
+        """Find them."""
+        count, action = program.ranks * program.chunks, np.arange(len(program))
+        first, last = np.full(count, len(program)), np.full(count, -1)
+        chunk = program.rank * program.chunks + program.chunk
+        ahead = program.kind == FORWARD
+        ready = ~ahead & (program.kind != BACKWARD_INPUT)
+        np.minimum.at(first, chunk[ahead], action[ahead])
+        np.maximum.at(last, chunk[ready], action[ready])
+        shape = (program.ranks, program.chunks)
+        ends = np.searchsorted(program.rank, np.arange(program.ranks), side="right") - 1
+        return cls(first=first.reshape(shape), last=last.reshape(shape), final=ends)
+
+
+def tail_tasks(
+    program: Program, ends: Ends, tails: list[Tails], passes: Passes, action_s: Floats
+) -> tuple[Extras, Ints]:
+    """List the tasks of a step beside its passes.
+
+    Parameters
+    ----------
+    program : Program
+        Of all replicas: rank is replica x pipeline ranks + pipeline rank.
+    ends : Ends
+    tails : list of Tails
+        One per replica. Replicas join where gradients are reduced.
+    passes : Passes
+        Of all replicas: what may be hidden beside them, and copies of their activations.
+    action_s : ndarray
+        Seconds of each action.
+
+    Returns
+    -------
+    Extras
+    ndarray
+        Cause, kind of span and chunk of each, shape (tasks, 3).
+    """
+    table, stages = Table(len(program)), program.ranks // len(tails)
+    clock = _Clock(program=program, action_s=action_s, awaited=awaited_actions(program))
+    done, windows_s = activation_copies(table, program, passes.copy_s), passes.window_s
+    for stage in range(stages):
+        ranks = [(stage + replica * stages, tail) for replica, tail in enumerate(tails)]
+        for rank, tail in ranks:
+            _gathers(table, ends, rank, tail, windows_s[rank, :, AHEAD])
+        done += _reductions(table, ends, ranks, windows_s[..., BACK], clock)
+        for rank, tail in ranks:
+            _copies(table, ends, rank, tail, windows_s[rank, :, BACK], clock)
+    _closing(table, ends, tails, done)
+    return table.finished()
+
+
+def _gathers(table: Table, ends: Ends, rank: int, tail: Tails, window_s: Floats) -> None:
+    """Gathers before the first forward passes; each chunk starts when its layers will be there."""
+    stage = rank % len(tail.buckets)
+    whole_s = tail.gather_s[stage]
+    if not whole_s.any():
+        return
+    if not tail.overlaps[AHEAD]:
+        first = int(ends.first[rank].min())
+        table.add(rank, DATA, float(whole_s.sum()), -1, before=first, kind="gather")
+        return
+    share = 1.0 / np.maximum(tail.buckets[stage] * whole_s / whole_s.sum(), 1.0)
+    before = np.cumsum(whole_s) - whole_s
+    needed = before + np.maximum(whole_s * share, whole_s - window_s * (1.0 - share))
+    for chunk, seconds in enumerate(np.diff(np.maximum.accumulate(needed), prepend=0.0)):
+        first = int(ends.first[rank, chunk])
+        table.add(rank, DATA, float(seconds), -1, before=first, kind="gather", chunk=chunk)
+    if (rest_s := float(whole_s.sum() - needed.max())) > 0.0:  # beside the first passes
+        table.add(rank, DATA, rest_s, -1, kind="gather")
+
+
+def _reductions(
+    table: Table, ends: Ends, ranks: list[tuple[int, Tails]], windows_s: Floats, clock: _Clock
+) -> list[int]:
+    """Reductions of one stage, which its replicas begin together; returns what ends them."""
+    stage, one = ranks[0]
+    final = [int(ends.final[rank]) for rank, _ in ranks]
+    if not one.reduce_s[stage].any():
+        return final
+    if not one.overlaps[BACK]:
+        found = [
+            table.add(rank, DATA, float(tail.reduce_s[stage].sum()), int(ends.final[rank]))
+            for rank, tail in ranks
+        ]
+        _join(table, final, found)
+        return found
+    found = []
+    for chunk in np.argsort(ends.last[stage]).tolist():
+        last = [int(ends.last[rank, chunk]) for rank, _ in ranks]
+        ready, most, found = [], [], []
+        for (rank, tail), action in zip(ranks, last, strict=True):
+            whole_s, seconds = tail.reduce_s[stage].sum(), float(tail.reduce_s[stage, chunk])
+            share = 1.0 / max(float(tail.buckets[stage]) * seconds / whole_s, 1.0)
+            if share < 1.0:
+                rest_s = float(windows_s[rank, chunk]) * (1.0 - share)
+                ready.append(clock.before_end(table, ends, action, rest_s))
+                most.append(
+                    table.add(rank, DATA, seconds * (1.0 - share), action, waits=False, chunk=chunk)
+                )
+            found.append(table.add(rank, DATA, seconds * share, action, chunk=chunk))
+        table.edges += list(zip(ready, most, strict=True))
+        _join(table, ready, most)
+        _join(table, last, found)
+    return found
+
+
+def _copies(
+    table: Table, ends: Ends, rank: int, tail: Tails, windows_s: Floats, clock: _Clock
+) -> None:
+    """Copies of gradients to the host that backward passes hide: each ends with its pass."""
+    copied_s = tail.copied_s[rank % len(tail.copied_s)] * windows_s / max(windows_s.sum(), 1e-300)
+    if not copied_s.any():
+        return
+    listed = clock.program
+    kinds = (listed.kind != FORWARD) & (listed.kind != BACKWARD_INPUT)
+    own = np.flatnonzero((listed.rank == rank) & kinds)
+    for action in own if tail.copies_each else np.unique(ends.last[rank]):
+        chunk = int(listed.chunk[action])
+        seconds = float(copied_s[chunk])
+        clock.before_end(table, ends, int(action), seconds, COPY)
+        table.add(
+            rank,
+            COPY,
+            seconds,
+            int(action),
+            waits=False,
+            cause="offload",
+            kind="offload",
+            chunk=chunk,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Clock:
+    """Tells moments inside a pass, of which the graph knows only the end."""
+
+    program: Program
+    action_s: Floats
+    awaited: NDArray[np.int32]
+
+    def before_end(
+        self, table: Table, ends: Ends, action: int, seconds: float, stream: int = HOST
+    ) -> int:
+        """Add a task that ends so many seconds before an action does, at most when it starts."""
+        paired = action > 0 and bool(self.program.with_next[action - 1])
+        lead, rank = action - paired, int(self.program.rank[action])
+        whole_s = float(self.action_s[lead : action + 1].sum())
+        before = lead - 1 if lead > ends.first[rank].min() else -1
+        own = min(seconds, float(self.action_s[action]))
+        tick = table.add(rank, stream, whole_s - own, before, kind="launch")
+        waits = [int(self.awaited[a]) for a in range(lead, action + 1) if self.awaited[a] >= 0]
+        table.edges += [(a, tick) for a in waits]
+        return tick
+
+
+def _join(table: Table, earlier: list[int], later: list[int]) -> None:
+    """Let every replica's task wait for the others', too."""
+    table.edges += [
+        (one, other) for i, one in enumerate(earlier) for k, other in enumerate(later) if i != k
+    ]
+
+
+def _closing(table: Table, ends: Ends, tails: list[Tails], done: list[int]) -> None:
+    """What waits for all gradients: the word table's sum, the norm, then the optimizer."""
+    final, one = ends.final, tails[0]
+    hub = table.add(0, DATA, one.tables_s, int(final[0]), waits=False)
+    table.edges += [(task, hub) for task in done]
+    if one.norm_s:
+        norm = table.add(
+            0, DATA, one.norm_s, int(final[0]), waits=False, cause="small_reductions", kind="norm"
+        )
+        table.edges.append((hub, norm))
+        hub = norm
+    if one.gradients_s:
+        down = table.add(
+            0, COPY, one.gradients_s, int(final[0]), waits=False, cause="offload", kind="offload"
+        )
+        table.edges.append((hub, down))
+        hub = down
+    for rank in range(len(final)):
+        tail, stage = tails[rank // len(one.buckets)], rank % len(one.buckets)
+        for stream, seconds in ((COMPUTE, tail.optimizer_s[stage]), (HOST, tail.host_s[stage])):
+            if seconds or stream == COMPUTE:
+                step = table.add(
+                    rank,
+                    stream,
+                    float(seconds),
+                    int(final[rank]),
+                    cause="optimizer",
+                    kind="optimizer",
+                )
+                table.edges.append((hub, step))

@@ -1,0 +1,241 @@
+"""Compiled unfolding of a program: what each action waits for, then tasks and edges in rows."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from simulator.layout.schedules.action_tables import BACKWARD, BACKWARD_WEIGHT, FORWARD, KINDS
+
+__all__ = ["EXTRA", "OUTSIDE", "SEND", "TWICE", "UNMATCHED", "follow", "unfold"]
+
+SEND, EXTRA = len(KINDS), len(KINDS) + 1
+"""Kinds of tasks beside those of KINDS: a send between pieces, a task that the caller added."""
+
+UNMATCHED, TWICE, OUTSIDE = -2, -3, -4
+"""What may be wrong with an action: its input is not there, it is listed twice, no such piece."""
+
+
+@njit(cache=True)
+def follow(  # type: ignore[no-untyped-def]
+    rank, kind, micro_batch, chunk, piece, with_next, ranks, chunks, micro_batches, pieces
+):
+    """Find the action that each one waits for; -1 none, below that what is wrong with it."""
+    n = len(kind)
+    awaited = np.full(n, -1, np.int32)
+    # who makes what: 0 forward passes, 1 backward or input passes, 2 weight passes
+    made = np.full((3, micro_batches, pieces), -1, np.int32)
+    for a in range(n):
+        m, s = micro_batch[a], piece[a]
+        inside = 0 <= m < micro_batches and 0 <= s < pieces and 0 <= kind[a] <= BACKWARD_WEIGHT
+        placed = 0 <= rank[a] < ranks and (a == 0 or rank[a - 1] <= rank[a])
+        paired = not with_next[a] or (a + 1 < n and rank[a + 1] == rank[a] and not with_next[a + 1])
+        if not (inside and placed and paired and 0 <= chunk[a] < chunks):
+            awaited[a] = OUTSIDE
+            return awaited
+        way = 0 if kind[a] == FORWARD else 2 if kind[a] == BACKWARD_WEIGHT else 1
+        if made[way, m, s] >= 0:
+            awaited[a] = TWICE
+            return awaited
+        made[way, m, s] = a
+        if kind[a] == BACKWARD:
+            made[2, m, s] = a
+    for a in range(n):
+        m, s = micro_batch[a], piece[a]
+        if kind[a] == FORWARD:
+            if s == 0:
+                continue
+            found = made[0, m, s - 1]
+        elif kind[a] == BACKWARD_WEIGHT:
+            found = made[1, m, s]
+        else:
+            found = made[0, m, s] if s == pieces - 1 else made[1, m, s + 1]
+        awaited[a] = found if found >= 0 else UNMATCHED
+    return awaited
+
+
+@njit(cache=True)
+def unfold(  # type: ignore[no-untyped-def]
+    rank,
+    kind,
+    micro_batch,
+    chunk,
+    piece,
+    with_next,
+    awaited,
+    seconds,
+    hop_s,
+    order,
+    extra_rank,
+    extra_stream,
+    extra_s,
+    after,
+    waits,
+    before,
+    edges,
+    ranks,
+    streams,
+    compute,
+    sending,
+):
+    """Fill the columns and compressed rows of a step's tasks.
+
+    Predecessors of a task stand in this order: its action or the awaited task, the extras that it
+    waits for by number, further edges.
+    """
+    sends = _sends(rank, awaited)
+    action_at, send_at, extra_at, tasks = _number(rank, sends, order, extra_rank, after, ranks)
+    starter = _starters(with_next, action_at)
+    first = _row_starts(awaited, starter, send_at, extra_at, after, waits, before, edges, tasks)
+    predecessor = _rows(
+        first, rank, awaited, starter, action_at, send_at, extra_at, after, waits, before, edges
+    )
+    duration, columns, stream = (
+        np.empty(tasks),
+        np.empty((4, tasks), np.int32),
+        np.empty_like(first[:-1]),
+    )
+    short, what = np.empty(tasks, np.int8), np.empty(tasks, np.int8)
+    for a in range(len(rank)):
+        i = action_at[a]
+        duration[i], short[i], what[i] = seconds[a], compute, kind[a]
+        _describe(columns, i, rank[a], micro_batch[a], chunk[a], a)
+        if send_at[a] >= 0:
+            j = send_at[a]
+            duration[j] = hop_s[0, piece[a]] if kind[a] == FORWARD else hop_s[1, piece[a] - 1]
+            short[j], what[j] = sending, SEND
+            _describe(columns, j, rank[a], micro_batch[a], chunk[a], a)
+    for e in range(len(order)):
+        i = extra_at[e]
+        duration[i], short[i], what[i] = extra_s[e], extra_stream[e], EXTRA
+        _describe(columns, i, extra_rank[e], -1, -1, e)
+    for i in range(tasks):
+        stream[i] = columns[0, i] * streams + short[i]
+    return (
+        duration,
+        stream,
+        first,
+        predecessor,
+        columns,
+        short,
+        what,
+        action_at,
+        send_at,
+        extra_at,
+    )
+
+
+@njit(cache=True)
+def _describe(columns, task, rank, micro_batch, chunk, row):  # type: ignore[no-untyped-def]
+    """Write one column of whole numbers."""
+    columns[0, task], columns[1, task] = rank, micro_batch
+    columns[2, task], columns[3, task] = chunk, row
+
+
+@njit(cache=True)
+def _sends(rank, awaited):  # type: ignore[no-untyped-def]
+    """Which actions have a result that another rank waits for."""
+    sends = np.zeros(len(rank), np.bool_)
+    for a in range(len(rank)):
+        b = awaited[a]
+        if b >= 0 and rank[b] != rank[a]:
+            sends[b] = True
+    return sends
+
+
+@njit(cache=True)
+def _number(rank, sends, order, extra_rank, after, ranks):  # type: ignore[no-untyped-def]
+    """Number the tasks: of each rank its extras, actions and sends in the order of issue."""
+    n, extras = len(rank), len(order)
+    action_at = np.empty(n, np.int32)
+    send_at = np.full(n, -1, np.int32)
+    extra_at = np.empty(extras, np.int32)
+    at, e, a = 0, 0, 0
+    for r in range(ranks):
+        while e < extras and extra_rank[order[e]] == r and after[order[e]] < 0:
+            extra_at[order[e]] = at
+            at += 1
+            e += 1
+        while a < n and rank[a] == r:
+            action_at[a] = at
+            at += 1
+            if sends[a]:
+                send_at[a] = at
+                at += 1
+            while e < extras and after[order[e]] == a:
+                extra_at[order[e]] = at
+                at += 1
+                e += 1
+            a += 1
+    return action_at, send_at, extra_at, at
+
+
+@njit(cache=True)
+def _starters(with_next, action_at):  # type: ignore[no-untyped-def]
+    """The task that must wait so that an action waits: of an overlapped pair the first one."""
+    starter = action_at.copy()
+    for a in range(1, len(starter)):
+        if with_next[a - 1]:
+            starter[a] = action_at[a - 1]
+    return starter
+
+
+@njit(cache=True)
+def _row_starts(  # type: ignore[no-untyped-def]
+    awaited, starter, send_at, extra_at, after, waits, before, edges, tasks
+):
+    """Count the predecessors of every task and add them up."""
+    n = len(awaited)
+    first = np.zeros(tasks + 1, np.int32)
+    for a in range(n):
+        if awaited[a] >= 0:
+            first[starter[a] + 1] += 1
+        if send_at[a] >= 0:
+            first[send_at[a] + 1] += 1
+    for e in range(len(extra_at)):
+        if waits[e] and after[e] >= 0:
+            first[extra_at[e] + 1] += 1
+        if before[e] >= 0:
+            first[starter[before[e]] + 1] += 1
+    for k in range(len(edges)):
+        later = edges[k, 1]
+        first[(starter[later] if later < n else extra_at[later - n]) + 1] += 1
+    for i in range(tasks):
+        first[i + 1] += first[i]
+    return first
+
+
+@njit(cache=True)
+def _rows(  # type: ignore[no-untyped-def]
+    first, rank, awaited, starter, action_at, send_at, extra_at, after, waits, before, edges
+):
+    """Fill the predecessors of every task."""
+    n, free = len(rank), first.copy()
+    predecessor = np.empty(first[-1], np.int32)
+    for a in range(n):
+        b = awaited[a]
+        if b >= 0:
+            _put(predecessor, free, starter[a], send_at[b] if rank[b] != rank[a] else action_at[b])
+        if send_at[a] >= 0:
+            _put(predecessor, free, send_at[a], action_at[a])
+    for e in range(len(extra_at)):
+        if waits[e] and after[e] >= 0:
+            _put(predecessor, free, extra_at[e], action_at[after[e]])
+        if before[e] >= 0:
+            _put(predecessor, free, starter[before[e]], extra_at[e])
+    for k in range(len(edges)):
+        earlier, later = edges[k]
+        _put(
+            predecessor,
+            free,
+            starter[later] if later < n else extra_at[later - n],
+            action_at[earlier] if earlier < n else extra_at[earlier - n],
+        )
+    return predecessor
+
+
+@njit(cache=True)
+def _put(predecessor, free, task, before):  # type: ignore[no-untyped-def]
+    """Add a predecessor to a task's row."""
+    predecessor[free[task]] = before
+    free[task] += 1

@@ -1,0 +1,277 @@
+"""How the work is split: a table of layouts, one row each, as a struct of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "CP_KINDS",
+    "DISPATCHERS",
+    "OFFLOADS",
+    "RANK_ORDERS",
+    "RECOMPUTE",
+    "SCHEDULES",
+    "SHARDINGS",
+    "Layouts",
+]
+
+SHARDINGS = ("ddp", "zero1", "zero2", "zero3")
+"""What data-parallel ranks share: nothing, optimizer states, and gradients, and parameters."""
+
+RECOMPUTE = ("none", "selective", "full")
+"""Activations computed again in the backward pass."""
+
+SCHEDULES = (
+    "1f1b", "interleaved", "gpipe", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "interleaved_zb",
+    "dualpipe", "dualpipe_v", "pipedream", "pipedream_2bw",
+)  # fmt: skip
+"""Pipeline schedules; layout/schedules/action_tables.py has their order of work."""
+
+CP_KINDS = ("ring", "all_gather", "all_to_all", "hierarchical")
+"""How queries reach the keys of other context-parallel ranks (``cost/operators/context.py``)."""
+
+DISPATCHERS = ("alltoall", "allgather", "deepep")
+"""How tokens reach their experts; cost/operators/mlp.py has what it moves."""
+
+OFFLOADS = ("none", "cpu", "nvme")
+"""Where model states wait that the accelerator does not hold."""
+
+RANK_ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
+"""Orders of the rank grid, innermost (adjacent ranks) first."""
+
+_WORDS = {
+    "sharding": SHARDINGS,
+    "recompute": RECOMPUTE,
+    "schedule": SCHEDULES,
+    "rank_order": RANK_ORDERS,
+    "cp_kind": CP_KINDS,
+    "dispatcher": DISPATCHERS,
+    "optimizer_offload": OFFLOADS,
+    "parameter_offload": OFFLOADS,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layouts:
+    """Layouts as equal-length integer arrays; ``layouts[i]`` is a table with one row.
+
+    ``dp x tp x pp x cp`` is the number of accelerators. Words (sharding, recompute, schedule,
+    rank order) are stored as indices into the tuples of this module.
+    """
+
+    tp: NDArray[Any]
+    """Tensor-parallel degree."""
+    pp: NDArray[Any]
+    """Pipeline-parallel degree."""
+    vpp: NDArray[Any]
+    """Virtual pipeline: model chunks per rank."""
+    cp: NDArray[Any]
+    """Context-parallel degree."""
+    cp_kind: NDArray[Any]
+    """Index into CP_KINDS: keys and values go round, are gathered, or are exchanged for heads;
+    hierarchical exchanges inside groups and goes round between them."""
+    cp_a2a: NDArray[Any]
+    """Adjacent context-parallel ranks that exchange sequence for heads where cp_kind is
+    hierarchical; rings of cp / cp_a2a join the groups. 1 with any other kind."""
+    dp: NDArray[Any]
+    """Data-parallel degree."""
+    ep: NDArray[Any]
+    """Expert-parallel degree, taken out of dp x cp x tp."""
+    etp: NDArray[Any]
+    """Tensor-parallel degree of the experts."""
+    dispatcher: NDArray[Any]
+    """Index into DISPATCHERS. alltoall: a token goes once to each of its experts (NCCL). allgather:
+    all tokens go to all expert ranks, whose outputs are reduced and scattered. deepep: once to each
+    scale-up domain that has one of its experts, and there to each such rank (DeepEP, HybridEP)."""
+    micro_batch: NDArray[Any]
+    """Sequences per micro-step and data-parallel rank."""
+    global_batch: NDArray[Any]
+    """Sequences per optimizer step."""
+    sharding: NDArray[Any]
+    """Index into SHARDINGS."""
+    shard_group: NDArray[Any]
+    """Ranks over which states are sharded; dp x cp by default, fewer is hybrid sharding (HSDP)."""
+    reshard_after_forward: NDArray[Any]
+    """zero3: ranks over which a block's parameters are sharded between its forward and its backward
+    pass, which gathers them from these (FSDP2's number, hpZ of ZeRO++); 0, or true: shard_group."""
+    sequence_parallel: NDArray[Any]
+    """1: activations between tensor-parallel regions are sharded over tp."""
+    recompute: NDArray[Any]
+    """Index into RECOMPUTE."""
+    recompute_layers: NDArray[Any]
+    """Layers of each pipeline rank that full recomputation covers; 0 means all."""
+    offload_layers: NDArray[Any]
+    """Layers of each pipeline rank whose kept activations wait in host memory."""
+    optimizer_offload: NDArray[Any]
+    """Index into OFFLOADS: cpu keeps the optimizer states in host memory, whose processors take the
+    optimizer step (ZeRO-Offload); nvme on the server's drives, from where they pass by for the step
+    (ZeRO-Infinity)."""
+    parameter_offload: NDArray[Any]
+    """Index into OFFLOADS: cpu keeps the parameters that zero3 shards in host memory, nvme on the
+    server's drives, until a layer needs them (ZeRO-Infinity)."""
+    schedule: NDArray[Any]
+    """Index into SCHEDULES."""
+    rank_order: NDArray[Any]
+    """Index into RANK_ORDERS."""
+
+    @classmethod
+    def of(cls, **given: Any) -> Layouts:
+        """Make a table from numbers, words or sequences; unnamed fields take their defaults.
+
+        Defaults: every degree 1, micro_batch 1, global_batch dp x micro_batch, sharding ddp,
+        shard_group dp x cp, sequence_parallel where tp > 1, recompute none, schedule by vpp,
+        Megatron's rank order, a ring of context-parallel ranks, an all-to-all to experts.
+
+        Examples
+        --------
+        >>> table = Layouts.of(tp=[4, 8], dp=2, global_batch=16, recompute="full")
+        >>> len(table), table[1].describe()
+        (2, 'tp8 dp2 mb1 sp ddp full')
+        """
+        known = {field.name for field in fields(cls)}
+        if unknown := set(given) - known:
+            raise TypeError(f"unknown layout field {sorted(unknown)[0]!r}")
+        coded = {name: _coded(name, value) for name, value in given.items()}
+        one = np.ones(1, dtype=np.int32)
+        for name in ("tp", "pp", "vpp", "cp", "cp_a2a", "dp", "ep", "etp", "micro_batch"):
+            coded.setdefault(name, one)
+        coded.setdefault("global_batch", coded["dp"] * coded["micro_batch"])
+        coded.setdefault("shard_group", coded["dp"] * coded["cp"])
+        coded.setdefault("sequence_parallel", (coded["tp"] > 1).astype(np.int32))
+        coded.setdefault("schedule", (coded["vpp"] > 1).astype(np.int32))
+        coded.setdefault("rank_order", one * RANK_ORDERS.index("tp-cp-dp-pp"))
+        for name in (
+            "cp_kind",
+            "dispatcher",
+            "sharding",
+            "reshard_after_forward",
+            "recompute",
+            "recompute_layers",
+            "offload_layers",
+            "optimizer_offload",
+            "parameter_offload",
+        ):
+            coded.setdefault(name, 0 * one)
+        wide = dict(zip(coded, np.broadcast_arrays(*coded.values()), strict=True))
+        _resolve_reshard(wide)
+        return cls(**{name: np.ascontiguousarray(column) for name, column in wide.items()})
+
+    def __post_init__(self) -> None:
+        lengths = {len(column) for column in self.columns().values()}
+        assert len(lengths) == 1, f"columns of unequal length: {lengths}"
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    def __getitem__(self, rows: int | slice | NDArray[Any]) -> Layouts:
+        if isinstance(rows, (int, np.integer)):
+            rows = slice(rows, rows + 1) if rows != -1 else slice(-1, None)
+        return Layouts(**{name: column[rows] for name, column in self.columns().items()})
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return the columns by name, in the order of definition."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def replace(self, **given: Any) -> Layouts:
+        """Return a copy with some columns replaced (numbers, words or sequences)."""
+        size = len(self)
+        return replace(self, **{k: np.broadcast_to(_coded(k, v), size) for k, v in given.items()})
+
+    @property
+    def world(self) -> NDArray[Any]:
+        """Accelerators that a layout uses."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def micro_batches(self) -> NDArray[Any]:
+        """Micro-batches per step and data-parallel rank."""
+        return self.global_batch // (self.dp * self.micro_batch)
+
+    @property
+    def copies(self) -> NDArray[Any]:
+        """Stages that a rank holds, each for a share of the micro-batches: 2 with DualPipe."""
+        return 1 + (self.schedule == SCHEDULES.index("dualpipe"))
+
+    @staticmethod
+    def concatenate(tables: Iterable[Layouts]) -> Layouts:
+        """Stack tables one below the other."""
+        parts = [table.columns() for table in tables]
+        return Layouts(
+            **{name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        )
+
+    def row(self, index: int = 0) -> dict[str, Any]:
+        """Return one layout as plain numbers, booleans and words."""
+        row: dict[str, Any] = {}
+        for name, column in self.columns().items():
+            value = int(column[index])
+            row[name] = _WORDS[name][value] if name in _WORDS else value
+        row["sequence_parallel"] = bool(row["sequence_parallel"])
+        row["reshard_after_forward"] = row["reshard_after_forward"] or True
+        return row
+
+    def describe(self, index: int = 0) -> str:
+        """Name one layout in a few words; degrees of 1 are left out."""
+        row = self.row(index)
+        words = [f"{k}{row[k]}" for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp") if row[k] > 1]
+        if row["cp"] > 1 and row["cp_kind"] != "ring":
+            kind = row["cp_kind"] + (f":{row['cp_a2a']}" if row["cp_a2a"] > 1 else "")
+            words.insert(words.index(f"cp{row['cp']}") + 1, kind)
+        if row["ep"] * row["etp"] > 1 and row["dispatcher"] != "alltoall":
+            words.append(row["dispatcher"])
+        if row["schedule"] not in ("1f1b", "interleaved"):
+            words.append(row["schedule"])
+        words.append(f"mb{row['micro_batch']}")
+        if row["sequence_parallel"]:
+            words.append("sp")
+        words.append(row["sharding"])
+        if row["sharding"] != "ddp" and row["shard_group"] < row["dp"] * row["cp"]:
+            words[-1] += f":{row['shard_group']}"
+        if row["reshard_after_forward"] is not True:
+            words.append(f"reshard:{row['reshard_after_forward']}")
+        if row["recompute"] != "none":
+            layers = row["recompute_layers"]
+            words.append(row["recompute"] + (f":{layers}" if layers else ""))
+        if row["offload_layers"]:
+            words.append(f"offload:{row['offload_layers']}")
+        for name in ("optimizer", "parameter"):
+            if row[f"{name}_offload"] != "none":
+                tier = row[f"{name}_offload"]
+                words.append(f"{name}-offload" + (":nvme" if tier == "nvme" else ""))
+        if row["rank_order"] != "tp-cp-dp-pp":
+            words.append(row["rank_order"])
+        return " ".join(words)
+
+
+def _resolve_reshard(columns: dict[str, NDArray[Any]]) -> None:
+    """Put what is the same into the same words.
+
+    Parameters kept whole (resharded to one rank) are zero2; resharded to the shard group, true.
+    """
+    group, level = columns["reshard_after_forward"], columns["sharding"]
+    full = level == SHARDINGS.index("zero3")
+    columns["sharding"] = np.where(full & (group == 1), SHARDINGS.index("zero2"), level)
+    same = (group == 1) | (group == columns["shard_group"])
+    columns["reshard_after_forward"] = np.where(same, 0, group)
+
+
+def _coded(name: str, value: Any) -> NDArray[Any]:
+    """Turn words into their index and anything else into a one-dimensional integer array."""
+    words = _WORDS.get(name)
+    if isinstance(value, Mapping):
+        raise TypeError(f"{name}: expected a number, a word or a sequence, got a table")
+    array = np.atleast_1d(np.asarray(value))
+    if name == "reshard_after_forward" and array.dtype.kind == "b":
+        array = np.where(array, 0, 1)  # true: over shard_group; false: over one rank, not at all
+    if words is not None and array.dtype.kind in "US":
+        for word in array:
+            if word not in words:
+                raise ValueError(f"{name}: must be one of {', '.join(words)}, got {str(word)!r}")
+        array = np.array([words.index(word) for word in array])
+    return array.astype(np.int32)

@@ -1,0 +1,168 @@
+"""Predict one layout: fill what is not given, refuse what cannot run, estimate the rest.
+
+A layout that does not fit in memory is an answer; one that cannot run at all is an error of the
+input, worded by the field that is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.cost.step import Estimate, evaluate
+from simulator.errors import InputError, problem
+from simulator.files import build
+from simulator.hardware.cluster import NO_CLOSED_FORM
+from simulator.layout.layouts import RANK_ORDERS, Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
+from simulator.planner.certainty import Certainty, certainty
+from simulator.planner.defaults import complete
+from simulator.planner.outcome import Outcome, outcome
+from simulator.planner.refusals.refusal import DEPEND_ON_DP, WORLD, limits, refusal
+from simulator.scenario import LayoutSection, Scenario, wrong_reshard
+
+__all__ = ["Prediction", "predict", "refuse_mixed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What one layout costs."""
+
+    scenario: Scenario
+    estimate: Estimate
+    """One row."""
+    outcome: Outcome
+    """One row."""
+    certainty: Certainty
+    """One row."""
+    defaults: dict[str, Any]
+    """Layout fields that nobody gave, and the value they took (``planner/defaults.py``)."""
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """The whole layout as plain numbers and words."""
+        return self.estimate.layouts.row()
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of one optimizer step."""
+        return float(self.estimate.step_time_s[0])
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """P10 and P90 of the step time."""
+        return float(self.certainty.p10_s[0]), float(self.certainty.p90_s[0])
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes on the fullest GPU."""
+        return float(self.estimate.memory_total_bytes[0])
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest GPU is expected (P50) to stay within usable memory."""
+        return bool(self.estimate.fits[0])
+
+    @property
+    def memory_verdict(self) -> str:
+        """FITS, TIGHT or OOM (``simulator.cost.estimate.VERDICTS``)."""
+        return self.estimate.verdict_word()
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs over dense bf16 peak."""
+        return float(self.outcome.mfu[0])
+
+
+def predict(scenario: Scenario, **layout: Any) -> Prediction:
+    """Estimate time, memory and cost of a scenario's layout.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its pinned layout fields are what is known.
+    **layout
+        Layout fields that are added to the pinned ones or replace them.
+
+    Raises
+    ------
+    InputError
+        If the layout cannot run at all, with the nearest value that can; if servers are of several
+        kinds (``planner/server_kinds.py`` is for those).
+
+    Examples
+    --------
+    >>> from simulator.scenario import make_scenario
+    >>> scenario = make_scenario({
+    ...     "model": {"name": "llama-3.1-8b"},
+    ...     "training": {"sequence_length": 8192, "global_batch": 64},
+    ...     "cluster": {"name": "dgx-h100", "gpus": 8},
+    ... })
+    >>> predict(scenario, tp=2).estimate.layouts.describe()
+    'tp2 dp4 mb1 sp zero1'
+    >>> predict(scenario, tp=3)
+    Traceback (most recent call last):
+    simulator.errors.InputError: scenario: layout.tp: must divide 32 attention heads, ...
+    """
+    refuse_mixed(scenario)
+    given = _given(scenario, layout)
+    if problems := limits(scenario, given):
+        raise InputError(problems)
+    row, defaults = complete(scenario, given)
+    layouts = Layouts.of(**row)
+    code = _reason(scenario, layouts)
+    if code != FEASIBLE:
+        raise InputError(refusal(scenario, given, row, REASONS[code]))
+    estimate = evaluate(layouts, scenario.workload, scenario.cluster, scenario.software)
+    document = {**scenario.document, "layout": dict(given)} if layout else scenario.document
+    return Prediction(
+        scenario=replace(scenario, pinned=given, document=document),
+        estimate=estimate,
+        outcome=outcome(estimate, scenario.workload.recipe, scenario.cluster),
+        certainty=certainty(estimate, scenario.workload, scenario.cluster, scenario.software),
+        defaults=defaults,
+    )
+
+
+def refuse_mixed(scenario: Scenario) -> None:
+    """Refuse a scenario whose servers are of several kinds."""
+    if scenario.cluster.kinds:
+        raise InputError(f"{scenario.where}: cluster.groups: {NO_CLOSED_FORM}")
+
+
+def _given(scenario: Scenario, layout: Mapping[str, Any]) -> dict[str, Any]:
+    """Pinned fields and overrides together, checked as the [layout] section is."""
+    raw = {**scenario.pinned, **layout}
+    section = build(LayoutSection, raw, where=scenario.where, prefix="layout")
+    if wrong := wrong_reshard(section, scenario.software, scenario.where):
+        raise InputError(wrong)
+    given = section.pinned()
+    order, schedule = given.get("rank_order"), given.get("schedule")
+    if order is not None and order not in RANK_ORDERS:
+        rule = "must order tp, cp, dp, pp"
+        raise InputError(problem(scenario.where, "layout.rank_order", rule, order, RANK_ORDERS))
+    words = {"schedule": "one schedule", "cp_kind": "one kind", "dispatcher": "one dispatcher"}
+    for name, what in words.items():
+        if given.get(name) == "any":
+            rule = f"must be {what}; plan tries all of them"
+            raise InputError(problem(scenario.where, f"layout.{name}", rule, "any"))
+    meant = "interleaved" if given.get("vpp", 1) > 1 else "1f1b"
+    if schedule in ("1f1b", "interleaved") and schedule != meant:
+        rule = f"must be {meant} with vpp = {given.get('vpp', 1)}"
+        raise InputError(problem(scenario.where, "layout.schedule", rule, schedule))
+    return given
+
+
+def _reason(scenario: Scenario, layouts: Layouts) -> int:
+    """Reason code of one layout.
+
+    A wrong number of GPUs is often the echo of another mistake (tp = 7 on 64 GPUs), so it is
+    reported only if nothing else is wrong that does not follow from it.
+    """
+    cluster, gpus = scenario.cluster, int(layouts.world[0])
+    same = replace(cluster, groups=(replace(cluster.groups[0], gpus=gpus),))
+    code = int(reasons(layouts, scenario.workload, same, scenario.software)[0])
+    if gpus == cluster.gpus or (code != FEASIBLE and REASONS[code] not in DEPEND_ON_DP):
+        return code
+    return REASONS.index(WORLD)

@@ -1,0 +1,84 @@
+"""Ways to share states that are worth trying once tp, pp, cp and dp are fixed.
+
+Every sharding of the software over all replicas; over those of one scale-up domain (hybrid
+sharding), whose gathers and reductions keep to fast links while the replicas of a shard only
+reduce it; and zero3 over all with its backward gathers inside a domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.layout.layouts import SHARDINGS
+from simulator.software.profile import Software
+
+__all__ = ["shared_states"]
+
+_ZERO3 = SHARDINGS.index("zero3")
+
+
+def shared_states(
+    software: Software, pinned: Mapping[str, Any], tp: int, pp: int, replicas: int, domain: int
+) -> dict[str, NDArray[Any]]:
+    """List the choices as columns: sharding, shard_group, reshard_after_forward.
+
+    Parameters
+    ----------
+    pinned : mapping
+        Layout fields with a fixed value.
+    replicas, domain : int
+        Ranks that may share states (dp x cp), and accelerators of a scale-up domain.
+    """
+    near = gcd(replicas, domain // tp) if domain % tp == 0 else 1
+    rows = []
+    for word in _shardings(software, pinned, tp, pp, replicas):
+        groups = [replicas]
+        if word in software.supports.hybrid_sharding and 1 < near < replicas:
+            groups.append(near)
+        if "shard_group" in pinned:
+            groups = [int(pinned["shard_group"])]
+        for group in groups:
+            rows += [
+                (SHARDINGS.index(word), group, n)
+                for n in _regroups(software, pinned, word, pp, group, near)
+            ]
+    names = ("sharding", "shard_group", "reshard_after_forward")
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    return dict(zip(names, columns, strict=True))
+
+
+def _shardings(
+    software: Software, pinned: Mapping[str, Any], tp: int, pp: int, replicas: int
+) -> list[str]:
+    """Shardings that go with tp and pp; a single replica has nothing to share, so one of them."""
+    resharded = pinned.get("reshard_after_forward")
+    if resharded is not None:
+        return ["zero2" if resharded is not True and resharded in (False, 1) else "zero3"]
+    if "sharding" in pinned:
+        return [str(pinned["sharding"])]
+    can = software.supports
+    words: list[str] = [
+        word
+        for word in can.sharding
+        if (pp == 1 or word in can.sharding_with_pipeline)
+        and (tp == 1 or word in can.sharding_with_tensor)
+    ]
+    return words if replicas > 1 else words[:1]
+
+
+def _regroups(
+    software: Software, pinned: Mapping[str, Any], word: str, pp: int, group: int, near: int
+) -> list[int]:
+    """Numbers of ranks to reshard to after the forward pass; 0 is all that share."""
+    kept = pp > 1 and software.states.keeps_gathered_with_pipeline
+    given = pinned.get("reshard_after_forward")
+    if given is not None:
+        number = int(given) if not isinstance(given, bool) and given > 1 else 0
+        return [] if word == "zero3" and kept else [number]
+    can = word == "zero3" and "group" in software.supports.reshard and not kept
+    return [0, near] if can and 1 < near < group and group % near == 0 else [0]

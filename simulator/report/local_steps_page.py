@@ -1,0 +1,164 @@
+"""Predicted and measured steps of the machine at hand: JSON document and Markdown page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from simulator._version import __version__
+from simulator.calibration.local.local_profiles import LocalProfiles
+from simulator.calibration.local.measured_steps import CAUSES, LocalStep
+from simulator.measured.measurements import Measurements
+
+__all__ = ["local_document", "local_markdown"]
+
+SCHEMA = 1
+
+
+def local_document(
+    document: Measurements, profiles: LocalProfiles, steps: Iterable[LocalStep]
+) -> dict[str, Any]:
+    """Return everything of the loop: fits, host figures, steps with their gap by cause."""
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "command": "calibrate-here",
+        "source": document.source,
+        "date": document.date,
+        "device": document.device.name if document.device is not None else None,
+        "kernels": [
+            {
+                "name": fit.name,
+                "calls": fit.calls,
+                "median_error": fit.after.median,
+                "left_out_median_error": fit.left_out.median,
+            }
+            for fit in profiles.calibration.accelerator
+        ],
+        "collectives": {
+            name: {"start_s": start, "bytes_per_s": rate, "median_error": error}
+            for name, (start, rate, error) in profiles.collectives.items()
+        },
+        "host_s": dict(profiles.host),
+        "core_share": profiles.core_share,
+        "steps": [_step(step) for step in steps],
+    }
+
+
+def _step(step: LocalStep) -> dict[str, Any]:
+    return {
+        "mode": step.mode,
+        "layout": step.layout,
+        "measured_s": step.measured_s,
+        "predicted_s": step.predicted_s,
+        "error": step.error,
+        "target": step.target,
+        "within": abs(step.error) <= step.target,
+        "steps": step.steps,
+        "spread": step.spread,
+        "foreign_cores": step.foreign_cores,
+        "hidden_s": step.hidden_s,
+        "predicted_by_cause_s": dict(step.predicted),
+        "measured_by_cause_s": dict(step.measured),
+        "gap_by_cause_s": step.gap,
+    }
+
+
+def local_markdown(document: Mapping[str, Any]) -> str:
+    """Return the page of a document of :func:`local_document`."""
+    steps: Sequence[Mapping[str, Any]] = document["steps"]
+    lines = [
+        "# Predicted and measured training steps of one machine",
+        "",
+        f"{document['device']}, {document['date']}, {document['source']}. Times in ms.",
+        "Foreign: cores that other processes took meanwhile; figures mean little where it is not",
+        "near zero.",
+        "",
+        *_table(
+            ("step", "layout", "predicted", "measured", "error", "target", "spread", "foreign"),
+            [
+                (
+                    s["mode"],
+                    s["layout"],
+                    _ms(s["predicted_s"]),
+                    _ms(s["measured_s"]),
+                    f"{100 * s['error']:+.1f} %",
+                    f"{100 * s['target']:.0f} %",
+                    f"{100 * s['spread']:.0f} %",
+                    f"{s['foreign_cores']:.2f}",
+                )
+                for s in steps
+            ],
+        ),
+        "",
+        "## Where predicted and measured steps differ",
+        "",
+        "Predicted less measured, predicted and measured in brackets. Waiting is what the thread",
+        "that trains did not work, mean over the ranks; the rest is shared out as in one step of",
+        "rank 0 under torch's profiler. Of a pipeline the slowest stage is predicted.",
+        "",
+        *_table(
+            ("step", *CAUSES),
+            [
+                (
+                    s["mode"],
+                    *(
+                        f"{_ms(s['gap_by_cause_s'][cause], sign=True)}"
+                        f" ({_ms(s['predicted_by_cause_s'][cause])},"
+                        f" {_ms(s['measured_by_cause_s'][cause])})"
+                        for cause in CAUSES
+                    ),
+                )
+                for s in steps
+            ],
+        ),
+        "",
+        "## What the prediction rests on",
+        "",
+        *_table(
+            ("kernels", "calls", "error of the fit", "of shapes left out"),
+            [
+                (
+                    k["name"],
+                    str(k["calls"]),
+                    f"{100 * k['median_error']:.1f} %",
+                    f"{100 * k['left_out_median_error']:.1f} %",
+                )
+                for k in document["kernels"]
+            ],
+        ),
+        "",
+        *_table(
+            ("collective", "start", "GB/s", "error of the line"),
+            [
+                (
+                    name,
+                    f"{1e6 * c['start_s']:.0f} us",
+                    f"{c['bytes_per_s'] / 1e9:.2f}",
+                    f"{100 * c['median_error']:.0f} %",
+                )
+                for name, c in document["collectives"].items()
+            ],
+        ),
+        "",
+        *_table(
+            ("the host's work", "us"),
+            [
+                (name.removesuffix("_s").replace("_", " "), f"{1e6 * seconds:.0f}")
+                for name, seconds in document["host_s"].items()
+            ],
+        ),
+        "",
+        f"A collective takes {100 * document['core_share']:.0f} % of a core from what runs beside.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _ms(seconds: float, *, sign: bool = False) -> str:
+    return f"{1e3 * seconds:{'+' if sign else ''}.1f}"

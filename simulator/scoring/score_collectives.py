@@ -1,0 +1,103 @@
+"""Predicted against measured times of collectives, by the formulas that price training steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.cost.collectives.calls import (
+    all_gather_s,
+    all_reduce_s,
+    all_to_all_s,
+    reduce_scatter_s,
+    send_s,
+)
+from simulator.cost.collectives.dispatch import dispatch_s
+from simulator.cost.collectives.nccl_choice import spans
+from simulator.hardware.cluster import Cluster, with_release
+from simulator.layout.placement import Group
+from simulator.measured.collective_calls import (
+    DEEPEP_MOST_SERVERS,
+    CollectiveCalls,
+    read_a2a,
+    read_collectives,
+)
+from simulator.measured.microbenchmarks import Table, Words, groups
+from simulator.scoring.benchmark_score import BenchmarkKind, BenchmarkScore, score, size_decade
+
+__all__ = ["score_a2a", "score_collectives"]
+
+
+_FORMULAS: dict[str, Callable[[Cluster, Any, Group], Floats]] = {
+    "all_gather": all_gather_s,
+    "all_to_all": all_to_all_s,
+}
+_REDUCTIONS: dict[str, Callable[..., Floats]] = {
+    "all_reduce": all_reduce_s,
+    "reduce_scatter": reduce_scatter_s,
+}
+_EXPERTS = {"dispatch": "deepep", "low_latency_dispatch": "deepep_low_latency"}
+
+
+def score_collectives(table: Table, words: Words) -> BenchmarkScore:
+    """Predict a table of times of collectives."""
+    return _score("collectives", read_collectives(table, words))
+
+
+def score_a2a(table: Table, words: Words) -> BenchmarkScore:
+    """Predict a table of times of expert dispatch and combine."""
+    return _score("a2a", read_a2a(table, words))
+
+
+def _score(kind: BenchmarkKind, calls: CollectiveCalls) -> BenchmarkScore:
+    predicted_s = np.full(len(calls.size_bytes), np.nan)
+    servers = spans(calls.group)
+    labels = (
+        calls.cluster,
+        calls.operation,
+        calls.copies.astype(str),
+        calls.experts.astype(str),
+        calls.release,
+        calls.label,
+        servers.astype(str),
+    )
+    for (name, operation, copies, experts, release, label, nodes), rows in groups(
+        calls.sieve.kept, *labels
+    ):
+        cluster, size_bytes = with_release(calls.clusters[name], release), calls.size_bytes[rows]
+        group, integer = calls.group.take(rows), calls.dtype[rows] == "int8"
+        if operation == "send":
+            predicted_s[rows] = send_s(cluster, size_bytes, group.local < group.size)
+        elif operation in _EXPERTS:
+            most = DEEPEP_MOST_SERVERS if operation == "dispatch" else int(nodes)
+            predicted_s[rows] = dispatch_s(
+                cluster,
+                size_bytes,
+                int(copies),
+                group,
+                experts=int(experts),
+                way=label,
+                library=_EXPERTS[operation],
+                units=calls.units[rows],
+                groups=int(nodes),
+                row_bytes=calls.row_bytes[rows],
+                top_groups=min(int(nodes), most),
+            )
+        elif operation in _REDUCTIONS:
+            predicted_s[rows] = _REDUCTIONS[operation](cluster, size_bytes, group, integer=integer)
+        else:
+            predicted_s[rows] = _FORMULAS[operation](cluster, size_bytes, group)
+    return score(
+        kind,
+        calls.sieve,
+        predicted_s=predicted_s,
+        measured_s=calls.measured_s,
+        device=calls.cluster,
+        library=calls.library,
+        dtype=calls.dtype,
+        kernel=calls.label,
+        decade=size_decade(calls.size_bytes, "bytes"),
+    )
