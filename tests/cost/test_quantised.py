@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.operators.operations import Gemm, Operators
+from simulator.cost.operators.operations import Gemm, Operators, Saved
 from simulator.cost.operators.quantised import quantise_saved
+from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
@@ -44,40 +45,41 @@ def run(software: Software, precision: str, cluster: str = "", **layout: Any) ->
     return evaluate(table, work, load_cluster(cluster, 8), software)
 
 
-def kept(precision: str, *saved: tuple[str, str, float], software: Software = CORE) -> list[Any]:
-    ops = Operators(saved=list(saved))
-    quantise_saved(ops, recipe(precision), software.kernels)
-    return ops.saved
+def kept(precision: str, *saved: Saved, software: Software = CORE) -> list[Saved]:
+    return quantise_saved(Operators(saved=list(saved)), recipe(precision), software.kernels)
 
 
 @pytest.mark.parametrize("precision", BYTES)
 def test_one_linear_keeps_its_input_in_the_type_of_its_product(precision: str) -> None:
-    ((_, module, size),) = kept(precision, ("mlp input", "norm", 2.0 * T * H))
-    assert module == "norm" and size == pytest.approx(BYTES[precision] * T * H, rel=1e-12)
+    given = Saved("mlp input", 2.0 * T * H, SavedRole.LINEAR_INPUT, module="norm")
+    (small,) = kept(precision, given)
+    assert small.module == "norm" and small.role is SavedRole.LINEAR_INPUT
+    assert small.size_bytes == pytest.approx(BYTES[precision] * T * H, rel=1e-12)
+    assert given.size_bytes == 2.0 * T * H
 
 
 def test_what_no_linear_reads_stays_in_16_bit() -> None:
     others = [
-        ("norm1 input", "", 4.0),
-        ("queries", "", 4.0),
-        ("fc1 output", "mlp", 4.0),
-        ("router", "", 4.0),
+        Saved("norm1 input", 4.0, SavedRole.NORM_INPUT),
+        Saved("queries", 4.0, SavedRole.QUERIES),
+        Saved("fc1 output", 4.0, SavedRole.ACTIVATION_INPUT, module="mlp"),
+        Saved("router", 4.0, SavedRole.ROUTER),
     ]
     assert kept("fp8", *others) == others
     # a rectifier's output alone tells the rectifier's gradient: it stays
-    assert kept("fp8", ("fc activation output", "mlp", 4.0)) == [
-        ("fc activation output", "mlp", 4.0)
-    ]
+    rectified = Saved("fc activation output", 4.0, SavedRole.RECTIFIED_OUTPUT, module="mlp")
+    assert kept("fp8", rectified) == [rectified]
 
 
 def test_what_attention_or_router_read_too_is_there_twice() -> None:
-    found = kept("fp8", ("attention output", "", 2.0 * T * HEADS))
-    assert [size for _, _, size in found] == [2.0 * T * HEADS, 1.0 * T * HEADS]
-    ops = Operators(
-        saved=[("moe input", "norm", 8.0)], gemms=[Gemm(name="shared fc1", m=1, n=1, k=1)]
-    )
-    quantise_saved(ops, recipe("fp8"), CORE.kernels)
-    assert [size for _, _, size in ops.saved] == [8.0, 4.0]
+    output = Saved("attention output", 2.0 * T * HEADS, SavedRole.ATTENTION_OUTPUT)
+    assert [x.size_bytes for x in kept("fp8", output)] == [2.0 * T * HEADS, 1.0 * T * HEADS]
+    routed = Saved("moe input", 8.0, SavedRole.ROUTED_INPUT, module="norm")
+    assert kept("fp8", routed) == [routed]
+    shared = Gemm(name="shared fc1", role=GemmRole.SHARED_FC1, m=1, n=1, k=1)
+    ops = Operators(saved=[routed], gemms=[shared])
+    found = quantise_saved(ops, recipe("fp8"), CORE.kernels)
+    assert [x.size_bytes for x in found] == [8.0, 4.0]
 
 
 @pytest.mark.parametrize("precision", BYTES)

@@ -9,12 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.cost.memory_trace import replay_memory
+from simulator.cost.operators.block_operators import block, embedding, head
+from simulator.cost.operators.operations import Ranks
+from simulator.cost.operators.roles import SavedRole
 from simulator.cost.operators.stashes import stash_class
 from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
+from simulator.layout.placement import place
 from simulator.scenario import make_scenario
 from simulator.software.profile import Software, load_software
 from simulator.workload import presets
@@ -23,6 +27,7 @@ from simulator.workload.recipe import Recipe, StashBytes, Workload
 
 S, M = 4096, 4
 CORE = load_software("megatron-core")
+APART = replace(CORE.kernels, fused=())  # norms, gates and products by kernels of their own
 LLAMA = presets.load("llama-3.1-8b")  # h 4096, f 14336, 32 layers, 32 heads of 128, 8 for keys
 
 
@@ -140,36 +145,47 @@ def test_selective_recomputation_drops_compressed_tensors_whole() -> None:
     assert less.memory_bytes["activations"] == pytest.approx(plain, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "statistics",
-        "log-sum-exp",
-        "router",
-        "logits",
-        "head input",
-        "norm1 statistics",
-        "norm1 in fp32",
-        "patches",
-    ],
-)
-def test_statistics_logits_and_the_router_are_never_compressed(name: str) -> None:
-    assert stash_class(name) == ""
+def listed(arch: Architecture, **training: Any) -> dict[str, SavedRole]:
+    """Roles of what every part of a model keeps, by label."""
+    placed = Ranks(
+        **dict.fromkeys(("tp", "cp", "ep", "etp", "micro_batch"), np.ones(1)),
+        sequence_parallel=np.zeros(1, dtype=bool),
+        groups=place(Layouts.of(global_batch=M), 8),
+    )
+    recipe = Recipe(sequence_length=S, global_batch=M, **training)
+    blocks = [block(kind, arch.hidden, placed, recipe, APART) for kind in arch.blocks]
+    parts = [*blocks, embedding(arch, placed, recipe, APART), head(arch, placed, recipe, APART)]
+    return {tensor.name: tensor.role for part in parts for tensor in part.saved}
+
+
+def test_statistics_logits_and_the_router_are_never_compressed() -> None:
+    roles = listed(presets.load("mixtral-8x7b")) | listed(presets.load("vit-large-16"))
+    for name in ("log-sum-exp", "router", "logits", "head input", "patches"):
+        assert stash_class(roles[name]) == ""
+    for name in ("norm1 statistics", "norm1 in fp32"):
+        assert stash_class(roles[name]) == ""
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("model", "name", "found"),
     [
-        ("shared fc1 output", "activation_input"), ("expert fc1 output", "activation_input"),
-        ("fc gate", "activation_input"), ("expert fc activation output", "activation_output"),
-        ("norm2 input", "norm_input"), ("norm of queries input", "norm_input"),
-        ("final norm input", "norm_input"), ("permuted tokens", "linear_input"),
-        ("moe input", "linear_input"), ("compressed keys, normed", "linear_input"),
-        ("cross keys and values", "attention"), ("mlp residual dropout mask", "mask"),
+        ("deepseek-v3", "shared fc1 output", "activation_input"),
+        ("deepseek-v3", "expert fc1 output", "activation_input"),
+        ("llama-3.1-8b", "fc gate", "activation_input"),
+        ("mixtral-8x7b", "expert fc activation output", "activation_output"),
+        ("llama-3.1-8b", "norm2 input", "norm_input"),
+        ("qwen3-8b", "norm of queries input", "norm_input"),
+        ("llama-3.1-8b", "final norm input", "norm_input"),
+        ("mixtral-8x7b", "permuted tokens", "linear_input"),
+        ("mixtral-8x7b", "moe input", "linear_input"),
+        ("deepseek-v3", "compressed keys, normed", "linear_input"),
+        ("t5-11b", "cross keys and values", "attention"),
+        ("t5-11b", "mlp residual dropout mask", "mask"),
     ],
 )  # fmt: skip
-def test_every_class_knows_its_tensors(name: str, found: str) -> None:
-    assert stash_class(name) == found
+def test_every_class_knows_its_tensors(model: str, name: str, found: str) -> None:
+    training = {"decoder_length": S} if model.startswith("t5") else {}
+    assert stash_class(listed(presets.load(model), **training)[name]) == found
 
 
 def test_the_trace_plays_with_the_compressed_sizes() -> None:

@@ -75,7 +75,7 @@ def test_every_size_is_a_fixed_part_and_one_per_sample() -> None:
     np.testing.assert_array_equal(ops.flash[0].flop, [784, 4 * 784])
     np.testing.assert_array_equal(ops.flash[0].query_bytes, [224, 896])
     np.testing.assert_array_equal(ops.streams[0].forward_bytes, [14, 26])
-    np.testing.assert_array_equal(ops.saved[0][2], [102, 402])
+    np.testing.assert_array_equal(ops.saved[0].size_bytes, [102, 402])
     np.testing.assert_array_equal(ops.checkpoint_bytes, [84, 336])
     assert not ops.collectives
 

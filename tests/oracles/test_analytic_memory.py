@@ -51,9 +51,9 @@ def account(run: Run) -> tuple[float, float, float]:
     each = float(states.weight + states.gradient + states.master + 2 * states.moment)
     drops = run.software.kernels.selective_modules if row.row()["recompute"] == "selective" else ()
     kept = sum(
-        float(np.max(size))
-        for tensor, module, size in block.saved
-        if not tensor.endswith("statistics") and not recomputes(module, drops)
+        float(np.max(tensor.size_bytes))
+        for tensor in block.saved
+        if not tensor.name.endswith("statistics") and not recomputes(tensor.module, drops)
     )
     ours = float(
         selected_memory(rows, priced).kinds_bytes[MEMORY_KINDS.index("activations"), 0, first]

@@ -126,7 +126,7 @@ def ours(
     recipe = Recipe(sequence_length=s, global_batch=b)
     ops = block(kind, hidden, ranks, recipe, kernels)
     return sum(
-        float(size.sum()) for name, _, size in ops.saved if not any(w in name for w in without)
+        float(x.size_bytes.sum()) for x in ops.saved if not any(w in x.name for w in without)
     )
 
 

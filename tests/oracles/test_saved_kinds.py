@@ -109,7 +109,8 @@ def ours(
 ) -> float:
     saved = operators(kind, hidden, s, b, kernels, **recipe).saved
     left_out = ("statistics", *without)
-    return sum(float(x.sum()) for name, _, x in saved if not any(w in name for w in left_out))
+    kept = [x for x in saved if not any(word in x.name for word in left_out)]
+    return sum(float(x.size_bytes.sum()) for x in kept)
 
 
 def attend(

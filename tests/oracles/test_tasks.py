@@ -102,7 +102,7 @@ def test_against_torch(tasks: TaskHeads) -> None:
     ops = head(small(tasks), alone(), recipe, UNFUSED)
     flop = sum(float((2 * g.batch * g.m * g.n * g.k).item()) for g in ops.gemms)
     assert flop == counter.get_total_flops()
-    assert sum(float(size.item()) for _, _, size in ops.saved) == whole
+    assert sum(float(x.size_bytes.item()) for x in ops.saved) == whole
 
 
 def test_tasks_stand_instead_of_the_output_or_beside_it() -> None:

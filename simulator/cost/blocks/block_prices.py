@@ -141,7 +141,7 @@ class _Pricer:
         hides = not self.software.host.waits_for_kernels
         unspent_s, gap = shorter(self._forward_s(rest, gemm), gaps[0], hides=hides)
         full_s = full_s - unspent_s
-        if any(s.stash for s in ops.streams) and ops.is_block:
+        if any(s.stashes is not None for s in ops.streams) and ops.is_block:
             # what is recomputed is neither encoded, in either forward pass, nor decoded
             modules = self.software.kernels.selective_modules
             work_s = work_s - sum(spared_s(ops, self._stream, gaps, modules, hides=hides))
@@ -351,9 +351,9 @@ class _Pricer:
         if "core_attn" in modules and ops.flash:
             again_s = again_s + forward["attention"]
             again_flop = again_flop + sum(call.flop for call in ops.flash)
-        unread = {s.name for s in rest.streams}
         for s in ops.streams:
             again = recomputes(s.module, modules) or "half_matmul" in modules
-            if again and not s.stash and s.name not in unread:
+            unread = s.rerun or any(s is left for left in rest.streams)
+            if again and s.stashes is None and not unread:
                 again_s = again_s + self._stream(s.kind, s.forward_bytes, s.calls)
         return again_s, again_flop, flop

@@ -195,7 +195,7 @@ def _kept(
     """Tensors that a part keeps, and those that it rebuilds; `whole`: it is recomputed in full."""
     key = int(rows.key[0])
     mode = _FULL if whole else int(rows.layouts.recompute[0])
-    saved = [float(np.max(size)) for _, _, size in ops.saved if np.max(size) > 0]
+    saved = [float(np.max(x.size_bytes)) for x in ops.saved if np.max(x.size_bytes) > 0]
     if not ops.is_block or (mode == _FULL and not whole) or mode not in (_FULL, _SELECTIVE):
         return saved, []
     if mode == _FULL:

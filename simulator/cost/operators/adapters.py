@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.cost.operators.matrices import Matrix, weight_matrices
 from simulator.cost.operators.operations import Gemm, Operators, Ranks, Stream, element_bytes
+from simulator.cost.operators.roles import GemmRole, StreamRole
 from simulator.software.profile import Kernels
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe
@@ -75,15 +76,33 @@ def _adapt(ops: Operators, matrices: list[Matrix], ranks: Ranks, recipe: Recipe)
         if w.routed or w.name not in recipe.lora_targets:
             continue
         if w.name == "down":
-            ops.last_linear = ""  # the adapter's products come after it
+            ops.last_linear = None  # the adapter's products come after it
         name = f"adapter of {w.name}"
-        ops.gemms.append(Gemm(name=f"{name}, in", m=tokens, n=rank, k=w.columns, kind="head"))
-        ops.gemms.append(Gemm(name=f"{name}, out", m=tokens, n=w.rows, k=rank, kind="head"))
+        ops.gemms.append(
+            Gemm(
+                name=f"{name}, in",
+                role=GemmRole.ADAPTER,
+                m=tokens,
+                n=rank,
+                k=w.columns,
+                kind="head",
+            )
+        )
+        ops.gemms.append(
+            Gemm(
+                name=f"{name}, out",
+                role=GemmRole.ADAPTER,
+                m=tokens,
+                n=w.rows,
+                k=rank,
+                kind="head",
+            )
+        )
         added = 3 * size * tokens * w.rows
         ops.streams.append(
             Stream(name=name, kind="elementwise", forward_bytes=added, backward_bytes=added)
         )
-        ops.saved.append((name, "", tokens * rank * size))
+        ops.keep(name, tokens * rank * size)
 
 
 def _freeze(ops: Operators) -> None:
@@ -99,15 +118,15 @@ def _freeze(ops: Operators) -> None:
 
 def _frozen(g: Gemm) -> Gemm:
     """The same without a weight gradient; scores have no weights, heads of tasks stay trained."""
-    kept = g.kind == "attention" or g.name.startswith("task ")
+    kept = g.kind == "attention" or g.role is GemmRole.TASK_HEAD
     return g if kept else replace(g, trained=False)
 
 
 def _without_backward(ops: Operators) -> None:
     ops.has_backward = False
     ops.collectives = [c for c in ops.collectives if not c.backward]
-    ops.saved = [(tensor, module, 0.0 * size) for tensor, module, size in ops.saved]
-    ops.streams = [s for s in ops.streams if not s.stash]
+    ops.saved = [replace(tensor, size_bytes=0.0 * tensor.size_bytes) for tensor in ops.saved]
+    ops.streams = [s for s in ops.streams if s.stashes is None]
     ops.checkpoint_bytes, ops.transient_bytes = 0.0, 0.0
 
 
@@ -118,6 +137,8 @@ def _dequantise(ops: Operators) -> None:
         ops.streams.append(
             Stream(
                 name=f"dequantisation for {g.name}",
+                role=StreamRole.DEQUANTISATION,
+                product=g.role,
                 kind="elementwise",
                 forward_bytes=moved,
                 backward_bytes=moved,

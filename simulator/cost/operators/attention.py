@@ -18,6 +18,7 @@ from simulator.cost.operators.operations import (
     norm,
     separate_linears,
 )
+from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.cost.operators.tensor_parallel import (
     gather_cast_input,
     gather_input,
@@ -53,14 +54,23 @@ def attention(
     else:
         each = separate_linears(ops, "qkv", (query, key, value), tokens * hidden, size, kernels)
         width = query + key + value
-        ops.gemms.append(Gemm(name="qkv", m=tokens, n=width, k=hidden, linears=each))
+        ops.gemms.append(
+            Gemm(
+                name="qkv",
+                role=GemmRole.QUERY_KEY_VALUE,
+                m=tokens,
+                n=width,
+                k=hidden,
+                linears=each,
+            )
+        )
         first = "qkv"
     result = heads * att.value_dim
     if att.filtered:
         _filter(ops, hidden, ranks, recipe, kernels)
     if kind.norms > 0:
         keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
-        ops.saved.append(("attention input", "norm", keeps * hidden * size))
+        ops.keep("attention input", keeps * hidden * size, SavedRole.LINEAR_INPUT, module="norm")
     rotary = position == "rope" and att.rotary
     # Transformer Engine's fused kernel has no factor on the rotation (Megatron-Core, rope_utils.py)
     fused = "rope" in kernels.fused and not att.scaled_rotary
@@ -93,11 +103,17 @@ def attention(
         for tensor, width in (("queries", query), ("keys", key)):
             norm(ops, f"norm of {tensor}", tokens * width, att.head_dim, size, kernels, kind_of)
     copies = heads / kv_heads if kernels.repeats_keys else 1.0
-    for tensor, width in (("queries", query), ("keys", copies * key), ("values", copies * value)):
-        ops.saved.append((tensor, again, tokens * width * size))
+    for role, width in (
+        (SavedRole.QUERIES, query),
+        (SavedRole.KEYS, copies * key),
+        (SavedRole.VALUES, copies * value),
+    ):
+        ops.keep(role.name.lower(), tokens * width * size, role, module=again)
     core_attention(ops, att, hidden, ranks, recipe, kernels, alibi=position == "alibi")
-    ops.gemms.append(Gemm(name="proj", m=tokens, n=hidden, k=result))
-    ops.saved.append(("attention output", "", tokens * result * size))
+    ops.gemms.append(
+        Gemm(name="proj", role=GemmRole.ATTENTION_OUTPUT, m=tokens, n=hidden, k=result)
+    )
+    ops.keep("attention output", tokens * result * size, SavedRole.ATTENTION_OUTPUT)
     wide = tokens * hidden * size
     if att.is_mla:
         latent = (att.q_lora_rank or hidden) + att.kv_lora_rank
@@ -119,23 +135,55 @@ def _latent_projections(
     heads, size = att.heads / ranks.tp, element_bytes(recipe)
     nope, up = att.head_dim - att.rope_head_dim, "mla_up_proj"
     if att.q_lora_rank:
-        ops.gemms.append(Gemm(name="q_down", m=own, n=att.q_lora_rank, k=hidden))
         ops.gemms.append(
-            Gemm(name="q_up", m=tokens, n=heads * att.head_dim, k=att.q_lora_rank, module=up)
+            Gemm(name="q_down", role=GemmRole.LATENT_DOWN, m=own, n=att.q_lora_rank, k=hidden)
         )
-        for tensor in ("compressed queries", "compressed queries, normed"):
-            ops.saved.append((tensor, "", own * att.q_lora_rank * size))
+        ops.gemms.append(
+            Gemm(
+                name="q_up",
+                role=GemmRole.QUERY_UP,
+                m=tokens,
+                n=heads * att.head_dim,
+                k=att.q_lora_rank,
+                module=up,
+            )
+        )
+        latent = own * att.q_lora_rank * size
+        ops.keep("compressed queries", latent, SavedRole.LATENT)
+        ops.keep("compressed queries, normed", latent, SavedRole.LATENT_NORMED)
     else:
-        ops.gemms.append(Gemm(name="q", m=tokens, n=heads * att.head_dim, k=hidden, module=up))
-    ops.gemms.append(Gemm(name="kv_down", m=own, n=att.kv_lora_rank + att.rope_head_dim, k=hidden))
+        ops.gemms.append(
+            Gemm(
+                name="q",
+                role=GemmRole.QUERY_UP,
+                m=tokens,
+                n=heads * att.head_dim,
+                k=hidden,
+                module=up,
+            )
+        )
     ops.gemms.append(
         Gemm(
-            name="kv_up", m=tokens, n=heads * (nope + att.value_dim), k=att.kv_lora_rank, module=up
+            name="kv_down",
+            role=GemmRole.LATENT_DOWN,
+            m=own,
+            n=att.kv_lora_rank + att.rope_head_dim,
+            k=hidden,
+        )
+    )
+    ops.gemms.append(
+        Gemm(
+            name="kv_up",
+            role=GemmRole.KEY_VALUE_UP,
+            m=tokens,
+            n=heads * (nope + att.value_dim),
+            k=att.kv_lora_rank,
+            module=up,
         )
     )
     latent = own * att.kv_lora_rank * size
-    ops.saved.append(("compressed keys", "", latent + own * att.rope_head_dim * size))
-    ops.saved.append(("compressed keys, normed", "", latent))
+    ops.keep("compressed keys", latent + own * att.rope_head_dim * size, SavedRole.LATENT)
+    ops.keep("compressed keys, normed", latent, SavedRole.LATENT_NORMED)
 
 
 def _gather_rotary(ops: Operators, wide: Any, ranks: Ranks) -> None:
@@ -173,15 +221,21 @@ def cross_attention(
     query = att.heads / ranks.tp * att.head_dim
     kv_heads = np.maximum(att.kv_heads / ranks.tp, 1.0)
     pairs, result = kv_heads * (att.head_dim + att.value_dim), att.heads / ranks.tp * att.value_dim
-    ops.gemms.append(Gemm(name="cross q", m=tokens, n=query, k=hidden))
-    ops.gemms.append(Gemm(name="cross kv", m=keys, n=pairs, k=hidden))
+    ops.gemms.append(
+        Gemm(name="cross q", role=GemmRole.CROSS_ATTENTION, m=tokens, n=query, k=hidden)
+    )
+    ops.gemms.append(
+        Gemm(name="cross kv", role=GemmRole.CROSS_ATTENTION, m=keys, n=pairs, k=hidden)
+    )
     keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
-    ops.saved.append(("cross attention input", "norm", keeps * hidden * size))
-    ops.saved.append(("cross queries", "", tokens * query * size))
-    ops.saved.append(("cross keys and values", "", keys * pairs * size))
+    ops.keep("cross attention input", keeps * hidden * size, SavedRole.LINEAR_INPUT, module="norm")
+    ops.keep("cross queries", tokens * query * size, SavedRole.CROSS_QUERIES)
+    ops.keep("cross keys and values", keys * pairs * size, SavedRole.CROSS_KEYS_AND_VALUES)
     core_attention(ops, att, hidden, ranks, recipe, kernels, source=source, prefix="cross ")
-    ops.gemms.append(Gemm(name="cross proj", m=tokens, n=hidden, k=result))
-    ops.saved.append(("cross attention output", "", tokens * result * size))
+    ops.gemms.append(
+        Gemm(name="cross proj", role=GemmRole.CROSS_ATTENTION, m=tokens, n=hidden, k=result)
+    )
+    ops.keep("cross attention output", tokens * result * size, SavedRole.CROSS_ATTENTION_OUTPUT)
     gather_input(ops, tokens * hidden * size, ranks, "cross q", kernels)
     gather_input(ops, keys * hidden * size, ranks, "cross kv", kernels)
     reduce_output(ops, tokens * hidden * size, ranks, "cross proj")
@@ -199,6 +253,6 @@ def _filter(ops: Operators, hidden: int, ranks: Ranks, recipe: Recipe, kernels: 
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     ops.gemms.append(Gemm(name="filter1", m=tokens, n=hidden // 2, k=2 * hidden))
     ops.gemms.append(Gemm(name="filter2", m=tokens, n=hidden, k=2 * (hidden // 2)))
-    ops.saved.append(("filter output", "", tokens * (hidden // 2) * size))
-    ops.saved.append(("filtered input", "norm", tokens * hidden * size))
+    ops.keep("filter output", tokens * (hidden // 2) * size)
+    ops.keep("filtered input", tokens * hidden * size, module="norm")
     norm(ops, "filter norm", tokens * hidden, hidden, size, kernels, "rms")

@@ -9,6 +9,7 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.cost.operators.model_flop import seen_keys
 from simulator.cost.operators.operations import Flash, Gemm, Operators, Ranks, Stream, element_bytes
+from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.software.profile import Kernels
 from simulator.workload.architecture import Attention
 from simulator.workload.recipe import Recipe
@@ -56,7 +57,7 @@ def core_attention(
         _stream(ops, f"{prefix}distances", "softmax", 2 * size * scores, 0.0, backward_calls=0.0)
     if att.softcap:
         _stream(ops, f"{prefix}softcap", "softmax", 6 * size * scores, 3 * size * scores, calls=3)
-        ops.saved.append((f"{prefix}capped scores", _CORE, size * scores))
+        ops.keep(f"{prefix}capped scores", size * scores, module=_CORE)
     fused = "softmax" in kernels.fused
     forward, backward = _softmax_bytes(att, kernels)
     _stream(
@@ -67,11 +68,11 @@ def core_attention(
         backward * scores,
         calls=1 if fused else 4,
     )
-    ops.saved.append((f"{prefix}attention weights", _CORE, size * scores))
+    ops.keep(f"{prefix}attention weights", size * scores, SavedRole.ATTENTION_WEIGHTS, module=_CORE)
     if att.dropout:
         _stream(ops, f"{prefix}attention dropout", "softmax", 5.0 * scores, 5.0 * scores)
         dropped = (size + 1.0) * scores
-        ops.saved.append((f"{prefix}dropped attention weights", _CORE, dropped))
+        ops.keep(f"{prefix}dropped attention weights", dropped, module=_CORE)
     tokens = ranks.tokens(recipe) * heads
     # batched products take transposed operands as they are, so that gradients are not copied; the
     # factor on the scores is a kernel for each of the gradients of queries and keys
@@ -136,7 +137,9 @@ def _flash(
             calls=blocks,
         )
     )
-    ops.saved.append((f"{prefix}log-sum-exp", _CORE, 4.0 * tokens * heads))
+    # of the attention to an encoder no rule tells it apart
+    role = SavedRole.OTHER if prefix else SavedRole.LOG_SUM_EXP
+    ops.keep(f"{prefix}log-sum-exp", 4.0 * tokens * heads, role, module=_CORE)
 
 
 def _lengths(recipe: Recipe) -> tuple[tuple[int, float], ...]:
@@ -167,17 +170,27 @@ def _positions(
     moved = (2 * (8 + 2 * size) + 2 * 2 * size + 3 * 3 * size) * scores
     _stream(ops, "position scores", "elementwise", moved, moved, calls=8)
     repeated = 2 * ranks.micro_batch * rows * width * size
-    ops.saved.append(("position keys and queries", _CORE, repeated))
-    ops.saved.append(("position scores", _CORE, 2 * size * calls * local * rows))
-    ops.saved.append(("position indices", _CORE, 2 * 8.0 * local * length))
-    ops.saved.append(("scaled keys", _CORE, ranks.tokens(recipe) * width * size))
+    ops.keep("position keys and queries", repeated, module=_CORE)
+    ops.keep("position scores", 2 * size * calls * local * rows, module=_CORE)
+    ops.keep("position indices", 2 * 8.0 * local * length, module=_CORE)
+    ops.keep("scaled keys", ranks.tokens(recipe) * width * size, module=_CORE)
     if att.dropout:
-        ops.saved.append(("dropped positions", _CORE, (size + 1.0) * rows * hidden + 0 * heads))
+        ops.keep("dropped positions", (size + 1.0) * rows * hidden + 0 * heads, module=_CORE)
 
 
 def _product(ops: Operators, name: str, m: Any, n: Any, k: Any, batch: Any, causal: bool) -> None:
     ops.gemms.append(
-        Gemm(name=name, m=m, n=n, k=k, batch=batch, kind="attention", module=_CORE, causal=causal)
+        Gemm(
+            name=name,
+            role=GemmRole.SCORES,
+            m=m,
+            n=n,
+            k=k,
+            batch=batch,
+            kind="attention",
+            module=_CORE,
+            causal=causal,
+        )
     )
 
 

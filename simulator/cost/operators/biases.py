@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from simulator.cost.operators.mlp import fuses_activation
-from simulator.cost.operators.operations import Operators, Ranks, Stream, element_bytes
+from simulator.cost.operators.operations import Ranks, Stream, element_bytes
+from simulator.cost.operators.roles import GemmRole, StreamRole
 from simulator.software.profile import Kernels
 from simulator.workload.architecture import MLP, Block
 from simulator.workload.recipe import Recipe
@@ -16,8 +17,8 @@ __all__ = ["linear_biases"]
 
 
 def linear_biases(
-    ops: Operators, kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
-) -> None:
+    kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> list[Stream]:
     """List what biases of a block's dense linears cost beside the products.
 
     Forward, a kernel that adds the bias reads and writes the output, unless the product does it or
@@ -28,42 +29,51 @@ def linear_biases(
     """
     att, size = kind.attention, element_bytes(recipe)
     tokens, own = ranks.tokens(recipe), ranks.own_tokens(recipe)
+    streams: list[Stream] = []
     behind = "bias_dropout_add" in kernels.fused
     if att.qkv_bias and not att.is_mla:
         kv_heads = np.maximum(att.kv_heads / ranks.tp, 1.0)
         keys = kv_heads * (att.head_dim + att.value_dim)
-        _bias(ops, "qkv", tokens * (att.heads / ranks.tp * att.head_dim + keys), size, kernels)
+        wide = tokens * (att.heads / ranks.tp * att.head_dim + keys)
+        streams.append(_bias("qkv", GemmRole.QUERY_KEY_VALUE, wide, size, kernels))
     if att.output_bias:
-        _bias(ops, "proj", own * hidden, size, kernels, added=behind)
+        streams.append(
+            _bias("proj", GemmRole.ATTENTION_OUTPUT, own * hidden, size, kernels, added=behind)
+        )
     if isinstance(kind.mlp, MLP) and kind.mlp.bias:
         wide = (2 if kind.mlp.gated else 1) * kind.mlp.ffn_hidden / ranks.tp
         active = fuses_activation(kernels, kind.mlp.gated, kind.mlp.activation)
-        _bias(ops, "fc1", tokens * wide, size, kernels, added=active, module="mlp")
-        _bias(ops, "fc2", own * hidden, size, kernels, added=behind, module="mlp")
+        streams.append(
+            _bias("fc1", GemmRole.FC1, tokens * wide, size, kernels, added=active, module="mlp")
+        )
+        streams.append(
+            _bias("fc2", GemmRole.FC2, own * hidden, size, kernels, added=behind, module="mlp")
+        )
+    return streams
 
 
 def _bias(
-    ops: Operators,
     name: str,
+    product: GemmRole,
     elements: Any,
     size: float,
     kernels: Kernels,
     *,
     added: bool = False,
     module: str = "",
-) -> None:
+) -> Stream:
     """One linear's bias; `added` by a kernel that is listed anyway."""
     adds = 0.0 if added or "linear_bias" in kernels.fused else 1.0
     sums = 0.0 if "bias_gradients" in kernels.fused else 1.0
-    ops.streams.append(
-        Stream(
-            name=f"{name} bias",
-            kind="elementwise",
-            forward_bytes=adds * 2.0 * size * elements,
-            backward_bytes=sums * size * elements,
-            calls=adds,
-            backward_calls=sums,
-            module=module,
-            for_weights=True,
-        )
+    return Stream(
+        name=f"{name} bias",
+        role=StreamRole.BIAS,
+        product=product,
+        kind="elementwise",
+        forward_bytes=adds * 2.0 * size * elements,
+        backward_bytes=sums * size * elements,
+        calls=adds,
+        backward_calls=sums,
+        module=module,
+        for_weights=True,
     )

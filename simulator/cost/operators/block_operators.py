@@ -29,6 +29,7 @@ from simulator.cost.operators.operations import (
 )
 from simulator.cost.operators.quantised import quantise_saved
 from simulator.cost.operators.recomputed import rerun_norms
+from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
 from simulator.cost.operators.stashes import compress_stashes
 from simulator.cost.operators.task_heads import task_heads
 from simulator.cost.operators.tensor_parallel import gather_input, reduce_output
@@ -38,6 +39,15 @@ from simulator.workload.architecture import Architecture, Block, MoE
 from simulator.workload.recipe import Recipe
 
 __all__ = ["block", "embedding", "head", "predict_ahead"]
+
+
+_NORMS = (StreamRole.ATTENTION_NORM, StreamRole.MLP_NORM)
+"""Of a block's norms; a third and fourth stand behind attention and MLP."""
+
+_RESIDUALS = {
+    "attention residual": StreamRole.ATTENTION_RESIDUAL,
+    "mlp residual": StreamRole.MLP_RESIDUAL,
+}
 
 
 def block(
@@ -73,6 +83,7 @@ def block(
             kernels,
             kind.norm,
             keeps_input=index == 0 or not parallel,
+            role=_NORMS[index] if index < len(_NORMS) else StreamRole.OTHER,
         )
     if kind.starts_decoder:
         _start_decoder(ops, kind, hidden, ranks, inputs, recipe, kernels)
@@ -90,19 +101,18 @@ def block(
         shared = parallel and kind.norms == 1
         mlp(ops, kind.mlp, hidden, ranks, recipe, kernels, keeps_input=not shared)
         # dropout behind it keeps a mask, a norm what it reads
-        ops.last_linear = "" if kind.dropout or kind.norms > 3 else "fc2"
-    linear_biases(ops, kind, hidden, ranks, recipe, kernels)
-    for name in ("attention", "mlp"):
-        residual(ops, f"{name} residual", own, size, kind.dropout, kernels)
+        ops.last_linear = None if kind.dropout or kind.norms > 3 else GemmRole.FC2
+    ops.streams += linear_biases(kind, hidden, ranks, recipe, kernels)
+    for name, role in _RESIDUALS.items():
+        residual(ops, name, own, size, kind.dropout, kernels, role)
     if kernels.reruns_norms:
-        rerun_norms(ops)
+        ops.streams += rerun_norms(ops.streams)
     casts(ops, recipe, kernels, ranks, _normed(kind), either_layout=either_layout)
-    quantise_saved(ops, recipe, kernels)
-    compress_stashes(ops, recipe)
-    return ops
+    ops.saved = quantise_saved(ops, recipe, kernels)
+    return compress_stashes(ops, recipe)
 
 
-def _normed(kind: Block) -> dict[str, str]:
+def _normed(kind: Block) -> dict[GemmRole, StreamRole]:
     """Linears that alone read the norm in front of them, and that norm.
 
     Megatron-Core makes one module of both (TELayerNormColumnParallelLinear, gpt_layer_specs.py);
@@ -110,7 +120,10 @@ def _normed(kind: Block) -> dict[str, str]:
     """
     if kind.norms < 2 or kind.parallel_residual or kind.cross_attention is not None:
         return {}
-    return {"qkv": "norm1", "fc1": "norm2"}
+    return {
+        GemmRole.QUERY_KEY_VALUE: StreamRole.ATTENTION_NORM,
+        GemmRole.FC1: StreamRole.MLP_NORM,
+    }
 
 
 def _in_layer(kind: Block, recipe: Recipe) -> Recipe:
@@ -133,11 +146,11 @@ def _start_decoder(
     """Add the encoder's last norm, whose output all layers of the decoder read, and the look-up."""
     size, own = element_bytes(recipe), ranks.own_tokens(inputs) * hidden
     norm(ops, "encoder norm", own, hidden, size, kernels, kind.norm)
-    ops.saved.append(("encoder output", "norm", own * size))
+    ops.keep("encoder output", own * size, module="norm")
     _look_up(ops, ranks.tokens(recipe) * hidden, size)
     if kind.dropout:
-        ops.saved.append(("encoder dropout mask", "", own))
-        ops.saved.append(("decoder dropout mask", "", ranks.own_tokens(recipe) * hidden))
+        ops.keep("encoder dropout mask", own, SavedRole.MASK)
+        ops.keep("decoder dropout mask", ranks.own_tokens(recipe) * hidden, SavedRole.MASK)
 
 
 def _merge_patches(
@@ -147,7 +160,7 @@ def _merge_patches(
     size, wide = element_bytes(recipe), 2 * hidden
     own = ranks.own_tokens(recipe) * wide
     norm(ops, "merge norm", own, wide, size, kernels, "layer")
-    ops.saved.append(("merge input", "norm", own * size))
+    ops.keep("merge input", own * size, SavedRole.MERGED_INPUT, module="norm")
     ops.gemms.append(Gemm(name="merge", m=ranks.tokens(recipe), n=hidden / ranks.tp, k=wide))
     gather_input(ops, ranks.tokens(recipe) * wide * size, ranks, "merge", kernels)
 
@@ -173,7 +186,7 @@ def _convolve(
                 backward_bytes=2 * size * elements,
             )
         )
-        ops.saved.append((f"convolution {name}", "", elements * size))
+        ops.keep(f"convolution {name}", elements * size)
     residual(ops, "convolution residual", elements, size, kind.dropout, kernels)
     norm(ops, "convolution norm", elements, hidden, size, kernels, "layer")
 
@@ -208,7 +221,7 @@ def predict_ahead(
     for name in ("hidden norm", "embedding norm"):
         norm(ops, name, own * arch.hidden, arch.hidden, size, kernels, arch.final_norm)
     ops.gemms.append(Gemm(name="join", m=tokens, n=arch.hidden / ranks.tp, k=2 * arch.hidden))
-    ops.saved.append(("join input", "", 2 * own * arch.hidden * size))
+    ops.keep("join input", 2 * own * arch.hidden * size, SavedRole.MERGED_INPUT)
     gather_input(ops, 2 * tokens * arch.hidden * size, ranks, "join", kernels)
     for more in (embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)):
         ops.gemms += more.gemms
@@ -232,7 +245,7 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
         ops.gemms.append(
             Gemm(name="patches", m=patches, n=arch.hidden, k=arch.patch_values, kind="head")
         )
-        ops.saved.append(("patches", "", patches * arch.patch_values * size))
+        ops.keep("patches", patches * arch.patch_values * size)
     else:
         _look_up(ops, tokens * arch.table_columns / arch.hidden, size)
     if arch.table_width:
@@ -240,7 +253,7 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
         ops.gemms.append(
             Gemm(name="project in", m=few, n=arch.hidden, k=arch.table_width, kind="head")
         )
-        ops.saved.append(("embedding before projection", "", few * arch.table_width * size))
+        ops.keep("embedding before projection", few * arch.table_width * size)
     if arch.embedding_norms:
         norm(ops, "embedding norm", own, arch.hidden, size, kernels, "layer")
     if arch.blocks[0].dropout:
@@ -252,8 +265,8 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
                 backward_bytes=(2 * size + 1) * own,
             )
         )
-        ops.saved.append(("embedding dropout mask", "", own))
-        compress_stashes(ops, recipe)
+        ops.keep("embedding dropout mask", own, SavedRole.MASK)
+        ops = compress_stashes(ops, recipe)
     reduce_output(ops, tokens * arch.table_columns / arch.hidden * size, ranks, "")
     return ops
 
@@ -267,7 +280,7 @@ def head(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> 
     ops = Operators(is_block=False)
     if arch.head_transform:
         ops.gemms.append(Gemm(name="head transform", m=own, n=width, k=width, kind="head"))
-        ops.saved.append(("head transform input", "", 2 * own * width * size))
+        ops.keep("head transform input", 2 * own * width * size)
     if arch.final_norm != "none":
         norm(ops, "final norm", own * width, width, size, kernels, arch.final_norm)
     once = ranks.micro_batch
@@ -292,8 +305,10 @@ def _vocabulary(
     width = arch.table_columns
     if arch.table_width:
         ops.gemms.append(Gemm(name="project out", m=own, n=width, k=arch.hidden, kind="head"))
-        ops.saved.append(("states before projection", "", own * arch.hidden * size))
-    ops.gemms.append(Gemm(name="head", m=tokens, n=columns, k=width, kind="head"))
+        ops.keep("states before projection", own * arch.hidden * size)
+    ops.gemms.append(
+        Gemm(name="head", role=GemmRole.OUTPUT_HEAD, m=tokens, n=columns, k=width, kind="head")
+    )
     gather_input(ops, tokens * width * size, ranks, "head", kernels)
     logits = tokens * columns
     if arch.logit_softcap:
@@ -306,7 +321,7 @@ def _vocabulary(
                 calls=3,
             )
         )
-        ops.saved.append(("capped logits", "loss", size * logits))
+        ops.keep("capped logits", size * logits, module="loss")
     fused = "loss" in kernels.fused
     total = float(kernels.fused_loss_traffic) if fused else 44.0
     ops.streams.append(
@@ -319,11 +334,11 @@ def _vocabulary(
         )
     )
     keeps = tokens if kernels.keeps_gathered_inputs else own
-    ops.saved.append(("head input", "", keeps * width * size))
+    ops.keep("head input", keeps * width * size)
     trained = recipe.trains_head(tied=arch.tied_embeddings)
     weight, dgrad = trained * columns * width * size, tokens * width * size
     kept = size if fused or recipe.loss_chunks > 1 else size + 4
-    ops.saved.append(("logits", "loss", kept * logits))
+    ops.keep("logits", kept * logits, SavedRole.LOGITS, module="loss")
     ops.passing_bytes = (size if kept > size else 0.0) * logits
     split = np.asarray(ranks.tp) > 1
     ops.transient_bytes = _loss_bytes(logits, weight, dgrad, kept, split, recipe, kernels)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.cost.operators.operations import Gemm, Operators, Ranks, Stream
 from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
+from simulator.cost.operators.roles import GemmRole, StreamRole
 from simulator.software.profile import Kernels
 from simulator.workload.recipe import Recipe
 
@@ -99,7 +100,7 @@ def casts(
     recipe: Recipe,
     kernels: Kernels,
     ranks: Ranks,
-    normed: Mapping[str, str],
+    normed: Mapping[GemmRole, StreamRole],
     *,
     either_layout: bool = False,
 ) -> None:
@@ -130,33 +131,39 @@ def casts(
     done = {stream.name for stream in ops.streams}
     for g in ops.gemms:
         if g.kind == "linear" and f"cast for {g.name}" not in done:
-            _cast(ops, g, rules, kernels, normed.get(g.name, ""))
+            _cast(ops, g, rules, kernels, normed.get(g.role))
             if kernels.casts_weights_each_pass:
                 _cast_weight(ops, g, rules, arrives=recipe.fp8_weights)
             _swizzle(ops, g, rules, kernels)
 
 
-def _cast(ops: Operators, g: Gemm, rules: _Rules, kernels: Kernels, norm: str) -> None:
+def _cast(
+    ops: Operators, g: Gemm, rules: _Rules, kernels: Kernels, norm: StreamRole | None
+) -> None:
     """Add the cast of a linear's input and of its output's gradient, and copies of columns."""
     times = g.batch if g.grouped else 1.0
     fused, inputs = "", g.batch * g.m * g.k
     gathered, gathered_back = (
         rules.gathers & (g.name in x) for x in (ops.gathered, ops.gathered_back)
     )
-    if norm and "norm" in kernels.fused:
+    if norm is not None and "norm" in kernels.fused:
         fused = "maximum" if rules.precision in kernels.norm_maxima else ""
         fused = "cast" if rules.precision in kernels.norm_casts else fused
     moved, calls, made = rules.cast(inputs, gathered, fused)
-    if fused == "cast":  # the norm writes columns with the rows if these have scales of their own
+    if (
+        norm is not None and fused == "cast"
+    ):  # the norm writes columns with the rows if these have scales of their own
         more = rules.each * (1.0 + rules.apart) - _HALF
         _write_quantised(ops, norm, more * inputs * rules.cut(gathered))
     moved_back, calls_back, made_back = rules.cast(g.batch * g.m * g.n, gathered_back)
-    _add(ops, g, "cast for", (moved, moved_back), (calls, calls_back))
+    _add(ops, g, StreamRole.CAST, "cast for", (moved, moved_back), (calls, calls_back))
     copies = 1.0 * (made > 0.0) + 1.0 * (made_back > 0.0)
     if np.any(copies > 0.0):
         ops.streams.append(
             Stream(
                 name=f"columns for {g.name}",
+                role=StreamRole.COLUMNS,
+                product=g.role,
                 kind="elementwise",
                 forward_bytes=0.0,
                 backward_bytes=made + made_back,
@@ -173,17 +180,31 @@ def _cast_weight(ops: Operators, g: Gemm, rules: _Rules, *, arrives: bool) -> No
     (`preprocess_addmm` makes the second operand lie along columns: a copy for the data gradient).
     """
     moved, calls, moved_back, calls_back = rules.cast_weight(g.batch * g.k * g.n, arrives=arrives)
-    _add(ops, g, "cast of the weight of", (moved, moved_back), (calls, calls_back))
+    _add(
+        ops,
+        g,
+        StreamRole.WEIGHT_CAST,
+        "cast of the weight of",
+        (moved, moved_back),
+        (calls, calls_back),
+    )
 
 
 def _add(
-    ops: Operators, g: Gemm, what: str, moved: tuple[Any, Any], calls: tuple[float, float]
+    ops: Operators,
+    g: Gemm,
+    role: StreamRole,
+    what: str,
+    moved: tuple[Any, Any],
+    calls: tuple[float, float],
 ) -> None:
     """Add kernels that a linear needs, forward and backward; experts have them one by one."""
     times = g.batch if g.grouped else 1.0
     ops.streams.append(
         Stream(
             name=f"{what} {g.name}",
+            role=role,
+            product=g.role,
             kind="elementwise",
             forward_bytes=moved[0],
             backward_bytes=moved[1],
@@ -194,10 +215,10 @@ def _add(
     )
 
 
-def _write_quantised(ops: Operators, norm: str, more_bytes: Any) -> None:
+def _write_quantised(ops: Operators, norm: StreamRole, more_bytes: Any) -> None:
     """Let a norm write its result as a product takes it: `more_bytes` than in 16 bit."""
     for at, stream in enumerate(ops.streams):
-        if stream.name == norm:
+        if stream.role is norm:
             ops.streams[at] = replace(stream, forward_bytes=stream.forward_bytes + more_bytes)
 
 
@@ -219,6 +240,8 @@ def _swizzle(ops: Operators, g: Gemm, rules: _Rules, kernels: Kernels) -> None:
     ops.streams.append(
         Stream(
             name=f"scales for {g.name}",
+            role=StreamRole.SCALES,
+            product=g.role,
             kind="elementwise",
             forward_bytes=2.0 * scales * forward,
             backward_bytes=2.0 * scales * backward,

@@ -91,7 +91,7 @@ def exchange_context(
         _gather(ops, own * gather * np.where(ranks.cp > 1, ranks.cp, 0.0), kernels)
         if kernels.context_attention == "transformer_engine":
             again = np.where(ranks.cp > 1, gather, 0.0) * tokens * widths.result * size
-            ops.saved.append(("attention output by chunk", "core_attn", again))
+            ops.keep("attention output by chunk", again, module="core_attn")
     if swap.any():
         swap = np.where(ranks.cp > 1, swap * size, 0.0)
         _swap(ops, widths, tokens * swap, keys * swap)

@@ -15,6 +15,7 @@ from simulator.cost.operators.operations import (
     element_bytes,
     separate_linears,
 )
+from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.cost.operators.routing import rank_load, reached_places
 from simulator.cost.operators.tensor_parallel import (
     gather_cast_input,
@@ -46,7 +47,7 @@ def mlp(
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     if keeps_input:
         keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
-        ops.saved.append(("mlp input", "norm", keeps * hidden * size))
+        ops.keep("mlp input", keeps * hidden * size, SavedRole.LINEAR_INPUT, module="norm")
     wide = tokens * hidden * size
     ffn = mlp.ffn_hidden / ranks.tp
     residual = ranks.own_tokens(recipe) * hidden * size if kernels.clears_inputs else 0.0
@@ -83,6 +84,7 @@ def feed_forward(
     activation_module: str = "mlp_act",
     beside: Any = 0.0,
     grouped: bool = False,
+    roles: tuple[GemmRole, GemmRole] = (GemmRole.FC1, GemmRole.FC2),
 ) -> None:
     """Two linears and the activation between them, for one MLP or a batch of experts.
 
@@ -95,6 +97,7 @@ def feed_forward(
     ops.gemms.append(
         Gemm(
             name=f"{name}1",
+            role=roles[0],
             m=tokens,
             n=wide * ffn,
             k=hidden,
@@ -106,7 +109,14 @@ def feed_forward(
     )
     ops.gemms.append(
         Gemm(
-            name=f"{name}2", m=tokens, n=hidden, k=ffn, batch=batch, module=module, grouped=grouped
+            name=f"{name}2",
+            role=roles[1],
+            m=tokens,
+            n=hidden,
+            k=ffn,
+            batch=batch,
+            module=module,
+            grouped=grouped,
         )
     )
     inner = batch * tokens * ffn
@@ -123,10 +133,14 @@ def feed_forward(
         )
     )
     if gated or activation != "relu":
-        ops.saved.append((f"{name}1 output", module, wide * inner * size))
-    ops.saved.append((f"{name} activation output", both, inner * size))
+        ops.keep(f"{name}1 output", wide * inner * size, SavedRole.ACTIVATION_INPUT, module=module)
+        ops.keep(
+            f"{name} activation output", inner * size, SavedRole.ACTIVATION_OUTPUT, module=both
+        )
+    else:
+        ops.keep(f"{name} activation output", inner * size, SavedRole.RECTIFIED_OUTPUT, module=both)
     if gated and not fused:
-        ops.saved.append((f"{name} gate", both, inner * size))
+        ops.keep(f"{name} gate", inner * size, SavedRole.ACTIVATED_GATE, module=both)
     # gradients of the activation and of its input; the kept activation itself may be gone by then
     cleared = inner * size if fused and kernels.clears_inputs else 0.0
     working = (wide + 1) * inner * size - cleared + beside
@@ -161,14 +175,24 @@ def experts(
     """
     size, own, tokens = element_bytes(recipe), ranks.own_tokens(recipe), ranks.tokens(recipe)
     ops.padded_experts = recipe.moe_pads_to_capacity
-    ops.saved.append(("moe input", "norm", own * hidden * size))
-    ops.gemms.append(Gemm(name="router", m=own, n=moe.experts, k=hidden, kind="head", module="moe"))
-    ops.saved.append(("router", "moe", 24.0 * own * moe.experts))
+    ops.keep("moe input", own * hidden * size, SavedRole.ROUTED_INPUT, module="norm")
+    ops.gemms.append(
+        Gemm(
+            name="router",
+            role=GemmRole.ROUTER,
+            m=own,
+            n=moe.experts,
+            k=hidden,
+            kind="head",
+            module="moe",
+        )
+    )
+    ops.keep("router", 24.0 * own * moe.experts, SavedRole.ROUTER, module="moe")
     load = rank_load(recipe, moe, ranks.ep)
     arriving = own * moe.top_k * hidden * size * ranks.etp * load
     gathered = _exchange(ops, moe, hidden, ranks, recipe, load)
     per_expert = load * own * moe.top_k * ranks.etp * ranks.ep / moe.experts
-    ops.saved.append(("permuted tokens", "moe", arriving))
+    ops.keep("permuted tokens", arriving, SavedRole.LINEAR_INPUT, module="moe")
     _pad_experts(ops, arriving, ranks, recipe, kernels)
     feed_forward(
         ops,
@@ -184,6 +208,7 @@ def experts(
         activation_module="moe_act+mlp_act",
         activation=moe.activation,
         grouped=True,
+        roles=(GemmRole.EXPERT_FC1, GemmRole.EXPERT_FC2),
         # the gradient of the permuted tokens, before and after its exchange
         beside=arriving + np.where(gathered > 0, gathered, arriving),
     )
@@ -202,6 +227,7 @@ def experts(
             kernels,
             module=module,
             activation=moe.activation,
+            roles=(GemmRole.SHARED_FC1, GemmRole.SHARED_FC2),
         )
         gather_cast_input(ops, wide, ranks, "shared fc1", recipe, kernels, module=module)
         reduce_cast_output(ops, wide, ranks, "shared fc2", recipe, kernels, module=module)
@@ -310,7 +336,7 @@ def _exchange(
     )
     if np.any(allgather):  # the local experts' part of the gathered map (1 B) and weights (4 B)
         routing = np.where(allgather, 5.0 * own * ranks.etp * moe.experts, 0.0)
-        ops.saved.append(("gathered routing", "moe", routing))
+        ops.keep("gathered routing", routing, module="moe")
     split = np.where(allgather, 0.0, arriving)
     ways: list[tuple[Any, tuple[str, str], str, Any]] = [
         (alltoall, ("all_to_all",) * 2, "ep", load * sent),

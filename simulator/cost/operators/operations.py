@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
+from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
 from simulator.layout.layouts import CP_KINDS
 from simulator.layout.placement import Placement
 from simulator.software.profile import Kernels
@@ -25,6 +26,7 @@ __all__ = [
     "Gemm",
     "Operators",
     "Ranks",
+    "Saved",
     "Stream",
     "element_bytes",
     "norm",
@@ -81,9 +83,11 @@ class Gemm:
     """`batch` products of (m, k) by (k, n) on one rank; backward adds dgrad and wgrad."""
 
     name: str
+    """Label, unique within its part; rules read `role`."""
     m: Any
     n: Any
     k: Any
+    role: GemmRole = GemmRole.OTHER
     batch: Any = 1.0
     kind: str = "linear"
     """linear (weights, takes fp8), attention (no weights), head (weights, stays 16 bit)."""
@@ -151,16 +155,20 @@ class Stream:
     """Memory-bound kernels: bytes moved and number of calls in each direction."""
 
     name: str
+    """Label; rules read `role`."""
     kind: str
     """Class of the accelerator's `stream` table; elementwise where it has no such class."""
     forward_bytes: Any
     backward_bytes: Any
+    role: StreamRole = StreamRole.OTHER
+    product: GemmRole | None = None
+    """The product that it serves, where it serves one alone."""
+    stashes: SavedRole | None = None
+    """The kept tensor that it encodes and decodes: spared where that is recomputed instead."""
     calls: Any = 1.0
     module: str = ""
     backward_calls: Any = None
     """Calls of the backward pass, where it has another number."""
-    stash: bool = False
-    """Encodes and decodes a kept tensor: spared where the tensor is recomputed instead."""
     rerun: bool = False
     """Forward work that the backward pass repeats in any case."""
     for_weights: bool = False
@@ -200,6 +208,18 @@ class Collective:
     """What recomputation has to name to run it again, in the forward pass only."""
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor that waits from the forward to the backward pass."""
+
+    name: str
+    """Label; rules read `role`."""
+    size_bytes: Any
+    role: SavedRole = SavedRole.OTHER
+    module: str = ""
+    """What recomputation has to name to make it again; one of several names joined by ``+``."""
+
+
 @dataclass(kw_only=True, slots=True)
 class Operators:
     """Everything that one part of the model does on one rank for one micro-batch."""
@@ -212,8 +232,7 @@ class Operators:
     """Linears whose input sequence parallelism gathers cast to fewer than 16 bit."""
     gathered_back: set[str] = field(default_factory=set)
     """Linears whose output's gradient it gathers so."""
-    saved: list[tuple[str, str, Any]] = field(default_factory=list)
-    """(tensor, module, bytes) kept from forward to backward."""
+    saved: list[Saved] = field(default_factory=list)
     transient_bytes: Any = 0.0
     """Largest temporaries of the backward pass beside what was saved."""
     checkpoint_bytes: Any = 0.0
@@ -228,7 +247,7 @@ class Operators:
     """Whether every expert takes a fixed number of tokens, padded to its capacity."""
     biased_experts: Any = 0.0
     """Experts of the rank whose linears have biases."""
-    last_linear: str = ""
+    last_linear: GemmRole | None = None
     """The linear that a block ends in, if the backward pass reads nothing that comes after it."""
     is_latent: bool = False
     """Whether its attention is latent (MLA)."""
@@ -237,6 +256,12 @@ class Operators:
     """Whether it has a backward pass: not where it is frozen with all before it."""
     counts_kernels: bool = False
     """A block whose kernels are all listed here; others take the software's count per block."""
+
+    def keep(
+        self, name: str, size_bytes: Any, role: SavedRole = SavedRole.OTHER, *, module: str = ""
+    ) -> None:
+        """Add a tensor that waits for the backward pass."""
+        self.saved.append(Saved(name, size_bytes, role, module))
 
 
 def recomputes(module: str, modules: Collection[str]) -> bool:
@@ -288,6 +313,7 @@ def norm(
     kernels: Kernels,
     kind: str,
     keeps_input: bool = True,
+    role: StreamRole = StreamRole.OTHER,
 ) -> None:
     """A norm: one kernel each way if fused, else six (cast, square, mean, scale, cast, weight).
 
@@ -312,6 +338,7 @@ def norm(
     ops.streams.append(
         Stream(
             name=name,
+            role=role,
             kind="norm" if fused else "elementwise",
             forward_bytes=forward * elements,
             backward_bytes=backward * elements,
@@ -333,18 +360,24 @@ def norm(
             )
         )
     if keeps_input:
-        ops.saved.append((f"{name} input", "", elements * size))
-    ops.saved.append(
-        (f"{name} statistics", "norm", (4.0 if kind == "rms" else 8.0) * elements / width)
+        ops.keep(f"{name} input", elements * size, SavedRole.NORM_INPUT)
+    ops.keep(
+        f"{name} statistics", (4.0 if kind == "rms" else 8.0) * elements / width, module="norm"
     )
     if not fused:
         # the fp32 copy and the normalised result; the input itself is not kept once it is cast, but
         # recomputation of the norm starts from it
-        ops.saved.append((f"{name} in fp32", "norm", elements * 4))
+        ops.keep(f"{name} in fp32", elements * 4, module="norm")
 
 
 def residual(
-    ops: Operators, name: str, elements: Floats, size: float, dropout: bool, kernels: Kernels
+    ops: Operators,
+    name: str,
+    elements: Floats,
+    size: float,
+    dropout: bool,
+    kernels: Kernels,
+    role: StreamRole = StreamRole.OTHER,
 ) -> None:
     """Dropout and residual addition; the backward pass also adds the two gradients."""
     fused = "bias_dropout_add" in kernels.fused
@@ -356,6 +389,7 @@ def residual(
     ops.streams.append(
         Stream(
             name=name,
+            role=role,
             kind="elementwise",
             forward_bytes=forward * elements,
             backward_bytes=backward * elements,
@@ -363,4 +397,4 @@ def residual(
         )
     )
     if dropout:
-        ops.saved.append((f"{name} dropout mask", "", elements))
+        ops.keep(f"{name} dropout mask", elements, SavedRole.MASK)

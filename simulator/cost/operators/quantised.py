@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
-from simulator.cost.operators.operations import Operators
+from simulator.cost.operators.operations import Operators, Saved
+from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.software.profile import Kernels
 from simulator.workload.recipe import Recipe
 
@@ -20,32 +21,32 @@ pytorch/constants.py); padding of the scales is left out."""
 BLOCK_SCALED = ("fp8_blockwise", "mxfp8", "nvfp4")
 """Types with a scale for each block of a row or column, so that both are cast apart."""
 
-_INPUTS = ("attention input", "mlp input", "cross attention input", "permuted tokens")
+_INPUTS = (SavedRole.LINEAR_INPUT, SavedRole.LATENT_NORMED, SavedRole.ACTIVATION_OUTPUT)
 """Inputs of linears that nothing else keeps: norms keep their own inputs, not their outputs."""
 
-_SHARED = ("attention output", "cross attention output")
+_SHARED = (SavedRole.ATTENTION_OUTPUT, SavedRole.CROSS_ATTENTION_OUTPUT)
 """Inputs of linears that attention's backward pass needs in 16 bit as well."""
 
 
-def quantise_saved(ops: Operators, recipe: Recipe, kernels: Kernels) -> None:
-    """Change what linears keep to the type of their products, where the software does so.
+def quantise_saved(ops: Operators, recipe: Recipe, kernels: Kernels) -> list[Saved]:
+    """What linears keep, in the type of their products where the software does so.
 
     An input that another operator keeps in 16 bit too is there twice. Of latent attention's
     compressed tensors the norms keep one half, the up-projections the other.
     """
     if not recipe.is_quantised or not kernels.saves_quantised_inputs:
-        return
+        return ops.saved
     share = QUANTISED_BYTES[recipe.precision] / 2.0
-    names = {tensor for tensor, _, _ in ops.saved}
-    kept: list[tuple[str, str, Any]] = []
-    for tensor, module, size in ops.saved:
-        before = tensor.removesuffix("activation output") + "1 output"
-        activated = tensor != before and before.replace(" 1", "1") in names
-        if tensor in _INPUTS or activated or tensor.endswith(", normed"):
-            size = share * size
-        kept.append((tensor, module, size))
-        if tensor in _SHARED:
-            kept.append((f"{tensor}, quantised", module, share * size))
-        if tensor == "moe input" and any(g.name == "shared fc1" for g in ops.gemms):
-            kept.append(("shared experts' input", module, share * size))
-    ops.saved = kept
+    has_shared_experts = any(g.role is GemmRole.SHARED_FC1 for g in ops.gemms)
+    kept: list[Saved] = []
+    for tensor in ops.saved:
+        small = share * tensor.size_bytes
+        if tensor.role in _INPUTS:
+            kept.append(replace(tensor, size_bytes=small))
+            continue
+        kept.append(tensor)
+        if tensor.role in _SHARED:
+            kept.append(Saved(f"{tensor.name}, quantised", small, module=tensor.module))
+        if tensor.role is SavedRole.ROUTED_INPUT and has_shared_experts:
+            kept.append(Saved("shared experts' input", small, module=tensor.module))
+    return kept

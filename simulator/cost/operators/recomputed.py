@@ -15,14 +15,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.cost.operators.operations import Operators
+from simulator.cost.operators.operations import Operators, Stream
+from simulator.cost.operators.roles import StreamRole
 from simulator.software.profile import Kernels
 
 __all__ = ["left_out", "rerun_norms"]
 
 _REDUCTIONS = ("reduce_scatter", "all_reduce")
-_BEFORE = ("cast for {}", "cast of the weight of {}", "scales for {}", "dequantisation for {}")
-"""Kernels that serve the product of a linear alone."""
+_BEFORE = (
+    *(StreamRole.CAST, StreamRole.WEIGHT_CAST, StreamRole.SCALES),
+    StreamRole.DEQUANTISATION,
+)
+"""Kernels in front of a linear that serve its forward product alone."""
 
 
 def left_out(ops: Operators, kernels: Kernels, *, quantised: bool) -> Operators:
@@ -38,19 +42,23 @@ def left_out(ops: Operators, kernels: Kernels, *, quantised: bool) -> Operators:
         Whether products take fewer than 16 bit.
     """
     rest, stops = Operators(), kernels.recompute_stops_early
-    if ops.last_linear and stops != "never":
-        compiled, names = stops == "always", {"mlp residual"}
-        if compiled:
-            names |= {name.format(ops.last_linear) for name in _BEFORE}
+    last = ops.last_linear
+    if last is not None and stops != "never":
+        compiled = stops == "always"
+        serving = _BEFORE if compiled else ()
         if compiled or not quantised:
-            names.add(f"{ops.last_linear} bias")
-            rest.gemms = [g for g in ops.gemms if g.name == ops.last_linear]
+            serving = (*serving, StreamRole.BIAS)
+            rest.gemms = [g for g in ops.gemms if g.role is last]
             rest.collectives = [
                 c
                 for c in ops.collectives
                 if not c.backward and c.module == "mlp" and c.operation in _REDUCTIONS
             ]
-        rest.streams = [s for s in ops.streams if s.name in names]
+        rest.streams = [
+            s
+            for s in ops.streams
+            if s.role is StreamRole.MLP_RESIDUAL or (s.product is last and s.role in serving)
+        ]
     # what the backward pass repeats in any case is repeated once, not twice
     rest.streams += [
         replace(s, forward_bytes=s.backward_bytes, calls=s.calls_back)
@@ -60,12 +68,13 @@ def left_out(ops: Operators, kernels: Kernels, *, quantised: bool) -> Operators:
     return rest
 
 
-def rerun_norms(ops: Operators) -> None:
+def rerun_norms(streams: list[Stream]) -> list[Stream]:
     """A block's norms, and the sum that the second one reads, run again in its backward pass."""
-    ops.streams += [
+    return [
         replace(
             s,
             name=f"{s.name} again",
+            role=StreamRole.OTHER,
             module="",
             forward_bytes=0.0 * s.forward_bytes,
             calls=0.0,
@@ -73,6 +82,6 @@ def rerun_norms(ops: Operators) -> None:
             backward_calls=s.calls,
             rerun=True,
         )
-        for s in ops.streams
-        if (s.module == "norm" and not s.for_weights) or s.name == "attention residual"
+        for s in streams
+        if (s.module == "norm" and not s.for_weights) or s.role is StreamRole.ATTENTION_RESIDUAL
     ]

@@ -9,50 +9,55 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.operators.operations import Gemm, Operators, recomputes
+from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.software.profile import Kernels
 
 __all__ = ["kept_share", "saved_by_mode", "share_again", "shorter", "spared_s"]
 
-_HALF_MATMUL_KEPT = ("queries", "values", "attention output", "log-sum-exp", "router")
+_HALF_MATMUL_KEPT = (
+    *(SavedRole.QUERIES, SavedRole.VALUES, SavedRole.ATTENTION_OUTPUT, SavedRole.LOG_SUM_EXP),
+    *(SavedRole.LATENT, SavedRole.LATENT_NORMED, SavedRole.ROUTER),
+)
 """Saved tensors that torchtitan's policy keeps whole."""
 
 
-def kept_share(tensor: str, module: str, modules: Collection[str]) -> float:
+def kept_share(role: SavedRole, module: str, modules: Collection[str]) -> float:
     """Share of a saved tensor that selective recomputation of `modules` keeps."""
     if "half_matmul" in modules:
-        kept = tensor in _HALF_MATMUL_KEPT or tensor.startswith("compressed")
-        return 0.5 if tensor.endswith("fc1 output") else float(kept)
+        kept = role in _HALF_MATMUL_KEPT
+        return 0.5 if role is SavedRole.ACTIVATION_INPUT else float(kept)
     return 0.0 if recomputes(module, modules) else 1.0
 
 
 def share_again(g: Gemm, ops: Operators, modules: Collection[str]) -> Any:
     """Share of a product that selective recomputation of `modules` runs again."""
     if "half_matmul" in modules:
-        return _half_matmul_again(g.name, ops)
+        return _half_matmul_again(g.role, ops)
     return 1.0 if recomputes(g.module, modules) else 0.0
 
 
-def _half_matmul_again(name: str, ops: Operators) -> Any:
+def _half_matmul_again(role: GemmRole, ops: Operators) -> Any:
     """Share of a product that torchtitan's policy runs again: it keeps every second one.
 
     Of queries, keys and values the keys go; the output projection goes; of gate and up one goes.
     """
-    if name == "qkv":
-        bytes_of = {tensor: size for tensor, _, size in ops.saved}
-        three = bytes_of["queries"] + bytes_of["keys"] + bytes_of["values"]
-        return bytes_of["keys"] / three
-    if name.endswith("fc1") or name == "kv_up":
+    if role is GemmRole.QUERY_KEY_VALUE:
+        bytes_of = {tensor.role: tensor.size_bytes for tensor in ops.saved}
+        keys = bytes_of[SavedRole.KEYS]
+        return keys / (bytes_of[SavedRole.QUERIES] + keys + bytes_of[SavedRole.VALUES])
+    if role.is_first_of_mlp or role is GemmRole.KEY_VALUE_UP:
         return 0.5
-    return 1.0 if name == "proj" else 0.0
+    return 1.0 if role is GemmRole.ATTENTION_OUTPUT else 0.0
 
 
 def saved_by_mode(ops: Operators, kernels: Kernels, keys: int) -> Floats:
     """Bytes kept per micro-batch under each mode of recomputation, shape (modes, keys)."""
     modules = kernels.selective_modules
     total = selective = np.zeros(keys)
-    for tensor, module, size in ops.saved:
-        total = total + size
-        selective = selective + kept_share(tensor, module, modules) * size
+    for tensor in ops.saved:
+        total = total + tensor.size_bytes
+        share = kept_share(tensor.role, tensor.module, modules)
+        selective = selective + share * tensor.size_bytes
     if not ops.is_block:
         return np.stack([total, total, total])
     if "half_matmul" in modules:
@@ -87,9 +92,8 @@ def spared_s(
     for forward, gap in zip((True, False), gaps, strict=True):
         seconds = np.zeros_like(gap)
         for s in ops.streams:
-            if s.stash:
-                tensor = s.name.removeprefix("stash of ")
-                kept = 0.0 if modules is None else kept_share(tensor, s.module, modules)
+            if s.stashes is not None:
+                kept = 0.0 if modules is None else kept_share(s.stashes, s.module, modules)
                 moved = s.forward_bytes if forward else s.backward_bytes
                 seconds = seconds + (1.0 - kept) * stream_s(s.kind, moved, s.calls)
         found.append(shorter(seconds, gap, hides=hides)[0])

@@ -9,78 +9,95 @@ for the input of the activation function.
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from simulator.cost.operators.operations import Operators, Stream, element_bytes
+from simulator.cost.operators.operations import Operators, Saved, Stream, element_bytes
+from simulator.cost.operators.roles import SavedRole
 from simulator.workload.recipe import Recipe
 
 __all__ = ["compress_stashes", "stash_class"]
 
-_CLASSES = (
-    ("mask", re.compile(r"dropout mask$")),
-    ("activation_input", re.compile(r"fc1 output$|fc gate$")),
-    ("activation_output", re.compile(r"activation output$")),
-    ("norm_input", re.compile(r"^([a-z]+ )?norm[0-9]?( of [a-z]+)? input$")),
-    ("linear_input", re.compile(
-        r"^(attention|mlp|moe|cross attention|merge|join) input$|^permuted tokens$|, normed$")),
-    ("attention", re.compile(
-        r"^(cross )?(queries|keys|values|keys and values|attention output|attention weights)$")),
-)  # fmt: skip
-"""Which saved tensors belong to which field of ``StashBytes``; the others keep their type."""
+_CLASSES = {
+    SavedRole.MASK: "mask",
+    SavedRole.ACTIVATION_INPUT: "activation_input",
+    SavedRole.ACTIVATED_GATE: "activation_input",
+    SavedRole.ACTIVATION_OUTPUT: "activation_output",
+    SavedRole.RECTIFIED_OUTPUT: "activation_output",
+    SavedRole.NORM_INPUT: "norm_input",
+    SavedRole.LINEAR_INPUT: "linear_input",
+    SavedRole.ROUTED_INPUT: "linear_input",
+    SavedRole.MERGED_INPUT: "linear_input",
+    SavedRole.LATENT_NORMED: "linear_input",
+    SavedRole.QUERIES: "attention",
+    SavedRole.KEYS: "attention",
+    SavedRole.VALUES: "attention",
+    SavedRole.ATTENTION_WEIGHTS: "attention",
+    SavedRole.ATTENTION_OUTPUT: "attention",
+    SavedRole.CROSS_QUERIES: "attention",
+    SavedRole.CROSS_KEYS_AND_VALUES: "attention",
+    SavedRole.CROSS_ATTENTION_OUTPUT: "attention",
+}
+"""Field of ``StashBytes`` that kept tensors belong to; others keep their type."""
 
 _TOGETHER = ("attention",)
 """Classes whose tensors are decoded all at once: attention's backward pass reads them together."""
 
 
-def stash_class(tensor: str) -> str:
-    """Class of a saved tensor by its name; empty where it is never compressed.
+def stash_class(role: SavedRole) -> str:
+    """Field of ``StashBytes`` for a kept tensor; empty where it is never compressed.
 
     Examples
     --------
-    >>> stash_class("fc1 output"), stash_class("norm1 input"), stash_class("log-sum-exp")
-    ('activation_input', 'norm_input', '')
+    >>> stash_class(SavedRole.ACTIVATION_INPUT), stash_class(SavedRole.LOG_SUM_EXP)
+    ('activation_input', '')
     """
-    return next((name for name, words in _CLASSES if words.search(tensor)), "")
+    return _CLASSES.get(role, "")
 
 
-def compress_stashes(ops: Operators, recipe: Recipe) -> None:
+def compress_stashes(ops: Operators, recipe: Recipe) -> Operators:
     """Shrink what is kept, and add the kernels that encode and decode it.
 
     A kernel reads one form and writes the other. What is decoded stands beside the block's other
     temporaries: the tensors of attention together, any other one alone.
     """
     if recipe.stash_bytes is None:
-        return
-    kept: list[tuple[str, str, Any]] = []
+        return ops
+    kept: list[Saved] = []
+    streams: list[Stream] = []
     decoded: dict[str, Any] = {}
-    for tensor, module, size in ops.saved:
-        name = stash_class(tensor)
+    for tensor in ops.saved:
+        name, size = stash_class(tensor.role), tensor.size_bytes
         per = getattr(recipe.stash_bytes, name) if name else None
         whole = 1.0 if name == "mask" else element_bytes(recipe)
         if per is None or per >= whole:
-            kept.append((tensor, module, size))
+            kept.append(tensor)
             continue
         small = size * (per / whole)
-        kept.append((tensor, module, small))
+        kept.append(replace(tensor, size_bytes=small))
         moved = size + small
-        ops.streams.append(
+        streams.append(
             Stream(
-                name=f"stash of {tensor}",
+                name=f"stash of {tensor.name}",
                 kind="elementwise",
                 forward_bytes=moved,
                 backward_bytes=moved,
-                module=module,
-                stash=True,
+                module=tensor.module,
+                stashes=tensor.role,
             )
         )
-        group = name if name in _TOGETHER else tensor
+        group = name if name in _TOGETHER else tensor.name
         decoded[group] = decoded.get(group, 0.0) + size
-    ops.saved = kept
-    if decoded:
-        largest: Any = 0.0
-        for size in decoded.values():
-            largest = np.maximum(largest, size)
-        ops.transient_bytes = ops.transient_bytes + largest
+    if not decoded:
+        return ops
+    largest: Any = 0.0
+    for size in decoded.values():
+        largest = np.maximum(largest, size)
+    return replace(
+        ops,
+        saved=kept,
+        streams=[*ops.streams, *streams],
+        transient_bytes=ops.transient_bytes + largest,
+    )

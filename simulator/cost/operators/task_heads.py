@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.cost.operators.operations import Gemm, Operators, Ranks, Stream, element_bytes
+from simulator.cost.operators.roles import GemmRole
 from simulator.workload.recipe import Recipe
 from simulator.workload.tasks import TaskHeads
 
@@ -23,7 +24,15 @@ def task_heads(ops: Operators, tasks: TaskHeads, width: int, ranks: Ranks, recip
     count, reads = len(tasks.outputs), tasks.tower_inputs(width)
     for name, outputs, inputs, number in tasks.products(width):
         ops.gemms.append(
-            Gemm(name=name, m=vectors, n=outputs, k=inputs, batch=float(number), kind="head")
+            Gemm(
+                name=name,
+                m=vectors,
+                n=outputs,
+                k=inputs,
+                batch=float(number),
+                kind="head",
+                role=GemmRole.TASK_HEAD,
+            )
         )
     kept: list[tuple[str, int]] = [("task input", width)]
     if tasks.experts:
@@ -35,6 +44,7 @@ def task_heads(ops: Operators, tasks: TaskHeads, width: int, ranks: Ranks, recip
                 k=tasks.experts,
                 batch=vectors,
                 kind="attention",
+                role=GemmRole.TASK_HEAD,
             )
         )
         kept += [
@@ -47,7 +57,7 @@ def task_heads(ops: Operators, tasks: TaskHeads, width: int, ranks: Ranks, recip
         kept.append(("task towers' inner", count * tasks.tower_hidden))
     kept.append(("task outputs", sum(tasks.outputs)))
     for name, elements in kept:
-        ops.saved.append((name, "", vectors * elements * size))
+        ops.keep(name, vectors * elements * size)
     moved: Any = 2 * size * vectors * sum(elements for _, elements in kept[1:])
     ops.streams.append(
         Stream(

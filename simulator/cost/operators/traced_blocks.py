@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from simulator.cost.operators.operations import Flash, Gemm, Operators, Ranks, Stream, element_bytes
+from simulator.cost.operators.operations import (
+    Flash,
+    Gemm,
+    Operators,
+    Ranks,
+    Saved,
+    Stream,
+    element_bytes,
+)
 from simulator.errors import InputError
 from simulator.workload.recipe import Recipe, beyond_traces
 from simulator.workload.traced import TracedPart
@@ -68,7 +76,7 @@ def traced(part: TracedPart, ranks: Ranks, recipe: Recipe, *, is_block: bool = T
         gemms=gemms,
         flash=flash,
         streams=streams,
-        saved=[("saved tensors", "", part.saved_bytes.at(samples))],
+        saved=[Saved("saved tensors", part.saved_bytes.at(samples))],
         transient_bytes=part.transient_bytes.at(samples),
         checkpoint_bytes=part.input_bytes.at(samples),
         is_block=is_block,
