@@ -16,16 +16,18 @@ from simulator.files import record
 from simulator.workload.modules import MLP, Attention, Count, MoE, Positive
 from simulator.workload.tasks import TaskHeads
 from simulator.workload.traced import TracedPart
+from simulator.workload.weights import Weight, active_parameters, parameters, vector
 
-__all__ = ["MLP", "Architecture", "Attention", "Block", "MoE", "Norm", "norm_parameters"]
+__all__ = ["MLP", "Architecture", "Attention", "Block", "MoE", "Norm"]
 
 Norm = Literal["rms", "layer", "layer_without_bias", "none"]
 """Kind of a norm."""
 
 
-def norm_parameters(norm: Norm, width: int) -> int:
-    """Parameters of one norm: a weight vector, with layer norm also a bias."""
-    return {"rms": 1, "layer": 2, "layer_without_bias": 1, "none": 0}[norm] * width
+def _norm(norm: Norm, width: int, count: int = 1) -> Weight:
+    """Vectors of some norms: a weight, with layer norm also a bias."""
+    vectors = {"rms": 1, "layer": 2, "layer_without_bias": 1, "none": 0}[norm]
+    return vector("norm", count * vectors * width)
 
 
 @record
@@ -73,32 +75,40 @@ class Block:
         """Whether the block holds experts."""
         return isinstance(self.mlp, MoE)
 
+    def weights(self, hidden: int) -> list[Weight]:
+        """List the weights of the block in a model of width `hidden`, routed experts last.
+
+        Of a traced layer only the operands of its products.
+        """
+        if self.traced is not None:
+            return self.traced.weights
+        width, cross, mlp = self.width or hidden, self.cross_attention, self.mlp.weights
+        joins = self.predicts_ahead or self.merges_patches
+        return [
+            _norm(self.norm, width, self.norm_vectors),
+            *self.attention.weights(width),
+            *(cross.weights(width) if cross is not None else []),
+            *(weight for weight in mlp(width) if not weight.active),
+            *(self._joint_weights(width) if joins else []),
+            *(self._convolution_weights(width) if self.convolution else []),
+            *(weight for weight in mlp(width) if weight.active),
+        ]
+
     def parameters(self, hidden: int) -> int:
         """Count all parameters of the block in a model of width `hidden`."""
-        if self.traced is not None:
-            return self.traced.parameters
-        width = self.width or hidden
-        total = self.vector_parameters(width) + self.joint_parameters(width)
-        total += self.convolution_parameters(width)
-        if self.cross_attention is not None:
-            total += self.cross_attention.parameters(width)
-        return total + self.attention.parameters(width) + self.mlp.parameters(width)
+        return parameters(self.weights(hidden)) if self.traced is None else self.traced.parameters
 
-    def joint_parameters(self, width: int) -> int:
-        """Weights of the projection that joins two inputs or four patches of half the width."""
-        return 2 * width * width * (self.predicts_ahead + self.merges_patches)
+    def _joint_weights(self, width: int) -> list[Weight]:
+        """Projection that joins two inputs, or four patches of half the width behind a norm."""
+        join = Weight(name="join", rows=width, columns=2 * width, cut="rows")
+        return [_norm("layer", 2 * width), join] if self.merges_patches else [join]
 
-    def convolution_parameters(self, width: int) -> int:
-        """Weights of the convolution, its bias and norm left out."""
-        return width * (width // self.convolution_groups) * self.convolution
-
-    def vector_parameters(self, width: int) -> int:
-        """Parameters of the block's norms, and of its convolution's norm and bias."""
-        one = norm_parameters(self.norm, width)
-        if self.convolution:
-            return self.norm_vectors * one + norm_parameters("layer", width) + width
-        merging = norm_parameters("layer", 2 * width) if self.merges_patches else 0
-        return self.norm_vectors * one + merging
+    def _convolution_weights(self, width: int) -> list[Weight]:
+        seen = self.convolution * (width // self.convolution_groups)
+        return [
+            Weight(name="convolution", rows=width, columns=seen, bias=True),
+            _norm("layer", width),
+        ]
 
     @property
     def norm_vectors(self) -> int:
@@ -111,11 +121,9 @@ class Block:
 
     def active_parameters(self, hidden: int) -> int:
         """Count the parameters that one token passes."""
-        if isinstance(self.mlp, MoE):
-            width = self.width or hidden
-            idle = self.mlp.parameters(width) - self.mlp.active_parameters(width)
-            return self.parameters(hidden) - idle
-        return self.parameters(hidden)
+        if self.traced is not None:
+            return self.traced.parameters
+        return active_parameters(self.weights(hidden))
 
 
 @record
@@ -217,28 +225,48 @@ class Architecture:
         return self.max_positions if self.position == "learned" else 0
 
     @property
-    def small_embedding_parameters(self) -> int:
-        """Parameters of the embedding beside the tokens': positions, types, norms, patches."""
-        rows = self.position_rows + self.extra_embeddings + 2 * self.embedding_norms
-        patches = (self.patch_values + 1) * self.hidden if self.patch_values else 0
-        return rows * self.hidden + patches + self.table_width * self.hidden
+    def embedding_weights(self) -> list[Weight]:
+        """Weights of the embedding beside the tokens' table: positions, types, norms, patches."""
+        hidden, rows, norms = self.hidden, self.position_rows, self.embedding_norms
+        weights = [
+            Weight(name="positions", rows=rows, columns=hidden, per="none"),
+            Weight(name="types", rows=self.extra_embeddings, columns=hidden, per="none"),
+            _norm("layer", hidden, norms),
+            Weight(name="projection", rows=hidden, columns=self.table_width),
+        ]
+        if self.patch_values:
+            patches = Weight(name="patches", rows=hidden, columns=self.patch_values, bias=True)
+            weights.append(patches)
+        return [weight for weight in weights if weight.parameters]
 
     @property
     def embedding_parameters(self) -> int:
         """Parameters of all input embeddings."""
-        return self.vocabulary * self.table_columns + self.small_embedding_parameters
+        return self.vocabulary * self.table_columns + parameters(self.embedding_weights)
+
+    @property
+    def head_weights(self) -> list[Weight]:
+        """Weights of the head beside its table: norm, square layers, classifier, tasks."""
+        if self.traced is not None:
+            return self.traced.weights
+        width = self.last_width or self.hidden
+        columns = self.table_width if self.output_rows else 0
+        square = Weight(name="transform", rows=width, columns=width, bias=True)
+        once = replace(square, name="classes", rows=self.classes, per="sequence")
+        weights = [
+            _norm(self.final_norm, width),
+            *([square] if self.head_transform else []),
+            *([replace(square, name="pooler", per="sequence")] if self.pooler else []),
+            *([once] if self.classes else []),
+            Weight(name="projection", rows=columns, columns=self.hidden),
+            *(self.tasks.weights(width) if self.tasks is not None else []),
+        ]
+        return [weight for weight in weights if weight.parameters]
 
     @property
     def small_head_parameters(self) -> int:
-        """Parameters of the head beside its table: norm, square layers, classifier, tasks."""
-        if self.traced is not None:
-            return self.traced.parameters
-        width = self.last_width or self.hidden
-        classifier = self.classes * (width + 1)
-        squares = (self.head_transform + self.pooler) * width * (width + 1)
-        beside = squares + classifier + (self.table_width if self.output_rows else 0) * self.hidden
-        beside += self.tasks.parameters(width) if self.tasks is not None else 0
-        return norm_parameters(self.final_norm, width) + beside
+        """Parameters of the head beside its table."""
+        return self.traced.parameters if self.traced is not None else parameters(self.head_weights)
 
     @property
     def head_parameters(self) -> int:

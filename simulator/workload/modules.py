@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
 from simulator.files import record
+from simulator.workload.weights import Weight, active_parameters, parameters, vector
 
-__all__ = ["MLP", "Attention", "Count", "MoE", "Positive", "filter_parameters"]
+__all__ = ["MLP", "Attention", "Count", "MoE", "Positive"]
 
 Positive = Annotated[int, Gt(0)]
 Count = Annotated[int, Ge(0)]
@@ -79,29 +81,85 @@ class Attention:
         """Size of one value head."""
         return self.value_head_dim or self.head_dim
 
+    def weights(self, hidden: int) -> list[Weight]:
+        """List the weights of the module in a model of width `hidden`."""
+        return [
+            *(self._latent_projections(hidden) if self.is_mla else self._projections(hidden)),
+            Weight(
+                name="o",
+                rows=hidden,
+                columns=self.heads * self.value_dim,
+                cut="columns",
+                bias=self.output_bias and not self.is_mla,
+            ),
+        ]
+
     def parameters(self, hidden: int) -> int:
         """Count the weights and biases of the module for a model of width `hidden`."""
-        if self.is_mla:
-            nope = self.head_dim - self.rope_head_dim
-            query_out = self.heads * self.head_dim
-            if self.q_lora_rank:
-                query = hidden * self.q_lora_rank + self.q_lora_rank + self.q_lora_rank * query_out
-            else:
-                query = hidden * query_out
-            down = hidden * (self.kv_lora_rank + self.rope_head_dim) + self.kv_lora_rank
-            up = self.kv_lora_rank * self.heads * (nope + self.value_dim)
-            return query + down + up + self.heads * self.value_dim * hidden
-        query_out, kv_out = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        weights = hidden * (query_out + 2 * kv_out) + query_out * hidden
-        biases = self.qkv_bias * (query_out + 2 * kv_out) + self.output_bias * hidden
-        extra = self.heads * (self.sinks + self.relative_buckets) + filter_parameters(self, hidden)
-        extra += 2 * self.position_projections * (hidden + 1) * query_out
-        return weights + biases + self.qk_norm * 2 * self.head_dim + extra
+        return parameters(self.weights(hidden))
 
+    def _latent_projections(self, hidden: int) -> list[Weight]:
+        """MLA: ranks share the heads, every one has the down-projections and their norms."""
+        heads, latent, rank = self.heads, self.kv_lora_rank, self.q_lora_rank
+        up = heads * (self.head_dim - self.rope_head_dim + self.value_dim)
+        query = Weight(
+            name="q_up" if rank else "q",
+            rows=heads * self.head_dim,
+            columns=rank or hidden,
+            cut="rows",
+        )
+        down = Weight(name="q_down", rows=rank, columns=hidden)
+        return [
+            *([down, vector("query norm", rank)] if rank else []),
+            query,
+            Weight(name="kv_down", rows=latent + self.rope_head_dim, columns=hidden),
+            vector("key norm", latent),
+            Weight(name="kv_up", rows=up, columns=latent, cut="rows"),
+        ]
 
-def filter_parameters(attention: Attention, hidden: int) -> int:
-    """Weights, biases and norm of localized filtering: 2 h^2 + 5 h / 2."""
-    return attention.filtered * (2 * hidden * hidden + hidden // 2 + 2 * hidden)
+    def _projections(self, hidden: int) -> list[Weight]:
+        """Queries, keys and values, with what belongs to heads or stands in front of them."""
+        query, half = self.heads * self.head_dim, hidden // 2
+        weights = []
+        if self.filtered:
+            weights += [
+                Weight(name="filter", rows=half, columns=2 * hidden, bias=True),
+                Weight(name="filter", rows=hidden, columns=2 * half, bias=True),
+                vector("filter norm", hidden),
+            ]
+        weights.append(Weight(name="q", rows=query, columns=hidden, cut="rows", bias=self.qkv_bias))
+        weights += [
+            Weight(
+                name=name,
+                rows=self.kv_heads * size,
+                columns=hidden,
+                cut="rows",
+                pieces=self.kv_heads,
+                bias=self.qkv_bias,
+            )
+            for name, size in (("k", self.head_dim), ("v", self.value_dim))
+        ]
+        if self.qk_norm:
+            weights.append(vector("query and key norm", 2 * self.head_dim))
+        by_head = (("sink", int(self.sinks)), ("distances", self.relative_buckets))
+        weights += [
+            Weight(name=name, rows=self.heads, columns=columns, cut="rows", per="none")
+            for name, columns in by_head
+            if columns
+        ]
+        if self.position_projections:
+            weights.append(
+                Weight(
+                    name="position",
+                    rows=query,
+                    columns=hidden,
+                    cut="rows",
+                    bias=True,
+                    count=2,
+                    per="none",
+                )
+            )
+        return weights
 
 
 @record
@@ -118,11 +176,13 @@ class MLP:
     """Without a gate: gelu stands for every smooth one and keeps its input for the backward pass,
     relu keeps its output only (OPT, T5), squared_relu the rectified input (Nemotron)."""
 
+    def weights(self, hidden: int) -> list[Weight]:
+        """List the weights of the module in a model of width `hidden`."""
+        return _feed_forward(hidden, self.ffn_hidden, gated=self.gated, bias=self.bias)
+
     def parameters(self, hidden: int) -> int:
         """Count the weights and biases."""
-        wide = 2 if self.gated else 1
-        weights = (wide + 1) * hidden * self.ffn_hidden
-        return weights + self.bias * (wide * self.ffn_hidden + hidden)
+        return parameters(self.weights(hidden))
 
 
 @record
@@ -152,21 +212,27 @@ class MoE:
     """Groups of them that a token may take its experts from (``topk_group``); 1 of 1 group is no
     limit. It bounds how many domains a dispatch reaches (DeepSeek-V2 and V3)."""
 
-    def expert_parameters(self, hidden: int) -> int:
-        """Count the weights and biases of one routed expert."""
-        wide = 2 if self.gated else 1
-        weights = (wide + 1) * hidden * self.ffn_hidden
-        return weights + self.bias * (wide * self.ffn_hidden + hidden)
+    def weights(self, hidden: int) -> list[Weight]:
+        """List router, shared experts and routed experts, these last."""
+        shared = _feed_forward(hidden, self.shared_ffn_hidden, gated=self.gated)
+        routed = _feed_forward(hidden, self.ffn_hidden, gated=self.gated, bias=self.bias)
+        return [
+            Weight(name="router", rows=self.experts, columns=hidden, bias=self.bias),
+            *(shared if self.shared_ffn_hidden else []),
+            *(replace(weight, count=self.experts, active=self.top_k) for weight in routed),
+        ]
 
     def parameters(self, hidden: int) -> int:
         """Count router, routed and shared experts."""
-        return self._with_routed(hidden, self.experts)
+        return parameters(self.weights(hidden))
 
     def active_parameters(self, hidden: int) -> int:
         """Count the parameters that one token passes."""
-        return self._with_routed(hidden, self.top_k)
+        return active_parameters(self.weights(hidden))
 
-    def _with_routed(self, hidden: int, experts: int) -> int:
-        shared = (3 if self.gated else 2) * hidden * self.shared_ffn_hidden
-        router = (hidden + self.bias) * self.experts
-        return experts * self.expert_parameters(hidden) + shared + router
+
+def _feed_forward(hidden: int, inner: int, *, gated: bool, bias: bool = False) -> list[Weight]:
+    """Two or three matrices, shared over the inner width."""
+    first = Weight(name="up", rows=inner, columns=hidden, cut="rows", bias=bias)
+    last = Weight(name="down", rows=hidden, columns=inner, cut="columns", bias=bias)
+    return [*([replace(first, name="gate")] if gated else []), first, last]

@@ -11,6 +11,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
 from simulator.files import Whole, record
+from simulator.workload.weights import Weight, parameters
 
 __all__ = ["TaskHeads"]
 
@@ -44,33 +45,43 @@ class TaskHeads:
         """Width of what a tower reads in a model of this width."""
         return (self.expert_outputs or width) if self.experts else width
 
-    def products(self, width: int) -> list[tuple[str, int, int, int]]:
-        """(name, outputs, inputs, count) of the linear layers for one vector, gates together."""
+    def weights(self, width: int) -> list[Weight]:
+        """List the linear layers, the gates of all tasks together; these have no biases."""
         reads, tasks = self.tower_inputs(width), len(self.outputs)
-        found: list[tuple[str, int, int, int]] = []
+        layers: list[tuple[str, int, int, int]] = []
         if self.experts:
-            found = [
+            layers = [
                 ("task experts in", self.expert_hidden, width, self.experts),
                 ("task experts out", reads, self.expert_hidden, self.experts),
                 ("task gates", tasks * self.experts, width, 1),
             ]
         if self.tower_hidden:
-            found.append(("task towers", self.tower_hidden, reads, tasks))
+            layers.append(("task towers", self.tower_hidden, reads, tasks))
             reads = self.tower_hidden
-        found += [
+        layers += [
             (f"task outputs of {size}", size, reads, self.outputs.count(size))
             for size in dict.fromkeys(self.outputs)
         ]
-        return found
+        return [
+            Weight(
+                name=name,
+                rows=rows,
+                columns=columns,
+                bias=name != "task gates",
+                count=count,
+                per="token" if self.per_token else "sequence",
+            )
+            for name, rows, columns, count in layers
+        ]
 
     def parameters(self, width: int) -> int:
-        """Count weights and biases; gates have none of these."""
-        return sum(
-            count * outputs * (inputs + (name != "task gates"))
-            for name, outputs, inputs, count in self.products(width)
-        )
+        """Count weights and biases."""
+        return parameters(self.weights(width))
+
+    def mixing_flop(self, width: int) -> float:
+        """FLOPs of the weighted sums of the experts' results, for one vector."""
+        return 2.0 * len(self.outputs) * self.experts * self.tower_inputs(width)
 
     def forward_flop(self, width: int) -> float:
         """FLOPs for one vector: two per weight, and the weighted sums of the experts' results."""
-        linear = sum(2.0 * rows * columns * n for _, rows, columns, n in self.products(width))
-        return linear + 2.0 * len(self.outputs) * self.experts * self.tower_inputs(width)
+        return sum(weight.flop for weight in self.weights(width)) + self.mixing_flop(width)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.files import record
+from simulator.workload.weights import Weight
 
 __all__ = ["Amount", "TracedFlash", "TracedGemm", "TracedPart", "TracedStream"]
 
@@ -101,6 +102,15 @@ class TracedPart:
     """Most that one backward kernel reads and writes beside what was kept."""
     element_bytes: int
     """Bytes of one floating-point number in the trace."""
+
+    @property
+    def weights(self) -> list[Weight]:
+        """Operands of products that are parameters, as matrices."""
+        return [
+            Weight(name="linear", rows=int(g.n.fixed), columns=int(g.k.fixed))
+            for g in self.gemms
+            if g.weights
+        ]
 
     def flop(self, samples: float) -> float:
         """Forward FLOPs, causal attention counted half (the convention behind MFU)."""

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from simulator.cost.operators.block_operators import block, embedding, head
+from simulator.cost.operators.model_flop import model_flop_per_step
 from simulator.cost.operators.operations import Operators, Ranks
-from simulator.cost.operators.parameters import model_flop_per_step
 from simulator.cost.step import evaluate
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simulator.cost.operators.model_flop import model_flop_per_step
 from simulator.cost.operators.parameters import (
     expert_parameters,
-    model_flop_per_step,
     rank_parameters,
 )
 from simulator.layout.stages import stages

@@ -8,10 +8,10 @@ import pytest
 
 from simulator.cost.collectives.calls import all_reduce_s
 from simulator.cost.operators.block_operators import block, head, predict_ahead
+from simulator.cost.operators.model_flop import model_flop_per_step
 from simulator.cost.operators.operations import Operators, Ranks
 from simulator.cost.operators.parameters import (
     expert_parameters,
-    model_flop_per_step,
     rank_parameters,
 )
 from simulator.cost.pricing import price

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simulator import catalogue
-from simulator.cost.operators.parameters import model_flop_per_step
+from simulator.cost.operators.model_flop import model_flop_per_step
 from simulator.errors import InputError
 from simulator.files import read_csv
 from simulator.measured.checks import Readings, excluded, implausible, readings, utilisation

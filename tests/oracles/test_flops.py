@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from simulator.cost.operators.block_operators import block, head
+from simulator.cost.operators.model_flop import model_flop_per_step
 from simulator.cost.operators.operations import Operators, Ranks
-from simulator.cost.operators.parameters import model_flop_per_step
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
 from simulator.software.profile import load_software

@@ -8,7 +8,7 @@ from statistics import mean, median
 import pytest
 
 from simulator import catalogue
-from simulator.cost.operators.parameters import model_flop_per_step
+from simulator.cost.operators.model_flop import model_flop_per_step
 from simulator.errors import InputError
 from simulator.measured.replay import NotReplayable, load_tables, replay
 from simulator.measured.rows import MeasuredRun, read_runs

@@ -6,7 +6,7 @@ checkpoints hold them and as optimizers that treat a matrix as a whole see them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.cost.operators.operations import padded_vocabulary
 from simulator.software.profile import Kernels
-from simulator.workload.architecture import MLP, Architecture, Attention, MoE
+from simulator.workload.architecture import Architecture
+from simulator.workload.weights import Weight
 
-__all__ = ["NO_LINEARS", "Matrix", "weight_matrices"]
+__all__ = ["NO_LINEARS", "Matrix", "columns_on_rank", "rows_on_rank", "weight_matrices"]
 
 
 NO_LINEARS = ("router", "convolution", "filter")
@@ -64,97 +65,64 @@ def weight_matrices(
 
     Notes
     -----
-    What ``cost/operators/parameters.py`` counts beyond these are norms, biases and small
-    embeddings.
+    What ``cost/operators/parameters.py`` counts beyond these are norms, biases, what no token is
+    multiplied by, and small layers of embedding and head.
     """
     tp, pp, ep, etp = (np.asarray(x, dtype=float) for x in (tp, pp, ep, etp))
-    found: list[Matrix] = []
-    for part, kind in enumerate(arch.blocks):
-        if kind.traced is not None:
-            found += [
-                Matrix(name="linear", part=part, rows=g.n.fixed, columns=g.k.fixed)
-                for g in kind.traced.gemms
-                if g.weights
-            ]
-            continue
-        width = kind.width or arch.hidden
-        shapes = _attention(kind.attention, width, tp)
-        if kind.cross_attention is not None:
-            shapes += _attention(kind.cross_attention, width, tp)
-        if isinstance(kind.mlp, MLP):
-            shapes += _feed_forward(kind.mlp, width, kind.mlp.ffn_hidden / tp)
-        else:
-            shapes.append(("router", kind.mlp.experts, width))
-            if kind.mlp.shared_ffn_hidden:
-                shapes += _feed_forward(kind.mlp, width, kind.mlp.shared_ffn_hidden / tp)
-        if kind.predicts_ahead or kind.merges_patches:
-            shapes.append(("join", width / tp, 2 * width))
-        if kind.convolution:
-            seen = kind.convolution * (width // kind.convolution_groups)
-            shapes.append(("convolution", width, seen))
-        found += [Matrix(name=n, part=part, rows=r, columns=c) for n, r, c in shapes]
-        if isinstance(kind.mlp, MoE):
-            count = kind.mlp.experts / ep
-            found += [
-                Matrix(name=n, part=part, rows=r, columns=c, count=count, routed=True)
-                for n, r, c in _feed_forward(kind.mlp, width, kind.mlp.ffn_hidden / etp)
-            ]
-    rows = padded_vocabulary(arch.vocabulary, tp, kernels) / tp
-    last = len(arch.blocks)
-    found.append(Matrix(name="table", part=last, rows=rows, columns=arch.table_columns))
-    if arch.position == "learned":
-        found.append(
-            Matrix(name="positions", part=last, rows=arch.max_positions, columns=arch.hidden)
-        )
-    own = np.where(arch.tied_embeddings & (pp == 1), 0.0, 1.0) * (arch.output_rows > 0)
-    columns = arch.table_columns
-    found.append(Matrix(name="table", part=last + 1, rows=rows, columns=columns, count=own))
-    if arch.table_width:
-        found += [
-            Matrix(name="projection", part=last, rows=arch.hidden, columns=columns),
-            Matrix(
-                name="projection",
-                part=last + 1,
-                rows=columns,
-                columns=arch.hidden,
-                count=float(arch.output_rows > 0),
-            ),
-        ]
-    if arch.tasks is not None:
-        found += [
-            Matrix(name="task", part=last + 1, rows=r, columns=c, count=float(n))
-            for _, r, c, n in arch.tasks.products(arch.last_width or arch.hidden)
-        ]
-    return found
-
-
-def _attention(att: Attention, hidden: int, tp: Floats) -> list[tuple[str, Any, Any]]:
-    """(name, outputs, inputs) of the projections; latent down-projections are on every rank."""
-    heads = att.heads / tp
-    out = ("o", hidden, heads * att.value_dim)
-    if att.is_mla:
-        nope = att.head_dim - att.rope_head_dim
-        rank = att.q_lora_rank
-        query = (
-            [("q_down", rank, hidden), ("q_up", heads * att.head_dim, rank)]
-            if rank
-            else [("q", heads * att.head_dim, hidden)]
-        )
-        down = ("kv_down", att.kv_lora_rank + att.rope_head_dim, hidden)
-        return [*query, down, ("kv_up", heads * (nope + att.value_dim), att.kv_lora_rank), out]
-    kv = np.maximum(att.kv_heads / tp, 1.0)
-    half = hidden // 2
-    filters = [("filter", half, 2 * hidden), ("filter", hidden, 2 * half)] if att.filtered else []
     return [
-        *filters,
-        ("q", heads * att.head_dim, hidden),
-        ("k", kv * att.head_dim, hidden),
-        ("v", kv * att.value_dim, hidden),
-        out,
+        *(
+            _matrix(w, part, tp, ep, etp)
+            for part, kind in enumerate(arch.blocks)
+            for w in kind.weights(arch.hidden)
+            if w.per == "token"
+        ),
+        *_ends(arch, tp, pp, kernels),
     ]
 
 
-def _feed_forward(mlp: MLP | MoE, hidden: int, width: Any) -> list[tuple[str, Any, Any]]:
-    """(name, outputs, inputs) of a feed-forward module of this width on one rank."""
-    gate = [("gate", width, hidden)] if mlp.gated else []
-    return [*gate, ("up", width, hidden), ("down", hidden, width)]
+def rows_on_rank(weight: Weight, ranks: Any) -> Any:
+    """Rows, and elements of the bias, that one of `ranks` tensor-parallel ranks holds."""
+    if weight.cut != "rows":
+        return weight.rows
+    if not weight.pieces:
+        return weight.rows / ranks
+    return np.maximum(weight.pieces / ranks, 1.0) * (weight.rows // weight.pieces)
+
+
+def columns_on_rank(weight: Weight, ranks: Any) -> Any:
+    """Columns that one of `ranks` tensor-parallel ranks holds."""
+    return weight.columns / ranks if weight.cut == "columns" else weight.columns
+
+
+def _matrix(weight: Weight, part: int, tp: Floats, ep: Floats, etp: Floats) -> Matrix:
+    """One weight as a rank holds it; routed experts are shared over ep, and each over etp."""
+    ranks = etp if weight.active else tp
+    return Matrix(
+        name=weight.name,
+        part=part,
+        rows=rows_on_rank(weight, ranks),
+        columns=columns_on_rank(weight, ranks),
+        count=weight.count / ep if weight.active else float(weight.count),
+        routed=weight.active > 0,
+    )
+
+
+def _ends(arch: Architecture, tp: Floats, pp: Floats, kernels: Kernels) -> list[Matrix]:
+    """Tables, projections and heads of tasks."""
+    first, last = len(arch.blocks), len(arch.blocks) + 1
+    rows, columns = padded_vocabulary(arch.vocabulary, tp, kernels) / tp, arch.table_columns
+    held = np.where(arch.tied_embeddings & (pp == 1), 0.0, 1.0) * (arch.output_rows > 0)
+    listed = {
+        part: [
+            replace(_matrix(w, part, tp, tp, tp), name=w.name.split()[0])
+            for w in weights
+            if w.name.split()[0] in ("positions", "projection", "task")
+        ]
+        for part, weights in ((first, arch.embedding_weights), (last, arch.head_weights))
+    }
+    return [
+        Matrix(name="table", part=first, rows=rows, columns=columns),
+        *listed[first],
+        Matrix(name="table", part=last, rows=rows, columns=columns, count=held),
+        *listed[last],
+    ]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.workload.architecture import MLP, Architecture, Attention, Block
-from simulator.workload.modules import filter_parameters
+from simulator.workload.architecture import Architecture, Attention, Block
 from simulator.workload.recipe import Workload
 
 __all__ = ["model_flop_per_step", "seen_keys", "step_flop"]
@@ -76,7 +75,7 @@ def _spared(
         if kind.frozen:
             spared += 2.0 * _layer(kind, arch, length, behind)
         elif adapters:
-            spared += 2.0 * (kind.active_parameters(arch.hidden) - _vectors(kind, arch.hidden))
+            spared += _products(kind, arch.hidden)
     return spared
 
 
@@ -93,17 +92,21 @@ def _ends(arch: Architecture, length: int, behind: int) -> float:
     """Forward FLOPs of embedding and head, per token of the input."""
     if arch.traced is not None:
         return arch.traced.flop_per_sample / length
-    last = arch.last_width or arch.hidden
-    output = 2.0 * arch.output_rows * arch.table_columns + 2.0 * arch.head_transform * last * last
-    ends = 1 + (arch.output_rows > 0)  # projections in front of the blocks and behind them
-    output += 2.0 * ends * arch.table_width * arch.hidden
-    once = 2.0 * (arch.pooler * last * last + arch.classes * last)
+    output = 2.0 * arch.output_rows * arch.table_columns
+    once = 0.0
+    for weight in arch.head_weights:
+        output += weight.flop if weight.per == "token" else 0.0
+        once += weight.flop if weight.per == "sequence" else 0.0
     if arch.tasks is not None:
-        each = arch.tasks.forward_flop(last)
-        output, once = (output + each, once) if arch.tasks.per_token else (output, once + each)
-    patches = 2.0 * arch.patch_values * arch.hidden * (length - arch.extra_embeddings)
+        mixing = arch.tasks.mixing_flop(arch.last_width or arch.hidden)
+        output, once = (output + mixing, once) if arch.tasks.per_token else (output, once + mixing)
+    for weight in arch.embedding_weights:
+        if weight.name == "patches":
+            once += weight.flop * (length - arch.extra_embeddings)
+        else:
+            output += weight.flop
     share = behind / length if arch.is_encoder_decoder else 1.0
-    return output * share + (once + patches) / length
+    return output * share + once / length
 
 
 def _layer(kind: Block, arch: Architecture, length: int, behind: int) -> float:
@@ -112,8 +115,8 @@ def _layer(kind: Block, arch: Architecture, length: int, behind: int) -> float:
         return kind.traced.flop_per_sample / length
     att, width, cross = kind.attention, kind.width or arch.hidden, kind.cross_attention
     own = kind.tokens or (behind if cross is not None else length)
-    matrices = kind.active_parameters(arch.hidden) - _vectors(kind, width)
-    flop = 2.0 * matrices + 2.0 * seen_keys(att, own) * att.heads * (att.head_dim + att.value_dim)
+    pairs = seen_keys(att, own) * att.heads
+    flop = _products(kind, arch.hidden) + 2.0 * pairs * (att.head_dim + att.value_dim)
     flop += 4.0 * att.disentangled * att.heads * att.head_dim
     flop += 2.0 * kind.predicts_ahead * arch.vocabulary * arch.hidden
     if cross is None:
@@ -123,23 +126,6 @@ def _layer(kind: Block, arch: Architecture, length: int, behind: int) -> float:
     return flop * (own / length) + inputs
 
 
-def _vectors(kind: Block, width: int) -> int:
-    """Parameters of a block that take no matrix product with tokens: norms, biases, tables."""
-    vectors = kind.vector_parameters(width) + _attention_vectors(kind.attention, width)
-    if kind.cross_attention is not None:
-        vectors += _attention_vectors(kind.cross_attention, width)
-    mlp = kind.mlp
-    if isinstance(mlp, MLP):
-        return vectors + mlp.bias * ((2 if mlp.gated else 1) * mlp.ffn_hidden + width)
-    expert = (2 if mlp.gated else 1) * mlp.ffn_hidden + width
-    return vectors + mlp.bias * (mlp.top_k * expert + mlp.experts)
-
-
-def _attention_vectors(att: Attention, width: int) -> int:
-    vectors = att.qk_norm * 2 * att.head_dim + att.output_bias * width
-    vectors += att.qkv_bias * (att.heads + 2 * att.kv_heads) * att.head_dim
-    vectors += att.heads * (att.sinks + att.relative_buckets)
-    vectors += 2 * att.position_projections * (width + 1) * att.heads * att.head_dim
-    if att.filtered:
-        vectors += filter_parameters(att, width) - 2 * width * width
-    return vectors + (att.q_lora_rank + att.kv_lora_rank if att.is_mla else 0)
+def _products(kind: Block, hidden: int) -> float:
+    """FLOPs of one token's products with the weights of a block."""
+    return sum(weight.flop for weight in kind.weights(hidden))

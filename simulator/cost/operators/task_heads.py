@@ -22,14 +22,14 @@ def task_heads(ops: Operators, tasks: TaskHeads, width: int, ranks: Ranks, recip
     size = element_bytes(recipe)
     vectors = ranks.own_tokens(recipe) if tasks.per_token else ranks.micro_batch
     count, reads = len(tasks.outputs), tasks.tower_inputs(width)
-    for name, outputs, inputs, number in tasks.products(width):
+    for w in tasks.weights(width):
         ops.gemms.append(
             Gemm(
-                name=name,
+                name=w.name,
                 m=vectors,
-                n=outputs,
-                k=inputs,
-                batch=float(number),
+                n=w.rows,
+                k=w.columns,
+                batch=float(w.count),
                 kind="head",
                 role=GemmRole.TASK_HEAD,
             )
