@@ -72,10 +72,18 @@ class Tuning:
     """PAT: time per rank."""
     pat_fraction: Number
     """PAT: share of the bus bandwidth."""
+    post_s: dict[str, Number]
+    """What a host takes to post one message to the network, by maker and otherwise."""
+    simple_posts: Number
+    """Messages to the network that Simple posts for one of LL."""
     ring_plateau: dict[str, Number]
     """Factor on the latency of a large all-reduce over rings of several nodes."""
+    ring_plateau_from_bytes: Number
+    """Bytes for each channel and rank from which it applies."""
     tree_correction: dict[str, tuple[Number, ...]]
-    """Factor on the bandwidth of trees by protocol, from 64 B on in powers of two."""
+    """Factor on the bandwidth of trees by protocol, for powers of two."""
+    tree_correction_from_bytes: Number
+    """Bytes at which that table starts."""
 
 
 @record

@@ -29,6 +29,11 @@ class Group:
     local: Ints
     """Members in one scale-up domain."""
 
+    @property
+    def domains(self) -> Ints:
+        """Scale-up domains that a group touches: what NCCL calls nodes."""
+        return np.asarray(-(-self.size // self.local))
+
     def take(self, rows: NDArray[Any]) -> Group:
         """Return the entries `rows`."""
         return Group(size=self.size[rows], local=self.local[rows])

@@ -16,7 +16,6 @@ from simulator.cost.collectives.calls import (
     send_s,
 )
 from simulator.cost.collectives.dispatch import dispatch_s
-from simulator.cost.collectives.nccl_choice import spans
 from simulator.hardware.cluster import Cluster, with_release
 from simulator.layout.placement import Group
 from simulator.measured.collective_calls import (
@@ -54,7 +53,7 @@ def score_a2a(table: Table, words: Words) -> BenchmarkScore:
 
 def _score(kind: BenchmarkKind, calls: CollectiveCalls) -> BenchmarkScore:
     predicted_s = np.full(len(calls.size_bytes), np.nan)
-    servers = spans(calls.group)
+    servers = calls.group.domains
     labels = (
         calls.cluster,
         calls.operation,

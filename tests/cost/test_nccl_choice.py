@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.collectives.nccl_choice import (
-    ALGORITHMS,
-    NVLS,
-    NVLS_TREE,
-    PAT,
-    believed_s,
-    choose,
-)
+from simulator.cost.collectives.nccl.algorithms import ALGORITHMS, CHOICES
+from simulator.cost.collectives.nccl_choice import believed_s, choose
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.placement import Group
 
@@ -30,12 +24,12 @@ def group(size: int, local: int) -> Group:
 
 
 def chosen(cluster: Cluster, operation: str, size: float, members: Group, **more: Any) -> str:
-    return ALGORITHMS[int(choose(cluster, operation, size, members, **more)[0])]
+    return CHOICES[int(choose(cluster, operation, size, members, **more)[0])].name
 
 
 def believed(cluster: Cluster, operation: str, size: float, members: Group) -> dict[str, float]:
     found = believed_s(cluster, operation, size, members)
-    return {ALGORITHMS[code]: float(seconds[0]) for code, seconds in found}
+    return {choice.name: float(seconds[0]) for choice, seconds in found.items()}
 
 
 def test_a_gather_of_eight_h100_by_hand() -> None:
@@ -124,16 +118,17 @@ def test_one_gpu_for_each_server_hops_as_a_tree_and_may_take_pat() -> None:
     found = believed(H100, "all_gather", 64.0, group(4, 1))
     assert found["ring ll"] == pytest.approx(21.6e-6, rel=1e-3)
     # 64 servers: PAT 8 + 6 x 14 / 3.5 + 64 x 2.8 = 211.2 us, the ring 6.6 + 63 x 5 = 321.6
-    assert choose(H100, "all_gather", 64.0, group(64, 1))[0] == PAT
+    assert chosen(H100, "all_gather", 64.0, group(64, 1)) == "pat"
     assert believed(H100, "all_gather", 64.0, group(64, 1))["pat"] == pytest.approx(
         211.2e-6, rel=1e-3
     )
-    assert PAT not in choose(H100, "all_gather", np.geomspace(8, 1e10, 50), group(64, 8))
+    codes = choose(H100, "all_gather", np.geomspace(8, 1e10, 50), group(64, 8))
+    assert "pat" not in {CHOICES[code].name for code in codes}
 
 
 def test_switches_joined_by_a_tree_take_over_large_reductions_of_many_servers() -> None:
-    assert choose(H100, "all_reduce", 1e9, group(128, 8))[0] == NVLS_TREE
-    assert choose(H100, "all_reduce", 1e9, group(32, 4))[0] not in (NVLS, NVLS_TREE)
+    assert chosen(H100, "all_reduce", 1e9, group(128, 8)) == "nvls_tree"
+    assert chosen(H100, "all_reduce", 1e9, group(32, 4)) not in ("nvls", "nvls_tree")
 
 
 def test_a_network_that_reduces_is_used_only_where_the_cluster_says_so() -> None:
@@ -145,7 +140,7 @@ def test_a_network_that_reduces_is_used_only_where_the_cluster_says_so() -> None
 
 def test_boards_without_fast_links_know_no_ll128() -> None:
     sizes = np.geomspace(8, 1e10, 200)
-    names = {ALGORITHMS[code] for code in choose(PCIE, "all_reduce", sizes, group(8, 8))}
+    names = {CHOICES[code].name for code in choose(PCIE, "all_reduce", sizes, group(8, 8))}
     assert names <= {"ring ll", "ring simple", "tree ll", "tree simple"}
 
 
@@ -168,6 +163,14 @@ def test_the_choice_is_what_it_believes_to_be_fastest(
     size: float, shape: tuple[int, int], cluster: Cluster
 ) -> None:
     found = believed_s(cluster, "all_reduce", size, group(*shape))
-    code = choose(cluster, "all_reduce", size, group(*shape))[0]
-    times = {number: float(seconds[0]) for number, seconds in found}
-    assert times[int(code)] == min(times.values()) < np.inf
+    choice = CHOICES[int(choose(cluster, "all_reduce", size, group(*shape))[0])]
+    times = {known: float(seconds[0]) for known, seconds in found.items()}
+    assert times[choice] == min(times.values()) < np.inf
+
+
+def test_every_choice_is_a_protocol_of_an_algorithm_with_a_word_of_its_own() -> None:
+    words = [algorithm.word for algorithm in ALGORITHMS]
+    assert sorted(set(words)) == sorted(words)
+    assert len(CHOICES) == sum(len(algorithm.protocols) for algorithm in ALGORITHMS)
+    for choice in CHOICES:
+        assert choice.protocol in choice.algorithm.protocols

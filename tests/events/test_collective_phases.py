@@ -10,6 +10,7 @@ import pytest
 
 from simulator.cost.collectives import calls as closed
 from simulator.cost.collectives.curves import board
+from simulator.cost.collectives.nccl.algorithms import ALGORITHMS as NCCL
 from simulator.errors import InputError
 from simulator.events.network.collective_phases import ALGORITHMS, modelled, unfold
 from simulator.events.network.flows import joined
@@ -129,7 +130,7 @@ def test_phases_inside_and_between_servers_by_hand() -> None:
         for name in ("reduce_scatter", "all_gather")
     }
     inside = sum(7 / 8 * size / rate for rate in rates.values())
-    found = moved(cluster, network, "all_reduce", EVERY, size, algorithm="hierarchical")
+    found = moved(cluster, network, "all_reduce", EVERY, size, algorithm="nvls_tree")
     assert found == pytest.approx(inside + 2.0)
 
 
@@ -139,13 +140,13 @@ def test_a_modelled_task_takes_the_links_of_its_algorithm() -> None:
     cluster, network = machine("dgx-a100", 64)
     moves = {
         name: modelled(cluster, network, EVERY, 8 * ADAPTER * GB, 4.0, algorithm=name)
-        for name in ("ring", "hierarchical")
+        for name in ("ring", "nvls_tree")
     }
     for name, expected in (
         ("ring", [2 * 63 / 64] * 8),
         # inside a tree: half up and half to each of two below, and half up as a leaf of the other;
         # its root: half to the one below, and half up as a leaf of the other
-        ("hierarchical", [1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0]),
+        ("nvls_tree", [1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0]),
     ):
         found = transfer(moves[name], network.capacity_bytes_per_s)
         assert found.end_s == pytest.approx([4.0])
@@ -286,9 +287,13 @@ def test_uneven_groups_are_rings_in_the_given_order() -> None:
     assert moved(*at, "all_gather", members, ADAPTER * GB) == pytest.approx(0.75)
 
 
+def test_every_algorithm_of_nccl_has_its_hops() -> None:
+    assert {algorithm.word for algorithm in NCCL} | {"direct"} == set(ALGORITHMS)
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_group_of_one_moves_nothing(algorithm: str) -> None:
-    operation = "all_to_all" if algorithm == "direct" else "all_reduce"
+    operation = {"direct": "all_to_all", "pat": "all_gather"}.get(algorithm, "all_reduce")
     cluster, network = machine("dgx-a100", 64)
     table = unfold(cluster, network, operation, [[3], [4]], GB, algorithm=algorithm)
     assert transfer(table, network.capacity_bytes_per_s).makespan_s == 0.0

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats, Ints
 from simulator.calibration.collectives.collective_rows import KINDS, CollectiveRows
 from simulator.calibration.fitting.least_squares import Prior, fit_times
-from simulator.cost.collectives.curves import REGIMES, curve_s
+from simulator.cost.collectives.curves import REGIMES, Regime, curve_s
 from simulator.hardware.tuning import RESIDUAL_BYTES
 
 __all__ = ["NEWEST", "CollectiveFit", "fit_family", "fit_residual", "predict", "residual_factor"]
@@ -164,7 +164,7 @@ class _Places:
         self.start = of([f"start_{operation}" for operation, _ in calls])
         adds = rows.integer & np.isin(rows.operation, ["all_reduce", "reduce_scatter"])
         self.integer = np.where(adds, place["integer_fraction"], one)
-        kinds = np.where(rows.regime == 0, "ll", "bulk").tolist()
+        kinds = np.where(rows.regime == Regime.LL, "ll", "bulk").tolist()
         releases = zip(rows.release.tolist(), kinds, strict=True)
         self.release = of([f"release.{release}.{kind}" for release, kind in releases])
 

@@ -36,6 +36,7 @@ from simulator.calibration.collectives.fit_dispatch import dispatch_left_out, di
 from simulator.calibration.collectives.fit_networks import network_left_out, network_sections
 from simulator.calibration.fitting.left_out_errors import LeftOut, left_out
 from simulator.calibration.fitting.profile_text import FigureText, Section
+from simulator.cost.collectives.curves import Regime
 
 __all__ = ["collective_sections", "left_out_lines"]
 
@@ -274,7 +275,7 @@ def _curve_sections(found: _Fits, family: str, curve: str) -> list[Section]:
     own = np.asarray(rows.curve == curve)
     text = _text(found, own, f"curves of {curve}")
     source = f"{_SOURCE}_{curve.replace('-', '_')}"
-    small, large = own & (rows.regime == 0), own & (rows.regime > 0)
+    small, large = own & (rows.regime == Regime.LL), own & (rows.regime != Regime.LL)
 
     def figures(
         names: Iterable[str], mask: NDArray[np.bool_], prefix: str = ""
@@ -333,7 +334,7 @@ def _node_sections(found: _Fits, device: str) -> list[tuple[str, Section]]:
     curve, _ = DEVICES[device]
     family = next(name for name, curves in FAMILIES.items() if curve in curves)
     values, rows = found.fits[family].values, found.rows
-    own = np.asarray((rows.device == device) & (rows.regime > 0))
+    own = np.asarray((rows.device == device) & (rows.regime != Regime.LL))
     spread = _spread(found, own)
     text = _text(found, rows.device == device, "rates of large calls")
     rates = {
@@ -341,7 +342,7 @@ def _node_sections(found: _Fits, device: str) -> list[tuple[str, Section]]:
         "all_to_all_bytes_per_s": values[f"{device}.exchange"],
     }
     rates["send_bytes_per_s"] = rates["all_to_all_bytes_per_s"] * values["share.all_to_all.2"]
-    if (own & (rows.regime == 2)).any():
+    if (own & (rows.regime == Regime.NVLS)).any():
         rates["nvls_bytes_per_s"] = values[f"{device}.switch"]
     node = boards()[device].node.name
 

@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import catalogue
-from simulator.cost.collectives.nccl_choice import LL, LL128, NVLS, choose
+from simulator.cost.collectives.calls import regimes
+from simulator.cost.collectives.curves import Regime
+from simulator.cost.collectives.nccl_choice import choose
 from simulator.hardware.cluster import Cluster, load_cluster, load_library, with_release
 from simulator.layout.placement import Group
 from simulator.measured.microbenchmarks import read_table
@@ -76,7 +78,7 @@ class CollectiveRows:
     kind: NDArray[np.str_]
     """The operation, ``all_to_all_older`` for those of older releases."""
     regime: NDArray[np.int64]
-    """What NCCL chooses: LL, Simple, the switch, LL128 (0 to 3)."""
+    """`Regime` of what NCCL chooses."""
     steps: NDArray[np.int64]
     moved_bytes: NDArray[np.float64]
     measured_s: NDArray[np.float64]
@@ -132,7 +134,7 @@ def _regime(
     integer: NDArray[np.bool_],
     release: NDArray[np.str_],
 ) -> NDArray[np.int64]:
-    """Kind of protocol that NCCL chooses: LL, Simple, the switch or LL128."""
+    """`Regime` of what NCCL chooses."""
     found = np.ones(len(gpu), dtype=np.int64)
     for name, newest in boards().items():
         for number in np.unique(release[gpu == name]).tolist():
@@ -143,10 +145,9 @@ def _regime(
                 size, n = size_bytes[rows], members[rows]
                 if kind == "all_to_all":
                     small = float(cluster.library.releases[number].send_ll_bytes)
-                    found[rows] = np.where(size / n <= small, 0, 1)
+                    found[rows] = np.where(size / n <= small, Regime.LL, Regime.BULK)
                     continue
                 group = Group(size=n, local=n)
                 code = choose(cluster, kind, size, group, integer=integer[rows])
-                bulk = np.where(LL128[code], 3, np.where(code == NVLS, 2, 1))
-                found[rows] = np.where(LL[code], 0, bulk)
+                found[rows] = regimes(cluster, code)
     return found

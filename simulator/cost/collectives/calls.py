@@ -12,21 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.arrays import Floats
-from simulator.cost.collectives.curves import Board, board, curve_s
-from simulator.cost.collectives.nccl_choice import (
-    COLLNET,
-    LL,
-    LL128,
-    NVLS,
-    NVLS_TREE,
-    PAT,
-    TREES,
-    choose,
-    spans,
-)
+from simulator.arrays import Floats, Ints
+from simulator.cost.collectives.curves import Regime, board, curve_s
+from simulator.cost.collectives.nccl.algorithm import CallShape
+from simulator.cost.collectives.nccl.algorithms import CHOICES, Choice, by_algorithm
+from simulator.cost.collectives.nccl_choice import choose
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import distinct_rows
 from simulator.layout.placement import Group
@@ -41,14 +32,11 @@ __all__ = [
     "exchange_rate",
     "library_units",
     "reduce_scatter_s",
+    "regimes",
     "send_rate",
     "send_s",
     "slowdown_share",
 ]
-
-
-_BULK = np.where(LL128, 3, 1)
-"""By code: regime of a call that is not small."""
 
 
 def all_gather_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
@@ -104,76 +92,63 @@ def _distinct_s(
     cluster: Cluster, operation: str, size_bytes: Floats, group: Group, *, integer: Any
 ) -> Floats:
     """Gathers and reductions: start, hops, ramp and bytes of the chosen algorithm and protocol."""
-    n, local, nodes = group.size, group.local, spans(group)
+    shape = CallShape.of(operation, group)
+    n, local, crosses = shape.n, shape.local, shape.nodes > 1
     code = choose(cluster, operation, size_bytes, group, integer=integer)
-    here, passes = board(cluster), 2 if operation == "all_reduce" else 1
-    hops = passes * (nodes - 1)
-    tree = TREES[code]
-    near_steps = np.where(tree, 2 * (local - 1), passes * (n - 1) - hops)
-    start_s = _far_hops(code, hops, nodes) * np.take(_far_hop_s(cluster), code)
-    regime = np.where(LL[code], 0, np.where(_in_switch(code, here), 2, _BULK[code]))
-    members = np.where(regime == 2, local, n)
-    moved_bytes = passes * size_bytes * (members - 1) / members
+    here = board(cluster)
+    far_hops = by_algorithm(code, lambda algorithm: algorithm.far_hops(shape))
+    start_s = far_hops * np.take(_far_hop_s(cluster), code)
+    regime = regimes(cluster, code)
+    in_switch = regime == Regime.NVLS
+    members = np.where(in_switch, local, n)
+    moved_bytes = shape.passes * size_bytes * (members - 1) / members
     joint = float(cluster.library.nvls_tree_fraction)
-    moved_bytes = np.where((regime == 2) & (nodes > 1), moved_bytes / joint, moved_bytes)
-    crosses, inside = nodes > 1, np.where(local > 1, local, n)
+    moved_bytes = np.where(in_switch & crosses, moved_bytes / joint, moved_bytes)
+    inside = np.where(local > 1, local, n)
     far_bytes = adapter_bytes(cluster, operation, code, size_bytes, group)
     seconds = curve_s(
         here.figures,
         regime=regime,
-        near_steps=near_steps,
+        near_steps=by_algorithm(code, lambda algorithm: algorithm.near_steps(shape)),
         start=here.start(operation),
         moved_bytes=np.where(crosses & (local == 1), 0.0, moved_bytes),
         **here.rates(operation, inside, integer),
         far_start_s=np.where(crosses, start_s, 0.0),
         far_bytes_s=np.where(crosses, far_bytes / domain_rate(cluster, group), 0.0),
     )
-    left = here.residual(operation, regime, n, size_bytes)
-    seconds = seconds * np.where(crosses, 1.0, left * here.release_factor(regime))
+    residual = here.residual(operation, regime, n, size_bytes)
+    seconds = seconds * np.where(crosses, 1.0, residual * here.release_factor(regime))
     return np.where((n > 1) & (size_bytes > 0), seconds, 0.0)
+
+
+def regimes(cluster: Cluster, code: Any) -> Ints:
+    """`Regime` that calls run in, by the code of what NCCL chose."""
+    reduces = board(cluster).reduces
+    return np.take(np.array([_regime(choice, reduces) for choice in CHOICES]), code)
+
+
+def _regime(choice: Choice, reduces: bool) -> Regime:
+    if choice.algorithm.in_switch and reduces:
+        return Regime.NVLS
+    return {"ll": Regime.LL, "ll128": Regime.LL128, "simple": Regime.BULK}[choice.protocol]
 
 
 def adapter_bytes(
     cluster: Cluster, operation: str, code: Any, size_bytes: Any, group: Group
 ) -> Floats:
     """Bytes for which a call keeps the adapters of a domain busy at their full rate."""
-    n, nodes, passes = group.size, spans(group), 2 if operation == "all_reduce" else 1
-    once = np.where(code == COLLNET, size_bytes, passes * size_bytes * (n - 1) / n)
-    joined = TREES[code] | (code == NVLS_TREE)
-    far_bytes = np.where(joined, 2.0 * size_bytes * (nodes - 1) / nodes, once)
-    return np.asarray(far_bytes / _network_share(cluster, code, nodes))
-
-
-def _network_share(cluster: Cluster, code: Any, nodes: Any) -> Floats:
-    """Share of the adapters' rate that an algorithm reaches over so many nodes."""
-    library = cluster.library
-    branching = TREES[code] & (nodes > 2)
-    share = np.where(branching, float(library.tree_network_fraction), 1.0)
-    return np.where(code == COLLNET, float(library.collnet_fraction), share)
-
-
-def _in_switch(code: Any, here: Board) -> NDArray[np.bool_]:
-    """Whether the domain's own switch adds up, alone or before the network does."""
-    reduces = (code == NVLS) | (code == NVLS_TREE)
-    return reduces | (code == COLLNET) if here.reduces else reduces
-
-
-def _far_hops(code: Any, ring_hops: Any, nodes: Any) -> Floats:
-    """Hops over the network that the start of a call waits for."""
-    depth = np.ceil(np.log2(nodes))
-    hops = np.where(TREES[code] | (code == NVLS_TREE), 2.0 * depth, ring_hops)
-    return np.where(code == COLLNET, 2.0, np.where(code == PAT, depth, hops))
+    shape, library = CallShape.of(operation, group), cluster.library
+    size_bytes = np.asarray(size_bytes, dtype=float)
+    return np.asarray(
+        by_algorithm(code, lambda algorithm: algorithm.adapter_bytes(library, shape, size_bytes))
+    )
 
 
 def _far_hop_s(cluster: Cluster) -> Floats:
     """One hop over the network, by code of algorithm and protocol, in seconds."""
-    library, tables = cluster.library, cluster.library.tuning
-    ring, tree = library.ring_hop_s["network"], library.tree_hop_s["network"]
-    listed = [
-        *(ring.ll, ring.ll128, ring.simple, tree.ll, tree.ll128, tree.simple),
-        *(0.0, tables.nvls_hop_s["tree"], tables.nvls_hop_s["network"] / 2, tables.pat_hop_s),
-    ]
-    return np.array(listed) + float(cluster.fabric.extra_hop_s)
+    library = cluster.library
+    hop_s = [choice.algorithm.far_hop_s(library, choice.protocol) for choice in CHOICES]
+    return np.array(hop_s) + float(cluster.fabric.extra_hop_s)
 
 
 def domain_rate(cluster: Cluster, group: Group) -> Floats:
@@ -184,7 +159,7 @@ def domain_rate(cluster: Cluster, group: Group) -> Floats:
     """
     share = group.local * cluster.network_bytes_per_s_per_gpu
     over, leaf = float(cluster.fabric.oversubscription), cluster.fabric.leaf_servers
-    narrowed = np.where(spans(group) > leaf, max(over / leaf, 1.0), 1.0)
+    narrowed = np.where(group.domains > leaf, max(over / leaf, 1.0), 1.0)
     return np.asarray(share / narrowed)
 
 
@@ -195,19 +170,19 @@ def broadcasts_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
     (NCCL tuning.cc: as many hops as a gather) and then moves at the bus bandwidth.
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
-    n, nodes = group.size, spans(group)
-    each = size_bytes / n
-    code = choose(cluster, "broadcast", each, group)
+    n, nodes = group.size, group.domains
+    share_bytes = size_bytes / n
+    code = choose(cluster, "broadcast", share_bytes, group)
     here, hops = board(cluster), nodes - 1
     seconds = curve_s(
         here.figures,
-        regime=np.where(LL[code], 0, _BULK[code]),
+        regime=regimes(cluster, code),
         near_steps=n - 1 - hops,
         start=1.0,
-        moved_bytes=np.where((group.local == 1) & (nodes > 1), 0.0, each),
+        moved_bytes=np.where((group.local == 1) & (nodes > 1), 0.0, share_bytes),
         **here.rates("all_gather", np.where(group.local > 1, group.local, n)),
         far_start_s=np.where(nodes > 1, hops * np.take(_far_hop_s(cluster), code), 0.0),
-        far_bytes_s=np.where(nodes > 1, each / domain_rate(cluster, group), 0.0),
+        far_bytes_s=np.where(nodes > 1, share_bytes / domain_rate(cluster, group), 0.0),
     )
     return np.where(n > 1, n * seconds, 0.0)
 
@@ -219,10 +194,11 @@ def all_to_all_s(cluster: Cluster, sent_bytes: Any, group: Group) -> Floats:
     N nodes the rate tends to ``N / (N - 1)`` of an adapter's. To a peer LL carries small parts.
     """
     sent_bytes = np.asarray(sent_bytes, dtype=float)
-    n, local, nodes = group.size, group.local, spans(group)
+    n, local, nodes = group.size, group.local, group.domains
     here, library = board(cluster), cluster.library
     peers_s = library.all_to_all_peer_s["network"] + float(cluster.fabric.extra_hop_s)
-    regime = np.where(sent_bytes / n <= here.release.send_ll_bytes, 0, 1)
+    small = sent_bytes / n <= here.release.send_ll_bytes
+    regime = np.where(small, Regime.LL, Regime.BULK)
     seconds = curve_s(
         here.exchange,
         regime=regime,
@@ -233,8 +209,8 @@ def all_to_all_s(cluster: Cluster, sent_bytes: Any, group: Group) -> Floats:
         far_start_s=(n - local) * peers_s,
         far_bytes_s=sent_bytes * (n - local) / n / exchange_rate(cluster, nodes),
     )
-    left = here.residual(here.exchange_kind, regime, n, sent_bytes)
-    seconds = seconds * np.where(nodes > 1, 1.0, left * here.release_factor(regime))
+    residual = here.residual(here.exchange_kind, regime, n, sent_bytes)
+    seconds = seconds * np.where(nodes > 1, 1.0, residual * here.release_factor(regime))
     return np.where(n > 1, seconds, 0.0)
 
 
@@ -259,7 +235,8 @@ def send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:
     rate = send_rate(cluster, far=False)
     near = base[links.kind] + size_bytes / rate
     if here.curve is not None:
-        regime = np.where(size_bytes <= here.release.send_ll_bytes, 0, 1)
+        small = size_bytes <= here.release.send_ll_bytes
+        regime = np.where(small, Regime.LL, Regime.BULK)
         near = curve_s(
             here.exchange,
             regime=regime,
@@ -269,8 +246,8 @@ def send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:
             rate=rate,
             ll_rate=here.rates("all_to_all", 2)["ll_rate"],
         )
-        left = here.residual(here.exchange_kind, regime, 2, 2.0 * size_bytes)
-        near = near * left * here.release_factor(regime)
+        residual = here.residual(here.exchange_kind, regime, 2, 2.0 * size_bytes)
+        near = near * residual * here.release_factor(regime)
     far = base["network"] + float(cluster.fabric.extra_hop_s)
     far = far + size_bytes / send_rate(cluster, far=True)
     return np.where(crosses_network, far, near)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,24 @@ from simulator.arrays import Floats
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.tuning import RESIDUAL_BYTES, Curve, Release, Start
 
-__all__ = ["REGIMES", "Board", "board", "curve_s", "interpolated", "start_figures"]
+__all__ = ["REGIMES", "Board", "Regime", "board", "curve_s", "interpolated", "start_figures"]
 
 
-REGIMES = ("ll", "bulk", "nvls", "ll128")
-"""Kinds of protocol that have a curve of their own."""
+class Regime(IntEnum):
+    """Kinds of protocol that have a curve of their own."""
+
+    LL = 0
+    """Small messages."""
+    BULK = 1
+    """Simple."""
+    NVLS = 2
+    """In the switch of a domain."""
+    LL128 = 3
+    """Lines of 128 bytes."""
+
+
+REGIMES = tuple(regime.name.lower() for regime in Regime)
+"""Their words in profiles."""
 _RAMP_BYTES = 1e6
 """Moved bytes at which the ramp of a curve is stated."""
 
@@ -33,22 +47,22 @@ def curve_s(
     far_start_s: Any = 0.0,
     far_bytes_s: Any = 0.0,
 ) -> Floats:
-    """Seconds of a call with LL, with Simple, in the switch or with LL128 (`regime`, 0 to 3).
+    """Seconds of a call by its `Regime`.
 
     Inside a domain: ``base + hop x steps + ramp sqrt(moved / 1 MB) + moved / rate``. The way over
     the network adds the start of its hops; bytes move at the slower of links and adapters; and a
     pipeline fed in pieces pays ``ramp sqrt(start x bytes / rate)`` between the two, as the best
     number of pieces of a pipeline with `start` to fill does.
     """
-    f, small = figures, regime == 0
+    f, small = figures, regime == Regime.LL
     root = np.sqrt(np.asarray(moved_bytes) / _RAMP_BYTES)
     ll = f["ll_base_s"] + f["ll_hop_s"] * near_steps + f["ll_ramp_s"] * root
     bulk = start * (f["bulk_base_s"] + f["bulk_hop_s"] * near_steps) + f["bulk_ramp_s"] * root
     inside, bytes_per_s = np.where(small, ll, bulk), np.where(small, ll_rate, rate)
-    lines = regime == 3  # of 128 bytes
+    lines = regime == Regime.LL128
     inside = np.where(lines, start * (f["ll128_base_s"] + f["ll128_hop_s"] * near_steps), inside)
     bytes_per_s = np.where(lines, rate * f["ll128_fraction"], bytes_per_s)
-    in_switch = regime == 2
+    in_switch = regime == Regime.NVLS
     inside = np.where(in_switch, f["nvls_base_s"] + f["nvls_ramp_s"] * root, inside)
     bytes_per_s = np.where(in_switch, f["nvls_bytes_per_s"], bytes_per_s)
     part = np.where(small, f["ll_far_share"], np.where(lines, f["ll128_far_share"], 1.0))
@@ -111,7 +125,7 @@ class Board:
     def release_factor(self, regime: Any) -> Floats:
         """Time of a call over that with the newest release."""
         small, large = self.release.ll_time_fraction, self.release.time_fraction
-        return np.where(regime == 0, float(small), float(large))
+        return np.where(regime == Regime.LL, float(small), float(large))
 
     def residual(self, operation: str, regime: Any, members: Any, size_bytes: Any) -> Floats:
         """Factor that measurements of such calls leave over the formula; 1 where there are none."""
@@ -120,12 +134,11 @@ class Board:
             return factor + 1.0
         at = np.log2(np.maximum(size_bytes, 1.0))
         power = np.log2(np.maximum(members, 1))
-        for number, name in enumerate(REGIMES):
+        for kind, name in zip(Regime, REGIMES, strict=True):
             tables = self.curve.residual.get(f"{operation}_{name}", {})
             known = sorted((np.log2(int(count)), values) for count, values in tables.items())
             if known:
-                found = _between(known, power, at)
-                factor = np.where(regime == number, found, factor)
+                factor = np.where(regime == kind, _between(known, power, at), factor)
         return np.asarray(np.exp(factor))
 
 
@@ -133,11 +146,11 @@ def _between(known: list[tuple[float, tuple[float, ...]]], power: Any, at: Any) 
     """Interpolate tables over the logarithm of sizes, and between the two nearest counts."""
     knots = np.log2(RESIDUAL_BYTES)
     counts = [count for count, _ in known]
-    found = np.zeros(np.broadcast_shapes(np.shape(power), np.shape(at)))
+    residual = np.zeros(np.broadcast_shapes(np.shape(power), np.shape(at)))
     for index, (_, values) in enumerate(known):
         weight = np.interp(power, counts, [float(i == index) for i in range(len(counts))])
-        found = found + weight * np.interp(at, knots, values)
-    return found
+        residual = residual + weight * np.interp(at, knots, values)
+    return residual
 
 
 def start_figures(start: Start) -> dict[str, float]:

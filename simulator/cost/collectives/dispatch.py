@@ -16,7 +16,6 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.collectives.calls import exchange_rate
-from simulator.cost.collectives.nccl_choice import spans
 from simulator.cost.operators.routing import reached_places
 from simulator.hardware.cluster import FALLBACK_BOARD, Cluster
 from simulator.hardware.tuning import Dispatch
@@ -93,7 +92,7 @@ def dispatch_s(
     near, far = dispatch_volumes(group, copies, experts, once=once, **routed)
     known = cluster.library.dispatch[library]
     figures = dispatch_figures((known.get(cluster.board) or known[FALLBACK_BOARD])[way])
-    nodes = spans(group)
+    nodes = group.domains
     traffic = Traffic(
         token_bytes=token_bytes,
         row_bytes=row_bytes,
@@ -122,7 +121,7 @@ def dispatch_volumes(
 
     ``cost/operators/routing.py`` has how many ranks and domains a token reaches.
     """
-    n, local, nodes = group.size, group.local, spans(group)
+    n, local, nodes = group.size, group.local, group.domains
     if once:
         routed = {"picks": copies, "experts": experts, "groups": groups, "top_groups": top_groups}
         ranks = np.minimum(load * reached_places(n, **routed), n)
@@ -142,8 +141,10 @@ def exchange_s(
     start = f["start_s"] + beyond_s + told_s * t.experts + t.row_bytes / f["token_bytes_per_s"]
     given = f["units"] if units is None else units
     copies, near_bytes = t.near + t.far, t.near * t.token_bytes
-    one_s = copies * t.token_bytes * (1.0 / f["unit_bytes_per_s"] + f["unit_copy_s"] / t.row_bytes)
-    units_s = one_s / given / np.where(crosses, f["forward_fraction"], 1.0)
+    byte_s = 1.0 / f["unit_bytes_per_s"] + f["unit_copy_s"] / t.row_bytes
+    units_s = (
+        copies * t.token_bytes * byte_s / given / np.where(crosses, f["forward_fraction"], 1.0)
+    )
     links_s = near_bytes / (f["link_fraction"] * t.link_bytes_per_s)
     moved_s = (links_s**_CUBIC + units_s**_CUBIC) ** (1.0 / _CUBIC)
     transfer = np.maximum(moved_s, t.far * t.token_bytes / t.far_bytes_per_s)
@@ -153,7 +154,7 @@ def exchange_s(
 
 def dispatch_figures(known: Dispatch) -> dict[str, float]:
     """Return the figures of one way by the names of :func:`exchange_s`."""
-    unit, one = known.unit_bytes_per_s, known.token_bytes_per_s
+    unit, token = known.unit_bytes_per_s, known.token_bytes_per_s
     names = (
         "start_s",
         "network_start_s",
@@ -165,7 +166,7 @@ def dispatch_figures(known: Dispatch) -> dict[str, float]:
         "forward_fraction",
         "sharpness",
     )
-    found = {name: float(getattr(known, name)) for name in names}
-    found["unit_bytes_per_s"] = _AT_ONCE if unit is None else float(unit)
-    found["token_bytes_per_s"] = _AT_ONCE if one is None else float(one)
-    return found
+    figures = {name: float(getattr(known, name)) for name in names}
+    figures["unit_bytes_per_s"] = _AT_ONCE if unit is None else float(unit)
+    figures["token_bytes_per_s"] = _AT_ONCE if token is None else float(token)
+    return figures

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simulator.arrays import Floats
+from simulator.cost.collectives.nccl.algorithms import ALGORITHMS as NCCL
 from simulator.errors import InputError, problem
 from simulator.events.network.collective_hops import (
     PASSES,
@@ -64,8 +65,8 @@ def unfold(
         As the collectives of ``cost/collectives/calls.py`` take it: the whole buffer, or what a
         rank of an all-to-all sends, its own share included. One number, or one by group.
     algorithm : str
-        One of `ALGORITHMS`: ring; tree or hierarchical (inside each domain, trees between them,
-        inside) for all-reduce; direct (all peers at once) for all-to-all.
+        One of `ALGORITHMS`: those of NCCL, or direct (all peers at once) for all-to-all. What
+        switches of a domain or of the network add up goes round a ring here.
     start_s : array_like
         When it starts, one number or one by group.
 
@@ -126,13 +127,16 @@ def modelled(
 
 def _steps(call: Call, algorithm: str) -> list[Hops]:
     """Phases of a call by an algorithm that can do it."""
-    build, possible = _known(algorithm)
-    if call.operation not in possible:
+    if algorithm not in _HOPS:
+        raise InputError(
+            problem("network", "algorithm", "unknown algorithm", algorithm, ALGORITHMS)
+        )
+    if call.operation not in _OPERATIONS[algorithm]:
         raise InputError(
             problem("network", "algorithm", f"must be one that does {call.operation}", algorithm)
             + f" (nearest: {_nearest(call.operation)})"
         )
-    return build(call)
+    return _HOPS[algorithm](call)
 
 
 def _coupled(topology: Topology, call: Call, steps: list[Hops]) -> tuple[Routes, Floats]:
@@ -259,23 +263,21 @@ def _hop_s(topology: Topology) -> tuple[float, float]:
     return near, float(topology.latency_s[topology.blocks["adapter-up"].first])
 
 
-_RINGS = tuple(PASSES)
-_BUILD: dict[str, tuple[Callable[[Call], list[Hops]], tuple[str, ...]]] = {
-    "ring": (ring, _RINGS),
-    "tree": (tree, ("all_reduce",)),
-    "hierarchical": (hierarchical, ("all_reduce",)),
-    "direct": (direct, ("all_to_all",)),
+_HOPS: dict[str, Callable[[Call], list[Hops]]] = {
+    "ring": ring,
+    "tree": tree,
+    "nvls": ring,
+    "nvls_tree": hierarchical,
+    "collnet": ring,
+    "pat": ring,
+    "direct": direct,
 }
-ALGORITHMS = tuple(_BUILD)
-
-
-def _known(algorithm: str) -> tuple[Callable[[Call], list[Hops]], tuple[str, ...]]:
-    if algorithm not in _BUILD:
-        raise InputError(
-            problem("network", "algorithm", "unknown algorithm", algorithm, ALGORITHMS)
-        )
-    return _BUILD[algorithm]
+"""Phases of each algorithm of NCCL, by its word, and of all-to-alls."""
+ALGORITHMS = tuple(_HOPS)
+_OPERATIONS = {algorithm.word: algorithm.operations for algorithm in NCCL} | {
+    "direct": ("all_to_all",)
+}
 
 
 def _nearest(operation: str) -> str:
-    return next(name for name, (_, possible) in _BUILD.items() if operation in possible)
+    return next(word for word in ALGORITHMS if operation in _OPERATIONS[word])

@@ -15,7 +15,8 @@ import numpy as np
 from simulator.arrays import Ints
 from simulator.cost.collectives.calls import adapter_bytes, domain_rate, exchange_rate, send_rate
 from simulator.cost.collectives.curves import board
-from simulator.cost.collectives.nccl_choice import NVLS_TREE, TREES, choose, spans
+from simulator.cost.collectives.nccl.algorithms import CHOICES
+from simulator.cost.collectives.nccl_choice import choose
 from simulator.events.network.collective_hops import in_a_row
 from simulator.events.network.group_members import group_members
 from simulator.events.network.shared_links import Call
@@ -27,9 +28,6 @@ __all__ = ["Traffic", "group_traffic"]
 
 
 _SIZE_BYTES = 1e9
-
-_ALGORITHM = {**dict.fromkeys(np.flatnonzero(TREES).tolist(), "tree"), NVLS_TREE: "hierarchical"}
-"""Links that a code of ``choose`` takes, where they are not those of rings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,19 +135,20 @@ def _far(cluster: Cluster, group: str, members: Ints, operation: str) -> list[Tr
     if local == n:
         return []
     shape = Group(size=np.array(n), local=np.array(local))
-    code = np.array(0)
+    algorithm = None
     if operation == "all_to_all":
-        seconds = _SIZE_BYTES * (n - local) / n / exchange_rate(cluster, spans(shape))
+        seconds = _SIZE_BYTES * (n - local) / n / exchange_rate(cluster, shape.domains)
     else:
         code = choose(cluster, operation, _SIZE_BYTES, shape)
         moved = adapter_bytes(cluster, operation, code, _SIZE_BYTES, shape)
         seconds = moved / domain_rate(cluster, shape)
+        algorithm = CHOICES[int(code)].algorithm.word
     call = Call(
         operation=operation,
         members=members,
         size_bytes=_SIZE_BYTES,
         seconds=float(seconds),
-        algorithm=_ALGORITHM.get(int(code)),
+        algorithm=algorithm,
     )
     return [Traffic(group=group, call=call, far=True)]
 
