@@ -31,6 +31,7 @@ __all__ = [
     "Figure",
     "Number",
     "Whole",
+    "Word",
     "build",
     "check_header",
     "figures",
@@ -50,6 +51,20 @@ Number = Annotated[float, Strict()]
 
 Whole = Annotated[int, Strict()]
 """A whole number as typed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Word:
+    """Marks a string as one of words that are known elsewhere: ``Annotated[str, Word(words)]``.
+
+    Wrong ones are reported as those of a Literal are.
+    """
+
+    known: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.literal_schema(list(self.known))
+
 
 GRADES = ("measured", "fitted", "datasheet", "assumed")
 """Grades of evidence, strongest first."""

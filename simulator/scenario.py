@@ -15,11 +15,12 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le
 
 from simulator.errors import InputError, did_you_mean, problem
-from simulator.files import Number, Whole, build, read_toml, record
+from simulator.files import Number, Whole, Word, build, read_toml, record
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.node_groups import load_groups
 from simulator.layout.layouts import RANK_ORDERS
-from simulator.software.profile import CpKind, Dispatcher, Schedule, Software, load_software
+from simulator.schedules.registry import WORDS
+from simulator.software.profile import CpKind, Dispatcher, Software, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.contradictions import wrong_training
@@ -100,7 +101,7 @@ class LayoutSection:
     """Where the optimizer states wait, whose step the host takes: its memory, or local drives."""
     parameter_offload: Literal["none", "cpu", "nvme"] | None = None
     """Where the parameters that zero3 shards wait for their layer: host memory, or local drives."""
-    schedule: Literal[Schedule, "any"] | None = None
+    schedule: Annotated[str, Word((*WORDS, "any"))] | None = None
     """Pipeline schedule; plan: "any" tries every one that the software has."""
     rank_order: str | None = None
 

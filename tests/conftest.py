@@ -11,7 +11,8 @@ import pytest
 from hypothesis import settings
 
 from simulator.arrays import Floats
-from simulator.layout.schedules.action_tables import BACKWARD_WEIGHT, FORWARD, Actions
+from simulator.schedules.action_tables import Actions
+from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
 
 settings.register_profile("same", derandomize=True, deadline=None, database=None)
 settings.register_profile("explore", max_examples=2_000, deadline=None)

@@ -2,7 +2,7 @@
 
 The same operators that the closed form adds up (``cost/memory/peak.py``) are allocated and freed in
 the order of a training step: states, the passes of the schedule's table of actions
-(``layout/schedules/action_tables.py``), loss, optimizer. Two steps are played, since the
+(``schedules/action_tables.py``), loss, optimizer. Two steps are played, since the
 optimizer's states take blocks that the first step's activations have left; a third changes nothing.
 The search keeps the closed form; this is for one layout.
 
@@ -32,7 +32,9 @@ from simulator.cost.pricing import price
 from simulator.cost.tables import Priced, Selection, select
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import SHARDINGS, Layouts
-from simulator.layout.schedules import action_tables as schedules
+from simulator.schedules.action_tables import actions, in_flight
+from simulator.schedules.registry import SCHEDULES
+from simulator.schedules.schedule import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
@@ -86,7 +88,7 @@ def replay_memory(
     operators = operators_of(layouts_row, priced.workload, cluster, software)
     held = stages_of(layouts_row, priced.workload)
     count = played_micro_batches(row["schedule"], row["pp"], _micro_batches(rows), row["vpp"])
-    table = schedules.actions(row["schedule"], row["pp"], count, row["vpp"])
+    table = actions(row["schedule"], row["pp"], count, row["vpp"])
     found = []
     for column in np.argsort(rows.rank[0], kind="stable"):
         player = _Player(
@@ -101,7 +103,7 @@ def replay_memory(
 def _micro_batches(rows: Selection) -> int:
     """Micro-batches of a step; an asynchronous pipeline is never less than full."""
     count = int(rows.layouts.micro_batches[0])
-    asynchronous = not schedules.flushes(rows.layouts.row()["schedule"])
+    asynchronous = not SCHEDULES[rows.layouts.row()["schedule"]].flushes
     return max(count, int(rows.layouts.pp[0])) if asynchronous else count
 
 
@@ -115,11 +117,11 @@ def played_micro_batches(schedule: str, pp: int, micro_batches: int, vpp: int) -
     >>> played_micro_batches("1f1b", 4, 64, 1), played_micro_batches("gpipe", 4, 64, 1)
     (8, 64)
     """
-    whole = schedules.in_flight(schedule, pp, micro_batches, vpp)
+    whole = in_flight(schedule, pp, micro_batches, vpp)
     for count in (rounds * pp for rounds in _ROUNDS):
         if count >= micro_batches:
             break
-        if np.array_equal(schedules.in_flight(schedule, pp, count, vpp), whole):
+        if np.array_equal(in_flight(schedule, pp, count, vpp), whole):
             return count
     return micro_batches
 
@@ -179,11 +181,11 @@ class _Player:
         kept: dict[tuple[int, int], list[list[Block]]] = {}
         for kind, chunk, micro_batch in order:
             at = chunk, micro_batch
-            if kind == schedules.FORWARD:
+            if kind == FORWARD:
                 kept[at] = self._forward(chunk)
-            elif kind == schedules.BACKWARD_INPUT:
+            elif kind == BACKWARD_INPUT:
                 self._backward(chunk, kept[at], weights=False)
-            elif kind == schedules.BACKWARD_WEIGHT:
+            elif kind == BACKWARD_WEIGHT:
                 self._weights(chunk, kept.pop(at))
             else:
                 self._backward(chunk, kept.pop(at), weights=True)

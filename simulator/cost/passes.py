@@ -20,8 +20,8 @@ from simulator.cost.collectives.calls import slowdown_share
 from simulator.cost.states.state_costs import StateCosts
 from simulator.cost.tables import PartPasses, Priced
 from simulator.cost.terms import HIDDEN
-from simulator.layout.layouts import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
-from simulator.layout.schedules.action_tables import ASYNCHRONOUS, BREADTH_FIRST, ROUNDS, SPLIT
+from simulator.layout.layouts import RECOMPUTE, SHARDINGS, Layouts
+from simulator.schedules.registry import BREADTH_FIRST, FLUSHES, SPLITS_BACKWARD, TAKES_ROUNDS
 
 __all__ = [
     "FULL",
@@ -310,8 +310,8 @@ def data_parallel(
     worst = (shown + slowed).argmax(axis=1)
     at = np.arange(len(worst))
     own, chunks = slowed[at, worst], pieces / ranks.sum(axis=1)
-    flushed = ~np.isin(layouts.schedule, ASYNCHRONOUS)
-    chained = (flushed & ~np.isin(layouts.schedule, SPLIT), flushed)
+    flushed = FLUSHES[layouts.schedule]
+    chained = (flushed & ~SPLITS_BACKWARD[layouts.schedule], flushed)
     for covered, waits in zip(hidden, chained, strict=True):
         others = (ranks * covered).sum(axis=1) - covered[at, worst]
         own = own + waits * share * others / chunks
@@ -352,14 +352,13 @@ def rank_tails(
 
 def _round(layouts: Layouts) -> Floats:
     """Passes of a chunk between the last ones of two chunks of a rank."""
-    m, rounds = layouts.micro_batches, np.isin(layouts.schedule, ROUNDS)
-    whole = layouts.schedule == SCHEDULES.index("looped_bfs")
+    m, rounds = layouts.micro_batches, TAKES_ROUNDS[layouts.schedule]
     size = m // np.maximum(m // layouts.pp, 1)
-    return np.select([rounds, whole], [size, m], default=1).astype(float)
+    return np.select([rounds, BREADTH_FIRST[layouts.schedule]], [size, m], default=1).astype(float)
 
 
 def distinct_micro_batches(layouts: Layouts) -> NDArray[Any]:
     """Micro-batches as far as stages tell them apart: those in flight, all in long rounds."""
     m, pp = layouts.micro_batches, layouts.pp
-    longer = np.isin(layouts.schedule, ROUNDS) & (m % pp != 0)
-    return np.where(longer | np.isin(layouts.schedule, BREADTH_FIRST), m, np.minimum(m, 4 * pp))
+    longer = TAKES_ROUNDS[layouts.schedule] & (m % pp != 0)
+    return np.where(longer | BREADTH_FIRST[layouts.schedule], m, np.minimum(m, 4 * pp))

@@ -22,10 +22,11 @@ from simulator.cost.tables import Paths, Priced
 from simulator.errors import InputError
 from simulator.hardware.cluster import NO_CLOSED_FORM, Cluster, with_release
 from simulator.layout.keys import unique_rows
-from simulator.layout.layouts import SCHEDULES, Layouts
+from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
-from simulator.layout.schedules.action_tables import unpaired
 from simulator.layout.stages import fold, stages
+from simulator.schedules.action_tables import unpaired
+from simulator.schedules.registry import WORDS
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
@@ -129,7 +130,7 @@ def _unpaired(plans: Layouts, workload: Workload, software: Software) -> Floats:
         return np.zeros(len(plans))
     columns = (plans.schedule, plans.pp, distinct_micro_batches(plans), plans.vpp)
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    return np.array([unpaired(SCHEDULES[code], *numbers) for code, *numbers in rows])
+    return np.array([unpaired(WORDS[code], *numbers) for code, *numbers in rows])
 
 
 def _send(cluster: Cluster, blocks: BlockCosts, ranks: Ranks, crosses: bool) -> Floats:

@@ -51,7 +51,7 @@ from simulator.cost.tables import Priced, Selection, select
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
-from simulator.layout.schedules.action_tables import SPLIT
+from simulator.schedules.registry import SPLITS_BACKWARD
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
@@ -189,7 +189,7 @@ def recomputed_share(rows: Selection) -> Floats:
 
 def _behind(rows: Selection) -> NDArray[Any]:
     """Stages that finish after a rank; where weight passes fill the drain, all finish together."""
-    late = np.isin(rows.layouts.schedule, SPLIT)
+    late = SPLITS_BACKWARD[rows.layouts.schedule]
     return np.where(late[:, None], 0, rows.rank) if late.any() else rows.rank
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.schedules.registry import SCHEDULES, WORDS, by_code, usual_codes
+
 __all__ = [
     "CP_KINDS",
     "DISPATCHERS",
     "OFFLOADS",
     "RANK_ORDERS",
     "RECOMPUTE",
-    "SCHEDULES",
     "SHARDINGS",
     "Layouts",
 ]
@@ -26,12 +27,6 @@ SHARDINGS = ("ddp", "zero1", "zero2", "zero3")
 
 RECOMPUTE = ("none", "selective", "full")
 """Activations computed again in the backward pass."""
-
-SCHEDULES = (
-    "1f1b", "interleaved", "gpipe", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "interleaved_zb",
-    "dualpipe", "dualpipe_v", "pipedream", "pipedream_2bw",
-)  # fmt: skip
-"""Pipeline schedules; layout/schedules/action_tables.py has their order of work."""
 
 CP_KINDS = ("ring", "all_gather", "all_to_all", "hierarchical")
 """How queries reach the keys of other context-parallel ranks (``cost/operators/context.py``)."""
@@ -45,10 +40,12 @@ OFFLOADS = ("none", "cpu", "nvme")
 RANK_ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
 """Orders of the rank grid, innermost (adjacent ranks) first."""
 
+_COPIES = by_code(lambda schedule: schedule.copies)
+
 _WORDS = {
     "sharding": SHARDINGS,
     "recompute": RECOMPUTE,
-    "schedule": SCHEDULES,
+    "schedule": WORDS,
     "rank_order": RANK_ORDERS,
     "cp_kind": CP_KINDS,
     "dispatcher": DISPATCHERS,
@@ -62,7 +59,8 @@ class Layouts:
     """Layouts as equal-length integer arrays; ``layouts[i]`` is a table with one row.
 
     ``dp x tp x pp x cp`` is the number of accelerators. Words (sharding, recompute, schedule,
-    rank order) are stored as indices into the tuples of this module.
+    rank order) are stored as indices into the tuples of this module,
+    schedules into that of ``schedules/registry.py``.
     """
 
     tp: NDArray[Any]
@@ -116,7 +114,7 @@ class Layouts:
     """Index into OFFLOADS: cpu keeps the parameters that zero3 shards in host memory, nvme on the
     server's drives, until a layer needs them (ZeRO-Infinity)."""
     schedule: NDArray[Any]
-    """Index into SCHEDULES."""
+    """Index into the WORDS of schedules."""
     rank_order: NDArray[Any]
     """Index into RANK_ORDERS."""
 
@@ -144,7 +142,7 @@ class Layouts:
         coded.setdefault("global_batch", coded["dp"] * coded["micro_batch"])
         coded.setdefault("shard_group", coded["dp"] * coded["cp"])
         coded.setdefault("sequence_parallel", (coded["tp"] > 1).astype(np.int32))
-        coded.setdefault("schedule", (coded["vpp"] > 1).astype(np.int32))
+        coded.setdefault("schedule", usual_codes(coded["vpp"]))
         coded.setdefault("rank_order", one * RANK_ORDERS.index("tp-cp-dp-pp"))
         for name in (
             "cp_kind",
@@ -196,7 +194,7 @@ class Layouts:
     @property
     def copies(self) -> NDArray[Any]:
         """Stages that a rank holds, each for a share of the micro-batches: 2 with DualPipe."""
-        return 1 + (self.schedule == SCHEDULES.index("dualpipe"))
+        return _COPIES[self.schedule]
 
     @staticmethod
     def concatenate(tables: Iterable[Layouts]) -> Layouts:
@@ -225,7 +223,7 @@ class Layouts:
             words.insert(words.index(f"cp{row['cp']}") + 1, kind)
         if row["ep"] * row["etp"] > 1 and row["dispatcher"] != "alltoall":
             words.append(row["dispatcher"])
-        if row["schedule"] not in ("1f1b", "interleaved"):
+        if not SCHEDULES[row["schedule"]].by_default:
             words.append(row["schedule"])
         words.append(f"mb{row['micro_batch']}")
         if row["sequence_parallel"]:

@@ -16,16 +16,13 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
 from simulator.layout.keys import unique_rows
-from simulator.layout.layouts import SCHEDULES
-from simulator.layout.schedules import action_tables as schedules
+from simulator.schedules.action_tables import in_flight
+from simulator.schedules.registry import SCHEDULES, WORDS, by_code, usual_codes
 
 __all__ = ["StageTable", "Stages", "fold", "stages"]
 
 
-ONE_F_ONE_B, INTERLEAVED = SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")
-DUALPIPE = SCHEDULES.index("dualpipe")
-V_SHAPED = tuple(SCHEDULES.index(word) for word in schedules.V_SHAPED)
-PIPEDREAM, PIPEDREAM_2BW = SCHEDULES.index("pipedream"), SCHEDULES.index("pipedream_2bw")
+_COPIES = by_code(lambda schedule: schedule.copies)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,22 +98,19 @@ def stages(
     it, the last pieces but the very last take one more than the first. The last `ahead` entries of
     `layer_kinds` predict ahead and stay on the last piece, with the head; it may have no other.
 
-    Micro-batches in flight: 1F1B ``min(pp - r, m)``; interleaved, the warm-up of Megatron-LM,
-    ``2 (pp - 1 - r) + (vpp - 1) pp + 1`` chunk passes dealt over the chunks in groups of pp; other
-    schedules, what their table of actions holds. `schedule` is an index into SCHEDULES per plan;
-    not given, it follows from vpp. V-shaped ones give the last piece to the first rank; DualPipe
-    gives every piece to two ranks.
+    Micro-batches in flight follow the schedule's formula or, where it has none, what its table of
+    actions holds. `schedule` is a code of ``schedules/registry.py`` per plan; not given, it follows
+    from vpp. V-shaped ones give the last piece to the first rank; DualPipe gives every piece to two
+    ranks.
     """
     pp, vpp, m = (np.atleast_1d(np.asarray(x, dtype=np.int64)) for x in (pp, vpp, micro_batches))
-    code = np.where(vpp > 1, INTERLEAVED, ONE_F_ONE_B) if schedule is None else np.asarray(schedule)
-    two_way = code == DUALPIPE
-    chunks = np.where(two_way, 2, vpp)
+    code = usual_codes(vpp) if schedule is None else np.asarray(schedule)
+    chunks = _COPIES[code] * vpp
     plan = np.repeat(np.arange(len(pp)), pp * chunks)
     within = np.arange(len(plan)) - np.repeat(np.cumsum(pp * chunks) - pp * chunks, pp * chunks)
-    p, v, n = pp[plan], chunks[plan], (pp * vpp)[plan]
+    v, n = chunks[plan], (pp * vpp)[plan]
     rank, chunk = within // v, within % v
-    back = (chunk == 1) & np.isin(code[plan], (*V_SHAPED, DUALPIPE))
-    piece = np.where(back, n - 1 - rank, chunk * p + rank)
+    piece, flying, versions = _by_schedule(code, plan, rank, chunk, (pp, vpp, m))
 
     layer_kinds = np.asarray(layer_kinds)
     start, end = (
@@ -126,10 +120,6 @@ def stages(
     before = np.zeros((len(layer_kinds) + 1, kinds), dtype=np.int64)
     before[1:] = np.cumsum(layer_kinds[:, None] == np.arange(kinds), axis=0)
 
-    in_flight = _in_flight(rank, chunk, p, v, m[plan])
-    for index in np.flatnonzero(code > INTERLEAVED):
-        numbers = int(pp[index]), int(m[index]), int(vpp[index])
-        in_flight[plan == index] = schedules.in_flight(SCHEDULES[code[index]], *numbers).ravel()
     return Stages(
         plan=plan,
         rank=rank,
@@ -138,30 +128,33 @@ def stages(
         blocks=before[end] - before[start],
         embedding=(piece == 0).astype(np.int64),
         head=(piece == n - 1).astype(np.int64),
-        in_flight=in_flight,
-        versions=_versions(code[plan], p, rank, m[plan]),
+        in_flight=flying,
+        versions=versions,
         node_group=np.zeros_like(plan),
         batch_share=np.ones(len(plan)),
     )
 
 
-def _in_flight(rank: Ints, chunk: Ints, p: Ints, v: Ints, m: Ints) -> Ints:
-    """Micro-batches in flight of 1F1B and interleaved 1F1B, by the rule that `stages` states."""
-    n = p * v
-    passes = np.minimum(2 * (p - 1 - rank) + (v - 1) * p + 1, m * v)
-    interleaved = passes // n * p + np.clip(passes % n - chunk * p, 0, p)
-    return np.where(v > 1, np.minimum(interleaved, m), np.minimum(p - rank, m))
+def _by_schedule(
+    code: NDArray[Any], plan: Ints, rank: Ints, chunk: Ints, plans: tuple[Ints, Ints, Ints]
+) -> tuple[Ints, Ints, Ints]:
+    """Piece of the model, micro-batches in flight and versions of the weights of every row.
 
-
-def _versions(code: Ints, p: Ints, rank: Ints, m: Ints) -> Ints:
-    """Versions of the weights that a rank keeps.
-
-    PipeDream (Narayanan et al. 2019, section 3.3): a micro-batch takes the same weights back as
-    forward, so a rank keeps one version for every update among its ``p - r`` micro-batches in
-    flight. PipeDream-2BW always keeps two.
+    `plans` are pp, vpp and micro-batches of the plans, `code` their schedules.
     """
-    stashed = -(-(p - rank - 1) // np.maximum(m, 1)) + 1
-    return np.select([code == PIPEDREAM, code == PIPEDREAM_2BW], [stashed, 2], default=1)
+    piece, held, versions = (np.zeros_like(plan) for _ in range(3))
+    for each in np.unique(code):
+        schedule, rows = SCHEDULES[WORDS[each]], code[plan] == each
+        r, c, (pp, vpp, m) = rank[rows], chunk[rows], (x[plan[rows]] for x in plans)
+        piece[rows] = schedule.piece(pp, r, c)
+        versions[rows] = schedule.weight_versions(r, pp, m)
+        if schedule.held:
+            held[rows] = schedule.held(r, c, pp, vpp, m)
+            continue
+        for index in np.flatnonzero(code == each):
+            ranks, chunks, count = (int(x[index]) for x in plans)
+            held[plan == index] = in_flight(WORDS[each], ranks, count, chunks).ravel()
+    return piece, held, versions
 
 
 def _first_layer(piece: Ints, pieces: Ints, layers: int, last_may_be_empty: bool) -> Ints:

@@ -21,11 +21,10 @@ from simulator.layout.layouts import (
     DISPATCHERS,
     RANK_ORDERS,
     RECOMPUTE,
-    SCHEDULES,
     Layouts,
 )
-from simulator.layout.schedules.action_tables import chunk_range
 from simulator.planner.sharing_choices import shared_states
+from simulator.schedules.registry import SCHEDULES, WORDS, usual
 from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture, MoE
 from simulator.workload.recipe import Workload
@@ -92,8 +91,9 @@ def candidates(
     )
     fixed: dict[str, Any] = {**columns, **{k: v for k, v in pinned.items() if k in free}}
     table = Layouts.of(global_batch=workload.recipe.global_batch, **fixed)
-    if pinned.get("schedule") not in (None, "1f1b", "interleaved"):
-        code = SCHEDULES.index(pinned["schedule"])
+    schedule = pinned.get("schedule")
+    if schedule is not None and not SCHEDULES[schedule].by_default:
+        code = WORDS.index(schedule)
         table = table.replace(schedule=np.where(table.pp > 1, code, table.schedule))
     return _recomputation(table, workload.architecture, software, pinned)
 
@@ -222,11 +222,12 @@ def _code(name: str, value: Any) -> int:
 def _chunk_axis(arch: Architecture, software: Software, pp: int, schedule: str | None) -> list[int]:
     """Chunks per rank; a pinned schedule says whether there may or must be more than one."""
     most = min(arch.layers // pp, _MOST_CHUNKS)
-    if pp == 1 or (schedule is None and "interleaved" not in software.supports.schedules):
+    if pp == 1 or (schedule is None and usual(2) not in software.supports.schedules):
         return [1]
-    first, last = (1, most) if schedule is None else chunk_range(schedule)
-    if first == last:
-        return [first]
+    named = None if schedule is None else SCHEDULES[schedule]
+    if named and named.fewest_chunks == named.most_chunks:
+        return [named.fewest_chunks]
+    first = named.fewest_chunks if named else 1
     return [v for v in range(first, most + 1) if _worth(v, pp, arch, software)] or [1]
 
 

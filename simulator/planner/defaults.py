@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.layout.schedules.action_tables import V_SHAPED
 from simulator.planner.candidates import divisors
 from simulator.scenario import Scenario
+from simulator.schedules.registry import SCHEDULES, usual
 from simulator.software.profile import Supports
 
 __all__ = ["DEFAULTS", "complete"]
@@ -60,7 +60,8 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
     can = scenario.software.supports
     for name in ("tp", "pp", "cp"):
         default(name, 1)
-    default("vpp", 2 if row["pp"] > 1 and row.get("schedule") in V_SHAPED else 1)
+    schedule = SCHEDULES.get(row.get("schedule", ""))
+    default("vpp", schedule.only_chunks if schedule and row["pp"] > 1 else 1)
     default("dp", max(scenario.cluster.gpus // (row["tp"] * row["pp"] * row["cp"]), 1))
     for name in ("ep", "etp", "micro_batch"):
         default(name, 1)
@@ -78,9 +79,9 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
     default("offload_layers", 0)
     default("optimizer_offload", "none")
     default("parameter_offload", "none")
-    default("schedule", "interleaved" if row["vpp"] > 1 else "1f1b")
-    usual = "hierarchical" if row.get("cp_a2a", 1) > 1 else (*can.cp_kinds, "ring")[0]
-    default("cp_kind", usual)
+    default("schedule", usual(row["vpp"]))
+    kind = "hierarchical" if row.get("cp_a2a", 1) > 1 else (*can.cp_kinds, "ring")[0]
+    default("cp_kind", kind)
     default("cp_a2a", _group(scenario, row))
     default("dispatcher", can.dispatchers[0] if can.dispatchers else "alltoall")
     default("rank_order", can.rank_orders[0])

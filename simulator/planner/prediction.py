@@ -21,6 +21,7 @@ from simulator.planner.defaults import complete
 from simulator.planner.outcome import Outcome, outcome
 from simulator.planner.refusals.refusal import DEPEND_ON_DP, WORLD, limits, refusal
 from simulator.scenario import LayoutSection, Scenario, wrong_reshard
+from simulator.schedules.registry import SCHEDULES, usual
 
 __all__ = ["Prediction", "predict", "refuse_mixed"]
 
@@ -147,8 +148,8 @@ def _given(scenario: Scenario, layout: Mapping[str, Any]) -> dict[str, Any]:
         if given.get(name) == "any":
             rule = f"must be {what}; plan tries all of them"
             raise InputError(problem(scenario.where, f"layout.{name}", rule, "any"))
-    meant = "interleaved" if given.get("vpp", 1) > 1 else "1f1b"
-    if schedule in ("1f1b", "interleaved") and schedule != meant:
+    meant = usual(given.get("vpp", 1))
+    if schedule is not None and SCHEDULES[schedule].by_default and schedule != meant:
         rule = f"must be {meant} with vpp = {given.get('vpp', 1)}"
         raise InputError(problem(scenario.where, "layout.schedule", rule, schedule))
     return given

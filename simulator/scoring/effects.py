@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,10 +24,9 @@ from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
-from simulator.layout.schedules.action_tables import POST_VALIDATED
 from simulator.planner.defaults import complete
 from simulator.scenario import Scenario, make_scenario
-from simulator.software.profile import Schedule
+from simulator.schedules.registry import SCHEDULES, WORDS
 
 __all__ = ["Effect", "PredictedEffect", "effects", "load_effects", "predict_effect"]
 
@@ -192,12 +191,13 @@ def _scenario(run: Mapping[str, Any], side: Mapping[str, Any], *, barrier: bool 
     for name, value in side.items():
         section, _, field = name.rpartition(".")
         document.setdefault(section or "layout", {})[field] = value
-    if document.get("layout", {}).get("schedule") in POST_VALIDATED:
+    named = SCHEDULES.get(document.get("layout", {}).get("schedule", ""))
+    if named is not None and named.post_validated:
         document["training"]["optimizer_post_validation"] = not barrier
     scenario = make_scenario(document, where="validation/effects.toml")
     supports = replace(
         scenario.software.supports,
-        schedules=get_args(Schedule),
+        schedules=WORDS,
         uneven_stages=True,
         post_validation=True,
     )

@@ -6,10 +6,11 @@ step, a stage or a model.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from simulator import catalogue
-from simulator.files import Figure, read_profile, record
+from simulator.files import Figure, Word, read_profile, record
+from simulator.schedules.registry import WORDS
 from simulator.software.host_work import HostWork
 from simulator.software.input_fetch import InputFetch
 from simulator.software.user_buffers import UserBuffers
@@ -25,20 +26,7 @@ __all__ = [
 ]
 
 Sharding = Literal["ddp", "zero1", "zero2", "zero3"]
-Schedule = Literal[
-    "1f1b",
-    "interleaved",
-    "gpipe",
-    "looped_bfs",
-    "zb_h1",
-    "zb_h2",
-    "zb_v",
-    "interleaved_zb",
-    "dualpipe",
-    "dualpipe_v",
-    "pipedream",
-    "pipedream_2bw",
-]
+Schedule = Annotated[str, Word(WORDS)]
 CpKind = Literal["ring", "all_gather", "all_to_all", "hierarchical"]
 Reshard = Literal["always", "group", "never"]
 Dispatcher = Literal["alltoall", "allgather", "deepep"]

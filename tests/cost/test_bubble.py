@@ -11,9 +11,10 @@ from simulator.cost.pricing import price
 from simulator.cost.step import evaluate
 from simulator.cost.tables import select
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
-from simulator.layout.schedules.action_tables import actions, piece
+from simulator.layout.layouts import RECOMPUTE, Layouts
 from simulator.layout.stages import stages
+from simulator.schedules.action_tables import actions
+from simulator.schedules.registry import SCHEDULES, WORDS
 from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
@@ -84,8 +85,8 @@ def stage_seconds(
     backward = content @ (passes.backward_s[0] + passes.selective_s[0])
     backward = backward + full * covered @ passes.full_s[0]
     weight = content @ priced.blocks.wgrad_s[rows.key[0]]
-    word = SCHEDULES[int(table.schedule[0])]
-    at = piece(word, int(table.pp[0]), held.rank, held.chunk)
+    word = WORDS[int(table.schedule[0])]
+    at = SCHEDULES[word].piece(int(table.pp[0]), held.rank, held.chunk)
     order = np.unique(at, return_index=True)[1]
     seconds = (forward, backward - weight, weight)
     return tuple(x[order].tolist() for x in seconds)  # type: ignore[return-value]
@@ -95,7 +96,7 @@ def step_and_makespan(
     table: Layouts, setting: tuple[Workload, Any, Any], play: Any
 ) -> tuple[float, float]:
     """The closed form without communication between stages, and the schedule played through."""
-    word = SCHEDULES[int(table.schedule[0])]
+    word = WORDS[int(table.schedule[0])]
     pp, vpp, m = int(table.pp[0]), int(table.vpp[0]), int(table.micro_batches[0])
     actions_ = actions(word, pp, m, vpp)
     forward, back, weight = stage_seconds(table, setting)

@@ -13,8 +13,8 @@ from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import Estimate, evaluate
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layouts import SCHEDULES, SHARDINGS, Layouts
-from simulator.layout.schedules.action_tables import chunk_range
+from simulator.layout.layouts import SHARDINGS, Layouts
+from simulator.schedules.registry import SCHEDULES, WORDS
 from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, StashBytes, Workload
@@ -37,9 +37,9 @@ def run(
 @st.composite
 def row(draw: st.DrawFn) -> dict[str, Any]:
     """One layout of at most 32 GPUs with even numbers of micro-batches; it need not be allowed."""
-    schedule = draw(st.sampled_from(SCHEDULES))
+    schedule = draw(st.sampled_from(WORDS))
     pp = 4 if schedule not in ("1f1b", "interleaved") else draw(st.sampled_from([1, 2, 4]))
-    vpp = max(chunk_range(schedule)[0], 1)
+    vpp = max(SCHEDULES[schedule].fewest_chunks, 1)
     if pp == 1:
         schedule, vpp = "1f1b", 1
     kind, cp = draw(st.sampled_from(["ring", "all_to_all", "hierarchical"])), 4
@@ -125,7 +125,7 @@ def test_saving_never_costs_memory(software: str, rows: list[dict[str, Any]]) ->
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.sampled_from(SCHEDULES), st.sampled_from(["none", "selective", "full"]), stashes)
+@given(st.sampled_from(WORDS), st.sampled_from(["none", "selective", "full"]), stashes)
 def test_activations_double_with_the_micro_batch_and_with_the_length(
     schedule: str, recompute: str, stash: StashBytes | None
 ) -> None:
@@ -135,7 +135,7 @@ def test_activations_double_with_the_micro_batch_and_with_the_length(
     """
     layout = {
         "pp": 4,
-        "vpp": max(chunk_range(schedule)[0], 1),
+        "vpp": max(SCHEDULES[schedule].fewest_chunks, 1),
         "schedule": schedule,
         "dp": 2,
         "recompute": recompute,

@@ -8,7 +8,8 @@ import pytest
 from simulator.cost.memory_trace import played_micro_batches, replay_memory
 from simulator.cost.rank_memory import rank_memory
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layouts import SCHEDULES, Layouts
+from simulator.layout.layouts import Layouts
+from simulator.schedules.registry import SCHEDULES
 from simulator.software.profile import load_software
 from simulator.units import GIB
 from simulator.workload import presets

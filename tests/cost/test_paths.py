@@ -9,9 +9,11 @@ import pytest
 from simulator.cost.pipeline.longest import longest_paths
 from simulator.cost.pricing import price
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layouts import SCHEDULES, Layouts
-from simulator.layout.schedules.action_tables import KINDS, actions, chunks, piece, pieces
-from simulator.layout.schedules.waits import waits
+from simulator.layout.layouts import Layouts
+from simulator.schedules.action_tables import actions
+from simulator.schedules.registry import SCHEDULES
+from simulator.schedules.schedule import KINDS
+from simulator.schedules.waits import waits
 from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
@@ -27,11 +29,11 @@ def test_what_lies_on_the_path_lasts_as_long_as_the_schedule_played(
     """Stages of random length; three sets of costs at once."""
     p, m, v = 4, 12, VPP.get(schedule, 1)
     rng = np.random.default_rng(seed)
-    count = pieces(schedule, p, v)
+    count = p * v
     costs = rng.uniform(0.2, 3.0, (3, 3, count))  # sets; forward, input, weight; pieces
-    held = chunks(schedule, v)
+    held = SCHEDULES[schedule].chunks(v)
     rank, chunk = (x.ravel() for x in np.indices((p, held)))
-    at = piece(schedule, p, rank, chunk)
+    at = SCHEDULES[schedule].piece(p, rank, chunk)
     forward, back, weight = costs[:, 0, at], costs[:, 1, at], costs[:, 2, at]
     kinds = np.stack([forward, back + weight, back, weight], axis=1)  # sets, kinds, places
     assert kinds.shape[1] == len(KINDS)

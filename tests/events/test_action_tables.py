@@ -14,8 +14,7 @@ from simulator.events.step.programs import Program, program, step_graph
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.unfold import SEND
 from simulator.events.step.user_actions import parse_actions, read_actions, write_actions
-from simulator.layout.layouts import SCHEDULES
-from simulator.layout.schedules.action_tables import chunk_range
+from simulator.schedules.registry import SCHEDULES
 
 OWN = ["0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"]
 
@@ -54,7 +53,7 @@ def test_three_formats_say_the_same(name: str, text: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule_that_is_written_is_read_back(schedule: str, tmp_path: Path) -> None:
-    made = program(schedule, 4, 8, chunk_range(schedule)[0])
+    made = program(schedule, 4, 8, SCHEDULES[schedule].fewest_chunks)
     (tmp_path / "own.csv").write_text(write_actions(made))
     back = read_actions(tmp_path / "own.csv")
     assert same(made, back)

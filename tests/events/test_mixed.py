@@ -20,7 +20,7 @@ from simulator.events.step.play import Replica
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.node_groups import load_groups
 from simulator.layout.layouts import Layouts
-from simulator.layout.schedules.action_tables import BACKWARD, FORWARD
+from simulator.schedules.schedule import BACKWARD, FORWARD
 from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload

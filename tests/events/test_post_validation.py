@@ -12,16 +12,17 @@ from simulator.events.engine.engine import longest_path
 from simulator.events.simulated_step import simulate
 from simulator.events.step.programs import program, repeated, step_graph
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layouts import SCHEDULES, Layouts
+from simulator.layout.layouts import Layouts
 from simulator.planner.prediction import predict
 from simulator.scenario import make_scenario
+from simulator.schedules.registry import WORDS
 from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload
 
 CORE = load_software("megatron-core")
-FORK = replace(CORE, supports=replace(CORE.supports, schedules=SCHEDULES, post_validation=True))
+FORK = replace(CORE, supports=replace(CORE.supports, schedules=WORDS, post_validation=True))
 LLAMA = presets.load("llama-3.1-8b")
 
 

@@ -16,14 +16,8 @@ from simulator.events.step.extras import Extras
 from simulator.events.step.programs import Program, StepGraph, period_s, program, step_graph
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.unfold import EXTRA, SEND
-from simulator.layout.layouts import SCHEDULES
-from simulator.layout.schedules.action_tables import (
-    KINDS,
-    chunk_range,
-    chunks,
-    pieces,
-    splits_backward,
-)
+from simulator.schedules.registry import SCHEDULES
+from simulator.schedules.schedule import KINDS
 
 FLUSHED = [word for word in SCHEDULES if "pipedream" not in word]
 
@@ -158,9 +152,9 @@ def test_pairs_may_be_given_a_time_of_their_own() -> None:
 def test_uneven_stages_run_as_an_independent_player_runs_them(
     schedule: str, half: int, rounds: int, seed: int, play: Any
 ) -> None:
-    pp, m, vpp = 2 * half, 2 * half * rounds, chunk_range(schedule)[0]
+    pp, m, vpp = 2 * half, 2 * half * rounds, SCHEDULES[schedule].fewest_chunks
     made = program(schedule, pp, m, vpp)
-    rng, count = np.random.default_rng(seed), pieces(schedule, pp, vpp)
+    rng, count = np.random.default_rng(seed), pp * vpp
     forward, back, weight = (rng.integers(1, 99, count) / 32 for _ in range(3))
     start, end = play(made, forward.tolist(), back.tolist(), weight.tolist())
     by_kind = np.stack([forward, back + weight, back, weight], axis=1)
@@ -239,15 +233,15 @@ def test_a_period_needs_two_steps() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_action_and_every_result_for_another_rank_is_one_task(schedule: str) -> None:
-    pp, m, vpp = 4, 8, chunk_range(schedule)[0]
+    pp, m, vpp = 4, 8, SCHEDULES[schedule].fewest_chunks
     made = program(schedule, pp, m, vpp)
     step = step_graph(made, passes(made, 1.0, 2.0), 0.5)
-    assert made.chunks == chunks(schedule, vpp)
+    assert made.chunks == SCHEDULES[schedule].chunks(vpp)
     # V-shaped: the last piece of the first chunk and the first of the second are on one rank
-    hops = pieces(schedule, pp, vpp) - 1 - (schedule in ("zb_v", "dualpipe_v"))
+    hops = pp * vpp - 1 - (schedule in ("zb_v", "dualpipe_v"))
     assert (step.kind == SEND).sum() == 2 * m * hops
-    each = m * pieces(schedule, pp, vpp) * (3 if splits_backward(schedule) else 2)
-    whole = (made.kind == KINDS.index("B")).sum() if splits_backward(schedule) else 0
+    each = m * pp * vpp * (3 if SCHEDULES[schedule].splits_backward else 2)
+    whole = (made.kind == KINDS.index("B")).sum() if SCHEDULES[schedule].splits_backward else 0
     assert (step.kind < SEND).sum() == len(made) == each - whole
     assert len(step.graph) == len(made) + 2 * m * hops
     back = step.task_of_action

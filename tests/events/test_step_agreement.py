@@ -17,8 +17,9 @@ from simulator.events.deviations.deviations import replicas_of
 from simulator.events.simulated_step import simulate, summarise
 from simulator.events.step.play import play_step
 from simulator.hardware.cluster import load_cluster
-from simulator.layout.layouts import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.layouts import RECOMPUTE, SHARDINGS, Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.schedules.registry import SCHEDULES, WORDS
 from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
@@ -43,7 +44,7 @@ def setting(name: str, batch: int = 1) -> tuple[Workload, Any, Any]:
     recipe = Recipe(sequence_length=length, global_batch=batch)
     work = Workload(architecture=presets.load(model), recipe=recipe)
     used = load_software(software)
-    every = replace(used, supports=replace(used.supports, schedules=SCHEDULES))
+    every = replace(used, supports=replace(used.supports, schedules=WORDS))
     if name in APART:
         every = replace(every, overlap=replace(every.overlap, parameter_gather=False))
     return work, load_cluster(cluster, gpus), every
@@ -121,7 +122,7 @@ def compare(name: str, layout: Layouts) -> Compared:
     slowed = float(tails.slowed_s.sum())
     return Compared(
         name=f"{name} {layout.describe()} m {int(layout.micro_batches[0])}",
-        schedule=SCHEDULES[int(layout.schedule[0])],
+        schedule=WORDS[int(layout.schedule[0])],
         pipeline=pipeline_alone(layout, given) / whole,
         whole=played.step_time_s / whole - 1.0,
         above=(slowed + early) / whole,

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.layout.layouts import RANK_ORDERS, RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.layouts import RANK_ORDERS, RECOMPUTE, SHARDINGS, Layouts
+from simulator.schedules.registry import WORDS
 
 
 def test_defaults_are_one_accelerator_with_nothing_split() -> None:
@@ -105,7 +106,7 @@ def test_replace_changes_the_named_columns_only() -> None:
     [
         ("sharding", SHARDINGS),
         ("recompute", RECOMPUTE),
-        ("schedule", SCHEDULES),
+        ("schedule", WORDS),
         ("rank_order", RANK_ORDERS),
     ],
 )

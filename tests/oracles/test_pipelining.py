@@ -11,8 +11,9 @@ from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 from torch.distributed.pipelining.schedules import _ComputationType
 
-from simulator.layout.schedules.action_tables import KINDS, Actions, actions, in_flight
 from simulator.layout.stages import Stages, stages
+from simulator.schedules.action_tables import Actions, actions, in_flight
+from simulator.schedules.schedule import KINDS
 
 INTERLEAVED = [(2, 2, 2), (2, 2, 4), (4, 2, 4), (4, 2, 8), (4, 3, 16), (8, 2, 16), (8, 4, 32)]
 

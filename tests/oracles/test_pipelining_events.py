@@ -23,7 +23,7 @@ from torch.distributed.pipelining.schedules import _Action
 from simulator.events.engine.engine import longest_path
 from simulator.events.step.programs import Program, program, step_graph
 from simulator.events.step.user_actions import read_actions, write_actions
-from simulator.layout.schedules.action_tables import KINDS
+from simulator.schedules.schedule import KINDS
 
 NAMES = {
     "gpipe": "GPipe",

@@ -17,7 +17,7 @@ import pytest
 from simulator.events.engine.engine import longest_path
 from simulator.events.step.programs import StepGraph, program, step_graph
 from simulator.events.step.unfold import SEND
-from simulator.layout.schedules.action_tables import KINDS
+from simulator.schedules.schedule import KINDS
 
 SECONDS = 0.004
 """Least time of a pass: a process that sleeps leaves the processor to the others."""

@@ -8,10 +8,11 @@ import pytest
 
 from simulator.cost.step import evaluate
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.layout.layouts import RECOMPUTE, SCHEDULES, SHARDINGS, Layouts
+from simulator.layout.layouts import RECOMPUTE, SHARDINGS, Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.candidates import LARGEST_MICRO_BATCH, candidates, divisors
 from simulator.planner.search import explore
+from simulator.schedules.registry import WORDS
 from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
@@ -179,7 +180,7 @@ def test_a_pinned_schedule_runs_every_pipeline(schedule: str, chunks: set[int]) 
     table = table[reasons(table, work, cluster, software) == FEASIBLE]
     piped = table[table.pp > 1]
     assert len(piped)
-    assert set(piped.schedule.tolist()) == {SCHEDULES.index(schedule)}
+    assert set(piped.schedule.tolist()) == {WORDS.index(schedule)}
     assert set(piped.vpp.tolist()) <= chunks
     # without a pipeline there is nothing to schedule: the rows of any other search
     assert (table[table.pp == 1].schedule == 0).all()

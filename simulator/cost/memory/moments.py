@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.layout.layouts import SHARDINGS, Layouts
-from simulator.layout.schedules.action_tables import BREADTH_FIRST
+from simulator.schedules.registry import BREADTH_FIRST
 from simulator.workload.recipe import Recipe
 
 __all__ = ["EMBEDDING", "END", "GATHER", "LOSS", "MOMENTS", "Held", "Peak", "fullest"]
@@ -172,7 +172,7 @@ def _later(
     through its first one, when all chunks have and only its own activations are left; those between
     lie between.
     """
-    breadth = np.isin(layouts.schedule, BREADTH_FIRST)[:, None]
+    breadth = BREADTH_FIRST[layouts.schedule][:, None]
     chunks, passed = _chunks(layouts), 1.0 / np.maximum(layouts.micro_batches[:, None], 1)
     found = []
     for share, gradients in (

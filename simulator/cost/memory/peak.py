@@ -26,8 +26,8 @@ from simulator.cost.memory.buffers import (
 from simulator.cost.memory.moments import EMBEDDING, END, LOSS, Held, fullest
 from simulator.cost.states.state_costs import STATE_KINDS, StateCosts
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
-from simulator.layout.schedules.action_tables import splits_backward
+from simulator.layout.layouts import RECOMPUTE, Layouts
+from simulator.schedules.registry import SPLITS_BACKWARD, by_code
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe
 
@@ -54,11 +54,7 @@ IN_TRANSIT = 2.0
 
 _FULL = RECOMPUTE.index("full")
 
-_SPLIT = [code for code, word in enumerate(SCHEDULES) if splits_backward(word)]
-
-_PAIRED_OTHERWISE = tuple(
-    SCHEDULES.index(word) for word in ("gpipe", "looped_bfs", "dualpipe", "dualpipe_v")
-)
+_PAIRED_OTHERWISE = by_code(lambda schedule: schedule.breadth_first or schedule.joins_passes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +230,7 @@ def _begun(
         one = np.maximum(one, held)
     sends = blocks.exchange_s[0][block_key].sum(axis=1) > 0
     pairs = (layouts.ep > 1) & sends & (layouts.micro_batches > 1)
-    pairs &= ~np.isin(layouts.schedule, _PAIRED_OTHERWISE)
+    pairs &= ~_PAIRED_OTHERWISE[layouts.schedule]
     return one * pairs[:, None]
 
 
@@ -250,7 +246,7 @@ def _loss_and_waiting(
     saved = blocks.saved_bytes[0, block_key, -1][:, None]
     waits = saved - blocks.passing_bytes[block_key, -1][:, None]
     working = saved + blocks.transient_bytes[block_key, -1][:, None]
-    done = np.where(np.isin(layouts.schedule, _SPLIT), 0.0, 1.0)[:, None]
+    done = np.where(SPLITS_BACKWARD[layouts.schedule], 0.0, 1.0)[:, None]
     return (head - own) * waits + own * working, (head - done * own) * waits
 
 

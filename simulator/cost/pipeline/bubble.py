@@ -33,7 +33,7 @@ from simulator.arrays import Floats
 from simulator.cost.collectives.calls import slowdown_share
 from simulator.cost.passes import LAUNCH, over_parts, total
 from simulator.cost.tables import PartPasses, Priced
-from simulator.layout.schedules.action_tables import ASYNCHRONOUS, BREADTH_FIRST
+from simulator.schedules.registry import BREADTH_FIRST, FLUSHES
 
 if TYPE_CHECKING:
     from simulator.cost.tables import Selection
@@ -57,7 +57,7 @@ def pipeline(
     """
     paths, layouts = priced.paths, rows.layouts
     m, v = layouts.micro_batches / layouts.copies, (layouts.vpp * layouts.copies).astype(float)
-    flushed = (layouts.pp > 1) & ~np.isin(layouts.schedule, ASYNCHRONOUS)
+    flushed = (layouts.pp > 1) & FLUSHES[layouts.schedule]
     counts = paths.counts[rows.route]
     played = np.where(flushed, paths.played[rows.route], 0.0) / layouts.copies
     further = np.where(flushed, m - played, 0.0)
@@ -71,7 +71,7 @@ def pipeline(
     hidden = np.where(layouts.pp > 1, m * v * covered, 0.0)
     slowed = np.where(layouts.pp > 1, sends * covered / 2.0, 0.0) * slowdown_share(priced.cluster)
     terms["slowdown"] = terms["slowdown"] + slowed
-    at_ends = np.isin(layouts.schedule, BREADTH_FIRST)
+    at_ends = BREADTH_FIRST[layouts.schedule]
     lone = np.where(at_ends, played / np.maximum(m, 1.0), flushed * 1.0)
     steady = played * slow_s[0] + lone * alone[0], played * slow_s[1] + lone * alone[1]
     fill, drain = fill_and_drain(_path_s(rows, priced, *passes), steady)

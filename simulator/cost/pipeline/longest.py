@@ -1,7 +1,7 @@
 """The longest path through a schedule, for many schedules and many costs at once.
 
 The makespan of passes in a fixed order is the maximum over paths through their graph
-(``layout/schedules/waits.py``), each a sum of passes. ``longest_paths`` finds the path that is
+(``schedules/waits.py``), each a sum of passes. ``longest_paths`` finds the path that is
 longest at given costs and returns what lies on it, so that layouts with nearly these costs read
 their own makespan off it: a path that is slightly wrong is too short by less than costs differ,
 times the share of the path that another one would replace.
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Int32s
-from simulator.layout.schedules.waits import Waits
+from simulator.schedules.waits import Waits
 
 __all__ = ["longest_paths", "longest_s"]
 

@@ -24,20 +24,11 @@ from simulator.arrays import Floats
 from simulator.cost.pipeline.longest import longest_paths, longest_s
 from simulator.cost.tables import Paths
 from simulator.layout.keys import unique_rows
-from simulator.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
-from simulator.layout.schedules.action_tables import (
-    BACKWARD,
-    BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
-    BREADTH_FIRST,
-    FORWARD,
-    KINDS,
-    ROUNDS,
-    SPLIT,
-    flushes,
-)
-from simulator.layout.schedules.waits import Waits, waits
+from simulator.layout.layouts import RECOMPUTE, Layouts
 from simulator.layout.stages import Stages
+from simulator.schedules.registry import SCHEDULES, SPLITS_BACKWARD, TAKES_ROUNDS, WORDS
+from simulator.schedules.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, KINDS
+from simulator.schedules.waits import Waits, waits
 
 __all__ = ["trace_paths"]
 
@@ -81,7 +72,7 @@ class _Plan:
     @property
     def waits(self) -> bool:
         """Whether ranks fill and drain."""
-        return self.pp > 1 and flushes(self.schedule)
+        return self.pp > 1 and SCHEDULES[self.schedule].flushes
 
     @property
     def graph(self) -> tuple[str, int, int, int]:
@@ -98,9 +89,9 @@ class _Plan:
 def _most_played(layouts: Layouts) -> tuple[NDArray[Any], NDArray[Any]]:
     """Micro-batches that are played at the most, and those of a round."""
     m, pp = layouts.micro_batches, layouts.pp
-    rounds = np.array(_ROUNDS)[np.isin(layouts.schedule, SPLIT).astype(np.int64)]
+    rounds = np.array(_ROUNDS)[SPLITS_BACKWARD[layouts.schedule].astype(np.int64)]
     longer = m // np.maximum(m // pp, 1)
-    size = np.where(np.isin(layouts.schedule, ROUNDS) & (m >= pp), longer, pp)
+    size = np.where(TAKES_ROUNDS[layouts.schedule] & (m >= pp), longer, pp)
     return size * np.maximum(rounds, -(-_FEW // pp)), size
 
 
@@ -157,7 +148,7 @@ def _plans(
     columns = (layouts.schedule, layouts.pp, layouts.vpp, *played, held, firsts, ends)
     rows = zip(*(x.tolist() for x in columns), strict=True)
     return [
-        _Plan(SCHEDULES[code], pp, vpp, m, content[first:end], chunks, size, beside and chunks > 1)
+        _Plan(WORDS[code], pp, vpp, m, content[first:end], chunks, size, beside and chunks > 1)
         for code, pp, vpp, m, size, chunks, first, end in rows
     ]
 
@@ -251,12 +242,11 @@ def _slowest_s(plan: _Plan, seconds: Floats) -> Floats:
     Breadth-first schedules run every pass alone.
     """
     places = len(plan.content)
-    alone = int(SCHEDULES.index(plan.schedule) in BREADTH_FIRST)
+    alone = int(SCHEDULES[plan.schedule].breadth_first)
     ways = seconds.reshape(2, len(KINDS), places, -1)[alone]
     both = ways[FORWARD] + ways[BACKWARD]
     ranks = both.reshape(plan.pp, plan.chunks, -1).sum(axis=1)
-    copies = 2.0 if plan.schedule == "dualpipe" else 1.0
-    return np.asarray(ranks.max(axis=0) / copies)
+    return np.asarray(ranks.max(axis=0) / SCHEDULES[plan.schedule].copies)
 
 
 def _seconds(plan: _Plan, costs: Floats) -> Floats:

@@ -28,13 +28,15 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.cost.passes import over_parts
 from simulator.cost.tables import Priced
-from simulator.layout.layouts import SCHEDULES
-from simulator.layout.schedules.action_tables import ASKEW
+from simulator.schedules.registry import SCHEDULES, by_code
 
 if TYPE_CHECKING:
     from simulator.cost.tables import Selection
 
 __all__ = ["without_barrier"]
+
+
+_ASKEW = by_code(lambda schedule: schedule.askew_idle_s is not None)
 
 
 def without_barrier(
@@ -57,7 +59,7 @@ def without_barrier(
         The column with the longest passes.
     """
     layouts, ranks = rows.layouts, rows.ranks
-    askew = np.isin(layouts.schedule, [SCHEDULES.index(word) for word in ASKEW])
+    askew = _ASKEW[layouts.schedule]
     if not askew.any():
         return
     at = np.arange(len(slowest))
@@ -67,9 +69,11 @@ def without_barrier(
         (ranks * x).sum(axis=1) - x[at, slowest] for x in (passes_s[0], passes_s[1] - weights)
     )
     own = weights[at, slowest] * others
-    idle = np.maximum(np.maximum(forward + back - 2.0 * own, back - forward), 0.0)
-    turned = np.maximum(np.maximum(2.0 * forward - back - own, 2.0 * (back - own)), idle) / 2.0
-    idle = np.where(layouts.schedule == SCHEDULES.index("zb_v"), turned, idle)
+    idle = np.zeros_like(own)
+    for code, schedule in enumerate(SCHEDULES.values()):
+        if schedule.askew_idle_s:
+            rule_s = schedule.askew_idle_s(forward, back, own)
+            idle = np.where(layouts.schedule == code, rule_s, idle)
     barrier = terms["bubble_warmup"] + terms["bubble_drain"]
     share = np.where(askew, np.minimum(idle / np.maximum(barrier, 1e-300), 1.0), 1.0)
     for name in ("bubble_warmup", "bubble_drain"):

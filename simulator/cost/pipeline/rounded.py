@@ -17,7 +17,7 @@ from simulator.cost.passes import FULL, SELECTIVE, ZERO3, part_passes, total
 from simulator.cost.tables import Priced
 from simulator.layout.keys import unique_rows
 from simulator.layout.layouts import Layouts
-from simulator.layout.schedules.action_tables import SPLIT
+from simulator.schedules.registry import SPLITS_BACKWARD
 
 __all__ = ["rounded_costs"]
 
@@ -66,7 +66,7 @@ def rounded_costs(
     blocks_told = (chunks > 1) & (given > 0) & (not coarse)
     again = np.where(full, np.select([given == 0, blocks_told], [whole, -given], some), 0)
     mode = np.where(layouts.recompute == SELECTIVE, SELECTIVE, 0)
-    split = np.isin(layouts.schedule, SPLIT).astype(np.int64)
+    split = SPLITS_BACKWARD[layouts.schedule].astype(np.int64)
     # gathers beside the passes are the layout's own; else costs are those of the block key
     gathers = np.where((layouts.sharding == ZERO3) & (layouts.pp > 1), grid + 1, 0)
     ends = np.clip(np.rint(np.log2(held / 2.0)), -1.0, 2.0).astype(np.int64) + 1

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats, Ints
 from simulator.cost.terms import HIDDEN
 from simulator.events.step.pass_costs import AHEAD, BACK, CAUSE, Passes
-from simulator.layout.schedules.action_tables import BACKWARD, BACKWARD_INPUT, FORWARD, piece
+from simulator.schedules.registry import SCHEDULES
+from simulator.schedules.schedule import BACKWARD, BACKWARD_INPUT, FORWARD
 
 __all__ = ["partners", "slower_hops"]
 
@@ -30,7 +31,7 @@ def partners(schedule: str, pp: int, chunks: int) -> Ints:
     [[1, 2, 1], [1, 0, 1]]
     """
     rank, chunk = np.indices((pp, chunks))
-    held = piece(schedule, pp, rank, chunk)
+    held = SCHEDULES[schedule].piece(pp, rank, chunk)
     found = np.empty((2, pp, chunks), np.int64)
     for way, step in ((AHEAD, 1), (BACK, -1)):
         before, after = _holder(schedule, held, -step), _holder(schedule, held, step)
@@ -44,7 +45,7 @@ def _holder(schedule: str, held: Ints, step: int) -> Ints:
     found = np.full_like(held, -1)
     for rank, chunk in np.ndindex(*held.shape):
         there = held == held[rank, chunk] + step
-        if schedule == "dualpipe":  # each way through the model has a chunk of its own
+        if SCHEDULES[schedule].copies > 1:  # each way through the model has a chunk of its own
             there &= np.arange(held.shape[1]) == chunk
         if there.any():
             found[rank, chunk] = np.argwhere(there)[0, 0]

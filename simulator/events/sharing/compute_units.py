@@ -20,7 +20,7 @@ from simulator.events.sharing.phase_rows import Rows
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.pass_phases import COMPUTING, REPEATING
 from simulator.events.step.play import Played, shown_s
-from simulator.layout.schedules.action_tables import FORWARD
+from simulator.schedules.schedule import FORWARD
 
 __all__ = ["charged_s", "held_s", "held_share", "units"]
 

@@ -20,7 +20,7 @@ from simulator.events.network.link_loads import Loads, Users
 from simulator.events.sharing.byte_time import COMMUNICATION, ByteTime
 from simulator.events.step.pass_costs import CAUSE, Passes
 from simulator.events.step.pass_phases import BESIDE, COMPUTING, PHASE_TERMS
-from simulator.layout.schedules.action_tables import FORWARD
+from simulator.schedules.schedule import FORWARD
 
 __all__ = ["HIDING", "Profiles", "profiles"]
 

@@ -21,7 +21,7 @@ from simulator.events.step.play import Played, is_extra, on_compute
 from simulator.events.step.programs import period_s
 from simulator.events.step.streams import CAUSES, SPAN_KINDS, STREAMS
 from simulator.events.step.unfold import EXTRA, SEND
-from simulator.layout.schedules.action_tables import FORWARD
+from simulator.schedules.schedule import FORWARD
 
 __all__ = [
     "critical_shares",

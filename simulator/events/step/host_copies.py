@@ -16,7 +16,7 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.events.step.extras import COPY
 from simulator.events.step.programs import Program, awaited_actions
-from simulator.layout.schedules.action_tables import BACKWARD_WEIGHT, FORWARD
+from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
 
 if TYPE_CHECKING:
     from simulator.events.step.extras import Table

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import InputError
-from simulator.layout.schedules.action_tables import BACKWARD_WEIGHT, FORWARD
+from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
 
 __all__ = ["Listed", "Word", "listed_tasks"]
 

@@ -23,7 +23,7 @@ from simulator.cost.passes import FULL
 from simulator.cost.step import selected_memory
 from simulator.events.step.play import Played, Replica
 from simulator.events.step.timeline import MEMORY_KINDS, MemoryCurve
-from simulator.layout.schedules.action_tables import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
+from simulator.schedules.schedule import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
 __all__ = ["closed_bytes", "memory_over_time", "tightest_sources", "usable_bytes"]
 

@@ -24,16 +24,8 @@ from simulator.events.step.programs import (
 )
 from simulator.events.step.tails import Ends, Tails, tail_tasks, tails_of
 from simulator.events.step.unfold import EXTRA
-from simulator.layout.schedules.action_tables import (
-    BACKWARD,
-    BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
-    FORWARD,
-    chunks,
-    flushes,
-    piece,
-    pieces,
-)
+from simulator.schedules.registry import SCHEDULES
+from simulator.schedules.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
 __all__ = [
     "Played",
@@ -153,7 +145,7 @@ def play_step(
     schedule, pp, vpp = row["schedule"], row["pp"], row["vpp"]
     m = int(replicas[0].rows.layouts.micro_batches[0])
     askew = replicas[0].priced.workload.recipe.optimizer_post_validation
-    steps = -(-2 * pp // m) + 2 if askew or not flushes(schedule) else 1
+    steps = -(-2 * pp // m) + 2 if askew or not SCHEDULES[schedule].flushes else 1
     if table is not None:
         _check_table(table, replicas, schedule, pp, vpp, m)
         steps = 1
@@ -222,14 +214,14 @@ def _check_table(
     batches = int(table.micro_batch.max(initial=-1)) + 1
     for word, field, got, wanted in (
         ("ranks", "pp", table.ranks, pp),
-        ("chunks", "vpp", table.chunks, chunks(schedule, vpp)),
-        ("pieces", "pp x vpp", table.pieces, pieces(schedule, pp, vpp)),
+        ("chunks", "vpp", table.chunks, SCHEDULES[schedule].chunks(vpp)),
+        ("pieces", "pp x vpp", table.pieces, pp * vpp),
         ("micro-batches", "micro-batches", batches, m),
     ):
         if got != wanted:
             rule = f"must have the layout's {wanted} {word} ({field})"
             raise InputError(problem("simulate", "table", rule, got))
-    elsewhere = piece(schedule, pp, table.rank, table.chunk) != table.piece
+    elsewhere = SCHEDULES[schedule].piece(pp, table.rank, table.chunk) != table.piece
     if elsewhere.any():
         row = int(np.flatnonzero(elsewhere)[0])
         rule = f"must place pieces of the model as {schedule} does"

@@ -1,6 +1,6 @@
 """What every pipeline rank does, in order, and the task graph that follows from it.
 
-A program is a table of actions (``layout/schedules/action_tables.py``, or a user's own). What an
+A program is a table of actions (``schedules/action_tables.py``, or a user's own). What an
 action waits for follows from what it is: the forward pass of piece s from that of piece s - 1, the
 backward pass of piece s from that of piece s + 1, on the last piece from its own forward pass, a
 weight pass from its input pass. Where the other piece is on another rank, a send lies between the
@@ -22,8 +22,9 @@ from simulator.events.step.extras import COMPUTE, DATA, PIPELINE, Extras
 from simulator.events.step.listed_actions import Listed
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.unfold import EXTRA, OUTSIDE, SEND, TWICE, follow, unfold
-from simulator.layout.layouts import SCHEDULES
-from simulator.layout.schedules.action_tables import FORWARD, KINDS, actions, flushes
+from simulator.schedules.action_tables import actions
+from simulator.schedules.registry import SCHEDULES
+from simulator.schedules.schedule import FORWARD, KINDS
 
 __all__ = [
     "Program",
@@ -99,7 +100,7 @@ def program(schedule: str, pp: int, micro_batches: int, vpp: int = 1, *, steps: 
     """
     if schedule not in SCHEDULES:
         raise InputError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
-    if steps != 1 and flushes(schedule):
+    if steps != 1 and SCHEDULES[schedule].flushes:
         raise InputError(f"{schedule} flushes after each step: steps must be 1, got {steps}")
     table = actions(schedule, pp, micro_batches * steps, vpp)
     return Program(

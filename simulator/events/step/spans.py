@@ -18,7 +18,7 @@ from simulator.events.step.programs import awaited_actions
 from simulator.events.step.streams import SPAN_KINDS, STREAMS
 from simulator.events.step.timeline import Timeline
 from simulator.events.step.unfold import SEND
-from simulator.layout.schedules.action_tables import FORWARD, KINDS
+from simulator.schedules.schedule import FORWARD, KINDS
 
 __all__ = ["timeline"]
 

@@ -23,7 +23,7 @@ from simulator.events.step.extras import COMPUTE, COPY, DATA, HOST, Extras, Tabl
 from simulator.events.step.host_copies import activation_copies
 from simulator.events.step.pass_costs import AHEAD, BACK, Passes
 from simulator.events.step.programs import Program, awaited_actions
-from simulator.layout.schedules.action_tables import BACKWARD_INPUT, FORWARD
+from simulator.schedules.schedule import BACKWARD_INPUT, FORWARD
 
 __all__ = ["Ends", "Tails", "tail_tasks", "tails_of"]
 

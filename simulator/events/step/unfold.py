@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from simulator.layout.schedules.action_tables import BACKWARD, BACKWARD_WEIGHT, FORWARD, KINDS
+from simulator.schedules.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, KINDS
 
 __all__ = ["EXTRA", "OUTSIDE", "SEND", "TWICE", "UNMATCHED", "follow", "unfold"]
 

@@ -33,7 +33,7 @@ from simulator.events.step.listed_actions import Word, listed_tasks
 from simulator.events.step.programs import Program, program
 from simulator.files import read_json, read_text, read_toml
 from simulator.layout.layouts import Layouts
-from simulator.layout.schedules.action_tables import KINDS
+from simulator.schedules.schedule import KINDS
 
 __all__ = ["layout_actions", "parse_actions", "read_actions", "write_actions"]
 

@@ -17,16 +17,10 @@ from simulator.layout.layouts import (
     OFFLOADS,
     RANK_ORDERS,
     RECOMPUTE,
-    SCHEDULES,
     SHARDINGS,
     Layouts,
 )
-from simulator.layout.schedules.action_tables import (
-    POST_VALIDATED,
-    chunk_range,
-    fewest_micro_batches,
-    takes_rounds,
-)
+from simulator.schedules.registry import SCHEDULES, TAKES_ROUNDS, WORDS, by_code
 from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture, MoE
 from simulator.workload.recipe import HOST_OPTIMIZERS, Workload
@@ -155,7 +149,7 @@ def _fits_model(
         arch.layers < stages,
         ~even,
         (x.global_batch % per_step != 0) | (x.global_batch < per_step),
-        (x.vpp > 1) & ((x.pp == 1) | (_takes_rounds(x) & ~_has_rounds(x, software))),
+        (x.vpp > 1) & ((x.pp == 1) | (TAKES_ROUNDS[x.schedule] & ~_has_rounds(x, software))),
     ]
 
 
@@ -204,7 +198,7 @@ def _fits_software(x: Layouts, arch: Architecture, software: Software) -> list[N
     sequence = _one_of(x.sequence_parallel, [int(value) for value in can.sequence_parallel])
     return [
         (x.tp > 1) & ~(can.tensor & sequence),
-        ((x.pp > 1) & (not can.pipeline)) | ~_words(x.schedule, SCHEDULES, can.schedules),
+        ((x.pp > 1) & (not can.pipeline)) | ~_words(x.schedule, WORDS, can.schedules),
         (x.cp > 1) & ~_words(x.cp_kind, CP_KINDS, can.cp_kinds),
         (x.ep * x.etp > 1) & (not can.expert),
         ~_words(x.sharding, SHARDINGS, can.sharding),
@@ -260,9 +254,12 @@ def _fits_recipe(x: Layouts, workload: Workload, software: Software) -> list[NDA
     ]
 
 
+_POST_VALIDATED = by_code(lambda schedule: schedule.post_validated)
+
+
 def _needs_barrier(x: Layouts, software: Software) -> NDArray[np.bool_]:
     """Layouts whose ranks end a step together: every schedule but those of zero bubble."""
-    able = _words(x.schedule, SCHEDULES, POST_VALIDATED) & (x.pp > 1)
+    able = _POST_VALIDATED[x.schedule] & (x.pp > 1)
     return ~(able & software.supports.post_validation)
 
 
@@ -329,11 +326,6 @@ def _updates_on_host(cluster: Cluster) -> bool:
     return all(figure is not None for figure in known)
 
 
-def _takes_rounds(x: Layouts) -> NDArray[np.bool_]:
-    """Whether micro-batches go through the chunks in rounds of pp."""
-    return np.array([takes_rounds(word) for word in SCHEDULES])[x.schedule]
-
-
 def _has_rounds(x: Layouts, software: Software) -> NDArray[np.bool_]:
     """Whether micro-batches divide into rounds as long as the software takes them.
 
@@ -350,17 +342,16 @@ def _has_rounds(x: Layouts, software: Software) -> NDArray[np.bool_]:
 
 def _misfits_schedule(x: Layouts) -> NDArray[np.bool_]:
     """Schedules of their own number of chunks, ranks or micro-batches."""
-    found = (x.schedule == SCHEDULES.index("1f1b")) & (x.vpp > 1)
-    found |= (x.schedule == SCHEDULES.index("interleaved")) & (x.vpp == 1)
-    for code in np.unique(x.schedule[x.schedule > SCHEDULES.index("interleaved")]):
-        word, rows = SCHEDULES[code], x.schedule == code
-        least, most = chunk_range(word)
-        wrong = (x.vpp < least) | (x.vpp > most) | (x.pp == 1)
-        wrong |= x.micro_batches < fewest_micro_batches(word, x.pp)
-        if word == "dualpipe":
+    misfits = np.zeros(len(x), dtype=bool)
+    for code in np.unique(x.schedule):
+        schedule, rows = SCHEDULES[WORDS[code]], x.schedule == code
+        wrong = (x.vpp < schedule.fewest_chunks) | (x.vpp > schedule.most_chunks)
+        if not schedule.by_default:
+            wrong |= (x.pp == 1) | (x.micro_batches < schedule.fewest_micro_batches(x.pp))
+        if schedule.even:
             wrong |= (x.pp % 2 != 0) | (x.micro_batches % 2 != 0)
-        found |= rows & wrong
-    return found
+        misfits |= rows & wrong
+    return misfits
 
 
 def _all(columns: list[Any], size: int | None = None) -> NDArray[np.bool_]:

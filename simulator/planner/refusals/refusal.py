@@ -11,7 +11,6 @@ from math import lcm
 from typing import Any
 
 from simulator.layout.layouts import Layouts
-from simulator.layout.schedules.action_tables import takes_rounds
 from simulator.planner.candidates import divisors
 from simulator.planner.refusals import refusal_context as context
 from simulator.planner.refusals import refusal_host as host
@@ -19,6 +18,7 @@ from simulator.planner.refusals import refusal_schedule as schedule
 from simulator.planner.refusals import refusal_sharding as sharding
 from simulator.planner.refusals.case import Case, around, closest
 from simulator.scenario import Scenario
+from simulator.schedules.registry import SCHEDULES
 from simulator.workload.architecture import MoE
 
 __all__ = ["DEPEND_ON_DP", "WORLD", "limits", "refusal"]
@@ -108,7 +108,7 @@ def _world(case: Case) -> str:
 def _batch(case: Case) -> str:
     row = case.row
     step = row["dp"] * row["micro_batch"]
-    rounds = row["pp"] if takes_rounds(row["schedule"]) else 1
+    rounds = row["pp"] if SCHEDULES[row["schedule"]].takes_rounds else 1
     near = around(row["global_batch"], step * rounds)
     rule = f"must divide by dp x micro_batch = {step}"
     return case.line("training.global_batch", rule, row["global_batch"], near)
@@ -236,7 +236,7 @@ def _tensor(case: Case) -> str:
 def _pipeline(case: Case) -> str:
     if case.row["pp"] > 1 and not case.scenario.software.supports.pipeline:
         return _lacks("pp", "pipeline parallelism")(case)
-    if case.row["schedule"] == "interleaved":
+    if case.row["vpp"] > 1 and SCHEDULES[case.row["schedule"]].by_default:
         return _lacks("vpp", "interleaved schedule")(case)
     return _choice("schedule", "schedules")(case)
 

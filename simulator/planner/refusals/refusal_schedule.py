@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.layout.schedules.action_tables import (
-    POST_VALIDATED,
-    chunk_range,
-    fewest_micro_batches,
-)
 from simulator.planner.refusals.case import Case, around, closest
+from simulator.schedules.registry import SCHEDULES
 
 __all__ = ["interleave", "post_validation", "schedule"]
 
@@ -27,7 +23,7 @@ def interleave(case: Case) -> str:
         return case.line("layout.vpp", "must be 1 where pp is 1", near=[1])
     count = row["global_batch"] // (row["dp"] * row["micro_batch"])
     software = case.scenario.software
-    word = software.supports.rounds if row["schedule"] == "interleaved" else "longer"
+    word = software.supports.rounds if SCHEDULES[row["schedule"]].by_default else "longer"
     rule = _ROUNDS["pp" if software.supports.rounds == "pp" else word]
     rule = f"{rule.format(pp=row['pp'], most=2 * row['pp'] - 1)} in {software.name}"
     step = row["dp"] * row["micro_batch"] * row["pp"]
@@ -41,15 +37,16 @@ def schedule(case: Case) -> str:
     row, word = case.row, case.row["schedule"]
     if row["pp"] == 1:
         return case.line("layout.schedule", "needs pp > 1", repr(word))
-    least, most = chunk_range(word)
+    named = SCHEDULES[word]
+    least, most = named.fewest_chunks, named.most_chunks
     if not least <= row["vpp"] <= most:
         many = str(least) if least == most else f"at least {least}"
         return case.line("layout.vpp", f"must be {many} with {word}", near=[least])
-    if word == "dualpipe" and row["pp"] % 2:
-        return case.line("layout.pp", "must be even with dualpipe", near=around(row["pp"], 2))
-    few = fewest_micro_batches(word, row["pp"])
-    step = row["dp"] * row["micro_batch"] * (2 if word == "dualpipe" else 1)
-    even = " and an even number of them" if word == "dualpipe" else ""
+    if named.even and row["pp"] % 2:
+        return case.line("layout.pp", f"must be even with {word}", near=around(row["pp"], 2))
+    few = named.fewest_micro_batches(row["pp"])
+    step = row["dp"] * row["micro_batch"] * (2 if named.even else 1)
+    even = " and an even number of them" if named.even else ""
     count = row["global_batch"] // (row["dp"] * row["micro_batch"])
     batch = max(few * row["dp"] * row["micro_batch"], around(row["global_batch"], step)[0])
     rule = f"{word} needs at least {few} micro-batches{even}"
@@ -62,5 +59,6 @@ def post_validation(case: Case) -> str:
     if not software.supports.post_validation:
         rule = f"must be false: {software.name} waits for the norm of all gradients"
         return case.line("training.optimizer_post_validation", rule, True)
-    rule = f"must be one of {', '.join(POST_VALIDATED)} with training.optimizer_post_validation"
+    able = ", ".join(word for word, schedule in SCHEDULES.items() if schedule.post_validated)
+    rule = f"must be one of {able} with training.optimizer_post_validation"
     return case.line("layout.schedule", rule, repr(word))

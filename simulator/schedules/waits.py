@@ -1,6 +1,6 @@
 """What every pass of a schedule waits for, in an order in which it can be worked off.
 
-A table of actions (``layout/schedules/action_tables.py``) as a graph: each pass follows the one
+A table of actions (``schedules/action_tables.py``) as a graph: each pass follows the one
 before it on its rank and the one whose result it takes. Passes that run overlapped are one node.
 Nodes carry a level: one more than the highest level that they wait for, so that all nodes of a
 level can be looked at together.
@@ -16,17 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Int32s
-from simulator.layout.schedules.action_tables import (
-    BACKWARD,
-    BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
-    FORWARD,
-    KINDS,
-    Actions,
-    actions,
-    chunks,
-    pieces,
-)
+from simulator.schedules.action_tables import Actions, actions
+from simulator.schedules.registry import SCHEDULES
+from simulator.schedules.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, KINDS
 
 __all__ = ["Waits", "waits"]
 
@@ -94,8 +86,8 @@ def waits(plans: Sequence[Plan]) -> list[Waits]:
 
 def _nodes(schedule: str, pp: int, micro_batches: int, vpp: int) -> _Nodes:
     """One row per pass or overlapped pair, ranks one after the other."""
-    table, held = actions(schedule, pp, micro_batches, vpp), chunks(schedule, vpp)
-    taken = _taken(table, pieces(schedule, pp, vpp))
+    table, held = actions(schedule, pp, micro_batches, vpp), SCHEDULES[schedule].chunks(vpp)
+    taken = _taken(table, pp * vpp)
     second = np.r_[False, table.with_next[:-1]]
     node = np.cumsum(~second) - 1
     head, tail = np.flatnonzero(~second), np.flatnonzero(second)

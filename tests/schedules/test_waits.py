@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from simulator.layout.layouts import SCHEDULES
-from simulator.layout.schedules.action_tables import KINDS, chunks
-from simulator.layout.schedules.waits import waits
+from simulator.schedules.registry import SCHEDULES
+from simulator.schedules.schedule import KINDS
+from simulator.schedules.waits import waits
 
 VPP = {"interleaved": 2, "looped_bfs": 2, "interleaved_zb": 2, "zb_v": 2, "dualpipe_v": 2}
 
@@ -42,5 +42,5 @@ def test_every_pass_is_above_all_that_it_waits_for(schedule: str) -> None:
     level = np.r_[level, -1]  # nothing
     for earlier in (graph.before, *graph.awaited):
         assert (level[earlier] < level[:-1]).all()
-    assert graph.operations == 2 * len(KINDS) * 4 * chunks(schedule, vpp)
+    assert graph.operations == 2 * len(KINDS) * 4 * SCHEDULES[schedule].chunks(vpp)
     assert graph.operation.max() < graph.operations

@@ -3,7 +3,7 @@
 The orders themselves are held against torch's in tests/oracles/test_pipelining.py.
 """
 
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,27 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.layout.layouts import SCHEDULES
-from simulator.layout.schedules.action_tables import (
-    FORWARD,
-    KINDS,
-    Actions,
-    actions,
-    chunk_range,
-    chunks,
-    in_flight,
-    pieces,
-    splits_backward,
-    unpaired,
-)
+from simulator.files import build
 from simulator.layout.stages import stages
-from simulator.software.profile import Schedule
+from simulator.scenario import LayoutSection
+from simulator.schedules.action_tables import Actions, actions, in_flight, unpaired
+from simulator.schedules.registry import SCHEDULES, WORDS
+from simulator.schedules.schedule import FORWARD, KINDS
+from simulator.software.profile import Supports
 
 EVEN = [(4, 16), (8, 32)]
 
 
 def vpp_of(schedule: str) -> int:
-    return chunk_range(schedule)[0]
+    return SCHEDULES[schedule].fewest_chunks
 
 
 def written(table: Actions, pp: int) -> list[str]:
@@ -45,8 +37,27 @@ def written(table: Actions, pp: int) -> list[str]:
     return [" ".join(words) for words in ranks]
 
 
-def test_the_words_of_a_software_profile_are_those_of_a_layout() -> None:
-    assert get_args(Schedule) == SCHEDULES
+SUPPORTS = {"sharding": ["ddp"], "sharding_with_pipeline": [], "sharding_with_tensor": []}
+
+
+def test_a_software_profile_and_a_scenario_know_every_word() -> None:
+    made = build(Supports, {**SUPPORTS, "schedules": list(SCHEDULES)}, where="x.toml")
+    assert made.schedules == WORDS == tuple(SCHEDULES)
+    for word in (*WORDS, "any"):
+        assert build(LayoutSection, {"schedule": word}, where="x.toml").schedule == word
+
+
+@pytest.mark.parametrize(
+    ("schema", "raw", "field"),
+    [
+        (Supports, {**SUPPORTS, "schedules": ["1f1b", "zbv"]}, "schedules.1"),
+        (LayoutSection, {"schedule": "zbv"}, "schedule"),
+    ],
+)
+def test_no_other_word_is_known(schema: Any, raw: dict[str, Any], field: str) -> None:
+    said = rf"x.toml: {field}: must be '1f1b', 'interleaved', .*'pipedream_2bw'.*, got 'zbv'"
+    with pytest.raises(InputError, match=said):
+        build(schema, raw, where="x.toml")
 
 
 # --- small tables, by hand ----------------------------------------------------------------------
@@ -103,20 +114,20 @@ def test_dualpipe_runs_from_both_ends() -> None:
 def test_every_micro_batch_passes_every_piece_once(schedule: str, half: int, rounds: int) -> None:
     pp, m, vpp = 2 * half, 2 * half * rounds, vpp_of(schedule)
     table = actions(schedule, pp, m, vpp)
-    wanted = {(batch, piece) for batch in range(m) for piece in range(pieces(schedule, pp, vpp))}
+    wanted = {(batch, piece) for batch in range(m) for piece in range(pp * vpp)}
     for letters in ("F", "BI", "BW"):
         rows = np.isin(table.kind, [KINDS.index(letter) for letter in letters])
         found = list(zip(table.micro_batch[rows].tolist(), table.piece[rows].tolist(), strict=True))
         assert len(found) == len(wanted)
         assert set(found) == wanted
-    assert np.isin(KINDS.index("W"), table.kind) == splits_backward(schedule)
+    assert np.isin(KINDS.index("W"), table.kind) == SCHEDULES[schedule].splits_backward
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("pp", "m"), [(2, 4), (4, 8), (6, 24)])
 def test_no_schedule_waits_for_itself(schedule: str, pp: int, m: int, play: Any) -> None:
     vpp = vpp_of(schedule)
-    count = pieces(schedule, pp, vpp)
+    count = pp * vpp
     start, end = play(actions(schedule, pp, m, vpp), [1.0] * count, [1.3] * count, [0.7] * count)
     assert (end > start).all()
 
@@ -142,7 +153,7 @@ def timed(
     """
     vpp = vpp_of(schedule)
     table = actions(schedule, pp, m, vpp)
-    count = pieces(schedule, pp, vpp)
+    count = pp * vpp
     each = ([x * pp / count] * count for x in seconds)
     start, end = play(table, *each)
     busy = m * sum(seconds)
@@ -245,7 +256,7 @@ def test_stages_count_1f1b_as_its_actions_do(schedule: str, pp: int, rounds: int
 
 
 def laid(schedule: str, pp: int, m: int, layers: int) -> Any:
-    code = [SCHEDULES.index(schedule)]
+    code = [WORDS.index(schedule)]
     return stages(
         pp=pp,
         vpp=vpp_of(schedule),
@@ -313,7 +324,11 @@ def test_what_does_not_exist(given: tuple[str, int, int, int], said: str) -> Non
 
 
 def test_chunks_of_a_rank() -> None:
-    assert [chunks("dualpipe", 1), chunks("zb_v", 2), chunks("1f1b", 1)] == [2, 2, 1]
+    assert [
+        SCHEDULES["dualpipe"].chunks(1),
+        SCHEDULES["zb_v"].chunks(2),
+        SCHEDULES["1f1b"].chunks(1),
+    ] == [2, 2, 1]
 
 
 @pytest.mark.parametrize(
