@@ -177,7 +177,7 @@ def test_a_document_by_hand() -> None:
         row("c", None, 1.0, hidden="2048"),
         row("d", None, 1.0, hidden="2048", found={"replayable": False}),
         row("e", 1.23456789, 1.0, split="calibrate"),
-        row("f", 9.0, 1.0, source="parts", notes="COMPOSED"),
+        row("f", 9.0, 1.0, source="parts", composed="true"),
     )
     found = document(Validation(rows=rows))
     lab, parts = found["sources"]["lab"], found["sources"]["parts"]["test"]

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from simulator.errors import InputError
 from simulator.measured.replay import Run
-from simulator.measured.rows import MeasuredRun, number, text
+from simulator.measured.rows import MeasuredRun, flag, number, text
 from simulator.units import GB
 
 __all__ = ["MEMORY_WORDS", "Readings", "excluded", "implausible", "readings", "utilisation"]
@@ -22,7 +22,6 @@ T = TypeVar("T")
 MEMORY_WORDS = ("allocated", "reserved", "nvidia_smi", "analytic", "unknown")
 """What a memory reading may be of; the last is taken where the row does not say."""
 
-_EXCLUDED = "EXCLUDED:"
 _SAME_RATE = 0.02
 _TERA = 1e12
 
@@ -47,15 +46,14 @@ class Readings:
 
 
 def excluded(run: MeasuredRun) -> str | None:
-    """Why a row is left out: its notes say ``EXCLUDED: reason``, up to the next semicolon.
+    """Why a row is left out: what its column ``excluded`` says.
 
     Examples
     --------
-    >>> excluded(MeasuredRun(where="", fields={"notes": "30 GPUs; EXCLUDED: clock ran slow; x"}))
+    >>> excluded(MeasuredRun(where="", fields={"excluded": "clock ran slow"}))
     'clock ran slow'
     """
-    _, found, rest = run.get("notes").partition(_EXCLUDED)
-    return (rest.partition(";")[0].strip() or "no reason given") if found else None
+    return run.get("excluded") or None
 
 
 def readings(run: MeasuredRun) -> Readings:
@@ -85,6 +83,7 @@ def readings(run: MeasuredRun) -> Readings:
         memory_gib=positive("peak_memory_gib"),
         memory_kind=read(lambda: _memory_kind(run)),
     )
+    read(lambda: flag(run.fields, "composed"))
     stated, step_time_s = positive("tokens_per_s_per_gpu"), found.step_time_s
     if stated is not None and step_time_s is not None:
         read(lambda: _check_rate(run, step_time_s, stated))

@@ -20,7 +20,7 @@ from simulator.files import Figure, build, read_toml, record
 from simulator.hardware.cluster import Cluster, NodeGroup, load_cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
-from simulator.measured import remarks
+from simulator.measured import run_switches
 from simulator.measured.rows import flag, number, text, whole
 from simulator.software.profile import Software, load_software
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
@@ -134,7 +134,7 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
     layout = layout.replace(
         offload_layers=away,
         cp_kind=can.cp_kinds[0] if can.cp_kinds else "ring",
-        dispatcher=remarks.dispatcher(row, ways[0] if ways else "alltoall"),
+        dispatcher=run_switches.dispatcher(row, ways[0] if ways else "alltoall"),
     )
     run = Run(
         workload=workload, cluster=parts["cluster"], software=parts["software"], layout=layout
@@ -199,7 +199,7 @@ def _architecture(row: Mapping[str, str]) -> Architecture:
         max_positions=whole(row, "seq_len"),
         final_norm=norm,
     )
-    model = remarks.windowed(row, model)
+    model = run_switches.windowed(row, model)
     return model.predicting_ahead(whole(row, "mtp_layers", 0, most=_MOST_LAYERS))
 
 
@@ -266,7 +266,7 @@ def _recipe(row: Mapping[str, str], tables: Tables) -> Recipe:
     raw["fp8_weights"] = dtype in alone and row.get("sharding") != "ddp"
     if row.get("capacity_factor"):  # "padded and dropped to this capacity"
         raw |= {"moe_capacity_factor": number(row, "capacity_factor"), "moe_pads_to_capacity": True}
-    return build(Recipe, raw | remarks.recipe(row), where="recipe")
+    return build(Recipe, raw | run_switches.recipe(row), where="recipe")
 
 
 # --- the machine, the framework, the layout ----------------------------------------------
@@ -326,13 +326,13 @@ def _software(row: Mapping[str, str], tables: Tables) -> Software:
         flash = flag(row, "flash_attention")
         kernels = replace(kernels, attention="flash" if flash else "unfused")
     if flag(row, "cuda_graphs"):
-        host = remarks.captured(row, host, tables.router_kernels)
+        host = run_switches.captured(row, host, tables.router_kernels)
     return replace(
         software,
-        overlap=remarks.overlap(row, replace(overlap, **flags)),
-        kernels=remarks.kernels(row, kernels),
+        overlap=run_switches.overlap(row, replace(overlap, **flags)),
+        kernels=run_switches.kernels(row, kernels),
         host=host,
-        states=remarks.states(row, software.states, tables.gradient_copies),
+        states=run_switches.states(row, software.states, tables.gradient_copies),
     )
 
 
@@ -344,7 +344,7 @@ def _layout(row: Mapping[str, str]) -> Layouts:
     if row.get("shard_group"):
         given["shard_group"] = min(whole(row, "shard_group"), given["dp"] * given["cp"])
     layers = -(-whole(row, "layers", most=_MOST_LAYERS) // given["pp"])
-    given["offload_layers"] = remarks.offloaded(row, layers)
+    given["offload_layers"] = run_switches.offloaded(row, layers)
     given["sharding"], given["recompute"] = text(row, "sharding"), text(row, "recompute")
     given["recompute_layers"] = whole(row, "recompute_layers", 0, most=_MOST_LAYERS)
     if row.get("sequence_parallel"):

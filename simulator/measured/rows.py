@@ -13,6 +13,7 @@ from pathlib import Path
 
 from simulator.errors import InputError, nearest
 from simulator.files import check_header, read_csv
+from simulator.measured.fixed_phrases import with_columns
 
 __all__ = [
     "COLUMNS",
@@ -22,6 +23,7 @@ __all__ = [
     "SWITCH_COLUMNS",
     "MeasuredRun",
     "assumed_fields",
+    "choice",
     "flag",
     "number",
     "read_runs",
@@ -39,8 +41,10 @@ _OTHERS = """source split position num_experts top_k moe_ffn_hidden shared_exper
     mtp_layers gpus_per_node nvlink_domain nic_gbit_per_gpu fabric shard_group vpp cp ep etp
     sequence_parallel recompute_layers recompute_modules flash_attention moe_balanced
     capacity_factor overlap_grad_reduce overlap_param_gather tp_comm_overlap cpu_offload
-    cuda_graphs tokens_per_s_per_gpu model_tflops_per_gpu peak_memory_gib memory_kind assumed
-    notes"""
+    cuda_graphs tokens_per_s_per_gpu model_tflops_per_gpu peak_memory_gib memory_kind
+    peak_reserved_gib reduce_dtype gradient_dtype moment_dtype fused_gradient_accumulation
+    recompute_stops_early offload_layers sliding_window_every_second dispatcher expert_overlap
+    loss_chunks optimizer_in_backward cuda_graph_scope composed excluded assumed notes"""
 
 REQUIRED = tuple(_NEEDED.split())
 """Columns without which no row can be predicted and scored."""
@@ -56,15 +60,18 @@ LAYOUT_COLUMNS = (
 
 SWITCH_COLUMNS = (
     *("recompute_modules", "flash_attention", "overlap_grad_reduce", "overlap_param_gather"),
-    *("tp_comm_overlap", "cpu_offload", "cuda_graphs"),
+    *("tp_comm_overlap", "cpu_offload", "cuda_graphs", "fused_gradient_accumulation"),
+    *("recompute_stops_early", "offload_layers", "dispatcher", "expert_overlap"),
+    "cuda_graph_scope",
 )
 """Columns that say what the software was told to do."""
 
 LABEL_COLUMNS = (
     *("run_id", "source", "split", "step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu"),
-    *("peak_memory_gib", "memory_kind", "assumed", "notes"),
+    *("peak_memory_gib", "memory_kind", "peak_reserved_gib", "composed", "excluded", "assumed"),
+    "notes",
 )
-"""Columns that no prediction depends on, but for the fixed phrases of `notes` (remarks.py)."""
+"""Columns that no prediction depends on."""
 
 _TRUTH = {"true": True, "false": False}
 _MOST = 2**31 - 1
@@ -78,7 +85,7 @@ class MeasuredRun:
     where: str
     """File and line: ``runs.csv: line 7``."""
     fields: Mapping[str, str]
-    """Text by column."""
+    """Text by column; what a table without a column says in its notes is put there."""
     fault: str | None = None
     """What is wrong with the row as a whole, whatever its fields say."""
 
@@ -138,7 +145,8 @@ def _read(path: Path | str, runs: list[MeasuredRun]) -> None:
         if len(runs) == before:
             _check_header(path, list(fields))
         where = f"{path}: line {line}"
-        runs.append(MeasuredRun(where=where, fields=fields, fault=uneven.get(line)))
+        filled = with_columns(fields, fields)
+        runs.append(MeasuredRun(where=where, fields=filled, fault=uneven.get(line)))
     if len(runs) == before:
         raise InputError(f"{path}: the table has a header and no rows")
 
@@ -182,6 +190,11 @@ def text(row: Mapping[str, str], field: str, known: Collection[str] = ()) -> str
         rule = f"must be one of {', '.join(known)}"
         raise InputError(f"{field}: {rule}, got {word!r}{nearest(word, known)}")
     return word
+
+
+def choice(row: Mapping[str, str], field: str, known: Collection[str]) -> str:
+    """Return one of the `known` words, or a blank where the field is."""
+    return text(row, field, known) if (row.get(field) or "").strip() else ""
 
 
 def number(row: Mapping[str, str], field: str) -> float:

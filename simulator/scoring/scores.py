@@ -35,7 +35,6 @@ _ROW_KEYS = (
     *("predicted_memory_gib", "measured_memory_gib", "memory_kind", "memory_error", "evidence"),
     *("measured_mfu", "measured_mfu_own", "replayable"),
 )
-_COMPOSED = "COMPOSED"
 _FITTED = "calibrate"
 _RELEASE = re.compile(r"-[0-9].*")
 _SCALES = ((1, "1 GPU"), (8, "2-8 GPUs"), (64, "9-64 GPUs"), (512, "65-512 GPUs"))
@@ -126,7 +125,7 @@ class ScoredRow:
     @property
     def composed(self) -> bool:
         """Whether the time was put together from parts and stays out of pooled figures."""
-        return _COMPOSED in self.run.get("notes")
+        return self.run.get("composed").lower() == "true"
 
     def document(self) -> dict[str, Any]:
         """Return the row as plain numbers and words, with the keys that stay."""

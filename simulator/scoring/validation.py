@@ -2,7 +2,7 @@
 
 Rows that come to the same model, machine and software are predicted together. A row that cannot be
 predicted, and one whose measured values cannot be right, is kept with the reason. Runs whose step
-time was composed of profiled parts, not read off a whole step (their notes say COMPOSED), stay out
+time was composed of profiled parts, not read off a whole step (``composed``), stay out
 of every pooled figure. Tables of microbenchmarks go their own way (scoring/score_tables.py).
 """
 

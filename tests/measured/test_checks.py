@@ -77,18 +77,10 @@ def test_the_throughput_must_be_that_of_the_step_time() -> None:
     assert line.endswith("(tokens/s of all GPUs?)")
 
 
-@pytest.mark.parametrize(
-    ("notes", "reason"),
-    [
-        ("", None),
-        ("excluded from figure 3", None),
-        ("EXCLUDED: throttled", "throttled"),
-        ("first run; EXCLUDED:  two jobs shared the node ; seen twice", "two jobs shared the node"),
-        ("EXCLUDED:", "no reason given"),
-    ],
-)
-def test_notes_may_exclude_a_row(notes: str, reason: str | None) -> None:
-    assert excluded(MeasuredRun(where="", fields={"notes": notes})) == reason
+def test_a_column_excludes_a_row() -> None:
+    assert excluded(MeasuredRun(where="", fields={"excluded": " throttled "})) == "throttled"
+    assert excluded(MeasuredRun(where="", fields={"excluded": ""})) is None
+    assert excluded(MeasuredRun(where="", fields={"notes": "EXCLUDED: throttled"})) is None
 
 
 # --- utilisation -------------------------------------------------------------------------

@@ -346,10 +346,9 @@ def test_offloaded_layers_are_those_that_are_stated_or_all() -> None:
 
     assert layers() == layers(cpu_offload="false") == 0
     assert layers(cpu_offload="true") == 95, "Megatron-Core keeps one"
-    said = "activations of 40 layers offloaded to the CPU"
-    assert layers(cpu_offload="true", notes=said) == 40
-    assert layers(cpu_offload="true", notes="activations of 400 layers offloaded") == 95
-    assert layers(notes=said) == 0, "the column decides"
+    assert layers(cpu_offload="true", offload_layers="40") == 40
+    assert layers(cpu_offload="true", offload_layers="400") == 95
+    assert layers(offload_layers="40") == 0, "cpu_offload decides"
 
 
 def test_offloading_with_a_pipeline_is_refused() -> None:

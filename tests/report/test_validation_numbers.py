@@ -83,7 +83,7 @@ def test_errors_are_tabulated_by_every_word_and_never_over_splits() -> None:
 def test_composed_rows_are_in_the_table_of_sources_only() -> None:
     rows = (
         row("a", 1.1, 1.0),
-        row("b", 3.0, 1.0, source="parts", notes="COMPOSED of profiled layers"),
+        row("b", 3.0, 1.0, source="parts", composed="true"),
     )
     numbers = collect_validation(Validation(rows=rows))
     sources = named(numbers.tables["source"])

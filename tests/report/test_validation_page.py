@@ -72,7 +72,7 @@ def make_rows() -> list[ScoredRow]:
         *growing,
         row("far-off", 1.75, 1.0, far, model="big", num_experts="8"),
         row("read", 1.1, 1.0, memory, split="calibrate", model="small"),
-        row("parts", 9.0, 1.0, source="composer", notes="COMPOSED of layers", model="p"),
+        row("parts", 9.0, 1.0, source="composer", composed="true", model="p"),
         row("gone-1", None, 1.0, {"reason": "no hardware profile for Z9 (known: H100)"}),
         row("gone-2", None, None, {"reason": "runs.csv: line 2: dp: must be whole, got 'x'"}),
     ]

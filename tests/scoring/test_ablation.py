@@ -156,7 +156,7 @@ def test_figures_by_hand() -> None:
         scored(0.7),
         scored(0.9, **experts),
         scored(1.5, split="calibrate"),
-        scored(5.0, notes="COMPOSED"),
+        scored(5.0, composed="true"),
     ]
     found = step_figures(rows)
     test, calibrate = found["test"], found["calibrate"]

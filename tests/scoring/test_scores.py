@@ -80,7 +80,7 @@ def test_coverage_counts_what_could_have_been_predicted() -> None:
             row(),
             row(),
             row(None, reason="no profile"),
-            row(notes="COMPOSED"),
+            row(composed="true"),
             row(None, reason="layers: must be a number", replayable=False),
             row(None, source="other", reason="excluded: slow clock", replayable=False),
         ]
@@ -104,7 +104,7 @@ def test_intervals_are_scored_beside_the_constant_one_of_the_calibration_rows() 
     inside = row(10.0, p10_s=9.0, p90_s=11.0)
     missed = row(8.0, p10_s=6.0, p90_s=9.5)
     fitted = row(12.0, p10_s=11.0, p90_s=13.0, split="calibrate")
-    composed = row(1.0, p10_s=0.9, p90_s=1.1, split="calibrate", notes="COMPOSED")
+    composed = row(1.0, p10_s=0.9, p90_s=1.1, split="calibrate", composed="true")
     found = summary([inside, missed, fitted, composed, row(20.0, split="test")])
     step, test = found["step"], found["by_split"]["test"]
     assert step["coverage_80"] == pytest.approx(1 / 3)  # of the rows that have an interval
@@ -133,7 +133,7 @@ def test_rankings_are_summed_up_by_split_and_composed_ones_apart() -> None:
             *group([1, 2, 3, 4, 5]),  # tau 1, regret 0
             *group([2, 1, 3, 4, 5], model="other"),  # one pair of ten: tau 0.8, regret 0.1
             *group([5, 4, 3, 2, 1], split="calibrate"),  # reversed; the same model, so one group
-            *group([5, 4, 3, 2, 1], notes="COMPOSED", split="test"),
+            *group([5, 4, 3, 2, 1], composed="true", split="test"),
             *group([3, 2, 1, 4, 5], model="third", split="calibrate"),  # tau 0.4, regret 0.2
         ]
     )

@@ -82,7 +82,7 @@ def test_the_network_of_a_single_node_does_not_break_a_series() -> None:
 
 def test_composed_rows_make_their_own_series() -> None:
     measured = [row(gpus, gpus) for gpus in SIZES]
-    composed = [row(gpus, gpus, notes="COMPOSED of parts") for gpus in SIZES]
+    composed = [row(gpus, gpus, composed="true") for gpus in SIZES]
     assert [one.rows[0].composed for one in series(measured + composed)] == [False, True]
     assert series(measured[:2] + composed[2:]) == ()
 

@@ -112,7 +112,7 @@ def test_a_row_that_cannot_be_right_is_left_out_alone(
 
 
 def test_excluded_rows_are_in_no_figure(tmp_path: Path) -> None:
-    summary = scored(tmp_path, GPT | {"notes": "EXCLUDED: twice", "step_time_s": "17"}).summary()
+    summary = scored(tmp_path, GPT | {"excluded": "twice", "step_time_s": "17"}).summary()
     assert (summary["step"]["n"], summary["baseline"]["n"]) == (0, 0)
     assert summary["skipped"] == {"excluded: twice": 1}
     assert summary["by_source"]["korthikanti22-t5"]["coverage"] is None
@@ -215,7 +215,7 @@ def test_a_ranking_group_differs_in_the_layout_only(tmp_path: Path) -> None:
 
 
 def test_composed_runs_stay_out_of_pooled_figures(tmp_path: Path) -> None:
-    composed = GPT | {"source": "parts", "notes": "COMPOSED: of layers", "step_time_s": "12"}
+    composed = GPT | {"source": "parts", "composed": "true", "step_time_s": "12"}
     summary = scored(tmp_path, GPT, composed).summary()
     assert summary["step"]["n"] == summary["baseline"]["n"] == 1
     assert summary["step"]["max_ape"] < 0.2

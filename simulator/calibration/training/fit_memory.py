@@ -29,7 +29,6 @@ __all__ = ["ReservedReading", "Spreads", "fit_memory", "readings", "report"]
 
 SPLIT = "calibrate"
 
-_RESERVED = re.compile(r"(?:^|; )reserved ([0-9.]+) GiB(?:;|$)")
 _FRAMEWORK = re.compile(r"[a-z]+(?:-[a-z]+)*")
 
 
@@ -101,9 +100,9 @@ def readings(path: Path | str) -> list[ReservedReading]:
 
 def _reading(row: MeasuredRun) -> tuple[str, float]:
     """Kind and bytes of a row's reading of reserved memory; without a kind where it has none."""
-    kind, noted = row.get("memory_kind"), _RESERVED.search(row.get("notes"))
-    if noted:
-        return "reserved", float(noted.group(1)) * GIB
+    kind = row.get("memory_kind")
+    if row.get("peak_reserved_gib"):
+        return "reserved", number(row.fields, "peak_reserved_gib") * GIB
     if kind not in ("reserved", "nvidia_smi"):
         return "", 0.0
     return kind, number(row.fields, "peak_memory_gib") * GIB
