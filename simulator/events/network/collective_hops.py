@@ -162,12 +162,12 @@ def tree(call: Call) -> list[Hops]:
         source.append(np.concatenate([up, down], axis=1))
         target.append(np.concatenate([down, up], axis=1))
     table = np.stack(source, axis=1)
-    each = table.shape[1] * table.shape[2]
+    hops = table.shape[1] * table.shape[2]
     return [
         Hops(
             source=table.ravel(),
             target=np.stack(target, axis=1).ravel(),
-            size_bytes=np.repeat(call.size_bytes / local / 2, each),
+            size_bytes=np.repeat(call.size_bytes / local / 2, hops),
             channels=local,
             near=2 * (local - 1),
             far=2 * np.ceil(np.log2(domains)),

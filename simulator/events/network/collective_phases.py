@@ -225,19 +225,19 @@ def _flows(topology: Topology, call: Call, steps: list[Hops], start_s: Floats) -
     limit = np.concatenate([np.broadcast_to(h.limit, (len(h.source),)) for h in steps])
     step, together, used = [], [], 0
     for index, hops in enumerate(steps):
-        each = len(hops.source) // max(groups, 1)
-        owner = np.repeat(np.arange(groups), each)
+        hops_of_group = len(hops.source) // max(groups, 1)
+        owner = np.repeat(np.arange(groups), hops_of_group)
         step.append(owner * number + index)
-        pipelines = hops.channels or each
-        place = np.tile(np.arange(each) * pipelines // max(each, 1), groups)
-        together.append(used + owner * pipelines + place)
+        pipelines = hops.channels or hops_of_group
+        place = np.arange(hops_of_group) * pipelines // max(hops_of_group, 1)
+        together.append(used + owner * pipelines + np.tile(place, groups))
         used += groups * pipelines
     owner_step, pipe = np.concatenate(step), np.concatenate(together)
     ways = routes(topology, source, target, spread=call.operation != "all_to_all")
     if any(hops.channels for hops in steps):
         ways, size = couple(ways, size, pipe, used)
-        one = np.unique(pipe, return_index=True)[1]
-        owner_step, limit = owner_step[one], limit[one]
+        leading = np.unique(pipe, return_index=True)[1]
+        owner_step, limit = owner_step[leading], limit[leading]
     near_s, far_s = _hop_s(topology)
     lag = np.tile([hops.near * near_s + hops.far * far_s for hops in steps], groups)
     before = np.arange(groups * number) - 1

@@ -109,7 +109,7 @@ def _filled(value: Floats | float, number: int) -> Floats:
 
 
 def _check(table: Flows) -> None:
-    found: list[str] = []
+    problems: list[str] = []
     rules = (
         ("size_bytes", table.size_bytes, "must not be negative", table.size_bytes >= 0.0),
         (
@@ -124,13 +124,13 @@ def _check(table: Flows) -> None:
     for name, values, rule, sound in rules:
         if len(at := np.flatnonzero(~sound)):
             near = "" if name == "limit_bytes_per_s" else " (nearest: 0)"
-            found.append(problem("flows", f"{name}[{at[0]}]", rule, float(values[at[0]])) + near)
+            problems.append(problem("flows", f"{name}[{at[0]}]", rule, float(values[at[0]])) + near)
     late = np.flatnonzero(table.before >= np.arange(len(table.before)))
     if len(late):
         rule = "must be an earlier step"
-        found.append(problem("flows", f"before[{late[0]}]", rule, int(table.before[late[0]])))
-    if found:
-        raise InputError(found)
+        problems.append(problem("flows", f"before[{late[0]}]", rule, int(table.before[late[0]])))
+    if problems:
+        raise InputError(problems)
 
 
 def joined(*tables: Flows) -> Flows:
@@ -213,9 +213,11 @@ def fold(table: Flows, capacity_bytes_per_s: Floats) -> Folded:
     base = (flow, link, step)
     classes = 0
     while True:
-        found = (_numbered(flow), _numbered(step))
-        number = sum(int(x.max(initial=-1)) + 1 for x in found)
-        number += int(_numbered(link).max(initial=-1)) + 1
+        flow_class, step_class = _numbered(flow), _numbered(step)
+        number = sum(
+            int(numbers.max(initial=-1)) + 1
+            for numbers in (flow_class, step_class, _numbered(link))
+        )
         if number == classes:
             break
         classes = number
@@ -233,31 +235,31 @@ def fold(table: Flows, capacity_bytes_per_s: Floats) -> Folded:
     crossed = np.bincount(table.link, minlength=links) > 0
     link_class = np.full(links, -1, dtype=np.int64)
     link_class[crossed] = _numbered(link[crossed])
-    return _classes(table, capacity_bytes_per_s, found[0], link_class, found[1], steps)
+    return _classes(table, capacity_bytes_per_s, flow_class, link_class, step_class, steps)
 
 
 def _classes(
     table: Flows, capacity: Floats, flow: Ints, link: Ints, step: Ints, steps: int
 ) -> Folded:
     """One flow, one link, one step for each class; first come, first numbered."""
-    one, one_step = _firsts(flow), _firsts(step)
+    member, member_step = _firsts(flow), _firsts(step)
     kept = np.zeros(len(table), dtype=bool)
-    kept[one] = True
+    kept[member] = True
     width = np.diff(table.first)
     entries = np.repeat(kept, width)
-    before = table.before[one_step]
+    before = table.before[member_step]
     used = link >= 0
     small = Flows(
-        first=np.concatenate([[0], np.cumsum(width[one])]).astype(np.int64),
+        first=np.concatenate([[0], np.cumsum(width[member])]).astype(np.int64),
         link=link[table.link[entries]],
         share=table.share[entries],
-        size_bytes=table.size_bytes[one],
-        limit_bytes_per_s=table.limit_bytes_per_s[one],
+        size_bytes=table.size_bytes[member],
+        limit_bytes_per_s=table.limit_bytes_per_s[member],
         count=_sums(flow, table.count),
-        step=step[table.step[one]],
-        start_s=table.start_s[one_step],
+        step=step[table.step[member]],
+        start_s=table.start_s[member_step],
         before=np.where(before < 0, -1, step[before]) if steps else before,
-        lag_s=table.lag_s[one_step],
+        lag_s=table.lag_s[member_step],
     )
     return Folded(
         flows=small,
@@ -313,7 +315,10 @@ def _mix_into(colour, bits):  # type: ignore[no-untyped-def]
 def _refine(  # type: ignore[no-untyped-def]
     flow0, link0, step0, flow, link, step, first, links, share, step_of, before
 ):
-    """Colour everything anew by its own colour and those of all that it touches."""
+    """Colour everything anew by its own colour and those of all that it touches.
+
+    Compiled, so its columns come one by one.
+    """
     new_flow, new_link, new_step = flow0.copy(), np.zeros_like(link0), np.zeros_like(step0)
     for f in range(len(flow)):
         seen = np.uint64(0)

@@ -61,41 +61,41 @@ def group_traffic(
     near : bool
         List what moves inside domains, too.
     """
-    found = []
+    traffic = []
     for group, members, operation in _groups(layout, experts):
-        found += _far(cluster, group, members, operation)
+        traffic += _far(cluster, group, members, operation)
         if near:
-            found += _near(cluster, group, members, exchanges=operation == "all_to_all")
+            traffic += _near(cluster, group, members, exchanges=operation == "all_to_all")
     for group, pairs in _neighbours(layout):
-        found += _sends(cluster, group, pairs, near)
-    return found
+        traffic += _sends(cluster, group, pairs, near)
+    return traffic
 
 
 def _groups(layout: Layouts, experts: bool) -> list[tuple[str, Ints, str]]:
     """Kind, GPUs of every group, and what it does."""
     row = layout.row()
     reduced = "all_gather" if row["sequence_parallel"] else "all_reduce"
-    found = [("tp", group_members(layout, "tp"), reduced)]
+    kinds = [("tp", group_members(layout, "tp"), reduced)]
     if experts:
-        found.append(("etp", group_members(layout, "etp"), "all_gather"))
+        kinds.append(("etp", group_members(layout, "etp"), "all_gather"))
     context = group_members(layout, "cp")
     if row["cp_kind"] == "hierarchical":
         adjacent = int(row["cp_a2a"])
-        found.append(("cp_a2a", context.reshape(-1, adjacent), "all_to_all"))
+        kinds.append(("cp_a2a", context.reshape(-1, adjacent), "all_to_all"))
     elif row["cp_kind"] != "ring":
-        every = "all_to_all" if row["cp_kind"] == "all_to_all" else "all_gather"
-        found.append(("cp", context, every))
+        operation = "all_to_all" if row["cp_kind"] == "all_to_all" else "all_gather"
+        kinds.append(("cp", context, operation))
     if experts and row["dispatcher"] == "allgather":
-        found.append(("experts", group_members(layout, "experts"), "all_gather"))
+        kinds.append(("experts", group_members(layout, "experts"), "all_gather"))
     elif experts:
-        found.append(("ep", group_members(layout, "ep"), "all_to_all"))
+        kinds.append(("ep", group_members(layout, "ep"), "all_to_all"))
     whole = row["sharding"] == "ddp"
     copies = 1 if whole else max(group_members(layout, "dp").shape[1] // int(row["shard_group"]), 1)
     for name in ("dp", "edp") if experts else ("dp",):
         inside, across = _sharded(group_members(layout, name), copies)
-        found.append((name, inside, "all_reduce" if whole else "all_gather"))
-        found.append((f"{name}_copies", across, "all_reduce"))
-    return [one for one in found if one[1].shape[1] > 1]
+        kinds.append((name, inside, "all_reduce" if whole else "all_gather"))
+        kinds.append((f"{name}_copies", across, "all_reduce"))
+    return [kind for kind in kinds if kind[1].shape[1] > 1]
 
 
 def _sharded(members: Ints, copies: int) -> tuple[Ints, Ints]:
@@ -111,22 +111,22 @@ def _neighbours(layout: Layouts) -> list[tuple[str, Ints]]:
 
     A ring of keys leaves a domain at its last member and enters the next one at its first.
     """
-    row, found = layout.row(), []
+    row, kinds = layout.row(), []
     stages = group_members(layout, "pp")
     pp, wraps = stages.shape[1], int(row["vpp"]) > 1 and stages.shape[1] > 2
     for first in range(min(pp - 1, 2)):
         place = np.arange(first, pp - 1, 2)
-        found.append(("pp", np.stack([stages[:, place], stages[:, place + 1]], axis=2)))
+        kinds.append(("pp", np.stack([stages[:, place], stages[:, place + 1]], axis=2)))
     if wraps:
-        found.append(("pp", stages[:, None, [pp - 1, 0]]))
+        kinds.append(("pp", stages[:, None, [pp - 1, 0]]))
     if row["cp_kind"] in ("ring", "hierarchical") and int(row["cp"]) > 1:
         context, name = group_members(layout, "cp"), "cp"
         if row["cp_kind"] == "hierarchical":
-            each = int(row["cp_a2a"])
-            name, context = "cp_ring", _sharded(context, context.shape[1] // each)[1]
+            adjacent = int(row["cp_a2a"])
+            name, context = "cp_ring", _sharded(context, context.shape[1] // adjacent)[1]
         if context.shape[1] > 1:
-            found += [(name, np.stack([context, np.roll(context, -1, axis=1)], axis=2))]
-    return [(name, pairs.reshape(-1, 2)) for name, pairs in found]
+            kinds += [(name, np.stack([context, np.roll(context, -1, axis=1)], axis=2))]
+    return [(name, pairs.reshape(-1, 2)) for name, pairs in kinds]
 
 
 def _far(cluster: Cluster, group: str, members: Ints, operation: str) -> list[Traffic]:
@@ -169,16 +169,16 @@ def _near(cluster: Cluster, group: str, members: Ints, *, exchanges: bool) -> li
 def _sends(cluster: Cluster, group: str, pairs: Ints, near: bool) -> list[Traffic]:
     """Sends between neighbours, those that leave a domain apart from those that do not."""
     crosses = pairs[:, 0] // cluster.domain != pairs[:, 1] // cluster.domain
-    found = []
+    traffic = []
     for far in (True, False):
         rate = send_rate(cluster, far=far)
-        some = pairs[crosses == far]
-        if len(some) and (far or near):
+        alike = pairs[crosses == far]
+        if len(alike) and (far or near):
             call = Call(
                 operation="all_gather",
-                members=some,
+                members=alike,
                 size_bytes=_SIZE_BYTES,
                 seconds=_SIZE_BYTES / 2.0 / rate,
             )
-            found.append(Traffic(group=group, call=call, far=far))
-    return found
+            traffic.append(Traffic(group=group, call=call, far=far))
+    return traffic

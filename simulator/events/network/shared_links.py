@@ -99,11 +99,11 @@ def in_company(
         for call in calls
     ]
     flows = joined(*tables)
-    found = transfer(flows, links.capacity_bytes_per_s)
+    played = transfer(flows, links.capacity_bytes_per_s)
     ends = np.cumsum([len(table) for table in tables])
-    took = np.split(found.end_s - found.start_s, ends[:-1])
+    took = np.split(played.end_s - played.start_s, ends[:-1])
     slower = tuple(
-        np.divide(each, call.seconds, out=np.ones_like(each), where=each > 0.0)
-        for each, call in zip(took, calls, strict=True)
+        np.divide(call_s, call.seconds, out=np.ones_like(call_s), where=call_s > 0.0)
+        for call_s, call in zip(took, calls, strict=True)
     )
-    return InCompany(seconds=tuple(took), slowdown=slower, flows=flows, transfer=found)
+    return InCompany(seconds=tuple(took), slowdown=slower, flows=flows, transfer=played)
