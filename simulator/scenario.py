@@ -20,7 +20,8 @@ from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.node_groups import load_groups
 from simulator.layout.layouts import RANK_ORDERS
 from simulator.schedules.registry import WORDS
-from simulator.software.profile import CpKind, Dispatcher, Software, load_software
+from simulator.software.profile import Software, load_software
+from simulator.software.supports import CpKind, Dispatcher
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.contradictions import wrong_training

@@ -14,7 +14,9 @@ from simulator.files import Figure
 from simulator.measured.fixed_phrases import GRAPH_PARTS
 from simulator.measured.rows import choice, flag, text, whole
 from simulator.software.host_work import HostWork
-from simulator.software.profile import Kernels, Overlap, StateBytes
+from simulator.software.kernels import Kernels
+from simulator.software.overlap import Overlap
+from simulator.software.states import StateBytes
 from simulator.workload.architecture import Architecture
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 from simulator.planner.candidates import divisors
 from simulator.scenario import Scenario
 from simulator.schedules.registry import SCHEDULES, usual
-from simulator.software.profile import Supports
+from simulator.software.supports import Supports
 
 __all__ = ["DEFAULTS", "complete"]
 

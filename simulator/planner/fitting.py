@@ -18,7 +18,7 @@ from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.candidates import divisors
 from simulator.planner.prediction import Prediction
 from simulator.scenario import Scenario
-from simulator.software.profile import Supports
+from simulator.software.supports import Supports
 from simulator.workload.architecture import MoE
 
 __all__ = ["Change", "Fitting", "fitting"]

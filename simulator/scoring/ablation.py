@@ -23,7 +23,8 @@ from simulator.layout.layouts import Layouts
 from simulator.measured.replay import Run, load_tables, replay
 from simulator.scoring.baselines import ConstantEfficiency
 from simulator.scoring.scores import ScoredRow, summary
-from simulator.software.profile import Overlap, Software, load_software
+from simulator.software.overlap import Overlap
+from simulator.software.profile import Software, load_software
 
 __all__ = [
     "NEUTRAL",

@@ -26,7 +26,7 @@ from simulator.measured.kernel_calls import (
 )
 from simulator.measured.microbenchmarks import Table, Texts, Words, groups
 from simulator.scoring.benchmark_score import BenchmarkScore, score, size_decade
-from simulator.software.profile import Kernels
+from simulator.software.kernels import Kernels
 
 __all__ = ["score_kernels"]
 

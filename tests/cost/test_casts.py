@@ -15,7 +15,8 @@ from simulator.cost.operators.block_operators import block
 from simulator.cost.operators.operations import Operators, Stream
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
-from simulator.software.profile import Kernels, load_software
+from simulator.software.kernels import Kernels
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe
 from tests.cost.test_low_precision import ranks

@@ -9,7 +9,8 @@ import pytest
 from simulator.cost.operators.block_operators import block
 from simulator.cost.operators.operations import Operators
 from simulator.layout.layouts import DISPATCHERS
-from simulator.software.profile import Kernels, load_software
+from simulator.software.kernels import Kernels
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe
 from tests.cost.test_operators import ranks

@@ -13,7 +13,8 @@ from simulator.cost.step import evaluate
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
-from simulator.software.profile import Kernels, load_software
+from simulator.software.kernels import Kernels
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload

@@ -16,7 +16,8 @@ from simulator.cost.operators.block_operators import block
 from simulator.cost.operators.operations import Operators, Ranks
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
-from simulator.software.profile import Kernels, load_software
+from simulator.software.kernels import Kernels
+from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Attention, Block
 from simulator.workload.recipe import Recipe

@@ -17,7 +17,7 @@ from simulator.scenario import LayoutSection
 from simulator.schedules.action_tables import Actions, actions, in_flight, unpaired
 from simulator.schedules.registry import SCHEDULES, WORDS
 from simulator.schedules.schedule import FORWARD, KINDS
-from simulator.software.profile import Supports
+from simulator.software.supports import Supports
 
 EVEN = [(4, 16), (8, 32)]
 

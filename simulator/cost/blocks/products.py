@@ -20,7 +20,8 @@ from simulator.cost.states.state_bytes import gradient_bytes
 from simulator.errors import InputError, problem
 from simulator.hardware.accelerator import Accelerator
 from simulator.layout.keys import unique_rows
-from simulator.software.profile import Overlap, Software
+from simulator.software.overlap import Overlap
+from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe
 
 __all__ = ["Products", "figures_for", "per_key", "product_type"]

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.cost.operators.operations import Collective, Operators, Ranks
 from simulator.layout.placement import Group
-from simulator.software.profile import Overlap
+from simulator.software.overlap import Overlap
 
 __all__ = ["WHOLE", "Cut", "cuts", "held_units", "hidden_s", "moved_bytes", "usable"]
 

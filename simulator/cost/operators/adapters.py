@@ -13,7 +13,7 @@ from typing import Any
 from simulator.cost.operators.matrices import Matrix, weight_matrices
 from simulator.cost.operators.operations import Gemm, Operators, Ranks, Stream, element_bytes
 from simulator.cost.operators.roles import GemmRole, StreamRole
-from simulator.software.profile import Kernels
+from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe
 

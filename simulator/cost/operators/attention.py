@@ -25,7 +25,7 @@ from simulator.cost.operators.tensor_parallel import (
     reduce_cast_output,
     reduce_output,
 )
-from simulator.software.profile import Kernels
+from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Attention, Block
 from simulator.workload.recipe import Recipe
 

@@ -10,7 +10,7 @@ from simulator.arrays import Floats
 from simulator.cost.operators.model_flop import seen_keys
 from simulator.cost.operators.operations import Flash, Gemm, Operators, Ranks, Stream, element_bytes
 from simulator.cost.operators.roles import GemmRole, SavedRole
-from simulator.software.profile import Kernels
+from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Attention
 from simulator.workload.recipe import Recipe
 

@@ -9,7 +9,7 @@ import numpy as np
 from simulator.cost.operators.mlp import fuses_activation
 from simulator.cost.operators.operations import Ranks, Stream, element_bytes
 from simulator.cost.operators.roles import GemmRole, StreamRole
-from simulator.software.profile import Kernels
+from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MLP, Block
 from simulator.workload.recipe import Recipe
 

@@ -18,7 +18,7 @@ from simulator.arrays import Floats
 from simulator.cost.operators.operations import Gemm, Operators, Ranks, Stream
 from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
 from simulator.cost.operators.roles import GemmRole, StreamRole
-from simulator.software.profile import Kernels
+from simulator.software.kernels import Kernels
 from simulator.workload.recipe import Recipe
 
 __all__ = ["casts"]

@@ -23,7 +23,8 @@ import numpy as np
 
 from simulator.cost.operators.operations import Collective, Operators, Ranks, Stream
 from simulator.layout.layouts import CP_KINDS
-from simulator.software.profile import Kernels, Overlap
+from simulator.software.kernels import Kernels
+from simulator.software.overlap import Overlap
 
 __all__ = ["Widths", "attention_window_s", "exchange_context"]
 

@@ -22,7 +22,7 @@ from simulator.cost.operators.tensor_parallel import (
     reduce_cast_output,
 )
 from simulator.layout.layouts import DISPATCHERS
-from simulator.software.profile import Kernels
+from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MLP, MoE
 from simulator.workload.recipe import Recipe
 

@@ -16,7 +16,7 @@ from simulator.arrays import Floats
 from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
 from simulator.layout.layouts import CP_KINDS
 from simulator.layout.placement import Placement
-from simulator.software.profile import Kernels
+from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MoE
 from simulator.workload.recipe import Recipe
 

@@ -9,7 +9,7 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.cost.operators.matrices import columns_on_rank, rows_on_rank
 from simulator.cost.operators.operations import padded_vocabulary
-from simulator.software.profile import Kernels
+from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture, Block
 from simulator.workload.weights import Weight, parameters
 

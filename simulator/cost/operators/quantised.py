@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from simulator.cost.operators.operations import Operators, Saved
 from simulator.cost.operators.roles import GemmRole, SavedRole
-from simulator.software.profile import Kernels
+from simulator.software.kernels import Kernels
 from simulator.workload.recipe import Recipe
 
 __all__ = ["BLOCK_SCALED", "QUANTISED_BYTES", "quantise_saved"]

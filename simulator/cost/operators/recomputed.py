@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from simulator.cost.operators.operations import Operators, Stream
 from simulator.cost.operators.roles import StreamRole
-from simulator.software.profile import Kernels
+from simulator.software.kernels import Kernels
 
 __all__ = ["left_out", "rerun_norms"]
 

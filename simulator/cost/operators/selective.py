@@ -10,7 +10,7 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.cost.operators.operations import Gemm, Operators, recomputes
 from simulator.cost.operators.roles import GemmRole, SavedRole
-from simulator.software.profile import Kernels
+from simulator.software.kernels import Kernels
 
 __all__ = ["kept_share", "saved_by_mode", "share_again", "shorter", "spared_s"]
 

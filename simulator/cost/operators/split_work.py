@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.cost.operators.operations import Collective, Operators
 from simulator.software.host_work import HostWork
-from simulator.software.profile import Kernels
+from simulator.software.kernels import Kernels
 
 __all__ = ["copies_over_tp", "split_host_s", "step_host_s", "sums_over_tp"]
 

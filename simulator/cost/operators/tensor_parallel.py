@@ -8,7 +8,7 @@ import numpy as np
 
 from simulator.cost.operators.operations import Collective, Operators, Ranks
 from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
-from simulator.software.profile import Kernels
+from simulator.software.kernels import Kernels
 from simulator.workload.recipe import Recipe
 
 __all__ = ["gather_cast_input", "gather_input", "reduce_cast_output", "reduce_output"]

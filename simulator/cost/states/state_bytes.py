@@ -17,7 +17,9 @@ from simulator.cost.operators.parameters import expert_parameters, rank_paramete
 from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
 from simulator.cost.states.optimizers import LAMB_TRAFFIC, moment_bytes
 from simulator.layout.layouts import Layouts
-from simulator.software.profile import Kernels, Software, StateBytes
+from simulator.software.kernels import Kernels
+from simulator.software.profile import Software
+from simulator.software.states import StateBytes
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload
 

@@ -1,0 +1,43 @@
+"""Memory that a training framework holds beyond tensors."""
+
+from __future__ import annotations
+
+from simulator.files import Figure, record
+
+__all__ = ["Allocator"]
+
+
+@record
+class Allocator:
+    """Memory beyond tensors."""
+
+    workspace_bytes: Figure
+    """Workspaces that stay allocated: matrix-multiplication library, fused kernels."""
+    dummy_gradient_copies: Figure = Figure(0.0)
+    """Copies of the rank's linears, one of every shape, kept for gradient-accumulation fusion."""
+    grouped_workspace_bytes: Figure = Figure(0.0)
+    """Further workspaces on ranks that hold experts: one for every stream of a grouped product."""
+    head_workspace_bytes: Figure = Figure(0.0)
+    """Further workspaces on the rank with the output head, whose product is torch's own."""
+    context_bytes: Figure = Figure(0.0)
+    """What the process takes of the device before its first tensor: CUDA context and kernels."""
+    communicators: Figure = Figure(0.0)
+    """Communicators of a rank beside one for every degree above 1."""
+    pipeline_communicators: Figure = Figure(0.0)
+    """The same that come with pp > 1: to neighbours, for tied tables and split sends."""
+    keeps_input_gradient: bool = False
+    """Stages other than the first hold the gradient of their input until the next one replaces it
+    (a variable of Megatron's schedules outlives the next backward pass)."""
+    pipeline_buffers: bool = False
+    """Stages receive into a buffer for every micro-batch and direction, and keep their outputs
+    until the backward pass (torch.distributed.pipelining)."""
+    fragmentation_fraction: Figure = Figure(0.0)
+    """Reserved over allocated memory, less one."""
+    reserved_spread: Figure | None = None
+    """Standard deviation of the logarithm of measured over predicted reserved memory, the error
+    that all layouts share; none given: memory has no P10 and P90."""
+    split_reserved_spread: Figure | None = None
+    """The same with tp or pp above 1, where no such layout was read; none given: no other."""
+    pools_by_stream: bool = False
+    """Gathered weights and reduced gradients come from the pools of streams of their own (FSDP2):
+    what is idle there at the peak cannot serve the rest, so it is reserved on top."""

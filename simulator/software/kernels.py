@@ -1,0 +1,186 @@
+"""Which kernels a training framework runs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from simulator.files import Figure, record
+
+__all__ = ["Fusion", "Kernels", "Module", "NcclRelease"]
+
+
+Fusion = Literal[
+    "norm",
+    "norm_gradients",
+    "linear_bias",
+    "bias_gradients",
+    "bias_activation",
+    "attention_scale",
+    "bias_dropout_add",
+    "softmax",
+    "causal_softmax",
+    "rope",
+    "loss",
+    "gradient_accumulation",
+]
+
+
+Module = Literal[
+    "core_attn",
+    "norm",
+    "mlp",
+    "mlp_act",
+    "moe",
+    "moe_act",
+    "shared_experts",
+    "mla_up_proj",
+    "half_matmul",
+]
+
+
+NcclRelease = Literal[
+    "",
+    "2.7",
+    "2.8",
+    "2.9",
+    "2.10",
+    "2.11",
+    "2.12",
+    "2.13",
+    "2.14",
+    "2.15",
+    "2.16",
+    "2.17",
+    "2.18",
+    "2.19",
+    "2.20",
+    "2.21",
+    "2.22",
+    "2.23",
+    "2.24",
+    "2.25",
+    "2.26",
+    "2.27",
+    "2.28",
+    "2.29",
+    "2.30",
+]
+
+
+@record
+class Kernels:
+    """Which kernels run."""
+
+    gemm_library: str
+    """Key of the accelerator's `gemm` table."""
+    attention: Literal["flash", "unfused"]
+    """flash: no sequence x sequence matrix in memory."""
+    attention_library: str = "flash"
+    """Key of the accelerator's `attention` table."""
+    fused: tuple[Fusion, ...] = ()
+    """Memory-bound operators that run as one kernel, not operator by operator. linear_bias: added
+    by products. norm_gradients, bias_gradients: sums over tokens take no kernel. causal_softmax:
+    what a causal mask hides is not read. attention_scale: takes no kernel. gradient_accumulation:
+    products of weight gradients add to what is there, else adding is other traffic
+    (`micro_batch_traffic`, `accumulation_traffic`)."""
+    selective_modules: tuple[Module, ...] = ("core_attn",)
+    """What selective recomputation drops and computes again. mlp: the dense MLP, mlp_act: its
+    activation or that of the experts, moe: the whole mixture with dispatch and combine, moe_act:
+    the routed experts' activation, shared_experts: those that every token passes, mla_up_proj:
+    latent attention's up-projections. half_matmul: all but attention and every second product."""
+    recompute_stops_early: Literal["never", "16bit", "always"] = "never"
+    """Recomputation ends with the last tensor that a block's backward pass reads, before its last
+    linear. 16bit: torch's checkpoint without re-entry, which runs fp8 linears; always: compiled."""
+    norm_inputs_fp32: bool = False
+    """Fused norms read a copy of their input in fp32 and write its gradient so, with a cast of
+    either (InternLM's models)."""
+    reruns_norms: bool = False
+    """Every block runs its norms, and the residual sum that the second one reads, again in its
+    backward pass instead of keeping what they read (InternLM's dropout_selective_checkpoint)."""
+    keeps_gathered_inputs: bool = False
+    """Sequence-parallel linears keep their gathered input for the backward pass (torch DTensor);
+    otherwise they keep the shard and gather again (Megatron)."""
+    expert_products: Literal["one_kernel", "streams"] = "one_kernel"
+    """How a rank's experts are multiplied. one_kernel: a grouped product takes all of them.
+    streams: a plain product for every expert, dealt to a few streams that hide their starts but
+    share the device (Transformer Engine's multi-stream cuBLAS)."""
+    expert_library: Literal["deepep", "hybridep"] = "deepep"
+    """Who moves tokens where the layout's dispatcher is deepep: DeepEP's own kernels, or NVIDIA's
+    HybridEP (Megatron-Core's --moe-flex-dispatcher-backend)."""
+    nccl: NcclRelease = ""
+    """Release of NCCL that it brings along; what the collective library has no figures for is taken
+    as the next newer one that was measured. Blank: the newest."""
+    context_attention: Literal["transformer_engine", "torch"] = "transformer_engine"
+    """Who runs attention under context parallelism. transformer_engine: after a gather on all keys
+    at once; 16-bit gradients. torch: block by block in any case, the first one beside the gather,
+    on keys repeated for every query head; fp32 gradients go round."""
+    repeats_keys: bool = False
+    """Keys and values are copied for every query head before attention (torchtune 0.4)."""
+    loss_bytes_per_logit: Figure | None = None
+    """Bytes for every logit at the fullest moment of a loss that is not fused: 12 in eager torch
+    (fp32 logits, their log-softmax, its gradient), which are gone before the head's weight gradient
+    is there. None given: 16-bit logits, an fp32 copy and its gradient beside the weight gradient.
+    """
+    split_loss_bytes_per_logit: Figure | None = None
+    """The same where the vocabulary is split over tp; None: as without."""
+    chunk_bytes_per_logit: Figure = Figure(8.0, "assumed", "fp32 copy and gradient of one piece")
+    """Bytes for every logit of the piece in work where the loss is computed in pieces, beside the
+    16-bit logits of all; 2 where the loss is compiled (its 16-bit gradient)."""
+    fused_loss_traffic: Figure = Figure(
+        24.0, "assumed", "compiled pieces over 16-bit and fp32 logits"
+    )
+    """Memory traffic for every logit, both passes, of a fused loss: 10 for Transformer Engine's
+    (forward two reads and the gradient in place of the logits, backward its product)."""
+    clears_inputs: bool = False
+    """A linear frees its kept input as soon as the weight gradient is there (TE's
+    clear_tensor_data, autograd's own order), before the backward pass of the activation in front
+    of it."""
+    gradients_by_block: bool = False
+    """A block's weight gradients are whole until its backward pass has ended and are reduced
+    together (FSDP2): the feed-forward module's stand beside its activations."""
+    whole_embedding_gradient: bool = False
+    """Tensor-parallel ranks make the embedding's gradient for the whole vocabulary and then take
+    their share of it (torch DTensor)."""
+    pads_experts: bool = False
+    """Where products take fewer than 16 bit, every expert's tokens are copied into rows that end at
+    a multiple of 16 or 32, and the outputs back (Transformer Engine's Fp8Padding), unless experts
+    are padded to a capacity or the dispatch leaves room itself (HybridEP)."""
+    gathers_quantised: bool = False
+    """Where products take fewer than 16 bit, tensor parallelism gathers what they take (Transformer
+    Engine, torchao's float8 linears); otherwise the 16-bit activations."""
+    saves_quantised_inputs: bool = False
+    """Where products take fewer than 16 bit, linears keep their input in that type, for the weight
+    gradient (Transformer Engine); otherwise in 16 bit and cast it again (torchao's float8)."""
+    casts_weights_each_pass: bool = False
+    """Where products take fewer than 16 bit, weights are cast in every forward pass, unless ranks
+    gather them so, and put along columns in every backward pass (torchao's Float8Linear); otherwise
+    once per step."""
+    norm_casts: tuple[str, ...] = ()
+    """Types in which norms write their result themselves, for the linear in the same module
+    (Transformer Engine's LayerNormLinear: fp8 with delayed scaling; mxfp8 with cuDNN's norms)."""
+    norm_maxima: tuple[str, ...] = ()
+    """Types for whose scale these norms take the maximum of their result, so that the cast does not
+    read it once more (fp8_current in Transformer Engine since August 2025)."""
+    swizzled_scales: Literal["none", "weights", "all"] = "none"
+    """Operands whose scales (mxfp8, nvfp4) a kernel of its own puts into the tiles that products
+    read, before each product: all (Transformer Engine 2.0 to 2.11), or weights alone where casts
+    write tiles."""
+    reduces_maxima: bool = False
+    """fp8 with delayed scaling: the maxima behind the scales are reduced over all ranks that share
+    a tensor, in every pass (Transformer Engine's reduce_amax)."""
+    separate_linears: bool = False
+    """Queries, keys and values, and gate and up, are linears and products of their own (models of
+    torch); otherwise one product each, of all their features."""
+    reduces_each_projection: bool = False
+    """Tensor parallelism without sequence parallelism: each of several linears that share an input
+    (queries, keys and values; gate and up) reduces its gradient by itself (torch's
+    ColwiseParallel), instead of once for their sum."""
+    reduction_copies: Figure = Figure(0.0)
+    """Memory traffic per byte of a reduction over tp, in the way of the compute: functional
+    collectives copy what they reduce (torch DTensor)."""
+    sequence_copies: Figure = Figure(0.0)
+    """Memory traffic per byte that tensor parallelism gathers or scatters along the sequence, in
+    the way of the compute: functional collectives gather and scatter along the first dimension,
+    which is the batch, and put pieces in order by a copy (torch DTensor)."""
+    pads_vocabulary_to: int = 1
+    """The vocabulary is padded to a multiple of this times tp."""

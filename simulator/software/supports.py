@@ -1,0 +1,81 @@
+"""Which layouts a training framework can run at all."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from simulator.files import Word, record
+from simulator.schedules.registry import WORDS
+
+__all__ = ["Supports"]
+
+
+Sharding = Literal["ddp", "zero1", "zero2", "zero3"]
+Schedule = Annotated[str, Word(WORDS)]
+CpKind = Literal["ring", "all_gather", "all_to_all", "hierarchical"]
+Reshard = Literal["always", "group", "never"]
+Dispatcher = Literal["alltoall", "allgather", "deepep"]
+Recompute = Literal["none", "selective", "full"]
+
+
+@record
+class Supports:
+    """Which layouts the framework can run at all."""
+
+    sharding: tuple[Sharding, ...]
+    """How data-parallel ranks may share states."""
+    sharding_with_pipeline: tuple[Sharding, ...]
+    """The subset that works with pp > 1."""
+    sharding_with_tensor: tuple[Sharding, ...]
+    """The subset that works with tp > 1."""
+    hybrid_sharding: tuple[Sharding, ...] = ("zero1", "zero2", "zero3")
+    """Shardings that fewer ranks than all replicas may share (shard_group below dp x cp)."""
+    reshard: tuple[Reshard, ...] = ("always",)
+    """What zero3 may do with a block's parameters after its forward pass: shard them again over all
+    ranks that share them, over a group of these, or not at all (FSDP2's reshard_after_forward)."""
+    tensor: bool = True
+    """Tensor parallelism (tp > 1)."""
+    sequence_parallel: tuple[bool, ...] = (True,)
+    """Values that make sense with tp > 1."""
+    pipeline: bool = True
+    """Pipeline parallelism (pp > 1)."""
+    schedules: tuple[Schedule, ...] = ("1f1b", "interleaved")
+    """Pipeline schedules."""
+    rounds: Literal["pp", "longer", "any"] = "pp"
+    """Micro-batches that interleaved schedules take through a chunk before the next, in rounds
+    alike: pp, that or more, or any number (torch: a single round where there are fewer)."""
+    post_validation: bool = False
+    """Zero-bubble schedules without a barrier at the end of a step (optimizer_post_validation)."""
+    uneven_stages: bool = True
+    """Pipeline stages with unequal numbers of layers."""
+    cp_kinds: tuple[CpKind, ...] = ("ring",)
+    """Kinds of context parallelism, the first is the default; none: no cp > 1."""
+    expert: bool = True
+    """Expert parallelism (ep > 1) folded into dp x cp x tp."""
+    dispatchers: tuple[Dispatcher, ...] = ("alltoall",)
+    """How tokens may reach their experts, the first is the default."""
+    recompute: tuple[Recompute, ...] = ("none", "selective", "full")
+    """Activation recomputation."""
+    recompute_layers: bool = True
+    """Full recomputation of only some layers of each rank."""
+    offload: bool = False
+    """Activations of some layers in host memory until their backward pass, without pipeline."""
+    offload_excludes: tuple[Literal["recompute", "graphs", "all_layers"], ...] = ()
+    """What activations in host memory do not go with: recomputation, kernels that a captured graph
+    launches, an offload of all layers of the model (one must stay)."""
+    optimizer_offload: bool = False
+    """Optimizer states and step on the host (ZeRO-Offload; Megatron-Core's optimizer offload)."""
+    parameter_offload: bool = False
+    """zero3: parameters in host memory until a layer needs them (ZeRO-Infinity)."""
+    nvme_offload: bool = False
+    """What can be offloaded may wait on local NVMe drives instead of in host memory."""
+    optimizer_offload_sharding: tuple[Sharding, ...] = ("ddp", "zero1", "zero2", "zero3")
+    """Shardings with which the optimizer can be offloaded."""
+    fp8_weights: tuple[str, ...] = ()
+    """Types whose weights can be kept and gathered in 8 bit alone, with shared optimizer states."""
+    fp8_weights_offload: tuple[str, ...] = ()
+    """Those of them with which the optimizer can be offloaded, too."""
+    rank_orders: tuple[str, ...] = ("tp-cp-dp-pp",)
+    """Orders of the rank grid, innermost dimension first; the first is the default."""
+    precisions: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
+    """Types of the large matrix multiplications."""
