@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from annotated_types import Gt
@@ -11,6 +11,14 @@ from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import Figure, read_profile, record
 from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.edge_list import (
+    Edge,
+    Servers,
+    TopologySection,
+    check_servers,
+    edges_of,
+    has_gpus,
+)
 from simulator.hardware.fabric import CollectiveLibrary, Fabric
 from simulator.hardware.node import Node
 
@@ -25,6 +33,7 @@ __all__ = [
     "load_library",
     "load_node",
     "weakened",
+    "with_edges",
     "with_release",
 ]
 
@@ -53,6 +62,9 @@ class ClusterProfile:
     """Name of the collective-library profile."""
     largest: Annotated[int, Gt(0)] | None = None
     """Most accelerators that one job can have; None: no limit known."""
+    topology: TopologySection | None = None
+    """The network as it is cabled, for flows; None: as `fabric` describes it. The closed forms read
+    `fabric` only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +104,8 @@ class Cluster:
     kinds: tuple[Cluster, ...] = ()
     """Servers of several kinds, each as the cluster that it would be if all were like it, with the
     fabric, the library and the price of its own profile; empty: all servers are alike."""
+    edges: tuple[Edge, ...] = field(default=(), repr=False)
+    """The network as it is cabled; empty: as the fabric describes it."""
 
     @property
     def each(self) -> tuple[Cluster, ...]:
@@ -222,13 +236,34 @@ def load_cluster(
         )
     accelerator = load_accelerator(node.accelerator, where=f"node {node.name}", field="accelerator")
     library = load_library(profile.collectives, where=str(path), field="collectives")
-    return Cluster(
+    cluster = Cluster(
         name=profile.name,
         groups=(NodeGroup(node=node, accelerator=accelerator, gpus=gpus),),
         fabric=profile.fabric,
         library=_of_board(library, _board(node, accelerator)),
         price=profile.price,
     )
+    return with_edges(cluster, edges_of(profile.topology, path), where=str(path))
+
+
+def with_edges(cluster: Cluster, edges: tuple[Edge, ...], *, where: str) -> Cluster:
+    """Give a cluster its cables; one server has none where they only join adapters.
+
+    Raises
+    ------
+    InputError
+        If the edges do not join the servers of the cluster.
+    """
+    if not edges or (cluster.nodes == 1 and not has_gpus(edges)):
+        return cluster
+    servers = Servers(
+        gpus=cluster.gpus,
+        domain=cluster.domain,
+        accelerators=cluster.node.accelerators,
+        adapters=cluster.node.scale_out.adapters,
+    )
+    check_servers(edges, servers, where)
+    return replace(cluster, edges=edges)
 
 
 def _board(node: Node, accelerator: Accelerator) -> str:

@@ -78,7 +78,8 @@ class Node:
     scale_up: ScaleUp
     scale_out: ScaleOut
     host: Literal["intel", "amd", "grace"] = "intel"
-    """Maker of the host processors (no formula reads it yet)."""
+    """Maker of the host processors. NCCL's choice reads it (the time to post a message, rates among
+    servers of AMD hosts), and boards with Grace have curves of their own (``Cluster.board``)."""
     host_bytes_per_s: Figure | None = None
     """Rate of copies between one accelerator and host memory, one direction, all accelerators of
     the server copying at once."""

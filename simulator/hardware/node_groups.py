@@ -100,6 +100,9 @@ def _joined(sections: Sequence[NodeGroupSection], where: str, field: str) -> Clu
     if len({one.name for one in found}) < len(found):
         rule = "must be profiles of different names"
         raise InputError(problem(where, field, rule, ", ".join(names)))
+    if cabled := [one.name for one in found if one.edges]:
+        rule = "must be profiles without a topology of their own where there are several"
+        raise InputError(problem(where, field, rule, ", ".join(cabled)))
     groups = tuple(
         replace(found[kind].groups[0], gpus=one.gpus, kind=kind)
         for one, kind in ((one, names.index(one.name)) for one in sections)

@@ -164,7 +164,8 @@ def _overfilled(sound: Topology, ways: Routes, rate: Floats, crowded: bool) -> F
     filled, over = load / sound.rated_bytes_per_s, np.ones(sound.links)
     for block in sound.blocks.values():
         here = slice(block.first, block.first + block.size)
-        over[here] = max(float(filled[here].max()), 1.0)
+        most = filled[here] if block.names else float(filled[here].max())
+        over[here] = np.maximum(most, 1.0)
     if crowded and sound.has("adapter-up"):
         adapters = [sound.blocks[kind] for kind in ("adapter-up", "adapter-down")]
         most = max(float(over[block.first]) for block in adapters)
@@ -255,7 +256,7 @@ def _flows(topology: Topology, call: Call, steps: list[Hops], start_s: Floats) -
 
 
 def _hop_s(topology: Topology) -> tuple[float, float]:
-    kinds = ("torus", "gpu-up")
+    kinds = ("torus", "gpu-up", "wire")
     inside = next(kind for kind in kinds if topology.has(kind))
     near = float(topology.latency_s[topology.blocks[inside].first])
     if not topology.has("adapter-up"):

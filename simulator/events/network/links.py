@@ -9,22 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
 from simulator.errors import InputError, did_you_mean, problem
+from simulator.events.network.graph.arcs import Graph
 
 __all__ = [
     "BETWEEN_SWITCHES",
     "KINDS",
     "Block",
+    "Blocks",
     "Seats",
     "Topology",
     "degraded",
     "link_name",
     "link_number",
+    "rail_choices",
 ]
 
 
@@ -44,10 +48,12 @@ KINDS = {
     "pod-up": "all links of a pod to the core, by pod",
     "pod-down": "from the core to a pod",
     "global": "links between two groups of a dragonfly, by sending and receiving group",
+    "wire": "cables of a listed topology inside a server, by both ends, sender first",
+    "trunk": "those between two of its switches, likewise",
 }
 """Kinds of links and what their places are."""
 
-BETWEEN_SWITCHES = ("leaf-up", "leaf-down", "pod-up", "pod-down", "global")
+BETWEEN_SWITCHES = ("leaf-up", "leaf-down", "pod-up", "pod-down", "global", "trunk")
 """Of these, links that no GPU or server has for itself."""
 
 
@@ -58,11 +64,42 @@ class Block:
     kind: str
     first: int
     shape: tuple[int, ...]
+    names: tuple[str, ...] = ()
+    """Places of links that are found by name, not by arithmetic; these are not alike."""
 
     @property
     def size(self) -> int:
         """How many."""
         return math.prod(self.shape)
+
+
+class Blocks:
+    """Links as they are laid side by side, block after block; one use per topology."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, Block] = {}
+        self.capacity: list[Floats] = []
+        self.latency: list[Floats] = []
+        self.number = 0
+
+    def add(self, kind: str, shape: tuple[int, ...], rate: Any, latency_s: float = 0.0) -> None:
+        """Links of one kind; `rate` is one for all, one by the first place, or one for each."""
+        size = math.prod(shape)
+        if size:
+            self.blocks[kind] = Block(kind=kind, first=self.number, shape=shape)
+            if np.shape(rate) == shape:
+                self.capacity.append(np.asarray(rate, dtype=np.float64).ravel())
+            else:
+                rates = np.broadcast_to(rate, shape[:1])
+                self.capacity.append(np.repeat(rates, size // shape[0]))
+            self.latency.append(np.full(size, latency_s))
+            self.number += size
+
+    def add_named(self, kind: str, rates: Mapping[str, float], latency_s: float = 0.0) -> None:
+        """Links of one kind that have names, with their rates."""
+        if rates:
+            self.add(kind, (len(rates),), np.array(list(rates.values())), latency_s)
+            self.blocks[kind] = replace(self.blocks[kind], names=tuple(rates))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +143,8 @@ class Topology:
     pod_servers: int
     torus: tuple[int, ...] = ()
     torus_wraps_at: int = 1
+    graph: Graph | None = None
+    """The network as it is cabled: ways are those through this graph, not found by arithmetic."""
 
     @property
     def gpus(self) -> int:
@@ -134,6 +173,8 @@ def link_name(topology: Topology, number: int) -> str:
     """Name a link the way :func:`link_number` understands."""
     for block in topology.blocks.values():
         if block.first <= number < block.first + block.size:
+            if block.names:
+                return f"{block.kind} {block.names[number - block.first]}"
             place = np.unravel_index(number - block.first, block.shape)
             return f"{block.kind} {'.'.join(str(int(index)) for index in place)}"
     raise InputError(problem("network", "link", f"must be below {topology.links}", number))
@@ -152,6 +193,11 @@ def link_number(topology: Topology, name: str) -> int:
     if block is None:
         hint = did_you_mean(kind, topology.blocks)
         raise InputError(f"network: links: unknown kind of link {kind!r}{hint}")
+    if block.names:
+        if place not in block.names:
+            rule = "must be a cable's ends as 'A>B'"
+            raise InputError(problem("network", "links", rule, name, [*block.names[:200]]))
+        return block.first + block.names.index(place)
     words = place.split(".")
     if len(words) != len(block.shape) or not all(word.isdecimal() for word in words):
         form = ".".join("0" * len(block.shape))
@@ -192,3 +238,24 @@ def degraded(topology: Topology, shares: Mapping[str, float]) -> Topology:
     if found:
         raise InputError(found)
     return replace(topology, capacity_bytes_per_s=capacity)
+
+
+def rail_choices(topology: Topology, own: Ints, wanted: Ints) -> list[tuple[Ints, Ints]]:
+    """Rails by which flows leave and arrive, in the order in which they are tried.
+
+    Parameters
+    ----------
+    topology : Topology
+    own, wanted : ndarray of int
+        Rail of the sender, and of the receiver.
+    """
+    rails = topology.rails
+    choices = [(wanted if topology.proxies else own, wanted), (own, wanted)]
+    choices += [((wanted + k) % rails,) * 2 for k in range(rails)]
+    choices += [
+        ((own + i) % rails, (wanted + j) % rails)
+        for i in range(rails)
+        for j in range(rails)
+        if i != j
+    ]
+    return choices

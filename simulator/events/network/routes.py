@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from simulator.arrays import Floats, Ints
 from simulator.errors import InputError, problem
 from simulator.events.network import torus
-from simulator.events.network.links import Topology, link_name
+from simulator.events.network.links import Topology, link_name, rail_choices
 
 __all__ = ["Routes", "host_routes", "routes"]
 
@@ -60,7 +60,12 @@ def routes(
     near = (seats.domain[start] == seats.domain[end]) & (start != end)
     far = seats.domain[start] != seats.domain[end]
     parts: list[tuple[Ints, Ints, Floats]] = []
-    if topology.has("torus"):
+    if topology.graph is not None:
+        from simulator.events.network import graph_routes
+
+        inside, stuck = graph_routes.near(topology, start, end, np.flatnonzero(near), spread=spread)
+        parts.append(inside)
+    elif topology.has("torus"):
         ring, stuck = torus.paths(topology, start, end, np.flatnonzero(near))
         parts.append(ring)
     else:
@@ -73,7 +78,7 @@ def routes(
     if len(across):
         parts.append(_across(topology, start, end, across))
     flow, link, share = (np.concatenate(column) for column in zip(*parts, strict=True))
-    if len(parts) > 1 or topology.has("torus"):
+    if len(parts) > 1 or topology.has("torus") or topology.graph is not None:
         order = np.argsort(flow, kind="stable")
         flow, link, share = flow[order], link[order], share[order]
     first = np.concatenate([[0], np.cumsum(np.bincount(flow, minlength=len(start)))])
@@ -144,19 +149,19 @@ def _across(topology: Topology, start: Ints, end: Ints, flows: Ints) -> tuple[In
     """Ways over the network: the usual rail, every other rail, a detour over another group."""
     rail, done = topology.seats.rail, []
     if not topology.has("adapter-up"):
-        one = flows[:1]
-        _no_way(topology, start, end, flows[0], _near(topology, start[one], end[one], False))
+        first = flows[:1]
+        regular = topology.graph is None
+        table = _near(topology, start[first], end[first], False) if regular else first[:0, None]
+        _no_way(topology, start, end, flows[0], table)
+    if topology.graph is not None:
+        from simulator.events.network import graph_routes
+
+        entries, left = graph_routes.across(topology, start, end, flows)
+        if len(left):
+            _no_way(topology, start, end, left[0], np.zeros((0, 0), dtype=np.int64))
+        return entries
     left, last = flows, np.zeros((0, 0), dtype=np.int64)
-    arrives = rail[end]
-    leaves = arrives if topology.proxies else rail[start]
-    attempts = [(leaves, arrives), (rail[start], arrives)]
-    attempts += [((arrives + k) % topology.rails,) * 2 for k in range(topology.rails)]
-    attempts += [
-        ((rail[start] + i) % topology.rails, (arrives + j) % topology.rails)
-        for i in range(topology.rails)
-        for j in range(topology.rails)
-        if i != j
-    ]
+    attempts = rail_choices(topology, rail[start], rail[end])
     groups = topology.blocks["global"].shape[0] if topology.has("global") else 0
     for over in [-1, *range(groups)]:
         for out, into in attempts:

@@ -11,15 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from simulator.arrays import Floats, Ints
 from simulator.cost.collectives.curves import board
 from simulator.errors import InputError
-from simulator.events.network.links import Block, Seats, Topology
-from simulator.hardware.cluster import Cluster
+from simulator.events.network.cables import Bundles, Cables, cables_of
+from simulator.events.network.links import Blocks, Seats, Topology
+from simulator.events.network.topology_graph import cabled_graph
+from simulator.hardware.cluster import Cluster, with_edges
 from simulator.hardware.fabric import Fabric
 from simulator.hardware.node import Node
 
@@ -45,11 +46,12 @@ def topology(cluster: Cluster) -> Topology:
     rails = math.gcd(node.scale_out.adapters, node.accelerators)
     servers = len(first) - 1
     pod = fabric.pod_servers or max(servers, 1)
-    links = _Links()
-    _inside(links, cluster, seats)
-    _between(links, cluster, first, rails, pod)
+    links = Blocks()
+    cables = cables_of(cluster)
+    _inside(links, cluster, seats, cables)
+    _between(links, cluster, first, rails, cables)
     capacity = np.concatenate(links.capacity)
-    return Topology(
+    laid = Topology(
         capacity_bytes_per_s=capacity,
         rated_bytes_per_s=capacity,
         latency_s=np.concatenate(links.latency),
@@ -65,11 +67,15 @@ def topology(cluster: Cluster) -> Topology:
         torus=slice_shape(cluster) if node.scale_up.torus else (),
         torus_wraps_at=node.scale_up.torus_wraps_at,
     )
+    if not cluster.edges:
+        return laid
+    return replace(laid, graph=cabled_graph(laid, cables, node.scale_out.adapters))
 
 
 def check(cluster: Cluster) -> None:
     """Refuse profiles of which no network can be made."""
     where = f"cluster {cluster.name}"
+    with_edges(cluster, cluster.edges, where=where)
     found = [*_of_node(cluster.node), *_of_fabric(cluster.fabric, where)]
     for index, group in enumerate(cluster.groups):
         found += _unlike(group.node, cluster.node, f"{where}: groups[{index}].node")
@@ -171,25 +177,6 @@ def port_bytes_per_s(cluster: Cluster) -> float:
     return float(max(*rings, exchange, links.send_bytes_per_s))
 
 
-class _Links:
-    """Blocks of links as they are laid side by side; one use per topology."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[str, Block] = {}
-        self.capacity: list[Floats] = []
-        self.latency: list[Floats] = []
-        self.number = 0
-
-    def add(self, kind: str, shape: tuple[int, ...], rate: Any, latency_s: float = 0.0) -> None:
-        """Links of one kind; `rate` is one for all or one by the first place."""
-        size = math.prod(shape)
-        if size:
-            self.blocks[kind] = Block(kind=kind, first=self.number, shape=shape)
-            self.capacity.append(np.repeat(np.broadcast_to(rate, shape[:1]), size // shape[0]))
-            self.latency.append(np.full(size, latency_s))
-            self.number += size
-
-
 def _seats(cluster: Cluster) -> tuple[Seats, Ints]:
     """Fill servers and domains in the order of ranks, as groups are placed."""
     per_server, gpu = cluster.node.accelerators, np.arange(cluster.gpus, dtype=np.int64)
@@ -213,23 +200,25 @@ def _by_gpu(cluster: Cluster, rate: Callable[[Cluster], float]) -> Floats:
     return np.repeat([rate(part) for part in parts], [part.gpus for part in parts])
 
 
-def _inside(links: _Links, cluster: Cluster, seats: Seats) -> None:
+def _inside(links: Blocks, cluster: Cluster, seats: Seats, cables: Cables) -> None:
     """Links inside a domain, and between accelerators and host memory."""
     up, gpus, size = cluster.node.scale_up, cluster.gpus, cluster.domain
     hops = cluster.library.ring_hop_s
     hop_s = float(hops.get(up.kind, hops.get("nvlink", hops["network"])).simple)
     rate = _by_gpu(cluster, port_bytes_per_s)
-    if up.torus:
+    if cables.wired:
+        links.add_named("wire", _both_ways(cables.wires), hop_s)
+    elif up.torus:
         ways = 2 * len(up.torus)
         each = max(float(up.bus_bytes_per_s) / ways, float(up.send_bytes_per_s))
         links.add("torus", (gpus, ways), each, hop_s)
     else:
         links.add("gpu-up", (gpus,), rate, hop_s)
         links.add("gpu-down", (gpus,), rate)
-    if up.kind in _MESHED and size > 1:
+    if up.kind in _MESHED and size > 1 and not cables.wired:
         wires = max(float(up.bandwidth_bytes_per_s) / max(up.domain - 1, 1), up.send_bytes_per_s)
         links.add("pair", (gpus // size, size, size), wires)
-    if up.kind == "pcie" and up.pcie_switch_accelerators:
+    if up.kind == "pcie" and up.pcie_switch_accelerators and not cables.wired:
         first = np.unique(seats.switch, return_index=True)[1]
         links.add("pcie-up", (len(first),), rate[first])
         links.add("pcie-down", (len(first),), rate[first])
@@ -239,8 +228,17 @@ def _inside(links: _Links, cluster: Cluster, seats: Seats) -> None:
         links.add("host-down", (gpus,), host)
 
 
-def _between(links: _Links, cluster: Cluster, first: Ints, rails: int, pod: int) -> None:
-    """Links among servers: adapters, leaves, pods or groups."""
+def _both_ways(bundles: Bundles, share: float = 1.0) -> dict[str, float]:
+    """Rates of cables by name, one direction after the other."""
+    return {
+        f"{a}>{b}": bundle.bytes_per_s * share
+        for ends, bundle in bundles.items()
+        for a, b in (ends, ends[::-1])
+    }
+
+
+def _between(links: Blocks, cluster: Cluster, first: Ints, rails: int, cables: Cables) -> None:
+    """Links among servers: adapters, then switches by rule or as they are cabled."""
     fabric, servers = cluster.fabric, len(first) - 1
     if servers < 2:
         return
@@ -248,8 +246,22 @@ def _between(links: _Links, cluster: Cluster, first: Ints, rails: int, pod: int)
     of_server = rate[first[:-1]] * cluster.node.accelerators
     network = cluster.library.ring_hop_s.get("network")
     hop_s = 0.0 if network is None else float(network.simple)
-    links.add("adapter-up", (servers, rails), of_server / rails, hop_s + fabric.extra_hop_s)
-    links.add("adapter-down", (servers, rails), of_server / rails)
+    of_adapter: Floats = of_server / rails
+    if cluster.edges:
+        usable = float(fabric.usable_fraction)
+        adapters = cluster.node.scale_out.adapters
+        of_adapter = cables.adapter_bytes_per_s(servers, rails, adapters) * usable
+    links.add("adapter-up", (servers, rails), of_adapter, hop_s + fabric.extra_hop_s)
+    links.add("adapter-down", (servers, rails), of_adapter)
+    if cluster.edges:
+        links.add_named("trunk", _both_ways(cables.trunks, usable))
+    else:
+        _switches(links, fabric, of_server, rails)
+
+
+def _switches(links: Blocks, fabric: Fabric, of_server: Floats, rails: int) -> None:
+    """Links above the adapters of a regular fabric: leaves, pods or groups."""
+    pod = fabric.pod_servers or len(of_server)
     over, leaf = float(fabric.oversubscription), fabric.leaf_servers
     leaves = rails if fabric.topology == "rail-optimised" else 1
     fly = fabric.topology == "dragonfly"
