@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from simulator.layout.degrees import accelerators
 from simulator.measured.log import LogReading, MeasuredLog
 from simulator.measured.log_lines import Progress, marked_lines, rank_of
 from simulator.units import GIB
@@ -108,7 +109,7 @@ def _mesh(reading: LogReading, line: int, text: str) -> None:
     if not {"dp_replicate", "dp_shard", "tp", "pp"} <= degrees.keys():
         return
     dp = degrees["dp_replicate"] * degrees["dp_shard"]
-    world = dp * degrees["tp"] * degrees["pp"] * degrees.get("cp", 1)
+    world = accelerators(degrees["tp"], degrees["pp"], degrees.get("cp", 1), dp)
     found = {"gpus": world, "dp": dp, **{k: v for k, v in degrees.items() if k in _OWN}}
     if dp > degrees["dp_shard"] > 1:
         found["shard_group"] = degrees["dp_shard"] * degrees.get("cp", 1)

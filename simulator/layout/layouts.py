@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.layout.degrees import accelerators
 from simulator.schedules.registry import SCHEDULES, WORDS, by_code, usual_codes
 
 __all__ = [
@@ -184,7 +185,7 @@ class Layouts:
     @property
     def world(self) -> NDArray[Any]:
         """Accelerators that a layout uses."""
-        return self.dp * self.tp * self.pp * self.cp
+        return accelerators(self.tp, self.pp, self.cp, self.dp)
 
     @property
     def micro_batches(self) -> NDArray[Any]:

@@ -18,8 +18,10 @@ from simulator import catalogue
 from simulator.errors import InputError, did_you_mean
 from simulator.files import Figure, build, read_toml, record
 from simulator.hardware.cluster import Cluster, NodeGroup, load_cluster
+from simulator.layout.degrees import accelerators
 from simulator.layout.layouts import Layouts
-from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
+from simulator.layout.rules.divisibility_rules import STAGES
+from simulator.layout.rules.feasibility import FEASIBLE, REASONS, code_of, reasons
 from simulator.measured import run_switches
 from simulator.measured.rows import flag, number, text, whole
 from simulator.software.profile import Software, load_software
@@ -31,7 +33,7 @@ __all__ = ["NotReplayable", "Run", "Tables", "load_tables", "replay"]
 _POSITIONS = ("rope", "learned", "alibi", "none")
 _ONE_NODE = "single-node"
 _MOST_LAYERS = 10_000
-_MANY_STAGES = REASONS.index("fewer layers than pipeline stages")
+_MANY_STAGES = code_of(STAGES)
 
 
 _NORMED = ("qwen3", "qwen3_moe")
@@ -349,7 +351,7 @@ def _layout(row: Mapping[str, str]) -> Layouts:
     given["recompute_layers"] = whole(row, "recompute_layers", 0, most=_MOST_LAYERS)
     if row.get("sequence_parallel"):
         given["sequence_parallel"] = int(flag(row, "sequence_parallel"))
-    world = given["dp"] * given["tp"] * given["pp"] * given["cp"]
+    world = accelerators(given["tp"], given["pp"], given["cp"], given["dp"])
     if world != whole(row, "num_gpus"):
         raise InputError(f"num_gpus: must be dp x tp x pp x cp = {world}, got {row['num_gpus']}")
     ranks, experts = world // given["pp"], given["ep"] * given["etp"]

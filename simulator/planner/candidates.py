@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
+from simulator.layout.degrees import accelerators, data_parallel_degree, divisors
 from simulator.layout.layouts import (
     CP_KINDS,
     DISPATCHERS,
@@ -29,7 +30,7 @@ from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture, MoE
 from simulator.workload.recipe import Workload
 
-__all__ = ["LARGEST_MICRO_BATCH", "candidates", "divisors"]
+__all__ = ["LARGEST_MICRO_BATCH", "candidates"]
 
 LARGEST_MICRO_BATCH = 16
 """Micro-batches above this are not tried unless pinned."""
@@ -39,16 +40,6 @@ _MOST_RECOMPUTE_STEPS = 8
 
 _MOST_CHUNKS = 20
 """Virtual pipeline chunks per rank above this are not tried unless pinned."""
-
-
-def divisors(number: int) -> list[int]:
-    """List the divisors of a positive number, smallest first.
-
-    >>> divisors(12)
-    [1, 2, 3, 4, 6, 12]
-    """
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})
 
 
 def candidates(
@@ -133,7 +124,7 @@ def _grids(
     """One product of the inner choices per (tp, pp, cp)."""
     gpus, grids = cluster.gpus, []
     for tp, pp, cp in _outer(workload, cluster, software, pinned):
-        dp = gpus // (tp * pp * cp)
+        dp = data_parallel_degree(gpus, tp, pp, cp)
         if "dp" in pinned and pinned["dp"] != dp:
             continue
         shared = shared_states(software, pinned, tp, pp, cp * dp, cluster.domain)
@@ -170,7 +161,13 @@ def _outer(
     pps = choices("pp", arch.layers, can.pipeline)
     longest = max(workload.recipe.sequence_length // 2048, 1)
     cps = choices("cp", min(longest, 64), bool(can.cp_kinds))
-    return [(tp, pp, cp) for tp in tps for pp in pps for cp in cps if gpus % (tp * pp * cp) == 0]
+    return [
+        (tp, pp, cp)
+        for tp in tps
+        for pp in pps
+        for cp in cps
+        if gpus % accelerators(tp, pp, cp) == 0
+    ]
 
 
 def _inner(
@@ -290,5 +287,5 @@ def _nearest(cluster: Cluster, pinned: Mapping[str, Any]) -> dict[str, NDArray[A
     names = ("tp", "pp", "cp", "vpp", "ep", "etp", "micro_batch")
     more = {k: np.array([int(pinned[k])]) for k in ("shard_group",) if k in pinned}
     row = {name: np.array([int(pinned.get(name, 1))]) for name in names}
-    share = max(cluster.gpus // int(row["tp"][0] * row["pp"][0] * row["cp"][0]), 1)
-    return {**row, **more, "dp": np.array([share])}
+    dp = np.maximum(data_parallel_degree(cluster.gpus, row["tp"], row["pp"], row["cp"]), 1)
+    return {**row, **more, "dp": dp}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.planner.candidates import divisors
+from simulator.layout.degrees import data_parallel_degree, divisors
+from simulator.layout.rules.context_rules import fewest_kv_heads
 from simulator.scenario import Scenario
 from simulator.schedules.registry import SCHEDULES, usual
 from simulator.software.supports import Supports
@@ -62,7 +63,8 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
         default(name, 1)
     schedule = SCHEDULES.get(row.get("schedule", ""))
     default("vpp", schedule.only_chunks if schedule and row["pp"] > 1 else 1)
-    default("dp", max(scenario.cluster.gpus // (row["tp"] * row["pp"] * row["cp"]), 1))
+    dp = data_parallel_degree(scenario.cluster.gpus, row["tp"], row["pp"], row["cp"])
+    default("dp", max(dp, 1))
     for name in ("ep", "etp", "micro_batch"):
         default(name, 1)
     reshard = row.get("reshard_after_forward")
@@ -92,8 +94,7 @@ def _group(scenario: Scenario, row: Mapping[str, Any]) -> int:
     """Ranks of an all-to-all group that hierarchical context parallelism would take."""
     if row["cp_kind"] != "hierarchical":
         return 1
-    kinds = [kind.attention for kind in scenario.workload.architecture.blocks]
-    fewest = min(max((a.heads if a.is_mla else a.kv_heads) // row["tp"], 1) for a in kinds)
+    fewest = fewest_kv_heads(scenario.workload.architecture, row["tp"])
     proper = [size for size in divisors(row["cp"]) if 1 < size < row["cp"]]
     fine = [size for size in proper if fewest % size == 0]
     near = [size for size in fine if size * row["tp"] <= scenario.cluster.domain]

@@ -13,9 +13,9 @@ from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory_trace import Replayed, replay_memory
 from simulator.cost.rank_memory import RankMemory, rank_memory
 from simulator.cost.step import Estimate, evaluate
+from simulator.layout.degrees import data_parallel_degree, divisors
 from simulator.layout.layouts import OFFLOADS, RECOMPUTE, SHARDINGS, Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.candidates import divisors
 from simulator.planner.prediction import Prediction
 from simulator.scenario import Scenario
 from simulator.software.supports import Supports
@@ -227,7 +227,7 @@ def _following(scenario: Scenario, own: Layouts, fields: dict[str, Any]) -> dict
     """Fields that follow from the varied ones, as the defaults of a layout do."""
     before = own.row()
     tp, pp, cp = fields["tp"], fields["pp"], fields["cp"]
-    dp = np.maximum(scenario.cluster.gpus // (tp * pp * cp), 1)
+    dp = np.maximum(data_parallel_degree(scenario.cluster.gpus, tp, pp, cp), 1)
     whole = before["shard_group"] == before["dp"] * before["cp"]
     sequence = before["sequence_parallel"] or (
         before["tp"] == 1 and True in scenario.software.supports.sequence_parallel

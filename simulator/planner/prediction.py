@@ -15,11 +15,12 @@ from simulator.errors import InputError, problem
 from simulator.files import build
 from simulator.hardware.cluster import NO_CLOSED_FORM
 from simulator.layout.layouts import RANK_ORDERS, Layouts
-from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
+from simulator.layout.rules.cluster_rules import WORLD
+from simulator.layout.rules.feasibility import DEPEND_ON_DP, FEASIBLE, RULES, code_of, reasons
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.defaults import complete
 from simulator.planner.outcome import Outcome, outcome
-from simulator.planner.refusals.refusal import DEPEND_ON_DP, WORLD, limits, refusal
+from simulator.planner.refusal import limits, refusal
 from simulator.scenario import LayoutSection, Scenario, wrong_reshard
 from simulator.schedules.registry import SCHEDULES, usual
 
@@ -114,7 +115,7 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
     layouts = Layouts.of(**row)
     code = _reason(scenario, layouts)
     if code != FEASIBLE:
-        raise InputError(refusal(scenario, given, row, REASONS[code]))
+        raise InputError(refusal(scenario, given, row, code))
     estimate = evaluate(layouts, scenario.workload, scenario.cluster, scenario.software)
     document = {**scenario.document, "layout": dict(given)} if layout else scenario.document
     return Prediction(
@@ -164,6 +165,6 @@ def _reason(scenario: Scenario, layouts: Layouts) -> int:
     cluster, gpus = scenario.cluster, int(layouts.world[0])
     same = replace(cluster, groups=(replace(cluster.groups[0], gpus=gpus),))
     code = int(reasons(layouts, scenario.workload, same, scenario.software)[0])
-    if gpus == cluster.gpus or (code != FEASIBLE and REASONS[code] not in DEPEND_ON_DP):
+    if gpus == cluster.gpus or (code != FEASIBLE and RULES[code - 1] not in DEPEND_ON_DP):
         return code
-    return REASONS.index(WORLD)
+    return code_of(WORLD)

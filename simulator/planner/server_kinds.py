@@ -20,10 +20,10 @@ from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.timeline import Mixed
 from simulator.hardware.cluster import Cluster
-from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.defaults import complete
 from simulator.planner.prediction import Prediction, predict
-from simulator.planner.refusals.refusal import limits, refusal
+from simulator.planner.refusal import limits, refusal
 from simulator.scenario import Scenario
 from simulator.units import HOUR_S
 
@@ -69,7 +69,7 @@ def predict_first(scenario: Scenario) -> Prediction:
         problems = limits(kind, given)
         if code != FEASIBLE:
             row, _ = complete(kinds[0], given)
-            problems.append(refusal(kind, given, row, REASONS[code]))
+            problems.append(refusal(kind, given, row, code))
         wrong += [f"{text} (on {kind.cluster.name})" for text in problems]
     if wrong:
         raise InputError(wrong)

@@ -23,7 +23,8 @@ from simulator.files import Number, build, read_toml, record
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group
-from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
+from simulator.layout.rules.divisibility_rules import STAGES
+from simulator.layout.rules.feasibility import FEASIBLE, REASONS, code_of, reasons
 from simulator.planner.defaults import complete
 from simulator.scenario import Scenario, make_scenario
 from simulator.schedules.registry import SCHEDULES, WORDS
@@ -33,7 +34,7 @@ __all__ = ["Effect", "PredictedEffect", "effects", "load_effects", "predict_effe
 Measure = Literal["throughput", "layer_time", "step_time", "optimizer_share", "all_reduce_time"]
 
 _OUTSIDE_LAYERS = ("optimizer", "dp")
-_MANY_STAGES = REASONS.index("fewer layers than pipeline stages")
+_MANY_STAGES = code_of(STAGES)
 """Allowed where embedding and head are a chunk each."""
 
 

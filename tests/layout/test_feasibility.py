@@ -1,6 +1,9 @@
 """Feasibility: every reason by a minimal example, and published layouts that did run."""
 
+import importlib
+import re
 from dataclasses import replace
+from pkgutil import iter_modules
 from typing import Any
 
 import numpy as np
@@ -9,7 +12,8 @@ import pytest
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layouts import Layouts
-from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
+from simulator.layout.rules.feasibility import FEASIBLE, REASONS, RULES, reasons
+from simulator.layout.rules.rule import Case, Rule, Setting
 from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Architecture
@@ -46,7 +50,14 @@ TRACED = replace(
 )
 
 
-def why(
+def why(layout: dict[str, Any], **setting: Any) -> str:
+    """Reason of one layout; the global batch is 48 unless it says otherwise."""
+    at = setting_of(layout, **setting)
+    table = Layouts.of(**{"global_batch": 48, **layout})
+    return REASONS[reasons(table, at.workload, at.cluster, at.software)[0]]
+
+
+def setting_of(
     layout: dict[str, Any],
     *,
     model: Architecture = DENSE,
@@ -55,16 +66,15 @@ def why(
     software: str = "megatron-core",
     cluster: Cluster | None = None,
     training: dict[str, Any] | None = None,
-) -> str:
-    """Reason of one layout; the global batch is 48 unless it says otherwise."""
+) -> Setting:
+    """What a layout is judged for."""
     layout = {"global_batch": 48, **layout}
-    table = Layouts.of(**layout)
     recipe = Recipe(sequence_length=length, global_batch=layout["global_batch"], **(training or {}))
     workload = Workload(architecture=model, recipe=recipe)
     cluster = cluster or load_cluster("dgx-h100", gpus)
     own = {"CAPTURED": CAPTURED, "POST_VALIDATING": POST_VALIDATING}
     runs = own.get(software) or load_software(software)
-    return REASONS[reasons(table, workload, cluster, runs)[0]]
+    return Setting(workload=workload, cluster=cluster, software=runs)
 
 
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -373,6 +383,36 @@ def test_reason(reason: str, layout: dict[str, Any], setting: dict[str, Any]) ->
 
 def test_every_reason_has_an_example() -> None:
     assert {reason for reason, _, _ in CASES} == set(REASONS) - {"feasible"}
+
+
+def test_every_rule_is_asked_once() -> None:
+    folder = importlib.import_module("simulator.layout.rules").__path__
+    names = [f"simulator.layout.rules.{module.name}" for module in iter_modules(folder)]
+    modules = [importlib.import_module(name) for name in names]
+    written = [x for m in modules for x in vars(m).values() if isinstance(x, Rule)]
+    assert len(written) == len(RULES) == len(set(REASONS) - {"feasible"})
+    assert all(rule in RULES for rule in written)
+
+
+@pytest.mark.parametrize(("reason", "layout", "setting"), CASES)
+def test_every_reason_has_its_sentence(
+    reason: str, layout: dict[str, Any], setting: dict[str, Any]
+) -> None:
+    """It names a field of the scenario, what that must be, and what it is."""
+    at = setting_of(layout, **setting)
+    case = Case(
+        workload=at.workload,
+        cluster=at.cluster,
+        software=at.software,
+        where="here",
+        given=layout,
+        row=Layouts.of(**{"global_batch": 48, **layout}).row(),
+        can_run=lambda name, values: [False for _ in values],
+    )
+    sentence = RULES[REASONS.index(reason) - 1].sentence(case)
+    assert re.fullmatch(
+        r"here: (layout|training|cluster)\.\w+: .*(must|needs) .*, got .+", sentence
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from simulator.cost.step import evaluate
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layouts import RECOMPUTE, SHARDINGS, Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.candidates import LARGEST_MICRO_BATCH, candidates, divisors
+from simulator.planner.candidates import LARGEST_MICRO_BATCH, candidates
 from simulator.planner.search import explore
 from simulator.schedules.registry import WORDS
 from simulator.software.profile import Software, load_software
@@ -205,16 +205,3 @@ def test_degrees_that_do_not_divide_the_cluster_leave_one_row_to_blame() -> None
     table = candidates(work, cluster, software, {"tp": 3})
     assert len(table) >= 1
     assert (reasons(table, work, cluster, software) != FEASIBLE).all()
-
-
-@pytest.mark.parametrize(
-    ("number", "expected"),
-    [(1, [1]), (7, [1, 7]), (16, [1, 2, 4, 8, 16]), (36, [1, 2, 3, 4, 6, 9, 12, 18, 36])],
-)
-def test_divisors(number: int, expected: list[int]) -> None:
-    assert divisors(number) == expected
-
-
-def test_divisors_of_every_small_number() -> None:
-    for number in range(1, 500):
-        assert divisors(number) == [d for d in range(1, number + 1) if number % d == 0]

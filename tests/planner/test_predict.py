@@ -8,10 +8,8 @@ import pytest
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
 from simulator.layout.layouts import Layouts
-from simulator.layout.rules.feasibility import REASONS
 from simulator.planner.defaults import DEFAULTS
 from simulator.planner.prediction import predict
-from simulator.planner.refusals.refusal import _WORDINGS
 from simulator.scenario import LayoutSection, Scenario, make_scenario
 
 
@@ -284,10 +282,6 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 @pytest.mark.parametrize(("asked", "layout", "message"), REFUSALS)
 def test_refusal(asked: dict[str, Any], layout: dict[str, Any], message: str) -> None:
     assert refused(scenario(**asked), **layout) == message
-
-
-def test_every_reason_has_its_sentence() -> None:
-    assert set(_WORDINGS) == set(REASONS) - {"feasible"}
 
 
 def test_a_server_without_a_host_link_is_named() -> None:

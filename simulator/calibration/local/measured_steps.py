@@ -14,6 +14,7 @@ import numpy as np
 
 from simulator.calibration.local.local_profiles import NAME
 from simulator.errors import InputError
+from simulator.layout.degrees import accelerators
 from simulator.measured.measurements import Call, Measurements
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import make_scenario
@@ -100,7 +101,7 @@ def local_steps(document: Measurements) -> list[LocalStep]:
 def scenario_of(call: Call) -> dict[str, Any]:
     """Return the scenario of a measured step, as a file would say it."""
     shape = {name: int(size) for name, size in call.shape.items()}
-    ranks = shape["dp"] * shape["tp"] * shape["pp"]
+    ranks = accelerators(shape["tp"], shape["pp"], 1, shape["dp"])
     return {
         "model": {
             "model_type": "gpt2",

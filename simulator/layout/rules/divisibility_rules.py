@@ -1,0 +1,212 @@
+"""What the model's heads, widths, sequence and layers divide into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from simulator.layout.degrees import divisors
+from simulator.layout.layouts import RECOMPUTE, Layouts
+from simulator.layout.rules.rule import (
+    Case,
+    Mask,
+    Rule,
+    Setting,
+    Wording,
+    around,
+    obeyed_by_all,
+)
+from simulator.workload.architecture import Architecture, MoE
+
+__all__ = [
+    "EVEN_STAGES",
+    "HEADS",
+    "KV_HEADS",
+    "MLP_WIDTH",
+    "RECOMPUTE_LAYERS",
+    "SEQUENCE",
+    "STAGES",
+    "TRACED",
+]
+
+
+def _goes_beyond_traced(x: Layouts, at: Setting) -> Mask:
+    model_parallel = x.tp * x.pp * x.cp * x.ep * x.etp > 1
+    selective = x.recompute == RECOMPUTE.index("selective")
+    return (model_parallel | selective) & (at.architecture.traced is not None)
+
+
+def _word_traced(case: Case) -> Wording:
+    name = case.architecture.name
+    for degree in ("tp", "pp", "cp", "ep", "etp"):
+        if case.row[degree] > 1:
+            must = f"must be 1: {name} is a traced module, which runs in data parallelism only"
+            return Wording(must, near=[1], field=f"layout.{degree}")
+    must = f"must be none or full: of the traced module {name} no part is known alone"
+    return Wording(must, repr(case.row["recompute"]))
+
+
+TRACED = Rule(
+    field="layout.recompute",
+    reason="a traced module runs in data parallelism, with recomputation of all layers or none",
+    wrong=_goes_beyond_traced,
+    wording=_word_traced,
+)
+
+
+# --- tensor parallelism -------------------------------------------------------------------------
+
+
+def _word_tp(case: Case, must: str, obeys: Callable[[int], bool]) -> Wording:
+    return Wording(must, near=case.nearest("tp", divisors(case.cluster.gpus), obeys))
+
+
+def _cuts_heads(x: Layouts, at: Setting) -> Mask:
+    counts = [kind.attention.heads for kind in at.architecture.blocks]
+    return ~obeyed_by_all([count % x.tp == 0 for count in counts], len(x))
+
+
+def _word_heads(case: Case) -> Wording:
+    counts = [kind.attention.heads for kind in case.architecture.blocks]
+    wrong = next(count for count in counts if count % case.row["tp"])
+    return _word_tp(case, f"must divide {wrong} attention heads", lambda tp: wrong % tp == 0)
+
+
+HEADS = Rule(
+    field="layout.tp",
+    reason="tp does not divide the attention heads",
+    wrong=_cuts_heads,
+    wording=_word_heads,
+)
+
+
+def _cuts_kv_heads(x: Layouts, at: Setting) -> Mask:
+    counts = [kind.attention.kv_heads for kind in at.architecture.blocks]
+    fits = [(count % x.tp == 0) | (x.tp % count == 0) for count in counts]
+    return ~obeyed_by_all(fits, len(x))
+
+
+def _word_kv_heads(case: Case) -> Wording:
+    counts = [kind.attention.kv_heads for kind in case.architecture.blocks]
+    degree = case.row["tp"]
+    wrong = next(count for count in counts if count % degree and degree % count)
+    must = f"must divide or be a multiple of {wrong} key/value heads"
+    return _word_tp(case, must, lambda tp: wrong % tp == 0 or tp % wrong == 0)
+
+
+KV_HEADS = Rule(
+    field="layout.tp",
+    reason="tp and the key/value heads do not divide one another",
+    wrong=_cuts_kv_heads,
+    wording=_word_kv_heads,
+)
+
+
+def _mlp_widths(arch: Architecture) -> list[int]:
+    """Width of the dense MLP of every kind of block: the shared experts', where it has experts."""
+    mlps = [kind.mlp for kind in arch.blocks]
+    return [mlp.shared_ffn_hidden if isinstance(mlp, MoE) else mlp.ffn_hidden for mlp in mlps]
+
+
+def _cuts_width(x: Layouts, at: Setting) -> Mask:
+    return ~obeyed_by_all([width % x.tp == 0 for width in _mlp_widths(at.architecture)], len(x))
+
+
+def _word_width(case: Case) -> Wording:
+    wrong = next(width for width in _mlp_widths(case.architecture) if width % case.row["tp"])
+    return _word_tp(case, f"must divide the MLP width {wrong}", lambda tp: wrong % tp == 0)
+
+
+MLP_WIDTH = Rule(
+    field="layout.tp",
+    reason="tp does not divide the MLP width",
+    wrong=_cuts_width,
+    wording=_word_width,
+)
+
+
+def _cuts_sequence(x: Layouts, at: Setting) -> Mask:
+    sharded = np.where(x.sequence_parallel > 0, x.tp, 1)
+    shares = x.cp * np.where(x.cp > 1, 2, 1) * sharded
+    return np.asarray(at.workload.recipe.sequence_length % shares != 0)
+
+
+def _word_sequence(case: Case) -> Wording:
+    row, length = case.row, case.workload.recipe.sequence_length
+    shares = row["tp"] * row["cp"] * (2 if row["cp"] > 1 else 1)
+    name = "2 x cp x tp" if row["cp"] > 1 else "tp"
+    return Wording(f"must divide by {name} = {shares}", length, around(length, shares))
+
+
+SEQUENCE = Rule(
+    field="training.sequence_length",
+    reason="tp, cp do not divide the sequence length",
+    wrong=_cuts_sequence,
+    wording=_word_sequence,
+)
+
+
+# --- layers -------------------------------------------------------------------------------------
+
+
+def _word_stages(case: Case) -> Wording:
+    row, layers = case.row, case.architecture.layers
+    name = "pp" if row["vpp"] == 1 else "vpp"
+    most = layers if name == "pp" else layers // row["pp"]
+    must = f"pp x vpp must be at most the {layers} layers"
+    near = case.nearest(name, range(1, most + 1), lambda value: value <= most)
+    return Wording(must, near=near, field=f"layout.{name}")
+
+
+STAGES = Rule(
+    field="layout.pp",
+    reason="fewer layers than pipeline stages",
+    wrong=lambda x, at: at.architecture.layers < x.pp * x.vpp,
+    wording=_word_stages,
+)
+
+
+def _has_uneven_stages(x: Layouts, at: Setting) -> Mask:
+    if at.software.supports.uneven_stages:
+        return np.full(len(x), False)
+    return np.asarray(at.architecture.layers % (x.pp * x.vpp) != 0)
+
+
+def _word_even(case: Case) -> Wording:
+    row, layers = case.row, case.architecture.layers
+    must = f"pp x vpp must divide {layers} layers ({case.software.name} has no uneven stages)"
+    name = "pp" if row["vpp"] == 1 else "vpp"
+    other = row["vpp"] if name == "pp" else row["pp"]
+    near = case.nearest(name, range(1, layers + 1), lambda value: layers % (value * other) == 0)
+    return Wording(must, near=near, field=f"layout.{name}")
+
+
+EVEN_STAGES = Rule(
+    field="layout.pp",
+    reason="layers do not divide evenly over pp x vpp",
+    wrong=_has_uneven_stages,
+    wording=_word_even,
+)
+
+
+def _recomputes_too_many(x: Layouts, at: Setting) -> Mask:
+    most = -(-at.architecture.layers // x.pp)
+    partial = x.recompute_layers > 0
+    return partial & ((x.recompute != RECOMPUTE.index("full")) | (x.recompute_layers > most))
+
+
+def _word_recompute_layers(case: Case) -> Wording:
+    row = case.row
+    if row["recompute"] != "full":
+        return Wording(f"needs recompute = 'full' (it is {row['recompute']!r})", near=[0])
+    most = -(-case.architecture.layers // row["pp"])
+    return Wording(f"must be at most the {most} layers of a pipeline rank", near=[most])
+
+
+RECOMPUTE_LAYERS = Rule(
+    field="layout.recompute_layers",
+    reason="recompute_layers needs full recomputation and at most the layers of a rank",
+    wrong=_recomputes_too_many,
+    wording=_word_recompute_layers,
+)

@@ -1,0 +1,142 @@
+"""What the training framework has, and in which combinations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from simulator.layout.layouts import RANK_ORDERS, RECOMPUTE, Layouts
+from simulator.layout.rules.rule import (
+    Case,
+    Mask,
+    Rule,
+    Setting,
+    Wording,
+    among,
+    must_be_one_of,
+)
+from simulator.schedules.registry import SCHEDULES, WORDS
+
+__all__ = [
+    "EXPERT_PARALLEL",
+    "PIPELINE",
+    "RANK_ORDER",
+    "RECOMPUTATION",
+    "SEQUENCE_PARALLEL",
+    "TENSOR",
+]
+
+
+def _lacks(field: str, what: str) -> Callable[[Case], Wording]:
+    """Word a degree above 1 of what the software does not have."""
+
+    def wording(case: Case) -> Wording:
+        must = f"must be 1: {case.software.name} has no {what}"
+        return Wording(must, near=[1], field=f"layout.{field}")
+
+    return wording
+
+
+SEQUENCE_PARALLEL = Rule(
+    field="layout.sequence_parallel",
+    reason="sequence parallelism needs tp > 1",
+    wrong=lambda x, at: (x.sequence_parallel > 0) & (x.tp == 1),
+    wording=lambda case: Wording("must be false where tp is 1"),
+)
+
+
+def _lacks_tensor(x: Layouts, at: Setting) -> Mask:
+    can = at.software.supports
+    sequence = np.isin(x.sequence_parallel, [int(value) for value in can.sequence_parallel])
+    return (x.tp > 1) & ~(can.tensor & sequence)
+
+
+def _word_tensor(case: Case) -> Wording:
+    if not case.software.supports.tensor:
+        return _lacks("tp", "tensor parallelism")(case)
+    must = str(not case.row["sequence_parallel"]).lower()
+    return Wording(f"must be {must} with tp > 1 in {case.software.name}")
+
+
+TENSOR = Rule(
+    field="layout.sequence_parallel",
+    reason="the software has no such tensor or sequence parallelism",
+    wrong=_lacks_tensor,
+    wording=_word_tensor,
+)
+
+
+def _lacks_pipeline(x: Layouts, at: Setting) -> Mask:
+    can = at.software.supports
+    return ((x.pp > 1) & (not can.pipeline)) | ~among(x.schedule, WORDS, can.schedules)
+
+
+def _word_pipeline(case: Case) -> Wording:
+    if case.row["pp"] > 1 and not case.software.supports.pipeline:
+        return _lacks("pp", "pipeline parallelism")(case)
+    if case.row["vpp"] > 1 and SCHEDULES[case.row["schedule"]].by_default:
+        return _lacks("vpp", "interleaved schedule")(case)
+    return must_be_one_of("schedule", "schedules")(case)
+
+
+PIPELINE = Rule(
+    field="layout.schedule",
+    reason="the software has no such pipeline schedule",
+    wrong=_lacks_pipeline,
+    wording=_word_pipeline,
+)
+
+
+EXPERT_PARALLEL = Rule(
+    field="layout.ep",
+    reason="the software has no expert parallelism",
+    wrong=lambda x, at: (x.ep * x.etp > 1) & (not at.software.supports.expert),
+    wording=lambda case: _lacks("ep" if case.row["ep"] > 1 else "etp", "expert parallelism")(case),
+)
+
+
+def _lacks_recomputation(x: Layouts, at: Setting) -> Mask:
+    can = at.software.supports
+    partial = (x.recompute_layers > 0) & (not can.recompute_layers)
+    return ~among(x.recompute, RECOMPUTE, can.recompute) | partial
+
+
+def _word_recomputation(case: Case) -> Wording:
+    if case.row["recompute"] in case.software.supports.recompute:
+        must = f"must be 0: {case.software.name} recomputes all layers or none"
+        return Wording(must, near=[0], field="layout.recompute_layers")
+    return must_be_one_of("recompute", "recompute")(case)
+
+
+RECOMPUTATION = Rule(
+    field="layout.recompute",
+    reason="the software has no such recomputation",
+    wrong=_lacks_recomputation,
+    wording=_word_recomputation,
+)
+
+
+def _lacks_rank_order(x: Layouts, at: Setting) -> Mask:
+    can = at.software.supports.rank_orders
+    return ~among(x.rank_order, RANK_ORDERS, can) | _splits_experts(x, at)
+
+
+def _splits_experts(x: Layouts, at: Setting) -> Mask:
+    """Where pipeline ranks are not outermost, experts (etp = tp if there are none) keep to tp x cp.
+
+    megatron/core/parallel_state.py: with any other order, the data-parallel size of the attention
+    and of the MoE layers must be the same.
+    """
+    outermost = tuple(order for order in RANK_ORDERS if order.endswith("pp"))
+    together = x.ep * x.etp if at.architecture.is_moe else x.tp
+    moved = ~among(x.rank_order, RANK_ORDERS, outermost)
+    return np.asarray((x.pp > 1) & moved & (together != x.tp * x.cp))
+
+
+RANK_ORDER = Rule(
+    field="layout.rank_order",
+    reason="the software has no such rank order",
+    wrong=_lacks_rank_order,
+    wording=must_be_one_of("rank_order", "rank_orders"),
+)
