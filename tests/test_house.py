@@ -1,5 +1,6 @@
 """The house rules: one-way imports, a light start, no drawer for odds and ends."""
 
+import ast
 import subprocess
 import sys
 from collections import Counter
@@ -46,3 +47,51 @@ def test_no_two_modules_share_a_name() -> None:
     # `cost/memory/peak.py` and `events/step/memory_over_time.py`, never two `memory.py`.
     names = Counter(path.stem for path in MODULES if path.stem not in ("__init__", "__main__"))
     assert {name: count for name, count in names.items() if count > 1} == {}
+
+
+WEIGHTS = {"w", "weight", "matrix"}  # names of weights are words that recipes use, no labels
+ASKING = {"startswith", "endswith", "removeprefix", "removesuffix"}
+
+
+def is_label(node: ast.AST) -> bool:
+    """Whether an expression is the `name` of something that is no weight."""
+    if not isinstance(node, ast.Attribute) or node.attr != "name":
+        return False
+    return not (isinstance(node.value, ast.Name) and node.value.id in WEIGHTS)
+
+
+def asks_for_a_name(node: ast.AST) -> bool:
+    """Whether a name is compared with a word, or searched for one."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in ASKING and is_label(node.func.value)
+    if not isinstance(node, ast.Compare):
+        return False
+    sides = [node.left, *node.comparators]
+    words = [x for side in sides for x in ast.walk(side) if isinstance(x, ast.Constant)]
+    return any(map(is_label, sides)) and any(isinstance(x.value, str) for x in words)
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("g.name == 'fc1'", True),
+        ("tensor.name in ('queries', 'keys')", True),
+        ("s.name.endswith('bias')", True),
+        ("g.role is GemmRole.FC1", False),
+        ("g.name in ops.gathered", False),
+        ("w.name == 'down'", False),
+    ],
+)
+def test_what_counts_as_asking_for_a_name(text: str, asks: bool) -> None:
+    assert any(map(asks_for_a_name, ast.walk(ast.parse(text)))) == asks
+
+
+def test_operators_are_known_by_their_roles() -> None:
+    # Names of operators and kept tensors are labels for people: rules read roles.
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for path in sorted((ROOT / "simulator" / "cost").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare | ast.Call) and asks_for_a_name(node)
+    ]
+    assert found == []

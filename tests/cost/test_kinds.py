@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.operators.block_operators import block, embedding, head
+from simulator.cost.operators.block_operators import block
+from simulator.cost.operators.ends import embedding, head
 from simulator.cost.operators.model_flop import model_flop_per_step, seen_keys
 from simulator.cost.operators.operations import Operators, Ranks
 from simulator.cost.operators.parameters import expert_parameters, rank_parameters

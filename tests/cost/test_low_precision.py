@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.operators.block_operators import block, head
+from simulator.cost.operators.block_operators import block
 from simulator.cost.operators.casts import casts
+from simulator.cost.operators.ends import head
 from simulator.cost.operators.operations import Operators, Ranks
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure
@@ -125,8 +126,8 @@ def test_attention_and_head_are_not_cast() -> None:
     assert {g.name for g in ops.gemms} == {"qkv", "scores", "context", "proj", "fc1", "fc2"}
     assert not {"scores", "context"} & set(cast_of(ops))
     last = head(LLAMA, ranks(), recipe, CORE.kernels)
-    casts(last, recipe, CORE.kernels, ranks(), {})
-    assert not cast_of(last)
+    streams = casts(last, recipe, CORE.kernels, ranks(), {})
+    assert not cast_of(replace(last, streams=streams))
 
 
 @pytest.mark.parametrize("precision", LOW)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from simulator.cost.collectives.calls import all_reduce_s
-from simulator.cost.operators.block_operators import block, head, predict_ahead
+from simulator.cost.operators.block_operators import block, predict_ahead
+from simulator.cost.operators.ends import head
 from simulator.cost.operators.model_flop import model_flop_per_step
 from simulator.cost.operators.operations import Operators, Ranks
 from simulator.cost.operators.parameters import (
@@ -106,8 +107,8 @@ def parts(arch: Architecture, **degrees: Any) -> tuple[Operators, Operators, Ope
     """A block, the same predicting ahead, and the head."""
     recipe, alone = Recipe(sequence_length=S, global_batch=1), ranks(**degrees)
     kind = arch.blocks[arch.layer_kinds[-1]]
-    plain, ahead = (block(kind, arch.hidden, alone, recipe, EXACT) for _ in range(2))
-    predict_ahead(ahead, arch, alone, recipe, EXACT)
+    plain = block(kind, arch.hidden, alone, recipe, EXACT)
+    ahead = predict_ahead(plain, arch, alone, recipe, EXACT)
     return plain, ahead, head(arch, alone, recipe, EXACT)
 
 

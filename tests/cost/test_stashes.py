@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.cost.memory_trace import replay_memory
-from simulator.cost.operators.block_operators import block, embedding, head
+from simulator.cost.operators.block_operators import block
+from simulator.cost.operators.ends import embedding, head
 from simulator.cost.operators.operations import Ranks
 from simulator.cost.operators.roles import SavedRole
 from simulator.cost.operators.stashes import stash_class

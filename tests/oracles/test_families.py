@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.operators.block_operators import block, embedding, head
+from simulator.cost.operators.block_operators import block
+from simulator.cost.operators.ends import embedding, head
 from simulator.cost.operators.operations import Ranks
 from simulator.cost.operators.parameters import expert_parameters, rank_parameters
 from simulator.layout.layouts import Layouts

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from simulator.cost.operators.block_operators import block, head
+from simulator.cost.operators.block_operators import block
+from simulator.cost.operators.ends import head
 from simulator.cost.operators.model_flop import model_flop_per_step
 from simulator.cost.operators.operations import Operators, Ranks
 from simulator.layout.layouts import Layouts

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from simulator.cost.operators.block_operators import head
+from simulator.cost.operators.ends import head
 from simulator.cost.operators.model_flop import model_flop_per_step
 from simulator.cost.operators.parameters import rank_parameters
 from simulator.workload import presets

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from simulator.cost.operators.adapters import freeze
-from simulator.cost.operators.block_operators import block, embedding, head
+from simulator.cost.operators.block_operators import block
+from simulator.cost.operators.ends import embedding, head
 from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe
@@ -163,6 +164,6 @@ def test_frozen_weights_have_no_kernels_for_gradients() -> None:
         ops = block(arch.blocks[0], arch.hidden, ranks(), recipe, kernels)
         others = [f(arch, ranks(), recipe, kernels) for f in (embedding, head)]
         if rank:
-            freeze([ops, *others], arch, ranks(), recipe, kernels)
+            ops, *_ = freeze([ops, *others], arch, ranks(), recipe, kernels)
         summed = [s for s in ops.streams if s.for_weights and np.any(s.backward_bytes)]
         assert len(summed) == expected  # two norms and the biases of queries, keys and values

@@ -23,8 +23,7 @@ from simulator.cost.collectives.dispatch import dispatch_s
 from simulator.cost.kernels.flash_attention import attention_figures, attention_s
 from simulator.cost.kernels.memory_bound import stream_figures, stream_s
 from simulator.cost.kernels.stragglers import slowest_of
-from simulator.cost.operators.adapters import freeze
-from simulator.cost.operators.block_operators import block, embedding, head, predict_ahead
+from simulator.cost.operators.block_operators import model_parts
 from simulator.cost.operators.context import attention_window_s
 from simulator.cost.operators.operations import (
     Collective,
@@ -50,25 +49,16 @@ _COMPUTE = ("gemm", "attention", "memory_bound")
 _TERM = {"etp": "tp", "experts": "ep", "cp_a2a": "cp", "cp_ring": "cp"}
 """Term of groups that have another name."""
 
-_FLASH_SIZES = tuple(field.name for field in fields(Flash) if field.name != "calls")
+_FLASH_FIELDS = tuple(field.name for field in fields(Flash))
 
 
 def block_costs(
     workload: Workload, cluster: Cluster, software: Software, ranks: Ranks
 ) -> BlockCosts:
     """Price every part of the model for the distinct keys in `ranks`."""
-    arch, recipe, kernels = workload.architecture, workload.recipe, software.kernels
+    arch, recipe = workload.architecture, workload.recipe
     either = cluster.accelerator.fp8_either_layout
-    parts = [
-        block(kind, arch.hidden, ranks, recipe, kernels, arch.position, either_layout=either)
-        for kind in arch.blocks
-    ]
-    for kind, ops in zip(arch.blocks, parts, strict=True):
-        if kind.predicts_ahead:
-            predict_ahead(ops, arch, ranks, recipe, kernels, either_layout=either)
-    parts += [embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)]
-    if recipe.freezes:
-        freeze(parts, arch, ranks, recipe, kernels)
+    parts = model_parts(workload, ranks, software.kernels, either_layout=either)
     pricer = _Pricer(cluster, software, recipe, ranks)
     gemms = Products(cluster.accelerator, software, recipe, ranks, pricer.overlap).times(parts)
     priced = [pricer.part(ops, times) for ops, times in zip(parts, gemms, strict=True)]
@@ -225,9 +215,10 @@ class _Pricer:
         )
         rates = attention_figures(self.device, library, product_type(self.recipe, "attention"))
         for call in ops.flash:
-            size = {name: getattr(call, name) for name in _FLASH_SIZES}
-            forward = forward + call.calls * attention_s(**size, **rates)
-            backward = backward + call.calls * attention_s(**size, **rates, backward=True)
+            size = {name: getattr(call, name) for name in _FLASH_FIELDS}
+            calls = size.pop("calls")
+            forward = forward + calls * attention_s(**size, **rates)
+            backward = backward + calls * attention_s(**size, **rates, backward=True)
         return forward, backward
 
     def _stream(self, kind: str, moved: Any, calls: Any) -> Floats:

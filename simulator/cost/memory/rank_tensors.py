@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.memory.buffers import receive_buffers, workspace
-from simulator.cost.operators.adapters import freeze
-from simulator.cost.operators.block_operators import block, embedding, head, predict_ahead
+from simulator.cost.operators.block_operators import model_parts
 from simulator.cost.operators.operations import Operators, Ranks
 from simulator.cost.states.state_bytes import part_states
 from simulator.cost.tables import Priced, Selection
@@ -96,7 +95,6 @@ def operators_of(
     row: Layouts, workload: Workload, cluster: Cluster, software: Software
 ) -> list[Operators]:
     """The operators of every part on one rank."""
-    arch, recipe, kernels = workload.architecture, workload.recipe, software.kernels
     degrees = {name: getattr(row, name).astype(float) for name in ("tp", "cp", "ep", "etp")}
     ranks = Ranks(
         **degrees,
@@ -107,16 +105,8 @@ def operators_of(
         cp_a2a=row.cp_a2a.astype(float),
         dispatcher=row.dispatcher,
     )
-    position = arch.position
-    blocks = [block(k, arch.hidden, ranks, recipe, kernels, position) for k in arch.blocks]
-    for kind, ops in zip(arch.blocks, blocks, strict=True):
-        if kind.predicts_ahead:
-            predict_ahead(ops, arch, ranks, recipe, kernels)
-    last = (embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels))
-    parts = [*blocks, *last]
-    if recipe.freezes:
-        freeze(parts, arch, ranks, recipe, kernels)
-    return parts
+    either = cluster.accelerator.fp8_either_layout
+    return model_parts(workload, ranks, software.kernels, either_layout=either)
 
 
 def chunk_parts(

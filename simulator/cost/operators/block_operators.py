@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.arrays import Floats
+from simulator.cost.operators.adapters import freeze
 from simulator.cost.operators.attention import attention, cross_attention
 from simulator.cost.operators.biases import linear_biases
 from simulator.cost.operators.casts import casts
+from simulator.cost.operators.ends import embedding, head, layer_recipe, look_up
 from simulator.cost.operators.mlp import experts, mlp
 from simulator.cost.operators.operations import (
     Gemm,
@@ -24,21 +24,19 @@ from simulator.cost.operators.operations import (
     Stream,
     element_bytes,
     norm,
-    padded_vocabulary,
     residual,
 )
 from simulator.cost.operators.quantised import quantise_saved
 from simulator.cost.operators.recomputed import rerun_norms
 from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
 from simulator.cost.operators.stashes import compress_stashes
-from simulator.cost.operators.task_heads import task_heads
-from simulator.cost.operators.tensor_parallel import gather_input, reduce_output
+from simulator.cost.operators.tensor_parallel import gather_input
 from simulator.cost.operators.traced_blocks import traced
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture, Block, MoE
-from simulator.workload.recipe import Recipe
+from simulator.workload.recipe import Recipe, Workload
 
-__all__ = ["block", "embedding", "head", "predict_ahead"]
+__all__ = ["block", "model_parts", "predict_ahead"]
 
 
 _NORMS = (StreamRole.ATTENTION_NORM, StreamRole.MLP_NORM)
@@ -66,9 +64,28 @@ def block(
     """
     if kind.traced is not None:
         return traced(kind.traced, ranks, recipe)
+    ops = _computed(kind, hidden, ranks, recipe, kernels, position=position)
+    recipe = layer_recipe(kind, recipe)
+    # The passes below read what those before them made. Norms that run again do so in 16 bit, as
+    # they are before a cast is fused into one. Casts need the finished list of linears. Stashes
+    # come last: what is quantised already is encoded from that.
+    if kernels.reruns_norms:
+        ops = replace(ops, streams=ops.streams + rerun_norms(ops.streams))
+    ops = replace(
+        ops,
+        streams=casts(ops, recipe, kernels, ranks, _normed(kind), either_layout=either_layout),
+        saved=quantise_saved(ops, recipe, kernels),
+    )
+    return compress_stashes(ops, recipe)
+
+
+def _computed(
+    kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels, *, position: str
+) -> Operators:
+    """What a block computes and keeps in 16 bit, in the order of its forward pass."""
     routed = isinstance(kind.mlp, MoE) and not kind.mlp.shared_ffn_hidden
     ops = Operators(is_moe=kind.is_moe, has_mlp=not routed, is_latent=kind.attention.is_mla)
-    inputs, recipe, hidden = recipe, _in_layer(kind, recipe), kind.width or hidden
+    inputs, recipe, hidden = recipe, layer_recipe(kind, recipe), kind.width or hidden
     size = element_bytes(recipe)
     own = ranks.own_tokens(recipe) * hidden
     ops.checkpoint_bytes = own * size
@@ -105,11 +122,7 @@ def block(
     ops.streams += linear_biases(kind, hidden, ranks, recipe, kernels)
     for name, role in _RESIDUALS.items():
         residual(ops, name, own, size, kind.dropout, kernels, role)
-    if kernels.reruns_norms:
-        ops.streams += rerun_norms(ops.streams)
-    casts(ops, recipe, kernels, ranks, _normed(kind), either_layout=either_layout)
-    ops.saved = quantise_saved(ops, recipe, kernels)
-    return compress_stashes(ops, recipe)
+    return ops
 
 
 def _normed(kind: Block) -> dict[GemmRole, StreamRole]:
@@ -126,14 +139,6 @@ def _normed(kind: Block) -> dict[GemmRole, StreamRole]:
     }
 
 
-def _in_layer(kind: Block, recipe: Recipe) -> Recipe:
-    """Return the recipe with the tokens per sequence that the layer sees."""
-    length = kind.tokens or (recipe.decoder_length if kind.cross_attention is not None else 0)
-    if length in (0, recipe.sequence_length):
-        return recipe
-    return replace(recipe, sequence_length=length)
-
-
 def _start_decoder(
     ops: Operators,
     kind: Block,
@@ -147,7 +152,7 @@ def _start_decoder(
     size, own = element_bytes(recipe), ranks.own_tokens(inputs) * hidden
     norm(ops, "encoder norm", own, hidden, size, kernels, kind.norm)
     ops.keep("encoder output", own * size, module="norm")
-    _look_up(ops, ranks.tokens(recipe) * hidden, size)
+    look_up(ops, ranks.tokens(recipe) * hidden, size)
     if kind.dropout:
         ops.keep("encoder dropout mask", own, SavedRole.MASK)
         ops.keep("decoder dropout mask", ranks.own_tokens(recipe) * hidden, SavedRole.MASK)
@@ -191,18 +196,6 @@ def _convolve(
     norm(ops, "convolution norm", elements, hidden, size, kernels, "layer")
 
 
-def _look_up(ops: Operators, elements: Floats, size: float) -> None:
-    ops.streams.append(
-        Stream(
-            name="look-up",
-            kind="elementwise",
-            forward_bytes=2 * size * elements,
-            backward_bytes=(size + 8) * elements,
-            calls=2,
-        )
-    )
-
-
 def predict_ahead(
     ops: Operators,
     arch: Architecture,
@@ -211,167 +204,52 @@ def predict_ahead(
     kernels: Kernels,
     *,
     either_layout: bool = False,
-) -> None:
-    """Add what a multi-token-prediction layer does beside its block.
+) -> Operators:
+    """List a multi-token-prediction layer: its block, and what it does beside that.
 
     The hidden state and the next token's embedding are normed and joined by a projection of
     twice the width; the result passes the model's output head and a loss of its own.
     """
     size, tokens, own = element_bytes(recipe), ranks.tokens(recipe), ranks.own_tokens(recipe)
+    beside = Operators()
     for name in ("hidden norm", "embedding norm"):
-        norm(ops, name, own * arch.hidden, arch.hidden, size, kernels, arch.final_norm)
-    ops.gemms.append(Gemm(name="join", m=tokens, n=arch.hidden / ranks.tp, k=2 * arch.hidden))
-    ops.keep("join input", 2 * own * arch.hidden * size, SavedRole.MERGED_INPUT)
-    gather_input(ops, 2 * tokens * arch.hidden * size, ranks, "join", kernels)
-    for more in (embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)):
-        ops.gemms += more.gemms
-        ops.streams += more.streams
-        ops.collectives += more.collectives
-        ops.saved += more.saved
-        ops.transient_bytes = np.maximum(ops.transient_bytes, more.transient_bytes)
-    casts(ops, recipe, kernels, ranks, {}, either_layout=either_layout)
+        norm(beside, name, own * arch.hidden, arch.hidden, size, kernels, arch.final_norm)
+    beside.gemms.append(Gemm(name="join", m=tokens, n=arch.hidden / ranks.tp, k=2 * arch.hidden))
+    beside.keep("join input", 2 * own * arch.hidden * size, SavedRole.MERGED_INPUT)
+    gather_input(beside, 2 * tokens * arch.hidden * size, ranks, "join", kernels)
+    for end in (embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)):
+        beside = _joined(beside, end)
+    streams = casts(beside, recipe, kernels, ranks, {}, either_layout=either_layout)
+    return _joined(ops, replace(beside, streams=streams))
 
 
-def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> Operators:
-    """List the operators of the input embedding: look-up, positions, dropout, reduction over tp."""
-    if arch.traced is not None:  # the head has it
-        return Operators(is_block=False)
-    size = element_bytes(recipe)
-    tokens = ranks.tokens(recipe) * arch.hidden
-    ops = Operators(is_block=False, checkpoint_bytes=0.0)
-    own = ranks.own_tokens(recipe) * arch.hidden
-    if arch.patch_values:
-        patches = ranks.tokens(recipe) - arch.extra_embeddings * ranks.micro_batch / ranks.cp
-        ops.gemms.append(
-            Gemm(name="patches", m=patches, n=arch.hidden, k=arch.patch_values, kind="head")
-        )
-        ops.keep("patches", patches * arch.patch_values * size)
-    else:
-        _look_up(ops, tokens * arch.table_columns / arch.hidden, size)
-    if arch.table_width:
-        few = ranks.own_tokens(recipe)
-        ops.gemms.append(
-            Gemm(name="project in", m=few, n=arch.hidden, k=arch.table_width, kind="head")
-        )
-        ops.keep("embedding before projection", few * arch.table_width * size)
-    if arch.embedding_norms:
-        norm(ops, "embedding norm", own, arch.hidden, size, kernels, "layer")
-    if arch.blocks[0].dropout:
-        ops.streams.append(
-            Stream(
-                name="dropout",
-                kind="elementwise",
-                forward_bytes=(2 * size + 1) * own,
-                backward_bytes=(2 * size + 1) * own,
-            )
-        )
-        ops.keep("embedding dropout mask", own, SavedRole.MASK)
-        ops = compress_stashes(ops, recipe)
-    reduce_output(ops, tokens * arch.table_columns / arch.hidden * size, ranks, "")
-    return ops
-
-
-def head(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> Operators:
-    """List the operators of final norm, output head and cross-entropy loss."""
-    if arch.traced is not None:
-        return traced(arch.traced, ranks, recipe, is_block=False)
-    recipe, width = _in_layer(arch.blocks[-1], recipe), arch.last_width or arch.hidden
-    size, own = element_bytes(recipe), ranks.own_tokens(recipe)
-    ops = Operators(is_block=False)
-    if arch.head_transform:
-        ops.gemms.append(Gemm(name="head transform", m=own, n=width, k=width, kind="head"))
-        ops.keep("head transform input", 2 * own * width * size)
-    if arch.final_norm != "none":
-        norm(ops, "final norm", own * width, width, size, kernels, arch.final_norm)
-    once = ranks.micro_batch
-    if arch.pooler:
-        ops.gemms.append(Gemm(name="pooler", m=once, n=width, k=width, kind="head"))
-    if arch.classes:
-        ops.gemms.append(Gemm(name="classes", m=once, n=arch.classes, k=width, kind="head"))
-    if arch.tasks is not None:
-        task_heads(ops, arch.tasks, width, ranks, recipe)
-    if arch.output_rows:
-        _vocabulary(ops, arch, ranks, recipe, kernels)
-    return ops
-
-
-def _vocabulary(
-    ops: Operators, arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
-) -> None:
-    """Add the product with the output table and the loss over the vocabulary."""
-    size = element_bytes(recipe)
-    tokens, own = ranks.tokens(recipe), ranks.own_tokens(recipe)
-    columns = padded_vocabulary(arch.vocabulary, ranks.tp, kernels) / ranks.tp
-    width = arch.table_columns
-    if arch.table_width:
-        ops.gemms.append(Gemm(name="project out", m=own, n=width, k=arch.hidden, kind="head"))
-        ops.keep("states before projection", own * arch.hidden * size)
-    ops.gemms.append(
-        Gemm(name="head", role=GemmRole.OUTPUT_HEAD, m=tokens, n=columns, k=width, kind="head")
+def _joined(ops: Operators, more: Operators) -> Operators:
+    """One part that does what two do."""
+    return replace(
+        ops,
+        gemms=ops.gemms + more.gemms,
+        streams=ops.streams + more.streams,
+        collectives=ops.collectives + more.collectives,
+        saved=ops.saved + more.saved,
+        transient_bytes=np.maximum(ops.transient_bytes, more.transient_bytes),
     )
-    gather_input(ops, tokens * width * size, ranks, "head", kernels)
-    logits = tokens * columns
-    if arch.logit_softcap:
-        ops.streams.append(
-            Stream(
-                name="logit softcap",
-                kind="elementwise",
-                forward_bytes=6 * size * logits,
-                backward_bytes=7 * size * logits,
-                calls=3,
-            )
-        )
-        ops.keep("capped logits", size * logits, module="loss")
-    fused = "loss" in kernels.fused
-    total = float(kernels.fused_loss_traffic) if fused else 44.0
-    ops.streams.append(
-        Stream(
-            name="loss",
-            kind="loss",
-            forward_bytes=total * 0.5 * logits,
-            backward_bytes=total * 0.5 * logits,
-            calls=2 if fused else 8,
-        )
-    )
-    keeps = tokens if kernels.keeps_gathered_inputs else own
-    ops.keep("head input", keeps * width * size)
-    trained = recipe.trains_head(tied=arch.tied_embeddings)
-    weight, dgrad = trained * columns * width * size, tokens * width * size
-    kept = size if fused or recipe.loss_chunks > 1 else size + 4
-    ops.keep("logits", kept * logits, SavedRole.LOGITS, module="loss")
-    ops.passing_bytes = (size if kept > size else 0.0) * logits
-    split = np.asarray(ranks.tp) > 1
-    ops.transient_bytes = _loss_bytes(logits, weight, dgrad, kept, split, recipe, kernels)
-    if "loss" in kernels.fused and not kernels.keeps_gathered_inputs:
-        # the head's input, gathered again for the weight gradient into a buffer that stays, and
-        # the scattered gradient (megatron/core/tensor_parallel/layers.py)
-        more = dgrad + own * width * size
-        ops.transient_bytes = ops.transient_bytes + np.where(ranks.sequence_parallel, more, 0.0)
 
 
-def _loss_bytes(
-    logits: Floats,
-    weight: Floats,
-    dgrad: Floats,
-    kept: float,
-    split: NDArray[np.bool_],
-    recipe: Recipe,
-    kernels: Kernels,
-) -> Floats:
-    """Most bytes that loss and head's backward pass hold beside the `kept` ones of every logit.
+def model_parts(
+    workload: Workload, ranks: Ranks, kernels: Kernels, *, either_layout: bool = False
+) -> list[Operators]:
+    """Operators of every part of a model on one rank: block kinds, then embedding, then head.
 
-    A fused loss writes the gradient over them. In pieces: what one piece needs, the weight's
-    gradient from it and the sum of those before (torchtune's CEWithChunkedOutputLoss).
+    `either_layout` is the device's ``fp8_either_layout``.
     """
-    pieces = recipe.loss_chunks
-    if pieces > 1:
-        piece = 0.0 if "loss" in kernels.fused else float(kernels.chunk_bytes_per_logit)
-        return piece * logits / pieces + 2 * weight + dgrad / pieces
-    if "loss" in kernels.fused:
-        return weight + dgrad
-    if kernels.loss_bytes_per_logit is None:
-        return 4 * logits + weight + dgrad
-    usual = float(kernels.loss_bytes_per_logit)
-    each = np.where(split, float(kernels.split_loss_bytes_per_logit or usual), usual)
-    fullest = (each - kept) * logits
-    return np.maximum(fullest, weight + dgrad - 4 * logits)
+    arch, recipe = workload.architecture, workload.recipe
+    parts = []
+    for kind in arch.blocks:
+        ops = block(
+            kind, arch.hidden, ranks, recipe, kernels, arch.position, either_layout=either_layout
+        )
+        if kind.predicts_ahead:
+            ops = predict_ahead(ops, arch, ranks, recipe, kernels, either_layout=either_layout)
+        parts.append(ops)
+    parts += [embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)]
+    return freeze(parts, arch, ranks, recipe, kernels) if recipe.freezes else parts

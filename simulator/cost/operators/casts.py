@@ -85,6 +85,14 @@ class _Rules:
             forward, kernels = 0.0 * forward, 0.0
         return forward, kernels, backward * whole, 1.0 * self.columns
 
+    def written_by_norm(self, whole: Any, gathered: Any) -> Any:
+        """Bytes that a norm which casts its result writes more than in 16 bit.
+
+        It writes columns with the rows if these have scales of their own.
+        """
+        more = self.each * (1.0 + self.apart) - _HALF
+        return more * whole * self.cut(gathered)
+
     @property
     def columns(self) -> bool:
         """Whether products need an operand along columns beside that along rows."""
@@ -103,21 +111,22 @@ def casts(
     normed: Mapping[GemmRole, StreamRole],
     *,
     either_layout: bool = False,
-) -> None:
-    """Casts that linear layers of fewer than 16 bit need: inputs forward, gradients backward.
+) -> list[Stream]:
+    """Kernels of a part, with the casts that its linears of fewer than 16 bit need.
 
-    Each reads 16 bit (once more for a present maximum) and writes numbers along rows, for the
-    product that reads them first, and along columns, for the weight gradient. fp8 with one scale
-    for a tensor has the same numbers in both; devices whose products take `either_layout` need no
-    transposed copy. What sequence parallelism gathers is cast before, by the rank that has it, and
-    its transposed copy made after. Weights are cast once per step, which is left out, or in every
-    forward pass anew (`casts_weights_each_pass`). Each expert's tokens are cast on their own
+    Inputs are cast forward, gradients backward. A cast reads 16 bit (once more for a present
+    maximum) and writes numbers along rows, for the product that reads them first, and along
+    columns, for the weight gradient. fp8 with one scale for a tensor has the same numbers in both;
+    devices whose products take `either_layout` need no transposed copy. What sequence parallelism
+    gathers is cast before, by the rank that has it, and its transposed copy made after. Weights are
+    cast once per step, which is left out, or in every forward pass anew
+    (`casts_weights_each_pass`). Each expert's tokens are cast on their own
     (`multi_tensor_quantize_impl`; one kernel with delayed scaling on Hopper).
 
     `normed` names the norm in front of a linear that is part of its module.
     """
     if not recipe.is_quantised:
-        return
+        return ops.streams
     precision = recipe.precision
     apart = precision in BLOCK_SCALED
     rules = _Rules(
@@ -128,38 +137,49 @@ def casts(
         share=ranks.own_tokens(recipe) / ranks.tokens(recipe),
         gathers=np.asarray(ranks.sequence_parallel) & (np.asarray(ranks.tp) > 1),
     )
-    done = {stream.name for stream in ops.streams}
+    written: dict[StreamRole, Any] = {}
+    added: list[Stream] = []
     for g in ops.gemms:
-        if g.kind == "linear" and f"cast for {g.name}" not in done:
-            _cast(ops, g, rules, kernels, normed.get(g.role))
-            if kernels.casts_weights_each_pass:
-                _cast_weight(ops, g, rules, arrives=recipe.fp8_weights)
-            _swizzle(ops, g, rules, kernels)
+        if g.kind != "linear":
+            continue
+        norm = normed.get(g.role)
+        fused = _fused_into_norm(precision, kernels) if norm is not None else ""
+        gathered = rules.gathers & (g.name in ops.gathered)
+        gathered_back = rules.gathers & (g.name in ops.gathered_back)
+        if norm is not None and fused == "cast":
+            written[norm] = rules.written_by_norm(g.batch * g.m * g.k, gathered)
+        added += _casts_of(g, rules, fused, gathered, gathered_back)
+        if kernels.casts_weights_each_pass:
+            added.append(_cast_weight(g, rules, arrives=recipe.fp8_weights))
+        added += _swizzles(g, rules, kernels)
+    streams = [
+        replace(s, forward_bytes=s.forward_bytes + written[s.role]) if s.role in written else s
+        for s in ops.streams
+    ]
+    return streams + added
 
 
-def _cast(
-    ops: Operators, g: Gemm, rules: _Rules, kernels: Kernels, norm: StreamRole | None
-) -> None:
-    """Add the cast of a linear's input and of its output's gradient, and copies of columns."""
-    times = g.batch if g.grouped else 1.0
-    fused, inputs = "", g.batch * g.m * g.k
-    gathered, gathered_back = (
-        rules.gathers & (g.name in x) for x in (ops.gathered, ops.gathered_back)
-    )
-    if norm is not None and "norm" in kernels.fused:
-        fused = "maximum" if rules.precision in kernels.norm_maxima else ""
-        fused = "cast" if rules.precision in kernels.norm_casts else fused
-    moved, calls, made = rules.cast(inputs, gathered, fused)
-    if (
-        norm is not None and fused == "cast"
-    ):  # the norm writes columns with the rows if these have scales of their own
-        more = rules.each * (1.0 + rules.apart) - _HALF
-        _write_quantised(ops, norm, more * inputs * rules.cut(gathered))
+def _fused_into_norm(precision: str, kernels: Kernels) -> str:
+    """What of a cast the norm in front of its linear does: nothing, the maximum or all of it."""
+    if "norm" not in kernels.fused:
+        return ""
+    if precision in kernels.norm_casts:
+        return "cast"
+    return "maximum" if precision in kernels.norm_maxima else ""
+
+
+def _casts_of(
+    g: Gemm, rules: _Rules, fused: str, gathered: Any, gathered_back: Any
+) -> list[Stream]:
+    """The cast of a linear's input and of its output's gradient, and copies of columns."""
+    moved, calls, made = rules.cast(g.batch * g.m * g.k, gathered, fused)
     moved_back, calls_back, made_back = rules.cast(g.batch * g.m * g.n, gathered_back)
-    _add(ops, g, StreamRole.CAST, "cast for", (moved, moved_back), (calls, calls_back))
+    streams = [
+        _serving(g, StreamRole.CAST, "cast for", (moved, moved_back), (calls, calls_back)),
+    ]
     copies = 1.0 * (made > 0.0) + 1.0 * (made_back > 0.0)
     if np.any(copies > 0.0):
-        ops.streams.append(
+        streams.append(
             Stream(
                 name=f"columns for {g.name}",
                 role=StreamRole.COLUMNS,
@@ -168,76 +188,57 @@ def _cast(
                 forward_bytes=0.0,
                 backward_bytes=made + made_back,
                 calls=0.0,
-                backward_calls=copies * times,
+                backward_calls=copies * (g.batch if g.grouped else 1.0),
             )
         )
+    return streams
 
 
-def _cast_weight(ops: Operators, g: Gemm, rules: _Rules, *, arrives: bool) -> None:
-    """Add the cast of a linear's weight, which recomputation repeats, and of its columns.
+def _cast_weight(g: Gemm, rules: _Rules, *, arrives: bool) -> Stream:
+    """The cast of a linear's weight, which recomputation repeats, and of its columns.
 
     pytorch/ao float8/float8_linear.py (`cast_weight_to_float8_t` in `forward`), float8_ops.py
     (`preprocess_addmm` makes the second operand lie along columns: a copy for the data gradient).
     """
     moved, calls, moved_back, calls_back = rules.cast_weight(g.batch * g.k * g.n, arrives=arrives)
-    _add(
-        ops,
-        g,
-        StreamRole.WEIGHT_CAST,
-        "cast of the weight of",
-        (moved, moved_back),
-        (calls, calls_back),
-    )
+    moves, launches = (moved, moved_back), (calls, calls_back)
+    return _serving(g, StreamRole.WEIGHT_CAST, "cast of the weight of", moves, launches)
 
 
-def _add(
-    ops: Operators,
-    g: Gemm,
-    role: StreamRole,
-    what: str,
-    moved: tuple[Any, Any],
-    calls: tuple[float, float],
-) -> None:
-    """Add kernels that a linear needs, forward and backward; experts have them one by one."""
+def _serving(
+    g: Gemm, role: StreamRole, what: str, moved: tuple[Any, Any], calls: tuple[float, float]
+) -> Stream:
+    """Kernels that a linear needs, forward and backward; experts have them one by one."""
     times = g.batch if g.grouped else 1.0
-    ops.streams.append(
-        Stream(
-            name=f"{what} {g.name}",
-            role=role,
-            product=g.role,
-            kind="elementwise",
-            forward_bytes=moved[0],
-            backward_bytes=moved[1],
-            calls=calls[0] * times,
-            backward_calls=calls[1] * times,
-            module=g.module,
-        )
+    return Stream(
+        name=f"{what} {g.name}",
+        role=role,
+        product=g.role,
+        kind="elementwise",
+        forward_bytes=moved[0],
+        backward_bytes=moved[1],
+        calls=calls[0] * times,
+        backward_calls=calls[1] * times,
+        module=g.module,
     )
 
 
-def _write_quantised(ops: Operators, norm: StreamRole, more_bytes: Any) -> None:
-    """Let a norm write its result as a product takes it: `more_bytes` than in 16 bit."""
-    for at, stream in enumerate(ops.streams):
-        if stream.role is norm:
-            ops.streams[at] = replace(stream, forward_bytes=stream.forward_bytes + more_bytes)
-
-
-def _swizzle(ops: Operators, g: Gemm, rules: _Rules, kernels: Kernels) -> None:
-    """Add the kernels that put block scales into the tiles which matrix products read.
+def _swizzles(g: Gemm, rules: _Rules, kernels: Kernels) -> list[Stream]:
+    """The kernels that put block scales into the tiles which matrix products read.
 
     One for each operand of each product (`swizzle_scales_for_gemm`), or for the weights alone where
     casts write tiles; one for all experts of a rank (`nvte_multi_tensor_swizzle_scaling_factors`).
     """
     scales, which = _SCALES.get(rules.precision, 0.0), kernels.swizzled_scales
     if not scales or which == "none":
-        return
+        return []
     weights, inputs, results = (g.batch * a * b for a, b in ((g.k, g.n), (g.m, g.k), (g.m, g.n)))
     forward, backward = weights, weights
     calls, back = 1.0, 1.0
     if which == "all":  # forward: input; data gradient: gradient; weight gradient: both
         forward, backward = weights + inputs, weights + 2.0 * results + inputs
         calls, back = 2.0, 4.0
-    ops.streams.append(
+    return [
         Stream(
             name=f"scales for {g.name}",
             role=StreamRole.SCALES,
@@ -249,4 +250,4 @@ def _swizzle(ops: Operators, g: Gemm, rules: _Rules, kernels: Kernels) -> None:
             backward_calls=back,
             module=g.module,
         )
-    )
+    ]

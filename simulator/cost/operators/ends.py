@@ -1,0 +1,195 @@
+"""Operators in front of the first block and behind the last: embedding, norm, output head, loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats
+from simulator.cost.operators.operations import (
+    Gemm,
+    Operators,
+    Ranks,
+    Stream,
+    element_bytes,
+    norm,
+    padded_vocabulary,
+)
+from simulator.cost.operators.roles import GemmRole, SavedRole
+from simulator.cost.operators.stashes import compress_stashes
+from simulator.cost.operators.task_heads import task_heads
+from simulator.cost.operators.tensor_parallel import gather_input, reduce_output
+from simulator.cost.operators.traced_blocks import traced
+from simulator.software.profile import Kernels
+from simulator.workload.architecture import Architecture, Block
+from simulator.workload.recipe import Recipe
+
+__all__ = ["embedding", "head", "layer_recipe", "look_up"]
+
+
+def layer_recipe(kind: Block, recipe: Recipe) -> Recipe:
+    """Return the recipe with the tokens per sequence that the layer sees."""
+    length = kind.tokens or (recipe.decoder_length if kind.cross_attention is not None else 0)
+    if length in (0, recipe.sequence_length):
+        return recipe
+    return replace(recipe, sequence_length=length)
+
+
+def look_up(ops: Operators, elements: Floats, size: float) -> None:
+    """Rows of a table that tokens or positions pick: copied, and their gradients added in fp32."""
+    ops.streams.append(
+        Stream(
+            name="look-up",
+            kind="elementwise",
+            forward_bytes=2 * size * elements,
+            backward_bytes=(size + 8) * elements,
+            calls=2,
+        )
+    )
+
+
+def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> Operators:
+    """List the operators of the input embedding: look-up, positions, dropout, reduction over tp."""
+    if arch.traced is not None:  # the head has it
+        return Operators(is_block=False)
+    size = element_bytes(recipe)
+    tokens = ranks.tokens(recipe) * arch.hidden
+    ops = Operators(is_block=False, checkpoint_bytes=0.0)
+    own = ranks.own_tokens(recipe) * arch.hidden
+    if arch.patch_values:
+        patches = ranks.tokens(recipe) - arch.extra_embeddings * ranks.micro_batch / ranks.cp
+        ops.gemms.append(
+            Gemm(name="patches", m=patches, n=arch.hidden, k=arch.patch_values, kind="head")
+        )
+        ops.keep("patches", patches * arch.patch_values * size)
+    else:
+        look_up(ops, tokens * arch.table_columns / arch.hidden, size)
+    if arch.table_width:
+        few = ranks.own_tokens(recipe)
+        ops.gemms.append(
+            Gemm(name="project in", m=few, n=arch.hidden, k=arch.table_width, kind="head")
+        )
+        ops.keep("embedding before projection", few * arch.table_width * size)
+    if arch.embedding_norms:
+        norm(ops, "embedding norm", own, arch.hidden, size, kernels, "layer")
+    if arch.blocks[0].dropout:
+        ops.streams.append(
+            Stream(
+                name="dropout",
+                kind="elementwise",
+                forward_bytes=(2 * size + 1) * own,
+                backward_bytes=(2 * size + 1) * own,
+            )
+        )
+        ops.keep("embedding dropout mask", own, SavedRole.MASK)
+        ops = compress_stashes(ops, recipe)
+    reduce_output(ops, tokens * arch.table_columns / arch.hidden * size, ranks, "")
+    return ops
+
+
+def head(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> Operators:
+    """List the operators of final norm, output head and cross-entropy loss."""
+    if arch.traced is not None:
+        return traced(arch.traced, ranks, recipe, is_block=False)
+    recipe, width = layer_recipe(arch.blocks[-1], recipe), arch.last_width or arch.hidden
+    size, own = element_bytes(recipe), ranks.own_tokens(recipe)
+    ops = Operators(is_block=False)
+    if arch.head_transform:
+        ops.gemms.append(Gemm(name="head transform", m=own, n=width, k=width, kind="head"))
+        ops.keep("head transform input", 2 * own * width * size)
+    if arch.final_norm != "none":
+        norm(ops, "final norm", own * width, width, size, kernels, arch.final_norm)
+    once = ranks.micro_batch
+    if arch.pooler:
+        ops.gemms.append(Gemm(name="pooler", m=once, n=width, k=width, kind="head"))
+    if arch.classes:
+        ops.gemms.append(Gemm(name="classes", m=once, n=arch.classes, k=width, kind="head"))
+    if arch.tasks is not None:
+        task_heads(ops, arch.tasks, width, ranks, recipe)
+    if arch.output_rows:
+        _vocabulary(ops, arch, ranks, recipe, kernels)
+    return ops
+
+
+def _vocabulary(
+    ops: Operators, arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> None:
+    """Add the product with the output table and the loss over the vocabulary."""
+    size = element_bytes(recipe)
+    tokens, own = ranks.tokens(recipe), ranks.own_tokens(recipe)
+    columns = padded_vocabulary(arch.vocabulary, ranks.tp, kernels) / ranks.tp
+    width = arch.table_columns
+    if arch.table_width:
+        ops.gemms.append(Gemm(name="project out", m=own, n=width, k=arch.hidden, kind="head"))
+        ops.keep("states before projection", own * arch.hidden * size)
+    ops.gemms.append(
+        Gemm(name="head", role=GemmRole.OUTPUT_HEAD, m=tokens, n=columns, k=width, kind="head")
+    )
+    gather_input(ops, tokens * width * size, ranks, "head", kernels)
+    logits = tokens * columns
+    if arch.logit_softcap:
+        ops.streams.append(
+            Stream(
+                name="logit softcap",
+                kind="elementwise",
+                forward_bytes=6 * size * logits,
+                backward_bytes=7 * size * logits,
+                calls=3,
+            )
+        )
+        ops.keep("capped logits", size * logits, module="loss")
+    fused = "loss" in kernels.fused
+    total = float(kernels.fused_loss_traffic) if fused else 44.0
+    ops.streams.append(
+        Stream(
+            name="loss",
+            kind="loss",
+            forward_bytes=total * 0.5 * logits,
+            backward_bytes=total * 0.5 * logits,
+            calls=2 if fused else 8,
+        )
+    )
+    keeps = tokens if kernels.keeps_gathered_inputs else own
+    ops.keep("head input", keeps * width * size)
+    trained = recipe.trains_head(tied=arch.tied_embeddings)
+    weight, dgrad = trained * columns * width * size, tokens * width * size
+    kept = size if fused or recipe.loss_chunks > 1 else size + 4
+    ops.keep("logits", kept * logits, SavedRole.LOGITS, module="loss")
+    ops.passing_bytes = (size if kept > size else 0.0) * logits
+    split = np.asarray(ranks.tp) > 1
+    ops.transient_bytes = _loss_bytes(logits, weight, dgrad, kept, split, recipe, kernels)
+    if "loss" in kernels.fused and not kernels.keeps_gathered_inputs:
+        # the head's input, gathered again for the weight gradient into a buffer that stays, and
+        # the scattered gradient (megatron/core/tensor_parallel/layers.py)
+        more = dgrad + own * width * size
+        ops.transient_bytes = ops.transient_bytes + np.where(ranks.sequence_parallel, more, 0.0)
+
+
+def _loss_bytes(
+    logits: Floats,
+    weight: Floats,
+    dgrad: Floats,
+    kept: float,
+    split: NDArray[np.bool_],
+    recipe: Recipe,
+    kernels: Kernels,
+) -> Floats:
+    """Most bytes that loss and head's backward pass hold beside the `kept` ones of every logit.
+
+    A fused loss writes the gradient over them. In pieces: what one piece needs, the weight's
+    gradient from it and the sum of those before (torchtune's CEWithChunkedOutputLoss).
+    """
+    pieces = recipe.loss_chunks
+    if pieces > 1:
+        piece = 0.0 if "loss" in kernels.fused else float(kernels.chunk_bytes_per_logit)
+        return piece * logits / pieces + 2 * weight + dgrad / pieces
+    if "loss" in kernels.fused:
+        return weight + dgrad
+    if kernels.loss_bytes_per_logit is None:
+        return 4 * logits + weight + dgrad
+    usual = float(kernels.loss_bytes_per_logit)
+    each = np.where(split, float(kernels.split_loss_bytes_per_logit or usual), usual)
+    fullest = (each - kept) * logits
+    return np.maximum(fullest, weight + dgrad - 4 * logits)
