@@ -22,7 +22,7 @@ from simulator.cost.operators.stashes import compress_stashes
 from simulator.cost.operators.task_heads import task_heads
 from simulator.cost.operators.tensor_parallel import gather_input, reduce_output
 from simulator.cost.operators.traced_blocks import traced
-from simulator.software.profile import Kernels
+from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture, Block
 from simulator.workload.recipe import Recipe
 
