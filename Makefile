@@ -1,5 +1,8 @@
 # make plan      an answer on a fresh machine: sets up .venv, plans Llama 3.1 70B
-# make test      lint, then every test
+# make test      lint, then every test that guards behaviour: 5 minutes on two idle cores
+# make evidence  the proofs that take longer: torch and other oracles, events against the closed form at
+#                full size, property tests at length, every pair of profiles, refits, docs/accuracy.json
+#                written again: 30 minutes on two cores
 # make lint      ruff, mypy, import-linter
 # make bench     time what tests/benchmarks holds
 # make accuracy  predict the shipped runs and write docs/accuracy.md and docs/accuracy.json again
@@ -11,7 +14,7 @@
 # make clean     delete caches and build output (not .venv)
 #
 # Variables: PYTHON=python3.12             which interpreter makes .venv (3.11 or newer)
-#            TORCH='torch==2.13.0'         what `make test` installs for tests/oracles
+#            TORCH='torch==2.13.0'         what `make test` and `make evidence` install
 #            TORCH_INDEX='--index-url URL' where pip gets it, e.g. an index of CPU builds
 #            PYTEST_ARGS='-k memory'       passed on to pytest
 #
@@ -32,13 +35,17 @@ TORCH_STAMP := $(STAMPS)/$(subst =,-,$(subst /,-,$(firstword $(TORCH))))
 .DEFAULT_GOAL := plan
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: plan test lint bench accuracy profiles reports measure-here calibrate-here clean
+.PHONY: plan test evidence lint bench accuracy profiles reports measure-here calibrate-here clean
 
 plan: $(STAMPS)/foreshard
 	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
 
 test: lint $(TORCH_STAMP)
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(PYTEST_ARGS)
+
+evidence: $(STAMPS)/test $(TORCH_STAMP)
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m 'evidence or hypothesis' \
+	    --hypothesis-profile=evidence $(PYTEST_ARGS)
 
 lint: $(STAMPS)/test
 	$(BIN)/ruff check .
@@ -47,7 +54,7 @@ lint: $(STAMPS)/test
 	$(BIN)/lint-imports
 
 bench: $(STAMPS)/test
-	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable --benchmark-only $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/benchmarks -m '' --benchmark-enable --benchmark-only $(PYTEST_ARGS)
 
 accuracy: $(STAMPS)/foreshard
 	$(BIN)/python -m simulator.report.accuracy_page docs

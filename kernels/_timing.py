@@ -163,6 +163,11 @@ class Run:
             "skipped": [],
         }
 
+    @property
+    def spent(self) -> bool:
+        """Whether the minutes are over; not before the first record, however slow the machine."""
+        return self.budget.left_s <= 0 and bool(self.document["records"])
+
     def dtypes(self, *names: str) -> list[str]:
         """Return those of `names` that ``--dtype`` allows (all without it)."""
         return [name for name in names if not self._asked() or name in self._asked()]
@@ -215,13 +220,13 @@ class Run:
         self.pause_s = max(FLUSH_S, 20 * (self.flushed_at - begin))
 
     def each(self, cases: list):
-        """Yield each case until the time is spent; what is left is recorded as skipped.
+        """Yield each case until the time is `spent`; what is left is recorded as skipped.
 
         `case_s` is the time for timing the present case. A case may have a `name`.
         """
         cases = list(cases)
         for at, case in enumerate(cases):
-            if self.budget.left_s <= 0:
+            if self.spent:
                 return self._skip_rest(cases[at:])
             self.case_s = self.budget.share_s(len(cases) - at)
             self._show(at, len(cases), case)

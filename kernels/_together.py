@@ -37,15 +37,15 @@ def run_program(arguments, ranks: int, path: str, run_cases) -> int:
 
 
 def each_together(run, world: World, cases: list):
-    """Yield each case on every rank at once until the time of rank 0 is spent, like `Run.each`.
+    """Yield each case on every rank at once until the time is spent, like `Run.each`.
 
     The ranks agree before each case, for each looks at its own clock; the last one to find its
     time spent stops all.
     """
     cases = list(cases)
     for at, case in enumerate(cases):
-        left_s = world.agree(run.budget.left_s)
-        if left_s <= 0:
+        left_s, spent = world.agree(run.budget.left_s), world.agree(float(run.spent), "max")
+        if spent:
             run._skip_rest(cases[at:])
             return
         run.case_s = min(2.0, max(0.005, 0.5 * left_s / (len(cases) - at)))

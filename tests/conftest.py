@@ -1,6 +1,8 @@
-"""What every test shares: property tests that draw the same examples each time, and a player.
+"""What every test shares: how much of its matter it goes through, and a player of schedules.
 
-``pytest --hypothesis-profile=explore`` draws fresh and many more; a failure that it finds
+``make test`` takes a sample where the whole takes long, ``make evidence`` takes the whole: tests
+with the marker ``evidence``, and every property test at the length of the profile ``evidence``.
+``pytest --hypothesis-profile=explore`` draws fresh and many more examples; a failure that it finds
 is worth an ``@example`` line.
 """
 
@@ -14,11 +16,21 @@ from simulator.arrays import Floats
 from simulator.schedules.action_tables import Actions
 from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
 
-settings.register_profile("same", derandomize=True, deadline=None, database=None)
+# A property test whose examples take long draws a fraction, `settings.default.max_examples // 20`.
+settings.register_profile("same", max_examples=60, derandomize=True, deadline=None, database=None)
+settings.register_profile("evidence", settings.get_profile("same"), max_examples=500)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile("same")
 
 Play = Callable[[Actions, Sequence[float], Sequence[float], Sequence[float]], tuple[Floats, Floats]]
+
+
+@pytest.fixture(
+    scope="session", params=["sample", pytest.param("whole", marks=pytest.mark.evidence)]
+)
+def extent(request: pytest.FixtureRequest) -> str:
+    """How much a test goes through: a "sample" in ``make test``, the "whole" as evidence."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ HEAVY = ("matplotlib", "networkx", "numba", "pandas", "plotly", "scipy", "torch"
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
 
 

@@ -97,7 +97,7 @@ def test_every_group_of_16384_gpus_contends(benchmark: Any, worn: dict[str, floa
     peak_bytes = peak * (1 if sys.platform == "darwin" else 1024)
     benchmark.extra_info["process_s"] = round(seconds, 2)
     benchmark.extra_info["peak_bytes"] = peak_bytes
-    assert seconds < 30.0
+    assert seconds < 30.0 or not benchmark.enabled
     assert peak_bytes < 4e9
 
 
@@ -117,5 +117,5 @@ def test_a_step_of_16384_gpus_on_the_links_of_its_cluster(benchmark: Any) -> Non
     assert step.network.slowdown["edp"] == pytest.approx(2.0)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     benchmark.extra_info["process_s"] = round(seconds, 2)
-    assert seconds < 30.0
+    assert seconds < 30.0 or not benchmark.enabled
     assert peak * (1 if sys.platform == "darwin" else 1024) < 4e9

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from simulator.arrays import Floats
-from simulator.calibration.fitting.least_squares import fit_gemm, pick
+from simulator.calibration.fitting.least_squares import pick
+from simulator.calibration.gemm import fit_gemm
 from simulator.calibration.gemm.fit_gemm import ONE_CLOCK, fit_parameters, gemm_model
 from simulator.calibration.gemm.gemm_left_out import shape_folds
 from simulator.calibration.gemm.gemm_series import Series, load_series, shipped_table

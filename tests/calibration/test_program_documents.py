@@ -43,7 +43,7 @@ def measure(program: str, out: Path, *first: str) -> dict[str, Any]:
         cwd=out.parent,
         check=True,
         capture_output=True,
-        timeout=240,
+        timeout=600,
     )
     found: dict[str, Any] = json.loads(out.read_text())
     return found

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from simulator.cost.blocks.input_copies import fetch_bytes
 from simulator.cost.step import Estimate, evaluate
@@ -57,6 +56,7 @@ def of(name: str, model: str = "llama-3.1-8b", length: int = S) -> list[float]:
 
 
 def test_bytes_are_those_of_the_tensors_that_each_software_sends() -> None:
+    torch = pytest.importorskip("torch")
     shape = MICRO, S
     ids, floats = torch.empty(shape, dtype=torch.int64), torch.empty(shape, dtype=torch.float32)
     mask = torch.empty((MICRO, 1, S, S), dtype=torch.bool)
@@ -69,6 +69,7 @@ def test_bytes_are_those_of_the_tensors_that_each_software_sends() -> None:
 
 
 def test_images_are_sent_as_pixels() -> None:
+    torch = pytest.importorskip("torch")
     pixels = torch.empty((MICRO, 3, 224, 224), dtype=torch.float32)
     assert of("plain-ddp", "vit-large-16", 197) == [pixels.nbytes, 8 * MICRO, 0]
 

@@ -73,7 +73,7 @@ names = st.sampled_from(sorted(SOFTWARES))
 stashes = st.sampled_from([None, STASH])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 20)
 @given(names, tables, stashes)
 def test_kinds_add_up_and_a_layout_is_the_same_alone_and_stacked(
     software: str, rows: list[dict[str, Any]], stash: StashBytes | None
@@ -89,7 +89,7 @@ def test_kinds_add_up_and_a_layout_is_the_same_alone_and_stacked(
         assert alone.peak_moment[0] == found.peak_moment[i]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 20)
 @given(names, row(), stashes)
 def test_the_fullest_rank_is_the_layouts(
     software: str, one: dict[str, Any], stash: StashBytes | None
@@ -102,7 +102,7 @@ def test_the_fullest_rank_is_the_layouts(
     assert ranks.p90_bytes.max() == pytest.approx(found.memory_p90_bytes[0], rel=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 20)
 @given(names, tables)
 def test_saving_never_costs_memory(software: str, rows: list[dict[str, Any]]) -> None:
     """Stashes, offload and recomputation of everything; each alone, the rest as drawn.
@@ -124,7 +124,7 @@ def test_saving_never_costs_memory(software: str, rows: list[dict[str, Any]]) ->
     assert (less[at_block] <= kept[at_block] + slack[at_block]).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 20)
 @given(st.sampled_from(WORDS), st.sampled_from(["none", "selective", "full"]), stashes)
 def test_activations_double_with_the_micro_batch_and_with_the_length(
     schedule: str, recompute: str, stash: StashBytes | None
@@ -151,7 +151,6 @@ def test_activations_double_with_the_micro_batch_and_with_the_length(
     )
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.floats(1e9, 1e12), st.floats(0.0, 0.5), st.floats(1e9, 1e12), st.floats(1.0, 2.0))
 def test_a_verdict_only_improves_with_more_memory_and_less_spread(
     need: float, spread: float, usable: float, more: float

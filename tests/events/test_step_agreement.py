@@ -1,4 +1,4 @@
-"""Events against the closed form on 250 random layouts: pipelines within 1 %, whole steps too
+"""Events against the closed form on random layouts (84, as evidence 252): pipelines within 1 %, whole steps too
 where no data-parallel communication runs beside first and last passes.
 
 The closed form takes a pipeline's longest path at rounded costs (``cost/pipeline/paths.py``). What
@@ -34,6 +34,8 @@ CASES = {
     "small": ("llama-3.1-8b", "dgx-h100", 64, "megatron-core", 4096),
 }
 EACH = 36
+SHARE = {"sample": 1 / 3, "whole": 1.0}
+"""Of the layouts of each case: in a sample every third, of another schedule in the next case."""
 APART = ("qwen",)
 """Cases whose gathers end before the first passes; torch reduces after a pipeline's last ones."""
 ASYNCHRONOUS = ("pipedream", "pipedream_2bw")
@@ -162,19 +164,24 @@ def pipeline_alone(layout: Layouts, given: tuple[Workload, Any, Any]) -> float:
 
 
 @pytest.fixture(scope="module")
-def compared() -> list[Compared]:
-    return [compare(name, row) for name in CASES for row in rows(drawn(name))]
+def compared(extent: str) -> list[Compared]:
+    step = round(1 / SHARE[extent])
+    return [
+        compare(name, row)
+        for first, name in enumerate(CASES)
+        for row in rows(drawn(name))[first % step :: step]
+    ]
 
 
 def rows(table: Layouts) -> list[Layouts]:
     return [table[i] for i in range(len(table))]
 
 
-def test_two_hundred_layouts_of_every_kind(compared: list[Compared]) -> None:
-    assert len(compared) >= 200
+def test_layouts_of_every_kind(compared: list[Compared], extent: str) -> None:
+    assert len(compared) >= 200 * SHARE[extent]
     assert {one.schedule for one in compared} == set(SCHEDULES)
-    assert sum(one.unequal > 0.1 for one in compared) > 60
-    assert sum(one.rounds < 2 for one in compared) > 40
+    assert sum(one.unequal > 0.1 for one in compared) > 60 * SHARE[extent]
+    assert sum(one.rounds < 2 for one in compared) > 40 * SHARE[extent]
     assert all(abs(one.wrong_sum) < 1e-12 for one in compared)
 
 
@@ -208,11 +215,11 @@ def test_chunks_that_are_recomputed_in_part_are_within_a_percent(
 
 
 def test_steps_without_communication_beside_passes_are_near_it(
-    compared: list[Compared],
+    compared: list[Compared], extent: str
 ) -> None:
     few = [one for one in compared if one.above < 1e-3 and one.below < 1e-3]
     plain = [one for one in compared if one.apart or one in few]
-    assert len(plain) >= 40
+    assert len(plain) >= 40 * SHARE[extent]
     for one in plain:
         assert abs(one.whole) < 0.012, one
 
@@ -227,10 +234,12 @@ def test_what_differs_elsewhere_is_named(compared: list[Compared]) -> None:
     assert max(abs(one.whole) for one in compared) < 0.11
 
 
-def test_one_chunk_per_rank_agrees_but_for_slowed_passes(compared: list[Compared]) -> None:
+def test_one_chunk_per_rank_agrees_but_for_slowed_passes(
+    compared: list[Compared], extent: str
+) -> None:
     """Sends, pipeline, buckets, slowed passes, optimizer: the closed form has all that there is."""
     plain = [abs(one.whole) for one in compared if one.schedule in ("1f1b", "gpipe")]
-    assert len(plain) >= 30
+    assert len(plain) >= 30 * SHARE[extent]
     assert np.median(plain) < 1e-4
 
 

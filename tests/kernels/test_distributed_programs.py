@@ -26,7 +26,7 @@ from _cases import Case  # noqa: E402
 sys.path.remove(str(KERNELS))
 
 TINY = Case(model="llama-tiny", micro_batch=4, precision="fp32")
-LONGEST_S = 100
+LONGEST_S = 600
 pytestmark = pytest.mark.xdist_group("distributed_programs")
 
 
@@ -108,7 +108,7 @@ def test_a_message_is_whole_elements_and_whole_parts(kernel: str, expected: int)
 
 
 def test_strided_sub_groups_survive_an_interrupt(tmp_path: Path) -> None:
-    arguments = ["--ranks", "4", "--groups", "2,3", "--stride", "2", "--minutes", "1"]
+    arguments = ["--ranks", "4", "--groups", "2,3", "--stride", "2", "--minutes", "20"]
     sizes = ["--min-bytes", "1024", "--factor", "2", "--kernels", "all_reduce,all_gather"]
     child = start("collectives.py", *arguments, *sizes, cwd=tmp_path)
     document = interrupt(child, tmp_path / "o.json", records=4, number=signal.SIGINT)
@@ -211,18 +211,18 @@ def test_a_worker_that_dies_or_hangs_costs_only_its_case(monkeypatch: pytest.Mon
     worker = _worker.Worker("cpu", 0)
     worker.command = [sys.executable, "-c", "raise SystemExit(9)"]
     with pytest.raises(_worker.Lost, match=r"died.*exit code 9|Broken pipe"):
-        worker.ask(TINY, 1.0, 20.0)
+        worker.ask(TINY, 1.0, LONGEST_S)
     worker.command = [sys.executable, "-c", "import time; time.sleep(60)"]
     with pytest.raises(_worker.Lost, match="no result after"):
         worker.ask(TINY, 1.0, 0.5)
     answer = 'input(); print(\'RESULT {"reason": "so", "last": false}\'); input()'
     worker.command = [sys.executable, "-c", answer]
-    assert worker.ask(TINY, 1.0, 20.0) == {"reason": "so"}
+    assert worker.ask(TINY, 1.0, LONGEST_S) == {"reason": "so"}
     worker.end()
 
 
 def test_a_suite_that_is_cut_keeps_what_it_has(tmp_path: Path) -> None:
-    child = start("train_step.py", "--quick", "--minutes", "1", cwd=tmp_path)
+    child = start("train_step.py", "--minutes", "20", cwd=tmp_path)
     document = interrupt(child, tmp_path / "o.json", records=1, number=signal.SIGTERM)
     assert {one["kernel"] for one in document["records"]} == {"train_step"}
 

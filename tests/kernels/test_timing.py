@@ -24,10 +24,22 @@ CPU = _timing.Device("cpu")
 Case = namedtuple("Case", "kernel dtype number")
 
 
-def waiting(seconds: float) -> None:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
+class Clock:
+    """A clock that only moves when it is told to: how long a call takes is then exact."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ns = 10**12
+        monkeypatch.setattr(time, "perf_counter_ns", lambda: self.now_ns)
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now_ns / 1e9)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_ns / 1e9)
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
 
 
 # --- timing -----------------------------------------------------------------------------------
@@ -39,27 +51,40 @@ def test_median_error_by_hand() -> None:
     assert error == pytest.approx(1.2533 * 1.4826 / math.sqrt(5) / 10)
 
 
-def test_a_call_is_timed() -> None:
-    times = _timing.time_call(lambda: waiting(2e-3), CPU, budget_s=0.2)
+def test_a_call_is_timed(clock: Clock) -> None:
+    times = _timing.time_call(lambda: clock.pass_s(2e-3), CPU, budget_s=0.2)
     assert len(times) >= 3
-    assert 2e-3 <= min(times) < 4e-3
+    assert times == pytest.approx([2e-3] * len(times))
 
 
-def test_a_call_too_short_for_the_clock_is_divided() -> None:
-    times = _timing.time_call(lambda: None, CPU, budget_s=0.05)
-    assert 0 < min(times) < 5e-6
+def test_a_real_call_takes_its_time() -> None:
+    times = _timing.time_call(lambda: time.sleep(2e-3), CPU, budget_s=0.2)
+    assert len(times) >= 3
+    assert min(times) >= 2e-3
 
 
-def test_the_budget_bounds_the_repeats() -> None:
-    begin = time.monotonic()
-    times = _timing.time_call(lambda: waiting(0.03), CPU, budget_s=0.05)
+def test_a_call_too_short_for_the_clock_is_divided(clock: Clock) -> None:
+    """50 calls of 1 us to a reading of at least 50 us."""
+    made = []
+
+    def call() -> None:
+        made.append(clock.pass_s(1e-6))
+
+    times = _timing.time_call(call, CPU, budget_s=0.05)
+    assert times == pytest.approx([1e-6] * len(times))
+    assert len(made) >= 50 * len(times)
+
+
+def test_the_budget_bounds_the_repeats(clock: Clock) -> None:
+    begin_ns = clock.now_ns
+    times = _timing.time_call(lambda: clock.pass_s(0.03), CPU, budget_s=0.05)
     assert len(times) <= 3
-    assert time.monotonic() - begin < 5
+    assert clock.now_ns - begin_ns < 0.2e9  # first calls among them
 
 
-def test_a_call_far_over_budget_is_made_once() -> None:
+def test_a_call_far_over_budget_is_made_once(clock: Clock) -> None:
     calls = []
-    times = _timing.time_call(lambda: calls.append(waiting(0.03)), CPU, budget_s=0.002)
+    times = _timing.time_call(lambda: calls.append(clock.pass_s(0.03)), CPU, budget_s=0.002)
     assert (len(times), len(calls)) == (1, 1)
 
 
@@ -191,7 +216,36 @@ def test_a_device_that_answers_no_more_ends_the_run(
     assert len(a_run.document["skipped"]) == 1
 
 
+def recorded(run: _timing.Run, number: int) -> None:
+    run.record("a", "bf16", {"number": number}, "forward", [1.0])
+
+
+def test_a_run_ends_when_its_minutes_are_over(a_run: _timing.Run, clock: Clock) -> None:
+    """A minute at 25 s for a case: the third one begins before it is over."""
+    a_run.budget = _timing.Budget(1.0)
+    begun = []
+    for number in a_run.each([1, 2, 3, 4, 5]):
+        begun.append(number)
+        clock.pass_s(25.0)
+        recorded(a_run, number)
+    assert begun == [1, 2, 3]
+
+
+def test_a_machine_too_slow_for_its_minutes_records_one_case(a_run: _timing.Run) -> None:
+    a_run.budget.end = 0.0
+    begun = []
+    for number in a_run.each([1, 2, 3]):
+        begun.append(number)
+        if number == 1:
+            a_run.skip("a", {"number": number}, "bf16", "memory: too large")
+        else:
+            recorded(a_run, number)
+    assert begun == [1, 2]
+    assert a_run.document["skipped"][-1]["reason"] == "time: 1 min spent before 1 more cases"
+
+
 def test_what_the_time_did_not_reach_is_said(a_run: _timing.Run) -> None:
+    recorded(a_run, 0)
     a_run.budget.end = 0.0
     cases = [Case("a", "bf16", 1), Case("a", "bf16", 2), Case("b", "fp8", 1)]
     assert list(a_run.each(cases)) == []

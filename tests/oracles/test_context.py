@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
-from torch.distributed.tensor.experimental._context_parallel import _attention  # noqa: E402
-from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+import torch.distributed as dist
+from torch.distributed.tensor.experimental._context_parallel import _attention
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from tests.cost.test_context import TITAN, one_block, sent  # noqa: E402
+from tests.cost.test_context import TITAN, one_block, sent
 
 CP, S, HEADS, HEAD = 8, 4096, 32, 128
 METHODS = {"ring": "ALL_TO_ALL", "all_gather": "ALL_GATHER"}

@@ -7,6 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from simulator.cost.memory.moments import MOMENTS
@@ -26,7 +29,7 @@ from simulator.workload.recipe import Recipe, Workload
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from one_rank_memory import CASES, SHAPES, measure  # noqa: E402
+from one_rank_memory import CASES, SHAPES, measure
 
 FROZEN = json.loads((HERE.parent / "data" / "one_rank_memory.json").read_text())
 ALL = {case["name"]: case for case in FROZEN["cases"]}

@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from simulator.cost.states.state_bytes import part_states

@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode

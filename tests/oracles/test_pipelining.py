@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch")
+
 from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 from torch.distributed.pipelining.schedules import _ComputationType

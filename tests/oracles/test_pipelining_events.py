@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch")
+
 from torch.distributed.pipelining import schedules as torchs
 from torch.distributed.pipelining._schedule_visualizer import (
     _ComputationType,

@@ -19,6 +19,8 @@ from simulator.events.step.programs import StepGraph, program, step_graph
 from simulator.events.step.unfold import SEND
 from simulator.schedules.schedule import KINDS
 
+pytest.importorskip("torch")
+
 SECONDS = 0.004
 """Least time of a pass: a process that sleeps leaves the processor to the others."""
 
@@ -51,7 +53,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Any:
         [sys.executable, script, folder, str(SECONDS), *given],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return {

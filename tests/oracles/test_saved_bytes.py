@@ -11,6 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode

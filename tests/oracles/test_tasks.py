@@ -4,6 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode

@@ -8,6 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from simulator.cost.operators.adapters import freeze

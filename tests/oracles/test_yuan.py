@@ -5,6 +5,9 @@ convolutions over two tokens in front of queries and keys, their sum with the in
 """
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode

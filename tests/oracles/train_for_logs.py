@@ -26,8 +26,8 @@ import torch.nn.functional as F
 HERE = Path(__file__).resolve().parent
 PATHS = [str(HERE), str(HERE.parents[1] / "kernels")]
 sys.path[:0] = PATHS
-import _models  # noqa: E402
-import log_printers as printers  # noqa: E402
+import _models
+import log_printers as printers
 
 for path in PATHS:
     sys.path.remove(path)
