@@ -1,5 +1,5 @@
-"""Events against the closed form on random layouts (84, as evidence 252): pipelines within 1 %, whole steps too
-where no data-parallel communication runs beside first and last passes.
+"""Events against the closed form on random layouts (84, as evidence 252): pipelines within 1 %,
+whole steps too where no data-parallel communication runs beside first and last passes.
 
 The closed form takes a pipeline's longest path at rounded costs (``cost/pipeline/paths.py``). What
 is left are slowed first and last passes off that path, the share of a pass before a first bucket,
