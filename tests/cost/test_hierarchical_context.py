@@ -127,7 +127,7 @@ def test_memory_is_that_of_the_ring() -> None:
     assert len(set(found.memory_total_bytes.tolist())) == 1
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=settings.default.max_examples // 20)
 @given(
     st.lists(
         st.tuples(st.sampled_from([1, 2, 4, 8]), st.sampled_from([0, 1, 2, 3])),

@@ -128,7 +128,7 @@ def test_the_shorter_forward_pass_shows_its_copies_first() -> None:
 
 
 @given(layers=st.integers(0, 32), rate=st.floats(1e8, 1e13), faster=st.floats(1.0, 100.0))
-@settings(max_examples=40)
+@settings(max_examples=settings.default.max_examples // 10)
 def test_a_faster_link_is_never_slower_and_no_copy_is_lost(
     layers: int, rate: float, faster: float
 ) -> None:

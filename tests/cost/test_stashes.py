@@ -212,7 +212,7 @@ classes = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 20)
 @given(classes, st.sampled_from(["none", "selective", "full"]))
 def test_fewer_bytes_never_keep_more_and_never_run_faster(
     stash: dict[str, float], mode: str
@@ -226,7 +226,7 @@ def test_fewer_bytes_never_keep_more_and_never_run_faster(
     assert (less.step_time_s >= plain.step_time_s - 1e-12).all()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 20)
 @given(classes)
 def test_terms_add_up_and_a_layout_costs_the_same_alone(stash: dict[str, float]) -> None:
     found = run(stash, tp=[1, 2, 4, 8], recompute=["none", "selective", "full", "none"])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.economics.energy import (
@@ -98,6 +98,7 @@ def test_a_step_on_a_shipped_cluster() -> None:
     assert waiting[0] < waiting[1] < busy
 
 
+@settings(max_examples=settings.default.max_examples // 5)
 @given(
     step=st.floats(0.1, 100),
     busy=st.floats(0, 1),

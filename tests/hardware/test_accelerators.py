@@ -11,7 +11,7 @@ import pytest
 from simulator import catalogue
 from simulator.cost.kernels.flash_attention import attention_figures, attention_s
 from simulator.cost.kernels.gemm import NO_SPLIT_S
-from simulator.files import GRADES, Figure, figures, read_profile, read_toml
+from simulator.files import GRADES, Figure, figures, read_profile
 from simulator.hardware.accelerator import Accelerator, GemmKernel, StreamKernel
 
 NAMES = sorted(p.stem for p in (catalogue.folder("hardware_profiles") / "accelerators").iterdir())
@@ -60,7 +60,8 @@ def test_the_parts_people_train_on_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_figure_says_how_well_it_is_known(name: str) -> None:
+def test_inherited_figures_say_how_well_they_are_known_as_well(name: str) -> None:
+    """Those of a profile itself, of every kind, are checked in test_profiles."""
     found = list(figures(accelerator(name)))
     assert len(found) > 30
     absent = {
@@ -76,15 +77,6 @@ def test_every_figure_says_how_well_it_is_known(name: str) -> None:
         assert len(figure.source) > 10 and figure.source != "user", field
         assert figure.date.startswith("2026-11-"), field
         assert figure.spread is None or 0.0 < figure.spread < 0.4, field
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_source_is_used(name: str) -> None:
-    raw = read_toml(path_of(name))
-    text = path_of(name).read_text()
-    for key in raw["sources"]:
-        assert f'source = "{key}"' in text, key
-    assert "shared/" not in text
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -49,15 +49,34 @@ def staged() -> Plan:
     return make_plan(pp=4)
 
 
-def test_rows_repeat_the_plan(answer: Plan) -> None:
+def test_rows_follow_from_their_step_by_hand(answer: Plan) -> None:
+    """10^12 tokens in steps of 128 x 4096 on 32 H100s of 989.4 TFLOP/s at 2.99 USD an hour.
+
+    Llama 3.1 8B multiplies by 32 x (2 x 4096^2 + 2 x 4096 x 1024 + 3 x 4096 x 14336) + 4096 x
+    128256 weights, each for 6 FLOP a token, and by half of the keys: 6 x 32 x 4096 x 4096 more.
+    """
     rows = layout_rows(answer)
     assert len(rows) == 20 and [row.rank for row in rows] == list(range(1, 21))
-    for i, row in enumerate(rows):
-        assert row.layout == answer.estimate.layouts.describe(i)
-        assert row.step_time_s == answer.estimate.step_time_s[i]
-        assert row.mfu == answer.outcome.mfu[i] and row.usd == answer.outcome.usd[i]
-        assert row.memory_total_bytes == answer.estimate.memory_total_bytes[i]
+    weights = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 4096 * 128256
+    assert weights == 7_504_658_432
+    flop = 524_288 * (6 * weights + 6 * 32 * 4096 * 4096)
+    for row in rows:
+        assert row.tokens_per_s == pytest.approx(524_288 / row.step_time_s)
+        assert row.tokens_per_s_per_gpu == pytest.approx(16_384 / row.step_time_s)
+        assert row.mfu == pytest.approx(flop / row.step_time_s / (32 * 989.4e12), rel=1e-4)
+        assert row.days == pytest.approx(1e12 / 524_288 * row.step_time_s / 86_400)
+        assert row.gpu_hours == pytest.approx(768 * row.days)
+        assert row.usd == pytest.approx(2.99 * row.gpu_hours)
+        assert row.memory_total_bytes < row.usable_bytes < 85.9e9  # 80 GiB
         assert row.fits and row.meets_deadline and row.meets_budget
+    best = rows[0].fields
+    assert rows[0].layout == f"dp32 mb{best['micro_batch']} {best['sharding']}"
+    assert [row.step_time_s for row in rows] == sorted(row.step_time_s for row in rows)
+    # every GPU works
+    assert all(
+        row.fields["tp"] * row.fields["pp"] * row.fields["cp"] * row.fields["dp"] == 32
+        for row in rows
+    )
 
 
 def test_what_does_not_exist_is_none_not_nan() -> None:
