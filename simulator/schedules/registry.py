@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.schedules import asynchronous, breadth_first, dualpipe, one_f_one_b, zero_bubble
+from simulator.schedules import (
+    asynchronous,
+    breadth_first,
+    dualpipe,
+    one_f_one_b,
+    zero_bubble,
+)
 from simulator.schedules.schedule import Schedule
 
 __all__ = [

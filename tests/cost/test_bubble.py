@@ -57,7 +57,7 @@ def test_a_third_of_the_bubble_is_fill() -> None:
 
 # --- every schedule, played action by action -----------------------------------------------------
 
-VPP = {"interleaved": 2, "looped_bfs": 2, "interleaved_zb": 2, "zb_v": 2, "dualpipe_v": 2}
+VPP = {word: schedule.fewest_chunks for word, schedule in SCHEDULES.items()}
 
 
 def stage_seconds(
@@ -121,7 +121,7 @@ def test_played_1f1b_has_the_makespan_of_the_textbook(play: Any) -> None:
 def test_equal_stages_take_as_long_as_the_schedule_played_through(
     schedule: str, p: int, rounds: int, play: Any
 ) -> None:
-    vpp = VPP.get(schedule, 1)
+    vpp = VPP[schedule]
     work, _ = equal_stages(p, vpp, rounds * p)
     table = Layouts.of(pp=p, vpp=vpp, schedule=schedule, global_batch=rounds * p)
     software = load_software("megatron-core")
@@ -138,7 +138,7 @@ def test_zero_bubble_with_few_micro_batches_is_the_schedule_played_through(
     schedule: str, m: int, play: Any
 ) -> None:
     """Too few to fill the bubble: one micro-batch takes 1.8 times what many would make of it."""
-    vpp = VPP.get(schedule, 1)
+    vpp = VPP[schedule]
     work, _ = equal_stages(4, vpp, m)
     table = Layouts.of(pp=4, vpp=vpp, schedule=schedule, global_batch=m)
     software = load_software("megatron-core")
@@ -154,7 +154,7 @@ def test_every_schedule_costs_the_same_alone_and_in_a_table() -> None:
     words = [word for word in SCHEDULES for _ in range(2)]
     table = Layouts.of(
         pp=4,
-        vpp=[VPP.get(word, 1) for word in words],
+        vpp=[VPP[word] for word in words],
         schedule=words,
         recompute=["none", "full"] * len(SCHEDULES),
         global_batch=16,
@@ -225,7 +225,7 @@ def test_uneven_stages_of_every_schedule_are_within_a_few_percent(
     schedule: str, model: str, layout: dict[str, Any], rounds: int, play: Any
 ) -> None:
     """The error is a part of fill and drain, so that it falls with the number of micro-batches."""
-    layout = {**layout, "schedule": schedule, "vpp": VPP.get(schedule, 1)}
+    layout = {**layout, "schedule": schedule, "vpp": VPP[schedule]}
     closed, real = step_and_makespan(*uneven(model, "megatron-core", rounds, layout), play)
     assert closed == pytest.approx(real, rel=0.026 if rounds == 2 else 0.009)
 

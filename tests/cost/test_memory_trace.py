@@ -73,7 +73,7 @@ def test_reserved_memory_of_torchtitan(
     assert reserved / GIB == pytest.approx(measured_gib, rel=0.02)
 
 
-VPP = {"interleaved": 2, "looped_bfs": 2, "interleaved_zb": 2, "zb_v": 2, "dualpipe_v": 2}
+VPP = {word: schedule.fewest_chunks for word, schedule in SCHEDULES.items()}
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
@@ -89,7 +89,7 @@ def test_every_schedule_allocates_what_the_closed_form_adds_up(
         length=4096,
         pp=4,
         schedule=schedule,
-        vpp=VPP.get(schedule, 1),
+        vpp=VPP[schedule],
         recompute=recompute,
         sharding="zero1",
     )
@@ -111,7 +111,7 @@ def test_gathered_weights_and_a_loss_in_fp32_under_every_schedule(
         pp=4,
         dp=2,
         schedule=schedule,
-        vpp=VPP.get(schedule, 1),
+        vpp=VPP[schedule],
         recompute=recompute,
         sharding="zero3",
     )
@@ -131,7 +131,7 @@ def test_where_the_closed_form_takes_two_peaks_at_once_it_is_above_the_trace(
         pp=4,
         dp=2,
         schedule=schedule,
-        vpp=VPP.get(schedule, 1),
+        vpp=VPP[schedule],
         sharding="zero3",
     )
     for by_trace, by_sum in zip(allocated, closed, strict=True):

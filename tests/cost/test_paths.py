@@ -18,7 +18,10 @@ from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
-VPP = {"interleaved": 3, "looped_bfs": 2, "interleaved_zb": 2, "zb_v": 2, "dualpipe_v": 2}
+VPP = {
+    word: max(schedule.fewest_chunks, 3 * (word == "interleaved"))
+    for word, schedule in SCHEDULES.items()
+}
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -27,7 +30,7 @@ def test_what_lies_on_the_path_lasts_as_long_as_the_schedule_played(
     schedule: str, seed: int, play: Any
 ) -> None:
     """Stages of random length; three sets of costs at once."""
-    p, m, v = 4, 12, VPP.get(schedule, 1)
+    p, m, v = 4, 12, VPP[schedule]
     rng = np.random.default_rng(seed)
     count = p * v
     costs = rng.uniform(0.2, 3.0, (3, 3, count))  # sets; forward, input, weight; pieces

@@ -17,7 +17,7 @@ from simulator.events.step.programs import Program, StepGraph, period_s, program
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.unfold import EXTRA, SEND
 from simulator.schedules.registry import SCHEDULES
-from simulator.schedules.schedule import KINDS
+from simulator.schedules.schedule import KINDS, there_and_back
 
 FLUSHED = [word for word in SCHEDULES if "pipedream" not in word]
 
@@ -238,7 +238,7 @@ def test_every_action_and_every_result_for_another_rank_is_one_task(schedule: st
     step = step_graph(made, passes(made, 1.0, 2.0), 0.5)
     assert made.chunks == SCHEDULES[schedule].chunks(vpp)
     # V-shaped: the last piece of the first chunk and the first of the second are on one rank
-    hops = pp * vpp - 1 - (schedule in ("zb_v", "dualpipe_v"))
+    hops = pp * vpp - 1 - (SCHEDULES[schedule].piece is there_and_back)
     assert (step.kind == SEND).sum() == 2 * m * hops
     each = m * pp * vpp * (3 if SCHEDULES[schedule].splits_backward else 2)
     whole = (made.kind == KINDS.index("B")).sum() if SCHEDULES[schedule].splits_backward else 0

@@ -7,7 +7,7 @@ from simulator.schedules.registry import SCHEDULES
 from simulator.schedules.schedule import KINDS
 from simulator.schedules.waits import waits
 
-VPP = {"interleaved": 2, "looped_bfs": 2, "interleaved_zb": 2, "zb_v": 2, "dualpipe_v": 2}
+VPP = {word: schedule.fewest_chunks for word, schedule in SCHEDULES.items()}
 
 
 def test_1f1b_of_two_ranks_by_hand() -> None:
@@ -27,7 +27,7 @@ def test_a_pair_sends_one_result_after_the_other() -> None:
 
 
 def test_graphs_drawn_together_are_those_drawn_alone() -> None:
-    plans = [(word, 4, 8, VPP.get(word, 1)) for word in SCHEDULES]
+    plans = [(word, 4, 8, VPP[word]) for word in SCHEDULES]
     together = waits(plans)
     for plan, graph in zip(plans, together, strict=True):
         (alone,) = waits([plan])
@@ -36,7 +36,7 @@ def test_graphs_drawn_together_are_those_drawn_alone() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_pass_is_above_all_that_it_waits_for(schedule: str) -> None:
-    vpp = VPP.get(schedule, 1)
+    vpp = VPP[schedule]
     (graph,) = waits([(schedule, 4, 8, vpp)])
     level = np.searchsorted(graph.level_ends, np.arange(len(graph)), side="right")
     level = np.r_[level, -1]  # nothing
