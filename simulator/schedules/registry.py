@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from simulator.schedules import (
     asynchronous,
     breadth_first,
+    controllable_memory,
     dualpipe,
     one_f_one_b,
     zero_bubble,
@@ -37,6 +38,7 @@ SCHEDULES: dict[str, Schedule] = {
         zero_bubble.SCHEDULES,
         dualpipe.SCHEDULES,
         asynchronous.SCHEDULES,
+        controllable_memory.SCHEDULES,
     )
     for schedule in family
 }

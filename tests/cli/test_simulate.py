@@ -355,3 +355,26 @@ def test_no_jitter_is_the_step_itself(plain: dict[str, Any]) -> None:
 )
 def test_jitter_that_cannot_be(arguments: tuple[str, ...], said: str) -> None:
     assert said in refused(*arguments)
+
+
+def test_a_users_profile_names_a_schedule_that_no_shipped_one_has(tmp_path: Path) -> None:
+    """V-Half and V-Min on four ranks hold 6 and 4 chunk passes where 1F1B holds 4 of two chunks."""
+    mine = tmp_path / "mine.toml"
+    mine.write_text('base = "megatron-core"\n[supports]\nschedules = ["1f1b", "v_half", "v_min"]\n')
+    taken = ["--set", f"cluster.software={mine}"]
+    words = ("1f1b", "v_half", "v_min")
+    plain, half, least = (document(*taken, "--set", f"layout.schedule={word}") for word in words)
+    assert [made["layout"]["vpp"] for made in (plain, half, least)] == [1, 2, 2]
+    for made in (half, least):
+        assert made["step_time_s"] == pytest.approx(made["closed_form_s"], rel=0.005)
+    idle_s = [
+        made["terms_s"]["bubble_warmup"] + made["terms_s"]["bubble_drain"] for made in (plain, half)
+    ]
+    assert idle_s[1] == pytest.approx(idle_s[0] / 2, rel=0.1)
+    kept = [
+        made["ranks"][0]["memory_peak"]["memory_bytes"]["activations"]
+        for made in (plain, half, least)
+    ]
+    assert kept[1:] == pytest.approx([kept[0] * 6 / 8, kept[0] * 4 / 8], rel=1e-12)
+    said = "layout.schedule: must be one of 1f1b, interleaved in megatron-core, got 'v_half'"
+    assert said in refused("--set", "layout.schedule=v_half")

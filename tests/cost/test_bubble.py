@@ -224,10 +224,14 @@ def test_uneven_stages_take_as_long_as_1f1b_played_through(
 def test_uneven_stages_of_every_schedule_are_within_a_few_percent(
     schedule: str, model: str, layout: dict[str, Any], rounds: int, play: Any
 ) -> None:
-    """The error is a part of fill and drain, so that it falls with the number of micro-batches."""
+    """The error is a part of fill and drain, so that it falls with the number of micro-batches.
+
+    V-Min idles for every micro-batch where passes are unlike, and takes longer to be periodic.
+    """
     layout = {**layout, "schedule": schedule, "vpp": VPP[schedule]}
+    few = 0.015 if schedule == "v_min" else 0.009
     closed, real = step_and_makespan(*uneven(model, "megatron-core", rounds, layout), play)
-    assert closed == pytest.approx(real, rel=0.026 if rounds == 2 else 0.009)
+    assert closed == pytest.approx(real, rel=0.026 if rounds == 2 else few)
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-405b", "deepseek-v3"])
