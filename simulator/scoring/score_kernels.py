@@ -13,7 +13,7 @@ from simulator.cost.kernels.flash_attention import attention_figures, attention_
 from simulator.cost.kernels.gemm import gemm_rates, gemm_s
 from simulator.cost.kernels.memory_bound import stream_figures, stream_s
 from simulator.cost.kernels.residual import attention_sizes, residual_factor
-from simulator.cost.operators.mlp import feed_forward
+from simulator.cost.operators.mlp import FeedForward, feed_forward
 from simulator.cost.operators.operations import Operators
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.residuals import SIZES, TimedShapes, load_residuals
@@ -141,17 +141,8 @@ def _experts_s(device: Accelerator, dtype: str, library: str, shape: Shape) -> F
         if not len(rows):
             continue
         ops, own = Operators(), _take(shape, rows)
-        feed_forward(
-            ops,
-            "expert fc",
-            own["tokens"],
-            own["hidden"],
-            own["ffn"],
-            gated,
-            2.0,
-            _FUSED,
-            batch=own["batch"],
-        )
+        sizes: dict[str, Any] = {name: own[name] for name in ("tokens", "hidden", "ffn", "batch")}
+        feed_forward(ops, FeedForward(name="expert fc", gated=gated, **sizes), 2.0, _FUSED)
         parts = [
             _gemm_s(
                 device,

@@ -31,6 +31,9 @@ from simulator.workload.recipe import Recipe
 
 __all__ = ["attention", "cross_attention"]
 
+_UP = "mla_up_proj"
+"""Module of what recomputation makes of latent attention's compressed tensors."""
+
 
 def attention(
     ops: Operators,
@@ -39,92 +42,117 @@ def attention(
     ranks: Ranks,
     recipe: Recipe,
     kernels: Kernels,
+    *,
     position: str,
 ) -> None:
     """Projections, core attention and the collectives around them."""
-    att, size = kind.attention, element_bytes(recipe)
-    tokens = ranks.tokens(recipe)
-    heads, again = att.heads / ranks.tp, "mla_up_proj" * att.is_mla
-    kv_heads = np.maximum(att.kv_heads / ranks.tp, 1.0)
-    query, key, value = heads * att.head_dim, kv_heads * att.head_dim, kv_heads * att.value_dim
+    att, size, tokens = kind.attention, element_bytes(recipe), ranks.tokens(recipe)
+    again, widths = _UP * att.is_mla, _widths(att, ranks)
     if att.is_mla:
-        key, value = heads * att.head_dim, heads * att.value_dim
         _latent_projections(ops, att, hidden, ranks, recipe)
-        first = "kv_up"
     else:
-        each = separate_linears(ops, "qkv", (query, key, value), tokens * hidden, size, kernels)
-        width = query + key + value
-        ops.gemms.append(
-            Gemm(
-                name="qkv",
-                role=GemmRole.QUERY_KEY_VALUE,
-                m=tokens,
-                n=width,
-                k=hidden,
-                linears=each,
-            )
-        )
-        first = "qkv"
-    result = heads * att.value_dim
+        _project(ops, widths, tokens, hidden, size, kernels)
     if att.filtered:
         _filter(ops, hidden, ranks, recipe, kernels)
     if kind.norms > 0:
         keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
         ops.keep("attention input", keeps * hidden * size, SavedRole.LINEAR_INPUT, module="norm")
-    rotary = position == "rope" and att.rotary
-    # Transformer Engine's fused kernel has no factor on the rotation (Megatron-Core, rope_utils.py)
-    fused = "rope" in kernels.fused and not att.scaled_rotary
-    rope = (2 * size if fused else 7 * size) if rotary else 0.0
-    ops.streams.append(
-        Stream(
-            name="rotary",
-            kind="elementwise",
-            forward_bytes=rope * tokens * (query + key),
-            backward_bytes=rope * tokens * (query + key),
-            calls=2 if rotary else 0,
-            module=again,
-        )
-    )
-    # batched products take the parts where they lie; transformers copies those of DeBERTa
-    copied = 1.0 if is_flash(kernels, att) else 3.0 if att.disentangled else 0.0
-    ops.streams.append(
-        Stream(
-            name="split and merge",
-            kind="elementwise",
-            forward_bytes=2 * size * tokens * value * copied,
-            backward_bytes=2 * size * tokens * (query + key + value),
-            calls=np.minimum(copied, 1.0),
-            backward_calls=1.0,
-            module=again,
-        )
-    )
+    ops.streams.append(_rotary(att, widths, tokens, size, kernels, position=position))
+    ops.streams.append(_split_and_merge(att, widths, tokens, size, kernels))
     if att.qk_norm or att.plain_qk_norm:
         kind_of = "rms" if att.qk_norm else "plain"
-        for tensor, width in (("queries", query), ("keys", key)):
-            norm(ops, f"norm of {tensor}", tokens * width, att.head_dim, size, kernels, kind_of)
+        for tensor, width in (("queries", widths.query), ("keys", widths.key)):
+            name = f"norm of {tensor}"
+            norm(ops, name, tokens * width, att.head_dim, size, kernels, kind=kind_of)
+    heads, kv_heads = _heads(att, ranks)
     copies = heads / kv_heads if kernels.repeats_keys else 1.0
     for role, width in (
-        (SavedRole.QUERIES, query),
-        (SavedRole.KEYS, copies * key),
-        (SavedRole.VALUES, copies * value),
+        (SavedRole.QUERIES, widths.query),
+        (SavedRole.KEYS, copies * widths.key),
+        (SavedRole.VALUES, copies * widths.value),
     ):
         ops.keep(role.name.lower(), tokens * width * size, role, module=again)
     core_attention(ops, att, hidden, ranks, recipe, kernels, alibi=position == "alibi")
     ops.gemms.append(
-        Gemm(name="proj", role=GemmRole.ATTENTION_OUTPUT, m=tokens, n=hidden, k=result)
+        Gemm(name="proj", role=GemmRole.ATTENTION_OUTPUT, m=tokens, n=hidden, k=widths.result)
     )
-    ops.keep("attention output", tokens * result * size, SavedRole.ATTENTION_OUTPUT)
+    ops.keep("attention output", tokens * widths.result * size, SavedRole.ATTENTION_OUTPUT)
     wide = tokens * hidden * size
     if att.is_mla:
         latent = (att.q_lora_rank or hidden) + att.kv_lora_rank
-        gather_input(ops, tokens * latent * size, ranks, first, kernels, module=again)
+        gather_input(ops, tokens * latent * size, ranks, "kv_up", kernels, module=again)
         _gather_rotary(ops, tokens * att.rope_head_dim * size, ranks)
     else:
-        gather_cast_input(ops, wide, ranks, first, recipe, kernels, projections=3)
+        gather_cast_input(ops, wide, ranks, "qkv", recipe, kernels, projections=3)
     reduce_cast_output(ops, wide, ranks, "proj", recipe, kernels)
-    widths = Widths(query=query, key=key, value=value, result=result)
-    shared = query / key
-    exchange_context(ops, widths, tokens, tokens, ranks, size, kernels, shared)
+    shared = widths.query / widths.key
+    exchange_context(
+        ops, widths, tokens, tokens, ranks, size, kernels=kernels, heads_per_key=shared
+    )
+
+
+def _heads(att: Attention, ranks: Ranks) -> tuple[Any, Any]:
+    """Heads of queries, and of keys and values, on one rank: at least one of the latter."""
+    return att.heads / ranks.tp, np.maximum(att.kv_heads / ranks.tp, 1.0)
+
+
+def _widths(att: Attention, ranks: Ranks) -> Widths:
+    """Elements per token on one rank; latent attention gives every head keys of its own."""
+    heads, kv_heads = _heads(att, ranks)
+    pairs = heads if att.is_mla else kv_heads
+    return Widths(
+        query=heads * att.head_dim,
+        key=pairs * att.head_dim,
+        value=pairs * att.value_dim,
+        result=heads * att.value_dim,
+    )
+
+
+def _project(
+    ops: Operators, widths: Widths, tokens: Any, hidden: int, size: float, kernels: Kernels
+) -> None:
+    """Queries, keys and values of the block's input, in one product or in three."""
+    each = (widths.query, widths.key, widths.value)
+    apart = separate_linears(ops, "qkv", each, tokens * hidden, size, kernels)
+    width = widths.query + widths.key + widths.value
+    role = GemmRole.QUERY_KEY_VALUE
+    ops.gemms.append(Gemm(name="qkv", role=role, m=tokens, n=width, k=hidden, linears=apart))
+
+
+def _rotary(
+    att: Attention, widths: Widths, tokens: Any, size: float, kernels: Kernels, *, position: str
+) -> Stream:
+    """Rotation of queries and keys by their positions."""
+    rotary = position == "rope" and att.rotary
+    # Transformer Engine's fused kernel has no factor on the rotation (Megatron-Core, rope_utils.py)
+    fused = "rope" in kernels.fused and not att.scaled_rotary
+    rope = (2 * size if fused else 7 * size) if rotary else 0.0
+    moved = rope * tokens * (widths.query + widths.key)
+    return Stream(
+        name="rotary",
+        kind="elementwise",
+        forward_bytes=moved,
+        backward_bytes=moved,
+        calls=2 if rotary else 0,
+        module=_UP * att.is_mla,
+    )
+
+
+def _split_and_merge(
+    att: Attention, widths: Widths, tokens: Any, size: float, kernels: Kernels
+) -> Stream:
+    """Copies of the parts of what was projected together, and of their gradients back."""
+    # batched products take the parts where they lie; transformers copies those of DeBERTa
+    copied = 1.0 if is_flash(kernels, att) else 3.0 if att.disentangled else 0.0
+    return Stream(
+        name="split and merge",
+        kind="elementwise",
+        forward_bytes=2 * size * tokens * widths.value * copied,
+        backward_bytes=2 * size * tokens * (widths.query + widths.key + widths.value),
+        calls=np.minimum(copied, 1.0),
+        backward_calls=1.0,
+        module=_UP * att.is_mla,
+    )
 
 
 def _latent_projections(
@@ -133,57 +161,33 @@ def _latent_projections(
     """MLA: down- and up-projections; the down-projections are not sharded over tp."""
     tokens, own = ranks.tokens(recipe), ranks.own_tokens(recipe)
     heads, size = att.heads / ranks.tp, element_bytes(recipe)
-    nope, up = att.head_dim - att.rope_head_dim, "mla_up_proj"
+    query, key_and_value = (
+        heads * att.head_dim,
+        heads * (att.head_dim - att.rope_head_dim + att.value_dim),
+    )
+    down, keys = GemmRole.LATENT_DOWN, att.kv_lora_rank + att.rope_head_dim
     if att.q_lora_rank:
-        ops.gemms.append(
-            Gemm(name="q_down", role=GemmRole.LATENT_DOWN, m=own, n=att.q_lora_rank, k=hidden)
-        )
-        ops.gemms.append(
-            Gemm(
-                name="q_up",
-                role=GemmRole.QUERY_UP,
-                m=tokens,
-                n=heads * att.head_dim,
-                k=att.q_lora_rank,
-                module=up,
-            )
-        )
+        ops.gemms += [
+            Gemm(name="q_down", role=down, m=own, n=att.q_lora_rank, k=hidden),
+            _up("q_up", GemmRole.QUERY_UP, tokens, query, att.q_lora_rank),
+        ]
         latent = own * att.q_lora_rank * size
         ops.keep("compressed queries", latent, SavedRole.LATENT)
         ops.keep("compressed queries, normed", latent, SavedRole.LATENT_NORMED)
     else:
-        ops.gemms.append(
-            Gemm(
-                name="q",
-                role=GemmRole.QUERY_UP,
-                m=tokens,
-                n=heads * att.head_dim,
-                k=hidden,
-                module=up,
-            )
-        )
-    ops.gemms.append(
-        Gemm(
-            name="kv_down",
-            role=GemmRole.LATENT_DOWN,
-            m=own,
-            n=att.kv_lora_rank + att.rope_head_dim,
-            k=hidden,
-        )
-    )
-    ops.gemms.append(
-        Gemm(
-            name="kv_up",
-            role=GemmRole.KEY_VALUE_UP,
-            m=tokens,
-            n=heads * (nope + att.value_dim),
-            k=att.kv_lora_rank,
-            module=up,
-        )
-    )
+        ops.gemms.append(_up("q", GemmRole.QUERY_UP, tokens, query, hidden))
+    ops.gemms += [
+        Gemm(name="kv_down", role=down, m=own, n=keys, k=hidden),
+        _up("kv_up", GemmRole.KEY_VALUE_UP, tokens, key_and_value, att.kv_lora_rank),
+    ]
     latent = own * att.kv_lora_rank * size
     ops.keep("compressed keys", latent + own * att.rope_head_dim * size, SavedRole.LATENT)
     ops.keep("compressed keys, normed", latent, SavedRole.LATENT_NORMED)
+
+
+def _up(name: str, role: GemmRole, tokens: Any, outputs: Any, inputs: Any) -> Gemm:
+    """An up-projection, which selective recomputation may run again."""
+    return Gemm(name=name, role=role, m=tokens, n=outputs, k=inputs, module=_UP)
 
 
 def _gather_rotary(ops: Operators, wide: Any, ranks: Ranks) -> None:
@@ -209,8 +213,9 @@ def cross_attention(
     hidden: int,
     ranks: Ranks,
     recipe: Recipe,
-    source: Recipe,
     kernels: Kernels,
+    *,
+    source: Recipe,
 ) -> None:
     """Attention of a decoder to the output of its encoder, whose length `source` gives.
 
@@ -242,7 +247,8 @@ def cross_attention(
     widths = Widths(
         query=query, key=kv_heads * att.head_dim, value=kv_heads * att.value_dim, result=result
     )
-    exchange_context(ops, widths, tokens, keys, ranks, size, kernels, result / widths.value)
+    shared = result / widths.value
+    exchange_context(ops, widths, tokens, keys, ranks, size, kernels=kernels, heads_per_key=shared)
 
 
 def _filter(ops: Operators, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> None:
@@ -255,4 +261,4 @@ def _filter(ops: Operators, hidden: int, ranks: Ranks, recipe: Recipe, kernels: 
     ops.gemms.append(Gemm(name="filter2", m=tokens, n=hidden, k=2 * (hidden // 2)))
     ops.keep("filter output", tokens * (hidden // 2) * size)
     ops.keep("filtered input", tokens * hidden * size, module="norm")
-    norm(ops, "filter norm", tokens * hidden, hidden, size, kernels, "rms")
+    norm(ops, "filter norm", tokens * hidden, hidden, size, kernels, kind="rms")

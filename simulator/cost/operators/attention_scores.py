@@ -42,14 +42,14 @@ def core_attention(
     source = source or recipe
     heads = att.heads / ranks.tp
     if is_flash(kernels, att):
-        _flash(ops, att, heads, ranks, recipe, source, prefix, kernels)
+        _flash(ops, att, ranks, recipe, kernels, source=source, prefix=prefix)
         return
     size, length = element_bytes(recipe), source.sequence_length
     if att.window and not att.causal:  # windows of an image are computed apart, not masked
         length = min(att.window, length)
     calls, local = ranks.micro_batch * heads, recipe.sequence_length / ranks.cp
-    _product(ops, f"{prefix}scores", local, length, att.head_dim, calls, att.causal)
-    _product(ops, f"{prefix}context", local, att.value_dim, length, calls, att.causal)
+    _product(ops, f"{prefix}scores", local, length, att.head_dim, calls, causal=att.causal)
+    _product(ops, f"{prefix}context", local, att.value_dim, length, calls, causal=att.causal)
     scores = calls * local * length
     if att.disentangled:
         _positions(ops, att, hidden, heads, ranks, recipe)
@@ -79,7 +79,15 @@ def core_attention(
     copied, scaled = 2 * size * tokens * att.value_dim, 4 * size * tokens * att.head_dim
     _stream(ops, f"{prefix}context transpose", "elementwise", copied, 0.0, backward_calls=0.0)
     if not att.disentangled and "attention_scale" not in kernels.fused:
-        _stream(ops, f"{prefix}scaled gradients", "elementwise", 0.0, scaled, 0.0, 2.0)
+        _stream(
+            ops,
+            f"{prefix}scaled gradients",
+            "elementwise",
+            0.0,
+            scaled,
+            calls=0.0,
+            backward_calls=2.0,
+        )
 
 
 def is_flash(kernels: Kernels, att: Attention) -> bool:
@@ -105,14 +113,15 @@ def _softmax_bytes(att: Attention, kernels: Kernels) -> tuple[float, float]:
 def _flash(
     ops: Operators,
     att: Attention,
-    heads: Floats,
     ranks: Ranks,
     recipe: Recipe,
+    kernels: Kernels,
+    *,
     source: Recipe,
     prefix: str,
-    kernels: Kernels,
 ) -> None:
     """Fused calls. Windows without a mask (of an image) are sequences of their own."""
+    heads = att.heads / ranks.tp
     tokens, blocks = ranks.tokens(recipe), ranks.key_blocks(kernels)
     own = _lengths(source)
     span = sum(share * min(att.window or each, each) for each, share in own)
@@ -163,8 +172,8 @@ def _positions(
     width = heads * att.head_dim
     for name in ("position keys", "position queries"):
         ops.gemms.append(Gemm(name=name, m=rows, n=width, k=hidden))
-    _product(ops, "content to position", local, rows, att.head_dim, calls, False)
-    _product(ops, "position to content", local, rows, att.head_dim, calls, False)
+    _product(ops, "content to position", local, rows, att.head_dim, calls)
+    _product(ops, "position to content", local, rows, att.head_dim, calls)
     scores = calls * local * length
     # two gathers read 8-byte indices; two scales; three sums of score matrices
     moved = (2 * (8 + 2 * size) + 2 * 2 * size + 3 * 3 * size) * scores
@@ -178,7 +187,9 @@ def _positions(
         ops.keep("dropped positions", (size + 1.0) * rows * hidden + 0 * heads, module=_CORE)
 
 
-def _product(ops: Operators, name: str, m: Any, n: Any, k: Any, batch: Any, causal: bool) -> None:
+def _product(
+    ops: Operators, name: str, m: Any, n: Any, k: Any, batch: Any, *, causal: bool = False
+) -> None:
     ops.gemms.append(
         Gemm(
             name=name,
@@ -200,6 +211,7 @@ def _stream(
     kind: str,
     forward: Any,
     backward: Any,
+    *,
     calls: float = 1.0,
     backward_calls: float | None = None,
 ) -> None:

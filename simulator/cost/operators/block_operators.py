@@ -98,19 +98,20 @@ def _computed(
             hidden,
             size,
             kernels,
-            kind.norm,
+            kind=kind.norm,
             keeps_input=index == 0 or not parallel,
             role=_NORMS[index] if index < len(_NORMS) else StreamRole.OTHER,
         )
     if kind.starts_decoder:
-        _start_decoder(ops, kind, hidden, ranks, inputs, recipe, kernels)
+        _start_decoder(ops, kind, hidden, ranks, recipe, kernels, source=inputs)
     if kind.merges_patches:
         _merge_patches(ops, hidden, ranks, recipe, kernels)
-    attention(ops, kind, hidden, ranks, recipe, kernels, position)
+    attention(ops, kind, hidden, ranks, recipe, kernels, position=position)
     if kind.convolution:
         _convolve(ops, kind, hidden, ranks, recipe, kernels)
     if kind.cross_attention is not None:
-        cross_attention(ops, kind.cross_attention, hidden, ranks, recipe, inputs, kernels)
+        att = kind.cross_attention
+        cross_attention(ops, att, hidden, ranks, recipe, kernels, source=inputs)
         residual(ops, "cross attention residual", own, size, kind.dropout, kernels)
     if isinstance(kind.mlp, MoE):
         experts(ops, kind.mlp, hidden, ranks, recipe, kernels)
@@ -121,7 +122,7 @@ def _computed(
         ops.last_linear = None if kind.dropout or kind.norms > 3 else GemmRole.FC2
     ops.streams += linear_biases(kind, hidden, ranks, recipe, kernels)
     for name, role in _RESIDUALS.items():
-        residual(ops, name, own, size, kind.dropout, kernels, role)
+        residual(ops, name, own, size, kind.dropout, kernels, role=role)
     return ops
 
 
@@ -144,13 +145,14 @@ def _start_decoder(
     kind: Block,
     hidden: int,
     ranks: Ranks,
-    inputs: Recipe,
     recipe: Recipe,
     kernels: Kernels,
+    *,
+    source: Recipe,
 ) -> None:
     """Add the encoder's last norm, whose output all layers of the decoder read, and the look-up."""
-    size, own = element_bytes(recipe), ranks.own_tokens(inputs) * hidden
-    norm(ops, "encoder norm", own, hidden, size, kernels, kind.norm)
+    size, own = element_bytes(recipe), ranks.own_tokens(source) * hidden
+    norm(ops, "encoder norm", own, hidden, size, kernels, kind=kind.norm)
     ops.keep("encoder output", own * size, module="norm")
     look_up(ops, ranks.tokens(recipe) * hidden, size)
     if kind.dropout:
@@ -164,7 +166,7 @@ def _merge_patches(
     """Four patches of half the width become one: a norm over all four and a projection."""
     size, wide = element_bytes(recipe), 2 * hidden
     own = ranks.own_tokens(recipe) * wide
-    norm(ops, "merge norm", own, wide, size, kernels, "layer")
+    norm(ops, "merge norm", own, wide, size, kernels, kind="layer")
     ops.keep("merge input", own * size, SavedRole.MERGED_INPUT, module="norm")
     ops.gemms.append(Gemm(name="merge", m=ranks.tokens(recipe), n=hidden / ranks.tp, k=wide))
     gather_input(ops, ranks.tokens(recipe) * wide * size, ranks, "merge", kernels)
@@ -193,7 +195,7 @@ def _convolve(
         )
         ops.keep(f"convolution {name}", elements * size)
     residual(ops, "convolution residual", elements, size, kind.dropout, kernels)
-    norm(ops, "convolution norm", elements, hidden, size, kernels, "layer")
+    norm(ops, "convolution norm", elements, hidden, size, kernels, kind="layer")
 
 
 def predict_ahead(
@@ -213,7 +215,7 @@ def predict_ahead(
     size, tokens, own = element_bytes(recipe), ranks.tokens(recipe), ranks.own_tokens(recipe)
     beside = Operators()
     for name in ("hidden norm", "embedding norm"):
-        norm(beside, name, own * arch.hidden, arch.hidden, size, kernels, arch.final_norm)
+        norm(beside, name, own * arch.hidden, arch.hidden, size, kernels, kind=arch.final_norm)
     beside.gemms.append(Gemm(name="join", m=tokens, n=arch.hidden / ranks.tp, k=2 * arch.hidden))
     beside.keep("join input", 2 * own * arch.hidden * size, SavedRole.MERGED_INPUT)
     gather_input(beside, 2 * tokens * arch.hidden * size, ranks, "join", kernels)

@@ -60,6 +60,7 @@ def exchange_context(
     keys: Any,
     ranks: Ranks,
     size: float,
+    *,
     kernels: Kernels,
     heads_per_key: Any = 1.0,
 ) -> None:
@@ -86,7 +87,7 @@ def exchange_context(
         for code in (_RING, _GATHER, _ALL_TO_ALL, _HIERARCHICAL)
     )
     own = keys * pairs * size
-    _sums(ops, widths, tokens, pairs, ranks, size, kernels)
+    _sums(ops, widths, tokens, pairs, ranks, size, kernels=kernels)
     _pass_round(ops, own * ring, keys * pairs * gather, ranks, size, kernels)
     if gather.any():
         _gather(ops, own * gather * np.where(ranks.cp > 1, ranks.cp, 0.0), kernels)
@@ -109,6 +110,7 @@ def _sums(
     pairs: Any,
     ranks: Ranks,
     size: float,
+    *,
     kernels: Kernels,
 ) -> None:
     """Merging the fp32 results of block after block, and adding up partial gradients.

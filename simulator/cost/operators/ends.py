@@ -73,7 +73,7 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
         )
         ops.keep("embedding before projection", few * arch.table_width * size)
     if arch.embedding_norms:
-        norm(ops, "embedding norm", own, arch.hidden, size, kernels, "layer")
+        norm(ops, "embedding norm", own, arch.hidden, size, kernels, kind="layer")
     if arch.blocks[0].dropout:
         ops.streams.append(
             Stream(
@@ -100,7 +100,7 @@ def head(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> 
         ops.gemms.append(Gemm(name="head transform", m=own, n=width, k=width, kind="head"))
         ops.keep("head transform input", 2 * own * width * size)
     if arch.final_norm != "none":
-        norm(ops, "final norm", own * width, width, size, kernels, arch.final_norm)
+        norm(ops, "final norm", own * width, width, size, kernels, kind=arch.final_norm)
     once = ranks.micro_batch
     if arch.pooler:
         ops.gemms.append(Gemm(name="pooler", m=once, n=width, k=width, kind="head"))
@@ -130,27 +130,9 @@ def _vocabulary(
     gather_input(ops, tokens * width * size, ranks, "head", kernels)
     logits = tokens * columns
     if arch.logit_softcap:
-        ops.streams.append(
-            Stream(
-                name="logit softcap",
-                kind="elementwise",
-                forward_bytes=6 * size * logits,
-                backward_bytes=7 * size * logits,
-                calls=3,
-            )
-        )
-        ops.keep("capped logits", size * logits, module="loss")
+        _soften(ops, logits, size)
     fused = "loss" in kernels.fused
-    total = float(kernels.fused_loss_traffic) if fused else 44.0
-    ops.streams.append(
-        Stream(
-            name="loss",
-            kind="loss",
-            forward_bytes=total * 0.5 * logits,
-            backward_bytes=total * 0.5 * logits,
-            calls=2 if fused else 8,
-        )
-    )
+    ops.streams.append(_loss(logits, kernels, fused=fused))
     keeps = tokens if kernels.keeps_gathered_inputs else own
     ops.keep("head input", keeps * width * size)
     trained = recipe.trains_head(tied=arch.tied_embeddings)
@@ -159,7 +141,15 @@ def _vocabulary(
     ops.keep("logits", kept * logits, SavedRole.LOGITS, module="loss")
     ops.passing_bytes = (size if kept > size else 0.0) * logits
     split = np.asarray(ranks.tp) > 1
-    ops.transient_bytes = _loss_bytes(logits, weight, dgrad, kept, split, recipe, kernels)
+    ops.transient_bytes = _loss_bytes(
+        logits,
+        weight=weight,
+        dgrad=dgrad,
+        kept=kept,
+        split=split,
+        recipe=recipe,
+        kernels=kernels,
+    )
     if "loss" in kernels.fused and not kernels.keeps_gathered_inputs:
         # the head's input, gathered again for the weight gradient into a buffer that stays, and
         # the scattered gradient (megatron/core/tensor_parallel/layers.py)
@@ -167,8 +157,35 @@ def _vocabulary(
         ops.transient_bytes = ops.transient_bytes + np.where(ranks.sequence_parallel, more, 0.0)
 
 
+def _soften(ops: Operators, logits: Floats, size: float) -> None:
+    """A soft cap on the logits: a division, a tangent and a product."""
+    ops.streams.append(
+        Stream(
+            name="logit softcap",
+            kind="elementwise",
+            forward_bytes=6 * size * logits,
+            backward_bytes=7 * size * logits,
+            calls=3,
+        )
+    )
+    ops.keep("capped logits", size * logits, module="loss")
+
+
+def _loss(logits: Floats, kernels: Kernels, *, fused: bool) -> Stream:
+    """Cross-entropy over the vocabulary: half of its traffic in either pass."""
+    total = float(kernels.fused_loss_traffic) if fused else 44.0
+    return Stream(
+        name="loss",
+        kind="loss",
+        forward_bytes=total * 0.5 * logits,
+        backward_bytes=total * 0.5 * logits,
+        calls=2 if fused else 8,
+    )
+
+
 def _loss_bytes(
     logits: Floats,
+    *,
     weight: Floats,
     dgrad: Floats,
     kept: float,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,45 @@ from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MLP, MoE
 from simulator.workload.recipe import Recipe
 
-__all__ = ["experts", "feed_forward", "fuses_activation", "mlp"]
+__all__ = ["FeedForward", "experts", "feed_forward", "fuses_activation", "mlp"]
 
 _DEEPEP = DISPATCHERS.index("deepep")
+
+_Way = tuple[Any, tuple[str, str], str, Any]
+"""Which layouts dispatch so, both collectives, their group, bytes of either."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeedForward:
+    """Two linears and the activation between them, of one MLP or a batch of experts, on a rank."""
+
+    name: str
+    """Label: that of the linears less their number."""
+    tokens: Any
+    """Of each of them."""
+    hidden: Any
+    ffn: Any
+    gated: bool
+    activation: str = "gelu"
+    batch: Any = 1.0
+    """How many there are."""
+    grouped: bool = False
+    """One call for all experts, as in ``Gemm``."""
+    module: str = ""
+    activation_module: str = "mlp_act"
+    roles: tuple[GemmRole, GemmRole] = (GemmRole.FC1, GemmRole.FC2)
+    waiting_bytes: Any = 0.0
+    """Gradients that wait meanwhile."""
+
+    @property
+    def width(self) -> int:
+        """Outputs of the first linear for each input of the second: two with a gate."""
+        return 2 if self.gated else 1
+
+    @property
+    def inner(self) -> Any:
+        """Elements between the linears."""
+        return self.batch * self.tokens * self.ffn
 
 
 def mlp(
@@ -38,6 +75,7 @@ def mlp(
     ranks: Ranks,
     recipe: Recipe,
     kernels: Kernels,
+    *,
     keeps_input: bool = True,
 ) -> None:
     """A dense MLP, sharded over tp, with the collectives around it.
@@ -51,104 +89,76 @@ def mlp(
     wide = tokens * hidden * size
     ffn = mlp.ffn_hidden / ranks.tp
     residual = ranks.own_tokens(recipe) * hidden * size if kernels.clears_inputs else 0.0
-    feed_forward(
-        ops,
-        "fc",
-        tokens,
-        hidden,
-        ffn,
-        mlp.gated,
-        size,
-        kernels,
-        module="mlp",
+    module = FeedForward(
+        name="fc",
+        tokens=tokens,
+        hidden=hidden,
+        ffn=ffn,
+        gated=mlp.gated,
         activation=mlp.activation,
-        beside=residual,
+        module="mlp",
+        waiting_bytes=residual,
     )
-    inner = 2 if mlp.gated else 1
-    gather_cast_input(ops, wide, ranks, "fc1", recipe, kernels, module="mlp", projections=inner)
+    feed_forward(ops, module, size, kernels)
+    gather_cast_input(
+        ops, wide, ranks, "fc1", recipe, kernels, module="mlp", projections=module.width
+    )
     reduce_cast_output(ops, wide, ranks, "fc2", recipe, kernels, module="mlp")
 
 
-def feed_forward(
-    ops: Operators,
-    name: str,
-    tokens: Any,
-    hidden: Any,
-    ffn: Any,
-    gated: bool,
-    size: float,
-    kernels: Kernels,
-    batch: Any = 1.0,
-    module: str = "",
-    activation: str = "gelu",
-    activation_module: str = "mlp_act",
-    beside: Any = 0.0,
-    grouped: bool = False,
-    roles: tuple[GemmRole, GemmRole] = (GemmRole.FC1, GemmRole.FC2),
-) -> None:
-    """Two linears and the activation between them, for one MLP or a batch of experts.
+def feed_forward(ops: Operators, f: FeedForward, size: float, kernels: Kernels) -> None:
+    """List the module for activations of `size` bytes an element.
 
     Fused kernels exist for smooth activations only; a rectifier is known by its output, which the
-    second linear keeps anyway. `beside` are the bytes of gradients that wait meanwhile.
+    second linear keeps anyway.
     """
-    both = f"{module}+{activation_module}"
-    wide, inputs = 2 if gated else 1, batch * tokens * hidden
-    each = separate_linears(ops, f"{name}1", (ffn,) * wide, inputs, size, kernels)
-    ops.gemms.append(
-        Gemm(
-            name=f"{name}1",
-            role=roles[0],
-            m=tokens,
-            n=wide * ffn,
-            k=hidden,
-            batch=batch,
-            module=module,
-            grouped=grouped,
-            linears=each,
-        )
-    )
-    ops.gemms.append(
-        Gemm(
-            name=f"{name}2",
-            role=roles[1],
-            m=tokens,
-            n=hidden,
-            k=ffn,
-            batch=batch,
-            module=module,
-            grouped=grouped,
-        )
-    )
-    inner = batch * tokens * ffn
-    fused = fuses_activation(kernels, gated, activation)
-    forward, backward = (2, 3) if not gated else (3, 5) if fused else (5, 9)
+    _linears(ops, f, size, kernels)
+    both, kept = f"{f.module}+{f.activation_module}", f.inner * size
+    fused = fuses_activation(kernels, f.gated, f.activation)
+    forward, backward = (2, 3) if not f.gated else (3, 5) if fused else (5, 9)
     ops.streams.append(
         Stream(
-            name=f"{name} activation",
+            name=f"{f.name} activation",
             kind="activation",
-            calls=1 if fused or not gated else 2,
-            forward_bytes=forward * size * inner,
+            calls=1 if fused or not f.gated else 2,
+            forward_bytes=forward * size * f.inner,
             module=both,
-            backward_bytes=backward * size * inner,
+            backward_bytes=backward * size * f.inner,
         )
     )
-    if gated or activation != "relu":
-        ops.keep(f"{name}1 output", wide * inner * size, SavedRole.ACTIVATION_INPUT, module=module)
-        ops.keep(
-            f"{name} activation output", inner * size, SavedRole.ACTIVATION_OUTPUT, module=both
-        )
-    else:
-        ops.keep(f"{name} activation output", inner * size, SavedRole.RECTIFIED_OUTPUT, module=both)
-    if gated and not fused:
-        ops.keep(f"{name} gate", inner * size, SavedRole.ACTIVATED_GATE, module=both)
+    rectified = f.activation == "relu" and not f.gated
+    if not rectified:
+        wide = f.width * f.inner * size
+        ops.keep(f"{f.name}1 output", wide, SavedRole.ACTIVATION_INPUT, module=f.module)
+    role = SavedRole.RECTIFIED_OUTPUT if rectified else SavedRole.ACTIVATION_OUTPUT
+    ops.keep(f"{f.name} activation output", kept, role, module=both)
+    if f.gated and not fused:
+        ops.keep(f"{f.name} gate", kept, SavedRole.ACTIVATED_GATE, module=both)
     # gradients of the activation and of its input; the kept activation itself may be gone by then
-    cleared = inner * size if fused and kernels.clears_inputs else 0.0
-    working = (wide + 1) * inner * size - cleared + beside
+    cleared = kept if fused and kernels.clears_inputs else 0.0
+    working = (f.width + 1) * f.inner * size - cleared + f.waiting_bytes
     if kernels.gradients_by_block:
-        working = _with_gradients(
-            working, wide, inner * size, batch * tokens * hidden * size, batch * hidden * ffn * size
-        )
+        outer, weight = f.batch * f.tokens * f.hidden * size, f.batch * f.hidden * f.ffn * size
+        working = _with_gradients(working, f.width, kept, outer, weight)
     ops.transient_bytes = np.maximum(ops.transient_bytes, working)
+
+
+def _linears(ops: Operators, f: FeedForward, size: float, kernels: Kernels) -> None:
+    """Add both products, and the sum of the first ones' gradients where they are apart."""
+    inputs = f.batch * f.tokens * f.hidden
+    apart = separate_linears(ops, f"{f.name}1", (f.ffn,) * f.width, inputs, size, kernels)
+    common: dict[str, Any] = {
+        "m": f.tokens,
+        "batch": f.batch,
+        "module": f.module,
+        "grouped": f.grouped,
+    }
+    first, second = f.roles
+    wide = f.width * f.ffn
+    ops.gemms.append(
+        Gemm(name=f"{f.name}1", role=first, n=wide, k=f.hidden, linears=apart, **common)
+    )
+    ops.gemms.append(Gemm(name=f"{f.name}2", role=second, n=f.hidden, k=f.ffn, **common))
 
 
 def fuses_activation(kernels: Kernels, gated: bool, activation: str) -> bool:
@@ -173,7 +183,7 @@ def experts(
 
     The rank described is the one at which most tokens arrive, which the others wait for.
     """
-    size, own, tokens = element_bytes(recipe), ranks.own_tokens(recipe), ranks.tokens(recipe)
+    size, own = element_bytes(recipe), ranks.own_tokens(recipe)
     ops.padded_experts = recipe.moe_pads_to_capacity
     ops.keep("moe input", own * hidden * size, SavedRole.ROUTED_INPUT, module="norm")
     ops.gemms.append(
@@ -194,43 +204,47 @@ def experts(
     per_expert = load * own * moe.top_k * ranks.etp * ranks.ep / moe.experts
     ops.keep("permuted tokens", arriving, SavedRole.LINEAR_INPUT, module="moe")
     _pad_experts(ops, arriving, ranks, recipe, kernels)
-    feed_forward(
-        ops,
-        "expert fc",
-        per_expert,
-        hidden,
-        moe.ffn_hidden / ranks.etp,
-        moe.gated,
-        size,
-        kernels,
+    routed = FeedForward(
+        name="expert fc",
+        tokens=per_expert,
+        hidden=hidden,
+        ffn=moe.ffn_hidden / ranks.etp,
+        gated=moe.gated,
+        activation=moe.activation,
         batch=moe.experts / ranks.ep,
+        grouped=True,
         module="moe",
         activation_module="moe_act+mlp_act",
-        activation=moe.activation,
-        grouped=True,
         roles=(GemmRole.EXPERT_FC1, GemmRole.EXPERT_FC2),
         # the gradient of the permuted tokens, before and after its exchange
-        beside=arriving + np.where(gathered > 0, gathered, arriving),
+        waiting_bytes=arriving + np.where(gathered > 0, gathered, arriving),
     )
+    feed_forward(ops, routed, size, kernels)
     if moe.bias:
         _expert_biases(ops, moe, ranks, arriving, arriving / hidden * moe.ffn_hidden / ranks.etp)
     if moe.shared_ffn_hidden:
-        wide, module = tokens * hidden * size, "moe+shared_experts"
-        feed_forward(
-            ops,
-            "shared fc",
-            tokens,
-            hidden,
-            moe.shared_ffn_hidden / ranks.tp,
-            moe.gated,
-            size,
-            kernels,
-            module=module,
-            activation=moe.activation,
-            roles=(GemmRole.SHARED_FC1, GemmRole.SHARED_FC2),
-        )
-        gather_cast_input(ops, wide, ranks, "shared fc1", recipe, kernels, module=module)
-        reduce_cast_output(ops, wide, ranks, "shared fc2", recipe, kernels, module=module)
+        _shared_experts(ops, moe, hidden, ranks, recipe, kernels)
+
+
+def _shared_experts(
+    ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> None:
+    """Experts that every token passes: one MLP, sharded over tp."""
+    size, tokens, module = element_bytes(recipe), ranks.tokens(recipe), "moe+shared_experts"
+    shared = FeedForward(
+        name="shared fc",
+        tokens=tokens,
+        hidden=hidden,
+        ffn=moe.shared_ffn_hidden / ranks.tp,
+        gated=moe.gated,
+        activation=moe.activation,
+        module=module,
+        roles=(GemmRole.SHARED_FC1, GemmRole.SHARED_FC2),
+    )
+    feed_forward(ops, shared, size, kernels)
+    wide = tokens * hidden * size
+    gather_cast_input(ops, wide, ranks, "shared fc1", recipe, kernels, module=module)
+    reduce_cast_output(ops, wide, ranks, "shared fc2", recipe, kernels, module=module)
 
 
 def _pad_experts(
@@ -337,27 +351,31 @@ def _exchange(
     if np.any(allgather):  # the local experts' part of the gathered map (1 B) and weights (4 B)
         routing = np.where(allgather, 5.0 * own * ranks.etp * moe.experts, 0.0)
         ops.keep("gathered routing", routing, module="moe")
-    split = np.where(allgather, 0.0, arriving)
-    ways: list[tuple[Any, tuple[str, str], str, Any]] = [
+    ways: list[_Way] = [
         (alltoall, ("all_to_all",) * 2, "ep", load * sent),
         (deepep, ("dispatch", "combine"), "ep", once),
         (allgather, ("all_gather", "reduce_scatter"), "experts", gathered),
-        (~allgather, ("all_gather", "reduce_scatter"), "etp", split),
+        (~allgather, ("all_gather", "reduce_scatter"), "etp", np.where(allgather, 0.0, arriving)),
     ]
-    for backward in (False, True):
-        for here, operations, group, size_bytes in ways:
-            if np.any(here):
-                ops.collectives += [
-                    Collective(
-                        operation=operation,
-                        group=group,
-                        backward=backward,
-                        moe=moe,
-                        size_bytes=np.where(here, size_bytes, 0.0),
-                        load=load,
-                        module="moe",
-                        row_bytes=hidden * size,
-                    )
-                    for operation in operations
-                ]
+    ops.collectives += _both_ways(ways, moe, load, row_bytes=hidden * size)
     return gathered
+
+
+def _both_ways(ways: list[_Way], moe: MoE, load: Any, *, row_bytes: float) -> list[Collective]:
+    """Dispatch and combine of each way that any layout takes, forward and backward."""
+    return [
+        Collective(
+            operation=operation,
+            group=group,
+            backward=backward,
+            moe=moe,
+            size_bytes=np.where(taken, size_bytes, 0.0),
+            load=load,
+            module="moe",
+            row_bytes=row_bytes,
+        )
+        for backward in (False, True)
+        for taken, operations, group, size_bytes in ways
+        if np.any(taken)
+        for operation in operations
+    ]

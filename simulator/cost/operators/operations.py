@@ -311,6 +311,7 @@ def norm(
     width: int,
     size: float,
     kernels: Kernels,
+    *,
     kind: str,
     keeps_input: bool = True,
     role: StreamRole = StreamRole.OTHER,
@@ -377,6 +378,7 @@ def residual(
     size: float,
     dropout: bool,
     kernels: Kernels,
+    *,
     role: StreamRole = StreamRole.OTHER,
 ) -> None:
     """Dropout and residual addition; the backward pass also adds the two gradients."""

@@ -58,6 +58,7 @@ def gather_input(
     ranks: Ranks,
     linear: str,
     kernels: Kernels,
+    *,
     module: str = "",
     projections: int = 1,
     share: float = 1.0,
@@ -127,6 +128,7 @@ def reduce_output(
     wide: Any,
     ranks: Ranks,
     linear: str,
+    *,
     module: str = "",
     share: float = 1.0,
     buffered: bool = False,
@@ -178,6 +180,7 @@ def gather_cast_input(
     linear: str,
     recipe: Recipe,
     kernels: Kernels,
+    *,
     module: str = "",
     projections: int = 1,
 ) -> None:
@@ -203,6 +206,7 @@ def reduce_cast_output(
     linear: str,
     recipe: Recipe,
     kernels: Kernels,
+    *,
     module: str = "",
 ) -> None:
     """`reduce_output` of the same, and the scales of what its module gathers cast."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulator.arrays import Floats
 from simulator.cost.operators.operations import (
     Flash,
     Gemm,
@@ -38,7 +39,30 @@ def traced(part: TracedPart, ranks: Ranks, recipe: Recipe, *, is_block: bool = T
             f" got {recipe.precision!r}; trace it again"
         )
     samples = ranks.micro_batch
-    gemms = [
+    streams = [
+        Stream(
+            name=s.kind,
+            kind=s.kind,
+            forward_bytes=s.forward_bytes.at(samples),
+            backward_bytes=s.backward_bytes.at(samples),
+            calls=s.calls,
+        )
+        for s in part.streams
+    ]
+    return Operators(
+        gemms=_products(part, samples),
+        flash=_flash(part, samples),
+        streams=streams,
+        saved=[Saved("saved tensors", part.saved_bytes.at(samples))],
+        transient_bytes=part.transient_bytes.at(samples),
+        checkpoint_bytes=part.input_bytes.at(samples),
+        is_block=is_block,
+        counts_kernels=True,
+    )
+
+
+def _products(part: TracedPart, samples: Floats) -> list[Gemm]:
+    return [
         Gemm(
             name=f"product {i}",
             m=g.m.at(samples),
@@ -49,7 +73,10 @@ def traced(part: TracedPart, ranks: Ranks, recipe: Recipe, *, is_block: bool = T
         )
         for i, g in enumerate(part.gemms)
     ]
-    flash = [
+
+
+def _flash(part: TracedPart, samples: Floats) -> list[Flash]:
+    return [
         Flash(
             heads=f.heads.at(samples),
             queries=f.queries,
@@ -62,23 +89,3 @@ def traced(part: TracedPart, ranks: Ranks, recipe: Recipe, *, is_block: bool = T
         )
         for f in part.flash
     ]
-    streams = [
-        Stream(
-            name=s.kind,
-            kind=s.kind,
-            forward_bytes=s.forward_bytes.at(samples),
-            backward_bytes=s.backward_bytes.at(samples),
-            calls=s.calls,
-        )
-        for s in part.streams
-    ]
-    return Operators(
-        gemms=gemms,
-        flash=flash,
-        streams=streams,
-        saved=[Saved("saved tensors", part.saved_bytes.at(samples))],
-        transient_bytes=part.transient_bytes.at(samples),
-        checkpoint_bytes=part.input_bytes.at(samples),
-        is_block=is_block,
-        counts_kernels=True,
-    )
