@@ -25,7 +25,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from simulator import catalogue
 from simulator.errors import InputError, did_you_mean, nearest
-from simulator.inheritance import lent, merged, sourced
+from simulator.inheritance import lent, merged, sourced, taken_over
 
 __all__ = [
     "GRADES",
@@ -352,7 +352,8 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
 
     The ``name`` of a profile is its file name; ``[sources]`` holds ``key = {text, date}``. A
     profile with ``base = "other"`` is the other profile of the same `kind` with what it states
-    itself put over it; ``[borrowed]`` takes some tables of another one as assumed figures.
+    itself put over it; ``[borrowed]`` takes some tables of another one as assumed figures. An
+    accelerator with a base is another part with the same chip (:func:`taken_over`).
 
     Raises
     ------
@@ -382,7 +383,10 @@ def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]
         given = build(_Borrowed, terms, where=str(path), prefix="borrowed")
         relative = other(given.of, "borrowed.of")
         raw = merged(lent(relative, **dataclasses.asdict(given), where=str(path)), raw)
-    return raw if base is None else merged(other(base, "base"), raw)
+    if base is None:
+        return raw
+    under = other(base, "base")
+    return merged(taken_over(under, base) if kind == "accelerators" else under, raw)
 
 
 @record

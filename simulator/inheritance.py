@@ -8,7 +8,11 @@ from typing import Any
 
 from simulator.errors import InputError, did_you_mean
 
-__all__ = ["lent", "merged", "sourced"]
+__all__ = ["lent", "merged", "sourced", "taken_over"]
+
+
+SAME_CHIP_SPREAD = 0.15
+"""Of a rate measured on another part with the same chip: power, clock and cooling differ."""
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,6 +89,30 @@ def lent(
             nested = {part: nested}
         found = merged(found, nested)
     return found
+
+
+def taken_over(raw: Mapping[str, Any], of: str) -> dict[str, Any]:
+    """Tables of the part `of` as they stand for another part with the same chip.
+
+    What was measured on it or fitted to it is assumed of the other part, and its spread is at least
+    SAME_CHIP_SPREAD.
+    """
+
+    def take(item: Any) -> Any:
+        if not isinstance(item, Mapping):
+            return item
+        if "value" not in item:
+            return {key: take(value) for key, value in item.items()}
+        if item.get("grade") not in ("measured", "fitted"):
+            return item
+        wide = {"spread": max(item["spread"], SAME_CHIP_SPREAD)} if item.get("spread") else {}
+        return {**item, "grade": "assumed", **wide}
+
+    said = {
+        key: {**source, "text": f"as {of}, same chip: {source.get('text', '')}"}
+        for key, source in raw.get("sources", {}).items()
+    }
+    return {**take(raw), "sources": said}
 
 
 def sourced(raw: Any, sources: Mapping[str, Any], where: str) -> Any:

@@ -4,7 +4,7 @@
 those named) and writes three things: the tables that they own in ``hardware_profiles/``, further
 files that they make, and ``validation/microbenchmarks/left_out.csv``. Comments, hand-written
 figures and their order stay; nothing is written before everything is computed. A profile that
-borrows from a relative gets only what was fitted to timings of its own.
+borrows from a relative or has a base gets only what was fitted to timings of its own.
 """
 
 from __future__ import annotations
@@ -110,12 +110,12 @@ def refit(
 
 
 def _owned(sections: Sequence[Section], text: str) -> list[Section]:
-    """Leave out what a profile that borrows has no timings for.
+    """Leave out what a profile that borrows, or has a base, has no timings for.
 
     A kernel of an accelerator (the first two names of its tables) with no fitted figure is a guess,
-    and what it borrows is one already.
+    and what it borrows or has from its base is one already.
     """
-    if "borrowed" not in tomllib.loads(text):
+    if not {"base", "borrowed"} & tomllib.loads(text).keys():
         return list(sections)
     fitted = {
         section.path[:2]

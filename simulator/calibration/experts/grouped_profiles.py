@@ -16,7 +16,7 @@ from simulator.calibration.experts.grouped_left_out import (
 from simulator.calibration.fitting.left_out_errors import LeftOut, left_out
 from simulator.calibration.fitting.profile_text import FigureText, Section
 from simulator.calibration.fitting.smoothing import pulls, weight_lines
-from simulator.calibration.gemm.gemm_profiles import DATE, with_siblings
+from simulator.calibration.gemm.gemm_profiles import DATE
 from simulator.hardware.residuals import SIZES, columns
 
 __all__ = ["grouped_residuals", "grouped_sections"]
@@ -50,7 +50,7 @@ def grouped_sections(found: Sequence[UnseenLayers] | None = None) -> dict[str, l
                         stale=_STALE,
                     )
                 )
-    return with_siblings(sections)
+    return sections
 
 
 def _devices(one: UnseenLayers, dtype: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Figures of products for the shipped profiles: fitted, taken over from a sibling, or typical.
+"""Figures of products for the shipped profiles: fitted, or typical.
 
 What `make profiles` writes into the tables ``[gemm.*]`` of the profiles and into the files of
 residuals: the same facts give the same bytes. `training_fraction` is left alone: training runs set
@@ -28,18 +28,10 @@ from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import load_accelerator
 from simulator.hardware.residuals import SIZES, TimedShapes, columns
 
-__all__ = ["gemm_sections", "residual_tables", "typical_gemm", "with_siblings"]
+__all__ = ["gemm_sections", "residual_tables", "typical_gemm"]
 
 DATE = "2026-11-21"
 """Of the table of timings."""
-
-SIBLINGS = {
-    "a100-sxm-40": "a100-sxm-80",
-    "a800-sxm-80": "a100-sxm-80",
-    "h100-hbm2e-96": "h100-sxm",
-    "h800-sxm": "h100-sxm",
-}
-"""Parts with the chip of another part, and no timings of their own."""
 
 _TABLES = {
     "trtllm": "TRT-LLM tables (cuBLAS kernels) of ai-dynamo/aiconfigurator@095f58a5",
@@ -137,14 +129,6 @@ def gemm_sections(series: Sequence[Series] | None = None) -> dict[str, list[Sect
         found.setdefault(one.device, []).append(own)
     for device in list(found):
         found[device] = _with_untimed_types(load_accelerator(device), found[device])
-    return with_siblings(found)
-
-
-def with_siblings(found: dict[str, list[Section]]) -> dict[str, list[Section]]:
-    """Add the parts that have the chip of a timed one."""
-    for device, sibling in SIBLINGS.items():
-        if sibling in found:
-            found[device] = [_taken_over(section, sibling) for section in found[sibling]]
     return found
 
 
@@ -240,17 +224,6 @@ def _with_untimed_types(device: Accelerator, sections: list[Section]) -> list[Se
         "fp8",
     )
     return made
-
-
-def _taken_over(section: Section, sibling: str) -> Section:
-    figures = {
-        name: FigureText(value=figure.value, grade="assumed", spread=figure.spread)
-        for name, figure in section.figures.items()
-    }
-    text = (
-        f"taken over from {sibling}, same chip: no GEMM timings of this part. There: {section.text}"
-    )
-    return Section(path=section.path, figures=figures, source=section.source, text=text, date=DATE)
 
 
 # --- residuals ---------------------------------------------------------------------------

@@ -53,10 +53,11 @@ def _stream(elementwise: float, norm: float, other: float) -> dict[str, float]:
 
 
 _OLD_MEGATRON = ("megatron-lm-2021", "megatron-deepspeed-2023")
-_H100 = ("h100-sxm", "h800-sxm", "h200-sxm")
-"""The same chip; the third has a faster memory, of which kernels reach another share."""
+_H100 = ("h100-sxm", "h200-sxm")
+"""The same chip; the second has a faster memory, of which kernels reach another share."""
 
-_A100 = ("a100-sxm-80", "a100-sxm-40", "a800-sxm-80")
+_H800 = ("h800-sxm",)
+_A100, _A800 = ("a100-sxm-80",), ("a100-sxm-40", "a800-sxm-80")
 _SIXTEEN = ("fp32", "tf32", "fp16", "bf16")
 _EIGHT = ("fp8", "fp8_blockwise")
 
@@ -76,16 +77,17 @@ PARAMETERS: dict[str, Parameter] = {
         for profile, share in _BLACKWELL.items()
     },
     "h100_rate": Parameter(
-        prior=_share(0.859, 0.06), profiles=_H100, figures=_rate(*_SIXTEEN),
+        prior=_share(0.859, 0.06), profiles=_H100, heirs=_H800, figures=_rate(*_SIXTEEN),
     ),
     "h100_rate_fp8": Parameter(
-        prior=_share(0.85, 0.06), profiles=_H100, figures=_rate(*_EIGHT),
+        prior=_share(0.85, 0.06), profiles=_H100, heirs=_H800, figures=_rate(*_EIGHT),
     ),
     "h100_attention": Parameter(
-        prior=_share(0.894, 0.10), profiles=_H100, figures=_attention("flash"),
+        prior=_share(0.894, 0.10), profiles=_H100, heirs=_H800, figures=_attention("flash"),
     ),
     "h100_stream": Parameter(
-        prior=_share(0.53, 0.10), profiles=_H100[:2], figures=_stream(0.53, 0.47, 0.51), digits=2,
+        prior=_share(0.53, 0.10), profiles=("h100-sxm",), heirs=_H800,
+        figures=_stream(0.53, 0.47, 0.51), digits=2,
     ),
     "h100_hbm2e_rate": Parameter(
         prior=_share(0.62, 0.15), profiles=("h100-hbm2e-96",), figures=_rate(*_SIXTEEN),
@@ -108,31 +110,32 @@ PARAMETERS: dict[str, Parameter] = {
         digits=2,
     ),
     "a100_rate": Parameter(
-        prior=_share(0.823, 0.05), profiles=_A100, figures=_rate(*_SIXTEEN),
+        prior=_share(0.823, 0.05), profiles=_A100, heirs=_A800, figures=_rate(*_SIXTEEN),
     ),
     "a100_attention": Parameter(
-        prior=_share(0.928, 0.08), profiles=_A100, figures=_attention("flash"),
+        prior=_share(0.928, 0.08), profiles=_A100, heirs=_A800, figures=_attention("flash"),
     ),
     "a100_triton_attention": Parameter(
-        prior=_share(1.0, 0.08), profiles=_A100, figures=_attention("triton_2022"),
+        prior=_share(1.0, 0.08), profiles=_A100, heirs=_A800, figures=_attention("triton_2022"),
     ),
     "a100_triton_narrow_heads": Parameter(
-        prior=Prior(value=0.888, width=0.15, low=0.5, high=1.5), profiles=_A100,
+        prior=Prior(value=0.888, width=0.15, low=0.5, high=1.5), profiles=_A100, heirs=_A800,
         figures={"attention.triton_2022.narrow_head_factor": 1.0},
     ),
     "a100_stream": Parameter(
-        prior=_share(0.66, 0.10), profiles=_A100, figures=_stream(0.66, 0.58, 0.63), digits=2,
+        prior=_share(0.66, 0.10), profiles=_A100, heirs=_A800,
+        figures=_stream(0.66, 0.58, 0.63), digits=2,
     ),
     "a100_unaligned": Parameter(
-        prior=_share(0.25, 0.5), profiles=_A100,
+        prior=_share(0.25, 0.5), profiles=_A100, heirs=_A800,
         figures={f"gemm.cublas.{name}.unaligned_fraction": 1.0 for name in ("fp16", "bf16")},
         digits=2,
     ),
     "h100_variation": Parameter(
-        prior=_VARIATION, profiles=_H100, figures={"time_variation": 1.0}, digits=2,
+        prior=_VARIATION, profiles=_H100, heirs=_H800, figures={"time_variation": 1.0}, digits=2,
     ),
     "a100_variation": Parameter(
-        prior=_VARIATION, profiles=_A100, figures={"time_variation": 1.0}, digits=2,
+        prior=_VARIATION, profiles=_A100, heirs=_A800, figures={"time_variation": 1.0}, digits=2,
     ),
     "host_variation": Parameter(
         prior=Prior(value=0.03, width=0.5, low=0.001, high=0.2),
