@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
+from simulator.frames import DataFrame, Table, choose, frame
 from simulator.layout.layouts import Layouts
 
 __all__ = ["P90", "VERDICTS", "Estimate", "concatenate", "memory_verdict"]
@@ -101,6 +102,42 @@ class Estimate:
 
     def __len__(self) -> int:
         return len(self.step_time_s)
+
+    def to_frame(self, table: Table = "layouts") -> DataFrame:
+        """One row per layout: its fields, time and memory; or seconds by term; or bytes by kind.
+
+        Raises
+        ------
+        InputError
+            If there is no such table.
+
+        Examples
+        --------
+        >>> from simulator import predict
+        >>> estimate = predict(model="llama-3.1-8b", cluster="dgx-h100", gpus=8, tp=2).estimate
+        >>> terms_s = estimate.to_frame("terms")
+        >>> bool(np.isclose(terms_s.sum(axis=1), estimate.step_time_s).all())
+        True
+        """
+        tables = {"layouts": self._costs, "terms": self.terms_s, "memory": self.memory_bytes}
+        columns = choose(table, tables)
+        layouts = self.layouts.to_frame()
+        if table == "layouts":
+            return layouts.assign(**columns())
+        return frame(columns, index=layouts.index, name=layouts.index.name)
+
+    def _costs(self) -> dict[str, Any]:
+        """Columns beside those of a layout, one value each."""
+        return {
+            "step_time_s": self.step_time_s,
+            "memory_total_bytes": self.memory_total_bytes,
+            "memory_p10_bytes": self.memory_p10_bytes,
+            "memory_p90_bytes": self.memory_p90_bytes,
+            "memory_verdict": np.array(VERDICTS, dtype=object)[self.verdict],
+            "fits": self.fits,
+            "peak_stage": self.peak_stage,
+            "slowest_stage": self.slowest_stage,
+        }
 
     def take(self, rows: Any) -> Estimate:
         """Return the estimate of some of the layouts."""

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
+from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.events.sharing.contended import Contended
+from simulator.events.step.streams import CAUSES, SPAN_KINDS, STREAMS
 from simulator.events.step.timeline import Jittered, MemoryCurve, Mixed, Sharing, Timeline
+from simulator.frames import DataFrame, choose, frame
 
 __all__ = ["SimulatedStep"]
 
@@ -74,6 +77,45 @@ class SimulatedStep:
     def memory(self) -> MemoryCurve:
         """Memory of every simulated rank over time."""
         return self.weigh()
+
+    def to_frame(self, table: Literal["terms", "timeline", "memory"] = "terms") -> DataFrame:
+        """The step as a table.
+
+        `terms`: one row per term, seconds of the pacing rank and share of the critical path;
+        `timeline`: one row per span; `memory`: one row per moment at which a rank's memory changes,
+        a column of bytes per kind.
+
+        Raises
+        ------
+        InputError
+            If there is no such table.
+        """
+        tables = {"terms": self._terms, "timeline": self._spans, "memory": self._moments}
+        columns = choose(table, tables)()
+        return frame(columns, index=list(self.terms_s) if table == "terms" else None)
+
+    def _terms(self) -> dict[str, Any]:
+        return {
+            "seconds": list(self.terms_s.values()),
+            "hidden_s": [self.hidden_s.get(term, 0.0) for term in self.terms_s],
+            "critical_share": [self.critical_share.get(term, 0.0) for term in self.terms_s],
+        }
+
+    def _spans(self) -> dict[str, Any]:
+        spans = self.timeline
+        words = {"stream": STREAMS, "kind": SPAN_KINDS, "cause": CAUSES}
+        columns = ("rank", "stream", "kind", "cause", "start_s", "end_s", "micro_batch", "chunk")
+        return {
+            name: np.array(words[name], dtype=object)[getattr(spans, name)]
+            if name in words
+            else getattr(spans, name)
+            for name in (*columns, "critical")
+        }
+
+    def _moments(self) -> dict[str, Any]:
+        curve = self.memory
+        kinds = {f"{kind}_bytes": curve.kinds_bytes[:, i] for i, kind in enumerate(MEMORY_KINDS)}
+        return {"rank": curve.rank, "time_s": curve.time_s, **kinds}
 
     def as_numbers(self) -> dict[str, Any]:
         """What the ``simulation`` entry of the JSON document holds."""

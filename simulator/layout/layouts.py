@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.frames import DataFrame, frame
 from simulator.layout.degrees import accelerators
 from simulator.schedules.registry import SCHEDULES, WORDS, by_code, usual_codes
 
@@ -214,6 +215,15 @@ class Layouts:
         row["sequence_parallel"] = bool(row["sequence_parallel"])
         row["reshard_after_forward"] = row["reshard_after_forward"] or True
         return row
+
+    def to_frame(self) -> DataFrame:
+        """One row per layout, one column per field; words where a code stands for one."""
+        columns = {
+            name: np.array(_WORDS[name], dtype=object)[column] if name in _WORDS else column
+            for name, column in self.columns().items()
+        }
+        names = [self.describe(i) for i in range(len(self))]
+        return frame(columns, index=names, name="layout")
 
     def describe(self, index: int = 0) -> str:
         """Name one layout in a few words; degrees of 1 are left out."""

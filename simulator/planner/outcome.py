@@ -12,12 +12,14 @@ from simulator.cost.step import Estimate
 from simulator.economics.energy import cluster_energy_joule
 from simulator.economics.price import Price, Site, cost_usd, load_price, load_site
 from simulator.files import GRADES, figures
+from simulator.frames import DataFrame, Table
 from simulator.hardware.cluster import Cluster
+from simulator.planner.certainty import Certainty
 from simulator.software.profile import Software
 from simulator.units import DAY_S, HOUR_S, KWH_J
 from simulator.workload.recipe import Recipe
 
-__all__ = ["COMPUTING", "Outcome", "outcome", "weakest_evidence"]
+__all__ = ["COMPUTING", "Outcome", "answer_frame", "outcome", "weakest_evidence"]
 
 
 COMPUTING = ("gemm", "attention", "memory_bound", "recompute", "slowdown", "optimizer")
@@ -42,6 +44,28 @@ class Outcome:
     kwh: Floats
     price: Price
     site: Site
+
+
+def answer_frame(
+    estimate: Estimate, found: Outcome, certainty: Certainty, table: Table = "layouts"
+) -> DataFrame:
+    """One row per layout of an answer; `layouts` with throughput, money, energy and intervals.
+
+    Raises
+    ------
+    InputError
+        If there is no such table.
+    """
+    costs = estimate.to_frame(table)
+    if table != "layouts":
+        return costs
+    names = ("tokens_per_s_per_gpu", "mfu", "hfu", "days", "gpu_hours", "usd", "kwh")
+    return costs.assign(
+        p10_s=certainty.p10_s,
+        p90_s=certainty.p90_s,
+        probability_fastest=certainty.fastest,
+        **{name: getattr(found, name) for name in names},
+    )
 
 
 def outcome(estimate: Estimate, recipe: Recipe, cluster: Cluster) -> Outcome:

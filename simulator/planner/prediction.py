@@ -13,13 +13,14 @@ from typing import Any
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError, problem
 from simulator.files import build
+from simulator.frames import DataFrame, Table
 from simulator.hardware.cluster import NO_CLOSED_FORM
 from simulator.layout.layouts import RANK_ORDERS, Layouts
 from simulator.layout.rules.cluster_rules import WORLD
 from simulator.layout.rules.feasibility import DEPEND_ON_DP, FEASIBLE, RULES, code_of, reasons
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.defaults import complete
-from simulator.planner.outcome import Outcome, outcome
+from simulator.planner.outcome import Outcome, answer_frame, outcome
 from simulator.planner.refusal import limits, refusal
 from simulator.scenario import LayoutSection, Scenario, wrong_reshard
 from simulator.schedules.registry import SCHEDULES, usual
@@ -45,6 +46,10 @@ class Prediction:
     def layout(self) -> dict[str, Any]:
         """The whole layout as plain numbers and words."""
         return self.estimate.layouts.row()
+
+    def to_frame(self, table: Table = "layouts") -> DataFrame:
+        """One row: what the layout costs; or its seconds by term; or its bytes by kind."""
+        return answer_frame(self.estimate, self.outcome, self.certainty, table)
 
     @property
     def step_time_s(self) -> float:

@@ -12,12 +12,13 @@ from simulator.cost.step import Estimate, evaluate
 from simulator.economics.price import load_price
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.events.played import SimulatedStep
+from simulator.frames import DataFrame, Table
 from simulator.layout.layouts import SHARDINGS
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.candidates import candidates
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.explore import KEEP, Found, explore
-from simulator.planner.outcome import Outcome, outcome
+from simulator.planner.outcome import Outcome, answer_frame, outcome
 from simulator.planner.prediction import refuse_mixed
 from simulator.scenario import Scenario
 from simulator.units import show_bytes
@@ -55,6 +56,10 @@ class Plan:
     naive_fits: bool
     refined: Refinement | None = None
     """Of the first layouts, if they were played (``planner/refine.py``)."""
+
+    def to_frame(self, table: Table = "layouts") -> DataFrame:
+        """One row per layout, best first: what it costs; or seconds by term; or bytes by kind."""
+        return answer_frame(self.estimate, self.outcome, self.certainty, table)
 
     @property
     def meets_deadline(self) -> NDArray[np.bool_]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from simulator import catalogue
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
+from simulator.frames import DataFrame, frame_of_rows
 from simulator.layout.layouts import Layouts
 from simulator.measured.checks import Readings, excluded, implausible, readings, utilisation
 from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, replay
@@ -67,6 +68,11 @@ class Validation:
     def used(self) -> bool:
         """Whether anything at all was predicted."""
         return bool(self.predicted) or any(len(table.line) for table in self.benchmarks)
+
+    def to_frame(self) -> DataFrame:
+        """One row per measured run beside its prediction: the columns of its table, then ours."""
+        rows = ({**row.run.fields, **row.document()} for row in self.rows)
+        return frame_of_rows(rows).set_index("run_id")
 
     def document(self) -> dict[str, Any]:
         """Return rows, summary and problems as plain values, with the keys that stay."""
