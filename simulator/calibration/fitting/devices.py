@@ -10,6 +10,7 @@ from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import read_toml
 from simulator.hardware.cluster import load_accelerator
+from simulator.inheritance import merged
 from simulator.measured.microbenchmarks import Words
 
 __all__ = ["Device", "devices", "profile_of", "same_chip"]
@@ -27,7 +28,7 @@ class Device:
     bandwidth_bytes_per_s: float
     l2_bytes: float
     tables: Mapping[str, Mapping[str, Any]]
-    """Its own `gemm`, `attention` and `stream` tables, without what it borrows."""
+    """Its own `gemm`, `attention` and `stream` tables, without what it borrows or its base has."""
     borrows: bool
 
     def training_fraction(self) -> float:
@@ -50,20 +51,29 @@ def devices() -> dict[str, Device]:
 def _device(name: str) -> Device:
     path = catalogue.find("accelerators", name)
     text = read_toml(path)
+    sheet = _over_base(text)
     try:
-        memory = text["memory"]
+        memory = sheet["memory"]
         return Device(
             name=name,
-            generation=str(text["generation"]),
-            compute_units=float(text["compute_units"]),
-            flop_per_s={key: _value(x) for key, x in text["matrix_flop_per_s"].items()},
+            generation=str(sheet["generation"]),
+            compute_units=float(sheet["compute_units"]),
+            flop_per_s={key: _value(x) for key, x in sheet["matrix_flop_per_s"].items()},
             bandwidth_bytes_per_s=_value(memory["bandwidth_bytes_per_s"]),
             l2_bytes=_value(memory["l2_bytes"]),
-            borrows="borrowed" in text,
+            borrows=bool({"base", "borrowed"} & text.keys()),
             tables={kind: text.get(kind, {}) for kind in ("gemm", "attention", "stream")},
         )
     except KeyError as error:
         raise InputError(f"{path}: {error.args[0]}: required field is missing") from None
+
+
+def _over_base(text: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A profile's tables over those of its base, figures as they are written."""
+    base = text.get("base")
+    if base is None:
+        return text
+    return merged(_over_base(read_toml(catalogue.find("accelerators", base))), text)
 
 
 def _value(figure: Any) -> float:
