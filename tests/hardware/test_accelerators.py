@@ -291,3 +291,30 @@ def test_datasheet_arithmetic_of_peaks() -> None:
     assert accelerator("h100-sxm").matrix_flop_per_s["bf16"] == pytest.approx(
         2 * 512 * 132 * 4 * 1.83e9, rel=1e-3
     )
+
+
+def test_an_accelerator_with_timed_kernels_is_toml_alone() -> None:
+    """P100: a profile, a word of the tables of kernels, and `make profiles`; no Python names it."""
+    device = accelerator("p100-sxm2-16")
+    products = device.gemm["cublas"]["fp32"]
+    assert products.peak_fraction.grade == "fitted"
+    # best of DeepBench's products on P100: 9.1 TFLOP/s of fp32
+    rate = products.peak_fraction * device.matrix_flop_per_s["fp32"]
+    assert rate == pytest.approx(9.1e12, rel=0.03)
+    # what nobody timed here is that of V100, and says so
+    assert device.gemm["cublas"]["fp16"].peak_fraction.grade == "assumed"
+    sources = (Path(__file__).parents[2] / "simulator").rglob("*.py")
+    assert [path.name for path in sources if "p100" in path.read_text().lower()] == []
+
+
+def test_a_sibling_follows_its_base() -> None:
+    """H800 is an H100 whose NVLink is cut: figures equal, what was timed is assumed of it."""
+    sibling, base = accelerator("h800-sxm"), accelerator("h100-sxm")
+    ours, theirs = sibling.gemm["cublas"]["bf16"], base.gemm["cublas"]["bf16"]
+    assert (ours.launch_s, ours.peak_fraction) == (theirs.launch_s, theirs.peak_fraction)
+    assert (ours.launch_s.grade, theirs.launch_s.grade) == ("assumed", "fitted")
+    assert ours.launch_s.source == f"as h100-sxm, same chip: {theirs.launch_s.source}"
+    # the same chip with another memory: its own data sheet over that of its base
+    small, large = accelerator("a100-sxm-40"), accelerator("a100-sxm-80")
+    assert small.memory.bandwidth_bytes_per_s == 1555e9
+    assert small.matrix_flop_per_s == large.matrix_flop_per_s
