@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.options import BAD_INPUT, Json, print_json, speaking
+from simulator.cli.options import BAD_INPUT, Json, print_json, speaking, writing
 
 __all__ = ["app"]
 
@@ -97,3 +97,66 @@ def check_profiles(
             typer.echo(f"{len(places)} profiles read, {wrong}")
         if problems:
             raise typer.Exit(BAD_INPUT)
+
+
+@app.command("links")
+def show_links(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CLUSTER|FILE...",
+            help="A cluster profile; or edges (.csv), outputs of ibnetdiscover and of"
+            " nvidia-smi topo -m, which are joined.",
+        ),
+    ],
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", metavar="N", show_default=False, help="GPUs of a run.")
+    ] = None,
+    node: Annotated[
+        str,
+        typer.Option("--node", metavar="NODE", help="Its rates stand for what a matrix has links."),
+    ] = "",
+    hosts: Annotated[
+        str,
+        typer.Option("--hosts", metavar="REGEX", help="Hosts of ibnetdiscover that are servers."),
+    ] = ".*",
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            "--write",
+            metavar="FILE.csv",
+            show_default=False,
+            help="Write the edges that were read, for [topology] of a cluster profile.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Count the links of a cluster; say its bisection, its over-subscription, its longest way."""
+    with speaking():
+        from simulator.cli.screen_profiles import show_edges, show_links
+        from simulator.errors import InputError
+        from simulator.hardware.cluster import load_cluster
+        from simulator.hardware.edge_list import write_edges
+        from simulator.interop.fabric_files import is_profile, read_fabric
+        from simulator.profiles.link_summary import edges_document, links_document, summary
+        from simulator.profiles.whole_cluster import whole_gpus
+
+        if any(is_profile(name) for name in names):
+            if len(names) > 1 or write is not None:
+                raise InputError("command line: a cluster profile stands alone, without --write")
+            size = gpus or whole_gpus(names[0])
+            found = summary(load_cluster(names[0], size, where="command line", field="--gpus"))
+            if as_json:
+                print_json(links_document(found))
+            else:
+                show_links(found)
+            return
+        edges, servers = read_fabric([Path(name) for name in names], node=node, hosts=hosts)
+        if write is not None:
+            with writing(write, "--write"):
+                write_edges(edges, write)
+        document = edges_document(edges, servers)
+        if as_json:
+            print_json(document)
+        else:
+            show_edges(document, write)

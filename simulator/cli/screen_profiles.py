@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.padding import Padding
 from rich.table import Table
@@ -13,7 +15,10 @@ from simulator.cli.screen import console, plain_table
 from simulator.files import GRADES, Figure
 from simulator.profiles import Profile
 
-__all__ = ["show_list", "show_whole"]
+if TYPE_CHECKING:
+    from simulator.profiles.link_summary import LinkSummary
+
+__all__ = ["show_edges", "show_links", "show_list", "show_whole"]
 
 
 def show_list(profiles: Sequence[Profile]) -> None:
@@ -56,3 +61,33 @@ def _figure_table(figures: dict[str, Figure], sources: list[str]) -> Table:
         number = f"[{sources.index(figure.source) + 1}]"
         table.add_row(name, f"{figure:g}", figure.grade, spread, figure.date or "-", number)
     return table
+
+
+def show_links(found: LinkSummary) -> None:
+    """Print the links of a cluster by kind, and how narrow its network is."""
+    screen = console()
+    how = "as it is cabled" if found.cabled else "by rule from its fabric"
+    screen.print(Text(f"{found.cluster}: {found.gpus} GPUs on {found.servers} servers, {how}"))
+    table = plain_table("link", "GB/s each way", "number", left=("link",))
+    for row in found.links:
+        table.add_row(row.kind, f"{row.bytes_per_s / 1e9:.4g}", str(row.count))
+    screen.print(table)
+    tried = "narrowest of all halves" if found.exact else "narrowest of neighbouring halves"
+    screen.print(f"bisection: {found.bisection_bytes_per_s / 1e9:.5g} GB/s each way ({tried})")
+    if found.oversubscription is not None:
+        screen.print(f"over-subscription: {found.oversubscription:.3g}")
+    if found.most_hops is not None:
+        screen.print(f"first to last adapter: {found.most_hops} cables")
+
+
+def show_edges(document: Mapping[str, Any], path: Path | None) -> None:
+    """Print what edges join, which hosts are which servers, and where they were written."""
+    screen = console()
+    ends = ", ".join(f"{count} {kind}s" for kind, count in document["ends"].items() if count)
+    screen.print(f"{ends.replace('switchs', 'switches')}; {document['cables']} cables")
+    for pair, count in document["edges"].items():
+        screen.print(f"  {pair}: {count} edges")
+    for number, name in enumerate(document["servers"]):
+        screen.print(Text(f"  server {number}: {name}"))
+    if path is not None:
+        screen.print(f"written: {path}")

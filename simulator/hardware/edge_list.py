@@ -6,6 +6,7 @@ the order of ranks) or any other name: that of a switch. A run takes the first s
 
 from __future__ import annotations
 
+import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,8 +32,10 @@ __all__ = [
     "edges_of",
     "endpoint",
     "has_gpus",
+    "is_switch_name",
     "of_servers",
     "read_edges",
+    "write_edges",
 ]
 
 
@@ -201,6 +204,19 @@ def _name_problem(name: str, cables: Counter[str]) -> str | None:
     if alone and (near := nearest(name, switches)):
         return f"edges: {name!r} stands once only, so that nothing passes it{near}"
     return None
+
+
+def is_switch_name(name: str) -> bool:
+    """Whether a switch can be called so."""
+    return bool(_SWITCH.fullmatch(name)) and not _LIKE_SERVER_END.match(name) and len(name) <= 100
+
+
+def write_edges(edges: Iterable[Edge], path: Path) -> None:
+    """Write edges as a CSV file that `read_edges` reads."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(COLUMNS)
+        table.writerows([getattr(edge, name) for name in COLUMNS] for edge in edges)
 
 
 def _first(wrong: Sequence[str], what: str) -> list[str]:

@@ -142,4 +142,6 @@ def _settings(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         if dataclasses.is_dataclass(item):
             yield from _settings(item, f"{name}.")
         elif not isinstance(item, (Figure, Mapping)) and field.name != "name":
-            yield name, list(item) if isinstance(item, tuple) else item
+            records = isinstance(item, tuple) and any(map(dataclasses.is_dataclass, item))
+            shown = f"{len(item)} edges" if records else item
+            yield name, list(shown) if isinstance(shown, tuple) else shown

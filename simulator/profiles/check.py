@@ -12,6 +12,7 @@ from simulator import catalogue
 from simulator.errors import InputError, did_you_mean
 from simulator.files import figures, read_toml
 from simulator.hardware.cluster import load_library, load_node
+from simulator.hardware.edge_list import edges_of
 from simulator.profiles import KINDS, load
 
 __all__ = ["check", "kind_of"]
@@ -88,6 +89,8 @@ def check(path: Path, kind: str = "") -> list[str]:
         return list(error.problems)
     own = _LIMITS.get(kind)
     found = [*_evidence(value), *_shares(value), *(own(value) if own is not None else ())]
+    if kind == "clusters":
+        found += _topology(value, path)
     return [f"{path}: {problem}" for problem in found]
 
 
@@ -184,6 +187,14 @@ def _cluster(cluster: Any) -> Iterator[str]:
         return  # said above, or by the check of that file
     if link not in library.ring_hop_s:
         yield f"collectives: {library.name} has no latencies of {link} links"
+
+
+def _topology(cluster: Any, path: Path) -> Iterator[str]:
+    """What is wrong with the cables of a cluster, of all servers that they join."""
+    try:
+        edges_of(cluster.topology, path)
+    except InputError as error:
+        yield from (problem.removeprefix(f"{path}: ") for problem in error.problems)
 
 
 def _pods(fabric: Any) -> Iterator[str]:

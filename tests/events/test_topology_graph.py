@@ -14,8 +14,11 @@ from simulator.events.network.links import Topology, degraded, link_name, link_n
 from simulator.events.network.routes import routes
 from simulator.events.network.topology import topology
 from simulator.events.network.topology_graph import regular_graph
+from simulator.events.sharing.contended import Network, contended
+from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster, with_edges
 from simulator.hardware.edge_list import Edge
+from simulator.layout.layouts import Layouts
 
 GB = 1e9
 
@@ -301,3 +304,33 @@ def test_edges_that_do_not_join_the_servers() -> None:
     with pytest.raises(InputError, match=r"'gpu 0\.3' to the first GPU of its domain"):
         pair = [("gpu 0.0", "gpu 0.1"), ("gpu 0.0", "gpu 0.2"), ("gpu 0.3", "lonely")]
         cabled("gb200-nvl72", 4, cables(*((a, b, GB, 1) for a, b in pair)))
+
+
+def test_a_step_on_cables_is_that_on_the_regular_fabric() -> None:
+    # Four to one above leaves of two servers; each leaf with one cable to each of two spines.
+    cluster = load_cluster("dgx-h100", 64)
+    narrow = Figure(4.0, "assumed", "of this test")
+    fabric = replace(cluster.fabric, oversubscription=narrow, leaf_servers=2)
+    cluster = replace(cluster, fabric=fabric)
+    lines = [
+        (f"adapter {s}.{r}", f"leaf {s // 2}.{r}", 50 * GB, 1) for s in range(8) for r in range(8)
+    ]
+    lines += [
+        (f"leaf {u}.{r}", f"spine {k}", 12.5 * GB, 1)
+        for u in range(4)
+        for r in range(8)
+        for k in range(2)
+    ]
+    wired = with_edges(cluster, cables(*lines), where="test")
+    crowded = Network(contention=True)
+    for layout in ({"tp": 8, "dp": 8}, {"tp": 8, "pp": 2, "dp": 4}, {"dp": 64}):
+        table = Layouts.of(**layout, global_batch=64)  # type: ignore[arg-type]
+        rule, listed = (contended(table, c, crowded, experts=False) for c in (cluster, wired))
+        assert listed.slowdown == pytest.approx(dict(rule.slowdown), rel=1e-9)
+        fullest = (rule.links["leaf-up"].utilisation, listed.links["trunk"].utilisation)
+        assert fullest[0] == pytest.approx(fullest[1], rel=1e-9)
+    worn = Network(contention=True, worn={"trunk leaf 0.0>spine 0": 0.0})
+    table = Layouts.of(tp=8, dp=8, global_batch=64)  # a ring of each rail fills its leaves
+    assert contended(table, cluster, crowded, experts=False).slowdown["dp"] == 1.0
+    around = contended(table, wired, worn, experts=False)
+    assert around.slowdown["dp"] == pytest.approx(2.0, rel=1e-9)  # one of two cables is left
