@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.cost.memory.allocator import Block, CachingAllocator
-from simulator.cost.memory.peak import on_device
+from simulator.cost.memory.peak import IN_TRANSIT, on_device
 from simulator.cost.memory.rank_tensors import (
     Part,
     chunk_parts,
@@ -41,9 +41,6 @@ from simulator.workload.recipe import Workload
 __all__ = ["Replayed", "played_micro_batches", "replay_memory"]
 
 _STEPS = 2
-
-_IN_TRANSIT = 2
-"""Offloaded blocks on the device at a time: one on its way, one in use."""
 
 _ROUNDS = (2, 3, 4)
 """Micro-batches tried, in multiples of pp, for a trace that is as full as the whole step."""
@@ -234,14 +231,14 @@ class _Player:
     def _take_in(self, tensors: list[Block]) -> None:
         """Hold one more offloaded part; the oldest of too many has reached the host by now."""
         self.in_transit.append(tensors)
-        if len(self.in_transit) > _IN_TRANSIT:
+        if len(self.in_transit) > IN_TRANSIT:
             gone = self.in_transit.popleft()
             self._drop(gone)
             gone.clear()
 
     def _fetch(self, parts: list[Part], kept: list[list[Block]], index: int) -> None:
         """Bring back what an offloaded part kept, and the next one's beside it."""
-        wanted = [i for i in range(index, -1, -1) if parts[i].away][:_IN_TRANSIT]
+        wanted = [i for i in range(index, -1, -1) if parts[i].away][:IN_TRANSIT]
         for i in wanted if parts[index].away else ():
             if not kept[i]:
                 kept[i] += self._all(parts[i].kept)

@@ -47,10 +47,6 @@ class Stages:
     """Micro-batches whose activations the chunk holds at the fullest moment of its rank."""
     versions: Ints
     """Versions of the weights that the rank keeps; 1 but for PipeDream."""
-    node_group: Ints
-    """Node group of the rank; 0 while a run has one kind of server."""
-    batch_share: Floats
-    """Share of the micro-batch that the rank computes; 1 on homogeneous clusters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +126,6 @@ def stages(
         head=(piece == n - 1).astype(np.int64),
         in_flight=flying,
         versions=versions,
-        node_group=np.zeros_like(plan),
-        batch_share=np.ones(len(plan)),
     )
 
 

@@ -9,7 +9,7 @@ from simulator.layout.keys import UniqueRows, unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Placement
 
-__all__ = ["block_keys"]
+__all__ = ["block_keys", "shapes"]
 
 
 def block_keys(
@@ -30,18 +30,21 @@ def block_keys(
         *local,
         layouts.world,
     )
-    some = layouts[keys.first]
-    ranks = Ranks(
-        tp=some.tp.astype(float),
-        sequence_parallel=some.sequence_parallel.astype(bool),
-        cp=some.cp.astype(float),
-        cp_kind=some.cp_kind,
-        dispatcher=some.dispatcher,
-        cp_a2a=some.cp_a2a.astype(float),
-        ep=some.ep.astype(float),
-        etp=some.etp.astype(float),
-        micro_batch=some.micro_batch.astype(float),
-        world=some.world.astype(float),
-        groups=placement.take(grid.inverse[keys.first]).with_groups(some.cp_a2a.astype(np.int64)),
+    return keys, shapes(layouts[keys.first], placement.take(grid.inverse[keys.first]))
+
+
+def shapes(layouts: Layouts, placement: Placement) -> Ranks:
+    """What a rank of each layout computes with; `placement` is theirs."""
+    return Ranks(
+        tp=layouts.tp.astype(float),
+        sequence_parallel=layouts.sequence_parallel.astype(bool),
+        cp=layouts.cp.astype(float),
+        cp_kind=layouts.cp_kind,
+        dispatcher=layouts.dispatcher,
+        cp_a2a=layouts.cp_a2a.astype(float),
+        ep=layouts.ep.astype(float),
+        etp=layouts.etp.astype(float),
+        micro_batch=layouts.micro_batch.astype(float),
+        world=layouts.world.astype(float),
+        groups=placement.with_groups(layouts.cp_a2a.astype(np.int64)),
     )
-    return keys, ranks

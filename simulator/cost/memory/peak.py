@@ -49,7 +49,7 @@ MEMORY_KINDS = (
 )  # fmt: skip
 """Kinds of memory, in the order in which they are added."""
 
-IN_TRANSIT = 2.0
+IN_TRANSIT = 2
 """Offloaded blocks on the device at a time: one on its way, one in use (double buffer)."""
 
 _FULL = RECOMPUTE.index("full")

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cost.blocks.block_keys import shapes
 from simulator.cost.memory.buffers import receive_buffers, workspace
 from simulator.cost.operators.block_operators import model_parts
-from simulator.cost.operators.operations import Operators, Ranks
+from simulator.cost.operators.operations import Operators
 from simulator.cost.states.state_bytes import part_states
 from simulator.cost.tables import Priced, Selection
 from simulator.hardware.cluster import Cluster
@@ -95,16 +96,7 @@ def operators_of(
     row: Layouts, workload: Workload, cluster: Cluster, software: Software
 ) -> list[Operators]:
     """The operators of every part on one rank."""
-    degrees = {name: getattr(row, name).astype(float) for name in ("tp", "cp", "ep", "etp")}
-    ranks = Ranks(
-        **degrees,
-        sequence_parallel=row.sequence_parallel.astype(bool),
-        micro_batch=row.micro_batch.astype(float),
-        groups=place(row, cluster.domain),
-        cp_kind=row.cp_kind,
-        cp_a2a=row.cp_a2a.astype(float),
-        dispatcher=row.dispatcher,
-    )
+    ranks = shapes(row, place(row, cluster.domain))
     either = cluster.accelerator.fp8_either_layout
     return model_parts(workload, ranks, software.kernels, either_layout=either)
 
