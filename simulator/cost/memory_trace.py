@@ -131,7 +131,7 @@ class _Player:
     ) -> None:
         software, row = priced.software, rows.layouts
         self.memory, self.chunks, self.software = CachingAllocator(), chunks, software
-        states = [x[None, None] for x in priced.states.state_bytes[:, rows.grid[0], column]]
+        states = [x[None, None] for x in priced.states.state_bytes[:, rows.state_key[0], column]]
         kept = on_device(states, row, priced.workload.recipe, software)
         self.weights, self.gradients, self.optimizer = (float(x[0, 0]) for x in kept[:3])
         self.frees = software.states.frees_gradients

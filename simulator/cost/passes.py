@@ -55,8 +55,8 @@ LAUNCH = PASS_TERMS.index("launch")
 def part_passes(
     priced: Priced,
     layouts: Layouts,
-    key: NDArray[Any],
-    grid: NDArray[Any],
+    block_key: NDArray[Any],
+    state_key: NDArray[Any],
     m: Floats,
     recomputed: Floats,
 ) -> PartPasses:
@@ -68,23 +68,26 @@ def part_passes(
     Software that reduces only after the last micro-batch pays one reduction for all m of them.
     """
     b, s, mode = priced.blocks, priced.states, layouts.recompute
-    forward, backward = total(b.forward_s)[key], total(b.backward_s)[key]
-    fetched, ahead = stages_s(b.input_s[key], layouts.pp > 1), priced.software.input.prefetched
-    exchange = b.exchange_s[0][key]
-    selective = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][key], 0.0)
-    full = b.recompute_s[FULL][key]
+    forward, backward = total(b.forward_s)[block_key], total(b.backward_s)[block_key]
+    fetched, ahead = (
+        stages_s(b.input_s[block_key], layouts.pp > 1),
+        priced.software.input.prefetched,
+    )
+    exchange = b.exchange_s[0][block_key]
+    selective = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][block_key], 0.0)
+    full = b.recompute_s[FULL][block_key]
     every = priced.software.states.reduces_every_micro_batch
-    traffic = s.part_traffic_s[grid] + _copies_s(s, grid, m, every=every)
-    host = s.part_host_s[0][grid], s.part_host_s[1][grid]
+    traffic = s.part_traffic_s[state_key] + _copies_s(s, state_key, m, every=every)
+    host = s.part_host_s[0][state_key], s.part_host_s[1][state_key]
     forward, backward = forward + host[0], backward + traffic + host[1]
-    repeated = np.where((mode == SELECTIVE)[:, None], b.exchange_s[2][key], 0.0)
+    repeated = np.where((mode == SELECTIVE)[:, None], b.exchange_s[2][block_key], 0.0)
     again = selective - repeated + recomputed * (full - exchange)
     # expert traffic that another micro-batch hides may last longer than its own pass
     windows = (
         np.maximum(forward - exchange, 0.0),
-        np.maximum(backward - b.exchange_s[1][key] + again, 0.0),
+        np.maximum(backward - b.exchange_s[1][block_key] + again, 0.0),
     )
-    gather, reduce = s.part_gather_s[grid], s.part_reduce_s[grid]
+    gather, reduce = s.part_gather_s[state_key], s.part_reduce_s[state_key]
     if not gather.any():
         none = np.zeros((2, *forward.shape))
         return PartPasses(
@@ -102,7 +105,7 @@ def part_passes(
             ahead,
         )
     reduce = reduce if every else reduce / m[:, None]
-    whole: tuple[Floats, Floats] = (gather, s.part_regather_s[grid] + reduce)
+    whole: tuple[Floats, Floats] = (gather, s.part_regather_s[state_key] + reduce)
     shown = whole
     if priced.software.overlap.sharded_prefetch:
         shown = (np.maximum(whole[0] - windows[0], 0.0), np.maximum(whole[1] - windows[1], 0.0))
@@ -126,14 +129,14 @@ def part_passes(
     )
 
 
-def _copies_s(s: StateCosts, grid: NDArray[Any], m: Floats, *, every: bool) -> Floats:
+def _copies_s(s: StateCosts, state_key: NDArray[Any], m: Floats, *, every: bool) -> Floats:
     """Mean over micro-batches of adding gradients up and of copies around gather and reduction."""
     m = np.maximum(m, 1.0)[:, None]
-    once = s.keeps_gathered[grid][:, None]
-    gather, again, reduce = s.part_copies_s[:, grid]
-    reduces = s.by_block[grid][:, None] & every
+    once = s.keeps_gathered[state_key][:, None]
+    gather, again, reduce = s.part_copies_s[:, state_key]
+    reduces = s.by_block[state_key][:, None] & every
     copies = np.where(once, gather / m, gather + again) + np.where(reduces, reduce, reduce / m)
-    first, later = s.part_accumulation_s[:, grid]
+    first, later = s.part_accumulation_s[:, state_key]
     return np.asarray(copies + first / m + later * (m - 1.0) / m)
 
 
@@ -169,18 +172,18 @@ def stage_passes(
 
 
 def shown_maxima(
-    priced: Priced, key: NDArray[Any], grid: NDArray[Any], parts: Floats, chunks: Any
+    priced: Priced, block_key: NDArray[Any], state_key: NDArray[Any], parts: Floats, chunks: Any
 ) -> tuple[Floats, Floats]:
     """Seconds that reducing the maxima behind fp8 scales adds to a forward and a backward pass.
 
     Each of the `chunks` of a rank reduces once; what the host takes longer than the pass hides it.
     Shapes (layouts, columns); `parts` has shape (layouts, columns, parts).
     """
-    whole_s = (priced.states.maxima_s[grid] * chunks)[:, None]
+    whole_s = (priced.states.maxima_s[state_key] * chunks)[:, None]
     if not whole_s.any():
         return np.zeros(parts.shape[:2]), np.zeros(parts.shape[:2])
     forward_s, backward_s = (
-        np.maximum(whole_s - over_parts(parts, way[LAUNCH][key][:, None, :]), 0.0)
+        np.maximum(whole_s - over_parts(parts, way[LAUNCH][block_key][:, None, :]), 0.0)
         for way in (priced.blocks.forward_s, priced.blocks.backward_s)
     )
     return forward_s, backward_s
@@ -194,12 +197,17 @@ def recompute_s(parts: Floats, covered: Floats, passes: PartPasses) -> Floats:
 
 
 def steady_terms(
-    priced: Priced, key: NDArray[Any], parts: Floats, covered: Floats, m: Floats, passes: PartPasses
+    priced: Priced,
+    block_key: NDArray[Any],
+    parts: Floats,
+    covered: Floats,
+    m: Floats,
+    passes: PartPasses,
 ) -> dict[str, Floats]:
     """Terms of m micro-batches on the slowest stage; parts of shape (layouts, parts)."""
     b = priced.blocks
     terms = pass_terms(
-        [b.forward_s[i][key] + b.backward_s[i][key] for i in range(len(PASS_TERMS))],
+        [b.forward_s[i][block_key] + b.backward_s[i][block_key] for i in range(len(PASS_TERMS))],
         parts,
         slowdown_s=passes.slowdown_s.sum(axis=0),
         traffic_s=passes.traffic_s,
@@ -237,7 +245,7 @@ def pass_terms(
 
 def hidden_communication(
     b: BlockCosts,
-    key: NDArray[Any],
+    block_key: NDArray[Any],
     parts: Floats,
     m: Floats,
     alone: Floats,
@@ -249,34 +257,34 @@ def hidden_communication(
     Those that run `alone` hide no expert traffic where others do.
     """
     both = b.hidden_s[0] + b.hidden_s[1]
-    hidden = {name: m * over_parts(parts, both[i][key]) for i, name in enumerate(HIDDEN[:3])}
+    hidden = {name: m * over_parts(parts, both[i][block_key]) for i, name in enumerate(HIDDEN[:3])}
     hidden["ep"] = hidden["ep"] * ((m - alone) / np.maximum(m, 1.0))
     hidden["input"] = m * fetch_s(parts, passes.input_s, 0.0)[0] - shown_input_s
     return hidden
 
 
-def alone_passes(b: BlockCosts, key: NDArray[Any], parts: Floats) -> tuple[Floats, Floats]:
+def alone_passes(b: BlockCosts, block_key: NDArray[Any], parts: Floats) -> tuple[Floats, Floats]:
     """Seconds that a forward and a backward pass of a rank take longer with none beside them.
 
     `parts` has shape (layouts, columns, parts).
     """
-    forward, backward = (total(way)[key][:, None, :] for way in b.alone_s)
+    forward, backward = (total(way)[block_key][:, None, :] for way in b.alone_s)
     return over_parts(parts, forward), over_parts(parts, backward)
 
 
 def alone_terms(
-    terms: dict[str, Floats], b: BlockCosts, key: NDArray[Any], parts: Floats, alone: Floats
+    terms: dict[str, Floats], b: BlockCosts, block_key: NDArray[Any], parts: Floats, alone: Floats
 ) -> None:
     """Add to the slowest stage's terms what its passes `alone` show of their expert traffic."""
     for i, name in enumerate(PASS_TERMS):
         longer = b.alone_s[0][i] + b.alone_s[1][i]
-        terms[name] = terms[name] + alone * over_parts(parts, longer[key])
+        terms[name] = terms[name] + alone * over_parts(parts, longer[block_key])
 
 
 def data_parallel(
     priced: Priced,
     layouts: Layouts,
-    grid: NDArray[Any],
+    state_key: NDArray[Any],
     rank: NDArray[Any],
     ranks: Floats,
     forward_s: Floats,
@@ -298,11 +306,11 @@ def data_parallel(
     lengthen drain and fill.
     """
     s = priced.states
-    reduce_s, gather_s = s.reduce_s[grid], s.gather_s[grid]
+    reduce_s, gather_s = s.reduce_s[state_key], s.gather_s[state_key]
     mean_forward = (ranks * forward_s).sum(axis=1) / pieces
     mean_backward = (ranks * backward_s).sum(axis=1) / pieces
     times = reductions[:, None]
-    exposed, hidden = rank_tails(priced, layouts, grid, windows, times)
+    exposed, hidden = rank_tails(priced, layouts, state_key, windows, times)
     slacks = (rank * mean_backward[:, None], rank * mean_forward[:, None])
     shown = sum(np.maximum(x - slack, 0.0) for x, slack in zip(exposed, slacks, strict=True))
     share = slowdown_share(priced.cluster)
@@ -322,7 +330,7 @@ def data_parallel(
 def rank_tails(
     priced: Priced,
     layouts: Layouts,
-    grid: NDArray[Any],
+    state_key: NDArray[Any],
     windows: tuple[Floats, Floats],
     times: Floats,
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
@@ -334,13 +342,13 @@ def rank_tails(
     """
     s, overlap = priced.states, priced.software.overlap
     v, rounds = layouts.vpp[:, None].astype(float), _round(layouts)[:, None]
-    after = priced.software.states.reduces_after_passes & s.keeps_gathered[grid][:, None]
+    after = priced.software.states.reduces_after_passes & s.keeps_gathered[state_key][:, None]
     shown, covered = [], []
     for seconds, window, hides, n in (
-        (s.reduce_s[grid], windows[1], overlap.gradient_reduce & ~after, times),
-        (s.gather_s[grid], windows[0], overlap.parameter_gather, 1.0),
+        (s.reduce_s[state_key], windows[1], overlap.gradient_reduce & ~after, times),
+        (s.gather_s[state_key], windows[0], overlap.parameter_gather, 1.0),
     ):
-        last = 1.0 / s.reduce_buckets[grid]
+        last = 1.0 / s.reduce_buckets[state_key]
         over = np.maximum(seconds - window * (1.0 + (v - 1.0) * rounds) / v, 0.0)
         over = np.maximum(over, (seconds - window) / v)
         every = (n - 1.0) * np.maximum(seconds - window, 0.0)

@@ -21,13 +21,14 @@ from simulator.cost.states.state_costs import state_costs
 from simulator.cost.tables import Paths, Priced
 from simulator.errors import InputError
 from simulator.hardware.cluster import NO_CLOSED_FORM, Cluster, with_release
-from simulator.layout.keys import unique_rows
+from simulator.layout.keys import UniqueRows, unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
-from simulator.layout.stages import fold, stages
+from simulator.layout.stages import Stages, fold, stages
 from simulator.schedules.action_tables import unpaired
 from simulator.schedules.registry import WORDS
 from simulator.software.profile import Software
+from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
 
 __all__ = ["price"]
@@ -55,7 +56,43 @@ def price(
         raise InputError(f"cluster {cluster.name}: {NO_CLOSED_FORM}")
     workload = workload.by_training()
     cluster = with_release(cluster, software.kernels.nccl)
-    arch = workload.architecture
+    plans, held = _pipeline_plans(layouts, workload.architecture)
+    table = fold(held, by_content=not every_rank)
+    grids = _rank_grids(layouts, plans)
+    placement = place(layouts[grids.first], cluster.domain)
+    keys, ranks = block_keys(layouts, grids, placement)
+    blocks = _blocks(workload, cluster, software, ranks)
+    priced = Priced(
+        workload=workload,
+        cluster=cluster,
+        software=software,
+        table=table,
+        plan=plans.inverse,
+        blocks=blocks,
+        block_key=keys.inverse,
+        states=state_costs(
+            workload,
+            cluster,
+            software,
+            layouts[grids.first],
+            placement.with_copies(layouts.copies[grids.first]),
+            parts=table.parts[plans.inverse[grids.first]],
+            versions=table.versions[plans.inverse[grids.first]],
+        ),
+        state_key=grids.inverse,
+        send_s=np.stack([_send(cluster, blocks, ranks, crosses) for crosses in (False, True)]),
+        hop_crosses=(placement.pp.local == 1).astype(np.int64),
+        model_flop=step_flop(workload),
+        unpaired=_unpaired(layouts[plans.first], workload, software),
+        paths=Paths.none(),
+    )
+    costs = rounded_costs(priced, layouts, coarse=coarse)
+    beside = software.overlap.pipeline_send
+    return replace(priced, paths=trace_paths(layouts, plans.inverse, held, costs, beside=beside))
+
+
+def _pipeline_plans(layouts: Layouts, arch: Architecture) -> tuple[UniqueRows, Stages]:
+    """Distinct pipeline plans, and what their ranks and chunks hold."""
     micro_batches = distinct_micro_batches(layouts)
     plans = unique_rows(layouts.pp, layouts.vpp, micro_batches, layouts.schedule)
     held = stages(
@@ -67,8 +104,12 @@ def price(
         ahead=len(arch.layer_kinds) - arch.layers,
         schedule=layouts.schedule[plans.first],
     )
-    table = fold(held, by_content=not every_rank)
-    grid = unique_rows(
+    return plans, held
+
+
+def _rank_grids(layouts: Layouts, plans: UniqueRows) -> UniqueRows:
+    """Distinct rank grids with what they share: layouts whose states cost the same."""
+    return unique_rows(
         layouts.tp,
         layouts.cp,
         layouts.dp,
@@ -81,47 +122,19 @@ def price(
         layouts.reshard_after_forward,
         plans.inverse,
     )
-    corner = layouts[grid.first]
-    placement = place(corner, cluster.domain)
-    states = state_costs(
-        workload,
-        cluster,
-        software,
-        corner,
-        placement.with_copies(corner.copies),
-        table,
-        plans.inverse[grid.first],
-    )
-    keys, ranks = block_keys(layouts, grid, placement)
+
+
+def _blocks(workload: Workload, cluster: Cluster, software: Software, ranks: Ranks) -> BlockCosts:
+    """Prices of the model's parts; of sequences of unlike lengths, their mean."""
     blocks = block_costs(workload, cluster, software, ranks)
-    if workload.recipe.pads:
-        blocks = mean_costs(
-            lambda recipe: block_costs(replace(workload, recipe=recipe), cluster, software, ranks),
-            workload.recipe,
-            ranks,
-            blocks,
-        )
-    sends = np.stack([_send(cluster, blocks, ranks, crosses) for crosses in (False, True)])
-    crosses = (placement.pp.local == 1).astype(np.int64)
-    priced = Priced(
-        workload=workload,
-        cluster=cluster,
-        software=software,
-        table=table,
-        plan=plans.inverse,
-        blocks=blocks,
-        block_key=keys.inverse,
-        states=states,
-        state_key=grid.inverse,
-        send_s=sends,
-        hop_crosses=crosses,
-        model_flop=step_flop(workload),
-        unpaired=_unpaired(layouts[plans.first], workload, software),
-        paths=Paths.none(),
+    if not workload.recipe.pads:
+        return blocks
+    return mean_costs(
+        lambda recipe: block_costs(replace(workload, recipe=recipe), cluster, software, ranks),
+        workload.recipe,
+        ranks,
+        blocks,
     )
-    costs = rounded_costs(priced, layouts, keys.inverse, grid.inverse, coarse=coarse)
-    beside = software.overlap.pipeline_send
-    return replace(priced, paths=trace_paths(layouts, plans.inverse, held, costs, beside=beside))
 
 
 def _unpaired(plans: Layouts, workload: Workload, software: Software) -> Floats:

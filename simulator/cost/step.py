@@ -118,30 +118,34 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     layouts = rows.layouts
     m = layouts.micro_batches / layouts.copies
     pieces = (layouts.pp * layouts.vpp * layouts.copies).astype(float)
-    passes = part_passes(priced, layouts, rows.key, rows.grid, m, recomputed_share(rows))
+    passes = part_passes(priced, layouts, rows.block_key, rows.state_key, m, recomputed_share(rows))
     forward_s, backward_s, fetched_s = stage_passes(rows.parts, rows.covered, passes)
-    maxima = shown_maxima(priced, rows.key, rows.grid, rows.parts, layouts.vpp * layouts.copies)
+    maxima = shown_maxima(
+        priced, rows.block_key, rows.state_key, rows.parts, layouts.vpp * layouts.copies
+    )
     forward_s, backward_s = forward_s + maxima[0], backward_s + maxima[1]
     both_s = forward_s + backward_s
     at, slowest = np.arange(len(layouts)), np.argmax(both_s, axis=1)
     held, covered = rows.parts[at, slowest], rows.covered[at, slowest]
 
-    terms = steady_terms(priced, rows.key, held, covered, m, passes)
+    terms = steady_terms(priced, rows.block_key, held, covered, m, passes)
     alone = np.minimum(priced.unpaired[rows.plan], m)
-    alone_terms(terms, priced.blocks, rows.key, held, alone)
-    hidden = hidden_communication(priced.blocks, rows.key, held, m, alone, passes, terms["input"])
+    alone_terms(terms, priced.blocks, rows.block_key, held, alone)
+    hidden = hidden_communication(
+        priced.blocks, rows.block_key, held, m, alone, passes, terms["input"]
+    )
     hidden["fsdp"] = m * over_parts(held, passes.hidden_s.sum(axis=0))
     slow_s = forward_s[at, slowest] - terms["input"] / np.maximum(m, 1.0), backward_s[at, slowest]
     blocks = (rows.parts, rows.offloaded, rows.covered)
     terms["offload"], hidden["offload"] = activation_copies_s(
-        priced, layouts, rows.key, blocks, slowest, m, slow_s
+        priced, layouts, rows.block_key, blocks, slowest, m, slow_s
     )
-    longer = alone_passes(priced.blocks, rows.key, held[:, None, :])
+    longer = alone_passes(priced.blocks, rows.block_key, held[:, None, :])
     lone = alone * longer[0][:, 0], alone * longer[1][:, 0]
     slow_s = forward_s[at, slowest], backward_s[at, slowest]
     hidden["pp"] = pipeline(terms, rows, priced, (passes, fetched_s), slow_s, lone)
     if priced.workload.recipe.optimizer_post_validation:
-        more = alone_passes(priced.blocks, rows.key, rows.parts)
+        more = alone_passes(priced.blocks, rows.block_key, rows.parts)
         lonely_s = forward_s + more[0], backward_s + more[1]
         without_barrier(terms, rows, priced, lonely_s, slowest)
     windows = (
@@ -149,12 +153,12 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
         over_parts(rows.parts, passes.backward_window_s[:, None, :]),
     )
     owned = priced.software.states
-    once = priced.states.keeps_gathered[rows.grid]
+    once = priced.states.keeps_gathered[rows.state_key]
     every = (layouts.sharding == ZERO2) & owned.reduces_every_micro_batch & ~once
     terms["dp"], hidden["dp"], slowed_s = data_parallel(
         priced,
         layouts,
-        rows.grid,
+        rows.state_key,
         _behind(rows),
         rows.ranks,
         forward_s,
@@ -163,20 +167,20 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
         pieces,
         np.where(every, m, 1.0),
     )
-    terms["dp"] = terms["dp"] + priced.states.tables_s[rows.grid]
+    terms["dp"] = terms["dp"] + priced.states.tables_s[rows.state_key]
     terms["small_reductions"] = (
-        m * (maxima[0] + maxima[1])[at, slowest] + priced.states.norm_s[rows.grid]
+        m * (maxima[0] + maxima[1])[at, slowest] + priced.states.norm_s[rows.state_key]
     )
     terms["slowdown"] = terms["slowdown"] + slowed_s
-    terms["optimizer"] = priced.states.optimizer_s[rows.grid].max(axis=1)
+    terms["optimizer"] = priced.states.optimizer_s[rows.state_key].max(axis=1)
     if uses_host(layouts):
-        terms["optimizer"], *copies = host_step_s(priced, layouts, rows.grid, m, windows[1])
-        more = parameter_copies_s(priced, layouts, rows.grid, m, slowest, slow_s)
+        terms["optimizer"], *copies = host_step_s(priced, layouts, rows.state_key, m, windows[1])
+        more = parameter_copies_s(priced, layouts, rows.state_key, m, slowest, slow_s)
         terms["offload"] = terms["offload"] + copies[0] + more[0]
         hidden["offload"] = hidden["offload"] + copies[1] + more[1]
     mean_s = (rows.ranks * both_s).sum(axis=1) / rows.ranks.sum(axis=1)
-    moved = offloaded_bytes(priced, layouts, rows.key, blocks, slowest)
-    away = away_bytes(priced, layouts, rows.grid, moved)
+    moved = offloaded_bytes(priced, layouts, rows.block_key, blocks, slowest)
+    away = away_bytes(priced, layouts, rows.state_key, moved)
     return _estimate(rows, priced, terms, hidden, slowest, m * (both_s[at, slowest] - mean_s), away)
 
 
@@ -201,9 +205,9 @@ def selected_memory(rows: Selection, priced: Priced) -> Memory:
         rows.layouts,
         priced.workload.recipe,
         blocks=priced.blocks,
-        block_key=rows.key,
+        block_key=rows.block_key,
         states=priced.states,
-        state_key=rows.grid,
+        state_key=rows.state_key,
         parts=rows.parts,
         in_flight=rows.in_flight,
         covered=rows.covered,
@@ -250,9 +254,11 @@ def _estimate(
 def _repeated_flop(rows: Selection, priced: Priced) -> Floats:
     """FLOPs that recomputation repeats on all accelerators in one step."""
     b, layouts = priced.blocks, rows.layouts
-    selective = np.where((layouts.recompute == SELECTIVE)[:, None], b.selective_flop[rows.key], 0.0)
+    selective = np.where(
+        (layouts.recompute == SELECTIVE)[:, None], b.selective_flop[rows.block_key], 0.0
+    )
     again = over_parts(rows.parts, selective[:, None, :])
-    again = again + over_parts(rows.covered, b.full_flop[rows.key][:, None, :])
+    again = again + over_parts(rows.covered, b.full_flop[rows.block_key][:, None, :])
     replicas = (
         layouts.micro_batches
         / layouts.copies

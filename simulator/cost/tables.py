@@ -116,9 +116,9 @@ class Selection:
     """Some rows of a priced table: what their ranks hold; columns are distinct pipeline ranks."""
 
     layouts: Layouts
-    key: NDArray[Any]
+    block_key: NDArray[Any]
     """Block key of each layout."""
-    grid: NDArray[Any]
+    state_key: NDArray[Any]
     """State key of each layout."""
     plan: NDArray[Any]
     """Pipeline plan of each layout."""
@@ -143,8 +143,8 @@ def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:
     some, parts = layouts[rows], table.parts[plan]
     return Selection(
         layouts=some,
-        key=priced.block_key[rows],
-        grid=priced.state_key[rows],
+        block_key=priced.block_key[rows],
+        state_key=priced.state_key[rows],
         plan=plan,
         route=priced.paths.route[rows],
         parts=parts,

@@ -223,7 +223,7 @@ def _recomputed(prediction: Prediction) -> dict[str, float]:
     priced = price(estimate.layouts, scenario.workload, scenario.cluster, scenario.software)
     rows = select(estimate.layouts, priced, slice(0, 1))
     column = int(np.flatnonzero(rows.rank[0] == estimate.slowest_stage[0])[0])
-    forward = priced.blocks.forward_s[:, rows.key[0]]
+    forward = priced.blocks.forward_s[:, rows.block_key[0]]
     shares = np.array([over_parts(rows.covered[0, column], part) for part in forward])
     return dict(zip(PASS_TERMS, (again_s * shares / shares.sum()).tolist(), strict=True))
 

@@ -68,7 +68,7 @@ def stage_seconds(
     priced = price(table, *setting, every_rank=True)
     rows = select(table, priced, slice(0, 1))
     none = np.zeros_like(rows.parts[:, 0])
-    passes = part_passes(priced, table, rows.key, rows.grid, m.astype(float), none)
+    passes = part_passes(priced, table, rows.block_key, rows.state_key, m.astype(float), none)
     held = stages(
         pp=table.pp,
         vpp=table.vpp,
@@ -84,7 +84,7 @@ def stage_seconds(
     forward = content @ passes.forward_s[0] + content[:, -2:] @ passes.input_s[0]
     backward = content @ (passes.backward_s[0] + passes.selective_s[0])
     backward = backward + full * covered @ passes.full_s[0]
-    weight = content @ priced.blocks.wgrad_s[rows.key[0]]
+    weight = content @ priced.blocks.wgrad_s[rows.block_key[0]]
     word = WORDS[int(table.schedule[0])]
     at = SCHEDULES[word].piece(int(table.pp[0]), held.rank, held.chunk)
     order = np.unique(at, return_index=True)[1]

@@ -46,7 +46,7 @@ def memory_inputs(
     elif not at_loss:
         found["temporaries"] = _temporaries(rows, priced, column)
     allocator, library = priced.software.allocator, priced.cluster.library
-    linears = float(priced.states.linear_shapes[rows.grid][0, column])
+    linears = float(priced.states.linear_shapes[rows.state_key][0, column])
     found["workspace"] = {
         "library bytes": float(allocator.workspace_bytes),
         "copies of the linears' gradients": float(allocator.dummy_gradient_copies),
@@ -111,7 +111,7 @@ def _activations(
         kept = kept_bytes(
             priced.blocks,
             _mode(rows.layouts),
-            rows.key,
+            rows.block_key,
             part,
             flying[:, :, part],
             parts[:, :, part],
@@ -139,7 +139,7 @@ def _activations(
 
 def _head(rows: Selection, priced: Priced, held_bytes: float, *, at_loss: bool) -> dict[str, float]:
     """What the loss keeps, what the head's backward pass adds, and the logits that wait."""
-    blocks, key = priced.blocks, rows.key
+    blocks, key = priced.blocks, rows.block_key
     found = {
         "bytes kept by head and loss": float(blocks.saved_bytes[0, key, -1][0]) * at_loss,
         "temporaries of the head": float(blocks.transient_bytes[key, -1][0]) * at_loss,
@@ -152,7 +152,7 @@ def _head(rows: Selection, priced: Priced, held_bytes: float, *, at_loss: bool) 
 
 def _temporaries(rows: Selection, priced: Priced, column: int) -> dict[str, float]:
     """The backward pass of the block with the largest temporaries, and what it rebuilds."""
-    blocks, key, mode = priced.blocks, rows.key[0], int(_mode(rows.layouts)[0])
+    blocks, key, mode = priced.blocks, rows.block_key[0], int(_mode(rows.layouts)[0])
     best = (0.0, 0.0)
     for part in range(rows.parts.shape[2] - 1):
         if rows.parts[0, column, part]:

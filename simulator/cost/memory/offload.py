@@ -45,7 +45,7 @@ def uses_host(layouts: Layouts) -> bool:
 def activation_copies_s(
     priced: Priced,
     layouts: Layouts,
-    key: NDArray[Any],
+    block_key: NDArray[Any],
     held: tuple[Floats, Floats, Floats],
     slowest: NDArray[Any],
     m: Floats,
@@ -56,7 +56,7 @@ def activation_copies_s(
     `held` are the blocks that ranks hold, of which some are offloaded and some recomputed; shape
     (layouts, columns, parts). Each way hides behind its pass of `passes_s`. Shapes (layouts,).
     """
-    moved = offloaded_bytes(priced, layouts, key, held, slowest)
+    moved = offloaded_bytes(priced, layouts, block_key, held, slowest)
     one_way_s = moved / float(priced.cluster.node.host_bytes_per_s or np.inf)
     return _behind(one_way_s, m, passes_s)
 
@@ -64,7 +64,7 @@ def activation_copies_s(
 def offloaded_bytes(
     priced: Priced,
     layouts: Layouts,
-    key: NDArray[Any],
+    block_key: NDArray[Any],
     held: tuple[Floats, Floats, Floats],
     slowest: NDArray[Any],
 ) -> Floats:
@@ -77,21 +77,21 @@ def offloaded_bytes(
     mode = np.where(layouts.recompute == FULL, 0, layouts.recompute)
     for part in range(parts.shape[1] - 2):
         count = parts[:, part][:, None]
-        whole = kept_bytes(priced.blocks, mode, key, part, count, count, again[:, part][:, None])[
-            :, 0
-        ]
+        whole = kept_bytes(
+            priced.blocks, mode, block_key, part, count, count, again[:, part][:, None]
+        )[:, 0]
         moved = moved + whole * away[:, part] / np.maximum(count[:, 0], 1.0)
     return moved
 
 
 def host_step_s(
-    priced: Priced, layouts: Layouts, grid: NDArray[Any], m: Floats, window_s: Floats
+    priced: Priced, layouts: Layouts, state_key: NDArray[Any], m: Floats, window_s: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Optimizer step shared by device and host, and the gradients on their way to it.
 
     Parameters
     ----------
-    priced, layouts, grid : Priced, Layouts, ndarray
+    priced, layouts, state_key : Priced, Layouts, ndarray
         Some rows of a priced table and their state keys.
     m : ndarray
         Micro-batches; gradients go to the host after each where the software adds them up there.
@@ -104,7 +104,7 @@ def host_step_s(
         Seconds of the optimizer step, and of exposed and hidden copies of gradients, on the rank
         that shows most, or where all are hidden copies most; (layouts,).
     """
-    device_s, host_s, copy_s, times = host_parts_s(priced, layouts, grid, m)
+    device_s, host_s, copy_s, times = host_parts_s(priced, layouts, state_key, m)
     whole_s, shown_s = times * copy_s, times * np.maximum(copy_s - window_s, 0.0)
     worst = np.where(shown_s.any(axis=1), shown_s.argmax(axis=1), whole_s.argmax(axis=1))
     at = np.arange(len(worst))
@@ -113,7 +113,7 @@ def host_step_s(
 
 
 def host_parts_s(
-    priced: Priced, layouts: Layouts, grid: NDArray[Any], m: Floats
+    priced: Priced, layouts: Layouts, state_key: NDArray[Any], m: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Device's and host's part of the optimizer step, one copy of gradients, and how many come.
 
@@ -122,13 +122,13 @@ def host_parts_s(
     of a server share its processors and drives. Shapes (layouts, columns), the last (layouts, 1).
     """
     share = host_share(layouts, priced.workload.recipe)[:, None]
-    down, up, parameters, held = priced.states.host_step[:, grid, :]
+    down, up, parameters, held = priced.states.host_step[:, state_key, :]
     link = float(priced.cluster.node.host_bytes_per_s or np.inf)
     rate = _adam_parameters_per_s(priced.cluster)
     back_s = np.where(layouts.parameter_offload[:, None] > 0, 0.0, up / link)
     passing_s = _drives_s(priced.cluster, layouts, parameters, held, up)
     host_s = share * np.maximum(np.maximum(parameters / rate, back_s), passing_s)
-    device_s = (1.0 - share) * priced.states.optimizer_s[grid]
+    device_s = (1.0 - share) * priced.states.optimizer_s[state_key]
     times = m[:, None] if priced.software.states.offloads_gradients else np.ones((len(m), 1))
     return device_s, host_s, share * down / link, times
 
@@ -136,7 +136,7 @@ def host_parts_s(
 def parameter_copies_s(
     priced: Priced,
     layouts: Layouts,
-    grid: NDArray[Any],
+    state_key: NDArray[Any],
     m: Floats,
     slowest: NDArray[Any],
     passes_s: tuple[Floats, Floats],
@@ -145,7 +145,7 @@ def parameter_copies_s(
 
     They come for both passes of every micro-batch, each behind its pass. Shapes (layouts,).
     """
-    held = priced.states.state_bytes[0, grid, slowest]
+    held = priced.states.state_bytes[0, state_key, slowest]
     link = float(priced.cluster.node.host_bytes_per_s or np.inf)
     copy_s = np.where(layouts.parameter_offload > 0, held / link, 0.0)
     if (layouts.parameter_offload == NVME).any():
@@ -196,7 +196,7 @@ def uses_drives(layouts: Layouts) -> bool:
 
 
 def away_bytes(
-    priced: Priced, layouts: Layouts, grid: NDArray[Any], activations: Floats
+    priced: Priced, layouts: Layouts, state_key: NDArray[Any], activations: Floats
 ) -> dict[str, Floats]:
     """Bytes that a server keeps in host memory and on its drives: its fullest rank's times ranks.
 
@@ -204,8 +204,8 @@ def away_bytes(
     their step, and parameters, on the tier that the layout says. Shape (layouts,).
     """
     share = host_share(layouts, priced.workload.recipe)[:, None]
-    _, _, parameters, held = priced.states.host_step[:, grid, :]
-    states, weights = share * (held + _FP32 * parameters), priced.states.state_bytes[0, grid]
+    _, _, parameters, held = priced.states.host_step[:, state_key, :]
+    states, weights = share * (held + _FP32 * parameters), priced.states.state_bytes[0, state_key]
     ranks = min(priced.cluster.node.accelerators, priced.cluster.gpus)
     found = {}
     for name, tier in (("host", CPU), ("nvme", NVME)):

@@ -74,9 +74,15 @@ def workspace_parts(rows: Selection, priced: Priced, column: int) -> list[float]
     """What is there from the first step on, and each copy of the dummy gradients."""
     software = priced.software
     whole = workspace(
-        software, rows.layouts, priced.blocks, rows.key, priced.states, rows.grid, rows.parts
+        software,
+        rows.layouts,
+        priced.blocks,
+        rows.block_key,
+        priced.states,
+        rows.state_key,
+        rows.parts,
     )
-    one = 2.0 * float(priced.states.linear_shapes[rows.grid[0], column])
+    one = 2.0 * float(priced.states.linear_shapes[rows.state_key[0], column])
     dummies = [one] * round(float(software.allocator.dummy_gradient_copies))
     return [float(whole[0, column]) - sum(dummies), *dummies]
 
@@ -86,7 +92,7 @@ def pipeline_buffers(rows: Selection, priced: Priced, column: int) -> list[float
     some = slice(column, column + 1)
     parts, flying = rows.parts[:, some], rows.in_flight[:, some]
     flights = np.max(flying[:, :, :-2] / np.maximum(parts[:, :, :-2], 1.0), axis=2)
-    one = priced.blocks.boundary_bytes[rows.key]
+    one = priced.blocks.boundary_bytes[rows.block_key]
     found = receive_buffers(priced.software, rows.layouts, one, parts, np.maximum(flights, 1.0))
     count, rest = divmod(float(found[0, 0]), float(one[0]))
     return [float(one[0])] * int(count) + [rest]
@@ -133,7 +139,7 @@ def chunk_parts(
                 passing: list[float] = []
                 transient = [size / 3, size * 2 / 3]
                 if kind == kinds - 2:
-                    transient = [float(priced.states.embedding_gradient[rows.grid[0], column])]
+                    transient = [float(priced.states.embedding_gradient[rows.state_key[0], column])]
                 arch = priced.workload.architecture
                 if kind == kinds - 1 and arch.traced is None and arch.output_rows:
                     kept, passing, transient = _loss(kept, operators[kind], priced, row)
@@ -151,7 +157,7 @@ def chunk_parts(
                     )
                 )
         if parts and keeps_output and not count[-1]:
-            parts[-1].kept.append(float(priced.blocks.boundary_bytes[rows.key[0]]))
+            parts[-1].kept.append(float(priced.blocks.boundary_bytes[rows.block_key[0]]))
         found.append(parts)
     return found
 
@@ -175,7 +181,7 @@ def _kept(
     ops: Operators, priced: Priced, rows: Selection, kind: int, whole: bool
 ) -> tuple[list[float], list[float]]:
     """Tensors that a part keeps, and those that it rebuilds; `whole`: it is recomputed in full."""
-    key = int(rows.key[0])
+    key = int(rows.block_key[0])
     mode = _FULL if whole else int(rows.layouts.recompute[0])
     saved = [float(np.max(x.size_bytes)) for x in ops.saved if np.max(x.size_bytes) > 0]
     if not ops.is_block or (mode == _FULL and not whole) or mode not in (_FULL, _SELECTIVE):

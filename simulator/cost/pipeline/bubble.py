@@ -61,7 +61,7 @@ def pipeline(
     counts = paths.counts[rows.route]
     played = np.where(flushed, paths.played[rows.route], 0.0) / layouts.copies
     further = np.where(flushed, m - played, 0.0)
-    send_s = priced.send_s[priced.hop_crosses[rows.grid], rows.key]
+    send_s = priced.send_s[priced.hop_crosses[rows.state_key], rows.block_key]
     beside = priced.software.overlap.pipeline_send & (v > 1)
     covered = np.where(beside, np.minimum(2.0 * send_s, (slow_s[0] + slow_s[1]) / v), 0.0)
     sends = counts[:, -3] + counts[:, -2] + 2.0 * (m - played) * v
@@ -106,7 +106,7 @@ def _path_s(
     rows: Selection, priced: Priced, passes: PartPasses, fetched_s: Floats
 ) -> tuple[Floats, Floats]:
     """Forward and backward passes on the longest path of each layout."""
-    b, key, counts = priced.blocks, rows.key, priced.paths.counts[rows.route]
+    b, key, counts = priced.blocks, rows.block_key, priced.paths.counts[rows.route]
     parts = counts.shape[1] // 6
     ahead, behind, weights, again, *lone = (
         counts[:, i * parts : (i + 1) * parts] for i in range(6)
@@ -121,7 +121,7 @@ def _path_s(
             seconds + over_parts(count, total(way)[key])
             for seconds, count, way in zip((forward, backward), lone, b.alone_s, strict=True)
         )
-    maxima_s = priced.states.maxima_s[rows.grid]
+    maxima_s = priced.states.maxima_s[rows.state_key]
     if maxima_s.any():  # as `shown_maxima` of a rank, here of the passes on the path
         forward, backward = (
             seconds + np.maximum(number * maxima_s - over_parts(count, way[LAUNCH][key]), 0.0)

@@ -63,7 +63,7 @@ def without_barrier(
     if not askew.any():
         return
     at = np.arange(len(slowest))
-    weights = over_parts(rows.parts, priced.blocks.wgrad_s[rows.key][:, None, :])
+    weights = over_parts(rows.parts, priced.blocks.wgrad_s[rows.block_key][:, None, :])
     others = layouts.pp - 1.0
     forward, back = (
         (ranks * x).sum(axis=1) - x[at, slowest] for x in (passes_s[0], passes_s[1] - weights)

@@ -32,7 +32,7 @@ passes fill idle time."""
 
 
 def rounded_costs(
-    priced: Priced, layouts: Layouts, key: NDArray[Any], grid: NDArray[Any], *, coarse: bool
+    priced: Priced, layouts: Layouts, *, coarse: bool
 ) -> tuple[NDArray[np.intp], Floats]:
     """Round what the passes of each layout cost.
 
@@ -41,8 +41,7 @@ def rounded_costs(
     priced : Priced
         All but its paths.
     layouts : Layouts
-    key, grid : ndarray
-        Block key and state key of each layout.
+        All of its rows.
     coarse : bool
         Round to the steps `_COARSE`, and recomputed blocks to quarters of a rank: for a search,
         which prices what it keeps once more at fine ones. A path that is not the longest is too
@@ -58,6 +57,7 @@ def rounded_costs(
         commonest block's forward pass is 1.
     """
     arch = priced.workload.architecture
+    block_key, state_key = priced.block_key, priced.state_key
     chunks, full = layouts.vpp * layouts.copies, layouts.recompute == FULL
     held = len(arch.layer_kinds) / (layouts.pp * layouts.vpp)
     given, whole = layouts.recompute_layers, chunks + 0 * layouts.pp
@@ -68,15 +68,15 @@ def rounded_costs(
     mode = np.where(layouts.recompute == SELECTIVE, SELECTIVE, 0)
     split = SPLITS_BACKWARD[layouts.schedule].astype(np.int64)
     # gathers beside the passes are the layout's own; else costs are those of the block key
-    gathers = np.where((layouts.sharding == ZERO3) & (layouts.pp > 1), grid + 1, 0)
+    gathers = np.where((layouts.sharding == ZERO3) & (layouts.pp > 1), state_key + 1, 0)
     ends = np.clip(np.rint(np.log2(held / 2.0)), -1.0, 2.0).astype(np.int64) + 1
     apart = (layouts.pp > 1).astype(np.int64)
-    own = unique_rows(key, mode, ends, priced.hop_crosses[grid], split, gathers, apart)
+    own = unique_rows(block_key, mode, ends, priced.hop_crosses[state_key], split, gathers, apart)
     some, first = layouts[own.first], own.first
-    forward, backward = _passes(priced, some, key[first], grid[first], mode[first])
+    forward, backward = _passes(priced, some, block_key[first], state_key[first], mode[first])
     common = int(np.bincount(np.asarray(arch.layer_kinds, np.int64), minlength=1).argmax())
-    unit, at, blocks = forward[:, common], key[first], priced.blocks
-    sent = priced.send_s[priced.hop_crosses[grid[first]], at]
+    unit, at, blocks = forward[:, common], block_key[first], priced.blocks
+    sent = priced.send_s[priced.hop_crosses[state_key[first]], at]
     alone = total(blocks.alone_s[0])[at, common] * priced.software.overlap.expert
     weight = np.where(split[first, None], blocks.wgrad_s[at], 0.0)
     costs = np.column_stack([sent, alone, forward, backward, weight]) / unit[:, None]
@@ -92,18 +92,22 @@ def rounded_costs(
 
 
 def _passes(
-    priced: Priced, layouts: Layouts, key: NDArray[Any], grid: NDArray[Any], mode: NDArray[Any]
+    priced: Priced,
+    layouts: Layouts,
+    block_key: NDArray[Any],
+    state_key: NDArray[Any],
+    mode: NDArray[Any],
 ) -> tuple[Floats, Floats]:
     """Forward and backward pass of every part without full recomputation."""
     blocks = priced.blocks
-    again = np.where((mode == SELECTIVE)[:, None], blocks.recompute_s[SELECTIVE][key], 0.0)
-    forward, backward = total(blocks.forward_s)[key], total(blocks.backward_s)[key]
+    again = np.where((mode == SELECTIVE)[:, None], blocks.recompute_s[SELECTIVE][block_key], 0.0)
+    forward, backward = total(blocks.forward_s)[block_key], total(blocks.backward_s)[block_key]
     own = np.flatnonzero((layouts.sharding == ZERO3) & (layouts.pp > 1))
     if len(own):
         m = np.minimum(layouts.micro_batches, 4 * layouts.pp)[own] / layouts.copies[own]
         none = np.zeros_like(forward[own])
-        passes = part_passes(priced, layouts[own], key[own], grid[own], m, none)
+        passes = part_passes(priced, layouts[own], block_key[own], state_key[own], m, none)
         forward[own], backward[own] = passes.forward_s, passes.backward_s
-    fetched = stages_s(blocks.input_s[key], layouts.pp > 1)
+    fetched = stages_s(blocks.input_s[block_key], layouts.pp > 1)
     forward[:, -2:] += fetched * (not priced.software.input.prefetched)
     return forward, backward + again

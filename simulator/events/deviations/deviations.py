@@ -141,7 +141,7 @@ def in_step(layouts: Layouts, priced: Priced, rows: Selection) -> int:
     """Replicas that wait for one another in every layer."""
     inside = int(layouts.tp[0] * layouts.cp[0])
     experts = -(-int(layouts.ep[0] * layouts.etp[0]) // inside)
-    states, grid = priced.states, rows.grid[0]
+    states, grid = priced.states, rows.state_key[0]
     sharded = states.part_gather_s[grid].any() and not states.keeps_gathered[grid]
     group = -(-int(layouts.shard_group[0]) // int(layouts.cp[0]))
     return max(experts, group if sharded else 1)

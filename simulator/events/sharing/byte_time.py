@@ -102,7 +102,7 @@ def bytes_of_all(
 ) -> list[ByteTime]:
     """Time of the bytes of these kinds of groups, and of sends between stages."""
     one = replicas[0]
-    far = bool(one.priced.hop_crosses[one.rows.grid[0]])
+    far = bool(one.priced.hop_crosses[one.rows.state_key[0]])
     return [
         byte_time(whole, group, outside, given, deviations)
         for group, outside in (*kinds, ("pp", far))

@@ -133,7 +133,7 @@ def _kept_by_chunk(one: Replica) -> Floats:
     total: Floats = np.zeros(parts.shape[:2])
     for part in range(parts.shape[2] - 1):
         count, again, gone = parts[:, :, part], covered[:, :, part], away[:, :, part]
-        kept = kept_bytes(one.priced.blocks, mode, one.rows.key, part, count, count, again)
+        kept = kept_bytes(one.priced.blocks, mode, one.rows.block_key, part, count, count, again)
         stays = np.maximum(count - gone, 0.0) + np.minimum(gone, IN_TRANSIT)
         total = total + kept * np.where(gone > 0, stays / np.maximum(count, 1.0), 1.0)
     return total.reshape(held.parts.shape[:2])

@@ -110,18 +110,18 @@ def passes_of(rows: Selection, priced: Priced, held: Content) -> Passes:
     each = part_passes(
         priced,
         layouts,
-        rows.key,
-        rows.grid,
+        rows.block_key,
+        rows.state_key,
         layouts.micro_batches / layouts.copies,
         recomputed_share(rows),
     )
     shown, hidden = _ways(rows, priced, held, each)
     copy_s = _copies(rows, priced, held, shown, hidden)
     send_s = _sends(rows, priced, shown, hidden)
-    weight = over_parts(held.parts, priced.blocks.wgrad_s[rows.key][0])
+    weight = over_parts(held.parts, priced.blocks.wgrad_s[rows.block_key][0])
     alone = np.zeros_like(shown)
     for way in (AHEAD, BACK):
-        costs = [x[0][None, None, :] for x in priced.blocks.alone_s[way][:, rows.key]]
+        costs = [x[0][None, None, :] for x in priced.blocks.alone_s[way][:, rows.block_key]]
         for name, seconds in zip(PASS_TERMS, costs, strict=True):
             alone[:, :, way, CAUSE[name]] = over_parts(held.parts, seconds)
     windows = (each.forward_window_s, each.backward_window_s)
@@ -154,7 +154,7 @@ def _ways(
     none = np.zeros_like(each.traffic_s)
     for way, (costs, traffic) in enumerate(((b.forward_s, none), (b.backward_s, each.traffic_s))):
         terms = pass_terms(
-            [x[rows.key][:, None, :] for x in costs],
+            [x[rows.block_key][:, None, :] for x in costs],
             parts,
             slowdown_s=each.slowdown_s[way][:, None, :],
             traffic_s=traffic[:, None, :],
@@ -164,11 +164,11 @@ def _ways(
         for name, seconds in terms.items():
             shown[:, :, way, CAUSE[name]] = seconds.reshape(shape)
         for i, name in enumerate(HIDDEN[:3]):
-            beside = over_parts(parts, b.hidden_s[way][i][rows.key][:, None, :])
+            beside = over_parts(parts, b.hidden_s[way][i][rows.block_key][:, None, :])
             hidden[:, :, way, _HIDES[name]] = beside.reshape(shape)
         beside = over_parts(parts, each.hidden_s[way][:, None, :])
         hidden[:, :, way, _HIDES["fsdp"]] = beside.reshape(shape)
-    for way, seconds in enumerate(shown_maxima(priced, rows.key, rows.grid, parts, 1.0)):
+    for way, seconds in enumerate(shown_maxima(priced, rows.block_key, rows.state_key, parts, 1.0)):
         shown[:, :, way, CAUSE["small_reductions"]] = seconds.reshape(shape)
     shown[:, :, BACK, CAUSE["recompute"]] = recompute_s(parts, covered, each).reshape(shape)
     beside_s = each.prefetched * shown.sum(axis=(2, 3))
@@ -199,7 +199,7 @@ def _copies(
         exposed, covered_s = activation_copies_s(
             priced,
             layouts[again],
-            rows.key[again],
+            rows.block_key[again],
             (parts, away, covered),
             again,
             np.ones(count),
@@ -216,7 +216,12 @@ def _copies(
         own = np.zeros(ranks, dtype=np.int64)
         column = np.argsort(rows.rank[0], kind="stable")
         late, early = parameter_copies_s(
-            priced, layouts[own], rows.grid[own], np.ones(ranks), column, (beside[0], beside[1])
+            priced,
+            layouts[own],
+            rows.state_key[own],
+            np.ones(ranks),
+            column,
+            (beside[0], beside[1]),
         )
         more = exposed.reshape(ranks, chunks) + late[:, None] * share
         total = one_way_s.reshape(ranks, chunks) + ((late + early) / 2.0)[:, None] * share
@@ -234,7 +239,7 @@ def _sends(rows: Selection, priced: Priced, shown: Floats, hidden: Floats) -> fl
     layouts = rows.layouts
     if layouts.pp[0] == 1:
         return 0.0
-    send_s = float(priced.send_s[priced.hop_crosses[rows.grid[0]], rows.key[0]])
+    send_s = float(priced.send_s[priced.hop_crosses[rows.state_key[0]], rows.block_key[0]])
     beside = priced.software.overlap.pipeline_send and layouts.vpp[0] * layouts.copies[0] > 1
     if not beside:
         shown[:, :, :, CAUSE["pp"]] += send_s

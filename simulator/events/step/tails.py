@@ -66,7 +66,7 @@ class Tails:
 
 def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
     """Price what a step of one layout does once."""
-    states, grid, layouts = priced.states, rows.grid, rows.layouts
+    states, grid, layouts = priced.states, rows.state_key, rows.layouts
     order = np.argsort(rows.rank[0], kind="stable")
     software, m = priced.software, layouts.micro_batches / layouts.copies
     own, overlap = software.states, software.overlap

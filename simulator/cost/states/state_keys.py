@@ -1,0 +1,153 @@
+"""Which ranks share the states of dense and of expert parameters, told apart once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats
+from simulator.cost.states.gathered import (
+    after_forward,
+    gathers_by_block,
+    keeps_gathered,
+    on_rank,
+)
+from simulator.cost.states.state_bytes import PartStates, part_states
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layouts import SHARDINGS, Layouts
+from simulator.layout.placement import Group, Placement
+from simulator.software.profile import Software
+from simulator.workload.recipe import Workload
+
+__all__ = ["ZERO1", "ZERO2", "ZERO3", "SharedStates", "StateKeys", "state_keys"]
+
+
+ZERO1, ZERO2, ZERO3 = (SHARDINGS.index(word) for word in ("zero1", "zero2", "zero3"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedStates:
+    """Dense or expert parameters; bytes of shape (keys, parts), groups of shape (keys, 1)."""
+
+    reduce: Floats
+    """Gradients of every part in the type on the wire."""
+    gather: Floats
+    """Whole weights of every part in the type on the wire."""
+    update: Floats
+    """Weights that an optimizer step sends back."""
+    ranks: Group
+    """Ranks that share one copy of the states."""
+    nearer_ranks: Group
+    """Ranks that share them between a forward and its backward pass."""
+    copies: Group
+    """Ranks that hold the same share (hybrid sharding)."""
+    links: Cluster
+    """Links of the ranks that share."""
+    copy_links: Cluster
+    """Links of the copies."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateKeys:
+    """Layouts whose states are priced, one of each distinct key, with all that prices read."""
+
+    workload: Workload
+    cluster: Cluster
+    software: Software
+    layouts: Layouts
+    placement: Placement
+    parts: Floats
+    """What every distinct rank holds, shape (keys, columns, parts)."""
+    per_part: PartStates
+    """States of every part."""
+    kinds: tuple[SharedStates, SharedStates]
+    """Dense and expert parameters."""
+    by_block: NDArray[np.bool_]
+    """Whether parameters are gathered and gradients reduced part by part, (keys, 1)."""
+    once: NDArray[np.bool_]
+    """Whether they are gathered and reduced once per step, (keys,)."""
+
+    @property
+    def level(self) -> NDArray[Any]:
+        """Index into SHARDINGS, shape (keys, 1)."""
+        return self.layouts.sharding[:, None]
+
+    @property
+    def share(self) -> Floats:
+        """Share of the dense states that a rank keeps where they are sharded, (keys, 1)."""
+        return np.asarray(1.0 / self.kinds[0].ranks.size)
+
+    def sharded(self, per_part: Floats, least: int) -> Floats:
+        """Hold of one kind of state, divided over the ranks that share from level `least` on.
+
+        `per_part` has shape (2, keys, parts), dense and expert; the result (keys, columns).
+        """
+        cut, expert_cut = (
+            np.where(self.level >= least, 1.0 / kind.ranks.size, 1.0) for kind in self.kinds
+        )
+        return np.asarray(
+            on_rank(self.parts, per_part[0]) * cut + on_rank(self.parts, per_part[1]) * expert_cut
+        )
+
+
+def state_keys(
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    layouts: Layouts,
+    placement: Placement,
+    parts: Floats,
+) -> StateKeys:
+    """Tell dense from expert parameters and find who shares either; `parts` as in StateKeys."""
+    either = cluster.accelerator.fp8_either_layout
+    per_part = part_states(workload, software, layouts, either_layout=either)
+    groups = (placement.shard, _expert_shard(placement))
+    nearer = after_forward(layouts, placement, groups)
+    kinds = [
+        SharedStates(
+            reduce=per_part.reduce[i],
+            gather=per_part.gather[i],
+            update=per_part.update[i],
+            ranks=_wide(groups[i]),
+            nearer_ranks=_wide(nearer[i]),
+            copies=_wide(_copies(whole, groups[i])),
+            links=cluster.links_of(name),
+            copy_links=cluster.links_of(f"{name}_copies"),
+        )
+        for i, (name, whole) in enumerate((("dp", placement.dp), ("edp", placement.edp)))
+    ]
+    return StateKeys(
+        workload=workload,
+        cluster=cluster,
+        software=software,
+        layouts=layouts,
+        placement=placement,
+        parts=parts,
+        per_part=per_part,
+        kinds=(kinds[0], kinds[1]),
+        by_block=gathers_by_block(layouts, per_part, software),
+        once=keeps_gathered(layouts, software),
+    )
+
+
+def _expert_shard(placement: Placement) -> Group:
+    """Ranks that share the states of the same experts: as many replicas of them as of the rest."""
+    replicas = np.maximum(placement.dp.size // placement.shard.size, 1)
+    size = np.maximum(placement.edp.size // replicas, 1)
+    return Group(size=size, local=np.gcd(placement.edp.local, size))
+
+
+def _copies(whole: Group, shard: Group) -> Group:
+    """Ranks of `whole` that hold the same shard (hybrid sharding)."""
+    return Group(
+        size=np.maximum(whole.size // shard.size, 1),
+        local=np.maximum(whole.local // shard.local, 1),
+    )
+
+
+def _wide(group: Group) -> Group:
+    """The same group with a trailing axis for columns or parts."""
+    return Group(size=group.size[:, None], local=group.local[:, None])
