@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.cost.estimate import P90, memory_verdict
 from simulator.cost.memory.memory_inputs import memory_inputs
-from simulator.cost.memory.peak import MEMORY_KINDS, memory_spread
+from simulator.cost.memory.peak import MEMORY_KINDS, memory_spread, peak_memory
 from simulator.cost.pricing import price
-from simulator.cost.step import selected_memory
 from simulator.cost.tables import select
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
@@ -72,7 +71,7 @@ def rank_memory(
     assert len(layouts_row) == 1, "one layout at a time"
     priced = price(layouts_row, workload, cluster, software, every_rank=True)
     rows = select(layouts_row, priced, slice(0, 1))
-    held = selected_memory(rows, priced)
+    held = peak_memory(rows, priced)
     order = np.argsort(rows.rank[0], kind="stable")
     kinds = held.kinds_bytes[:, 0, order]
     found = dict(zip(MEMORY_KINDS, kinds, strict=True))

@@ -25,12 +25,7 @@ from simulator.cost.memory.offload import (
     room_bytes,
     uses_host,
 )
-from simulator.cost.memory.peak import (
-    MEMORY_KINDS,
-    Memory,
-    memory,
-    memory_spread,
-)
+from simulator.cost.memory.peak import MEMORY_KINDS, memory_spread, peak_memory
 from simulator.cost.passes import (
     SELECTIVE,
     ZERO2,
@@ -55,7 +50,7 @@ from simulator.schedules.registry import SPLITS_BACKWARD
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Estimate", "estimates", "evaluate", "recomputed_share", "selected_memory"]
+__all__ = ["Estimate", "estimates", "evaluate", "recomputed_share"]
 
 
 CHUNK = 8192
@@ -197,24 +192,6 @@ def _behind(rows: Selection) -> NDArray[Any]:
     return np.where(late[:, None], 0, rows.rank) if late.any() else rows.rank
 
 
-def selected_memory(rows: Selection, priced: Priced) -> Memory:
-    """Memory of some rows of a priced table."""
-    return memory(
-        priced.cluster,
-        priced.software,
-        rows.layouts,
-        priced.workload.recipe,
-        blocks=priced.blocks,
-        block_key=rows.block_key,
-        states=priced.states,
-        state_key=rows.state_key,
-        parts=rows.parts,
-        in_flight=rows.in_flight,
-        covered=rows.covered,
-        offloaded=rows.offloaded,
-    )
-
-
 def _estimate(
     rows: Selection,
     priced: Priced,
@@ -229,7 +206,7 @@ def _estimate(
     total: Floats = np.zeros(len(rows.layouts))
     for seconds in ordered.values():
         total = total + seconds
-    mem = selected_memory(rows, priced)
+    mem = peak_memory(rows, priced)
     at, peak = np.arange(len(rows.layouts)), mem.peak_column
     return Estimate(
         layouts=rows.layouts,

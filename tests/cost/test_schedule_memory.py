@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simulator.cost.memory.peak import MEMORY_KINDS
+from simulator.cost.memory.peak import MEMORY_KINDS, peak_memory
 from simulator.cost.pricing import price
-from simulator.cost.step import selected_memory
 from simulator.cost.tables import select
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
@@ -28,7 +27,7 @@ def by_rank(
     setting = (work, load_cluster("dgx-h100", 4 * dp), load_software(software))
     priced = price(table, *setting, every_rank=True)
     rows = select(table, priced, slice(0, 1))
-    kinds = selected_memory(rows, priced).kinds_bytes[:, 0, np.argsort(rows.rank[0])]
+    kinds = peak_memory(rows, priced).kinds_bytes[:, 0, np.argsort(rows.rank[0])]
     return dict(zip(MEMORY_KINDS, kinds, strict=True))
 
 

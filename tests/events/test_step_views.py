@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.memory.peak import MEMORY_KINDS
+from simulator.cost.memory.peak import MEMORY_KINDS, peak_memory
 from simulator.cost.pricing import price
-from simulator.cost.step import evaluate, selected_memory
+from simulator.cost.step import evaluate
 from simulator.cost.tables import select
 from simulator.errors import InputError
 from simulator.events.played import SimulatedStep
@@ -99,7 +99,7 @@ def test_memory_over_time_peaks_where_the_closed_form_does(
 ) -> None:
     setting, curve = case[0], case[1].memory
     priced = price(*setting, every_rank=True)
-    closed = selected_memory(select(setting[0], priced, slice(0, 1)), priced)
+    closed = peak_memory(select(setting[0], priced, slice(0, 1)), priced)
     for rank in range(int(setting[0].pp[0])):
         when, total, held = curve.peak(rank)
         assert total == pytest.approx(float(closed.total_bytes[0, rank]), rel=1e-6)

@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.cost.memory.peak import MEMORY_KINDS
+from simulator.cost.memory.peak import MEMORY_KINDS, peak_memory
 from simulator.cost.memory.rank_tensors import operators_of
 from simulator.cost.operators.matrices import weight_matrices
 from simulator.cost.operators.operations import recomputes
 from simulator.cost.pricing import price
-from simulator.cost.step import selected_memory
 from simulator.cost.tables import select
 from simulator.measured.replay import Run, load_tables, replay
 from simulator.units import GIB
@@ -55,9 +54,7 @@ def account(run: Run) -> tuple[float, float, float]:
         for tensor in block.saved
         if not tensor.name.endswith("statistics") and not recomputes(tensor.module, drops)
     )
-    ours = float(
-        selected_memory(rows, priced).kinds_bytes[MEMORY_KINDS.index("activations"), 0, first]
-    )
+    ours = float(peak_memory(rows, priced).kinds_bytes[MEMORY_KINDS.index("activations"), 0, first])
     held, flying = float(rows.parts[0, first, 0]), float(rows.in_flight[0, first, 0])
     return each * weights * held / GIB, kept * flying / GIB, ours / GIB
 

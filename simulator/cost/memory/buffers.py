@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.arrays import Floats
-from simulator.cost.blocks.block_costs import BlockCosts
-from simulator.cost.states.state_costs import StateCosts
+from simulator.cost.tables import Priced, Selection
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
@@ -17,32 +13,24 @@ from simulator.software.profile import Software
 __all__ = ["communicators", "input_bytes", "kept_outputs", "receive_buffers", "workspace"]
 
 
-def workspace(
-    software: Software,
-    layouts: Layouts,
-    blocks: BlockCosts,
-    block_key: NDArray[Any],
-    states: StateCosts,
-    state_key: NDArray[Any],
-    parts: Floats,
-) -> Floats:
+def workspace(rows: Selection, priced: Priced) -> Floats:
     """Library workspaces, and what a framework holds on to: dummy gradients, an input's gradient.
 
     Dummy gradients serve gradient-accumulation fusion. The gradient of a stage's input outlives
     the next backward pass on all stages but the first, which has the embedding and no such input.
     """
-    allocator = software.allocator
-    found = 2.0 * float(allocator.dummy_gradient_copies) * states.linear_shapes[state_key]
-    found = found + float(allocator.workspace_bytes)
+    allocator, layouts, states = priced.software.allocator, rows.layouts, priced.states
+    size_bytes = 2.0 * float(allocator.dummy_gradient_copies) * states.linear_shapes[rows.state_key]
+    size_bytes = size_bytes + float(allocator.workspace_bytes)
     if float(allocator.grouped_workspace_bytes):
         grouped = float(allocator.grouped_workspace_bytes)
-        found = found + states.has_experts[state_key] * grouped
-    found = found + (parts[:, :, -1] > 0) * float(allocator.head_workspace_bytes)
+        size_bytes = size_bytes + states.has_experts[rows.state_key] * grouped
+    size_bytes = size_bytes + (rows.parts[:, :, -1] > 0) * float(allocator.head_workspace_bytes)
     if allocator.keeps_input_gradient:
         holds = (layouts.pp > 1) & (layouts.micro_batches > 1)
-        gradient = np.where(holds, blocks.boundary_bytes[block_key], 0.0)[:, None]
-        found = found + (parts[:, :, -2] == 0) * gradient
-    return np.asarray(found)
+        gradient = np.where(holds, priced.blocks.boundary_bytes[rows.block_key], 0.0)[:, None]
+        size_bytes = size_bytes + (rows.parts[:, :, -2] == 0) * gradient
+    return np.asarray(size_bytes)
 
 
 def receive_buffers(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from simulator.cost.memory.moments import MOMENTS
-from simulator.cost.memory.peak import kept_bytes
+from simulator.cost.memory.peak import kept_bytes, saved_mode
 from simulator.cost.operators.parameters import expert_parameters, rank_parameters
 from simulator.cost.passes import FULL
 from simulator.cost.states.state_costs import STATE_KINDS
 from simulator.cost.tables import Priced, Selection
-from simulator.layout.layouts import Layouts
 
 __all__ = ["memory_inputs"]
 
@@ -92,11 +89,6 @@ def _states(
     return inputs
 
 
-def _mode(layouts: Layouts) -> np.ndarray:
-    """Row of ``BlockCosts.saved_bytes`` for blocks that full recomputation does not cover."""
-    return np.where(layouts.recompute == FULL, 0, layouts.recompute)
-
-
 def _activations(
     rows: Selection, priced: Priced, column: int, all_bytes: float
 ) -> dict[str, float]:
@@ -110,12 +102,12 @@ def _activations(
     for part in range(parts.shape[2] - 1):
         kept = kept_bytes(
             priced.blocks,
-            _mode(rows.layouts),
+            saved_mode(rows.layouts),
             rows.block_key,
             part,
-            flying[:, :, part],
-            parts[:, :, part],
-            rows.covered[:, some, part],
+            flying=flying[:, :, part],
+            count=parts[:, :, part],
+            again=rows.covered[:, some, part],
         )
         held += float(kept[0, 0])
     blocks = float(parts[0, 0, :-2].sum())
@@ -152,7 +144,7 @@ def _head(rows: Selection, priced: Priced, held_bytes: float, *, at_loss: bool) 
 
 def _temporaries(rows: Selection, priced: Priced, column: int) -> dict[str, float]:
     """The backward pass of the block with the largest temporaries, and what it rebuilds."""
-    blocks, key, mode = priced.blocks, rows.block_key[0], int(_mode(rows.layouts)[0])
+    blocks, key, mode = priced.blocks, rows.block_key[0], int(saved_mode(rows.layouts)[0])
     best = (0.0, 0.0)
     for part in range(rows.parts.shape[2] - 1):
         if rows.parts[0, column, part]:

@@ -73,11 +73,12 @@ class Peak:
 def fullest(
     layouts: Layouts,
     recipe: Recipe,
+    held: Held,
+    *,
     whole: Floats,
     early: Floats,
     gathered: Floats,
     unreduced: Floats,
-    held: Held,
 ) -> Peak:
     """Find the moment at which each rank is fullest.
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
-from simulator.cost.memory.peak import host_share, kept_bytes
-from simulator.cost.passes import FULL
+from simulator.cost.memory.peak import host_share, kept_bytes, saved_mode
 from simulator.cost.tables import Priced
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import OFFLOADS, Layouts
@@ -74,11 +73,17 @@ def offloaded_bytes(
         return moved
     at = np.arange(len(slowest))
     parts, away, again = (x[at, slowest] for x in held)
-    mode = np.where(layouts.recompute == FULL, 0, layouts.recompute)
+    mode = saved_mode(layouts)
     for part in range(parts.shape[1] - 2):
         count = parts[:, part][:, None]
         whole = kept_bytes(
-            priced.blocks, mode, block_key, part, count, count, again[:, part][:, None]
+            priced.blocks,
+            mode,
+            block_key,
+            part,
+            flying=count,
+            count=count,
+            again=again[:, part][:, None],
         )[:, 0]
         moved = moved + whole * away[:, part] / np.maximum(count[:, 0], 1.0)
     return moved

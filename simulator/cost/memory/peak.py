@@ -24,8 +24,9 @@ from simulator.cost.memory.buffers import (
     workspace,
 )
 from simulator.cost.memory.moments import EMBEDDING, END, LOSS, Held, fullest
-from simulator.cost.states.state_costs import STATE_KINDS, StateCosts
-from simulator.hardware.cluster import Cluster
+from simulator.cost.passes import total
+from simulator.cost.states.state_costs import STATE_KINDS
+from simulator.cost.tables import Priced, Selection
 from simulator.layout.layouts import RECOMPUTE, Layouts
 from simulator.schedules.registry import SPLITS_BACKWARD, by_code
 from simulator.software.profile import Software
@@ -37,9 +38,10 @@ __all__ = [
     "Memory",
     "host_share",
     "kept_bytes",
-    "memory",
     "memory_spread",
     "on_device",
+    "peak_memory",
+    "saved_mode",
 ]
 
 
@@ -76,144 +78,173 @@ class Memory:
         return self.total_bytes[np.arange(len(self.peak_column)), self.peak_column]
 
 
-def memory(
-    cluster: Cluster,
-    software: Software,
-    layouts: Layouts,
-    recipe: Recipe,
-    *,
-    blocks: BlockCosts,
-    block_key: NDArray[Any],
-    states: StateCosts,
-    state_key: NDArray[Any],
-    parts: Floats,
-    in_flight: Floats,
-    covered: Floats,
-    offloaded: Floats,
-) -> Memory:
-    """Add up memory for every layout and distinct rank.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sizes:
+    """What passes hold on each rank beside its states; shape (layouts, columns)."""
 
-    Parameters
-    ----------
-    blocks, block_key : BlockCosts, ndarray
-        Priced parts and, for each layout, its key.
-    states, state_key : StateCosts, ndarray
-        Priced states and, for each layout, its key.
-    parts, in_flight, covered, offloaded : ndarray
-        What each rank holds, the same times micro-batches in flight, and the blocks that full
-        recomputation covers and that wait in host memory; shape (layouts, columns, parts).
-    recipe : Recipe
-        Whether the optimizer steps inside the backward pass.
-    """
-    mode = np.where(layouts.recompute == _FULL, 0, layouts.recompute)
-    present = parts[:, :, :-2].sum(axis=2) + parts[:, :, -1] + parts[:, :, -2] > 0
-    shape = present.shape
-    activations: Floats = np.zeros(shape)
-    temporaries: Floats = np.zeros(shape)
-    one_block: Floats = np.zeros(shape)
-    flights: Floats = np.ones(shape)
-    passing: Floats = np.zeros(shape)
-    last = parts.shape[2] - 1
-    lazy = software.states.frees_gradients or recipe.optimizer_in_backward
-    offloads = bool(offloaded.any())
-    for part in range(last):
-        count, flying, again = parts[:, :, part], in_flight[:, :, part], covered[:, :, part]
-        held = kept_bytes(blocks, mode, block_key, part, flying, count, again)
-        away = offloaded[:, :, part]
-        flights = np.maximum(flights, flying / np.maximum(count, 1.0))
-        if lazy:
-            one_block = np.maximum(one_block, held / np.maximum(flying, 1.0))
-        if offloads:
-            stays = np.maximum(count - away, 0.0) + np.minimum(away, IN_TRANSIT)
-            held = held * np.where(away > 0, stays / np.maximum(count, 1.0), 1.0)
-        activations = activations + held
-        rebuilt = blocks.rebuilt_bytes[mode, block_key, part][:, None]
-        rebuilt_full = blocks.rebuilt_bytes[_FULL, block_key, part][:, None]
-        rebuilt = np.where(again > 0, rebuilt_full, rebuilt)
-        passing = np.maximum(passing, np.where(count > 0, rebuilt, 0.0))
-        working = blocks.transient_bytes[block_key, part][:, None] + rebuilt
-        temporaries = np.maximum(temporaries, np.where(count > 0, working, 0.0))
-    if software.overlap.expert:
-        temporaries = temporaries + _begun(blocks, layouts, block_key, mode, parts, covered)
-    loss, waiting = _loss_and_waiting(layouts, blocks, block_key, parts, in_flight)
-    state = on_device(list(states.state_bytes[:, state_key, :]), layouts, recipe, software)
-    moment = (loss > temporaries + waiting).astype(np.int8)
-    idle: Floats | float = 0.0
-    pipeline = (software, layouts, blocks.boundary_bytes[block_key], parts, flights)
-    buffers, outputs = receive_buffers(*pipeline), kept_outputs(*pipeline)
-    if lazy:
-        table = states.embedding_gradient[state_key]
-        count = parts[:, :, :-2].sum(axis=2)
-        m = layouts.micro_batches[:, None]
-        peak = fullest(
-            layouts,
-            recipe,
-            state[1],
-            states.early_gradients[:, state_key, :],
-            states.gathered_bytes[:, state_key, :],
-            states.unreduced_bytes[state_key],
-            Held(
-                activations=activations + outputs,
-                one_block=one_block,
-                buffers=buffers,
-                inputs=input_bytes(*pipeline[:4]),
-                temporaries=temporaries,
-                loss=loss,
-                waiting=waiting,
-                table=table,
-                flights=flights,
-                blocks=count,
-                all_forward=(m > 1) & (in_flight[:, :, :-2].sum(axis=2) >= m * count),
-            ),
-        )
-        moment, activations, temporaries = peak.moment, peak.activations, peak.temporaries
-        if software.allocator.pools_by_stream:
-            idle = np.maximum(state[1] + state[3] - peak.gradients - peak.gathered, 0.0)
-        state[1], state[3] = peak.gradients, peak.gathered
-        # no other tensor leaves a free block that the embedding's whole gradient would fit in
-        # unless the rank has logits
-        alone = (moment != EMBEDDING) & (parts[:, :, -1] == 0)
-        idle = idle + np.where(alone, table, 0.0)
-        # what a block's forward pass made and did not keep lies in blocks too small for the logits
-        idle = idle + np.where(moment == LOSS, passing, 0.0)
+    kept: list[Floats]
+    """Of each part but the head, what its blocks keep on the device or in host memory."""
+    activations: Floats
+    """Of all micro-batches in flight, what of it is on the device."""
+    temporaries: Floats
+    """Of a block's backward pass."""
+    passing: Floats
+    """What a block's forward pass makes and does not keep."""
+    loss: Floats
+    """Of loss and head, at the loss."""
+    waiting: Floats
+    """What of that waits while a block goes back."""
+    buffers: Floats
+    """That pipeline stages receive into."""
+    outputs: Floats
+    """That pipeline stages hold until their backward pass."""
+    flights: Floats
+    """Micro-batches in flight."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _AtPeak:
+    """The fullest moment of each rank, and what is there then; shape (layouts, columns)."""
+
+    moment: NDArray[Any]
+    states: list[Floats]
+    """Weights, gradients, optimizer states and gathered parameters."""
+    activations: Floats
+    temporaries: Floats
+    idle: Floats | float
+    """In free blocks that nothing else fits into."""
+
+
+def peak_memory(rows: Selection, priced: Priced) -> Memory:
+    """Add up memory for every layout and distinct rank of some rows of a priced table."""
+    layouts, software, recipe = rows.layouts, priced.software, priced.workload.recipe
+    sizes = _sizes(rows, priced)
+    states = on_device(
+        list(priced.states.state_bytes[:, rows.state_key, :]), layouts, recipe, software
+    )
+    if software.states.frees_gradients or recipe.optimizer_in_backward:
+        peak = _of_moments(rows, priced, states, sizes)
     else:
-        activations = activations + buffers + outputs
-    at_loss = moment == LOSS
+        peak = _of_block_and_loss(states, sizes)
+    at_loss = peak.moment == LOSS
     allocated = [
-        *state,
-        activations,
-        np.where(at_loss, loss, np.where(moment == END, 0.0, waiting)),
-        np.where(at_loss, 0.0, temporaries),
-        workspace(software, layouts, blocks, block_key, states, state_key, parts),
+        *peak.states,
+        peak.activations,
+        np.where(at_loss, sizes.loss, np.where(peak.moment == END, 0.0, sizes.waiting)),
+        np.where(at_loss, 0.0, peak.temporaries),
+        workspace(rows, priced),
     ]
-    pool = allocated[0]
-    for kind in allocated[1:]:
-        pool = pool + kind
-    linked = np.broadcast_to(communicators(cluster, software, layouts)[:, None], shape)
-    idle = idle + states.step_pieces[state_key]
-    context = np.full(shape, float(software.allocator.context_bytes))
-    fragmentation = idle + pool * float(software.allocator.fragmentation_fraction)
-    kinds = np.stack([*allocated, linked, fragmentation, context])
-    kinds = np.where(present, kinds, 0.0)
-    total = kinds[0]
-    for kind in kinds[1:]:
-        total = total + kind
+    outside = _outside(rows, priced, total(allocated), peak.idle)
+    kinds = np.where(_present(rows.parts), np.stack([*allocated, *outside]), 0.0)
+    total_bytes = total(kinds)
     return Memory(
         kinds_bytes=kinds,
-        total_bytes=total,
-        moment=moment,
-        peak_column=np.argmax(total, axis=1),
+        total_bytes=total_bytes,
+        moment=peak.moment,
+        peak_column=np.argmax(total_bytes, axis=1),
     )
 
 
-def _begun(
-    blocks: BlockCosts,
-    layouts: Layouts,
-    block_key: NDArray[Any],
-    mode: NDArray[Any],
-    parts: Floats,
-    covered: Floats,
-) -> Floats:
+def _present(parts: Floats) -> NDArray[np.bool_]:
+    """Columns that are no padding: their ranks hold something."""
+    return np.asarray(parts[:, :, :-2].sum(axis=2) + parts[:, :, -1] + parts[:, :, -2] > 0)
+
+
+def _outside(
+    rows: Selection, priced: Priced, pool: Floats, idle: Floats | float
+) -> tuple[Floats, Floats, Floats]:
+    """Communicators, fragmentation of what is allocated (`pool`), and the process's context."""
+    shape, allocator = pool.shape, priced.software.allocator
+    linked = communicators(priced.cluster, priced.software, rows.layouts)
+    idle = idle + priced.states.step_pieces[rows.state_key]
+    return (
+        np.broadcast_to(linked[:, None], shape),
+        idle + pool * float(allocator.fragmentation_fraction),
+        np.full(shape, float(allocator.context_bytes)),
+    )
+
+
+# --- what passes hold ---------------------------------------------------------------------------
+
+
+def _sizes(rows: Selection, priced: Priced) -> _Sizes:
+    """Activations, temporaries, loss and buffers of pipelines of every rank."""
+    blocks, layouts, software = priced.blocks, rows.layouts, priced.software
+    mode = saved_mode(layouts)
+    kept = [
+        kept_bytes(
+            blocks,
+            mode,
+            rows.block_key,
+            part,
+            flying=rows.in_flight[:, :, part],
+            count=rows.parts[:, :, part],
+            again=rows.covered[:, :, part],
+        )
+        for part in range(rows.parts.shape[2] - 1)
+    ]
+    temporaries, passing = _temporaries(rows, blocks, mode)
+    if software.overlap.expert:
+        temporaries = temporaries + _begun(rows, blocks, mode)
+    loss, waiting = _loss_and_waiting(rows, blocks)
+    flights = _flights(rows)
+    pipeline = (software, layouts, blocks.boundary_bytes[rows.block_key], rows.parts, flights)
+    return _Sizes(
+        kept=kept,
+        activations=_activations(rows, kept),
+        temporaries=temporaries,
+        passing=passing,
+        loss=loss,
+        waiting=waiting,
+        buffers=receive_buffers(*pipeline),
+        outputs=kept_outputs(*pipeline),
+        flights=flights,
+    )
+
+
+def saved_mode(layouts: Layouts) -> NDArray[Any]:
+    """Row of ``BlockCosts.saved_bytes`` for blocks that full recomputation does not cover."""
+    return np.where(layouts.recompute == _FULL, 0, layouts.recompute)
+
+
+def _flights(rows: Selection) -> Floats:
+    """Micro-batches in flight of the part with the most, one at the least."""
+    flights: Floats = np.ones(rows.parts.shape[:2])
+    for part in range(rows.parts.shape[2] - 1):
+        count, flying = rows.parts[:, :, part], rows.in_flight[:, :, part]
+        flights = np.maximum(flights, flying / np.maximum(count, 1.0))
+    return flights
+
+
+def _activations(rows: Selection, kept: list[Floats]) -> Floats:
+    """What of the kept tensors is on the device: all but those that wait in host memory."""
+    activations: Floats = np.zeros(rows.parts.shape[:2])
+    offloads = bool(rows.offloaded.any())
+    for part, held in enumerate(kept):
+        if offloads:
+            count, away = rows.parts[:, :, part], rows.offloaded[:, :, part]
+            stays = np.maximum(count - away, 0.0) + np.minimum(away, IN_TRANSIT)
+            held = held * np.where(away > 0, stays / np.maximum(count, 1.0), 1.0)
+        activations = activations + held
+    return activations
+
+
+def _temporaries(rows: Selection, blocks: BlockCosts, mode: NDArray[Any]) -> tuple[Floats, Floats]:
+    """The most that any block's backward pass makes with what it rebuilds, and of the latter."""
+    temporaries: Floats = np.zeros(rows.parts.shape[:2])
+    passing: Floats = np.zeros(rows.parts.shape[:2])
+    for part in range(rows.parts.shape[2] - 1):
+        count, again = rows.parts[:, :, part], rows.covered[:, :, part]
+        rebuilt = blocks.rebuilt_bytes[mode, rows.block_key, part][:, None]
+        rebuilt_full = blocks.rebuilt_bytes[_FULL, rows.block_key, part][:, None]
+        rebuilt = np.where(again > 0, rebuilt_full, rebuilt)
+        passing = np.maximum(passing, np.where(count > 0, rebuilt, 0.0))
+        working = blocks.transient_bytes[rows.block_key, part][:, None] + rebuilt
+        temporaries = np.maximum(temporaries, np.where(count > 0, working, 0.0))
+    return temporaries, passing
+
+
+def _begun(rows: Selection, blocks: BlockCosts, mode: NDArray[Any]) -> Floats:
     """What the forward pass of another micro-batch keeps already while a block's backward runs.
 
     Megatron-Core's combined 1F1B (model_chunk_schedule_plan.py) takes two micro-batches through a
@@ -221,33 +252,104 @@ def _begun(
     pass ends: beside one whole set of activations there is one more block's. Schedules that run all
     forward passes first pair none; DualPipe's pairs are in its table of actions.
     """
-    last = parts.shape[2] - 2
-    one: Floats = np.zeros(parts.shape[:2])
-    for part in range(last):
+    layouts, parts = rows.layouts, rows.parts
+    largest: Floats = np.zeros(parts.shape[:2])
+    for part in range(parts.shape[2] - 2):
         count, flying = parts[:, :, part], np.minimum(parts[:, :, part], 1.0)
-        again = np.where(covered[:, :, part] >= count, flying, 0.0)
-        held = kept_bytes(blocks, mode, block_key, part, flying, flying, again)
-        one = np.maximum(one, held)
-    sends = blocks.exchange_s[0][block_key].sum(axis=1) > 0
+        again = np.where(rows.covered[:, :, part] >= count, flying, 0.0)
+        held = kept_bytes(
+            blocks, mode, rows.block_key, part, flying=flying, count=flying, again=again
+        )
+        largest = np.maximum(largest, held)
+    sends = blocks.exchange_s[0][rows.block_key].sum(axis=1) > 0
     pairs = (layouts.ep > 1) & sends & (layouts.micro_batches > 1)
     pairs &= ~_PAIRED_OTHERWISE[layouts.schedule]
-    return one * pairs[:, None]
+    return largest * pairs[:, None]
 
 
-def _loss_and_waiting(
-    layouts: Layouts, blocks: BlockCosts, block_key: NDArray[Any], parts: Floats, in_flight: Floats
-) -> tuple[Floats, Floats]:
+def _loss_and_waiting(rows: Selection, blocks: BlockCosts) -> tuple[Floats, Floats]:
     """What loss and head hold at the loss, and what of it waits while a block goes back.
 
     Logits wait where a schedule takes all micro-batches forward first, and where the head's weight
     pass comes later than the rest of its backward pass. Shapes (layouts, columns).
     """
-    head, own = in_flight[:, :, -1], parts[:, :, -1]
-    saved = blocks.saved_bytes[0, block_key, -1][:, None]
-    waits = saved - blocks.passing_bytes[block_key, -1][:, None]
-    working = saved + blocks.transient_bytes[block_key, -1][:, None]
-    done = np.where(SPLITS_BACKWARD[layouts.schedule], 0.0, 1.0)[:, None]
-    return (head - own) * waits + own * working, (head - done * own) * waits
+    flying, heads = rows.in_flight[:, :, -1], rows.parts[:, :, -1]
+    saved = blocks.saved_bytes[0, rows.block_key, -1][:, None]
+    waits = saved - blocks.passing_bytes[rows.block_key, -1][:, None]
+    working = saved + blocks.transient_bytes[rows.block_key, -1][:, None]
+    done = np.where(SPLITS_BACKWARD[rows.layouts.schedule], 0.0, 1.0)[:, None]
+    return (flying - heads) * waits + heads * working, (flying - done * heads) * waits
+
+
+# --- the fullest moment -------------------------------------------------------------------------
+
+
+def _of_block_and_loss(states: list[Floats], sizes: _Sizes) -> _AtPeak:
+    """The fuller of a block's backward pass and the loss, with all gradients there throughout."""
+    return _AtPeak(
+        moment=(sizes.loss > sizes.temporaries + sizes.waiting).astype(np.int8),
+        states=states,
+        activations=sizes.activations + sizes.buffers + sizes.outputs,
+        temporaries=sizes.temporaries,
+        idle=0.0,
+    )
+
+
+def _of_moments(rows: Selection, priced: Priced, states: list[Floats], sizes: _Sizes) -> _AtPeak:
+    """The fullest of the MOMENTS of a step whose gradients are freed when it ends."""
+    prices, key = priced.states, rows.state_key
+    weights, gradients, optimizer, gathered = states
+    peak = fullest(
+        rows.layouts,
+        priced.workload.recipe,
+        _held(rows, priced, sizes),
+        whole=gradients,
+        early=prices.early_gradients[:, key, :],
+        gathered=prices.gathered_bytes[:, key, :],
+        unreduced=prices.unreduced_bytes[key],
+    )
+    idle: Floats | float = 0.0
+    if priced.software.allocator.pools_by_stream:
+        idle = np.maximum(gradients + gathered - peak.gradients - peak.gathered, 0.0)
+    # no other tensor leaves a free block that the embedding's whole gradient would fit in
+    # unless the rank has logits
+    alone = (peak.moment != EMBEDDING) & (rows.parts[:, :, -1] == 0)
+    idle = idle + np.where(alone, prices.embedding_gradient[key], 0.0)
+    # what a block's forward pass made and did not keep lies in blocks too small for the logits
+    idle = idle + np.where(peak.moment == LOSS, sizes.passing, 0.0)
+    return _AtPeak(
+        moment=peak.moment,
+        states=[weights, peak.gradients, optimizer, peak.gathered],
+        activations=peak.activations,
+        temporaries=peak.temporaries,
+        idle=idle,
+    )
+
+
+def _held(rows: Selection, priced: Priced, sizes: _Sizes) -> Held:
+    """What a rank holds beside its states at any of the MOMENTS."""
+    layouts, boundary = rows.layouts, priced.blocks.boundary_bytes[rows.block_key]
+    one_block: Floats = np.zeros(rows.parts.shape[:2])
+    for part, kept in enumerate(sizes.kept):
+        one_block = np.maximum(one_block, kept / np.maximum(rows.in_flight[:, :, part], 1.0))
+    blocks = rows.parts[:, :, :-2].sum(axis=2)
+    m = layouts.micro_batches[:, None]
+    return Held(
+        activations=sizes.activations + sizes.outputs,
+        one_block=one_block,
+        buffers=sizes.buffers,
+        inputs=input_bytes(priced.software, layouts, boundary, rows.parts),
+        temporaries=sizes.temporaries,
+        loss=sizes.loss,
+        waiting=sizes.waiting,
+        table=priced.states.embedding_gradient[rows.state_key],
+        flights=sizes.flights,
+        blocks=blocks,
+        all_forward=(m > 1) & (rows.in_flight[:, :, :-2].sum(axis=2) >= m * blocks),
+    )
+
+
+# --- shares of it -------------------------------------------------------------------------------
 
 
 def memory_spread(layouts: Layouts, software: Software) -> Floats:
@@ -283,6 +385,7 @@ def kept_bytes(
     mode: NDArray[Any],
     block_key: NDArray[Any],
     part: int,
+    *,
     flying: Floats,
     count: Floats,
     again: Floats,

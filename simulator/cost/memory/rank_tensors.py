@@ -73,15 +73,7 @@ def stages_of(row: Layouts, workload: Workload) -> Stages:
 def workspace_parts(rows: Selection, priced: Priced, column: int) -> list[float]:
     """What is there from the first step on, and each copy of the dummy gradients."""
     software = priced.software
-    whole = workspace(
-        software,
-        rows.layouts,
-        priced.blocks,
-        rows.block_key,
-        priced.states,
-        rows.state_key,
-        rows.parts,
-    )
+    whole = workspace(rows, priced)
     one = 2.0 * float(priced.states.linear_shapes[rows.state_key[0], column])
     dummies = [one] * round(float(software.allocator.dummy_gradient_copies))
     return [float(whole[0, column]) - sum(dummies), *dummies]

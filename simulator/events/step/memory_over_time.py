@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.memory.moments import LOSS
-from simulator.cost.memory.peak import IN_TRANSIT, Memory, kept_bytes
+from simulator.cost.memory.peak import IN_TRANSIT, Memory, kept_bytes, peak_memory, saved_mode
 from simulator.cost.memory.rank_tensors import stages_of
-from simulator.cost.passes import FULL
-from simulator.cost.step import selected_memory
 from simulator.events.step.play import Played, Replica
 from simulator.events.step.timeline import MEMORY_KINDS, MemoryCurve
 from simulator.schedules.schedule import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
@@ -63,13 +61,13 @@ def usable_bytes(one: Replica) -> float:
 
 def closed_bytes(one: Replica) -> Floats:
     """Memory of every rank at its fullest, as the closed form has it; kinds together."""
-    closed = selected_memory(one.rows, one.priced)
+    closed = peak_memory(one.rows, one.priced)
     return np.asarray(closed.total_bytes[0, np.argsort(one.rows.rank[0], kind="stable")])
 
 
 def _replica(played: Played, one: Replica, first_rank: int) -> tuple[Any, Floats, Floats]:
     """Ranks, moments and kinds of one replica."""
-    closed = selected_memory(one.rows, one.priced)
+    closed = peak_memory(one.rows, one.priced)
     order = np.argsort(one.rows.rank[0], kind="stable")
     kept = _kept_by_chunk(one)
     most = (kept * _most_flying(one)).sum(axis=1)
@@ -129,11 +127,19 @@ def _kept_by_chunk(one: Replica) -> Floats:
     """Bytes that one micro-batch keeps in each chunk, shape (ranks, chunks)."""
     held, layouts = one.held, one.rows.layouts
     parts, covered, away = held.rows
-    mode = np.where(layouts.recompute == FULL, 0, layouts.recompute)
+    mode = saved_mode(layouts)
     total: Floats = np.zeros(parts.shape[:2])
     for part in range(parts.shape[2] - 1):
         count, again, gone = parts[:, :, part], covered[:, :, part], away[:, :, part]
-        kept = kept_bytes(one.priced.blocks, mode, one.rows.block_key, part, count, count, again)
+        kept = kept_bytes(
+            one.priced.blocks,
+            mode,
+            one.rows.block_key,
+            part,
+            flying=count,
+            count=count,
+            again=again,
+        )
         stays = np.maximum(count - gone, 0.0) + np.minimum(gone, IN_TRANSIT)
         total = total + kept * np.where(gone > 0, stays / np.maximum(count, 1.0), 1.0)
     return total.reshape(held.parts.shape[:2])
