@@ -18,7 +18,14 @@ from simulator.cost.blocks.block_costs import PASS_TERMS, BlockCosts
 from simulator.cost.blocks.input_copies import fetch_s, stages_s
 from simulator.cost.collectives.calls import slowdown_share
 from simulator.cost.states.state_costs import StateCosts
-from simulator.cost.tables import PartPasses, Priced
+from simulator.cost.tables import (
+    PartPasses,
+    Priced,
+    RankPasses,
+    Selection,
+    SlowestRank,
+    StepTerms,
+)
 from simulator.cost.terms import HIDDEN
 from simulator.layout.layouts import RECOMPUTE, SHARDINGS, Layouts
 from simulator.schedules.registry import BREADTH_FIRST, FLUSHES, SPLITS_BACKWARD, TAKES_ROUNDS
@@ -30,17 +37,16 @@ __all__ = [
     "ZERO2",
     "ZERO3",
     "alone_passes",
-    "alone_terms",
     "data_parallel",
     "distinct_micro_batches",
-    "hidden_communication",
     "over_parts",
     "part_passes",
     "pass_terms",
+    "rank_passes",
     "rank_tails",
     "recompute_s",
     "shown_maxima",
-    "stage_passes",
+    "slowest_rank",
     "steady_terms",
     "total",
 ]
@@ -69,10 +75,6 @@ def part_passes(
     """
     b, s, mode = priced.blocks, priced.states, layouts.recompute
     forward, backward = total(b.forward_s)[block_key], total(b.backward_s)[block_key]
-    fetched, ahead = (
-        stages_s(b.input_s[block_key], layouts.pp > 1),
-        priced.software.input.prefetched,
-    )
     exchange = b.exchange_s[0][block_key]
     selective = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][block_key], 0.0)
     full = b.recompute_s[FULL][block_key]
@@ -87,46 +89,46 @@ def part_passes(
         np.maximum(forward - exchange, 0.0),
         np.maximum(backward - b.exchange_s[1][block_key] + again, 0.0),
     )
+    shown, hidden, slowed = _gathers_s(priced, state_key, m, windows)
+    if s.part_gather_s[state_key].any():
+        forward, backward = forward + shown[0] + slowed[0], backward + shown[1] + slowed[1]
+    return PartPasses(
+        forward_s=forward,
+        backward_s=backward,
+        forward_window_s=windows[0],
+        backward_window_s=windows[1],
+        fsdp_s=shown,
+        hidden_s=hidden,
+        slowdown_s=slowed,
+        selective_s=selective,
+        full_s=full,
+        traffic_s=traffic,
+        host_s=np.stack(host),
+        input_s=stages_s(b.input_s[block_key], layouts.pp > 1),
+        prefetched=priced.software.input.prefetched,
+    )
+
+
+def _gathers_s(
+    priced: Priced, state_key: NDArray[Any], m: Floats, windows: tuple[Floats, Floats]
+) -> tuple[Floats, Floats, Floats]:
+    """What gathers and reductions of parts show, hide behind `windows`, and cost the compute.
+
+    Forward and backward, shape (2, layouts, parts).
+    """
+    s = priced.states
     gather, reduce = s.part_gather_s[state_key], s.part_reduce_s[state_key]
     if not gather.any():
-        none = np.zeros((2, *forward.shape))
-        return PartPasses(
-            forward,
-            backward,
-            *windows,
-            none,
-            none,
-            none,
-            selective,
-            full,
-            traffic,
-            np.stack(host),
-            fetched,
-            ahead,
-        )
-    reduce = reduce if every else reduce / m[:, None]
+        none = np.zeros((2, *gather.shape))
+        return none, none, none
+    if not priced.software.states.reduces_every_micro_batch:
+        reduce = reduce / m[:, None]
     whole: tuple[Floats, Floats] = (gather, s.part_regather_s[state_key] + reduce)
     shown = whole
     if priced.software.overlap.sharded_prefetch:
         shown = (np.maximum(whole[0] - windows[0], 0.0), np.maximum(whole[1] - windows[1], 0.0))
-    hidden = (whole[0] - shown[0], whole[1] - shown[1])
-    share = slowdown_share(priced.cluster)
-    slowed = np.stack(hidden) * share
-    return PartPasses(
-        forward + shown[0] + slowed[0],
-        backward + shown[1] + slowed[1],
-        windows[0],
-        windows[1],
-        np.stack(shown),
-        np.stack(hidden),
-        slowed,
-        selective,
-        full,
-        traffic,
-        np.stack(host),
-        fetched,
-        ahead,
-    )
+    hidden = np.stack((whole[0] - shown[0], whole[1] - shown[1]))
+    return np.stack(shown), hidden, hidden * slowdown_share(priced.cluster)
 
 
 def _copies_s(s: StateCosts, state_key: NDArray[Any], m: Floats, *, every: bool) -> Floats:
@@ -156,19 +158,39 @@ def over_parts(count: Floats, per_part: Floats) -> Floats:
     return total
 
 
-def stage_passes(
-    parts: Floats, covered: Floats, passes: PartPasses
-) -> tuple[Floats, Floats, Floats]:
-    """Seconds of one micro-batch through every distinct rank, shape (layouts, columns).
-
-    Forward, backward, and what the forward pass waits for its input.
-    """
+def rank_passes(rows: Selection, priced: Priced, passes: PartPasses) -> RankPasses:
+    """Seconds of one micro-batch through every distinct rank, all its chunks."""
+    parts = rows.parts
     forward_s = over_parts(parts, passes.forward_s[:, None, :])
     backward_s = over_parts(parts, passes.backward_s[:, None, :])
-    backward_s = backward_s + recompute_s(parts, covered, passes)
+    backward_s = backward_s + recompute_s(parts, rows.covered, passes)
     beside_s = passes.prefetched * (forward_s + backward_s)
-    fetched_s, _ = fetch_s(parts, passes.input_s[:, None, :], beside_s)
-    return forward_s + fetched_s, backward_s, fetched_s
+    input_s, _ = fetch_s(parts, passes.input_s[:, None, :], beside_s)
+    chunks = rows.layouts.vpp * rows.layouts.copies
+    maxima_s = shown_maxima(priced, rows.block_key, rows.state_key, parts, chunks)
+    return RankPasses(
+        forward_s=forward_s + input_s + maxima_s[0],
+        backward_s=backward_s + maxima_s[1],
+        input_s=input_s,
+        maxima_s=np.stack(maxima_s),
+        forward_window_s=over_parts(parts, passes.forward_window_s[:, None, :]),
+        backward_window_s=over_parts(parts, passes.backward_window_s[:, None, :]),
+    )
+
+
+def slowest_rank(rows: Selection, priced: Priced, ranks: RankPasses) -> SlowestRank:
+    """Find the rank with the longest passes of each layout."""
+    column = np.argmax(ranks.forward_s + ranks.backward_s, axis=1)
+    at, m = np.arange(len(column)), rows.layouts.micro_batches / rows.layouts.copies
+    return SlowestRank(
+        column=column,
+        parts=rows.parts[at, column],
+        covered=rows.covered[at, column],
+        forward_s=ranks.forward_s[at, column],
+        backward_s=ranks.backward_s[at, column],
+        micro_batches=m,
+        alone=np.minimum(priced.unpaired[rows.plan], m),
+    )
 
 
 def shown_maxima(
@@ -197,27 +219,45 @@ def recompute_s(parts: Floats, covered: Floats, passes: PartPasses) -> Floats:
 
 
 def steady_terms(
-    priced: Priced,
-    block_key: NDArray[Any],
-    parts: Floats,
-    covered: Floats,
-    m: Floats,
-    passes: PartPasses,
-) -> dict[str, Floats]:
-    """Terms of m micro-batches on the slowest stage; parts of shape (layouts, parts)."""
-    b = priced.blocks
+    rows: Selection, priced: Priced, passes: PartPasses, slowest: SlowestRank
+) -> StepTerms:
+    """Terms of all micro-batches on the slowest rank, and what hides beside them."""
+    b, key, parts, m = priced.blocks, rows.block_key, slowest.parts, slowest.micro_batches
     terms = pass_terms(
-        [b.forward_s[i][block_key] + b.backward_s[i][block_key] for i in range(len(PASS_TERMS))],
+        [b.forward_s[i][key] + b.backward_s[i][key] for i in range(len(PASS_TERMS))],
         parts,
         slowdown_s=passes.slowdown_s.sum(axis=0),
         traffic_s=passes.traffic_s,
         host_s=passes.host_s.sum(axis=0),
         fsdp_s=passes.fsdp_s.sum(axis=0),
     )
-    terms["recompute"] = recompute_s(parts, covered, passes)
+    terms["recompute"] = recompute_s(parts, slowest.covered, passes)
     beside_s = passes.prefetched * total(list(terms.values()))
     terms["input"], _ = fetch_s(parts, passes.input_s, beside_s)
-    return {name: m * seconds for name, seconds in terms.items()}
+    shown = {name: m * seconds for name, seconds in terms.items()}
+    for i, name in enumerate(PASS_TERMS):  # expert traffic that passes alone show
+        longer = b.alone_s[0][i] + b.alone_s[1][i]
+        shown[name] = shown[name] + slowest.alone * over_parts(parts, longer[key])
+    hidden = _hidden_s(rows, priced, passes, slowest)
+    hidden["input"] = m * fetch_s(parts, passes.input_s, 0.0)[0] - shown["input"]
+    hidden["fsdp"] = m * over_parts(parts, passes.hidden_s.sum(axis=0))
+    return StepTerms(shown_s=shown, hidden_s=hidden)
+
+
+def _hidden_s(
+    rows: Selection, priced: Priced, passes: PartPasses, slowest: SlowestRank
+) -> dict[str, Floats]:
+    """Tensor, context and expert communication hidden under compute, over all micro-batches.
+
+    Those that run alone hide no expert traffic where others do.
+    """
+    m, both = slowest.micro_batches, priced.blocks.hidden_s[0] + priced.blocks.hidden_s[1]
+    hidden = {
+        name: m * over_parts(slowest.parts, both[i][rows.block_key])
+        for i, name in enumerate(HIDDEN[:3])
+    }
+    hidden["ep"] = hidden["ep"] * ((m - slowest.alone) / np.maximum(m, 1.0))
+    return hidden
 
 
 def pass_terms(
@@ -243,26 +283,6 @@ def pass_terms(
     return terms
 
 
-def hidden_communication(
-    b: BlockCosts,
-    block_key: NDArray[Any],
-    parts: Floats,
-    m: Floats,
-    alone: Floats,
-    passes: PartPasses,
-    shown_input_s: Floats,
-) -> dict[str, Floats]:
-    """Tensor, context, expert communication and input hidden under compute, over m micro-batches.
-
-    Those that run `alone` hide no expert traffic where others do.
-    """
-    both = b.hidden_s[0] + b.hidden_s[1]
-    hidden = {name: m * over_parts(parts, both[i][block_key]) for i, name in enumerate(HIDDEN[:3])}
-    hidden["ep"] = hidden["ep"] * ((m - alone) / np.maximum(m, 1.0))
-    hidden["input"] = m * fetch_s(parts, passes.input_s, 0.0)[0] - shown_input_s
-    return hidden
-
-
 def alone_passes(b: BlockCosts, block_key: NDArray[Any], parts: Floats) -> tuple[Floats, Floats]:
     """Seconds that a forward and a backward pass of a rank take longer with none beside them.
 
@@ -272,59 +292,58 @@ def alone_passes(b: BlockCosts, block_key: NDArray[Any], parts: Floats) -> tuple
     return over_parts(parts, forward), over_parts(parts, backward)
 
 
-def alone_terms(
-    terms: dict[str, Floats], b: BlockCosts, block_key: NDArray[Any], parts: Floats, alone: Floats
-) -> None:
-    """Add to the slowest stage's terms what its passes `alone` show of their expert traffic."""
-    for i, name in enumerate(PASS_TERMS):
-        longer = b.alone_s[0][i] + b.alone_s[1][i]
-        terms[name] = terms[name] + alone * over_parts(parts, longer[block_key])
-
-
-def data_parallel(
-    priced: Priced,
-    layouts: Layouts,
-    state_key: NDArray[Any],
-    rank: NDArray[Any],
-    ranks: Floats,
-    forward_s: Floats,
-    backward_s: Floats,
-    windows: tuple[Floats, Floats],
-    pieces: Floats,
-    reductions: Floats,
-) -> tuple[Floats, Floats, Floats]:
+def data_parallel(rows: Selection, priced: Priced, passes: RankPasses) -> StepTerms:
     """Exposed and hidden data-parallel communication, and what hiding it costs the compute.
 
-    Each rank hides its reduction behind its last backward pass (`windows`); the last bucket
+    Each rank hides its reduction behind its last backward pass (its window); the last bucket
     cannot hide, nor can any where the software reduces after its passes. A rank behind the first
     finishes earlier by the backward passes before it, and starts later by the forward passes, so
     the same holds for its gather. Sharded gradients (zero2) may have to be reduced after every
-    micro-batch: `reductions` of them, each behind a pass.
+    micro-batch, each time behind a pass.
 
     The first bucket is ready when its share of the pass has run. What is reduced and gathered
     beside the last and the first pass slows it; where ranks wait for one another's, all of them
-    lengthen drain and fill.
+    lengthen drain and fill. The sum of a word table that two stages hold comes last.
     """
-    s = priced.states
-    reduce_s, gather_s = s.reduce_s[state_key], s.gather_s[state_key]
-    mean_forward = (ranks * forward_s).sum(axis=1) / pieces
-    mean_backward = (ranks * backward_s).sum(axis=1) / pieces
-    times = reductions[:, None]
-    exposed, hidden = rank_tails(priced, layouts, state_key, windows, times)
-    slacks = (rank * mean_backward[:, None], rank * mean_forward[:, None])
+    s, layouts, ranks, key = priced.states, rows.layouts, rows.ranks, rows.state_key
+    pieces = (layouts.pp * layouts.vpp * layouts.copies).astype(float)
+    mean_forward = (ranks * passes.forward_s).sum(axis=1) / pieces
+    mean_backward = (ranks * passes.backward_s).sum(axis=1) / pieces
+    times, after = _reductions(rows, priced)[:, None], _ranks_after(rows)
+    windows = (passes.forward_window_s, passes.backward_window_s)
+    exposed, hidden = rank_tails(priced, layouts, key, windows, times)
+    slacks = (after * mean_backward[:, None], after * mean_forward[:, None])
     shown = sum(np.maximum(x - slack, 0.0) for x, slack in zip(exposed, slacks, strict=True))
     share = slowdown_share(priced.cluster)
     slowed = (hidden[0] + hidden[1]) * share
     worst = (shown + slowed).argmax(axis=1)
     at = np.arange(len(worst))
-    own, chunks = slowed[at, worst], pieces / ranks.sum(axis=1)
+    slower, chunks = slowed[at, worst], pieces / ranks.sum(axis=1)
     flushed = FLUSHES[layouts.schedule]
     chained = (flushed & ~SPLITS_BACKWARD[layouts.schedule], flushed)
     for covered, waits in zip(hidden, chained, strict=True):
         others = (ranks * covered).sum(axis=1) - covered[at, worst]
-        own = own + waits * share * others / chunks
+        slower = slower + waits * share * others / chunks
     left = shown[at, worst]
-    return left, (times * reduce_s + gather_s)[at, worst] - left, own
+    whole = (times * s.reduce_s[key] + s.gather_s[key])[at, worst]
+    return StepTerms(
+        shown_s={"dp": left + s.tables_s[key], "slowdown": slower}, hidden_s={"dp": whole - left}
+    )
+
+
+def _reductions(rows: Selection, priced: Priced) -> Floats:
+    """Reductions of gradients in a step, (layouts,): one, or one after every micro-batch."""
+    layouts = rows.layouts
+    once = priced.states.keeps_gathered[rows.state_key]
+    reduces = priced.software.states.reduces_every_micro_batch
+    every = (layouts.sharding == ZERO2) & reduces & ~once
+    return np.where(every, layouts.micro_batches / layouts.copies, 1.0)
+
+
+def _ranks_after(rows: Selection) -> NDArray[Any]:
+    """Stages that finish after a rank; where weight passes fill the drain, all finish together."""
+    late = SPLITS_BACKWARD[rows.layouts.schedule]
+    return np.where(late[:, None], 0, rows.rank) if late.any() else rows.rank
 
 
 def rank_tails(

@@ -9,10 +9,8 @@ what the others add is fill and drain; the data-parallel tail and the optimizer 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate, concatenate
@@ -28,25 +26,27 @@ from simulator.cost.memory.offload import (
 from simulator.cost.memory.peak import MEMORY_KINDS, memory_spread, peak_memory
 from simulator.cost.passes import (
     SELECTIVE,
-    ZERO2,
-    alone_passes,
-    alone_terms,
     data_parallel,
-    hidden_communication,
     over_parts,
     part_passes,
-    shown_maxima,
-    stage_passes,
+    rank_passes,
+    slowest_rank,
     steady_terms,
 )
 from simulator.cost.pipeline.bubble import pipeline
 from simulator.cost.pipeline.post_validation import without_barrier
 from simulator.cost.pricing import price
-from simulator.cost.tables import Priced, Selection, select
+from simulator.cost.tables import (
+    Priced,
+    RankPasses,
+    Selection,
+    SlowestRank,
+    StepTerms,
+    select,
+)
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
-from simulator.schedules.registry import SPLITS_BACKWARD
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
@@ -112,71 +112,54 @@ def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     """Assemble step time, terms and memory of some rows."""
     layouts = rows.layouts
     m = layouts.micro_batches / layouts.copies
-    pieces = (layouts.pp * layouts.vpp * layouts.copies).astype(float)
     passes = part_passes(priced, layouts, rows.block_key, rows.state_key, m, recomputed_share(rows))
-    forward_s, backward_s, fetched_s = stage_passes(rows.parts, rows.covered, passes)
-    maxima = shown_maxima(
-        priced, rows.block_key, rows.state_key, rows.parts, layouts.vpp * layouts.copies
-    )
-    forward_s, backward_s = forward_s + maxima[0], backward_s + maxima[1]
-    both_s = forward_s + backward_s
-    at, slowest = np.arange(len(layouts)), np.argmax(both_s, axis=1)
-    held, covered = rows.parts[at, slowest], rows.covered[at, slowest]
-
-    terms = steady_terms(priced, rows.block_key, held, covered, m, passes)
-    alone = np.minimum(priced.unpaired[rows.plan], m)
-    alone_terms(terms, priced.blocks, rows.block_key, held, alone)
-    hidden = hidden_communication(
-        priced.blocks, rows.block_key, held, m, alone, passes, terms["input"]
-    )
-    hidden["fsdp"] = m * over_parts(held, passes.hidden_s.sum(axis=0))
-    slow_s = forward_s[at, slowest] - terms["input"] / np.maximum(m, 1.0), backward_s[at, slowest]
-    blocks = (rows.parts, rows.offloaded, rows.covered)
-    terms["offload"], hidden["offload"] = activation_copies_s(
-        priced, layouts, rows.block_key, blocks, slowest, m, slow_s
-    )
-    longer = alone_passes(priced.blocks, rows.block_key, held[:, None, :])
-    lone = alone * longer[0][:, 0], alone * longer[1][:, 0]
-    slow_s = forward_s[at, slowest], backward_s[at, slowest]
-    hidden["pp"] = pipeline(terms, rows, priced, (passes, fetched_s), slow_s, lone)
+    ranks = rank_passes(rows, priced, passes)
+    slowest = slowest_rank(rows, priced, ranks)
+    terms = steady_terms(rows, priced, passes, slowest)
+    terms = terms.plus(_offload_terms(rows, priced, slowest, terms.shown_s["input"]))
+    bubbles = pipeline(rows, priced, passes, ranks, slowest)
     if priced.workload.recipe.optimizer_post_validation:
-        more = alone_passes(priced.blocks, rows.block_key, rows.parts)
-        lonely_s = forward_s + more[0], backward_s + more[1]
-        without_barrier(terms, rows, priced, lonely_s, slowest)
-    windows = (
-        over_parts(rows.parts, passes.forward_window_s[:, None, :]),
-        over_parts(rows.parts, passes.backward_window_s[:, None, :]),
-    )
-    owned = priced.software.states
-    once = priced.states.keeps_gathered[rows.state_key]
-    every = (layouts.sharding == ZERO2) & owned.reduces_every_micro_batch & ~once
-    terms["dp"], hidden["dp"], slowed_s = data_parallel(
+        bubbles = without_barrier(bubbles, rows, priced, ranks, slowest)
+    terms = terms.plus(bubbles).plus(data_parallel(rows, priced, ranks))
+    for once in _step_terms(rows, priced, ranks, slowest):
+        terms = terms.plus(once)
+    return _estimate(rows, priced, terms, ranks, slowest)
+
+
+def _offload_terms(
+    rows: Selection, priced: Priced, slowest: SlowestRank, input_s: Floats
+) -> StepTerms:
+    """Copies of activations to the host and back, each way behind its pass but for the input."""
+    m = slowest.micro_batches
+    passes_s = slowest.forward_s - input_s / np.maximum(m, 1.0), slowest.backward_s
+    shown, hidden = activation_copies_s(
         priced,
-        layouts,
-        rows.state_key,
-        _behind(rows),
-        rows.ranks,
-        forward_s,
-        backward_s,
-        windows,
-        pieces,
-        np.where(every, m, 1.0),
+        rows.layouts,
+        rows.block_key,
+        (rows.parts, rows.offloaded, rows.covered),
+        slowest.column,
+        m=m,
+        passes_s=passes_s,
     )
-    terms["dp"] = terms["dp"] + priced.states.tables_s[rows.state_key]
-    terms["small_reductions"] = (
-        m * (maxima[0] + maxima[1])[at, slowest] + priced.states.norm_s[rows.state_key]
-    )
-    terms["slowdown"] = terms["slowdown"] + slowed_s
-    terms["optimizer"] = priced.states.optimizer_s[rows.state_key].max(axis=1)
-    if uses_host(layouts):
-        terms["optimizer"], *copies = host_step_s(priced, layouts, rows.state_key, m, windows[1])
-        more = parameter_copies_s(priced, layouts, rows.state_key, m, slowest, slow_s)
-        terms["offload"] = terms["offload"] + copies[0] + more[0]
-        hidden["offload"] = hidden["offload"] + copies[1] + more[1]
-    mean_s = (rows.ranks * both_s).sum(axis=1) / rows.ranks.sum(axis=1)
-    moved = offloaded_bytes(priced, layouts, rows.block_key, blocks, slowest)
-    away = away_bytes(priced, layouts, rows.state_key, moved)
-    return _estimate(rows, priced, terms, hidden, slowest, m * (both_s[at, slowest] - mean_s), away)
+    return StepTerms(shown_s={"offload": shown}, hidden_s={"offload": hidden})
+
+
+def _step_terms(
+    rows: Selection, priced: Priced, ranks: RankPasses, slowest: SlowestRank
+) -> Iterator[StepTerms]:
+    """Small reductions, the optimizer step, and copies of states to and from the host."""
+    layouts, key, m = rows.layouts, rows.state_key, slowest.micro_batches
+    maxima_s = (ranks.maxima_s[0] + ranks.maxima_s[1])[np.arange(len(m)), slowest.column]
+    once = {"small_reductions": m * maxima_s + priced.states.norm_s[key]}
+    if not uses_host(layouts):
+        once["optimizer"] = priced.states.optimizer_s[key].max(axis=1)
+        yield StepTerms(shown_s=once, hidden_s={})
+        return
+    once["optimizer"], shown, hidden = host_step_s(priced, layouts, key, m, ranks.backward_window_s)
+    yield StepTerms(shown_s=once | {"offload": shown}, hidden_s={"offload": hidden})
+    passes_s = slowest.forward_s, slowest.backward_s
+    shown, hidden = parameter_copies_s(priced, layouts, key, m, slowest.column, passes_s)
+    yield StepTerms(shown_s={"offload": shown}, hidden_s={"offload": hidden})
 
 
 def recomputed_share(rows: Selection) -> Floats:
@@ -186,43 +169,36 @@ def recomputed_share(rows: Selection) -> Floats:
     return np.asarray((ranks * rows.covered).sum(axis=1) / np.maximum(whole, 1.0))
 
 
-def _behind(rows: Selection) -> NDArray[Any]:
-    """Stages that finish after a rank; where weight passes fill the drain, all finish together."""
-    late = SPLITS_BACKWARD[rows.layouts.schedule]
-    return np.where(late[:, None], 0, rows.rank) if late.any() else rows.rank
-
-
 def _estimate(
-    rows: Selection,
-    priced: Priced,
-    terms: dict[str, Floats],
-    hidden: dict[str, Floats],
-    slowest: NDArray[Any],
-    imbalance_s: Floats,
-    away: dict[str, Floats],
+    rows: Selection, priced: Priced, terms: StepTerms, ranks: RankPasses, slowest: SlowestRank
 ) -> Estimate:
     """Add the terms up in the order of TERMS and join time with memory."""
-    ordered = {term.name: terms[term.name] for term in TERMS}
-    total: Floats = np.zeros(len(rows.layouts))
+    ordered = {term.name: terms.shown_s[term.name] for term in TERMS}
+    step_s: Floats = np.zeros(len(rows.layouts))
     for seconds in ordered.values():
-        total = total + seconds
+        step_s = step_s + seconds
+    at = np.arange(len(rows.layouts))
+    both_s = ranks.forward_s + ranks.backward_s
+    mean_s = (rows.ranks * both_s).sum(axis=1) / rows.ranks.sum(axis=1)
+    blocks = (rows.parts, rows.offloaded, rows.covered)
+    moved = offloaded_bytes(priced, rows.layouts, rows.block_key, blocks, slowest.column)
     mem = peak_memory(rows, priced)
-    at, peak = np.arange(len(rows.layouts)), mem.peak_column
+    peak = mem.peak_column
     return Estimate(
         layouts=rows.layouts,
-        step_time_s=total,
+        step_time_s=step_s,
         terms_s=ordered,
-        hidden_s={name: hidden[name] for name in HIDDEN},
+        hidden_s={name: terms.hidden_s[name] for name in HIDDEN},
         memory_bytes={kind: mem.kinds_bytes[i, at, peak] for i, kind in enumerate(MEMORY_KINDS)},
         memory_total_bytes=mem.peak_bytes,
         peak_stage=rows.rank[at, peak],
         peak_moment=mem.moment[at, peak],
-        slowest_stage=rows.rank[at, slowest],
-        imbalance_s=imbalance_s,
+        slowest_stage=rows.rank[at, slowest.column],
+        imbalance_s=slowest.micro_batches * (both_s[at, slowest.column] - mean_s),
         model_flop=priced.model_flop,
         executed_flop=priced.model_flop + _repeated_flop(rows, priced),
         usable_bytes=float(priced.cluster.accelerator.memory.usable_bytes),
-        away_bytes=away,
+        away_bytes=away_bytes(priced, rows.layouts, rows.state_key, moved),
         room_bytes=room_bytes(priced.cluster),
         memory_spread=memory_spread(rows.layouts, priced.software),
     )

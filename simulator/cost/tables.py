@@ -21,7 +21,10 @@ __all__ = [
     "PartPasses",
     "Paths",
     "Priced",
+    "RankPasses",
     "Selection",
+    "SlowestRank",
+    "StepTerms",
     "offloaded_parts",
     "recomputed_parts",
     "select",
@@ -85,6 +88,63 @@ class PartPasses:
     """Copies of the input to the first and to the last stage, shape (layouts, 2)."""
     prefetched: bool
     """Whether these run beside the passes of the micro-batch before."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankPasses:
+    """One micro-batch through every distinct rank: seconds of shape (layouts, columns)."""
+
+    forward_s: Floats
+    backward_s: Floats
+    """With recomputation."""
+    input_s: Floats
+    """What the forward pass waits for its input, a share of `forward_s`."""
+    maxima_s: Floats
+    """Shown reductions of the maxima behind fp8 scales, forward and backward, a share of the
+    passes."""
+    forward_window_s: Floats
+    """As of ``PartPasses``."""
+    backward_window_s: Floats
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlowestRank:
+    """The rank with the longest passes, which paces the step; arrays over layouts."""
+
+    column: NDArray[np.intp]
+    parts: Floats
+    """What it holds, shape (layouts, parts)."""
+    covered: Floats
+    """Blocks of it that full recomputation covers, of the same shape."""
+    forward_s: Floats
+    """Its forward pass of one micro-batch."""
+    backward_s: Floats
+    micro_batches: Floats
+    """That it takes in a step."""
+    alone: Floats
+    """Of them, those with no other micro-batch beside them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTerms:
+    """Seconds of a step by term; arrays over layouts."""
+
+    shown_s: dict[str, Floats]
+    """On the critical path."""
+    hidden_s: dict[str, Floats]
+    """Communication beside compute."""
+
+    def plus(self, other: StepTerms) -> StepTerms:
+        """Both together; terms of the same name add up, in the order in which they came."""
+        return StepTerms(
+            shown_s=_added(self.shown_s, other.shown_s),
+            hidden_s=_added(self.hidden_s, other.hidden_s),
+        )
+
+
+def _added(terms: dict[str, Floats], more: dict[str, Floats]) -> dict[str, Floats]:
+    sums = {name: terms[name] + s if name in terms else s for name, s in more.items()}
+    return {**terms, **sums}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,6 +47,7 @@ def activation_copies_s(
     block_key: NDArray[Any],
     held: tuple[Floats, Floats, Floats],
     slowest: NDArray[Any],
+    *,
     m: Floats,
     passes_s: tuple[Floats, Floats],
 ) -> tuple[Floats, Floats]:

@@ -25,62 +25,66 @@ until the last rank has ended.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.collectives.calls import slowdown_share
-from simulator.cost.passes import LAUNCH, over_parts, total
-from simulator.cost.tables import PartPasses, Priced
+from simulator.cost.passes import LAUNCH, alone_passes, over_parts, total
+from simulator.cost.tables import (
+    PartPasses,
+    Priced,
+    RankPasses,
+    Selection,
+    SlowestRank,
+    StepTerms,
+)
 from simulator.schedules.registry import BREADTH_FIRST, FLUSHES
-
-if TYPE_CHECKING:
-    from simulator.cost.tables import Selection
 
 __all__ = ["fill_and_drain", "pipeline"]
 
 
 def pipeline(
-    terms: dict[str, Floats],
     rows: Selection,
     priced: Priced,
-    passes: tuple[PartPasses, Floats],
-    slow_s: tuple[Floats, Floats],
-    alone: tuple[Floats, Floats],
-) -> Floats:
-    """Add sends, fill and drain to the terms; return the sends that are hidden.
-
-    `passes` are those of each part, and what those of each column wait for their input; `slow_s`
-    the slowest stage's passes of one micro-batch, `alone` what its passes take longer that have no
-    other micro-batch beside them.
-    """
-    paths, layouts = priced.paths, rows.layouts
-    m, v = layouts.micro_batches / layouts.copies, (layouts.vpp * layouts.copies).astype(float)
+    passes: PartPasses,
+    ranks: RankPasses,
+    slowest: SlowestRank,
+) -> StepTerms:
+    """Sends, shown and hidden, fill and drain of a step's pipeline."""
+    paths, layouts, m = priced.paths, rows.layouts, slowest.micro_batches
+    v = (layouts.vpp * layouts.copies).astype(float)
     flushed = (layouts.pp > 1) & FLUSHES[layouts.schedule]
     counts = paths.counts[rows.route]
     played = np.where(flushed, paths.played[rows.route], 0.0) / layouts.copies
     further = np.where(flushed, m - played, 0.0)
     send_s = priced.send_s[priced.hop_crosses[rows.state_key], rows.block_key]
     beside = priced.software.overlap.pipeline_send & (v > 1)
-    covered = np.where(beside, np.minimum(2.0 * send_s, (slow_s[0] + slow_s[1]) / v), 0.0)
+    window_s = (slowest.forward_s + slowest.backward_s) / v
+    covered = np.where(beside, np.minimum(2.0 * send_s, window_s), 0.0)
     sends = counts[:, -3] + counts[:, -2] + 2.0 * (m - played) * v
     waiting = m * v * (2.0 * send_s - covered) + (layouts.pp - 1.0) * send_s
     queued = np.maximum(counts[:, -1] * send_s, waiting)
-    terms["pp"] = np.where(layouts.pp > 1, np.where(beside, queued, sends * send_s), 0.0)
-    hidden = np.where(layouts.pp > 1, m * v * covered, 0.0)
+    sent = np.where(layouts.pp > 1, np.where(beside, queued, sends * send_s), 0.0)
     slowed = np.where(layouts.pp > 1, sends * covered / 2.0, 0.0) * slowdown_share(priced.cluster)
-    terms["slowdown"] = terms["slowdown"] + slowed
-    at_ends = BREADTH_FIRST[layouts.schedule]
-    lone = np.where(at_ends, played / np.maximum(m, 1.0), flushed * 1.0)
-    steady = played * slow_s[0] + lone * alone[0], played * slow_s[1] + lone * alone[1]
-    fill, drain = fill_and_drain(_path_s(rows, priced, *passes), steady)
-    waits = further * (paths.pace[rows.route] - 1.0)
-    terms["bubble_warmup"], terms["bubble_drain"] = (
-        fill + waits * slow_s[0],
-        drain + waits * slow_s[1],
+    lone = np.where(BREADTH_FIRST[layouts.schedule], played / np.maximum(m, 1.0), flushed * 1.0)
+    steady = tuple(
+        played * seconds + lone * (slowest.alone * longer[:, 0])
+        for seconds, longer in zip(
+            (slowest.forward_s, slowest.backward_s),
+            alone_passes(priced.blocks, rows.block_key, slowest.parts[:, None, :]),
+            strict=True,
+        )
     )
-    return hidden
+    path_s = _path_s(rows, priced, passes, ranks.input_s)
+    fill, drain = fill_and_drain(path_s, (steady[0], steady[1]))
+    waits = further * (paths.pace[rows.route] - 1.0)
+    shown = {
+        "pp": sent,
+        "slowdown": slowed,
+        "bubble_warmup": fill + waits * slowest.forward_s,
+        "bubble_drain": drain + waits * slowest.backward_s,
+    }
+    return StepTerms(shown_s=shown, hidden_s={"pp": np.where(layouts.pp > 1, m * v * covered, 0.0)})
 
 
 def fill_and_drain(

@@ -20,18 +20,13 @@ both others leave a little more: less than one of them a step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.arrays import Floats
-from simulator.cost.passes import over_parts
-from simulator.cost.tables import Priced
+from simulator.cost.passes import alone_passes, over_parts
+from simulator.cost.tables import Priced, RankPasses, Selection, SlowestRank, StepTerms
 from simulator.schedules.registry import SCHEDULES, by_code
-
-if TYPE_CHECKING:
-    from simulator.cost.tables import Selection
 
 __all__ = ["without_barrier"]
 
@@ -40,41 +35,32 @@ _ASKEW = by_code(lambda schedule: schedule.askew_idle_s is not None)
 
 
 def without_barrier(
-    terms: dict[str, Floats],
-    rows: Selection,
-    priced: Priced,
-    passes_s: tuple[Floats, Floats],
-    slowest: NDArray[np.intp],
-) -> None:
+    terms: StepTerms, rows: Selection, priced: Priced, ranks: RankPasses, slowest: SlowestRank
+) -> StepTerms:
     """Shorten fill and drain of layouts whose schedule gains by steps that lie askew.
 
-    Parameters
-    ----------
-    terms : dict
-        ``bubble_warmup`` and ``bubble_drain`` of steps with a barrier; changed in place.
-    rows, priced : Selection, Priced
-    passes_s : tuple of ndarray
-        Forward and backward pass of every column.
-    slowest : ndarray
-        The column with the longest passes.
+    `terms` have ``bubble_warmup`` and ``bubble_drain`` of steps with a barrier.
     """
-    layouts, ranks = rows.layouts, rows.ranks
+    layouts = rows.layouts
     askew = _ASKEW[layouts.schedule]
     if not askew.any():
-        return
-    at = np.arange(len(slowest))
+        return terms
+    longer = alone_passes(priced.blocks, rows.block_key, rows.parts)
+    forward_s, backward_s = ranks.forward_s + longer[0], ranks.backward_s + longer[1]
+    at = np.arange(len(slowest.column))
     weights = over_parts(rows.parts, priced.blocks.wgrad_s[rows.block_key][:, None, :])
     others = layouts.pp - 1.0
     forward, back = (
-        (ranks * x).sum(axis=1) - x[at, slowest] for x in (passes_s[0], passes_s[1] - weights)
+        (rows.ranks * x).sum(axis=1) - x[at, slowest.column]
+        for x in (forward_s, backward_s - weights)
     )
-    own = weights[at, slowest] * others
+    own = weights[at, slowest.column] * others
     idle = np.zeros_like(own)
     for code, schedule in enumerate(SCHEDULES.values()):
         if schedule.askew_idle_s:
             rule_s = schedule.askew_idle_s(forward, back, own)
             idle = np.where(layouts.schedule == code, rule_s, idle)
-    barrier = terms["bubble_warmup"] + terms["bubble_drain"]
+    barrier = terms.shown_s["bubble_warmup"] + terms.shown_s["bubble_drain"]
     share = np.where(askew, np.minimum(idle / np.maximum(barrier, 1e-300), 1.0), 1.0)
-    for name in ("bubble_warmup", "bubble_drain"):
-        terms[name] = terms[name] * share
+    bubbles = {name: terms.shown_s[name] * share for name in ("bubble_warmup", "bubble_drain")}
+    return replace(terms, shown_s={**terms.shown_s, **bubbles})

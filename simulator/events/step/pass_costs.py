@@ -202,8 +202,8 @@ def _copies(
             rows.block_key[again],
             (parts, away, covered),
             again,
-            np.ones(count),
-            (beside[0], beside[1]),
+            m=np.ones(count),
+            passes_s=(beside[0], beside[1]),
         )
         one_way_s = (exposed + covered_s) / 2.0
         if ranks > 1:
