@@ -128,7 +128,7 @@ def _grids(
         if "dp" in pinned and pinned["dp"] != dp:
             continue
         shared = shared_states(software, pinned, tp, pp, cp * dp, cluster.domain)
-        axes = _inner(workload, cluster, software, pinned, tp, pp, cp, dp)
+        axes = _inner(workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
         axes["states"] = np.arange(len(shared["sharding"]))
         mesh = np.meshgrid(*axes.values(), indexing="ij")
         grid = {name: x.ravel() for name, x in zip(axes, mesh, strict=True)}
@@ -175,6 +175,7 @@ def _inner(
     cluster: Cluster,
     software: Software,
     pinned: Mapping[str, Any],
+    *,
     tp: int,
     pp: int,
     cp: int,
