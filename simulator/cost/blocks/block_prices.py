@@ -93,24 +93,7 @@ class _Pricer:
     def part(self, ops: Operators, gemm: dict[str, Floats]) -> dict[str, Floats]:
         """All costs of one part as arrays over the keys."""
         zero = np.zeros(self.keys)
-        forward, backward = (dict.fromkeys(PASS_TERMS, zero) for _ in range(2))
-        weight_gradients = zero
-        for g in ops.gemms:
-            forward["gemm"] = forward["gemm"] + gemm[f"{g.name}:forward"]
-            wgrad = gemm.get(f"{g.name}:wgrad", zero)
-            backward["gemm"] = backward["gemm"] + gemm[f"{g.name}:dgrad"] + wgrad
-            if g.kind != "attention":
-                weight_gradients = weight_gradients + wgrad
-        forward["attention"], backward["attention"] = self._flash(ops)
-        for s in ops.streams:
-            forward["memory_bound"] = forward["memory_bound"] + self._stream(
-                s.kind, s.forward_bytes, s.calls
-            )
-            backward["memory_bound"] = backward["memory_bound"] + self._stream(
-                s.kind, s.backward_bytes, s.calls_back
-            )
-        for way in (forward, backward):
-            way["stragglers"] = self.late * sum((way[term] for term in _COMPUTE), zero)
+        forward, backward, weight_gradients = self._compute(ops, gemm)
         alone_s = np.zeros((2, len(PASS_TERMS), self.keys))
         alone = forward | {}, backward | {}
         hidden, exchange, again_s = self._traffic(ops, gemm, forward, backward, beside=True)
@@ -154,6 +137,29 @@ class _Pricer:
             "full_flop": flop - sum((g.flop for g in rest.gemms), zero),
             "selective_flop": again_flop,
         }
+
+    def _compute(
+        self, ops: Operators, gemm: dict[str, Floats]
+    ) -> tuple[dict[str, Floats], dict[str, Floats], Floats]:
+        """Seconds by term of what a part computes in either pass, and of its weight gradients."""
+        zero = np.zeros(self.keys)
+        forward, backward = (dict.fromkeys(PASS_TERMS, zero) for _ in range(2))
+        weight_gradients = zero
+        for g in ops.gemms:
+            forward["gemm"] = forward["gemm"] + gemm[f"{g.name}:forward"]
+            wgrad = gemm.get(f"{g.name}:wgrad", zero)
+            backward["gemm"] = backward["gemm"] + gemm[f"{g.name}:dgrad"] + wgrad
+            if g.kind != "attention":
+                weight_gradients = weight_gradients + wgrad
+        forward["attention"], backward["attention"] = self._flash(ops)
+        for s in ops.streams:
+            moved_s = self._stream(s.kind, s.forward_bytes, s.calls)
+            forward["memory_bound"] = forward["memory_bound"] + moved_s
+            moved_s = self._stream(s.kind, s.backward_bytes, s.calls_back)
+            backward["memory_bound"] = backward["memory_bound"] + moved_s
+        for way in (forward, backward):
+            way["stragglers"] = self.late * sum((way[term] for term in _COMPUTE), zero)
+        return forward, backward, weight_gradients
 
     def _forward_s(self, ops: Operators, gemm: dict[str, Floats]) -> Floats:
         """Seconds of a forward pass through some operators of a part, host and attention apart."""
