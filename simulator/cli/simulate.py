@@ -165,7 +165,7 @@ def command(
 
         from simulator.api import job
         from simulator.cli.screen import waiting
-        from simulator.events.deviations.written import parse_deviations, parse_worn
+        from simulator.events.deviations.deviation_options import parse_deviations, parse_worn
         from simulator.events.simulated_step import Jitter, Network, simulate
         from simulator.events.step.user_actions import layout_actions, read_actions
 

@@ -68,7 +68,8 @@ def _walk(
             forward = np.where(forward == 0.5, 1.0, 1.0 - forward)
         for share, hops, step in ((forward, ahead, 1), (1.0 - forward, back, -1)):
             going = np.where((share > 0.0) & (goal[axis] != place[axis]), hops, 0)
-            entries.append(_line(topology, flows, base, place, axis, going, step, share))
+            rows, link = _line(topology, base, place, axis, hops=going, step=step)
+            entries.append((flows[rows], link, share[rows]))
         place = place.copy()
         place[axis] = goal[axis]
     flow, link, share = (np.concatenate(column) for column in zip(*entries, strict=True))
@@ -78,20 +79,12 @@ def _walk(
 
 
 def _line(
-    topology: Topology,
-    flows: Ints,
-    base: Ints,
-    place: Ints,
-    axis: int,
-    hops: Ints,
-    step: int,
-    share: Floats,
-) -> Entries:
-    """Links of `hops` steps along one axis from `place`."""
-    row = np.repeat(np.arange(len(flows)), hops)
+    topology: Topology, base: Ints, place: Ints, axis: int, *, hops: Ints, step: int
+) -> tuple[Ints, Ints]:
+    """Rows and links of `hops` steps along one axis from `place`."""
+    row = np.repeat(np.arange(len(hops)), hops)
     hop = np.arange(len(row)) - np.repeat(np.cumsum(hops) - hops, hops)
     at = place[:, row].copy()
     at[axis] = (at[axis] + step * hop) % topology.torus[axis]
     chip = base[row] + np.ravel_multi_index(tuple(at), topology.torus)
-    link = topology.at("torus", chip, np.int64(2 * axis + (step < 0)))
-    return flows[row], link, share[row]
+    return row, topology.at("torus", chip, np.int64(2 * axis + (step < 0)))
