@@ -15,6 +15,7 @@ import numpy as np
 
 from simulator.arrays import Ints
 from simulator.errors import InputError
+from simulator.schedules.dependencies import alone
 from simulator.schedules.registry import SCHEDULES
 from simulator.schedules.schedule import BACKWARD_INPUT, FORWARD, Order
 
@@ -52,6 +53,7 @@ def actions(schedule: str, pp: int, micro_batches: int, vpp: int = 1) -> Actions
 
     Examples
     --------
+    >>> from simulator.schedules.schedule import KINDS
     >>> table = actions("1f1b", 2, 2)
     >>> [f"{KINDS[k]}{m}" for k, m in zip(table.kind, table.micro_batch)]
     ['F0', 'F1', 'B0', 'B1', 'F0', 'B0', 'F1', 'B1']
@@ -129,11 +131,6 @@ def unpaired(schedule: str, pp: int, micro_batches: int, vpp: int = 1) -> float:
     if SCHEDULES[schedule].breadth_first:
         return float(micro_batches)
     table = actions(schedule, pp, micro_batches, vpp)
-    forward = table.kind == FORWARD
-    back = np.full(pp, len(table))
-    np.minimum.at(back, table.rank[~forward], table.position[~forward])
-    alone = forward & (table.position < back[table.rank])
-    if table.with_next.any():
-        alone = forward & ~table.with_next
-    fewest = np.bincount(table.rank[alone], minlength=pp).min()
+    lone = alone(table, pp) & (table.kind == FORWARD)
+    fewest = np.bincount(table.rank[lone], minlength=pp).min()
     return float(fewest) / SCHEDULES[schedule].chunks(vpp)

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Int32s
-from simulator.schedules.action_tables import Actions, actions
+from simulator.schedules.action_tables import actions
+from simulator.schedules.dependencies import alone, awaited
 from simulator.schedules.registry import SCHEDULES
-from simulator.schedules.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, KINDS
+from simulator.schedules.schedule import KINDS
 
 __all__ = ["Waits", "waits"]
 
@@ -87,25 +88,25 @@ def waits(plans: Sequence[Plan]) -> list[Waits]:
 def _nodes(schedule: str, pp: int, micro_batches: int, vpp: int) -> _Nodes:
     """One row per pass or overlapped pair, ranks one after the other."""
     table, held = actions(schedule, pp, micro_batches, vpp), SCHEDULES[schedule].chunks(vpp)
-    taken = _taken(table, pp * vpp)
+    taken = awaited(table, pp * vpp)
     second = np.r_[False, table.with_next[:-1]]
     node = np.cumsum(~second) - 1
     head, tail = np.flatnonzero(~second), np.flatnonzero(second)
     nothing = len(head)
     before = np.where(table.position[head] > 0, np.arange(nothing) - 1, nothing)
-    awaited = np.full((2, nothing), nothing)
+    sources = np.full((2, nothing), nothing)
     hops, operation = np.zeros((2, nothing), dtype=np.int8), np.full((2, nothing), -1)
-    what = ((_alone(table) * len(KINDS) + table.kind) * pp + table.rank) * held + table.chunk
+    what = ((alone(table, pp) * len(KINDS) + table.kind) * pp + table.rank) * held + table.chunk
     sends = np.zeros(len(table), dtype=np.int8)
     far = (taken >= 0) & (table.rank[taken] != table.rank)
     sends[taken[far]] = 1
     sends[tail] += sends[tail - 1]
     for row, some in ((0, head), (1, tail)):
         at, found = node[some], taken[some]
-        awaited[row, at] = np.where(found >= 0, node[found], nothing)
+        sources[row, at] = np.where(found >= 0, node[found], nothing)
         hops[row, at] = np.where(far[some], sends[found], 0)
         operation[row, at] = what[some]
-    return _Nodes(table.rank[head], before, awaited, hops, operation, 2 * len(KINDS) * pp * held)
+    return _Nodes(table.rank[head], before, sources, hops, operation, 2 * len(KINDS) * pp * held)
 
 
 def _by_level(nodes: _Nodes, level: NDArray[Any]) -> Waits:
@@ -121,35 +122,6 @@ def _by_level(nodes: _Nodes, level: NDArray[Any]) -> Waits:
         operation=nodes.operation[:, order].astype(np.int32),
         operations=nodes.operations,
     )
-
-
-def _taken(table: Actions, count: int) -> NDArray[Any]:
-    """The action whose result each one takes, -1: none."""
-    way = np.select([table.kind == FORWARD, table.kind == BACKWARD_WEIGHT], [0, 2], default=1)
-    made = np.full((3, int(table.micro_batch.max()) + 1, count), -1)
-    made[way, table.micro_batch, table.piece] = np.arange(len(table))
-    last = table.piece == count - 1
-    source = np.select([way == 2, (way == 1) & last], [1, 0], default=way)
-    step = np.select([way == 0, (way == 1) & ~last], [-1, 1], default=0)
-    found = made[source, table.micro_batch, np.maximum(table.piece + step, 0)]
-    return np.where((way == 0) & (table.piece == 0), -1, found)
-
-
-def _alone(table: Actions) -> NDArray[np.bool_]:
-    """Passes that have none of the other way beside them: before the first one, after the last.
-
-    Where the schedule joins passes in pairs, all that are in none.
-    """
-    ahead = table.kind == FORWARD
-    back = (table.kind == BACKWARD) | (table.kind == BACKWARD_INPUT)
-    if table.with_next.any():
-        paired = table.with_next | np.r_[False, table.with_next[:-1]]
-        return np.asarray((ahead | back) & ~paired)
-    position, ranks = np.arange(len(table)), int(table.rank.max()) + 1
-    first, last = np.full(ranks, len(table)), np.full(ranks, -1)
-    np.minimum.at(first, table.rank[back], position[back])
-    np.maximum.at(last, table.rank[ahead], position[ahead])
-    return (ahead & (position < first[table.rank])) | (back & (position > last[table.rank]))
 
 
 def _levels(drawn: list[_Nodes]) -> list[NDArray[Any]]:

@@ -12,6 +12,7 @@ from numba import njit
 
 from simulator.arrays import Floats
 from simulator.errors import ForeshardError
+from simulator.events.engine.event_queue import QUEUED, enter, leave
 from simulator.events.engine.fair_shares import check, fill, scratch
 from simulator.events.network.flows import Flows, Folded, fold
 
@@ -129,43 +130,6 @@ def _play(small: Folded) -> tuple[Floats, Floats, Floats, int]:
 
 
 @njit(cache=True)
-def _push(heap, key, size, item):  # type: ignore[no-untyped-def]
-    """Add a step to the heap of those to come, by time and then by number."""
-    at = size
-    while at > 0:
-        up = (at - 1) // 2
-        other = heap[up]
-        if key[other] < key[item] or (key[other] == key[item] and other < item):
-            break
-        heap[at] = other
-        at = up
-    heap[at] = item
-    return size + 1
-
-
-@njit(cache=True)
-def _pop(heap, key, size):  # type: ignore[no-untyped-def]
-    """Take the earliest step off the heap."""
-    top, size = heap[0], size - 1
-    item, at = heap[size], 0
-    while True:
-        child = 2 * at + 1
-        if child >= size:
-            break
-        a = heap[child]
-        if child + 1 < size:
-            b = heap[child + 1]
-            if key[b] < key[a] or (key[b] == key[a] and b < a):
-                child, a = child + 1, b
-        if key[item] < key[a] or (key[item] == key[a] and item < a):
-            break
-        heap[at] = a
-        at = child
-    heap[at] = item
-    return top, size
-
-
-@njit(cache=True)
 def _solve(network, active, rate, remaining, counters, work):  # type: ignore[no-untyped-def]
     """Solve the rates from now on; seconds until the first flow ends."""
     capacity, first, link, share, count, limit = network
@@ -194,15 +158,15 @@ def _end(c, at_s, step, left, times, closing, counters):  # type: ignore[no-unty
 
 
 @njit(cache=True)
-def _follow(steps, times, closing, key, heap, counters):  # type: ignore[no-untyped-def]
+def _follow(steps, times, closing, queue, counters):  # type: ignore[no-untyped-def]
     """Line up the steps that waited for those that have just ended."""
     earliest, _, lag, followers, after = steps
     for i in range(counters[_CLOSED]):
         s = closing[i]
         for k in range(after[s], after[s + 1]):
             f = followers[k]
-            key[f] = max(times[2][s], earliest[f]) + lag[f]
-            counters[_WAITING] = _push(heap, key, counters[_WAITING], f)
+            enter(f, max(times[2][s], earliest[f]) + lag[f], counters[_WAITING], f, queue)
+            counters[_WAITING] += 1
     counters[_CLOSED] = 0
 
 
@@ -258,27 +222,28 @@ def _run(network, table, steps, times, counters, work):  # type: ignore[no-untyp
     size, step, _, members = table
     earliest, before, lag, _, _ = steps
     number = len(earliest)
-    left, key, heap = np.diff(members), np.zeros(number), np.zeros(number, np.int64)
+    left, queue = np.diff(members), np.zeros(number, QUEUED)
     closing, active = np.zeros(number, np.int64), np.zeros(len(size), np.int64)
     rate, remaining, now = np.zeros(len(size)), size.copy(), 0.0
     for s in range(number):
         if before[s] < 0:
-            key[s] = earliest[s] + lag[s]
-            counters[_WAITING] = _push(heap, key, counters[_WAITING], s)
+            enter(s, earliest[s] + lag[s], counters[_WAITING], s, queue)
+            counters[_WAITING] += 1
     while counters[_WAITING] > 0 or counters[_RUNNING] > 0:
         finish, upcoming = np.inf, np.inf
         if counters[_RUNNING] > 0:
             finish = _solve(network, active, rate, remaining, counters, work)
         if counters[_WAITING] > 0:
-            upcoming = key[heap[0]] - now
+            upcoming = queue[queue[0].heap].key - now
         elif finish == np.inf:
             return  # nothing will ever change: the caller says so
         ends = finish <= upcoming
-        now = now + finish if finish < upcoming else key[heap[0]]
+        now = now + finish if finish < upcoming else queue[queue[0].heap].key
         span = min(finish, upcoming)
         _pass(span, ends, now, step, active, rate, remaining, left, times, closing, counters)
-        while counters[_CLOSED] > 0 or (counters[_WAITING] > 0 and key[heap[0]] <= now):
-            _follow(steps, times, closing, key, heap, counters)
-            while counters[_WAITING] > 0 and key[heap[0]] <= now:
-                s, counters[_WAITING] = _pop(heap, key, counters[_WAITING])
-                _begin(s, key[s], network, table, left, times, active, closing, counters)
+        while counters[_CLOSED] > 0 or (counters[_WAITING] > 0 and queue[queue[0].heap].key <= now):
+            _follow(steps, times, closing, queue, counters)
+            while counters[_WAITING] > 0 and queue[queue[0].heap].key <= now:
+                s = leave(counters[_WAITING], queue)
+                counters[_WAITING] -= 1
+                _begin(s, queue[s].key, network, table, left, times, active, closing, counters)

@@ -24,8 +24,9 @@ from simulator.events.step.programs import (
 )
 from simulator.events.step.tails import Ends, Tails, tail_tasks, tails_of
 from simulator.events.step.unfold import EXTRA
+from simulator.schedules.dependencies import alone
 from simulator.schedules.registry import SCHEDULES
-from simulator.schedules.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
+from simulator.schedules.schedule import BACKWARD, BACKWARD_WEIGHT
 
 __all__ = [
     "Played",
@@ -154,10 +155,10 @@ def play_step(
         one = repeated(one, steps)
     listed = _tiled(one, len(replicas), m * steps)
     passes = _stacked([one.passes for one in replicas])
-    alone = _alone(listed, passes, flushed=steps == 1)
+    lone = _alone(listed, passes, flushed=steps == 1)
     ends = Ends.of(listed)
     changes, changes_s = _changes(ends, [one.tails for one in replicas])
-    seconds = _action_s(listed, passes, alone)
+    seconds = _action_s(listed, passes, lone)
     np.add.at(seconds, changes[:, 0], changes_s)
     if stretch is not None:
         seconds = seconds * stretch.actions
@@ -177,7 +178,7 @@ def play_step(
         program=listed,
         steps=steps,
         passes=passes,
-        alone=alone,
+        alone=lone,
         changes=changes,
         changes_s=changes_s,
         delays=np.empty((0, 2), np.int64),
@@ -234,12 +235,12 @@ def _check_table(
         raise InputError(problem("simulate", "table", rule, "sends of its own"))
 
 
-def _action_s(listed: Program, passes: Passes, alone: NDArray[np.bool_]) -> Floats:
+def _action_s(listed: Program, passes: Passes, lone: NDArray[np.bool_]) -> Floats:
     """Seconds of every action."""
     at = (listed.rank, listed.chunk, listed.kind)
     seconds = passes.seconds[at]
-    if alone.any():
-        seconds = seconds + np.where(alone, passes.alone_s.sum(axis=3)[at], 0.0)
+    if lone.any():
+        seconds = seconds + np.where(lone, passes.alone_s.sum(axis=3)[at], 0.0)
     return np.asarray(seconds)
 
 
@@ -273,24 +274,10 @@ def _stacked(each: list[Passes]) -> Passes:
 
 
 def _alone(listed: Program, passes: Passes, *, flushed: bool) -> NDArray[np.bool_]:
-    """Passes that have none of the other way beside them: before the first one, after the last.
-
-    Where the schedule joins passes in pairs, all that are in none.
-    """
-    none = np.zeros(len(listed), dtype=np.bool_)
+    """Passes that take longer since none of the other way is beside them."""
     if not (flushed and passes.alone_s.any()):
-        return none
-    ahead = listed.kind == FORWARD
-    back = (listed.kind == BACKWARD) | (listed.kind == BACKWARD_INPUT)
-    if listed.with_next.any():
-        paired = listed.with_next | np.r_[False, listed.with_next[:-1]]
-        return (ahead | back) & ~paired
-    position = np.arange(len(listed))
-    first, last = np.full(listed.ranks, len(listed)), np.full(listed.ranks, -1)
-    np.minimum.at(first, listed.rank[back], position[back])
-    np.maximum.at(last, listed.rank[ahead], position[ahead])
-    found = (ahead & (position < first[listed.rank])) | (back & (position > last[listed.rank]))
-    return np.asarray(found)
+        return np.zeros(len(listed), dtype=np.bool_)
+    return alone(listed, listed.ranks)
 
 
 def _changes(ends: Ends, tails: list[Tails]) -> tuple[Ints, Floats]:

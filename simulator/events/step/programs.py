@@ -21,10 +21,11 @@ from simulator.events.engine.graph import TaskGraph
 from simulator.events.step.extras import COMPUTE, DATA, PIPELINE, Extras
 from simulator.events.step.listed_actions import Listed
 from simulator.events.step.streams import STREAMS
-from simulator.events.step.unfold import EXTRA, OUTSIDE, SEND, TWICE, follow, unfold
+from simulator.events.step.unfold import EXTRA, SEND, unfold
 from simulator.schedules.action_tables import actions
+from simulator.schedules.dependencies import NOTHING, UNLISTED, awaited
 from simulator.schedules.registry import SCHEDULES
-from simulator.schedules.schedule import FORWARD, KINDS
+from simulator.schedules.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, KINDS
 
 __all__ = [
     "Program",
@@ -216,20 +217,18 @@ def step_graph(
     9.0
     """
     extra = Extras.none() if extras is None else extras
-    awaited = awaited_actions(program)
-    if (awaited < -1).any():
-        raise InputError(_faulty(program, int(np.flatnonzero(awaited < -1)[0]), awaited))
+    source = awaited_actions(program)
     check_extras(program, extra)
     seconds = action_seconds(program, pass_s)
     hops = np.broadcast_to(np.asarray(send_s, np.float64), (2, max(program.pieces - 1, 0)))
     own, listed = len(extra), program.listed
     if listed is not None:
-        elsewhere = (awaited >= 0) & (program.rank[awaited] != program.rank)
-        awaited[elsewhere & listed.sends] = -1
+        elsewhere = (source >= 0) & (program.rank[source] != program.rank)
+        source[elsewhere & listed.sends] = NOTHING
         extra = joined(extra, program, listed, listed.seconds(hops))
     arrays: tuple[Any, ...] = (
         *program.columns(),
-        awaited,
+        source,
         seconds,
         np.ascontiguousarray(hops),
         *extra.columns(),
@@ -261,11 +260,18 @@ def step_graph(
 
 
 def awaited_actions(program: Program) -> Int32s:
-    """The action whose result each one takes; -1: none, below that what is wrong with it."""
-    batches = int(program.micro_batch.max(initial=0)) + 1
-    sizes = (program.ranks, program.chunks, batches, program.pieces)
-    given: tuple[Any, ...] = (*program.columns(), *sizes)
-    return np.asarray(follow(*given))
+    """The action whose result each one takes; NOTHING where there is none.
+
+    Raises
+    ------
+    InputError
+        An action that waits for another that no rank lists, or lists that contradict themselves.
+    """
+    _check_actions(program)
+    source = awaited(program, program.pieces)
+    if (source == UNLISTED).any():
+        raise InputError(_unlisted(program, int(np.argmax(source == UNLISTED))))
+    return source
 
 
 def action_seconds(program: Program, pass_s: ArrayLike) -> Floats:
@@ -291,18 +297,63 @@ def action_seconds(program: Program, pass_s: ArrayLike) -> Floats:
     return seconds
 
 
-def _faulty(program: Program, action: int, awaited: Int32s) -> str:
-    """Word what is wrong with an action."""
-    code, inside = awaited[action], 0 <= program.kind[action] < len(KINDS)
-    name = program.name(action) if inside else f"kind {program.kind[action]}"
-    if code == TWICE:
-        return f"{name} is listed twice"
-    if code == OUTSIDE:
-        return (
-            f"action {action} ({name}) is out of place: there are {program.ranks} ranks one after "
+def _check_actions(program: Program) -> None:
+    """Refuse the first action that is out of place or listed twice."""
+    misplaced = _misplaced(program)
+    end = int(np.argmax(misplaced)) if misplaced.any() else len(program)
+    if (twice := _listed_twice(program, end)) is not None:
+        raise InputError(f"{program.name(twice)} is listed twice")
+    if end < len(program):
+        known = 0 <= program.kind[end] < len(KINDS)
+        name = program.name(end) if known else f"kind {program.kind[end]}"
+        raise InputError(
+            f"action {end} ({name}) is out of place: there are {program.ranks} ranks one after "
             f"the other, {program.chunks} chunks, {program.pieces} pieces, kinds 0 to 3, and pairs "
             "of one rank"
         )
+
+
+def _misplaced(program: Program) -> NDArray[np.bool_]:
+    """Actions of a rank, chunk, piece or kind that is not there, or joined with none."""
+    rank, joins = program.rank, program.with_next
+    misplaced = np.diff(rank, prepend=rank[:1]) < 0
+    for column, end in (
+        (rank, program.ranks),
+        (program.chunk, program.chunks),
+        (program.piece, program.pieces),
+        (program.kind, len(KINDS)),
+        (program.micro_batch, np.inf),
+    ):
+        misplaced |= (column < 0) | (column >= end)
+    if joins.any():
+        misplaced[-1:] |= joins[-1:]
+        misplaced[:-1] |= joins[:-1] & ((rank[1:] != rank[:-1]) | joins[1:])
+    return np.asarray(misplaced)
+
+
+def _listed_twice(program: Program, end: int) -> int | None:
+    """The first action before `end` that has been done before; a whole backward pass does both."""
+    kind = program.kind[:end]
+    place = program.micro_batch[:end] * program.pieces + program.piece[:end]
+    forward, weight = kind == FORWARD, kind == BACKWARD_WEIGHT
+    ways = [forward, ~(forward | weight)]
+    if weight.any():
+        ways.append(weight | (kind == BACKWARD))
+    if all(np.bincount(place[way]).max(initial=0) < 2 for way in ways):
+        return None
+    met: set[tuple[str, int]] = set()
+    for action, at in enumerate(place.tolist()):
+        letter = KINDS[kind[action]]
+        does = "I" if letter == "B" else letter
+        if (does, at) in met:
+            return action
+        met |= {("I", at), ("W", at)} if letter == "B" else {(does, at)}
+    return None
+
+
+def _unlisted(program: Program, action: int) -> str:
+    """Word what an action waits for in vain."""
+    name = program.name(action)
     kind, piece = KINDS[program.kind[action]], int(program.piece[action])
     batch = int(program.micro_batch[action])
     if kind == "W":

@@ -1,57 +1,16 @@
-"""Compiled unfolding of a program: what each action waits for, then tasks and edges in rows."""
+"""Compiled unfolding of a program: tasks and edges in rows."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
-from simulator.schedules.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, KINDS
+from simulator.schedules.schedule import FORWARD, KINDS
 
-__all__ = ["EXTRA", "OUTSIDE", "SEND", "TWICE", "UNMATCHED", "follow", "unfold"]
+__all__ = ["EXTRA", "SEND", "unfold"]
 
 SEND, EXTRA = len(KINDS), len(KINDS) + 1
 """Kinds of tasks beside those of KINDS: a send between pieces, a task that the caller added."""
-
-UNMATCHED, TWICE, OUTSIDE = -2, -3, -4
-"""What may be wrong with an action: its input is not there, it is listed twice, no such piece."""
-
-
-@njit(cache=True)
-def follow(  # type: ignore[no-untyped-def]
-    rank, kind, micro_batch, chunk, piece, with_next, ranks, chunks, micro_batches, pieces
-):
-    """Find the action that each one waits for; -1 none, below that what is wrong with it."""
-    n = len(kind)
-    awaited = np.full(n, -1, np.int32)
-    # who makes what: 0 forward passes, 1 backward or input passes, 2 weight passes
-    made = np.full((3, micro_batches, pieces), -1, np.int32)
-    for a in range(n):
-        m, s = micro_batch[a], piece[a]
-        inside = 0 <= m < micro_batches and 0 <= s < pieces and 0 <= kind[a] <= BACKWARD_WEIGHT
-        placed = 0 <= rank[a] < ranks and (a == 0 or rank[a - 1] <= rank[a])
-        paired = not with_next[a] or (a + 1 < n and rank[a + 1] == rank[a] and not with_next[a + 1])
-        if not (inside and placed and paired and 0 <= chunk[a] < chunks):
-            awaited[a] = OUTSIDE
-            return awaited
-        way = 0 if kind[a] == FORWARD else 2 if kind[a] == BACKWARD_WEIGHT else 1
-        if made[way, m, s] >= 0:
-            awaited[a] = TWICE
-            return awaited
-        made[way, m, s] = a
-        if kind[a] == BACKWARD:
-            made[2, m, s] = a
-    for a in range(n):
-        m, s = micro_batch[a], piece[a]
-        if kind[a] == FORWARD:
-            if s == 0:
-                continue
-            found = made[0, m, s - 1]
-        elif kind[a] == BACKWARD_WEIGHT:
-            found = made[1, m, s]
-        else:
-            found = made[0, m, s] if s == pieces - 1 else made[1, m, s + 1]
-        awaited[a] = found if found >= 0 else UNMATCHED
-    return awaited
 
 
 @njit(cache=True)
