@@ -19,7 +19,7 @@ from simulator.hardware.edge_list import (
     edges_of,
     has_gpus,
 )
-from simulator.hardware.fabric import CollectiveLibrary, Fabric
+from simulator.hardware.fabric import CollectiveLibrary, Fabric, release_numbers
 from simulator.hardware.node import Node
 
 __all__ = [
@@ -292,13 +292,12 @@ def with_release(cluster: Cluster, release: str) -> Cluster:
         Two numbers, ``2.27``; blank for the newest that was measured.
     """
     library = cluster.library
-    known = sorted(library.releases, key=_numbers)
-    newer = [name for name in known if _numbers(name) >= _numbers(release or known[-1])]
+    known = sorted(library.releases, key=release_numbers)
+    runs = release or known[-1]
+    newer = [name for name in known if release_numbers(name) >= release_numbers(runs)]
     stands_in = newer[0] if newer else known[-1]
-    if stands_in == library.release:
+    running = "" if runs == stands_in else runs
+    if (stands_in, running) == (library.release, library.running_release):
         return cluster
-    return replace(cluster, library=replace(library, release=stands_in))
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in release.split("."))
+    library = replace(library, release=stands_in, running_release=running)
+    return replace(cluster, library=library)

@@ -9,7 +9,7 @@ from annotated_types import Gt
 from simulator.files import Figure, record
 from simulator.hardware.tuning import Curve, Dispatch, Release, Tuning
 
-__all__ = ["CollectiveLibrary", "Fabric", "HopLatency"]
+__all__ = ["CollectiveLibrary", "Fabric", "HopLatency", "release_numbers"]
 
 
 @record
@@ -69,6 +69,8 @@ class CollectiveLibrary:
     """Releases that were measured, two numbers each."""
     release: str
     """The one that the curves are for; a software may bring another along."""
+    running_release: str = ""
+    """What the software brings along where it was not measured, and `release` stands in for it."""
     dispatch: dict[str, dict[str, dict[str, Dispatch]]]
     """Expert traffic by library (deepep, hybridep, deepep_low_latency), by kind of board as
     `curves` has them, by way (dispatch, combine). Other boards take those of hopper."""
@@ -94,3 +96,13 @@ class CollectiveLibrary:
     """Compute units that a running collective takes from the kernels beside it."""
     communicator_bytes: Figure
     """Device memory that one communicator keeps for its buffers."""
+
+    def has(self, algorithm: str) -> bool:
+        """Whether the release that runs knows an algorithm, by its word."""
+        runs = release_numbers(self.running_release or self.release)
+        return runs >= release_numbers(self.tuning.since.get(algorithm, "0"))
+
+
+def release_numbers(release: str) -> tuple[int, ...]:
+    """Numbers of a release, which compare as releases do."""
+    return tuple(int(number) for number in release.split("."))

@@ -13,7 +13,7 @@ from annotated_types import Gt
 
 from simulator.files import Figure, Number, record
 
-__all__ = ["RESIDUAL_BYTES", "Curve", "Dispatch", "Graph", "Release", "Start", "Tuning"]
+__all__ = ["RESIDUAL_BYTES", "Curve", "Dispatch", "Graph", "Pat", "Release", "Start", "Tuning"]
 
 ByNodes = tuple[Number, Number, Number]
 """One node, two nodes, three and more."""
@@ -27,6 +27,21 @@ class Graph:
     """Most channels (parallel rings or trees) that it makes."""
     channel_bytes_per_s: Annotated[Number, Gt(0)]
     """Rate of one channel, a step of NCCL's speed table."""
+
+
+@record
+class Pat:
+    """PAT (parallel aggregated trees): gathers and scatters with one accelerator to a node."""
+
+    base_s: Number
+    hop_s: Number
+    """One hop over the network."""
+    hop_divisor: Number
+    """What the choice divides it by: it counts on steps that overlap."""
+    rank_s: Number
+    """For each rank, whatever the bytes."""
+    fraction: Number
+    """Share of the bus bandwidth."""
 
 
 @record
@@ -65,13 +80,10 @@ class Tuning:
     """Latency of a reduction in the switch inside the domain, and of one tree hop beyond it."""
     collnet_hop_s: dict[str, Number]
     """Latency of a chain inside the domain and of the network that reduces (SHARP)."""
-    pat_base_s: Number
-    pat_hop_s: Number
-    """PAT, gathers and scatters with one accelerator to a node: one of log2(nodes) hops."""
-    pat_rank_s: Number
-    """PAT: time per rank."""
-    pat_fraction: Number
-    """PAT: share of the bus bandwidth."""
+    since: dict[str, str]
+    """Release with which an algorithm came, two numbers; algorithms that are not named have always
+    been there."""
+    pat: Pat
     post_s: dict[str, Number]
     """What a host takes to post one message to the network, by maker and otherwise."""
     simple_posts: Number
@@ -101,6 +113,8 @@ class Release:
     of them say beyond the formula stands apart."""
     ring_ll128_bytes_per_s: dict[str, ByNodes] = field(default_factory=dict)
     """Its own rows of the table of that name."""
+    pat_fraction: Number | None = None
+    """Its own share of the bus bandwidth for PAT."""
 
 
 @record

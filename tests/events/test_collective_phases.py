@@ -10,6 +10,7 @@ import pytest
 
 from simulator.cost.collectives import calls as closed
 from simulator.cost.collectives.curves import board
+from simulator.cost.collectives.nccl.algorithm import CallShape
 from simulator.cost.collectives.nccl.algorithms import ALGORITHMS as NCCL
 from simulator.errors import InputError
 from simulator.events.network.collective_phases import ALGORITHMS, modelled, unfold
@@ -155,6 +156,56 @@ def test_a_modelled_task_takes_the_links_of_its_algorithm() -> None:
             for server in range(8)
         ]
         assert carried == pytest.approx(expected)
+
+
+def test_pat_halves_the_distance_with_every_step() -> None:
+    """Of 8 servers: 4 away an eighth of the bytes, then 2 away two, then 1 away four; a scatter the
+    other way round. Three hops of the network, and 7/8 of the bytes over each adapter."""
+    cluster, network = machine("dgx-a100", 64)
+    size = ADAPTER * GB
+    far_s = float(cluster.library.ring_hop_s["network"].simple)
+    for operation, steps in (
+        ("all_gather", [(1, 4), (2, 2), (4, 1)]),
+        ("reduce_scatter", [(4, 7), (2, 6), (1, 4)]),
+    ):
+        table = unfold(cluster, network, operation, COLUMNS[:1], size, algorithm="pat")
+        assert table.lag_s.tolist() == pytest.approx([far_s] * 3)
+        for step, (shares, target) in enumerate(steps):
+            sent = table.size_bytes[table.step == step]
+            assert sent.tolist() == pytest.approx([shares / 8 * size] * 8)
+            at = int(np.flatnonzero(table.step == step)[0])
+            links = table.link[table.first[at] : table.first[at + 1]]
+            ways = {link_name(network, int(link)) for link in links}
+            assert {"adapter-up 0.0", f"adapter-down {target}.0"} <= ways
+        assert moved(cluster, network, operation, COLUMNS, size, algorithm="pat") == (
+            pytest.approx(7 / 8)
+        )
+
+
+@pytest.mark.parametrize("servers", [2, 3, 5, 8, 13])
+def test_pat_takes_the_steps_and_bytes_of_its_closed_form(servers: int) -> None:
+    cluster, network = machine("dgx-a100", 104)
+    columns = np.arange(servers * 8).reshape(servers, 8).T
+    (pat,) = (algorithm for algorithm in NCCL if algorithm.word == "pat")
+    group = Group(size=np.array(servers), local=np.array(1))
+    shape = CallShape.of("all_gather", group)
+    size = np.asarray(5e9)
+    said = pat.adapter_bytes(cluster.library, shape, size) / closed.domain_rate(cluster, group)
+    assert moved(cluster, network, "all_gather", columns, 5e9, algorithm="pat") == (
+        pytest.approx(float(said), rel=0.01)
+    )
+    table = unfold(cluster, network, "all_gather", columns[:1], 5e9, algorithm="pat")
+    hop_s = pat.far_hop_s(cluster.library, "simple")
+    assert table.lag_s.sum() == pytest.approx(float(pat.far_hops(shape)) * hop_s)
+
+
+def test_several_members_to_a_server_go_round_a_ring_instead_of_pat() -> None:
+    cluster, network = machine("dgx-a100", 64)
+    tables = [
+        unfold(cluster, network, "all_gather", EVERY, GB, algorithm=word)
+        for word in ("pat", "ring")
+    ]
+    assert tables[0].link.tolist() == tables[1].link.tolist()
 
 
 def test_an_all_to_all_by_hand() -> None:

@@ -55,7 +55,8 @@ def believed_s(
     believed = {}
     for choice in CHOICES:
         algorithm, protocol = choice.algorithm, choice.protocol
-        allowed = operation in algorithm.operations and algorithm.allowed(tuner, protocol)
+        known = operation in algorithm.operations and cluster.library.has(algorithm.word)
+        allowed = known and algorithm.allowed(tuner, protocol)
         if np.any(allowed):
             belief = algorithm.belief(tuner, protocol)
             rate = np.asarray(belief.bytes_per_s)

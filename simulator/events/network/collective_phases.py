@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from simulator.arrays import Floats
 from simulator.cost.collectives.nccl.algorithms import ALGORITHMS as NCCL
 from simulator.errors import InputError, problem
+from simulator.events.network.aggregated_trees import aggregated_trees
 from simulator.events.network.collective_hops import (
     PASSES,
     Call,
@@ -270,7 +271,7 @@ _HOPS: dict[str, Callable[[Call], list[Hops]]] = {
     "nvls": ring,
     "nvls_tree": hierarchical,
     "collnet": ring,
-    "pat": ring,
+    "pat": aggregated_trees,
     "direct": direct,
 }
 """Phases of each algorithm of NCCL, by its word, and of all-to-alls."""
