@@ -144,6 +144,7 @@ def _solve(network, active, rate, remaining, counters, work):  # type: ignore[no
     return finish
 
 
+# Compiled: its arrays come one by one.
 @njit(cache=True)
 def _end(c, at_s, step, left, times, closing, counters):  # type: ignore[no-untyped-def]
     """Note the end of a class, and that of its step if it was the last."""
@@ -170,6 +171,7 @@ def _follow(steps, times, closing, queue, counters):  # type: ignore[no-untyped-
     counters[_CLOSED] = 0
 
 
+# Compiled: its arrays come one by one.
 @njit(cache=True)
 def _begin(s, at_s, network, table, left, times, active, closing, counters):  # type: ignore[no-untyped-def]
     """Begin a step: its flows run, but for those with nothing to move or nowhere to go."""
@@ -189,6 +191,7 @@ def _begin(s, at_s, network, table, left, times, active, closing, counters):  # 
             _end(c, at_s, step, left, times, closing, counters)
 
 
+# Compiled: its arrays come one by one.
 @njit(cache=True)
 def _pass(span, ends, now, step, active, rate, remaining, left, times, closing, counters):  # type: ignore[no-untyped-def]
     """Let time pass up to `now`; where flows end at its end, take them off."""
