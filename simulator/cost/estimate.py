@@ -75,10 +75,10 @@ class Estimate:
     @property
     def fits(self) -> NDArray[np.bool_]:
         """Whether the fullest rank is expected (P50) to fit, and the server holds what is away."""
-        found = self.memory_total_bytes <= self.usable_bytes
+        fit = self.memory_total_bytes <= self.usable_bytes
         for tier, room in self.room_bytes.items():
-            found = found & (self.away_bytes[tier] <= room)
-        return found
+            fit = fit & (self.away_bytes[tier] <= room)
+        return fit
 
     @property
     def memory_p10_bytes(self) -> Floats:
@@ -93,8 +93,8 @@ class Estimate:
     @property
     def verdict(self) -> NDArray[Any]:
         """Index into VERDICTS; OOM too where the server does not hold what is away."""
-        found = memory_verdict(self.memory_total_bytes, self.memory_spread, self.usable_bytes)
-        return np.where(self.fits, found, VERDICTS.index("OOM"))
+        codes = memory_verdict(self.memory_total_bytes, self.memory_spread, self.usable_bytes)
+        return np.where(self.fits, codes, VERDICTS.index("OOM"))
 
     def verdict_word(self, i: int = 0) -> str:
         """FITS, TIGHT or OOM of one layout."""

@@ -306,9 +306,9 @@ def data_parallel(rows: Selection, priced: Priced, passes: RankPasses) -> StepTe
     lengthen drain and fill. The sum of a word table that two stages hold comes last.
     """
     s, layouts, ranks, key = priced.states, rows.layouts, rows.ranks, rows.state_key
-    pieces = (layouts.pp * layouts.vpp * layouts.copies).astype(float)
-    mean_forward = (ranks * passes.forward_s).sum(axis=1) / pieces
-    mean_backward = (ranks * passes.backward_s).sum(axis=1) / pieces
+    stages = (layouts.pp * layouts.vpp * layouts.copies).astype(float)
+    mean_forward = (ranks * passes.forward_s).sum(axis=1) / stages
+    mean_backward = (ranks * passes.backward_s).sum(axis=1) / stages
     times, after = _reductions(rows, priced)[:, None], _ranks_after(rows)
     windows = (passes.forward_window_s, passes.backward_window_s)
     exposed, hidden = rank_tails(priced, layouts, key, windows, times)
@@ -318,7 +318,7 @@ def data_parallel(rows: Selection, priced: Priced, passes: RankPasses) -> StepTe
     slowed = (hidden[0] + hidden[1]) * share
     worst = (shown + slowed).argmax(axis=1)
     at = np.arange(len(worst))
-    slower, chunks = slowed[at, worst], pieces / ranks.sum(axis=1)
+    slower, chunks = slowed[at, worst], stages / ranks.sum(axis=1)
     flushed = FLUSHES[layouts.schedule]
     chained = (flushed & ~SPLITS_BACKWARD[layouts.schedule], flushed)
     for covered, waits in zip(hidden, chained, strict=True):

@@ -233,11 +233,11 @@ def offloaded_parts(layouts: Layouts, parts: Floats) -> Floats:
 
 def _first_blocks(count: Floats, parts: Floats) -> Floats:
     """At most `count` blocks of each rank, by part; shape as `parts`."""
-    found = np.zeros_like(parts)
+    first = np.zeros_like(parts)
     if not count.any():
-        return found
+        return first
     left = np.broadcast_to(count[:, None], parts.shape[:2])
     for kind in range(parts.shape[2] - 2):
-        found[:, :, kind] = np.minimum(parts[:, :, kind], left)
-        left = left - found[:, :, kind]
-    return found
+        first[:, :, kind] = np.minimum(parts[:, :, kind], left)
+        left = left - first[:, :, kind]
+    return first

@@ -34,17 +34,19 @@ def memory_inputs(
         Kind -> name of an input -> value; kinds that take no memory are left out.
     """
     layouts = rows.layouts
-    found: Inputs = {kind: _states(rows, priced, kinds_bytes, kind, column) for kind in STATE_KINDS}
-    found["activations"] = _activations(rows, priced, column, kinds_bytes["activations"])
+    inputs_of: Inputs = {
+        kind: _states(rows, priced, kinds_bytes, kind, column) for kind in STATE_KINDS
+    }
+    inputs_of["activations"] = _activations(rows, priced, column, kinds_bytes["activations"])
     at_loss = MOMENTS[moment] == "loss and head"
-    found["loss"] = _head(rows, priced, kinds_bytes["loss"], at_loss=at_loss)
+    inputs_of["loss"] = _head(rows, priced, kinds_bytes["loss"], at_loss=at_loss)
     if MOMENTS[moment] == "backward of the embedding":
-        found["temporaries"] = {"whole gradient of the embedding": kinds_bytes["temporaries"]}
+        inputs_of["temporaries"] = {"whole gradient of the embedding": kinds_bytes["temporaries"]}
     elif not at_loss:
-        found["temporaries"] = _temporaries(rows, priced, column)
+        inputs_of["temporaries"] = _temporaries(rows, priced, column)
     allocator, library = priced.software.allocator, priced.cluster.library
     linears = float(priced.states.linear_shapes[rows.state_key][0, column])
-    found["workspace"] = {
+    inputs_of["workspace"] = {
         "library bytes": float(allocator.workspace_bytes),
         "copies of the linears' gradients": float(allocator.dummy_gradient_copies),
         "parameters of the linears, each shape once": linears,
@@ -52,23 +54,25 @@ def memory_inputs(
     more = kinds_bytes["workspace"] - float(allocator.workspace_bytes)
     more -= 2.0 * float(allocator.dummy_gradient_copies) * linears
     if more > 0.5:
-        found["workspace"]["workspaces of experts and head, and a kept input gradient"] = more
-    each = float(library.communicator_bytes)
-    found["communicators"] = {
-        "communicators": round(kinds_bytes["communicators"] / each) if each else 0.0,
-        "bytes of one": each,
+        inputs_of["workspace"]["workspaces of experts and head, and a kept input gradient"] = more
+    communicator_bytes = float(library.communicator_bytes)
+    inputs_of["communicators"] = {
+        "communicators": round(kinds_bytes["communicators"] / communicator_bytes)
+        if communicator_bytes
+        else 0.0,
+        "bytes of one": communicator_bytes,
     }
     outside = sum(kinds_bytes[kind] for kind in ("communicators", "fragmentation", "context"))
     allocated = sum(kinds_bytes.values()) - outside
     fraction = float(allocator.fragmentation_fraction)
-    found["fragmentation"] = {
+    inputs_of["fragmentation"] = {
         "allocated bytes": allocated,
         "fraction": fraction,
         "idle bytes": max(kinds_bytes["fragmentation"] - allocated * fraction, 0.0),
     }
-    found["context"] = {"bytes of a process": float(allocator.context_bytes)}
+    inputs_of["context"] = {"bytes of a process": float(allocator.context_bytes)}
     assert len(layouts) == 1, "one layout at a time"
-    return {kind: inputs for kind, inputs in found.items() if kinds_bytes[kind]}
+    return {kind: inputs for kind, inputs in inputs_of.items() if kinds_bytes[kind]}
 
 
 def _states(
@@ -132,14 +136,14 @@ def _activations(
 def _head(rows: Selection, priced: Priced, held_bytes: float, *, at_loss: bool) -> dict[str, float]:
     """What the loss keeps, what the head's backward pass adds, and the logits that wait."""
     blocks, key = priced.blocks, rows.block_key
-    found = {
+    inputs = {
         "bytes kept by head and loss": float(blocks.saved_bytes[0, key, -1][0]) * at_loss,
         "temporaries of the head": float(blocks.transient_bytes[key, -1][0]) * at_loss,
     }
-    waiting = held_bytes - sum(found.values())
+    waiting = held_bytes - sum(inputs.values())
     if waiting > 0.5:
-        found["bytes of micro-batches that wait for their backward pass"] = waiting
-    return {name: size for name, size in found.items() if size}
+        inputs["bytes of micro-batches that wait for their backward pass"] = waiting
+    return {name: size for name, size in inputs.items() if size}
 
 
 def _temporaries(rows: Selection, priced: Priced, column: int) -> dict[str, float]:

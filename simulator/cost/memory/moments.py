@@ -159,9 +159,11 @@ def _growing(
     beside = held.one_block + held.temporaries
     end = np.where(sharded, last, whole - np.minimum(block + table, beside))
     first = once | held.all_forward
-    found = (head, none, end, head + kept, head + kept, blocks)
+    starting = (head, none, end, head + kept, head + kept, blocks)
     starts = (first, first, once, first, first, first)
-    return np.stack([np.where(when, some, whole) for when, some in zip(starts, found, strict=True)])
+    return np.stack(
+        [np.where(when, some, whole) for when, some in zip(starts, starting, strict=True)]
+    )
 
 
 def _later(
@@ -175,12 +177,12 @@ def _later(
     """
     breadth = BREADTH_FIRST[layouts.schedule][:, None]
     chunks, passed = _chunks(layouts), 1.0 / np.maximum(layouts.micro_batches[:, None], 1)
-    found = []
+    turns = []
     for share, gradients in (
         (1.0 - passed / chunks, np.where(breadth, whole / chunks, whole)),
         ((1.0 - passed) / chunks, whole),
     ):
         there = np.where(held.all_forward, gradients, first)
         there[END] = first[END]
-        found.append((np.where(held.all_forward, share, 1.0), there))
-    return found
+        turns.append((np.where(held.all_forward, share, 1.0), there))
+    return turns

@@ -177,15 +177,15 @@ def _drives_s(
     parameters that wait there written (DeepSpeed, runtime/swap_tensor). The drives read and write
     in turn.
     """
-    found = np.zeros_like(states)
+    seconds = np.zeros_like(states)
     if not uses_drives(layouts):
-        return found
+        return seconds
     read, write = _drive_rates(cluster)
     both = 1.0 / read + 1.0 / write
-    found = np.where(
-        (layouts.optimizer_offload == NVME)[:, None], (states + _FP32 * parameters) * both, found
+    seconds = np.where(
+        (layouts.optimizer_offload == NVME)[:, None], (states + _FP32 * parameters) * both, seconds
     )
-    return found + np.where((layouts.parameter_offload == NVME)[:, None], weights / write, 0.0)
+    return seconds + np.where((layouts.parameter_offload == NVME)[:, None], weights / write, 0.0)
 
 
 def _drive_rates(cluster: Cluster) -> tuple[float, float]:
@@ -213,13 +213,13 @@ def away_bytes(
     _, _, parameters, held = priced.states.host_step[:, state_key, :]
     states, weights = share * (held + _FP32 * parameters), priced.states.state_bytes[0, state_key]
     ranks = min(priced.cluster.node.accelerators, priced.cluster.gpus)
-    found = {}
+    size_bytes = {}
     for name, tier in (("host", CPU), ("nvme", NVME)):
         away = np.where((layouts.optimizer_offload == tier)[:, None], states, 0.0)
         away = away + np.where((layouts.parameter_offload == tier)[:, None], weights, 0.0)
-        found[name] = ranks * away.max(axis=1)
-    found["host"] = found["host"] + ranks * activations
-    return found
+        size_bytes[name] = ranks * away.max(axis=1)
+    size_bytes["host"] = size_bytes["host"] + ranks * activations
+    return size_bytes
 
 
 def room_bytes(cluster: Cluster) -> dict[str, float]:

@@ -74,8 +74,8 @@ def workspace_parts(rows: Selection, priced: Priced, column: int) -> list[float]
     """What is there from the first step on, and each copy of the dummy gradients."""
     software = priced.software
     whole = workspace(rows, priced)
-    one = 2.0 * float(priced.states.linear_shapes[rows.state_key[0], column])
-    dummies = [one] * round(float(software.allocator.dummy_gradient_copies))
+    dummy_bytes = 2.0 * float(priced.states.linear_shapes[rows.state_key[0], column])
+    dummies = [dummy_bytes] * round(float(software.allocator.dummy_gradient_copies))
     return [float(whole[0, column]) - sum(dummies), *dummies]
 
 
@@ -84,10 +84,12 @@ def pipeline_buffers(rows: Selection, priced: Priced, column: int) -> list[float
     some = slice(column, column + 1)
     parts, flying = rows.parts[:, some], rows.in_flight[:, some]
     flights = np.max(flying[:, :, :-2] / np.maximum(parts[:, :, :-2], 1.0), axis=2)
-    one = priced.blocks.boundary_bytes[rows.block_key]
-    found = receive_buffers(priced.software, rows.layouts, one, parts, np.maximum(flights, 1.0))
-    count, rest = divmod(float(found[0, 0]), float(one[0]))
-    return [float(one[0])] * int(count) + [rest]
+    boundary_bytes = priced.blocks.boundary_bytes[rows.block_key]
+    received = receive_buffers(
+        priced.software, rows.layouts, boundary_bytes, parts, np.maximum(flights, 1.0)
+    )
+    count, rest = divmod(float(received[0, 0]), float(boundary_bytes[0]))
+    return [float(boundary_bytes[0])] * int(count) + [rest]
 
 
 def operators_of(
@@ -109,18 +111,18 @@ def chunk_parts(
     """
     row = rows.layouts
     either = priced.cluster.accelerator.fp8_either_layout
-    each = part_states(priced.workload, priced.software, row, either_layout=either)
-    parameters = (each.parameters[0] + each.parameters[1])[0]
+    per_part = part_states(priced.workload, priced.software, row, either_layout=either)
+    parameters = (per_part.parameters[0] + per_part.parameters[1])[0]
     whole = max(float((rows.parts[0, column] * parameters).sum()), 1.0)
-    shards = each.shards_only and int(row.sharding[0]) > 0
-    gathered = (each.gather[0] + each.gather[1])[0] * shards
-    reduced = (each.reduce[0] + each.reduce[1])[0] * shards
+    shards = per_part.shards_only and int(row.sharding[0]) > 0
+    gathered = (per_part.gather[0] + per_part.gather[1])[0] * shards
+    reduced = (per_part.reduce[0] + per_part.reduce[1])[0] * shards
     counts = _counts(held, int(rows.rank[0, column]))
     again = _dealt(rows.covered[0, column], counts)
     away = _dealt(rows.offloaded[0, column], counts)
     kinds = len(operators)
     keeps_output = priced.software.allocator.pipeline_buffers and int(row.pp[0]) > 1
-    found = []
+    chunks = []
     for chunk, count in enumerate(counts):
         parts = []
         for kind in (kinds - 2, *range(kinds - 2), kinds - 1):
@@ -150,8 +152,8 @@ def chunk_parts(
                 )
         if parts and keeps_output and not count[-1]:
             parts[-1].kept.append(float(priced.blocks.boundary_bytes[rows.block_key[0]]))
-        found.append(parts)
-    return found
+        chunks.append(parts)
+    return chunks
 
 
 def _counts(held: Stages, rank: int) -> NDArray[np.int64]:
@@ -194,11 +196,15 @@ def _loss(
     stays, and fp32 gradients of the backward pass. Else logits and their gradient in place.
     """
     kernels, last = priced.software.kernels, float(np.max(ops.transient_bytes))
-    each = kernels.loss_bytes_per_logit
-    if each is None or "loss" in kernels.fused or priced.workload.recipe.loss_chunks > 1:
+    bytes_per_logit = kernels.loss_bytes_per_logit
+    if bytes_per_logit is None or "loss" in kernels.fused or priced.workload.recipe.loss_chunks > 1:
         return kept, [], [last]
     *others, logits = kept
-    one = logits / 6.0
+    elements = logits / 6.0
     if int(row.tp[0]) > 1 and kernels.split_loss_bytes_per_logit is not None:
-        each = kernels.split_loss_bytes_per_logit
-    return [*others, 4.0 * one], [2.0 * one, 4.0 * one], [4.0 * one] * (round(float(each) / 4) - 1)
+        bytes_per_logit = kernels.split_loss_bytes_per_logit
+    return (
+        [*others, 4.0 * elements],
+        [2.0 * elements, 4.0 * elements],
+        [4.0 * elements] * (round(float(bytes_per_logit) / 4) - 1),
+    )

@@ -68,10 +68,10 @@ def step_pieces(
     `share` are the parameters of which a rank keeps the optimizer states.
     """
     states, arch = software.states, workload.architecture
-    found = float(states.step) * share + float(states.step_buffer_bytes)
-    each = float(states.largest_copy)
-    if not each or arch.traced is not None:
-        return found
+    size_bytes = float(states.step) * share + float(states.step_buffer_bytes)
+    largest_copy = float(states.largest_copy)
+    if not largest_copy or arch.traced is not None:
+        return size_bytes
     matrices = weight_matrices(
         arch,
         tp=layouts.tp,
@@ -84,4 +84,4 @@ def step_pieces(
     for w in matrices:
         size = np.where(parts[:, :, w.part] > 0, np.asarray(w.rows * w.columns)[..., None], 0.0)
         copied = np.maximum(copied, size)
-    return np.asarray(found + each * copied)
+    return np.asarray(size_bytes + largest_copy * copied)

@@ -219,11 +219,11 @@ def _linear_shapes(
     Blocks with equal attention share its shapes, as do those with equal MLPs; of the experts one
     counts. Transformer Engine, pytorch/module/base.py, get_dummy_wgrad.
     """
-    found: Floats = np.zeros(parts.shape[:2])
+    weights: Floats = np.zeros(parts.shape[:2])
     arch, seen = workload.architecture, dict[tuple[object, int], tuple[Floats, Any]]()
     none = not float(software.allocator.dummy_gradient_copies) or workload.recipe.lora_rank
     if none or arch.traced is not None:
-        return found
+        return weights
     matrices = weight_matrices(
         arch,
         tp=layouts.tp,
@@ -239,16 +239,16 @@ def _linear_shapes(
         for w in matrices:
             if w.part == part and w.name not in NO_LINEARS:
                 module = kind.mlp if w.name in ("gate", "up", "down") else kind.attention
-                one = sizes.get(module, np.zeros(len(layouts)))
-                sizes[module] = one + np.where(
+                so_far = sizes.get(module, np.zeros(len(layouts)))
+                sizes[module] = so_far + np.where(
                     _as_experts(w, kind, layouts), 0.0, w.rows * w.columns
                 )
         for shapes, size in sizes.items():
             key, here = (shapes, kind.width or arch.hidden), parts[:, :, part] > 0
             seen[key] = (size, here | seen[key][1] if key in seen else here)
     for size, here in seen.values():
-        found = found + np.where(here, size[:, None], 0.0)
-    return found
+        weights = weights + np.where(here, size[:, None], 0.0)
+    return weights
 
 
 def _as_experts(matrix: Matrix, kind: Block, layouts: Layouts) -> Any:
