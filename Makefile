@@ -41,10 +41,10 @@ plan: $(STAMPS)/foreshard
 	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
 
 test: lint $(TORCH_STAMP)
-	$(BIN)/python -m pytest -n auto --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
 evidence: $(STAMPS)/test $(TORCH_STAMP)
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m 'evidence or hypothesis' \
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'evidence or hypothesis' \
 	    --hypothesis-profile=evidence $(PYTEST_ARGS)
 
 lint: $(STAMPS)/test

@@ -1,4 +1,4 @@
-"""The house rules: one-way imports, a light start, no drawer for odds and ends."""
+"""The house rules: one-way imports, a light start, no drawer for odds and ends, short functions."""
 
 import ast
 import subprocess
@@ -95,3 +95,46 @@ def test_operators_are_known_by_their_roles() -> None:
         if isinstance(node, ast.Compare | ast.Call) and asks_for_a_name(node)
     ]
     assert found == []
+
+
+LINES = 50
+"""Of code in a function: its own, without blanks, comments and its docstring."""
+LONGER = {
+    "state_costs": "to be shortened",
+    "memory": "to be shortened",
+    "attention": "to be shortened",
+    "price": "to be shortened",
+    "_evaluate_rows": "to be shortened",
+    "part": "to be shortened",
+    "feed_forward": "to be shortened",
+    "experts": "to be shortened",
+    "part_passes": "to be shortened",
+    "gemm_s": "to be shortened",
+    "_exchange": "to be shortened",
+    "_latent_projections": "to be shortened",
+    "traced": "to be shortened",
+}
+"""Name of a function and why it is longer: a table of data, or a loop that numba compiles whole."""
+
+
+def code_lines(source: list[str], function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    body = function.body
+    if ast.get_docstring(function) is not None:
+        body = body[1:]
+    if not body:
+        return 0
+    lines = source[body[0].lineno - 1 : function.end_lineno]
+    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in lines)
+
+
+def test_functions_are_short() -> None:
+    """How many parameters they have, ruff says (PLR0917)."""
+    long = {}
+    for path in MODULES:
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                count = code_lines(text.splitlines(), node)
+                if count > LINES and node.name not in LONGER:
+                    long[f"{path.relative_to(ROOT)}: {node.name}"] = count
+    assert long == {}

@@ -77,19 +77,7 @@ def memory_figure(numbers: PlanNumbers) -> Document:
     report = numbers.memory
     several = len(report.stages) > 1
     names = [f"stage {stage.rank}" if several else "every GPU" for stage in report.stages]
-    traces = []
-    for kind in report.kinds:
-        values = [stage.kinds_bytes[kind] for stage in report.stages]
-        notes = [
-            note(
-                f"{kind}: {show_bytes(value)}, {show_percent(value / stage.total_bytes)}"
-                f" of {show_bytes(stage.total_bytes)}",
-                f"{name}, peak at: {stage.moment}",
-                f"formula: {memory_meaning(kind)}" if memory_meaning(kind) else "",
-            )
-            for value, stage, name in zip(values, report.stages, names, strict=True)
-        ]
-        traces.append(stacked_bar(kind, kind, [value / GIB for value in values], names, notes))
+    traces = [_kind_bars(report, kind, names) for kind in report.kinds]
     traces += _intervals(report, names)
     thick = 24 if len(names) <= 32 else 14
     layout = stacked_frame("GiB per GPU at the fullest moment", names, 190 + thick * len(names))
@@ -128,6 +116,20 @@ def memory_figure(numbers: PlanNumbers) -> Document:
     fullest = max(stage.p90_bytes or stage.total_bytes for stage in report.stages)
     layout["xaxis"]["range"] = [0, 1.15 * max(fullest, *(size for _, _, size in lines)) / GIB]
     return document("memory-figure", traces, layout)
+
+
+def _kind_bars(report: MemoryReport, kind: str, names: list[str]) -> Document:
+    values = [stage.kinds_bytes[kind] for stage in report.stages]
+    notes = [
+        note(
+            f"{kind}: {show_bytes(value)}, {show_percent(value / stage.total_bytes)}"
+            f" of {show_bytes(stage.total_bytes)}",
+            f"{name}, peak at: {stage.moment}",
+            f"formula: {memory_meaning(kind)}" if memory_meaning(kind) else "",
+        )
+        for value, stage, name in zip(values, report.stages, names, strict=True)
+    ]
+    return stacked_bar(kind, kind, [value / GIB for value in values], names, notes)
 
 
 def _intervals(report: MemoryReport, names: list[str]) -> list[Document]:

@@ -14,6 +14,8 @@ __all__ = ["local_document", "local_markdown"]
 
 SCHEMA = 1
 
+_SIDES = ("predicted", "measured")
+
 
 def local_document(
     document: Measurements, profiles: LocalProfiles, steps: Iterable[LocalStep]
@@ -66,7 +68,6 @@ def _step(step: LocalStep) -> dict[str, Any]:
 
 def local_markdown(document: Mapping[str, Any]) -> str:
     """Return the page of a document of :func:`local_document`."""
-    steps: Sequence[Mapping[str, Any]] = document["steps"]
     lines = [
         "# Predicted and measured training steps of one machine",
         "",
@@ -74,22 +75,7 @@ def local_markdown(document: Mapping[str, Any]) -> str:
         "Foreign: cores that other processes took meanwhile; figures mean little where it is not",
         "near zero.",
         "",
-        *_table(
-            ("step", "layout", "predicted", "measured", "error", "target", "spread", "foreign"),
-            [
-                (
-                    s["mode"],
-                    s["layout"],
-                    _ms(s["predicted_s"]),
-                    _ms(s["measured_s"]),
-                    f"{100 * s['error']:+.1f} %",
-                    f"{100 * s['target']:.0f} %",
-                    f"{100 * s['spread']:.0f} %",
-                    f"{s['foreign_cores']:.2f}",
-                )
-                for s in steps
-            ],
-        ),
+        *_step_times(document["steps"]),
         "",
         "## Where predicted and measured steps differ",
         "",
@@ -97,62 +83,81 @@ def local_markdown(document: Mapping[str, Any]) -> str:
         "that trains did not work, mean over the ranks; the rest is shared out as in one step of",
         "rank 0 under torch's profiler. Of a pipeline the slowest stage is predicted.",
         "",
-        *_table(
-            ("step", *CAUSES),
-            [
-                (
-                    s["mode"],
-                    *(
-                        f"{_ms(s['gap_by_cause_s'][cause], sign=True)}"
-                        f" ({_ms(s['predicted_by_cause_s'][cause])},"
-                        f" {_ms(s['measured_by_cause_s'][cause])})"
-                        for cause in CAUSES
-                    ),
-                )
-                for s in steps
-            ],
-        ),
+        *_gaps_by_cause(document["steps"]),
         "",
         "## What the prediction rests on",
         "",
-        *_table(
-            ("kernels", "calls", "error of the fit", "of shapes left out"),
-            [
-                (
-                    k["name"],
-                    str(k["calls"]),
-                    f"{100 * k['median_error']:.1f} %",
-                    f"{100 * k['left_out_median_error']:.1f} %",
-                )
-                for k in document["kernels"]
-            ],
-        ),
+        *_kernel_fits(document["kernels"]),
         "",
-        *_table(
-            ("collective", "start", "GB/s", "error of the line"),
-            [
-                (
-                    name,
-                    f"{1e6 * c['start_s']:.0f} us",
-                    f"{c['bytes_per_s'] / 1e9:.2f}",
-                    f"{100 * c['median_error']:.0f} %",
-                )
-                for name, c in document["collectives"].items()
-            ],
-        ),
+        *_collective_lines(document["collectives"]),
         "",
-        *_table(
-            ("the host's work", "us"),
-            [
-                (name.removesuffix("_s").replace("_", " "), f"{1e6 * seconds:.0f}")
-                for name, seconds in document["host_s"].items()
-            ],
-        ),
+        *_host_work(document["host_s"]),
         "",
         f"A collective takes {100 * document['core_share']:.0f} % of a core from what runs beside.",
         "",
     ]
     return "\n".join(lines)
+
+
+def _step_times(steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    head = ("step", "layout", "predicted", "measured", "error", "target", "spread", "foreign")
+    rows = [
+        (
+            step["mode"],
+            step["layout"],
+            _ms(step["predicted_s"]),
+            _ms(step["measured_s"]),
+            f"{100 * step['error']:+.1f} %",
+            f"{100 * step['target']:.0f} %",
+            f"{100 * step['spread']:.0f} %",
+            f"{step['foreign_cores']:.2f}",
+        )
+        for step in steps
+    ]
+    return _table(head, rows)
+
+
+def _gaps_by_cause(steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    def cell(step: Mapping[str, Any], cause: str) -> str:
+        predicted, measured = (_ms(step[f"{side}_by_cause_s"][cause]) for side in _SIDES)
+        return f"{_ms(step['gap_by_cause_s'][cause], sign=True)} ({predicted}, {measured})"
+
+    rows = [(step["mode"], *(cell(step, cause) for cause in CAUSES)) for step in steps]
+    return _table(("step", *CAUSES), rows)
+
+
+def _kernel_fits(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = [
+        (
+            fit["name"],
+            str(fit["calls"]),
+            f"{100 * fit['median_error']:.1f} %",
+            f"{100 * fit['left_out_median_error']:.1f} %",
+        )
+        for fit in kernels
+    ]
+    return _table(("kernels", "calls", "error of the fit", "of shapes left out"), rows)
+
+
+def _collective_lines(collectives: Mapping[str, Mapping[str, float]]) -> list[str]:
+    rows = [
+        (
+            name,
+            f"{1e6 * line['start_s']:.0f} us",
+            f"{line['bytes_per_s'] / 1e9:.2f}",
+            f"{100 * line['median_error']:.0f} %",
+        )
+        for name, line in collectives.items()
+    ]
+    return _table(("collective", "start", "GB/s", "error of the line"), rows)
+
+
+def _host_work(host_s: Mapping[str, float]) -> list[str]:
+    rows = [
+        (name.removesuffix("_s").replace("_", " "), f"{1e6 * seconds:.0f}")
+        for name, seconds in host_s.items()
+    ]
+    return _table(("the host's work", "us"), rows)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -81,32 +81,10 @@ def _line(one: BenchmarkScore, kernel: str, device: str) -> BenchmarkLine:
 
 def benchmark_figure(number: int, table: BenchmarkTable) -> Document:
     """Draw predicted / measured: the median as a point, P10 to P90 as a line; colours by device."""
-    devices = sorted({line.device for line in table.lines})
-    traces = []
-    for place, device in enumerate(devices):
-        lines = [line for line in table.lines if line.device == device]
-        middle = [line.ratios[1] for line in lines]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": plain(device),
-                "x": middle,
-                "y": [_name(line) for line in lines],
-                "marker": {"size": 8, "symbol": symbol(place)},
-                "error_x": {
-                    "type": "data",
-                    "symmetric": False,
-                    "thickness": 2,
-                    "width": 0,
-                    "array": [line.ratios[2] - line.ratios[1] for line in lines],
-                    "arrayminus": [line.ratios[1] - line.ratios[0] for line in lines],
-                },
-                "customdata": [_line_note(line) for line in lines],
-                "hovertemplate": "%{customdata}<extra></extra>",
-                "meaning": category(place),
-            }
-        )
+    traces = [
+        _device_trace(place, device, [line for line in table.lines if line.device == device])
+        for place, device in enumerate(sorted({line.device for line in table.lines}))
+    ]
     names = [_name(line) for line in table.lines]
     layout = frame(150 + _ROW * len(names))
     layout["yaxis"] |= {
@@ -139,6 +117,28 @@ def benchmark_figure(number: int, table: BenchmarkTable) -> Document:
         }
     ]
     return document(f"benchmark-figure-{number}", traces, layout)
+
+
+def _device_trace(place: int, device: str, lines: list[BenchmarkLine]) -> Document:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": plain(device),
+        "x": [line.ratios[1] for line in lines],
+        "y": [_name(line) for line in lines],
+        "marker": {"size": 8, "symbol": symbol(place)},
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "thickness": 2,
+            "width": 0,
+            "array": [line.ratios[2] - line.ratios[1] for line in lines],
+            "arrayminus": [line.ratios[1] - line.ratios[0] for line in lines],
+        },
+        "customdata": [_line_note(line) for line in lines],
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "meaning": category(place),
+    }
 
 
 def _name(line: BenchmarkLine) -> str:

@@ -200,7 +200,7 @@ def _fused_attention(torch: Any) -> Iterator[None]:
     """On the meta device torch takes attention apart; run the fused operator instead."""
     aten = torch.ops.aten
 
-    def fused(
+    def fused(  # noqa: PLR0917 - the signature is torch's
         q: Any,
         k: Any,
         v: Any,

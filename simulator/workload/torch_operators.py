@@ -32,7 +32,7 @@ def import_torch() -> Any:
     """Import torch, which the simulator does without elsewhere."""
     try:
         import torch
-        import torch.utils._pytree
+        import torch.utils._pytree  # noqa: F401 - an attribute of torch from here on
     except ImportError:
         raise InputError(
             "module: tracing needs torch, which is not installed (pip install torch)"

@@ -131,6 +131,7 @@ def test_figures_are_absolute_so_that_a_second_fit_starts_where_the_first_did(
     assert changed(apply(run, PRIORS), apply(shifted, PRIORS)) == {}
 
 
+@pytest.mark.evidence
 def test_a_fit_brings_the_errors_down_and_keeps_to_the_bounds(tmp_path: Path) -> None:
     small = table(
         tmp_path / "few.csv",

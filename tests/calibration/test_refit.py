@@ -26,6 +26,7 @@ def profiles(tmp_path: Path) -> Path:
     return Path(shutil.copytree(catalogue.folder("hardware_profiles"), tmp_path / "profiles"))
 
 
+@pytest.mark.evidence
 def test_a_second_run_of_a_producer_changes_nothing(profiles: Path, tmp_path: Path) -> None:
     """Products of three devices, two of which have timed backward passes: the same bytes."""
     some = {"l40s": ("bf16", "fp8"), "a100-sxm-80": ("bf16",), "b200-sxm": ("bf16",)}

@@ -59,6 +59,7 @@ def by_words(shipped: list[PredictedEffect], group: str, *words: str) -> list[fl
     return found
 
 
+@pytest.mark.evidence
 def test_every_effect_is_predicted_near_what_is_reported(shipped: list[PredictedEffect]) -> None:
     assert {one.effect.group for one in shipped} == set(MOST_MISSED)
     far = {
@@ -69,12 +70,14 @@ def test_every_effect_is_predicted_near_what_is_reported(shipped: list[Predicted
     assert far == {}
 
 
+@pytest.mark.evidence
 def test_no_effect_has_the_wrong_sign(shipped: list[PredictedEffect]) -> None:
     for one in shipped:
         if one.effect.least != 0:
             assert one.predicted * one.effect.least > 0, one.effect.what
 
 
+@pytest.mark.evidence
 def test_more_memory_buys_more_of_the_bubble(shipped: list[PredictedEffect]) -> None:
     """ZB-2p before ZB-1p, in every run of the paper's table 4."""
     one_p = by_words(shipped, "zero-bubble, memory of 1F1B", "ZB-1p")
@@ -82,6 +85,7 @@ def test_more_memory_buys_more_of_the_bubble(shipped: list[PredictedEffect]) -> 
     assert all(more > less for less, more in zip(one_p, two_p, strict=True))
 
 
+@pytest.mark.evidence
 def test_the_gap_closes_with_the_batch(shipped: list[PredictedEffect]) -> None:
     """Narayanan et al. 2021, section 5.3.2, and table 4 of Qi et al. 2024."""
     for group in ("interleaving", "zero-bubble, memory of 1F1B", "zero-bubble, twice the memory"):
@@ -90,6 +94,7 @@ def test_the_gap_closes_with_the_batch(shipped: list[PredictedEffect]) -> None:
         assert few > 1.5 * many > 0
 
 
+@pytest.mark.evidence
 def test_2bw_gains_less_with_more_accumulation(shipped: list[PredictedEffect]) -> None:
     for size in ("3.8B", "2.2B"):
         (few,) = by_words(shipped, "PipeDream-2BW", size, "batch 512")

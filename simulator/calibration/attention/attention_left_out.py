@@ -135,7 +135,13 @@ def library_lines(pool: Pool, seconds: Mapping[str, Floats]) -> dict[tuple[str, 
         own = (pool.device == device) & (pool.variant == library) & long
         if own.any():
             found[device, library] = _line(
-                pool, own, seconds["formula"], "formula", "attention, >= 1k tokens", device, library
+                pool,
+                own,
+                seconds["formula"],
+                "formula",
+                "attention, >= 1k tokens",
+                device=device,
+                library=library,
             )
     return found
 
@@ -146,6 +152,7 @@ def _line(
     seconds: Floats,
     method: str,
     kernel: str,
+    *,
     device: str = "all",
     library: str = "all",
 ) -> LeftOut:

@@ -8,7 +8,7 @@ the same figures, digit for digit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -307,25 +307,15 @@ def _curve_sections(found: _Fits, family: str, curve: str) -> list[Section]:
     sections.append(section(("bulk_start",), starts))
     for operation in OPERATIONS:
         shares = {
-            members: values.get(f"share.{operation}.{members}", 1.0) for members in ("2", "4", "8")
+            members: FigureText(
+                value=values.get(f"share.{operation}.{members}", 1.0), grade="fitted", spread=spread
+            )
+            for members in ("2", "4", "8")
         }
-        written = {
-            members: FigureText(value=share, grade="fitted", spread=spread)
-            for members, share in shares.items()
-        }
-        sections.append(section(("share", operation), written))
+        sections.append(section(("share", operation), shares))
     for name, by_members in found.residual.get(curve, {}).items():
         lists = {str(members): numbers for members, numbers in by_members.items()}
-        sections.append(
-            Section(
-                path=("curves", curve, "residual", name),
-                figures={},
-                lists=lists,
-                source=source,
-                text=text,
-                date=_DATE,
-            )
-        )
+        sections.append(replace(section(("residual", name), {}), lists=lists))
     return sections
 
 

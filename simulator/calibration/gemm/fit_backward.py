@@ -27,7 +27,11 @@ __all__ = ["Backward", "backward_rates"]
 TIMED = {"a100-sxm-80": "a100_pcie", "b200-sxm": "b200_sxm"}
 """Profile: word of the table. The A100 of the table is the card, with the same chip."""
 
-_WAYS = {"fwd": ("out=bf16", 0.0), "dgrad": ("out=bf16", 0.0), "wgrad": ("out=fp32", 6.0)}
+_WAYS: dict[str, dict[str, Any]] = {
+    "fwd": {"out": "out=bf16", "added_bytes": 0.0},
+    "dgrad": {"out": "out=bf16", "added_bytes": 0.0},
+    "wgrad": {"out": "out=fp32", "added_bytes": 6.0},
+}
 """Result as the table words it, and what moves per element beyond writing 16 bit."""
 
 _LEAST_FLOP = 1e11
@@ -72,7 +76,7 @@ def backward_rates(
         if device not in figures:
             continue
         asked = table, gpu, load_accelerator(device), figures[device]
-        ways = {name: _calls(*asked, name, *way) for name, way in _WAYS.items()}
+        ways = {name: _calls(*asked, direction=name, **way) for name, way in _WAYS.items()}
         columns = list(ways["fwd"])
         rows = {name: np.concatenate([way[name] for way in ways.values()]) for name in columns}
         fitted = fit_values(_PRIORS, _seconds, rows)
@@ -94,6 +98,7 @@ def _calls(
     gpu: str,
     device: Accelerator,
     figures: Mapping[str, float],
+    *,
     direction: str,
     out: str,
     added_bytes: float,

@@ -126,7 +126,7 @@ def gemm_lines(series: Sequence[Series] | None = None) -> list[LeftOut]:
     for one in found:
         for method in METHODS[1:]:
             device, dtype, library = one.series.key
-            lines += _line([one], LARGE, device, library, dtype, method, _large)
+            lines += _line([one], LARGE, dtype, method, _large, device=device, library=library)
     return lines + _accelerators_left_out(series)
 
 
@@ -156,17 +156,18 @@ def _ranges(dtype: str) -> Iterator[tuple[str, Pick]]:
 def _pooled(
     found: Sequence[Unseen], kernel: str, dtype: str, method: str, rows: Pick
 ) -> list[LeftOut]:
-    return _line(found, kernel, "all", "all", dtype, method, rows)
+    return _line(found, kernel, dtype, method, rows)
 
 
 def _line(
     found: Sequence[Unseen],
     kernel: str,
-    device: str,
-    library: str,
     dtype: str,
     method: str,
     rows: Pick,
+    *,
+    device: str = "all",
+    library: str = "all",
 ) -> list[LeftOut]:
     predicted = np.concatenate([one.seconds[method][rows(one.series)] for one in found])
     measured = np.concatenate([one.series.rows["seconds"][rows(one.series)] for one in found])
