@@ -40,6 +40,7 @@ def unseen_error(one: Series) -> Floats:
     return np.asarray(np.abs(np.log(found / one.rows["seconds"]))[long])
 
 
+@pytest.mark.evidence
 @pytest.mark.parametrize("device", ["a100-sxm-80", "h100-sxm", "h200-sxm"])
 def test_long_calls_of_unseen_shapes_come_out_better_than_at_one_clock(
     device: str, timed: dict[tuple[str, str, str], Series], monkeypatch: pytest.MonkeyPatch

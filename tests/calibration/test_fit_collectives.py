@@ -43,6 +43,7 @@ def test_only_nccl_inside_a_server_enters(rows: CollectiveRows) -> None:
     assert len(rows) > 3000
 
 
+@pytest.mark.evidence
 def test_calls_left_out_come_out_as_well_as_asked_for(rows: CollectiveRows) -> None:
     """Hopper boards, an eighth of operation, members and size unseen each time: 16 % at most."""
     own = rows.take(np.isin(rows.curve, FAMILIES["hopper"]))

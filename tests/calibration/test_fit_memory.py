@@ -26,6 +26,7 @@ def test_rows_of_the_test_split_are_refused() -> None:
         readings(RUNS / "test.csv")
 
 
+@pytest.mark.evidence
 def test_every_distinct_reading_counts_once(fit: Spreads) -> None:
     """18 SimuMax rows are six layouts, whose notes give the reserved memory; 10 of torchtitan."""
     count: dict[str, int] = {}
