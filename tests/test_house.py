@@ -102,17 +102,11 @@ LINES = 50
 LONGER = {
     "state_costs": "to be shortened",
     "memory": "to be shortened",
-    "attention": "to be shortened",
     "price": "to be shortened",
     "_evaluate_rows": "to be shortened",
     "part": "to be shortened",
-    "feed_forward": "to be shortened",
-    "experts": "to be shortened",
     "part_passes": "to be shortened",
     "gemm_s": "to be shortened",
-    "_exchange": "to be shortened",
-    "_latent_projections": "to be shortened",
-    "traced": "to be shortened",
 }
 """Name of a function and why it is longer: a table of data, or a loop that numba compiles whole."""
 
