@@ -192,6 +192,8 @@ def _reword(item: Any, schema: type, where: str, prefix: str) -> str:
     field = ".".join(([prefix] if prefix else []) + path)
     kind, got = item["type"], item["input"]
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        if there := _table_of(path[-1], schema, prefix):
+            return f"{where}: {field}: unknown field: it stands in [{there}]"
         known = _fields_at(schema, path[:-1])
         return f"{where}: {field}: unknown field{did_you_mean(path[-1], known)}"
     if kind == "dataclass_type":
@@ -203,6 +205,23 @@ def _reword(item: Any, schema: type, where: str, prefix: str) -> str:
     rule = f"must be {rule}" if item["msg"].startswith("Input should be") else rule
     shown = repr(got) if not isinstance(got, (dict, list)) else type(got).__name__
     return f"{where}: {field}: {rule}, got {shown}"
+
+
+def _table_of(name: str, schema: Any, table: str = "") -> str:
+    """Dotted name of the first table below a record that has a field of this very name, or blank.
+
+    Fields of the record itself do not count: what its tables hold is told apart from them.
+    """
+    for field in dataclasses.fields(schema):
+        below = _dataclass_in(field.type, schema)
+        if below is None:
+            continue
+        path = f"{table}.{field.name}" if table else field.name
+        if name in {inner.name for inner in dataclasses.fields(below)}:
+            return path
+        if deeper := _table_of(name, below, path):
+            return deeper
+    return ""
 
 
 def _fields_at(schema: Any, path: list[str]) -> list[str]:

@@ -351,7 +351,7 @@ def wrong_reshard(layout: LayoutSection, software: Software, where: str) -> list
     if kind not in software.supports.reshard:
         allowed = " or ".join(words[kind] for kind in software.supports.reshard)
         return [f"{where}: {name}: must be {allowed} in {software.name}, got {shown}"]
-    if kind != "never" and (layout.pp or 1) > 1 and software.states.keeps_gathered_with_pipeline:
+    if kind != "never" and (layout.pp or 1) > 1 and software.fsdp2.keeps_gathered_with_pipeline:
         rule = f"must be left out with pp > 1, where {software.name} keeps parameters whole"
         return [f"{where}: {name}: {rule}, got {shown}"]
     meant = ("zero2", "zero3") if kind == "never" else ("zero3",)

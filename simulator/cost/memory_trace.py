@@ -137,12 +137,12 @@ class _Player:
         self.frees = software.states.frees_gradients
         self.steps_early = priced.workload.recipe.optimizer_in_backward
         level = SHARDINGS[int(row.sharding[0])]
-        whole = software.states.keeps_gathered_with_pipeline and level in ("zero2", "zero3")
+        whole = software.fsdp2.keeps_gathered_with_pipeline and level in ("zero2", "zero3")
         self.reduces_once = whole and bool(row.pp[0] > 1)
         self.keeps_gathered = self.reduces_once or level == "zero2"
         self.reshard = int(row.reshard_after_forward[0])
         """Ranks that share gathered weights until the backward pass; 0: they go."""
-        self.pool = "reduce" if software.allocator.pools_by_stream else "compute"
+        self.pool = "reduce" if software.fsdp2.pools_by_stream else "compute"
         self.workspace, *self.dummies = workspace_parts(rows, priced, column)
         self.buffers = pipeline_buffers(rows, priced, column)
         self.step_long: list[Block] = []

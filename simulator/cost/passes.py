@@ -361,7 +361,7 @@ def rank_tails(
     """
     s, overlap = priced.states, priced.software.overlap
     v, rounds = layouts.vpp[:, None].astype(float), _round(layouts)[:, None]
-    after = priced.software.states.reduces_after_passes & s.keeps_gathered[state_key][:, None]
+    after = priced.software.fsdp2.reduces_after_passes & s.keeps_gathered[state_key][:, None]
     shown, covered = [], []
     for seconds, window, hides, n in (
         (s.reduce_s[state_key], windows[1], overlap.gradient_reduce & ~after, times),

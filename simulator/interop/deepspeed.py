@@ -89,10 +89,10 @@ def _zero(row: dict[str, Any], recipe: Recipe, software: Software) -> dict[str, 
         table |= {
             "allgather_partitions": True,
             "allgather_bucket_size": elements,
-            "use_multi_rank_bucket_allreduce": software.states.reduces_everywhere,
+            "use_multi_rank_bucket_allreduce": software.deepspeed_zero.reduces_everywhere,
         }
     else:
-        distance = round(2 * float(software.states.live_parameters))
+        distance = round(2 * float(software.deepspeed_zero.live_parameters))
         table |= {
             "stage3_max_live_parameters": distance,
             "stage3_max_reuse_distance": distance,

@@ -272,7 +272,7 @@ def _recomputation(
         return Layouts.concatenate(
             [part.replace(recompute_layers=pinned["recompute_layers"]) for part in tables]
         )
-    if "full" in modes and software.supports.recompute_layers:
+    if "full" in modes:
         per_rank = arch.layers // table.pp
         for step in range(1, _MOST_RECOMPUTE_STEPS):
             count = per_rank * step // _MOST_RECOMPUTE_STEPS

@@ -248,8 +248,7 @@ def _choices(scenario: Scenario, own: Layouts) -> dict[str, list[Any]]:
     experts = [kind.mlp.experts for kind in arch.blocks if isinstance(kind.mlp, MoE)]
     own_mode = (int(own.recompute[0]), int(own.recompute_layers[0]))
     modes = [(RECOMPUTE.index(word), 0) for word in can.recompute]
-    if can.recompute_layers:
-        modes += [(_FULL, n) for n in _spread(per_rank - 1)]
+    modes += [(_FULL, n) for n in _spread(per_rank - 1)]
     more = [mode for mode in modes if _saves(mode, per_rank) > _saves(own_mode, per_rank)]
     level = int(own.sharding[0])
 

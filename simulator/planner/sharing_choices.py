@@ -75,7 +75,7 @@ def _regroups(
     software: Software, pinned: Mapping[str, Any], word: str, pp: int, group: int, near: int
 ) -> list[int]:
     """Numbers of ranks to reshard to after the forward pass; 0 is all that share."""
-    kept = pp > 1 and software.states.keeps_gathered_with_pipeline
+    kept = pp > 1 and software.fsdp2.keeps_gathered_with_pipeline
     given = pinned.get("reshard_after_forward")
     if given is not None:
         number = int(given) if not isinstance(given, bool) and given > 1 else 0

@@ -38,6 +38,3 @@ class Allocator:
     that all layouts share; none given: memory has no P10 and P90."""
     split_reserved_spread: Figure | None = None
     """The same with tp or pp above 1, where no such layout was read; none given: no other."""
-    pools_by_stream: bool = False
-    """Gathered weights and reduced gradients come from the pools of streams of their own (FSDP2):
-    what is idle there at the peak cannot serve the rest, so it is reserved on top."""

@@ -22,8 +22,6 @@ class InputFetch:
     """For every token, to both of these stages; once where one stage is both."""
     mask_bytes: Figure = Figure(0.0)
     """For every pair of tokens of a sequence, to both: an attention mask that the loader makes."""
-    pixel_bytes: Figure = Figure(4.0, "datasheet", "images are fp32 once they are normalised")
-    """For every value of an image, instead of `token_bytes`."""
     broadcast: bool = False
     """One rank of every tensor-parallel group copies and broadcasts to the others; otherwise every
     rank copies for itself."""

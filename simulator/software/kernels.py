@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from simulator.files import Figure, record
+from simulator.software.mechanisms.dtensor import DTensor
+from simulator.software.mechanisms.transformer_engine import TransformerEngine
 
 __all__ = ["Fusion", "Kernels", "Module", "NcclRelease"]
 
@@ -97,9 +99,6 @@ class Kernels:
     reruns_norms: bool = False
     """Every block runs its norms, and the residual sum that the second one reads, again in its
     backward pass instead of keeping what they read (InternLM's dropout_selective_checkpoint)."""
-    keeps_gathered_inputs: bool = False
-    """Sequence-parallel linears keep their gathered input for the backward pass (torch DTensor);
-    otherwise they keep the shard and gather again (Megatron)."""
     expert_products: Literal["one_kernel", "streams"] = "one_kernel"
     """How a rank's experts are multiplied. one_kernel: a grouped product takes all of them.
     streams: a plain product for every expert, dealt to a few streams that hide their starts but
@@ -138,49 +137,19 @@ class Kernels:
     gradients_by_block: bool = False
     """A block's weight gradients are whole until its backward pass has ended and are reduced
     together (FSDP2): the feed-forward module's stand beside its activations."""
-    whole_embedding_gradient: bool = False
-    """Tensor-parallel ranks make the embedding's gradient for the whole vocabulary and then take
-    their share of it (torch DTensor)."""
-    pads_experts: bool = False
-    """Where products take fewer than 16 bit, every expert's tokens are copied into rows that end at
-    a multiple of 16 or 32, and the outputs back (Transformer Engine's Fp8Padding), unless experts
-    are padded to a capacity or the dispatch leaves room itself (HybridEP)."""
     gathers_quantised: bool = False
     """Where products take fewer than 16 bit, tensor parallelism gathers what they take (Transformer
     Engine, torchao's float8 linears); otherwise the 16-bit activations."""
-    saves_quantised_inputs: bool = False
-    """Where products take fewer than 16 bit, linears keep their input in that type, for the weight
-    gradient (Transformer Engine); otherwise in 16 bit and cast it again (torchao's float8)."""
     casts_weights_each_pass: bool = False
     """Where products take fewer than 16 bit, weights are cast in every forward pass, unless ranks
     gather them so, and put along columns in every backward pass (torchao's Float8Linear); otherwise
     once per step."""
-    norm_casts: tuple[str, ...] = ()
-    """Types in which norms write their result themselves, for the linear in the same module
-    (Transformer Engine's LayerNormLinear: fp8 with delayed scaling; mxfp8 with cuDNN's norms)."""
-    norm_maxima: tuple[str, ...] = ()
-    """Types for whose scale these norms take the maximum of their result, so that the cast does not
-    read it once more (fp8_current in Transformer Engine since August 2025)."""
-    swizzled_scales: Literal["none", "weights", "all"] = "none"
-    """Operands whose scales (mxfp8, nvfp4) a kernel of its own puts into the tiles that products
-    read, before each product: all (Transformer Engine 2.0 to 2.11), or weights alone where casts
-    write tiles."""
-    reduces_maxima: bool = False
-    """fp8 with delayed scaling: the maxima behind the scales are reduced over all ranks that share
-    a tensor, in every pass (Transformer Engine's reduce_amax)."""
     separate_linears: bool = False
     """Queries, keys and values, and gate and up, are linears and products of their own (models of
     torch); otherwise one product each, of all their features."""
-    reduces_each_projection: bool = False
-    """Tensor parallelism without sequence parallelism: each of several linears that share an input
-    (queries, keys and values; gate and up) reduces its gradient by itself (torch's
-    ColwiseParallel), instead of once for their sum."""
-    reduction_copies: Figure = Figure(0.0)
-    """Memory traffic per byte of a reduction over tp, in the way of the compute: functional
-    collectives copy what they reduce (torch DTensor)."""
-    sequence_copies: Figure = Figure(0.0)
-    """Memory traffic per byte that tensor parallelism gathers or scatters along the sequence, in
-    the way of the compute: functional collectives gather and scatter along the first dimension,
-    which is the batch, and put pieces in order by a copy (torch DTensor)."""
     pads_vocabulary_to: int = 1
     """The vocabulary is padded to a multiple of this times tp."""
+    dtensor: DTensor = DTensor()
+    """Tensor parallelism by torch's distributed tensors."""
+    transformer_engine: TransformerEngine = TransformerEngine()
+    """Linears of fewer than 16 bit by Transformer Engine."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from simulator.files import record
-from simulator.software.user_buffers import UserBuffers
+from simulator.software.mechanisms.user_buffers import UserBuffers
 
 __all__ = ["Overlap"]
 

@@ -14,6 +14,8 @@ from simulator.software.allocator_memory import Allocator
 from simulator.software.host_work import HostWork
 from simulator.software.input_fetch import InputFetch
 from simulator.software.kernels import Kernels
+from simulator.software.mechanisms.deepspeed_zero import DeepSpeedZero
+from simulator.software.mechanisms.fsdp2 import FSDP2
 from simulator.software.overlap import Overlap
 from simulator.software.states import StateBytes
 from simulator.software.supports import Supports
@@ -37,6 +39,10 @@ class Software:
     input: InputFetch = InputFetch()
     states: StateBytes
     allocator: Allocator
+    fsdp2: FSDP2 = FSDP2()
+    """Sharding by torch's FSDP2."""
+    deepspeed_zero: DeepSpeedZero = DeepSpeedZero()
+    """Sharding by DeepSpeed's ZeRO."""
 
 
 def load_software(name: str, *, where: str = "profiles", field: str = "software") -> Software:

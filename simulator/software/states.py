@@ -25,8 +25,6 @@ class StateBytes:
     """Weights on the wire."""
     optimizer_traffic: Figure
     """Memory traffic of one AdamW step, with gradient norm, clipping and zeroing."""
-    optimizer_traffic_fp32: Figure = Figure(32.0, "datasheet", "AdamW moves 28 B, the norm 4 B")
-    """The same where weights, gradients and moments are fp32 and there is no other copy."""
     step: Figure = Figure(0.0)
     """Bytes per parameter of the rank's share that the optimizer step allocates in single pieces:
     no free block of an activation holds them, so that they are reserved on top."""
@@ -45,24 +43,12 @@ class StateBytes:
     """Memory traffic per whole parameter of adding a micro-batch's gradient to that of the ones
     before it, from the second micro-batch on, where the product does not fuse it (eager torch: the
     sum and the gradient read, the sum written)."""
-    gather_copies: Figure = Figure(0.0)
-    """Memory traffic per byte of weights gathered block by block: copies into and out of the flat
-    buffer (FSDP2), in the way of the compute."""
     reduce_copies: Figure = Figure(0.0)
     """Memory traffic per byte of gradients reduced over data-parallel ranks: copies into the flat
     buffer or bucket and out of it, division, in the way of the compute."""
-    live_parameters: Figure = Figure(0.0)
-    """zero3: parameters that stay whole on the device from their forward to their backward pass,
-    which is near (half of DeepSpeed's stage3_max_reuse_distance); 0: none but the next block's."""
-    reduces_everywhere: bool = False
-    """zero1 and zero2: gradients are all-reduced, although every rank keeps its share only
-    (DeepSpeed's use_multi_rank_bucket_allreduce)."""
     broadcasts_parameters: bool = False
     """zero1: every rank broadcasts its share of the updated parameters in turn (InternEvo, early
     DeepSpeed), where others gather all shares at once."""
-    offloads_gradients: bool = False
-    """Where the optimizer is offloaded, gradients go to the host after every micro-batch and are
-    added up there (DeepSpeed); otherwise they stay and go once per step (Megatron-Core)."""
     frees_gradients: bool = False
     """Gradients are freed after every step (torch's zero_grad): with a single micro-batch none is
     there before its backward pass, and they grow while activations shrink."""
@@ -73,15 +59,5 @@ class StateBytes:
     (Megatron-Core)."""
     reduces_by_block: bool = False
     """One reduction per transformer block instead of buckets (FSDP2)."""
-    keeps_gathered_with_pipeline: bool = False
-    """zero3 with pp > 1: parameters stay gathered and gradients unreduced until the last
-    micro-batch (FSDP2 without reshard, torchtitan's default policy)."""
-    adds_unreduced: bool = False
-    """Where gradients stay whole until the last micro-batch, those of the first are cast to the
-    type of the reduction and later ones added to them, by kernels of their own (FSDP2)."""
-    reduces_after_passes: bool = False
-    """Where gradients stay whole until the last micro-batch, a stage's are reduced once its last
-    backward pass has ended, not beside it (torch.distributed.pipelining calls FSDP2's hooks
-    then)."""
     reduces_every_micro_batch: bool = False
     """zero2 and zero3: gradients are reduced after every micro-batch, not once per step."""

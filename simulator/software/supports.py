@@ -56,8 +56,6 @@ class Supports:
     """How tokens may reach their experts, the first is the default."""
     recompute: tuple[Recompute, ...] = ("none", "selective", "full")
     """Activation recomputation."""
-    recompute_layers: bool = True
-    """Full recomputation of only some layers of each rank."""
     offload: bool = False
     """Activations of some layers in host memory until their backward pass, without pipeline."""
     offload_excludes: tuple[Literal["recompute", "graphs", "all_layers"], ...] = ()

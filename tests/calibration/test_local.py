@@ -216,8 +216,8 @@ def test_the_work_of_the_host_comes_back(document: Measurements) -> None:
 
 def test_profiles_state_what_was_measured(installed: LocalProfiles, tmp_path: Path) -> None:
     software = load_software(NAME)
-    assert software.host.split_block_forward_s.grade == "measured"
-    assert software.host.split_block_forward_s.date == "2026-11-22"
+    assert software.host.distributed.split_block_forward_s.grade == "measured"
+    assert software.host.distributed.split_block_forward_s.date == "2026-11-22"
     path = tmp_path / "profiles" / "accelerators" / f"{NAME}.toml"
     core = read_profile(Accelerator, path, kind="accelerators")
     assert core.matrix_flop_per_s["fp32"] == pytest.approx(1.02 * FLOP_PER_S, rel=0.01)

@@ -27,7 +27,15 @@ S = 8192
 SIZES = {"qkv": (4096, 6144), "proj": (4096, 4096), "fc1": (4096, 28672), "fc2": (14336, 4096)}
 CORE = load_software("megatron-core").kernels
 BRIDGE = load_software("megatron-bridge").kernels
-APART = replace(CORE, norm_casts=())
+
+
+def engine(**changed: tuple[str, ...]) -> Kernels:
+    """Kernels of Megatron-Core with another Transformer Engine."""
+    own = replace(CORE.transformer_engine, **changed)  # type: ignore[arg-type]
+    return replace(CORE, transformer_engine=own)
+
+
+APART = engine(norm_casts=())
 
 
 def listed(
@@ -145,7 +153,7 @@ def test_norms_write_fp8_with_delayed_scaling(either: bool) -> None:
 
 
 def test_cudnn_norms_write_mxfp8_along_rows_and_columns() -> None:
-    plain, fused = listed("mxfp8"), listed("mxfp8", replace(CORE, norm_casts=("fp8", "mxfp8")))
+    plain, fused = listed("mxfp8"), listed("mxfp8", engine(norm_casts=("fp8", "mxfp8")))
     more = moved(fused, "norm1")[0] - moved(plain, "norm1")[0]
     assert more == pytest.approx((2 * 33 / 32 - 2) * S * 4096, rel=1e-9)
     assert moved(fused, "cast for qkv")[0] == moved(fused, "columns for qkv")[1] == 0.0
@@ -237,7 +245,7 @@ def test_scales_of_both_operands_are_put_into_tiles_before_every_product(
 
 
 def test_casts_that_write_tiles_leave_the_weights_scales() -> None:
-    ops = listed("mxfp8", replace(CORE, swizzled_scales="weights"))
+    ops = listed("mxfp8", engine(swizzled_inputs=("nvfp4",)))
     for name, (k, n) in SIZES.items():
         assert moved(ops, f"scales for {name}") == pytest.approx((n * k / 16, n * k / 16))
         assert called(ops, f"scales for {name}") == (1.0, 1.0)
@@ -256,7 +264,7 @@ def test_other_types_have_no_tiles_of_scales(precision: str) -> None:
 
 
 def test_software_without_such_kernels_has_none() -> None:
-    ops = listed("mxfp8", replace(CORE, swizzled_scales="none"))
+    ops = listed("mxfp8", engine(swizzled_weights=()))
     assert not any(s.name.startswith("scales for") for s in ops.streams)
 
 

@@ -19,8 +19,11 @@ TITAN = load_software("torchtitan")
 TITAN = replace(
     TITAN,
     host=replace(TITAN.host, time_variation=Figure(0.0)),
-    states=replace(TITAN.states, gather_copies=Figure(0.0), reduce_copies=Figure(0.0)),
-    kernels=replace(TITAN.kernels, sequence_copies=Figure(0.0)),
+    states=replace(TITAN.states, reduce_copies=Figure(0.0)),
+    fsdp2=replace(TITAN.fsdp2, gather_copies=Figure(0.0)),
+    kernels=replace(
+        TITAN.kernels, dtensor=replace(TITAN.kernels.dtensor, sequence_copies=Figure(0.0))
+    ),
 )
 H100 = load_cluster("dgx-h100", 8)
 STREAMS = H100.accelerator.stream
@@ -31,10 +34,14 @@ M = 4
 
 
 def with_(software: Software = TITAN, **tables: dict[str, Any]) -> Software:
+    """Software with fields of its tables changed; `kernels__dtensor` is a table of a table."""
     for name, changed in tables.items():
-        own = getattr(software, name)
+        outer, _, inner = name.partition("__")
+        table = getattr(software, outer)
         figures = {k: Figure(v) if isinstance(v, float) else v for k, v in changed.items()}
-        software = replace(software, **{name: replace(own, **figures)})
+        if inner:
+            figures = {inner: replace(getattr(table, inner), **figures)}
+        software = replace(software, **{outer: replace(table, **figures)})
     return software
 
 
@@ -77,7 +84,7 @@ def test_every_further_micro_batch_adds_its_gradients() -> None:
 
 def test_zero3_copies_blocks_twice_and_ends_once() -> None:
     # bf16 gathers; embedding, head and last norm stay whole for the backward pass
-    copies = with_(states={"gather_copies": 3.0})
+    copies = with_(fsdp2={"gather_copies": 3.0})
     gathered = 2.0 * (2 * (PARAMETERS - ENDS) + ENDS)
     found = longer("memory_bound", copies, dp=8, sharding="zero3")
     assert found == pytest.approx(M * 3 * gathered / rate("copy"), rel=1e-9)
@@ -97,8 +104,8 @@ def test_fsdp2_copies_gradients_in_every_micro_batch_ddp_once_a_step() -> None:
 
 def test_a_gathered_block_costs_the_host_where_it_waits() -> None:
     host = {"gathered_block_forward_s": 1e-3, "gathered_block_backward_s": 2e-3}
-    ahead = with_(host=host)
-    waits = with_(host={**host, "waits_for_kernels": True})
+    ahead = with_(host__distributed=host)
+    waits = with_(host={"waits_for_kernels": True}, host__distributed=host)
     plain = with_(host={"waits_for_kernels": True})
     assert longer("launch", ahead, dp=8, sharding="zero3") == 0.0
     shared = {"dp": 8, "sharding": "zero3"}
@@ -116,27 +123,27 @@ def test_a_split_block_costs_the_host_where_it_waits_or_is_behind() -> None:
         "split_ends_backward_s": 8e-3,
     }
     plain = with_(host={"waits_for_kernels": True})
-    waits = with_(host={**host, "waits_for_kernels": True})
+    waits = with_(host={"waits_for_kernels": True}, host__distributed=host)
     found = [float(run(one, tp=8).terms_s["launch"][0]) for one in (plain, waits)]
     assert found[1] - found[0] == pytest.approx(M * (3e-3 * BLOCKS + 12e-3), rel=1e-9)
     assert run(plain).step_time_s[0] == run(waits).step_time_s[0]
     # a host that is ahead hides it: a block of 8 ranks takes far less than a second
-    slow = with_(host={"split_block_forward_s": 1.0})
+    slow = with_(host__distributed={"split_block_forward_s": 1.0})
     assert longer("launch", slow, tp=8) == pytest.approx(M * BLOCKS * 1.0, rel=0.05)
-    assert longer("launch", with_(host={"split_block_forward_s": 1e-6}), tp=8) == 0.0
+    assert longer("launch", with_(host__distributed={"split_block_forward_s": 1e-6}), tp=8) == 0.0
 
 
 def test_each_reduction_costs_the_host() -> None:
     """Two forward and two backward in a block, one for the embedding, one for the head."""
     plain = with_(host={"waits_for_kernels": True})
-    waits = with_(host={"waits_for_kernels": True, "split_reduction_s": 1e-3})
+    waits = with_(host={"waits_for_kernels": True}, host__distributed={"split_reduction_s": 1e-3})
     split = {"tp": 8, "sequence_parallel": False}
     found = [float(run(one, **split).terms_s["launch"][0]) for one in (plain, waits)]
     assert found[1] - found[0] == pytest.approx(M * (4 * BLOCKS + 2) * 1e-3, rel=1e-9)
 
 
 def test_a_functional_reduction_copies_what_it_sums() -> None:
-    copies = with_(kernels={"reduction_copies": 2.0})
+    copies = with_(kernels__dtensor={"reduction_copies": 2.0})
     summed = (4 * BLOCKS + 2) * 2.0 * 4096 * 4096
     found = longer("memory_bound", copies, tp=8, sequence_parallel=False)
     assert found == pytest.approx(M * 2 * summed / rate("copy"), rel=1e-9)
@@ -145,7 +152,7 @@ def test_a_functional_reduction_copies_what_it_sums() -> None:
 
 def test_gathers_and_scatters_along_the_sequence_copy_all_of_it() -> None:
     """Two of either in a block each way, one each way of the embedding and of the head."""
-    copies = with_(kernels={"sequence_copies": 3.0})
+    copies = with_(kernels__dtensor={"sequence_copies": 3.0})
     moved = (8 * BLOCKS + 4) * 2.0 * 4096 * 4096
     found = longer("memory_bound", copies, tp=8, sequence_parallel=True)
     assert found == pytest.approx(M * 3 * moved / rate("copy"), rel=1e-9)
@@ -155,7 +162,7 @@ def test_gathers_and_scatters_along_the_sequence_copy_all_of_it() -> None:
 
 def test_what_runs_as_pieces_of_a_product_is_copied_as_well() -> None:
     pieces = with_(overlap={"tensor": "async"})
-    copies = with_(pieces, kernels={"sequence_copies": 3.0})
+    copies = with_(pieces, kernels__dtensor={"sequence_copies": 3.0})
     moved = (8 * BLOCKS + 4) * 2.0 * 4096 * 4096
     found = longer("memory_bound", copies, than=pieces, tp=8, sequence_parallel=True)
     assert found == pytest.approx(M * 3 * moved / rate("copy"), rel=1e-9)
@@ -165,7 +172,7 @@ def test_distributed_tensors_cost_the_host_a_step() -> None:
     """Once a step, for 32 blocks and both ends as one; a stage has its own blocks and one end."""
     figures = {"split_block_step_s": 1e-3, "gathered_block_step_s": 2e-3}
     plain = with_(host={"waits_for_kernels": True})
-    waits = with_(host={"waits_for_kernels": True, **figures})
+    waits = with_(host={"waits_for_kernels": True}, host__distributed=figures)
 
     def more(**layout: Any) -> float:
         found = [float(run(one, **layout).terms_s["optimizer"][0]) for one in (plain, waits)]
@@ -184,7 +191,7 @@ def test_distributed_tensors_cost_the_host_a_step() -> None:
 
 def test_each_projection_reduces_its_own_gradient() -> None:
     """Queries, keys, values are three linears, gate and up two: three reductions more a block."""
-    apart = with_(kernels={"reduces_each_projection": True})
+    apart = with_(kernels__dtensor={"reduces_each_projection": True})
     pair = Group(size=8, local=8)
     release = with_release(H100, TITAN.kernels.nccl)
     one = float(all_reduce_s(release, 2.0 * 4096 * 4096, pair))

@@ -84,7 +84,10 @@ def test_quantised_experts_take_their_tokens_in_aligned_rows() -> None:
 def test_nothing_is_padded_where_every_expert_has_as_many_rows() -> None:
     capacity = FP8 | {"moe_capacity_factor": 1.0, "moe_pads_to_capacity": True}
     assert moved(one_block(told=capacity, dp=8, ep=8), "expert padding") == (0.0, 0.0)
-    torch = replace(CORE.kernels, pads_experts=False)
+    torch = replace(
+        CORE.kernels,
+        transformer_engine=replace(CORE.kernels.transformer_engine, pads_experts=False),
+    )
     assert moved(one_block(told=FP8, kernels=torch, dp=8, ep=8), "expert padding") == (0.0, 0.0)
 
 

@@ -23,7 +23,12 @@ from simulator.workload.recipe import PRECISIONS, Recipe, Workload
 LLAMA = presets.load("llama-3.1-8b")  # h 4096, 32 heads and 8 of keys and values, f 14336
 MIXTRAL = presets.load("mixtral-8x7b")
 CORE = load_software("megatron-core")
-APART = replace(CORE, kernels=replace(CORE.kernels, norm_casts=()))  # norms and casts are kernels
+APART = replace(
+    CORE,
+    kernels=replace(
+        CORE.kernels, transformer_engine=replace(CORE.kernels.transformer_engine, norm_casts=())
+    ),
+)  # norms and casts are kernels
 B200, H100 = load_cluster("dgx-b200", 8), load_cluster("dgx-h100", 8)
 S = 8192
 LOW = [name for name in PRECISIONS if name not in ("fp32", "tf32", "fp16", "bf16")]

@@ -21,7 +21,7 @@ from simulator.workload.recipe import Recipe, Workload
 PARAMETERS = 8_030_261_248  # Llama-3.1-8B
 M = 4
 CORE = load_software("megatron-core")
-DEEP = replace(CORE, states=replace(CORE.states, offloads_gradients=True))
+DEEP = replace(CORE, deepspeed_zero=replace(CORE.deepspeed_zero, offloads_gradients=True))
 """DeepSpeed's way: gradients are added up on the host."""
 
 

@@ -119,7 +119,10 @@ def test_torchtitan_keeps_16_bit_inputs_and_no_copies() -> None:
 
 @pytest.mark.parametrize("precision", BYTES)
 def test_no_time_depends_on_it(precision: str) -> None:
-    kernels = replace(CORE.kernels, saves_quantised_inputs=False)
+    kernels = replace(
+        CORE.kernels,
+        transformer_engine=replace(CORE.kernels.transformer_engine, saves_quantised_inputs=False),
+    )
     states = replace(CORE.states, quantised_weight_copies=Figure(0.0))
     without = run(replace(CORE, kernels=kernels, states=states), precision)
     assert np.array_equal(run(CORE, precision).step_time_s, without.step_time_s)

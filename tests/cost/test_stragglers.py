@@ -53,7 +53,10 @@ def estimate(
         host=replace(
             software.host, seconds_per_kernel=Figure(per_kernel_s), time_variation=Figure(host)
         ),
-        kernels=replace(software.kernels, reduces_maxima=maxima),
+        kernels=replace(
+            software.kernels,
+            transformer_engine=replace(software.kernels.transformer_engine, reduces_maxima=maxima),
+        ),
     )
     recipe = Recipe(sequence_length=4096, global_batch=128, precision=precision)
     work = Workload(architecture=presets.load("llama-3.1-70b"), recipe=recipe)

@@ -37,6 +37,10 @@ def states(software: Software = TITAN, **changed: Any) -> Software:
     return replace(software, states=replace(software.states, **figures))
 
 
+def fsdp2(**changed: bool) -> Software:
+    return replace(TITAN, fsdp2=replace(TITAN.fsdp2, **changed))  # type: ignore[arg-type]
+
+
 def given(m: int, recipe: dict[str, Any], **layout: Any) -> tuple[Layouts, Workload]:
     """`m` micro-batches of one sequence on every data-parallel rank, two to share the states."""
     layout = {"dp": 2, "pp": 4, "sharding": "zero3"} | layout
@@ -54,7 +58,7 @@ def run(software: Software, m: int = 4, recipe: Any = None, **layout: Any) -> Es
 def added(m: int = 4, recipe: Any = None, **layout: Any) -> float:
     """Seconds of the slowest stage's kernels that cast gradients and add them up."""
     found = [
-        float(run(states(adds_unreduced=adds), m, recipe, **layout).terms_s["memory_bound"][0])
+        float(run(fsdp2(adds_unreduced=adds), m, recipe, **layout).terms_s["memory_bound"][0])
         for adds in (False, True)
     ]
     return found[1] - found[0]
@@ -78,7 +82,7 @@ def test_without_a_pipeline_every_micro_batch_is_reduced() -> None:
 
 def test_stages_that_wait_for_one_another_add_up_too() -> None:
     """The drain is a pass of every other stage: the mean of a micro-batch's sums."""
-    found = [run(states(adds_unreduced=adds)).step_time_s[0] for adds in (False, True)]
+    found = [run(fsdp2(adds_unreduced=adds)).step_time_s[0] for adds in (False, True)]
     others = 24 * BLOCK + TABLE
     expected = (6 + 3 * 10) * (LAST + others / 4) / RATE
     assert found[1] - found[0] == pytest.approx(expected, rel=1e-9)
@@ -108,7 +112,7 @@ def test_a_stage_reduces_after_its_last_pass(sharding: str) -> None:
 
 def test_beside_the_pass_only_the_last_bucket_shows() -> None:
     reduced, gathered = collective_s(reduce_scatter_s, 4.0), collective_s(all_gather_s, 2.0)
-    found = run(states(reduces_after_passes=False))
+    found = run(fsdp2(reduces_after_passes=False))
     assert found.terms_s["dp"][0] == pytest.approx((reduced + gathered) / PIECES, rel=1e-9)
 
 

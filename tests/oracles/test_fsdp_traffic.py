@@ -31,7 +31,8 @@ from one_rank_memory import Model, Shape, pretended, split_states
 
 RANKS, LAYERS, MICRO_BATCHES = 64, 3, 3
 SHAPE = Shape(256, 4, 2, 512, 1024, 16, True)
-STATES, KERNELS = load_software("torchtitan").states, load_software("torchtitan").kernels
+TITAN = load_software("torchtitan")
+STATES, FSDP2 = TITAN.states, TITAN.fsdp2
 
 
 @contextmanager
@@ -90,7 +91,7 @@ def test_whole_gradients_are_cast_once_and_added_up_afterwards() -> None:
     """16 bit in, fp32 out; then both in, fp32 out, the last micro-batch's too."""
     parameters, added, _ = pipelined_step()
     assert added == parameters * ((2 + 4) + (MICRO_BATCHES - 1) * (4 + 2 + 4))
-    assert STATES.adds_unreduced
+    assert FSDP2.adds_unreduced
 
 
 def test_a_pipeline_gathers_first_and_reduces_after_its_last_pass() -> None:
@@ -101,7 +102,7 @@ def test_a_pipeline_gathers_first_and_reduces_after_its_last_pass() -> None:
     assert len(gathers) == len(reductions) == LAYERS + 1
     assert max(gathers) < products[len(products) // MICRO_BATCHES]
     assert min(reductions) > max(products)
-    assert STATES.keeps_gathered_with_pipeline and STATES.reduces_after_passes
+    assert FSDP2.keeps_gathered_with_pipeline and FSDP2.reduces_after_passes
 
 
 def test_copies_out_of_and_into_flat_buffers() -> None:
@@ -112,7 +113,7 @@ def test_copies_out_of_and_into_flat_buffers() -> None:
         with Traffic() as traffic:
             loss(model(words), words).backward()
     gathered, reduced = 2 * parameters, 4 * parameters  # bf16 and fp32 on the wire
-    assert traffic.moved("fsdp.split_with_sizes_copy") == float(STATES.gather_copies) * gathered
+    assert traffic.moved("fsdp.split_with_sizes_copy") == float(FSDP2.gather_copies) * gathered
     assert traffic.moved("fsdp.chunk_cat") == float(STATES.reduce_copies) * reduced
 
 
@@ -131,5 +132,7 @@ def test_collectives_along_the_sequence_copy_all_of_it(kind: str, batch: int) ->
                 whole = funcol.reduce_scatter_single(part, "sum", 1, group)
         funcol.wait_tensor(whole)
     size = 2 * batch * 128 * 32
-    expected = 0 if (kind, batch) == ("gather", 1) else float(KERNELS.sequence_copies) * size
+    expected = (
+        0 if (kind, batch) == ("gather", 1) else float(TITAN.kernels.dtensor.sequence_copies) * size
+    )
     assert traffic.moved("aten.cat") == expected

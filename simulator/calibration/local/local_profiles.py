@@ -30,6 +30,7 @@ __all__ = ["NAME", "LocalProfiles", "local_profiles"]
 NAME = "local-cpu"
 """Of every profile that is written."""
 
+_PER_KERNEL = "seconds_per_kernel"
 _HOST_TEXT = (
     "tiny blocks, plain, cut by DTensor over one rank and wrapped by FSDP2 over all: what one more"
     " block keeps the thread at work; a sum of a few numbers, plain and by DTensor"
@@ -78,13 +79,17 @@ def local_profiles(document: Measurements) -> LocalProfiles:
     }
     host, share = _host(document.calls), _core_share(document.calls)
     writer = _Writer(document)
-    figures = {**host, "kernels_per_block": _operators(document.calls)}
+    distributed = {name: seconds for name, seconds in host.items() if name != _PER_KERNEL}
+    plain = {_PER_KERNEL: host[_PER_KERNEL], "kernels_per_block": _operators(document.calls)}
     sections = {
         "accelerators": [*_device_sections(writer, limits), *found.sections(found.accelerator)],
         "nodes": [_links(writer, lines, limits)],
         "clusters": [],
         "collectives": _library(writer, lines, share),
-        "software": [writer.section(("host",), figures, "host", _HOST_TEXT)],
+        "software": [
+            writer.section(("host",), plain, "host", _HOST_TEXT),
+            writer.section(("host", "distributed"), distributed, "host", _HOST_TEXT),
+        ],
     }
     return LocalProfiles(
         calibration=found,
@@ -214,7 +219,7 @@ def _host(calls: Sequence[Call]) -> dict[str, float]:
 
     plain_s = block("plain", "forward") + block("plain", "backward")
     found = {
-        "seconds_per_kernel": plain_s / (3.0 * _operators(calls)),
+        _PER_KERNEL: plain_s / (3.0 * _operators(calls)),
         "split_reduction_s": max(asked[0] - asked[1], 0.0),
     }
     for way in ("forward", "backward", "step"):

@@ -16,6 +16,9 @@ from simulator.workload.recipe import Workload
 
 __all__ = ["fetch_bytes", "fetch_s", "input_s", "stages_s"]
 
+_PIXEL_BYTES = 4.0
+"""For every value of an image: images are fp32 once they are normalised."""
+
 
 TOKENS, LABELS, SHARED = range(3)
 
@@ -40,7 +43,7 @@ def fetch_bytes(workload: Workload, software: Software, micro_batch: Floats) -> 
     labels, shared = (written or read) * each.label_bytes, (read + written) * each.shared_bytes
     if arch.patch_values:  # an image and its class
         patches = read - arch.extra_embeddings
-        tokens = patches * arch.patch_values * each.pixel_bytes
+        tokens = patches * arch.patch_values * _PIXEL_BYTES
         labels, shared = each.label_bytes, each.shared_bytes
     shared = shared + read**2 * each.mask_bytes
     return np.asarray(micro_batch[:, None] * np.array([tokens, labels, shared], dtype=float))

@@ -42,7 +42,7 @@ def maxima_s(
         Blocks of the largest chunk, one for each layout.
     """
     tp, dp = placement.tp, placement.dp
-    if recipe.precision != "fp8" or not software.kernels.reduces_maxima:
+    if recipe.precision != "fp8" or not software.kernels.transformer_engine.reduces_maxima:
         return np.zeros(len(tp.size))
     group = Group(size=tp.size * dp.size, local=tp.local * dp.local)
     return all_reduce_s(cluster, _MAXIMA_BYTES * np.maximum(blocks, 1.0), group)

@@ -309,7 +309,7 @@ def _of_moments(rows: Selection, priced: Priced, states: list[Floats], sizes: _S
         unreduced=prices.unreduced_bytes[key],
     )
     idle: Floats | float = 0.0
-    if priced.software.allocator.pools_by_stream:
+    if priced.software.fsdp2.pools_by_stream:
         idle = np.maximum(gradients + gathered - peak.gradients - peak.gathered, 0.0)
     # no other tensor leaves a free block that the embedding's whole gradient would fit in
     # unless the rank has logits
@@ -373,7 +373,7 @@ def on_device(
     if layouts.optimizer_offload.any():
         stays = (1.0 - host_share(layouts, recipe))[:, None]
         optimizer = optimizer * stays
-        if software.states.offloads_gradients:
+        if software.deepspeed_zero.offloads_gradients:
             gradients = gradients * stays
     if layouts.parameter_offload.any():
         weights = np.where(layouts.parameter_offload[:, None] > 0, 0.0, weights)

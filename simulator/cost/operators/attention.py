@@ -55,7 +55,7 @@ def attention(
     if att.filtered:
         _filter(ops, hidden, ranks, recipe, kernels)
     if kind.norms > 0:
-        keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
+        keeps = tokens if kernels.dtensor.keeps_gathered_inputs else ranks.own_tokens(recipe)
         ops.keep("attention input", keeps * hidden * size, SavedRole.LINEAR_INPUT, module="norm")
     ops.streams.append(_rotary(att, widths, tokens, size, kernels, position=position))
     ops.streams.append(_split_and_merge(att, widths, tokens, size, kernels))
@@ -232,7 +232,7 @@ def cross_attention(
     ops.gemms.append(
         Gemm(name="cross kv", role=GemmRole.CROSS_ATTENTION, m=keys, n=pairs, k=hidden)
     )
-    keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
+    keeps = tokens if kernels.dtensor.keeps_gathered_inputs else ranks.own_tokens(recipe)
     ops.keep("cross attention input", keeps * hidden * size, SavedRole.LINEAR_INPUT, module="norm")
     ops.keep("cross queries", tokens * query * size, SavedRole.CROSS_QUERIES)
     ops.keep("cross keys and values", keys * pairs * size, SavedRole.CROSS_KEYS_AND_VALUES)

@@ -163,9 +163,9 @@ def _fused_into_norm(precision: str, kernels: Kernels) -> str:
     """What of a cast the norm in front of its linear does: nothing, the maximum or all of it."""
     if "norm" not in kernels.fused:
         return ""
-    if precision in kernels.norm_casts:
+    if precision in kernels.transformer_engine.norm_casts:
         return "cast"
-    return "maximum" if precision in kernels.norm_maxima else ""
+    return "maximum" if precision in kernels.transformer_engine.norm_maxima else ""
 
 
 def _casts_of(
@@ -229,13 +229,14 @@ def _swizzles(g: Gemm, rules: _Rules, kernels: Kernels) -> list[Stream]:
     One for each operand of each product (`swizzle_scales_for_gemm`), or for the weights alone where
     casts write tiles; one for all experts of a rank (`nvte_multi_tensor_swizzle_scaling_factors`).
     """
-    scales, which = _SCALES.get(rules.precision, 0.0), kernels.swizzled_scales
-    if not scales or which == "none":
+    scales, engine = _SCALES.get(rules.precision, 0.0), kernels.transformer_engine
+    if not scales or rules.precision not in engine.swizzled_weights:
         return []
     weights, inputs, results = (g.batch * a * b for a, b in ((g.k, g.n), (g.m, g.k), (g.m, g.n)))
     forward, backward = weights, weights
     calls, back = 1.0, 1.0
-    if which == "all":  # forward: input; data gradient: gradient; weight gradient: both
+    if rules.precision in engine.swizzled_inputs:
+        # forward: input; data gradient: gradient; weight gradient: both
         forward, backward = weights + inputs, weights + 2.0 * results + inputs
         calls, back = 2.0, 4.0
     return [

@@ -133,7 +133,7 @@ def _vocabulary(
         _soften(ops, logits, size)
     fused = "loss" in kernels.fused
     ops.streams.append(_loss(logits, kernels, fused=fused))
-    keeps = tokens if kernels.keeps_gathered_inputs else own
+    keeps = tokens if kernels.dtensor.keeps_gathered_inputs else own
     ops.keep("head input", keeps * width * size)
     trained = recipe.trains_head(tied=arch.tied_embeddings)
     weight, dgrad = trained * columns * width * size, tokens * width * size
@@ -150,7 +150,7 @@ def _vocabulary(
         recipe=recipe,
         kernels=kernels,
     )
-    if "loss" in kernels.fused and not kernels.keeps_gathered_inputs:
+    if "loss" in kernels.fused and not kernels.dtensor.keeps_gathered_inputs:
         # the head's input, gathered again for the weight gradient into a buffer that stays, and
         # the scattered gradient (megatron/core/tensor_parallel/layers.py)
         more = dgrad + own * width * size

@@ -84,7 +84,7 @@ def mlp(
     """
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     if keeps_input:
-        keeps = tokens if kernels.keeps_gathered_inputs else ranks.own_tokens(recipe)
+        keeps = tokens if kernels.dtensor.keeps_gathered_inputs else ranks.own_tokens(recipe)
         ops.keep("mlp input", keeps * hidden * size, SavedRole.LINEAR_INPUT, module="norm")
     wide = tokens * hidden * size
     ffn = mlp.ffn_hidden / ranks.tp
@@ -258,7 +258,11 @@ def _pad_experts(
     of rows: capacities have it, and HybridEP dispatches to it (`pad_multiple` of _HybridEPManager,
     Megatron-Core 0.16).
     """
-    if not kernels.pads_experts or not recipe.is_quantised or recipe.moe_pads_to_capacity:
+    if (
+        not kernels.transformer_engine.pads_experts
+        or not recipe.is_quantised
+        or recipe.moe_pads_to_capacity
+    ):
         return
     roomy = kernels.expert_library == "hybridep"
     copied = np.where(roomy & (np.asarray(ranks.dispatcher) == _DEEPEP), 0.0, 4.0 * arriving)

@@ -34,7 +34,7 @@ def quantise_saved(ops: Operators, recipe: Recipe, kernels: Kernels) -> list[Sav
     An input that another operator keeps in 16 bit too is there twice. Of latent attention's
     compressed tensors the norms keep one half, the up-projections the other.
     """
-    if not recipe.is_quantised or not kernels.saves_quantised_inputs:
+    if not recipe.is_quantised or not kernels.transformer_engine.saves_quantised_inputs:
         return ops.saved
     share = QUANTISED_BYTES[recipe.precision] / 2.0
     has_shared_experts = any(g.role is GemmRole.SHARED_FC1 for g in ops.gemms)

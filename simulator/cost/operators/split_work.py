@@ -27,9 +27,9 @@ def copies_over_tp(c: Collective, kernels: Kernels) -> float:
     (``_fused_all_gather_matmul_impl`` of torch/distributed/_symmetric_memory).
     """
     if sums_over_tp(c):
-        return float(kernels.reduction_copies)
+        return float(kernels.dtensor.reduction_copies)
     along = c.group == "tp" and c.operation in ("all_gather", "reduce_scatter")
-    return float(kernels.sequence_copies) if along else 0.0
+    return float(kernels.dtensor.sequence_copies) if along else 0.0
 
 
 def split_host_s(host: HostWork, ops: Operators, tp: Any) -> tuple[Floats, Floats]:
@@ -37,18 +37,25 @@ def split_host_s(host: HostWork, ops: Operators, tp: Any) -> tuple[Floats, Float
 
     Embedding and head have half of what is stated for both ends.
     """
+    longer = host.distributed
     if ops.is_block:
-        ways = [float(host.split_block_forward_s), float(host.split_block_backward_s)]
+        ways = [
+            float(longer.split_block_forward_s),
+            float(longer.split_block_backward_s),
+        ]
     else:
-        ways = [float(host.split_ends_forward_s) / 2.0, float(host.split_ends_backward_s) / 2.0]
+        ways = [
+            float(longer.split_ends_forward_s) / 2.0,
+            float(longer.split_ends_backward_s) / 2.0,
+        ]
     split = np.asarray(tp) > 1
     seconds = [np.where(split, way, 0.0) for way in ways]
-    if not host.split_reduction_s:
+    if not longer.split_reduction_s:
         return seconds[0], seconds[1]
     for c in filter(sums_over_tp, ops.collectives):
         asked = split & (np.asarray(c.size_bytes) > 0)
         way = int(c.backward)
-        seconds[way] = seconds[way] + np.where(asked, float(host.split_reduction_s), 0.0)
+        seconds[way] = seconds[way] + np.where(asked, float(longer.split_reduction_s), 0.0)
     return seconds[0], seconds[1]
 
 
@@ -60,7 +67,8 @@ def step_host_s(
     `parts` has shape (keys, columns, parts); embedding and head count as half a block each.
     """
     blocks = parts[:, :, :-2].sum(axis=2) + 0.5 * (parts[:, :, -2:] > 0).sum(axis=2)
-    split = np.where(tp > 1, float(host.split_block_step_s), 0.0)
-    gathered = np.where(by_block, float(host.gathered_block_step_s), 0.0)
+    longer = host.distributed
+    split = np.where(tp > 1, float(longer.split_block_step_s), 0.0)
+    gathered = np.where(by_block, float(longer.gathered_block_step_s), 0.0)
     each = np.maximum(split, gathered) * host.waits_for_kernels
     return np.asarray(blocks * each[:, None])

@@ -90,7 +90,7 @@ def gather_input(
             module=module,
         )
     )
-    if not kernels.keeps_gathered_inputs:
+    if not kernels.dtensor.keeps_gathered_inputs:
         add(
             Collective(
                 operation="all_gather",
@@ -111,7 +111,7 @@ def gather_input(
             buffered=buffered,
         )
     )
-    for _ in range(projections if kernels.reduces_each_projection else 1):
+    for _ in range(projections if kernels.dtensor.reduces_each_projection else 1):
         add(
             Collective(
                 operation="all_reduce",

@@ -83,7 +83,7 @@ def gathered_bytes(
     layer, reduced = largest_block(parts, gather), largest_block(parts, reduce)
     shards = _waiting_shards(on_rank(parts[:, :, :-2], gather[:, :-2]), layer, layouts)
     window = 2.0 * root + 3.0 * layer + reduced + shards[0]
-    if float(software.states.live_parameters):
+    if float(software.deepspeed_zero.live_parameters):
         window = _live_bytes(parts, each, software) + 2.0 * layer + shards[0]
         window = window + float(software.states.bucket_bytes)
     level = layouts.sharding[:, None]
@@ -152,7 +152,7 @@ def released(parts: Floats, each: PartStates, software: Software) -> Floats:
     The others are near enough to their backward pass to stay (DeepSpeed, max_reuse_distance).
     """
     held = on_rank(parts, each.parameters[0] + each.parameters[1])
-    live = np.minimum(float(software.states.live_parameters), held)
+    live = np.minimum(float(software.deepspeed_zero.live_parameters), held)
     return np.asarray(1.0 - live / np.maximum(held, 1.0))
 
 
@@ -171,7 +171,7 @@ def keeps_gathered(layouts: Layouts, software: Software) -> NDArray[np.bool_]:
 
     zero2 and zero3 then gather and reduce once per step and differ in nothing.
     """
-    once = (layouts.pp > 1) & software.states.keeps_gathered_with_pipeline
+    once = (layouts.pp > 1) & software.fsdp2.keeps_gathered_with_pipeline
     return np.asarray(once & (layouts.sharding >= _ZERO2))
 
 

@@ -54,7 +54,7 @@ def embedding_gradient(
     the vocabulary, so that its result is whole and only then cut.
     """
     arch = workload.architecture
-    if not software.kernels.whole_embedding_gradient or arch.traced is not None:
+    if not software.kernels.dtensor.whole_embedding_gradient or arch.traced is not None:
         return np.zeros(parts.shape[:2])
     table = element_bytes(workload.recipe) * arch.vocabulary * arch.hidden
     return np.asarray(parts[:, :, -2] * np.where(layouts.tp > 1, table, 0.0)[:, None])

@@ -38,7 +38,7 @@ __all__ = [
 
 def rank_reduce_s(keys: StateKeys) -> Floats:
     """Gradient reduction of every rank, shape (keys, columns); zero where it is done by part."""
-    least = ZERO3 if keys.software.states.reduces_everywhere else ZERO1
+    least = ZERO3 if keys.software.deepspeed_zero.reduces_everywhere else ZERO1
     seconds: Floats = np.zeros(keys.parts.shape[:2])
     for kind in keys.kinds:
         size_bytes, buckets = on_rank(keys.parts, kind.reduce), _buckets(keys, kind)
@@ -114,7 +114,7 @@ def part_regather_s(keys: StateKeys) -> Floats:
         seconds = seconds + np.where(_resharded(keys) & (kind.gather > 0), gather_s, 0.0)
     if _root_stays_whole(keys):
         seconds[:, -2:] = 0.0
-    elif float(keys.software.states.live_parameters):
+    elif float(keys.software.deepspeed_zero.live_parameters):
         share = released(keys.parts, keys.per_part, keys.software).max(axis=1)
         seconds = seconds * share[:, None]
     return seconds

@@ -34,7 +34,7 @@ def accumulation_s(
     trained, reduced = each.trained[0] + each.trained[1], each.reduce[0] + each.reduce[1]
     adds = trained * float(software.states.accumulation_traffic)
     traffic = np.stack([np.zeros_like(adds), adds])
-    if software.states.adds_unreduced:
+    if software.fsdp2.adds_unreduced:
         given = element_bytes(recipe) * trained
         cast = np.where(reduced > given, given + reduced, 0.0)
         whole = np.stack([cast, given + 2.0 * reduced])
@@ -45,7 +45,9 @@ def accumulation_s(
 def copies_s_per_byte(cluster: Cluster, software: Software) -> Floats:
     """Seconds of copies for every byte that is gathered, gathered again and reduced."""
     states = software.states
-    copies = np.array([states.gather_copies, states.gather_copies, states.reduce_copies], float)
+    copies = np.array(
+        [software.fsdp2.gather_copies, software.fsdp2.gather_copies, states.reduce_copies], float
+    )
     return np.asarray(copies / _copy_rate(cluster, "copy"))
 
 

@@ -69,9 +69,10 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
     states, grid, layouts = priced.states, rows.state_key, rows.layouts
     order = np.argsort(rows.rank[0], kind="stable")
     software, m = priced.software, layouts.micro_batches / layouts.copies
-    own, overlap = software.states, software.overlap
+    overlap = software.overlap
     once = bool(states.keeps_gathered[grid[0]])
-    every = layouts.sharding[0] == ZERO2 and own.reduces_every_micro_batch and not once
+    always = software.states.reduces_every_micro_batch and not once
+    every = layouts.sharding[0] == ZERO2 and always
     whole = passes.window_s.sum(axis=1)
     shares = passes.window_s / np.maximum(whole, 1e-300)[:, None, :]
     given = np.empty((2, 1, len(order)))
@@ -85,7 +86,7 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
         x[grid[0], order][:, None] * shares[:, :, way]
         for x, way in ((states.reduce_s, BACK), (states.gather_s, AHEAD))
     )
-    reduces_beside = overlap.gradient_reduce and not (own.reduces_after_passes and once)
+    reduces_beside = overlap.gradient_reduce and not (software.fsdp2.reduces_after_passes and once)
     beside = passes.window_s[:, :, BACK] if reduces_beside else 0.0
     optimizer_s, gradients = states.optimizer_s[grid[0], order], [np.zeros(1), np.zeros(1)]
     host_s, copied_s, copies = np.zeros(len(order)), np.zeros(len(order)), 1.0

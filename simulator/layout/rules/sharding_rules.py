@@ -127,7 +127,7 @@ def _reshards_badly(x: Layouts, at: Setting) -> Mask:
     shard, group = np.maximum(x.shard_group, 1), np.maximum(x.reshard_after_forward, 1)
     per_replica = np.maximum(_same_experts(x) // np.maximum(_replicas(x), 1), 1)
     share = per_replica if at.architecture.is_moe else shard
-    whole = (x.pp > 1) & at.software.states.keeps_gathered_with_pipeline
+    whole = (x.pp > 1) & at.software.fsdp2.keeps_gathered_with_pipeline
     wrong = (x.sharding != _ZERO3) | (shard % group != 0) | (share % group != 0)
     lacking = "group" not in at.software.supports.reshard
     return np.asarray((x.reshard_after_forward > 0) & (wrong | whole | lacking))

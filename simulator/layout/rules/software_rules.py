@@ -97,23 +97,14 @@ EXPERT_PARALLEL = Rule(
 
 
 def _lacks_recomputation(x: Layouts, at: Setting) -> Mask:
-    can = at.software.supports
-    partial = (x.recompute_layers > 0) & (not can.recompute_layers)
-    return ~among(x.recompute, RECOMPUTE, can.recompute) | partial
-
-
-def _word_recomputation(case: Case) -> Wording:
-    if case.row["recompute"] in case.software.supports.recompute:
-        must = f"must be 0: {case.software.name} recomputes all layers or none"
-        return Wording(must, near=[0], field="layout.recompute_layers")
-    return must_be_one_of("recompute", "recompute")(case)
+    return ~among(x.recompute, RECOMPUTE, at.software.supports.recompute)
 
 
 RECOMPUTATION = Rule(
     field="layout.recompute",
     reason="the software has no such recomputation",
     wrong=_lacks_recomputation,
-    wording=_word_recomputation,
+    wording=must_be_one_of("recompute", "recompute"),
 )
 
 

@@ -1,0 +1,35 @@
+"""What Transformer Engine does around linears of fewer than 16 bit."""
+
+from __future__ import annotations
+
+from simulator.files import record
+
+__all__ = ["TransformerEngine"]
+
+
+@record
+class TransformerEngine:
+    """Transformer Engine; as it stands, nothing of it."""
+
+    pads_experts: bool = False
+    """Where products take fewer than 16 bit, every expert's tokens are copied into rows that end at
+    a multiple of 16 or 32, and the outputs back (Transformer Engine's Fp8Padding), unless experts
+    are padded to a capacity or the dispatch leaves room itself (HybridEP)."""
+    saves_quantised_inputs: bool = False
+    """Where products take fewer than 16 bit, linears keep their input in that type, for the weight
+    gradient (Transformer Engine); otherwise in 16 bit and cast it again (torchao's float8)."""
+    norm_casts: tuple[str, ...] = ()
+    """Types in which norms write their result themselves, for the linear in the same module
+    (Transformer Engine's LayerNormLinear: fp8 with delayed scaling; mxfp8 with cuDNN's norms)."""
+    norm_maxima: tuple[str, ...] = ()
+    """Types for whose scale these norms take the maximum of their result, so that the cast does not
+    read it once more (fp8_current in Transformer Engine since August 2025)."""
+    swizzled_weights: tuple[str, ...] = ()
+    """Types with block scales for whose weights a kernel of its own puts the scales into the tiles
+    that products read, before each product."""
+    swizzled_inputs: tuple[str, ...] = ()
+    """Types for whose inputs and gradients it does, too: all that have block scales in release 2.0
+    to 2.11; after that casts to mxfp8 write tiles."""
+    reduces_maxima: bool = False
+    """fp8 with delayed scaling: the maxima behind the scales are reduced over all ranks that share
+    a tensor, in every pass (Transformer Engine's reduce_amax)."""
