@@ -1,11 +1,17 @@
 """Software profiles: what they support, what they say wrong input is."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from simulator import catalogue
 from simulator.errors import InputError
+from simulator.software.mechanisms.deepspeed_zero import DeepSpeedZero
+from simulator.software.mechanisms.distributed_dispatch import DistributedDispatch
+from simulator.software.mechanisms.dtensor import DTensor
+from simulator.software.mechanisms.fsdp2 import FSDP2
+from simulator.software.mechanisms.transformer_engine import TransformerEngine
 from simulator.software.profile import Software, load_software
 
 NAMES = ["megatron-core", "megatron-lm-2022", "plain-ddp", "torchtitan"]
@@ -176,3 +182,49 @@ def test_a_source_that_is_not_listed_is_named(tmp_path: Path) -> None:
     wrong.write_text(text.replace('source = "adam"', 'source = "adamm"'))
     with pytest.raises(InputError, match=r"has no 'adamm'.*did you mean 'adam'"):
         load_software(str(wrong))
+
+
+@pytest.mark.parametrize(
+    ("table", "field", "there"),
+    [
+        ("kernels", "norm_casts", "kernels.transformer_engine"),
+        ("kernels", "reduction_copies", "kernels.dtensor"),
+        ("states", "gather_copies", "fsdp2"),
+        ("allocator", "pools_by_stream", "fsdp2"),
+        ("states", "offloads_gradients", "deepspeed_zero"),
+        ("host", "split_block_forward_s", "host.distributed"),
+        ("states", "user_buffers", "overlap"),
+    ],
+)
+def test_a_field_of_another_table_is_shown_its_place(
+    tmp_path: Path, table: str, field: str, there: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f'base = "megatron-core"\n[{table}]\n{field} = 1\n', encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        load_software(str(path))
+    assert error.value.problems == [
+        f"{path}: {table}.{field}: unknown field: it stands in [{there}]"
+    ]
+
+
+def test_a_base_lends_its_mechanisms_field_by_field(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'base = "torchtitan"\n[fsdp2]\nadds_unreduced = false\n[kernels.dtensor]\n'
+        "whole_embedding_gradient = false\n",
+        encoding="utf-8",
+    )
+    mine, titan = load_software(str(path)), load_software("torchtitan")
+    assert mine.fsdp2 == replace(titan.fsdp2, adds_unreduced=False)
+    assert titan.fsdp2.adds_unreduced and titan.fsdp2.keeps_gathered_with_pipeline
+    dtensor = replace(titan.kernels.dtensor, whole_embedding_gradient=False)
+    assert mine.kernels == replace(titan.kernels, dtensor=dtensor)
+
+
+def test_mechanisms_are_neutral_where_a_framework_has_them_not() -> None:
+    plain = load_software("plain-ddp")
+    assert (plain.fsdp2, plain.deepspeed_zero) == (FSDP2(), DeepSpeedZero())
+    assert plain.kernels.dtensor == DTensor()
+    assert plain.kernels.transformer_engine == TransformerEngine()
+    assert plain.host.distributed == DistributedDispatch()

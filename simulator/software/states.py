@@ -25,6 +25,8 @@ class StateBytes:
     """Weights on the wire."""
     optimizer_traffic: Figure
     """Memory traffic of one AdamW step, with gradient norm, clipping and zeroing."""
+    optimizer_traffic_fp32: Figure = Figure(32.0, "datasheet", "AdamW moves 28 B, the norm 4 B")
+    """The same where weights, gradients and moments are fp32 and there is no other copy."""
     step: Figure = Figure(0.0)
     """Bytes per parameter of the rank's share that the optimizer step allocates in single pieces:
     no free block of an activation holds them, so that they are reserved on top."""

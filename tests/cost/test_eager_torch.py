@@ -183,7 +183,7 @@ def test_distributed_tensors_cost_the_host_a_step() -> None:
     assert more(dp=4, tp=2, sharding="zero3") == pytest.approx(66e-3, rel=1e-9)
     assert more(tp=2, pp=4) == pytest.approx(8.5e-3, rel=1e-9)
     assert more(dp=8, sharding="ddp") == 0.0
-    assert longer("optimizer", with_(host=figures), tp=8) == 0.0
+    assert longer("optimizer", with_(host__distributed=figures), tp=8) == 0.0
 
 
 # --- projections ----------------------------------------------------------------------------

@@ -25,11 +25,6 @@ from simulator.workload.recipe import Recipe, Workload
 
 __all__ = ["PartStates", "gradient_bytes", "least_state_bytes", "part_states"]
 
-_TRAFFIC_FP32 = 32.0
-"""Bytes per parameter that a step moves where weights, gradients and moments are fp32 and there is
-no other copy: AdamW reads four and writes three numbers (28 B), the gradient norm reads one."""
-
-
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0}
 
 
@@ -236,7 +231,7 @@ def _sizes(recipe: Recipe, states: StateBytes) -> _Sizes:
             moment=4.0,
             reduce=4.0,
             gather=4.0,
-            traffic=_TRAFFIC_FP32,
+            traffic=float(states.optimizer_traffic_fp32),
         )
     else:
         usual = _Sizes(
