@@ -63,7 +63,7 @@ class Tables:
     dispatch have: what a graph of these captures."""
     fp8_weights: dict[str, tuple[str, ...]]
     """Types with which runs of a software keep the weights of their linears in 8 bit alone, where
-    ranks share optimizer states."""
+    ranks share optimizer states; a software that is not there does as its profile says."""
     gradient_copies: Figure
     """Memory traffic per byte of gradients that FSDP copies into the buffer of its reduction, where
     products do not write there."""
@@ -264,7 +264,9 @@ def _recipe(row: Mapping[str, str], tables: Tables) -> Recipe:
         "precision": dtype,
         "optimizer": ours,
     }
-    alone = tables.fp8_weights.get(row.get("software") or "", ())
+    name = _software_name(row, tables)
+    usual = _software_profile(name).supports.fp8_weights_usual if name else ()
+    alone = tables.fp8_weights.get(row.get("software") or "", usual)
     raw["fp8_weights"] = dtype in alone and row.get("sharding") != "ddp"
     if row.get("capacity_factor"):  # "padded and dropped to this capacity"
         raw |= {"moe_capacity_factor": number(row, "capacity_factor"), "moe_pads_to_capacity": True}
@@ -282,6 +284,12 @@ def _profile(name: str) -> Cluster:
 @lru_cache(maxsize=64)
 def _software_profile(name: str) -> Software:
     return load_software(name)
+
+
+def _software_name(row: Mapping[str, str], tables: Tables) -> str | None:
+    """Profile that stands for the row's software: as replay.toml says, or the one of that name."""
+    word = row.get("software") or ""
+    return tables.software.get(word) or (word if word in catalogue.names("software") else None)
 
 
 def _cluster(row: Mapping[str, str], tables: Tables) -> Cluster:
@@ -312,8 +320,7 @@ def _cluster(row: Mapping[str, str], tables: Tables) -> Cluster:
 
 def _software(row: Mapping[str, str], tables: Tables) -> Software:
     """The profile, with the switches that the row states."""
-    word = text(row, "software")
-    name = tables.software.get(word) or (word if word in catalogue.names("software") else None)
+    word, name = text(row, "software"), _software_name(row, tables)
     if name is None:
         raise NotReplayable(f"no software profile for {word} yet")
     software = _software_profile(name)

@@ -73,6 +73,8 @@ class Supports:
     """Types whose weights can be kept and gathered in 8 bit alone, with shared optimizer states."""
     fp8_weights_offload: tuple[str, ...] = ()
     """Those of them with which the optimizer can be offloaded, too."""
+    fp8_weights_usual: tuple[str, ...] = ()
+    """Those of them with which its published recipes keep weights so, where a run does not say."""
     rank_orders: tuple[str, ...] = ("tp-cp-dp-pp",)
     """Orders of the rank grid, innermost dimension first; the first is the default."""
     precisions: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")

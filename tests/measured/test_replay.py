@@ -79,6 +79,9 @@ def test_weights_in_8_bit_alone(software: str, precision: str, sharding: str, al
 def test_types_of_weights_are_what_the_software_can_keep() -> None:
     for word, types in TABLES.fp8_weights.items():
         assert set(types) <= set(load_software(TABLES.software[word]).supports.fp8_weights)
+    for word in catalogue.names("software"):
+        can = load_software(word).supports
+        assert set(can.fp8_weights_usual) <= set(can.fp8_weights)
 
 
 def test_the_network_is_the_rows() -> None:
