@@ -227,3 +227,14 @@ def test_mechanisms_are_neutral_where_a_framework_has_them_not() -> None:
     assert plain.kernels.dtensor == DTensor()
     assert plain.kernels.transformer_engine == TransformerEngine()
     assert plain.host.distributed == DistributedDispatch()
+
+
+def test_megatron_bridge_26_04_is_its_base_but_for_the_tiles_of_mxfp8() -> None:
+    """TransformerEngine#2486: casts to mxfp8 write tiles of scales, those to nvfp4 not yet."""
+    base, newer = load_software("megatron-bridge"), load_software("megatron-bridge-26.04")
+    engine = base.kernels.transformer_engine
+    assert newer.kernels.transformer_engine == replace(engine, swizzled_inputs=("nvfp4",))
+    assert engine.swizzled_inputs == ("mxfp8", "nvfp4")
+    kernels = replace(newer.kernels, transformer_engine=engine)
+    same = {"name": base.name, "release": base.release, "kernels": kernels}
+    assert replace(newer, **same) == base

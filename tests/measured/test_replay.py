@@ -64,6 +64,8 @@ def test_a_row_becomes_the_run_it_describes() -> None:
         ("megatron-bridge-25.09", "fp8_current", "zero3", True),
         ("megatron-bridge-26.02", "nvfp4", "zero1", False),  # fp8_param_gather is false there
         ("megatron-bridge-26.02", "bf16", "zero1", False),
+        ("megatron-bridge-26.04", "mxfp8", "zero1", True),  # a profile's name: no line for it
+        ("megatron-bridge-26.04", "nvfp4", "zero1", False),
         ("nemo-24.11", "fp8_delayed", "zero1", True),
         ("nemo-24.11", "fp8_delayed", "ddp", False),  # needs the distributed optimizer
         ("megatron-core", "fp8_delayed", "zero1", False),  # Megatron-LM's own default
