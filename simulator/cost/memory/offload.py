@@ -135,7 +135,9 @@ def host_parts_s(
     passing_s = _drives_s(priced.cluster, layouts, parameters, held, up)
     host_s = share * np.maximum(np.maximum(parameters / rate, back_s), passing_s)
     device_s = (1.0 - share) * priced.states.optimizer_s[state_key]
-    times = m[:, None] if priced.software.deepspeed_zero.offloads_gradients else np.ones((len(m), 1))
+    times = (
+        m[:, None] if priced.software.deepspeed_zero.offloads_gradients else np.ones((len(m), 1))
+    )
     return device_s, host_s, share * down / link, times
 
 

@@ -205,7 +205,10 @@ def _optimizer_s(keys: StateKeys) -> Floats:
 def _gathered_host_s(software: Software, by_block: NDArray[np.bool_], parts: int) -> Floats:
     """Host time of gathering parts, where the host waits for kernels; both ends are one part."""
     host = software.host
-    ways = np.array([host.distributed.gathered_block_forward_s, host.distributed.gathered_block_backward_s], float)
+    ways = np.array(
+        [host.distributed.gathered_block_forward_s, host.distributed.gathered_block_backward_s],
+        float,
+    )
     share = np.where(np.arange(parts) < parts - 2, 1.0, 0.5)
     waits = by_block[:, None] & host.waits_for_kernels
     return np.asarray(ways[:, None, None] * np.where(waits, share, 0.0))
