@@ -84,6 +84,7 @@ def test_low_types_need_a_framework_of_their_time() -> None:
     able = {name: set(load_software(name).supports.precisions) for name in EVERY}
     assert {name for name in EVERY if "nvfp4" in able[name]} == {
         "megatron-bridge",
+        "megatron-bridge-26.04",
         "megatron-core",
         "megatron-core-defaults",
     }
@@ -96,6 +97,7 @@ def test_offload_is_said_by_those_that_have_it() -> None:
     found = {name for name in EVERY if load_software(name).supports.offload}
     assert found == {
         "megatron-bridge",
+        "megatron-bridge-26.04",
         "megatron-core",
         "megatron-core-defaults",
         "torchtune-2024",
