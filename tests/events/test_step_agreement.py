@@ -39,6 +39,8 @@ SHARE = {"sample": 1 / 3, "whole": 1.0}
 APART = ("qwen",)
 """Cases whose gathers end before the first passes; torch reduces after a pipeline's last ones."""
 ASYNCHRONOUS = ("pipedream", "pipedream_2bw")
+LATER = ("v_half", "v_min")
+"""Schedules added since: they take the layouts that are drawn for ZB-V, of as many chunks."""
 
 
 def setting(name: str, batch: int = 1) -> tuple[Workload, Any, Any]:
@@ -71,7 +73,7 @@ def drawn(name: str, size: int = 120_000) -> Layouts:
         sequence_parallel=rng.integers(0, 2, size),
         recompute=rng.integers(0, len(RECOMPUTE), size),
         recompute_layers=np.maximum(rng.integers(-3, 4, size), 0),
-        schedule=rng.integers(0, len(SCHEDULES), size),
+        schedule=rng.integers(0, WORDS.index(LATER[0]), size),
     )
     able = np.flatnonzero(reasons(table, work, cluster, software) == FEASIBLE)
     order = np.argsort(
@@ -81,7 +83,9 @@ def drawn(name: str, size: int = 120_000) -> Layouts:
         kind="stable",
     )
     by_schedule = able[np.argsort(table.schedule[able], kind="stable")]
-    return table[by_schedule[order][:EACH]]
+    taken = table[by_schedule[order][:EACH]]
+    alike = taken[taken.schedule == WORDS.index("zb_v")]
+    return Layouts.concatenate([taken, *(alike.replace(schedule=word) for word in LATER)])
 
 
 @dataclass
@@ -185,10 +189,19 @@ def test_layouts_of_every_kind(compared: list[Compared], extent: str) -> None:
     assert all(abs(one.wrong_sum) < 1e-12 for one in compared)
 
 
+def within(one: Compared) -> float:
+    """Share of a step that a pipeline may be apart.
+
+    V-Half and V-Min go on growing for more rounds than the closed form plays where passes are far
+    from equal (full recomputation): it is above them then.
+    """
+    return 0.035 if one.schedule in LATER else 0.012
+
+
 def test_pipelines_are_near_the_closed_form(compared: list[Compared]) -> None:
     """Uneven stages, unequal chunks, experts, few micro-batches: passes, sends, fill and drain."""
     for one in compared:
-        assert abs(one.pipeline) < 0.012, one
+        assert abs(one.pipeline) < within(one), one
     assert np.median([abs(one.pipeline) for one in compared]) < 2e-4
 
 
@@ -227,7 +240,7 @@ def test_steps_without_communication_beside_passes_are_near_it(
 def test_what_differs_elsewhere_is_named(compared: list[Compared]) -> None:
     """Reductions and gathers beside the passes of chunks: no more than they may show or hide."""
     for one in compared:
-        assert -0.012 - one.below < one.whole < 0.012 + one.above, one
+        assert -within(one) - one.below < one.whole < within(one) + one.above, one
     flushed = [abs(one.whole) for one in compared if one.schedule not in ASYNCHRONOUS]
     assert np.mean(np.array(flushed) < 0.01) > 0.85
     assert max(flushed) < 0.07
