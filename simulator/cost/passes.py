@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.blocks.block_costs import PASS_TERMS, BlockCosts
-from simulator.cost.blocks.input_copies import fetch_s, stages_s
 from simulator.cost.collectives.calls import slowdown_share
 from simulator.cost.states.state_costs import StateCosts
 from simulator.cost.tables import (
@@ -39,6 +38,7 @@ __all__ = [
     "alone_passes",
     "data_parallel",
     "distinct_micro_batches",
+    "fetch_s",
     "over_parts",
     "part_passes",
     "pass_terms",
@@ -47,6 +47,7 @@ __all__ = [
     "recompute_s",
     "shown_maxima",
     "slowest_rank",
+    "stages_s",
     "steady_terms",
     "total",
 ]
@@ -389,3 +390,20 @@ def distinct_micro_batches(layouts: Layouts) -> NDArray[Any]:
     m, pp = layouts.micro_batches, layouts.pp
     longer = TAKES_ROUNDS[layouts.schedule] & (m % pp != 0)
     return np.where(longer | BREADTH_FIRST[layouts.schedule], m, np.minimum(m, 4 * pp))
+
+
+def stages_s(copies_s: Floats, apart: NDArray[np.bool_]) -> Floats:
+    """What the first and the last stage fetch, which are `apart` or one; shape (keys, 2)."""
+    tokens, labels, shared = copies_s.T
+    return np.stack([tokens + shared, labels + apart * shared], axis=1)
+
+
+def fetch_s(parts: Floats, stages_s: Floats, beside_s: Any) -> tuple[Floats, Floats]:
+    """Fetch of one micro-batch on a rank that holds `parts`: what shows, and what is hidden.
+
+    `stages_s` is what the first and the last stage fetch, of shape (..., 2), `beside_s` the passes
+    that the copy may run beside.
+    """
+    whole = parts[..., -2] * stages_s[..., 0] + parts[..., -1] * stages_s[..., 1]
+    shown = np.maximum(whole - beside_s, 0.0)
+    return shown, whole - shown

@@ -9,7 +9,8 @@ without pipeline) appear once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from simulator.layout.layouts import (
 from simulator.planner.sharing_choices import shared_states
 from simulator.schedules.registry import SCHEDULES, WORDS, usual
 from simulator.software.profile import Software
+from simulator.software.supports import Supports
 from simulator.workload.architecture import Architecture, MoE
 from simulator.workload.recipe import Workload
 
@@ -40,6 +42,23 @@ _MOST_RECOMPUTE_STEPS = 8
 
 _MOST_CHUNKS = 20
 """Virtual pipeline chunks per rank above this are not tried unless pinned."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Choice:
+    """A field whose words are all tried where it is pinned to "any"."""
+
+    words: Callable[[Supports], Sequence[str]]
+    """What the software has, its default first."""
+    matters: Callable[[Layouts], NDArray[np.bool_]]
+    """Layouts that differ by it; the others are listed once."""
+
+
+_CHOICES = {
+    "schedule": _Choice(words=lambda can: can.schedules, matters=lambda x: x.pp > 1),
+    "dispatcher": _Choice(words=lambda can: can.dispatchers, matters=lambda x: x.ep * x.etp > 1),
+    "cp_kind": _Choice(words=lambda can: can.cp_kinds or CP_KINDS[:1], matters=lambda x: x.cp > 1),
+}
 
 
 def candidates(
@@ -63,12 +82,11 @@ def candidates(
         Not all feasible; judge them with :func:`simulator.layout.rules.feasibility.reasons`.
     """
     pinned = dict(pinned or {})
-    if pinned.get("schedule") == "any":
-        return _every_schedule(workload, cluster, software, pinned)
-    if pinned.get("dispatcher") == "any":
-        return _every_dispatcher(workload, cluster, software, pinned)
-    if pinned.get("cp_kind") == "any":
-        return _every_context(workload, cluster, software, pinned)
+    for field, choice in _CHOICES.items():
+        if pinned.get(field) == "any":
+            words = choice.words(software.supports)
+            tables = [candidates(workload, cluster, software, {**pinned, field: w}) for w in words]
+            return Layouts.concatenate([tables[0], *(x[choice.matters(x)] for x in tables[1:])])
     grids = _grids(workload, cluster, software, pinned)
     if not grids:
         grids = [_nearest(cluster, pinned)]
@@ -87,35 +105,6 @@ def candidates(
         code = WORDS.index(schedule)
         table = table.replace(schedule=np.where(table.pp > 1, code, table.schedule))
     return _recomputation(table, workload.architecture, software, pinned)
-
-
-def _every_schedule(
-    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any]
-) -> Layouts:
-    """Layouts of every schedule that the software has; those without a pipeline once."""
-    words = software.supports.schedules
-    tables = [candidates(workload, cluster, software, {**pinned, "schedule": w}) for w in words]
-    return Layouts.concatenate([tables[0], *(table[table.pp > 1] for table in tables[1:])])
-
-
-def _every_dispatcher(
-    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any]
-) -> Layouts:
-    """Layouts of every dispatch that the software has; those without expert ranks once."""
-    words = software.supports.dispatchers
-    tables = [candidates(workload, cluster, software, {**pinned, "dispatcher": w}) for w in words]
-    return Layouts.concatenate(
-        [tables[0], *(table[table.ep * table.etp > 1] for table in tables[1:])]
-    )
-
-
-def _every_context(
-    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any]
-) -> Layouts:
-    """Layouts of every kind of context parallelism that the software has; those without once."""
-    words = software.supports.cp_kinds or (CP_KINDS[0],)
-    tables = [candidates(workload, cluster, software, {**pinned, "cp_kind": w}) for w in words]
-    return Layouts.concatenate([tables[0], *(table[table.cp > 1] for table in tables[1:])])
 
 
 def _grids(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.collectives.calls import broadcasts_s
@@ -14,13 +11,10 @@ from simulator.hardware.cluster import Cluster
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["fetch_bytes", "fetch_s", "input_s", "stages_s"]
+__all__ = ["fetch_bytes", "input_s"]
 
 _PIXEL_BYTES = 4.0
 """For every value of an image: images are fp32 once they are normalised."""
-
-
-TOKENS, LABELS, SHARED = range(3)
 
 
 def fetch_bytes(workload: Workload, software: Software, micro_batch: Floats) -> Floats:
@@ -62,20 +56,3 @@ def input_s(workload: Workload, cluster: Cluster, software: Software, ranks: Ran
     # `broadcasts_s` counts one broadcast of every rank's share: here one rank sends it all
     sent = [broadcasts_s(links, each * group.size, group) / group.size for each in sizes.T]
     return np.asarray(seconds + np.where(sizes > 0, np.stack(sent, axis=1), 0.0))
-
-
-def stages_s(copies_s: Floats, apart: NDArray[np.bool_]) -> Floats:
-    """What the first and the last stage fetch, which are `apart` or one; shape (keys, 2)."""
-    tokens, labels, shared = copies_s.T
-    return np.stack([tokens + shared, labels + apart * shared], axis=1)
-
-
-def fetch_s(parts: Floats, stages_s: Floats, beside_s: Any) -> tuple[Floats, Floats]:
-    """Fetch of one micro-batch on a rank that holds `parts`: what shows, and what is hidden.
-
-    `stages_s` is what the first and the last stage fetch, of shape (..., 2), `beside_s` the passes
-    that the copy may run beside.
-    """
-    whole = parts[..., -2] * stages_s[..., TOKENS] + parts[..., -1] * stages_s[..., LABELS]
-    shown = np.maximum(whole - beside_s, 0.0)
-    return shown, whole - shown

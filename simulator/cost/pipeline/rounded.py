@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
-from simulator.cost.blocks.input_copies import stages_s
-from simulator.cost.passes import FULL, SELECTIVE, ZERO3, part_passes, total
+from simulator.cost.passes import FULL, SELECTIVE, ZERO3, part_passes, stages_s, total
 from simulator.cost.tables import Priced
 from simulator.layout.keys import unique_rows
 from simulator.layout.layouts import Layouts

@@ -14,11 +14,17 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.blocks.block_costs import PASS_TERMS
-from simulator.cost.blocks.input_copies import fetch_s
 from simulator.cost.collectives.calls import slowdown_share
 from simulator.cost.memory.offload import activation_copies_s, parameter_copies_s
 from simulator.cost.memory.rank_tensors import stages_of
-from simulator.cost.passes import over_parts, part_passes, pass_terms, recompute_s, shown_maxima
+from simulator.cost.passes import (
+    fetch_s,
+    over_parts,
+    part_passes,
+    pass_terms,
+    recompute_s,
+    shown_maxima,
+)
 from simulator.cost.step import recomputed_share
 from simulator.cost.tables import PartPasses, Priced, Selection
 from simulator.cost.terms import HIDDEN, TERMS
