@@ -32,6 +32,7 @@ from simulator.report.evidence import (
     NOT_MODELLED,
     assumed_figures,
     ties,
+    untimed,
 )
 from simulator.report.numbers import refined_rows
 from simulator.units import (
@@ -242,6 +243,7 @@ def _caveats(plan: Plan) -> list[str]:
         f"Weakest evidence of any figure used: {evidence(scenario, result)};"
         f" {count} assumed figures, listed in the report.",
         FLOP_CONVENTION,
+        *untimed(scenario.workload.architecture),
         f"Not modelled: {', '.join(name for name, _ in NOT_MODELLED)}.",
     ]
     if scenario.workload.recipe.tokens is None:

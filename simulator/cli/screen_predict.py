@@ -22,7 +22,13 @@ from simulator.cli.screen import (
 from simulator.cost.uncertainty import BEARS_ON
 from simulator.planner.prediction import Prediction
 from simulator.report.document import evidence
-from simulator.report.evidence import FLOP_CONVENTION, NO_INTERVAL, NOT_MODELLED, memory_meaning
+from simulator.report.evidence import (
+    FLOP_CONVENTION,
+    NO_INTERVAL,
+    NOT_MODELLED,
+    memory_meaning,
+    untimed,
+)
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd, show_usd_span
 
 if TYPE_CHECKING:
@@ -183,6 +189,7 @@ def _caveats(prediction: Prediction) -> list[str]:
     scenario = prediction.scenario
     lines = [
         f"Weakest evidence of any figure used: {evidence(scenario, prediction.outcome)}.",
+        *untimed(scenario.workload.architecture),
         FLOP_CONVENTION,
         f"Not modelled: {', '.join(name for name, _ in NOT_MODELLED)}.",
     ]

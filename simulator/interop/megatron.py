@@ -211,7 +211,7 @@ def _offload(row: dict[str, Any], recipe: Recipe) -> list[str]:
 def _stashes(recipe: Recipe, arch: Architecture) -> list[str]:
     """Compressed stashes: Megatron-Core stores the input of SwiGLU in fp8, and nothing else."""
     stash = recipe.stash_bytes
-    gated = all(kind.mlp.gated for kind in arch.blocks)
+    gated = all(mlp.gated for mlp in arch.mlps)
     fp8 = stash is not None and stash.activation_input == 1.0 and gated
     return ["--activation-func-fp8-input-store"] if fp8 else []
 

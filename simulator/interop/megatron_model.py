@@ -18,14 +18,13 @@ _POSITIONS = {
 
 def model_flags(arch: Architecture, software: Software, recipe: Recipe) -> list[list[str]]:
     """Flags of the model's shape in groups: sizes, attention, experts, switches."""
-    block = arch.blocks[0]
-    dense = next((kind.mlp for kind in arch.blocks if isinstance(kind.mlp, MLP)), None)
-    width = dense.ffn_hidden if dense is not None else block.mlp.ffn_hidden
+    attention, first = arch.attentions[0], arch.mlps[0]
+    dense = next((mlp for mlp in arch.mlps if isinstance(mlp, MLP)), first)
     sizes = [
         f"--num-layers {arch.layers}",
         f"--hidden-size {arch.hidden}",
-        f"--ffn-hidden-size {width}",
-        f"--num-attention-heads {block.attention.heads}",
+        f"--ffn-hidden-size {dense.ffn_hidden}",
+        f"--num-attention-heads {attention.heads}",
         f"--max-position-embeddings {max(arch.max_positions, recipe.sequence_length)}",
     ]
     vocabulary = [f"--make-vocab-size-divisible-by {software.kernels.pads_vocabulary_to}"]
@@ -33,35 +32,37 @@ def model_flags(arch: Architecture, software: Software, recipe: Recipe) -> list[
         vocabulary.append("--untie-embeddings-and-output-weights")
     return [
         sizes,
-        _attention(block.attention, arch),
+        _attention(attention, arch),
         _experts(arch, recipe),
-        [*_switches(block, arch), *vocabulary],
+        [*_switches(arch.blocks[0], attention, first, arch), *vocabulary],
     ]
 
 
 def unsaid(arch: Architecture) -> list[str]:
     """Name what the model has and the flags above do not say."""
-    blocks = arch.blocks
+    blocks, attentions = arch.blocks, arch.attentions
     found = {
+        "mixers in place of attention": bool(arch.mixers),
+        "layers of one module": any(
+            kind.mlp is None or not (kind.attention or kind.mixer) for kind in blocks
+        ),
         "an encoder and a decoder": arch.is_encoder_decoder,
         "images for input": arch.patch_values > 0,
-        "attention to both sides": not all(kind.attention.causal for kind in blocks),
-        "disentangled attention": any(kind.attention.disentangled for kind in blocks),
-        "localized filtering": any(kind.attention.filtered for kind in blocks),
-        "attention in chunks": any(kind.attention.chunked for kind in blocks),
+        "attention to both sides": not all(att.causal for att in attentions),
+        "disentangled attention": any(att.disentangled for att in attentions),
+        "localized filtering": any(att.filtered for att in attentions),
+        "attention in chunks": any(att.chunked for att in attentions),
         "layers without positions": arch.position == "rope"
-        and not all(kind.attention.rotary for kind in blocks),
-        "norms of queries and keys without weights": any(
-            kind.attention.plain_qk_norm for kind in blocks
-        ),
+        and not all(att.rotary for att in attentions),
+        "norms of queries and keys without weights": any(att.plain_qk_norm for att in attentions),
         "a convolution beside attention": any(kind.convolution for kind in blocks),
         "heads of several tasks": arch.tasks is not None,
         "projected embeddings": arch.table_width > 0,
-        "attention sinks": any(kind.attention.sinks for kind in blocks),
-        "capped scores": any(kind.attention.softcap for kind in blocks),
+        "attention sinks": any(att.sinks for att in attentions),
+        "capped scores": any(att.softcap for att in attentions),
         "norms behind attention and MLP": any(kind.norms > 3 for kind in blocks),
-        "biases of experts": any(isinstance(k.mlp, MoE) and k.mlp.bias for k in blocks),
-        "rectified MLPs": any(kind.mlp.activation == "relu" for kind in blocks),
+        "biases of experts": any(moe.bias for moe in arch.moes),
+        "rectified MLPs": any(mlp.activation == "relu" for mlp in arch.mlps),
     }
     return [name for name, there in found.items() if there]
 
@@ -89,8 +90,8 @@ def _attention(attention: Attention, arch: Architecture) -> list[str]:
 
 def _window(arch: Architecture) -> list[str]:
     """Sliding windows: W tokens with the current one are W - 1 to its left."""
-    each = [arch.blocks[kind].attention for kind in arch.layer_kinds]
-    windows = [0 if attention.chunked else attention.window for attention in each]
+    layers = [arch.blocks[kind].attention for kind in arch.layer_kinds]
+    windows = [0 if att is None or att.chunked else att.window for att in layers]
     if not any(windows):
         return []
     flags = [f"--window-size {max(windows) - 1},0"]
@@ -100,7 +101,7 @@ def _window(arch: Architecture) -> list[str]:
 
 
 def _experts(arch: Architecture, recipe: Recipe) -> list[str]:
-    moe = next((kind.mlp for kind in arch.blocks if isinstance(kind.mlp, MoE)), None)
+    moe = next(iter(arch.moes), None)
     if moe is None:
         return []
     flags = [
@@ -130,17 +131,16 @@ def _pattern(flags: list[int]) -> str:
     return f"({'+'.join(runs)})"
 
 
-def _switches(block: Block, arch: Architecture) -> list[str]:
-    attention, gated = block.attention, block.mlp.gated
+def _switches(block: Block, attention: Attention, mlp: MLP | MoE, arch: Architecture) -> list[str]:
     flags = [
         f"--normalization {'RMSNorm' if block.norm == 'rms' else 'LayerNorm'}",
         f"--position-embedding-type {_POSITIONS[arch.position]}",
     ]
-    if gated:
+    if mlp.gated:
         flags.append("--swiglu")
-    elif block.mlp.activation == "squared_relu":
+    elif mlp.activation == "squared_relu":
         flags.append("--squared-relu")
-    if not (isinstance(block.mlp, MLP) and block.mlp.bias):
+    if not (isinstance(mlp, MLP) and mlp.bias):
         flags.append("--disable-bias-linear")
         if attention.qkv_bias:
             flags.append("--add-qkv-bias")

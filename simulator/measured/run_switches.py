@@ -50,8 +50,10 @@ def windowed(row: Mapping[str, str], model: Architecture) -> Architecture:
     window = whole(row, "sliding_window_every_second", 0)
     if not window:
         return model
-    attention = replace(model.blocks[-1].attention, window=window)
-    blocks = (*model.blocks, replace(model.blocks[-1], attention=attention))
+    last = model.blocks[-1]
+    assert last.attention is not None, "a window belongs to attention"
+    attention = replace(last.attention, window=window)
+    blocks = (*model.blocks, replace(last, attention=attention))
     kinds = [len(blocks) - 1 if i % 2 == 0 else kind for i, kind in enumerate(model.layer_kinds)]
     return replace(model, blocks=blocks, layer_kinds=tuple(kinds))
 

@@ -29,7 +29,7 @@ from simulator.planner.sharing_choices import shared_states
 from simulator.schedules.registry import SCHEDULES, WORDS, usual
 from simulator.software.profile import Software
 from simulator.software.supports import Supports
-from simulator.workload.architecture import Architecture, MoE
+from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
 
 __all__ = ["LARGEST_MICRO_BATCH", "candidates"]
@@ -137,7 +137,8 @@ def _outer(
 ) -> list[tuple[int, int, int]]:
     """Degrees (tp, pp, cp) whose product divides the number of accelerators."""
     gpus, arch = cluster.gpus, workload.architecture
-    heads = max(kind.attention.heads for kind in arch.blocks)
+    shares = [*(att.heads for att in arch.attentions), *(n for m in arch.mixers for n in m.shares)]
+    heads = max(shares, default=1)
     can = software.supports
     shares = divisors(gpus)
 
@@ -237,7 +238,7 @@ def _expert_axes(
     arch: Architecture, software: Software, ranks: int, tp: int
 ) -> dict[str, list[int]]:
     """Expert-parallel degrees that divide the experts and the ranks of a pipeline stage."""
-    moes = [kind.mlp for kind in arch.blocks if isinstance(kind.mlp, MoE)]
+    moes = arch.moes
     if not moes or not software.supports.expert:
         return {"ep": [1], "etp": [1]}
     experts = min(moe.experts for moe in moes)

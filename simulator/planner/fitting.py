@@ -19,7 +19,6 @@ from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.prediction import Prediction
 from simulator.scenario import Scenario
 from simulator.software.supports import Supports
-from simulator.workload.architecture import MoE
 
 __all__ = ["Change", "Fitting", "fitting"]
 
@@ -245,7 +244,7 @@ def _choices(scenario: Scenario, own: Layouts) -> dict[str, list[Any]]:
     row, can, arch = own.row(), scenario.software.supports, scenario.workload.architecture
     per_rank = -(-arch.layers // row["pp"])
     gpus, length = scenario.cluster.gpus, scenario.workload.recipe.sequence_length
-    experts = [kind.mlp.experts for kind in arch.blocks if isinstance(kind.mlp, MoE)]
+    experts = [moe.experts for moe in arch.moes]
     own_mode = (int(own.recompute[0]), int(own.recompute_layers[0]))
     modes = [(RECOMPUTE.index(word), 0) for word in can.recompute]
     modes += [(_FULL, n) for n in _spread(per_rank - 1)]

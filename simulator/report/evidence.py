@@ -12,6 +12,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.node import ScaleUpKind
 from simulator.planner.certainty import TIE
 from simulator.scenario import Scenario
+from simulator.workload.architecture import Architecture
 
 __all__ = [
     "FIT_RULE",
@@ -23,6 +24,7 @@ __all__ = [
     "assumed_figures",
     "memory_meaning",
     "ties",
+    "untimed",
 ]
 
 NO_INTERVAL = "no interval"
@@ -105,6 +107,11 @@ class AssumedFigure:
     name: str
     value: float
     source: str
+
+
+def untimed(arch: Architecture) -> list[str]:
+    """Say of every mixer in place of attention what its prediction assumes."""
+    return [f"Assumed: {words}." for words in dict.fromkeys(m.assumption for m in arch.mixers)]
 
 
 def ties(count: int, shown: int) -> str:

@@ -13,7 +13,10 @@ from dataclasses import replace
 from typing import Literal
 
 from simulator.files import record
+from simulator.workload.delta_rule import GatedDelta
+from simulator.workload.mixers import Mixer
 from simulator.workload.modules import MLP, Attention, Count, MoE, Positive
+from simulator.workload.state_space import Mamba2
 from simulator.workload.tasks import TaskHeads
 from simulator.workload.traced import TracedPart
 from simulator.workload.weights import Weight, active_parameters, parameters, vector
@@ -32,10 +35,15 @@ def _norm(norm: Norm, width: int, count: int = 1) -> Weight:
 
 @record
 class Block:
-    """One transformer layer: two norms, attention, and either a dense MLP or experts."""
+    """One layer: norms, attention or another mixer of tokens, and a dense MLP or experts.
 
-    attention: Attention
-    mlp: MLP | MoE
+    Of attention, mixer and MLP one may stand alone, behind one norm (Nemotron-H).
+    """
+
+    attention: Attention | None
+    mlp: MLP | MoE | None
+    mixer: Mamba2 | GatedDelta | None = None
+    """What mixes tokens in place of attention."""
     norm: Norm = "rms"
     """RMS norm has one weight vector, layer norm a weight and (except in MPT) a bias."""
     norms: Count = 2
@@ -71,6 +79,11 @@ class Block:
     """A layer of a traced module: what it does is counted here, all other fields mean nothing."""
 
     @property
+    def mixes_tokens(self) -> bool:
+        """Whether tokens meet in it, by attention or another mixer."""
+        return self.attention is not None or self.mixer is not None
+
+    @property
     def is_moe(self) -> bool:
         """Whether the block holds experts."""
         return isinstance(self.mlp, MoE)
@@ -82,16 +95,17 @@ class Block:
         """
         if self.traced is not None:
             return self.traced.weights
-        width, cross, mlp = self.width or hidden, self.cross_attention, self.mlp.weights
+        width = self.width or hidden
+        mixing = (self.attention, self.mixer, self.cross_attention)
+        mlp = self.mlp.weights(width) if self.mlp is not None else []
         joins = self.predicts_ahead or self.merges_patches
         return [
             _norm(self.norm, width, self.norm_vectors),
-            *self.attention.weights(width),
-            *(cross.weights(width) if cross is not None else []),
-            *(weight for weight in mlp(width) if not weight.active),
+            *(weight for module in mixing if module for weight in module.weights(width)),
+            *(weight for weight in mlp if not weight.active),
             *(self._joint_weights(width) if joins else []),
             *(self._convolution_weights(width) if self.convolution else []),
-            *(weight for weight in mlp(width) if weight.active),
+            *(weight for weight in mlp if weight.active),
         ]
 
     def parameters(self, hidden: int) -> int:
@@ -193,6 +207,26 @@ class Architecture:
         """Number of transformer layers, those that predict ahead not counted."""
         ahead = {kind for kind, block in enumerate(self.blocks) if block.predicts_ahead}
         return len(self.layer_kinds) - sum(self.layer_kinds.count(kind) for kind in ahead)
+
+    @property
+    def attentions(self) -> list[Attention]:
+        """Self attention of every block kind that has it."""
+        return [kind.attention for kind in self.blocks if kind.attention is not None]
+
+    @property
+    def mixers(self) -> list[Mixer]:
+        """What mixes tokens in the block kinds without attention."""
+        return [kind.mixer for kind in self.blocks if kind.mixer is not None]
+
+    @property
+    def mlps(self) -> list[MLP | MoE]:
+        """Feed-forward module of every block kind that has one."""
+        return [kind.mlp for kind in self.blocks if kind.mlp is not None]
+
+    @property
+    def moes(self) -> list[MoE]:
+        """Mixtures of experts among them."""
+        return [mlp for mlp in self.mlps if isinstance(mlp, MoE)]
 
     @property
     def is_moe(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from simulator.errors import problem
-from simulator.workload.architecture import Architecture, MoE
+from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe
 
 __all__ = ["wrong_training"]
@@ -44,7 +44,7 @@ def _wrong_load(recipe: Recipe, arch: Architecture | None, where: str) -> list[s
         problems.append(problem(where, "training.moe_imbalance", rule, recipe.moe_imbalance))
     if arch is None:
         return problems
-    moes = {kind.mlp for kind in arch.blocks if isinstance(kind.mlp, MoE)}
+    moes = set(arch.moes)
     if not moes:
         return [*problems, f"{where}: {field}: {arch.name} has no experts"]
     for moe in moes:

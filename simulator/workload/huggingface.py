@@ -13,7 +13,7 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.files import read_json
 from simulator.workload.architecture import Architecture
-from simulator.workload.families import deepseek, encoders, gpt, llama, t5
+from simulator.workload.families import deepseek, encoders, gpt, llama, nemotron_h, qwen3_next, t5
 from simulator.workload.fields import Fields
 
 __all__ = ["FAMILIES", "from_hf", "read_config"]
@@ -34,11 +34,13 @@ FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "mixtral": llama.mixtral,
     "mpt": gpt.mpt,
     "nemotron": gpt.nemotron,
+    "nemotron_h": nemotron_h.nemotron_h,
     "opt": gpt.opt,
     "phi3": llama.phi3,
     "qwen2": llama.qwen2,
     "qwen3": llama.qwen3,
     "qwen3_moe": llama.qwen3_moe,
+    "qwen3_next": qwen3_next.qwen3_next,
     "swin": encoders.swin,
     "switch_transformers": t5.switch_transformers,
     "t5": t5.t5,

@@ -40,6 +40,8 @@ class Attention:
     """Whether the output projection has a bias."""
     qk_norm: bool = False
     """RMS norms of `head_dim` weights on queries and keys (Qwen3)."""
+    output_gate: bool = False
+    """A gate as wide as the queries, projected with them, on the result (Qwen3-Next)."""
     plain_qk_norm: bool = False
     """The same without weights (Llama 4)."""
     rotary: bool = True
@@ -127,7 +129,15 @@ class Attention:
                 Weight(name="filter", rows=hidden, columns=2 * half, bias=True),
                 vector("filter norm", hidden),
             ]
-        weights.append(Weight(name="q", rows=query, columns=hidden, cut="rows", bias=self.qkv_bias))
+        weights.append(
+            Weight(
+                name="q",
+                rows=query * (1 + self.output_gate),
+                columns=hidden,
+                cut="rows",
+                bias=self.qkv_bias,
+            )
+        )
         weights += [
             Weight(
                 name=name,
@@ -201,6 +211,8 @@ class MoE:
     """Three matrices per expert (SwiGLU) or two."""
     bias: bool = False
     """Biases on router and routed experts (gpt-oss); one that only balances loads is a buffer."""
+    shared_gate: bool = False
+    """A number per token scales the shared experts' result (Qwen3-Next)."""
     clamped: bool = False
     """Gate and linear part of the routed experts are cut to limits before the activation (gpt-oss,
     ``swiglu_limit``)."""
@@ -219,6 +231,7 @@ class MoE:
         return [
             Weight(name="router", rows=self.experts, columns=hidden, bias=self.bias),
             *(shared if self.shared_ffn_hidden else []),
+            *([Weight(name="shared_gate", rows=1, columns=hidden)] if self.shared_gate else []),
             *(replace(weight, count=self.experts, active=self.top_k) for weight in routed),
         ]
 

@@ -67,6 +67,29 @@ DEBERTA = {
 LLAMA4 = {**SIZES, "num_local_experts": 4, "intermediate_size_mlp": 80}
 MOE = {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2}
 
+HYBRID = {
+    **{key: value for key, value in SIZES.items() if key != "num_hidden_layers"},
+    "hybrid_override_pattern": "M-M*-",
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 4,
+    "ssm_state_size": 8,
+    "n_groups": 2,
+    "chunk_size": 16,
+}
+
+DELTA = {
+    **SIZES,
+    "full_attention_interval": 3,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
+}
+
 CASES = [
     ("phi3", "Phi3ForCausalLM", SIZES),
     ("phi3", "Phi3ForCausalLM", {**SIZES, "sliding_window": 16, "tie_word_embeddings": True}),
@@ -82,6 +105,18 @@ CASES = [
      {**LLAMA4, "moe_layers": [], "tie_word_embeddings": True, "attention_chunk_size": 16}),
     ("nemotron", "NemotronForCausalLM", SIZES),
     ("nemotron", "NemotronForCausalLM", {**SIZES, "mlp_bias": True, "attention_bias": True}),
+    ("nemotron_h", "NemotronHForCausalLM", HYBRID),
+    ("nemotron_h", "NemotronHForCausalLM",
+     {**HYBRID, "use_bias": True, "use_conv_bias": False, "mlp_bias": True, "n_groups": 4,
+      "hybrid_override_pattern": "MM*-*"}),
+    ("nemotron_h", "NemotronHForCausalLM",
+     {**HYBRID, "mamba_num_heads": 6, "conv_kernel": 3, "attention_bias": True,
+      "tie_word_embeddings": True}),
+    ("qwen3_next", "Qwen3NextForCausalLM", DELTA),
+    ("qwen3_next", "Qwen3NextForCausalLM",
+     {**DELTA, "attention_bias": True, "full_attention_interval": 2, "num_hidden_layers": 4,
+      "mlp_only_layers": [1], "linear_num_value_heads": 2, "linear_conv_kernel_dim": 3,
+      "tie_word_embeddings": True}),
     ("falcon", "FalconForCausalLM", FALCON),
     ("falcon", "FalconForCausalLM", {**FALCON, "multi_query": False, "bias": True, "alibi": True}),
     ("falcon", "FalconForCausalLM", {**FALCON, "parallel_attn": False, "ffn_hidden_size": 80}),
@@ -125,8 +160,9 @@ CASES = [
      {**SWITCH, "num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 1}),
 ]  # fmt: skip
 
-ROUTED = ("gpt_oss", "switch_transformers", "llama4_text")
-"""Which expert gets a token depends on its data: no FLOPs on the meta device."""
+ROUTED = ("gpt_oss", "switch_transformers", "llama4_text", "nemotron_h", "qwen3_next")
+"""Which expert gets a token depends on its data: no FLOPs on the meta device. transformers scans a
+state space without matrix products, which torch counts."""
 
 
 def inputs(family: str, config: object) -> dict[str, torch.Tensor]:

@@ -46,8 +46,11 @@ def _block_kernels(software: Software, ops: Operators, ranks: Ranks, *, quantise
     """Kernels of a block's forward pass that no captured graph launches."""
     host = software.host
     count = host.kernels_per_block + quantised * host.kernels_per_fp8_block
-    if not ops.has_mlp:
-        count = count * (1.0 - host.kernels_per_mlp / max(host.kernels_per_block, 1.0))
+    mlp = host.kernels_per_mlp / max(host.kernels_per_block, 1.0)
+    if not ops.has_attention:  # where nobody counted the MLP's kernels, it has half of a block's
+        count = count * (mlp or 0.5) * ops.has_mlp + ops.mixer_kernels
+    elif not ops.has_mlp:
+        count = count * (1.0 - mlp)
     count = count + ops.is_latent * host.kernels_per_latent_block
     blocks = ranks.key_blocks(software.kernels)
     kernels = count + host.kernels_per_context_step * (blocks - 1.0)

@@ -47,11 +47,12 @@ def attention(
 ) -> None:
     """Projections, core attention and the collectives around them."""
     att, size, tokens = kind.attention, element_bytes(recipe), ranks.tokens(recipe)
+    assert att is not None, "a block without attention"
     again, widths = _UP * att.is_mla, _widths(att, ranks)
     if att.is_mla:
         _latent_projections(ops, att, hidden, ranks, recipe)
     else:
-        _project(ops, widths, tokens, hidden, size, kernels)
+        _project(ops, att, hidden, ranks, recipe, kernels)
     if att.filtered:
         _filter(ops, hidden, ranks, recipe, kernels)
     if kind.norms > 0:
@@ -77,6 +78,8 @@ def attention(
         Gemm(name="proj", role=GemmRole.ATTENTION_OUTPUT, m=tokens, n=hidden, k=widths.result)
     )
     ops.keep("attention output", tokens * widths.result * size, SavedRole.ATTENTION_OUTPUT)
+    if att.output_gate:
+        _gate(ops, tokens * widths.result, size)
     wide = tokens * hidden * size
     if att.is_mla:
         latent = (att.q_lora_rank or hidden) + att.kv_lora_rank
@@ -109,13 +112,19 @@ def _widths(att: Attention, ranks: Ranks) -> Widths:
 
 
 def _project(
-    ops: Operators, widths: Widths, tokens: Any, hidden: int, size: float, kernels: Kernels
+    ops: Operators,
+    att: Attention,
+    hidden: int,
+    ranks: Ranks,
+    recipe: Recipe,
+    kernels: Kernels,
 ) -> None:
     """Queries, keys and values of the block's input, in one product or in three."""
-    each = (widths.query, widths.key, widths.value)
+    tokens, size, role = ranks.tokens(recipe), element_bytes(recipe), GemmRole.QUERY_KEY_VALUE
+    widths = _widths(att, ranks)
+    each = (widths.query * (1 + att.output_gate), widths.key, widths.value)
     apart = separate_linears(ops, "qkv", each, tokens * hidden, size, kernels)
-    width = widths.query + widths.key + widths.value
-    role = GemmRole.QUERY_KEY_VALUE
+    width = each[0] + widths.key + widths.value
     ops.gemms.append(Gemm(name="qkv", role=role, m=tokens, n=width, k=hidden, linears=apart))
 
 
@@ -153,6 +162,20 @@ def _split_and_merge(
         backward_calls=1.0,
         module=_UP * att.is_mla,
     )
+
+
+def _gate(ops: Operators, elements: Any, size: float) -> None:
+    """A sigmoid of the gate times attention's result: one kernel; gate and product are kept."""
+    ops.streams.append(
+        Stream(
+            name="output gate",
+            kind="elementwise",
+            forward_bytes=3 * size * elements,
+            backward_bytes=5 * size * elements,
+        )
+    )
+    ops.keep("output gate", elements * size)
+    ops.keep("gated output", elements * size, SavedRole.LINEAR_INPUT)
 
 
 def _latent_projections(

@@ -31,12 +31,13 @@ def linear_biases(
     tokens, own = ranks.tokens(recipe), ranks.own_tokens(recipe)
     streams: list[Stream] = []
     behind = "bias_dropout_add" in kernels.fused
-    if att.qkv_bias and not att.is_mla:
+    if att is not None and att.qkv_bias and not att.is_mla:
         kv_heads = np.maximum(att.kv_heads / ranks.tp, 1.0)
         keys = kv_heads * (att.head_dim + att.value_dim)
-        wide = tokens * (att.heads / ranks.tp * att.head_dim + keys)
+        queries = att.heads / ranks.tp * att.head_dim * (1 + att.output_gate)
+        wide = tokens * (queries + keys)
         streams.append(_bias("qkv", GemmRole.QUERY_KEY_VALUE, wide, size, kernels))
-    if att.output_bias:
+    if att is not None and att.output_bias:
         streams.append(
             _bias("proj", GemmRole.ATTENTION_OUTPUT, own * hidden, size, kernels, added=behind)
         )

@@ -7,6 +7,8 @@ the list.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +18,8 @@ from simulator.cost.operators.attention import attention, cross_attention
 from simulator.cost.operators.biases import linear_biases
 from simulator.cost.operators.casts import casts
 from simulator.cost.operators.ends import embedding, head, layer_recipe, look_up
+from simulator.cost.operators.gated_delta import gated_delta
+from simulator.cost.operators.mamba2 import mamba2
 from simulator.cost.operators.mlp import experts, mlp
 from simulator.cost.operators.operations import (
     Gemm,
@@ -34,10 +38,15 @@ from simulator.cost.operators.tensor_parallel import gather_input
 from simulator.cost.operators.traced_blocks import traced
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture, Block, MoE
+from simulator.workload.delta_rule import GatedDelta
 from simulator.workload.recipe import Recipe, Workload
+from simulator.workload.state_space import Mamba2
 
 __all__ = ["block", "model_parts", "predict_ahead"]
 
+
+MIXERS: Mapping[type, Callable[..., None]] = {GatedDelta: gated_delta, Mamba2: mamba2}
+"""What lists the operators of each mixer that a block may have in place of attention."""
 
 _NORMS = (StreamRole.ATTENTION_NORM, StreamRole.MLP_NORM)
 """Of a block's norms; a third and fourth stand behind attention and MLP."""
@@ -83,13 +92,13 @@ def _computed(
     kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels, *, position: str
 ) -> Operators:
     """What a block computes and keeps in 16 bit, in the order of its forward pass."""
-    routed = isinstance(kind.mlp, MoE) and not kind.mlp.shared_ffn_hidden
-    ops = Operators(is_moe=kind.is_moe, has_mlp=not routed, is_latent=kind.attention.is_mla)
+    ops = _nothing_yet(kind)
     inputs, recipe, hidden = recipe, layer_recipe(kind, recipe), kind.width or hidden
     size = element_bytes(recipe)
     own = ranks.own_tokens(recipe) * hidden
     ops.checkpoint_bytes = own * size
     parallel = kind.parallel_residual
+    roles = _NORMS if kind.mixes_tokens else _NORMS[1:]
     for index in range(kind.norms):
         norm(
             ops,
@@ -100,13 +109,16 @@ def _computed(
             kernels,
             kind=kind.norm,
             keeps_input=index == 0 or not parallel,
-            role=_NORMS[index] if index < len(_NORMS) else StreamRole.OTHER,
+            role=roles[index] if index < len(roles) else StreamRole.OTHER,
         )
     if kind.starts_decoder:
         _start_decoder(ops, kind, hidden, ranks, recipe, kernels, source=inputs)
     if kind.merges_patches:
         _merge_patches(ops, hidden, ranks, recipe, kernels)
-    attention(ops, kind, hidden, ranks, recipe, kernels, position=position)
+    if kind.attention is not None:
+        attention(ops, kind, hidden, ranks, recipe, kernels, position=position)
+    if kind.mixer is not None:
+        MIXERS[type(kind.mixer)](ops, kind.mixer, hidden, ranks, recipe, kernels)
     if kind.convolution:
         _convolve(ops, kind, hidden, ranks, recipe, kernels)
     if kind.cross_attention is not None:
@@ -115,15 +127,32 @@ def _computed(
         residual(ops, "cross attention residual", own, size, kind.dropout, kernels)
     if isinstance(kind.mlp, MoE):
         experts(ops, kind.mlp, hidden, ranks, recipe, kernels)
-    else:
+    elif kind.mlp is not None:
         shared = parallel and kind.norms == 1
         mlp(ops, kind.mlp, hidden, ranks, recipe, kernels, keeps_input=not shared)
         # dropout behind it keeps a mask, a norm what it reads
         ops.last_linear = None if kind.dropout or kind.norms > 3 else GemmRole.FC2
     ops.streams += linear_biases(kind, hidden, ranks, recipe, kernels)
-    for name, role in _RESIDUALS.items():
+    for name, role in _residuals(kind).items():
         residual(ops, name, own, size, kind.dropout, kernels, role=role)
     return ops
+
+
+def _nothing_yet(kind: Block) -> Operators:
+    """What is known of a block before its operators are listed."""
+    routed = isinstance(kind.mlp, MoE) and not kind.mlp.shared_ffn_hidden
+    return Operators(
+        is_moe=kind.is_moe,
+        has_attention=kind.attention is not None,
+        has_mlp=kind.mlp is not None and not routed,
+        is_latent=kind.attention is not None and kind.attention.is_mla,
+    )
+
+
+def _residuals(kind: Block) -> dict[str, StreamRole]:
+    """Sums of a block: one behind each of its modules."""
+    there = (kind.mixes_tokens, kind.mlp is not None)
+    return dict(itertools.compress(_RESIDUALS.items(), there))
 
 
 def _normed(kind: Block) -> dict[GemmRole, StreamRole]:
@@ -132,7 +161,9 @@ def _normed(kind: Block) -> dict[GemmRole, StreamRole]:
     Megatron-Core makes one module of both (TELayerNormColumnParallelLinear, gpt_layer_specs.py);
     norms before experts and latent projections are modules of their own.
     """
-    if kind.norms < 2 or kind.parallel_residual or kind.cross_attention is not None:
+    alone = not kind.mixes_tokens or kind.mlp is None
+    shared = kind.parallel_residual or kind.cross_attention is not None
+    if shared or (kind.norms < 2 and not alone):
         return {}
     return {
         GemmRole.QUERY_KEY_VALUE: StreamRole.ATTENTION_NORM,

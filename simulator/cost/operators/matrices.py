@@ -20,7 +20,7 @@ from simulator.workload.weights import Weight
 __all__ = ["NO_LINEARS", "Matrix", "columns_on_rank", "rows_on_rank", "weight_matrices"]
 
 
-NO_LINEARS = ("router", "convolution", "filter")
+NO_LINEARS = ("router", "shared_gate", "convolution", "filter")
 """Matrices of blocks that no linear layer of the framework holds: kept in 16 bit where those are
 quantised, without copies of their own."""
 
@@ -30,8 +30,9 @@ class Matrix:
     """`count` equal matrices of one part; sizes are arrays over the layout keys."""
 
     name: str
-    """q, k, v, o, q_down, q_up, kv_down, kv_up, filter, gate, up, down, router, join, convolution,
-    table, positions, projection, task; linear in a traced module."""
+    """q, k, v, o, q_down, q_up, kv_down, kv_up, mixer_in, mixer_out, filter, gate, up, down,
+    router, shared_gate, join, convolution, table, positions, projection, task; linear in a traced
+    module."""
     part: int
     """Block kind, then embedding, then head."""
     rows: Any

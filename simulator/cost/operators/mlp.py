@@ -245,6 +245,26 @@ def _shared_experts(
     wide = tokens * hidden * size
     gather_cast_input(ops, wide, ranks, "shared fc1", recipe, kernels, module=module)
     reduce_cast_output(ops, wide, ranks, "shared fc2", recipe, kernels, module=module)
+    if moe.shared_gate:
+        _shared_gate(ops, hidden, ranks.own_tokens(recipe), size)
+
+
+def _shared_gate(ops: Operators, hidden: int, own: Any, size: float) -> None:
+    """A number per token out of its input, whose sigmoid scales what shared experts made of it."""
+    module = "moe+shared_experts"
+    ops.gemms.append(Gemm(name="shared gate", m=own, n=1, k=hidden, kind="head", module=module))
+    scaled = own * hidden * size
+    ops.streams.append(
+        Stream(
+            name="shared gate",
+            kind="elementwise",
+            forward_bytes=2 * scaled,
+            backward_bytes=3 * scaled,
+            calls=2,
+            module=module,
+        )
+    )
+    ops.keep("shared experts' result", scaled + own * size, module=module)
 
 
 def _pad_experts(

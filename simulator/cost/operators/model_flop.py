@@ -115,9 +115,13 @@ def _layer(kind: Block, arch: Architecture, length: int, behind: int) -> float:
         return kind.traced.flop_per_sample / length
     att, width, cross = kind.attention, kind.width or arch.hidden, kind.cross_attention
     own = kind.tokens or (behind if cross is not None else length)
-    pairs = seen_keys(att, own) * att.heads
-    flop = _products(kind, arch.hidden) + 2.0 * pairs * (att.head_dim + att.value_dim)
-    flop += 4.0 * att.disentangled * att.heads * att.head_dim
+    flop = _products(kind, arch.hidden)
+    if att is not None:
+        pairs = seen_keys(att, own) * att.heads
+        flop += 2.0 * pairs * (att.head_dim + att.value_dim)
+        flop += 4.0 * att.disentangled * att.heads * att.head_dim
+    if kind.mixer is not None:
+        flop += sum(product.flop for product in kind.mixer.products(own)) / own
     flop += 2.0 * kind.predicts_ahead * arch.vocabulary * arch.hidden
     if cross is None:
         return flop if own == length else flop * (own / length)

@@ -241,8 +241,11 @@ class Operators:
     """What of `saved` is gone again where the micro-batch waits for its backward pass: the 16-bit
     logits under a loss in fp32."""
     is_moe: bool = False
+    has_attention: bool = True
     has_mlp: bool = True
     """Whether every token passes an MLP: a dense one or shared experts."""
+    mixer_kernels: Any = 0.0
+    """Kernels of what mixes tokens in place of attention, in the forward pass."""
     padded_experts: bool = False
     """Whether every expert takes a fixed number of tokens, padded to its capacity."""
     biased_experts: Any = 0.0

@@ -66,8 +66,8 @@ def _splits_heads(
 
 def fewest_kv_heads(arch: Architecture, tp: int) -> int:
     """Key/value heads of a tensor-parallel rank, one at the least, in the block with the fewest."""
-    counts = [kind.attention for kind in arch.blocks]
-    return min(max((a.heads if a.is_mla else a.kv_heads) // tp, 1) for a in counts)
+    heads = [a.heads if a.is_mla else a.kv_heads for a in arch.attentions]
+    return min((max(count // tp, 1) for count in heads), default=1)
 
 
 def _word_all_to_all(case: Case) -> Wording:

@@ -63,12 +63,12 @@ def _word_tp(case: Case, must: str, obeys: Callable[[int], bool]) -> Wording:
 
 
 def _cuts_heads(x: Layouts, at: Setting) -> Mask:
-    counts = [kind.attention.heads for kind in at.architecture.blocks]
+    counts = [attention.heads for attention in at.architecture.attentions]
     return ~obeyed_by_all([count % x.tp == 0 for count in counts], len(x))
 
 
 def _word_heads(case: Case) -> Wording:
-    counts = [kind.attention.heads for kind in case.architecture.blocks]
+    counts = [attention.heads for attention in case.architecture.attentions]
     wrong = next(count for count in counts if count % case.row["tp"])
     return _word_tp(case, f"must divide {wrong} attention heads", lambda tp: wrong % tp == 0)
 
@@ -82,13 +82,13 @@ HEADS = Rule(
 
 
 def _cuts_kv_heads(x: Layouts, at: Setting) -> Mask:
-    counts = [kind.attention.kv_heads for kind in at.architecture.blocks]
+    counts = [attention.kv_heads for attention in at.architecture.attentions]
     fits = [(count % x.tp == 0) | (x.tp % count == 0) for count in counts]
     return ~obeyed_by_all(fits, len(x))
 
 
 def _word_kv_heads(case: Case) -> Wording:
-    counts = [kind.attention.kv_heads for kind in case.architecture.blocks]
+    counts = [attention.kv_heads for attention in case.architecture.attentions]
     degree = case.row["tp"]
     wrong = next(count for count in counts if count % degree and degree % count)
     must = f"must divide or be a multiple of {wrong} key/value heads"
@@ -105,8 +105,7 @@ KV_HEADS = Rule(
 
 def _mlp_widths(arch: Architecture) -> list[int]:
     """Width of the dense MLP of every kind of block: the shared experts', where it has experts."""
-    mlps = [kind.mlp for kind in arch.blocks]
-    return [mlp.shared_ffn_hidden if isinstance(mlp, MoE) else mlp.ffn_hidden for mlp in mlps]
+    return [mlp.shared_ffn_hidden if isinstance(mlp, MoE) else mlp.ffn_hidden for mlp in arch.mlps]
 
 
 def _cuts_width(x: Layouts, at: Setting) -> Mask:

@@ -14,7 +14,6 @@ from simulator.layout.rules.rule import (
     must_be_one_of,
     obeyed_by_all,
 )
-from simulator.workload.architecture import Architecture, MoE
 
 __all__ = [
     "ALL_GATHER",
@@ -27,16 +26,12 @@ __all__ = [
 ]
 
 
-def _moes(arch: Architecture) -> list[MoE]:
-    return [kind.mlp for kind in arch.blocks if isinstance(kind.mlp, MoE)]
-
-
 def _cuts_experts(x: Layouts, at: Setting) -> Mask:
-    return ~obeyed_by_all([moe.experts % x.ep == 0 for moe in _moes(at.architecture)], len(x))
+    return ~obeyed_by_all([moe.experts % x.ep == 0 for moe in at.architecture.moes], len(x))
 
 
 def _word_experts(case: Case) -> Wording:
-    moes = _moes(case.architecture)
+    moes = case.architecture.moes
     count = next(moe.experts for moe in moes if moe.experts % case.row["ep"])
     near = case.nearest("ep", divisors(count), lambda ep: count % ep == 0)
     return Wording(f"must divide {count} experts", near=near)
@@ -67,12 +62,12 @@ FOLDING = Rule(
 
 
 def _cuts_expert_width(x: Layouts, at: Setting) -> Mask:
-    widths = [moe.ffn_hidden for moe in _moes(at.architecture)]
+    widths = [moe.ffn_hidden for moe in at.architecture.moes]
     return ~obeyed_by_all([width % x.etp == 0 for width in widths], len(x))
 
 
 def _word_expert_width(case: Case) -> Wording:
-    widths = [moe.ffn_hidden for moe in _moes(case.architecture)]
+    widths = [moe.ffn_hidden for moe in case.architecture.moes]
     wrong = next(width for width in widths if width % case.row["etp"])
     near = case.nearest("etp", divisors(case.cluster.gpus), lambda etp: wrong % etp == 0)
     return Wording(f"must divide the expert width {wrong}", near=near)
@@ -95,13 +90,13 @@ def _word_dense(case: Case) -> Wording:
 DENSE = Rule(
     field="layout.ep",
     reason="experts need ep, etp = 1 on a dense model",
-    wrong=lambda x, at: (x.ep * x.etp > 1) & (not _moes(at.architecture)),
+    wrong=lambda x, at: (x.ep * x.etp > 1) & (not at.architecture.moes),
     wording=_word_dense,
 )
 
 
 def _splits_tokens(x: Layouts, at: Setting) -> Mask:
-    return (x.sequence_parallel == 0) & (x.tp > 1) & bool(_moes(at.architecture))
+    return (x.sequence_parallel == 0) & (x.tp > 1) & bool(at.architecture.moes)
 
 
 SEQUENCE_PARALLEL_EXPERTS = Rule(

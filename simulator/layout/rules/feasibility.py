@@ -16,6 +16,7 @@ from simulator.layout.rules import (
     divisibility_rules,
     expert_rules,
     host_rules,
+    mixer_rules,
     schedule_rules,
     sharding_rules,
     software_rules,
@@ -79,6 +80,8 @@ RULES: tuple[Rule, ...] = (
     context_rules.GROUPS,
     context_rules.GROUP_HEADS,
     schedule_rules.POST_VALIDATION,
+    mixer_rules.SHARES,
+    mixer_rules.CONTEXT,
 )
 """Every rule; the first one that a layout breaks is reported."""
 
