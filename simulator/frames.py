@@ -5,7 +5,7 @@ Only this module imports pandas, and only when a table is asked for: `predict` s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from simulator.errors import InputError, problem
@@ -22,8 +22,14 @@ Table = Literal["layouts", "terms", "memory"]
 the step by term, bytes of the fullest rank by kind."""
 
 
-def frame(columns: Mapping[str, Any], *, index: Any = None, name: str | None = None) -> DataFrame:
-    """Make a table of equal-length columns.
+def frame(
+    values: Mapping[str, Any] | Sequence[tuple[Any, ...]],
+    *,
+    columns: Sequence[str] | None = None,
+    index: Any = None,
+    name: str | None = None,
+) -> DataFrame:
+    """Make a table of equal-length columns by name, or of rows with the names of their `columns`.
 
     Examples
     --------
@@ -32,7 +38,7 @@ def frame(columns: Mapping[str, Any], *, index: Any = None, name: str | None = N
     """
     import pandas as pd
 
-    made = pd.DataFrame(dict(columns), index=index)
+    made = pd.DataFrame(values, columns=columns, index=index)
     made.index.name = name
     return made
 

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from simulator import catalogue
+from simulator.files import read_toml
+from simulator.frames import frame
 from simulator.measured.table_kinds import LEFT_OUT
 from simulator.scoring.ablation import NEUTRAL, STEPS, ablation, step_figures
 from simulator.scoring.baselines import (
@@ -33,7 +35,6 @@ from simulator.scoring.without_terms import without_terms
 
 __all__ = [
     "FILES",
-    "PEERS",
     "TOLERANCE",
     "Moved",
     "accuracy",
@@ -48,26 +49,6 @@ FILES = ("calibrate.csv", "test.csv", "vtrain_single.csv")
 
 TOLERANCE = 0.01
 """What the mean absolute error of a source may grow by: one point."""
-
-PEERS: dict[str, Any] = {
-    "origin": "Calculon and SimuMax were run unchanged on the same rows when the tables of runs"
-    " were composed; their figures are quoted from the project's issue 8 for orientation, and not"
-    " computed again here. The two cannot express the other sources.",
-    "step": [
-        {"source": "korthikanti22-t5", "calculon": 0.037, "simumax": 0.074,
-         "remark": "Calculon's efficiencies were set on these rows; SimuMax: 4.4 % with its slow"
-         " replay of the interleaved schedule"},
-        {"source": "vtrain-multi-18.4b", "calculon": 0.130, "simumax": 0.079, "remark": ""},
-        {"source": "internevo-7b", "calculon": 0.105, "simumax": 0.111, "remark": ""},
-        {"source": "bloom-prequel", "calculon": 0.30, "simumax": 0.21, "remark": ""},
-        {"source": "torchtune", "calculon": 0.35, "simumax": 0.16, "remark": ""},
-    ],
-    "ranking": {
-        "calculon": {"median_tau": 0.10, "median_regret": 0.096, "worst_regret": 0.30},
-        "simumax": {"median_tau": 0.80, "median_regret": 0.045, "worst_regret": 0.60},
-    },
-}  # fmt: skip
-"""Mean absolute errors on `test` that two other simulators reach, and their rankings on A100."""
 
 _ERRORS = ("n", "mape", "median_ape", "p90_ape", "max_ape", "bias")
 _BY = ("by_kernel", "by_device")
@@ -134,7 +115,7 @@ def document(found: Validation) -> dict[str, Any]:
             "ranking": {"groups": ours["ranking"], "by_split": ours["ranking_by_split"]},
             "series": [_series(one) for one in series(rows) if not one.rows[0].composed],
             "certainty": certainty_scores(rows, ours),
-            "peers": {**PEERS, "ours": _ranking_on_a100(ours["ranking"])},
+            "peers": {**_peers(), "ours": _ranking_on_a100(ours["ranking"])},
             "skipped": ours["skipped"],
             "predicted_step_s": {
                 row.run.get("run_id"): row.predicted_step_s for row in rows if row.status == "ok"
@@ -184,22 +165,37 @@ def _kinds(
     rows: Iterable[ScoredRow], ours: Mapping[str, Any], constant: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Errors by split and kind, `all` first; `mape_over_sources` weighs every source the same."""
-    errors: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for row in rows:
-        if row.step_error is not None and not row.composed:
-            for kind in ("all", row.kind):
-                some = errors.setdefault((row.run.get("split"), kind), {})
-                some.setdefault(row.run.get("source"), []).append(abs(row.step_error))
-    found: dict[str, Any] = {}
-    for split in ours["by_split"]:
-        for kind in ("all", *ours["by_kind"]):
-            means = [np.mean(some) for some in errors.get((split, kind), {}).values()]
-            found.setdefault(split, {})[kind] = {
+    errors = frame(
+        [
+            (row.run.get("split"), row.run.get("source"), kind, abs(row.step_error))
+            for row in rows
+            if row.step_error is not None and not row.composed
+            for kind in ("all", row.kind)
+        ],
+        columns=("split", "source", "kind", "error"),
+    )
+
+    def over_sources(split: str, kind: str) -> float | None:
+        some = errors[(errors["split"] == split) & (errors["kind"] == kind)]
+        means = some.groupby("source", sort=False)["error"].agg(_mean)
+        return float(np.mean(means)) if len(means) else None
+
+    return {
+        split: {
+            kind: {
                 **_some(_of_kind(ours, kind, split)),
-                "mape_over_sources": float(np.mean(means)) if means else None,
+                "mape_over_sources": over_sources(split, kind),
                 "constant_efficiency": _some(_of_kind(constant, kind, split)),
             }
-    return found
+            for kind in ("all", *ours["by_kind"])
+        }
+        for split in ours["by_split"]
+    }
+
+
+def _mean(errors: Any) -> float:
+    """Mean in the order of rows, as NumPy adds it up."""
+    return float(np.mean(errors.to_numpy()))
 
 
 def _of_kind(found: Mapping[str, Any], kind: str, split: str) -> Mapping[str, Any] | None:
@@ -248,22 +244,28 @@ def _spread(pairs: Sequence[ReleasePair]) -> dict[str, Any]:
 
 def _memory(rows: Iterable[ScoredRow]) -> dict[str, Any]:
     """Memory errors by kind of reading, source and split; readings of other kinds are counted."""
-    errors: dict[str, dict[str, dict[str, list[float]]]] = {kind: {} for kind in SCORED_MEMORY}
-    unscored: dict[str, int] = {}
-    for row in rows:
-        if row.memory_error is not None and row.memory_kind is not None:
-            parts = errors[row.memory_kind].setdefault(row.run.get("source"), {})
-            parts.setdefault(row.run.get("split"), []).append(row.memory_error)
-        elif row.memory_kind is not None:
-            unscored[row.memory_kind] = unscored.get(row.memory_kind, 0) + 1
-    scored = {
-        kind: {
-            source: {split: _some(error_statistics(some)) for split, some in parts.items()}
-            for source, parts in by_source.items()
-        }
-        for kind, by_source in errors.items()
+    readings = frame(
+        [
+            (row.memory_kind, row.run.get("source"), row.run.get("split"), row.memory_error)
+            for row in rows
+            if row.memory_kind is not None
+        ],
+        columns=("kind", "source", "split", "error"),
+    )
+    known = readings["error"].notna()
+    scored: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in SCORED_MEMORY}
+    by_split = readings[known].groupby(["kind", "source", "split"], sort=False)["error"]
+    for (kind, source, split), some in by_split:
+        scored[kind].setdefault(source, {})[split] = _some(error_statistics(some.tolist()))
+    return {
+        "scored": scored,
+        "not_scored": readings[~known].groupby("kind", sort=False).size().to_dict(),
     }
-    return {"scored": scored, "not_scored": unscored}
+
+
+def _peers() -> dict[str, Any]:
+    """What two other simulators reach on `test`, and their rankings on A100."""
+    return read_toml(catalogue.folder("validation") / "peers.toml")
 
 
 def _ranking_on_a100(groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

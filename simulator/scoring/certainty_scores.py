@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from simulator.frames import frame
 from simulator.scoring.chances import chances
 from simulator.scoring.hidden_end import hidden_end, hidden_runs
 from simulator.scoring.scores import ScoredRow
@@ -55,19 +56,21 @@ def certainty_scores(rows: Sequence[ScoredRow], summary: Mapping[str, Any]) -> d
 
 def _by_source(rows: Sequence[ScoredRow]) -> dict[str, dict[str, Any]]:
     """Share of measured steps inside P10 to P90, and the median of P90 over P10 less 1."""
-    groups: dict[tuple[str, str], list[tuple[bool, float]]] = {}
-    for row in rows:
-        if row.p10_s is None or row.p90_s is None or row.measured_step_s is None:
-            continue
-        inside = row.p10_s <= row.measured_step_s <= row.p90_s
-        key = (row.run.get("source"), row.run.get("split"))
-        groups.setdefault(key, []).append((inside, row.p90_s / row.p10_s - 1.0))
-    found: dict[str, dict[str, Any]] = {}
-    for (source, split), some in groups.items():
-        widths = sorted(width for _, width in some)
-        found.setdefault(source, {})[split] = {
+    intervals = frame(
+        [
+            (row.run.get("source"), row.run.get("split"), low <= time <= high, high / low - 1.0)
+            for row in rows
+            if (low := row.p10_s) is not None
+            and (high := row.p90_s) is not None
+            and (time := row.measured_step_s) is not None
+        ],
+        columns=("source", "split", "inside", "width"),
+    )
+    scores: dict[str, dict[str, Any]] = {}
+    for (source, split), some in intervals.groupby(["source", "split"], sort=False):
+        scores.setdefault(source, {})[split] = {
             "n": len(some),
-            "coverage": sum(inside for inside, _ in some) / len(some),
-            "width": widths[len(widths) // 2],
+            "coverage": int(some["inside"].sum()) / len(some),
+            "width": sorted(some["width"].tolist())[len(some) // 2],
         }
-    return found
+    return scores
