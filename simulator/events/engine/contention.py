@@ -46,7 +46,7 @@ NONE_LEFT = 1e-12
 
 
 @bare
-def run_events(  # type: ignore[no-untyped-def]
+def run_events(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     task, stream, resource, entry, predecessor, lag, solving, count
 ):
     """Run all tasks; how many have ended is counted: fewer than all if they wait for one another.
@@ -87,7 +87,7 @@ def run_events(  # type: ignore[no-untyped-def]
 
 
 @bare
-def _next(s, now, task, stream, predecessor, lag, count):  # type: ignore[no-untyped-def]
+def _next(s, now, task, stream, predecessor, lag, count):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """The task that a stream can start now; else -1: its start is entered, or what it waits for."""
     at = stream[s]
     i = at.head
@@ -117,7 +117,7 @@ def _next(s, now, task, stream, predecessor, lag, count):  # type: ignore[no-unt
 
 
 @bare
-def _start(  # type: ignore[no-untyped-def]
+def _start(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     i, now, task, stream, resource, entry, count
 ):
     """Start a task: one without work ends at once, one that shares nothing runs at its limit."""
@@ -142,7 +142,7 @@ def _start(  # type: ignore[no-untyped-def]
 
 
 @bare
-def _finish(i, now, task, stream, resource, entry, count):  # type: ignore[no-untyped-def]
+def _finish(i, now, task, stream, resource, entry, count):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """End a task; its stream and the streams that wait for it are to be looked at again."""
     one = task[i]
     one.end = now

@@ -249,7 +249,7 @@ def deadlock(graph: TaskGraph, head: Int32s, edge: Int32s, names: Names) -> Dead
 
 
 @njit(cache=True)
-def _sweep(  # type: ignore[no-untyped-def]
+def _sweep(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     duration, stream, first, predecessor, lag, start, end, cause, head, edge
 ):
     """Run every stream as far as it goes; return how many tasks have run.

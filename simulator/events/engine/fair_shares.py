@@ -142,7 +142,7 @@ def scratch(links: int, classes: int, crossings: int) -> Scratch:
 
 
 @njit(cache=True)
-def _gather(first, link, share, flows, active, number, capacity, work):  # type: ignore[no-untyped-def]
+def _gather(first, link, share, flows, active, number, capacity, work):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """Collect the links that active classes cross, and the classes of each link."""
     room, weight, level, crossing, live, start, open_, position, members, _, _ = work
     count = 0
@@ -179,7 +179,7 @@ def _gather(first, link, share, flows, active, number, capacity, work):  # type:
 
 
 @njit(cache=True)
-def _settle(c, rate, at_rate, first, link, share, flows, work):  # type: ignore[no-untyped-def]
+def _settle(c, rate, at_rate, first, link, share, flows, work):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """Give a class its rate and take its load off its links."""
     room, weight, level, crossing, _, _, _, position, _, _, _ = work
     rate[c] = at_rate
@@ -193,7 +193,7 @@ def _settle(c, rate, at_rate, first, link, share, flows, work):  # type: ignore[
 
 
 @njit(cache=True)
-def fill(capacity, first, link, share, flows, limit, active, number, rate, work):  # type: ignore[no-untyped-def]
+def fill(capacity, first, link, share, flows, limit, active, number, rate, work):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """Rates of the classes ``active[:number]``, into `rate`; compiled, for use in other kernels.
 
     Arguments are those of :func:`fair_rates` as float64 and int64 arrays, `work` is made by
@@ -229,7 +229,7 @@ def fill(capacity, first, link, share, flows, limit, active, number, rate, work)
 
 
 @njit(cache=True)
-def _bottlenecks(unfilled, rate, limit, first, link, share, flows, work):  # type: ignore[no-untyped-def]
+def _bottlenecks(unfilled, rate, limit, first, link, share, flows, work):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """Settle what waits on links that hold up all their classes first; links left open."""
     _, _, level, crossing, _, start, open_, _, members, _, best = work
     kept = 0

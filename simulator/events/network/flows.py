@@ -312,7 +312,7 @@ def _mix_into(colour, bits):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _refine(  # type: ignore[no-untyped-def]
+def _refine(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     flow0, link0, step0, flow, link, step, first, links, share, step_of, before
 ):
     """Colour everything anew by its own colour and those of all that it touches.

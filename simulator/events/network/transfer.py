@@ -146,7 +146,7 @@ def _solve(network, active, rate, remaining, counters, work):  # type: ignore[no
 
 # Compiled: its arrays come one by one.
 @njit(cache=True)
-def _end(c, at_s, step, left, times, closing, counters):  # type: ignore[no-untyped-def]
+def _end(c, at_s, step, left, times, closing, counters):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """Note the end of a class, and that of its step if it was the last."""
     times[1][c] = at_s
     counters[_ENDED] += 1
@@ -173,7 +173,7 @@ def _follow(steps, times, closing, queue, counters):  # type: ignore[no-untyped-
 
 # Compiled: its arrays come one by one.
 @njit(cache=True)
-def _begin(s, at_s, network, table, left, times, active, closing, counters):  # type: ignore[no-untyped-def]
+def _begin(s, at_s, network, table, left, times, active, closing, counters):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """Begin a step: its flows run, but for those with nothing to move or nowhere to go."""
     _, first, _, _, _, limit = network
     size, step, order, members = table
@@ -193,7 +193,7 @@ def _begin(s, at_s, network, table, left, times, active, closing, counters):  # 
 
 # Compiled: its arrays come one by one.
 @njit(cache=True)
-def _pass(span, ends, now, step, active, rate, remaining, left, times, closing, counters):  # type: ignore[no-untyped-def]
+def _pass(span, ends, now, step, active, rate, remaining, left, times, closing, counters):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """Let time pass up to `now`; where flows end at its end, take them off."""
     kept = 0
     for a in range(counters[_RUNNING]):

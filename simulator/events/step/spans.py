@@ -43,6 +43,7 @@ class _Spans:
         start: Floats,
         length: Floats,
         words: tuple[str, str | Ints, str | Ints],
+        *,
         micro_batch: Ints,
         chunk: Ints,
         critical: NDArray[np.bool_],
@@ -99,7 +100,7 @@ def _draw_passes(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> 
     listed, shown = played.program, shown_s(played)
     hidden = played.passes.hidden_s[listed.rank, listed.chunk, listed.kind]
     batch = listed.micro_batch % _micro_batches(played)
-    tail = (batch, listed.chunk, critical[played.step.task_of_action])
+    on_path = critical[played.step.task_of_action]
     first, clock = np.full(len(listed), -1, np.int64), _starts(played, shown)
     ways = np.array([SPAN_KINDS.index(x) for x in _WAYS])[listed.kind]
     kinds: dict[str, Ints] = {"pass": ways, "send": _send_or_receive(played)}
@@ -107,7 +108,15 @@ def _draw_passes(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> 
     def draw(span: Span, start: Floats, seconds: Floats) -> tuple[Ints, Floats]:
         """Draw one span of every pass; its number, and when it ends."""
         words = (span.stream, kinds.get(span.kind, span.kind), span.terms[0])
-        number = spans.add(listed.rank, start, span.share * seconds, words, *tail)
+        number = spans.add(
+            listed.rank,
+            start,
+            span.share * seconds,
+            words,
+            micro_batch=batch,
+            chunk=listed.chunk,
+            critical=on_path,
+        )
         np.copyto(first, number, where=(first < 0) & (number >= 0))
         return number, start + span.share * seconds
 
@@ -150,9 +159,9 @@ def _draw_sends(played: Played, spans: _Spans, critical: NDArray[np.bool_], own:
         start,
         end - start,
         ("pipeline", "send", "pp"),
-        listed.micro_batch[own] % _micro_batches(played),
-        listed.chunk[own],
-        critical[tasks],
+        micro_batch=listed.micro_batch[own] % _micro_batches(played),
+        chunk=listed.chunk[own],
+        critical=critical[tasks],
     )
 
 
@@ -169,9 +178,9 @@ def _draw_extras(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> 
             start,
             end - start,
             (stream, notes[rows, 1], notes[rows, 0]),
-            np.full(len(rows), -1),
-            notes[rows, 2],
-            critical[tasks],
+            micro_batch=np.full(len(rows), -1),
+            chunk=notes[rows, 2],
+            critical=critical[tasks],
         )
 
 

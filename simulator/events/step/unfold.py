@@ -14,7 +14,7 @@ SEND, EXTRA = len(KINDS), len(KINDS) + 1
 
 
 @njit(cache=True)
-def unfold(  # type: ignore[no-untyped-def]
+def unfold(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     rank,
     kind,
     micro_batch,
@@ -140,7 +140,7 @@ def _starters(with_next, action_at):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _row_starts(  # type: ignore[no-untyped-def]
+def _row_starts(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     awaited, starter, send_at, extra_at, after, waits, before, edges, tasks
 ):
     """Count the predecessors of every task and add them up."""
@@ -165,7 +165,7 @@ def _row_starts(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _rows(  # type: ignore[no-untyped-def]
+def _rows(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     first, rank, awaited, starter, action_at, send_at, extra_at, after, waits, before, edges
 ):
     """Fill the predecessors of every task."""
