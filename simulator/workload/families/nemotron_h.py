@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.workload.architecture import Architecture, Block
 from simulator.workload.families.pieces import dense, grouped, model
 from simulator.workload.fields import Fields
@@ -20,12 +22,14 @@ _WORDS = {
 
 
 def nemotron_h(f: Fields) -> Architecture:
-    """Mamba-2, attention without positions, or an MLP of squared rectifiers, by a pattern."""
-    bias = f.flag("attention_bias", False)
+    """Mamba-2, attention without positions, or an MLP of squared rectifiers, by a pattern.
+
+    transformers gives its attention no biases and ties no tables, whatever the config says.
+    """
     kinds = {
         "M": Block(attention=None, mlp=None, mixer=_mamba2(f), norms=1),
         "*": Block(
-            attention=grouped(f, kv=8, head_dim=128, qkv_bias=bias, output_bias=bias),
+            attention=grouped(f, kv=8, head_dim=128),
             mlp=None,
             norms=1,
         ),
@@ -35,7 +39,8 @@ def nemotron_h(f: Fields) -> Architecture:
             norms=1,
         ),
     }
-    return model(f, [kinds[letter] for letter in _pattern(f)], positions=4096, position="none")
+    blocks = [kinds[letter] for letter in _pattern(f)]
+    return replace(model(f, blocks, positions=4096, position="none"), tied_embeddings=False)
 
 
 def _pattern(f: Fields) -> str:
