@@ -20,7 +20,8 @@ ZOO = {
 SIZE = "must be a whole number from 1 to 2147483648"
 KNOWN = (
     "bert, deberta-v2, deepseek_v2, deepseek_v3, falcon, gemma2, gpt2, gpt_neox, gpt_oss, llama, "
-    "llama4_text, mistral, mixtral, mpt, nemotron, opt, phi3, qwen2, qwen3, qwen3_moe, swin, "
+    "llama4_text, mistral, mixtral, mpt, nemotron, nemotron_h, opt, phi3, qwen2, qwen3, "
+    "qwen3_moe, qwen3_next, swin, "
     "switch_transformers, t5, vit, yuan"
 )
 GONE = object()
