@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.memory.peak import MEMORY_KINDS
-from simulator.events.sharing.contended import Contended
 from simulator.events.step.streams import CAUSES, SPAN_KINDS, STREAMS
 from simulator.events.step.timeline import Jittered, MemoryCurve, Mixed, Sharing, Timeline
 from simulator.frames import DataFrame, choose, frame
+
+if TYPE_CHECKING:  # brings numba along
+    from simulator.events.sharing.contended import Contended
 
 __all__ = ["SimulatedStep"]
 

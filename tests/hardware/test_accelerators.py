@@ -32,7 +32,7 @@ TYPES = {
     "tpu-v3": set(), "tpu-v4": set(), "tpu-v5": set(),
 }  # fmt: skip
 """Types of fewer than 16 bits that have kernels, by generation."""
-NO_BF16 = {"volta", "turing"}
+NO_BF16 = {"pascal", "volta", "turing"}
 
 
 CLASSES = {"elementwise", "norm", "softmax", "loss", "optimizer", "copy"}

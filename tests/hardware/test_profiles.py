@@ -160,7 +160,7 @@ def test_no_link_is_faster_than_its_wires(name: str) -> None:
 
 
 SLOTS = (
-    dict.fromkeys(("volta", "turing", "tpu-v4"), 16e9)
+    dict.fromkeys(("pascal", "volta", "turing", "tpu-v4"), 16e9)
     | {"cdna2": 36e9}
     | dict.fromkeys(("ampere", "ampere-ga10x", "ada", "gaudi2", "da-vinci"), 32e9)
 )

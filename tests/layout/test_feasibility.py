@@ -95,6 +95,16 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"gpus": 24, "model": presets.load("llama-3.2-3b")},  # 24 heads, 8 key/value heads
     ),
     ("tp does not divide the MLP width", {"tp": 4, "dp": 2}, {"model": ODD_WIDTH}),
+    (
+        "tp does not divide the heads and groups of a mixer in place of attention",
+        {"tp": 16, "dp": 1},  # 32 attention heads, 128 heads of Mamba-2 in 8 groups
+        {"gpus": 16, "model": presets.load("nemotron-h-8b")},
+    ),
+    (
+        "context parallelism of mixers in place of attention is not modelled",
+        {"cp": 2, "dp": 4},
+        {"model": presets.load("nemotron-h-8b")},
+    ),
     ("tp, cp do not divide the sequence length", {"cp": 8}, {"length": 4104}),  # 4104 = 8 x 513
     ("fewer layers than pipeline stages", {"pp": 8, "vpp": 8}, {}),
     (
