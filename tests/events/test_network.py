@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -112,7 +112,6 @@ def by_linear_programs(capacity, ways, count, limit, share):  # type: ignore[no-
     return np.array([fixed[f] for f in range(flows)])
 
 
-@settings(max_examples=60, deadline=None)
 @given(networks())
 def test_rates_are_those_of_linear_programs(network) -> None:  # type: ignore[no-untyped-def]
     capacity, ways, count, limit, share = network
@@ -121,7 +120,6 @@ def test_rates_are_those_of_linear_programs(network) -> None:  # type: ignore[no
     assert rates == pytest.approx(by_linear_programs(*network), rel=1e-5)
 
 
-@settings(max_examples=200, deadline=None)
 @given(networks())
 def test_no_link_is_overfull_and_every_flow_has_a_bottleneck(network) -> None:  # type: ignore[no-untyped-def]
     """A flow below its limit crosses a full link on which no other flow is faster."""

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
@@ -50,7 +50,6 @@ def test_members_by_hand() -> None:
 degree = st.sampled_from([1, 2, 4])
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     tp=degree, cp=degree, dp=st.sampled_from([1, 2, 4, 8]), pp=degree, ep=degree,
     etp=st.sampled_from([1, 2]), order=st.sampled_from(RANK_ORDERS),

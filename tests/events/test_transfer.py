@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
@@ -147,7 +147,6 @@ def tables(draw: st.DrawFn):  # type: ignore[no-untyped-def]
     return given, np.array(capacity)
 
 
-@settings(max_examples=150, deadline=None)
 @given(tables())
 def test_folding_changes_nothing(given_table) -> None:  # type: ignore[no-untyped-def]
     given_flows, capacity = given_table

@@ -23,7 +23,7 @@ def path_of(name: str) -> Path:
 
 BLACKWELL = ["b200-sxm", "b300-sxm", "gb200", "gb300"]
 TYPES = {
-    "volta": set(), "turing": set(), "ampere": set(), "ampere-ga10x": set(),
+    "pascal": set(), "volta": set(), "turing": set(), "ampere": set(), "ampere-ga10x": set(),
     "ada": {"fp8"}, "blackwell-gb20x": {"fp8"},
     "hopper": {"fp8", "fp8_blockwise"},
     "blackwell": {"fp8", "mxfp8", "nvfp4"},

@@ -146,6 +146,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(record)
 
 
+@pytest.mark.evidence
 @pytest.mark.parametrize(
     "split",
     [
@@ -182,6 +183,7 @@ def test_split_steps_have_the_losses_of_one_process(
 # --- one rank alone -------------------------------------------------------------------------------
 
 
+@pytest.mark.evidence
 @pytest.mark.parametrize(
     ("layout", "parameters"),
     [

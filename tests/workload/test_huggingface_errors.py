@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
@@ -283,7 +283,6 @@ def mutated(draw):
     return {"text_config": config} if draw(st.booleans()) else config
 
 
-@settings(max_examples=500, deadline=None)
 @given(mutated() | VALUES)
 def test_from_hf_raises_nothing_but_input_errors(config):
     try:
