@@ -44,6 +44,7 @@ def commands() -> list[str]:
     ]
 
 
+@pytest.mark.evidence
 def test_the_guide_runs(
     kernel_document: dict[str, Any],
     collective_document: dict[str, Any],

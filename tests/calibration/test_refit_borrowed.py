@@ -64,7 +64,7 @@ def test_calls_of_a_card_are_fitted_on_the_profile_that_lends() -> None:
     assert words.accelerators["a100_pcie"] == "a100-pcie-80"
     assert profile_of("a100_pcie", words, devices()) == "a100-sxm-80"
     assert profile_of("rtx_pro_6000_server", words, devices()) == "rtx-pro-6000-server"
-    assert profile_of("p100", words, devices()) == ""
+    assert profile_of("a40", words, devices()) == ""
 
 
 def test_nccl_sees_a_card_of_blackwell_as_blackwell() -> None:

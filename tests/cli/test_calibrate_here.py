@@ -19,6 +19,7 @@ needs_torch = pytest.mark.skipif(
 MODES = ["local", "ddp", "fsdp2", "tp", "pp"]
 
 
+@pytest.mark.evidence
 @needs_torch
 def test_measures_fits_predicts_runs_and_compares(tmp_path: Path) -> None:
     """A tiny model, once: every step of the loop has run, the figures say nothing."""

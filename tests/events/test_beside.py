@@ -79,6 +79,7 @@ def test_a_spine_that_is_wide_enough_for_both_slows_nobody() -> None:
         assert found.network is not None and found.network.slowdown == {"dp": 1.0}
 
 
+@pytest.mark.evidence
 def test_many_neighbours_leave_an_even_share() -> None:
     """Each of 30 keeps an uplink busy for its part of the time: together for more than all."""
     setting = given(tp=8, dp=4)

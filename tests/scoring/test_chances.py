@@ -27,6 +27,7 @@ def test_bins_hold_what_was_said_and_what_happened() -> None:
     assert sum(one["pairs"] for one in found) == 5
 
 
+@pytest.mark.evidence
 def test_chances_of_the_calibration_groups_hold() -> None:
     """Where one in ten is said at most, one in ten happens at most; nowhere is a half exceeded."""
     (found,) = chances(validate(RUNS / "calibrate.csv").rows).values()
