@@ -17,9 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA_FOLDERS = ("hardware_profiles", "kernels", "validation")
 TOP_LEVEL = {"simulator", f"foreshard-{__version__}.dist-info"}
 
-# The wheel is built once: every test of this file runs in the same worker.
+# The wheel is built once: --dist loadfile runs every test of this file in the same worker.
 pytestmark = [
-    pytest.mark.xdist_group("wheel"),
     pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="needs a checkout"),
 ]
 

@@ -27,7 +27,6 @@ sys.path.remove(str(KERNELS))
 
 TINY = Case(model="llama-tiny", micro_batch=4, precision="fp32")
 LONGEST_S = 600
-pytestmark = pytest.mark.xdist_group("distributed_programs")
 
 
 def start(program: str, *arguments: str, cwd: Path) -> subprocess.Popen[str]:

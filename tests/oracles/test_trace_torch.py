@@ -27,7 +27,6 @@ sys.path.remove(str(HERE))
 
 STEPS = profiled_training.STEPS
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
-pytestmark = pytest.mark.xdist_group("profiled_training")
 
 
 @pytest.fixture(scope="module")
