@@ -32,6 +32,9 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 STAMPS := $(VENV)/stamps
 TORCH_STAMP := $(STAMPS)/$(subst =,-,$(subst /,-,$(firstword $(TORCH))))
 
+# Compiled modules are kept: every process that starts would compile them again, half a second each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := plan
 .NOTPARALLEL:
 .DELETE_ON_ERROR:

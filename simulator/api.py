@@ -15,8 +15,6 @@ from simulator.errors import InputError, did_you_mean
 from simulator.files import build, read_toml
 from simulator.planner.prediction import Prediction
 from simulator.planner.prediction import predict as predict_scenario
-from simulator.planner.search import Plan
-from simulator.planner.search import plan as plan_scenario
 from simulator.scenario import Goal, LayoutSection, Scenario, make_scenario
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from simulator.events.played import SimulatedStep
     from simulator.events.sharing.beside import Job
     from simulator.events.simulated_step import Deviation, Jitter, Network
+    from simulator.planner.search import Plan
 
 __all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "assemble", "job", "plan", "predict", "simulate"]
 
@@ -110,6 +109,8 @@ def plan(
     >>> bool(best.estimate.fits[0])
     True
     """
+    from simulator.planner.search import plan as plan_scenario  # a prediction needs no search
+
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
     return plan_scenario(assemble(scenario, names, given)[0], keep=keep, progress=progress)
 

@@ -13,13 +13,13 @@ import json
 import math
 import os
 import pickle
-import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeVar, dataclass_transform
 
+import tomli
 from pydantic import Strict, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
@@ -302,7 +302,7 @@ def _parsed(text: str) -> bytes:
 
     A session reads the same profiles again and again, and parsing one takes 20 times as long.
     """
-    return pickle.dumps(tomllib.loads(text))
+    return pickle.dumps(tomli.loads(text))
 
 
 def read_json(path: Path | str) -> Any:

@@ -6,12 +6,12 @@ read are refused with "not yet" rather than ignored.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import tomli
 from annotated_types import Ge, Gt, Le
 
 from simulator.errors import InputError, did_you_mean, problem
@@ -295,7 +295,7 @@ def _override(document: dict[str, Any], text: str) -> None:
     if not (equals and section and fields_of and all(fields_of)):
         raise InputError(problem("--set", "", "must be section.field=value", text))
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
+        parsed = tomli.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
         parsed = value.strip()
     table: Any = document.setdefault(section, {})

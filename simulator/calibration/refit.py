@@ -10,10 +10,11 @@ borrows from a relative or has a base gets only what was fitted to timings of it
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import tomli
 
 from simulator import catalogue
 from simulator.calibration.attention import attention_profiles
@@ -115,7 +116,7 @@ def _owned(sections: Sequence[Section], text: str) -> list[Section]:
     A kernel of an accelerator (the first two names of its tables) with no fitted figure is a guess,
     and what it borrows or has from its base is one already.
     """
-    if not {"base", "borrowed"} & tomllib.loads(text).keys():
+    if not {"base", "borrowed"} & tomli.loads(text).keys():
         return list(sections)
     fitted = {
         section.path[:2]

@@ -15,11 +15,11 @@ from simulator.cost.step import Estimate
 from simulator.planner.certainty import Certainty
 from simulator.planner.outcome import Outcome, weakest_evidence
 from simulator.planner.prediction import Prediction
-from simulator.planner.search import Plan
 from simulator.scenario import Scenario
 
 if TYPE_CHECKING:
     from simulator.planner.fitting import Fitting
+    from simulator.planner.search import Plan
     from simulator.scoring.anchor import Correction
 
 __all__ = ["SCHEMA", "TOP", "evidence", "head", "plan_document", "predict_document"]
