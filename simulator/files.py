@@ -67,6 +67,23 @@ class Word:
         return core_schema.literal_schema(list(self.known))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Words:
+    """Marks a string as words that are known elsewhere, joined by ``+``."""
+
+    known: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        def check(text: str) -> str:
+            for word in text.split("+"):
+                if text and word not in self.known:
+                    allowed = f"must be among {', '.join(self.known)}, joined by +"
+                    raise ValueError(f"{allowed}{did_you_mean(word, self.known)}")
+            return text
+
+        return core_schema.no_info_after_validator_function(check, core_schema.str_schema())
+
+
 GRADES = ("measured", "fitted", "datasheet", "assumed")
 """Grades of evidence, strongest first."""
 

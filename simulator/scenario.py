@@ -15,10 +15,10 @@ import tomli
 from annotated_types import Ge, Gt, Le
 
 from simulator.errors import InputError, did_you_mean, problem
-from simulator.files import Number, Whole, Word, build, read_toml, record
+from simulator.files import Number, Whole, Word, Words, build, read_toml, record
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.node_groups import load_groups
-from simulator.layout.layouts import RANK_ORDERS
+from simulator.layout.layouts import MODULES, RANK_ORDERS
 from simulator.schedules.registry import WORDS
 from simulator.software.profile import Software, load_software
 from simulator.software.supports import CpKind, Dispatcher
@@ -97,6 +97,9 @@ class LayoutSection:
     sequence_parallel: bool | None = None
     recompute: Literal["none", "selective", "full"] | None = None
     recompute_layers: Annotated[Whole, Ge(0), Le(LARGEST)] | None = None
+    recompute_modules: Annotated[str, Words(MODULES)] | None = None
+    """What selective recomputation drops and computes again, joined by +; none given: what the
+    software usually names."""
     offload_layers: Annotated[Whole, Ge(0), Le(LARGEST)] | None = None
     optimizer_offload: Literal["none", "cpu", "nvme"] | None = None
     """Where the optimizer states wait, whose step the host takes: its memory, or local drives."""

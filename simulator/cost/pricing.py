@@ -22,7 +22,7 @@ from simulator.cost.tables import Paths, Priced
 from simulator.errors import InputError
 from simulator.hardware.cluster import NO_CLOSED_FORM, Cluster, with_release
 from simulator.layout.keys import UniqueRows, unique_rows
-from simulator.layout.layouts import Layouts
+from simulator.layout.layouts import Layouts, modules_of
 from simulator.layout.placement import place
 from simulator.layout.stages import Stages, fold, stages
 from simulator.schedules.action_tables import unpaired
@@ -125,7 +125,22 @@ def _rank_grids(layouts: Layouts, plans: UniqueRows) -> UniqueRows:
 
 
 def _blocks(workload: Workload, cluster: Cluster, software: Software, ranks: Ranks) -> BlockCosts:
-    """Prices of the model's parts; of sequences of unlike lengths, their mean."""
+    """Prices of the model's parts, those with other modules to recompute apart."""
+    named = np.asarray(ranks.recompute_modules)
+    if not named.any():
+        return _blocks_alike(workload, cluster, software, ranks)
+    pieces = []
+    for mask in np.unique(named).tolist():
+        rows = np.flatnonzero(named == mask)
+        naming = software.recomputing(modules_of(mask))
+        pieces.append((rows, _blocks_alike(workload, cluster, naming, ranks.take(rows))))
+    return BlockCosts.joined(pieces)
+
+
+def _blocks_alike(
+    workload: Workload, cluster: Cluster, software: Software, ranks: Ranks
+) -> BlockCosts:
+    """The same of one set of modules; of sequences of unlike lengths, their mean."""
     blocks = block_costs(workload, cluster, software, ranks)
     if not workload.recipe.pads:
         return blocks

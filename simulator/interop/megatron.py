@@ -6,6 +6,7 @@ user guide of Megatron-FSDP. What flags cannot say stands in a comment under the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -186,7 +187,7 @@ def _recompute(row: dict[str, Any], software: Software, arch: Architecture) -> l
     if row["recompute"] == "selective":
         modules = [
             _MODULES[name]
-            for name in software.kernels.selective_modules
+            for name in _recomputed(row, software)
             if name in _MODULES and (name not in _OF_EXPERTS or arch.is_moe)
         ]
         words = " ".join(dict.fromkeys(modules))
@@ -195,6 +196,12 @@ def _recompute(row: dict[str, Any], software: Software, arch: Architecture) -> l
         return [*flags, "--recompute-method uniform", "--recompute-num-layers 1"]
     count = -(-row["recompute_layers"] // row["vpp"])
     return [*flags, "--recompute-method block", f"--recompute-num-layers {count}"]
+
+
+def _recomputed(row: dict[str, Any], software: Software) -> Sequence[str]:
+    """Modules that selective recomputation names."""
+    named: str = row["recompute_modules"]
+    return named.split("+") if named else software.kernels.selective_modules
 
 
 def _offload(row: dict[str, Any], recipe: Recipe) -> list[str]:
@@ -267,7 +274,7 @@ def _pairs_passes(row: dict[str, Any], software: Software) -> bool:
     recomputed.
     """
     again = row["recompute"] == "full" or (
-        row["recompute"] == "selective" and "moe" in software.kernels.selective_modules
+        row["recompute"] == "selective" and "moe" in _recomputed(row, software)
     )
     return not again and (row["pp"] == 1 or row["vpp"] > 1)
 

@@ -17,11 +17,13 @@ from simulator.schedules.registry import SCHEDULES, WORDS, by_code, usual_codes
 __all__ = [
     "CP_KINDS",
     "DISPATCHERS",
+    "MODULES",
     "OFFLOADS",
     "RANK_ORDERS",
     "RECOMPUTE",
     "SHARDINGS",
     "Layouts",
+    "modules_of",
 ]
 
 SHARDINGS = ("ddp", "zero1", "zero2", "zero3")
@@ -29,6 +31,12 @@ SHARDINGS = ("ddp", "zero1", "zero2", "zero3")
 
 RECOMPUTE = ("none", "selective", "full")
 """Activations computed again in the backward pass."""
+
+MODULES = (
+    *("core_attn", "norm", "mlp", "mlp_act", "moe", "moe_act", "shared_experts", "mla_up_proj"),
+    "half_matmul",
+)
+"""What selective recomputation may name (``software/kernels.py`` says what each is)."""
 
 CP_KINDS = ("ring", "all_gather", "all_to_all", "hierarchical")
 """How queries reach the keys of other context-parallel ranks (``cost/operators/context.py``)."""
@@ -106,6 +114,9 @@ class Layouts:
     """Index into RECOMPUTE."""
     recompute_layers: NDArray[Any]
     """Layers of each pipeline rank that full recomputation covers; 0 means all."""
+    recompute_modules: NDArray[Any]
+    """A bit for each of MODULES that selective recomputation drops and computes again; 0: those
+    that the software usually names."""
     offload_layers: NDArray[Any]
     """Layers of each pipeline rank whose kept activations wait in host memory."""
     optimizer_offload: NDArray[Any]
@@ -153,6 +164,7 @@ class Layouts:
             "reshard_after_forward",
             "recompute",
             "recompute_layers",
+            "recompute_modules",
             "offload_layers",
             "optimizer_offload",
             "parameter_offload",
@@ -212,6 +224,7 @@ class Layouts:
         for name, column in self.columns().items():
             value = int(column[index])
             row[name] = _WORDS[name][value] if name in _WORDS else value
+        row["recompute_modules"] = "+".join(modules_of(row["recompute_modules"]))
         row["sequence_parallel"] = bool(row["sequence_parallel"])
         row["reshard_after_forward"] = row["reshard_after_forward"] or True
         return row
@@ -222,6 +235,8 @@ class Layouts:
             name: np.array(_WORDS[name], dtype=object)[column] if name in _WORDS else column
             for name, column in self.columns().items()
         }
+        named = ["+".join(modules_of(mask)) for mask in self.recompute_modules.tolist()]
+        columns["recompute_modules"] = np.array(named, dtype=object)
         names = [self.describe(i) for i in range(len(self))]
         return frame(columns, index=names, name="layout")
 
@@ -246,7 +261,8 @@ class Layouts:
             words.append(f"reshard:{row['reshard_after_forward']}")
         if row["recompute"] != "none":
             layers = row["recompute_layers"]
-            words.append(row["recompute"] + (f":{layers}" if layers else ""))
+            more = layers or row["recompute_modules"]
+            words.append(row["recompute"] + (f":{more}" if more else ""))
         if row["offload_layers"]:
             words.append(f"offload:{row['offload_layers']}")
         for name in ("optimizer", "parameter"):
@@ -256,6 +272,25 @@ class Layouts:
         if row["rank_order"] != "tp-cp-dp-pp":
             words.append(row["rank_order"])
         return " ".join(words)
+
+
+def modules_of(mask: int) -> list[str]:
+    """Modules that the bits of a layout's `recompute_modules` stand for.
+
+    >>> modules_of(0), modules_of(1 << MODULES.index("norm"))
+    ([], ['norm'])
+    """
+    return [word for bit, word in enumerate(MODULES) if mask >> bit & 1]
+
+
+def _mask(text: str) -> int:
+    """A bit for each word of MODULES in words joined by ``+``."""
+    words = set(text.split("+")) - {""}
+    for word in sorted(words):
+        if word not in MODULES:
+            known = ", ".join(MODULES)
+            raise ValueError(f"recompute_modules: must be among {known}, got {word!r}")
+    return sum(1 << MODULES.index(word) for word in words)
 
 
 def _resolve_reshard(columns: dict[str, NDArray[Any]]) -> None:
@@ -278,6 +313,8 @@ def _coded(name: str, value: Any) -> NDArray[Any]:
     array = np.atleast_1d(np.asarray(value))
     if name == "reshard_after_forward" and array.dtype.kind == "b":
         array = np.where(array, 0, 1)  # true: over shard_group; false: over one rank, not at all
+    if name == "recompute_modules" and array.dtype.kind in "US":
+        array = np.array([_mask(text) for text in array.tolist()])
     if words is not None and array.dtype.kind in "US":
         for word in array:
             if word not in words:

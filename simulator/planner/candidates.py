@@ -251,12 +251,20 @@ def _expert_axes(
 def _recomputation(
     table: Layouts, arch: Architecture, software: Software, pinned: Mapping[str, Any]
 ) -> Layouts:
-    """Repeat every row for each kind of recomputation, full also by number of layers."""
-    modes = (
-        [str(pinned["recompute"])] if "recompute" in pinned else list(software.supports.recompute)
-    )
+    """Repeat every row for each kind of recomputation.
+
+    Selective also by what it names, full by the number of layers.
+    """
+    modes = list(software.supports.recompute)
+    if pinned.get("recompute_modules"):
+        modes = ["selective"]
+    if "recompute" in pinned:
+        modes = [str(pinned["recompute"])]
     tables = [
-        table.replace(recompute=mode, recompute_layers=0) for mode in modes if mode in RECOMPUTE
+        table.replace(recompute=mode, recompute_layers=0, recompute_modules=modules)
+        for mode in modes
+        if mode in RECOMPUTE
+        for modules in (_module_sets(arch, software, pinned) if mode == "selective" else [""])
     ]
     if "recompute_layers" in pinned:
         return Layouts.concatenate(
@@ -271,6 +279,21 @@ def _recomputation(
             some = table[rows]
             tables.append(some.replace(recompute="full", recompute_layers=count[rows]))
     return Layouts.concatenate(tables)
+
+
+def _module_sets(arch: Architecture, software: Software, pinned: Mapping[str, Any]) -> list[str]:
+    """What selective recomputation may name, without what the model lacks; "": the usual."""
+    if "recompute_modules" in pinned:
+        return [pinned["recompute_modules"]]
+    has = {"core_attn", "norm"}
+    has |= {"mlp", "mlp_act"} if any(block.mlp for block in arch.blocks) else set()
+    has |= {"moe", "moe_act"} if arch.is_moe else set()
+    has |= {"shared_experts"} if any(moe.shared_ffn_hidden for moe in arch.moes) else set()
+    has |= {"mla_up_proj"} if any(attention.is_mla for attention in arch.attentions) else set()
+    usual = has & set(software.kernels.selective_modules)
+    sets = [[word for word in words if word in has] for words in software.supports.recompute_sets]
+    named = dict.fromkeys("+".join(words) for words in sets if words and set(words) != usual)
+    return ["", *named]
 
 
 def _nearest(cluster: Cluster, pinned: Mapping[str, Any]) -> dict[str, NDArray[Any]]:

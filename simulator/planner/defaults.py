@@ -32,8 +32,9 @@ DEFAULTS = {
     "shard_group": "dp x cp",
     "reshard_after_forward": "true; with pp > 1 as the software does",
     "sequence_parallel": "true where tp > 1 and the software has it",
-    "recompute": "none; full where recompute_layers is given",
+    "recompute": "none; full where recompute_layers, selective where recompute_modules is given",
     "recompute_layers": "0: every layer that recompute covers",
+    "recompute_modules": "none: what selective recomputation names in the software",
     "offload_layers": "0: no activations in host memory",
     "optimizer_offload": "none",
     "parameter_offload": "none",
@@ -76,8 +77,10 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
     default("shard_group", row["dp"] * row["cp"])
     default("reshard_after_forward", True)
     default("sequence_parallel", row["tp"] > 1 and True in can.sequence_parallel)
-    default("recompute", "full" if row.get("recompute_layers") else "none")
+    selective = "selective" if row.get("recompute_modules") else "none"
+    default("recompute", "full" if row.get("recompute_layers") else selective)
     default("recompute_layers", 0)
+    default("recompute_modules", "")
     default("offload_layers", 0)
     default("optimizer_offload", "none")
     default("parameter_offload", "none")

@@ -6,7 +6,9 @@ step, a stage or a model.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 from simulator import catalogue
 from simulator.files import read_profile, record
@@ -43,6 +45,12 @@ class Software:
     """Sharding by torch's FSDP2."""
     deepspeed_zero: DeepSpeedZero = DeepSpeedZero()
     """Sharding by DeepSpeed's ZeRO."""
+
+    def recomputing(self, modules: Sequence[Any]) -> Software:
+        """The same where selective recomputation names `modules`; none: the usual ones."""
+        if not modules:
+            return self
+        return replace(self, kernels=replace(self.kernels, selective_modules=tuple(modules)))
 
 
 def load_software(name: str, *, where: str = "profiles", field: str = "software") -> Software:

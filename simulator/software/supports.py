@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from simulator.files import Word, record
 from simulator.schedules.registry import WORDS
+from simulator.software.kernels import Module
 
 __all__ = ["Supports"]
 
@@ -56,6 +57,10 @@ class Supports:
     """How tokens may reach their experts, the first is the default."""
     recompute: tuple[Recompute, ...] = ("none", "selective", "full")
     """Activation recomputation."""
+    recompute_modules: tuple[Module, ...] = ()
+    """What a layout may name for selective recomputation; none: it is as `kernels` says."""
+    recompute_sets: tuple[tuple[Module, ...], ...] = ()
+    """Sets of them that a search tries beside the usual one, without what the model lacks."""
     offload: bool = False
     """Activations of some layers in host memory until their backward pass, without pipeline."""
     offload_excludes: tuple[Literal["recompute", "graphs", "all_layers"], ...] = ()

@@ -27,7 +27,7 @@ LAYOUT = [
 FIELDS = [
     "tp", "pp", "vpp", "cp", "cp_kind", "cp_a2a", "dp", "ep", "etp", "dispatcher", "micro_batch",
     "global_batch", "sharding", "shard_group", "reshard_after_forward", "sequence_parallel",
-    "recompute", "recompute_layers", "offload_layers",
+    "recompute", "recompute_layers", "recompute_modules", "offload_layers",
     "optimizer_offload", "parameter_offload", "schedule", "rank_order",
 ]  # fmt: skip
 

@@ -322,3 +322,33 @@ def test_launches_that_are_waited_for_are_never_faster(
     found = evaluate(layouts, work, cluster, blocking)
     assert (found.step_time_s >= base.step_time_s).all()
     np.testing.assert_allclose(sum(found.terms_s.values()), found.step_time_s, rtol=1e-13)
+
+
+@pytest.mark.parametrize("words", ["norm", "norm+moe_act", "moe"])
+def test_named_modules_cost_what_software_that_always_names_them_costs(words: str) -> None:
+    """Beside rows without recomputation and with the usual modules, in one table."""
+    work = Workload(
+        architecture=presets.load("mixtral-8x7b"),
+        recipe=Recipe(sequence_length=4096, global_batch=64),
+    )
+    cluster, software = load_cluster("dgx-h100", 64), load_software("megatron-core")
+    split = {"tp": 2, "pp": 4, "dp": 8, "ep": 8, "global_batch": 64, "sharding": "zero1"}
+    table = Layouts.of(
+        **split,
+        recompute=["none", "selective", "selective", "full"],
+        recompute_modules=["", "", words, ""],
+    )
+    mixed = evaluate(table, work, cluster, software)
+    always = evaluate(
+        table[2].replace(recompute_modules=""),
+        work,
+        cluster,
+        software.recomputing(words.split("+")),
+    )
+    assert mixed.step_time_s[2] == always.step_time_s[0]
+    assert mixed.memory_total_bytes[2] == always.memory_total_bytes[0]
+    assert mixed.executed_flop[2] == always.executed_flop[0]
+    plain = evaluate(table[[0, 1, 3]], work, cluster, software)
+    assert (mixed.step_time_s[[0, 1, 3]] == plain.step_time_s).all()
+    assert mixed.memory_total_bytes[3] < mixed.memory_total_bytes[2] < mixed.memory_total_bytes[0]
+    assert mixed.step_time_s[0] < mixed.step_time_s[2] < mixed.step_time_s[3]

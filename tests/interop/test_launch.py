@@ -293,6 +293,15 @@ def test_megatron_counts_recomputed_layers_per_virtual_stage(
     assert ("counted per virtual stage" in block(**layout)) == (layout.get("recompute_layers") == 7)
 
 
+def test_megatron_names_the_modules_of_the_layout() -> None:
+    """Names as megatron/training/arguments.py has them."""
+    found = flags(recompute="selective", recompute_modules="norm+mlp")
+    assert (found["recompute-granularity"], found["recompute-modules"]) == (
+        "selective",
+        "layernorm mlp",
+    )
+
+
 def unrolled(layout: str) -> list[str]:
     """Read a pipeline layout as Megatron does: groups first, then single layers."""
     for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):

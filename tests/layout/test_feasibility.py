@@ -240,6 +240,16 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"pp": 2, "dp": 4, "recompute": "full", "recompute_layers": 17},
         {},
     ),
+    (
+        "recompute_modules needs selective recomputation and modules that the software has",
+        {"dp": 8, "recompute": "full", "recompute_modules": "norm"},
+        {},
+    ),
+    (
+        "recompute_modules needs selective recomputation and modules that the software has",
+        {"dp": 8, "recompute": "selective", "recompute_modules": "norm+half_matmul"},
+        {},
+    ),
     ("shard_group does not divide dp x cp", {"dp": 8, "shard_group": 3}, {}),
     ("activations of more layers offloaded than a rank has", {"dp": 8, "offload_layers": 33}, {}),
     (

@@ -29,6 +29,7 @@ def test_defaults_are_one_accelerator_with_nothing_split() -> None:
         "sequence_parallel": False,
         "recompute": "none",
         "recompute_layers": 0,
+        "recompute_modules": "",
         "offload_layers": 0,
         "optimizer_offload": "none",
         "parameter_offload": "none",

@@ -205,3 +205,26 @@ def test_degrees_that_do_not_divide_the_cluster_leave_one_row_to_blame() -> None
     table = candidates(work, cluster, software, {"tp": 3})
     assert len(table) >= 1
     assert (reasons(table, work, cluster, software) != FEASIBLE).all()
+
+
+# --- modules of selective recomputation ---------------------------------------------------
+
+
+def named_sets(work: Workload, cluster: Cluster, software: Software) -> set[str]:
+    """What selective recomputation names in some row."""
+    table = candidates(work, cluster, software)
+    first = np.unique(table.recompute_modules, return_index=True)[1]
+    return {table.row(int(i))["recompute_modules"] for i in first}
+
+
+def test_selective_recomputation_names_what_the_model_has() -> None:
+    assert named_sets(*case("dense")) == {"", "norm", "norm+mlp"}
+    assert named_sets(*case("experts")) == {"", "norm+moe_act", "norm+moe"}
+    assert named_sets(*case("fsdp")) == {""}  # torchtitan has policies of its own
+
+
+def test_pinned_modules_are_those_of_every_row() -> None:
+    table = candidates(*case("dense"), {"recompute_modules": "mlp"})
+    assert len(table)
+    assert set(table.recompute.tolist()) == {RECOMPUTE.index("selective")}
+    assert {table.row(i)["recompute_modules"] for i in range(len(table))} == {"mlp"}

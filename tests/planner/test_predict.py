@@ -65,6 +65,7 @@ def test_defaults_of_nothing_given() -> None:
         "sequence_parallel": False,
         "recompute": "none",
         "recompute_layers": 0,
+        "recompute_modules": "",
         "offload_layers": 0,
         "optimizer_offload": "none",
         "parameter_offload": "none",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 
@@ -54,6 +57,17 @@ class BlockCosts:
     """Shape (keys,): the activation that crosses a pipeline boundary."""
     input_s: Floats
     """Shape (keys, 3): copies of the input to the first stage, to the last one, and to both."""
+
+    @staticmethod
+    def joined(pieces: list[tuple[NDArray[np.intp], BlockCosts]]) -> BlockCosts:
+        """Put costs of some keys, priced apart, together; each piece says which keys it holds."""
+        order = np.argsort(np.concatenate([keys for keys, _ in pieces]), kind="stable")
+        columns = {}
+        for field in fields(BlockCosts):
+            values = [getattr(costs, field.name) for _, costs in pieces]
+            axis = max(values[0].ndim - 2, 0)  # keys stand before the parts
+            columns[field.name] = np.take(np.concatenate(values, axis=axis), order, axis=axis)
+        return BlockCosts(**columns)
 
     @property
     def parts(self) -> int:

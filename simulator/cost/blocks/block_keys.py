@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.cost.operators.operations import Ranks
 from simulator.layout.keys import UniqueRows, unique_rows
-from simulator.layout.layouts import Layouts
+from simulator.layout.layouts import RECOMPUTE, Layouts
 from simulator.layout.placement import Placement
 
 __all__ = ["block_keys", "shapes"]
+
+_SELECTIVE = RECOMPUTE.index("selective")
 
 
 def block_keys(
@@ -29,6 +34,7 @@ def block_keys(
         np.where(layouts.ep * layouts.etp > 1, layouts.dispatcher, 0),
         *local,
         layouts.world,
+        _modules(layouts),
     )
     return keys, shapes(layouts[keys.first], placement.take(grid.inverse[keys.first]))
 
@@ -46,5 +52,11 @@ def shapes(layouts: Layouts, placement: Placement) -> Ranks:
         etp=layouts.etp.astype(float),
         micro_batch=layouts.micro_batch.astype(float),
         world=layouts.world.astype(float),
+        recompute_modules=_modules(layouts),
         groups=placement.with_groups(layouts.cp_a2a.astype(np.int64)),
     )
+
+
+def _modules(layouts: Layouts) -> NDArray[Any]:
+    """What selective recomputation names, where there is any."""
+    return np.where(layouts.recompute == _SELECTIVE, layouts.recompute_modules, 0)

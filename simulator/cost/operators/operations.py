@@ -6,7 +6,7 @@ Sizes are arrays over the distinct layout keys. Nothing here knows seconds.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,15 @@ class Ranks:
     """Context-parallel ranks in one all-to-all, where the kind is hierarchical."""
     world: Any = 1.0
     """Accelerators of the run, the slowest of which all others wait for."""
+    recompute_modules: Any = 0
+    """Bits of MODULES that selective recomputation names; 0: what the software usually does."""
+
+    def take(self, rows: NDArray[Any]) -> Ranks:
+        """Return the entries `rows`."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        groups = columns.pop("groups").take(rows)
+        taken = {name: x[rows] if np.ndim(x) else x for name, x in columns.items()}
+        return Ranks(groups=groups, **taken)
 
     def tokens(self, recipe: Recipe) -> Floats:
         """Tokens of one micro-batch on one rank (the sequence is split over cp)."""

@@ -56,6 +56,7 @@ RULES: tuple[Rule, ...] = (
     software_rules.RECOMPUTATION,
     software_rules.RANK_ORDER,
     divisibility_rules.RECOMPUTE_LAYERS,
+    software_rules.RECOMPUTE_MODULES,
     sharding_rules.SHARD_GROUP,
     host_rules.LAYERS,
     host_rules.ACTIVATIONS,

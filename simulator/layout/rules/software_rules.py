@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from simulator.layout.layouts import RANK_ORDERS, RECOMPUTE, Layouts
+from simulator.layout.layouts import MODULES, RANK_ORDERS, RECOMPUTE, Layouts
 from simulator.layout.rules.rule import (
     Case,
     Mask,
@@ -23,6 +23,7 @@ __all__ = [
     "PIPELINE",
     "RANK_ORDER",
     "RECOMPUTATION",
+    "RECOMPUTE_MODULES",
     "SEQUENCE_PARALLEL",
     "TENSOR",
 ]
@@ -105,6 +106,26 @@ RECOMPUTATION = Rule(
     reason="the software has no such recomputation",
     wrong=_lacks_recomputation,
     wording=must_be_one_of("recompute", "recompute"),
+)
+
+
+def _lacks_modules(x: Layouts, at: Setting) -> Mask:
+    can = sum(1 << MODULES.index(word) for word in at.software.supports.recompute_modules)
+    named = x.recompute_modules
+    return (named != 0) & ((x.recompute != RECOMPUTE.index("selective")) | (named & ~can != 0))
+
+
+def _word_modules(case: Case) -> Wording:
+    if case.row["recompute"] != "selective":
+        return Wording(f"needs recompute = 'selective' (it is {case.row['recompute']!r})")
+    return must_be_one_of("recompute_modules", "recompute_modules")(case)
+
+
+RECOMPUTE_MODULES = Rule(
+    field="layout.recompute_modules",
+    reason="recompute_modules needs selective recomputation and modules that the software has",
+    wrong=_lacks_modules,
+    wording=_word_modules,
 )
 
 
