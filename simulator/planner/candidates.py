@@ -255,7 +255,7 @@ def _recomputation(
 
     Selective also by what it names, full by the number of layers.
     """
-    modes = list(software.supports.recompute)
+    modes: list[str] = list(software.supports.recompute)
     if pinned.get("recompute_modules"):
         modes = ["selective"]
     if "recompute" in pinned:
