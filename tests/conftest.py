@@ -6,6 +6,7 @@ with the marker ``evidence``, and every property test at the length of the profi
 is worth an ``@example`` line.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -21,6 +22,19 @@ settings.register_profile("same", max_examples=60, derandomize=True, deadline=No
 settings.register_profile("evidence", settings.get_profile("same"), max_examples=500)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile("same")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m reads the markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Make evidence of the cases that a sample leaves out; the first of a test is always in it."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        if (sampled := item.get_closest_marker("sampled")) is not None:
+            test = item.nodeid.partition("[")[0]
+            if seen[test] % sampled.args[0]:
+                item.add_marker(pytest.mark.evidence)
+            seen[test] += 1
+
 
 Play = Callable[[Actions, Sequence[float], Sequence[float], Sequence[float]], tuple[Floats, Floats]]
 

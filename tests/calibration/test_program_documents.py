@@ -49,6 +49,7 @@ def measure(program: str, out: Path, *first: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.evidence
 @needs_torch
 def test_every_record_of_a_pretended_gpu_has_a_class_or_a_reason(tmp_path: Path) -> None:
     raw = measure("memory_bound", tmp_path / "document.json", str(PRETENDED_GPU))

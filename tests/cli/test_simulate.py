@@ -75,6 +75,7 @@ def test_sound_links_are_null_and_worn_ones_are_not(plain: dict[str, Any]) -> No
     assert worn["links"]["adapter-down"]["link"] == "adapter-down 1.3"
 
 
+@pytest.mark.evidence
 def test_contention_of_sound_links_changes_nothing(plain: dict[str, Any]) -> None:
     """Software whose sends, gathers and reductions wait for the passes: no kind meets another, and
     no call holds compute units beside a pass."""

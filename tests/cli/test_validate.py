@@ -35,6 +35,7 @@ INTERVALS = ["coverage_80", "interval_width", "interval_score"]
 STEP = [*ERRORS, "interval_width", "interval_score", "constant_interval"]
 PART = [*STEP, "rows", "skipped", "baseline", "replayable", "coverage"]
 BENCHMARKS = ["rows", "skipped", "by_device", "by_library", "by_dtype", "by_kernel", "by_size"]
+KINDS = ("allocated", "reserved", "nvidia_smi")
 PARTS = ["by_source", "by_gpu", "by_kind", "by_framework", "by_precision", "by_scale"]
 
 WORST_SOURCE = 0.085
@@ -72,18 +73,37 @@ def shipped() -> dict[str, Any]:
     return document()
 
 
+@pytest.fixture(scope="module")
+def some(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A few of the shipped runs, some with memory."""
+    rows = rows_of("calibrate") + rows_of("test")
+    read = {kind: [row for row in rows if row["memory_kind"] == kind][:2] for kind in KINDS}
+    path = tmp_path_factory.mktemp("some") / "runs.csv"
+    return document(str(write(path, [*rows[::29], *(row for two in read.values() for row in two)])))
+
+
+def test_keys_of_some_runs_are_frozen(some: dict[str, Any]) -> None:
+    assert_keys_of_runs(some)
+
+
+@pytest.mark.evidence
 def test_keys_are_frozen(shipped: dict[str, Any]) -> None:
-    assert list(shipped) == ["rows", "summary", "problems"]
-    assert {tuple(row) for row in shipped["rows"]} == {tuple(ROW)}
+    assert_keys_of_runs(shipped)
     summary = shipped["summary"]
+    for kind in ("kernels", "collectives"):
+        assert list(summary[kind]) == [*ERRORS, *BENCHMARKS]
+        for by in BENCHMARKS[2:]:
+            assert all(list(errors) == ERRORS for errors in summary[kind][by].values())
+
+
+def assert_keys_of_runs(found: dict[str, Any]) -> None:
+    assert list(found) == ["rows", "summary", "problems"]
+    assert {tuple(row) for row in found["rows"]} == {tuple(ROW)}
+    summary = found["summary"]
     assert list(summary) == SUMMARY
     assert list(summary["step"]) == STEP
     assert list(summary["step"]["constant_interval"]) == ["half_width", *INTERVALS]
-    assert {kind: list(errors) for kind, errors in summary["memory"].items()} == {
-        "allocated": ERRORS,
-        "reserved": ERRORS,
-        "nvidia_smi": ERRORS,
-    }
+    assert {kind: list(errors) for kind, errors in summary["memory"].items()} == dict.fromkeys(KINDS, ERRORS)
     assert list(summary["baseline"]) == ERRORS
     for by in PARTS:
         for errors in summary[by].values():
@@ -100,14 +120,11 @@ def test_keys_are_frozen(shipped: dict[str, Any]) -> None:
             "split",
             "composed",
         ]
-    for found in summary["ranking_by_split"].values():
-        assert list(found) == ["groups", "median_tau", "median_regret", "worst_regret"]
-    for kind in ("kernels", "collectives"):
-        assert list(summary[kind]) == [*ERRORS, *BENCHMARKS]
-        for by in BENCHMARKS[2:]:
-            assert all(list(errors) == ERRORS for errors in summary[kind][by].values())
+    for ranking in summary["ranking_by_split"].values():
+        assert list(ranking) == ["groups", "median_tau", "median_regret", "worst_regret"]
 
 
+@pytest.mark.evidence
 def test_every_shipped_row_is_there_once(shipped: dict[str, Any]) -> None:
     expected = [row["run_id"] for row in rows_of("calibrate") + rows_of("test")]
     assert [row["run_id"] for row in shipped["rows"]] == expected
@@ -120,6 +137,7 @@ def test_every_shipped_row_is_there_once(shipped: dict[str, Any]) -> None:
         assert row["measured_step_s"] > 0
 
 
+@pytest.mark.evidence
 def test_counts_agree(shipped: dict[str, Any]) -> None:
     rows, summary = shipped["rows"], shipped["summary"]
     skipped = sum(row["status"] == "skipped" for row in rows)
@@ -133,6 +151,7 @@ def test_counts_agree(shipped: dict[str, Any]) -> None:
             assert errors["coverage"] == (errors["rows"] - errors["skipped"]) / errors["rows"]
 
 
+@pytest.mark.evidence
 def test_korthikanti_is_predicted_far_better_than_by_one_rate(shipped: dict[str, Any]) -> None:
     errors = shipped["summary"]["by_source"]["korthikanti22-t5"]
     assert (errors["rows"], errors["n"], errors["skipped"]) == (8, 8, 0)
@@ -172,6 +191,7 @@ def test_composed_runs_are_a_line_of_their_own() -> None:
     assert {row["memory_error"] for row in found["rows"]} == {None}
 
 
+@pytest.mark.evidence
 def test_the_screen_says_it_all() -> None:
     wide = CliRunner(env={"COLUMNS": "140"})
     result = wide.invoke(app, ["validate", str(RUNS / "test.csv")])

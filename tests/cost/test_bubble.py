@@ -210,6 +210,7 @@ def test_uneven_stages_take_as_long_as_1f1b_played_through(
     assert real * (1 - 1e-12) <= closed <= (1 + above) * real
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("schedule", [word for word in SCHEDULES if "pipedream" not in word])
 @pytest.mark.parametrize(
     ("model", "layout"),

@@ -158,6 +158,7 @@ def faster(cluster: Cluster, part: str, times: float) -> Cluster:
     return replace(cluster, groups=(replace(group, accelerator=device, node=node),))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("part", ["matrix", "hbm", "nvlink", "nic"])
 def test_a_faster_part_is_never_slower(seen: tuple[Layouts, Case, Estimate], part: str) -> None:
     layouts, (work, cluster, software), base = seen

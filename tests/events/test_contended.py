@@ -42,6 +42,7 @@ def given(
     return table, work, machine, load_software(software)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("order", [INNER, OUTER])
 @pytest.mark.parametrize("cluster", ["dgx-h100", "aws-p5", "l40s-pcie", "mi300x-8", "gb200-nvl72"])
 @pytest.mark.parametrize(

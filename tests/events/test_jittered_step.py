@@ -53,6 +53,7 @@ def test_replicas_without_a_pipeline(worked: Worked) -> None:
     agree(spans(steady), passes.sum(axis=2).max(axis=1) + 3.0 * drawn(rng, SAMPLES))
 
 
+@pytest.mark.evidence
 def test_replicas_of_a_pipeline_of_two(worked: Worked) -> None:
     """1F1B of three micro-batches on two stages, 32 replicas, each written out with its own draws;
     every stage reduces when the last of its replicas is there, and the step ends with the later:
@@ -95,6 +96,7 @@ def setting(software: str = "megatron-core", m: int = 4, **layout: Any) -> Any:
     return table, work_, load_cluster("dgx-h100", int(table.world[0])), load_software(software)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("layout", "software", "together"),
     [

@@ -75,6 +75,7 @@ def test_every_node_is_in_some_cluster() -> None:
     assert {load_cluster(name, 1).node.name for name in CLUSTERS} == nodes
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_small_model_trains_on_one_and_two_servers(name: str) -> None:
     one, two = step(name, 1), step(name, 2)
@@ -101,6 +102,7 @@ GENERATIONS = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("parts", GENERATIONS, ids=lambda parts: parts[0].generation)
 def test_more_of_everything_is_never_slower_within_a_generation(parts: list[Accelerator]) -> None:
     """Products and memory-bound work of a step, where peak and bandwidth are both higher."""

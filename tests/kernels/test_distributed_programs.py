@@ -106,6 +106,7 @@ def test_a_message_is_whole_elements_and_whole_parts(kernel: str, expected: int)
     assert collectives.rounded_bytes(collectives.Case(kernel, "fp32", 38, shape)) == expected
 
 
+@pytest.mark.evidence
 def test_strided_sub_groups_survive_an_interrupt(tmp_path: Path) -> None:
     arguments = ["--ranks", "4", "--groups", "2,3", "--stride", "2", "--minutes", "20"]
     sizes = ["--min-bytes", "1024", "--factor", "2", "--kernels", "all_reduce,all_gather"]
@@ -119,6 +120,7 @@ def test_strided_sub_groups_survive_an_interrupt(tmp_path: Path) -> None:
     assert "4 ranks cannot be cut into groups of 3" in document["skipped"][0]["reason"]
 
 
+@pytest.mark.evidence
 def test_overlap_gives_the_ratio(tmp_path: Path) -> None:
     arguments = ["--quick", "--minutes", "0.1", "--kernels", "all_gather"]
     document = run("overlap.py", *arguments, cwd=tmp_path)

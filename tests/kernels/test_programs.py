@@ -167,6 +167,7 @@ def test_a_quick_run(program: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 
 
+@pytest.mark.evidence
 @pytest.mark.parametrize("program", one_fast(ALONE))
 def test_what_only_a_gpu_reaches_runs(program: str, tmp_path: Path) -> None:
     # Not how it behaves on a GPU: only that no line of it is wrong in itself.
@@ -193,6 +194,7 @@ UNTIL_CUT = ("--device", "cpu", "--minutes", "20")
 """More time than they are left: that they end by themselves must not race with the signal."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_keeps_what_it_has(number: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
@@ -270,6 +272,7 @@ def test_the_programs_stand_alone() -> None:
 # --- wrong arguments ------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("program", "arguments", "message"),
     [

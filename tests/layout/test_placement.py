@@ -52,6 +52,7 @@ def expert_lists(grid: NDArray[Any], etp: int, ep: int) -> dict[str, NDArray[Any
     }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("domain", [1, 4, 8, 32])
 @pytest.mark.parametrize("order", RANK_ORDERS)
 def test_every_group_has_as_many_members_in_a_domain_as_its_rank_list(
@@ -71,6 +72,7 @@ def test_every_group_has_as_many_members_in_a_domain_as_its_rank_list(
         assert placed.pp.local[row] == (2 if inside else 1), degrees
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("domain", [4, 8])
 @pytest.mark.parametrize("order", ["tp-cp-dp-pp", "tp-cp-pp-dp", "pp-tp-cp-dp", "tp-pp-cp-dp"])
 def test_expert_groups_are_dealt_over_the_ranks_of_a_stage(order: str, domain: int) -> None:

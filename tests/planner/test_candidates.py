@@ -110,6 +110,7 @@ def test_every_possible_layout_is_enumerated(name: str) -> None:
     assert not missing, f"{len(missing)} of {len(able)} missing, one is {min(missing)}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SMALL)
 def test_the_search_finds_the_fastest_that_brute_force_finds(name: str) -> None:
     work, cluster, software = case(name)

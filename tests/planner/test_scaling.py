@@ -53,6 +53,7 @@ def test_gpu_seconds_per_token_by_hand() -> None:
     assert causes == pytest.approx(dict.fromkeys(CAUSES, 0.0) | expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", [{}, {"pp": 4}, {"tp": 4, "recompute": "full"}])
 def test_factors_multiply_and_causes_add_up(layout: dict[str, object]) -> None:
     report = scaling(scenario("llama-3.1-8b", 64, **layout))
@@ -91,6 +92,7 @@ def test_a_size_is_given_up_only_where_the_search_finds_nothing() -> None:
     assert not explore(some.workload, some.cluster, some.software, keep=1).feasible
 
 
+@pytest.mark.evidence
 def test_the_last_size_is_the_plan_itself() -> None:
     some = scenario("llama-3.1-8b", 32)
     answer = plan(some)

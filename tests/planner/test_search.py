@@ -68,6 +68,7 @@ def test_the_count_is_that_of_judging_and_evaluating_every_row() -> None:
     assert found.fastest_too_large.step_time_s[0] == every.step_time_s[~every.fits].min()
 
 
+@pytest.mark.evidence
 def test_pieces_of_a_search_do_not_change_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = explore(*parts(scenario()))
     monkeypatch.setattr(exploring, "PIECE", 777)
@@ -118,6 +119,7 @@ def test_nothing_misses_where_something_fits() -> None:
     assert not found.fastest_too_large.fits.any()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "layout",
     [

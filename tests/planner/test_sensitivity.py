@@ -54,6 +54,7 @@ def test_a_rate_gains_no_more_than_it_grew(answer: Plan) -> None:
             assert upgrade.gain <= module.BETTER - 1.0 + 1e-9
 
 
+@pytest.mark.evidence
 def test_gains_are_those_of_a_full_search(answer: Plan) -> None:
     scenario = answer.scenario
     found = {upgrade.name: upgrade for upgrade in sensitivity(answer)}

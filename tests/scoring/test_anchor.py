@@ -195,6 +195,7 @@ def test_the_screen_says_what_was_corrected_by_how_much(tmp_path: Path) -> None:
     assert "no measured run computed with these shapes" in text  # of another model
 
 
+@pytest.mark.evidence
 def test_a_known_small_run_brings_larger_ones_nearer() -> None:
     """On the calibration series, their large ends hidden: nearer, and with narrower intervals."""
     rows = validate(RUNS / "calibrate.csv").rows

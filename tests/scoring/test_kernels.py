@@ -329,6 +329,7 @@ def shipped() -> tuple[list[dict[str, str]], BenchmarkScore, Counter[str]]:
 Shipped = tuple[list[dict[str, str]], BenchmarkScore, Counter[str]]
 
 
+@pytest.mark.evidence
 def test_every_shipped_row_is_predicted_or_counted(shipped: Shipped) -> None:
     rows, found, _ = shipped
     assert found.rows == len(rows) == 32_090
@@ -339,6 +340,7 @@ def test_every_shipped_row_is_predicted_or_counted(shipped: Shipped) -> None:
     assert excluded == sum(row["excluded"] != "" for row in rows)
 
 
+@pytest.mark.evidence
 def test_every_16_bit_product_of_the_main_devices_is_predicted(shipped: Shipped) -> None:
     rows, found, _ = shipped
     devices = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "l40s")
@@ -354,6 +356,7 @@ def test_every_16_bit_product_of_the_main_devices_is_predicted(shipped: Shipped)
     assert wanted <= set(found.line.tolist())
 
 
+@pytest.mark.evidence
 def test_formulas_are_called_for_groups_of_rows(shipped: Shipped) -> None:
     """32 thousand rows in a second: one call for each device, type, library and direction."""
     _, found, calls = shipped
@@ -361,6 +364,7 @@ def test_formulas_are_called_for_groups_of_rows(shipped: Shipped) -> None:
     assert 10 < sum(calls.values()) < 300
 
 
+@pytest.mark.evidence
 def test_the_products_that_figures_were_fitted_on_are_predicted_well(shipped: Shipped) -> None:
     """The profiles state medians of 2.5 to 7 % on TRT-LLM products with sides of 512 and up."""
     rows, found, _ = shipped
