@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import tomli
 from annotated_types import Ge, Gt, Le
 
+from simulator import catalogue
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import Number, Whole, Word, Words, build, read_toml, record
 from simulator.hardware.cluster import Cluster, load_cluster
@@ -21,6 +22,7 @@ from simulator.hardware.node_groups import load_groups
 from simulator.layout.layouts import MODULES, RANK_ORDERS
 from simulator.schedules.registry import WORDS
 from simulator.software.profile import Software, load_software
+from simulator.software.releases import Nearest, load_releases
 from simulator.software.supports import CpKind, Dispatcher
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
@@ -140,6 +142,8 @@ class Scenario:
     goal: Goal
     document: dict[str, Any]
     """The sections as given, with overrides applied."""
+    assumed_software: str | None = None
+    """The known release that stands for the one that was named; None where that is known."""
 
 
 def load_scenario(path: Path | str, overrides: Iterable[str] = ()) -> Scenario:
@@ -186,17 +190,14 @@ def make_scenario(
     if "place" in parts:
         for name, load in (
             ("cluster", lambda: _cluster(parts["place"], where)),
-            (
-                "software",
-                lambda: load_software(
-                    parts["place"].software, where=where, field="cluster.software"
-                ),
-            ),
+            ("stands", lambda: _stands(parts["place"].software, where)),
         ):
             try:
                 parts[name] = load()
             except InputError as error:
                 problems += error.problems
+    if "stands" in parts:
+        parts["software"] = load_software(parts["stands"].profile)
     problems += _contradictions(parts, where)
     if problems:
         raise InputError(problems)
@@ -208,7 +209,15 @@ def make_scenario(
         pinned=parts["layout"].pinned(),
         goal=parts["goal"],
         document=document,
+        assumed_software=parts["stands"].text,
     )
+
+
+def _stands(word: str, where: str) -> Nearest:
+    """The software profile of a name, or of the release that stands nearest to it."""
+    if word.endswith(".toml"):
+        catalogue.find("software", word, where=where, field="cluster.software")
+    return load_releases().nearest(word, where=f"{where}: cluster.software")
 
 
 def _section(schema: Any, document: Mapping[str, Any], name: str, where: str) -> Any:

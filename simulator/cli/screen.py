@@ -80,6 +80,8 @@ def heading(scenario: Scenario) -> Text:
         for group in cluster.groups
     ]
     text.append(f" on {' + '.join(groups)}, {scenario.software.name}\n")
+    if scenario.assumed_software:
+        text.append(f"nearest known release: {scenario.assumed_software}\n", style="yellow")
     text.append(
         f"{tokens}, {recipe.global_batch:,} sequences of {recipe.sequence_length:,} per step, "
         f"{recipe.precision}, {recipe.optimizer}",

@@ -69,7 +69,8 @@ def command(
     """Predict measured runs and show how far off the predictions are.
 
     Rows that cannot be predicted are counted with the reason. A table has the columns that
-    validation/README.md describes. Exit code 2 only if no row at all could be predicted.
+    validation/README.md describes; --software names the profile for rows whose software is of no
+    family that is known. Exit code 2 only if no row at all could be predicted.
 
     With --megatron-log, --torchtitan-log or --mlperf-log and a scenario, set what your own run
     measured beside its prediction instead; with --trace, its profiled step, cause by cause.
@@ -102,7 +103,7 @@ def command(
             return
         if html is not None and html.is_dir():
             raise InputError(f"--html: must be a file, got the folder {str(html)!r}")
-        found = _validate(runs, as_json)
+        found = _validate(runs, software or "", as_json)
         if as_json:
             print_json(found.document())
         else:
@@ -121,7 +122,7 @@ def command(
             raise InputError("no row could be predicted; the reason of each is in the answer")
 
 
-def _validate(runs: list[Path] | None, as_json: bool) -> Validation:
+def _validate(runs: list[Path] | None, software: str, as_json: bool) -> Validation:
     """Predict; where no table can be read, print an empty document before saying why."""
     from simulator.cli.screen import Progress
     from simulator.errors import InputError
@@ -129,7 +130,7 @@ def _validate(runs: list[Path] | None, as_json: bool) -> Validation:
 
     try:
         with Progress("predicting measured runs") as progress:
-            return validate(runs or (), progress=progress)
+            return validate(runs or (), software=software, progress=progress)
     except InputError as error:
         if as_json:
             print_json(Validation(rows=(), problems=error.problems).document())

@@ -130,7 +130,9 @@ def validate_logs(
     from simulator.report.document import SCHEMA
 
     if not any(logs.values()):
+        rows = ("software",)  # means something to a table of runs, too
         given = [f"--{name}" for name, value in names.items() if value is not None]
+        given = [option for option in given if option.removeprefix("--") not in rows]
         given += ["--scenario"] * (scenario is not None) + ["--set"] * bool(overrides)
         given += ["--warm-up"] * (warm_up is not None)
         if given:

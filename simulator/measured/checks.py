@@ -26,6 +26,9 @@ _SAME_RATE = 0.02
 _TERA = 1e12
 
 _MILLI = 1e-3
+_FAR_OFF = 30.0
+"""Times the prediction beyond which a step that computes next to nothing is in other units: the
+root of a thousand, half way between seconds and milliseconds."""
 """Share of the peak under which a step time is still possible when read as milliseconds."""
 
 _CONVENTIONS = 2.0
@@ -114,7 +117,9 @@ def utilisation(run: Run, *, model_flop: float, step_time_s: float) -> tuple[flo
     return rate / mixed, rate / _peak(run)
 
 
-def implausible(run: Run, values: Readings, *, model_flop: float) -> list[str]:
+def implausible(
+    run: Run, values: Readings, *, model_flop: float, predicted_s: float = 0.0
+) -> list[str]:
     """Say what cannot be right about the measured values of a run: ``column: rule, got value``.
 
     Parameters
@@ -125,10 +130,13 @@ def implausible(run: Run, values: Readings, *, model_flop: float) -> list[str]:
         What was measured.
     model_flop : float
         Model FLOPs of one step over all accelerators.
+    predicted_s : float
+        The predicted step time: a small model that waits for its host computes next to nothing of
+        its step, as long as the prediction says so too; 0 where there is none.
     """
     found: list[str | None] = []
     if values.step_time_s is not None:
-        found.append(_step_time(run, values.step_time_s, model_flop))
+        found.append(_step_time(run, values.step_time_s, model_flop, predicted_s))
     if values.tflops_per_gpu is not None:
         found.append(_flop_rate(run, values.tflops_per_gpu))
     if values.memory_gib is not None and values.memory_kind != "analytic":
@@ -168,14 +176,14 @@ def _peak_words(run: Run) -> str:
     return f"the dense {run.workload.recipe.precision} peak of {run.cluster.accelerator.name}"
 
 
-def _step_time(run: Run, step_time_s: float, model_flop: float) -> str | None:
+def _step_time(run: Run, step_time_s: float, model_flop: float, predicted_s: float) -> str | None:
     share = utilisation(run, model_flop=model_flop, step_time_s=step_time_s)[1]
     if share > 1.0:
         return (
             f"step_time_s: implies {share:.3g} x {_peak_words(run)}; seconds expected,"
             f" got {step_time_s:g}"
         )
-    if share < _MILLI:
+    if share < _MILLI and step_time_s > _FAR_OFF * predicted_s:
         return (
             f"step_time_s: implies {100 * share:.2g} % of {_peak_words(run)}; seconds expected,"
             f" got {step_time_s:g} (milliseconds?)"

@@ -25,6 +25,7 @@ from simulator.layout.rules.feasibility import FEASIBLE, REASONS, code_of, reaso
 from simulator.measured import run_switches
 from simulator.measured.rows import flag, number, text, whole
 from simulator.software.profile import Software, load_software
+from simulator.software.releases import Nearest, Releases, UnknownFamily, load_releases
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
 from simulator.workload.recipe import OPTIMIZERS, PRECISIONS, Recipe, Workload
 
@@ -54,10 +55,10 @@ class NotReplayable(Exception):
 class Tables:
     """How words of the measured-runs table map to profiles: validation/replay.toml."""
 
+    releases: Releases
+    """Which software profile stands for a software name."""
     clusters: dict[str, str]
     """Cluster profile whose server carries a GPU name."""
-    software: dict[str, str]
-    """Software profile that stands for a software name."""
     router_kernels: Figure
     """Share of the kernels that experts add to a block which router and preparation of the
     dispatch have: what a graph of these captures."""
@@ -82,14 +83,28 @@ class Run:
     cluster: Cluster
     software: Software
     layout: Layouts
+    stands: Nearest | None = None
+    """The release whose profile stands for the row's software; None where no row names one."""
 
 
-def load_tables() -> Tables:
-    """Read validation/replay.toml, and forget the profiles that earlier replays read."""
-    _profile.cache_clear()
-    _software_profile.cache_clear()
+def load_tables(*, software: str = "") -> Tables:
+    """Read validation/replay.toml, and forget the profiles that earlier replays read.
+
+    `software` names a profile for words of families that are not known; none: they are refused.
+
+    Raises
+    ------
+    InputError
+        If there is no such profile.
+    """
+    if software:
+        catalogue.find("software", software, where="--software", field="name")
+    for read in (_profile, _software_profile, _homes):
+        read.cache_clear()
     path = catalogue.folder("validation") / "replay.toml"
-    return build(Tables, read_toml(path), where=str(path))
+    releases = replace(load_releases(), fallback=software)
+    raw = {**read_toml(path), "releases": releases}
+    return build(Tables, raw, where=str(path))
 
 
 def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run:
@@ -118,7 +133,7 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
         "recipe": lambda: _recipe(row, tables),
         "cluster": lambda: _cluster(row, tables),
         "software": lambda: _software(row, tables),
-        "layout": lambda: _layout(row),
+        "layout": lambda: _layout(row, tables),
     }
     for name, step in steps.items():
         try:
@@ -139,7 +154,11 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
         dispatcher=run_switches.dispatcher(row, ways[0] if ways else "alltoall"),
     )
     run = Run(
-        workload=workload, cluster=parts["cluster"], software=parts["software"], layout=layout
+        workload=workload,
+        cluster=parts["cluster"],
+        software=parts["software"],
+        layout=layout,
+        stands=_stands(row, tables),
     )
     _check(run)
     return run
@@ -264,9 +283,9 @@ def _recipe(row: Mapping[str, str], tables: Tables) -> Recipe:
         "precision": dtype,
         "optimizer": ours,
     }
-    name = _software_name(row, tables)
-    usual = _software_profile(name).supports.fp8_weights_usual if name else ()
-    alone = tables.fp8_weights.get(row.get("software") or "", usual)
+    stands = _stands(row, tables)
+    usual = _software_profile(stands.profile).supports.fp8_weights_usual
+    alone = tables.fp8_weights.get(stands.known, usual)
     raw["fp8_weights"] = dtype in alone and row.get("sharding") != "ddp"
     if row.get("capacity_factor"):  # "padded and dropped to this capacity"
         raw |= {"moe_capacity_factor": number(row, "capacity_factor"), "moe_pads_to_capacity": True}
@@ -276,7 +295,7 @@ def _recipe(row: Mapping[str, str], tables: Tables) -> Recipe:
 # --- the machine, the framework, the layout ----------------------------------------------
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=128)
 def _profile(name: str) -> Cluster:
     return load_cluster(name, 1)
 
@@ -286,19 +305,40 @@ def _software_profile(name: str) -> Software:
     return load_software(name)
 
 
-def _software_name(row: Mapping[str, str], tables: Tables) -> str | None:
-    """Profile that stands for the row's software: as replay.toml says, or the one of that name."""
-    word = row.get("software") or ""
-    return tables.software.get(word) or (word if word in catalogue.names("software") else None)
+def _stands(row: Mapping[str, str], tables: Tables) -> Nearest:
+    """The release whose profile stands for the row's software."""
+    try:
+        return tables.releases.nearest(text(row, "software"), where="software")
+    except UnknownFamily as error:
+        raise NotReplayable(str(error)) from None
+
+
+@lru_cache(maxsize=1)
+def _homes() -> dict[str, str]:
+    """The cluster with the shortest name that has an accelerator, by the accelerator's name."""
+    homes: dict[str, str] = {}
+    for name in sorted(catalogue.names("clusters"), key=lambda name: (len(name), name)):
+        homes.setdefault(_profile(name).accelerator.name, name)
+    return homes
+
+
+def _cluster_name(gpu: str, tables: Tables) -> str:
+    """The cluster whose server carries a GPU: by a word of the tables or a name of a profile."""
+    if gpu in tables.clusters:
+        return tables.clusters[gpu]
+    word = gpu.lower().replace("_", "-")
+    if word in catalogue.names("clusters"):
+        return word
+    if word in (homes := _homes()):
+        return homes[word]
+    known = (*tables.clusters, *homes, *catalogue.names("clusters"))
+    raise NotReplayable(f"no hardware profile for {gpu}{did_you_mean(gpu, known)}")
 
 
 def _cluster(row: Mapping[str, str], tables: Tables) -> Cluster:
     """The profile's server, with the row's network, domain and number of GPUs."""
     gpu = text(row, "gpu")
-    name = tables.clusters.get(gpu)
-    if name is None:
-        raise NotReplayable(f"no hardware profile for {gpu}{did_you_mean(gpu, tables.clusters)}")
-    base = _profile(name)
+    base = _profile(_cluster_name(gpu, tables))
     own = base.node.accelerators
     gpus, per_node = whole(row, "num_gpus"), whole(row, "gpus_per_node", own)
     if gpus > per_node and gpus % per_node:
@@ -320,10 +360,7 @@ def _cluster(row: Mapping[str, str], tables: Tables) -> Cluster:
 
 def _software(row: Mapping[str, str], tables: Tables) -> Software:
     """The profile, with the switches that the row states."""
-    word, name = text(row, "software"), _software_name(row, tables)
-    if name is None:
-        raise NotReplayable(f"no software profile for {word} yet")
-    software = _software_profile(name)
+    software = _software_profile(_stands(row, tables).profile)
     overlap, kernels, host = software.overlap, software.kernels, software.host
     given = {"gradient_reduce": "overlap_grad_reduce", "parameter_gather": "overlap_param_gather"}
     flags: dict[str, Any] = {
@@ -345,18 +382,25 @@ def _software(row: Mapping[str, str], tables: Tables) -> Software:
     )
 
 
-def _layout(row: Mapping[str, str]) -> Layouts:
+def _layout(row: Mapping[str, str], tables: Tables) -> Layouts:
+    """Degrees and switches; what is not stated is as the software's users have it."""
+    can = _software_profile(_stands(row, tables).profile).supports
+    usual_sharding = "zero1" if "zero1" in can.sharding_with_pipeline else can.sharding[-1]
     numbers = ("tp", "pp", "cp", "dp", "ep", "etp", "micro_batch")
     given: dict[str, Any] = {name: whole(row, name, 1) for name in numbers}
+    if not row.get("dp"):
+        replica = accelerators(given["tp"], given["pp"], given["cp"])
+        given["dp"] = max(whole(row, "num_gpus") // replica, 1)
     given["vpp"] = whole(row, "vpp", 1, most=_MOST_LAYERS)
     given["global_batch"] = whole(row, "global_batch")
     if row.get("shard_group"):
         given["shard_group"] = min(whole(row, "shard_group"), given["dp"] * given["cp"])
     layers = -(-whole(row, "layers", most=_MOST_LAYERS) // given["pp"])
     given["offload_layers"] = run_switches.offloaded(row, layers)
-    given["sharding"], given["recompute"] = text(row, "sharding"), text(row, "recompute")
+    given["sharding"] = text(row, "sharding") if row.get("sharding") else usual_sharding
+    given["recompute"] = text(row, "recompute") if row.get("recompute") else "none"
     given["recompute_layers"] = whole(row, "recompute_layers", 0, most=_MOST_LAYERS)
-    if row.get("sequence_parallel"):
+    if row.get("sequence_parallel") and given["tp"] > 1:  # frameworks turn it off without tp
         given["sequence_parallel"] = int(flag(row, "sequence_parallel"))
     world = accelerators(given["tp"], given["pp"], given["cp"], given["dp"])
     if world != whole(row, "num_gpus"):

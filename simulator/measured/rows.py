@@ -272,6 +272,7 @@ def _above(field: str, other: str = "") -> Callable[[Mapping[str, str]], bool]:
 _DEFAULTS: tuple[tuple[Callable[[Mapping[str, str]], bool], tuple[str, ...]], ...] = (
     (lambda row: True, ("position", "gpus_per_node", "nvlink_domain", "vpp", "cp")),
     (lambda row: True, ("flash_attention", "cpu_offload", "cuda_graphs")),
+    (lambda row: True, ("sharding", "recompute", "dp")),
     (_above("num_gpus", "gpus_per_node"), ("fabric", "nic_gbit_per_gpu")),
     (_above("tp"), ("sequence_parallel", "tp_comm_overlap")),
     (_above("dp"), ("overlap_grad_reduce", "overlap_param_gather")),

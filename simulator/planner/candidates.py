@@ -29,7 +29,7 @@ from simulator.planner.sharing_choices import shared_states
 from simulator.schedules.registry import SCHEDULES, WORDS, usual
 from simulator.software.profile import Software
 from simulator.software.supports import Supports
-from simulator.workload.architecture import Architecture
+from simulator.workload.architecture import MLP, Architecture
 from simulator.workload.recipe import Workload
 
 __all__ = ["LARGEST_MICRO_BATCH", "candidates"]
@@ -286,7 +286,7 @@ def _module_sets(arch: Architecture, software: Software, pinned: Mapping[str, An
     if "recompute_modules" in pinned:
         return [pinned["recompute_modules"]]
     has = {"core_attn", "norm"}
-    has |= {"mlp", "mlp_act"} if any(block.mlp for block in arch.blocks) else set()
+    has |= {"mlp", "mlp_act"} if any(isinstance(block.mlp, MLP) for block in arch.blocks) else set()
     has |= {"moe", "moe_act"} if arch.is_moe else set()
     has |= {"shared_experts"} if any(moe.shared_ffn_hidden for moe in arch.moes) else set()
     has |= {"mla_up_proj"} if any(attention.is_mla for attention in arch.attentions) else set()

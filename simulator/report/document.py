@@ -99,6 +99,7 @@ def head(command: str, scenario: Scenario, estimate: Estimate) -> dict[str, Any]
         "version": __version__,
         "command": command,
         "scenario": _plain(scenario.document),
+        "assumed_software": scenario.assumed_software,
         "workload": {
             "name": architecture.name,
             "parameters": architecture.parameters,

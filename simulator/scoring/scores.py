@@ -33,7 +33,7 @@ SCORED_MEMORY = ("allocated", "reserved", "nvidia_smi")
 _ROW_KEYS = (
     *("status", "reason", "predicted_step_s", "measured_step_s", "step_error", "p10_s", "p90_s"),
     *("predicted_memory_gib", "measured_memory_gib", "memory_kind", "memory_error", "evidence"),
-    *("measured_mfu", "measured_mfu_own", "replayable"),
+    *("measured_mfu", "measured_mfu_own", "replayable", "assumed_software"),
 )
 _FITTED = "calibrate"
 _RELEASE = re.compile(r"-[0-9].*")
@@ -64,6 +64,8 @@ class ScoredRow:
     memory_kind: str | None = None
     evidence: str | None = None
     """Weakest grade of any figure of the profiles behind the prediction."""
+    assumed_software: str | None = None
+    """The known release that stands for the row's own; None where that is known."""
     baseline_step_s: float | None = None
     """What constant efficiency predicts, see `scoring/baselines.py`."""
     assumed: tuple[str, ...] = ()

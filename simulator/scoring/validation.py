@@ -95,6 +95,7 @@ class Validation:
 def validate(
     paths: Sequence[PathLike[str] | str] | PathLike[str] | str = (),
     *,
+    software: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> Validation:
     """Predict every row of tables of measurements, and score the predictions.
@@ -106,6 +107,8 @@ def validate(
         validation/microbenchmarks/README.md does; the header tells which. Without any, the shipped
         ones: runs that figures may be fitted on (split ``calibrate``), runs that none ever was
         (``test``), and microbenchmarks.
+    software : str, optional
+        Software profile for rows whose word is of no family that is known.
     progress : callable, optional
         Told how many runs are done, of how many.
 
@@ -130,7 +133,9 @@ def validate(
     if not runs and not benchmarks:
         raise InputError(problems)
     return Validation(
-        rows=_validate_runs(runs, progress), benchmarks=tuple(benchmarks), problems=tuple(problems)
+        rows=_validate_runs(runs, software, progress),
+        benchmarks=tuple(benchmarks),
+        problems=tuple(problems),
     )
 
 
@@ -155,11 +160,11 @@ def _score_benchmarks(paths: Iterable[Path]) -> tuple[list[BenchmarkScore], list
 
 
 def _validate_runs(
-    runs: Sequence[MeasuredRun], progress: Callable[[int, int], None] | None
+    runs: Sequence[MeasuredRun], software: str, progress: Callable[[int, int], None] | None
 ) -> tuple[ScoredRow, ...]:
     rows: dict[int, ScoredRow] = {}
     replayed: list[_Replayed] = []
-    tables = load_tables()
+    tables = load_tables(software=software)
     for index, row in enumerate(runs):
         found = _replay(index, row, tables)
         if isinstance(found, ScoredRow):
@@ -271,7 +276,8 @@ def _score(
     `flop` are the model FLOPs of one step.
     """
     run, measured = one.run, one.measured
-    if wrong := implausible(run, measured, model_flop=flop):
+    predicted_s = float(estimate.step_time_s[i])
+    if wrong := implausible(run, measured, model_flop=flop, predicted_s=predicted_s):
         reason = "\n".join(f"{one.row.where}: {line}" for line in wrong)
         return _skipped(one.row, reason, measured, replayable=False)
     mfu: tuple[float | None, float | None] = (None, None)
@@ -280,11 +286,12 @@ def _score(
     return ScoredRow(
         run=one.row,
         status="ok",
-        predicted_step_s=float(estimate.step_time_s[i]),
+        predicted_step_s=predicted_s,
         p10_s=float(sure.p10_s[i]),
         p90_s=float(sure.p90_s[i]),
         predicted_memory_gib=memory_of_kind_gib(estimate, i, measured.memory_kind),
         evidence=grade,
+        assumed_software=run.stands.text if run.stands else None,
         terms_s={name: float(seconds[i]) for name, seconds in estimate.terms_s.items()},
         hidden_s={name: float(seconds[i]) for name, seconds in estimate.hidden_s.items()},
         memory_bytes={kind: float(size[i]) for kind, size in estimate.memory_bytes.items()},

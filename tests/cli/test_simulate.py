@@ -47,7 +47,10 @@ def plain() -> dict[str, Any]:
 
 
 def test_keys_are_frozen(plain: dict[str, Any]) -> None:
-    assert list(plain) == ["schema", "version", "command", "scenario", "workload", *STEP]
+    assert list(plain) == [
+        *("schema", "version", "command", "scenario", "assumed_software", "workload"),
+        *STEP,
+    ]
     head = (plain["schema"], plain["version"], plain["command"])
     assert head == (1, __version__, "simulate")
     names = [term.name for term in TERMS]

@@ -23,7 +23,7 @@ RUNS = catalogue.folder("validation") / "runs"
 ROW = [
     "run_id", "status", "reason", "predicted_step_s", "measured_step_s", "step_error", "p10_s",
     "p90_s", "predicted_memory_gib", "measured_memory_gib", "memory_kind", "memory_error",
-    "evidence", "measured_mfu", "measured_mfu_own", "replayable",
+    "evidence", "measured_mfu", "measured_mfu_own", "replayable", "assumed_software",
 ]  # fmt: skip
 SUMMARY = [
     "step", "memory", "ranking", "by_source", "by_gpu", "by_split", "baseline", "skipped",
@@ -103,7 +103,9 @@ def assert_keys_of_runs(found: dict[str, Any]) -> None:
     assert list(summary) == SUMMARY
     assert list(summary["step"]) == STEP
     assert list(summary["step"]["constant_interval"]) == ["half_width", *INTERVALS]
-    assert {kind: list(errors) for kind, errors in summary["memory"].items()} == dict.fromkeys(KINDS, ERRORS)
+    assert {kind: list(errors) for kind, errors in summary["memory"].items()} == dict.fromkeys(
+        KINDS, ERRORS
+    )
     assert list(summary["baseline"]) == ERRORS
     for by in PARTS:
         for errors in summary[by].values():

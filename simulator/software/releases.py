@@ -1,0 +1,155 @@
+"""Releases of training frameworks: which one that is known stands nearest to one that is asked for.
+
+A word of software is a family, a release and perhaps a variant: ``megatron-bridge-26.04.01``,
+``torchtitan-2024.12-compile``. What a release does is taken to hold until the notes of a later one
+say otherwise, so that an unknown release does as the newest known one before it; one from before
+all of them does as the oldest.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from simulator import catalogue
+from simulator.errors import InputError, did_you_mean
+from simulator.files import build, read_toml, record
+
+__all__ = ["Nearest", "Release", "Releases", "UnknownFamily", "load_releases", "parsed"]
+
+_WORD = re.compile(
+    r"(?P<family>[a-z]\w*(?:-[a-z]\w*?)*)"
+    r"-(?P<release>v?[0-9]+(?:\.[0-9]+)*[a-z]?|HEAD)"
+    r"(?:-(?P<variant>[a-z]+))?"
+)
+_NEWEST = (10**9,)
+"""Where HEAD stands: after every release."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A word of software, taken apart."""
+
+    family: str
+    number: tuple[int, ...]
+    """Its numbers, a letter behind them as one more."""
+    variant: str = ""
+
+    @property
+    def months(self) -> int | None:
+        """Months since the year 0 where the number is a date (``26.04``, ``2024.12``)."""
+        if len(self.number) < 2 or not 1 <= self.number[1] <= 12:
+            return None
+        year = self.number[0] + (2000 if self.number[0] < 100 else 0)
+        return 12 * year + self.number[1] if 2015 <= year < 2100 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nearest:
+    """The known release that stands for a word of software."""
+
+    word: str
+    """As it was asked for."""
+    known: str
+    """The word that stands for it; the same where it is known."""
+    profile: str
+    """The software profile of that."""
+    months: int | None = 0
+    """Months from one to the other; None where a release is no date."""
+
+    @property
+    def text(self) -> str | None:
+        """``megatron-bridge-26.04.01 for megatron-bridge-26.06``; None where the word is known."""
+        return None if self.word == self.known else f"{self.known} for {self.word}"
+
+
+def parsed(word: str) -> Release | None:
+    """Take a word apart; None if it names no release.
+
+    Examples
+    --------
+    >>> parsed("megatron-bridge-26.04.01").number
+    (26, 4, 1)
+    >>> parsed("megatron-deepspeed-2022.02a-async").variant, parsed("mlperf-nemo-v5.1").number
+    ('async', (5, 1))
+    >>> parsed("megatron-core") is None
+    True
+    """
+    found = _WORD.fullmatch(word)
+    if found is None:
+        return None
+    release = found["release"]
+    number = _NEWEST if release == "HEAD" else tuple(int(x) for x in re.findall("[0-9]+", release))
+    letter = (ord(release[-1]) - ord("a") + 1,) if release[-1].islower() else ()
+    return Release(family=found["family"], number=number + letter, variant=found["variant"] or "")
+
+
+class UnknownFamily(InputError):
+    """A word of software of whose family nothing is known."""
+
+
+@record
+class Releases:
+    """Words of software that are known: ``hardware_profiles/releases.toml``."""
+
+    words: dict[str, str]
+    """Software profile by word."""
+    families: dict[str, str]
+    """Another name of a family -> its name in `words`, or a profile that serves all of it."""
+    fallback: str = ""
+    """Profile that stands for words of unknown families; none: they are refused."""
+
+    def nearest(self, word: str, *, where: str) -> Nearest:
+        """Find the release that stands for a word of software.
+
+        Parameters
+        ----------
+        word : str
+            A known word, a software profile, or an unknown release of a family that is known.
+        where : str
+            What the message of an error begins with.
+
+        Raises
+        ------
+        UnknownFamily
+            If nothing of its family is known; the message lists the families.
+        """
+        known = {name: name for name in catalogue.names("software")} | self.words
+        if word in known or word.endswith(".toml"):
+            return Nearest(word=word, known=word, profile=known.get(word, word))
+        asked = parsed(word)
+        family = asked.family if asked else word
+        family = self.families.get(family, family)
+        releases = {name: found for name in known if (found := parsed(name)) is not None}
+        alike = {name: x for name, x in releases.items() if x.family == family}
+        if asked and alike:
+            return _latest_before(word, asked, alike, known)
+        if family in known or self.fallback:
+            profile = known.get(family, self.fallback)
+            return Nearest(word=word, known=profile, profile=profile, months=None)
+        families = sorted({x.family for x in releases.values()} | set(self.families))
+        problem = f"{where}: unknown software {word!r}{did_you_mean(word, (*known, *families))}"
+        if asked:
+            problem += (
+                f"; an unknown release of {', '.join(families)} takes the nearest known;"
+                " --software NAME chooses a profile"
+            )
+        raise UnknownFamily(problem)
+
+
+def load_releases() -> Releases:
+    """Read ``hardware_profiles/releases.toml``."""
+    path = catalogue.folder("hardware_profiles") / "releases.toml"
+    return build(Releases, read_toml(path), where=str(path))
+
+
+def _latest_before(
+    word: str, asked: Release, alike: dict[str, Release], known: dict[str, str]
+) -> Nearest:
+    """Take the newest known release that is not newer than the one asked for, else the oldest."""
+    same = {name: x for name, x in alike.items() if x.variant == asked.variant} or alike
+    order = sorted(same, key=lambda name: (same[name].number, name))
+    name = next((name for name in reversed(order) if same[name].number <= asked.number), order[0])
+    here, there = same[name].months, asked.months
+    months = None if here is None or there is None else abs(there - here)
+    return Nearest(word=word, known=name, profile=known[name], months=months)

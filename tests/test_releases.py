@@ -1,0 +1,98 @@
+"""Which known release stands for a word of software."""
+
+import pytest
+
+from simulator.software.releases import (
+    Nearest,
+    Releases,
+    UnknownFamily,
+    load_releases,
+    parsed,
+)
+
+SHIPPED = load_releases()
+
+
+def nearest(word: str, releases: Releases = SHIPPED) -> Nearest:
+    return releases.nearest(word, where="runs.csv: line 2: software")
+
+
+@pytest.mark.parametrize(
+    ("word", "family", "number", "variant"),
+    [
+        ("megatron-bridge-26.04.01", "megatron-bridge", (26, 4, 1), ""),
+        ("torchtitan-2024.12-compile", "torchtitan", (2024, 12), "compile"),
+        ("megatron-deepspeed-2022.02a-async", "megatron-deepspeed", (2022, 2, 1), "async"),
+        ("mlperf-nemo-v5.1", "mlperf-nemo", (5, 1), ""),
+        ("neuron-2.13.0", "neuron", (2, 13, 0), ""),
+        ("megatron-lm-2022", "megatron-lm", (2022,), ""),
+    ],
+)
+def test_words_are_taken_apart(
+    word: str, family: str, number: tuple[int, ...], variant: str
+) -> None:
+    found = parsed(word)
+    assert found is not None
+    assert (found.family, found.number, found.variant) == (family, number, variant)
+
+
+def test_what_names_no_release_is_not_taken_apart() -> None:
+    assert [parsed(word) for word in ("megatron-core", "plain-ddp", "", "26.04")] == [None] * 4
+
+
+def test_dates_are_months_and_other_numbers_are_not() -> None:
+    words = ("a-26.04", "a-2024.12", "a-v5.1", "a-2.13.0", "a-2022")
+    months = {word: found.months for word in words if (found := parsed(word)) is not None}
+    assert months["a-26.04"] == 12 * 2026 + 4 and months["a-2024.12"] == 12 * 2024 + 12
+    assert months["a-v5.1"] is months["a-2.13.0"] is months["a-2022"] is None
+
+
+def test_a_known_word_and_a_profile_stand_for_themselves() -> None:
+    for word in ("megatron-bridge-25.09", "megatron-core"):
+        found = nearest(word)
+        assert (found.known, found.text, found.months) == (word, None, 0)
+
+
+def test_a_newer_release_takes_the_newest_known() -> None:
+    found = nearest("megatron-bridge-26.06")
+    assert found.profile == "megatron-bridge-26.04"
+    assert found.text == f"{found.known} for megatron-bridge-26.06"
+    assert found.months is not None and found.months > 0
+
+
+def test_a_release_between_two_takes_the_one_before_and_the_first_what_there_is() -> None:
+    made = Releases(words={"x-25.02": "a", "x-25.10": "b", "x-25.9": "c"}, families={})
+    assert nearest("x-25.9.3", made).profile == "c"
+    assert nearest("x-25.4", made).profile == "a"
+    assert nearest("x-24.11", made).profile == "a"  # numbers, not letters: 25.10 is after 25.9
+    assert nearest("x-25.11", made).profile == "b"
+    assert nearest("x-HEAD", made).profile == "b"
+
+
+def test_a_variant_takes_its_own_where_there_is_one() -> None:
+    assert nearest("torchtitan-2025.06-eager").profile == "torchtitan-2024-eager"
+    assert nearest("torchtitan-2025.06-compile").profile == "torchtitan-2024"
+
+
+def test_an_unknown_family_is_refused_with_the_list_and_the_way_out() -> None:
+    with pytest.raises(UnknownFamily) as caught:
+        nearest("colossal-0.4.1")
+    (line,) = caught.value.problems
+    assert line.startswith("runs.csv: line 2: software: unknown software 'colossal-0.4.1'")
+    assert "megatron-bridge" in line and "torchtitan" in line and "--software NAME" in line
+
+
+def test_a_fallback_stands_for_unknown_families_alone() -> None:
+    made = Releases(words=SHIPPED.words, families=SHIPPED.families, fallback="deepspeed")
+    assert nearest("colossal-0.4.1", made).profile == "deepspeed"
+    assert nearest("megatron-bridge-26.06", made).profile == "megatron-bridge-26.04"
+
+
+def test_every_word_names_a_profile_that_ships() -> None:
+    from simulator import catalogue
+
+    known = set(catalogue.names("software"))
+    assert set(SHIPPED.words.values()) <= known
+    assert set(SHIPPED.families.values()) <= known | {
+        found.family for word in SHIPPED.words if (found := parsed(word)) is not None
+    }
