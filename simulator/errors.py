@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-__all__ = ["ForeshardError", "InfeasibleError", "InputError", "did_you_mean", "nearest", "problem"]
+__all__ = [
+    "ForeshardError",
+    "InfeasibleError",
+    "InputError",
+    "did_you_mean",
+    "first_of",
+    "nearest",
+    "problem",
+]
 
 
 class ForeshardError(ValueError):
@@ -28,6 +36,18 @@ class InputError(ForeshardError):
 
 class InfeasibleError(ForeshardError):
     """The input is sound but no layout satisfies it; the command exits with 1."""
+
+
+def first_of(problems: Sequence[str], where: str, most: int = 20) -> list[str]:
+    """Return the first problems of a file and, where there are others, how many.
+
+    Examples
+    --------
+    >>> first_of(["run.csv: line 2: x", "run.csv: line 3: y"], "run.csv", most=1)
+    ['run.csv: line 2: x', 'run.csv: and 1 more problems']
+    """
+    more = len(problems) - most
+    return [*problems[:most], *([f"{where}: and {more} more problems"] if more > 0 else [])]
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str:

@@ -13,11 +13,12 @@ import json
 import math
 import os
 import pickle
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeVar, dataclass_transform
+from typing import Annotated, Any, BinaryIO, TypeGuard, TypeVar, dataclass_transform
 
 import tomli
 from pydantic import Strict, TypeAdapter, ValidationError
@@ -36,10 +37,12 @@ __all__ = [
     "build",
     "check_header",
     "figures",
+    "is_number",
     "open_file",
     "read_csv",
     "read_json",
     "read_profile",
+    "read_rows",
     "read_text",
     "read_toml",
     "record",
@@ -342,30 +345,50 @@ def read_csv(
     wrong with it is put there under its line number instead, and the row is yielded all the same:
     cut to the header, or filled up with blanks.
     """
-    text = read_text(path)
-    if not text.strip():
+    rows = read_rows(path)
+    _, header = next(((line, cells) for line, cells in rows if cells), (1, []))
+    if not header:
         raise InputError(f"{path}: the file is empty")
-    reader = csv.reader(io.StringIO(text))
+    if len(header) == 1 and {";", "\t"} & set(header[0]):
+        raise InputError(
+            f"{path}: line 1: cells must be separated by commas, got {header[0][:40]!r}"
+        )
+    if twice := [name for name, times in Counter(header).items() if times > 1]:
+        raise InputError(f"{path}: line 1: column {min(twice) or 'without a name'} stands twice")
+    for line, cells in rows:
+        if cells and len(cells) != len(header):
+            rule = f"must have {len(header)} cells as the header has, got {len(cells)}"
+            if uneven is None:
+                raise InputError(f"{path}: line {line}: {rule}")
+            uneven[line] = rule
+        if cells:
+            yield line, dict(zip_longest(header, cells[: len(header)], fillvalue=""))
+
+
+def read_rows(path: Path | str) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, cells) for each line of a CSV file; InputError where it is none."""
+    reader = csv.reader(io.StringIO(read_text(path)))
+    line = 1
     try:
-        header = next((cells for cells in reader if cells), [])
-        if len(header) == 1 and {";", "\t"} & set(header[0]):
-            raise InputError(
-                f"{path}: line 1: cells must be separated by commas, got {header[0][:40]!r}"
-            )
-        if twice := sorted({name for name in header if header.count(name) > 1}):
-            raise InputError(f"{path}: line 1: column {twice[0] or 'without a name'} stands twice")
-        line = reader.line_num + 1
         for cells in reader:
-            if cells and len(cells) != len(header):
-                rule = f"must have {len(header)} cells as the header has, got {len(cells)}"
-                if uneven is None:
-                    raise InputError(f"{path}: line {line}: {rule}")
-                uneven[line] = rule
-            if cells:
-                yield line, dict(zip_longest(header, cells[: len(header)], fillvalue=""))
+            yield line, cells
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{path}: line {reader.line_num}: not valid CSV: {error}") from None
+
+
+def is_number(value: object, most: float = 1e18) -> TypeGuard[float]:
+    """Whether what a document holds is a number of a size that means something.
+
+    True and false are none, nor is NaN, nor what lies beyond `most` either way: JSON knows whole
+    numbers that no float and no array holds.
+
+    Examples
+    --------
+    >>> [is_number(value) for value in (1, -2.5, True, "1", float("nan"), 10**400)]
+    [True, True, False, False, False, False]
+    """
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= most
 
 
 def check_header(

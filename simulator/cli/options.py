@@ -77,7 +77,7 @@ def writing(place: object, option: str = "") -> Iterator[None]:
 @contextmanager
 def speaking() -> Iterator[None]:
     """Turn what a user caused into messages on stderr and an exit code; bugs keep their trace."""
-    from simulator.errors import InfeasibleError, InputError
+    from simulator.errors import ForeshardError, InfeasibleError, InputError
 
     try:
         yield
@@ -88,6 +88,9 @@ def speaking() -> Iterator[None]:
     except InfeasibleError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(INFEASIBLE) from None
+    except ForeshardError as error:  # what the input leads to, such as tasks in a deadlock
+        typer.echo(str(error), err=True)
+        raise typer.Exit(BAD_INPUT) from None
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -103,7 +103,7 @@ def simulate(
         network = replace(network or Network(), contention=True)
         ground = ground_beside(cluster, beside, network)
     if network is not None:
-        check_deviations(deviations, workload, int(layouts_row.dp[0]), int(layouts_row.pp[0]))
+        check_deviations(deviations, workload, layouts_row)
         experts = workload.architecture.is_moe
         found = contended(layouts_row, cluster, network, experts=experts, ground=ground)
         cluster, deviations = on_links(cluster, found, deviations)

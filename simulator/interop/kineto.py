@@ -27,11 +27,17 @@ __all__ = ["TraceFile", "read_trace"]
 _CHUNK = 1 << 20
 """Bytes read, and characters decoded, at a time."""
 
-_LONGEST_HEAD = 1 << 24
+_LONGEST_HEAD = 1 << 22
 """Characters before the events; Kineto writes some thousands."""
 
 _LONGEST_EVENT = 1 << 22
 """Characters of one event; one that is longer is taken for broken."""
+
+_MOST_UNREADABLE = 1_000
+"""Broken events that are skipped; with more the file is no trace any more."""
+
+_MOST_UNPACKED = 200
+"""Bytes that a packed one may stand for; traces are at 10 to 40, blanks at 1,000."""
 
 _GZIP = b"\x1f\x8b"
 _EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
@@ -53,12 +59,16 @@ def read_trace(path: Path | str) -> Trace:
         If the file cannot be read, is no torch profiler trace, holds no event that took time,
         names a GPU but has no kernel, or holds several ranks.
     """
-    events = Events()
+    events = Events(str(path))
     with _open(Path(path)) as handle:
         file = TraceFile(handle, str(path))
         for event in file.events():
             events.add(event)
-    return make_trace(events, file.head, where=str(path), notes=file.notes())
+    notes = file.notes()
+    if events.malformed:
+        rule = "have no time, process or thread that can be, and are left out"
+        notes.append(f"{events.malformed} events {rule}")
+    return make_trace(events, file.head, where=str(path), notes=notes)
 
 
 def _open(path: Path) -> BinaryIO:
@@ -169,6 +179,8 @@ class TraceFile:
             self.cut = True
             return False
         self.unreadable += 1
+        if self.unreadable > _MOST_UNREADABLE:
+            raise InputError(f"{self._where}: more than {_MOST_UNREADABLE} events are not JSON")
         self._at = following.end()
         return True
 
@@ -184,8 +196,12 @@ def _text(handle: BinaryIO, where: str) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
     try:
         first = handle.read(_CHUNK)
-        pieces = _unpacked(handle, first) if first.startswith(_GZIP) else _plain(handle, first)
+        packed = first.startswith(_GZIP)
+        pieces, read = _unpacked(handle, first) if packed else _plain(handle, first), 0
         for piece in pieces:
+            read += len(piece)
+            if packed and read > max(_MOST_UNPACKED * handle.tell(), 16 * _CHUNK):
+                raise InputError(f"{where}: unpacks to over {_MOST_UNPACKED} times its size")
             if text := decoder.decode(piece):
                 yield text
     except (OSError, zlib.error) as error:

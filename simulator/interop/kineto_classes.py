@@ -9,7 +9,7 @@ Transformer Engine user buffers, torch (``at::native::...``, Inductor's ``triton
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import lru_cache
 
 __all__ = ["COLLECTIVES", "collective_kind", "dtype_bytes", "kernel_class", "operator_class"]
 
@@ -91,7 +91,10 @@ _DTYPE_BYTES = {
 }  # fmt: skip
 
 
-@cache
+_KEPT_NAMES = 2**16
+
+
+@lru_cache(maxsize=_KEPT_NAMES)
 def kernel_class(name: str) -> str:
     """Class of a device kernel or copy: a term of the table, ``collective`` or ``other``.
 
@@ -108,7 +111,7 @@ def kernel_class(name: str) -> str:
     return next((word for word, pattern in _KERNELS if pattern.search(low)), "other")
 
 
-@cache
+@lru_cache(maxsize=_KEPT_NAMES)
 def operator_class(name: str) -> str:
     """Class of an operator on the host, for traces of runs without a device.
 
@@ -128,7 +131,7 @@ def operator_class(name: str) -> str:
     return "memory_bound" if name.startswith("aten::") else "other"
 
 
-@cache
+@lru_cache(maxsize=_KEPT_NAMES)
 def collective_kind(name: str) -> str:
     """Kind of a collective from its kernel's name or its ``Collective name``.
 

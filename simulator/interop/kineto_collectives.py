@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.files import is_number
 from simulator.interop.kineto_classes import collective_kind, dtype_bytes
 from simulator.scoring.trace import Collective
 
@@ -24,20 +25,21 @@ class Groups:
     found: list[Collective] = field(default_factory=list)
     """The collectives that the codes stand for."""
     _codes: dict[Collective, int] = field(default_factory=dict)
+    _configs: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
 
     def code(self, name: str, arguments: Mapping[str, Any]) -> int:
         """Code of a collective by its name and the arguments of its event."""
-        kind = collective_kind(str(arguments.get("Collective name", name)))
-        group = arguments.get("Process Group Name")
+        kind = collective_kind(_text(arguments.get("Collective name")) or name)
+        group = _text(arguments.get("Process Group Name"))
         config = {} if kind == "host_copy" else self._config(group)
         size = arguments.get("Group size", config.get("pg_size"))
         ranks = _ranks(arguments.get("Process Group Ranks", config.get("ranks")))
         described = arguments.get("Process Group Description", config.get("pg_desc"))
         one = Collective(
             kind=kind,
-            group=str(config.get("pg_name", "") if group is None else group),
-            description=str(described or ""),
-            size=size if isinstance(size, int) else None,
+            group=group or _text(config.get("pg_name")),
+            description=_text(described),
+            size=int(size) if isinstance(size, int) and is_number(size) else None,
             ranks=ranks if len(ranks) == size else (),
         )
         code = self._codes.setdefault(one, len(self.found))
@@ -45,12 +47,17 @@ class Groups:
             self.found.append(one)
         return code
 
-    def _config(self, name: Any) -> Mapping[str, Any]:
-        """What is configured of a group; of the only one there is, if no name is given."""
+    def __post_init__(self) -> None:
+        """Sort what is configured by the names of groups; a blank stands for any of them."""
         configs = self.configured if isinstance(self.configured, list) else []
-        configs = [config for config in configs if isinstance(config, dict)]
-        if name is not None:
-            configs = [config for config in configs if config.get("pg_name") == name]
+        for config in configs:
+            if isinstance(config, dict):
+                for name in {_text(config.get("pg_name")), ""}:
+                    self._configs.setdefault(name, []).append(config)
+
+    def _config(self, name: str) -> Mapping[str, Any]:
+        """What is configured of a group; of the only one there is, if no name is given."""
+        configs = self._configs.get(name, [])
         return configs[0] if len(configs) == 1 else {}
 
 
@@ -66,16 +73,20 @@ def input_bytes(arguments: Mapping[str, Any]) -> float:
         if not (isinstance(dims, list) and isinstance(types, list) and dims and types):
             return np.nan
         elements, dtype = _product(dims[0]), types[0]
-    size = dtype_bytes(str(dtype))
-    if size is None or not isinstance(elements, (int, float)):
-        return np.nan
-    return float(elements) * size
+    size = dtype_bytes(_text(dtype))
+    return float(elements) * size if size is not None and is_number(elements) else np.nan
+
+
+def _text(value: Any) -> str:
+    """A word or a number as text; a blank for anything else."""
+    return str(value) if isinstance(value, (str, int, float)) else ""
 
 
 def _product(dims: Any) -> float | None:
-    if not isinstance(dims, list) or not all(isinstance(n, int) for n in dims):
+    if not isinstance(dims, list) or not all(map(is_number, dims)):
         return None
-    return float(np.prod(dims, dtype=float))
+    with np.errstate(over="ignore"):
+        return float(np.prod(dims, dtype=float))
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
@@ -83,7 +94,7 @@ def _ranks(value: Any) -> tuple[int, ...]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return ()
-    whole = isinstance(value, list) and all(isinstance(rank, int) for rank in value)
+    whole = isinstance(value, list) and all(isinstance(x, int) and is_number(x) for x in value)
     return tuple(value) if whole else ()

@@ -6,16 +6,18 @@ import math
 import re
 from array import array
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
+from simulator.errors import InputError
+from simulator.files import is_number
 from simulator.interop.kineto_classes import kernel_class
 from simulator.scoring.instants import Spans
 
-__all__ = ["US", "Columns", "Events"]
+__all__ = ["MOST_EVENTS", "US", "Columns", "Events", "whole_number"]
 
 US = 1e-6
 """Seconds of a microsecond, the unit of a trace."""
@@ -25,7 +27,9 @@ _HOST = {"cpu_op", "operator", "user_annotation"}
 _LAUNCH = {"cuda_runtime", "cuda_driver", "runtime"}
 """Categories in lower case; ``Operator``, ``Runtime``, ``Memcpy`` were those of torch 1.8."""
 
-_STEP = re.compile(r"ProfilerStep#(\d+)$")
+_KEPT = _DEVICE | _HOST | _LAUNCH
+
+_STEP = re.compile(r"ProfilerStep#(\d{1,15})$")
 _OPTIMIZER_STEP = "Optimizer.step#"
 _HOST_COLLECTIVE = re.compile(r"(?:gloo|nccl|mpi|ucc):|record_param_comms$")
 _NO_NUMBER = -1
@@ -35,6 +39,10 @@ _DESCRIBING = (
     *("Process Group Name", "Process Group Description", "Process Group Ranks", *_EXTERNAL),
 )
 """Arguments of a collective that are kept; of gloo's, only the shape of the input is known."""
+
+
+MOST_EVENTS = 10_000_000
+"""Events that are kept; the first beyond is an error. Each takes some hundred bytes."""
 
 
 class Columns:
@@ -72,7 +80,8 @@ class Columns:
 class Events:
     """Everything kept of a trace; `add` takes one event, in any order."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: str = "trace") -> None:
+        self._where = where
         self.names: list[str] = []
         """Names that the codes of `device`, `host` and `ranges` stand for."""
         self.device = Columns()
@@ -93,16 +102,30 @@ class Events:
         self.memory: dict[tuple[int, int], list[float]] = {}
         """Peak allocated and reserved bytes by device type and index."""
         self.first_us, self.last_us = math.inf, -math.inf
+        self.count = 0
+        """Events that were kept."""
+        self.malformed = 0
+        """Events without a time, or on a thread, that can be."""
         self._codes: dict[str, int] = {}
         self._threads: dict[Any, int] = {}
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Keep what matters of one event."""
+        """Keep what matters of one event.
+
+        Raises
+        ------
+        InputError
+            If there are more events than `MOST_EVENTS`.
+        """
         phase, name, kind = event.get("ph"), event.get("name"), event.get("cat")
         if phase == "X" and isinstance(name, str) and isinstance(kind, str):
+            if (kind := kind.lower()) not in _KEPT:
+                return
             ts, dur = event.get("ts"), event.get("dur")
-            if _is_number(ts) and _is_number(dur):
-                self._span(event, name, kind.lower(), float(ts), float(dur))
+            if is_number(ts) and is_number(dur) and _is_place(event):
+                self._span(event, name, kind, float(ts), float(dur))
+            else:
+                self.malformed += 1
         elif phase == "i" and name == "[memory]":
             self._allocation(_arguments(event))
 
@@ -110,19 +133,20 @@ class Events:
         if kind in _DEVICE:
             self._of_device(event, name, ts, dur)
         elif kind in _LAUNCH:
-            self.launches.add(ts, dur, 0, _whole(_arguments(event).get("correlation")))
-        elif kind in _HOST:
-            self._of_host(event, name, kind, ts, dur)
+            self.launches.add(ts, dur, 0, whole_number(_arguments(event).get("correlation")))
         else:
-            return
+            self._of_host(event, name, kind, ts, dur)
+        self.count += 1
+        if self.count > MOST_EVENTS:
+            raise InputError(f"{self._where}: more than {MOST_EVENTS} events: profile fewer steps")
         self.first_us, self.last_us = min(self.first_us, ts), max(self.last_us, ts + dur)
 
     def _of_device(self, event: Mapping[str, Any], name: str, ts: float, dur: float) -> None:
         arguments = _arguments(event)
         if kernel_class(name) == "collective":
             self.arguments[len(self.device)] = _describing(arguments)
-        self.device.add(ts, dur, self._code(name), _whole(arguments.get("correlation")))
-        self.devices.add(_whole(arguments.get("device", event.get("pid"))))
+        self.device.add(ts, dur, self._code(name), whole_number(arguments.get("correlation")))
+        self.devices.add(whole_number(arguments.get("device", event.get("pid"))))
 
     def _of_host(
         self, event: Mapping[str, Any], name: str, kind: str, ts: float, dur: float
@@ -151,11 +175,14 @@ class Events:
         return code
 
     def _allocation(self, arguments: Mapping[str, Any]) -> None:
-        place = (_whole(arguments.get("Device Type")), _whole(arguments.get("Device Id")))
+        place = (
+            whole_number(arguments.get("Device Type")),
+            whole_number(arguments.get("Device Id")),
+        )
         peak = self.memory.setdefault(place, [0.0, 0.0])
         for i, field in enumerate(("Total Allocated", "Total Reserved")):
             size = arguments.get(field)
-            if _is_number(size):
+            if is_number(size):
                 peak[i] = max(peak[i], float(size))
 
     def collective(self, position: int) -> Mapping[str, Any]:
@@ -187,14 +214,17 @@ def _describing(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _external(arguments: Mapping[str, Any]) -> int:
-    return next((_whole(arguments[name]) for name in _EXTERNAL if name in arguments), _NO_NUMBER)
+    return next(
+        (whole_number(arguments[name]) for name in _EXTERNAL if name in arguments), _NO_NUMBER
+    )
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+def _is_place(event: Mapping[str, Any]) -> bool:
+    """Whether process and thread of an event are numbers or words."""
+    return all(isinstance(event.get(name), (int, str, type(None))) for name in ("pid", "tid"))
 
 
-def _whole(value: Any) -> int:
+def whole_number(value: Any) -> int:
     """A number that identifies something; -1 if there is none."""
     good = isinstance(value, int) and abs(value) < 2**63
     return value if good else _NO_NUMBER

@@ -6,6 +6,8 @@ what it calls. Collectives are kernels (NCCL) or ranges that the host marks (glo
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,9 +16,10 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.errors import InputError
+from simulator.files import is_number
 from simulator.interop.kineto_classes import kernel_class, operator_class
 from simulator.interop.kineto_collectives import Groups, input_bytes
-from simulator.interop.kineto_events import US, Events
+from simulator.interop.kineto_events import US, Events, whole_number
 from simulator.scoring.instants import Spans
 from simulator.scoring.trace import CLASSES, Trace
 
@@ -115,37 +118,55 @@ def _inside(at_s: Floats, spans: Spans) -> NDArray[np.bool_]:
 
 
 def _operators(events: Events) -> Spans:
-    """Operators of a run on processors, each without the operators that it calls."""
+    """Operators of a run on processors, each without the operators that it calls.
+
+    All threads in one pass over events sorted by thread and time: a trace may have a thread for
+    every event. The stretches of a thread are those of the operator that was called last.
+    """
     spans, threads = events.host.spans(events.first_us), events.host.numbers
-    return Spans.join(*(_innermost(spans.take(threads == one)) for one in np.unique(threads)))
-
-
-def _innermost(spans: Spans) -> Spans:
-    """Stretches of one thread by the operator that was called last."""
-    order = np.lexsort((-spans.end_s, spans.start_s))
-    begins, ends = spans.start_s[order].tolist(), spans.end_s[order].tolist()
-    pieces: list[tuple[float, float, int]] = []
+    order = np.lexsort((-spans.end_s, spans.start_s, threads))
+    columns: tuple[NDArray[Any], ...] = (spans.start_s, spans.end_s, spans.code, threads)
+    pieces = _Pieces()
     open_: list[tuple[float, int]] = []
-    now = 0.0
-    for begin, end, code in zip(begins, ends, spans.code[order].tolist(), strict=True):
+    now, before = 0.0, -1
+    for begin, end, code, thread in zip(*(c[order].data for c in columns), strict=True):
+        if thread != before:
+            _close(open_, pieces, now, math.inf)
+            now, before = 0.0, thread
         now = _close(open_, pieces, now, begin)
         open_.append((min(end, open_[-1][0]) if open_ else end, code))
-    _close(open_, pieces, now, max(ends, default=0.0))
-    kept = np.array(pieces).reshape(-1, 3)
-    return Spans(start_s=kept[:, 0], end_s=kept[:, 1], code=kept[:, 2].astype(np.int64))
+    _close(open_, pieces, now, math.inf)
+    return pieces.spans()
 
 
-def _close(
-    open_: list[tuple[float, int]], pieces: list[tuple[float, float, int]], now: float, time: float
-) -> float:
+class _Pieces:
+    """Stretches of time as they are found."""
+
+    def __init__(self) -> None:
+        self._start, self._end, self._code = array("d"), array("d"), array("q")
+
+    def add(self, start_s: float, end_s: float, code: int) -> None:
+        self._start.append(start_s)
+        self._end.append(end_s)
+        self._code.append(code)
+
+    def spans(self) -> Spans:
+        return Spans(
+            start_s=np.array(self._start),
+            end_s=np.array(self._end),
+            code=np.array(self._code, dtype=np.int64),
+        )
+
+
+def _close(open_: list[tuple[float, int]], pieces: _Pieces, now: float, time: float) -> float:
     """Go on to `time`: end the operators that end before, and count what the last one did."""
     while open_ and open_[-1][0] <= time:
         end, code = open_.pop()
         if end > now:
-            pieces.append((now, end, code))
+            pieces.add(now, end, code)
             now = end
     if open_ and time > now:
-        pieces.append((now, time, open_[-1][1]))
+        pieces.add(now, time, open_[-1][1])
     return max(now, time)
 
 
@@ -190,8 +211,9 @@ def _peak(events: Events, on_device: bool) -> tuple[float | None, float | None]:
 def _device_name(head: Mapping[str, Any], events: Events) -> str:
     listed = head.get("deviceProperties", head.get("computeProperties"))
     for properties in listed if isinstance(listed, list) else []:
-        if _mapping(properties).get("id") in events.devices:
-            return str(properties.get("name", "GPU"))
+        known = _mapping(properties)
+        if whole_number(known.get("id")) in events.devices and isinstance(known.get("name"), str):
+            return str(known["name"])
     return "GPU"
 
 
@@ -200,4 +222,4 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
+    return int(value) if isinstance(value, int) and is_number(value) else None

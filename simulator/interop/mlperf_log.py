@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
+from simulator.files import is_number
 from simulator.measured.log import LogReading, MeasuredLog
 from simulator.measured.log_lines import Progress, marked_lines, rank_of
 from simulator.workload.recipe import Recipe
@@ -30,7 +31,6 @@ _SOURCES = {
     "throughput": "throughput of tracked_stats, in samples per second",
 }
 """Where step times come from, the finest first."""
-_MOST = 1e18
 
 
 @dataclass(slots=True)
@@ -105,11 +105,11 @@ class _Reader:
                 found.unreadable(line)
             return
         key, value, rank = event["key"], event.get("value"), rank_of(text)
-        if key in _STATED and _is_number(value) and value >= 1:
+        if key in _STATED and is_number(value) and value >= 1:
             for found in self._found.values():
                 found.state(_STATED[key], int(value), line, key)
             self._batch = int(value) if key == "global_batch_size" else self._batch
-        elif key == "train_samples" and _is_number(value):
+        elif key == "train_samples" and is_number(value):
             self._epoch_samples = float(value)
         elif key == "tracked_stats" and isinstance(value, dict):
             self._stats(line, value, rank)
@@ -118,9 +118,9 @@ class _Reader:
 
     def _stats(self, line: int, value: Mapping[str, Any], rank: int | None) -> None:
         seconds, rate = value.get("train_step_time"), value.get("throughput")
-        if _is_number(seconds):
+        if is_number(seconds):
             self._add("step", line, float(seconds), rank)
-        if _is_number(rate) and rate > 0:
+        if is_number(rate) and rate > 0:
             self._add("throughput", line, self._batch / float(rate), rank)
 
     def _add(self, name: str, line: int, seconds: float, rank: int | None) -> None:
@@ -154,16 +154,16 @@ class _Reader:
     def _steps(self, start: Mapping[str, Any], stop: Mapping[str, Any]) -> float:
         """Steps of an interval, from what its two ends say; 0 where they do not."""
         first, last = (end.get("step", end.get("step_num")) for end in (start, stop))
-        if _is_number(first) and _is_number(last) and last > first:
+        if is_number(first) and is_number(last) and last > first:
             return float(last - first)
         first, last = (end.get("samples_count") for end in (start, stop))
-        if _is_number(last):
+        if is_number(last):
             before, self._last_samples = self._last_samples, float(last)
-            begun = float(first) if _is_number(first) else before
+            begun = float(first) if is_number(first) else before
             samples = float(last) - begun if last != begun else float(last)
             return max(samples, 0.0) / self._batch
         epochs = start.get("epoch_count", 1)
-        return float(epochs) * self._epoch_samples / self._batch if _is_number(epochs) else 0.0
+        return float(epochs) * self._epoch_samples / self._batch if is_number(epochs) else 0.0
 
 
 def _event(text: str) -> dict[str, Any] | None:
@@ -174,12 +174,7 @@ def _event(text: str) -> dict[str, Any] | None:
         return None
     if not (isinstance(event, dict) and isinstance(event.get("key"), str)):
         return None
-    if not _is_number(event.get("time_ms")):
+    if not is_number(event.get("time_ms")):
         return None
     where = event.get("metadata")
     return {**event, "metadata": where if isinstance(where, dict) else {}}
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    """A number of a size that means something; neither true nor NaN."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MOST

@@ -10,13 +10,15 @@ of records with name, ranks, ranksPerNode, size, time.
 from __future__ import annotations
 
 import datetime
+import io
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError
-from simulator.files import open_file, read_json
+from simulator.files import is_number, open_file, read_json
 from simulator.measured.measurements import Call, Device, Measurements
 
 __all__ = ["is_nccl_tests", "read_nccl_tests"]
@@ -49,6 +51,9 @@ _NO_OPERATION = (
     "which collective was measured: keep the line '# Collective test starting: ..._perf', the"
     " command, or a file name such as all_reduce_perf.log"
 )
+_DOCUMENT = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*[\{\]])")
+_HEAD_BYTES, _LONGEST = 4096, 100_000
+"""Bytes that tell what a file is; characters of a line, of which a table has some hundred."""
 _AGREE = 0.1
 """Time and algbw are printed with three digits; more apart, and a column is not what it says."""
 _SMALLEST_RATE = 0.5
@@ -57,9 +62,7 @@ _SMALLEST_RATE = 0.5
 
 def is_nccl_tests(path: Path | str) -> bool:
     """Tell whether a file is a log of nccl-tests or rccl-tests rather than one of our documents."""
-    with open_file(path) as file:
-        head = file.read(4096).lstrip()
-    if head[:1] not in (b"{", b"["):
+    if not _is_document(path):
         return True
     document = read_json(path)
     if isinstance(document, list):
@@ -77,32 +80,49 @@ def read_nccl_tests(path: Path | str) -> Measurements:
         (#wrong above zero), or time and bandwidth do not agree (other units).
     """
     path = Path(path)
+    if not _is_document(path):
+        return _text(path)
+    document = read_json(path)
+    return (_rccl_json if isinstance(document, list) else _nccl_json)(path, document)
+
+
+def _is_document(path: Path | str) -> bool:
+    """Whether a file begins as JSON does; mpirun's ``[1,0]<stdout>:`` begins a line of text."""
     with open_file(path) as file:
-        content = file.read()
-    text = content.decode("utf-8", errors="replace")
-    if text.lstrip()[:1] == "{":
-        return _nccl_json(path, read_json(path))
-    if text.lstrip()[:1] == "[" and '"busBw"' in text:
-        return _rccl_json(path, read_json(path))
-    return _text(path, text)
+        return bool(_DOCUMENT.match(file.read(_HEAD_BYTES)))
 
 
 # --- text -----------------------------------------------------------------------------------
 
 
-def _text(path: Path, text: str) -> Measurements:
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines of a log and their numbers; no more than one is held at a time."""
+    with open_file(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
+        for number in itertools.count(1):
+            line = text.readline(_LONGEST)
+            if len(line) == _LONGEST:
+                raise InputError(f"{path}: line {number}: longer than {_LONGEST} characters")
+            if not line:
+                return
+            yield number, line
+
+
+def _text(path: Path) -> Measurements:
     """Every table of a text log; each stands under the device lines that came before it."""
     calls: list[Call] = []
     problems: list[str] = []
     ranks: dict[str, tuple[str, str]] = {}
     operation, names, fresh = _operation(path.name), set[str](), True
-    for number, line in enumerate(text.splitlines(), 1):
+    group: tuple[int, int] | None = None
+    for number, line in _lines(path):
         line = _PREFIX.sub("", line)
         if found := _TEST.search(line):
             operation = _operation(found.group())
         if found := _RANK.search(line):
             if fresh:
                 ranks, fresh = {}, False
+            group = None
             ranks[found[1]] = (found[3], found[2] or "0")
             names.add(found[4])
             continue
@@ -120,8 +140,12 @@ def _text(path: Path, text: str) -> Measurements:
         except (ValueError, IndexError):
             problems.append(f"{where}: not a line of nccl-tests, got {line.strip()[:80]!r}")
             continue
+        if wrong := _not_numbers(row, where):
+            problems += wrong
+            continue
         problems += _disagree(row, where)
-        calls.append(_call(row, operation, _group(ranks), where))
+        group = group or _group(ranks)
+        calls.append(_call(row, operation, group, where))
     return _measurements(path, calls, problems, names)
 
 
@@ -203,6 +227,7 @@ def _nccl_json(path: Path, document: Any) -> Measurements:
     }
     calls: list[Call] = []
     problems: list[str] = []
+    group = _group(ranks)
     for index, result in enumerate(results):
         where = f"{path}: results[{index}]"
         sides = [result.get("out_of_place"), result.get("in_place")]
@@ -219,7 +244,7 @@ def _nccl_json(path: Path, document: Any) -> Measurements:
             problems += wrong
             continue
         problems += _disagree(row, where)
-        calls.append(_call(row, operation, _group(ranks), where))
+        calls.append(_call(row, operation, group, where))
     names = {str(d.get("device_info", "")) for d in devices}
     date = str(document.get("start_time") or "")[:10]
     return _measurements(path, calls, problems, names, date)
@@ -276,21 +301,25 @@ def _operation(text: str) -> str:
 
 
 def _not_numbers(row: Mapping[str, Any], where: str) -> list[str]:
-    return [
-        f"{where}: {name}: must be a positive number, got {row[name]!r}"
-        for name in row
-        if name not in ("type", "wrong", "algbw", "busbw")
-        and not (type(row[name]) in (int, float) and 0 < row[name] < float("inf"))
-    ]
+    """Times that are no positive numbers, sizes below zero, ranks and servers that are no counts.
+
+    An all-to-all of a few bytes is no element for each rank, and prints a size of 0.
+    """
+    found = []
+    for name in ("size", "time", "ranks", "nodes"):
+        value = row.get(name, 1)
+        whole = name in ("ranks", "nodes")
+        rule = "a whole number from 1 on" if whole else "a positive number"
+        if not is_number(value) or value < (name != "size") * 1e-9 or (whole and value % 1):
+            found.append(f"{where}: {name}: must be {rule}, got {value!r}")
+    return found
 
 
 def _disagree(row: Mapping[str, Any], where: str) -> Iterator[str]:
     """Say that a result was wrong, or that time and bandwidth are not of one call."""
     if row["wrong"]:
         yield f"{where}: #wrong: {row['wrong']:g} values came out wrong: such a run is no evidence"
-    if row["time"] <= 0:
-        yield f"{where}: time: must be positive, got {row['time']!r}"
-    elif isinstance(row["algbw"], float) and row["algbw"] > _SMALLEST_RATE:
+    if isinstance(row["algbw"], float) and row["algbw"] > _SMALLEST_RATE:
         rate = row["size"] / row["time"] / 1e3  # bytes per microsecond -> GB/s
         if abs(rate / row["algbw"] - 1.0) > _AGREE:
             yield (

@@ -266,6 +266,7 @@ def _servers(
     stated = sieve.table.text("nodes") != ""
     fewest = np.ceil(gpus / room)
     servers = np.where(stated, sieve.positive("nodes", sieve.kept & stated), fewest)
+    sieve.refuse(stated & ~(servers % 1.0 == 0.0), "nodes", "must be a whole number")
     each = gpus / servers
     rule = "must be equal parts of no more than the servers hold"
     sieve.refuse((each % 1.0 > 0.0) | (each > room), "gpus", rule)

@@ -6,7 +6,6 @@ software and a list of records, each with its kernel, type, shape and all readin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from simulator.errors import InputError, problem
-from simulator.files import read_json
+from simulator.errors import InputError, first_of, problem
+from simulator.files import is_number, read_json
 
 __all__ = ["COLLECTIVES", "Call", "Device", "Measurements", "read_measurements"]
 
@@ -23,6 +22,9 @@ SCHEMA = 1
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 """Kernels of more than one rank."""
+
+LEAST_S, MOST_S, MOST_SIZE = 1e-12, 1e9, 1e18
+"""No time in seconds and no size is outside."""
 
 _MOST_PROBLEMS = 50
 
@@ -101,9 +103,7 @@ def read_measurements(path: Path | str) -> Measurements:
         if not wrong:
             calls.append(_call(record, where))
     if problems:
-        more = len(problems) - _MOST_PROBLEMS
-        rest = [f"{path}: and {more} more problems"] if more > 0 else []
-        raise InputError(problems[:_MOST_PROBLEMS] + rest)
+        raise InputError(first_of(problems, str(path), _MOST_PROBLEMS))
     software = document.get("software") or {}
     versions = [
         f"{name} {software[name]}"
@@ -125,14 +125,22 @@ def _device(raw: Any, path: str) -> Device:
     return Device(
         kind=raw["kind"],
         name=str(raw.get("name") or "device without a name"),
-        count=_number(raw.get("count")),
-        compute_units=_number(raw.get("sms")),
-        memory_bytes=_number(raw.get("memory_bytes")),
+        count=_whole(raw.get("count")),
+        compute_units=_whole(raw.get("sms")),
+        memory_bytes=memory if is_number(memory := raw.get("memory_bytes")) else None,
     )
 
 
-def _number(value: Any) -> Any:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+def _whole(value: Any) -> int | None:
+    return int(value) if is_number(value) else None
+
+
+def _is_size(value: Any) -> bool:
+    return is_number(value, MOST_SIZE) and value >= 0.0
+
+
+def _is_time(value: Any) -> bool:
+    return is_number(value, MOST_S) and value >= LEAST_S
 
 
 def _problems(record: Any, where: str) -> list[str]:
@@ -148,15 +156,15 @@ def _problems(record: Any, where: str) -> list[str]:
         found.append(problem(where, "shape", "must be an object of sizes", shape))
     else:
         for name, size in shape.items():
-            if _number(size) is not None and not (math.isfinite(size) and size >= 0):
+            if type(size) in (int, float) and not _is_size(size):
                 found.append(problem(where, f"shape.{name}", "must be a size", size))
     if not isinstance(times, list) or not times:
         found.append(problem(where, "times_s", "must be a list of seconds", times))
-    elif any(_number(t) is None or not math.isfinite(t) or t <= 0 for t in times):
-        wrong = next(t for t in times if _number(t) is None or not math.isfinite(t) or t <= 0)
+    elif not all(map(_is_time, times)):
+        wrong = next(time for time in times if not _is_time(time))
         found.append(problem(where, "times_s", "must be positive numbers of seconds", wrong))
     moved = record.get("bytes")
-    if moved is not None and not ((size := _number(moved)) is not None and 0 < size < math.inf):
+    if moved is not None and not (_is_size(moved) and moved > 0):
         found.append(problem(where, "bytes", "must be a positive number", moved))
     return found
 

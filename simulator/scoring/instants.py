@@ -102,22 +102,39 @@ def account(
     shared = np.divide(width, works, out=np.zeros_like(width), where=computing)
     alone = ~computing & (talks > 0)
     open_s = np.divide(width, talks, out=np.zeros_like(width), where=alone)
-    talking = [
-        _running(communication.take(communication.code == code), at) for code in range(codes[1])
-    ]
     gaps = _gaps(edges, ~computing & ~alone)
     return Accounts(
-        compute_s=np.array(
-            [
-                (_running(compute.take(compute.code == code), at) * shared).sum()
-                for code in range(codes[0])
-            ]
-        ),
-        exposed_s=np.array([(count * open_s).sum() for count in talking]),
-        hidden_s=np.array([width[computing & (count > 0)].sum() for count in talking]),
+        compute_s=_by_code(compute, edges, shared, codes[0]),
+        exposed_s=_by_code(communication, edges, open_s, codes[1]),
+        hidden_s=_by_code(_joined(communication), edges, width * computing, codes[1]),
         gap_start_s=gaps[0],
         gap_end_s=gaps[1],
     )
+
+
+def _by_code(spans: Spans, edges: Floats, share_s: Floats, codes: int) -> Floats:
+    """Seconds of each code: its spans' sums of what an open span gets between two edges.
+
+    One running sum serves all spans, whatever the number of codes.
+    """
+    until = np.concatenate([[0.0], np.cumsum(share_s)])
+    begin, end = (np.searchsorted(edges, at) for at in (spans.start_s, spans.end_s))
+    found = np.bincount(spans.code, weights=until[end] - until[begin], minlength=codes)
+    return found.astype(np.float64)
+
+
+def _joined(spans: Spans) -> Spans:
+    """The spans of each code without what an earlier one of the same code covers."""
+    order = np.lexsort((spans.start_s, spans.code))
+    code, start_s = spans.code[order], spans.start_s[order]
+    times, rank = np.unique(spans.end_s[order], return_inverse=True)
+    first_of_code = code * len(times)  # ranks of one code lie above those of the codes before
+    reach = np.maximum.accumulate(rank + first_of_code)
+    before = np.concatenate([[-1], reach[:-1]]) - first_of_code
+    covered_s = np.where(before >= 0, times[np.maximum(before, 0)], -np.inf)
+    start_s = np.maximum(start_s, covered_s)
+    end_s = spans.end_s[order]
+    return Spans(start_s=start_s, end_s=np.maximum(start_s, end_s), code=code)
 
 
 def _running(spans: Spans, at: Floats) -> Ints:

@@ -232,21 +232,21 @@ def _collectives(
     trace: Trace, shares: Accounts, window: tuple[float, float], per_step: float
 ) -> tuple[CollectiveTime, ...]:
     """Every kind of collective that took time in the window, the most exposed first."""
-    begun = trace.calls.start_s
+    begun, codes = trace.calls.start_s, len(trace.collectives)
     inside = (begun >= window[0]) & (begun < window[1])
-    found = []
-    for code, one in enumerate(trace.collectives):
-        some = inside & (trace.calls.code == code)
-        known = trace.call_bytes[some & ~np.isnan(trace.call_bytes)]
-        exposed_s, hidden_s = float(shares.exposed_s[code]), float(shares.hidden_s[code])
-        if exposed_s + hidden_s > 0.0:
-            found.append(
-                CollectiveTime(
-                    collective=one,
-                    calls=float(some.sum()) * per_step,
-                    bytes_=float(known.mean()) if len(known) else None,
-                    exposed_s=exposed_s * per_step,
-                    hidden_s=hidden_s * per_step,
-                )
-            )
+    known = inside & ~np.isnan(trace.call_bytes)
+    calls = np.bincount(trace.calls.code[inside], minlength=codes)
+    sized = np.bincount(trace.calls.code[known], minlength=codes)
+    moved = np.bincount(trace.calls.code[known], trace.call_bytes[known], minlength=codes)
+    found = [
+        CollectiveTime(
+            collective=one,
+            calls=float(calls[code]) * per_step,
+            bytes_=float(moved[code] / sized[code]) if sized[code] else None,
+            exposed_s=float(shares.exposed_s[code]) * per_step,
+            hidden_s=float(shares.hidden_s[code]) * per_step,
+        )
+        for code, one in enumerate(trace.collectives)
+        if shares.exposed_s[code] + shares.hidden_s[code] > 0.0
+    ]
     return tuple(sorted(found, key=lambda one: (-one.exposed_s, -one.hidden_s)))

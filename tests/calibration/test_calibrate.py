@@ -302,7 +302,10 @@ def test_a_record_that_cannot_be_is_named(
     assert message in said and str(path) in said
 
 
-DAMAGED: list[Any] = [None, True, -1, 0, 1e400, "x", [], {}, [None], {"m": None}, [[1.0]], 1e-300]
+DAMAGED: list[Any] = [
+    *(None, True, -1, 0, 1e400, "x", [], {}, [None], {"m": None}, [[1.0]], 1e-300),
+    *(10**400, [10**400], {"m": 10**400}, 1e300, {"m": 1e300}),
+]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from simulator._version import __version__
 from simulator.cli.main import app
+from simulator.events.engine.graph import DeadlockError
 
 RUNNER = CliRunner()
 SMALL = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
@@ -53,6 +54,16 @@ def test_a_pin_that_no_layout_can_have_is_named() -> None:
 @pytest.mark.parametrize("wrong", [["--gpus", "many"], ["--gpu", "8"], ["--top", "0"]])
 def test_usage_errors_are_2(wrong: list[str]) -> None:
     assert RUNNER.invoke(app, ["plan", *SMALL, *wrong]).exit_code == 2
+
+
+def test_whatever_the_input_leads_to_is_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck(scenario: object) -> None:
+        raise DeadlockError("deadlock: task 0 waits for task 0", (0,))
+
+    monkeypatch.setattr("simulator.planner.prediction.predict", stuck)
+    result = RUNNER.invoke(app, ["predict", *SMALL])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "deadlock: task 0 waits for task 0\n"
 
 
 def test_a_bug_keeps_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -327,6 +327,12 @@ def test_a_table_of_another_layout(tmp_path: Path) -> None:
     assert "no such file" in refused("--actions", str(tmp_path / "none.csv"))
 
 
+def test_a_table_whose_ranks_wait_for_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("".join(f"{rank}B0,{rank}F0\n" for rank in range(4)))
+    assert f"{path}: deadlock: rank 3: B0 of piece 3 waits for" in refused("--actions", str(path))
+
+
 def test_durations_that_vary(plain: dict[str, Any]) -> None:
     """4 replicas and 2 ranks a stage: the mean of the slowest is above the mean of one."""
     assert plain["jitter"] is None

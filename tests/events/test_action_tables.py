@@ -203,6 +203,9 @@ def test_sends_and_receives_that_do_not_match(rank: int, old: str, new: str, sai
         (["0F0 0B0", "1F0"], "rank 0: 0B0 waits for 1B0 or 1I0, which no rank lists"),
         (["0B0"], "rank 0: 0B0 waits for 0F0, which no rank lists"),
         (["0F0", "2F0"], "rank 1: 2F0 waits for 1F0, which no rank lists"),
+        (["0F9999999 0B9999999"], "micro-batches must be counted from 0 on: 0 has no pass"),
+        (["0F0 0F2"], "micro-batches must be counted from 0 on: 1 has no pass"),
+        (["0F0"] * 10_001, "must be at most 10000 ranks, got 10001"),
     ],
 )
 def test_tables_that_are_not_complete(rows: list[str], said: str) -> None:
@@ -236,9 +239,35 @@ def test_an_order_in_which_ranks_wait_for_each_other() -> None:
     assert str(error.value) == said
 
 
+def test_a_file_whose_ranks_wait_for_each_other_is_refused_by_its_reader(tmp_path: Path) -> None:
+    """1B0 before 1F0 on a rank; both ends that receive first."""
+    receiving = (
+        "0F0,0SEND_F0,0F1,0RECV_B0,0SEND_F1,0B0,0RECV_B1,0B1\n"
+        "1RECV_F0,1F0,1B0,1RECV_F1,1SEND_B0,1F1,1B1,1SEND_B1\n"
+    )
+    path = tmp_path / "own.csv"
+    for text, said in (
+        ("0F0,0B0\n1B0,1F0\n", "rank 1: B0 of piece 1 waits for rank 1: F0 of piece 1"),
+        (receiving, "rank 0: 0RECV_B0 waits for rank 1: B0 of piece 1, sent"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError) as error:
+            read_actions(path)
+        assert str(error.value).startswith(f"{path}: deadlock: {said}")
+
+
+def test_many_mistakes_are_counted() -> None:
+    with pytest.raises(InputError) as error:
+        parse_actions(["x " * 1000], where="own.csv")
+    assert len(error.value.problems) == 21
+    assert error.value.problems[-1] == "own.csv: and 980 more problems"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
+        ("own.csv", "0F0,0\rB0", "line 1: not valid CSV: new-line character"),
+        ("own.csv", "0F0," + "0" * 131_073, "line 1: not valid CSV: field larger than"),
         ("own.txt", "0F0", "must end in .csv, .toml or .json"),
         ("own.toml", "rows = 1", "actions: must be a list with one list or text per rank"),
         ("own.json", '{"actions": [1]}', "actions: must be a list with one list or text per rank"),

@@ -216,6 +216,7 @@ def test_idle_time_grows_where_ranks_wait_for_one_another(worked: Worked) -> Non
         ({"spread": -0.1}, r"jitter: must be finite and not negative .*got -0.1 \(nearest: 0\)"),
         ({"spread": np.nan}, "jitter: must be finite"),
         ({"spread": np.inf}, "jitter: must be finite"),
+        ({"spread": 1e9}, r"jitter: must be at most 2, got 1000000000.0 \(nearest: 2\)"),
         ({"spread": 0.1, "seed": -1}, r"seed: must not be negative, got -1 \(nearest: 0\)"),
     ],
 )

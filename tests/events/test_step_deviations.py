@@ -95,6 +95,8 @@ def test_another_node_group_is_priced_on_its_own_servers() -> None:
 def test_an_expert_group_keeps_step_so_it_is_unfolded_whole() -> None:
     setting = given("mixtral-8x7b", dp=16, ep=8, m=4)
     slow = simulate(*setting, deviations=[Deviation(replica=3, expert_load=1.5)])
+    with pytest.raises(InputError, match=r"expert_load: must be at most \d+ \(ep\)"):
+        simulate(*setting, deviations=[Deviation(expert_load=1e12)])
     assert slow.ranks_of.tolist() == [8, 8]
     plain = simulate(*setting)
     assert slow.step_time_s > plain.step_time_s
@@ -118,6 +120,9 @@ def test_replicas_that_gather_every_layer_keep_step() -> None:
         (Deviation(compute=float("nan")), r"compute: must be above 0"),
         (Deviation(scale_up=0.0), r"scale_up: must be above 0 and at most 1 .*dead link"),
         (Deviation(scale_out=1.5), r"scale_out: must be above 0 and at most 1 .*, got 1.5"),
+        (Deviation(compute=1e308), r"compute: must be from 1e-06 to 1e\+06, got 1e\+308"),
+        (Deviation(compute=1e-9), r"compute: must be from 1e-06"),
+        (Deviation(scale_out=1e-300), r"scale_out: must be at least 1e-06, got 1e-300"),
         (Deviation(expert_load=2.0), r"expert_load: must be left out of a model without experts"),
     ],
 )

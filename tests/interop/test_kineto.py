@@ -425,3 +425,68 @@ def test_several_ranks_in_one_file(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", [kernel("nvjet_x", 0, 5), other])
     with pytest.raises(InputError, match=r"kernels of 2 devices \(\[0, 1\]\)"):
         read_trace(path)
+
+
+# --- damaged and hostile -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["tid", "pid", "ts", "dur"])
+@pytest.mark.parametrize("value", [[1], {}, 10**400, float("nan")])
+def test_events_that_cannot_be_are_left_out_and_counted(
+    tmp_path: Path, field: str, value: Any
+) -> None:
+    odd = {**operator("aten::mm", 50, 10), field: value}
+    trace = read_trace(write(tmp_path / "t.json", [operator("aten::mm", 0, 20), odd]))
+    if field in ("ts", "dur") or not isinstance(value, (int, float)):
+        assert trace.notes[0].startswith("1 events have no time, process or thread")
+        assert measure(trace).compute_s["gemm"] == pytest.approx(20 * US)
+
+
+@pytest.mark.parametrize("value", [[1], {}, 10**400, [10**400], None, "[[[", "[" * 100_000, True])
+def test_arguments_of_a_collective_may_be_anything(tmp_path: Path, value: Any) -> None:
+    names = ("Collective name", "Group size", "In msg nelems", "dtype", "Process Group Name")
+    names += ("Process Group Ranks", "Process Group Description", "Input Dims", "Input type")
+    names += ("External id", "device", "correlation")
+    config = [{"pg_name": value, "pg_size": value, "ranks": value, "pg_desc": value}]
+    for name in names:
+        event = kernel("ncclDevKernel_AllGather_RING_LL", 0, 5, **{name: value})
+        path = write(
+            tmp_path / "t.json",
+            [event],
+            distributedInfo={"rank": value, "world_size": value, "pg_config": config},
+            deviceProperties=[{"id": value, "name": value}],
+        )
+        step = measure(read_trace(path), steps=1)
+        json.dumps(step.document(), allow_nan=False)
+        assert step.exposed_s == pytest.approx(5 * US)
+
+
+def test_a_thread_and_a_group_for_every_event(tmp_path: Path) -> None:
+    """Ranges that touch take their sum; were each looked for in all, it would take minutes."""
+    count = 10_000
+    events = [operator("aten::mm", 10 * i, 5, thread=i) for i in range(count)]
+    step = measure(read_trace(write(tmp_path / "t.json", events)))
+    assert step.compute_s["gemm"] == pytest.approx(5 * count * US)
+    said = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 2}
+    events = [
+        kernel("ncclDevKernel_Generic", 10 * i, 5, **said, **{"Process Group Name": str(i)})
+        for i in range(count)
+    ]
+    step = measure(read_trace(write(tmp_path / "t.json", events)))
+    assert len(step.collectives) == count
+    assert {round(one.exposed_s / US, 6) for one in step.collectives} == {5.0}
+    assert {one.bytes_ for one in step.collectives} == {8.0}
+
+
+def test_limits_of_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.json"
+    path.write_text('{"traceEvents": [' + '{"a" 1}, ' * 2_000 + "{}]}")
+    with pytest.raises(InputError, match="more than 1000 events are not JSON"):
+        read_trace(path)
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 20_000_000))
+    with pytest.raises(InputError, match="unpacks to over 200 times its size"):
+        read_trace(path)
+    monkeypatch.setattr("simulator.interop.kineto_events.MOST_EVENTS", 5)
+    write(path, [operator("aten::mm", i, 1) for i in range(6)])
+    with pytest.raises(InputError, match=r"t\.json: more than 5 events: profile fewer steps"):
+        read_trace(path)

@@ -95,6 +95,12 @@ def test_a_log_under_the_labels_of_slurm(write: Write) -> None:
     assert found.calls[0].shape == {"message_bytes": 65536, "ranks": 4, "nodes": 2}
 
 
+def test_a_log_under_the_labels_of_mpirun(write: Write) -> None:
+    path = write("".join(f"[1,0]<stdout>:{line}\n" for line in H100.splitlines()))
+    assert is_nccl_tests(path)
+    assert [call.shape["ranks"] for call in read_nccl_tests(path).calls] == [2, 2]
+
+
 def test_several_tables_in_one_log_keep_their_ranks(write: Write) -> None:
     eight = DEVICES.replace("gpu1", "gpu7") + DEVICES.replace("gpu1", "gpu8").replace(
         "Rank  0", "Rank  2"
@@ -249,6 +255,13 @@ MILLISECONDS = H100.replace("9306.7", "9.3067")
         (nccl_json(version=3), "version: must be 1 or 2, got 3"),
         (nccl_json(results=[{"size": 8}]), "results[0]: time: must be a positive number, got None"),
         ([rccl_record(8, -1.0, 0)], "[0]: time: must be a positive number, got -1.0"),
+        (
+            [rccl_record(8, 1.0, 0) | {"size": 10**400}],
+            "[0]: size: must be a positive number, got 1",
+        ),
+        (H100.replace("1073741824  ", "9" * 400), "line 9: size: must be a positive number, got 9"),
+        ([rccl_record(8, 1.0, 0, nodes=0.5)], "nodes: must be a whole number from 1 on, got 0.5"),
+        (H100 + "#" * 100_000, "line 13: longer than 100000 characters"),
         ([rccl_record(8, 1.0, 0, name="Guess")], "[0]: name: unknown collective, got 'Guess'"),
     ],
 )
@@ -268,7 +281,7 @@ def test_a_log_cut_anywhere_is_read_or_refused(write: Write, log: str) -> None:
         assert all(call.seconds > 0 for call in found.calls)
 
 
-@pytest.mark.parametrize("value", [None, True, -1, "x", [], {}, [None], 1e400, [3]])
+@pytest.mark.parametrize("value", [None, True, -1, "x", [], {}, [None], 1e400, [3], 10**400])
 def test_json_with_a_damaged_field_is_read_or_refused(write: Write, value: Any) -> None:
     for field in nccl_json():
         try:

@@ -188,6 +188,7 @@ def test_expert_all_to_all_that_cannot_be_priced(
         ({"gpus": "9", "nodes": "2"},
          "gpus: must be equal parts of no more than the servers hold, got '9'"),
         ({"nodes": "none"}, "nodes: must be a positive number, got 'none'"),
+        ({"nodes": "0.5"}, "nodes: must be a whole number, got '0.5'"),
         ({"operation": "allreduce"},
          "operation: unknown, got 'allreduce' (did you mean 'all_reduce'?)"),
     ],

@@ -34,6 +34,9 @@ from simulator.workload.recipe import Workload
 __all__ = ["Deviation", "check_deviations", "in_step", "replicas_of"]
 
 
+_LEAST, _MOST = 1e-6, 1e6
+"""Times and shares of links beyond these factors are no deviation of a GPU that still runs."""
+
 _COMPUTE = [CAUSE[name] for name in COMPUTE_TERMS]
 
 
@@ -78,14 +81,13 @@ def replicas_of(
     InputError
         If a deviation names a stage or replica that is not there, or a number out of range.
     """
-    dp, pp = int(layouts_row.dp[0]), int(layouts_row.pp[0])
-    check_deviations(deviations, workload, dp, pp)
-    whole = _Whole(layouts_row, workload, software, dp)
+    check_deviations(deviations, workload, layouts_row)
+    whole = _Whole(layouts_row, workload, software, int(layouts_row.dp[0]))
     base = cluster.each[0]
     plain = whole.on(base)
     if not deviations and not cluster.kinds:
         return [plain]
-    span = min(in_step(layouts_row, plain.priced, plain.rows), dp)
+    span = min(in_step(layouts_row, plain.priced, plain.rows), int(layouts_row.dp[0]))
     found = []
     for alike in alike_replicas(layouts_row, cluster, span, [one.replica for one in deviations]):
         everywhere = [one for one in deviations if one.replica is None]
@@ -108,9 +110,12 @@ def _on_servers(
     return made
 
 
-def check_deviations(deviations: Sequence[Deviation], workload: Workload, dp: int, pp: int) -> None:
+def check_deviations(
+    deviations: Sequence[Deviation], workload: Workload, layouts_row: Layouts
+) -> None:
     """Refuse what is out of range, all at once."""
-    wrong = []
+    row, wrong = layouts_row.row(), []
+    dp, pp, ep = row["dp"], row["pp"], row["ep"]
     for i, one in enumerate(deviations):
         where = f"deviations[{i}]"
         for name, value, most in (("stage", one.stage, pp), ("replica", one.replica, dp)):
@@ -121,10 +126,16 @@ def check_deviations(deviations: Sequence[Deviation], workload: Workload, dp: in
         if not 0.0 < one.compute < np.inf:
             rule = "must be above 0 (1.2: takes 20 % longer)"
             wrong.append(problem("simulate", f"{where}.compute", rule, one.compute))
+        elif not _LEAST <= one.compute <= _MOST:
+            rule = f"must be from {_LEAST:g} to {_MOST:g}"
+            wrong.append(problem("simulate", f"{where}.compute", rule, one.compute))
         for name in ("scale_up", "scale_out"):
             if not 0.0 < (value := getattr(one, name)) <= 1.0:
                 rule = "must be above 0 and at most 1 (a dead link carries nothing: give what the"
                 rule += " traffic that goes around it has left)"
+                wrong.append(problem("simulate", f"{where}.{name}", rule, value))
+            elif value < _LEAST:
+                rule = f"must be at least {_LEAST:g}"
                 wrong.append(problem("simulate", f"{where}.{name}", rule, value))
         if one.expert_load is not None:
             if not workload.architecture.is_moe:
@@ -132,6 +143,9 @@ def check_deviations(deviations: Sequence[Deviation], workload: Workload, dp: in
                 wrong.append(problem("simulate", f"{where}.expert_load", rule, one.expert_load))
             elif not 1.0 <= one.expert_load < np.inf:
                 rule = "must be at least 1, the mean"
+                wrong.append(problem("simulate", f"{where}.expert_load", rule, one.expert_load))
+            elif one.expert_load > ep:
+                rule = f"must be at most {ep} (ep): one rank of a group then has all of its tokens"
                 wrong.append(problem("simulate", f"{where}.expert_load", rule, one.expert_load))
     if wrong:
         raise InputError(wrong)

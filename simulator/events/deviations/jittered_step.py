@@ -24,8 +24,11 @@ from simulator.events.step.play import Played, Stretch, play_step, shown_s
 from simulator.events.step.programs import Program
 from simulator.events.step.unfold import EXTRA
 
-__all__ = ["Jitter", "jittered_step"]
+__all__ = ["MOST_SPREAD", "Jitter", "jittered_step"]
 
+
+MOST_SPREAD = 2.0
+"""Largest spread that is played: a pass one standard deviation late takes 7 times as long."""
 
 _PASSES, _TAILS = 0, 1
 """Streams of random numbers: of passes and sends, replica by replica; of what follows them."""
@@ -47,6 +50,9 @@ class Jitter:
         if not 0.0 <= self.spread < np.inf:
             near = " (nearest: 0)" if self.spread < 0.0 else ""
             rule = "must be finite and not negative (0.02: passes vary by 2 %)"
+            wrong.append(problem("simulate", "jitter", rule, self.spread) + near)
+        elif self.spread > MOST_SPREAD:
+            rule, near = f"must be at most {MOST_SPREAD:g}", f" (nearest: {MOST_SPREAD:g})"
             wrong.append(problem("simulate", "jitter", rule, self.spread) + near)
         if self.seed < 0:
             rule = "must not be negative"

@@ -9,6 +9,7 @@ the data stream: a piece's next pass waits for its UNSHARD; the other two wait f
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import InputError
+from simulator.errors import InputError, first_of
 from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
 
 __all__ = ["Listed", "Word", "listed_tasks"]
@@ -92,6 +93,9 @@ def listed_tasks(words: list[Word], program: Any, where: str) -> Listed:
     for action, (_, kind, batch, piece) in enumerate(rows):
         if kind != BACKWARD_WEIGHT:
             passes["F" if kind == FORWARD else "B", batch, piece] = action
+    held: dict[tuple[int, int], list[int]] = {}
+    for action, (rank, _, _, piece) in enumerate(rows):
+        held.setdefault((rank, piece), []).append(action)
     at = {(one.kind, one.micro_batch, one.piece): row for row, one in enumerate(words)}
     producer, consumer, sent = (np.full(len(words), -1) for _ in range(3))
     problems: list[str] = []
@@ -101,12 +105,12 @@ def listed_tasks(words: list[Word], program: Any, where: str) -> Listed:
         if one.kind[:4] in ("SEND", "RECV"):
             problems += _bind(row, one, at, passes, rows, (producer, consumer, sent))
         else:
-            producer[row], consumer[row] = _around(one, rows)
+            producer[row], consumer[row] = _around(one, held)
     sends = any(one.micro_batch >= 0 for one in words)
     if sends:
         problems += _unreceived(passes, rows, at)
     if problems:
-        raise InputError([f"{where}: {text}" for text in problems])
+        raise InputError(first_of([f"{where}: {text}" for text in problems], where))
     return Listed(words=tuple(words), producer=producer, consumer=consumer, sent=sent, sends=sends)
 
 
@@ -143,14 +147,13 @@ def _bind(
     return []
 
 
-def _around(one: Word, rows: list[Any]) -> tuple[int, int]:
+def _around(one: Word, held: Mapping[tuple[int, int], list[int]]) -> tuple[int, int]:
     """Of a sharding word: the pass that it waits for and the pass that waits for it."""
-    held = (one.rank, one.piece)
-    own = [a for a, (rank, _, _, piece) in enumerate(rows) if (rank, piece) == held]
-    before, after = [a for a in own if a < one.place], [a for a in own if a >= one.place]
+    own = held.get((one.rank, one.piece), [])
+    at = bisect_left(own, one.place)
     if one.kind == "UNSHARD":
-        return -1, after[0] if after else -1
-    return before[-1] if before else -1, -1
+        return -1, own[at] if at < len(own) else -1
+    return own[at - 1] if at else -1, -1
 
 
 def _unreceived(

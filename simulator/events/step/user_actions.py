@@ -18,9 +18,8 @@ The schedule of a layout is written the same way, to begin with.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +27,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simulator.errors import InputError
+from simulator.errors import ForeshardError, InputError, first_of
+from simulator.events.engine.engine import longest_path
 from simulator.events.step.listed_actions import Word, listed_tasks
-from simulator.events.step.programs import Program, program
-from simulator.files import read_json, read_text, read_toml
+from simulator.events.step.programs import Program, program, step_graph
+from simulator.files import read_json, read_rows, read_toml
 from simulator.layout.layouts import Layouts
 from simulator.schedules.schedule import KINDS
 
@@ -42,6 +42,9 @@ _ACTION = re.compile(
 )
 _PAIR = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
 _WHOLE_STAGE = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
+
+MOST_ACTIONS, MOST_RANKS = 1_000_000, 10_000
+"""Actions and ranks that are read: 64 ranks with 1,024 micro-batches have 200,000 actions."""
 
 
 class _Pass(NamedTuple):
@@ -60,11 +63,12 @@ def read_actions(path: Path | str) -> Program:
     Raises
     ------
     InputError
-        Everything that is wrong with it, each with rank and action.
+        Everything that is wrong with it, each with rank and action; else what keeps its ranks
+        waiting for one another for ever.
     """
     path = Path(path)
     if path.suffix == ".csv":
-        rows: Any = list(csv.reader(io.StringIO(read_text(path))))
+        rows: Any = [cells for _, cells in read_rows(path)]
         while rows and not rows[-1]:  # blank lines at the end
             rows.pop()
     elif path.suffix in (".toml", ".json"):
@@ -74,7 +78,13 @@ def read_actions(path: Path | str) -> Program:
         raise InputError(f"{path}: must end in .csv, .toml or .json")
     if not isinstance(rows, list) or not all(isinstance(row, (str, list)) for row in rows):
         raise InputError(f"{path}: actions: must be a list with one list or text per rank")
-    return parse_actions(rows, where=str(path))
+    made = parse_actions(rows, where=str(path))
+    try:
+        step = step_graph(made, np.zeros(len(made)))
+        longest_path(step.graph, step.name)
+    except ForeshardError as error:
+        raise InputError(f"{path}: {error}") from None
+    return made
 
 
 def parse_actions(rows: Sequence[str | Sequence[str]], where: str = "actions") -> Program:
@@ -93,21 +103,24 @@ def parse_actions(rows: Sequence[str | Sequence[str]], where: str = "actions") -
     >>> made.ranks, made.pieces, made.name(5)
     (2, 2, 'rank 1: B0 of piece 1')
     """
+    if len(rows) > MOST_RANKS:
+        raise InputError(f"{where}: must be at most {MOST_RANKS} ranks, got {len(rows)}")
     passes: list[_Pass] = []
     words: list[Word] = []
     problems: list[str] = []
     for rank, row in enumerate(rows):
-        cells = row.split() if isinstance(row, str) else [str(cell) for cell in row]
-        for position, cell in enumerate(cells):
-            if text := cell.strip():
+        for position, cell in enumerate(row.split() if isinstance(row, str) else row):
+            if text := str(cell).strip():
                 try:
                     _add(text, rank, passes, words)
                 except ValueError as error:
                     problems.append(f"{where}: rank {rank}, action {position}: {error}")
+        if len(passes) + len(words) + len(problems) > MOST_ACTIONS:
+            raise InputError(f"{where}: must be at most {MOST_ACTIONS} actions")
     if not problems and not passes:
         problems.append(f"{where}: must list a pass at least")
     if problems:
-        raise InputError(problems)
+        raise InputError(first_of(problems, where))
     return _program(passes, words, len(rows), where)
 
 
@@ -117,7 +130,7 @@ def _add(text: str, rank: int, passes: list[_Pass], words: list[Word]) -> None:
         for part, joined in zip(pair.groups(), (True, False), strict=True):
             piece, kind, batch = _parsed(part.strip(), text)
             if kind not in KINDS:
-                raise ValueError(f"only passes overlap, got {text!r}")
+                raise ValueError(f"only passes overlap, got {text[:60]!r}")
             passes.append(_Pass(rank, kind, batch, piece, joined))
         return
     piece, kind, batch = _parsed(text, text)
@@ -131,7 +144,7 @@ def _parsed(text: str, whole: str) -> tuple[int, str, int]:
     """Piece, kind and micro-batch of an action; -1 where it is of no micro-batch."""
     match = _ACTION.fullmatch(text)
     if not match:
-        raise ValueError(f"must be written like 2F0 or (0F1;3B0)OVERLAP_F_B, got {whole!r}")
+        raise ValueError(f"must be written like 2F0 or (0F1;3B0)OVERLAP_F_B, got {whole[:60]!r}")
     piece, kind, batch = match.groups()
     if (kind in _WHOLE_STAGE) == bool(batch):
         need = "no micro-batch" if batch else "a micro-batch"
@@ -143,11 +156,12 @@ def _program(passes: list[_Pass], words: list[Word], ranks: int, where: str) -> 
     """Number the chunks of every rank and check that the passes are complete."""
     pieces = max(one.piece for one in passes) + 1
     chunk: dict[tuple[int, int], int] = {}
-    held = sorted({(one.rank, one.piece) for one in passes})
-    for rank, piece in held:
-        chunk[rank, piece] = sum(r == rank and p < piece for r, p in held)
+    held = Counter[int]()
+    for rank, piece in sorted({(one.rank, one.piece) for one in passes}):
+        chunk[rank, piece] = held[rank]
+        held[rank] += 1
     if problems := [f"{where}: {text}" for text in _incomplete(passes, pieces)]:
-        raise InputError(problems)
+        raise InputError(first_of(problems, where))
     made = Program(
         ranks=ranks,
         chunks=max(chunk.values()) + 1,
@@ -173,6 +187,10 @@ def _incomplete(passes: Iterable[_Pass], pieces: int) -> list[str]:
                 f"rank {one.rank}: {_written(*key)} is listed twice, also on rank {at[key]}"
             )
         at[key] = one.rank
+    batches = {batch for _, batch, _ in at}
+    if max(batches) >= len(batches):
+        missing = next(n for n in range(len(batches)) if n not in batches)
+        found.append(f"micro-batches must be counted from 0 on: {missing} has no pass")
     trained = any(kind != "F" for kind, *_ in at)
     for (kind, batch, piece), rank in at.items():
         whole, half, weight = ((way, batch, piece) in at for way in "BIW")
