@@ -197,7 +197,9 @@ def make_scenario(
             except InputError as error:
                 problems += error.problems
     if "stands" in parts:
-        parts["software"] = load_software(parts["stands"].profile)
+        stands: Nearest = parts["stands"]
+        software = load_software(stands.profile)
+        parts["software"] = replace(software, stands_for=stands.word if stands.text else "")
     problems += _contradictions(parts, where)
     if problems:
         raise InputError(problems)

@@ -25,12 +25,10 @@ from simulator.cost.step import Estimate
 from simulator.planner.search import Plan
 from simulator.planner.sensitivity import binding, sensitivity
 from simulator.report.comparison import show_signed_percent
-from simulator.report.document import evidence
 from simulator.report.evidence import (
     FIT_RULE,
     FLOP_CONVENTION,
     NOT_MODELLED,
-    assumed_figures,
     ties,
     untimed,
 )
@@ -237,11 +235,9 @@ def _searched(plan: Plan) -> list[str]:
 
 def _caveats(plan: Plan) -> list[str]:
     """Evidence, convention and what is left out."""
-    scenario, result = plan.scenario, plan.outcome
-    count = len(assumed_figures(scenario, result.price, result.site))
+    scenario = plan.scenario
     lines = [
-        f"Weakest evidence of any figure used: {evidence(scenario, result)};"
-        f" {count} assumed figures, listed in the report.",
+        *plan.evidence.sentences(),
         FLOP_CONVENTION,
         *untimed(scenario.workload.architecture),
         f"Not modelled: {', '.join(name for name, _ in NOT_MODELLED)}.",

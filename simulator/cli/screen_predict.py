@@ -21,7 +21,6 @@ from simulator.cli.screen import (
 )
 from simulator.cost.uncertainty import BEARS_ON
 from simulator.planner.prediction import Prediction
-from simulator.report.document import evidence
 from simulator.report.evidence import (
     FLOP_CONVENTION,
     NO_INTERVAL,
@@ -188,7 +187,7 @@ def _caveats(prediction: Prediction) -> list[str]:
     """Evidence, convention and what is left out."""
     scenario = prediction.scenario
     lines = [
-        f"Weakest evidence of any figure used: {evidence(scenario, prediction.outcome)}.",
+        *prediction.evidence.sentences(),
         *untimed(scenario.workload.architecture),
         FLOP_CONVENTION,
         f"Not modelled: {', '.join(name for name, _ in NOT_MODELLED)}.",

@@ -24,7 +24,8 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
-from simulator.workload.recipe import Recipe
+from simulator.software.releases import stack_of
+from simulator.workload.recipe import Recipe, Workload
 
 __all__ = [
     "BEARS_ON",
@@ -38,6 +39,7 @@ __all__ = [
     "load_step_errors",
     "same_kernels",
     "stated_spreads",
+    "widened_by",
 ]
 
 
@@ -77,6 +79,28 @@ SEED = 20261121
 
 
 @record
+class Widening:
+    """Factors on the spread, each shown by leaving out what it names.
+
+    Several together: variances add, ``f^2 = 1 + sum (f_i^2 - 1)``.
+    """
+
+    kind: Figure
+    """Models with experts."""
+    release: Figure
+    """A release that no calibration run had, of a framework that some had."""
+    software: Figure
+    """A framework that no calibration run had."""
+    scale: Figure
+    """More accelerators than any calibration run had, beyond what the deviation `scale` adds."""
+    precision: Figure
+    """A type of matrix products that fewer than `few_runs` calibration runs had."""
+    device: Figure
+    """An accelerator that no calibration run had."""
+    few_runs: int = 10
+
+
+@record
 class StepErrors:
     """Standard deviations of the logarithm, beyond the spread that a term's own figures state."""
 
@@ -107,6 +131,16 @@ class StepErrors:
     tail: Figure
     """Factor on the standard deviation with which left-out calibration runs have the best interval
     score: errors are not quite normally distributed."""
+    widening: Widening
+    """What intervals grow by where no calibration run was alike."""
+    largest_run: int
+    """Accelerators of the largest calibration run."""
+    fitted_software: tuple[str, ...]
+    """Software profiles that calibration runs had."""
+    fitted_stacks: tuple[str, ...]
+    """Their frameworks, whatever the release (``software/releases.py``: stack_of)."""
+    runs_of_types: dict[str, int]
+    """By type of matrix products, how many calibration runs had it."""
     covered: dict[str, tuple[str, ...]]
     """By accelerator, the types of matrix products that calibration runs had: the deviations above
     hold what figures of these may be off; of others, the spread that they state comes on top."""
@@ -315,19 +349,43 @@ def _times(rows: Floats, matrix: Floats) -> Floats:
     return product[:, 0] if matrix.ndim == 1 else product
 
 
-def belief(cluster: Cluster, software: Software, recipe: Recipe) -> Belief:
+def widened_by(cluster: Cluster, software: Software, workload: Workload) -> dict[str, float]:
+    """Factors by which intervals grow because no calibration run was alike, by cause.
+
+    1 where some were.
+    """
+    steps, kind = load_step_errors(), workload.recipe.matrix_type
+    foreign = software.name not in steps.fitted_software
+    unknown = foreign and stack_of(software.name) not in steps.fitted_stacks
+    causes = {
+        "device": cluster.accelerator.name not in steps.covered,
+        "release": bool(software.stands_for) or (foreign and not unknown),
+        "software": unknown,
+        "scale": cluster.gpus > steps.largest_run,
+        "precision": steps.runs_of_types.get(kind, 0) < steps.widening.few_runs,
+        "kind": workload.architecture.is_moe,
+    }
+    return {
+        name: float(getattr(steps.widening, name)) if unlike else 1.0
+        for name, unlike in causes.items()
+    }
+
+
+def belief(cluster: Cluster, software: Software, workload: Workload) -> Belief:
     """Return what is believed of the errors on this machine with this software, nothing measured.
 
-    What steps of calibration runs show, widened by `tail`. On an accelerator, or with a type of
-    matrix products, that none of these runs had, the spreads that the figures of a term state
-    themselves add as squares.
+    What steps of calibration runs show, scaled by `tail`, wider where none was alike
+    (:func:`widened_by`). On an accelerator, or with a type of matrix products, that none of these
+    runs had, the spreads that the figures of a term state themselves add as squares.
     """
+    recipe = workload.recipe
     steps = load_step_errors()
     spread = {name: float(getattr(steps, name)) for name in ERRORS}
     if recipe.matrix_type not in steps.covered.get(cluster.accelerator.name, ()):
         for name, stated in stated_spreads(cluster, software, recipe).items():
             spread[name] = float(np.hypot(spread[name], stated))
-    tail = float(steps.tail)
+    factors = widened_by(cluster, software, workload).values()
+    tail = float(steps.tail) * float(np.sqrt(1.0 + sum(f**2 - 1.0 for f in factors)))
     return Belief(
         mean=np.zeros(len(SHARED)),
         covariance=np.diag([(tail * spread[name]) ** 2 for name in SHARED]),

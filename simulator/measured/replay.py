@@ -360,7 +360,8 @@ def _cluster(row: Mapping[str, str], tables: Tables) -> Cluster:
 
 def _software(row: Mapping[str, str], tables: Tables) -> Software:
     """The profile, with the switches that the row states."""
-    software = _software_profile(_stands(row, tables).profile)
+    stands = _stands(row, tables)
+    software = _software_profile(stands.profile)
     overlap, kernels, host = software.overlap, software.kernels, software.host
     given = {"gradient_reduce": "overlap_grad_reduce", "parameter_gather": "overlap_param_gather"}
     flags: dict[str, Any] = {
@@ -375,6 +376,7 @@ def _software(row: Mapping[str, str], tables: Tables) -> Software:
         host = run_switches.captured(row, host, tables.router_kernels)
     return replace(
         software,
+        stands_for=stands.word if stands.text else "",
         overlap=run_switches.overlap(row, replace(overlap, **flags)),
         kernels=run_switches.kernels(row, kernels),
         host=host,

@@ -65,7 +65,7 @@ def certainty(
         What each error bears on, as :func:`simulator.cost.uncertainty.bearing` returns it for the
         estimate, unless something is to be added.
     """
-    known = believed or belief(cluster, software, workload.recipe)
+    known = believed or belief(cluster, software, workload)
     if shares is None:
         shares = bearing(estimate, experts=workload.architecture.is_moe)
     step_s = estimate.step_time_s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -11,15 +10,13 @@ from simulator.arrays import Floats
 from simulator.cost.step import Estimate
 from simulator.economics.energy import cluster_energy_joule
 from simulator.economics.price import Price, Site, cost_usd, load_price, load_site
-from simulator.files import GRADES, figures
 from simulator.frames import DataFrame, Table
 from simulator.hardware.cluster import Cluster
 from simulator.planner.certainty import Certainty
-from simulator.software.profile import Software
 from simulator.units import DAY_S, HOUR_S, KWH_J
 from simulator.workload.recipe import Recipe
 
-__all__ = ["COMPUTING", "Outcome", "answer_frame", "outcome", "weakest_evidence"]
+__all__ = ["COMPUTING", "Outcome", "answer_frame", "outcome"]
 
 
 COMPUTING = ("gemm", "attention", "memory_bound", "recompute", "slowdown", "optimizer")
@@ -107,12 +104,3 @@ def outcome(estimate: Estimate, recipe: Recipe, cluster: Cluster) -> Outcome:
         price=price,
         site=site,
     )
-
-
-def weakest_evidence(cluster: Cluster, software: Software, *others: Any) -> str:
-    """Weakest grade of any figure that the answer rests on, a word of ``files.GRADES``."""
-    used = [cluster.fabric, cluster.library, software, *others]
-    for group in cluster.groups:
-        used += [group.node, group.accelerator]
-    grades = [figure.grade for item in used for _, figure in figures(item)]
-    return max(grades, key=GRADES.index)

@@ -12,12 +12,14 @@ from typing import Any
 
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError, problem
+from simulator.evidence.card import Card
 from simulator.files import build
 from simulator.frames import DataFrame, Table
 from simulator.hardware.cluster import NO_CLOSED_FORM
 from simulator.layout.layouts import RANK_ORDERS, Layouts
 from simulator.layout.rules.cluster_rules import WORLD
 from simulator.layout.rules.feasibility import DEPEND_ON_DP, FEASIBLE, RULES, code_of, reasons
+from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.defaults import complete
 from simulator.planner.outcome import Outcome, answer_frame, outcome
@@ -50,6 +52,11 @@ class Prediction:
     def to_frame(self, table: Table = "layouts") -> DataFrame:
         """One row: what the layout costs; or its seconds by term; or its bytes by kind."""
         return answer_frame(self.estimate, self.outcome, self.certainty, table)
+
+    @property
+    def evidence(self) -> Card:
+        """What measured runs and figures stand behind it."""
+        return scenario_evidence(self.scenario, self.outcome)
 
     @property
     def step_time_s(self) -> float:

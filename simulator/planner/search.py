@@ -12,9 +12,11 @@ from simulator.cost.step import Estimate, evaluate
 from simulator.economics.price import load_price
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.events.played import SimulatedStep
+from simulator.evidence.card import Card
 from simulator.frames import DataFrame, Table
 from simulator.layout.layouts import SHARDINGS
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.candidates import candidates
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.explore import KEEP, Found, explore
@@ -60,6 +62,11 @@ class Plan:
     def to_frame(self, table: Table = "layouts") -> DataFrame:
         """One row per layout, best first: what it costs; or seconds by term; or bytes by kind."""
         return answer_frame(self.estimate, self.outcome, self.certainty, table)
+
+    @property
+    def evidence(self) -> Card:
+        """What measured runs and figures stand behind it."""
+        return scenario_evidence(self.scenario, self.outcome)
 
     @property
     def meets_deadline(self) -> NDArray[np.bool_]:

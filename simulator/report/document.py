@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 from simulator.cost.step import Estimate
 from simulator.planner.certainty import Certainty
-from simulator.planner.outcome import Outcome, weakest_evidence
+from simulator.planner.outcome import Outcome
 from simulator.planner.prediction import Prediction
 from simulator.scenario import Scenario
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from simulator.planner.search import Plan
     from simulator.scoring.anchor import Correction
 
-__all__ = ["SCHEMA", "TOP", "evidence", "head", "plan_document", "predict_document"]
+__all__ = ["SCHEMA", "TOP", "head", "plan_document", "predict_document"]
 
 SCHEMA = 1
 """Number of the form of the documents; a key that changes its meaning raises it."""
@@ -40,14 +40,16 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
         "dropped": {reason: int(count) for reason, count in found.dropped.items()},
         "seconds": float(found.seconds),
     }
+    evidence = plan.evidence.document()
     rows = range(min(top, len(plan.estimate)))
     return {
         **head("plan", plan.scenario, plan.estimate),
         "search": search,
         "layouts": [
             {
-                **_layout(plan.scenario, plan.estimate, plan.outcome, plan.certainty, i),
+                **_layout(plan.estimate, plan.outcome, plan.certainty, i),
                 **_refined(plan, i),
+                "evidence": evidence,
             }
             for i in rows
         ],
@@ -70,10 +72,11 @@ def predict_document(
 
     Its memory by rank, and what measured runs corrected.
     """
-    scenario, estimate = prediction.scenario, prediction.estimate
+    estimate = prediction.estimate
+    layout = _layout(estimate, prediction.outcome, prediction.certainty, 0)
     found = {
-        **head("predict", scenario, estimate),
-        "layouts": [_layout(scenario, estimate, prediction.outcome, prediction.certainty, 0)],
+        **head("predict", prediction.scenario, estimate),
+        "layouts": [{**layout, "evidence": prediction.evidence.document()}],
     }
     if correction is not None:
         found["anchored_by"] = correction.document()
@@ -82,13 +85,6 @@ def predict_document(
 
         found["memory"] = memory_document(memory)
     return found
-
-
-def evidence(scenario: Scenario, outcome: Outcome) -> str:
-    """Weakest grade of any figure in an answer; price and site count only where money is asked."""
-    priced = scenario.workload.recipe.tokens is not None
-    money = (outcome.price, outcome.site) if priced else ()
-    return weakest_evidence(scenario.cluster, scenario.software, *money)
 
 
 def head(command: str, scenario: Scenario, estimate: Estimate) -> dict[str, Any]:
@@ -109,9 +105,7 @@ def head(command: str, scenario: Scenario, estimate: Estimate) -> dict[str, Any]
     }
 
 
-def _layout(
-    scenario: Scenario, estimate: Estimate, outcome: Outcome, certainty: Certainty, i: int
-) -> dict[str, Any]:
+def _layout(estimate: Estimate, outcome: Outcome, certainty: Certainty, i: int) -> dict[str, Any]:
     """One layout with its terms; they add up to `step_time_s` and `memory_total_bytes`."""
     days, usd = (
         certainty.span(values, estimate.step_time_s) for values in (outcome.days, outcome.usd)
@@ -146,7 +140,6 @@ def _layout(
         "usd_p10": _known(usd[0][i]),
         "usd_p90": _known(usd[1][i]),
         "kwh": _known(outcome.kwh[i]),
-        "evidence": evidence(scenario, outcome),
     }
 
 

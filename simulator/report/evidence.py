@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, get_args
-
-from simulator.economics.price import Price, Site
-from simulator.files import Figure, figures
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.node import ScaleUpKind
 from simulator.planner.certainty import TIE
-from simulator.scenario import Scenario
 from simulator.workload.architecture import Architecture
 
 __all__ = [
@@ -20,8 +11,6 @@ __all__ = [
     "MEMORY_MEANING",
     "NOT_MODELLED",
     "NO_INTERVAL",
-    "AssumedFigure",
-    "assumed_figures",
     "memory_meaning",
     "ties",
     "untimed",
@@ -99,16 +88,6 @@ NOT_MODELLED = (
 """Effects that the numbers leave out, and what is assumed instead."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AssumedFigure:
-    """A number that nobody measured."""
-
-    profile: str
-    name: str
-    value: float
-    source: str
-
-
 def untimed(arch: Architecture) -> list[str]:
     """Say of every mixer in place of attention what its prediction assumes."""
     return [f"Assumed: {words}." for words in dict.fromkeys(m.assumption for m in arch.mixers)]
@@ -145,67 +124,3 @@ def ties(count: int, shown: int) -> str:
 def memory_meaning(kind: str) -> str:
     """Say how a kind of memory is counted; empty for a kind without a text."""
     return MEMORY_MEANING.get(kind, "")
-
-
-def assumed_figures(scenario: Scenario, price: Price, site: Site) -> list[AssumedFigure]:
-    """List the assumed figures that bear on a scenario.
-
-    Rates of types, libraries and links that the scenario does not use are left out, and so are
-    zeros that stand for "none".
-    """
-    found = []
-    for profile, item in _profiles(scenario, price, site):
-        for name, figure in figures(item):
-            if figure.grade == "assumed" and float(figure) and _bears(name, profile, scenario):
-                found.append(_assumed(profile, name, figure))
-    return found
-
-
-def _profiles(scenario: Scenario, price: Price, site: Site) -> Iterator[tuple[str, Any]]:
-    cluster = scenario.cluster
-    yield f"cluster {cluster.name}", cluster.fabric
-    yield f"collectives {cluster.library.name}", cluster.library
-    yield f"software {scenario.software.name}", scenario.software
-    for group in cluster.groups:
-        yield f"node {group.node.name}", group.node
-        yield f"accelerator {group.accelerator.name}", group.accelerator
-    yield f"price {price.name}", price
-    yield f"site {site.name}", site
-
-
-def _assumed(profile: str, name: str, figure: Figure) -> AssumedFigure:
-    source = "default of the program" if figure.source == "user" else figure.source
-    return AssumedFigure(profile=profile, name=name, value=float(figure), source=source)
-
-
-def _bears(name: str, profile: str, scenario: Scenario) -> bool:
-    """Whether a figure belongs to a type, library or link that the scenario uses."""
-    words = name.split(".")
-    if profile.startswith("collectives"):
-        return not set(words) & _other_links(scenario.cluster)
-    if words[0] == "gemm" and len(words) == 4:
-        return words[1] == scenario.software.kernels.gemm_library and words[2] in _types(scenario)
-    if words[0] == "attention" and len(words) == 3:
-        return words[1] == _attention_library(scenario)
-    if words[0] == "matrix_flop_per_s":
-        return words[1] in _types(scenario)
-    return True
-
-
-def _types(scenario: Scenario) -> tuple[str, ...]:
-    """Types of the scenario's matrix products; fp16 and what is smaller read bf16 as well."""
-    recipe = scenario.workload.recipe
-    both = recipe.is_quantised or recipe.precision == "fp16"
-    return (recipe.matrix_type, "bf16") if both else (recipe.matrix_type,)
-
-
-def _attention_library(scenario: Scenario) -> str:
-    """Key of the accelerator's attention table that is read; empty without fused attention."""
-    kernels, table = scenario.software.kernels, scenario.cluster.accelerator.attention
-    if kernels.attention != "flash":
-        return ""
-    return kernels.attention_library if kernels.attention_library in table else "flash"
-
-
-def _other_links(cluster: Cluster) -> set[str]:
-    return set(get_args(ScaleUpKind)) - {cluster.node.scale_up.kind}

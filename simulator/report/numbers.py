@@ -16,7 +16,8 @@ from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.rank_memory import rank_memory
 from simulator.cost.terms import TERMS
 from simulator.events.played import SimulatedStep
-from simulator.planner.outcome import weakest_evidence
+from simulator.evidence.card import Card
+from simulator.planner.answer_evidence import UsedFigure, used_figures
 from simulator.planner.refine import played
 from simulator.planner.scaling import Scaling, scaling
 from simulator.planner.search import Plan
@@ -28,7 +29,6 @@ from simulator.report.comparison import (
     time_changes,
     why_it_wins,
 )
-from simulator.report.evidence import AssumedFigure, assumed_figures
 
 __all__ = [
     "LayoutRow",
@@ -170,8 +170,8 @@ class PlanNumbers:
     upgrades: list[Upgrade]
     binding: list[str]
     search: SearchStatistics
-    weakest_evidence: str
-    assumed: list[AssumedFigure]
+    evidence: Card
+    assumed: list[UsedFigure]
     step: SimulatedStep
     """The best layout's step, played on discrete events."""
     refined: list[RefinedRow]
@@ -197,7 +197,6 @@ def collect(plan: Plan, *, progress: Callable[[int, int], None] | None = None) -
     curve = scaling(scenario, found=plan.found, progress=lambda done, n: report(done, n + 1))
     upgrades = sensitivity(plan)
     report(len(curve.points) + 1, len(curve.points) + 1)
-    price, site = plan.outcome.price, plan.outcome.site
     gpus, device = scenario.cluster.gpus, scenario.cluster.accelerator
     model = scenario.workload.architecture.name
     return PlanNumbers(
@@ -220,11 +219,17 @@ def collect(plan: Plan, *, progress: Callable[[int, int], None] | None = None) -
         upgrades=upgrades,
         binding=binding(plan),
         search=search_statistics(plan),
-        weakest_evidence=weakest_evidence(scenario.cluster, scenario.software, price, site),
-        assumed=assumed_figures(scenario, price, site),
+        evidence=plan.evidence,
+        assumed=[figure for figure in _used(plan) if figure.grade == "assumed"],
         step=played(plan, 0),
         refined=refined_rows(plan),
     )
+
+
+def _used(plan: Plan) -> list[UsedFigure]:
+    scenario, result = plan.scenario, plan.outcome
+    recipe, software = scenario.workload.recipe, scenario.software
+    return used_figures(recipe, scenario.cluster, software, result.price, result.site)
 
 
 def refined_rows(plan: Plan) -> list[RefinedRow]:

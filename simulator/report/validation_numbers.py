@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.files import GRADES
+from simulator.evidence.card import GRADES
 from simulator.measured.rows import MeasuredRun
 from simulator.report.validation_benchmarks import BenchmarkTable, benchmark_tables
 from simulator.scoring.scores import (
@@ -115,8 +115,8 @@ class ValidationNumbers:
     """By reason, most frequent first."""
     assumed: Mapping[str, int]
     """Predicted rows whose source does not state a field, by field."""
-    evidence: str | None
-    """Weakest grade behind any prediction."""
+    evidence: Mapping[str, int]
+    """Predictions by what stands behind them, strongest grade first."""
     problems: tuple[str, ...]
     """What is wrong with the files that were given."""
 
@@ -134,7 +134,7 @@ class ValidationNumbers:
 def collect_validation(found: Validation) -> ValidationNumbers:
     """Gather every number of the page."""
     rows, summary = found.rows, found.summary()
-    grades = {row.evidence for row in rows if row.evidence is not None}
+    grades = [row.evidence.grade for row in rows if row.evidence is not None]
     composed = {row.run.get("source") or "not stated" for row in rows if row.composed}
     return ValidationNumbers(
         rows=rows,
@@ -154,7 +154,7 @@ def collect_validation(found: Validation) -> ValidationNumbers:
         benchmarks=benchmark_tables(found.benchmarks),
         skipped=_skipped(rows),
         assumed=summary["assumed_fields"],
-        evidence=max(grades, key=GRADES.index, default=None),
+        evidence={grade: grades.count(grade) for grade in GRADES if grade in grades},
         problems=found.problems,
     )
 

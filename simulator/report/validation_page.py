@@ -166,7 +166,8 @@ def _verdict(numbers: ValidationNumbers) -> Iterator[str]:
     for split, score in numbers.ranking_by_split.items():
         yield _ranking_sentence(split, score)
     if numbers.evidence:
-        yield f"Weakest evidence behind a prediction: {numbers.evidence}."
+        counts = [f"{count:,} {grade}" for grade, count in numbers.evidence.items()]
+        yield f"What stands behind the predictions: {', '.join(counts)}."
     if numbers.assumed:
         first = [f"{name} in {count:,}" for name, count in list(numbers.assumed.items())[:_FIELDS]]
         more = len(numbers.assumed) - _FIELDS

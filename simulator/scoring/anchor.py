@@ -177,7 +177,7 @@ def anchored(prediction: Prediction, anchors: Sequence[Anchor]) -> tuple[Predict
 
 def correction(estimate: Estimate, run: Run, anchors: Sequence[Anchor]) -> Correction:
     """Correct the estimate (one row) of a run by measured runs."""
-    prior = belief(run.cluster, run.software, run.workload.recipe)
+    prior = belief(run.cluster, run.software, run.workload)
     target = bearing(estimate, experts=run.workload.architecture.is_moe)
     low, high = prior.interval(estimate.step_time_s, target)
     parts = [_heard(anchor, run) for anchor in anchors]

@@ -58,7 +58,7 @@ def _forecasts(rows: Sequence[ScoredRow], tables: Tables) -> Forecasts:
     runs = [replay(row.run.fields, tables, where=row.run.where) for row in rows]
     estimates = [evaluate(r.layout, r.workload, r.cluster, r.software) for r in runs]
     first = runs[0]
-    known = belief(first.cluster, first.software, first.workload.recipe)
+    known = belief(first.cluster, first.software, first.workload)
     experts = first.workload.architecture.is_moe
     shares = np.concatenate([bearing(one, experts=experts) for one in estimates])
     kernels = same_kernels(Layouts.concatenate([run.layout for run in runs]))

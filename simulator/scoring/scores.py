@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from simulator.evidence.card import Card
 from simulator.measured.rows import LAYOUT_COLUMNS, SWITCH_COLUMNS, MeasuredRun
 from simulator.scoring.intervals import constant_half_width, interval_statistics
 from simulator.scoring.rankings import ranking, ranking_statistics
@@ -62,8 +63,8 @@ class ScoredRow:
     """Of the kind that was measured where it is in SCORED_MEMORY, else of everything."""
     measured_memory_gib: float | None = None
     memory_kind: str | None = None
-    evidence: str | None = None
-    """Weakest grade of any figure of the profiles behind the prediction."""
+    evidence: Card | None = None
+    """What stands behind the prediction."""
     assumed_software: str | None = None
     """The known release that stands for the row's own; None where that is known."""
     baseline_step_s: float | None = None
@@ -132,6 +133,7 @@ class ScoredRow:
     def document(self) -> dict[str, Any]:
         """Return the row as plain numbers and words, with the keys that stay."""
         values = {name: getattr(self, name) for name in _ROW_KEYS}
+        values["evidence"] = self.evidence.document() if self.evidence else None
         return {"run_id": self.run.get("run_id"), **values}
 
 

@@ -23,8 +23,8 @@ from simulator.measured.checks import Readings, excluded, implausible, readings,
 from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, replay
 from simulator.measured.rows import MeasuredRun, assumed_fields, read_tables
 from simulator.measured.table_kinds import LEFT_OUT, sort_tables
+from simulator.planner.answer_evidence import answer_evidence, count_assumed, used_figures
 from simulator.planner.certainty import Certainty, certainty
-from simulator.planner.outcome import weakest_evidence
 from simulator.scoring.baselines import shipped_baseline
 from simulator.scoring.scores import ScoredRow, summary
 from simulator.units import GIB
@@ -258,22 +258,23 @@ def _predict(members: Sequence[_Replayed]) -> dict[int, ScoredRow]:
         estimate = evaluate(layouts, run.workload, run.cluster, run.software)
     except InputError as error:  # the profile lacks a library or type that the row needs
         return {one.index: _skipped(one.row, str(error), one.measured) for one in members}
-    grade = weakest_evidence(run.cluster, run.software)
+    used = used_figures(run.workload.recipe, run.cluster, run.software)
+    assumed = count_assumed(used)
     sure = certainty(estimate, run.workload, run.cluster, run.software)
     batch = float(run.workload.recipe.global_batch)
     flop = estimate.model_flop / batch * layouts.global_batch
     return {
-        one.index: _score(one, estimate, sure, i, flop=float(flop[i]), grade=grade)
+        one.index: _score(one, estimate, sure, i, flop=float(flop[i]), assumed=assumed)
         for i, one in enumerate(members)
     }
 
 
 def _score(
-    one: _Replayed, estimate: Estimate, sure: Certainty, i: int, *, flop: float, grade: str
+    one: _Replayed, estimate: Estimate, sure: Certainty, i: int, *, flop: float, assumed: int
 ) -> ScoredRow:
     """Set one row of an estimate beside what was measured, unless that cannot be right.
 
-    `flop` are the model FLOPs of one step.
+    `flop` are the model FLOPs of one step, `assumed` figures behind it were not measured.
     """
     run, measured = one.run, one.measured
     predicted_s = float(estimate.step_time_s[i])
@@ -290,7 +291,13 @@ def _score(
         p10_s=float(sure.p10_s[i]),
         p90_s=float(sure.p90_s[i]),
         predicted_memory_gib=memory_of_kind_gib(estimate, i, measured.memory_kind),
-        evidence=grade,
+        evidence=answer_evidence(
+            run.workload,
+            run.cluster,
+            run.software,
+            assumed=assumed,
+            without=one.row.get("run_id"),
+        ),
         assumed_software=run.stands.text if run.stands else None,
         terms_s={name: float(seconds[i]) for name, seconds in estimate.terms_s.items()},
         hidden_s={name: float(seconds[i]) for name, seconds in estimate.hidden_s.items()},

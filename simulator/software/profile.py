@@ -45,6 +45,8 @@ class Software:
     """Sharding by torch's FSDP2."""
     deepspeed_zero: DeepSpeedZero = DeepSpeedZero()
     """Sharding by DeepSpeed's ZeRO."""
+    stands_for: str = ""
+    """An unknown release that this one stands for; none: it is what was asked for."""
 
     def recomputing(self, modules: Sequence[Any]) -> Software:
         """The same where selective recomputation names `modules`; none: the usual ones."""

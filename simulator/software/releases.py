@@ -15,7 +15,7 @@ from simulator import catalogue
 from simulator.errors import InputError, did_you_mean
 from simulator.files import build, read_toml, record
 
-__all__ = ["Nearest", "Release", "Releases", "UnknownFamily", "load_releases", "parsed"]
+__all__ = ["Nearest", "Release", "Releases", "UnknownFamily", "load_releases", "parsed", "stack_of"]
 
 _WORD = re.compile(
     r"(?P<family>[a-z]\w*(?:-[a-z]\w*?)*)"
@@ -135,6 +135,25 @@ class Releases:
                 " --software NAME chooses a profile"
             )
         raise UnknownFamily(problem)
+
+
+_NO_STACK = "plain-ddp"
+"""A base that only lends its figures: what stands on it is a framework of its own."""
+
+
+def stack_of(profile: str) -> str:
+    """Name the framework of a software profile, whatever its release: the root of its bases.
+
+    >>> stack_of("megatron-bridge-26.04"), stack_of("deepspeed")
+    ('megatron-core', 'deepspeed')
+    """
+    name = profile
+    while name in catalogue.names("software"):
+        base = read_toml(catalogue.find("software", name)).get("base")
+        if not isinstance(base, str) or base == _NO_STACK:
+            return name
+        name = base
+    return name
 
 
 def load_releases() -> Releases:

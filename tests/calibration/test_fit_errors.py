@@ -15,10 +15,10 @@ from simulator.calibration.training.fit_errors import (
     _Group,
     _score,
     covered,
-    source_family,
     with_deviations,
 )
-from simulator.calibration.training.fit_training import as_shipped
+from simulator.calibration.training.fit_training import TrainingRun, as_shipped, choose
+from simulator.calibration.training.unseen_runs import source_family
 from simulator.cost.step import evaluate
 from simulator.cost.uncertainty import P90, SHARED, load_step_errors
 from simulator.measured.rows import MeasuredRun
@@ -83,15 +83,24 @@ def test_the_score_of_one_run_by_hand() -> None:
     assert inside == 0.0 and score == pytest.approx(high - low + 10.0 * (low - 1.0))
 
 
-def test_as_shipped_predicts_what_the_profiles_do(tmp_path: Path) -> None:
+def few_runs(folder: Path, which: slice = slice(-3, None)) -> list[TrainingRun]:
+    """Runs of Narayanan et al. 2021, table 1, in the order of their sizes."""
+    return choose(few_rows(folder, which))
+
+
+def few_rows(folder: Path, which: slice) -> Path:
     with (RUNS / "calibrate.csv").open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["source"] == "narayanan21-t1"][:3]
-    path = tmp_path / "few.csv"
+        rows = [row for row in csv.DictReader(file) if row["source"] == "narayanan21-t1"]
+    path = folder / "few.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
-        writer.writerows(rows)
-    fit = as_shipped(path)
+        writer.writerows(rows[which])
+    return path
+
+
+def test_as_shipped_predicts_what_the_profiles_do(tmp_path: Path) -> None:
+    fit = as_shipped(few_rows(tmp_path, slice(3)))
     for one, error in zip(fit.runs, fit.after.tolist(), strict=True):
         run = one.run
         step_s = evaluate(run.layout, run.workload, run.cluster, run.software).step_time_s[0]
@@ -105,14 +114,20 @@ def test_what_calibration_runs_had_is_in_the_profile() -> None:
     assert set(steps.covered) <= set(catalogue.names("accelerators"))
 
 
-def test_the_profile_is_written_with_its_words_kept() -> None:
+def test_the_profile_is_written_with_its_words_kept(tmp_path: Path) -> None:
     text = catalogue.find("uncertainty", "step").read_text(encoding="utf-8")
-    new = with_deviations(text, {"links": 0.12345, "tail": 1.5}, {"h100-sxm": ("bf16", "fp8")})
+    runs = few_runs(tmp_path)
+    fitted = {"links": 0.12345, "tail": 1.5}
+    new = with_deviations(text, fitted, {"device": 1.75432}, runs)
     changed = [line for line in new.splitlines() if line not in text.splitlines()]
     assert 'links = { value = 0.123, grade = "fitted", source = "left_out" }' in changed
     assert 'tail = { value = 1.5, grade = "fitted", source = "left_out" }' in changed
     found = tomllib.loads(new)
-    assert found["covered"] == {"h100-sxm": ["bf16", "fp8"]}
+    assert 'device = { value = 1.75, grade = "fitted", source = "widening" }' in changed
+    assert found["covered"] == {"a100-sxm-80": ["fp16"]} and found["runs_of_types"] == {"fp16": 3}
+    assert found["fitted_software"] == ["megatron-lm-2021"]
+    assert found["fitted_stacks"] == ["megatron-lm-2022"]
+    assert found["largest_run"] == 3072  # 1T parameters, Narayanan et al. 2021, table 1
     assert found["run"] == tomllib.loads(text)["run"] and new.startswith("# How far")
 
 

@@ -63,7 +63,7 @@ def test_the_verdict_says_everything_a_person_decides_on(verdict: str) -> None:
         "What would pay most",
         "Searched",
         "dropped: ",
-        "Weakest evidence",
+        "Evidence: measured here",
         "causal attention counted half",
         "Not modelled: ",
         "Launch the best layout",

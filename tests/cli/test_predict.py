@@ -68,7 +68,7 @@ def test_verdict_convention_and_evidence() -> None:
         "USD",
         "kWh",
         "causal attention counted half",
-        "Weakest evidence",
+        "Evidence: measured here",
         "Not modelled: ",
     ):
         assert words in text, words

@@ -17,6 +17,7 @@ from simulator.cost.uncertainty import (
     belief,
     load_step_errors,
     same_kernels,
+    widened_by,
 )
 from simulator.layout.layouts import Layouts
 from simulator.planner.prediction import predict
@@ -161,8 +162,8 @@ def test_alone_equals_stacked() -> None:
 def test_what_a_figure_states_widens_its_error_on_a_device_without_steps(
     scenario: Scenario,
 ) -> None:
-    recipe, cluster, software = scenario.workload.recipe, scenario.cluster, scenario.software
-    before = belief(cluster, software, recipe)
+    workload, cluster, software = scenario.workload, scenario.cluster, scenario.software
+    before = belief(cluster, software, workload)
     device, library = cluster.accelerator, software.kernels.gemm_library
     kernel = device.gemm[library]["bf16"]
     figure = kernel.training_fraction
@@ -170,14 +171,39 @@ def test_what_a_figure_states_widens_its_error_on_a_device_without_steps(
     of_library = {**device.gemm[library], "bf16": replace(kernel, training_fraction=wide)}
     changed = replace(device, gemm={**device.gemm, library: of_library})
     group = replace(cluster.groups[0], accelerator=changed)
-    known = belief(replace(cluster, groups=(group,)), software, recipe)
+    known = belief(replace(cluster, groups=(group,)), software, workload)
     assert np.array_equal(known.covariance, before.covariance)  # steps of this device were measured
     unheard = replace(group, accelerator=replace(changed, name="a device of tomorrow"))
-    after = belief(replace(cluster, groups=(unheard,)), software, recipe)
+    after = belief(replace(cluster, groups=(unheard,)), software, workload)
     spreads = [np.sqrt(np.diag(one.covariance)) for one in (before, after)]
-    place, tail = SHARED.index("compute"), float(load_step_errors().tail)
-    assert spreads[1][place] == pytest.approx(math.hypot(spreads[0][place], 0.5 * tail))
-    assert spreads[1][SHARED.index("links")] == spreads[0][SHARED.index("links")]
+    place, steps, links = SHARED.index("compute"), load_step_errors(), SHARED.index("links")
+    wider = float(steps.widening.device)  # all of it: nobody has measured such a device
+    of_figure = math.hypot(spreads[0][place], 0.5 * float(steps.tail))
+    assert spreads[1][place] == pytest.approx(wider * of_figure)
+    assert spreads[1][links] == pytest.approx(wider * spreads[0][links])
+
+
+def test_intervals_widen_by_what_no_run_had(scenario: Scenario) -> None:
+    """A release nobody ran, and FP4: f^2 = 1 + (f_release^2 - 1) + (f_precision^2 - 1)."""
+    workload, cluster, software = scenario.workload, scenario.cluster, scenario.software
+    known = widened_by(cluster, software, workload)
+    assert set(known.values()) == {1.0}
+    recipe = replace(workload.recipe, precision="nvfp4")
+    later = replace(software, stands_for="megatron-core-1.0")
+    found = widened_by(cluster, later, replace(workload, recipe=recipe))
+    assert {name for name, factor in found.items() if factor > 1.0} == {"release", "precision"}
+    before, after = (
+        belief(cluster, some, workload).log_spread(shares({"links": 1.0}))
+        for some in (software, later)
+    )
+    assert after / before == pytest.approx(found["release"])
+    both = belief(cluster, later, replace(workload, recipe=recipe))
+    links = SHARED.index("links")
+    ratio = (
+        both.covariance[links, links] / belief(cluster, software, workload).covariance[links, links]
+    )
+    squares = [found[name] ** 2 - 1.0 for name in ("release", "precision")]
+    assert ratio == pytest.approx(1.0 + sum(squares))
 
 
 # --- what a measured run corrects --------------------------------------------------------

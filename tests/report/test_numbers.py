@@ -20,7 +20,7 @@ from simulator.report.comparison import (
     time_changes,
     why_it_wins,
 )
-from simulator.report.evidence import MEMORY_MEANING, assumed_figures
+from simulator.report.evidence import MEMORY_MEANING
 from simulator.report.numbers import collect, layout_rows, memory_report, search_statistics
 from simulator.report.palette import PALETTE
 from simulator.scenario import make_scenario
@@ -149,8 +149,8 @@ def test_the_search_accounts_for_every_layout(answer: Plan) -> None:
 
 
 def test_assumed_figures_are_those_in_use(answer: Plan) -> None:
-    price, site = answer.outcome.price, answer.outcome.site
-    found = assumed_figures(answer.scenario, price, site)
+    found = collect(answer).assumed
+    assert answer.evidence.assumed == len(found) and {one.grade for one in found} == {"assumed"}
     names = {(figure.profile, figure.name) for figure in found}
     assert ("price neocloud-h100", "usd_per_gpu_hour") in names
     assert not any(".fp32." in name or ".tf32." in name for _, name in names)
@@ -176,7 +176,7 @@ def test_collect_reports_progress_and_keeps_the_parts(answer: Plan) -> None:
     assert numbers.best == layout_rows(answer)[0]
     assert numbers.title == "llama-3.1-8b on 32 GPUs of dgx-h100"
     assert len(numbers.scaling.points) == 3 and len(numbers.upgrades) == 7
-    assert numbers.weakest_evidence == "assumed" and numbers.deadline_days == 1000.0
+    assert numbers.evidence == answer.evidence and numbers.deadline_days == 1000.0
 
 
 def test_numbers_start_light() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from simulator.evidence.card import Card
 from simulator.measured.rows import MeasuredRun
 from simulator.report.validation_numbers import (
     ErrorLine,
@@ -190,16 +191,31 @@ def test_every_skipped_row_is_under_its_reason_most_frequent_first() -> None:
     ]
 
 
-def test_the_weakest_evidence_is_named() -> None:
-    grades = ("fitted", "datasheet", "measured")
-    rows = tuple(row(grade, 1.0, 1.0, {"evidence": grade}) for grade in grades)
-    assert collect_validation(Validation(rows=rows)).evidence == "datasheet"
+def card(grade: str) -> Card:
+    return Card(
+        grade=grade,
+        runs=0,
+        mean_error=None,
+        nearest_run=None,
+        nearest_error=None,
+        nearest_distance="",
+        borrowed=(),
+        assumed=0,
+        widened_by={},
+    )
+
+
+def test_predictions_are_counted_by_their_evidence() -> None:
+    grades = ("extrapolated", "measured here", "extrapolated")
+    rows = tuple(row(f"run-{i}", 1.0, 1.0, {"evidence": card(g)}) for i, g in enumerate(grades))
+    counted = collect_validation(Validation(rows=rows)).evidence
+    assert list(counted.items()) == [("measured here", 1), ("extrapolated", 2)]
 
 
 def test_nothing_predicted_is_no_number() -> None:
     numbers = collect_validation(Validation(rows=(row("a", None, 1.0, {"reason": "not yet"}),)))
     assert (numbers.predicted, numbers.worst, numbers.rankings, numbers.memory) == (0, (), (), ())
-    assert numbers.evidence is None and numbers.series == ()
+    assert numbers.evidence == {} and numbers.series == ()
     assert [line.errors["mape"] for line in numbers.splits] == [None]
 
 

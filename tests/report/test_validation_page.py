@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from simulator.evidence.card import Card
 from simulator.measured.rows import MeasuredRun
 from simulator.report.evidence import NOT_MODELLED
 from simulator.report.validation_page import (
@@ -54,11 +55,24 @@ def row(
     return ScoredRow(run=run, **known)
 
 
+CARD = Card(
+    grade="measured like it",
+    runs=4,
+    mean_error=0.05,
+    nearest_run="run-1",
+    nearest_error=0.01,
+    nearest_distance="alike; 8 GPUs",
+    borrowed=(),
+    assumed=3,
+    widened_by={},
+)
+
+
 def make_rows() -> list[ScoredRow]:
     """Two splits, a ranking of five, a weak scaling series of four, memory, and skipped rows."""
     memory = {"memory_kind": "allocated", "predicted_memory_gib": 55.0, "measured_memory_gib": 50.0}
     far = {
-        "evidence": "datasheet",
+        "evidence": CARD,
         "terms_s": {"gemm": 1.25, "tp": 0.5, "launch": 0.0},
         "hidden_s": {"dp": 0.25, "cp": 0.0},
     }
@@ -246,7 +260,7 @@ def test_the_verdict_keeps_the_splits_apart(page: str) -> None:
     )
     assert "Put together from parts, not measured, apart from these figures: 1." in words
     assert "Baseline: mean 120.0 %, bias +120.0 %." in words  # 2 x 1.1 s where it took 1 s
-    assert "Weakest evidence behind a prediction: datasheet." in words
+    assert "What stands behind the predictions: 1 measured like it." in words
 
 
 def test_every_skipped_run_is_there_with_its_reason(page: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 import simulator
 from simulator import catalogue
 from simulator.errors import InputError
+from simulator.evidence.card import GRADES
 from simulator.files import read_csv
 from simulator.scoring.validation import Validation, validate
 
@@ -40,7 +41,7 @@ def test_a_row_is_scored_against_its_measured_time(tmp_path: Path) -> None:
     assert (row.status, row.reason, row.measured_step_s) == ("ok", None, 18.13)
     assert row.predicted_step_s is not None
     assert row.step_error == pytest.approx(row.predicted_step_s / 18.13 - 1.0)
-    assert row.evidence in ("measured", "fitted", "datasheet", "assumed")
+    assert row.evidence is not None and row.evidence.grade in GRADES
 
 
 def test_rows_predicted_together_are_as_alone(tmp_path: Path) -> None:

@@ -24,28 +24,24 @@ from numpy.typing import NDArray
 
 from simulator import catalogue
 from simulator.arrays import Floats
-from simulator.calibration.training.fit_training import (
-    TrainingFit,
-    TrainingRun,
-    apply,
-    as_shipped,
-    left_out,
+from simulator.calibration.training.evidence_table import write_evidence_runs
+from simulator.calibration.training.fit_training import TrainingFit, TrainingRun, as_shipped
+from simulator.calibration.training.fit_widening import fit_widening, runs_of_types
+from simulator.calibration.training.unseen_runs import (
+    Unseen,
+    kept_back,
+    matrix_type,
+    source_family,
+    without_group,
 )
-from simulator.cost.step import evaluate
-from simulator.cost.uncertainty import (
-    P90,
-    SHARED,
-    bearing,
-    interval_scores,
-    load_step_errors,
-)
+from simulator.cost.uncertainty import P90, SHARED, interval_scores, load_step_errors
 from simulator.measured.rows import MeasuredRun
+from simulator.software.releases import stack_of
 
 __all__ = [
     "covered",
     "fit_errors",
     "left_out_report",
-    "source_family",
     "width_report",
     "with_deviations",
 ]
@@ -88,11 +84,6 @@ class _Group:
         return float(np.sum(np.log(np.diag(root))) + 0.5 * white @ white)
 
 
-def source_family(row: MeasuredRun) -> str:
-    """Return the source of a run without its release: what is left out of the fit together."""
-    return row.get("source").partition("-")[0]
-
-
 def fit_errors(fit: TrainingFit) -> dict[str, float]:
     """Fit the figures of ``hardware_profiles/uncertainty/step.toml``; keys SHARED and ``tail``.
 
@@ -106,7 +97,7 @@ def covered(runs: Sequence[TrainingRun]) -> dict[str, tuple[str, ...]]:
     """By accelerator, the types of matrix products that some runs had."""
     found: dict[str, set[str]] = {}
     for one in runs:
-        found.setdefault(one.run.cluster.accelerator.name, set()).add(_matrix_type(one))
+        found.setdefault(one.run.cluster.accelerator.name, set()).add(matrix_type(one))
     return {name: tuple(sorted(types)) for name, types in sorted(found.items())}
 
 
@@ -153,7 +144,8 @@ def _groups(fit: TrainingFit) -> list[_Group]:
     Spreads that figures state are not taken off: with them, intervals of runs whose device no other
     source has were too wide, and their score worse.
     """
-    residuals, shares = left_out(fit, source_family), _shares(fit)
+    unseen = _sources_left_out(fit)
+    residuals, shares = unseen.errors, unseen.shares
     families = [source_family(one.row) for one in fit.runs]
     labels: dict[Hashable, list[int]] = {}
     for i, one in enumerate(fit.runs):
@@ -173,19 +165,19 @@ def _groups(fit: TrainingFit) -> list[_Group]:
     return groups
 
 
+def _sources_left_out(fit: TrainingFit) -> Unseen:
+    return without_group(fit, lambda training: source_family(training.row))
+
+
 def _same(rows: Sequence[MeasuredRun], columns: Sequence[str]) -> Flags:
     """Which pairs of rows agree in some columns."""
     keys = [tuple(row.get(name) for name in columns) for row in rows]
     return np.array([[one == other for other in keys] for one in keys])
 
 
-def _matrix_type(one: TrainingRun) -> str:
-    return one.run.workload.recipe.matrix_type
-
-
 def left_out_report(fit: TrainingFit) -> list[str]:
     """Word the errors of calibration runs whose source was left out, and those with it."""
-    residuals = left_out(fit, source_family)
+    residuals = _sources_left_out(fit).errors
     names = np.array([source_family(training.row) for training in fit.runs])
     experts = np.array([bool(training.row.get("num_experts")) for training in fit.runs])
     groups = {name: names == name for name in dict.fromkeys(names.tolist())}
@@ -229,41 +221,40 @@ def _width_line(name: str, runs: int, inside: float, score: float, constant: flo
 _WIDTHS = np.linspace(0.02, 0.3, 281)
 
 
-def _shares(fit: TrainingFit) -> Floats:
-    """Shares of every run that each error bears on."""
-    rows = []
-    for training in fit.runs:
-        run = apply(training.run, fit.values)
-        estimate = evaluate(run.layout, run.workload, run.cluster, run.software)
-        row = bearing(estimate, experts=run.workload.architecture.is_moe)
-        row[:, -2:] = 1.0  # kernels and layout: which runs share them, the groups know
-        rows.append(row)
-    return np.concatenate(rows)
-
-
 def with_deviations(
-    text: str, fitted: Mapping[str, float], types: Mapping[str, Sequence[str]]
+    text: str,
+    fitted: Mapping[str, float],
+    widening: Mapping[str, float],
+    runs: Sequence[TrainingRun],
 ) -> str:
     """Return the text of ``step.toml`` with fitted deviations and what calibration runs had."""
     document = tomlkit.parse(text)
-    for name, value in fitted.items():
-        document[name]["value"] = float(f"{value:.3g}")
-    document["covered"] = {name: list(found) for name, found in types.items()}
-    document["sources"]["left_out"]["date"] = f"{date.today()}"
+    for table, values in ((document, fitted), (document["widening"], widening)):
+        for name, value in values.items():
+            table[name]["value"] = float(f"{value:.3g}")
+    document["largest_run"] = max(training.run.cluster.gpus for training in runs)
+    document["fitted_software"] = sorted({training.run.software.name for training in runs})
+    document["fitted_stacks"] = sorted({stack_of(name) for name in document["fitted_software"]})
+    document["runs_of_types"] = runs_of_types(runs)
+    document["covered"] = {name: list(found) for name, found in covered(runs).items()}
+    for source in ("left_out", "widening"):
+        document["sources"][source]["date"] = f"{date.today()}"
     return tomlkit.dumps(document)
 
 
 def main() -> None:
-    """Fit again, print how far left-out sources are off, and write the profile."""
+    """Fit again, print how far left-out sources are off, and write profile and evidence."""
     shipped = as_shipped()
     print(*left_out_report(shipped), *width_report(shipped), sep="\n", flush=True)
     path = catalogue.find("uncertainty", "step")
     fitted = fit_errors(shipped)
-    text = with_deviations(path.read_text(encoding="utf-8"), fitted, covered(shipped.runs))
+    widening = fit_widening(shipped, kept_back("second_calibrate.csv"), fitted)
+    text = with_deviations(path.read_text(encoding="utf-8"), fitted, widening, shipped.runs)
     path.write_text(text, encoding="utf-8")
-    print(
-        *(f"{name} = {value:.3g}" for name, value in fitted.items()), f"written: {path}", sep="\n"
-    )
+    for name, value in {**fitted, **widening}.items():
+        print(f"{name} = {value:.3g}")
+    tested = kept_back("second_calibrate.csv", "test.csv", "second_test.csv")
+    print("written:", path, write_evidence_runs(_sources_left_out(shipped), tested))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,155 @@
+"""Fitting what intervals grow by where no calibration run was alike.
+
+Each cause is left out whole: experts with their source, releases by those that came after the last
+that was fitted, types of matrix products of which there are few, frameworks, sizes beyond the rest.
+An accelerator left out of the fit still has kernel tables of its own; one that nobody timed has
+those of another generation, so its runs are predicted with these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.calibration.training.fit_training import TrainingFit, TrainingRun
+from simulator.calibration.training.unseen_runs import (
+    Unseen,
+    error_shares,
+    matrix_type,
+    source_family,
+    without_group,
+)
+from simulator.cost.step import evaluate
+from simulator.cost.uncertainty import OUTSIDE, load_step_errors
+from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.cluster import load_accelerator
+from simulator.measured.replay import Run
+from simulator.software.releases import stack_of
+
+__all__ = ["fit_widening", "lent_kernels", "runs_of_types", "untimed_devices"]
+
+_LENDERS = ("h100-sxm", "a100-sxm-80")
+"""Whose kernel tables an accelerator gets that counts as never timed: the first of another
+generation."""
+_STATED = {"compute": 0.29, "attention": 0.35, "memory_bound": 0.25}
+"""Spreads that borrowed tables state at the least (profiles that borrow theirs)."""
+_FRONTIER = 512
+"""Accelerators; runs with more are predicted from those with fewer. A twentieth has more."""
+
+
+def fit_widening(fit: TrainingFit, newer: Unseen, fitted: Mapping[str, float]) -> dict[str, float]:
+    """Fit the factors of :class:`simulator.cost.uncertainty.Widening`.
+
+    Parameters
+    ----------
+    newer : Unseen
+        Runs of releases that came after those of the fit.
+    fitted : mapping
+        Deviations and ``tail``, as :func:`simulator.calibration.training.fit_errors.fit_errors`
+        returns them.
+    """
+    sources = without_group(fit, lambda training: source_family(training.row))
+    stacks = without_group(fit, lambda training: stack_of(training.run.software.name))
+    sizes = without_group(fit, lambda training: "large" if _large(training) else "small")
+    few = runs_of_types(fit.runs)
+
+    def rare(training: TrainingRun) -> bool:
+        return few.get(matrix_type(training), 0) < int(load_step_errors().widening.few_runs)
+
+    def dense(training: TrainingRun) -> bool:
+        return not _has_experts(training)
+
+    return {
+        "kind": _grown(fitted, sources.some(_has_experts)),
+        "release": _grown(fitted, newer.some(dense)),
+        "software": _grown(fitted, stacks),
+        "precision": _grown(fitted, sources.some(rare), newer.some(rare)),
+        "scale": _grown(fitted, sizes.some(_large)),
+        "device": _by_device(untimed_devices(fit.runs), fitted),
+    }
+
+
+def runs_of_types(runs: Sequence[TrainingRun]) -> dict[str, int]:
+    """By type of matrix products, how many runs had it."""
+    types = [matrix_type(training) for training in runs]
+    return {name: types.count(name) for name in sorted(set(types))}
+
+
+def untimed_devices(runs: Sequence[TrainingRun]) -> Unseen:
+    """Runs, each predicted as if nobody had timed a kernel of its accelerator's generation."""
+    lent = [lent_kernels(training.run) for training in runs]
+    estimates = [evaluate(run.layout, run.workload, run.cluster, run.software) for run in lent]
+    ratios = [e.step_time_s[0] / t.step_s for e, t in zip(estimates, runs, strict=True)]
+    return Unseen(runs, np.log(np.array(ratios)), error_shares(estimates, runs))
+
+
+def lent_kernels(run: Run) -> Run:
+    """Give a run's accelerator the kernel tables of another generation; peaks and memory stay.
+
+    A type that the lender has no table of takes that of its 16-bit products.
+    """
+    group = run.cluster.groups[0]
+    own = group.accelerator
+    lender = next(
+        other for other in map(load_accelerator, _LENDERS) if other.generation != own.generation
+    )
+    libraries = {
+        name: _lent_types(table, lender.gemm[name])
+        for name, table in own.gemm.items()
+        if name in lender.gemm
+    }
+    changed: Accelerator = replace(
+        own,
+        gemm=libraries or own.gemm,
+        attention={**own.attention, **lender.attention},
+        stream=lender.stream,
+    )
+    cluster = replace(run.cluster, groups=(replace(group, accelerator=changed),))
+    return replace(run, cluster=cluster)
+
+
+def _lent_types(own: Mapping[str, Any], lender: Mapping[str, Any]) -> dict[str, Any]:
+    rest = {name: lender["bf16"] for name in own if name not in lender and "bf16" in lender}
+    return {**lender, **rest}
+
+
+def _large(training: TrainingRun) -> bool:
+    return training.run.cluster.gpus > _FRONTIER
+
+
+def _has_experts(training: TrainingRun) -> bool:
+    return training.run.workload.architecture.is_moe
+
+
+def _grown(fitted: Mapping[str, float], *parts: Unseen) -> float:
+    """Factor with which 80 % of some runs lie inside, shrunk by one group that shows nothing."""
+    ratios = np.concatenate([part.over_reach(fitted) for part in parts])
+    groups = {group for part in parts for group in part.groups()}
+    weights = np.concatenate([part.weights() for part in parts])
+    return _shrunk(_quantile(ratios, weights), len(groups))
+
+
+def _by_device(unseen: Unseen, fitted: Mapping[str, float]) -> float:
+    """The same, every accelerator weighing as much: what is asked is one more of them."""
+    names = [training.run.cluster.accelerator.name for training in unseen.runs]
+    weights = np.array([1.0 / names.count(name) for name in names])
+    ratios = unseen.over_reach(fitted, _STATED)
+    return _shrunk(_quantile(ratios, weights), len(set(names)))
+
+
+def _shrunk(ratio: float, groups: int) -> float:
+    """A factor that `groups` groups showed, and one more did not; intervals never shrink."""
+    return float(max(ratio, 1.0) ** (groups / (groups + 1.0)))
+
+
+def _quantile(ratios: Floats, weights: Floats) -> float:
+    """The weighted quantile that P10 to P90 is to hold; 1 of nothing."""
+    if not len(ratios):
+        return 1.0
+    order = np.argsort(ratios, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(ratios[order][int(np.searchsorted(reached, (1.0 - OUTSIDE) * reached[-1]))])

@@ -1,0 +1,79 @@
+"""Measured runs that predictions were held against, and how far off each was unseen.
+
+``hardware_profiles/uncertainty/runs.csv`` is written by
+``simulator/calibration/training/evidence_table.py``: runs that figures were fitted to are predicted
+with their whole source left out of the fit, all others as the shipped profiles predict them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator import catalogue
+from simulator.arrays import Floats
+from simulator.files import read_csv
+
+__all__ = ["COLUMNS", "EvidenceRuns", "RunKind", "load_evidence_runs"]
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunKind:
+    """What counts of a run where others are looked for that are alike."""
+
+    device: str
+    """Accelerator profile."""
+    generation: str
+    stack: str
+    """The framework, whatever its release (``software/releases.py``: stack_of)."""
+    software: str
+    """The profile that stands for its release."""
+    kind: str
+    """dense, experts, vision or adapter."""
+    precision: str
+    """Type of its matrix products, as accelerators name it."""
+    gpus: int
+
+
+COLUMNS = ("run_id", *RunKind.__dataclass_fields__, "error")
+"""Of the table; `error` is predicted over measured step time, less 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceRuns:
+    """The table, a column each."""
+
+    words: Mapping[str, NDArray[Any]]
+    """All columns but the numbers."""
+    gpus: Floats
+    error: Floats
+
+    def same(self, asked: RunKind, *names: str) -> Flags:
+        """Which runs agree in some columns."""
+        alike = np.full(len(self.error), True)
+        for name in names:
+            alike &= self.words[name] == getattr(asked, name)
+        return alike
+
+    def kind_of(self, i: int) -> RunKind:
+        """What one run is."""
+        names = [name for name in COLUMNS[1:-1] if name != "gpus"]
+        words = {name: str(self.words[name][i]) for name in names}
+        return RunKind(**words, gpus=int(self.gpus[i]))
+
+
+@lru_cache(maxsize=1)
+def load_evidence_runs() -> EvidenceRuns:
+    """Read the table; no rows where a catalogue has none."""
+    path = catalogue.folder("hardware_profiles") / "uncertainty" / "runs.csv"
+    rows = [row for _, row in read_csv(path)] if path.is_file() else []
+    columns = {name: np.array([row[name] for row in rows], dtype=object) for name in COLUMNS}
+    numbers = [columns.pop(name).astype(float) for name in ("gpus", "error")]
+    return EvidenceRuns(columns, *numbers)

@@ -1,0 +1,146 @@
+"""What an answer stands on: measured runs that are alike, and figures that nobody measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from simulator.cost.uncertainty import widened_by
+from simulator.economics.price import Price, Site
+from simulator.evidence.card import Card, evidence_card
+from simulator.files import Figure, figures
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.node import ScaleUpKind
+from simulator.planner.outcome import Outcome
+from simulator.scenario import Scenario
+from simulator.software.profile import Software
+from simulator.workload.recipe import Recipe, Workload
+
+__all__ = ["UsedFigure", "answer_evidence", "count_assumed", "scenario_evidence", "used_figures"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsedFigure:
+    """A number of a profile that bears on an answer."""
+
+    profile: str
+    """Its kind and name: ``accelerator h100-sxm``."""
+    name: str
+    """Dotted, inside the profile."""
+    value: float
+    grade: str
+    spread: float | None
+    """Relative standard deviation that its profile states."""
+    source: str
+
+
+def answer_evidence(
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    *,
+    assumed: int,
+    without: str = "",
+) -> Card:
+    """Gather the evidence of an answer.
+
+    `assumed` figures behind it (:func:`used_figures`) have that grade; `without` is a measured run
+    that is not to count: that which is predicted.
+    """
+    return evidence_card(
+        workload,
+        cluster.accelerator,
+        software,
+        cluster.gpus,
+        widened_by=widened_by(cluster, software, workload),
+        without=without,
+        assumed=assumed,
+    )
+
+
+def scenario_evidence(scenario: Scenario, result: Outcome) -> Card:
+    """Gather the evidence of a scenario's answer; its money counts where it has tokens."""
+    priced = scenario.workload.recipe.tokens is not None
+    money = (result.price, result.site) if priced else ()
+    workload, cluster, software = scenario.workload, scenario.cluster, scenario.software
+    used = used_figures(workload.recipe, cluster, software, *money)
+    return answer_evidence(workload, cluster, software, assumed=count_assumed(used))
+
+
+def count_assumed(used: Sequence[UsedFigure]) -> int:
+    """How many of some figures nobody measured."""
+    return sum(figure.grade == "assumed" for figure in used)
+
+
+def used_figures(
+    recipe: Recipe, cluster: Cluster, software: Software, *priced: Price | Site
+) -> list[UsedFigure]:
+    """List the figures that bear on an answer.
+
+    Rates of types, libraries and links that it does not use are left out, and so are zeros that
+    stand for "none".
+    """
+    found = []
+    for kind, name, profile in _profiles(cluster, software, *priced):
+        for figure_name, figure in figures(profile):
+            if float(figure) and _bears(figure_name, kind, recipe, cluster, software):
+                found.append(_used(f"{kind} {name}", figure_name, figure))
+    return found
+
+
+def _profiles(
+    cluster: Cluster, software: Software, *priced: Price | Site
+) -> Iterator[tuple[str, str, Any]]:
+    yield "cluster", cluster.name, cluster.fabric
+    yield "collectives", cluster.library.name, cluster.library
+    yield "software", software.name, software
+    for group in cluster.groups:
+        yield "node", group.node.name, group.node
+        yield "accelerator", group.accelerator.name, group.accelerator
+    for item in priced:
+        yield "price" if isinstance(item, Price) else "site", item.name, item
+
+
+def _used(profile: str, name: str, figure: Figure) -> UsedFigure:
+    source = "default of the program" if figure.source == "user" else figure.source
+    return UsedFigure(
+        profile=profile,
+        name=name,
+        value=float(figure),
+        grade=figure.grade,
+        spread=figure.spread,
+        source=source,
+    )
+
+
+def _bears(name: str, kind: str, recipe: Recipe, cluster: Cluster, software: Software) -> bool:
+    """Whether a figure belongs to a type, library or link that the answer uses."""
+    words = name.split(".")
+    if kind == "collectives":
+        return not set(words) & _other_links(cluster)
+    if words[0] == "gemm" and len(words) == 4:
+        return words[1] == software.kernels.gemm_library and words[2] in _types(recipe)
+    if words[0] == "attention" and len(words) == 3:
+        return words[1] == _attention_library(cluster, software)
+    if words[0] == "matrix_flop_per_s":
+        return words[1] in _types(recipe)
+    return True
+
+
+def _types(recipe: Recipe) -> tuple[str, ...]:
+    """Types of its matrix products; fp16 and what is smaller read bf16 as well."""
+    both = recipe.is_quantised or recipe.precision == "fp16"
+    return (recipe.matrix_type, "bf16") if both else (recipe.matrix_type,)
+
+
+def _attention_library(cluster: Cluster, software: Software) -> str:
+    """Key of the accelerator's attention table that is read; empty without fused attention."""
+    kernels, table = software.kernels, cluster.accelerator.attention
+    if kernels.attention != "flash":
+        return ""
+    return kernels.attention_library if kernels.attention_library in table else "flash"
+
+
+def _other_links(cluster: Cluster) -> set[str]:
+    return set(get_args(ScaleUpKind)) - {cluster.node.scale_up.kind}
