@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError, brief, did_you_mean
 
 __all__ = ["find", "folder", "names", "user_folders"]
 
@@ -37,8 +37,8 @@ def user_folders() -> tuple[Path, ...]:
     text = os.environ.get("FORESHARD_PROFILES", "")
     folders = tuple(Path(part) for part in text.split(os.pathsep) if part)
     for place in folders:
-        if not place.is_dir():
-            raise InputError(f"FORESHARD_PROFILES: no such folder, got {str(place)!r}")
+        if not os.path.isdir(place):  # false, not an error, for a name of any length
+            raise InputError(f"FORESHARD_PROFILES: no such folder, got {brief(str(place))}")
     return folders
 
 
@@ -63,12 +63,14 @@ def find(kind: str, name: str, *, where: str = "profiles", field: str = "") -> P
         If there is no such profile; the message names the nearest one.
     """
     if name.endswith(".toml"):
-        if Path(name).is_file():
+        if os.path.isfile(name):
             return Path(name)
-        raise InputError(f"{where}: {field or kind}: no such file, got {name!r}")
+        raise InputError(f"{where}: {field or kind}: no such file, got {brief(name)}")
     for place in _places(kind):
         path = place / f"{name}.toml"
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     hint = did_you_mean(name, names(kind))
-    raise InputError(f"{where}: {field or kind}: unknown {kind.removesuffix('s')} {name!r}{hint}")
+    raise InputError(
+        f"{where}: {field or kind}: unknown {kind.removesuffix('s')} {brief(name)}{hint}"
+    )

@@ -10,9 +10,8 @@ import csv
 import dataclasses
 import io
 import json
-import math
-import os
 import pickle
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
@@ -25,8 +24,18 @@ from pydantic import Strict, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
 from simulator import catalogue
-from simulator.errors import InputError, did_you_mean, nearest
+from simulator.errors import InputError, brief, brief_text, did_you_mean, nearest
 from simulator.inheritance import lent, merged, sourced, taken_over
+from simulator.plain_files import (
+    DEEPEST,
+    LIMIT_BYTES,
+    TOML_LIMIT_BYTES,
+    is_deeper,
+    open_file,
+    read_text,
+    reading,
+    text_within,
+)
 
 __all__ = [
     "GRADES",
@@ -38,12 +47,10 @@ __all__ = [
     "check_header",
     "figures",
     "is_number",
-    "open_file",
     "read_csv",
     "read_json",
     "read_profile",
     "read_rows",
-    "read_text",
     "read_toml",
     "record",
 ]
@@ -90,11 +97,21 @@ class Words:
 GRADES = ("measured", "fitted", "datasheet", "assumed")
 """Grades of evidence, strongest first."""
 
-LIMIT_BYTES = 256 * 2**20
-"""Largest file that is read whole; anything larger is refused with a message."""
+_LONGEST_ROW = 2**20
+"""Characters of a row of a CSV file."""
+
+_MOST_COLUMNS = 1_000
+_MOST_PROBLEMS = 100
+"""Of a file that are said: each is compared with what is known, and nobody reads as many."""
+
+_LONGEST_CHAIN = 16
+"""Profiles that stand on one another."""
 
 _CONFIG: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False, "strict": False}
 
+
+_LARGEST_FIGURE = 1e300
+"""Whole numbers beyond are no floats."""
 
 _FIGURE_KEYS = ("value", "grade", "source", "date", "spread")
 
@@ -145,16 +162,16 @@ def _figure(raw: Any) -> Figure:
     value = table.get("value")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError("must be a number")
-    if not math.isfinite(value):
+    if not is_number(value, _LARGEST_FIGURE):
         raise ValueError("must be a finite number")
     if value < 0:
         raise ValueError("must not be negative")
     grade = table.get("grade", "assumed")
     if grade not in GRADES:
-        raise ValueError(f"grade must be one of {', '.join(GRADES)}, got {grade!r}")
+        raise ValueError(f"grade must be one of {', '.join(GRADES)}, got {brief(grade)}")
     spread = table.get("spread")
-    if spread is not None and not (isinstance(spread, (int, float)) and 0 < spread < math.inf):
-        raise ValueError(f"spread must be a positive number, got {spread!r}")
+    if spread is not None and not (is_number(spread) and spread > 0):
+        raise ValueError(f"spread must be a positive number, got {brief(spread)}")
     return Figure(
         value, grade, str(table.get("source", "user")), str(table.get("date", "")), spread
     )
@@ -179,7 +196,10 @@ def build(schema: type[T], raw: Any, *, where: str, prefix: str = "") -> T:
         return _adapter(schema).validate_python(raw)  # type: ignore[arg-type]
     except ValidationError as error:
         items = _one_per_field(error.errors(include_url=False))
-        raise InputError([_reword(item, schema, where, prefix) for item in items]) from None
+        first = [_reword(item, schema, where, prefix) for item in items[:_MOST_PROBLEMS]]
+        more = len(items) - len(first)
+        left_out = [f"{where}: and {more} more problems"] if more else []
+        raise InputError([*first, *left_out]) from None
 
 
 @lru_cache(maxsize=256)
@@ -217,13 +237,13 @@ def _reword(item: Any, schema: type, where: str, prefix: str) -> str:
         known = _fields_at(schema, path[:-1])
         return f"{where}: {field}: unknown field{did_you_mean(path[-1], known)}"
     if kind == "dataclass_type":
-        return f"{where}: {field}: must be a table of fields, got {got!r}"
+        return f"{where}: {field}: must be a table of fields, got {brief(got)}"
     if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
         return f"{where}: {field}: required field is missing"
     rule = item["msg"].replace(", unable to interpret input", "")
     rule = rule.removeprefix("Value error, ").removeprefix("Input should be ")
     rule = f"must be {rule}" if item["msg"].startswith("Input should be") else rule
-    shown = repr(got) if not isinstance(got, (dict, list)) else type(got).__name__
+    shown = brief(got) if not isinstance(got, (dict, list)) else type(got).__name__
     return f"{where}: {field}: {rule}, got {shown}"
 
 
@@ -269,51 +289,24 @@ def _dataclass_in(annotation: Any, owner: Any) -> Any:
     return found[0] if found else None
 
 
-def open_file(path: Path | str) -> BinaryIO:
-    """Open a file to read its bytes.
-
-    Raises
-    ------
-    InputError
-        If there is no such file (a name beside it that is near is given), or it cannot be read.
-    """
-    path = Path(path)
-    try:
-        if not path.is_dir():
-            return path.open("rb")
-    except FileNotFoundError:
-        beside = [entry.name for entry in path.parent.glob("*") if entry.is_file()][:500]
-        raise InputError(f"{path}: no such file{nearest(path.name, beside)}") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # a null byte in the path
-        raise InputError(f"{path}: cannot be read: {error}") from None
-    raise InputError(f"{path}: is a folder, not a file")
-
-
-def read_text(path: Path | str) -> str:
-    """Read a text file as a whole; InputError where it is too large or not UTF-8."""
-    with open_file(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > LIMIT_BYTES:
-            raise InputError(f"{path}: larger than {LIMIT_BYTES // 2**20} MiB, got {size} bytes")
-        try:
-            return file.read().decode("utf-8-sig")
-        except UnicodeDecodeError:
-            raise InputError(f"{path}: not a text file (bytes that are not UTF-8)") from None
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-
-
 def read_toml(path: Path | str) -> dict[str, Any]:
     """Read a TOML file into nested dicts; InputError names line and column of a syntax error."""
-    text = read_text(path)
+    text = read_text(path, TOML_LIMIT_BYTES)
+    if any(_LONG_KEY.search(line) for line in text.split("\n") if line.count(".") >= DEEPEST):
+        raise InputError(f"{path}: nested too deeply")  # before it is parsed: takes the square
     try:
         return dict(pickle.loads(_parsed(text)))
     except RecursionError:
         raise InputError(f"{path}: nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
-        raise InputError(f"{path}: not valid TOML: {error}") from None
+        raise InputError(f"{path}: not valid TOML: {brief_text(str(error))}") from None
+
+
+_LONG_KEY = re.compile(
+    r"""(?<![\w"'-])(?:(?:[\w-]++|"[^"]*+"|'[^']*+')[ \t]*+\.[ \t]*+){"""
+    f"{DEEPEST}}}"
+)
+"""More parts of a dotted key than any table has levels."""
 
 
 @lru_cache(maxsize=64)
@@ -322,18 +315,24 @@ def _parsed(text: str) -> bytes:
 
     A session reads the same profiles again and again, and parsing one takes 20 times as long.
     """
-    return pickle.dumps(tomli.loads(text))
+    found = tomli.loads(text)
+    if is_deeper(found):
+        raise RecursionError
+    return pickle.dumps(found)
 
 
 def read_json(path: Path | str) -> Any:
     """Read a JSON file; InputError names line and column of a syntax error."""
     text = read_text(path)
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except ValueError as error:  # JSONDecodeError, or a number with thousands of digits
-        raise InputError(f"{path}: not valid JSON: {error}") from None
+        raise InputError(f"{path}: not valid JSON: {brief_text(str(error))}") from None
     except RecursionError:
         raise InputError(f"{path}: nested too deeply") from None
+    if is_deeper(found):
+        raise InputError(f"{path}: nested too deeply")
+    return found
 
 
 def read_csv(
@@ -353,6 +352,10 @@ def read_csv(
         raise InputError(
             f"{path}: line 1: cells must be separated by commas, got {header[0][:40]!r}"
         )
+    if len(header) > _MOST_COLUMNS:
+        raise InputError(
+            f"{path}: line 1: must have {_MOST_COLUMNS} columns at most, got {len(header)}"
+        )
     if twice := [name for name, times in Counter(header).items() if times > 1]:
         raise InputError(f"{path}: line 1: column {min(twice) or 'without a name'} stands twice")
     for line, cells in rows:
@@ -366,15 +369,42 @@ def read_csv(
 
 
 def read_rows(path: Path | str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, cells) for each line of a CSV file; InputError where it is none."""
-    reader = csv.reader(io.StringIO(read_text(path)))
-    line = 1
-    try:
-        for cells in reader:
-            yield line, cells
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise InputError(f"{path}: line {reader.line_num}: not valid CSV: {error}") from None
+    """Yield (line number, cells) for each line of a CSV file; InputError where it is none.
+
+    The file is never held whole.
+    """
+    with open_file(path) as file, reading(path):
+        text_within(file, path, LIMIT_BYTES)
+        lines = _Lines(file)
+        reader = csv.reader(lines)
+        line = 1
+        try:
+            for cells in reader:
+                yield line, cells
+                line, lines.row = reader.line_num + 1, 0
+        except csv.Error as error:
+            raise InputError(f"{path}: line {reader.line_num}: not valid CSV: {error}") from None
+
+
+class _Lines:
+    """Lines of a file; those of one row, which may be several, are bounded together."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        self.row = 0
+        """Characters of the row so far; set to 0 by who has read one."""
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._text.readline(_LONGEST_ROW + 1)
+        self.row += len(line)
+        if self.row > _LONGEST_ROW:
+            raise csv.Error(f"a row of more than {_LONGEST_ROW} characters")
+        if not line:
+            raise StopIteration
+        return line
 
 
 def is_number(value: object, most: float = 1e18) -> TypeGuard[float]:
@@ -422,7 +452,7 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
     raw = {**_over_base(path, kind, ()), "name": path.stem}
     sources = raw.pop("sources", {})
     if not isinstance(sources, dict) or not all(isinstance(x, dict) for x in sources.values()):
-        raise InputError(f"{path}: sources: must be tables of text and date, got {sources!r}")
+        raise InputError(f"{path}: sources: must be tables of text and date, got {brief(sources)}")
     return build(schema, sourced(raw, sources, str(path)), where=str(path))
 
 
@@ -430,13 +460,16 @@ def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]
     """Tables of a profile over what it borrows, over its base; `below` are those on it so far."""
     raw = read_toml(path)
     base, terms, chain = raw.pop("base", None), raw.pop("borrowed", None), (*below, path.resolve())
+    if len(chain) > _LONGEST_CHAIN:
+        rule = f"must not stand on more than {_LONGEST_CHAIN} others, one on the other"
+        raise InputError(f"{path}: base: {rule}, got {brief(base)}")
 
     def other(name: Any, field: str) -> dict[str, Any]:
         if kind and isinstance(name, str):
             found = catalogue.find(kind, name, where=str(path), field=field)
             if found.resolve() not in chain:
                 return _over_base(found, kind, chain)
-        raise InputError(f"{path}: {field}: must name another profile, got {name!r}")
+        raise InputError(f"{path}: {field}: must name another profile, got {brief(name)}")
 
     if terms is not None:
         given = build(_Borrowed, terms, where=str(path), prefix="borrowed")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError, brief, did_you_mean
 
 __all__ = ["lent", "merged", "sourced", "taken_over"]
 
@@ -75,7 +75,8 @@ def lent(
             kept = {name: (*path, name) for name in item if (*path, name) not in left_out}
             return {name: take(item[name], place) for name, place in kept.items()}
         figure = dict(item) if isinstance(item, Mapping) else {"value": item}
-        wide = {"spread": math.hypot(figure["spread"], spread)} if "spread" in figure else {}
+        has_spread = _is_spread(figure.get("spread"))
+        wide = {"spread": math.hypot(figure["spread"], spread)} if has_spread else {}
         return {"value": figure["value"], "grade": "assumed", "source": source, **wide}
 
     found: dict[str, Any] = {}
@@ -105,14 +106,25 @@ def taken_over(raw: Mapping[str, Any], of: str) -> dict[str, Any]:
             return {key: take(value) for key, value in item.items()}
         if item.get("grade") not in ("measured", "fitted"):
             return item
-        wide = {"spread": max(item["spread"], SAME_CHIP_SPREAD)} if item.get("spread") else {}
+        has_spread = _is_spread(item.get("spread"))
+        wide = {"spread": max(item["spread"], SAME_CHIP_SPREAD)} if has_spread else {}
         return {**item, "grade": "assumed", **wide}
 
+    sources = raw.get("sources", {})
+    if not isinstance(sources, Mapping):
+        return {**take(raw), "sources": sources}  # refused by who looks figures up in it
     said = {
         key: {**source, "text": f"as {of}, same chip: {source.get('text', '')}"}
-        for key, source in raw.get("sources", {}).items()
+        if isinstance(source, Mapping)
+        else source
+        for key, source in sources.items()
     }
     return {**take(raw), "sources": said}
+
+
+def _is_spread(value: object) -> bool:
+    """Whether what stands as a spread can be one; what cannot is refused where figures are made."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def sourced(raw: Any, sources: Mapping[str, Any], where: str) -> Any:
@@ -122,11 +134,11 @@ def sourced(raw: Any, sources: Mapping[str, Any], where: str) -> Any:
     if not isinstance(raw, dict):
         return raw
     if "value" in raw and "source" in raw:
-        source = sources.get(raw["source"])
+        key = raw["source"]
+        source = sources.get(key) if isinstance(key, str) else None
         if source is None:
-            raise InputError(
-                f"{where}: [sources] has no {raw['source']!r}{did_you_mean(raw['source'], sources)}"
-            )
+            hint = did_you_mean(str(key), sources) if isinstance(key, str) else ""
+            raise InputError(f"{where}: [sources] has no {brief(key)}{hint}")
         return {"date": source.get("date", ""), **raw, "source": source.get("text", "")}
     return {key: sourced(value, sources, where) for key, value in raw.items()}
 

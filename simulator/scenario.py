@@ -6,6 +6,7 @@ read are refused with "not yet" rather than ignored.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -276,7 +277,7 @@ def _architecture(raw: Any, where: str, base: Path | None) -> Architecture:
     if not isinstance(name, str):
         raise InputError(problem(where, "model.name", "must be a zoo name or a path", name))
     beside = base / name if base is not None else None
-    if beside is not None and name not in presets.names() and beside.exists():
+    if beside is not None and name and name not in presets.names() and os.path.exists(beside):
         name = str(beside)
     return presets.load(name, where=where, field="model.name")
 
@@ -339,7 +340,8 @@ def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
                 f" got {length} (nearest: {most})"
             )
     if recipe is not None:
-        problems += wrong_training(recipe, arch, where)
+        ep = parts["layout"].ep if "layout" in parts else None
+        problems += wrong_training(recipe, arch, where, ep=ep)
     goal = parts.get("goal")
     if goal is not None and recipe is not None and recipe.tokens is None:
         for name in ("deadline_days", "budget_usd"):

@@ -94,7 +94,7 @@ def _of_logs(paths: Sequence[Path], scenario: Scenario) -> list[Anchor]:
 def _kind(path: Path) -> str:
     """Tell whose log a file is by its first telling line."""
     from simulator.errors import InputError
-    from simulator.files import open_file
+    from simulator.plain_files import open_file
 
     with open_file(path) as lines:
         for line in lines:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.options import Json, print_json, speaking, writing
+from simulator.cli.options import Json, check_out, print_json, speaking, writing
 
 if TYPE_CHECKING:
     from simulator.calibration.local.calibrate_machine import Calibration
@@ -63,6 +63,7 @@ def command(
         from simulator.calibration.local.profile_files import new_profiles
         from simulator.report.calibration import calibration_document, calibration_png
 
+        check_out("--plot", plot)
         base, targets = _targets(base, base_cluster, out, out_node, out_cluster)
         found = _calibrate(_read(files), base, base_cluster, targets)
         texts: dict[Path, bytes] = {
@@ -114,6 +115,8 @@ def _targets(
             problems.append(f"{option}: must be a file that ends in .toml, got {str(path)!r}")
     if problems:
         raise InputError(problems)
+    for option, path in (("--out", out), ("--out-node", out_node), ("--out-cluster", out_cluster)):
+        check_out(option, path)
     targets: dict[str, Target] = {}
     node = ""
     if base_cluster is not None:
@@ -174,7 +177,7 @@ def _calibrate(
 
 def _write(contents: dict[Path, bytes]) -> None:
     """Write all files or none: each beside its place first, then renamed."""
-    from simulator.report.write import write_files
+    from simulator.plain_files import write_files
 
     with writing(next(iter(contents))):
         write_files(contents)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.options import BAD_INPUT, Json, print_json, speaking
+from simulator.cli.options import BAD_INPUT, Json, check_out, print_json, say, speaking
 
 if TYPE_CHECKING:
-    from simulator.calibration.local.local_profiles import LocalProfiles
+    pass
 
 __all__ = ["command"]
 
@@ -59,9 +59,10 @@ def command(
             name, value = ("--wait", wait) if minutes > 0 else ("--minutes", minutes)
             typer.echo(f"calibrate-here: {name}: must be positive, got {value:g}", err=True)
             raise typer.Exit(BAD_INPUT)
-        if out.exists() and not out.is_dir():
-            typer.echo(f"calibrate-here: --out: must be a folder, got {str(out)!r}", err=True)
+        if os.path.exists(out) and not out.is_dir():
+            say(f"calibrate-here: --out: must be a folder, got {str(out)!r}", err=True)
             raise typer.Exit(BAD_INPUT)
+        check_out("--out", out, folder=True)
         out.mkdir(parents=True, exist_ok=True)
         path = measured or out / "measurements.json"
         if measured is None:
@@ -70,8 +71,8 @@ def command(
         if as_json:
             print_json(document)
         else:
-            typer.echo((out / "steps.md").read_text())
-            typer.echo(f"Written: {out / 'steps.md'}, {out / 'steps.json'}, {out / 'profiles'}")
+            say((out / "steps.md").read_text(encoding="utf-8"))
+            say(f"Written: {out / 'steps.md'}, {out / 'steps.json'}, {out / 'profiles'}")
 
 
 def _measure(path: Path, minutes: float, wait: float, quick: bool) -> None:
@@ -98,25 +99,20 @@ def _compare(path: Path, out: Path) -> dict[str, Any]:
     from simulator.calibration.local.local_profiles import local_profiles
     from simulator.calibration.local.measured_steps import local_steps
     from simulator.measured.measurements import read_measurements
+    from simulator.plain_files import write_files
     from simulator.report.local_steps_page import local_document, local_markdown
 
     measured = read_measurements(path)
     profiles = local_profiles(measured)
     folder = out / "profiles"
-    _write(profiles, folder)
+    write_files({folder / name: text.encode() for name, text in profiles.texts.items()})
     with _first(folder):
         steps = local_steps(measured)
     document = local_document(measured, profiles, steps)
-    (out / "steps.json").write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
-    (out / "steps.md").write_text(local_markdown(document))
+    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+    page = local_markdown(document)
+    write_files({out / "steps.json": text.encode(), out / "steps.md": page.encode()})
     return document
-
-
-def _write(profiles: LocalProfiles, folder: Path) -> None:
-    for name, text in profiles.texts.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 @contextmanager

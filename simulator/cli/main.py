@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,10 +17,20 @@ from simulator.cli import (
     simulate,
     validate,
 )
+from simulator.cli.standard_streams import sound_streams
 
 __all__ = ["app"]
 
-app = typer.Typer(
+
+class _Program(typer.Typer):
+    """The command as a shell starts it."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        with sound_streams():
+            return super().__call__(*arguments, **options)
+
+
+app = _Program(
     name="foreshard",
     help="Plan, predict and explain large-model training on a GPU cluster.",
     no_args_is_help=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from simulator.cli.standard_streams import forget_output
+from simulator.errors import visible
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
@@ -25,7 +27,9 @@ __all__ = [
     "ScenarioFile",
     "Set",
     "SoftwareName",
+    "check_out",
     "print_json",
+    "say",
     "scenario_of",
     "speaking",
     "writing",
@@ -33,6 +37,8 @@ __all__ = [
 
 INFEASIBLE, BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 1, 2, 130, 141
 """Exit codes besides 0; the last two as a shell gives them for SIGINT and SIGPIPE."""
+
+_MOST_PROBLEMS = 200
 
 ScenarioFile = Annotated[
     Path | None,
@@ -61,6 +67,11 @@ Json = Annotated[
 ]
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line, what names and paths hold included, as characters that only show."""
+    typer.echo(visible(text), err=err)
+
+
 @contextmanager
 def writing(place: object, option: str = "") -> Iterator[None]:
     """Turn what keeps a file from being written into an error about it, or about `place`."""
@@ -74,6 +85,15 @@ def writing(place: object, option: str = "") -> Iterator[None]:
         raise InputError(f"{named}{place}: cannot be written: {error.strerror}") from None
 
 
+def check_out(option: str, path: Path | None, *, folder: bool = False) -> None:
+    """Refuse a place that cannot be written before the work starts; none given is fine."""
+    from simulator.plain_files import check_place
+
+    if path is not None:
+        with writing(path, option):
+            check_place(path, folder=folder)
+
+
 @contextmanager
 def speaking() -> Iterator[None]:
     """Turn what a user caused into messages on stderr and an exit code; bugs keep their trace."""
@@ -83,27 +103,23 @@ def speaking() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except InputError as error:
-        typer.echo("\n".join(error.problems), err=True)
+        more = len(error.problems) - _MOST_PROBLEMS
+        say("\n".join(error.problems[:_MOST_PROBLEMS]), err=True)
+        if more > 0:
+            say(f"and {more:,} more problems", err=True)
         raise typer.Exit(BAD_INPUT) from None
     except InfeasibleError as error:
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         raise typer.Exit(INFEASIBLE) from None
     except ForeshardError as error:  # what the input leads to, such as tasks in a deadlock
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         raise typer.Exit(BAD_INPUT) from None
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        _forget_stdout()
+        forget_output()
         raise typer.Exit(CLOSED_PIPE) from None
-
-
-def _forget_stdout() -> None:
-    """Send what is still buffered nowhere: its reader (``| head``) is gone."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def scenario_of(

@@ -16,7 +16,9 @@ from simulator.cli.options import (
     ScenarioFile,
     Set,
     SoftwareName,
+    check_out,
     print_json,
+    say,
     scenario_of,
     speaking,
     writing,
@@ -93,6 +95,10 @@ def command(
             overrides=overrides,
         )
         check_trace(trace)
+        folder = None
+        if not no_report and (out is not None or not as_json):
+            folder = out or Path("reports") / _report_name(scenario, described)
+            check_out("--out", folder, folder=True)
         answer = _search(described, keep=max(top or 0, refine or 0, 64))
         if refine is not None:
             answer = _refined(answer, refine)
@@ -109,11 +115,10 @@ def command(
             from simulator.planner.refine import played
 
             write_trace(played(answer, 0), trace, title(answer.scenario, answer.estimate))
-            typer.echo(f"Trace: {trace}", err=as_json)
-        if not no_report and (out is not None or not as_json):
-            folder = out or Path("reports") / _report_name(scenario, described)
+            say(f"Trace: {trace}", err=as_json)
+        if folder is not None:
             written = _write(answer, folder, launch)
-            typer.echo(f"Report: {', '.join(map(str, written))}", err=as_json)
+            say(f"Report: {', '.join(map(str, written))}", err=as_json)
         if not (answer.meets_deadline & answer.meets_budget)[0]:
             raise typer.Exit(1)
 

@@ -16,6 +16,7 @@ from simulator.cli.options import (
     Set,
     SoftwareName,
     print_json,
+    say,
     scenario_of,
     speaking,
 )
@@ -75,7 +76,7 @@ def command(
             row, scenario_ = prediction.estimate.layouts, prediction.scenario
             step = simulate(row, scenario_.workload, scenario_.cluster, scenario_.software)
             write_trace(step, trace, title(scenario_, prediction.estimate))
-            typer.echo(f"Trace: {trace}", err=True)
+            say(f"Trace: {trace}", err=True)
         if as_json:
             from simulator.report.document import predict_document
 

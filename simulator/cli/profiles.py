@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.options import BAD_INPUT, Json, print_json, speaking, writing
+from simulator.cli.options import BAD_INPUT, Json, check_out, print_json, say, speaking, writing
 
 __all__ = ["app"]
 
@@ -92,9 +92,10 @@ def check_profiles(
         if as_json:
             print_json(check_document(len(places), problems))
         else:
-            typer.echo("\n".join(problems), err=True, nl=bool(problems))
+            for problem in problems:
+                say(problem, err=True)
             wrong = f"{len(problems)} problems" if problems else "nothing wrong"
-            typer.echo(f"{len(places)} profiles read, {wrong}")
+            say(f"{len(places)} profiles read, {wrong}")
         if problems:
             raise typer.Exit(BAD_INPUT)
 
@@ -151,6 +152,7 @@ def show_links(
             else:
                 show_links(found)
             return
+        check_out("--write", write)
         edges, servers = read_fabric([Path(name) for name in names], node=node, hosts=hosts)
         if write is not None:
             with writing(write, "--write"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
+import shutil
 import sys
 import threading
 import time
@@ -11,13 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.terms import TERMS
+from simulator.errors import visible
 from simulator.report.evidence import FIT_RULE
 from simulator.units import GIB, show_count, show_percent, show_seconds
 
@@ -40,6 +42,7 @@ __all__ = [
     "plain_table",
     "seconds_like",
     "term_table",
+    "took",
     "verdict_style",
     "waiting",
 ]
@@ -49,20 +52,34 @@ FIT, TIGHT, NO_FIT = "green", "yellow", "red"
 _WIDTH = 136
 """Columns where the output is no terminal (and COLUMNS does not say)."""
 
+_NARROWEST, _WIDEST = 40, 1_000
+
+_CUT = "\N{HORIZONTAL ELLIPSIS}"
+"""What rich puts where a cell was cut."""
+
 _PATIENCE_S = 2.0
 """A progress bar appears after this time."""
 
 
 class _Screen(Console):
-    """A console that leaves a closed pipe (``| head``) to `speaking`, as print does."""
+    """A console that shows every character; it leaves a closed pipe (``| head``) to `speaking`."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Write out what a terminal would obey in names, and what is not ASCII in rich's marks."""
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else visible(segment.text)
+            yield segment._replace(text=text.replace(_CUT, "~"))
+
 
 def console() -> Console:
     """A console on standard output, without guesses at what to colour."""
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDTH
+    wide = shutil.get_terminal_size((_WIDTH, 24)).columns
+    wide = min(max(wide, _NARROWEST), _WIDEST)
     return _Screen(highlight=False, markup=False, emoji=False, width=wide)
 
 
@@ -182,6 +199,12 @@ def notes(title: str, lines: Sequence[str]) -> Group:
     """A heading and its lines, set in; nothing where there are none."""
     body = [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in lines]
     return Group(*([Text(title, style="bold")] if lines and title else []), *body)
+
+
+def took(what: str, seconds: float) -> None:
+    """Say on a terminal's standard error how long something took; answers have no times in them."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{what} in {show_seconds(seconds)}\n")
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from simulator.cli.screen import (
     notes,
     plain_table,
     term_table,
+    took,
     waiting,
 )
 from simulator.cost.step import Estimate
@@ -59,6 +60,7 @@ _UPGRADES = 3
 def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> None:
     """Print a plan; `assumed` are training fields that nobody gave."""
     screen = console()
+    took("searched", plan.found.seconds)
     wide = screen.width >= _WIDE
     screen.print(heading(plan.scenario))
     if assumed:
@@ -224,10 +226,7 @@ def _upgrades(plan: Plan) -> list[str]:
 def _searched(plan: Plan) -> list[str]:
     """How many layouts, how many fit, and why the others were dropped."""
     found = plan.found
-    lines = [
-        f"{found.layouts:,} layouts in {show_seconds(found.seconds)}: {found.feasible:,} can run"
-        " and fit"
-    ]
+    lines = [f"{found.layouts:,} layouts: {found.feasible:,} can run and fit"]
     for reason, count in sorted(found.dropped.items(), key=lambda item: -item[1]):
         lines.append(f"{count:,} dropped: {reason}")
     return lines

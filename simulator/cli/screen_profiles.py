@@ -28,7 +28,7 @@ def show_list(profiles: Sequence[Profile]) -> None:
         table = plain_table(kind, *GRADES, "weakest", "what", left=(kind, "weakest", "what"))
         for profile in group:
             counts = [str(count) if count else "-" for count in profile.grades.values()]
-            cut = profile.title if len(profile.title) <= 60 else f"{profile.title[:59]}…"
+            cut = profile.title if len(profile.title) <= 60 else f"{profile.title[:57]}..."
             table.add_row(profile.name, *counts, profile.weakest or "-", cut)
         screen.print(table)
         screen.print()

@@ -19,6 +19,7 @@ from simulator.cli.screen import (
     plain_table,
     seconds_like,
     term_table,
+    took,
 )
 from simulator.cli.screen_mixed import kinds_table, mixed_lines, verdicts
 from simulator.cost.terms import LABELS
@@ -46,6 +47,7 @@ _HELD = 3
 def show(prediction: Prediction, step: SimulatedStep) -> None:
     """Print a simulated step."""
     screen, estimate = console(), prediction.estimate
+    took("simulated", step.build_seconds + step.run_seconds)
     kinds = kinds_used(prediction, step)
     screen.print(heading(prediction.scenario))
     screen.print(_verdict(prediction, step, kinds))
@@ -88,11 +90,7 @@ def _verdict(prediction: Prediction, step: SimulatedStep, kinds: list[KindUse]) 
         f" rank {step.pacing_rank} of {len(step.ranks_of)} simulated has the most work\n",
         style="not bold",
     )
-    text.append(
-        f"{step.tasks:,} tasks, built in {show_seconds(step.build_seconds)}, played in"
-        f" {show_seconds(step.run_seconds)}\n",
-        style="not bold",
-    )
+    text.append(f"{step.tasks:,} tasks\n", style="not bold")
     if kinds:
         text.append_text(verdicts(kinds))
         return text

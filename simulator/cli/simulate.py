@@ -15,7 +15,9 @@ from simulator.cli.options import (
     ScenarioFile,
     Set,
     SoftwareName,
+    check_out,
     print_json,
+    say,
     scenario_of,
     speaking,
     writing,
@@ -201,6 +203,7 @@ def _check_ending(option: str, path: Path | None, ending: str) -> None:
     if path is not None and (path.suffix != ending or path.is_dir()):
         rule = f"must be a file that ends in {ending}"
         raise InputError(problem("arguments", option, rule, str(path)))
+    check_out(option, path)
 
 
 def _check_table(actions: Path | None, write_actions: Path | None) -> None:
@@ -243,11 +246,11 @@ def _write(
             contents[table[0]] = table[1].encode()
         if not contents:
             return
-        from simulator.report.write import write_files
+        from simulator.plain_files import write_files
 
         with writing(", ".join(map(str, contents))):
             write_files(contents)
     named = (("Trace", trace), ("Picture", picture), ("Actions", table and table[0]))
     for word, path in named:
         if path is not None:
-            typer.echo(f"{word}: {path}", err=True)
+            say(f"{word}: {path}", err=True)

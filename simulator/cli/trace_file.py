@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.options import writing
+from simulator.cli.options import check_out, writing
 
 if TYPE_CHECKING:
     from simulator.cost.estimate import Estimate
@@ -29,12 +29,13 @@ Trace = Annotated[
 
 
 def check_trace(path: Path | None) -> None:
-    """Refuse a name that no trace can have before the work starts."""
+    """Refuse a name or place that no trace can have before the work starts."""
     from simulator.errors import InputError, problem
 
     if path is not None and not path.name.endswith((".json", ".json.gz")):
         rule = "must end in .json or .json.gz"
         raise InputError(problem("arguments", "--trace", rule, str(path)))
+    check_out("--trace", path)
 
 
 def title(scenario: Scenario, estimate: Estimate) -> str:
@@ -48,7 +49,7 @@ def write_trace(step: SimulatedStep, path: Path, about: str) -> None:
     """Write the trace, whole or not at all."""
     from simulator.cli.screen import waiting
     from simulator.interop.perfetto import trace_bytes
-    from simulator.report.write import write_files
+    from simulator.plain_files import write_files
 
     with writing(path, "--trace"), waiting("writing the trace"):
         write_files({path: trace_bytes(step, gzipped=path.name.endswith(".gz"), title=about)})

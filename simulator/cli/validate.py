@@ -14,7 +14,9 @@ from simulator.cli.options import (
     ModelName,
     Set,
     SoftwareName,
+    check_out,
     print_json,
+    say,
     speaking,
     writing,
 )
@@ -103,6 +105,7 @@ def command(
             return
         if html is not None and html.is_dir():
             raise InputError(f"--html: must be a file, got the folder {str(html)!r}")
+        check_out("--html", html)
         found = _validate(runs, software or "", as_json)
         if as_json:
             print_json(found.document())
@@ -112,12 +115,12 @@ def command(
             show(found)
         if html is not None:
             _write(found, html)
-            typer.echo(f"Page: {html}", err=as_json)
+            say(f"Page: {html}", err=as_json)
         for problem in found.problems[:_MOST_PROBLEMS]:
-            typer.echo(problem, err=True)
+            say(problem, err=True)
         if len(found.problems) > _MOST_PROBLEMS:
             more = len(found.problems) - _MOST_PROBLEMS
-            typer.echo(f"and {more} more problems, see --json", err=True)
+            say(f"and {more} more problems, see --json", err=True)
         if not found.used:
             raise InputError("no row could be predicted; the reason of each is in the answer")
 

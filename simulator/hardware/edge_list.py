@@ -7,6 +7,7 @@ the order of ranks) or any other name: that of a switch. A run takes the first s
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from annotated_types import Ge, Gt, Le, MaxLen
 
 from simulator.errors import InputError, nearest, problem
 from simulator.files import Number, Whole, build, check_header, read_csv, record
+from simulator.plain_files import write_files
 
 __all__ = [
     "COLUMNS",
@@ -213,10 +215,11 @@ def is_switch_name(name: str) -> bool:
 
 def write_edges(edges: Iterable[Edge], path: Path) -> None:
     """Write edges as a CSV file that `read_edges` reads."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(COLUMNS)
-        table.writerows([getattr(edge, name) for name in COLUMNS] for edge in edges)
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(COLUMNS)
+    table.writerows([getattr(edge, name) for name in COLUMNS] for edge in edges)
+    write_files({path: text.getvalue().encode()})
 
 
 def _first(wrong: Sequence[str], what: str) -> list[str]:

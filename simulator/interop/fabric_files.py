@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from simulator import catalogue
 from simulator.errors import InputError
-from simulator.files import read_text
 from simulator.hardware.cluster import load_node
 from simulator.hardware.edge_list import Edge, check_edges, endpoint, read_edges
 from simulator.interop.ibnetdiscover import is_ibnetdiscover, read_ibnetdiscover
 from simulator.interop.nvidia_topo import is_nvidia_topology, read_nvidia_topology
+from simulator.plain_files import read_text
 
 __all__ = ["is_profile", "read_fabric"]
 
 
 def is_profile(name: str) -> bool:
     """Whether a name is that of a cluster profile, not of a file of another kind."""
-    return name.endswith(".toml") or name in catalogue.names("clusters") or not _is_file(name)
-
-
-def _is_file(name: str) -> bool:
-    return Path(name).is_file()
+    named = name.endswith(".toml") or name in catalogue.names("clusters")
+    return named or not os.path.isfile(name)
 
 
 def read_fabric(

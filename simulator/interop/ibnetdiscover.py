@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.errors import InputError, did_you_mean
-from simulator.files import read_text
 from simulator.hardware.edge_list import Edge, is_switch_name
+from simulator.plain_files import read_text
 
 __all__ = ["Discovered", "is_ibnetdiscover", "read_ibnetdiscover"]
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from simulator.errors import InputError
-from simulator.files import open_file
 from simulator.interop.kineto_events import Events
 from simulator.interop.kineto_table import make_trace
+from simulator.plain_files import open_file
 from simulator.scoring.trace import Trace
 
 __all__ = ["TraceFile", "read_trace"]

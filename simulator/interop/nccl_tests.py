@@ -17,9 +17,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import InputError
-from simulator.files import is_number, open_file, read_json
+from simulator.errors import InputError, brief
+from simulator.files import is_number, read_json
 from simulator.measured.measurements import Call, Device, Measurements
+from simulator.plain_files import open_file
 
 __all__ = ["is_nccl_tests", "read_nccl_tests"]
 
@@ -210,7 +211,7 @@ def _nccl_json(path: Path, document: Any) -> Measurements:
     if not isinstance(document, dict) or "results" not in document:
         raise InputError(f"{path}: not a document of nccl-tests: it has no results")
     if document.get("version") not in (1, 2):
-        raise InputError(f"{path}: version: must be 1 or 2, got {document.get('version')!r}")
+        raise InputError(f"{path}: version: must be 1 or 2, got {brief(document.get('version'))}")
     config = document.get("config") if isinstance(document.get("config"), dict) else {}
     devices = _objects(document.get("devices") or (config or {}).get("devices"), path, "devices")
     results = _objects(document["results"], path, "results")
@@ -282,7 +283,7 @@ def _rccl_json(path: Path, records: Any) -> Measurements:
         }
         operation = OPERATIONS.get(str(record.get("name", "")).lower().replace("_", ""), "")
         if not operation:
-            problems.append(f"{where}: name: unknown collective, got {record.get('name')!r}")
+            problems.append(f"{where}: name: unknown collective, got {brief(record.get('name'))}")
         elif wrong := _not_numbers(row, where):
             problems += wrong
         else:
@@ -311,7 +312,7 @@ def _not_numbers(row: Mapping[str, Any], where: str) -> list[str]:
         whole = name in ("ranks", "nodes")
         rule = "a whole number from 1 on" if whole else "a positive number"
         if not is_number(value) or value < (name != "size") * 1e-9 or (whole and value % 1):
-            found.append(f"{where}: {name}: must be {rule}, got {value!r}")
+            found.append(f"{where}: {name}: must be {rule}, got {brief(value)}")
     return found
 
 

@@ -12,8 +12,8 @@ import re
 from pathlib import Path
 
 from simulator.errors import InputError
-from simulator.files import read_text
 from simulator.hardware.edge_list import Edge
+from simulator.plain_files import read_text
 
 __all__ = ["is_nvidia_topology", "read_nvidia_topology"]
 

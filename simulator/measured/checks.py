@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from simulator.errors import InputError
+from simulator.errors import InputError, brief
 from simulator.measured.replay import Run
 from simulator.measured.rows import MeasuredRun, flag, number, text
 from simulator.units import GB
@@ -164,7 +164,7 @@ def _check_rate(run: MeasuredRun, step_time_s: float, stated: float) -> None:
     near = (word for times, word in causes.items() if abs(stated / rate / times - 1) <= _SAME_RATE)
     hint = next((f" ({word})" for word in near), "")
     rule = f"must agree with tokens_per_s_per_gpu ({stated:g}, not {rate:.4g})"
-    raise InputError(f"step_time_s: {rule}, got {run.get('step_time_s')!r}{hint}")
+    raise InputError(f"step_time_s: {rule}, got {brief(run.get('step_time_s'))}{hint}")
 
 
 def _peak(run: Run) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from simulator.errors import InputError
-from simulator.files import open_file
+from simulator.plain_files import open_file
 
 __all__ = ["Progress", "looks_like", "marked_lines", "rank_of"]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simulator import catalogue
 from simulator.arrays import Floats, Ints
-from simulator.errors import InputError, nearest
+from simulator.errors import InputError, brief, nearest
 from simulator.files import build, check_header, read_csv, read_toml, record
 from simulator.measured.table_kinds import HEADERS, Kind
 
@@ -205,7 +205,7 @@ class Sieve:
         reason = f"{column}: {rule}" if column else rule
         text = self.table.text(column)
         for row in np.flatnonzero(out).tolist():
-            got = f", got {str(text[row])!r}" if text[row] else ""
+            got = f", got {brief(str(text[row]))}" if text[row] else ""
             hint = hints[row] if hints is not None else ""
             line = self.table.line[row]
             self.problems.append(f"{self.table.path}: line {line}: {reason}{got}{hint}")

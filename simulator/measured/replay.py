@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from simulator import catalogue
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError, brief, did_you_mean
 from simulator.files import Figure, build, read_toml, record
 from simulator.hardware.cluster import Cluster, NodeGroup, load_cluster
 from simulator.layout.degrees import accelerators
@@ -273,7 +273,9 @@ def _recipe(row: Mapping[str, str], tables: Tables) -> Recipe:
     if dtype not in PRECISIONS:
         known = (*PRECISIONS, "fp8_delayed")
         hint = did_you_mean(precision, known)
-        raise InputError(f"precision: must be one of {', '.join(known)}, got {precision!r}{hint}")
+        raise InputError(
+            f"precision: must be one of {', '.join(known)}, got {brief(precision)}{hint}"
+        )
     ours = "adamw" if optimizer == "adam" else optimizer
     if ours not in OPTIMIZERS:
         raise NotReplayable(f"optimizer {optimizer} is not modelled yet")

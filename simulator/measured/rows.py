@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simulator.errors import InputError, nearest
+from simulator.errors import InputError, brief, nearest
 from simulator.files import check_header, read_csv
 from simulator.measured.fixed_phrases import with_columns
 
@@ -188,7 +188,7 @@ def text(row: Mapping[str, str], field: str, known: Collection[str] = ()) -> str
         raise InputError(f"{field}: required field is blank")
     if known and word not in known:
         rule = f"must be one of {', '.join(known)}"
-        raise InputError(f"{field}: {rule}, got {word!r}{nearest(word, known)}")
+        raise InputError(f"{field}: {rule}, got {brief(word)}{nearest(word, known)}")
     return word
 
 
@@ -205,7 +205,7 @@ def number(row: Mapping[str, str], field: str) -> float:
     except ValueError:
         value = math.nan
     if not 0.0 < value < math.inf:
-        raise InputError(f"{field}: must be a positive number, got {word!r}")
+        raise InputError(f"{field}: must be a positive number, got {brief(word)}")
     return value
 
 
@@ -221,11 +221,11 @@ def whole(
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value != int(value):
-        raise InputError(f"{field}: must be a whole number, got {word!r}")
+        raise InputError(f"{field}: must be a whole number, got {brief(word)}")
     least = 0 if default == 0 else 1
     if not least <= value <= most:
         bound = f"at least {least}" if value < least else f"at most {most}"
-        raise InputError(f"{field}: must be {bound}, got {word!r}")
+        raise InputError(f"{field}: must be {bound}, got {brief(word)}")
     return int(value)
 
 
@@ -233,7 +233,7 @@ def flag(row: Mapping[str, str], field: str) -> bool:
     """Return whether a field is true; blank is false."""
     word = (row.get(field) or "").strip()
     if word and word.lower() not in _TRUTH:
-        raise InputError(f"{field}: must be true or false, got {word!r}")
+        raise InputError(f"{field}: must be true or false, got {brief(word)}")
     return _TRUTH.get(word.lower(), False)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from simulator.errors import InputError
+from simulator.errors import InputError, brief
 from simulator.files import Figure
 from simulator.measured.fixed_phrases import GRAPH_PARTS
 from simulator.measured.rows import choice, flag, text, whole
@@ -70,7 +70,7 @@ def kernels(row: Mapping[str, str], usual: Kernels) -> Kernels:
         words = text(row, "recompute_modules").split("+")
         if unknown := [word for word in words if word not in _MODULES]:
             rule = f"must be among {', '.join(_MODULES)}, joined by +"
-            raise InputError(f"recompute_modules: {rule}, got {unknown[0]!r}")
+            raise InputError(f"recompute_modules: {rule}, got {brief(unknown[0])}")
         modules = dict.fromkeys(_MODULES[word] for word in words)
         usual = replace(usual, selective_modules=tuple(modules))
     stops: Any = choice(row, "recompute_stops_early", _STOPS)
@@ -111,7 +111,7 @@ def captured(row: Mapping[str, str], host: HostWork, router_kernels: float) -> H
     scope = (row.get("cuda_graph_scope") or "full_iteration").split("+")
     if unknown := [word for word in scope if word not in GRAPH_PARTS]:
         rule = f"must be among {', '.join(GRAPH_PARTS)}, joined by +"
-        raise InputError(f"cuda_graph_scope: {rule}, got {unknown[0]!r}")
+        raise InputError(f"cuda_graph_scope: {rule}, got {brief(unknown[0])}")
     partial = "moe_router" in scope
     dense = 1.0 if not partial or "attn" in scope else 0.0
     experts = router_kernels if partial else 1.0

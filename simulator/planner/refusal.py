@@ -6,6 +6,7 @@ tried, with the defaults of the other fields following them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ from simulator.scenario import Scenario
 __all__ = ["limits", "refusal"]
 
 _LARGEST_BATCH = 2**31 - 1
+_LARGEST_PRODUCT = 2**30
+"""Of degrees: layouts are tables of 32 bit, and some of their products are doubled."""
 
 
 def limits(scenario: Scenario, given: Mapping[str, Any]) -> list[str]:
@@ -36,6 +39,13 @@ def limits(scenario: Scenario, given: Mapping[str, Any]) -> list[str]:
         for name, (limit, what) in most.items()
         if (given.get(name) or 0) > limit
     ]
+    for names, limit in ((("tp", "pp", "cp", "dp"), gpus), (("ep", "etp"), gpus)):
+        typed = [name for name in names if given.get(name) is not None]
+        product = math.prod(given[name] for name in typed)
+        if product > _LARGEST_PRODUCT and not problems:
+            words = " x ".join(typed)
+            rule = f"{words} must be at most the {limit} GPUs"
+            problems.append(f"{scenario.where}: layout.{typed[-1]}: {rule}, got {product}")
     if batch > _LARGEST_BATCH:
         rule = f"must be at most {_LARGEST_BATCH}"
         problems.append(f"{scenario.where}: training.global_batch: {rule}, got {batch}")

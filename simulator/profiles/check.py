@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator import catalogue
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError, brief, did_you_mean
 from simulator.files import figures, read_toml
 from simulator.hardware.cluster import load_library, load_node
 from simulator.hardware.edge_list import edges_of
@@ -101,7 +101,7 @@ def _evidence(value: Any) -> Iterator[str]:
             try:
                 datetime.date.fromisoformat(figure.date)
             except ValueError:
-                yield f"{name}: date must be year-month-day, got {figure.date!r}"
+                yield f"{name}: date must be year-month-day, got {brief(figure.date)}"
         if figure.source == "":
             yield f"{name}: source must say where the figure is from"
         if figure.grade == "fitted" and figure.source == "user":

@@ -1,7 +1,8 @@
 """The JSON documents of plan and predict: plain dicts of Python numbers and words, stable keys.
 
 Times are in seconds, sizes in bytes; null where there is no value, never NaN. The keys are the
-contract with whoever reads them and are frozen by a test.
+contract with whoever reads them and are frozen by a test. How long the program itself took is null:
+the same input gives the same bytes (in Python `Plan.found.seconds` has it).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator._version import __version__
 from simulator.cost.step import Estimate
+from simulator.layout.layouts import Layouts
 from simulator.planner.certainty import Certainty
 from simulator.planner.outcome import Outcome
 from simulator.planner.prediction import Prediction
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from simulator.planner.search import Plan
     from simulator.scoring.anchor import Correction
 
-__all__ = ["SCHEMA", "TOP", "head", "plan_document", "predict_document"]
+__all__ = ["SCHEMA", "TOP", "head", "layout_fields", "plan_document", "predict_document"]
 
 SCHEMA = 1
 """Number of the form of the documents; a key that changes its meaning raises it."""
@@ -38,7 +40,7 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
         "layouts": found.layouts,
         "feasible": found.feasible,
         "dropped": {reason: int(count) for reason, count in found.dropped.items()},
-        "seconds": float(found.seconds),
+        "seconds": None,
     }
     evidence = plan.evidence.document()
     rows = range(min(top, len(plan.estimate)))
@@ -111,7 +113,7 @@ def _layout(estimate: Estimate, outcome: Outcome, certainty: Certainty, i: int) 
         certainty.span(values, estimate.step_time_s) for values in (outcome.days, outcome.usd)
     )
     return {
-        "layout": estimate.layouts.row(i),
+        "layout": layout_fields(scenario, estimate.layouts, i),
         "step_time_s": float(estimate.step_time_s[i]),
         "p10_s": float(certainty.p10_s[i]),
         "p90_s": float(certainty.p90_s[i]),
@@ -141,6 +143,19 @@ def _layout(estimate: Estimate, outcome: Outcome, certainty: Certainty, i: int) 
         "usd_p90": _known(usd[1][i]),
         "kwh": _known(outcome.kwh[i]),
     }
+
+
+def layout_fields(scenario: Scenario, layouts: Layouts, i: int = 0) -> dict[str, Any]:
+    """One layout as `predict` takes it back, field by field.
+
+    ``reshard_after_forward`` is null where it says nothing: no zero3, or a pipeline of software
+    that then keeps parameters whole.
+    """
+    row = layouts.row(i)
+    whole = row["pp"] > 1 and scenario.software.fsdp2.keeps_gathered_with_pipeline
+    if row["sharding"] != "zero3" or whole:
+        row["reshard_after_forward"] = None
+    return row
 
 
 def _row(columns: Mapping[str, Any], i: int) -> dict[str, float]:

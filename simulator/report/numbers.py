@@ -141,7 +141,6 @@ class SearchStatistics:
     feasible: int
     dropped: dict[str, int]
     """Layouts dropped by reason, most first."""
-    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -331,7 +330,6 @@ def search_statistics(plan: Plan) -> SearchStatistics:
         evaluated=found.evaluated,
         feasible=found.feasible,
         dropped=dict(dropped),
-        seconds=found.seconds,
     )
 
 

@@ -14,7 +14,7 @@ from simulator.events.step.streams import STREAMS
 from simulator.events.step.timeline import Mixed, Sharing
 from simulator.planner.prediction import Prediction
 from simulator.planner.server_kinds import KindUse, kinds_used, usd_per_step, worst_verdict
-from simulator.report.document import head
+from simulator.report.document import head, layout_fields
 
 if TYPE_CHECKING:
     from simulator.events.sharing.contended import Contended
@@ -31,7 +31,7 @@ def simulation_document(prediction: Prediction, step: SimulatedStep) -> dict[str
     closed = {name: float(x[0]) for name, x in estimate.terms_s.items()}
     return {
         **head("simulate", prediction.scenario, estimate),
-        "layout": estimate.layouts.row(),
+        "layout": layout_fields(prediction.scenario, estimate.layouts),
         "step_time_s": step.step_time_s,
         "closed_form_s": None if kinds else prediction.step_time_s,
         "terms_s": dict(step.terms_s),
@@ -47,8 +47,8 @@ def simulation_document(prediction: Prediction, step: SimulatedStep) -> dict[str
         "sharing": None if step.sharing is None else _sharing(step.sharing),
         "groups": None if step.mixed is None else _groups(step, step.mixed, kinds),
         "tasks": step.tasks,
-        "build_seconds": step.build_seconds,
-        "run_seconds": step.run_seconds,
+        "build_seconds": None,
+        "run_seconds": None,
     }
 
 

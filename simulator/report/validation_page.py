@@ -92,7 +92,6 @@ def write_validation(found: Validation, path: Path) -> None:
     The page is made in memory first and then renamed into place: whole or not at all.
     """
     content = render_validation(found).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, content)
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
+from simulator.plain_files import write_files
 from simulator.planner.search import Plan
 from simulator.report.numbers import collect
 from simulator.report.page import render
 from simulator.report.pipeline_picture import pipeline_png
 from simulator.report.plots import memory_png, speedup_png, time_png
 
-__all__ = ["write_file", "write_files", "write_plan_report"]
+__all__ = ["write_file", "write_plan_report"]
 
 
 def write_plan_report(
@@ -51,32 +51,12 @@ def write_plan_report(
         "speedup.png": speedup_png(numbers),
         "time.png": time_png(numbers),
     }
-    out_dir.mkdir(parents=True, exist_ok=True)
-    return [write_file(out_dir / name, content) for name, content in contents.items()]
+    placed = {out_dir / name: content for name, content in contents.items()}
+    write_files(placed)
+    return list(placed)
 
 
 def write_file(path: Path, content: bytes) -> Path:
-    """Write a file beside its place and rename it; readers see the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    """Write one file, whole or not at all."""
+    write_files({path: content})
     return path
-
-
-def write_files(contents: Mapping[Path, bytes]) -> None:
-    """Write several files, their folders made where missing: an error leaves all as they were."""
-    parts = {path: path.with_name(f".{path.name}.{os.getpid()}.part") for path in contents}
-    try:
-        for path, content in contents.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            parts[path].write_bytes(content)
-        for path, part in parts.items():
-            part.replace(path)
-    except BaseException:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
-        raise

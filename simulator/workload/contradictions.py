@@ -11,8 +11,10 @@ from simulator.workload.recipe import Recipe
 __all__ = ["wrong_training"]
 
 
-def wrong_training(recipe: Recipe, arch: Architecture | None, where: str) -> list[str]:
-    """Fields of the recipe that contradict one another or the model."""
+def wrong_training(
+    recipe: Recipe, arch: Architecture | None, where: str, *, ep: int | None = None
+) -> list[str]:
+    """Fields of the recipe that contradict one another, the model, or its `ep` expert ranks."""
     problems, longest = [], max(recipe.lengths or (0,))
     if longest > recipe.sequence_length:
         rule = f"must be at most sequence_length = {recipe.sequence_length}"
@@ -25,6 +27,8 @@ def wrong_training(recipe: Recipe, arch: Architecture | None, where: str) -> lis
         problems.append(problem(where, "training.quantised_base", rule, True))
     if recipe.moe_load is not None:
         problems += _wrong_load(recipe, arch, where)
+    elif arch is not None:
+        problems += _wrong_imbalance(recipe, arch, where, ep or 1)
     if arch is not None and arch.tasks is not None and recipe.lora_rank:
         rule = "must be 0: heads of tasks are trained, not only adapters"
         problems.append(problem(where, "training.lora_rank", rule, recipe.lora_rank))
@@ -62,3 +66,19 @@ def _wrong_load(recipe: Recipe, arch: Architecture | None, where: str) -> list[s
             )
             problems.append(problem(where, field, rule, max(load)))
     return problems
+
+
+def _wrong_imbalance(recipe: Recipe, arch: Architecture, where: str, ep: int) -> list[str]:
+    """An imbalance that no rank can have: of `ep` ranks, or of the most where `ep` is 1.
+
+    With one rank there is nothing to be uneven: a search looks at such layouts, too.
+    """
+    for moe in set(arch.moes):
+        ranks = ep if ep > 1 else moe.experts
+        most = float(moe.largest_load(ranks))
+        if recipe.moe_imbalance > most:
+            whose = f"ep = {ranks} ranks" if ep > 1 else f"{ranks} ranks, one for each expert"
+            rule = f"must be at most {most:g}: of {whose}, one then has all tokens that it can"
+            told = problem(where, "training.moe_imbalance", rule, recipe.moe_imbalance)
+            return [f"{told} (nearest: {most:g})"]
+    return []

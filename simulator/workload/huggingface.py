@@ -6,6 +6,7 @@ of the transformers class (5.x) of that ``model_type``. Keys that no size depend
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def read_config(path: Path | str) -> Architecture:
         If the file cannot be read or describes no model; all its problems at once.
     """
     path = Path(path)
-    path = path / "config.json" if path.is_dir() else path
+    path = path / "config.json" if os.path.isdir(path) else path
     raw = read_json(path)
     name = path.absolute().parent.name if path.name == "config.json" else path.stem
     return from_hf(raw, name=name, where=str(path))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from annotated_types import Ge, Gt
 
 from simulator.files import record
@@ -223,6 +224,20 @@ class MoE:
     top_groups: Positive = 1
     """Groups of them that a token may take its experts from (``topk_group``); 1 of 1 group is no
     limit. It bounds how many domains a dispatch reaches (DeepSeek-V2 and V3)."""
+
+    def largest_load(self, ranks: Any) -> Any:
+        """Most that the fullest of so many expert ranks can get, over the mean of all.
+
+        One rank can get every token, but no token more often than it has experts for it: of E
+        experts a token has k, and a rank E / ranks.
+
+        Examples
+        --------
+        >>> moe = MoE(experts=8, top_k=2, ffn_hidden=1)
+        >>> [float(moe.largest_load(ranks)) for ranks in (1, 2, 8)]
+        [1.0, 2.0, 4.0]
+        """
+        return np.minimum(ranks, self.experts / self.top_k)
 
     def weights(self, hidden: int) -> list[Weight]:
         """List router, shared experts and routed experts, these last."""

@@ -1,5 +1,6 @@
 """What a user gets wrong: one message per problem, exit code 2, nothing written, no traceback."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -184,3 +185,27 @@ def test_report_that_cannot_be_written(here: Path) -> None:
     assert result.exit_code == 2
     assert result.stderr == "--out: taken: cannot be written: File exists\n"
     assert (here / "taken").read_text() == "a file"
+
+
+@pytest.mark.parametrize("place", ["pipe", "taken/folder"])
+def test_a_place_that_cannot_be_written_is_refused_before_the_search(
+    here: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    os.mkfifo(here / "pipe")
+    (here / "taken").touch()
+
+    def searched(*arguments: object, **options: object) -> None:
+        raise AssertionError("searched before it was known where to write")
+
+    monkeypatch.setattr("simulator.planner.search.plan", searched)
+    result = RUNNER.invoke(app, ["plan", "run.toml", "--out", place])
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith(f"--out: {place}: cannot be written: ")
+
+
+def test_degrees_whose_product_no_table_holds(here: Path) -> None:
+    (here / "run.toml").write_text(GOOD.replace("gpus = 8", "gpus = 65536"))
+    wrong = [word for x in ("tp", "pp") for word in ("--set", f"layout.{x}=65536")]
+    assert refused("predict", "run.toml", *wrong) == (
+        "run.toml: layout.pp: tp x pp must be at most the 65536 GPUs, got 4294967296\n"
+    )

@@ -82,3 +82,25 @@ def test_a_plan_tries_every_dispatcher_where_asked() -> None:
     assert result.exit_code == 0, result.output
     found = {row["layout"]["dispatcher"] for row in json.loads(result.stdout)["layouts"]}
     assert len(found) > 1
+
+
+@pytest.mark.parametrize("command", ["predict", "plan"])
+def test_no_rank_is_fuller_than_its_group_allows(command: str) -> None:
+    """8 experts, 2 for a token: one of 8 ranks has half of all pairs at most, 4 times the mean."""
+    for wrong in ("16.0", "1e150"):
+        result = run(f"training.moe_imbalance={wrong}", command=command)
+        assert result.exit_code == 2, result.output
+        assert "training.moe_imbalance: must be at most 4: of ep = 8 ranks" in result.stderr
+        assert "(nearest: 4)" in result.stderr
+    assert step_s("training.moe_imbalance=4.0") > step_s("training.moe_imbalance=2.0")
+
+
+def test_one_rank_has_the_mean() -> None:
+    """A search compares layouts of any ep; with one expert rank there is nothing to be uneven."""
+    alone = [word.replace("layout.ep=8", "layout.ep=1") for word in MIXTRAL]
+    even, uneven = (
+        run(f"training.moe_imbalance={x}", "layout.ep=1", base=["--json", *alone])
+        for x in ("1.0", "2.0")
+    )
+    times = [json.loads(x.stdout)["layouts"][0]["step_time_s"] for x in (even, uneven)]
+    assert times[0] == times[1]

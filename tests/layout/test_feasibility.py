@@ -557,3 +557,12 @@ def test_reasons_of_a_table_are_those_of_its_rows() -> None:
     alone = [int(reasons(table[i], workload, cluster, software)[0]) for i in range(400)]
     assert whole.tolist() == alone
     assert FEASIBLE in whole
+
+
+@pytest.mark.parametrize("size", [2**31 - 8, 2**31, 2**62])
+def test_a_size_may_be_wider_than_a_layouts_columns(size: int) -> None:
+    """The reader takes sizes to 2^31, and the summed width of shared experts is a product."""
+    wide = replace(DENSE, blocks=(replace(DENSE.blocks[0], mlp=MLP(ffn_hidden=size)),))
+    assert why({"tp": 8}, model=wide) == "feasible"
+    odd = replace(DENSE, blocks=(replace(DENSE.blocks[0], mlp=MLP(ffn_hidden=size + 1)),))
+    assert why({"tp": 8}, model=odd) == "tp does not divide the MLP width"

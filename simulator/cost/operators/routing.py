@@ -23,11 +23,14 @@ def rank_load(recipe: Recipe, moe: MoE, ep: Any) -> Floats:
     """Tokens that the fullest of `ep` expert ranks computes, over the mean of all ranks.
 
     A rank holds experts / ep neighbouring experts. A capacity cuts every expert at that many times
-    the mean before the sum; what is padded to it is full on all ranks.
+    the mean before the sum; what is padded to it is full on all ranks. Fewer ranks than an
+    imbalance is of cannot be as uneven: one rank has the mean.
     """
     ep = np.asarray(ep, dtype=float)
-    if recipe.moe_load is None or recipe.moe_pads_to_capacity:
+    if recipe.moe_pads_to_capacity:
         return np.full(ep.shape, recipe.expert_load)
+    if recipe.moe_load is None:
+        return np.asarray(np.minimum(recipe.expert_load, moe.largest_load(ep)))
     shares = np.repeat(
         np.asarray(recipe.moe_load, dtype=float), moe.experts // len(recipe.moe_load)
     )

@@ -115,7 +115,8 @@ def check_deviations(
 ) -> None:
     """Refuse what is out of range, all at once."""
     row, wrong = layouts_row.row(), []
-    dp, pp, ep = row["dp"], row["pp"], row["ep"]
+    dp, pp, moes = row["dp"], row["pp"], workload.architecture.moes
+    most_load = min((float(moe.largest_load(row["ep"])) for moe in moes), default=1.0)
     for i, one in enumerate(deviations):
         where = f"deviations[{i}]"
         for name, value, most in (("stage", one.stage, pp), ("replica", one.replica, dp)):
@@ -144,8 +145,8 @@ def check_deviations(
             elif not 1.0 <= one.expert_load < np.inf:
                 rule = "must be at least 1, the mean"
                 wrong.append(problem("simulate", f"{where}.expert_load", rule, one.expert_load))
-            elif one.expert_load > ep:
-                rule = f"must be at most {ep} (ep): one rank of a group then has all of its tokens"
+            elif one.expert_load > most_load:
+                rule = f"must be at most {most_load:g} (ep): one rank then has all that it can"
                 wrong.append(problem("simulate", f"{where}.expert_load", rule, one.expert_load))
     if wrong:
         raise InputError(wrong)

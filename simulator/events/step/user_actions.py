@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simulator.errors import ForeshardError, InputError, first_of
+from simulator.errors import ForeshardError, InputError, brief, first_of
 from simulator.events.engine.engine import longest_path
 from simulator.events.step.listed_actions import Word, listed_tasks
 from simulator.events.step.programs import Program, program, step_graph
@@ -148,7 +148,7 @@ def _parsed(text: str, whole: str) -> tuple[int, str, int]:
     piece, kind, batch = match.groups()
     if (kind in _WHOLE_STAGE) == bool(batch):
         need = "no micro-batch" if batch else "a micro-batch"
-        raise ValueError(f"{kind} takes {need}, got {whole!r}")
+        raise ValueError(f"{kind} takes {need}, got {brief(whole)}")
     return int(piece), kind, int(batch) if batch else -1
 
 

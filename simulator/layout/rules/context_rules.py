@@ -17,6 +17,7 @@ from simulator.layout.rules.rule import (
     Wording,
     among,
     obeyed_by_all,
+    wide,
 )
 from simulator.workload.architecture import Architecture
 
@@ -56,7 +57,7 @@ def _splits_heads(
             return splits
         blocks = at.architecture.blocks
         kinds = [a for b in blocks for a in (b.attention, b.cross_attention) if a]
-        counts = [n for a in kinds for n in (a.heads, a.heads if a.is_mla else a.kv_heads)]
+        counts = wide(n for a in kinds for n in (a.heads, a.heads if a.is_mla else a.kv_heads))
         shares = np.maximum(ranks(x), 1)
         even = [np.maximum(count // x.tp, 1) % shares == 0 for count in counts]
         return np.asarray(splits & ~obeyed_by_all(even, len(x)))

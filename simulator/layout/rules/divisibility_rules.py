@@ -16,6 +16,7 @@ from simulator.layout.rules.rule import (
     Wording,
     around,
     obeyed_by_all,
+    wide,
 )
 from simulator.workload.architecture import Architecture, MoE
 
@@ -63,7 +64,7 @@ def _word_tp(case: Case, must: str, obeys: Callable[[int], bool]) -> Wording:
 
 
 def _cuts_heads(x: Layouts, at: Setting) -> Mask:
-    counts = [attention.heads for attention in at.architecture.attentions]
+    counts = wide(attention.heads for attention in at.architecture.attentions)
     return ~obeyed_by_all([count % x.tp == 0 for count in counts], len(x))
 
 
@@ -82,7 +83,7 @@ HEADS = Rule(
 
 
 def _cuts_kv_heads(x: Layouts, at: Setting) -> Mask:
-    counts = [attention.kv_heads for attention in at.architecture.attentions]
+    counts = wide(attention.kv_heads for attention in at.architecture.attentions)
     fits = [(count % x.tp == 0) | (x.tp % count == 0) for count in counts]
     return ~obeyed_by_all(fits, len(x))
 
@@ -109,7 +110,8 @@ def _mlp_widths(arch: Architecture) -> list[int]:
 
 
 def _cuts_width(x: Layouts, at: Setting) -> Mask:
-    return ~obeyed_by_all([width % x.tp == 0 for width in _mlp_widths(at.architecture)], len(x))
+    widths = wide(_mlp_widths(at.architecture))
+    return ~obeyed_by_all([width % x.tp == 0 for width in widths], len(x))
 
 
 def _word_width(case: Case) -> Wording:

@@ -13,6 +13,7 @@ from simulator.layout.rules.rule import (
     among,
     must_be_one_of,
     obeyed_by_all,
+    wide,
 )
 
 __all__ = [
@@ -27,7 +28,8 @@ __all__ = [
 
 
 def _cuts_experts(x: Layouts, at: Setting) -> Mask:
-    return ~obeyed_by_all([moe.experts % x.ep == 0 for moe in at.architecture.moes], len(x))
+    counts = wide(moe.experts for moe in at.architecture.moes)
+    return ~obeyed_by_all([count % x.ep == 0 for count in counts], len(x))
 
 
 def _word_experts(case: Case) -> Wording:
@@ -62,7 +64,7 @@ FOLDING = Rule(
 
 
 def _cuts_expert_width(x: Layouts, at: Setting) -> Mask:
-    widths = [moe.ffn_hidden for moe in at.architecture.moes]
+    widths = wide(moe.ffn_hidden for moe in at.architecture.moes)
     return ~obeyed_by_all([width % x.etp == 0 for width in widths], len(x))
 
 

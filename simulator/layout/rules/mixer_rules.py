@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.layout.degrees import divisors
 from simulator.layout.layouts import Layouts
-from simulator.layout.rules.rule import Case, Mask, Rule, Setting, Wording, obeyed_by_all
+from simulator.layout.rules.rule import Case, Mask, Rule, Setting, Wording, obeyed_by_all, wide
 from simulator.workload.architecture import Architecture
 
 __all__ = ["CONTEXT", "SHARES"]
@@ -15,7 +15,7 @@ def _shares(arch: Architecture) -> list[int]:
 
 
 def _cuts_shares(x: Layouts, at: Setting) -> Mask:
-    return ~obeyed_by_all([count % x.tp == 0 for count in _shares(at.architecture)], len(x))
+    return ~obeyed_by_all([count % x.tp == 0 for count in wide(_shares(at.architecture))], len(x))
 
 
 def _word_shares(case: Case) -> Wording:

@@ -30,6 +30,7 @@ __all__ = [
     "closest",
     "must_be_one_of",
     "obeyed_by_all",
+    "wide",
 ]
 
 Mask: TypeAlias = NDArray[np.bool_]
@@ -120,6 +121,11 @@ class Rule:
 def obeyed_by_all(columns: list[Any], size: int) -> Mask:
     """Rows of which every column is true; all rows if there are no columns."""
     return np.logical_and.reduce(columns) if columns else np.full(size, True)
+
+
+def wide(sizes: Iterable[int]) -> list[np.int64]:
+    """Sizes of a model, as numbers that a layout's columns of 32 bit may be divided into."""
+    return [np.int64(size) for size in sizes]
 
 
 def among(column: NDArray[Any], words: tuple[str, ...], allowed: Iterable[str]) -> Mask:
