@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 from simulator.cost.step import Estimate
 from simulator.layout.layouts import Layouts
-from simulator.planner.certainty import Certainty
-from simulator.planner.outcome import Outcome
 from simulator.planner.prediction import Prediction
 from simulator.scenario import Scenario
 
@@ -49,7 +47,7 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
         "search": search,
         "layouts": [
             {
-                **_layout(plan.estimate, plan.outcome, plan.certainty, i),
+                **_layout(plan, i),
                 **_refined(plan, i),
                 "evidence": evidence,
             }
@@ -75,7 +73,7 @@ def predict_document(
     Its memory by rank, and what measured runs corrected.
     """
     estimate = prediction.estimate
-    layout = _layout(estimate, prediction.outcome, prediction.certainty, 0)
+    layout = _layout(prediction, 0)
     found = {
         **head("predict", prediction.scenario, estimate),
         "layouts": [{**layout, "evidence": prediction.evidence.document()}],
@@ -107,13 +105,14 @@ def head(command: str, scenario: Scenario, estimate: Estimate) -> dict[str, Any]
     }
 
 
-def _layout(estimate: Estimate, outcome: Outcome, certainty: Certainty, i: int) -> dict[str, Any]:
+def _layout(answer: Plan | Prediction, i: int) -> dict[str, Any]:
     """One layout with its terms; they add up to `step_time_s` and `memory_total_bytes`."""
+    estimate, outcome, certainty = answer.estimate, answer.outcome, answer.certainty
     days, usd = (
         certainty.span(values, estimate.step_time_s) for values in (outcome.days, outcome.usd)
     )
     return {
-        "layout": layout_fields(scenario, estimate.layouts, i),
+        "layout": layout_fields(answer.scenario, estimate.layouts, i),
         "step_time_s": float(estimate.step_time_s[i]),
         "p10_s": float(certainty.p10_s[i]),
         "p90_s": float(certainty.p90_s[i]),
