@@ -453,7 +453,15 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
     sources = raw.pop("sources", {})
     if not isinstance(sources, dict) or not all(isinstance(x, dict) for x in sources.values()):
         raise InputError(f"{path}: sources: must be tables of text and date, got {brief(sources)}")
-    return build(schema, sourced(raw, sources, str(path)), where=str(path))
+    profile: T = _profile(schema, str(path), pickle.dumps((raw, sources)))  # type: ignore[arg-type]
+    return profile
+
+
+@lru_cache(maxsize=64)
+def _profile(schema: Any, where: str, tables: bytes) -> Any:
+    """Build a profile; a session asks for the same ones again and again, and records are frozen."""
+    raw, sources = pickle.loads(tables)
+    return build(schema, sourced(raw, sources, where), where=where)
 
 
 def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]:

@@ -76,6 +76,7 @@ def test_every_record_of_a_pretended_gpu_has_a_class_or_a_reason(tmp_path: Path)
     assert not (tmp_path / "mine.toml").exists()
 
 
+@pytest.mark.evidence
 @needs_torch
 def test_a_document_of_this_cpu_is_read(tmp_path: Path) -> None:
     raw = measure("gemm", tmp_path / "document.json")

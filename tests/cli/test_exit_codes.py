@@ -22,7 +22,7 @@ def test_version() -> None:
     assert (result.exit_code, result.stdout) == (0, f"foreshard {__version__}\n")
 
 
-@pytest.mark.parametrize("command", [["predict"], ["plan", "--no-report"]])
+@pytest.mark.parametrize("command", [["predict"], ["plan", "--no-report", "--set", "layout.tp=2"]])
 def test_done_is_0(command: list[str]) -> None:
     result = RUNNER.invoke(app, [*command, *SMALL])
     assert (result.exit_code, result.stderr) == (0, "")
@@ -35,7 +35,8 @@ def test_a_layout_that_does_not_fit_is_an_answer() -> None:
 
 
 def test_no_feasible_answer_is_1_and_names_the_nearest_miss(tmp_path: Path) -> None:
-    result = RUNNER.invoke(app, ["plan", *HUGE, "--out", str(tmp_path / "written")])
+    names = ["--model", "llama-3.1-70b", "--cluster", "dgx-h100", "--gpus", "8"]
+    result = RUNNER.invoke(app, ["plan", *names, "--out", str(tmp_path / "written")])
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit)
     assert result.stdout == ""

@@ -4,6 +4,7 @@ That each program runs quickly and writes a sound document is tested in test_pro
 """
 
 import contextlib
+import doctest
 import json
 import os
 import re
@@ -21,6 +22,7 @@ KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 sys.path.insert(0, str(KERNELS))
 import _worker  # noqa: E402
 import collectives  # noqa: E402
+import grouped_gemm  # noqa: E402
 from _cases import Case  # noqa: E402
 
 sys.path.remove(str(KERNELS))
@@ -78,6 +80,11 @@ def interrupt(child: subprocess.Popen[str], out: Path, records: int, number: int
     document: dict[str, Any] = json.loads(out.read_text())
     assert document["complete"] is False
     return document
+
+
+def test_a_skewed_load_keeps_its_sum() -> None:
+    done = doctest.testmod(grouped_gemm)
+    assert done.attempted > done.failed == 0
 
 
 # --- collectives and overlap ----------------------------------------------------------------------

@@ -239,7 +239,7 @@ def _share(tasks, resources, task, resource, entry, solving):  # type: ignore[no
     members, reached, room, fresh, active, grows, links, shares, flows, limit, scratch, _ = solving
     for n in range(resources):
         room[reached[n]] = resource[reached[n]].capacity
-    number = 0
+    number = np.int64(0)  # as a bare 0, `fill` would be compiled for the constant too
     for n in range(tasks):
         i = members[n]
         for k in range(task[i].entry, task[i + 1].entry):

@@ -91,8 +91,8 @@ def fair_rates(
 def _column(values: ArrayLike | None, length: int, otherwise: float = 1.0) -> Floats:
     if values is None:
         return np.full(length, otherwise)
-    column = np.asarray(values, dtype=np.float64)
-    return np.ascontiguousarray(np.broadcast_to(column, (length,)))
+    # a copy: what is broadcast is read-only, for which everything would be compiled again
+    return np.broadcast_to(np.asarray(values, dtype=np.float64), (length,)).copy()
 
 
 def check(

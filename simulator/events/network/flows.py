@@ -105,7 +105,8 @@ def flows(
 
 
 def _filled(value: Floats | float, number: int) -> Floats:
-    return np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype=np.float64), (number,)))
+    # a copy: what is broadcast is read-only, for which everything would be compiled again
+    return np.broadcast_to(np.asarray(value, dtype=np.float64), (number,)).copy()
 
 
 def _check(table: Flows) -> None:

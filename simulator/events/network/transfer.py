@@ -225,7 +225,7 @@ def _run(network, table, steps, times, counters, work):  # type: ignore[no-untyp
     size, step, _, members = table
     earliest, before, lag, _, _ = steps
     number = len(earliest)
-    left, queue = np.diff(members), np.zeros(number, QUEUED)
+    left, queue = members[1:] - members[:-1], np.zeros(number, QUEUED)
     closing, active = np.zeros(number, np.int64), np.zeros(len(size), np.int64)
     rate, remaining, now = np.zeros(len(size)), size.copy(), 0.0
     for s in range(number):

@@ -65,14 +65,8 @@ class Program:
 
     def columns(self) -> tuple[NDArray[Any], ...]:
         """Every column, as compiled code takes them."""
-        return (
-            self.rank,
-            self.kind,
-            self.micro_batch,
-            self.chunk,
-            self.piece,
-            self.with_next,
-        )
+        numbers = (self.rank, self.kind, self.micro_batch, self.chunk, self.piece)
+        return *(np.ascontiguousarray(column) for column in numbers), self.with_next
 
     def name(self, action: int) -> str:
         """Word one action.
@@ -220,7 +214,7 @@ def step_graph(
     source = awaited_actions(program)
     check_extras(program, extra)
     seconds = action_seconds(program, pass_s)
-    hops = np.broadcast_to(np.asarray(send_s, np.float64), (2, max(program.pieces - 1, 0)))
+    hops = np.broadcast_to(np.asarray(send_s, np.float64), (2, max(program.pieces - 1, 0))).copy()
     own, listed = len(extra), program.listed
     if listed is not None:
         elsewhere = (source >= 0) & (program.rank[source] != program.rank)
@@ -230,7 +224,7 @@ def step_graph(
         *program.columns(),
         source,
         seconds,
-        np.ascontiguousarray(hops),
+        hops,
         *extra.columns(),
         program.ranks,
         len(STREAMS),
