@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Gt, Le
 
@@ -16,9 +16,14 @@ __all__ = [
     "DeviceMemory",
     "GemmKernel",
     "GroupedKernel",
+    "Platform",
     "Power",
     "StreamKernel",
 ]
+
+Platform = Literal["cuda", "rocm", "xla", "neuron", "synapseai", "cann"]
+"""What programs of a device family are written for: NVIDIA's CUDA, AMD's ROCm, XLA on TPUs, AWS
+Neuron, Intel's SynapseAI (Gaudi), Huawei's CANN (Ascend)."""
 
 BACKWARD_FLOP = 2.5
 """FLOPs of the backward pass of fused attention over those of the forward pass: five products
@@ -199,6 +204,8 @@ class Accelerator:
     generation: str
     """Architecture family: volta, turing, ampere (GA100), ampere-ga10x, ada, hopper, blackwell,
     blackwell-gb20x; cdna2, cdna3, cdna4; gaudi2, gaudi3; tpu-v4, tpu-v5; da-vinci; cpu."""
+    platform: Platform = "cuda"
+    """What its kernels are written for."""
     compute_units: Annotated[int, Gt(0)]
     """Streaming multiprocessors, compute units (AMD), matrix units (Gaudi, TPU), cores (Ascend)."""
     memory: DeviceMemory

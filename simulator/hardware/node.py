@@ -10,7 +10,7 @@ from simulator.files import Figure, record
 
 __all__ = ["Drives", "Node", "ScaleOut", "ScaleUp", "ScaleUpKind"]
 
-ScaleUpKind = Literal["nvlink", "pcie", "xgmi", "roce", "ici", "hccs", "host"]
+ScaleUpKind = Literal["nvlink", "pcie", "xgmi", "roce", "ici", "hccs", "neuronlink", "host"]
 
 
 @record

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from simulator import catalogue
 from simulator.files import read_profile, record
+from simulator.hardware.accelerator import Platform
 from simulator.software.allocator_memory import Allocator
 from simulator.software.host_work import HostWork
 from simulator.software.input_fetch import InputFetch
@@ -32,6 +33,8 @@ class Software:
     name: str
     release: str
     """The release or period the figures hold for."""
+    platforms: tuple[Platform, ...] = ("cuda",)
+    """Device families that it runs on."""
     launcher: Literal["megatron", "torchtitan", "torchrun", "deepspeed", "script"]
     """Whose launch flags a plan prints; script: nobody's, the run has a script of its own."""
     supports: Supports
