@@ -45,6 +45,12 @@ _STEPS = 2
 _ROUNDS = (2, 3, 4)
 """Micro-batches tried, in multiples of pp, for a trace that is as full as the whole step."""
 
+_ENOUGH_ROUNDS = 16
+"""After so many, in multiples of pp, ranks hold what they ever will, or ever more."""
+
+_MOST_PLAYED = 2**14
+"""Micro-batches that a rank may hold at once for its memory to be worth a trace."""
+
 Action = tuple[int, int, int]
 """Kind, chunk and micro-batch."""
 
@@ -74,7 +80,8 @@ def replay_memory(
     -------
     list of Replayed
         One for every pipeline rank, first stage first; empty for passes run in pairs to hide
-        expert traffic, whose order the tables of schedules do not have.
+        expert traffic, whose order the tables of schedules do not have, and for more micro-batches
+        held at once than any memory has room for.
     """
     assert len(layouts_row) == 1, "one layout at a time"
     row = layouts_row.row()
@@ -82,9 +89,13 @@ def replay_memory(
         return []
     priced = price(layouts_row, workload, cluster, software, every_rank=True)
     rows = select(layouts_row, priced, slice(0, 1))
+    whole = _micro_batches(rows)
+    count = played_micro_batches(row["schedule"], row["pp"], whole, row["vpp"])
+    received = whole if software.allocator.pipeline_buffers else 0  # a buffer for each
+    if max(count, received) > _MOST_PLAYED:
+        return []
     operators = operators_of(layouts_row, priced.workload, cluster, software)
     held = stages_of(layouts_row, priced.workload)
-    count = played_micro_batches(row["schedule"], row["pp"], _micro_batches(rows), row["vpp"])
     table = actions(row["schedule"], row["pp"], count, row["vpp"])
     found = []
     for column in np.argsort(rows.rank[0], kind="stable"):
@@ -114,7 +125,7 @@ def played_micro_batches(schedule: str, pp: int, micro_batches: int, vpp: int) -
     >>> played_micro_batches("1f1b", 4, 64, 1), played_micro_batches("gpipe", 4, 64, 1)
     (8, 64)
     """
-    whole = in_flight(schedule, pp, micro_batches, vpp)
+    whole = in_flight(schedule, pp, min(micro_batches, _ENOUGH_ROUNDS * pp), vpp)
     for count in (rounds * pp for rounds in _ROUNDS):
         if count >= micro_batches:
             break

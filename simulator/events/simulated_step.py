@@ -43,6 +43,9 @@ from simulator.workload.recipe import Workload
 
 __all__ = ["Deviation", "Jitter", "Job", "Network", "simulate", "summarise"]
 
+_MOST_PASSES = 2**23
+"""Of a step that is played; 40 seconds and 2 GB of memory. The largest planned has 10^5."""
+
 
 def simulate(
     layouts_row: Layouts,
@@ -94,6 +97,7 @@ def simulate(
     """
     if len(layouts_row) != 1:
         raise InputError(f"simulate takes one layout at a time, got {len(layouts_row)}")
+    _check_size(layouts_row)
     if cluster.kinds and (network is not None or beside):
         rule = "must be left out (worn links, contention, jobs beside) with cluster.groups"
         raise InputError(problem("simulate", "network", rule, cluster.name))
@@ -120,6 +124,17 @@ def simulate(
         given = (layouts_row, workload, cluster, software)
         played, sharing = _shared(played, found.table, given, deviations)
     return replace(summarise(played), network=found, jitter=varied, sharing=sharing, mixed=mixed)
+
+
+def _check_size(layouts_row: Layouts) -> None:
+    """Refuse a step of more passes than memory and patience have room for."""
+    row, count = layouts_row.row(), int(layouts_row.micro_batches[0])
+    passes = 2 * row["pp"] * row["vpp"] * count
+    if passes > _MOST_PASSES:
+        rule = f"must make at most {_MOST_PASSES} passes of micro-batches through stages"
+        near = row["global_batch"] * _MOST_PASSES // passes
+        told = problem("simulate", "training.global_batch", rule, passes)
+        raise InputError(f"{told} (nearest: about {near} sequences)")
 
 
 def _jittered(steady: Played, jitter: Jitter, table: Program | None) -> tuple[Played, Jittered]:

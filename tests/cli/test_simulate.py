@@ -388,3 +388,8 @@ def test_a_users_profile_names_a_schedule_that_no_shipped_one_has(tmp_path: Path
     assert kept[1:] == pytest.approx([kept[0] * 6 / 8, kept[0] * 4 / 8], rel=1e-12)
     said = "layout.schedule: must be one of 1f1b, interleaved in megatron-core, got 'v_half'"
     assert said in refused("--set", "layout.schedule=v_half")
+
+
+def test_a_step_of_more_passes_than_memory_has_room_for() -> None:
+    told = refused("--set", "training.global_batch=100000000")
+    assert told.startswith("simulate: training.global_batch: must make at most 8388608 passes")
