@@ -186,7 +186,7 @@ def test_frozen_layers_are_blocks_of_their_own_in_the_trace() -> None:
 
 @pytest.mark.parametrize("software", ["megatron-core", "torchtitan"])
 def test_a_hundred_million_micro_batches_are_not_played_one_by_one(software: str) -> None:
-    """1F1B is steady after a few; torch's pipelining has a buffer for each, which no memory holds."""
+    """1F1B is steady after a few; torch's pipelining has a buffer for each, more than fit."""
     many = predict(
         model="llama-3.1-8b", cluster="dgx-h100", gpus=8, software=software, pp=4, dp=2,
         global_batch=100_000_000,
