@@ -18,7 +18,7 @@ from simulator.calibration.training.fit_errors import (
     with_deviations,
 )
 from simulator.calibration.training.fit_training import TrainingRun, as_shipped, choose
-from simulator.calibration.training.unseen_runs import source_family
+from simulator.calibration.training.unseen_runs import scaled, source_family
 from simulator.cost.step import evaluate
 from simulator.cost.uncertainty import P90, SHARED, load_step_errors
 from simulator.measured.rows import MeasuredRun
@@ -70,8 +70,8 @@ def test_known_deviations_are_found_again() -> None:
     run = float(load_step_errors().run)  # measured alone, and part of what is each run's own
     assert np.hypot(found["layout"], run) == pytest.approx(0.03, rel=0.2)
     assert found["tail"] == pytest.approx(1.0, abs=0.15)
-    found_deviations = np.array([found[name] for name in SHARED])
-    assert _score(groups, found_deviations, run, found["tail"])[1] == pytest.approx(0.8, abs=0.05)
+    found_deviations = scaled(np.array([found[name] for name in SHARED]), found)
+    assert _score(groups, found_deviations, run)[1] == pytest.approx(0.8, abs=0.05)
 
 
 def test_the_score_of_one_run_by_hand() -> None:
@@ -79,7 +79,7 @@ def test_the_score_of_one_run_by_hand() -> None:
     one = group([float(np.log(1.1))], [0], [0])
     reach = float(np.exp(P90 * 0.05))
     low, high = 1.1 / reach, 1.1 * reach
-    score, inside = _score([one], deviations(), 0.05, 1.0)
+    score, inside = _score([one], deviations(), 0.05)
     assert inside == 0.0 and score == pytest.approx(high - low + 10.0 * (low - 1.0))
 
 

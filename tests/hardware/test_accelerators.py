@@ -29,7 +29,8 @@ TYPES = {
     "blackwell": {"fp8", "mxfp8", "nvfp4"},
     "cdna2": set(), "cdna3": {"fp8"}, "cdna4": {"fp8"},
     "gaudi2": {"fp8"}, "gaudi3": {"fp8"}, "da-vinci": set(),
-    "tpu-v3": set(), "tpu-v4": set(), "tpu-v5": set(),
+    "tpu-v3": set(), "tpu-v4": set(), "tpu-v5": set(), "tpu-v6": set(), "tpu-v7": {"fp8"},
+    "trainium1": set(), "trainium2": {"fp8"},
 }  # fmt: skip
 """Types of fewer than 16 bits that have kernels, by generation."""
 NO_BF16 = {"pascal", "volta", "turing"}
@@ -91,7 +92,7 @@ def test_peaks_and_parameters_are_consistent(name: str) -> None:
     assert set(peak) - {"fp32", "tf32", "fp16", "bf16"} == TYPES[part.generation]
     times = 1 if part.generation == "gaudi3" else 2  # the matrix units of Gaudi 3 gain nothing
     for eight_bit in ("fp8", "fp8_blockwise", "mxfp8"):
-        assert peak.get(eight_bit, times * half) == pytest.approx(times * half, rel=0.02)
+        assert peak.get(eight_bit, times * half) == pytest.approx(times * half, rel=0.03)
     if "nvfp4" in peak:
         assert 2.0 * peak["fp8"] <= peak["nvfp4"] < 3.4 * peak["fp8"]
     for library, types in part.gemm.items():
