@@ -53,6 +53,7 @@ __all__ = [
     "read_rows",
     "read_toml",
     "record",
+    "with_figure",
 ]
 
 T = TypeVar("T")
@@ -520,3 +521,29 @@ def figures(value: Any, prefix: str = "") -> Iterator[tuple[str, Figure]]:
         return
     for name, item in pairs:
         yield from figures(item, f"{prefix}.{name}" if prefix else str(name))
+
+
+def with_figure(value: Any, name: str, figure: Figure) -> Any:
+    """Return a record with the figure of a dotted name (:func:`figures`) replaced.
+
+    Raises
+    ------
+    KeyError, AttributeError
+        If there is no such name.
+    """
+    if not name:
+        return figure
+    if isinstance(value, Mapping):  # keys may be numbers, or hold dots: releases do
+        keys = [key for key in value if f"{name}.".startswith(f"{key}.")]
+        if not keys:
+            raise KeyError(name)
+        key = max(keys, key=lambda some: len(str(some)))
+        rest = name[len(str(key)) + 1 :]
+        return {**value, key: with_figure(value[key], rest, figure)}
+    first, _, rest = name.partition(".")
+    if isinstance(value, (list, tuple)):
+        place = int(first)
+        return type(value)(
+            with_figure(item, rest, figure) if i == place else item for i, item in enumerate(value)
+        )
+    return dataclasses.replace(value, **{first: with_figure(getattr(value, first), rest, figure)})

@@ -8,7 +8,7 @@ import pytest
 
 from simulator import catalogue
 from simulator.errors import InputError
-from simulator.files import read_profile, read_toml, record
+from simulator.files import Figure, figures, read_profile, read_toml, record, with_figure
 from simulator.hardware.cluster import load_accelerator, load_cluster, load_library, load_node
 from simulator.software.profile import Software, load_software
 
@@ -202,3 +202,14 @@ def test_the_name_of_a_profile_is_that_of_its_file(mine: Path) -> None:
     (mine / "own.toml").write_text('base = "torchtitan"\n')
     assert isinstance(load_software("own"), Software)
     assert load_software("own").name == "own"
+
+
+def test_a_figure_is_put_where_its_name_says() -> None:
+    """Keys may be numbers and hold dots; what figures() names, with_figure() finds."""
+    held = {"2.21": {2: Figure(1.0)}, "2": [Figure(2.0), Figure(3.0)]}
+    for name, old in figures(held):
+        new = dict(figures(with_figure(held, name, Figure(float(old) + 10.0))))
+        assert float(new[name]) == float(old) + 10.0
+        assert sum(float(value) for value in new.values()) == 16.0
+    with pytest.raises(KeyError):
+        with_figure(held, "3.1", Figure(0.0))

@@ -31,6 +31,13 @@ Memory = Annotated[
         help="Memory of every pipeline stage with formulas and inputs, and what would make it fit.",
     ),
 ]
+Figures = Annotated[
+    bool,
+    typer.Option(
+        "--figures",
+        help="Every figure behind the step time, sorted by how much the answer moves with it.",
+    ),
+]
 
 
 def command(
@@ -41,6 +48,7 @@ def command(
     software: SoftwareName = None,
     overrides: Set = None,
     memory: Memory = False,
+    figures: Figures = False,
     anchored_by: AnchoredBy = None,
     anchor_scenario: AnchorScenario = None,
     as_json: Json = False,
@@ -70,6 +78,11 @@ def command(
             from simulator.planner.fitting import fitting
 
             found = fitting(prediction)
+        effects = None
+        if figures:
+            from simulator.planner.figure_effects import figure_effects
+
+            effects = figure_effects(prediction)
         if trace is not None:
             from simulator.events.simulated_step import simulate
 
@@ -80,7 +93,10 @@ def command(
         if as_json:
             from simulator.report.document import predict_document
 
-            print_json(predict_document(prediction, found, correction))
+            document = predict_document(prediction, found, correction)
+            if effects is not None:
+                document["figures"] = [effect.document() for effect in effects]
+            print_json(document)
         elif found is not None:
             from simulator.cli.screen_memory import show_memory
 
@@ -89,3 +105,7 @@ def command(
             from simulator.cli.screen_predict import show
 
             show(prediction, assumed, correction)
+            if effects is not None:
+                from simulator.cli.screen_figures import show_figures
+
+                show_figures(effects, prediction.step_time_s)

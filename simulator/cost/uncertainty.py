@@ -129,8 +129,10 @@ class StepErrors:
     run: Figure
     """Of a whole step, apart for every run: how far two runs alike are apart."""
     tail: Figure
-    """Factor on the standard deviation with which left-out calibration runs have the best interval
-    score: errors are not quite normally distributed."""
+    """Factor on the deviations above, but for `run` and `links`, with which left-out calibration
+    runs have the best interval score: errors are not quite normally distributed."""
+    links_tail: Figure
+    """The same of `links`: most runs hide their communication, and say little of its error."""
     widening: Widening
     """What intervals grow by where no calibration run was alike."""
     largest_run: int
@@ -374,9 +376,10 @@ def widened_by(cluster: Cluster, software: Software, workload: Workload) -> dict
 def belief(cluster: Cluster, software: Software, workload: Workload) -> Belief:
     """Return what is believed of the errors on this machine with this software, nothing measured.
 
-    What steps of calibration runs show, scaled by `tail`, wider where none was alike
-    (:func:`widened_by`). On an accelerator, or with a type of matrix products, that none of these
-    runs had, the spreads that the figures of a term state themselves add as squares.
+    What steps of calibration runs show, scaled by `tail` and `links_tail`, wider where none was
+    alike (:func:`widened_by`); how far two runs alike are apart is measured and stays. On an
+    accelerator, or with a type of matrix products, that none of these runs had, the spreads that
+    the figures of a term state themselves add as squares.
     """
     recipe = workload.recipe
     steps = load_step_errors()
@@ -385,11 +388,13 @@ def belief(cluster: Cluster, software: Software, workload: Workload) -> Belief:
         for name, stated in stated_spreads(cluster, software, recipe).items():
             spread[name] = float(np.hypot(spread[name], stated))
     factors = widened_by(cluster, software, workload).values()
-    tail = float(steps.tail) * float(np.sqrt(1.0 + sum(f**2 - 1.0 for f in factors)))
+    grown = float(np.sqrt(1.0 + sum(f**2 - 1.0 for f in factors)))
+    scale = {"links": float(steps.links_tail), "run": 1.0 / grown}
+    wide = {name: grown * scale.get(name, float(steps.tail)) * spread[name] for name in ERRORS}
     return Belief(
         mean=np.zeros(len(SHARED)),
-        covariance=np.diag([(tail * spread[name]) ** 2 for name in SHARED]),
-        kernels=tail * spread["kernels"],
-        layout=tail * spread["layout"],
-        run=tail * spread["run"],
+        covariance=np.diag([wide[name] ** 2 for name in SHARED]),
+        kernels=wide["kernels"],
+        layout=wide["layout"],
+        run=wide["run"],
     )

@@ -39,6 +39,8 @@ def certainty_section(
         for split, values in splits.items()
     ]
     yield table(("source", "split", "runs", "inside", "median width"), rows, left=2)
+    if "by_group" in found:
+        yield from _groups(found["by_group"], table, percent)
     if "chances" in found:
         yield from _chances(found["chances"], table, percent)
     yield "## From a small run to a large one"
@@ -54,6 +56,20 @@ def certainty_section(
         if one is not None
     ]
     yield table(head, rows)
+
+
+def _groups(found: Mapping[str, Any], table: Table, percent: Callable[..., str]) -> Iterator[str]:
+    yield (
+        "All runs that nothing was fitted to (*test* and *second-test*), by kind, precision and"
+        " GPU, where there are ten or more:"
+    )
+    rows = []
+    for name, ours in found.items():
+        constant = ours["constant_interval"]
+        cells = [percent(ours[key]) for key in ("coverage_80", "interval_width")]
+        scores = [f"{one['interval_score']:.3f}" for one in (ours, constant)]
+        rows.append([name, str(ours["n"]), *cells, *scores])
+    yield table(("runs", "number", "inside", "median width", "score", "of constant width"), rows)
 
 
 def _chances(found: Mapping[str, Any], table: Table, percent: Callable[..., str]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator.report.accuracy_certainty import certainty_section
 from simulator.report.accuracy_effects import effects_section
+from simulator.report.accuracy_groups import groups_section
 from simulator.report.accuracy_left_out import left_out_section
 from simulator.report.accuracy_without import without_section
 from simulator.report.write import write_file
@@ -23,9 +24,16 @@ __all__ = ["main", "page"]
 JSON_NAME, PAGE_NAME = "accuracy.json", "accuracy.md"
 
 _MOST_MOVED = 20
-_SPLITS = {
+_FIRST = {
     "calibrate": "figures of profiles may be fitted to these runs",
     "test": "nothing is ever fitted to these runs",
+}
+_SPLITS = {
+    **_FIRST,
+    "second-calibrate": "newer releases; the widths of intervals are fitted to these runs, no time",
+    "second-test": "newer releases and other vendors; nothing is ever fitted to these runs",
+    "second-memory": "the tests of Megatron-LM and MindSpeed, most of them far below a full GPU;"
+    " nothing is fitted to their times",
 }
 _PEERS = {"calculon": "Calculon", "simumax": "SimuMax"}
 _INTRO = """\
@@ -68,6 +76,7 @@ def page(document: Mapping[str, Any]) -> str:
         *effects_section(document.get("effects", ()), _table, _percent),
         *certainty_section(document["certainty"], _table, _percent),
         *_microbenchmarks(document["microbenchmarks"]),
+        *groups_section(document.get("groups_left_out", ()), _table, _percent),
         *left_out_section(document.get("left_out", ()), _table, _percent),
         *_peers(document),
         *_skipped(document["skipped"]),
@@ -118,7 +127,8 @@ def _sources(sources: Mapping[str, Any]) -> Iterator[str]:
                     composed.append([f"{name}, {split}", *cells])
                 else:
                     rows.append([name, *cells])
-        yield f"**{split}**: {meaning}.\n\n{_table(head, rows)}"
+        if rows:
+            yield f"**{split}**: {meaning}.\n\n{_table(head, rows)}"
     if composed:
         yield (
             "Composed, not measured: step times put together from profiled layers. They stay out of"
@@ -164,7 +174,7 @@ def _kinds(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _ablation(found: Mapping[str, Any]) -> Iterator[str]:
     yield "## What each piece of the physics is worth"
-    counts = {split: found["steps"][0][split]["n"] for split in _SPLITS}
+    counts = {split: found["steps"][0][split]["n"] for split in _FIRST}
     yield (
         f"The same {counts['calibrate']} runs of *calibrate* and {counts['test']} of *test* at"
         " every step; each step keeps what the steps before it have. The first one is fitted to"
@@ -174,7 +184,7 @@ def _ablation(found: Mapping[str, Any]) -> Iterator[str]:
         " time. Tau and regret are medians over the groups of the next section."
     )
     head = ("step", *("mean", "dense", "MoE", "bias", "tau", "regret"))
-    for split in _SPLITS:
+    for split in _FIRST:
         rows = []
         for step in found["steps"]:
             some = step[split]

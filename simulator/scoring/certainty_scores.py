@@ -9,11 +9,14 @@ from typing import Any
 from simulator.frames import frame
 from simulator.scoring.chances import chances
 from simulator.scoring.hidden_end import hidden_end, hidden_runs
+from simulator.scoring.intervals import interval_statistics
 from simulator.scoring.scores import ScoredRow
 from simulator.scoring.series import series
 
 __all__ = ["certainty_scores"]
 
+_KEPT = ("test", "second-test")
+_FEWEST = 10
 _KEYS = ("coverage_80", "interval_width", "interval_score", "constant_interval")
 
 
@@ -31,8 +34,10 @@ def certainty_scores(rows: Sequence[ScoredRow], summary: Mapping[str, Any]) -> d
     -------
     dict
         ``by_split``: coverage, median width and mean score, and those of intervals of one width;
-        ``by_source``: coverage and width by source and split; ``chances``: by split, how often the
-        layout predicted slower was the faster one (:mod:`simulator.scoring.chances`);
+        ``by_source``: coverage and width by source and split; ``by_group``: by kind, precision and
+        GPU of all runs that nothing was fitted to, where there are ten or more; ``chances``: by
+        split, how often the layout predicted slower was the faster one
+        (:mod:`simulator.scoring.chances`);
         ``hidden_end``: by split, scaling series whose larger runs are predicted without and with
         the smallest one.
     """
@@ -46,12 +51,35 @@ def certainty_scores(rows: Sequence[ScoredRow], summary: Mapping[str, Any]) -> d
             if split in splits
         },
         "by_source": _by_source(measured),
+        "by_group": _by_group(measured, summary["by_split"]),
         "chances": chances(measured),
         "hidden_end": {
             split: None if (found := hidden_end(hidden, split)) is None else asdict(found)
             for split in splits
         },
     }
+
+
+def _by_group(rows: Sequence[ScoredRow], by_split: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Intervals of the runs that nothing was fitted to, by what they are."""
+    constant = (by_split.get("calibrate") or {}).get("constant_interval", {})
+    kept = [row for row in rows if row.run.get("split") in _KEPT and row.interval is not None]
+    groups: dict[str, list[ScoredRow]] = {"all": kept}
+    for row in kept:
+        for name in (row.kind, row.run.get("precision"), row.run.get("gpu")):
+            groups.setdefault(name, []).append(row)
+    return {
+        name: {"n": len(some), **_interval_figures(some, constant.get("half_width"))}
+        for name, some in groups.items()
+        if len(some) >= _FEWEST
+    }
+
+
+def _interval_figures(rows: Sequence[ScoredRow], half_width: float | None) -> dict[str, Any]:
+    intervals = [row.interval for row in rows if row.interval is not None]
+    errors = [row.step_error for row in rows if row.step_error is not None]
+    found = interval_statistics(intervals, errors, half_width)
+    return {key: found[key] for key in _KEYS}
 
 
 def _by_source(rows: Sequence[ScoredRow]) -> dict[str, dict[str, Any]]:

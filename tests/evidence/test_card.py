@@ -116,7 +116,7 @@ def test_borrowed_figures_and_wider_intervals_are_said() -> None:
     assert "device x 1.5" in words and "release" not in words
     document = found.document()
     assert document["assumed"] == 7 and document["borrowed"][0] == {
-        "figure": "gemm",
+        "figure": "gemm.cublas",
         "from": "l40s",
     }
 

@@ -14,7 +14,7 @@ profiles hold (three to five minutes) and writes ``hardware_profiles/uncertainty
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -27,10 +27,12 @@ from simulator.arrays import Floats
 from simulator.calibration.training.evidence_table import write_evidence_runs
 from simulator.calibration.training.fit_training import TrainingFit, TrainingRun, as_shipped
 from simulator.calibration.training.fit_widening import fit_widening, runs_of_types
+from simulator.calibration.training.left_out_table import write_left_out
 from simulator.calibration.training.unseen_runs import (
     Unseen,
     kept_back,
     matrix_type,
+    scaled,
     source_family,
     without_group,
 )
@@ -42,7 +44,6 @@ __all__ = [
     "covered",
     "fit_errors",
     "left_out_report",
-    "width_report",
     "with_deviations",
 ]
 
@@ -51,7 +52,8 @@ _PRIOR_SD = 0.15
 _LEAST = 1e-3
 _MOST_OFF = 0.4
 """Residuals beyond this count as this: single runs of which nobody knows what happened."""
-_TAILS = np.linspace(0.4, 2.0, 161)
+_TAILS = np.linspace(0.3, 2.0, 86)
+_LINKS_TAILS = np.linspace(0.5, 6.0, 23)
 _SHAPES = (
     *("tp", "sequence_parallel", "cp", "ep", "etp", "micro_batch", "recompute"),
     *("recompute_layers", "recompute_modules", "precision", "seq_len"),
@@ -72,6 +74,11 @@ class _Group:
     parts: Floats
     """By error (SHARED): the product of the shares of every pair of runs that share it."""
 
+    @property
+    def own(self) -> Floats:
+        """Squares of every run's shares: a row a run, a column an error."""
+        return np.asarray(np.diagonal(self.parts, axis1=1, axis2=2).T)
+
     def covariance(self, deviations: Floats, run: float) -> Floats:
         """Of the residuals."""
         found = np.tensordot(deviations**2, self.parts, axes=1)
@@ -85,7 +92,7 @@ class _Group:
 
 
 def fit_errors(fit: TrainingFit) -> dict[str, float]:
-    """Fit the figures of ``hardware_profiles/uncertainty/step.toml``; keys SHARED and ``tail``.
+    """Fit the figures of ``hardware_profiles/uncertainty/step.toml``, tails too.
 
     How far two runs alike are apart (``run``) is measured, not fitted: it is part of what each
     run has of its own, the rest of which is the layout's.
@@ -114,21 +121,19 @@ def _fitted(groups: Sequence[_Group]) -> dict[str, float]:
     start = np.full(len(SHARED), np.log(0.03))
     least = [(np.log(_LEAST), np.log(1.0))] * len(SHARED)
     deviations = np.exp(minimize(loss, start, method="L-BFGS-B", bounds=least).x)
-    scores = [_score(groups, deviations, run, factor)[0] for factor in _TAILS]
-    fitted = dict(zip(SHARED, deviations.tolist(), strict=True))
-    return {**fitted, "tail": float(_TAILS[int(np.argmin(scores))])}
+    tails = [{"tail": a, "links_tail": b} for a in _TAILS.tolist() for b in _LINKS_TAILS.tolist()]
+    best = min(tails, key=lambda some: _score(groups, scaled(deviations, some), run)[0])
+    return {**dict(zip(SHARED, deviations.tolist(), strict=True)), **best}
 
 
-def _score(
-    groups: Sequence[_Group], deviations: Floats, run: float, tail: float
-) -> tuple[float, float]:
+def _score(groups: Sequence[_Group], deviations: Floats, run: float) -> tuple[float, float]:
     """Mean interval score and share inside P10 to P90, a group of n runs weighing as root n.
 
     A group of a hundred runs of one source says hardly more of the next source than one of ten.
     """
     total = inside = weight = 0.0
     for group in groups:
-        reach = P90 * tail * np.sqrt(np.diag(group.covariance(deviations, run)))
+        reach = P90 * np.sqrt(group.own @ deviations**2 + run**2)
         ratio = np.exp(group.residuals)
         low, high = ratio * np.exp(-reach), ratio * np.exp(reach)
         each = 1.0 / np.sqrt(len(group.runs))
@@ -192,35 +197,6 @@ def left_out_report(fit: TrainingFit) -> list[str]:
     return lines
 
 
-def width_report(fit: TrainingFit) -> list[str]:
-    """Word how good intervals are on sources that were left out of the fit of their widths too."""
-    groups, run = _groups(fit), float(load_step_errors().run)
-    owners = [source_family(fit.runs[group.runs[0]].row) for group in groups]
-    lines = [f"{'left out':<15} {'runs':>4} {'inside':>8} {'score':>7} {'one width':>10}"]
-    whole, none = np.zeros(4), np.zeros(len(SHARED))
-    for name in dict.fromkeys(owners):
-        out = [group for group, owner in zip(groups, owners, strict=True) if owner == name]
-        rest = [group for group, owner in zip(groups, owners, strict=True) if owner != name]
-        found = _fitted(rest)
-        deviations = np.array([found[error] for error in SHARED])
-        score, inside = _score(out, deviations, run, found["tail"])
-        alike = [_score(rest, none, 1.0, width)[0] for width in _WIDTHS]
-        constant = _score(out, none, 1.0, float(_WIDTHS[int(np.argmin(alike))]))[0]
-        weight = sum(float(np.sqrt(len(group.runs))) for group in out)
-        whole += weight * np.array([inside, score, constant, 1.0])
-        runs = sum(len(group.runs) for group in out)
-        lines.append(_width_line(name, runs, inside, score, constant))
-    inside, score, constant = (whole[:3] / whole[3]).tolist()
-    return [*lines, _width_line("all", len(fit.runs), inside, score, constant)]
-
-
-def _width_line(name: str, runs: int, inside: float, score: float, constant: float) -> str:
-    return f"{name:<15} {runs:>4} {100.0 * inside:>6.1f} % {score:>7.3f} {constant:>10.3f}"
-
-
-_WIDTHS = np.linspace(0.02, 0.3, 281)
-
-
 def with_deviations(
     text: str,
     fitted: Mapping[str, float],
@@ -245,7 +221,7 @@ def with_deviations(
 def main() -> None:
     """Fit again, print how far left-out sources are off, and write profile and evidence."""
     shipped = as_shipped()
-    print(*left_out_report(shipped), *width_report(shipped), sep="\n", flush=True)
+    print(*left_out_report(shipped), sep="\n", flush=True)
     path = catalogue.find("uncertainty", "step")
     fitted = fit_errors(shipped)
     widening = fit_widening(shipped, kept_back("second_calibrate.csv"), fitted)
@@ -253,6 +229,12 @@ def main() -> None:
     path.write_text(text, encoding="utf-8")
     for name, value in {**fitted, **widening}.items():
         print(f"{name} = {value:.3g}")
+    groups = _groups(shipped)
+
+    def refit(some: Callable[[TrainingRun], bool]) -> dict[str, float]:
+        return _fitted([group for group in groups if some(shipped.runs[group.runs[0]])])
+
+    print("written:", write_left_out(shipped, fitted, refit))
     tested = kept_back("second_calibrate.csv", "test.csv", "second_test.csv")
     print("written:", path, write_evidence_runs(_sources_left_out(shipped), tested))
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator import catalogue
 from simulator.arrays import Floats
@@ -29,7 +30,7 @@ from simulator.calibration.fitting.least_squares import Prior
 from simulator.calibration.training.training_parameters import PARAMETERS, Parameter
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
-from simulator.files import Figure
+from simulator.files import Figure, with_figure
 from simulator.hardware.cluster import load_accelerator, load_library
 from simulator.measured.replay import Run, Tables, load_tables, replay
 from simulator.measured.rows import MeasuredRun, number, read_runs
@@ -44,6 +45,7 @@ __all__ = [
     "fit_training",
     "left_out",
     "report",
+    "values_without",
 ]
 
 SPLIT = "calibrate"
@@ -175,13 +177,7 @@ def apply(run: Run, values: Mapping[str, float]) -> Run:
 
 
 def _put(record: Any, path: Sequence[str], value: float) -> Any:
-    """Return a record or table with the figure at `path` replaced; the path must exist."""
-    name, rest = path[0], path[1:]
-    old = record[name] if isinstance(record, Mapping) else getattr(record, name)
-    new = _put(old, rest, value) if rest else Figure(value, "fitted", "fit_training")
-    if isinstance(record, Mapping):
-        return {**record, name: new}
-    return dataclasses.replace(record, **{name: new})
+    return with_figure(record, ".".join(path), Figure(value, "fitted", "fit_training"))
 
 
 def fit_training(path: Path | str | None = None, *, processes: int | None = None) -> TrainingFit:
@@ -321,18 +317,25 @@ def left_out(fit: TrainingFit, group: Callable[[MeasuredRun], str]) -> Floats:
     to its prior.
     """
     names = np.array([group(training.row) for training in fit.runs])
-    weight = soft_weights(fit.after, _SOFT_L1)
-    weighted = fit.slopes * weight[:, None]
-    whole, gradient = curvature(fit.slopes, weight), weighted.T @ fit.after + fit.offsets
-    low, high = fit.bounds
     errors = fit.after.copy()
     for name in np.unique(names):
         out = names == name
-        without = whole - fit.slopes[out].T @ weighted[out]
-        pull = weighted[out].T @ fit.after[out]
-        moved = np.clip(fit.offsets + np.linalg.solve(without, pull - gradient), low, high)
-        errors[out] += fit.slopes[out] @ (moved - fit.offsets)
+        errors[out] += fit.slopes[out] @ (_offsets_without(fit, out) - fit.offsets)
     return errors
+
+
+def values_without(fit: TrainingFit, out: Callable[[TrainingRun], bool]) -> dict[str, float]:
+    """Parameters with some runs left out of the fit, by the step of :func:`left_out`."""
+    return _values(_offsets_without(fit, np.array([out(training) for training in fit.runs])))
+
+
+def _offsets_without(fit: TrainingFit, out: NDArray[np.bool_]) -> Floats:
+    weight = soft_weights(fit.after, _SOFT_L1)
+    weighted = fit.slopes * weight[:, None]
+    without = curvature(fit.slopes, weight) - fit.slopes[out].T @ weighted[out]
+    gradient = weighted.T @ fit.after + fit.offsets
+    step = np.linalg.solve(without, weighted[out].T @ fit.after[out] - gradient)
+    return np.asarray(np.clip(fit.offsets + step, *fit.bounds))
 
 
 def _reached(parameter: Parameter, run: Run) -> bool:

@@ -30,12 +30,19 @@ from simulator.hardware.cluster import load_accelerator
 from simulator.measured.replay import Run
 from simulator.software.releases import stack_of
 
-__all__ = ["fit_widening", "lent_kernels", "runs_of_types", "untimed_devices"]
+__all__ = [
+    "STATED",
+    "fit_widening",
+    "lent_kernels",
+    "runs_of_types",
+    "untimed_devices",
+    "widening_by_device",
+]
 
 _LENDERS = ("h100-sxm", "a100-sxm-80")
 """Whose kernel tables an accelerator gets that counts as never timed: the first of another
 generation."""
-_STATED = {"compute": 0.29, "attention": 0.35, "memory_bound": 0.25}
+STATED = {"compute": 0.29, "attention": 0.35, "memory_bound": 0.25}
 """Spreads that borrowed tables state at the least (profiles that borrow theirs)."""
 _FRONTIER = 512
 """Accelerators; runs with more are predicted from those with fewer. A twentieth has more."""
@@ -60,16 +67,17 @@ def fit_widening(fit: TrainingFit, newer: Unseen, fitted: Mapping[str, float]) -
     def rare(training: TrainingRun) -> bool:
         return few.get(matrix_type(training), 0) < int(load_step_errors().widening.few_runs)
 
-    def dense(training: TrainingRun) -> bool:
-        return not _has_experts(training)
+    def common(training: TrainingRun) -> bool:
+        return not _has_experts(training) and not rare(training)
 
+    release = _grown(fitted, newer.some(common))
     return {
         "kind": _grown(fitted, sources.some(_has_experts)),
-        "release": _grown(fitted, newer.some(dense)),
+        "release": release,
         "software": _grown(fitted, stacks),
-        "precision": _grown(fitted, sources.some(rare), newer.some(rare)),
+        "precision": _grown(fitted, sources.some(rare), newer.some(rare), but=(1.0, release)),
         "scale": _grown(fitted, sizes.some(_large)),
-        "device": _by_device(untimed_devices(fit.runs), fitted),
+        "device": widening_by_device(untimed_devices(fit.runs), fitted),
     }
 
 
@@ -125,19 +133,30 @@ def _has_experts(training: TrainingRun) -> bool:
     return training.run.workload.architecture.is_moe
 
 
-def _grown(fitted: Mapping[str, float], *parts: Unseen) -> float:
-    """Factor with which 80 % of some runs lie inside, shrunk by one group that shows nothing."""
-    ratios = np.concatenate([part.over_reach(fitted) for part in parts])
+def _grown(
+    fitted: Mapping[str, float], *parts: Unseen, but: Sequence[float] | None = None
+) -> float:
+    """Factor with which 80 % of some runs lie inside, shrunk by one group that shows nothing.
+
+    `but` are factors that the runs of each part have for another cause.
+    """
+    other = but or [1.0] * len(parts)
+    ratios = np.concatenate(
+        [
+            np.sqrt(np.maximum(part.over_reach(fitted) ** 2 - (factor**2 - 1.0), 0.0))
+            for part, factor in zip(parts, other, strict=True)
+        ]
+    )
     groups = {group for part in parts for group in part.groups()}
     weights = np.concatenate([part.weights() for part in parts])
     return _shrunk(_quantile(ratios, weights), len(groups))
 
 
-def _by_device(unseen: Unseen, fitted: Mapping[str, float]) -> float:
-    """The same, every accelerator weighing as much: what is asked is one more of them."""
+def widening_by_device(unseen: Unseen, fitted: Mapping[str, float]) -> float:
+    """Fit the factor of devices, each weighing as much: what is asked is one more of them."""
     names = [training.run.cluster.accelerator.name for training in unseen.runs]
     weights = np.array([1.0 / names.count(name) for name in names])
-    ratios = unseen.over_reach(fitted, _STATED)
+    ratios = unseen.over_reach(fitted, STATED)
     return _shrunk(_quantile(ratios, weights), len(set(names)))
 
 

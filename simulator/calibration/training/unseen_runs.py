@@ -24,6 +24,7 @@ __all__ = [
     "error_shares",
     "kept_back",
     "matrix_type",
+    "scaled",
     "source_family",
     "without_group",
 ]
@@ -51,6 +52,13 @@ def error_shares(estimates: Sequence[Estimate], runs: Sequence[TrainingRun]) -> 
     return shares
 
 
+def scaled(deviations: Floats, tails: Mapping[str, float]) -> Floats:
+    """Deviations of SHARED with their tails, as :func:`simulator.cost.uncertainty.belief` does."""
+    factors = np.full(len(SHARED), tails["tail"])
+    factors[SHARED.index("links")] = tails["links_tail"]
+    return np.asarray(deviations * factors)
+
+
 @dataclass(frozen=True, slots=True)
 class Unseen:
     """Runs that no figure was fitted to, by the way in which they were kept out."""
@@ -66,23 +74,45 @@ class Unseen:
         rows = [i for i, training in enumerate(self.runs) if wanted(training)]
         return Unseen([self.runs[i] for i in rows], self.errors[rows], self.shares[rows])
 
+    def joined(self, other: Unseen) -> Unseen:
+        """These, then others."""
+        runs = [*self.runs, *other.runs]
+        errors = np.concatenate([self.errors, other.errors])
+        return Unseen(runs, errors, np.concatenate([self.shares, other.shares]))
+
     def over_reach(
         self, fitted: Mapping[str, float], stated: Mapping[str, float] | None = None
     ) -> Floats:
-        """Absolute errors over the reach of P10 to P90 that the fitted deviations leave them.
+        """Factors on the deviations with which P10 to P90 would just hold each run."""
+        rest = (self.errors / P90) ** 2 - float(load_step_errors().run) ** 2
+        return np.asarray(np.sqrt(np.maximum(rest, 0.0) / self._variance(fitted, stated)))
+
+    def reach(
+        self,
+        fitted: Mapping[str, float],
+        stated: Mapping[str, float] | None = None,
+        *,
+        grown: Floats | float = 1.0,
+    ) -> Floats:
+        """How far P10 and P90 lie from the prediction, as logarithm, by fitted deviations.
 
         Parameters
         ----------
         fitted : mapping
-            Deviations of SHARED, and ``tail``.
+            Deviations of SHARED, ``tail`` and ``links_tail``.
         stated : mapping, optional
             Spreads that figures state themselves, added as squares, by error.
+        grown : float or ndarray
+            Factor on the deviations of a run.
         """
+        run = float(load_step_errors().run)
+        return np.asarray(P90 * np.sqrt(grown**2 * self._variance(fitted, stated) + run**2))
+
+    def _variance(self, fitted: Mapping[str, float], stated: Mapping[str, float] | None) -> Floats:
+        """Of all errors but each run's own."""
         extra = stated or {}
-        deviations = [float(np.hypot(fitted[name], extra.get(name, 0.0))) for name in SHARED]
-        variance = np.sum((self.shares * np.array(deviations)) ** 2, axis=1)
-        variance += float(load_step_errors().run) ** 2
-        return np.asarray(np.abs(self.errors) / (P90 * fitted["tail"] * np.sqrt(variance)))
+        spread = [float(np.hypot(fitted[name], extra.get(name, 0.0))) for name in SHARED]
+        return np.asarray(np.sum((self.shares * scaled(np.array(spread), fitted)) ** 2, axis=1))
 
     def groups(self) -> list[tuple[str, str]]:
         """Of every run, what it shares its fortune with: its source and GPU."""
@@ -103,10 +133,11 @@ def without_group(fit: TrainingFit, group: Callable[[TrainingRun], str]) -> Unse
     return Unseen(fit.runs, errors, error_shares(estimates, fit.runs))
 
 
-def kept_back(*tables: str) -> Unseen:
+def kept_back(*tables: str, values: Mapping[str, float] | None = None) -> Unseen:
     """Rows of tables of ``validation/runs`` that no figure was fitted to, as the profiles predict.
 
-    Rows that are excluded, composed, without a step time or refused are left away.
+    With `values` of parameters of the fit, as those predict. Rows that are excluded, composed,
+    without a step time or refused are left away.
     """
     words, runs = load_tables(), []
     for row in read_runs([catalogue.folder("validation") / "runs" / name for name in tables]):
@@ -119,7 +150,7 @@ def kept_back(*tables: str) -> Unseen:
             continue
         if step_s is not None:
             runs.append(TrainingRun(row=row, run=run, step_s=step_s))
-    estimates = [_estimate(training, {}) for training in runs]
+    estimates = [_estimate(training, values or {}) for training in runs]
     ratios = [e.step_time_s[0] / t.step_s for e, t in zip(estimates, runs, strict=True)]
     return Unseen(runs, np.log(np.array(ratios)), error_shares(estimates, runs))
 

@@ -1,0 +1,83 @@
+"""How much an answer moves with every figure behind it: which ones are worth measuring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from simulator.cost.step import evaluate
+from simulator.files import Figure, with_figure
+from simulator.hardware.cluster import Cluster
+from simulator.planner.answer_evidence import UsedFigure, used_figures
+from simulator.planner.prediction import Prediction
+from simulator.software.profile import Software
+
+__all__ = ["UNSTATED", "FigureEffect", "figure_effects"]
+
+UNSTATED = 0.1
+"""By how much a figure is moved whose profile states no spread, relative."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FigureEffect:
+    """What one figure does to a step time."""
+
+    figure: UsedFigure
+    moved: float
+    """By how much it was made larger, relative: its spread, or UNSTATED."""
+    change_s: float
+    """Step time then, less what it was."""
+
+    def document(self) -> dict[str, str | float | None]:
+        """As plain values, with the keys that stay."""
+        known = self.figure
+        return {
+            "profile": known.profile,
+            "figure": known.name,
+            "value": known.value,
+            "grade": known.grade,
+            "spread": known.spread,
+            "moved": self.moved,
+            "step_time_change_s": self.change_s,
+            "source": known.source,
+        }
+
+
+def figure_effects(prediction: Prediction) -> list[FigureEffect]:
+    """Make every figure larger by its spread, one at a time, and price the layout again.
+
+    Returns
+    -------
+    list of FigureEffect
+        Those that move the step time most first; figures of price and site have no part in it.
+    """
+    scenario, layouts = prediction.scenario, prediction.estimate.layouts
+    before_s = prediction.step_time_s
+    found = []
+    for figure in used_figures(scenario.workload.recipe, scenario.cluster, scenario.software):
+        moved = figure.spread or UNSTATED
+        value = Figure(figure.value * (1.0 + moved), figure.grade, figure.source)
+        cluster, software = _with(scenario.cluster, scenario.software, figure, value)
+        estimate = evaluate(layouts, scenario.workload, cluster, software)
+        change_s = float(estimate.step_time_s[0]) - before_s
+        found.append(FigureEffect(figure=figure, moved=moved, change_s=change_s))
+    return sorted(found, key=lambda effect: -abs(effect.change_s))
+
+
+def _with(
+    cluster: Cluster, software: Software, figure: UsedFigure, value: Figure
+) -> tuple[Cluster, Software]:
+    """The machine and software with one figure replaced, in every group that has it."""
+    kind, _, name = figure.profile.partition(" ")
+    if kind == "software":
+        return cluster, with_figure(software, figure.name, value)
+    if kind in ("cluster", "collectives"):
+        part = "fabric" if kind == "cluster" else "library"
+        changed = with_figure(getattr(cluster, part), figure.name, value)
+        return replace(cluster, **{part: changed}), software
+    groups = [
+        replace(group, **{kind: with_figure(getattr(group, kind), figure.name, value)})
+        if getattr(group, kind).name == name
+        else group
+        for group in cluster.groups
+    ]
+    return replace(cluster, groups=tuple(groups)), software
