@@ -21,7 +21,13 @@ from simulator.report.comparison import (
     why_it_wins,
 )
 from simulator.report.evidence import MEMORY_MEANING
-from simulator.report.numbers import collect, layout_rows, memory_report, search_statistics
+from simulator.report.numbers import (
+    PlanNumbers,
+    collect,
+    layout_rows,
+    memory_report,
+    search_statistics,
+)
 from simulator.report.palette import PALETTE
 from simulator.scenario import make_scenario
 
@@ -104,9 +110,9 @@ def test_memory_by_stage_adds_up_to_the_estimate(staged: Plan) -> None:
     assert report.usable_bytes == estimate.usable_bytes
 
 
-def test_rank_memory_peaks_where_every_estimate_does(staged: Plan) -> None:
+def test_rank_memory_peaks_where_every_estimate_does(staged: Plan, extent: str) -> None:
     scenario = staged.scenario
-    for i in range(0, len(staged.estimate), 7):
+    for i in range(0, len(staged.estimate), {"sample": 53, "whole": 7}[extent]):
         row = staged.estimate.layouts[i]
         held = rank_memory(row, scenario.workload, scenario.cluster, scenario.software)
         one = evaluate(row, scenario.workload, scenario.cluster, scenario.software, every_rank=True)
@@ -148,8 +154,19 @@ def test_the_search_accounts_for_every_layout(answer: Plan) -> None:
     assert list(search.dropped.values()) == sorted(search.dropped.values(), reverse=True)
 
 
-def test_assumed_figures_are_those_in_use(answer: Plan) -> None:
-    found = collect(answer).assumed
+@pytest.fixture(scope="module")
+def progress() -> list[tuple[int, int]]:
+    """What `numbers` says of its progress."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def numbers(answer: Plan, progress: list[tuple[int, int]]) -> PlanNumbers:
+    return collect(answer, progress=lambda *call: progress.append(call))
+
+
+def test_assumed_figures_are_those_in_use(answer: Plan, numbers: PlanNumbers) -> None:
+    found = numbers.assumed
     assert answer.evidence.assumed == len(found) and {one.grade for one in found} == {"assumed"}
     names = {(figure.profile, figure.name) for figure in found}
     assert ("price neocloud-h100", "usd_per_gpu_hour") in names
@@ -169,10 +186,10 @@ def test_signed_percent_has_no_minus_zero() -> None:
     assert show_signed_percent(-0.0123) == "-1.2 %"
 
 
-def test_collect_reports_progress_and_keeps_the_parts(answer: Plan) -> None:
-    calls: list[tuple[int, int]] = []
-    numbers = collect(answer, progress=lambda *call: calls.append(call))
-    assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
+def test_collect_reports_progress_and_keeps_the_parts(
+    answer: Plan, numbers: PlanNumbers, progress: list[tuple[int, int]]
+) -> None:
+    assert progress == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert numbers.best == layout_rows(answer)[0]
     assert numbers.title == "llama-3.1-8b on 32 GPUs of dgx-h100"
     assert len(numbers.scaling.points) == 3 and len(numbers.upgrades) == 7

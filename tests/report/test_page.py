@@ -207,9 +207,15 @@ def test_a_layout_that_does_not_fit_says_so(numbers: PlanNumbers) -> None:
     assert '<b class="fails">OOM</b>' in html
 
 
-def test_report_is_written_whole(answer: Plan, tmp_path: Path) -> None:
+def test_report_is_written_whole(tmp_path: Path) -> None:
+    document = {
+        "model": {"name": "gpt2-small"},
+        "training": {"sequence_length": 1024, "global_batch": 64},
+        "cluster": {"name": "dgx-h100", "gpus": 4},
+        "layout": {"pp": 2},
+    }
     out = tmp_path / "new" / "folder"
-    paths = write_plan_report(answer, out, launch=LAUNCH)
+    paths = write_plan_report(plan(make_scenario(document)), out, launch=LAUNCH)
     names = ["plan.html", "memory.png", "pipeline.png", "speedup.png", "time.png"]
     assert [path.name for path in paths] == names
     assert sorted(p.name for p in out.iterdir()) == sorted(path.name for path in paths)
