@@ -114,6 +114,8 @@ class Releases:
         UnknownFamily
             If nothing of its family is known; the message lists the families.
         """
+        if word in self.words:  # before profiles are looked for: every row of a table asks
+            return Nearest(word=word, known=word, profile=self.words[word])
         known = {name: name for name in catalogue.names("software")} | self.words
         if word in known or word.endswith(".toml"):
             return Nearest(word=word, known=word, profile=known.get(word, word))

@@ -13,7 +13,7 @@ from simulator.cost.kernels.gemm import gemm_rates, gemm_s
 from simulator.hardware.accelerator import GemmKernel
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.kernel_calls import GEMM_COLUMNS
-from simulator.measured.microbenchmarks import Sieve, read_table
+from simulator.measured.microbenchmarks import Sieve, Table, read_table
 
 DEVICE = "a100-sxm-80"
 WAYS = {"fwd": "acc=False out=bf16", "dgrad": "acc=False out=bf16", "wgrad": "acc=True out=fp32"}
@@ -66,12 +66,16 @@ def test_a_slow_machine_and_what_its_sums_show_are_told_apart(tmp_path: Path) ->
     assert found.dgrad == pytest.approx(1.0, abs=1e-6)
 
 
+@pytest.fixture(scope="module")
+def shipped() -> Table:
+    return read_table(shipped_table(), "kernels")
+
+
 @pytest.mark.parametrize(("device", "gpu"), [(DEVICE, "a100_pcie"), ("b200-sxm", "b200_sxm")])
-def test_short_reductions_are_slower_as_timed(device: str, gpu: str) -> None:
+def test_short_reductions_are_slower_as_timed(shipped: Table, device: str, gpu: str) -> None:
     """Both timed devices: over the formula without the sums, short ones lie above long ones; over
     the formula with them, at the same level."""
-    table = read_table(shipped_table(), "kernels")
-    sieve, text = Sieve(table), table.text
+    sieve, text = Sieve(shipped), shipped.text
     match = sieve.kept & (text("kernel") == "simumax_matmul") & (text("gpu") == gpu)
     match &= (text("direction") == "wgrad") & (np.char.find(text("impl"), "out=fp32") >= 0)
     m, n, k = (sieve.positive(column, match)[match] for column in GEMM_COLUMNS.values())

@@ -55,6 +55,7 @@ def test_runs_share_the_errors_of_what_they_have_in_common() -> None:
     assert 1e4 * found[0, 2] == pytest.approx(1.0)  # one device
 
 
+@pytest.mark.evidence
 def test_known_deviations_are_found_again() -> None:
     draw = np.random.default_rng(7)
     groups = []

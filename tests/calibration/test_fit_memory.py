@@ -38,6 +38,7 @@ def test_every_distinct_reading_counts_once(fit: Spreads) -> None:
     assert set(fit.within) == {"simumax-megatron", "torchtitan"}
 
 
+@pytest.mark.evidence
 def test_the_ratio_is_reserved_over_allocated_where_allocated_is_exact(fit: Spreads) -> None:
     """SimuMax: 70.88 GiB reserved of 66.55 allocated is 1.065 (pp 2); 29.12 of 28.29: 1.029."""
     by_layout = {x.layout: math.exp(x.log_ratio) for x in fit.readings}
@@ -45,6 +46,7 @@ def test_the_ratio_is_reserved_over_allocated_where_allocated_is_exact(fit: Spre
     assert by_layout["llama-3-70b-l12 tp8 mb1 sp zero1"] == pytest.approx(29.12 / 28.29, rel=2e-3)
 
 
+@pytest.mark.evidence
 def test_the_spread_within_is_the_root_mean_square_with_one_figure_fitted(fit: Spreads) -> None:
     for name, spread in fit.within.items():
         errors = [x.log_error for x in fit.readings if x.framework == name]
@@ -53,6 +55,7 @@ def test_the_spread_within_is_the_root_mean_square_with_one_figure_fitted(fit: S
     assert any(line.startswith("any other") for line in report(fit))
 
 
+@pytest.mark.evidence
 def test_the_profiles_hold_the_fit(fit: Spreads) -> None:
     """To a tenth: other terms of memory move errors a little without a new fit."""
     for profile, framework in (

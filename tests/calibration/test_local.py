@@ -169,34 +169,42 @@ def written(folder: Path, records: list[dict[str, Any]]) -> Measurements:
     return read_measurements(path)
 
 
-@pytest.fixture
-def document(tmp_path: Path) -> Measurements:
-    return written(tmp_path, [*kernels(), *communication(), *host(), *steps()])
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> Measurements:
+    records = [*kernels(), *communication(), *host(), *steps()]
+    return written(tmp_path_factory.mktemp("document"), records)
 
 
-@pytest.fixture
-def installed(
-    document: Measurements, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> LocalProfiles:
-    found = local_profiles(document)
+@pytest.fixture(scope="module")
+def found(document: Measurements) -> LocalProfiles:
+    return local_profiles(document)
+
+
+@pytest.fixture(scope="module")
+def folder(found: LocalProfiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The profiles, written as a user's own."""
+    profiles = tmp_path_factory.mktemp("profiles")
     for name, text in found.texts.items():
-        path = tmp_path / "profiles" / name
+        path = profiles / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    monkeypatch.setenv("FORESHARD_PROFILES", str(tmp_path / "profiles"))
-    return found
+    return profiles
 
 
-def test_starts_and_rates_come_back(document: Measurements) -> None:
-    found = local_profiles(document).collectives
-    for name, (start, rate, error) in found.items():
+@pytest.fixture
+def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FORESHARD_PROFILES", str(folder))
+    return folder
+
+
+def test_starts_and_rates_come_back(found: LocalProfiles) -> None:
+    for name, (start, rate, error) in found.collectives.items():
         assert start == pytest.approx(STARTS[name], rel=0.02), name
         assert rate == pytest.approx(RATES[name], rel=0.02), name
         assert error < 0.01
 
 
-def test_the_work_of_the_host_comes_back(document: Measurements) -> None:
-    found = local_profiles(document)
+def test_the_work_of_the_host_comes_back(found: LocalProfiles) -> None:
     assert found.core_share == pytest.approx(0.3)  # 30 of 100 ms
     assert dict(found.host) == pytest.approx(
         {
@@ -214,18 +222,18 @@ def test_the_work_of_the_host_comes_back(document: Measurements) -> None:
     )
 
 
-def test_profiles_state_what_was_measured(installed: LocalProfiles, tmp_path: Path) -> None:
+def test_profiles_state_what_was_measured(installed: Path) -> None:
     software = load_software(NAME)
     assert software.host.distributed.split_block_forward_s.grade == "measured"
     assert software.host.distributed.split_block_forward_s.date == "2026-11-22"
-    path = tmp_path / "profiles" / "accelerators" / f"{NAME}.toml"
+    path = installed / "accelerators" / f"{NAME}.toml"
     core = read_profile(Accelerator, path, kind="accelerators")
     assert core.matrix_flop_per_s["fp32"] == pytest.approx(1.02 * FLOP_PER_S, rel=0.01)
     assert core.memory.capacity_bytes == 8e9  # half of the machine for each of two processes
     assert core.gemm["cublas"]["fp32"].peak_fraction.grade == "fitted"
 
 
-def test_a_step_of_known_parts(installed: LocalProfiles, document: Measurements) -> None:
+def test_a_step_of_known_parts(installed: Path, document: Measurements) -> None:
     """Products at 100 GFLOP/s: six FLOPs for every weight of the linears and every token."""
     weights = LAYERS * 12 * HIDDEN**2 + 2048 * HIDDEN
     local = next(step for step in local_steps(document) if step.mode == "local")
@@ -235,7 +243,7 @@ def test_a_step_of_known_parts(installed: LocalProfiles, document: Measurements)
     assert local.predicted["optimizer"] == pytest.approx(28 * parameters / BYTES_PER_S, rel=0.05)
 
 
-def test_a_collective_of_known_parts(installed: LocalProfiles, document: Measurements) -> None:
+def test_a_collective_of_known_parts(installed: Path, document: Measurements) -> None:
     """Two ranks cut every linear: 2 reductions forward and 4 backward for a block, 1 MiB each."""
     cut = next(step for step in local_steps(document) if step.mode == "tp")
     one = STARTS["all_reduce"] + 2**20 / RATES["all_reduce"]
@@ -245,7 +253,7 @@ def test_a_collective_of_known_parts(installed: LocalProfiles, document: Measure
     assert cut.predicted["host"] > LAYERS * 9e-3 + 18e-3
 
 
-def test_causes_add_up(installed: LocalProfiles, document: Measurements) -> None:
+def test_causes_add_up(installed: Path, document: Measurements) -> None:
     for step in local_steps(document):
         assert set(step.predicted) == set(step.measured) == set(CAUSES)
         assert sum(step.predicted.values()) == pytest.approx(step.predicted_s, rel=1e-9)
@@ -256,7 +264,7 @@ def test_causes_add_up(installed: LocalProfiles, document: Measurements) -> None
         assert step.measured["host"] == pytest.approx(0.75 * 0.2 / 0.6)
 
 
-def test_a_prediction_is_the_planners(installed: LocalProfiles, document: Measurements) -> None:
+def test_a_prediction_is_the_planners(installed: Path, document: Measurements) -> None:
     calls = [one for one in document.calls if one.kernel == "train_step"]
     for one, step in zip(calls, local_steps(document), strict=True):
         scenario = make_scenario(scenario_of(one))
@@ -271,8 +279,6 @@ def test_a_document_without_parts_is_refused(document: Measurements) -> None:
         local_profiles(few)
 
 
-def test_steps_enter_no_fit(document: Measurements) -> None:
+def test_steps_enter_no_fit(document: Measurements, found: LocalProfiles) -> None:
     slow = [replace(c, seconds=9.0) if c.kernel == "train_step" else c for c in document.calls]
-    assert (
-        local_profiles(replace(document, calls=tuple(slow))).texts == local_profiles(document).texts
-    )
+    assert local_profiles(replace(document, calls=tuple(slow))).texts == found.texts
