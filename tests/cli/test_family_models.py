@@ -42,7 +42,8 @@ def test_predict_from_a_path(name: str, tmp_path: Path) -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["gemma-2-9b", "t5-v1.1-xxl", "swin-base", "switch-base-128"])
 def test_plan(name: str) -> None:
-    found = answer("plan", "--model", name, "--cluster", "dgx-h100", "--gpus", "8")
+    pins = ["--set", "layout.pp=1", "--set", "layout.recompute=none"]  # fewer layouts
+    found = answer("plan", "--model", name, "--cluster", "dgx-h100", "--gpus", "8", *pins)
     best = found["layouts"][0]
     assert best["fits"] and best["step_time_s"] == min(x["step_time_s"] for x in found["layouts"])
 

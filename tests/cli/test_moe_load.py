@@ -78,6 +78,7 @@ def test_dispatchers_that_cannot_be(settings: list[str], message: str) -> None:
 
 def test_a_plan_tries_every_dispatcher_where_asked() -> None:
     arguments = ["plan", "--json", *MIXTRAL, "layout.dispatcher=any", "--set", "layout.pp=1"]
+    arguments += ["--set", "layout.tp=2", "--set", "layout.cp=1"]
     result = RUNNER.invoke(app, arguments)
     assert result.exit_code == 0, result.output
     found = {row["layout"]["dispatcher"] for row in json.loads(result.stdout)["layouts"]}

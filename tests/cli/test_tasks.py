@@ -46,10 +46,17 @@ def test_a_scenario_with_tasks(tmp_path: Path) -> None:
     assert layout["step_time_s"] > 0 and layout["fits"]
 
 
-def test_a_plan_with_tasks(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "report", [[], pytest.param(["--out", "written"], marks=pytest.mark.evidence)]
+)
+def test_a_plan_with_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "tasks.toml"
     path.write_text(SCENARIO)
-    result = RUNNER.invoke(app, ["plan", str(path), "--json", "--out", str(tmp_path)])
+    pins = ["--set", "layout.pp=1", "--set", "layout.recompute=none"]  # fewer layouts
+    result = RUNNER.invoke(app, ["plan", str(path), *pins, "--json", *report])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["layouts"][0]["fits"]
 

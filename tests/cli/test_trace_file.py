@@ -11,6 +11,8 @@ from simulator.cli.main import app
 
 RUNNER = CliRunner(env={"COLUMNS": "160"})
 NAMES = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
+FEW = [*NAMES, "--set", "layout.tp=2", "--set", "layout.recompute=none"]
+"""Leaves some hundred layouts to search."""
 
 
 def test_predict_writes_a_trace(tmp_path: Path) -> None:
@@ -24,7 +26,7 @@ def test_predict_writes_a_trace(tmp_path: Path) -> None:
 
 def test_plan_writes_the_best_layouts_trace_beside_json(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    result = RUNNER.invoke(app, ["plan", *NAMES, "--json", "--refine", "3", "--trace", str(path)])
+    result = RUNNER.invoke(app, ["plan", *FEW, "--json", "--refine", "3", "--trace", str(path)])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     times = [row["simulation"]["step_time_s"] for row in found["layouts"][:3]]
@@ -36,7 +38,7 @@ def test_plan_writes_the_best_layouts_trace_beside_json(tmp_path: Path) -> None:
 
 
 def test_the_screen_says_what_was_played() -> None:
-    result = RUNNER.invoke(app, ["plan", *NAMES, "--no-report", "--refine", "2"])
+    result = RUNNER.invoke(app, ["plan", *FEW, "--no-report", "--refine", "2"])
     assert result.exit_code == 0, result.output
     part = result.stdout.split("Played on discrete events")[1].split("What binds")[0]
     assert part.count("by the closed form") == 2

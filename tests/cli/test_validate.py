@@ -186,8 +186,11 @@ def test_calibrate_and_test_have_nothing_in_common() -> None:
     assert not described[0] & described[1]
 
 
-def test_composed_runs_are_a_line_of_their_own() -> None:
-    found = document(str(RUNS / "vtrain_single.csv"), str(RUNS / "analytic_memory.csv"))
+def test_composed_runs_are_a_line_of_their_own(tmp_path: Path, extent: str) -> None:
+    every = {"sample": 12, "whole": 1}[extent]
+    names = ("vtrain_single", "analytic_memory")
+    tables = [write(tmp_path / f"{name}.csv", rows_of(name)[::every]) for name in names]
+    found = document(*map(str, tables))
     assert found["summary"]["step"]["n"] == 0
     assert set(found["summary"]["by_source"]) == {"vtrain-single", "korthikanti22-fig1"}
     assert {row["memory_error"] for row in found["rows"]} == {None}
