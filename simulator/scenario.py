@@ -22,6 +22,7 @@ from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.node_groups import load_groups
 from simulator.layout.layouts import MODULES, RANK_ORDERS
 from simulator.schedules.registry import WORDS
+from simulator.software.platforms import wrong_platform
 from simulator.software.profile import Software, load_software
 from simulator.software.releases import Nearest, load_releases
 from simulator.software.supports import CpKind, Dispatcher
@@ -56,8 +57,9 @@ class ClusterSection:
     """A cluster profile of hardware_profiles/clusters, or a path to one."""
     gpus: Positive
     """Accelerators of the run."""
-    software: str = "megatron-core"
-    """A software profile of hardware_profiles/software, or a path to one."""
+    software: str | None = None
+    """A software profile of hardware_profiles/software, or a path to one; none: what usually runs
+    on the accelerator (`[usual]` of hardware_profiles/releases.toml)."""
 
 
 @record
@@ -66,8 +68,8 @@ class GroupedSection:
 
     groups: Any
     """[[cluster.groups]], each with name and gpus: ranks fill them in this order."""
-    software: str = "megatron-core"
-    """A software profile, as without groups."""
+    software: str | None = None
+    """A software profile, as without groups; none: what usually runs on the first of them."""
 
 
 @record
@@ -191,14 +193,14 @@ def make_scenario(
     if "place" in parts:
         for name, load in (
             ("cluster", lambda: _cluster(parts["place"], where)),
-            ("stands", lambda: _stands(parts["place"].software, where)),
+            ("stands", lambda: _stands(parts["place"].software, parts.get("cluster"), where)),
         ):
             try:
                 parts[name] = load()
             except InputError as error:
                 problems += error.problems
-    if "stands" in parts:
-        stands: Nearest = parts["stands"]
+    stands: Nearest | None = parts.get("stands")
+    if stands is not None:
         software = load_software(stands.profile)
         parts["software"] = replace(software, stands_for=stands.word if stands.text else "")
     problems += _contradictions(parts, where)
@@ -216,11 +218,19 @@ def make_scenario(
     )
 
 
-def _stands(word: str, where: str) -> Nearest:
-    """The software profile of a name, or of the release that stands nearest to it."""
+def _stands(word: str | None, cluster: Cluster | None, where: str) -> Nearest | None:
+    """The software profile of a name, or of the release that stands nearest to it.
+
+    Without a name, what usually runs on the accelerator; None where that is not known either.
+    """
+    releases = load_releases()
+    if word is None:
+        if cluster is None:
+            return None
+        word = releases.usual[cluster.accelerator.platform]
     if word.endswith(".toml"):
         catalogue.find("software", word, where=where, field="cluster.software")
-    return load_releases().nearest(word, where=f"{where}: cluster.software")
+    return releases.nearest(word, where=f"{where}: cluster.software")
 
 
 def _section(schema: Any, document: Mapping[str, Any], name: str, where: str) -> Any:
@@ -347,6 +357,10 @@ def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
         for name in ("deadline_days", "budget_usd"):
             if (limit := getattr(goal, name)) is not None:
                 problems.append(f"{where}: goal.{name}: needs training.tokens, got {limit}")
+    if "software" in parts and "cluster" in parts:
+        devices = (kind.accelerator for kind in parts["cluster"].each)
+        wrong = (wrong_platform(parts["software"], device) for device in devices)
+        problems += [f"{where}: cluster.software: {text}" for text in wrong if text]
     if "layout" in parts and "software" in parts:
         problems += wrong_reshard(parts["layout"], parts["software"], where)
     order = parts["layout"].rank_order if "layout" in parts else None

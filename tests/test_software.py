@@ -96,10 +96,12 @@ def test_low_types_need_a_framework_of_their_time() -> None:
 def test_offload_is_said_by_those_that_have_it() -> None:
     found = {name for name in EVERY if load_software(name).supports.offload}
     assert found == {
+        "maxtext",
         "megatron-bridge",
         "megatron-bridge-26.04",
         "megatron-core",
         "megatron-core-defaults",
+        "primus",
         "torchtune-2024",
         "torchtune-2024-eager",
     }

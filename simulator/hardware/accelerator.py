@@ -21,9 +21,9 @@ __all__ = [
     "StreamKernel",
 ]
 
-Platform = Literal["cuda", "rocm", "xla", "neuron", "synapseai", "cann"]
-"""What programs of a device family are written for: NVIDIA's CUDA, AMD's ROCm, XLA on TPUs, AWS
-Neuron, Intel's SynapseAI (Gaudi), Huawei's CANN (Ascend)."""
+Platform = Literal["cuda", "rocm", "xla", "neuron", "synapseai", "cann", "cpu"]
+"""What programs of an accelerator are built on, and with it which training frameworks run there:
+NVIDIA's CUDA, AMD's ROCm, XLA (TPU), AWS Neuron, Intel's SynapseAI (Gaudi), Huawei's CANN."""
 
 BACKWARD_FLOP = 2.5
 """FLOPs of the backward pass of fused attention over those of the forward pass: five products
@@ -205,7 +205,7 @@ class Accelerator:
     """Architecture family: volta, turing, ampere (GA100), ampere-ga10x, ada, hopper, blackwell,
     blackwell-gb20x; cdna2, cdna3, cdna4; gaudi2, gaudi3; tpu-v4, tpu-v5; da-vinci; cpu."""
     platform: Platform = "cuda"
-    """What its kernels are written for."""
+    """What programs for it are built on."""
     compute_units: Annotated[int, Gt(0)]
     """Streaming multiprocessors, compute units (AMD), matrix units (Gaudi, TPU), cores (Ascend)."""
     memory: DeviceMemory
@@ -228,6 +228,8 @@ class Accelerator:
     vllm_add, vllm_activation, vllm_rotary, vllm_norm; trtllm_amax (the maximum that an fp8 scale
     needs)."""
     power: Power
+    program_devices: Annotated[int, Gt(0)] = 1
+    """Devices that a program sees in it: two on a chip of TPU7x."""
     fp8_either_layout: bool = False
     """Products in fp8 with one scale for a tensor take operands along rows or columns; otherwise
     along the sum alone, so that a transposed copy is needed for the products of the backward pass.

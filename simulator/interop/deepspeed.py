@@ -27,6 +27,8 @@ def deepspeed_block(row: dict[str, Any], scenario: Scenario) -> str:
     """Write the configuration with a here-document, then the command."""
     text = json.dumps(deepspeed_config(row, scenario), indent=2)
     told = " --gradient_checkpointing" if row["recompute"] == "full" else ""
+    if rank := scenario.workload.recipe.lora_rank:
+        told += f' --model_name_or_path "$CHECKPOINT" --lora_rank {rank}'
     notes = "".join(f"# {note}\n" for note in _notes(row))
     return (
         "# train.py is your script: deepspeed.initialize with this configuration. Yours to set:\n"

@@ -2,49 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
 
 from simulator.interop.deepspeed import deepspeed_block
+from simulator.interop.gaudi import gaudi_block
+from simulator.interop.maxtext import maxtext_block
 from simulator.interop.megatron import megatron_block
+from simulator.interop.megatron_bridge import bridge_adapter_block
+from simulator.interop.mindspeed import mindspeed_block
+from simulator.interop.neuronx import neuronx_block
+from simulator.interop.primus import primus_block
 from simulator.interop.torchrun import plain_block, script_block
 from simulator.interop.torchtitan import torchtitan_block
 from simulator.layout.layouts import Layouts
 from simulator.scenario import Scenario
+from simulator.software.profile import Launcher
 from simulator.workload.recipe import Recipe
 
 __all__ = ["launch_flags"]
 
-_BLOCKS = {
-    "megatron": megatron_block,
-    "torchtitan": torchtitan_block,
-    "torchrun": plain_block,
-    "deepspeed": deepspeed_block,
-    "script": script_block,
-}
 
-_ALWAYS = ("sequence_length", "global_batch", "tokens", "precision")
-_SAID = {
-    "megatron": (
-        "fp8_weights",
-        "moe_capacity_factor",
-        "moe_pads_to_capacity",
-        "optimizer_offload_fraction",
-    ),
-    "torchtitan": ("fp8_weights",),
-    "torchrun": (),
-    "script": (),
-    "deepspeed": ("optimizer_offload_fraction", "gradient_dtype", "reduce_dtype"),
-}
-"""Fields of a recipe that a launcher's command names, beside those that every command names."""
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """What a launcher's command can say."""
 
-_OPTIMIZERS = {
-    "megatron": ("adamw", "sgd", "muon"),
-    "torchtitan": ("adamw",),
-    "torchrun": ("adamw",),
-    "script": ("adamw",),
-    "deepspeed": ("adamw", "lion", "lamb", "muon"),
+    block: Callable[[dict[str, Any], Scenario], str]
+    said: tuple[str, ...] = ()
+    """Fields of a recipe that it names, beside those that every command names."""
+    optimizers: tuple[str, ...] = ("adamw",)
+    """Optimizers that it can ask for."""
+    adapters: Callable[[dict[str, Any], Scenario], str] | None = None
+    """The command of a fine-tuning with low-rank adapters, where `block` is not that as well."""
+
+
+_ALWAYS = ("sequence_length", "global_batch", "tokens", "precision", "lora_rank", "lora_targets")
+_OF_MEGATRON = (
+    *("fp8_weights", "moe_capacity_factor", "moe_pads_to_capacity"),
+    "optimizer_offload_fraction",
+)
+_OF_DEEPSPEED = ("optimizer_offload_fraction", "gradient_dtype", "reduce_dtype")
+_MEGATRON = ("adamw", "sgd", "muon")
+_DEEPSPEED = ("adamw", "lion", "lamb", "muon")
+
+_LAUNCHERS: dict[Launcher, _Launch] = {
+    "megatron": _Launch(megatron_block, _OF_MEGATRON, _MEGATRON, bridge_adapter_block),
+    "primus": _Launch(primus_block, _OF_MEGATRON, _MEGATRON),
+    "mindspeed": _Launch(mindspeed_block, _OF_MEGATRON, _MEGATRON),
+    "torchtitan": _Launch(torchtitan_block, ("fp8_weights",)),
+    "torchrun": _Launch(plain_block),
+    "script": _Launch(script_block),
+    "deepspeed": _Launch(deepspeed_block, _OF_DEEPSPEED, _DEEPSPEED),
+    "gaudi": _Launch(gaudi_block, _OF_DEEPSPEED, _DEEPSPEED),
+    "maxtext": _Launch(maxtext_block, ("moment_dtype",), ("adamw", "sgd", "muon")),
+    "neuronx": _Launch(neuronx_block),
 }
-"""Optimizers that a launcher's command can ask for."""
 
 
 def launch_flags(layouts: Layouts, scenario: Scenario) -> str:
@@ -54,20 +67,22 @@ def launch_flags(layouts: Layouts, scenario: Scenario) -> str:
     is named in a last line. Data, tokenizer, learning rate and checkpoints are yours; where the
     framework wants them the command has stand-ins.
     """
-    arch, launcher = scenario.workload.architecture, scenario.software.launcher
+    arch = scenario.workload.architecture
     if arch.traced is not None:
         return f"# {arch.name} is a traced module: start it with a training script of its own."
-    block = _BLOCKS[launcher](layouts.row(0), scenario)
-    unsaid = _unsaid(scenario.workload.recipe, launcher)
+    launch, recipe = _LAUNCHERS[scenario.software.launcher], scenario.workload.recipe
+    write = launch.adapters if recipe.lora_rank and launch.adapters else launch.block
+    block = write(layouts.row(0), scenario)
+    unsaid = _unsaid(recipe, launch)
     if not unsaid:
         return block
     return f"{block}\n# The prediction also counts on what no flag here says: {', '.join(unsaid)}."
 
 
-def _unsaid(recipe: Recipe, launcher: str) -> list[str]:
+def _unsaid(recipe: Recipe, launch: _Launch) -> list[str]:
     """Fields that differ from their default and that the launcher's command does not name."""
-    said = {*_ALWAYS, *_SAID[launcher]}
-    if recipe.optimizer in _OPTIMIZERS[launcher]:
+    said = {*_ALWAYS, *launch.said}
+    if recipe.optimizer in launch.optimizers:
         said.add("optimizer")
     found = []
     for field in fields(recipe):

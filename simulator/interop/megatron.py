@@ -19,7 +19,13 @@ from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe
 
-__all__ = ["layers_by_stage", "megatron_block", "pipeline_layout"]
+__all__ = [
+    "layers_by_stage",
+    "megatron_block",
+    "megatron_flags",
+    "megatron_notes",
+    "pipeline_layout",
+]
 
 _CP_KINDS = {
     "ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a", "hierarchical": "a2a+p2p",
@@ -43,6 +49,20 @@ _OF_EXPERTS = ("mlp_act", "moe", "moe_act", "shared_experts")
 
 def megatron_block(row: dict[str, Any], scenario: Scenario) -> str:
     """Write the command for pretrain_gpt.py, ready to run on mock data."""
+    groups = megatron_flags(row, scenario)
+    return "\n".join(
+        [
+            "# In a checkout of Megatron-LM. Yours to set: data and tokenizer (mock data here),"
+            " learning rate, checkpoints.",
+            *_environment(row, scenario.workload.recipe),
+            wrapped(f"{torchrun(scenario.cluster)} pretrain_gpt.py", groups),
+            *(f"# {note}" for note in megatron_notes(row, scenario)),
+        ]
+    )
+
+
+def megatron_flags(row: dict[str, Any], scenario: Scenario) -> list[list[str]]:
+    """Flags of the whole run in groups, each ``--name value``."""
     arch, recipe = scenario.workload.architecture, scenario.workload.recipe
     groups = [
         _parallel(row, arch),
@@ -56,16 +76,7 @@ def megatron_block(row: dict[str, Any], scenario: Scenario) -> str:
         *model_flags(arch, scenario.software, recipe),
         _stand_ins(arch, scenario.software),
     ]
-    return "\n".join(
-        [
-            "# In a checkout of Megatron-LM. Yours to set: data and tokenizer (mock data here),"
-            " learning rate, checkpoints.",
-            *_environment(row, recipe),
-            wrapped(f"{torchrun(scenario.cluster)} pretrain_gpt.py", [g for g in groups if g]),
-            *(f"# {note}" for note in _notes(row, arch, scenario.software)),
-            *(f"# {note}" for note in unsaid_stashes(recipe, _stashes(recipe, arch))),
-        ]
-    )
+    return [group for group in groups if group]
 
 
 def _environment(row: dict[str, Any], recipe: Recipe) -> list[str]:
@@ -293,8 +304,14 @@ def _stand_ins(arch: Architecture, software: Software) -> list[str]:
     ]
 
 
-def _notes(row: dict[str, Any], arch: Architecture, software: Software) -> list[str]:
+def megatron_notes(row: dict[str, Any], scenario: Scenario) -> list[str]:
     """What no flag says."""
+    arch, recipe = scenario.workload.architecture, scenario.workload.recipe
+    stashes = unsaid_stashes(recipe, _stashes(recipe, arch))
+    return [*_notes(row, arch, scenario.software), *stashes]
+
+
+def _notes(row: dict[str, Any], arch: Architecture, software: Software) -> list[str]:
     notes = []
     if software.overlap.expert and row["ep"] > 1 and not _pairs_passes(row, software):
         notes.append(

@@ -104,4 +104,7 @@ def _told(row: dict[str, Any], scenario: Scenario) -> str:
         "RECOMPUTE": row["recompute"],
         "STEPS": steps(scenario),
     }
+    if recipe.lora_rank:  # the model comes with its weights, which stay as they are
+        targets = ",".join(recipe.lora_targets)
+        values |= {"CHECKPOINT": "yours", "LORA_RANK": recipe.lora_rank, "LORA_TARGETS": targets}
     return " ".join(f"{name}={value}" for name, value in values.items())

@@ -76,10 +76,15 @@ def torchtitan_block(row: dict[str, Any], scenario: Scenario) -> str:
         for name, table in tables.items()
     )
     notes = "".join(f"# {note}\n" for note in _notes(row, scenario))
+    job = f"{notes}cat > foreshard.toml <<'TOML'\n{text}\nTOML\n"
+    if scenario.workload.recipe.lora_rank:
+        return (
+            "# torchtitan 0.2 has no low-rank adapters: no launch command is written for this"
+            f" fine-tuning. The layout in its settings, for a trainer of yours:\n{job.rstrip()}"
+        )
     return (
         "# In a checkout of torchtitan 0.2. Yours to set: data, tokenizer, learning rate.\n"
-        f"{notes}cat > foreshard.toml <<'TOML'\n{text}\nTOML\n"
-        f"{torchrun(scenario.cluster)} -m torchtitan.train --job.config_file foreshard.toml"
+        f"{job}{torchrun(scenario.cluster)} -m torchtitan.train --job.config_file foreshard.toml"
     )
 
 

@@ -397,6 +397,8 @@ def _layout(row: Mapping[str, str], tables: Tables) -> Layouts:
         given["dp"] = max(whole(row, "num_gpus") // replica, 1)
     given["vpp"] = whole(row, "vpp", 1, most=_MOST_LAYERS)
     given["global_batch"] = whole(row, "global_batch")
+    if not (row.get("micro_batch") or can.accumulates):
+        given["micro_batch"] = max(given["global_batch"] // given["dp"], 1)
     if row.get("shard_group"):
         given["shard_group"] = min(whole(row, "shard_group"), given["dp"] * given["cp"])
     layers = -(-whole(row, "layers", most=_MOST_LAYERS) // given["pp"])

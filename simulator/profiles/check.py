@@ -49,6 +49,7 @@ _SIGNS = {
     "node": "clusters",
     "ring_base_s": "collectives",
     "launcher": "software",
+    "platforms": "software",
     "host": "software",
     "included_power": "prices",
     "usd_per_gpu_hour": "prices",

@@ -23,7 +23,20 @@ from simulator.software.overlap import Overlap
 from simulator.software.states import StateBytes
 from simulator.software.supports import Supports
 
-__all__ = ["Software", "load_software"]
+__all__ = ["Launcher", "Software", "load_software"]
+
+Launcher = Literal[
+    "megatron",
+    "torchtitan",
+    "torchrun",
+    "deepspeed",
+    "maxtext",
+    "neuronx",
+    "gaudi",
+    "mindspeed",
+    "primus",
+    "script",
+]
 
 
 @record
@@ -33,10 +46,10 @@ class Software:
     name: str
     release: str
     """The release or period the figures hold for."""
+    launcher: Launcher
+    """Whose launch command a plan prints; script: nobody's, the run has a script of its own."""
     platforms: tuple[Platform, ...] = ("cuda",)
-    """Device families that it runs on."""
-    launcher: Literal["megatron", "torchtitan", "torchrun", "deepspeed", "script"]
-    """Whose launch flags a plan prints; script: nobody's, the run has a script of its own."""
+    """Accelerators it runs on, by what programs for them are built on."""
     supports: Supports
     kernels: Kernels
     overlap: Overlap

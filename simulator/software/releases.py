@@ -9,11 +9,12 @@ all of them does as the oldest.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simulator import catalogue
 from simulator.errors import InputError, did_you_mean
 from simulator.files import build, read_toml, record
+from simulator.hardware.accelerator import Platform
 
 __all__ = ["Nearest", "Release", "Releases", "UnknownFamily", "load_releases", "parsed", "stack_of"]
 
@@ -96,6 +97,8 @@ class Releases:
     """Software profile by word."""
     families: dict[str, str]
     """Another name of a family -> its name in `words`, or a profile that serves all of it."""
+    usual: dict[Platform, str] = field(default_factory=dict)
+    """Software that a scenario takes where it names none, by the accelerator's platform."""
     fallback: str = ""
     """Profile that stands for words of unknown families; none: they are refused."""
 

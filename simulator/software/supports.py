@@ -47,6 +47,9 @@ class Supports:
     alike: pp, that or more, or any number (torch: a single round where there are fewer)."""
     post_validation: bool = False
     """Zero-bubble schedules without a barrier at the end of a step (optimizer_post_validation)."""
+    accumulates: bool = True
+    """Runs that do not say what a micro-batch is add up gradients over the shortest there are, a
+    sequence each; otherwise a rank takes its share of the batch at once (MaxText)."""
     uneven_stages: bool = True
     """Pipeline stages with unequal numbers of layers."""
     cp_kinds: tuple[CpKind, ...] = ("ring",)

@@ -104,6 +104,7 @@ def test_the_kind_is_told_by_folder_or_by_content(tmp_path: Path) -> None:
 
 BORROWED = """
 vendor = "NVIDIA"
+platform = "cuda"
 generation = "hopper"
 compute_units = 100
 [sources.like]

@@ -1,0 +1,108 @@
+"""A layout as a Primus experiment: Megatron-LM's arguments on ROCm, in YAML.
+
+Names as in AMD-AGI/Primus@fd1eeabb: examples/megatron/configs/MI300X,
+primus/configs/modules/megatron/trainer_base.yaml and models/megatron/language_model.yaml; adapters
+as in examples/megatron_bridge/configs/MI300X/qwen3_32b_lora_posttrain.yaml.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.interop.megatron import megatron_flags, megatron_notes
+from simulator.interop.megatron_bridge import recipe_note, recipe_stem
+from simulator.interop.torchrun import steps
+from simulator.scenario import Scenario
+
+__all__ = ["primus_block"]
+
+_OTHERS = {
+    "no_gradient_accumulation_fusion": ("gradient_accumulation_fusion", "false"),
+    "no_overlap_p2p_communication": ("overlap_p2p_comm", "false"),
+    "no_create_attention_mask_in_dataloader": ("create_attention_mask_in_dataloader", "false"),
+    "disable_bias_linear": ("add_bias_linear", "false"),
+}
+"""Megatron-LM's switches that turn something off -> the argument and its value."""
+
+_NAMES = {"fp8_format": "fp8", "fp4_format": "fp4"}
+
+
+def primus_block(row: dict[str, Any], scenario: Scenario) -> str:
+    """Write the experiment with a here-document, then the command of every server."""
+    recipe = scenario.workload.recipe
+    if recipe.lora_rank:
+        return _adapting(row, scenario)
+    overrides = dict(_setting(flag) for group in megatron_flags(row, scenario) for flag in group)
+    module = ["pre_trainer:", "  framework: megatron", "  config: pre_trainer.yaml"]
+    return "\n".join(
+        [
+            "# With Primus in AMD's container, on every server. Yours to set: data and tokenizer"
+            " (mock data here), learning rate, checkpoints.",
+            _experiment([*module, "  model: language_model.yaml"], overrides),
+            *_start(scenario, "pretrain"),
+            *(f"# {note}" for note in megatron_notes(row, scenario)),
+        ]
+    )
+
+
+def _setting(flag: str) -> tuple[str, str]:
+    """``--tensor-model-parallel-size 8`` as ``tensor_model_parallel_size`` and ``8``."""
+    word, _, value = flag.removeprefix("--").partition(" ")
+    name = word.replace("-", "_")
+    if name in _OTHERS:
+        return _OTHERS[name]
+    return _NAMES.get(name, name), value or "true"
+
+
+def _experiment(module: list[str], overrides: dict[str, str]) -> str:
+    lines = [
+        "work_group: amd",
+        "user_name: root",
+        "exp_name: foreshard",
+        "workspace: ./output",
+        "modules:",
+        *(f"  {line}" for line in module),
+        "    overrides:",
+        *(f"      {name}: {value}" for name, value in overrides.items()),
+    ]
+    return "\n".join(["cat > foreshard.yaml <<'YAML'", *lines, "YAML"])
+
+
+def _start(scenario: Scenario, what: str) -> list[str]:
+    lines = []
+    if scenario.cluster.nodes > 1:
+        nodes = f"NNODES={scenario.cluster.nodes}"
+        lines.append(f'export {nodes} NODE_RANK="$RANK" MASTER_ADDR="$HEAD_NODE" MASTER_PORT=29500')
+    return [*lines, f"primus-cli direct -- train {what} --config foreshard.yaml"]
+
+
+def _adapting(row: dict[str, Any], scenario: Scenario) -> str:
+    """Fine-tuning with adapters is Megatron-Bridge's, started by Primus."""
+    recipe = scenario.workload.recipe
+    overrides: dict[str, Any] = {
+        "tensor_model_parallel_size": row["tp"],
+        "pipeline_model_parallel_size": row["pp"],
+        "virtual_pipeline_model_parallel_size": row["vpp"] if row["vpp"] > 1 else "null",
+        "context_parallel_size": row["cp"],
+        "sequence_parallel": str(bool(row["sequence_parallel"])).lower(),
+        "peft": f"lora  # of rank {recipe.lora_rank} (peft.dim)",
+        "train_iters": steps(scenario),
+        "global_batch_size": row["global_batch"],
+        "micro_batch_size": row["micro_batch"],
+        "seq_length": recipe.sequence_length,
+        "precision_config": "bf16_mixed",
+    }
+    if row["recompute"] == "full":
+        overrides |= {"recompute_granularity": "full", "recompute_method": "uniform"}
+        overrides["recompute_num_layers"] = 1
+    stem = recipe_stem(scenario.workload.architecture)
+    module = ["post_trainer:", "  framework: megatron_bridge", "  config: sft_trainer.yaml"]
+    return "\n".join(
+        [
+            "# With Primus in AMD's container, on every server: a fine-tuning by Megatron-Bridge."
+            " Yours to set: checkpoint, data, learning rate.",
+            _experiment([*module, f"  model: {stem or 'yours'}.yaml"], overrides),
+            *_start(scenario, "posttrain"),
+            *(f"# {note}" for note in recipe_note(scenario.workload.architecture)),
+        ]
+    )

@@ -1,0 +1,39 @@
+"""Which training frameworks run on an accelerator: what both are built on must be the same."""
+
+from __future__ import annotations
+
+from simulator import catalogue
+from simulator.errors import InputError
+from simulator.hardware.accelerator import Accelerator, Platform
+from simulator.software.profile import Software, load_software
+
+__all__ = ["running_on", "wrong_platform"]
+
+
+def running_on(platform: Platform) -> list[str]:
+    """List the software profiles that run on a platform."""
+    found = []
+    for name in catalogue.names("software"):
+        try:
+            software = load_software(name)
+        except InputError:  # a broken profile of the user's own is no suggestion
+            continue
+        if platform in software.platforms:
+            found.append(name)
+    return found
+
+
+def wrong_platform(software: Software, device: Accelerator) -> str | None:
+    """Say what runs on an accelerator where the software does not; None where it does.
+
+    For what is planned: a run that was measured did take place, whatever a table calls it.
+
+    >>> from simulator.hardware.cluster import load_accelerator
+    >>> print(wrong_platform(load_software("megatron-core"), load_accelerator("tpu-v5p")))
+    megatron-core runs on cuda; on tpu-v5p (xla) run: maxtext, xla-tpu-2020
+    """
+    if device.platform in software.platforms:
+        return None
+    others = ", ".join(running_on(device.platform)) or "none of the profiles"
+    built = " and ".join(software.platforms)
+    return f"{software.name} runs on {built}; on {device.name} ({device.platform}) run: {others}"
