@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simulator.arrays import Floats
 from simulator.cli.screen import (
     NO_FIT,
     console,
@@ -23,6 +25,7 @@ from simulator.cli.screen import (
     waiting,
 )
 from simulator.cost.step import Estimate
+from simulator.planner.outcome import Spans, spans
 from simulator.planner.search import Plan
 from simulator.planner.sensitivity import binding, sensitivity
 from simulator.report.comparison import show_signed_percent
@@ -135,25 +138,30 @@ def _ranked(plan: Plan, i: int) -> list[Text | str]:
     ]
     if not math.isfinite(float(result.days[i])):
         return [*cells, "-", "-", "-", "-"]
-    usd, step_s = _usd(plan, i), estimate.step_time_s
-    low, high = (float(end[i]) for end in sure.span(result.days, step_s))
-    days = _over(f"{float(result.days[i]):,.1f}", f"{low:,.1f} to {high:,.1f}")
+    whole = spans(estimate, result, sure)
+    usd = _usd(plan, whole, i)
+    days = _over(f"{float(result.days[i]):,.1f}", _to(whole.days, i, "{:,.1f}".format))
     return [
         *cells,
         Text(days, style="" if plan.meets_deadline[i] else NO_FIT),
         show_count(float(result.gpu_hours[i])),
         Text(usd, style="" if plan.meets_budget[i] else NO_FIT),
-        show_count(float(result.kwh[i])),
+        _over(show_count(float(result.kwh[i])), _to(whole.kwh, i, show_count)),
     ]
 
 
-def _usd(plan: Plan, i: int) -> str:
+def _to(span: tuple[Floats, Floats], i: int, show: Callable[[float], str]) -> str:
+    """P10 to P90 of one layout."""
+    low, high = (show(float(end[i])) for end in span)
+    return f"{low} to {high}"
+
+
+def _usd(plan: Plan, whole: Spans, i: int) -> str:
     """Cost of one layout over its P10 to P90."""
-    result, cost = plan.outcome, float(plan.outcome.usd[i])
+    cost = float(plan.outcome.usd[i])
     if not math.isfinite(cost):
         return "-"
-    span = plan.certainty.span(result.usd, plan.estimate.step_time_s)
-    words = (show_usd(cost), show_usd_span(float(span[0][i]), float(span[1][i])))
+    words = (show_usd(cost), show_usd_span(float(whole.usd[0][i]), float(whole.usd[1][i])))
     return _over(*(word.removesuffix(" USD") for word in words))
 
 

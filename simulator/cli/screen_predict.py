@@ -20,6 +20,7 @@ from simulator.cli.screen import (
     term_table,
 )
 from simulator.cost.uncertainty import BEARS_ON
+from simulator.planner.outcome import Spans, spans
 from simulator.planner.prediction import Prediction
 from simulator.report.evidence import (
     FLOP_CONVENTION,
@@ -101,22 +102,45 @@ def _verdict(prediction: Prediction) -> Text:
         text.append(
             f"whole run: {days:,.1f} days{_span(prediction)}, "
             f"{float(result.gpu_hours[0]):,.0f} GPU-hours, "
-            f"{cost}, {float(result.kwh[0]):,.0f} kWh\n",
+            f"{cost}, {float(result.kwh[0]):,.0f} kWh{_kwh_span(prediction)}\n",
             style="not bold",
         )
+        text.append(_goal_words(prediction), style="not bold")
     return text
 
 
+def _goal_words(prediction: Prediction) -> str:
+    """Chances of meeting deadline and budget; nothing where none was set."""
+    goal, chances = prediction.scenario.goal, prediction.goal_chances
+    words = []
+    if goal.deadline_days is not None:
+        chance = show_percent(float(chances.deadline[0]))
+        words.append(f"deadline of {goal.deadline_days:,.1f} days: {chance} chance")
+    if goal.budget_usd is not None and math.isfinite(float(chances.budget[0])):
+        chance = show_percent(float(chances.budget[0]))
+        words.append(f"budget of {show_usd(goal.budget_usd)}: {chance} chance")
+    return "".join(f"{line}\n" for line in words)
+
+
+def _whole(prediction: Prediction) -> Spans:
+    return spans(prediction.estimate, prediction.outcome, prediction.certainty)
+
+
 def _span(prediction: Prediction) -> str:
-    """P10 to P90 of the days; GPU-hours, money and energy grow with them."""
-    low, high = prediction.certainty.span(prediction.outcome.days, prediction.estimate.step_time_s)
+    """P10 to P90 of the days; GPU-hours grow with them."""
+    low, high = _whole(prediction).days
     return f" ({float(low[0]):,.1f} to {float(high[0]):,.1f})"
 
 
+def _kwh_span(prediction: Prediction) -> str:
+    """P10 to P90 of the energy, with the spread of draws and cooling."""
+    low, high = _whole(prediction).kwh
+    return f" ({float(low[0]):,.0f} to {float(high[0]):,.0f})"
+
+
 def _usd_span(prediction: Prediction) -> str:
-    """P10 to P90 of the cost; nothing where it is not known."""
-    usd = prediction.outcome.usd
-    low, high = prediction.certainty.span(usd, prediction.estimate.step_time_s)
+    """P10 to P90 of the cost, with the spread of the price; nothing where it is not known."""
+    low, high = _whole(prediction).usd
     return f" ({show_usd_span(float(low[0]), float(high[0]))})" if math.isfinite(low[0]) else ""
 
 

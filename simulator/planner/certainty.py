@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate
-from simulator.cost.uncertainty import Belief, bearing, belief, same_kernels
+from simulator.cost.uncertainty import P90, Belief, bearing, belief, same_kernels
 from simulator.hardware.cluster import Cluster
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
@@ -38,9 +39,59 @@ class Certainty:
         apart = np.flatnonzero(self.beats_best < TIE)
         return int(apart[0]) if len(apart) else len(self.beats_best)
 
-    def span(self, values: Floats, step_s: Floats) -> tuple[Floats, Floats]:
-        """P10 and P90 of values that grow with the step time: days, GPU-hours, USD, energy."""
-        return values * self.p10_s / step_s, values * self.p90_s / step_s
+    def span(
+        self, values: Floats, step_s: Floats, spread: Floats | float = 0.0
+    ) -> tuple[Floats, Floats]:
+        """P10 and P90 of values that grow with the step time: days, GPU-hours, USD, energy.
+
+        Parameters
+        ----------
+        values, step_s : ndarray
+            Per layout.
+        spread : ndarray or float
+            Relative standard deviation that the value has beyond the step time's: of the price,
+            of the draw. Independent errors: variances of the logarithm add on each side.
+        """
+        low, high = (np.hypot(side, P90 * spread) for side in self._sides(step_s))
+        return values * np.exp(-low), values * np.exp(high)
+
+    def chance_within(
+        self,
+        values: Floats,
+        step_s: Floats,
+        limit: float | None,
+        spread: Floats | float = 0.0,
+    ) -> Floats:
+        """Chance that values which grow with the step time stay within a limit.
+
+        Parameters are those of :meth:`span`; NaN without a limit. On each side of the median the
+        logarithm is normal, through P10 and P90.
+
+        Examples
+        --------
+        A deadline at the P90 of the days:
+
+        >>> ends = {"p10_s": np.array([9.0]), "p90_s": np.array([12.0])}
+        >>> sure = Certainty(**ends, fastest=np.array([np.nan]), beats_best=np.array([np.nan]))
+        >>> round(float(sure.chance_within(np.array([100.0]), np.array([10.0]), 120.0)[0]), 3)
+        0.9
+        """
+        if limit is None:
+            return np.full(len(step_s), np.nan)
+        low, high = (np.hypot(side, P90 * spread) for side in self._sides(step_s))
+        away = np.log(limit / values)
+        side = np.where(away < 0.0, low, high)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return _normal(P90 * away / side)
+
+    def _sides(self, step_s: Floats) -> tuple[Floats, Floats]:
+        """Logarithms from P10 to the step time, and from there to P90."""
+        return np.log(step_s / self.p10_s), np.log(self.p90_s / step_s)
+
+
+def _normal(score: Floats) -> Floats:
+    """Cumulative standard normal distribution."""
+    return np.asarray([0.5 * math.erfc(-x / math.sqrt(2.0)) for x in score.tolist()])
 
 
 def certainty(

@@ -9,6 +9,7 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.cost.step import Estimate
 from simulator.economics.energy import cluster_energy_joule
+from simulator.economics.money_spread import energy_spread, usd_spread
 from simulator.economics.price import Price, Site, cost_usd, load_price, load_site
 from simulator.frames import DataFrame, Table
 from simulator.hardware.cluster import Cluster
@@ -16,7 +17,16 @@ from simulator.planner.certainty import Certainty
 from simulator.units import DAY_S, HOUR_S, KWH_J
 from simulator.workload.recipe import Recipe
 
-__all__ = ["COMPUTING", "Outcome", "answer_frame", "outcome"]
+__all__ = [
+    "COMPUTING",
+    "GoalChances",
+    "Outcome",
+    "Spans",
+    "answer_frame",
+    "goal_chances",
+    "outcome",
+    "spans",
+]
 
 
 COMPUTING = ("gemm", "attention", "memory_bound", "recompute", "slowdown", "optimizer")
@@ -39,8 +49,55 @@ class Outcome:
     gpu_hours: Floats
     usd: Floats
     kwh: Floats
+    usd_spread: Floats
+    """Relative standard deviation of the money beyond that of the step time: price, tariff."""
+    kwh_spread: Floats
+    """The same of the energy: draws, cooling, network."""
     price: Price
     site: Site
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spans:
+    """P10 and P90 per layout of what a whole run takes: step time and figures together."""
+
+    days: tuple[Floats, Floats]
+    usd: tuple[Floats, Floats]
+    kwh: tuple[Floats, Floats]
+
+
+def spans(estimate: Estimate, found: Outcome, sure: Certainty) -> Spans:
+    """Give days, money and energy their intervals."""
+    step_s = estimate.step_time_s
+    return Spans(
+        days=sure.span(found.days, step_s),
+        usd=sure.span(found.usd, step_s, found.usd_spread),
+        kwh=sure.span(found.kwh, step_s, found.kwh_spread),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoalChances:
+    """Per layout, the chance of meeting a goal; NaN where none was set or nothing is known."""
+
+    deadline: Floats
+    budget: Floats
+
+
+def goal_chances(
+    estimate: Estimate,
+    found: Outcome,
+    sure: Certainty,
+    *,
+    deadline_days: float | None,
+    budget_usd: float | None,
+) -> GoalChances:
+    """Say how likely every layout is to finish in time and within the budget."""
+    step_s = estimate.step_time_s
+    return GoalChances(
+        deadline=sure.chance_within(found.days, step_s, deadline_days),
+        budget=sure.chance_within(found.usd, step_s, budget_usd, found.usd_spread),
+    )
 
 
 def answer_frame(
@@ -84,14 +141,17 @@ def outcome(estimate: Estimate, recipe: Recipe, cluster: Cluster) -> Outcome:
     busy_s = np.maximum(busy_s - estimate.imbalance_s, 0.0)  # the mean device, not the slowest
     per_step = cluster_energy_joule(cluster, site, step_time_s=step_s, busy_s=busy_s)
     joule = per_step * (run_s / step_s)
+    hourly = np.nan if price.usd_per_gpu_hour is None else price.usd_per_gpu_hour
     usd = cost_usd(
         seconds=run_s,
         gpus=gpus,
         energy_joule=joule,
-        usd_per_gpu_hour=np.nan if price.usd_per_gpu_hour is None else price.usd_per_gpu_hour,
+        usd_per_gpu_hour=hourly,
         electricity_usd_per_kwh=float(site.electricity_usd_per_kwh),
         included_power=price.included_power,
     )
+    energy = energy_spread(cluster, site, step_time_s=step_s, busy_s=busy_s)
+    power_share = 1.0 - run_s / HOUR_S * gpus * hourly / usd
     return Outcome(
         tokens_per_s=recipe.tokens_per_step / step_s,
         tokens_per_s_per_gpu=recipe.tokens_per_step / step_s / gpus,
@@ -101,6 +161,8 @@ def outcome(estimate: Estimate, recipe: Recipe, cluster: Cluster) -> Outcome:
         gpu_hours=run_s / HOUR_S * gpus,
         usd=usd,
         kwh=joule / KWH_J,
+        usd_spread=usd_spread(price, site, power_share=power_share, energy=energy),
+        kwh_spread=energy,
         price=price,
         site=site,
     )

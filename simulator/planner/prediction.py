@@ -22,7 +22,7 @@ from simulator.layout.rules.feasibility import DEPEND_ON_DP, FEASIBLE, RULES, co
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.defaults import complete
-from simulator.planner.outcome import Outcome, answer_frame, outcome
+from simulator.planner.outcome import GoalChances, Outcome, answer_frame, goal_chances, outcome
 from simulator.planner.refusal import limits, refusal
 from simulator.scenario import LayoutSection, Scenario, wrong_reshard
 from simulator.schedules.registry import SCHEDULES, usual
@@ -57,6 +57,18 @@ class Prediction:
     def evidence(self) -> Card:
         """What measured runs and figures stand behind it."""
         return scenario_evidence(self.scenario, self.outcome)
+
+    @property
+    def goal_chances(self) -> GoalChances:
+        """How likely the layout is to meet deadline and budget."""
+        goal = self.scenario.goal
+        return goal_chances(
+            self.estimate,
+            self.outcome,
+            self.certainty,
+            deadline_days=goal.deadline_days,
+            budget_usd=goal.budget_usd,
+        )
 
     @property
     def step_time_s(self) -> float:

@@ -20,7 +20,7 @@ from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.candidates import candidates
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.explore import KEEP, Found, explore
-from simulator.planner.outcome import Outcome, answer_frame, outcome
+from simulator.planner.outcome import GoalChances, Outcome, answer_frame, goal_chances, outcome
 from simulator.planner.prediction import refuse_mixed
 from simulator.scenario import Scenario
 from simulator.units import show_bytes
@@ -77,6 +77,18 @@ class Plan:
     def meets_budget(self) -> NDArray[np.bool_]:
         """Whether each layout stays within the budget; true where none was given."""
         return _within(self.outcome.usd, self.scenario.goal.budget_usd)
+
+    @property
+    def goal_chances(self) -> GoalChances:
+        """How likely each layout is to meet deadline and budget."""
+        goal = self.scenario.goal
+        return goal_chances(
+            self.estimate,
+            self.outcome,
+            self.certainty,
+            deadline_days=goal.deadline_days,
+            budget_usd=goal.budget_usd,
+        )
 
 
 def _within(value: NDArray[np.float64], limit: float | None) -> NDArray[np.bool_]:

@@ -126,21 +126,31 @@ def _memory(plan: Plan) -> str:
 
 
 def _limits(plan: Plan) -> list[str]:
-    """Deadline and budget: how much of each the best layout takes."""
-    goal, result, sentences = plan.scenario.goal, plan.outcome, []
-    for name, limit, value, show in (
-        ("deadline", goal.deadline_days, float(result.days[0]), _show_days),
-        ("budget", goal.budget_usd, float(result.usd[0]), show_usd),
+    """Deadline and budget: how likely the best layout stays within each, and by how much."""
+    goal, result, chances = plan.scenario.goal, plan.outcome, plan.goal_chances
+    sentences = []
+    for name, limit, value, chance, show in (
+        ("deadline", goal.deadline_days, result.days, chances.deadline, _show_days),
+        ("budget", goal.budget_usd, result.usd, chances.budget, show_usd),
     ):
-        if limit is None or np.isnan(value):
+        taken = float(value[0])
+        if limit is None or np.isnan(taken):
             continue
-        if value <= limit:
-            rest = show_percent(1.0 - value / limit)
-            text = f"The {name} does not bind: {show(value)} of {show(limit)}, {rest} to spare."
-        else:
-            text = f"The {name} binds: {show(value)} is {show(value - limit)} over {show(limit)}."
-        sentences.append(text)
+        word = _verdict(float(chance[0]))
+        over = f"{show(abs(taken - limit))} {'over' if taken > limit else 'to spare'}"
+        sentences.append(
+            f"The {name} is {word}: {show_percent(float(chance[0]))} chance;"
+            f" {show(taken)} of {show(limit)}, {over}."
+        )
     return sentences
+
+
+SAFE, LOST = 0.9, 0.1
+"""A goal is safe where P90 keeps it, and missed where P10 does not; between them it is at risk."""
+
+
+def _verdict(chance: float) -> str:
+    return "safe" if chance >= SAFE else "at risk" if chance > LOST else "missed"
 
 
 def _largest_terms(plan: Plan) -> list[str]:

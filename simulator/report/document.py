@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 from simulator.cost.step import Estimate
 from simulator.layout.layouts import Layouts
+from simulator.planner.outcome import spans
 from simulator.planner.prediction import Prediction
 from simulator.scenario import Scenario
 
@@ -108,9 +109,7 @@ def head(command: str, scenario: Scenario, estimate: Estimate) -> dict[str, Any]
 def _layout(answer: Plan | Prediction, i: int) -> dict[str, Any]:
     """One layout with its terms; they add up to `step_time_s` and `memory_total_bytes`."""
     estimate, outcome, certainty = answer.estimate, answer.outcome, answer.certainty
-    days, usd = (
-        certainty.span(values, estimate.step_time_s) for values in (outcome.days, outcome.usd)
-    )
+    whole, chances = spans(estimate, outcome, certainty), answer.goal_chances
     return {
         "layout": layout_fields(answer.scenario, estimate.layouts, i),
         "step_time_s": float(estimate.step_time_s[i]),
@@ -134,13 +133,17 @@ def _layout(answer: Plan | Prediction, i: int) -> dict[str, Any]:
         "fits": bool(estimate.fits[i]),
         "memory_verdict": estimate.verdict_word(i),
         "days": _known(outcome.days[i]),
-        "days_p10": _known(days[0][i]),
-        "days_p90": _known(days[1][i]),
+        "days_p10": _known(whole.days[0][i]),
+        "days_p90": _known(whole.days[1][i]),
         "gpu_hours": _known(outcome.gpu_hours[i]),
         "usd": _known(outcome.usd[i]),
-        "usd_p10": _known(usd[0][i]),
-        "usd_p90": _known(usd[1][i]),
+        "usd_p10": _known(whole.usd[0][i]),
+        "usd_p90": _known(whole.usd[1][i]),
         "kwh": _known(outcome.kwh[i]),
+        "kwh_p10": _known(whole.kwh[0][i]),
+        "kwh_p90": _known(whole.kwh[1][i]),
+        "deadline_chance": _known(chances.deadline[i]),
+        "budget_chance": _known(chances.budget[i]),
     }
 
 

@@ -18,6 +18,7 @@ from simulator.cost.terms import TERMS
 from simulator.events.played import SimulatedStep
 from simulator.evidence.card import Card
 from simulator.planner.answer_evidence import UsedFigure, used_figures
+from simulator.planner.outcome import spans
 from simulator.planner.refine import played
 from simulator.planner.scaling import Scaling, scaling
 from simulator.planner.search import Plan
@@ -93,13 +94,18 @@ class LayoutRow:
     """FITS, TIGHT or OOM."""
     days: float | None
     days_span: tuple[float, float] | None
-    """P10 and P90; GPU-hours, USD and energy grow with them."""
+    """P10 and P90; GPU-hours grow with them."""
     gpu_hours: float | None
     usd: float | None
     usd_span: tuple[float, float] | None
+    """P10 and P90 with the spread of the price."""
     kwh: float | None
+    kwh_span: tuple[float, float] | None
     meets_deadline: bool
     meets_budget: bool
+    deadline_chance: float | None
+    budget_chance: float | None
+    """None where no goal was set."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,7 +257,7 @@ def layout_rows(plan: Plan, most: int = TOP) -> list[LayoutRow]:
     """Tabulate the best layouts, best first."""
     estimate, result = plan.estimate, plan.outcome
     deadline, budget, sure = plan.meets_deadline, plan.meets_budget, plan.certainty
-    days, usd = (sure.span(x, estimate.step_time_s) for x in (result.days, result.usd))
+    whole, chances = spans(estimate, result, sure), plan.goal_chances
     streams = {term.name: term.stream for term in TERMS}
     rows = []
     for i in range(min(most, len(estimate))):
@@ -282,13 +288,16 @@ def layout_rows(plan: Plan, most: int = TOP) -> list[LayoutRow]:
                 fits=bool(estimate.fits[i]),
                 verdict=estimate.verdict_word(i),
                 days=_known(result.days[i]),
-                days_span=_span(days, i),
+                days_span=_span(whole.days, i),
                 gpu_hours=_known(result.gpu_hours[i]),
                 usd=_known(result.usd[i]),
-                usd_span=_span(usd, i),
+                usd_span=_span(whole.usd, i),
                 kwh=_known(result.kwh[i]),
+                kwh_span=_span(whole.kwh, i),
                 meets_deadline=bool(deadline[i]) or math.isnan(result.days[i]),
                 meets_budget=bool(budget[i]) or math.isnan(result.usd[i]),
+                deadline_chance=_known(chances.deadline[i]),
+                budget_chance=_known(chances.budget[i]),
             )
         )
     return rows

@@ -112,7 +112,7 @@ def test_memory_sentence_has_the_numbers_of_the_search(answer: Plan) -> None:
 
 def test_deadline_and_budget_bind_when_missed(answer: Plan) -> None:
     days, usd = float(answer.outcome.days[0]), float(answer.outcome.usd[0])
-    loose, tight = (
+    loose, tight, even = (
         replace(
             answer,
             scenario=replace(
@@ -122,12 +122,12 @@ def test_deadline_and_budget_bind_when_missed(answer: Plan) -> None:
                 ),
             ),
         )
-        for times in (2.0, 0.5)
+        for times in (2.0, 0.5, 1.0)
     )
-    assert any(s.startswith("The deadline does not bind") for s in binding(loose))
-    assert any(s.startswith("The budget does not bind") for s in binding(loose))
-    assert any(s.startswith("The deadline binds") for s in binding(tight))
-    assert any(s.startswith("The budget binds") for s in binding(tight))
+    for name in ("deadline", "budget"):
+        assert any(s.startswith(f"The {name} is safe: ") for s in binding(loose))
+        assert any(s.startswith(f"The {name} is missed: ") for s in binding(tight))
+        assert any(s.startswith(f"The {name} is at risk: 50.0 % chance") for s in binding(even))
     assert not any("deadline" in s or "budget" in s for s in binding(answer))
 
 

@@ -144,7 +144,8 @@ def test_the_verdict_is_the_plans(answer: Plan, page: str) -> None:
     ):
         assert shown in text, shown
     assert "FITS" in text and "OOM" not in text.replace("OOM: neither", "")
-    assert "deadline 1.0 days missed" in text and "kept" in text
+    assert "deadline 1.0 days missed, chance 0.0 %" in text
+    assert "kept, chance 100.0 %" in text
 
 
 def test_the_launch_command_is_whole(page: str) -> None:
