@@ -39,6 +39,8 @@ def seconds(made: Program) -> Any:
         ("own.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"),
         ("own.csv", "0F0,0F1,,,0B0, 0B1\n,1F0,1B0,1F1,1B1,\n"),  # torch leaves idle slots blank
         ("own.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n\n\n"),
+        ("own.csv", "0F0,0F1,0B0,0B1\r1F0,1B0,1F1,1B1\r"),  # a lone CR ends a line, as CR LF does
+        ("own.csv", "0F0,0F1,0B0,0B1\r\n1F0,1B0,1F1,1B1\r\n"),
         ("own.json", json.dumps({"actions": [row.split() for row in OWN]})),
         ("own.json", json.dumps(OWN)),
         ("own.toml", f"actions = {OWN}"),
@@ -266,7 +268,7 @@ def test_many_mistakes_are_counted() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("own.csv", "0F0,0\rB0", "line 1: not valid CSV: new-line character"),
+        ("own.csv", "0F0,0\rB0", "rank 0, action 1: must be written like 2F0 .*, got '0'"),
         ("own.csv", "0F0," + "0" * 131_073, "line 1: not valid CSV: field larger than"),
         ("own.txt", "0F0", "must end in .csv, .toml or .json"),
         ("own.toml", "rows = 1", "actions: must be a list with one list or text per rank"),
