@@ -44,13 +44,15 @@ _HELD = 3
 """Kinds of memory named of a peak."""
 
 
-def show(prediction: Prediction, step: SimulatedStep) -> None:
-    """Print a simulated step."""
+def show(
+    prediction: Prediction, step: SimulatedStep, *, undisturbed_s: float | None = None
+) -> None:
+    """Print a simulated step, and beside it the same one played without its disturbances."""
     screen, estimate = console(), prediction.estimate
     took("simulated", step.build_seconds + step.run_seconds)
     kinds = kinds_used(prediction, step)
     screen.print(heading(prediction.scenario))
-    screen.print(_verdict(prediction, step, kinds))
+    screen.print(_verdict(prediction, step, kinds, undisturbed_s))
     played, closed = with_times(estimate, [step]), "closed form"
     if kinds:
         closed += f", all {kinds[0].name}"
@@ -79,14 +81,22 @@ def show(prediction: Prediction, step: SimulatedStep) -> None:
         screen.print(notes("Traffic that meets on links", _sharing(step, step.sharing)))
 
 
-def _verdict(prediction: Prediction, step: SimulatedStep, kinds: list[KindUse]) -> Text:
+def _verdict(
+    prediction: Prediction,
+    step: SimulatedStep,
+    kinds: list[KindUse],
+    undisturbed_s: float | None,
+) -> Text:
     """Layout, step times, which rank paces, how it was found, whether it fits."""
     estimate, closed_s = prediction.estimate, prediction.step_time_s
     text = Text(f"\n{estimate.layouts.describe()}\n", style="bold")
-    off = step.step_time_s / closed_s - 1.0
-    closed = f", {show_seconds(closed_s)} by the closed form ({100 * off:+.2f} %)"
+    plain_s = step.step_time_s if undisturbed_s is None else undisturbed_s
+    beside = "" if undisturbed_s is None else _slower(step.step_time_s, undisturbed_s)
+    if not kinds:
+        off = 100 * (plain_s / closed_s - 1.0)
+        beside += f", {show_seconds(closed_s)} by the closed form ({off:+.2f} %)"
     text.append(
-        f"step {show_seconds(step.step_time_s)} played{'' if kinds else closed};"
+        f"step {show_seconds(step.step_time_s)} played{beside};"
         f" rank {step.pacing_rank} of {len(step.ranks_of)} simulated has the most work\n",
         style="not bold",
     )
@@ -101,6 +111,12 @@ def _verdict(prediction: Prediction, step: SimulatedStep, kinds: list[KindUse]) 
         style="not bold",
     )
     return text
+
+
+def _slower(step_s: float, undisturbed_s: float) -> str:
+    """What the disturbances cost."""
+    more = 100 * (step_s / undisturbed_s - 1.0)
+    return f", {more:+.2f} % against {show_seconds(undisturbed_s)} undisturbed"
 
 
 def _streams(step: SimulatedStep) -> Table:

@@ -173,28 +173,30 @@ def command(
 
         links = Network(worn=parse_worn(worn or (), "--worn"), contention=contention)
         uneven = None if jitter is None else Jitter(spread=jitter, seed=seed or 0)
+        of_user = None if actions is None else read_actions(actions)
+        parts = (row, given.workload, given.cluster, given.software)
+        disturbed = any((deviation, worn, contention, beside, jitter is not None))
         with waiting("simulating"):
             step = simulate(
-                row,
-                given.workload,
-                given.cluster,
-                given.software,
-                table=None if actions is None else read_actions(actions),
+                *parts,
+                table=of_user,
                 deviations=parse_deviations(deviation or (), given.cluster.gpus, "--deviation"),
                 network=links if worn or contention else None,
                 jitter=uneven,
                 beside=[job(path) for path in beside or ()],
             )
+            # What a disturbance costs shows beside the same step played without it.
+            plain = simulate(*parts, table=of_user).step_time_s if disturbed else None
         table = None if write_actions is None else (write_actions, layout_actions(row))
         _write(step, trace, picture, title(given, prediction.estimate), table)
         if as_json:
             from simulator.report.simulation_document import simulation_document
 
-            print_json(simulation_document(prediction, step))
+            print_json(simulation_document(prediction, step, undisturbed_s=plain))
         else:
             from simulator.cli.screen_simulate import show
 
-            show(prediction, step)
+            show(prediction, step, undisturbed_s=plain)
 
 
 def _check_ending(option: str, path: Path | None, ending: str) -> None:

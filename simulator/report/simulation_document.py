@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["simulation_document"]
 
 
-def simulation_document(prediction: Prediction, step: SimulatedStep) -> dict[str, Any]:
+def simulation_document(
+    prediction: Prediction, step: SimulatedStep, *, undisturbed_s: float | None = None
+) -> dict[str, Any]:
     """Write a simulated step beside what the closed form says of the same layout.
 
-    On servers of several kinds there is none, and the keys of the closed form are null.
+    On servers of several kinds there is none, and the keys of the closed form are null;
+    `undisturbed_s` is of the same step played without what disturbs it, null where nothing does.
     """
     estimate, kinds = prediction.estimate, kinds_used(prediction, step)
     closed = {name: float(x[0]) for name, x in estimate.terms_s.items()}
@@ -33,6 +36,7 @@ def simulation_document(prediction: Prediction, step: SimulatedStep) -> dict[str
         **head("simulate", prediction.scenario, estimate),
         "layout": layout_fields(prediction.scenario, estimate.layouts),
         "step_time_s": step.step_time_s,
+        "undisturbed_s": undisturbed_s,
         "closed_form_s": None if kinds else prediction.step_time_s,
         "terms_s": dict(step.terms_s),
         "closed_form_terms_s": None if kinds else closed,

@@ -18,8 +18,8 @@ NAMES = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "16"]
 LAYOUT = ["--set", "layout.tp=2", "--set", "layout.pp=4", "--set", "training.global_batch=32"]
 CASE = [*NAMES, *LAYOUT]
 STEP = [
-    "layout", "step_time_s", "closed_form_s", "terms_s", "closed_form_terms_s", "hidden_s",
-    "critical_share", "pacing_rank", "ranks", "memory_verdict", "links", "network", "jitter",
+    "layout", "step_time_s", "undisturbed_s", "closed_form_s", "terms_s", "closed_form_terms_s",
+    "hidden_s", "critical_share", "pacing_rank", "ranks", "memory_verdict", "links", "network", "jitter",
     "sharing", "groups", "tasks", "build_seconds", "run_seconds",
 ]  # fmt: skip
 
@@ -209,6 +209,7 @@ def test_the_screen_says_what_was_played(plain: dict[str, Any]) -> None:
 def test_a_slow_gpu_costs_what_it_takes_longer(plain: dict[str, Any]) -> None:
     """Stage 3 of replica 1 takes a quarter longer: it is unfolded, and paces the step."""
     slow = document("--deviation", "stage=3, replica=1, compute=1.25")
+    assert slow["undisturbed_s"] == plain["step_time_s"] and plain["undisturbed_s"] is None
     assert [rank["gpus"] for rank in slow["ranks"]] == [2] * 8
     assert slow["pacing_rank"] == 7
     assert slow["terms_s"]["gemm"] == pytest.approx(1.25 * plain["terms_s"]["gemm"], rel=1e-9)
