@@ -7,6 +7,8 @@ express is refused with a reason.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -33,6 +35,8 @@ __all__ = ["NotReplayable", "Run", "Tables", "load_tables", "replay"]
 
 _POSITIONS = ("rope", "learned", "alibi", "none")
 _ONE_NODE = "single-node"
+_TORUS = re.compile(r"ici-3d-torus ([1-9][0-9]{0,3})x([1-9][0-9]{0,3})x([1-9][0-9]{0,3})")
+"""A slice of a pod of TPUs: chips along its three axes."""
 _MOST_LAYERS = 10_000
 _MANY_STAGES = code_of(STAGES)
 
@@ -353,9 +357,13 @@ def _cluster(row: Mapping[str, str], tables: Tables) -> Cluster:
         out = replace(node.scale_out, adapters=per_node, adapter_bytes_per_s=rate)
         node = replace(node, scale_out=out)
     fabric, words = base.fabric, (*tables.fabric, _ONE_NODE)
-    kind = text(row, "fabric", words) if row.get("fabric") else _ONE_NODE
-    if kind in tables.fabric:
-        fabric = replace(fabric, usable_fraction=tables.fabric[kind])
+    if slice_of_torus := _TORUS.fullmatch(row.get("fabric") or ""):
+        axes = tuple(int(axis) for axis in slice_of_torus.groups())
+        node = replace(node, scale_up=replace(node.scale_up, torus=axes, domain=math.prod(axes)))
+    else:
+        kind = text(row, "fabric", words) if row.get("fabric") else _ONE_NODE
+        if kind in tables.fabric:
+            fabric = replace(fabric, usable_fraction=tables.fabric[kind])
     group = NodeGroup(node=node, accelerator=base.accelerator, gpus=gpus)
     return replace(base, groups=(group,), fabric=fabric)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from simulator.errors import InputError, brief, nearest
 from simulator.files import check_header, read_csv
 from simulator.measured.fixed_phrases import with_columns
+from simulator.measured.model_sizes import with_sizes
 
 __all__ = [
     "COLUMNS",
@@ -145,7 +146,7 @@ def _read(path: Path | str, runs: list[MeasuredRun]) -> None:
         if len(runs) == before:
             _check_header(path, list(fields))
         where = f"{path}: line {line}"
-        filled = with_columns(fields, fields)
+        filled = with_sizes(with_columns(fields, fields))
         runs.append(MeasuredRun(where=where, fields=filled, fault=uneven.get(line)))
     if len(runs) == before:
         raise InputError(f"{path}: the table has a header and no rows")

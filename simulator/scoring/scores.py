@@ -49,7 +49,8 @@ class ScoredRow:
 
     run: MeasuredRun
     status: Literal["ok", "skipped"]
-    """skipped: not predicted, see `reason`."""
+    """skipped: not predicted, see `reason`. An `ok` row with a reason has a step time that cannot
+    be right, and is compared by its memory alone."""
     reason: str | None = None
     replayable: bool = True
     """False: the row contradicts itself, or its table excludes it. Every other row should be

@@ -278,15 +278,19 @@ def _score(
     """
     run, measured = one.run, one.measured
     predicted_s = float(estimate.step_time_s[i])
+    reason: str | None = None
     if wrong := implausible(run, measured, model_flop=flop, predicted_s=predicted_s):
         reason = "\n".join(f"{one.row.where}: {line}" for line in wrong)
-        return _skipped(one.row, reason, measured, replayable=False)
+        if measured.memory_gib is None or any(line.startswith("peak_memory") for line in wrong):
+            return _skipped(one.row, reason, measured, replayable=False)
+        measured = replace(measured, step_time_s=None)  # what memory it held stays comparable
     mfu: tuple[float | None, float | None] = (None, None)
     if measured.step_time_s is not None:
         mfu = utilisation(run, model_flop=flop, step_time_s=measured.step_time_s)
     return ScoredRow(
         run=one.row,
         status="ok",
+        reason=reason,
         predicted_step_s=predicted_s,
         p10_s=float(sure.p10_s[i]),
         p90_s=float(sure.p90_s[i]),
