@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 
 if TYPE_CHECKING:
-    from simulator.api import plan, predict, simulate
+    from simulator.api import compare, plan, predict, simulate
     from simulator.events.deviations.deviations import Deviation
     from simulator.events.deviations.jittered_step import Jitter
     from simulator.events.sharing.contended import Network
@@ -27,6 +27,7 @@ __all__ = [
     "Network",
     "Workload",
     "__version__",
+    "compare",
     "plan",
     "predict",
     "simulate",
@@ -40,6 +41,7 @@ _HOME = {
     "Layouts": "simulator.layout.layouts",
     "Network": "simulator.events.sharing.contended",
     "Workload": "simulator.workload.recipe",
+    "compare": "simulator.api",
     "plan": "simulator.api",
     "predict": "simulator.api",
     "simulate": "simulator.api",

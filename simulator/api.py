@@ -1,4 +1,4 @@
-"""The Python face: `plan`, `predict` and `simulate` from a file, from keywords, or from both.
+"""The Python face: `plan`, `predict`, `simulate`, `compare` from a file, keywords or both.
 
 The command line goes through the same door (:func:`assemble`): a flag and a keyword mean the same.
 """
@@ -20,12 +20,23 @@ from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
 if TYPE_CHECKING:
+    from simulator.decisions.cluster_comparison import Comparison
+    from simulator.decisions.offers import Offer
     from simulator.events.played import SimulatedStep
     from simulator.events.sharing.beside import Job
     from simulator.events.simulated_step import Deviation, Jitter, Network
     from simulator.planner.search import Plan
 
-__all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "assemble", "job", "plan", "predict", "simulate"]
+__all__ = [
+    "DEFAULT_BATCH",
+    "DEFAULT_LENGTH",
+    "assemble",
+    "compare",
+    "job",
+    "plan",
+    "predict",
+    "simulate",
+]
 
 Source = Scenario | str | os.PathLike[str] | None
 
@@ -180,6 +191,68 @@ def simulate(
         jitter=jitter,
         beside=[job(one) for one in beside],
         table=None if actions is None else read_actions(Path(actions)),
+    )
+
+
+def compare(
+    scenario: Source = None,
+    *,
+    clusters: Sequence[str] | str | None = None,
+    counts: Sequence[int] | str | None = None,
+    deadline_days: float | None = None,
+    budget_usd: float | None = None,
+    confidence: float = 0.5,
+    prices: Mapping[str, float] | None = None,
+    jobs: int | None = None,
+    on_row: Callable[[Offer], None] | None = None,
+    model: str | Workload | None = None,
+    software: str | None = None,
+    **given: Any,
+) -> Comparison:
+    """Find the best layout on every cluster and size; other arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    clusters : sequence of str, or str
+        Cluster profiles, by name or path; the scenario's own unless given.
+    counts : sequence of int, or str
+        Accelerators: ``[64, 512]`` or ``"64..4096"``, which doubles; two doublings around the
+        scenario's own number unless given.
+    deadline_days, budget_usd, confidence, prices, jobs, on_row
+        See :func:`simulator.decisions.cluster_comparison.compare_clusters`.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+
+    Examples
+    --------
+    >>> found = compare(model="llama-3.2-1b", clusters=["dgx-h100", "dgx-a100"], counts=[8],
+    ...                 tokens=1e10, global_batch=64, micro_batch=1, pp=1)
+    >>> [row.cluster for row in found.at_equal_gpus()[8]]
+    ['dgx-h100', 'dgx-a100']
+    """
+    from simulator.decisions.cluster_comparison import compare_clusters, own_cluster
+    from simulator.decisions.gpu_counts import parse_counts
+
+    wanted = clusters.split(",") if isinstance(clusters, str) else list(clusters or ())
+    names: dict[str, Any] = {"model": model, "software": software}
+    if scenario is None:
+        text = counts if isinstance(counts, str) or counts is None else ",".join(map(str, counts))
+        first = parse_counts(text, where="arguments", field="counts")[0] if text else None
+        names |= {"cluster": wanted[0] if wanted else None, "gpus": first}
+    made = assemble(scenario, names, given)[0]
+    return compare_clusters(
+        made,
+        wanted or [own_cluster(made)],
+        counts,
+        deadline_days=deadline_days,
+        budget_usd=budget_usd,
+        confidence=confidence,
+        prices=prices,
+        jobs=jobs,
+        on_row=on_row,
     )
 
 

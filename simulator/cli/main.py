@@ -10,6 +10,7 @@ from simulator._version import __version__
 from simulator.cli import (
     calibrate,
     calibrate_here,
+    compare,
     measure,
     plan,
     predict,
@@ -60,6 +61,7 @@ def _main(
 app.command("plan")(plan.command)
 app.command("predict")(predict.command)
 app.command("simulate")(simulate.command)
+app.command("compare")(compare.command)
 app.command("validate")(validate.command)
 app.command("measure")(measure.command)
 app.command("calibrate")(calibrate.command)

@@ -122,13 +122,15 @@ def answer_frame(
     )
 
 
-def outcome(estimate: Estimate, recipe: Recipe, cluster: Cluster) -> Outcome:
-    """Price every layout of an estimate for the whole run.
+def outcome(
+    estimate: Estimate, recipe: Recipe, cluster: Cluster, *, price: Price | None = None
+) -> Outcome:
+    """Price every layout of an estimate for the whole run, by the cluster's price unless given.
 
     MFU divides model FLOPs by ``gpus x dense bf16 peak x step time`` (Chowdhery et al. 2022,
     appendix B).
     """
-    price = load_price(cluster.price)
+    price = price or load_price(cluster.price)
     site = load_site(price.site)
     step_s = estimate.step_time_s
     gpus = estimate.layouts.world.astype(float)

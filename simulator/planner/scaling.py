@@ -22,7 +22,16 @@ from simulator.scenario import Scenario
 from simulator.units import show_bytes
 from simulator.workload.recipe import Recipe
 
-__all__ = ["CAUSES", "Scaling", "ScalingPoint", "counts", "gpu_seconds_per_token", "scaling"]
+__all__ = [
+    "CAUSES",
+    "Scaling",
+    "ScalingPoint",
+    "counts",
+    "gpu_seconds_per_token",
+    "hopeless",
+    "scaling",
+    "why_not",
+]
 
 SMALLEST = 8
 """Fewest GPUs tried."""
@@ -157,13 +166,13 @@ def _point(
 ) -> ScalingPoint:
     """Explore one number of GPUs and compare it with the smallest that fits."""
     cluster = _resized(scenario.cluster, gpus)
-    if reason := _hopeless(scenario, cluster):
+    if reason := hopeless(scenario, cluster):
         return ScalingPoint(gpus=gpus, reason=reason)
     if found is None:
         free = {k: v for k, v in scenario.pinned.items() if k not in ("dp", "shard_group")}
         found = explore(scenario.workload, cluster, scenario.software, free, keep=1)
     if not len(found.best):
-        return ScalingPoint(gpus=gpus, reason=_why_not(found))
+        return ScalingPoint(gpus=gpus, reason=why_not(found))
     estimate = found.best.take(np.array([int(np.argmin(found.best.step_time_s))]))
     recipe = scenario.workload.recipe
     result = outcome(estimate, recipe, cluster)
@@ -201,7 +210,7 @@ def _resized(cluster: Cluster, gpus: int) -> Cluster:
     return replace(cluster, groups=(replace(cluster.groups[0], gpus=gpus),))
 
 
-def _hopeless(scenario: Scenario, cluster: Cluster) -> str:
+def hopeless(scenario: Scenario, cluster: Cluster) -> str:
     """Say so where model states alone, spread over all GPUs, exceed usable memory: no search."""
     either = cluster.accelerator.fp8_either_layout
     least = least_state_bytes(scenario.workload, scenario.software, either_layout=either)
@@ -215,7 +224,7 @@ def _hopeless(scenario: Scenario, cluster: Cluster) -> str:
     )
 
 
-def _why_not(found: Found) -> str:
+def why_not(found: Found) -> str:
     """Say why nothing fits: the memory of the nearest miss, or the commonest reason."""
     miss = found.nearest_miss
     if miss is not None:

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from simulator.planner.search import Plan
     from simulator.scoring.anchor import Correction
 
-__all__ = ["SCHEMA", "TOP", "head", "layout_fields", "plan_document", "predict_document"]
+__all__ = [
+    "SCHEMA",
+    "TOP",
+    "head",
+    "layout_fields",
+    "plain",
+    "plan_document",
+    "predict_document",
+]
 
 SCHEMA = 1
 """Number of the form of the documents; a key that changes its meaning raises it."""
@@ -95,7 +103,7 @@ def head(command: str, scenario: Scenario, estimate: Estimate) -> dict[str, Any]
         "schema": SCHEMA,
         "version": __version__,
         "command": command,
-        "scenario": _plain(scenario.document),
+        "scenario": plain(scenario.document),
         "assumed_software": scenario.assumed_software,
         "workload": {
             "name": architecture.name,
@@ -169,12 +177,12 @@ def _known(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Tables, lists and scalars as JSON has them; a date (which TOML has) becomes its text."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, (str, int, float, type(None))) else str(value)

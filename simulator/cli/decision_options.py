@@ -1,0 +1,174 @@
+"""Options of the commands that decide what to buy: dates, money, prices, confidence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.errors import InputError, problem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from simulator.scenario import Scenario
+
+__all__ = [
+    "Budget",
+    "Clusters",
+    "Confidence",
+    "Counts",
+    "Deadline",
+    "Jobs",
+    "OutFolder",
+    "Price",
+    "days_of",
+    "prices_of",
+    "scenario_for",
+    "usd_of",
+]
+
+Clusters = Annotated[
+    str | None,
+    typer.Option(
+        "--clusters",
+        metavar="A,B,...",
+        help="Cluster profiles, or paths of some; the scenario's own unless given.",
+    ),
+]
+Counts = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus",
+        metavar="N,A..B",
+        help="Accelerators: 512, 64..4096 (doubling, whole servers) or 128..256:32 (in steps).",
+    ),
+]
+Deadline = Annotated[
+    str | None,
+    typer.Option("--deadline", metavar="90d", help="Latest end: days, or with d, h or w."),
+]
+Budget = Annotated[
+    str | None, typer.Option("--budget", metavar="USD", help="Most money: 2e6, 2M or 800k.")
+]
+Confidence = Annotated[
+    float,
+    typer.Option(
+        "--confidence",
+        metavar="P",
+        help="Chance with which deadline and budget must be met: 0.9 asks their P90.",
+    ),
+]
+Price = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--price",
+        metavar="[CLUSTER=]USD",
+        help="USD of an accelerator's hour, of every cluster or of one; may be repeated.",
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", metavar="N", min=1, help="Processes; all cores unless given."),
+]
+OutFolder = Annotated[
+    "Path | None",
+    typer.Option("--out", metavar="DIR", help="Write pictures, the JSON document and a CSV there."),
+]
+
+_SECONDS = {"d": 1.0, "day": 1.0, "days": 1.0, "w": 7.0, "weeks": 7.0, "h": 1.0 / 24.0}
+"""Days of each unit."""
+
+
+def days_of(text: str | None, field: str = "--deadline") -> float | None:
+    """Read a time as days.
+
+    Raises
+    ------
+    InputError
+        If it is none, or not above 0.
+
+    Examples
+    --------
+    >>> days_of("90d"), days_of("36 h"), days_of("12w"), days_of("7")
+    (90.0, 1.5, 84.0, 7.0)
+    """
+    if text is None:
+        return None
+    stripped = text.strip()
+    unit = stripped.lstrip("0123456789.eE+_").strip()
+    number = stripped.removesuffix(unit).strip() if unit else stripped
+    return _positive(number, text, field, _SECONDS.get(unit or "d"), "must be days: 90, 90d, 36h")
+
+
+def usd_of(text: str | None, field: str = "--budget") -> float | None:
+    """Read an amount of money as USD.
+
+    Raises
+    ------
+    InputError
+        If it is none, or not above 0.
+
+    Examples
+    --------
+    >>> usd_of("2e6"), usd_of("2.5M"), usd_of("800k")
+    (2000000.0, 2500000.0, 800000.0)
+    """
+    if text is None:
+        return None
+    stripped = text.strip().removesuffix("USD").strip()
+    scale = {"k": 1e3, "M": 1e6, "B": 1e9}.get(stripped[-1:], 0.0)
+    number = stripped[:-1] if scale else stripped
+    return _positive(number, text, field, scale or 1.0, "must be USD: 2e6, 2M or 800k")
+
+
+def _positive(number: str, text: str, field: str, scale: float | None, rule: str) -> float:
+    try:
+        value = float(number) * (scale or float("nan"))
+    except ValueError:
+        value = float("nan")
+    if not 0.0 < value < float("inf"):
+        raise InputError(problem("command line", field, f"{rule}, above 0", text))
+    return value
+
+
+def prices_of(texts: list[str] | None) -> dict[str, float]:
+    """Read ``USD`` or ``CLUSTER=USD``, each as the price of an accelerator's hour.
+
+    Raises
+    ------
+    InputError
+        If one is neither, or not above 0.
+
+    Examples
+    --------
+    >>> prices_of(["2.10", "l40s-pcie=0.80"])
+    {'*': 2.1, 'l40s-pcie': 0.8}
+    """
+    found = {}
+    for text in texts or ():
+        name, _, number = text.rpartition("=")
+        rule = "must be USD or CLUSTER=USD"
+        found[name.strip() or "*"] = _positive(number, text, "--price", 1.0, rule)
+    return found
+
+
+def scenario_for(
+    file: Path | None,
+    *,
+    model: str | None,
+    cluster: str | None,
+    gpus: int | None,
+    software: str | None,
+    overrides: list[str] | None,
+) -> tuple[Scenario, dict[str, Any]]:
+    """Make the scenario that is to be compared; cluster and gpus matter only without a file.
+
+    Also returns the training fields that nobody gave.
+    """
+    from simulator.api import assemble
+
+    names: dict[str, Any] = {"model": model, "software": software}
+    if file is None:
+        names |= {"cluster": cluster, "gpus": gpus}
+    return assemble(file, names, overrides=overrides or (), where="command line")

@@ -1,0 +1,206 @@
+"""The screen of `foreshard compare`: a line per offer as it comes, then what to make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from simulator.cli.screen import NO_FIT, console, heading, notes
+from simulator.units import show_count, show_percent, show_usd, show_usd_span
+
+if TYPE_CHECKING:
+    from simulator.decisions.cluster_comparison import Comparison
+    from simulator.decisions.offers import Offer
+    from simulator.economics.unsure_totals import Span
+    from simulator.scenario import Scenario
+
+__all__ = ["HEADER", "begin", "line", "show_views"]
+
+_SHAPE = (
+    "{cluster:<16} {gpus:>6} {days:>8} {days_span:>15} {chance:>6} {usd:>8} {usd_span:>15}"
+    " {mwh:>8} {mfu:>6}  {evidence:<16} {layout}"
+)
+HEADER = _SHAPE.format(
+    cluster="cluster", gpus="GPUs", days="days", days_span="P10 to P90", chance="in time",
+    usd="USD", usd_span="P10 to P90", mwh="MWh", mfu="MFU", evidence="evidence", layout="layout",
+).rstrip()  # fmt: skip
+"""Names of the columns of :func:`line`."""
+
+_MOST = 8
+"""Lines of one view."""
+
+
+def begin(scenario: Scenario, assumed: dict[str, Any]) -> Callable[[Offer], None]:
+    """Print what is compared and the names of the columns; return what prints an offer."""
+    screen = console()
+    first, second = heading(scenario).plain.split("\n", 1)
+    screen.print(Text(first.partition(" on ")[0], style="bold"))
+    screen.print(Text(second.split("\n")[-1]))
+    if assumed:
+        words = ", ".join(f"training.{name} = {value}" for name, value in assumed.items())
+        screen.print(Text(f"assumed, because not given: {words}"))
+    screen.print()
+    screen.print(Text(HEADER, style="bold"), soft_wrap=True)
+
+    def row(offer: Offer) -> None:
+        style = "" if offer.feasible else NO_FIT
+        screen.print(Text(line(offer), style=style), soft_wrap=True)
+        screen.file.flush()
+
+    return row
+
+
+def line(row: Offer) -> str:
+    """One offer as a line under HEADER."""
+    if not row.feasible:
+        return f"{row.cluster:<16} {row.gpus:>6,} {'-':>8}  {row.reason}"
+    days, usd, kwh = row.days, row.usd, row.kwh
+    chance = row.deadline_chance
+    return _SHAPE.format(
+        cluster=row.cluster,
+        gpus=f"{row.gpus:,}",
+        days=f"{days.p50:,.1f}" if days else "-",
+        days_span=f"{days.p10:,.1f}-{days.p90:,.1f}" if days else "-",
+        chance="-" if chance is None else f"{100.0 * chance:.0f} %",
+        usd=show_usd(usd.p50).removesuffix(" USD") if usd else "-",
+        usd_span=_usd_ends(usd) if usd else "no price",
+        mwh=f"{kwh.p50 / 1e3:,.0f}" if kwh else "-",
+        mfu=show_percent(row.mfu or 0.0),
+        evidence=row.evidence.grade if row.evidence else "",
+        layout=row.described,
+    ).rstrip()
+
+
+def _usd_ends(usd: Span) -> str:
+    """P10 to P90 of the money."""
+    return show_usd_span(usd.p10, usd.p90).removesuffix(" USD").replace(" to ", "-")
+
+
+def show_views(answer: Comparison) -> None:
+    """Print what to make of the offers."""
+    screen = console()
+    screen.print()
+    if missed := _missed(answer):
+        screen.print(Text(missed, style=NO_FIT))
+    screen.print(notes("At equal GPUs, the fastest", _equal_gpus(answer)))
+    said = "budget" if answer.asked.budget_usd is not None else "money of the reference"
+    budget = answer.budget_usd
+    title = f"For {show_usd(budget)} ({said})" if budget else "For equal money"
+    screen.print(notes(title, _lines(answer.at_equal_budget()) or _no_price(answer)))
+    said = "deadline" if answer.asked.deadline_days is not None else "time of the reference"
+    days = answer.deadline_days
+    title = f"Within {days:,.1f} days ({said}), the cheapest" if days else "By equal time"
+    screen.print(notes(title, _lines(answer.at_deadline())))
+    if front := answer.pareto():
+        title = "Beaten by no other in all of time, money, free memory and energy"
+        screen.print(notes(title, _lines(front)))
+    screen.print(notes("Speed-up over the number of GPUs", _curves(answer)))
+    screen.print(notes("Sizes", _sizes(answer)))
+    screen.print(notes("Read this with the numbers", _caveats(answer)))
+
+
+def _equal_gpus(answer: Comparison) -> list[str]:
+    """The order of the clusters at every size that several have."""
+    lines = []
+    for gpus, rows in answer.at_equal_gpus().items():
+        if len({row.cluster for row in rows}) < 2:
+            continue
+        first = rows[0].step_time_s or 1.0
+        words = [f"{r.cluster} x {(r.step_time_s or 0.0) / first:.2f}" for r in rows[1:]]
+        lines.append(f"{gpus:,}: {rows[0].cluster}, then in time {', '.join(words)}")
+    return lines
+
+
+def _lines(rows: Sequence[Offer]) -> list[str]:
+    """Offers in a few words each."""
+    lines = []
+    for row in rows[:_MOST]:
+        days = f"{row.days.p50:,.1f} days (P90 {row.days.p90:,.1f})" if row.days else ""
+        usd = f"{show_usd(row.usd.p50)} (P90 {show_usd(row.usd.p90)})" if row.usd else "no price"
+        headroom = show_percent(row.memory_headroom or 0.0)
+        lines.append(f"{row.cluster} x {row.gpus:,}: {days}, {usd}, {headroom} of memory free")
+    if len(rows) > _MOST:
+        lines.append(f"and {len(rows) - _MOST} more, in --json and --out")
+    return lines
+
+
+def _curves(answer: Comparison) -> list[str]:
+    """Where more accelerators stop paying."""
+    lines = []
+    for curve in answer.curves():
+        last = f"{curve.gpus[0]:,} to {curve.gpus[-1]:,} GPUs: x {curve.speedup[-1]:.1f}"
+        mfu = f"MFU {show_percent(curve.mfu[0])} to {show_percent(curve.mfu[-1])}"
+        knee = f"knee at {curve.knee:,}" if curve.knee else "no knee in this range"
+        lines.append(f"{curve.cluster}, {last}, {mfu}, {knee}")
+    return lines
+
+
+def _sizes(answer: Comparison) -> list[str]:
+    """Sizes over which the batch does not divide, and larger ones that are slower."""
+    lines = [f"{r.cluster} x {r.gpus:,}: {r.note}" for r in answer.rows if r.feasible and r.note]
+    for curve in answer.curves():
+        for before, after, gain in zip(
+            curve.gpus, curve.gpus[1:], curve.marginal[1:], strict=False
+        ):
+            if gain < 0.0:
+                lines.append(f"{curve.cluster}: {after:,} GPUs are slower than {before:,}")
+    return lines
+
+
+def _no_price(answer: Comparison) -> list[str]:
+    return ["no cluster has a price: give --price USD"] if answer.budget_usd is None else []
+
+
+def _missed(answer: Comparison) -> str:
+    """What no offer meets, and the nearest."""
+    asked, able = answer.asked, answer.feasible
+    if not able:
+        return "MISSED: the run fits on none of these clusters and sizes."
+    if any(row.meets(asked) for row in able):
+        return ""
+    words = []
+    chance = f" with a chance of {show_percent(asked.confidence)}"
+    timed = [row for row in able if row.days]
+    if asked.deadline_days is not None and timed:
+        best = min(timed, key=lambda row: row.days.at(asked.confidence) if row.days else 0.0)
+        days = best.days.at(asked.confidence) if best.days else 0.0
+        words.append(
+            f"the soonest{chance} is {best.cluster} x {best.gpus:,} in {days:,.1f} days of"
+            f" {asked.deadline_days:,.1f}"
+        )
+    paid = [row for row in able if row.usd]
+    if asked.budget_usd is not None and paid:
+        best = min(paid, key=lambda row: row.usd.at(asked.confidence) if row.usd else 0.0)
+        usd = best.usd.at(asked.confidence) if best.usd else 0.0
+        words.append(
+            f"the cheapest{chance} is {best.cluster} x {best.gpus:,} for {show_usd(usd)} of"
+            f" {show_usd(asked.budget_usd)}"
+        )
+    return f"MISSED: no offer meets what is asked; {'; '.join(words) or 'no price is known'}."
+
+
+def _caveats(answer: Comparison) -> list[str]:
+    """Prices and evidence."""
+    lines = []
+    prices = {row.cluster: row for row in answer.feasible}
+    for name, row in prices.items():
+        if row.usd_per_gpu_hour is None:
+            lines.append(f"{name}: no price known, give --price {name}=USD")
+    named = [
+        f"{name} {row.usd_per_gpu_hour:.2f} ({row.price})"
+        for name, row in prices.items()
+        if row.usd_per_gpu_hour is not None
+    ]
+    if named:
+        lines.append(f"USD per accelerator and hour: {', '.join(named)}")
+    energy = sum(row.kwh.p50 for row in answer.feasible if row.kwh)
+    if energy:
+        lines.append("Intervals of money hold those of time and price, of energy those of power.")
+    weak = sorted({r.cluster for r in answer.feasible if r.evidence and r.evidence.runs == 0})
+    if weak:
+        lines.append(f"Nobody has measured anything like it: {', '.join(weak)}")
+    searched = sum(row.layouts for row in answer.rows)
+    lines.append(f"Searched {show_count(searched)} layouts in all.")
+    return lines

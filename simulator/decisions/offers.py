@@ -1,0 +1,233 @@
+"""An offer: the best layout of a run on so many accelerators of one cluster, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import hypot, isfinite, log
+from typing import Any
+
+from simulator.cost.step import Estimate
+from simulator.decisions.gpu_counts import batch_divides, next_good
+from simulator.economics.price import Price, load_price
+from simulator.economics.unsure_totals import Span, quantile
+from simulator.errors import InputError
+from simulator.evidence.card import Card
+from simulator.files import Figure
+from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.planner.answer_evidence import scenario_evidence
+from simulator.planner.certainty import Certainty, certainty
+from simulator.planner.explore import explore
+from simulator.planner.outcome import Outcome, outcome
+from simulator.planner.scaling import hopeless, why_not
+from simulator.planner.search import KEEP_FOR_ENERGY, ranked
+from simulator.scenario import Scenario, make_scenario
+from simulator.software.platforms import wrong_platform
+
+__all__ = ["KEEP", "Asked", "Offer", "offer", "offer_of", "on_cluster"]
+
+KEEP = 64
+"""Fastest layouts by coarse costs that are priced finely, a quarter of what is kept of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What a decision is made by, beside the scenario."""
+
+    deadline_days: float | None = None
+    budget_usd: float | None = None
+    confidence: float = 0.5
+    """Chance with which deadline and budget must be met."""
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """USD of an accelerator's hour, by cluster; ``*`` for those that are not named."""
+
+    def price_of(self, cluster: Cluster) -> Price:
+        """Return the price of a cluster: the one given, else that of its profile."""
+        price = load_price(cluster.price)
+        given = self.prices.get(cluster.name, self.prices.get("*"))
+        if given is None:
+            return price
+        figure = Figure(given, "measured", "given", "", None)
+        return replace(price, name="given", usd_per_gpu_hour=figure, included_power=True, note="")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """One cluster and size. What is not known, or of a run that cannot be, is None."""
+
+    cluster: str
+    accelerator: str = ""
+    gpus: int
+    feasible: bool
+    """Some layout can run and fits."""
+    reason: str = ""
+    """Why none can."""
+    software: str = ""
+    layout: dict[str, Any] | None = None
+    described: str = ""
+    """The layout in a few words."""
+    step_time_s: float | None = None
+    tokens_per_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    mfu: float | None = None
+    days: Span | None = None
+    usd: Span | None = None
+    kwh: Span | None = None
+    co2_kg: float | None = None
+    goodput: float | None = None
+    deadline_chance: float | None = None
+    budget_chance: float | None = None
+    memory_headroom: float | None = None
+    """Share of usable memory that stays free on the fullest accelerator."""
+    evidence: Card | None = None
+    price: str = ""
+    """Name of the price profile, or ``given``."""
+    usd_per_gpu_hour: float | None = None
+    batch_divides: bool = True
+    """Some degrees split the batch evenly (``gpu_counts.py``)."""
+    next_good: int | None = None
+    """The next larger count that the batch divides, where this one is not."""
+    layouts: int = 0
+    """Layouts that were searched."""
+
+    def meets(self, asked: Asked) -> bool:
+        """Whether deadline and budget are met with the confidence that is asked for."""
+        if not self.feasible:
+            return False
+        chance = asked.confidence
+        late = asked.deadline_days is not None and (
+            self.days is None or self.days.at(chance) > asked.deadline_days
+        )
+        dear = asked.budget_usd is not None and (
+            self.usd is None or self.usd.at(chance) > asked.budget_usd
+        )
+        return not (late or dear)
+
+    @property
+    def note(self) -> str:
+        """What has to be known about it, in a sentence; empty where nothing."""
+        if not self.feasible:
+            return self.reason
+        if self.batch_divides:
+            return ""
+        good = f"; next good size: {self.next_good:,}" if self.next_good else ""
+        return f"the batch does not divide over {self.gpus:,}{good}"
+
+
+def on_cluster(scenario: Scenario, name: str, gpus: int) -> Scenario:
+    """Put a scenario on so many accelerators of another cluster.
+
+    Degrees that follow from the number of accelerators (dp, shard_group) are set free; software
+    that does not run there gives way to what usually does.
+
+    Raises
+    ------
+    InputError
+        If the cluster is unknown, has not so many accelerators, or cannot do what is asked.
+    """
+    cluster = load_cluster(name, gpus, where=scenario.where)
+    section: dict[str, Any] = {"name": name, "gpus": gpus}
+    if wrong_platform(scenario.software, cluster.accelerator) is None:
+        section["software"] = scenario.software.stands_for or scenario.software.name
+        given = scenario.document.get("cluster", {})
+        if isinstance(given, Mapping) and given.get("software"):
+            section["software"] = given["software"]
+    free = {k: v for k, v in scenario.pinned.items() if k not in ("dp", "shard_group")}
+    document = {**scenario.document, "cluster": section, "layout": free}
+    architecture = scenario.workload.architecture
+    made = make_scenario(document, where=scenario.where, architecture=architecture)
+    return replace(made, workload=scenario.workload, goal=scenario.goal)
+
+
+def offer_of(scenario: Scenario, name: str, gpus: int, asked: Asked) -> Offer:
+    """Search one cluster and size; what it cannot do is the reason of an offer, not an error."""
+    try:
+        return offer(on_cluster(scenario, name, gpus), asked, name=name)
+    except InputError as error:
+        reason = error.problems[0].removeprefix(f"{scenario.where}: ")
+        return Offer(cluster=name, gpus=gpus, feasible=False, reason=reason)
+
+
+def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
+    """Find the best layout of a scenario and what the run costs with it.
+
+    Raises
+    ------
+    InputError
+        If servers are of several kinds.
+    """
+    cluster = scenario.cluster
+    most_tp = 2 * cluster.domain
+    divides = batch_divides(scenario.workload, cluster.gpus, most_tp)
+    per_server = cluster.node.accelerators
+    good = None
+    if not divides:
+        sizes = {"per_server": per_server, "largest_tp": most_tp}
+        good = next_good(scenario.workload, cluster.gpus, **sizes)
+    empty = Offer(
+        cluster=name or cluster.name,
+        accelerator=cluster.accelerator.name,
+        gpus=cluster.gpus,
+        feasible=False,
+        software=scenario.software.name,
+        batch_divides=divides,
+        next_good=good,
+    )
+    if reason := hopeless(scenario, cluster):
+        return replace(empty, reason=reason)
+    keep = KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP
+    found = explore(scenario.workload, cluster, scenario.software, dict(scenario.pinned), keep=keep)
+    if not len(found.best):
+        return replace(empty, reason=why_not(found), layouts=found.layouts)
+    recipe = scenario.workload.recipe
+    order = ranked(found.best, outcome(found.best, recipe, cluster), scenario)
+    best = found.best.take(order[:1])
+    return _filled(replace(empty, layouts=found.layouts), scenario, best, asked)
+
+
+def _filled(empty: Offer, scenario: Scenario, best: Estimate, asked: Asked) -> Offer:
+    """Write down what the best layout takes."""
+    workload, cluster = scenario.workload, scenario.cluster
+    price = asked.price_of(cluster)
+    result = outcome(best, workload.recipe, cluster, price=price)
+    sure = certainty(best, workload, cluster, scenario.software)
+    days, usd, kwh = _totals(best, result, sure)
+    free = 1.0 - float(best.memory_total_bytes[0]) / float(best.usable_bytes)
+    late, dear = asked.deadline_days, asked.budget_usd
+    return replace(
+        empty,
+        feasible=True,
+        layout=best.layouts.row(0),
+        described=best.layouts.describe(),
+        step_time_s=float(best.step_time_s[0]),
+        tokens_per_s=float(result.tokens_per_s[0]),
+        tokens_per_s_per_gpu=float(result.tokens_per_s_per_gpu[0]),
+        mfu=float(result.mfu[0]),
+        days=days,
+        usd=usd,
+        kwh=kwh,
+        deadline_chance=days.chance_within(late) if days and late is not None else None,
+        budget_chance=usd.chance_within(dear) if usd and dear is not None else None,
+        memory_headroom=free,
+        evidence=scenario_evidence(scenario, result),
+        price=price.name,
+        usd_per_gpu_hour=_number(price.usd_per_gpu_hour),
+    )
+
+
+def _totals(
+    best: Estimate, result: Outcome, sure: Certainty
+) -> tuple[Span | None, Span | None, Span | None]:
+    """Days, USD and kWh of the whole run, with the spread of time, price and power."""
+    time = log(float(sure.p90_s[0]) / float(best.step_time_s[0])) / quantile(0.9)
+
+    def span(value: float, spread: float = 0.0) -> Span | None:
+        return Span(p50=value, log_spread=hypot(time, spread)) if isfinite(value) else None
+
+    days = span(float(result.days[0]))
+    usd = span(float(result.usd[0]), float(result.usd_spread[0]))
+    return days, usd, span(float(result.kwh[0]), float(result.kwh_spread[0]))
+
+
+def _number(figure: Figure | None) -> float | None:
+    return None if figure is None else float(figure)

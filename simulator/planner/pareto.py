@@ -1,0 +1,51 @@
+"""Answers of which none is better in everything: the Pareto front.
+
+An answer is dropped if another one is at least as good in every objective and better in one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats
+
+__all__ = ["OBJECTIVES", "front"]
+
+OBJECTIVES = ("time", "money", "memory headroom", "energy")
+"""What answers are compared by; less is better but for headroom, of which more is."""
+
+_PIECE = 256
+
+
+def front(values: Floats) -> NDArray[np.bool_]:
+    """Say which rows no other row dominates.
+
+    Parameters
+    ----------
+    values : ndarray, shape (answers, objectives)
+        Less is better; rows with NaN are not on the front and dominate nothing.
+
+    Returns
+    -------
+    ndarray of bool, shape (answers,)
+        Equal rows are all on it or all off it.
+
+    Examples
+    --------
+    Fast and dear, slow and cheap, slow and dear, and the first once more:
+
+    >>> front(np.array([[1.0, 9.0], [5.0, 2.0], [5.0, 9.0], [1.0, 9.0]])).tolist()
+    [True, True, False, True]
+    """
+    values = np.asarray(values, dtype=float)
+    known = np.asarray(~np.isnan(values).any(axis=1))
+    kept = known.copy()
+    for start in range(0, len(values), _PIECE):
+        rows = values[start : start + _PIECE, None, :]
+        others = values[None, known, :]
+        no_worse = (others <= rows).all(axis=2)
+        better = (others < rows).any(axis=2)
+        worse = np.asarray(no_worse & better)
+        kept[start : start + _PIECE] &= ~worse.any(axis=1)
+    return kept

@@ -1,0 +1,117 @@
+"""The JSON documents of compare and size: keys as docs/design.md fixes them, null for no value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from simulator._version import __version__
+from simulator.decisions.offers import Offer
+from simulator.report.document import SCHEMA, plain
+
+if TYPE_CHECKING:
+    from simulator.decisions.cluster_comparison import Comparison
+    from simulator.economics.unsure_totals import Span
+    from simulator.scenario import Scenario
+
+__all__ = ["compare_document", "decision_head", "offer_document"]
+
+
+def decision_head(command: str, scenario: Scenario) -> dict[str, Any]:
+    """Begin a document: of which form, version and command it is, and what was asked."""
+    architecture = scenario.workload.architecture
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "command": command,
+        "scenario": plain(scenario.document),
+        "workload": {
+            "name": architecture.name,
+            "parameters": architecture.parameters,
+            "active_parameters": architecture.active_parameters,
+        },
+    }
+
+
+def offer_document(row: Offer) -> dict[str, Any]:
+    """One offer; the same keys whether it can run or not."""
+    return {
+        "cluster": row.cluster,
+        "accelerator": row.accelerator,
+        "gpus": row.gpus,
+        "feasible": row.feasible,
+        "reason": row.reason or None,
+        "software": row.software or None,
+        "layout": row.layout,
+        "step_time_s": row.step_time_s,
+        "tokens_per_s_per_gpu": row.tokens_per_s_per_gpu,
+        "mfu": row.mfu,
+        "days": _span(row.days),
+        "usd": _span(row.usd),
+        "kwh": _span(row.kwh),
+        "co2_kg": row.co2_kg,
+        "goodput": row.goodput,
+        "deadline_chance": row.deadline_chance,
+        "budget_chance": row.budget_chance,
+        "memory_headroom": row.memory_headroom,
+        "usd_per_gpu_hour": row.usd_per_gpu_hour,
+        "price": row.price or None,
+        "batch_divides": row.batch_divides,
+        "next_good_gpus": row.next_good,
+        "evidence": row.evidence.document() if row.evidence else None,
+    }
+
+
+def compare_document(answer: Comparison) -> dict[str, Any]:
+    """Write a comparison: every offer, and offers by number where a view picks some."""
+    place = {id(row): i for i, row in enumerate(answer.rows)}
+
+    def chosen(rows: Sequence[Offer]) -> list[dict[str, Any]]:
+        return [{"row": place[id(row)], **_short(row)} for row in rows]
+
+    asked = answer.asked
+    return {
+        **decision_head("compare", answer.scenario),
+        "asked": {
+            "deadline_days": asked.deadline_days,
+            "budget_usd": asked.budget_usd,
+            "confidence": asked.confidence,
+            "prices": dict(asked.prices),
+        },
+        "rows": [offer_document(row) for row in answer.rows],
+        "at_equal_gpus": [
+            {"gpus": gpus, "rows": chosen(rows)} for gpus, rows in answer.at_equal_gpus().items()
+        ],
+        "equal_budget_usd": answer.budget_usd,
+        "at_equal_budget": chosen(answer.at_equal_budget()),
+        "equal_deadline_days": answer.deadline_days,
+        "at_deadline": chosen(answer.at_deadline()),
+        "pareto": chosen(answer.pareto()),
+        "curves": [
+            {
+                "cluster": curve.cluster,
+                "gpus": list(curve.gpus),
+                "speedup": list(curve.speedup),
+                "mfu": list(curve.mfu),
+                "usd": list(curve.usd),
+                "marginal": list(curve.marginal),
+                "knee_gpus": curve.knee,
+            }
+            for curve in answer.curves()
+        ],
+    }
+
+
+def _short(row: Offer) -> dict[str, Any]:
+    """What a view says of an offer."""
+    return {
+        "cluster": row.cluster,
+        "gpus": row.gpus,
+        "step_time_s": row.step_time_s,
+        "days_p50": row.days.p50 if row.days else None,
+        "usd_p50": row.usd.p50 if row.usd else None,
+    }
+
+
+def _span(span: Span | None) -> dict[str, float | None]:
+    return span.document() if span is not None else dict.fromkeys(("p10", "p50", "p90"))

@@ -1,0 +1,29 @@
+"""Writing a comparison: picture, document and table, all of them or none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simulator.plain_files import write_files
+from simulator.report.comparison_plots import comparison_png
+from simulator.report.decision_documents import compare_document
+
+if TYPE_CHECKING:
+    from simulator.decisions.cluster_comparison import Comparison
+
+__all__ = ["write_comparison"]
+
+
+def write_comparison(answer: Comparison, out_dir: Path) -> list[Path]:
+    """Write ``compare.json``, ``compare.csv`` and ``compare.png``; return their paths."""
+    document = json.dumps(compare_document(answer), indent=2, allow_nan=False) + "\n"
+    contents = {
+        "compare.json": document.encode(),
+        "compare.csv": answer.to_frame().to_csv(index=False).encode(),
+        "compare.png": comparison_png(answer),
+    }
+    placed = {out_dir / name: content for name, content in contents.items()}
+    write_files(placed)
+    return list(placed)

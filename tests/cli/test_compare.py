@@ -1,0 +1,93 @@
+"""`foreshard compare`: screen, frozen keys of its document, files, exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator.cli.main import app
+
+RUNNER = CliRunner(env={"COLUMNS": "160"})
+PINS = (
+    "layout.tp=1",
+    "layout.pp=1",
+    "layout.cp=1",
+    "layout.micro_batch=1",
+    "layout.sharding=zero1",
+)
+SETS = [word for pin in PINS for word in ("--set", pin)]
+NAMES = ["--model", "llama-3.2-1b", "--set", "training.tokens=1e11", *SETS, "--jobs", "1"]
+RUN = ["compare", *NAMES, "--clusters", "dgx-h100,mi300x-8", "--gpus", "8..16"]
+
+TOP = [
+    *("schema", "version", "command", "scenario", "workload", "asked", "rows", "at_equal_gpus"),
+    *("equal_budget_usd", "at_equal_budget", "equal_deadline_days", "at_deadline", "pareto"),
+    "curves",
+]
+ROW = [
+    *("cluster", "accelerator", "gpus", "feasible", "reason", "software", "layout", "step_time_s"),
+    *("tokens_per_s_per_gpu", "mfu", "days", "usd", "kwh", "co2_kg", "goodput", "deadline_chance"),
+    *("budget_chance", "memory_headroom", "usd_per_gpu_hour", "price", "batch_divides"),
+    *("next_good_gpus", "evidence"),
+]
+
+
+def test_document_and_files(tmp_path: Path) -> None:
+    done = RUNNER.invoke(app, [*RUN, "--json", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert list(document) == TOP
+    assert [list(row) for row in document["rows"]] == [ROW] * 4
+    assert [(row["cluster"], row["gpus"]) for row in document["rows"]] == [
+        ("dgx-h100", 8),
+        ("dgx-h100", 16),
+        ("mi300x-8", 8),
+        ("mi300x-8", 16),
+    ]
+    for row in document["rows"]:
+        assert row["days"]["p10"] < row["days"]["p50"] < row["days"]["p90"]
+    assert document["rows"][2]["usd"] == {"p10": None, "p50": None, "p90": None}
+    assert json.loads((tmp_path / "compare.json").read_text()) == document
+    assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
+    assert len((tmp_path / "compare.csv").read_text().splitlines()) == 5
+
+
+def test_screen() -> None:
+    done = RUNNER.invoke(app, [*RUN, "--deadline", "400d", "--price", "mi300x-8=1.5"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    text = " ".join(done.stdout.split())
+    for words in (
+        "cluster GPUs days P10 to P90 in time USD",
+        "At equal GPUs, the fastest",
+        "(money of the reference)",
+        "Within 400.0 days (deadline), the cheapest",
+        "Beaten by no other",
+        "knee",
+        "mi300x-8 1.50 (given)",
+        "unmeasured",
+    ):
+        assert words in text, words
+
+
+def test_an_impossible_deadline_names_the_nearest() -> None:
+    done = RUNNER.invoke(app, [*RUN, "--deadline", "1h"])
+    assert done.exit_code == 1
+    assert "MISSED: no offer meets what is asked; the soonest" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--clusters", "dgx-h101"], "did you mean 'dgx-h100'"),
+        (["--gpus", "64..8"], "--gpus: a range goes from the smaller to the larger"),
+        (["--deadline", "soon"], "--deadline: must be days"),
+        (["--budget", "0"], "--budget: must be USD"),
+        (["--price", "dgx-b200=2"], "price: must name a cluster"),
+        (["--confidence", "1.5"], "confidence: must be between 0 and 1"),
+    ],
+)
+def test_bad_input(options: list[str], words: str) -> None:
+    done = RUNNER.invoke(app, [*RUN, *options])
+    assert done.exit_code == 2
+    assert words in done.stderr and "Traceback" not in done.stderr
