@@ -144,6 +144,15 @@ def show_usd_span(low_usd: float, high_usd: float) -> str:
     return f"{low.removesuffix(unit).strip()} to {high}"
 
 
+def show_signed_percent(share: float) -> str:
+    """Format a share with its sign and one digit; what rounds to nothing is +0.0.
+
+    >>> show_signed_percent(0.123), show_signed_percent(-0.0001)
+    ('+12.3 %', '+0.0 %')
+    """
+    return f"{round(100 * share, 1) + 0.0:+.1f} %"
+
+
 def show_percent(share: float) -> str:
     """Format a share as a percentage with one digit: ``42.1 %``."""
     return f"{100 * share:.1f} %"

@@ -25,10 +25,10 @@ from simulator.cli.screen import (
     waiting,
 )
 from simulator.cost.step import Estimate
+from simulator.planner.bearing_defaults import bearing_defaults
 from simulator.planner.outcome import Spans, spans
 from simulator.planner.search import Plan
 from simulator.planner.sensitivity import binding, sensitivity
-from simulator.report.comparison import show_signed_percent
 from simulator.report.evidence import (
     FIT_RULE,
     FLOP_CONVENTION,
@@ -42,6 +42,7 @@ from simulator.units import (
     show_percent,
     show_seconds,
     show_seconds_span,
+    show_signed_percent,
     show_usd,
     show_usd_span,
 )
@@ -80,6 +81,7 @@ def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> None:
         screen.print(notes("Played on discrete events", [*_played(plan)[:top], *_not_played(plan)]))
     screen.print(notes("What binds", binding(plan)))
     screen.print(notes("What would pay most, with the best layout for it", _upgrades(plan)))
+    screen.print(notes("Defaults that bear on it, and what else there is", _defaults(plan)))
     screen.print(notes("Searched", _searched(plan)))
     screen.print(notes("Read this with the numbers", _caveats(plan)))
     screen.print(Text("Launch the best layout", style="bold"))
@@ -229,6 +231,13 @@ def _upgrades(plan: Plan) -> list[str]:
         f" ({upgrade.layout})"
         for upgrade in found
     ]
+
+
+def _defaults(plan: Plan) -> list[str]:
+    """What nobody chose, with the price of the best layout under its alternative."""
+    step_s = float(plan.estimate.step_time_s[0])
+    found = bearing_defaults(plan.scenario, plan.estimate.layouts[:1])
+    return [one.sentence(step_s) for one in found]
 
 
 def _searched(plan: Plan) -> list[str]:

@@ -20,6 +20,7 @@ from simulator.cli.screen import (
     term_table,
 )
 from simulator.cost.uncertainty import BEARS_ON
+from simulator.planner.bearing_defaults import bearing_defaults
 from simulator.planner.outcome import Spans, spans
 from simulator.planner.prediction import Prediction
 from simulator.report.evidence import (
@@ -68,6 +69,10 @@ def show(
     screen.print(memory_table(estimate, 0, capacity, memory_meaning))
     screen.print()
     screen.print(notes("Assumed, because not given", _assumptions(prediction, assumed)))
+    others = bearing_defaults(prediction.scenario, estimate.layouts, software=False)
+    if others:
+        lines = [one.sentence(prediction.step_time_s) for one in others]
+        screen.print(notes("Defaults that bear on it, and what else there is", lines))
     screen.print(notes("Read this with the numbers", _caveats(prediction)))
 
 

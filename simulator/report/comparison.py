@@ -17,7 +17,6 @@ __all__ = [
     "TimeBar",
     "TimeChange",
     "show_change",
-    "show_signed_percent",
     "time_bars",
     "time_changes",
     "why_it_wins",
@@ -120,15 +119,6 @@ def show_change(seconds: float) -> str:
     '-250 ms'
     """
     return ("+" if seconds >= 0 else "-") + show_seconds(abs(seconds))
-
-
-def show_signed_percent(share: float) -> str:
-    """Format a share with its sign and one digit; what rounds to nothing is +0.0.
-
-    >>> show_signed_percent(0.123), show_signed_percent(-0.0001)
-    ('+12.3 %', '+0.0 %')
-    """
-    return f"{round(100 * share, 1) + 0.0:+.1f} %"
 
 
 def _bar(role: str, estimate: Estimate, sure: Certainty, i: int) -> TimeBar:

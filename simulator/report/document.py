@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 from simulator.cost.step import Estimate
 from simulator.layout.layouts import Layouts
+from simulator.planner.bearing_defaults import bearing_defaults
 from simulator.planner.outcome import spans
 from simulator.planner.prediction import Prediction
 from simulator.scenario import Scenario
@@ -62,6 +63,9 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
             }
             for i in rows
         ],
+        "bearing_defaults": [
+            one.document() for one in bearing_defaults(plan.scenario, plan.estimate.layouts[:1])
+        ],
     }
 
 
@@ -86,6 +90,10 @@ def predict_document(
     found = {
         **head("predict", prediction.scenario, estimate),
         "layouts": [{**layout, "evidence": prediction.evidence.document()}],
+        "bearing_defaults": [
+            one.document()
+            for one in bearing_defaults(prediction.scenario, estimate.layouts, software=False)
+        ],
     }
     if correction is not None:
         found["anchored_by"] = correction.document()

@@ -11,11 +11,17 @@ from typing import Any
 
 from simulator.cost.terms import TERMS
 from simulator.planner.scaling import CAUSES
-from simulator.report.comparison import show_signed_percent
 from simulator.report.drawing import Document, document, frame, note, stacked_bar, stacked_frame
 from simulator.report.evidence import memory_meaning
 from simulator.report.numbers import MemoryReport, PlanNumbers
-from simulator.units import GIB, show_bytes, show_percent, show_seconds, show_seconds_span
+from simulator.units import (
+    GIB,
+    show_bytes,
+    show_percent,
+    show_seconds,
+    show_seconds_span,
+    show_signed_percent,
+)
 
 __all__ = ["figures", "memory_figure", "ratio_figure", "speedup_figure", "time_figure"]
 

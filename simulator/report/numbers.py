@@ -18,6 +18,7 @@ from simulator.cost.terms import TERMS
 from simulator.events.played import SimulatedStep
 from simulator.evidence.card import Card
 from simulator.planner.answer_evidence import UsedFigure, used_figures
+from simulator.planner.bearing_defaults import bearing_defaults
 from simulator.planner.outcome import spans
 from simulator.planner.refine import played
 from simulator.planner.scaling import Scaling, scaling
@@ -174,6 +175,8 @@ class PlanNumbers:
     scaling: Scaling
     upgrades: list[Upgrade]
     binding: list[str]
+    defaults: list[str]
+    """What nobody chose and bears on the verdict, with the price of its alternative."""
     search: SearchStatistics
     evidence: Card
     assumed: list[UsedFigure]
@@ -202,6 +205,7 @@ def collect(plan: Plan, *, progress: Callable[[int, int], None] | None = None) -
     curve = scaling(scenario, found=plan.found, progress=lambda done, n: report(done, n + 1))
     upgrades = sensitivity(plan)
     report(len(curve.points) + 1, len(curve.points) + 1)
+    others = bearing_defaults(scenario, plan.estimate.layouts[:1])
     gpus, device = scenario.cluster.gpus, scenario.cluster.accelerator
     model = scenario.workload.architecture.name
     return PlanNumbers(
@@ -223,6 +227,7 @@ def collect(plan: Plan, *, progress: Callable[[int, int], None] | None = None) -
         scaling=curve,
         upgrades=upgrades,
         binding=binding(plan),
+        defaults=[one.sentence(bars[0].step_time_s) for one in others],
         search=search_statistics(plan),
         evidence=plan.evidence,
         assumed=[figure for figure in _used(plan) if figure.grade == "assumed"],

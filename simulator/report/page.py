@@ -11,7 +11,7 @@ from simulator.cost.estimate import VERDICTS
 from simulator.cost.terms import TERMS
 from simulator.events.step.streams import STREAMS
 from simulator.planner.scaling import CAUSES
-from simulator.report.comparison import show_change, show_signed_percent
+from simulator.report.comparison import show_change
 from simulator.report.evidence import (
     FIT_RULE,
     FLOP_CONVENTION,
@@ -27,6 +27,7 @@ from simulator.units import (
     show_count,
     show_percent,
     show_seconds,
+    show_signed_percent,
     show_usd,
     show_usd_span,
 )
@@ -47,6 +48,7 @@ SECTIONS = {
     "speedup": "Speed-up",
     "upgrades": "What would help most",
     "binding": "What binds",
+    "defaults": "Defaults that bear on it",
     "search": "The search",
     "evidence": "Evidence and assumptions",
     "limits": "What is not modelled",

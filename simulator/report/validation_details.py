@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from simulator.cost.terms import TERMS
-from simulator.report.comparison import show_signed_percent
 from simulator.report.drawing import (
     Document,
     document,
@@ -19,7 +18,7 @@ from simulator.report.drawing import (
 from simulator.report.validation_numbers import RankingGroup, layout_words
 from simulator.scoring.scores import ScoredRow
 from simulator.scoring.series import Series
-from simulator.units import show_percent, show_seconds
+from simulator.units import show_percent, show_seconds, show_signed_percent
 
 __all__ = ["ranking_figure", "series_figure", "worst_figure"]
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from simulator.report.comparison import show_signed_percent
 from simulator.report.drawing import Document, document, frame, note, plain
 from simulator.report.palette import category, symbol
 from simulator.report.validation_benchmarks import benchmark_figure
@@ -24,7 +23,7 @@ from simulator.report.validation_numbers import (
     split_of,
 )
 from simulator.scoring.scores import SCORED_MEMORY, ScoredRow
-from simulator.units import show_percent, show_seconds
+from simulator.units import show_percent, show_seconds, show_signed_percent
 
 __all__ = ["BAND", "row_note", "validation_figures"]
 

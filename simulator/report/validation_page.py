@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from simulator.report.comparison import show_signed_percent
 from simulator.report.evidence import NOT_MODELLED
 from simulator.report.page import environment, plotly_source
 from simulator.report.palette import CATEGORIES, PALETTE
@@ -26,7 +25,7 @@ from simulator.report.write import write_file
 from simulator.scoring.rankings import FEWEST_LAYOUTS, TIE
 from simulator.scoring.series import FEWEST_SIZES
 from simulator.scoring.validation import Validation
-from simulator.units import show_percent
+from simulator.units import show_percent, show_signed_percent
 
 __all__ = ["HOW_TO_READ", "SECTIONS", "render_validation", "write_validation"]
 

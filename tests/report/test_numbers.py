@@ -15,7 +15,6 @@ from simulator.planner.scaling import CAUSES
 from simulator.planner.search import Plan, plan
 from simulator.report.comparison import (
     ROLES,
-    show_signed_percent,
     time_bars,
     time_changes,
     why_it_wins,
@@ -30,6 +29,7 @@ from simulator.report.numbers import (
 )
 from simulator.report.palette import PALETTE
 from simulator.scenario import make_scenario
+from simulator.units import show_signed_percent
 
 ROOT = Path(__file__).resolve().parents[2]
 
