@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 
 if TYPE_CHECKING:
-    from simulator.api import compare, plan, predict, simulate
+    from simulator.api import compare, plan, predict, simulate, size
     from simulator.events.deviations.deviations import Deviation
     from simulator.events.deviations.jittered_step import Jitter
     from simulator.events.sharing.contended import Network
@@ -31,6 +31,7 @@ __all__ = [
     "plan",
     "predict",
     "simulate",
+    "size",
     "validate",
 ]
 
@@ -45,6 +46,7 @@ _HOME = {
     "plan": "simulator.api",
     "predict": "simulator.api",
     "simulate": "simulator.api",
+    "size": "simulator.api",
     "validate": "simulator.scoring.validation",
 }
 """Module of each public name."""

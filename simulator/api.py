@@ -1,4 +1,4 @@
-"""The Python face: `plan`, `predict`, `simulate`, `compare` from a file, keywords or both.
+"""The Python face: `plan`, `predict`, `simulate`, `compare`, `size` from a file, keywords or both.
 
 The command line goes through the same door (:func:`assemble`): a flag and a keyword mean the same.
 """
@@ -22,6 +22,7 @@ from simulator.workload.recipe import Recipe, Workload
 if TYPE_CHECKING:
     from simulator.decisions.cluster_comparison import Comparison
     from simulator.decisions.offers import Offer
+    from simulator.decisions.sizing import Sized
     from simulator.events.played import SimulatedStep
     from simulator.events.sharing.beside import Job
     from simulator.events.simulated_step import Deviation, Jitter, Network
@@ -36,6 +37,7 @@ __all__ = [
     "plan",
     "predict",
     "simulate",
+    "size",
 ]
 
 Source = Scenario | str | os.PathLike[str] | None
@@ -253,6 +255,62 @@ def compare(
         prices=prices,
         jobs=jobs,
         on_row=on_row,
+    )
+
+
+def size(
+    scenario: Source = None,
+    *,
+    deadline_days: float | None = None,
+    budget_usd: float | None = None,
+    confidence: float = 0.9,
+    prices: Mapping[str, float] | None = None,
+    law: str | None = None,
+    largest: int | None = None,
+    jobs: int | None = None,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: str | None = None,
+    **given: Any,
+) -> Sized:
+    """Find how many accelerators a run needs; other arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    deadline_days, budget_usd, confidence, prices, law, largest, jobs
+        See :func:`simulator.decisions.sizing.size_run`.
+    gpus : int, optional
+        The size, where it is known: what it takes, and what the limits buy on it.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+
+    Examples
+    --------
+    >>> found = size(model="llama-3.2-1b", cluster="dgx-h100", tokens=1e11, global_batch=256,
+    ...              tp=1, pp=1, cp=1, micro_batch=4, deadline_days=10, largest=64, jobs=1)
+    >>> found.question, found.answer.gpus
+    ('fewest', 4)
+    """
+    from simulator.decisions.sizing import size_run
+    from simulator.economics.scaling_law import USUAL_LAW
+
+    names: dict[str, Any] = {"model": model, "cluster": cluster, "software": software}
+    if scenario is None:
+        names["gpus"] = gpus or 8
+    return size_run(
+        assemble(scenario, names, given)[0],
+        gpus=gpus,
+        deadline_days=deadline_days,
+        budget_usd=budget_usd,
+        confidence=confidence,
+        prices=prices,
+        law=law or USUAL_LAW,
+        largest=largest,
+        jobs=jobs,
     )
 
 

@@ -20,6 +20,8 @@ __all__ = [
     "Counts",
     "Deadline",
     "Jobs",
+    "Largest",
+    "Law",
     "OutFolder",
     "Price",
     "days_of",
@@ -58,6 +60,18 @@ Confidence = Annotated[
         metavar="P",
         help="Chance with which deadline and budget must be met: 0.9 asks their P90.",
     ),
+]
+Law = Annotated[
+    str,
+    typer.Option(
+        "--law",
+        metavar="NAME",
+        help="Scaling law (hardware_profiles/scaling_laws), or path of one.",
+    ),
+]
+Largest = Annotated[
+    int | None,
+    typer.Option("--largest", metavar="N", min=1, help="Most accelerators to try."),
 ]
 Price = Annotated[
     list[str] | None,

@@ -16,6 +16,7 @@ from simulator.cli import (
     predict,
     profiles,
     simulate,
+    size,
     validate,
 )
 from simulator.cli.standard_streams import sound_streams
@@ -62,6 +63,7 @@ app.command("plan")(plan.command)
 app.command("predict")(predict.command)
 app.command("simulate")(simulate.command)
 app.command("compare")(compare.command)
+app.command("size")(size.command)
 app.command("validate")(validate.command)
 app.command("measure")(measure.command)
 app.command("calibrate")(calibrate.command)

@@ -12,11 +12,11 @@ from simulator.units import show_count, show_percent, show_usd, show_usd_span
 
 if TYPE_CHECKING:
     from simulator.decisions.cluster_comparison import Comparison
-    from simulator.decisions.offers import Offer
+    from simulator.decisions.offers import Asked, Offer
     from simulator.economics.unsure_totals import Span
     from simulator.scenario import Scenario
 
-__all__ = ["HEADER", "begin", "line", "show_views"]
+__all__ = ["HEADER", "begin", "in_words", "line", "missed", "show_views"]
 
 _SHAPE = (
     "{cluster:<16} {gpus:>6} {days:>8} {days_span:>15} {chance:>6} {usd:>8} {usd_span:>15}"
@@ -82,20 +82,20 @@ def show_views(answer: Comparison) -> None:
     """Print what to make of the offers."""
     screen = console()
     screen.print()
-    if missed := _missed(answer):
-        screen.print(Text(missed, style=NO_FIT))
+    if said := missed(answer.asked, answer.rows):
+        screen.print(Text(said, style=NO_FIT))
     screen.print(notes("At equal GPUs, the fastest", _equal_gpus(answer)))
     said = "budget" if answer.asked.budget_usd is not None else "money of the reference"
     budget = answer.budget_usd
     title = f"For {show_usd(budget)} ({said})" if budget else "For equal money"
-    screen.print(notes(title, _lines(answer.at_equal_budget()) or _no_price(answer)))
+    screen.print(notes(title, in_words(answer.at_equal_budget()) or _no_price(answer)))
     said = "deadline" if answer.asked.deadline_days is not None else "time of the reference"
     days = answer.deadline_days
     title = f"Within {days:,.1f} days ({said}), the cheapest" if days else "By equal time"
-    screen.print(notes(title, _lines(answer.at_deadline())))
+    screen.print(notes(title, in_words(answer.at_deadline())))
     if front := answer.pareto():
         title = "Beaten by no other in all of time, money, free memory and energy"
-        screen.print(notes(title, _lines(front)))
+        screen.print(notes(title, in_words(front)))
     screen.print(notes("Speed-up over the number of GPUs", _curves(answer)))
     screen.print(notes("Sizes", _sizes(answer)))
     screen.print(notes("Read this with the numbers", _caveats(answer)))
@@ -113,7 +113,7 @@ def _equal_gpus(answer: Comparison) -> list[str]:
     return lines
 
 
-def _lines(rows: Sequence[Offer]) -> list[str]:
+def in_words(rows: Sequence[Offer]) -> list[str]:
     """Offers in a few words each."""
     lines = []
     for row in rows[:_MOST]:
@@ -153,9 +153,9 @@ def _no_price(answer: Comparison) -> list[str]:
     return ["no cluster has a price: give --price USD"] if answer.budget_usd is None else []
 
 
-def _missed(answer: Comparison) -> str:
-    """What no offer meets, and the nearest."""
-    asked, able = answer.asked, answer.feasible
+def missed(asked: Asked, rows: Sequence[Offer]) -> str:
+    """What no offer meets, and the nearest; nothing where one does."""
+    able = [row for row in rows if row.feasible]
     if not able:
         return "MISSED: the run fits on none of these clusters and sizes."
     if any(row.meets(asked) for row in able):

@@ -10,6 +10,7 @@ from typing import Any
 
 from simulator import catalogue
 from simulator.economics.price import Price, Site
+from simulator.economics.scaling_law import ScalingLaw
 from simulator.errors import InputError, did_you_mean
 from simulator.files import GRADES, Figure, figures, read_profile, read_toml
 from simulator.hardware.accelerator import Accelerator
@@ -28,6 +29,7 @@ KINDS: dict[str, type] = {
     "software": Software,
     "prices": Price,
     "sites": Site,
+    "scaling_laws": ScalingLaw,
 }
 """Folder of hardware_profiles -> what a file in it describes."""
 

@@ -11,10 +11,12 @@ from simulator.report.document import SCHEMA, plain
 
 if TYPE_CHECKING:
     from simulator.decisions.cluster_comparison import Comparison
+    from simulator.decisions.sizing import Sized
+    from simulator.economics.scaling_law import ScalingLaw
     from simulator.economics.unsure_totals import Span
     from simulator.scenario import Scenario
 
-__all__ = ["compare_document", "decision_head", "offer_document"]
+__all__ = ["compare_document", "decision_head", "offer_document", "size_document"]
 
 
 def decision_head(command: str, scenario: Scenario) -> dict[str, Any]:
@@ -100,6 +102,51 @@ def compare_document(answer: Comparison) -> dict[str, Any]:
             for curve in answer.curves()
         ],
     }
+
+
+def size_document(answer: Sized) -> dict[str, Any]:
+    """Write an answer to how many: the offer, what was tried, what the limits buy."""
+    asked, bought = answer.asked, answer.compute
+    found: dict[str, Any] = {
+        **decision_head("size", answer.scenario),
+        "asked": {
+            "question": answer.question,
+            "deadline_days": asked.deadline_days,
+            "budget_usd": asked.budget_usd,
+            "prices": dict(asked.prices),
+        },
+        "answer": None,
+        "nearest": None,
+        "tried": [offer_document(row) for row in answer.tried],
+        "compute": None,
+    }
+    if answer.answer is not None:
+        found["answer"] = {**offer_document(answer.answer), "confidence": asked.confidence}
+    elif answer.nearest is not None:
+        found["nearest"] = _short(answer.nearest)
+    if bought is not None:
+        found["compute"] = {
+            "gpus": bought.offer.gpus,
+            "days": bought.days,
+            "binding": bought.binding,
+            "model_flop": bought.flop,
+            "most_tokens": bought.tokens,
+            "loss": bought.loss,
+            "optimal_parameters": bought.optimum.parameters,
+            "optimal_tokens": bought.optimum.tokens,
+            "optimal_loss": bought.optimum.loss,
+            "law": _law(bought.law),
+        }
+    return found
+
+
+def _law(law: ScalingLaw) -> dict[str, Any]:
+    """A scaling law with its coefficients."""
+    names = (
+        *("irreducible_loss", "parameter_coefficient", "token_coefficient"),
+        *("parameter_exponent", "token_exponent"),
+    )
+    return {"name": law.name, **{name: float(getattr(law, name)) for name in names}}
 
 
 def _short(row: Offer) -> dict[str, Any]:

@@ -1,0 +1,59 @@
+"""`foreshard size`: screen, frozen keys of its document, exit codes."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator.cli.main import app
+
+RUNNER = CliRunner(env={"COLUMNS": "160"})
+PINS = ("tp=1", "pp=1", "cp=1", "micro_batch=1", "sharding=zero1", "recompute=none")
+SETS = [word for pin in PINS for word in ("--set", f"layout.{pin}")]
+RUN = [
+    *("size", "--model", "llama-3.2-1b", "--cluster", "dgx-h100", "--set", "training.tokens=1e11"),
+    *("--largest", "64", "--jobs", "1", *SETS),
+]
+
+
+def test_document() -> None:
+    done = RUNNER.invoke(app, [*RUN, "--deadline", "30d", "--budget", "1M", "--json"])
+    assert done.exit_code == 0, done.stderr
+    document = json.loads(done.stdout)
+    keys = [*("schema", "version", "command", "scenario", "workload", "asked", "answer"),
+            *("nearest", "tried", "compute")]  # fmt: skip
+    assert list(document) == keys
+    answer = document["answer"]
+    assert answer["confidence"] == 0.9 and answer["days"]["p90"] <= 30.0
+    assert document["compute"]["law"]["name"] == "hoffmann-2022"
+    assert document["compute"]["law"]["parameter_exponent"] == 0.3392
+    assert [row["gpus"] for row in document["tried"]][-1] >= answer["gpus"]
+
+
+def test_screen() -> None:
+    done = RUNNER.invoke(app, [*RUN, "--gpus", "16", "--deadline", "30d"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    text = " ".join(done.stdout.split())
+    for words in ("With this many GPUs, with a chance of 90.0 %", "most tokens for llama-3.2-1b",
+                  "by hoffmann-2022: loss = 1.6934", "the deadline is used up"):  # fmt: skip
+        assert words in text, words
+
+
+def test_what_cannot_be_met_names_the_nearest() -> None:
+    done = RUNNER.invoke(app, [*RUN, "--deadline", "1h"])
+    assert done.exit_code == 1
+    assert "MISSED: no offer meets what is asked; the soonest" in done.stdout
+    assert "Nearest to all that is asked" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "a deadline, a budget or a number of GPUs must be given"),
+        (["--budget", "1", "--law", "hofmann-2022"], "did you mean 'hoffmann-2022'"),
+        (["--deadline", "90x"], "--deadline: must be days"),
+    ],
+)
+def test_bad_input(options: list[str], words: str) -> None:
+    done = RUNNER.invoke(app, [*RUN, *options])
+    assert done.exit_code == 2 and words in done.stderr
