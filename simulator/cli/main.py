@@ -11,6 +11,7 @@ from simulator.cli import (
     calibrate,
     calibrate_here,
     compare,
+    doctor,
     measure,
     plan,
     predict,
@@ -64,6 +65,7 @@ app.command("predict")(predict.command)
 app.command("simulate")(simulate.command)
 app.command("compare")(compare.command)
 app.command("size")(size.command)
+app.command("doctor")(doctor.command)
 app.command("validate")(validate.command)
 app.command("measure")(measure.command)
 app.command("calibrate")(calibrate.command)

@@ -227,8 +227,9 @@ def main() -> None:
     widening = fit_widening(shipped, kept_back("second_calibrate.csv"), fitted)
     text = with_deviations(path.read_text(encoding="utf-8"), fitted, widening, shipped.runs)
     path.write_text(text, encoding="utf-8")
-    for name, value in {**fitted, **widening}.items():
-        print(f"{name} = {value:.3g}")
+    for table, values in (("deviation", fitted), ("widening", widening)):
+        for name, value in values.items():
+            print(f"{table} {name} = {value:.3g}")
     groups = _groups(shipped)
 
     def refit(some: Callable[[TrainingRun], bool]) -> dict[str, float]:

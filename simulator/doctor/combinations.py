@@ -1,0 +1,100 @@
+"""Which models, clusters and software are put together for the self-check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from simulator import catalogue
+from simulator.errors import InputError
+from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.software.profile import Software, load_software
+from simulator.workload import presets
+
+__all__ = ["Combination", "every_pair", "one_of_each", "own_profiles"]
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """Names of one scenario."""
+
+    model: str
+    cluster: str
+    software: str
+
+
+def every_pair() -> list[Combination]:
+    """Every model on every cluster, software taken in turn.
+
+    The turn moves by one with every model and every cluster, so that every software that runs on a
+    cluster's devices meets every model and every such cluster: all pairs of the three are there.
+    """
+    found = []
+    for i, model in enumerate(presets.names()):
+        for j, cluster in enumerate(catalogue.names("clusters")):
+            runs = _software_for(cluster)
+            found += [Combination(model, cluster, runs[(i + j) % len(runs)])] if runs else []
+    return found
+
+
+def one_of_each() -> list[Combination]:
+    """Every model, every cluster and every software once at least: as many as the longest list."""
+    models, clusters = presets.names(), catalogue.names("clusters")
+    left = set(catalogue.names("software"))
+    found = []
+    for i in range(max(len(models), len(clusters))):
+        cluster = clusters[i % len(clusters)]
+        runs = _software_for(cluster)
+        if not runs:
+            continue
+        new = [name for name in runs if name in left]
+        software = (new or runs)[i % len(new or runs)]
+        left.discard(software)
+        found.append(Combination(models[i % len(models)], cluster, software))
+    return found
+
+
+def own_profiles() -> list[Combination]:
+    """Every pair in which a cluster or software of the user's own takes part."""
+    own = {kind: _own(kind) for kind in ("clusters", "software")}
+    return [
+        one
+        for one in every_pair()
+        if one.cluster in own["clusters"] or one.software in own["software"]
+    ]
+
+
+def _own(kind: str) -> set[str]:
+    folders: Sequence[Path] = catalogue.user_folders()
+    return {path.stem for place in folders for path in (place / kind).glob("*.toml")}
+
+
+@lru_cache(maxsize=512)
+def _software_for(cluster: str) -> tuple[str, ...]:
+    """Software profiles that run on a cluster's devices; none where the profile is broken."""
+    try:
+        platform = load_cluster(cluster, 1).accelerator.platform
+    except InputError:
+        return ()
+    return tuple(one.name for one in _all_software() if platform in one.platforms)
+
+
+@lru_cache(maxsize=1)
+def _all_software() -> tuple[Software, ...]:
+    return tuple(_loaded(catalogue.names("software")))
+
+
+def _loaded(names: Sequence[str]) -> Iterator[Software]:
+    for name in names:
+        try:
+            yield load_software(name)
+        except InputError:  # `profiles check` says what is wrong with it
+            continue
+
+
+def whole_servers(cluster: str, servers: int = 2) -> int:
+    """Accelerators of so many servers of a cluster."""
+    found: Cluster = load_cluster(cluster, 1)
+    return servers * found.node.accelerators

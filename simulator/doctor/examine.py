@@ -1,0 +1,125 @@
+"""The self-check: predict every combination that fits together, and hold it against identities."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from simulator.doctor.combinations import Combination, whole_servers
+from simulator.doctor.identities import IDENTITIES, Broken, broken
+from simulator.errors import InputError
+from simulator.hardware.cluster import load_cluster
+from simulator.planner.prediction import Prediction, predict
+from simulator.scenario import make_scenario
+from simulator.workload.presets import load
+
+__all__ = ["Examination", "Finding", "examine"]
+
+_TOKENS = 1e9
+_SEQUENCE = 2048
+_BATCH = 64
+_LAYOUTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"sharding": "zero3"},
+    {"sharding": "ddp"},
+    {"tp": 2},
+    {"micro_batch": 4},
+    {"pp": 2},
+)
+"""What is tried until a combination can run: not every software has every kind of sharding."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One combination that breaks an identity, or ends in an error that is no answer."""
+
+    combination: Combination
+    broken: Broken
+
+    def document(self) -> dict[str, str]:
+        """As plain values, with the keys that stay."""
+        return {**asdict(self.combination), **asdict(self.broken)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Examination:
+    """What a self-check found."""
+
+    predicted: int
+    refused: dict[str, int]
+    """Combinations that do not fit together, by reason."""
+    findings: tuple[Finding, ...]
+
+    def document(self) -> dict[str, Any]:
+        """As plain values, with the keys that stay."""
+        return {
+            "predicted": self.predicted,
+            "identities": list(IDENTITIES),
+            "refused": dict(self.refused),
+            "findings": [finding.document() for finding in self.findings],
+        }
+
+
+def examine(
+    combinations: Iterable[Combination], *, progress: Callable[[int, int], None] | None = None
+) -> Examination:
+    """Predict a training step of every combination on two servers, and check it.
+
+    A combination that the software or arithmetic rules out is counted, not a finding; any error
+    other than a refused input is one.
+    """
+    cases = list(combinations)
+    refused: Counter[str] = Counter()
+    findings: list[Finding] = []
+    for done, case in enumerate(cases, start=1):
+        try:
+            prediction = _predicted(case)
+            if isinstance(prediction, str):
+                refused[prediction] += 1
+            else:
+                findings += [Finding(combination=case, broken=one) for one in broken(prediction)]
+        except Exception as error:  # a crash is what this looks for
+            said = Broken(identity="ends in an answer", said=f"{type(error).__name__}: {error}")
+            findings.append(Finding(combination=case, broken=said))
+        if progress is not None:
+            progress(done, len(cases))
+    return Examination(
+        predicted=len(cases) - refused.total(), refused=dict(refused), findings=tuple(findings)
+    )
+
+
+def _predicted(case: Combination) -> Prediction | str:
+    """The first layout that can run, or why none can."""
+    reason = ""
+    for layout in _LAYOUTS:
+        try:
+            return predict(make_scenario(_document(case, layout)))
+        except InputError as error:
+            reason = reason or str(error).partition("\n")[0].partition(", got")[0]
+    return reason
+
+
+def _document(case: Combination, layout: dict[str, Any]) -> dict[str, Any]:
+    """A scenario of two servers: a sequence that every text model has; images have their own."""
+    return {
+        "model": {"name": case.model},
+        "training": {"tokens": _TOKENS, "global_batch": _BATCH, **_training(case)},
+        "cluster": {
+            "name": case.cluster,
+            "gpus": whole_servers(case.cluster),
+            "software": case.software,
+        },
+        "layout": layout,
+    }
+
+
+def _training(case: Combination) -> dict[str, Any]:
+    """A type that the device has, and tokens per sequence that the model takes."""
+    arch, rates = load(case.model), load_cluster(case.cluster, 1).accelerator.matrix_flop_per_s
+    precision = next((dtype for dtype in ("bf16", "fp16") if dtype in rates), "fp32")
+    most = arch.max_positions
+    fixed, learned = arch.patch_values > 0, arch.position == "learned"
+    length = most if fixed else min(_SEQUENCE, most) if learned else _SEQUENCE
+    return {"precision": precision, "sequence_length": length}
