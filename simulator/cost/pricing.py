@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,14 +25,14 @@ from simulator.hardware.cluster import NO_CLOSED_FORM, Cluster, with_release
 from simulator.layout.keys import UniqueRows, unique_rows
 from simulator.layout.layouts import Layouts, modules_of
 from simulator.layout.placement import place
-from simulator.layout.stages import Stages, fold, stages
+from simulator.layout.stages import Stages, StageTable, fold, stages
 from simulator.schedules.action_tables import unpaired
 from simulator.schedules.registry import WORDS
 from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
 
-__all__ = ["price"]
+__all__ = ["price", "price_keys", "with_paths"]
 
 
 def price(
@@ -52,23 +53,46 @@ def price(
     InputError
         If servers are of several kinds: one price per layout is that of one kind.
     """
+    priced = price_keys(layouts, workload, cluster, software, every_rank=every_rank)
+    return with_paths(priced, layouts, coarse=coarse)
+
+
+def price_keys(
+    layouts: Layouts,
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    *,
+    every_rank: bool = False,
+    modules: Sequence[int] = (0,),
+) -> Priced:
+    """Do the same but for the longest paths, which only the times of pipelines need.
+
+    With several `modules` (bits of MODULES), blocks are priced with each of these sets recomputed,
+    whatever the layouts say; ``Priced.of`` tells rows which of them they name.
+    """
     if cluster.kinds:
         raise InputError(f"cluster {cluster.name}: {NO_CLOSED_FORM}")
     workload = workload.by_training()
     cluster = with_release(cluster, software.kernels.nccl)
     plans, held = _pipeline_plans(layouts, workload.architecture)
     table = fold(held, by_content=not every_rank)
-    grids = _rank_grids(layouts, plans)
+    grids = _rank_grids(layouts, plans, table)
     placement = place(layouts[grids.first], cluster.domain)
     keys, ranks = block_keys(layouts, grids, placement)
-    blocks = _blocks(workload, cluster, software, ranks)
-    priced = Priced(
+    if len(modules) == 1:
+        blocks = _blocks(workload, cluster, software, ranks)
+    else:
+        blocks = _blocks_of_each(workload, cluster, software, ranks, modules)
+    return Priced(
         workload=workload,
         cluster=cluster,
         software=software,
         table=table,
+        held=held,
         plan=plans.inverse,
         blocks=blocks,
+        ranks=ranks,
         block_key=keys.inverse,
         states=state_costs(
             workload,
@@ -80,15 +104,20 @@ def price(
             versions=table.versions[plans.inverse[grids.first]],
         ),
         state_key=grids.inverse,
-        send_s=np.stack([_send(cluster, blocks, ranks, crosses) for crosses in (False, True)]),
+        send_s=_sends(cluster, blocks, ranks, len(modules)),
         hop_crosses=(placement.pp.local == 1).astype(np.int64),
         model_flop=step_flop(workload),
         unpaired=_unpaired(layouts[plans.first], workload, software),
         paths=Paths.none(),
     )
+
+
+def with_paths(priced: Priced, layouts: Layouts, *, coarse: bool) -> Priced:
+    """Add the longest path of each layout's pipeline; `layouts` are all that are priced."""
     costs = rounded_costs(priced, layouts, coarse=coarse)
-    beside = software.overlap.pipeline_send
-    return replace(priced, paths=trace_paths(layouts, plans.inverse, held, costs, beside=beside))
+    beside = priced.software.overlap.pipeline_send
+    paths = trace_paths(layouts, priced.plan, priced.held, costs, beside=beside)
+    return replace(priced, paths=paths)
 
 
 def _pipeline_plans(layouts: Layouts, arch: Architecture) -> tuple[UniqueRows, Stages]:
@@ -107,8 +136,18 @@ def _pipeline_plans(layouts: Layouts, arch: Architecture) -> tuple[UniqueRows, S
     return plans, held
 
 
-def _rank_grids(layouts: Layouts, plans: UniqueRows) -> UniqueRows:
-    """Distinct rank grids with what they share: layouts whose states cost the same."""
+def _rank_grids(layouts: Layouts, plans: UniqueRows, table: StageTable) -> UniqueRows:
+    """Distinct rank grids with what they share: layouts whose states cost the same.
+
+    Of a pipeline plan the states know what its ranks hold, not how many micro-batches pass, but for
+    whether they are more than the ranks (``cost/states/gathered.py: unreduced_bytes``).
+    """
+    sizes = zip(table.parts, table.versions, layouts.vpp[plans.first].tolist(), strict=True)
+    names: dict[tuple[bytes, bytes, int], int] = {}
+    held = [
+        names.setdefault((parts.tobytes(), versions.tobytes(), vpp), len(names))
+        for parts, versions, vpp in sizes
+    ]
     return unique_rows(
         layouts.tp,
         layouts.cp,
@@ -120,7 +159,9 @@ def _rank_grids(layouts: Layouts, plans: UniqueRows) -> UniqueRows:
         layouts.sharding,
         layouts.shard_group,
         layouts.reshard_after_forward,
-        plans.inverse,
+        layouts.copies,
+        np.array(held)[plans.inverse],
+        (layouts.micro_batches <= layouts.pp).astype(np.int64),
     )
 
 
@@ -152,6 +193,22 @@ def _blocks_alike(
     )
 
 
+def _blocks_of_each(
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    ranks: Ranks,
+    modules: Sequence[int],
+) -> BlockCosts:
+    """The same of every one of some sets of modules, one set after the other."""
+    pieces, keys = [], len(ranks.tp)
+    for i, mask in enumerate(modules):
+        named = replace(ranks, recompute_modules=np.full(keys, mask))
+        costs = _blocks(workload, cluster, software, named)
+        pieces.append((np.arange(keys) + i * keys, costs))
+    return BlockCosts.joined(pieces)
+
+
 def _unpaired(plans: Layouts, workload: Workload, software: Software) -> Floats:
     """Micro-batches of each plan that pass a rank with no other beside them to hide behind."""
     if not (software.overlap.expert and workload.architecture.is_moe):
@@ -159,6 +216,12 @@ def _unpaired(plans: Layouts, workload: Workload, software: Software) -> Floats:
     columns = (plans.schedule, plans.pp, distinct_micro_batches(plans), plans.vpp)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return np.array([unpaired(WORDS[code], *numbers) for code, *numbers in rows])
+
+
+def _sends(cluster: Cluster, blocks: BlockCosts, ranks: Ranks, times: int) -> Floats:
+    """One send between stages inside a domain and across, of each set of recomputed modules."""
+    wide = ranks.take(np.tile(np.arange(len(ranks.tp)), times)) if times > 1 else ranks
+    return np.stack([_send(cluster, blocks, wide, crosses) for crosses in (False, True)])
 
 
 def _send(cluster: Cluster, blocks: BlockCosts, ranks: Ranks, crosses: bool) -> Floats:

@@ -9,11 +9,13 @@ what the others add is fill and drain; the data-parallel tail and the optimizer 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.arrays import Floats
-from simulator.cost.estimate import Estimate, concatenate
+from simulator.cost.estimate import Estimate, concatenate, memory_verdict
 from simulator.cost.memory.offload import (
     activation_copies_s,
     away_bytes,
@@ -26,6 +28,7 @@ from simulator.cost.memory.offload import (
 from simulator.cost.memory.peak import MEMORY_KINDS, memory_spread, peak_memory
 from simulator.cost.passes import (
     SELECTIVE,
+    alone_passes,
     data_parallel,
     over_parts,
     part_passes,
@@ -50,7 +53,18 @@ from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Estimate", "estimates", "evaluate", "recomputed_share"]
+__all__ = [
+    "CHUNK",
+    "Estimate",
+    "Needs",
+    "estimates",
+    "evaluate",
+    "least_step_s",
+    "memory_needs",
+    "priced_estimate",
+    "priced_estimates",
+    "recomputed_share",
+]
 
 
 CHUNK = 8192
@@ -81,7 +95,7 @@ def evaluate(
     Estimate
     """
     priced = price(layouts, workload, cluster, software, every_rank=every_rank)
-    pieces = list(_estimates(layouts, priced))
+    pieces = list(priced_estimates(layouts, priced))
     return pieces[0] if len(pieces) == 1 else concatenate(pieces)
 
 
@@ -100,12 +114,91 @@ def estimates(
     those at coarsely rounded costs (``cost/pipeline/rounded.py``), to be followed by it for what is
     kept.
     """
-    yield from _estimates(layouts, price(layouts, workload, cluster, software, coarse=coarse))
+    yield from priced_estimates(
+        layouts, price(layouts, workload, cluster, software, coarse=coarse)
+    )
 
 
-def _estimates(layouts: Layouts, priced: Priced) -> Iterator[Estimate]:
+def priced_estimates(layouts: Layouts, priced: Priced) -> Iterator[Estimate]:
+    """The same of layouts whose keys and paths are priced."""
     for start in range(0, max(len(layouts), 1), CHUNK):
-        yield _evaluate_rows(select(layouts, priced, slice(start, start + CHUNK)), priced)
+        yield priced_estimate(layouts, priced, slice(start, start + CHUNK))
+
+
+def priced_estimate(layouts: Layouts, priced: Priced, rows: slice) -> Estimate:
+    """The estimate of some rows of a priced table."""
+    return _evaluate_rows(select(layouts, priced, rows), priced)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needs:
+    """What layouts need, without their times; arrays over layouts."""
+
+    memory_bytes: Floats
+    """Of the fullest rank."""
+    fits: NDArray[np.bool_]
+    """As ``Estimate.fits``."""
+    safe: NDArray[np.bool_]
+    """Whether the P90 of memory fits too."""
+    away: NDArray[np.bool_]
+    """Whether a server has room for what is kept in host memory and on drives."""
+
+    @staticmethod
+    def joined(pieces: list[Needs]) -> Needs:
+        """Join the needs of consecutive tables, one at the least."""
+        names = ("memory_bytes", "fits", "safe", "away")
+        columns = {name: [getattr(piece, name) for piece in pieces] for name in names}
+        return Needs(**{name: np.concatenate(column) for name, column in columns.items()})
+
+
+def memory_needs(layouts: Layouts, priced: Priced) -> Needs:
+    """Memory alone of the rows of a priced table, as in their estimates; paths are not needed.
+
+    Layouts that offload activations are not for it: what they send away hangs on their slowest
+    rank, and so on their times.
+    """
+    assert not layouts.offload_layers.any()
+    rows = select(layouts, priced, slice(None))
+    needs = peak_memory(rows, priced).peak_bytes
+    usable = float(priced.cluster.accelerator.memory.usable_bytes)
+    spread = memory_spread(layouts, priced.software)
+    room = np.full(len(layouts), True)
+    if uses_host(layouts):
+        away = away_bytes(priced, layouts, rows.state_key, np.zeros(len(layouts)))
+        for tier, most in room_bytes(priced.cluster).items():
+            room &= away[tier] <= most
+    return Needs(
+        memory_bytes=needs,
+        fits=(needs <= usable) & room,
+        safe=(memory_verdict(needs, spread, usable) == 0) & room,
+        away=room,
+    )
+
+
+def least_step_s(layouts: Layouts, priced: Priced) -> Floats:
+    """A lower bound on the step time of the rows of a priced table, (layouts,), without paths.
+
+    A step is the sum of the terms of :data:`simulator.cost.terms.TERMS`, none of which is negative:
+    shown parts of communication, offload, fill and drain are cut off at zero, and so is what a
+    further micro-batch takes over the slowest rank's own passes. What is added up here is some of
+    these terms alone: m micro-batches forward and backward through the slowest rank, what those
+    without another beside them take longer, the optimizer's step on the device, and the norm of the
+    gradients. So no step is shorter, and no layout whose bound lies above the time of the n-th
+    fastest is among the n fastest. The last 1e-9 are left to the rounding of sums in another order.
+    """
+    rows = select(layouts, priced, slice(None))
+    m = layouts.micro_batches / layouts.copies
+    share = recomputed_share(rows)
+    passes = part_passes(priced, layouts, rows.block_key, rows.state_key, m, share)
+    slowest = slowest_rank(rows, priced, rank_passes(rows, priced, passes))
+    least_s = m * (slowest.forward_s + slowest.backward_s)
+    if priced.software.overlap.expert:
+        longer_s = alone_passes(priced.blocks, rows.block_key, slowest.parts[:, None, :])
+        least_s = least_s + slowest.alone * (longer_s[0] + longer_s[1])[:, 0]
+    least_s = least_s + priced.states.norm_s[rows.state_key]
+    if not uses_host(layouts):
+        least_s = least_s + priced.states.optimizer_s[rows.state_key].max(axis=1)
+    return np.asarray(least_s * (1.0 - 1e-9))
 
 
 def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.blocks.block_costs import BlockCosts
+from simulator.cost.operators.operations import Ranks
 from simulator.cost.states.state_costs import StateCosts
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import RECOMPUTE, Layouts
-from simulator.layout.stages import StageTable
+from simulator.layout.stages import Stages, StageTable
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
@@ -41,8 +42,12 @@ class Priced:
     cluster: Cluster
     software: Software
     table: StageTable
+    held: Stages
+    """What `table` folds."""
     plan: NDArray[Any]
     blocks: BlockCosts
+    ranks: Ranks
+    """What a rank of each block key sees."""
     block_key: NDArray[Any]
     states: StateCosts
     state_key: NDArray[Any]
@@ -55,7 +60,21 @@ class Priced:
     unpaired: Floats
     """Per plan: micro-batches whose passes have no other micro-batch beside them."""
     paths: Paths
-    """The longest path through each layout's pipeline."""
+    """The longest path through each layout's pipeline; none where they were not asked for."""
+
+    def of(self, rows: Any, modules: Any = 0) -> Priced:
+        """The same prices for some rows, without their paths.
+
+        `modules` is which of the sets of recomputed modules that blocks were priced with
+        (``cost/pricing.py``) each row names.
+        """
+        return replace(
+            self,
+            plan=self.plan[rows],
+            block_key=self.block_key[rows] + modules * len(self.ranks.tp),
+            state_key=self.state_key[rows],
+            paths=Paths.none(),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +225,7 @@ def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:
         block_key=priced.block_key[rows],
         state_key=priced.state_key[rows],
         plan=plan,
-        route=priced.paths.route[rows],
+        route=priced.paths.route[rows] if len(priced.paths.route) else priced.plan[rows],
         parts=parts,
         in_flight=table.in_flight[plan],
         covered=recomputed_parts(some, parts),

@@ -23,6 +23,7 @@ __all__ = [
     "RECOMPUTE",
     "SHARDINGS",
     "Layouts",
+    "mask_of",
     "modules_of",
 ]
 
@@ -283,7 +284,7 @@ def modules_of(mask: int) -> list[str]:
     return [word for bit, word in enumerate(MODULES) if mask >> bit & 1]
 
 
-def _mask(text: str) -> int:
+def mask_of(text: str) -> int:
     """A bit for each word of MODULES in words joined by ``+``."""
     words = set(text.split("+")) - {""}
     for word in sorted(words):
@@ -314,7 +315,7 @@ def _coded(name: str, value: Any) -> NDArray[Any]:
     if name == "reshard_after_forward" and array.dtype.kind == "b":
         array = np.where(array, 0, 1)  # true: over shard_group; false: over one rank, not at all
     if name == "recompute_modules" and array.dtype.kind in "US":
-        array = np.array([_mask(text) for text in array.tolist()])
+        array = np.array([mask_of(text) for text in array.tolist()])
     if words is not None and array.dtype.kind in "US":
         for word in array:
             if word not in words:

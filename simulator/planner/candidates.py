@@ -9,8 +9,9 @@ without pipeline) appear once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from simulator.layout.layouts import (
     RANK_ORDERS,
     RECOMPUTE,
     Layouts,
+    mask_of,
 )
 from simulator.planner.sharing_choices import shared_states
 from simulator.schedules.registry import SCHEDULES, WORDS, usual
@@ -32,7 +34,7 @@ from simulator.software.supports import Supports
 from simulator.workload.architecture import MLP, Architecture
 from simulator.workload.recipe import Workload
 
-__all__ = ["LARGEST_MICRO_BATCH", "candidates"]
+__all__ = ["LARGEST_MICRO_BATCH", "Family", "Recomputed", "candidates", "count", "families"]
 
 LARGEST_MICRO_BATCH = 16
 """Micro-batches above this are not tried unless pinned."""
@@ -61,6 +63,48 @@ _CHOICES = {
 }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recomputed:
+    """A kind of recomputation that the layouts of a family are tried with."""
+
+    recompute: int
+    """Index into RECOMPUTE."""
+    modules: int
+    """Bits of MODULES; 0: the usual."""
+    layers: NDArray[Any]
+    """Layers of a rank that full recomputation covers, of every row of the family's base."""
+    rows: NDArray[np.intp]
+    """Rows of the base that are tried with it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """Layouts that differ in what they recompute alone share a row of `base`."""
+
+    base: Layouts
+    """Without recomputation."""
+    kinds: tuple[Recomputed, ...]
+
+    def __len__(self) -> int:
+        return sum(len(kind.rows) for kind in self.kinds)
+
+    def of(self, kind: Recomputed, rows: NDArray[Any] | slice) -> Layouts:
+        """Some rows of the base with a kind of recomputation."""
+        return replace(self.base[rows], **self._fields(kind, rows))
+
+    def table(self) -> Layouts:
+        """All of its layouts, kind by kind."""
+        return Layouts.concatenate([self.of(kind, kind.rows) for kind in self.kinds])
+
+    def _fields(self, kind: Recomputed, rows: NDArray[Any] | slice) -> dict[str, NDArray[Any]]:
+        layers = kind.layers[rows]
+        return {
+            "recompute": np.full(len(layers), kind.recompute, dtype=np.int32),
+            "recompute_layers": layers,
+            "recompute_modules": np.full(len(layers), kind.modules, dtype=np.int32),
+        }
+
+
 def candidates(
     workload: Workload,
     cluster: Cluster,
@@ -81,19 +125,91 @@ def candidates(
     Layouts
         Not all feasible; judge them with :func:`simulator.layout.rules.feasibility.reasons`.
     """
+    found = families(workload, cluster, software, pinned)
+    return Layouts.concatenate([family.table() for family in found])
+
+
+def families(
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    pinned: Mapping[str, Any] | None = None,
+    *,
+    most: int | None = None,
+) -> Iterator[Family]:
+    """The same layouts, those that differ in recomputation alone together.
+
+    Parameters
+    ----------
+    most : int, optional
+        Rows of a family's base, some (tp, pp, cp) of one size apart; not given, one family.
+    """
     pinned = dict(pinned or {})
     for field, choice in _CHOICES.items():
         if pinned.get(field) == "any":
+            for i, word in enumerate(choice.words(software.supports)):
+                fixed = {**pinned, field: word}
+                for family in families(workload, cluster, software, fixed, most=most):
+                    yield family if i == 0 else _only(family, choice.matters(family.base))
+            return
+    grids, size = list[dict[str, NDArray[Any]]](), 0
+    for grid in _grids(workload, cluster, software, pinned):
+        grids.append(grid)
+        size += len(grid["tp"])
+        if most is not None and size >= most:
+            yield _family(grids, workload, software, pinned)
+            grids, size = [], 0
+    if grids or most is None:
+        yield _family(grids or [_nearest(cluster, pinned)], workload, software, pinned)
+
+
+def count(
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    pinned: Mapping[str, Any] | None = None,
+) -> int:
+    """How many layouts there are, those counted twice that a word of "any" does not tell apart."""
+    pinned, times, layouts = dict(pinned or {}), 1, 0
+    for field, choice in _CHOICES.items():
+        if pinned.get(field) == "any":
             words = choice.words(software.supports)
-            tables = [candidates(workload, cluster, software, {**pinned, field: w}) for w in words]
-            return Layouts.concatenate([tables[0], *(x[choice.matters(x)] for x in tables[1:])])
-    grids = _grids(workload, cluster, software, pinned)
-    if not grids:
-        grids = [_nearest(cluster, pinned)]
+            times, pinned[field] = times * len(words), words[0]
+    modes: dict[int, int] = {}
+    for tp, pp, cp in _outer(workload, cluster, software, pinned):
+        dp = data_parallel_degree(cluster.gpus, tp, pp, cp)
+        if "dp" in pinned and pinned["dp"] != dp:
+            continue
+        shared = shared_states(software, pinned, tp, pp, cp * dp, cluster.domain)
+        axes = _inner(workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
+        if pp not in modes:
+            one = _recomputation(Layouts.of(pp=pp), workload.architecture, software, pinned)
+            modes[pp] = len(list(one))
+        size = prod(len(axis) for axis in axes.values())
+        layouts += size * len(shared["sharding"]) * modes[pp]
+    return times * layouts
+
+
+def _only(family: Family, rows: NDArray[np.bool_]) -> Family:
+    """The family of some rows of its base."""
+    place = np.cumsum(rows) - 1
+    kinds = [
+        replace(kind, layers=kind.layers[rows], rows=place[kind.rows[rows[kind.rows]]])
+        for kind in family.kinds
+    ]
+    return Family(base=family.base[rows], kinds=tuple(kinds))
+
+
+def _family(
+    grids: list[dict[str, NDArray[Any]]],
+    workload: Workload,
+    software: Software,
+    pinned: Mapping[str, Any],
+) -> Family:
+    """The layouts of some grids."""
     columns = {name: np.concatenate([grid[name] for grid in grids]) for name in grids[0]}
     free = (
         "dp",
-        "recompute_layers",
         "offload_layers",
         "optimizer_offload",
         "parameter_offload",
@@ -104,14 +220,15 @@ def candidates(
     if schedule is not None and not SCHEDULES[schedule].by_default:
         code = WORDS.index(schedule)
         table = table.replace(schedule=np.where(table.pp > 1, code, table.schedule))
-    return _recomputation(table, workload.architecture, software, pinned)
+    kinds = _recomputation(table, workload.architecture, software, pinned)
+    return Family(base=table, kinds=tuple(kinds))
 
 
 def _grids(
     workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any]
-) -> list[dict[str, NDArray[Any]]]:
-    """One product of the inner choices per (tp, pp, cp)."""
-    gpus, grids = cluster.gpus, []
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """One product of the inner choices per (tp, pp, cp); at least one row, be it to blame."""
+    gpus, some = cluster.gpus, False
     for tp, pp, cp in _outer(workload, cluster, software, pinned):
         dp = data_parallel_degree(gpus, tp, pp, cp)
         if "dp" in pinned and pinned["dp"] != dp:
@@ -119,17 +236,19 @@ def _grids(
         shared = shared_states(software, pinned, tp, pp, cp * dp, cluster.domain)
         axes = _inner(workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
         axes["states"] = np.arange(len(shared["sharding"]))
+        size = prod(len(axis) for axis in axes.values())
         mesh = np.meshgrid(*axes.values(), indexing="ij")
         grid = {name: x.ravel() for name, x in zip(axes, mesh, strict=True)}
         which = grid.pop("states")
         grid |= {name: values[which] for name, values in shared.items()}
-        size = len(grid["vpp"])
         grid |= {
             name: np.full(size, value)
             for name, value in (("tp", tp), ("pp", pp), ("cp", cp), ("dp", dp))
         }
-        grids.append(grid)
-    return grids
+        some = True
+        yield grid
+    if not some:
+        yield _nearest(cluster, pinned)
 
 
 def _outer(
@@ -250,35 +369,31 @@ def _expert_axes(
 
 def _recomputation(
     table: Layouts, arch: Architecture, software: Software, pinned: Mapping[str, Any]
-) -> Layouts:
-    """Repeat every row for each kind of recomputation.
-
-    Selective also by what it names, full by the number of layers.
-    """
+) -> Iterator[Recomputed]:
+    """Each kind of recomputation: selective also by what it names, full by the number of layers."""
     modes: list[str] = list(software.supports.recompute)
     if pinned.get("recompute_modules"):
         modes = ["selective"]
     if "recompute" in pinned:
         modes = [str(pinned["recompute"])]
-    tables = [
-        table.replace(recompute=mode, recompute_layers=0, recompute_modules=modules)
-        for mode in modes
-        if mode in RECOMPUTE
-        for modules in (_module_sets(arch, software, pinned) if mode == "selective" else [""])
-    ]
-    if "recompute_layers" in pinned:
-        return Layouts.concatenate(
-            [part.replace(recompute_layers=pinned["recompute_layers"]) for part in tables]
-        )
-    if "full" in modes:
-        per_rank = arch.layers // table.pp
-        for step in range(1, _MOST_RECOMPUTE_STEPS):
-            count = per_rank * step // _MOST_RECOMPUTE_STEPS
-            before = per_rank * (step - 1) // _MOST_RECOMPUTE_STEPS
-            rows = (count > 0) & (count != before)
-            some = table[rows]
-            tables.append(some.replace(recompute="full", recompute_layers=count[rows]))
-    return Layouts.concatenate(tables)
+    every, given = np.arange(len(table)), pinned.get("recompute_layers", 0)
+    layers = np.full(len(table), given, dtype=np.int32)
+    for mode in modes:
+        if mode not in RECOMPUTE:
+            continue
+        code = RECOMPUTE.index(mode)
+        for words in _module_sets(arch, software, pinned) if mode == "selective" else [""]:
+            yield Recomputed(recompute=code, modules=mask_of(words), layers=layers, rows=every)
+    if "recompute_layers" in pinned or "full" not in modes:
+        return
+    per_rank = arch.layers // table.pp
+    for step in range(1, _MOST_RECOMPUTE_STEPS):
+        count = per_rank * step // _MOST_RECOMPUTE_STEPS
+        before = per_rank * (step - 1) // _MOST_RECOMPUTE_STEPS
+        rows = np.flatnonzero((count > 0) & (count != before))
+        if len(rows):
+            full = RECOMPUTE.index("full")
+            yield Recomputed(recompute=full, modules=0, layers=count.astype(np.int32), rows=rows)
 
 
 def _module_sets(arch: Architecture, software: Software, pinned: Mapping[str, Any]) -> list[str]:

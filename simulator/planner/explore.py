@@ -1,21 +1,37 @@
-"""Evaluate every layout and remember the fastest that fit, the near misses and why others fell."""
+"""Find the fastest layouts that fit, the near misses and why others fell.
+
+Memory comes first: what cannot fit is known from memory alone. Of the rest, those with the least
+lower bound on their step time are timed first; a layout whose bound lies above the slowest that is
+kept is not timed at all. The answer is that of timing every layout (`exhaustive`).
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.arrays import Floats
-from simulator.cost.step import Estimate, estimates, evaluate
+from simulator.cost.estimate import concatenate
+from simulator.cost.pricing import with_paths
+from simulator.cost.step import CHUNK, Estimate, evaluate, priced_estimate
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
-from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
-from simulator.planner.candidates import candidates
+from simulator.layout.rules.feasibility import FEASIBLE, REASONS
+from simulator.planner.candidates import Family, count, families
+from simulator.planner.in_threads import in_threads
+from simulator.planner.memory_first import (
+    ROOM,
+    Rows,
+    Setting,
+    Space,
+    every_row,
+    near_rows,
+    open_space,
+)
+from simulator.planner.shortlist import Shortlist, wanted
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
@@ -25,14 +41,11 @@ __all__ = ["KEEP", "ROOM", "TOO_LARGE", "Found", "explore"]
 TOO_LARGE = "more memory than usable on the fullest GPU"
 """Reason of layouts that were evaluated but do not fit."""
 
-ROOM = 1.1
-"""Layouts within this much of usable memory are remembered as near misses."""
-
 KEEP = 512
 """How many of the fastest layouts are remembered."""
 
 PIECE = 1 << 18
-"""Candidates judged and evaluated at once; bounds the memory of a search over millions."""
+"""Layouts without recomputation judged at once; bounds the memory of a search over millions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +61,16 @@ class Found:
     feasible: int
     """Layouts that can run and fit."""
     evaluated: int
-    """Layouts with every time and memory term computed."""
+    """Layouts that can run: their memory was computed."""
+    timed: int
+    """Of them, those with every time term computed; the others cannot be among the best."""
     dropped: dict[str, int]
     """Layouts dropped, by reason."""
     nearest_miss: Estimate | None
     """The evaluated layout that needs least memory, when none fits."""
     fastest_too_large: Estimate | None
-    """The fastest layout that was dropped for memory."""
+    """The fastest of the near misses: it does not fit but needs at most ROOM times the usable
+    memory, or its server has no room for what it keeps in host memory or on drives."""
     fastest_safe: Estimate | None
     """The fastest layout whose P90 of memory fits too."""
     seconds: float
@@ -64,49 +80,90 @@ _SPARE = 4
 """Times as many layouts as asked for are kept until they are priced finely: coarse times of
 pipelines are up to some 8 % too short (``cost/pipeline/rounded.py``)."""
 
+_FEW = 8
+"""How many are remembered of those of which one is told."""
 
-@dataclass(slots=True)
-class _Least:
-    """The rows with the least of some value among all that were shown, ties in order of arrival."""
+_BLOCKS = (2048, 16384)
+"""Layouts that are timed together: few at first, to know early how fast the best ones are."""
 
-    keep: int
-    tables: list[Layouts] = field(default_factory=list)
-    values: list[Floats] = field(default_factory=list)
-    cut: float = np.inf
-    """Rows at or above this cannot be among the least any more."""
 
-    def show(self, layouts: Layouts, value: Floats, rows: NDArray[np.bool_]) -> None:
-        """Take in the given rows of a table."""
-        chosen = np.flatnonzero(rows & (value < self.cut))
-        if len(chosen) == 0:
+class _Search:
+    """One exploration: families of layouts come in, the fastest of them stay."""
+
+    def __init__(self, setting: Setting, keep: int, exhaustive: bool) -> None:
+        self.setting, self.exhaustive = setting, exhaustive
+        sizes = {"best": keep, "roomy": keep, "near": _FEW, "safe": _FEW}
+        self.lists = {name: Shortlist(_SPARE * size) for name, size in sizes.items()}
+        self.smallest = Shortlist(1)
+        self.dropped = np.zeros(len(REASONS), dtype=np.int64)
+        self.layouts = self.fitting = self.timed = 0
+
+    def take(self, family: Family) -> None:
+        """Judge a family, look at the memory of what can run, and time what may be among the best.
+
+        No row is left out that a list would take: its time is no less than its lower bound, which
+        lies above the slowest that the full list holds.
+        """
+        space, count = open_space(family, self.setting, self.layouts)
+        self.layouts += len(family)
+        self.dropped += count
+        if space is None:
             return
-        self.tables.append(layouts[chosen])
-        self.values.append(value[chosen])
-        if sum(len(part) for part in self.values) > 8 * self.keep:
-            self._sort()
+        if self.exhaustive or space.family.base.offload_layers.any():
+            rows = every_row(space)
+            fresh = True
+        else:
+            near = near_rows(space)
+            rows, fresh = near.rows, False
+            self.fitting += near.fitting
+            if near.smallest is not None:
+                self.smallest.show(*near.smallest, np.full(1, True))
+        start, order = 0, np.argsort(rows.least_s, kind="stable")
+        while start < len(order):
+            size = _BLOCKS[start > 0]
+            some = rows.take(order[start : start + size])
+            start += size
+            some = some.take(wanted(self.lists, some.lists, some.least_s))
+            if len(some):
+                self._time(space, some, fresh)
 
-    def _sort(self) -> None:
-        value = np.concatenate(self.values)
-        order = np.argsort(value, kind="stable")[: self.keep]
-        self.tables = [Layouts.concatenate(self.tables)[order]]
-        self.values = [value[order]]
-        if len(order) == self.keep:
-            self.cut = float(value[order[-1]])
+    def _time(self, space: Space, rows: Rows, fresh: bool) -> None:
+        """Price rows in full, with coarse costs of pipelines; `fresh`: nothing is counted yet."""
+        layouts, priced = space.mixed(rows)
+        priced = with_paths(priced, layouts, coarse=True)
+        numbers = space.numbers(rows.kind, rows.row)
+        self.timed += len(rows)
+        starts = range(0, len(rows), CHUNK)
+        pieces = [slice(start, start + CHUNK) for start in starts]
 
-    def layouts(self) -> Layouts | None:
-        """The rows kept, least first; None when none was shown."""
-        if not self.tables:
+        def timed(piece: slice) -> Estimate:
+            return priced_estimate(layouts, priced, piece)
+
+        for piece, e in zip(pieces, in_threads(timed, pieces), strict=True):
+            fits, needs, step_s = e.fits, e.memory_total_bytes, e.step_time_s
+            near = needs <= ROOM * e.usable_bytes
+            kinds = {"best": fits, "roomy": near, "near": near & ~fits, "safe": e.verdict == 0}
+            for name, some in kinds.items():
+                self.lists[name].show(e.layouts, step_s, numbers[piece], some)
+            if fresh:
+                self.fitting += int(fits.sum())
+                self.smallest.show(e.layouts, needs, numbers[piece], ~fits)
+
+    def fine(self, name: str, most: int) -> Estimate | None:
+        """The fastest of a list by fine costs of pipelines; None where it is empty.
+
+        Coarse times are too short, not too long: where the slowest of the `most` fastest was priced
+        finely, no layout comes among them whose coarse time is longer.
+        """
+        kept = self.lists[name].rows()
+        if kept is None:
             return None
-        self._sort()
-        return self.tables[0]
-
-
-def _coarse(
-    layouts: Layouts, workload: Workload, cluster: Cluster, software: Software
-) -> Iterator[Estimate]:
-    """Estimates by coarse costs, a table at a time; none of no layouts."""
-    if len(layouts):
-        yield from estimates(layouts, workload, cluster, software, coarse=True)
+        layouts, coarse_s, _ = kept
+        first = evaluate(layouts[:most], *self.setting)
+        rest = np.flatnonzero(coarse_s[most:] <= first.step_time_s.max())
+        if len(rest):
+            first = concatenate([first, evaluate(layouts[most:][rest], *self.setting)])
+        return first.take(np.argsort(first.step_time_s, kind="stable")[:most])
 
 
 def explore(
@@ -116,9 +173,10 @@ def explore(
     pinned: Mapping[str, Any] | None = None,
     *,
     keep: int = KEEP,
+    exhaustive: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Found:
-    """Evaluate every layout and keep the fastest that fit.
+    """Search all layouts and keep the fastest that fit.
 
     Parameters
     ----------
@@ -126,52 +184,37 @@ def explore(
         Layout fields with a fixed value.
     keep : int
         How many of the fastest to return, and of those that nearly fit.
+    exhaustive : bool
+        Compute every term of every layout that can run: the same answer, proven the long way.
     progress : callable, optional
         Called with (candidates done, candidates in all) after every piece.
     """
     begun = time.perf_counter()
-    table = candidates(workload, cluster, software, pinned)
-    dropped = np.zeros(len(REASONS), dtype=np.int64)
-    best, roomy, too_large, safe = (_Least(_SPARE * n) for n in (keep, keep, 8, 8))
-    smallest = _Least(1)
-    evaluated = fitting = 0
-    for start in range(0, len(table), PIECE):
-        piece = table[start : start + PIECE]
-        code = reasons(piece, workload, cluster, software)
-        dropped += np.bincount(code, minlength=len(REASONS))
-        possible = piece[code == FEASIBLE]
-        for e in _coarse(possible, workload, cluster, software):
-            fits, needs = e.fits, e.memory_total_bytes
-            evaluated, fitting = evaluated + len(e), fitting + int(fits.sum())
-            best.show(e.layouts, e.step_time_s, fits)
-            safe.show(e.layouts, e.step_time_s, e.verdict == 0)
-            roomy.show(e.layouts, e.step_time_s, needs <= ROOM * e.usable_bytes)
-            too_large.show(e.layouts, e.step_time_s, ~fits)
-            smallest.show(e.layouts, needs, ~fits)
+    search = _Search((workload, cluster, software), keep, exhaustive)
+    whole = count(workload, cluster, software, pinned)
+    for family in families(workload, cluster, software, pinned, most=PIECE):
+        search.take(family)
         if progress is not None:
-            progress(start + len(piece), len(table))
-    counts = {REASONS[i]: int(n) for i, n in enumerate(dropped) if n and i != FEASIBLE}
-    if evaluated > fitting:
-        counts[TOO_LARGE] = evaluated - fitting
-
-    def again(kept: _Least, most: int) -> Estimate | None:
-        rows = kept.layouts()
-        if rows is None:
-            return None
-        fine = evaluate(rows, workload, cluster, software)
-        return fine.take(np.argsort(fine.step_time_s, kind="stable")[:most])
-
+            progress(search.layouts, max(whole, search.layouts))
+    if progress is not None and search.layouts < whole:
+        progress(search.layouts, search.layouts)
+    counts = {REASONS[i]: int(n) for i, n in enumerate(search.dropped) if n and i != FEASIBLE}
+    evaluated = int(search.dropped[FEASIBLE])
+    if evaluated > search.fitting:
+        counts[TOO_LARGE] = evaluated - search.fitting
     nothing = Layouts.of(dp=cluster.gpus)
     none = evaluate(nothing, workload, cluster, software).take(slice(0, 0))
+    smallest = search.smallest.rows() if not search.fitting else None
     return Found(
-        best=again(best, keep) or none,
-        roomy=again(roomy, keep) or none,
-        layouts=len(table),
-        feasible=fitting,
+        best=search.fine("best", keep) or none,
+        roomy=search.fine("roomy", keep) or none,
+        layouts=search.layouts,
+        feasible=search.fitting,
         evaluated=evaluated,
+        timed=search.timed,
         dropped=counts,
-        nearest_miss=again(smallest, 1) if not fitting else None,
-        fastest_too_large=again(too_large, 1),
-        fastest_safe=again(safe, 1),
+        nearest_miss=evaluate(smallest[0], *search.setting) if smallest is not None else None,
+        fastest_too_large=search.fine("near", 1),
+        fastest_safe=search.fine("safe", 1),
         seconds=time.perf_counter() - begun,
     )

@@ -25,7 +25,15 @@ from simulator.layout.rules.rule import Rule, Setting
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["DEPEND_ON_DP", "FEASIBLE", "REASONS", "RULES", "code_of", "reasons"]
+__all__ = [
+    "DEPEND_ON_DP",
+    "DEPEND_ON_RECOMPUTATION",
+    "FEASIBLE",
+    "REASONS",
+    "RULES",
+    "code_of",
+    "reasons",
+]
 
 FEASIBLE = 0
 
@@ -98,6 +106,15 @@ DEPEND_ON_DP = (
 )
 """Rules that may only be broken because the data-parallel degree is wrong."""
 
+DEPEND_ON_RECOMPUTATION = (
+    divisibility_rules.TRACED,
+    software_rules.RECOMPUTATION,
+    divisibility_rules.RECOMPUTE_LAYERS,
+    software_rules.RECOMPUTE_MODULES,
+    host_rules.RECOMPUTE,
+)
+"""Rules that look at what is recomputed; all others say the same of every kind of it."""
+
 
 def code_of(rule: Rule) -> int:
     """Reason code of a rule."""
@@ -105,12 +122,18 @@ def code_of(rule: Rule) -> int:
 
 
 def reasons(
-    layouts: Layouts, workload: Workload, cluster: Cluster, software: Software
+    layouts: Layouts,
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    *,
+    rules: tuple[Rule, ...] = RULES,
 ) -> NDArray[np.int8]:
-    """Give each layout its reason code: an index into REASONS, 0 where it can run."""
+    """Give each layout its reason code: an index into REASONS, 0 where it can run by `rules`."""
     setting = Setting(workload=workload, cluster=cluster, software=software)
     code = np.zeros(len(layouts), dtype=np.int8)
-    for number, rule in enumerate(RULES, start=1):
+    for rule in rules:
+        number = code_of(rule)
         broken = rule.wrong(layouts, setting)
         code = np.where((code == FEASIBLE) & broken, np.int8(number), code)
     return code
