@@ -27,6 +27,7 @@ from simulator.cli.trace_file import Trace, check_trace, title, write_trace
 
 if TYPE_CHECKING:
     from simulator.planner.search import Plan
+    from simulator.planner.sensitivity import Upgrade
     from simulator.scenario import Scenario
 
 __all__ = ["command"]
@@ -61,6 +62,10 @@ Refine = Annotated[
         help="Play the best N layouts on discrete events and rank them by what that says.",
     ),
 ]
+Exhaustive = Annotated[
+    bool,
+    typer.Option("--exhaustive", help="Price every layout in full: slower, with the same answer."),
+]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Write no report.")]
 
 
@@ -77,6 +82,7 @@ def command(
     no_report: NoReport = False,
     refine: Refine = None,
     trace: Trace = None,
+    exhaustive: Exhaustive = False,
 ) -> None:
     """Find the best layouts for a model, a cluster and a goal.
 
@@ -99,10 +105,12 @@ def command(
         if not no_report and (out is not None or not as_json):
             folder = out or Path("reports") / _report_name(scenario, described)
             check_out("--out", folder, folder=True)
-        answer = _search(described, keep=max(top or 0, refine or 0, 64))
+        keep = max(top or 0, refine or 0, 64)
+        answer = _search(described, keep=keep, exhaustive=exhaustive)
         if refine is not None:
             answer = _refined(answer, refine)
         launch = launch_flags(answer.estimate.layouts, described)
+        upgrades = None
         if as_json:
             from simulator.report.document import TOP, plan_document
 
@@ -110,27 +118,27 @@ def command(
         else:
             from simulator.cli.screen_plan import show
 
-            show(answer, assumed, launch, top=top or 8)
+            upgrades = show(answer, assumed, launch, top=top or 8)
         if trace is not None:
             from simulator.planner.refine import played
 
             write_trace(played(answer, 0), trace, title(answer.scenario, answer.estimate))
             say(f"Trace: {trace}", err=as_json)
         if folder is not None:
-            written = _write(answer, folder, launch)
+            written = _write(answer, folder, launch, upgrades)
             say(f"Report: {', '.join(map(str, written))}", err=as_json)
         if not (answer.meets_deadline & answer.meets_budget)[0]:
             raise typer.Exit(1)
 
 
-def _search(scenario: Scenario, keep: int) -> Plan:
+def _search(scenario: Scenario, *, keep: int, exhaustive: bool) -> Plan:
     from simulator.cli.screen import Progress
     from simulator.errors import InfeasibleError, InputError
     from simulator.planner.search import plan
 
     try:
         with Progress("searching layouts") as progress:
-            return plan(scenario, keep=keep, progress=progress)
+            return plan(scenario, keep=keep, exhaustive=exhaustive, progress=progress)
     except InfeasibleError:
         if wrong := _pinned_wrong(scenario):
             raise InputError(wrong) from None
@@ -171,9 +179,9 @@ def _report_name(file: Path | None, scenario: Scenario) -> str:
     return re.sub(r"[^\w.-]+", "-", name)
 
 
-def _write(answer: Plan, folder: Path, launch: str) -> list[Path]:
+def _write(answer: Plan, folder: Path, launch: str, upgrades: list[Upgrade] | None) -> list[Path]:
     from simulator.cli.screen import waiting
     from simulator.report.write import write_plan_report
 
     with writing(folder, "--out"), waiting("writing the report"):
-        return write_plan_report(answer, folder, launch=launch)
+        return write_plan_report(answer, folder, launch=launch, upgrades=upgrades)

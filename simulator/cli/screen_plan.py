@@ -28,7 +28,7 @@ from simulator.cost.step import Estimate
 from simulator.planner.bearing_defaults import bearing_defaults
 from simulator.planner.outcome import Spans, spans
 from simulator.planner.search import Plan
-from simulator.planner.sensitivity import binding, sensitivity
+from simulator.planner.sensitivity import Upgrade, binding, sensitivity
 from simulator.report.evidence import (
     FIT_RULE,
     FLOP_CONVENTION,
@@ -61,8 +61,11 @@ _UPGRADES = 3
 """Upgrades named on the screen; the report has them all."""
 
 
-def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> None:
-    """Print a plan; `assumed` are training fields that nobody gave."""
+def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> list[Upgrade]:
+    """Print a plan; `assumed` are training fields that nobody gave.
+
+    Returns the upgrades that were tried, all of them.
+    """
     screen = console()
     took("searched", plan.found.seconds)
     wide = screen.width >= _WIDE
@@ -80,13 +83,16 @@ def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> None:
     if plan.refined is not None:
         screen.print(notes("Played on discrete events", [*_played(plan)[:top], *_not_played(plan)]))
     screen.print(notes("What binds", binding(plan)))
-    screen.print(notes("What would pay most, with the best layout for it", _upgrades(plan)))
+    with waiting("trying upgrades"):
+        upgrades = sensitivity(plan)
+    screen.print(notes("What would pay most, with the best layout for it", _upgrades(upgrades)))
     screen.print(notes("Defaults that bear on it, and what else there is", _defaults(plan)))
     screen.print(notes("Searched", _searched(plan)))
     screen.print(notes("Read this with the numbers", _caveats(plan)))
     screen.print(Text("Launch the best layout", style="bold"))
     screen.print(Text(launch), soft_wrap=True)
     screen.print()
+    return upgrades
 
 
 def _ranking(plan: Plan, top: int, wide: bool) -> Table:
@@ -223,13 +229,12 @@ def _naive(plan: Plan) -> Text:
     )
 
 
-def _upgrades(plan: Plan) -> list[str]:
-    with waiting("trying upgrades"):
-        found = [upgrade for upgrade in sensitivity(plan) if upgrade.gain > 0][:_UPGRADES]
+def _upgrades(upgrades: list[Upgrade]) -> list[str]:
     return [
         f"{upgrade.name}, {upgrade.change}: {show_percent(upgrade.gain)} more tokens/s"
         f" ({upgrade.layout})"
-        for upgrade in found
+        for upgrade in upgrades[:_UPGRADES]
+        if upgrade.gain > 0
     ]
 
 

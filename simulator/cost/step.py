@@ -25,7 +25,7 @@ from simulator.cost.memory.offload import (
     room_bytes,
     uses_host,
 )
-from simulator.cost.memory.peak import MEMORY_KINDS, memory_spread, peak_memory
+from simulator.cost.memory.peak import MEMORY_KINDS, memory_spread, peak_bytes, peak_memory
 from simulator.cost.passes import (
     SELECTIVE,
     alone_passes,
@@ -114,9 +114,7 @@ def estimates(
     those at coarsely rounded costs (``cost/pipeline/rounded.py``), to be followed by it for what is
     kept.
     """
-    yield from priced_estimates(
-        layouts, price(layouts, workload, cluster, software, coarse=coarse)
-    )
+    yield from priced_estimates(layouts, price(layouts, workload, cluster, software, coarse=coarse))
 
 
 def priced_estimates(layouts: Layouts, priced: Priced) -> Iterator[Estimate]:
@@ -159,7 +157,7 @@ def memory_needs(layouts: Layouts, priced: Priced) -> Needs:
     """
     assert not layouts.offload_layers.any()
     rows = select(layouts, priced, slice(None))
-    needs = peak_memory(rows, priced).peak_bytes
+    needs = peak_bytes(rows, priced)
     usable = float(priced.cluster.accelerator.memory.usable_bytes)
     spread = memory_spread(layouts, priced.software)
     room = np.full(len(layouts), True)

@@ -8,15 +8,17 @@ kept is not timed at all. The answer is that of timing every layout (`exhaustive
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from simulator.arrays import Ints
 from simulator.cost.estimate import concatenate
 from simulator.cost.pricing import with_paths
 from simulator.cost.step import CHUNK, Estimate, evaluate, priced_estimate
+from simulator.cost.tables import Priced
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS
@@ -30,6 +32,7 @@ from simulator.planner.memory_first import (
     every_row,
     near_rows,
     open_space,
+    smallest_row,
 )
 from simulator.planner.shortlist import Shortlist, wanted
 from simulator.software.profile import Software
@@ -44,7 +47,7 @@ TOO_LARGE = "more memory than usable on the fullest GPU"
 KEEP = 512
 """How many of the fastest layouts are remembered."""
 
-PIECE = 1 << 18
+PIECE = 1 << 19
 """Layouts without recomputation judged at once; bounds the memory of a search over millions."""
 
 
@@ -83,8 +86,8 @@ pipelines are up to some 8 % too short (``cost/pipeline/rounded.py``)."""
 _FEW = 8
 """How many are remembered of those of which one is told."""
 
-_BLOCKS = (2048, 16384)
-"""Layouts that are timed together: few at first, to know early how fast the best ones are."""
+_BLOCK = 4096
+"""Layouts that are timed together: few, to know early how fast the best ones are."""
 
 
 class _Search:
@@ -92,11 +95,13 @@ class _Search:
 
     def __init__(self, setting: Setting, keep: int, exhaustive: bool) -> None:
         self.setting, self.exhaustive = setting, exhaustive
-        sizes = {"best": keep, "roomy": keep, "near": _FEW, "safe": _FEW}
-        self.lists = {name: Shortlist(_SPARE * size) for name, size in sizes.items()}
-        self.smallest = Shortlist(1)
+        self.sizes = {"best": keep, "roomy": keep, "near": 1, "safe": 1}
+        self.lists = {
+            name: Shortlist(_SPARE * max(size, _FEW)) for name, size in self.sizes.items()
+        }
+        self.spaces: list[Space] = []
         self.dropped = np.zeros(len(REASONS), dtype=np.int64)
-        self.layouts = self.fitting = self.timed = 0
+        self.layouts = self.numbered = self.fitting = self.timed = 0
 
     def take(self, family: Family) -> None:
         """Judge a family, look at the memory of what can run, and time what may be among the best.
@@ -104,66 +109,123 @@ class _Search:
         No row is left out that a list would take: its time is no less than its lower bound, which
         lies above the slowest that the full list holds.
         """
-        space, count = open_space(family, self.setting, self.layouts)
+        space, count = open_space(family, self.setting, self.numbered)
         self.layouts += len(family)
+        self.numbered += len(family.base) * len(family.kinds)
         self.dropped += count
         if space is None:
             return
-        if self.exhaustive or space.family.base.offload_layers.any():
-            rows = every_row(space)
-            fresh = True
-        else:
+        counted = not (self.exhaustive or space.family.base.offload_layers.any())
+        if counted:
             near = near_rows(space)
-            rows, fresh = near.rows, False
-            self.fitting += near.fitting
-            if near.smallest is not None:
-                self.smallest.show(*near.smallest, np.full(1, True))
-        start, order = 0, np.argsort(rows.least_s, kind="stable")
-        while start < len(order):
-            size = _BLOCKS[start > 0]
-            some = rows.take(order[start : start + size])
-            start += size
+            rows, self.fitting = near.rows, self.fitting + near.fitting
+        else:
+            rows = every_row(space)
+        order = np.argsort(rows.least_s, kind="stable")
+        for start in range(0, len(order), _BLOCK):
+            some = rows.take(order[start : start + _BLOCK])
             some = some.take(wanted(self.lists, some.lists, some.least_s))
             if len(some):
-                self._time(space, some, fresh)
+                self._time(space, some, counted)
+        self.spaces = [kept for kept in (*self.spaces, space) if len(self._listed(kept))]
 
-    def _time(self, space: Space, rows: Rows, fresh: bool) -> None:
-        """Price rows in full, with coarse costs of pipelines; `fresh`: nothing is counted yet."""
+    def _time(self, space: Space, rows: Rows, counted: bool) -> None:
+        """Price rows in full, with coarse costs of pipelines; `counted`: what fits is known."""
         layouts, priced = space.mixed(rows)
         priced = with_paths(priced, layouts, coarse=True)
         numbers = space.numbers(rows.kind, rows.row)
         self.timed += len(rows)
-        starts = range(0, len(rows), CHUNK)
-        pieces = [slice(start, start + CHUNK) for start in starts]
-
-        def timed(piece: slice) -> Estimate:
-            return priced_estimate(layouts, priced, piece)
-
-        for piece, e in zip(pieces, in_threads(timed, pieces), strict=True):
-            fits, needs, step_s = e.fits, e.memory_total_bytes, e.step_time_s
-            near = needs <= ROOM * e.usable_bytes
+        for piece, e in _estimated(layouts, priced):
+            fits, step_s = e.fits, e.step_time_s
+            near = e.memory_total_bytes <= ROOM * e.usable_bytes
             kinds = {"best": fits, "roomy": near, "near": near & ~fits, "safe": e.verdict == 0}
             for name, some in kinds.items():
-                self.lists[name].show(e.layouts, step_s, numbers[piece], some)
-            if fresh:
-                self.fitting += int(fits.sum())
-                self.smallest.show(e.layouts, needs, numbers[piece], ~fits)
+                self.lists[name].show(step_s, numbers[piece], some)
+            self.fitting += 0 if counted else int(fits.sum())
 
-    def fine(self, name: str, most: int) -> Estimate | None:
-        """The fastest of a list by fine costs of pipelines; None where it is empty.
+    def fine(self) -> dict[str, Estimate]:
+        """The fastest of every list by fine costs of pipelines; lists that are empty left out.
 
-        Coarse times are too short, not too long: where the slowest of the `most` fastest was priced
-        finely, no layout comes among them whose coarse time is longer.
+        Coarse times are too short, not too long: where the slowest of the fastest asked for was
+        priced finely, no layout comes among them whose coarse time is longer.
         """
-        kept = self.lists[name].rows()
-        if kept is None:
-            return None
-        layouts, coarse_s, _ = kept
-        first = evaluate(layouts[:most], *self.setting)
-        rest = np.flatnonzero(coarse_s[most:] <= first.step_time_s.max())
-        if len(rest):
-            first = concatenate([first, evaluate(layouts[most:][rest], *self.setting)])
-        return first.take(np.argsort(first.step_time_s, kind="stable")[:most])
+        lists = {name: x for name, x in self.lists.items() if len(x.numbers)}
+        if not lists:
+            return {}
+        wanted_of = {name: x.numbers[: self.sizes[name]] for name, x in lists.items()}
+        known = self._priced(wanted_of.values())
+        for name, x in lists.items():
+            slowest = known.of(wanted_of[name]).step_time_s.max()
+            wanted_of[name] = x.numbers[
+                (x.values <= slowest) | (np.arange(len(x.numbers)) < self.sizes[name])
+            ]
+        known = self._priced(wanted_of.values(), known)
+        found = {}
+        for name, numbers in wanted_of.items():
+            every = known.of(numbers)
+            order = np.lexsort((numbers, every.step_time_s))[: self.sizes[name]]
+            found[name] = every.take(order)
+        return found
+
+    def _listed(self, space: Space) -> Ints:
+        """Numbers of a space's rows that some list holds."""
+        numbers = np.unique(np.concatenate([x.numbers for x in self.lists.values()]))
+        return numbers[space.has(numbers)]
+
+    def _priced(self, listed: Iterable[Ints], known: _Known | None = None) -> _Known:
+        """Estimates of rows of the lists by fine costs of pipelines, beside what is known."""
+        numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *listed]))
+        if known is not None:
+            numbers = np.setdiff1d(numbers, known.numbers)
+        pieces, order = [], []
+        for space in self.spaces:
+            own = numbers[space.has(numbers)]
+            if len(own):
+                layouts, priced = space.mixed(space.named(own))
+                priced = with_paths(priced, layouts, coarse=False)
+                pieces += [e for _, e in _estimated(layouts, priced)]
+                order.append(own)
+        if known is not None:
+            pieces, order = [known.estimate, *pieces], [known.numbers, *order]
+        return _Known(numbers=np.concatenate(order), estimate=concatenate(pieces))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Known:
+    """Estimates by the numbers of their layouts."""
+
+    numbers: Ints
+    estimate: Estimate
+
+    def of(self, numbers: Ints) -> Estimate:
+        """The estimates of some of the layouts."""
+        order = np.argsort(self.numbers)
+        return self.estimate.take(order[np.searchsorted(self.numbers, numbers, sorter=order)])
+
+
+def _estimated(layouts: Layouts, priced: Priced) -> Iterator[tuple[slice, Estimate]]:
+    """Estimates of consecutive rows, in threads."""
+    pieces = [slice(start, start + CHUNK) for start in range(0, len(layouts), CHUNK)]
+    found = in_threads(lambda piece: priced_estimate(layouts, priced, piece), pieces)
+    return zip(pieces, found, strict=True)
+
+
+def _smallest(setting: Setting, pinned: Mapping[str, Any] | None) -> Estimate | None:
+    """The layout that needs least memory of those that can run; None where none can."""
+    least, smallest = np.inf, None
+    for family in families(*setting, pinned, most=PIECE):
+        space, _ = open_space(family, setting, 0)
+        if space is None:
+            continue
+        if space.family.base.offload_layers.any():
+            estimate = evaluate(space.family.table(), *setting)
+            row = estimate.layouts[int(np.argmin(estimate.memory_total_bytes))]
+            needs = float(estimate.memory_total_bytes.min())
+        else:
+            row, needs = smallest_row(space)
+        if needs < least:
+            least, smallest = needs, row
+    return evaluate(smallest, *setting) if smallest is not None else None
 
 
 def explore(
@@ -198,23 +260,23 @@ def explore(
             progress(search.layouts, max(whole, search.layouts))
     if progress is not None and search.layouts < whole:
         progress(search.layouts, search.layouts)
+    fine = search.fine()
     counts = {REASONS[i]: int(n) for i, n in enumerate(search.dropped) if n and i != FEASIBLE}
     evaluated = int(search.dropped[FEASIBLE])
     if evaluated > search.fitting:
         counts[TOO_LARGE] = evaluated - search.fitting
     nothing = Layouts.of(dp=cluster.gpus)
     none = evaluate(nothing, workload, cluster, software).take(slice(0, 0))
-    smallest = search.smallest.rows() if not search.fitting else None
     return Found(
-        best=search.fine("best", keep) or none,
-        roomy=search.fine("roomy", keep) or none,
+        best=fine.get("best", none),
+        roomy=fine.get("roomy", none),
         layouts=search.layouts,
         feasible=search.fitting,
         evaluated=evaluated,
         timed=search.timed,
         dropped=counts,
-        nearest_miss=evaluate(smallest[0], *search.setting) if smallest is not None else None,
-        fastest_too_large=search.fine("near", 1),
-        fastest_safe=search.fine("safe", 1),
+        nearest_miss=None if search.fitting else _smallest(search.setting, pinned),
+        fastest_too_large=fine.get("near"),
+        fastest_safe=fine.get("safe"),
         seconds=time.perf_counter() - begun,
     )

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
+from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.pricing import price_keys
 from simulator.cost.step import CHUNK, Needs, least_step_s, memory_needs
 from simulator.cost.tables import Priced
@@ -33,7 +34,16 @@ from simulator.planner.in_threads import in_threads
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["ROOM", "Rows", "Space", "every_row", "near_rows", "open_space"]
+__all__ = [
+    "ROOM",
+    "Rows",
+    "Setting",
+    "Space",
+    "every_row",
+    "near_rows",
+    "open_space",
+    "smallest_row",
+]
 
 ROOM = 1.1
 """Layouts within this much of usable memory are remembered as near misses."""
@@ -50,8 +60,10 @@ class Space:
     """Of the base, with each of `modules`."""
     modules: list[int]
     """Sets of modules that kinds of recomputation name."""
+    first: int
+    """Number of the family's first layout among all of the search."""
     number: Ints
-    """Number of each row of the base among all layouts of the search, with the first kind."""
+    """The same of each row of the base, with the first kind."""
     stride: int
     """What the number of the same row grows by from kind to kind."""
 
@@ -86,6 +98,17 @@ class Space:
         """Numbers of rows among all layouts of the search."""
         return np.asarray(self.number[rows] + kind * self.stride)
 
+    def has(self, numbers: Ints) -> NDArray[np.bool_]:
+        """Which of the numbers are those of its rows."""
+        last = self.first + self.stride * len(self.family.kinds)
+        return (numbers >= self.first) & (numbers < last)
+
+    def named(self, numbers: Ints) -> Rows:
+        """The rows of some such numbers."""
+        kind = (numbers - self.first) // self.stride
+        row = np.searchsorted(self.number, numbers - kind * self.stride)
+        return replace(_rows(0, row), kind=kind)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
@@ -107,6 +130,13 @@ class Rows:
         """Shortlists that each row is for, if all of them come near to fitting."""
         near = np.full(len(self), True)
         return {"best": self.fits, "roomy": near, "near": ~self.fits, "safe": self.safe}
+
+    @staticmethod
+    def joined(pieces: list[Rows]) -> Rows:
+        """Put pieces one below the other."""
+        names = ("kind", "row", "least_s", "fits", "safe")
+        columns = {name: [getattr(piece, name) for piece in pieces] for name in names}
+        return Rows(**{name: np.concatenate(column) for name, column in columns.items()})
 
     def take(self, rows: Any) -> Rows:
         """Return some of the rows."""
@@ -148,6 +178,7 @@ def open_space(family: Family, setting: Setting, first: int) -> tuple[Space | No
         family=Family(base=base, kinds=tuple(kinds)),
         priced=price_keys(base, *setting, modules=modules),
         modules=modules,
+        first=first,
         number=first + np.flatnonzero(able),
         stride=len(able),
     )
@@ -156,15 +187,7 @@ def open_space(family: Family, setting: Setting, first: int) -> tuple[Space | No
 
 def every_row(space: Space) -> Rows:
     """All layouts of a space, with nothing known of them."""
-    kinds = space.family.kinds
-    size = len(space)
-    return Rows(
-        kind=np.repeat(np.arange(len(kinds)), [len(kind.rows) for kind in kinds]),
-        row=np.concatenate([kind.rows for kind in kinds]),
-        least_s=np.zeros(size),
-        fits=np.full(size, True),
-        safe=np.full(size, True),
-    )
+    return Rows.joined([_rows(i, kind.rows) for i, kind in enumerate(space.family.kinds)])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,45 +198,63 @@ class Near:
     """Layouts that need at most ROOM times the usable memory."""
     fitting: int
     """Layouts that fit."""
-    smallest: tuple[Layouts, Floats, Ints] | None
-    """Of those that do not, the one that needs least, its bytes and its number; a row each."""
 
 
 def near_rows(space: Space) -> Near:
-    """Find the layouts of a space that come near to fitting, with a lower bound on their time."""
-    alike = _alike(space.family.base)
-    owners = [unique_rows(alike[kind.rows]) for kind in space.family.kinds]
-    speakers = [
-        kind.rows[own.first] for kind, own in zip(space.family.kinds, owners, strict=True)
-    ]
-    needs = _by_kind(space, speakers, memory_needs)
+    """Find the layouts of a space that come near to fitting, with a lower bound on their time.
+
+    Those whose states alone take more are out without a look at what their passes hold.
+    """
     usable = float(space.priced.cluster.accelerator.memory.usable_bytes)
-    rows, fitting, smallest = [], 0, None
-    for i, (kind, own) in enumerate(zip(space.family.kinds, owners, strict=True)):
-        held = Needs.joined(needs[i])
-        fits = held.fits[own.inverse]
+    alike, light = _alike(space.family.base), _light(space, ROOM * usable)
+    some, fitting = [_rows(i, alike[:0]) for i in range(len(space.family.kinds))], 0
+    tried = [kind.rows[light[kind.rows]] for kind in space.family.kinds]
+    owners = [unique_rows(alike[rows]) for rows in tried]
+    speakers = [rows[own.first] for rows, own in zip(tried, owners, strict=True)]
+    needs = _by_kind(space, speakers, memory_needs)
+    for i, (rows, own, held) in enumerate(zip(tried, owners, needs, strict=True)):
+        if not held:
+            continue
+        whole = Needs.joined(held)
+        fits = whole.fits[own.inverse]
         fitting += int(fits.sum())
-        smallest = _smaller(smallest, space, i, speakers[i], held)
-        near = np.flatnonzero((held.memory_bytes <= ROOM * usable)[own.inverse])
-        rows.append(
-            Rows(
-                kind=np.full(len(near), i),
-                row=kind.rows[near],
-                least_s=np.zeros(len(near)),
-                fits=fits[near],
-                safe=held.safe[own.inverse[near]],
-            )
-        )
-    bounds = _by_kind(space, [some.row for some in rows], least_step_s)
-    least_s = [x for pieces in bounds for x in pieces]
-    joined = Rows(
-        kind=np.concatenate([some.kind for some in rows]),
-        row=np.concatenate([some.row for some in rows]),
-        least_s=np.concatenate([*least_s, np.zeros(0)]),
-        fits=np.concatenate([some.fits for some in rows]),
-        safe=np.concatenate([some.safe for some in rows]),
+        near = np.flatnonzero((whole.memory_bytes <= ROOM * usable)[own.inverse])
+        safe = whole.safe[own.inverse[near]]
+        some[i] = _rows(i, rows[near], fits=fits[near], safe=safe)
+    bounds = _by_kind(space, [part.row for part in some], least_step_s)
+    least_s = np.concatenate([np.zeros(0), *(x for pieces in bounds for x in pieces)])
+    return Near(rows=replace(Rows.joined(some), least_s=least_s), fitting=fitting)
+
+
+def smallest_row(space: Space) -> tuple[Layouts, float]:
+    """The layout of a space that needs least memory, a table of one row, and its bytes."""
+    rows = [kind.rows for kind in space.family.kinds]
+    best, least = (0, rows[0][:1]), np.inf
+    for i, held in enumerate(_by_kind(space, rows, memory_needs)):
+        needs = Needs.joined(held).memory_bytes
+        at = int(np.argmin(needs))
+        if needs[at] < least:
+            best, least = (i, rows[i][[at]]), float(needs[at])
+    return space.table(*best)[0], least
+
+
+def _light(space: Space, most_bytes: float) -> NDArray[np.bool_]:
+    """Rows of the base whose states alone leave room, or wait elsewhere."""
+    base = space.family.base
+    away = (base.optimizer_offload > 0) | (base.parameter_offload > 0)
+    return away | (lasting_bytes(space.priced)[space.priced.state_key] <= most_bytes)
+
+
+def _rows(kind: int, rows: Ints, *, fits: Any = True, safe: Any = True) -> Rows:
+    """Rows of one kind; nothing is known of their times."""
+    size = len(rows)
+    return Rows(
+        kind=np.full(size, kind),
+        row=rows,
+        least_s=np.zeros(size),
+        fits=np.broadcast_to(fits, size),
+        safe=np.broadcast_to(safe, size),
     )
-    return Near(rows=joined, fitting=fitting, smallest=smallest)
 
 
 def _alike(base: Layouts) -> Ints:
@@ -236,19 +277,3 @@ def _by_kind(space: Space, rows: list[Ints], work: Any) -> list[list[Any]]:
     for (kind, _), result in zip(pieces, done, strict=True):
         found[kind].append(result)
     return found
-
-
-def _smaller(
-    least: tuple[Layouts, Floats, Ints] | None,
-    space: Space,
-    kind: int,
-    rows: Ints,
-    held: Needs,
-) -> tuple[Layouts, Floats, Ints] | None:
-    """The smaller of what does not fit, of `least` and of rows of a kind."""
-    needs = np.where(held.fits, np.inf, held.memory_bytes)
-    at = int(np.argmin(needs))
-    if not np.isfinite(needs[at]) or (least is not None and needs[at] >= least[1][0]):
-        return least
-    row = rows[[at]]
-    return space.table(kind, row)[0], needs[[at]], space.numbers(kind, row)

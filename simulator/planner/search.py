@@ -96,9 +96,15 @@ def _within(value: NDArray[np.float64], limit: float | None) -> NDArray[np.bool_
 
 
 def plan(
-    scenario: Scenario, *, keep: int = KEEP, progress: Callable[[int, int], None] | None = None
+    scenario: Scenario,
+    *,
+    keep: int = KEEP,
+    exhaustive: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """Search all layouts of a scenario and rank them by its goal.
+
+    With `exhaustive` every layout that can run is priced in full; the answer is the same.
 
     Raises
     ------
@@ -116,6 +122,7 @@ def plan(
         scenario.software,
         scenario.pinned,
         keep=keep,
+        exhaustive=exhaustive,
         progress=progress,
     )
     if not len(found.best):

@@ -11,19 +11,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulator.cost.step import evaluate
+from simulator.cost.step import Estimate, evaluate
 from simulator.cost.terms import TERMS
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import HopLatency
-from simulator.layout.layouts import Layouts
-from simulator.planner.explore import ROOM, TOO_LARGE
+from simulator.planner.explore import TOO_LARGE
+from simulator.planner.memory_first import ROOM
 from simulator.planner.search import Plan
 from simulator.software.profile import Software
 from simulator.units import show_bytes, show_percent, show_usd
 
 __all__ = ["BETTER", "Upgrade", "binding", "sensitivity"]
+
+_OWN = ("gemm", "attention", "memory_bound", "launch", "stragglers", "input", "optimizer")
+"""Terms that links and their latencies do not bear on."""
 
 BETTER = ROOM
 """How much better each thing gets: as much as the search remembers near misses in memory."""
@@ -57,33 +61,58 @@ def sensitivity(plan: Plan) -> list[Upgrade]:
     from.
     """
     scenario = plan.scenario
-    roomy = _more_memory(scenario.cluster)
-    table = plan.estimate.layouts
-    before = float(plan.estimate.step_time_s.min())
-
-    def judged(name: str, change: str, machine: Machine, rows: Layouts) -> Upgrade:
-        estimate = evaluate(rows, scenario.workload, *machine)
-        best = int(np.argmin(estimate.step_time_s))
-        after = float(estimate.step_time_s[best])
-        same = float(estimate.step_time_s[0])
-        return Upgrade(
-            name=name,
-            change=change,
-            same_layout_s=same,
-            step_time_s=after,
-            gain=before / after - 1.0,
-            layout=estimate.layouts.describe(best),
-        )
-
-    wider = Layouts.concatenate([table[:1], plan.found.roomy.layouts])
     upgrades = [
-        judged("usable memory", "+10 % usable bytes", (roomy, scenario.software), wider),
-        *(
-            judged(name, change, better((scenario.cluster, scenario.software)), table)
-            for name, change, better in _UPGRADES
-        ),
+        _judged(plan, name, change, better((scenario.cluster, scenario.software)))
+        for name, change, better in _UPGRADES
     ]
+    upgrades.append(_with_more_memory(plan))
     return sorted(upgrades, key=lambda upgrade: -upgrade.gain)
+
+
+def _judged(plan: Plan, name: str, change: str, machine: Machine) -> Upgrade:
+    """The fastest layout on another machine, among those that can be the fastest there."""
+    rows = plan.estimate.layouts[_in_reach(plan)]
+    estimate = evaluate(rows, plan.scenario.workload, *machine)
+    best = int(np.argmin(estimate.step_time_s))
+    after = float(estimate.step_time_s[best])
+    return Upgrade(
+        name=name,
+        change=change,
+        same_layout_s=float(estimate.step_time_s[0]),
+        step_time_s=after,
+        gain=float(plan.estimate.step_time_s.min()) / after - 1.0,
+        layout=estimate.layouts.describe(best),
+    )
+
+
+def _in_reach(plan: Plan) -> NDArray[np.intp]:
+    """Layouts that may be the fastest with any one upgrade, the plan's best one first.
+
+    An upgrade takes at most 1 - 1 / BETTER of a step, or half of what links bear on: a layout that
+    is slower than the fastest even then stays slower.
+    """
+    step_s = plan.estimate.step_time_s
+    own_s = sum(plan.estimate.terms_s[name] for name in _OWN)
+    reach_s = np.minimum(step_s / BETTER, (step_s + own_s) / 2.0)
+    rows = np.flatnonzero(reach_s <= step_s.min())
+    return np.concatenate([[0], rows[rows != 0]])
+
+
+def _with_more_memory(plan: Plan) -> Upgrade:
+    """More usable memory changes no step time: the fastest near miss has been timed."""
+    before, roomy = plan.estimate.step_time_s, plan.found.roomy
+    estimate, best = plan.estimate, int(np.argmin(before))
+    if len(roomy) and roomy.step_time_s.min() < before[best]:
+        estimate, best = roomy, int(np.argmin(roomy.step_time_s))
+    after = float(estimate.step_time_s[best])
+    return Upgrade(
+        name="usable memory",
+        change="+10 % usable bytes",
+        same_layout_s=float(before[0]),
+        step_time_s=after,
+        gain=float(before.min()) / after - 1.0,
+        layout=estimate.layouts.describe(best),
+    )
 
 
 def binding(plan: Plan) -> list[str]:
@@ -106,22 +135,38 @@ def safest(plan: Plan) -> str:
 
 
 def _memory(plan: Plan) -> str:
-    """Whether a faster layout was dropped for memory, and what it lacks."""
+    """Whether the nearest miss would pay, and what it lacks."""
     found, best = plan.found, float(plan.estimate.step_time_s[0])
-    count, large = found.dropped.get(TOO_LARGE, 0), found.fastest_too_large
-    if large is None:
-        return f"Memory does not bind: all {found.evaluated:,} layouts evaluated fit."
-    step, need = float(large.step_time_s[0]), float(large.memory_total_bytes[0])
+    count, miss = found.dropped.get(TOO_LARGE, 0), found.fastest_too_large
+    if not count:
+        return f"Memory does not bind: all {found.evaluated:,} layouts that can run fit."
     dropped = f"{count:,} of {found.evaluated:,} layouts do not fit"
+    if miss is None:
+        far = f"all of them need more than {ROOM:.1f} times the usable memory"
+        return f"Memory does not bind: {dropped}, {far}."
+    step, lack = float(miss.step_time_s[0]), float(miss.memory_total_bytes[0]) - miss.usable_bytes
+    name = miss.layouts.describe()
     if step >= best:
         return (
-            f"Memory does not bind: {dropped}, but the fastest of them ({large.layouts.describe()})"
-            f" would be {show_percent(step / best - 1.0)} slower than the best."
+            f"Memory does not bind: {dropped}, but the fastest of those that lack less than"
+            f" {show_percent(ROOM - 1.0)} ({name}) would be {show_percent(step / best - 1.0)}"
+            " slower than the best."
         )
+    lacks = f"lacks {show_bytes(lack)} on its fullest GPU" if lack > 0 else _no_room(miss)
     return (
-        f"Memory binds: {dropped}, the fastest of them ({large.layouts.describe()}) would be"
-        f" {show_percent(best / step - 1.0)} faster but needs {show_bytes(need)} on its fullest GPU"
-        f" and lacks {show_bytes(need - large.usable_bytes)}."
+        f"Memory binds: {dropped}; the nearest miss that would pay ({name}) would be"
+        f" {show_percent(best / step - 1.0)} faster and {lacks}."
+    )
+
+
+def _no_room(miss: Estimate) -> str:
+    """What a server has no room for, of a layout that fits on its accelerators."""
+    names = {"host": "host memory", "nvme": "the drives"}
+    return " and ".join(
+        f"needs {show_bytes(float(away[0]))} of {show_bytes(miss.room_bytes[tier])}"
+        f" in {names[tier]} of a server"
+        for tier, away in miss.away_bytes.items()
+        if away[0] > miss.room_bytes[tier]
     )
 
 
@@ -189,14 +234,6 @@ def _on_groups(cluster: Cluster, part: str, change: Callable[[Any], Any]) -> Clu
     """Change the `node` or the `accelerator` of every group."""
     groups = [replace(g, **{part: change(getattr(g, part))}) for g in cluster.groups]
     return replace(cluster, groups=tuple(groups))
-
-
-def _more_memory(cluster: Cluster) -> Cluster:
-    def change(device: Any) -> Any:
-        room = replace(device.memory, usable_bytes=_times(device.memory.usable_bytes, BETTER))
-        return replace(device, memory=room)
-
-    return _on_groups(cluster, "accelerator", change)
 
 
 def _faster_matrices(machine: Machine) -> Machine:

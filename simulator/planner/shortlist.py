@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
-from simulator.layout.layouts import Layouts
 
 __all__ = ["Shortlist", "wanted"]
 
@@ -21,40 +20,33 @@ class Shortlist:
 
     Rows of equal value stand in the order of their numbers, whatever the order in which they came:
     what a search shows first does not change its answer.
+
+    Examples
+    --------
+    >>> few = Shortlist(2)
+    >>> few.show(np.array([3.0, 1.0, 2.0]), np.array([10, 11, 12]), np.array([True, True, True]))
+    >>> few.numbers.tolist(), few.cut
+    ([11, 12], 2.0)
     """
 
     keep: int
-    cut: float = np.inf
-    """Rows above this cannot be among the least any more."""
-    _tables: list[Layouts] = field(default_factory=list)
-    _values: list[Floats] = field(default_factory=list)
-    _numbers: list[Ints] = field(default_factory=list)
+    values: Floats = field(default_factory=lambda: np.zeros(0))
+    """Least first."""
+    numbers: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Numbers of the rows."""
 
-    def show(self, layouts: Layouts, value: Floats, number: Ints, rows: NDArray[Any]) -> None:
+    @property
+    def cut(self) -> float:
+        """Rows above this cannot be among the least any more."""
+        return float(self.values[-1]) if len(self.values) == self.keep else np.inf
+
+    def show(self, value: Floats, number: Ints, rows: NDArray[Any]) -> None:
         """Take in the given rows of a table."""
-        chosen = np.flatnonzero(rows & (value <= self.cut))
-        if len(chosen) == 0:
-            return
-        self._tables.append(layouts[chosen])
-        self._values.append(value[chosen])
-        self._numbers.append(number[chosen])
-        if sum(len(part) for part in self._values) > self.keep:
-            self._sort()
-
-    def _sort(self) -> None:
-        value, number = np.concatenate(self._values), np.concatenate(self._numbers)
-        order = np.lexsort((number, value))[: self.keep]
-        self._tables = [Layouts.concatenate(self._tables)[order]]
-        self._values, self._numbers = [value[order]], [number[order]]
-        if len(order) == self.keep:
-            self.cut = float(value[order[-1]])
-
-    def rows(self) -> tuple[Layouts, Floats, Ints] | None:
-        """The rows kept, least first, with values and numbers; None when none was shown."""
-        if not self._tables:
-            return None
-        self._sort()
-        return self._tables[0], self._values[0], self._numbers[0]
+        chosen = rows & (value <= self.cut)
+        values = np.concatenate([self.values, value[chosen]])
+        numbers = np.concatenate([self.numbers, number[chosen]])
+        order = np.lexsort((numbers, values))[: self.keep]
+        self.values, self.numbers = values[order], numbers[order]
 
 
 def wanted(

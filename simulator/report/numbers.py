@@ -191,11 +191,18 @@ class PlanNumbers:
         return self.layouts[0]
 
 
-def collect(plan: Plan, *, progress: Callable[[int, int], None] | None = None) -> PlanNumbers:
+def collect(
+    plan: Plan,
+    *,
+    upgrades: list[Upgrade] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> PlanNumbers:
     """Gather every number of the report; other sizes and upgrades are searched here.
 
     Parameters
     ----------
+    upgrades : list of Upgrade, optional
+        What ``sensitivity(plan)`` gave, if it was asked for already.
     progress : callable, optional
         Called with (searches done, searches in all) after each.
     """
@@ -203,7 +210,7 @@ def collect(plan: Plan, *, progress: Callable[[int, int], None] | None = None) -
     bars = time_bars(plan)
     report = progress or (lambda done, searches: None)
     curve = scaling(scenario, found=plan.found, progress=lambda done, n: report(done, n + 1))
-    upgrades = sensitivity(plan)
+    upgrades = sensitivity(plan) if upgrades is None else upgrades
     report(len(curve.points) + 1, len(curve.points) + 1)
     others = bearing_defaults(scenario, plan.estimate.layouts[:1])
     gpus, device = scenario.cluster.gpus, scenario.cluster.accelerator

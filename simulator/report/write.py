@@ -7,6 +7,7 @@ from pathlib import Path
 
 from simulator.plain_files import write_files
 from simulator.planner.search import Plan
+from simulator.planner.sensitivity import Upgrade
 from simulator.report.numbers import collect
 from simulator.report.page import render
 from simulator.report.pipeline_picture import pipeline_png
@@ -20,6 +21,7 @@ def write_plan_report(
     out_dir: Path,
     *,
     launch: str,
+    upgrades: list[Upgrade] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
     """Write ``plan.html``, ``memory.png``, ``pipeline.png``, ``speedup.png`` and ``time.png``.
@@ -37,11 +39,13 @@ def write_plan_report(
         Made if it is missing.
     launch : str
         The command that starts the best layout.
+    upgrades : list of Upgrade, optional
+        What ``sensitivity(plan)`` gave, if it was asked for already.
     progress : callable, optional
         Called with (searches done, searches in all): other sizes and upgrades are searched here,
         each about as long as the plan itself.
     """
-    numbers = collect(plan, progress=progress)
+    numbers = collect(plan, upgrades=upgrades, progress=progress)
     about = f"{numbers.title}\n{numbers.best.layout}"
     pipeline = pipeline_png(numbers.step, title=about)
     contents = {

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.step import evaluate
+from simulator.cost.memory.peak import lasting_bytes
+from simulator.cost.step import evaluate, least_step_s, memory_needs
 from simulator.errors import InfeasibleError
 from simulator.files import Figure
 from simulator.layout.layouts import SHARDINGS
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
 from simulator.planner import explore as exploring
-from simulator.planner.candidates import candidates
+from simulator.planner.candidates import candidates, families
 from simulator.planner.explore import ROOM, TOO_LARGE, explore
+from simulator.planner.memory_first import every_row, open_space
 from simulator.planner.prediction import predict
 from simulator.planner.search import Plan, plan
 from simulator.planner.sensitivity import binding, safest
@@ -84,7 +86,88 @@ def test_the_count_is_that_of_judging_and_evaluating_every_row() -> None:
     near = every.memory_total_bytes <= ROOM * every.usable_bytes
     assert found.roomy.step_time_s.tolist() == np.sort(every.step_time_s[near])[:100].tolist()
     assert found.fastest_too_large is not None
-    assert found.fastest_too_large.step_time_s[0] == every.step_time_s[~every.fits].min()
+    assert found.fastest_too_large.step_time_s[0] == every.step_time_s[near & ~every.fits].min()
+    assert found.timed < len(every) / 4, "few have to be timed to know the fastest"
+
+
+SPACES = {
+    "dense": {},
+    "experts": {
+        "model": {"name": "mixtral-8x7b"},
+        "training": {"sequence_length": 4096},
+        "cluster": {"gpus": 16},
+        "layout": {"micro_batch": 1},
+    },
+    "fsdp": {"cluster": {"software": "torchtitan", "gpus": 16}},
+    "short pipelines": {"training": {"global_batch": 8}, "cluster": {"gpus": 8}},
+    "host": {
+        "cluster": {"software": "deepspeed", "gpus": 8},
+        "layout": {"optimizer_offload": "cpu"},
+    },
+    "activations on the host": {
+        "cluster": {"gpus": 8},
+        "layout": {"offload_layers": 8, "recompute": "none", "pp": 1},
+    },
+    "any schedule": {
+        "cluster": {"software": "torchtitan", "gpus": 8},
+        "layout": {"schedule": "any", "recompute": "none"},
+    },
+    "fp8": {"training": {"precision": "fp8"}, "cluster": {"gpus": 8}},
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", SPACES)
+def test_the_answer_is_that_of_pricing_every_layout(name: str) -> None:
+    of = scenario(**SPACES[name])
+    quick, whole = (explore(*parts(of), keep=40, exhaustive=x) for x in (False, True))
+    assert (quick.layouts, quick.feasible, quick.dropped) == (
+        whole.layouts,
+        whole.feasible,
+        whole.dropped,
+    )
+    assert whole.timed == whole.evaluated == quick.evaluated >= quick.timed
+    for few, many in ((quick.best, whole.best), (quick.roomy, whole.roomy)):
+        assert few.step_time_s.tolist() == pytest.approx(many.step_time_s.tolist(), rel=1e-12)
+        for i in range(len(few)):
+            assert few.layouts.row(i) == many.layouts.row(i)
+    for one, other in (
+        (quick.fastest_too_large, whole.fastest_too_large),
+        (quick.fastest_safe, whole.fastest_safe),
+    ):
+        assert (one is None) == (other is None)
+        assert one is None or other is None or one.layouts.row() == other.layouts.row()
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", SPACES)
+def test_no_step_is_shorter_than_its_lower_bound(name: str) -> None:
+    of = scenario(**SPACES[name])
+    for family in families(*parts(of)):
+        space, count = open_space(family, parts(of)[:3], 0)
+        table = family.table()
+        code = reasons(table, *parts(of)[:3])
+        assert count.tolist()[0] == (code == FEASIBLE).sum()
+        assert count.sum() == len(table)
+        if space is None:
+            continue
+        layouts, priced = space.mixed(every_row(space))
+        every = evaluate(layouts, *parts(of)[:3])
+        least_s = least_step_s(layouts, priced)
+        assert (least_s <= every.step_time_s).all()
+        piped = layouts.pp == 1
+        if piped.any():
+            assert np.median((least_s / every.step_time_s)[piped]) > 0.5, "it is of some use"
+        if not layouts.offload_layers.any():
+            needs = memory_needs(layouts, priced)
+            assert needs.memory_bytes.tolist() == pytest.approx(
+                every.memory_total_bytes.tolist(), rel=1e-12
+            )
+            assert needs.fits.tolist() == every.fits.tolist()
+            assert needs.safe.tolist() == (every.verdict == 0).tolist()
+        held = lasting_bytes(priced)[priced.state_key]
+        stay = (layouts.optimizer_offload == 0) & (layouts.parameter_offload == 0)
+        assert (held <= every.memory_total_bytes)[stay].all()
 
 
 @pytest.mark.evidence

@@ -1,9 +1,11 @@
 """What pays most, checked against a full search; what binds, with the right numbers."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from simulator.hardware.cluster import Cluster
 from simulator.planner import sensitivity as module
 from simulator.planner.explore import TOO_LARGE, explore
 from simulator.planner.search import Plan, plan
@@ -30,6 +32,16 @@ def make_plan(model: str, gpus: int, batch: int = 256, **goal: object) -> Plan:
         "goal": {"minimize": "time", **goal},
     }
     return plan(make_scenario(document))
+
+
+def more_memory(cluster: Cluster) -> Cluster:
+    """The same devices with 10 % more usable bytes."""
+
+    def change(device: Any) -> Any:
+        room = module._times(device.memory.usable_bytes, module.BETTER)
+        return replace(device, memory=replace(device.memory, usable_bytes=room))
+
+    return module._on_groups(cluster, "accelerator", change)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +78,7 @@ def test_gains_are_those_of_a_full_search(answer: Plan) -> None:
     found = {upgrade.name: upgrade for upgrade in sensitivity(answer)}
     machine = (scenario.cluster, scenario.software)
     machines = {name: better(machine) for name, _, better in module._UPGRADES}
-    machines["usable memory"] = (module._more_memory(scenario.cluster), scenario.software)
+    machines["usable memory"] = (more_memory(scenario.cluster), scenario.software)
     for name, (cluster, software) in machines.items():
         best = explore(scenario.workload, cluster, software, keep=1).best
         assert found[name].step_time_s == pytest.approx(float(best.step_time_s[0])), name
@@ -81,7 +93,7 @@ def test_memory_pays_where_it_is_short() -> None:
 def test_an_upgrade_keeps_where_a_figure_comes_from(answer: Plan) -> None:
     cluster = answer.scenario.cluster
     before = cluster.accelerator.memory.usable_bytes
-    after = module._more_memory(cluster).accelerator.memory.usable_bytes
+    after = more_memory(cluster).accelerator.memory.usable_bytes
     assert float(after) == pytest.approx(1.1 * float(before))
     assert (after.grade, after.source) == (before.grade, before.source)
     assert answer.scenario.cluster.accelerator.memory.usable_bytes == before

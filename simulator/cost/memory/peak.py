@@ -38,8 +38,10 @@ __all__ = [
     "Memory",
     "host_share",
     "kept_bytes",
+    "lasting_bytes",
     "memory_spread",
     "on_device",
+    "peak_bytes",
     "peak_memory",
     "saved_mode",
 ]
@@ -117,6 +119,41 @@ class _AtPeak:
 
 def peak_memory(rows: Selection, priced: Priced) -> Memory:
     """Add up memory for every layout and distinct rank of some rows of a priced table."""
+    sizes, moment = _by_kind(rows, priced)
+    kinds = np.where(_present(rows.parts), np.stack(sizes), 0.0)
+    total_bytes = total(kinds)
+    return Memory(
+        kinds_bytes=kinds,
+        total_bytes=total_bytes,
+        moment=moment,
+        peak_column=np.argmax(total_bytes, axis=1),
+    )
+
+
+def peak_bytes(rows: Selection, priced: Priced) -> Floats:
+    """Memory of the fullest rank alone, (layouts,): ``Memory.peak_bytes`` of the same rows."""
+    sizes, _ = _by_kind(rows, priced)
+    return np.asarray(np.where(_present(rows.parts), total(sizes), 0.0).max(axis=1))
+
+
+def lasting_bytes(priced: Priced) -> Floats:
+    """What the fullest rank holds at any moment of a step at the least, per state key, (keys,).
+
+    Weights and optimizer states, and gradients where the software keeps them from step to step.
+    Layouts that keep states in host memory or on drives hold less.
+    """
+    software, held = priced.software, priced.states.state_bytes
+    weights, gradients, optimizer, _ = held
+    if software.states.frees_gradients or priced.workload.recipe.optimizer_in_backward:
+        return np.asarray((weights + optimizer).max(axis=1))
+    return np.asarray((weights + gradients + optimizer).max(axis=1))
+
+
+def _by_kind(rows: Selection, priced: Priced) -> tuple[list[Floats], NDArray[Any]]:
+    """Bytes by kind at the fullest moment of every rank, padding columns included, and the moment.
+
+    Kinds as in MEMORY_KINDS, each of shape (layouts, columns).
+    """
     layouts, software, recipe = rows.layouts, priced.software, priced.workload.recipe
     sizes = _sizes(rows, priced)
     states = on_device(
@@ -134,15 +171,7 @@ def peak_memory(rows: Selection, priced: Priced) -> Memory:
         np.where(at_loss, 0.0, peak.temporaries),
         workspace(rows, priced),
     ]
-    outside = _outside(rows, priced, total(allocated), peak.idle)
-    kinds = np.where(_present(rows.parts), np.stack([*allocated, *outside]), 0.0)
-    total_bytes = total(kinds)
-    return Memory(
-        kinds_bytes=kinds,
-        total_bytes=total_bytes,
-        moment=peak.moment,
-        peak_column=np.argmax(total_bytes, axis=1),
-    )
+    return [*allocated, *_outside(rows, priced, total(allocated), peak.idle)], peak.moment
 
 
 def _present(parts: Floats) -> NDArray[np.bool_]:
