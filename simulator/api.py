@@ -205,6 +205,7 @@ def compare(
     budget_usd: float | None = None,
     confidence: float = 0.5,
     prices: Mapping[str, float] | None = None,
+    region: str | None = None,
     jobs: int | None = None,
     on_row: Callable[[Offer], None] | None = None,
     model: str | Workload | None = None,
@@ -220,7 +221,7 @@ def compare(
     counts : sequence of int, or str
         Accelerators: ``[64, 512]`` or ``"64..4096"``, which doubles; two doublings around the
         scenario's own number unless given.
-    deadline_days, budget_usd, confidence, prices, jobs, on_row
+    deadline_days, budget_usd, confidence, prices, region, jobs, on_row
         See :func:`simulator.decisions.cluster_comparison.compare_clusters`.
 
     Raises
@@ -253,6 +254,7 @@ def compare(
         budget_usd=budget_usd,
         confidence=confidence,
         prices=prices,
+        region=region,
         jobs=jobs,
         on_row=on_row,
     )
@@ -265,6 +267,7 @@ def size(
     budget_usd: float | None = None,
     confidence: float = 0.9,
     prices: Mapping[str, float] | None = None,
+    region: str | None = None,
     law: str | None = None,
     largest: int | None = None,
     jobs: int | None = None,
@@ -278,7 +281,7 @@ def size(
 
     Parameters
     ----------
-    deadline_days, budget_usd, confidence, prices, law, largest, jobs
+    deadline_days, budget_usd, confidence, prices, region, law, largest, jobs
         See :func:`simulator.decisions.sizing.size_run`.
     gpus : int, optional
         The size, where it is known: what it takes, and what the limits buy on it.
@@ -308,6 +311,7 @@ def size(
         budget_usd=budget_usd,
         confidence=confidence,
         prices=prices,
+        region=region,
         law=law or USUAL_LAW,
         largest=largest,
         jobs=jobs,

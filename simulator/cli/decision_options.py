@@ -24,6 +24,7 @@ __all__ = [
     "Law",
     "OutFolder",
     "Price",
+    "Region",
     "days_of",
     "prices_of",
     "scenario_for",
@@ -79,6 +80,15 @@ Price = Annotated[
         "--price",
         metavar="[CLUSTER=]USD",
         help="USD of an accelerator's hour, of every cluster or of one; may be repeated.",
+    ),
+]
+Region = Annotated[
+    str | None,
+    typer.Option(
+        "--region",
+        metavar="NAME",
+        help="Where the electricity comes from, for its carbon; that of the price's site unless"
+        " given.",
     ),
 ]
 Jobs = Annotated[

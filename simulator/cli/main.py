@@ -16,6 +16,7 @@ from simulator.cli import (
     plan,
     predict,
     profiles,
+    rent_or_buy,
     simulate,
     size,
     validate,
@@ -66,6 +67,7 @@ app.command("simulate")(simulate.command)
 app.command("compare")(compare.command)
 app.command("size")(size.command)
 app.command("doctor")(doctor.command)
+app.command("rent-or-buy")(rent_or_buy.command)
 app.command("validate")(validate.command)
 app.command("measure")(measure.command)
 app.command("calibrate")(calibrate.command)

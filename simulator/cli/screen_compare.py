@@ -197,6 +197,9 @@ def _caveats(answer: Comparison) -> list[str]:
         lines.append(f"USD per accelerator and hour: {', '.join(named)}")
     energy = sum(row.kwh.p50 for row in answer.feasible if row.kwh)
     if energy:
+        carbon = {r.cluster: (r.co2_kg or 0.0) / r.kwh.p50 for r in answer.feasible if r.kwh}
+        grams = ", ".join(f"{name} {1e3 * kg:.0f}" for name, kg in carbon.items())
+        lines.append(f"g CO2 per kWh: {grams} (--region); kg in --json")
         lines.append("Intervals of money hold those of time and price, of energy those of power.")
     weak = sorted({r.cluster for r in answer.feasible if r.evidence and r.evidence.runs == 0})
     if weak:

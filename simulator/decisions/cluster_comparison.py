@@ -16,6 +16,7 @@ import numpy as np
 from simulator.decisions.gpu_counts import parse_counts, whole_servers
 from simulator.decisions.many_searches import done_in_order
 from simulator.decisions.offers import Asked, Offer, offer_of
+from simulator.economics.carbon import co2_kg
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import load_cluster
@@ -168,6 +169,7 @@ def compare_clusters(
     budget_usd: float | None = None,
     confidence: float = 0.5,
     prices: Mapping[str, float] | None = None,
+    region: str | None = None,
     jobs: int | None = None,
     on_row: Callable[[Offer], None] | None = None,
 ) -> Comparison:
@@ -188,6 +190,8 @@ def compare_clusters(
         Chance with which they must be met, between 0 and 1.
     prices : mapping, optional
         USD of an accelerator's hour by cluster, ``*`` for the others.
+    region : str, optional
+        Where the electricity comes from, for its carbon; that of the site unless given.
     jobs : int, optional
         Processes; all cores unless given.
     on_row : callable, optional
@@ -204,6 +208,7 @@ def compare_clusters(
         budget_usd=goal.budget_usd if budget_usd is None else budget_usd,
         confidence=confidence,
         prices=dict(prices or {}),
+        region=region,
     )
     _check(scenario, clusters, asked)
     points = [
@@ -269,6 +274,11 @@ def _check(scenario: Scenario, clusters: Sequence[str], asked: Asked) -> None:
             problems.append(problem(where, field, "must be a positive number", price))
         if name != "*" and name not in clusters:
             problems.append(problem(where, "price", "must name a cluster", name, clusters))
+    if asked.region is not None:
+        try:
+            co2_kg(1.0, asked.region, where=where)
+        except InputError as error:
+            problems += error.problems
     if problems:
         raise InputError(problems)
 

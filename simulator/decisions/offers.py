@@ -9,6 +9,7 @@ from typing import Any
 
 from simulator.cost.step import Estimate
 from simulator.decisions.gpu_counts import batch_divides, next_good
+from simulator.economics.carbon import co2_kg
 from simulator.economics.price import Price, load_price
 from simulator.economics.unsure_totals import Span, quantile
 from simulator.errors import InputError
@@ -40,6 +41,8 @@ class Asked:
     """Chance with which deadline and budget must be met."""
     prices: Mapping[str, float] = field(default_factory=dict)
     """USD of an accelerator's hour, by cluster; ``*`` for those that are not named."""
+    region: str | None = None
+    """Where the electricity comes from; None: as the site of the price says."""
 
     def price_of(self, cluster: Cluster) -> Price:
         """Return the price of a cluster: the one given, else that of its profile."""
@@ -206,6 +209,7 @@ def _filled(empty: Offer, scenario: Scenario, best: Estimate, asked: Asked) -> O
         days=days,
         usd=usd,
         kwh=kwh,
+        co2_kg=co2_kg(kwh.p50, asked.region or result.site.region) if kwh else None,
         deadline_chance=days.chance_within(late) if days and late is not None else None,
         budget_chance=usd.chance_within(dear) if usd and dear is not None else None,
         memory_headroom=free,

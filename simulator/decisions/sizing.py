@@ -14,6 +14,7 @@ from simulator.decisions.cluster_comparison import offer_row, own_cluster
 from simulator.decisions.gpu_counts import batch_divides, ladder, whole_servers
 from simulator.decisions.many_searches import cores, done_in_order
 from simulator.decisions.offers import Asked, Offer, offer_of
+from simulator.economics.carbon import co2_kg
 from simulator.economics.scaling_law import USUAL_LAW, Optimum, ScalingLaw, load_law
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
@@ -94,6 +95,7 @@ def size_run(
     budget_usd: float | None = None,
     confidence: float = 0.9,
     prices: Mapping[str, float] | None = None,
+    region: str | None = None,
     law: str = USUAL_LAW,
     largest: int | None = None,
     jobs: int | None = None,
@@ -110,7 +112,7 @@ def size_run(
         (and within the budget, if there is one), a budget alone for the soonest end.
     confidence : float
         Chance with which they must be met: 0.9 asks the P90.
-    prices, jobs, on_row
+    prices, region, jobs, on_row
         As in :func:`simulator.decisions.cluster_comparison.compare_clusters`.
     law : str
         A scaling law, by name or path.
@@ -128,6 +130,7 @@ def size_run(
         budget_usd=goal.budget_usd if budget_usd is None else budget_usd,
         confidence=confidence,
         prices=dict(prices or {}),
+        region=region,
     )
     chosen = load_law(law, where=scenario.where, field="law")
     _check(scenario, asked, gpus)
@@ -323,5 +326,10 @@ def _check(scenario: Scenario, asked: Asked, gpus: int | None) -> None:
         if asked.budget_usd is not None and not priced:
             rule = f"needs a price, and {name} has none: give --price USD or prices="
             problems.append(problem(where, "budget", rule, asked.budget_usd))
+    if asked.region is not None:
+        try:
+            co2_kg(1.0, asked.region, where=where)
+        except InputError as error:
+            problems += error.problems
     if problems:
         raise InputError(problems)

@@ -38,6 +38,8 @@ class Site:
     """A data centre, as hardware_profiles/sites/NAME.toml describes it."""
 
     name: str
+    region: str = "world"
+    """Where its electricity comes from (hardware_profiles/carbon)."""
     power_usage_effectiveness: Figure
     """Energy at the meter over that of servers, switches and storage."""
     electricity_usd_per_kwh: Figure

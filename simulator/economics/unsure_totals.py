@@ -58,8 +58,8 @@ def quantile(chance: float) -> float:
 
     Examples
     --------
-    >>> round(quantile(0.9), 6), round(quantile(0.5), 6)
-    (1.281552, 0.0)
+    >>> round(quantile(0.9), 6), round(quantile(0.1), 6)
+    (1.281552, -1.281552)
     """
     if not 0.0 < chance < 1.0:
         return inf if chance >= 1.0 else -inf

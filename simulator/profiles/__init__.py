@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from simulator import catalogue
+from simulator.economics.carbon import CarbonTable
+from simulator.economics.ownership import RentOrBuyPage
 from simulator.economics.price import Price, Site
 from simulator.economics.scaling_law import ScalingLaw
 from simulator.errors import InputError, did_you_mean
@@ -30,6 +32,8 @@ KINDS: dict[str, type] = {
     "prices": Price,
     "sites": Site,
     "scaling_laws": ScalingLaw,
+    "rent_or_buy": RentOrBuyPage,
+    "carbon": CarbonTable,
 }
 """Folder of hardware_profiles -> what a file in it describes."""
 

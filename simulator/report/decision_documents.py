@@ -12,11 +12,19 @@ from simulator.report.document import SCHEMA, plain
 if TYPE_CHECKING:
     from simulator.decisions.cluster_comparison import Comparison
     from simulator.decisions.sizing import Sized
+    from simulator.economics.ownership import RentOrBuy
     from simulator.economics.scaling_law import ScalingLaw
     from simulator.economics.unsure_totals import Span
+    from simulator.hardware.cluster import Cluster
     from simulator.scenario import Scenario
 
-__all__ = ["compare_document", "decision_head", "offer_document", "size_document"]
+__all__ = [
+    "compare_document",
+    "decision_head",
+    "offer_document",
+    "rent_or_buy_document",
+    "size_document",
+]
 
 
 def decision_head(command: str, scenario: Scenario) -> dict[str, Any]:
@@ -147,6 +155,32 @@ def _law(law: ScalingLaw) -> dict[str, Any]:
         *("parameter_exponent", "token_exponent"),
     )
     return {"name": law.name, **{name: float(getattr(law, name)) for name in names}}
+
+
+def rent_or_buy_document(answer: RentOrBuy, cluster: Cluster) -> dict[str, Any]:
+    """Write both ways: what each costs by cause and month, and when buying is ahead."""
+    use = answer.use
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "command": "rent-or-buy",
+        "cluster": cluster.name,
+        "gpus": cluster.gpus,
+        "page": answer.page.name,
+        "use": {
+            "in_use": use.in_use,
+            "goodput": use.goodput,
+            "months": use.months,
+            "cooling": use.cooling,
+        },
+        "once_usd": answer.buying.once,
+        "per_month_usd": answer.buying.per_month,
+        "rents_usd_per_month": answer.rents_usd_per_month,
+        "break_even_month": answer.break_even_month,
+        "usd_per_useful_gpu_hour": answer.usd_per_useful_gpu_hour,
+        "owned_usd": answer.owned_usd.tolist(),
+        "rented_usd": {tier: usd.tolist() for tier, usd in answer.rented_usd.items()},
+    }
 
 
 def _short(row: Offer) -> dict[str, Any]:

@@ -39,8 +39,8 @@ def test_owned_power_is_paid_by_the_kilowatt_hour() -> None:
 
 
 def test_a_month_of_a_thousand_owned_accelerators() -> None:
-    # 1,024 x 720 h x 1.58 USD = 1,164,902 USD, no electricity
-    assert bill("owned-h100", seconds=720 * 3600.0, gpus=1024) == pytest.approx(1_164_902.4)
+    # 1,024 x 720 h x 1.41 USD = 1,039,565 USD, no electricity
+    assert bill("owned-h100", seconds=720 * 3600.0, gpus=1024) == pytest.approx(1_039_564.8)
 
 
 def test_cost_broadcasts_and_is_linear() -> None:

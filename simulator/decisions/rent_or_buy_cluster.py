@@ -1,0 +1,70 @@
+"""Rent or buy for a cluster: its servers and their draw put into a page of prices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.economics.energy import draw_watt, mean_activity
+from simulator.economics.ownership import RentOrBuy, RentOrBuyPage, Use, page_of, rent_or_buy
+from simulator.economics.price import load_site
+from simulator.errors import InputError, problem
+from simulator.hardware.cluster import Cluster
+
+__all__ = ["rent_or_buy_cluster"]
+
+
+def rent_or_buy_cluster(
+    cluster: Cluster,
+    use: Use,
+    *,
+    page: RentOrBuyPage | None = None,
+    busy: float | None = None,
+    where: str = "arguments",
+) -> RentOrBuy:
+    """Compare renting and buying a cluster.
+
+    Parameters
+    ----------
+    use : Use
+        Its `gpus` are those of the cluster.
+    page : RentOrBuyPage, optional
+        That of the accelerator unless given.
+    busy : float, optional
+        Share of a job's time in which accelerators compute; as the page says unless given.
+
+    Raises
+    ------
+    InputError
+        If a share is none, or no page is known for the accelerator.
+    """
+    chosen = page or page_of(cluster, where=where)
+    busy = float(chosen.own.busy_fraction) if busy is None else busy
+    problems = [
+        problem(where, name, "must be above 0 and at most 1", value)
+        for name, value in (("in_use", use.in_use), ("goodput", use.goodput), ("busy", busy))
+        if not 0.0 < value <= 1.0
+    ]
+    if not 1 <= use.months <= 240:
+        problems.append(problem(where, "months", "must be 1 to 240", use.months))
+    if problems:
+        raise InputError(problems)
+    site = load_site(chosen.site)
+    device, node = cluster.accelerator, cluster.node
+    waiting = float(site.waiting_activity)
+    working = float(mean_activity(step_time_s=1.0, busy_s=busy, waiting_activity=waiting))
+    most, mean = draw_watt(
+        gpus=cluster.gpus,
+        gpus_per_server=node.accelerators,
+        host_watt=float(node.host_watt),
+        idle_watt=float(device.power.idle_watt),
+        busy_watt=float(device.power.busy_watt),
+        activity=np.array([1.0, use.in_use * working]),
+    ).tolist()
+    return rent_or_buy(
+        chosen,
+        site,
+        use,
+        servers=cluster.nodes,
+        most_watt=most,
+        mean_watt=mean / (1.0 - float(site.network_watt_fraction)),
+    )

@@ -1,0 +1,48 @@
+"""`foreshard rent-or-buy`: screen, frozen keys of its document, bad input."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator.cli.main import app
+
+RUNNER = CliRunner(env={"COLUMNS": "160"})
+RUN = ["rent-or-buy", "--cluster", "dgx-h100", "--gpus", "64"]
+
+
+def test_document_and_own_page(tmp_path: Path) -> None:
+    page = tmp_path / "mine.toml"
+    page.write_text('base = "h100"\n[own]\nserver_usd = 155000\n')
+    shipped = json.loads(RUNNER.invoke(app, [*RUN, "--json"]).stdout)
+    mine = json.loads(RUNNER.invoke(app, [*RUN, "--page", str(page), "--json"]).stdout)
+    assert list(mine) == [
+        *("schema", "version", "command", "cluster", "gpus", "page", "use", "once_usd"),
+        *("per_month_usd", "rents_usd_per_month", "break_even_month", "usd_per_useful_gpu_hour"),
+        *("owned_usd", "rented_usd"),
+    ]
+    assert mine["once_usd"]["servers"] == shipped["once_usd"]["servers"] / 2 == 8 * 155_000
+    assert mine["break_even_month"]["on demand"] < shipped["break_even_month"]["on demand"]
+
+
+def test_screen() -> None:
+    done = RUNNER.invoke(app, [*RUN, "--in-use", "0.8", "--liquid"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    text = " ".join(done.stdout.split())
+    for words in ("rented, on demand", "rented, spot", "bought", "buying ahead", "in use 80 %",
+                  "No source was found for", "support_fraction"):  # fmt: skip
+        assert words in text, words
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--in-use", "1.2"], "in_use: must be above 0 and at most 1"),
+        (["--page", "h101"], "did you mean 'h100'"),
+        (["--cluster", "l40s-pcie"], "no page says what it costs"),
+    ],
+)
+def test_bad_input(options: list[str], words: str) -> None:
+    done = RUNNER.invoke(app, [*RUN, *options])
+    assert done.exit_code == 2 and words in done.stderr
