@@ -57,6 +57,11 @@ _WIDE = 116
 _NARROW = (0, 1, 2, 6, 7, 8, 10)
 """Columns of the ranking on a narrow screen."""
 
+_FRONT = "Beaten by no other in all of time, money, free memory and energy"
+
+_MOST_OF_FRONT = 5
+"""Layouts of it on the screen."""
+
 _UPGRADES = 3
 """Upgrades named on the screen; the report has them all."""
 
@@ -82,6 +87,7 @@ def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> list[
     screen.print()
     if plan.refined is not None:
         screen.print(notes("Played on discrete events", [*_played(plan)[:top], *_not_played(plan)]))
+    screen.print(notes(_FRONT, _front(plan)))
     screen.print(notes("What binds", binding(plan)))
     with waiting("trying upgrades"):
         upgrades = sensitivity(plan)
@@ -93,6 +99,24 @@ def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> list[
     screen.print(Text(launch), soft_wrap=True)
     screen.print()
     return upgrades
+
+
+def _front(plan: Plan) -> list[str]:
+    """Layouts of the Pareto front, each with what it gives up and gets against the fastest."""
+    estimate, places = plan.estimate, plan.pareto
+    fastest = float(estimate.step_time_s[places[0]])
+    lines = []
+    for i in places[:_MOST_OF_FRONT]:
+        free = 1.0 - float(estimate.memory_total_bytes[i]) / float(estimate.usable_bytes)
+        slower = float(estimate.step_time_s[i]) / fastest - 1.0
+        kwh = float(plan.outcome.kwh[i])
+        energy = f", {show_count(kwh)} kWh" if math.isfinite(kwh) else ""
+        lines.append(
+            f"{estimate.layouts.describe(int(i))}: {show_signed_percent(slower)} time,"
+            f" {show_percent(free)} of memory free{energy}"
+        )
+    more = len(places) - len(lines)
+    return [*lines, f"and {more} more, in --json"] if more > 0 else lines
 
 
 def _ranking(plan: Plan, top: int, wide: bool) -> Table:

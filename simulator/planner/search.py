@@ -21,6 +21,7 @@ from simulator.planner.candidates import candidates
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.explore import KEEP, Found, explore
 from simulator.planner.outcome import GoalChances, Outcome, answer_frame, goal_chances, outcome
+from simulator.planner.pareto import front
 from simulator.planner.prediction import refuse_mixed
 from simulator.scenario import Scenario
 from simulator.units import show_bytes
@@ -89,6 +90,18 @@ class Plan:
             deadline_days=goal.deadline_days,
             budget_usd=goal.budget_usd,
         )
+
+    @property
+    def pareto(self) -> NDArray[np.intp]:
+        """Places of layouts that no other of the plan beats in all of OBJECTIVES, fastest first.
+
+        Money and energy count where they are known; memory is that of the fullest device.
+        """
+        result, estimate = self.outcome, self.estimate
+        columns = [estimate.step_time_s, estimate.memory_total_bytes, result.usd, result.kwh]
+        known = [column for column in columns if not np.isnan(column).any()]
+        kept = np.flatnonzero(front(np.stack(known, axis=-1)))
+        return kept[np.argsort(estimate.step_time_s[kept], kind="stable")]
 
 
 def _within(value: NDArray[np.float64], limit: float | None) -> NDArray[np.bool_]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulator.report.canvas import DPI, headline, legend, plain_axes, png_bytes
+from simulator.report.canvas import DPI, canvas, headline, legend, plain_axes, png_bytes
 from simulator.report.palette import CATEGORIES, category, colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from simulator.decisions.cluster_comparison import Comparison, Curve
+    from simulator.planner.search import Plan
 
-__all__ = ["comparison_png", "draw_front"]
+__all__ = ["comparison_png", "draw_front", "front_png"]
 
 _DAYS, _MONEY = "days (P50)", "M USD (P50)"
 
@@ -65,6 +66,22 @@ def draw_front(axes: Axes, answer: Comparison) -> None:
     axes.set_xscale("log")
     axes.set_xlabel(f"{_DAYS}; filled: on the Pareto front")
     axes.set_ylabel(_MONEY)
+
+
+def front_png(plan: Plan, title: str) -> bytes:
+    """Draw time against free memory of a plan's layouts; those on the Pareto front are filled."""
+    figure, axes = canvas(8.0, 5.0)
+    axes.grid(axis="y", color=colour("grid").light, lw=0.7)
+    estimate, best = plan.estimate, plan.pareto
+    free = 100.0 * (1.0 - estimate.memory_total_bytes / estimate.usable_bytes)
+    ink = colour("speed").light
+    axes.plot(free, estimate.step_time_s, "o", color=colour("ideal").light, mfc="none", ms=4.0)
+    axes.plot(free[best], estimate.step_time_s[best], "o-", color=ink, ms=5.0, lw=1.2)
+    axes.set_xlabel("memory free on the fullest accelerator, %")
+    axes.set_ylabel("seconds per step")
+    words = f"{len(best)} of {len(estimate):,} layouts beaten by no other"
+    headline(figure, words, f"{title}; in all of time, money, free memory and energy")
+    return png_bytes(figure)
 
 
 def _line(

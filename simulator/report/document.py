@@ -63,9 +63,25 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
             }
             for i in rows
         ],
+        "pareto": [_pareto(plan, int(i)) for i in plan.pareto],
         "bearing_defaults": [
             one.document() for one in bearing_defaults(plan.scenario, plan.estimate.layouts[:1])
         ],
+    }
+
+
+def _pareto(plan: Plan, i: int) -> dict[str, Any]:
+    """A layout of the front: its place in the plan, from 1, and what it is compared by."""
+    estimate, result = plan.estimate, plan.outcome
+    need = float(estimate.memory_total_bytes[i])
+    return {
+        "place": i + 1,
+        "layout": layout_fields(plan.scenario, estimate.layouts, i),
+        "step_time_s": float(estimate.step_time_s[i]),
+        "days": _known(result.days[i]),
+        "usd": _known(result.usd[i]),
+        "memory_headroom": 1.0 - need / float(estimate.usable_bytes),
+        "kwh": _known(result.kwh[i]),
     }
 
 

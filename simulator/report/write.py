@@ -8,6 +8,7 @@ from pathlib import Path
 from simulator.plain_files import write_files
 from simulator.planner.search import Plan
 from simulator.planner.sensitivity import Upgrade
+from simulator.report.comparison_plots import front_png
 from simulator.report.numbers import collect
 from simulator.report.page import render
 from simulator.report.pipeline_picture import pipeline_png
@@ -24,7 +25,7 @@ def write_plan_report(
     upgrades: list[Upgrade] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
-    """Write ``plan.html``, ``memory.png``, ``pipeline.png``, ``speedup.png`` and ``time.png``.
+    """Write ``plan.html`` and its pictures: memory, pareto, pipeline, speedup and time, all PNG.
 
     Returns their paths.
 
@@ -51,6 +52,7 @@ def write_plan_report(
     contents = {
         "plan.html": render(numbers, launch=launch, pipeline=pipeline).encode(),
         "memory.png": memory_png(numbers),
+        "pareto.png": front_png(plan, numbers.title),
         "pipeline.png": pipeline,
         "speedup.png": speedup_png(numbers),
         "time.png": time_png(numbers),
