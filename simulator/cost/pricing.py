@@ -10,7 +10,7 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.cost.blocks.block_costs import BlockCosts
 from simulator.cost.blocks.block_keys import block_keys
-from simulator.cost.blocks.block_prices import block_costs
+from simulator.cost.blocks.block_prices import block_costs, block_costs_of_each
 from simulator.cost.blocks.padding import mean_costs
 from simulator.cost.collectives.calls import all_gather_s, send_s
 from simulator.cost.operators.model_flop import step_flop
@@ -201,12 +201,14 @@ def _blocks_of_each(
     modules: Sequence[int],
 ) -> BlockCosts:
     """The same of every one of some sets of modules, one set after the other."""
-    pieces, keys = [], len(ranks.tp)
-    for i, mask in enumerate(modules):
-        named = replace(ranks, recompute_modules=np.full(keys, mask))
-        costs = _blocks(workload, cluster, software, named)
-        pieces.append((np.arange(keys) + i * keys, costs))
-    return BlockCosts.joined(pieces)
+    keys = len(ranks.tp)
+    naming = [software.recomputing(modules_of(mask)) for mask in modules]
+    if workload.recipe.pads:
+        found = [_blocks_alike(workload, cluster, one, ranks) for one in naming]
+    else:
+        kernels = [one.kernels for one in naming]
+        found = block_costs_of_each(workload, cluster, software, ranks, kernels)
+    return BlockCosts.joined([(np.arange(keys) + i * keys, x) for i, x in enumerate(found)])
 
 
 def _unpaired(plans: Layouts, workload: Workload, software: Software) -> Floats:

@@ -212,19 +212,21 @@ def _estimated(layouts: Layouts, priced: Priced) -> Iterator[tuple[slice, Estima
 
 def _smallest(setting: Setting, pinned: Mapping[str, Any] | None) -> Estimate | None:
     """The layout that needs least memory of those that can run; None where none can."""
-    least, smallest = np.inf, None
+    smallest: Layouts | None = None
+    least = np.inf
     for family in families(*setting, pinned, most=PIECE):
         space, _ = open_space(family, setting, 0)
         if space is None:
             continue
+        found: tuple[Layouts, float] | None
         if space.family.base.offload_layers.any():
             estimate = evaluate(space.family.table(), *setting)
-            row = estimate.layouts[int(np.argmin(estimate.memory_total_bytes))]
-            needs = float(estimate.memory_total_bytes.min())
+            row = int(np.argmin(estimate.memory_total_bytes))
+            found = estimate.layouts[row], float(estimate.memory_total_bytes[row])
         else:
-            row, needs = smallest_row(space)
-        if needs < least:
-            least, smallest = needs, row
+            found = smallest_row(space, least)
+        if found is not None and found[1] < least:
+            smallest, least = found
     return evaluate(smallest, *setting) if smallest is not None else None
 
 

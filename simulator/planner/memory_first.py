@@ -226,16 +226,27 @@ def near_rows(space: Space) -> Near:
     return Near(rows=replace(Rows.joined(some), least_s=least_s), fitting=fitting)
 
 
-def smallest_row(space: Space) -> tuple[Layouts, float]:
-    """The layout of a space that needs least memory, a table of one row, and its bytes."""
-    rows = [kind.rows for kind in space.family.kinds]
-    best, least = (0, rows[0][:1]), np.inf
-    for i, held in enumerate(_by_kind(space, rows, memory_needs)):
-        needs = Needs.joined(held).memory_bytes
+def smallest_row(space: Space, below: float = np.inf) -> tuple[Layouts, float] | None:
+    """The layout of a space that needs least memory, a table of one row, and its bytes.
+
+    None where all need `below` bytes or more. Those whose states take least come first; where even
+    the states take more than the least so far, no other layout can need less.
+    """
+    held, base = lasting_bytes(space.priced)[space.priced.state_key], space.family.base
+    held = np.where((base.optimizer_offload > 0) | (base.parameter_offload > 0), 0.0, held)
+    rows = every_row(space)
+    order = np.argsort(held[rows.row], kind="stable")
+    found, least = None, below
+    for start in range(0, len(order), CHUNK):
+        some = rows.take(order[start : start + CHUNK])
+        if held[some.row[0]] >= least:
+            break
+        layouts, priced = space.mixed(some)
+        needs = memory_needs(layouts, priced).memory_bytes
         at = int(np.argmin(needs))
         if needs[at] < least:
-            best, least = (i, rows[i][[at]]), float(needs[at])
-    return space.table(*best)[0], least
+            found, least = layouts[at], float(needs[at])
+    return None if found is None else (found, least)
 
 
 def _light(space: Space, most_bytes: float) -> NDArray[np.bool_]:

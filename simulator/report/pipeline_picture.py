@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,13 +114,8 @@ def _row(
     """One rank: its passes, and what its other streams do."""
     start, end = window
     own = (line.rank == rank) & (line.end_s > start) & (line.start_s < end)
-    axes.broken_barh(
-        [(start, end - start)],
-        (row + _PASS[0], _PASS[1]),
-        color=colour("grid").light,
-        lw=0,
-        zorder=0,
-    )
+    edges = np.array([[start], [end]])
+    _boxes(axes, edges, row + _PASS[0], _PASS[1], color=colour("grid").light, lw=0, zorder=0)
     compute = STREAMS.index("compute")
     for kind in np.unique(line.kind[own]).tolist():
         ink, word = _INKS[SPAN_KINDS[kind]]
@@ -129,16 +124,28 @@ def _row(
             (_TRAFFIC, own & (line.kind == kind) & (line.stream != compute)),
         ):
             if rows.any():
-                at = np.stack([line.start_s[rows], (line.end_s - line.start_s)[rows]], axis=1)
-                axes.broken_barh(
-                    at.tolist(),
-                    (row + place[0], place[1]),
-                    facecolors=colour(ink).light,
-                    edgecolors="white",
-                    lw=0.3,
-                )
+                spans = np.stack([line.start_s[rows], line.end_s[rows]])
+                inks = {"facecolors": colour(ink).light, "edgecolors": "white"}
+                _boxes(axes, spans, row + place[0], place[1], lw=0.3, **inks)
                 named[word] = ink
     _numbers(axes, line, own & (line.stream == compute), row, window)
+
+
+def _boxes(
+    axes: Axes, spans_s: NDArray[np.float64], bottom: float, height: float, **inks: Any
+) -> None:
+    """Rectangles of one height, from and to seconds of shape (2, boxes).
+
+    Added by hand: `broken_barh` looks at the limits of the axes again for each call, and they are
+    given.
+    """
+    start, end = spans_s
+    low, high = np.full_like(start, bottom), np.full_like(start, bottom + height)
+    corners = np.stack([[start, low], [start, high], [end, high], [end, low]])
+    from matplotlib.collections import PolyCollection
+
+    boxes = PolyCollection(list(np.moveaxis(corners, 2, 0)), **inks)
+    axes.add_collection(boxes, autolim=False)
 
 
 def _numbers(
@@ -159,6 +166,8 @@ def _numbers(
                 va="center",
                 fontsize=6.5,
                 color=ink_on(ink),
+                in_layout=False,
+                clip_on=False,
             )
 
 

@@ -7,7 +7,7 @@ hidden communication are told apart here, by the window that each collective may
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -38,10 +38,11 @@ from simulator.cost.operators.selective import saved_by_mode, share_again, short
 from simulator.cost.operators.split_work import copies_over_tp
 from simulator.hardware.cluster import Cluster
 from simulator.layout.placement import Group
+from simulator.software.kernels import Kernels
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe, Workload
 
-__all__ = ["block_costs"]
+__all__ = ["block_costs", "block_costs_of_each"]
 
 
 _COMPUTE = ("gemm", "attention", "memory_bound")
@@ -56,19 +57,64 @@ def block_costs(
     workload: Workload, cluster: Cluster, software: Software, ranks: Ranks
 ) -> BlockCosts:
     """Price every part of the model for the distinct keys in `ranks`."""
+    return block_costs_of_each(workload, cluster, software, ranks, [software.kernels])[0]
+
+
+def block_costs_of_each(
+    workload: Workload, cluster: Cluster, software: Software, ranks: Ranks, each: list[Kernels]
+) -> list[BlockCosts]:
+    """The same with each of some kernels that differ in what selective recomputation names."""
     arch, recipe = workload.architecture, workload.recipe
     either = cluster.accelerator.fp8_either_layout
     parts = model_parts(workload, ranks, software.kernels, either_layout=either)
     pricer = _Pricer(cluster, software, recipe, ranks)
     gemms = Products(cluster.accelerator, software, recipe, ranks, pricer.overlap).times(parts)
-    priced = [pricer.part(ops, times) for ops, times in zip(parts, gemms, strict=True)]
-    stacked = {name: np.stack([p[name] for p in priced], axis=-1) for name in priced[0]}
+    priced = [pricer.part(ops, times, each) for ops, times in zip(parts, gemms, strict=True)]
     own = ranks.own_tokens(recipe) * arch.hidden * element_bytes(recipe)
     if arch.is_encoder_decoder:  # the encoder's output travels beside the decoder's stream
         length = recipe.sequence_length
         own = own * (1.0 + (recipe.decoder_length or length) / length)
     fetched = input_s(workload, cluster, software, ranks)
-    return BlockCosts(boundary_bytes=own, input_s=fetched, **stacked)
+    found = []
+    for of_parts in zip(*priced, strict=True):
+        stacked = {name: np.stack([p[name] for p in of_parts], axis=-1) for name in of_parts[0]}
+        found.append(BlockCosts(boundary_bytes=own, input_s=fetched, **stacked))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A collective of the forward pass."""
+
+    module: str
+    seconds: Floats
+    hidden_s: Floats
+    moves_tokens: bool
+    """Context or expert traffic, which selective recomputation shows in full when it repeats it."""
+
+
+def _repeated(
+    ops: Operators, calls: list[_Call], kernels: Kernels, zero: Floats
+) -> tuple[Floats, Floats]:
+    """What selective recomputation shows of the collectives that it repeats, and their traffic.
+
+    Expert traffic shows in full, for no other micro-batch waits for it; of the rest what is not
+    hidden. The second is what of it is context and expert traffic.
+    """
+    modules = kernels.selective_modules if ops.is_block else ()
+    again_s = traffic_s = zero
+    for call in calls:
+        repeats = recomputes(call.module, modules)
+        if call.moves_tokens:
+            traffic_s = traffic_s + repeats * call.seconds
+            again_s = again_s + repeats * call.seconds
+        else:
+            again_s = again_s + repeats * (call.seconds - call.hidden_s)
+    return again_s, traffic_s
+
+
+def _has_stashes(ops: Operators) -> bool:
+    return ops.is_block and any(s.stashes is not None for s in ops.streams)
 
 
 class _Pricer:
@@ -90,13 +136,15 @@ class _Pricer:
     def _wide(self, value: Any) -> Floats:
         return per_key(value, self.keys)
 
-    def part(self, ops: Operators, gemm: dict[str, Floats]) -> dict[str, Floats]:
-        """All costs of one part as arrays over the keys."""
+    def part(
+        self, ops: Operators, gemm: dict[str, Floats], each: list[Kernels]
+    ) -> list[dict[str, Floats]]:
+        """All costs of one part as arrays over the keys, with each of some kernels."""
         zero = np.zeros(self.keys)
         forward, backward, weight_gradients = self._compute(ops, gemm)
         alone_s = np.zeros((2, len(PASS_TERMS), self.keys))
         alone = forward | {}, backward | {}
-        hidden, exchange, again_s = self._traffic(ops, gemm, forward, backward, beside=True)
+        hidden, exchange, calls = self._traffic(ops, gemm, forward, backward, beside=True)
         gaps = self._launch(ops, forward, backward)
         if self.software.overlap.expert and any(c.moe is not None for c in ops.collectives):
             self._traffic(ops, gemm, *alone, beside=False)
@@ -109,32 +157,81 @@ class _Pricer:
             backward = dict.fromkeys(PASS_TERMS, zero)
             alone_s[1] = 0.0
         rest = left_out(ops, self.software.kernels, quantised=self.recipe.is_quantised)
-        work_s, again_flop, flop = self._selective(ops, rest, gemm, forward)
-        full_s = sum((alone[0][term] for term in PASS_TERMS), zero) if ops.is_block else zero
-        hides = not self.software.host.waits_for_kernels
-        unspent_s, gap = shorter(self._forward_s(rest, gemm), gaps[0], hides=hides)
-        full_s = full_s - unspent_s
-        if any(s.stashes is not None for s in ops.streams) and ops.is_block:
-            # what is recomputed is neither encoded, in either forward pass, nor decoded
-            modules = self.software.kernels.selective_modules
-            work_s = work_s - sum(spared_s(ops, self._stream, gaps, modules, hides=hides))
-            left = (gap, gaps[1])
-            encode_s, decode_s = spared_s(ops, self._stream, left, None, hides=hides)
-            full_s = full_s - 2.0 * encode_s - decode_s
-        saved = saved_by_mode(ops, self.software.kernels, self.keys)
-        return {
+        whole_s = sum((alone[0][term] for term in PASS_TERMS), zero) if ops.is_block else zero
+        full_s = self._full_s(ops, rest, gemm, whole_s, gaps)
+        flop = sum((g.flop for g in ops.gemms), zero)
+        flop = sum((call.flop for call in ops.flash), flop)
+        shared = {
             "forward_s": np.stack([forward[term] for term in PASS_TERMS]),
             "backward_s": np.stack([backward[term] for term in PASS_TERMS]),
             "wgrad_s": weight_gradients,
-            "recompute_s": np.stack([zero, work_s * (1.0 + self.late) + again_s, full_s]),
             "hidden_s": np.array([list(way.values()) for way in hidden]),
             "alone_s": alone_s,
-            "exchange_s": np.stack(exchange),
-            "saved_bytes": saved,
-            "rebuilt_bytes": np.maximum(saved[0] - saved, 0.0),
             "transient_bytes": self._wide(ops.transient_bytes),
             "passing_bytes": self._wide(ops.passing_bytes),
             "full_flop": flop - sum((g.flop for g in rest.gemms), zero),
+        }
+        return [
+            shared
+            | self._named(
+                ops,
+                rest,
+                gemm,
+                kernels,
+                calls=calls,
+                forward=forward,
+                gaps=gaps,
+                full_s=full_s,
+                exchange=exchange,
+            )
+            for kernels in each
+        ]
+
+    def _full_s(
+        self,
+        ops: Operators,
+        rest: Operators,
+        gemm: dict[str, Floats],
+        whole_s: Floats,
+        gaps: tuple[Floats, Floats],
+    ) -> Floats:
+        """Seconds of full recomputation: a forward pass, `whole_s`, without the rest behind it."""
+        hides = not self.software.host.waits_for_kernels
+        unspent_s, gap = shorter(self._forward_s(rest, gemm), gaps[0], hides=hides)
+        full_s = whole_s - unspent_s
+        if _has_stashes(ops):  # what is recomputed is neither encoded, in either pass, nor decoded
+            encode_s, decode_s = spared_s(ops, self._stream, (gap, gaps[1]), None, hides=hides)
+            full_s = full_s - 2.0 * encode_s - decode_s
+        return full_s
+
+    def _named(
+        self,
+        ops: Operators,
+        rest: Operators,
+        gemm: dict[str, Floats],
+        kernels: Kernels,
+        *,
+        calls: list[_Call],
+        forward: dict[str, Floats],
+        gaps: tuple[Floats, Floats],
+        full_s: Floats,
+        exchange: list[Floats],
+    ) -> dict[str, Floats]:
+        """Costs of a part that hang on what selective recomputation names."""
+        zero = np.zeros(self.keys)
+        work_s, again_flop = self._selective(ops, rest, gemm, forward, kernels)
+        again_s, repeated_s = _repeated(ops, calls, kernels, zero)
+        if _has_stashes(ops):
+            hides = not self.software.host.waits_for_kernels
+            modules = kernels.selective_modules
+            work_s = work_s - sum(spared_s(ops, self._stream, gaps, modules, hides=hides))
+        saved = saved_by_mode(ops, kernels, self.keys)
+        selective_s = work_s * (1.0 + self.late) + again_s
+        return {
+            "recompute_s": np.stack([zero, selective_s, full_s]),
+            "exchange_s": np.stack([*exchange, repeated_s]),
+            "saved_bytes": saved,
+            "rebuilt_bytes": np.maximum(saved[0] - saved, 0.0),
             "selective_flop": again_flop,
         }
 
@@ -178,36 +275,29 @@ class _Pricer:
         backward: dict[str, Floats],
         *,
         beside: bool,
-    ) -> tuple[tuple[dict[str, Floats], ...], list[Floats], Floats]:
+    ) -> tuple[tuple[dict[str, Floats], ...], list[Floats], list[_Call]]:
         """Add all collectives; `beside` another micro-batch that may hide expert traffic.
 
-        Returns what is hidden either way, the rows of `exchange_s`, and what selective
-        recomputation shows of its repeated collectives: expert traffic in full, for no other
-        micro-batch waits for it.
+        Returns what is hidden either way, the rows of `exchange_s` forward and backward, and the
+        calls of the forward pass.
         """
         zero = np.zeros(self.keys)
-        hidden, exchange, again_s = (
-            dict.fromkeys(("tp", "cp", "ep"), zero),
-            [zero, zero, zero],
-            zero,
-        )
+        hidden, exchange = dict.fromkeys(("tp", "cp", "ep"), zero), [zero, zero]
+        calls: list[_Call] = []
         behind = (hidden | {}, hidden | {})
         compute_s = sum((way[term] for way in (forward, backward) for term in _COMPUTE), zero)
         offered = compute_s if beside and self.software.overlap.expert else None
-        modules = self.software.kernels.selective_modules if ops.is_block else ()
         for c in ops.collectives:
             terms = backward if c.backward else forward
             seconds, covered = self._collective(c, gemm, terms, hidden, offered)
             way, term = behind[int(c.backward)], _TERM.get(c.group, c.group)
             way[term] = way[term] + covered
-            repeats = not c.backward and recomputes(c.module, modules)
-            if term in ("cp", "ep"):
+            moves = term in ("cp", "ep")
+            if moves:
                 exchange[int(c.backward)] = exchange[int(c.backward)] + seconds
-                exchange[2] = exchange[2] + repeats * seconds
-                again_s = again_s + repeats * seconds
-            else:
-                again_s = again_s + repeats * (seconds - covered)
-        return behind, exchange, again_s
+            if not c.backward:
+                calls.append(_Call(c.module, seconds, covered, moves))
+        return behind, exchange, calls
 
     def _flash(self, ops: Operators) -> tuple[Floats, Floats]:
         forward, backward = np.zeros(self.keys), np.zeros(self.keys)
@@ -330,21 +420,23 @@ class _Pricer:
         return gaps[0], gaps[1]
 
     def _selective(
-        self, ops: Operators, rest: Operators, gemm: dict[str, Floats], forward: dict[str, Floats]
-    ) -> tuple[Floats, Floats, Floats]:
-        """Seconds and FLOPs of what selective recomputation runs again, and all forward FLOPs.
+        self,
+        ops: Operators,
+        rest: Operators,
+        gemm: dict[str, Floats],
+        forward: dict[str, Floats],
+        kernels: Kernels,
+    ) -> tuple[Floats, Floats]:
+        """Seconds and FLOPs of what selective recomputation runs again.
 
         `rest` is what comes after the last tensor that it has to rebuild.
         """
-        modules = self.software.kernels.selective_modules if ops.is_block else ()
-        again_s, again_flop, flop = np.zeros(self.keys), np.zeros(self.keys), np.zeros(self.keys)
+        modules = kernels.selective_modules if ops.is_block else ()
+        again_s, again_flop = np.zeros(self.keys), np.zeros(self.keys)
         for g in ops.gemms:
             share, work = share_again(g, ops, modules), g.flop
-            flop = flop + work
             again_s = again_s + share * gemm[f"{g.name}:forward"]
             again_flop = again_flop + share * work
-        for call in ops.flash:
-            flop = flop + call.flop
         if "core_attn" in modules and ops.flash:
             again_s = again_s + forward["attention"]
             again_flop = again_flop + sum(call.flop for call in ops.flash)
@@ -353,4 +445,4 @@ class _Pricer:
             unread = s.rerun or any(s is left for left in rest.streams)
             if again and s.stashes is None and not unread:
                 again_s = again_s + self._stream(s.kind, s.forward_bytes, s.calls)
-        return again_s, again_flop, flop
+        return again_s, again_flop
