@@ -242,3 +242,18 @@ def test_megatron_bridge_26_04_is_its_base_but_for_the_tiles_of_mxfp8() -> None:
     kernels = replace(newer.kernels, transformer_engine=engine)
     same = {"name": base.name, "release": base.release, "kernels": kernels}
     assert replace(newer, **same) == base
+
+
+@pytest.mark.parametrize(
+    ("orders", "said"),
+    [('["tp-dp"]', "must be 'tp-cp-dp-pp'"), ("[]", "at least 1 item"), ("[3]", "must be 'tp-cp")],
+)
+def test_rank_orders_are_words_that_mean_something(
+    tmp_path: Path, orders: str, said: str
+) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(f'base = "torchtitan"\n[supports]\nrank_orders = {orders}\n')
+    with pytest.raises(InputError) as caught:
+        load_software(str(path))
+    assert f"{path}: supports.rank_orders" in str(caught.value)
+    assert said in str(caught.value)

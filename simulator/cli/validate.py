@@ -122,7 +122,8 @@ def command(
             more = len(found.problems) - _MOST_PROBLEMS
             say(f"and {more} more problems, see --json", err=True)
         if not found.used:
-            raise InputError("no row could be predicted; the reason of each is in the answer")
+            named = ", ".join(map(str, runs or ())) or "shipped tables"
+            raise InputError(f"{named}: no row could be predicted; the answer has the reason of each")
 
 
 def _validate(runs: list[Path] | None, software: str, as_json: bool) -> Validation:

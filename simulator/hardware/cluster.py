@@ -20,7 +20,7 @@ from simulator.hardware.edge_list import (
     has_gpus,
 )
 from simulator.hardware.fabric import CollectiveLibrary, Fabric, release_numbers
-from simulator.hardware.node import Node
+from simulator.hardware.node import Node, wrong_domain
 
 __all__ = [
     "NO_CLOSED_FORM",
@@ -200,7 +200,10 @@ def load_accelerator(name: str, *, where: str = "profiles", field: str = "") -> 
 def load_node(name: str, *, where: str = "profiles", field: str = "") -> Node:
     """Read a node profile by name or path."""
     path = catalogue.find("nodes", name, where=where, field=field)
-    return read_profile(Node, path, kind="nodes")
+    node = read_profile(Node, path, kind="nodes")
+    if wrong := wrong_domain(node):
+        raise InputError(f"{path}: {wrong}")
+    return node
 
 
 def load_library(name: str, *, where: str = "profiles", field: str = "") -> CollectiveLibrary:
@@ -234,6 +237,7 @@ def load_cluster(
             f"{where}: {field}.gpus: must be at most {profile.largest} on {profile.name},"
             f" got {gpus}"
         )
+    catalogue.find("prices", profile.price, where=str(path), field="price")
     accelerator = load_accelerator(node.accelerator, where=f"node {node.name}", field="accelerator")
     library = load_library(profile.collectives, where=str(path), field="collectives")
     cluster = Cluster(

@@ -8,9 +8,12 @@ from annotated_types import Gt
 
 from simulator.files import Figure, record
 
-__all__ = ["Drives", "Node", "ScaleOut", "ScaleUp", "ScaleUpKind"]
+__all__ = ["Drives", "Node", "ScaleOut", "ScaleUp", "ScaleUpKind", "wrong_domain"]
 
 ScaleUpKind = Literal["nvlink", "pcie", "xgmi", "roce", "ici", "hccs", "neuronlink", "host"]
+
+_INSIDE_SERVER: tuple[ScaleUpKind, ...] = ("pcie", "xgmi", "host")
+"""Links that end at the server's wall: a domain over them is no larger than a server."""
 
 
 @record
@@ -91,3 +94,12 @@ class Node:
     """Local NVMe drives; None: none, or none known."""
     host_watt: Figure
     """Draw of everything but the accelerators: processors, memory, adapters, fans, conversion."""
+
+
+def wrong_domain(node: Node) -> str:
+    """Say what is wrong with a domain that reaches beyond the links it is made of; else a blank."""
+    links, most = node.scale_up, node.accelerators
+    if links.kind not in _INSIDE_SERVER or links.domain <= most:
+        return ""
+    rule = f"must be at most the {most} accelerators of a server, where {links.kind} ends"
+    return f"scale_up.domain: {rule}, got {links.domain} (nearest: {most})"

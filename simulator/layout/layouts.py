@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from simulator.frames import DataFrame, frame
 from simulator.layout.degrees import accelerators
 from simulator.schedules.registry import SCHEDULES, WORDS, by_code, usual_codes
+from simulator.software.supports import RANK_ORDERS
 
 __all__ = [
     "CP_KINDS",
@@ -47,9 +47,6 @@ DISPATCHERS = ("alltoall", "allgather", "deepep")
 
 OFFLOADS = ("none", "cpu", "nvme")
 """Where model states wait that the accelerator does not hold."""
-
-RANK_ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
-"""Orders of the rank grid, innermost (adjacent ranks) first."""
 
 _COPIES = by_code(lambda schedule: schedule.copies)
 

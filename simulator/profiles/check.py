@@ -13,6 +13,7 @@ from simulator.errors import InputError, brief, did_you_mean
 from simulator.files import figures, read_toml
 from simulator.hardware.cluster import load_library, load_node
 from simulator.hardware.edge_list import edges_of
+from simulator.hardware.node import wrong_domain
 from simulator.profiles import KINDS, load
 
 __all__ = ["check", "kind_of"]
@@ -148,6 +149,8 @@ def _accelerator(device: Any) -> Iterator[str]:
 
 def _node(node: Any) -> Iterator[str]:
     yield from _reference("accelerator", "accelerators", node.accelerator)
+    if wrong := wrong_domain(node):
+        yield wrong
     links = node.scale_up
     wires = links.bandwidth_bytes_per_s
     limits = {

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Annotated, Literal
+
+from annotated_types import MinLen
 
 from simulator.files import Word, record
 from simulator.schedules.registry import WORDS
 from simulator.software.kernels import Module
 
-__all__ = ["Supports"]
+__all__ = ["RANK_ORDERS", "Supports"]
+
+RANK_ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
+"""Orders of the rank grid, innermost (adjacent ranks) first."""
 
 
 Sharding = Literal["ddp", "zero1", "zero2", "zero3"]
 Schedule = Annotated[str, Word(WORDS)]
+RankOrder = Annotated[str, Word(RANK_ORDERS)]
 CpKind = Literal["ring", "all_gather", "all_to_all", "hierarchical"]
 Reshard = Literal["always", "group", "never"]
 Dispatcher = Literal["alltoall", "allgather", "deepep"]
@@ -83,7 +90,7 @@ class Supports:
     """Those of them with which the optimizer can be offloaded, too."""
     fp8_weights_usual: tuple[str, ...] = ()
     """Those of them with which its published recipes keep weights so, where a run does not say."""
-    rank_orders: tuple[str, ...] = ("tp-cp-dp-pp",)
+    rank_orders: Annotated[tuple[RankOrder, ...], MinLen(1)] = ("tp-cp-dp-pp",)
     """Orders of the rank grid, innermost dimension first; the first is the default."""
     precisions: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
     """Types of the large matrix multiplications."""

@@ -324,7 +324,7 @@ def test_nothing_is_half_written(tmp_path: Path) -> None:
 def test_a_table_of_another_layout(tmp_path: Path) -> None:
     path = tmp_path / "two.csv"
     path.write_text("0F0,0B0\n1F0,1B0\n")
-    assert "must have the layout's 4 ranks (pp), got 2" in refused("--actions", str(path))
+    assert f"{path}: must have the layout's 4 ranks (pp), got 2" in refused("--actions", str(path))
     assert "no such file" in refused("--actions", str(tmp_path / "none.csv"))
 
 

@@ -294,7 +294,9 @@ def test_nothing_usable_is_2_and_still_says_why(tmp_path: Path, flag: list[str])
     result = RUNNER.invoke(app, ["validate", str(path), *flag])
     assert result.exit_code == 2
     assert "no hardware profile for abacus" in result.stdout
-    assert result.stderr == "no row could be predicted; the reason of each is in the answer\n"
+    assert result.stderr == (
+        f"{path}: no row could be predicted; the answer has the reason of each\n"
+    )
 
 
 def header(*names: str) -> bytes:

@@ -19,6 +19,7 @@ from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import ClusterProfile, load_cluster, load_node
 from simulator.hardware.fabric import CollectiveLibrary
 from simulator.hardware.node import Node
+from simulator.profiles.check import check
 from simulator.software.profile import Software, load_software
 
 SCHEMAS: dict[str, type] = {
@@ -251,3 +252,48 @@ def test_an_unknown_name_brings_the_nearest(kind: str, wrong: str, right: str) -
     with pytest.raises(InputError, match=re.escape(f"{wrong!r} (did you mean '")):
         catalogue.find(kind, wrong)
     assert catalogue.find(kind, right).stem == right
+
+
+@pytest.fixture
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of a user's own profiles."""
+    monkeypatch.setenv("FORESHARD_PROFILES", str(tmp_path))
+    for kind in ("nodes", "clusters"):
+        (tmp_path / kind).mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("base", "kind"), [("l40s-pcie", "pcie"), ("mi300x-8", "xgmi"), ("dgx-h100", "host")]
+)
+def test_a_domain_over_links_of_a_server_ends_with_it(
+    profiles: Path, base: str, kind: str
+) -> None:
+    """Four accelerators in place of the eight of the base, whose domain is inherited."""
+    path = profiles / "nodes/half.toml"
+    path.write_text(f'base = "{base}"\naccelerators = 4\n[scale_up]\nkind = "{kind}"\n')
+    with pytest.raises(InputError) as caught:
+        load_node("half")
+    (message,) = caught.value.problems
+    assert message == (
+        f"{path}: scale_up.domain: must be at most the 4 accelerators of a server, where {kind}"
+        " ends, got 8 (nearest: 4)"
+    )
+    assert check(path, "nodes") == [message]
+    path.write_text(f"{path.read_text()}domain = 4\n")
+    assert load_node("half").scale_up.domain == 4
+
+
+def test_a_domain_over_switches_may_be_a_rack() -> None:
+    assert load_node("gb200-nvl72").scale_up.domain > load_node("gb200-nvl72").accelerators
+    assert load_node("tpu-v5p").scale_up.domain > load_node("tpu-v5p").accelerators
+
+
+def test_what_a_cluster_names_is_looked_up_when_it_is_read(profiles: Path) -> None:
+    path = profiles / "clusters/own.toml"
+    path.write_text('base = "dgx-h100"\nprice = "neocloud-h1000"\n')
+    with pytest.raises(InputError) as caught:
+        load_cluster("own", 8)
+    assert str(caught.value) == (
+        f"{path}: price: unknown price 'neocloud-h1000' (did you mean 'neocloud-h100'?)"
+    )

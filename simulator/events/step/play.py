@@ -221,18 +221,18 @@ def _check_table(
     ):
         if got != wanted:
             rule = f"must have the layout's {wanted} {word} ({field})"
-            raise InputError(problem("simulate", "table", rule, got))
+            raise InputError(problem(table.where, "", rule, got))
     elsewhere = SCHEDULES[schedule].piece(pp, table.rank, table.chunk) != table.piece
     if elsewhere.any():
         row = int(np.flatnonzero(elsewhere)[0])
         rule = f"must place pieces of the model as {schedule} does"
-        raise InputError(problem("simulate", "table", rule, table.name(row)))
+        raise InputError(problem(table.where, "", rule, table.name(row)))
     if replicas[0].priced.workload.recipe.optimizer_post_validation:
         rule = "must be none with training.optimizer_post_validation: one step tells no period"
-        raise InputError(problem("simulate", "table", rule, "a table"))
+        raise InputError(problem(table.where, "", rule, "a table"))
     if len(replicas) > 1 and table.listed is not None:
         rule = "must leave its sends to the simulator where a deviation unfolds replicas"
-        raise InputError(problem("simulate", "table", rule, "sends of its own"))
+        raise InputError(problem(table.where, "", rule, "sends of its own"))
 
 
 def _action_s(listed: Program, passes: Passes, lone: NDArray[np.bool_]) -> Floats:

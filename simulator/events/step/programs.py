@@ -59,6 +59,8 @@ class Program:
     """The action runs overlapped with the one after it: both start together and end together."""
     listed: Listed | None = None
     """What a user's table lists beside passes: its own sends and receives, sharding words."""
+    where: str = "simulate: table"
+    """What messages call it: the file of a user's table."""
 
     def __len__(self) -> int:
         return len(self.rank)

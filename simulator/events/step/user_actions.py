@@ -172,6 +172,7 @@ def _program(passes: list[_Pass], words: list[Word], ranks: int, where: str) -> 
         chunk=np.array([chunk[one.rank, one.piece] for one in passes]),
         piece=np.array([one.piece for one in passes]),
         with_next=np.array([one.with_next for one in passes]),
+        where=where,
     )
     return replace(made, listed=listed_tasks(words, made, where)) if words else made
 
