@@ -123,7 +123,8 @@ def command(
             say(f"and {more} more problems, see --json", err=True)
         if not found.used:
             named = ", ".join(map(str, runs or ())) or "shipped tables"
-            raise InputError(f"{named}: no row could be predicted; the answer has the reason of each")
+            rule = "no row could be predicted; the answer has the reason of each"
+            raise InputError(f"{named}: {rule}")
 
 
 def _validate(runs: list[Path] | None, software: str, as_json: bool) -> Validation:
