@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeGuard, TypeVar, dataclass_transform
 
 import tomli
+from annotated_types import Gt, Le
 from pydantic import Strict, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
@@ -39,6 +40,7 @@ from simulator.plain_files import (
 
 __all__ = [
     "GRADES",
+    "Count",
     "Figure",
     "Number",
     "Whole",
@@ -63,6 +65,9 @@ Number = Annotated[float, Strict()]
 
 Whole = Annotated[int, Strict()]
 """A whole number as typed."""
+
+Count = Annotated[int, Gt(0), Le(100_000_000)]
+"""How many of something there are: one at least, and no more than any machine has."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,8 +116,15 @@ _LONGEST_CHAIN = 16
 _CONFIG: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False, "strict": False}
 
 
-_LARGEST_FIGURE = 1e300
-"""Whole numbers beyond are no floats."""
+_SMALLEST_FIGURE, _LARGEST_FIGURE = 1e-30, 1e30
+"""What physical quantities in SI units lie between; profiles have 1e-16 to 1e16."""
+
+_ABOVE_ZERO = re.compile(
+    r"(?:^|\.)(?:\w+_per_s|capacity_bytes|usable_bytes|power_usage_effectiveness|\w*oversubscription"
+    r"|(?:peak|sustained|training|unaligned|backward|memory|pair|usable)_fraction|tile_rows"
+    r"|rows_per_unit|sharpness|wide_head_step|softmax_width|bucket_bytes)(?:\.|$)"
+)
+"""Dotted names of figures by which something is divided."""
 
 _FIGURE_KEYS = ("value", "grade", "source", "date", "spread")
 
@@ -163,10 +175,12 @@ def _figure(raw: Any) -> Figure:
     value = table.get("value")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError("must be a number")
-    if not is_number(value, _LARGEST_FIGURE):
+    if not is_number(value, 1e300):
         raise ValueError("must be a finite number")
     if value < 0:
         raise ValueError("must not be negative")
+    if value and not _SMALLEST_FIGURE <= value <= _LARGEST_FIGURE:
+        raise ValueError(f"must be 0 or from {_SMALLEST_FIGURE:g} to {_LARGEST_FIGURE:g}")
     grade = table.get("grade", "assumed")
     if grade not in GRADES:
         raise ValueError(f"grade must be one of {', '.join(GRADES)}, got {brief(grade)}")
@@ -462,7 +476,11 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
 def _profile(schema: Any, where: str, tables: bytes) -> Any:
     """Build a profile; a session asks for the same ones again and again, and records are frozen."""
     raw, sources = pickle.loads(tables)
-    return build(schema, sourced(raw, sources, where), where=where)
+    profile = build(schema, sourced(raw, sources, where), where=where)
+    zero = (name for name, figure in figures(profile) if figure == 0.0 and _ABOVE_ZERO.search(name))
+    if problems := [f"{where}: {name}: must be above 0, got 0" for name in zero]:
+        raise InputError(problems)
+    return profile
 
 
 def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]:

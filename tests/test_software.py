@@ -248,9 +248,7 @@ def test_megatron_bridge_26_04_is_its_base_but_for_the_tiles_of_mxfp8() -> None:
     ("orders", "said"),
     [('["tp-dp"]', "must be 'tp-cp-dp-pp'"), ("[]", "at least 1 item"), ("[3]", "must be 'tp-cp")],
 )
-def test_rank_orders_are_words_that_mean_something(
-    tmp_path: Path, orders: str, said: str
-) -> None:
+def test_rank_orders_are_words_that_mean_something(tmp_path: Path, orders: str, said: str) -> None:
     path = tmp_path / "own.toml"
     path.write_text(f'base = "torchtitan"\n[supports]\nrank_orders = {orders}\n')
     with pytest.raises(InputError) as caught:

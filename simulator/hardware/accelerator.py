@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Literal
 
-from annotated_types import Gt, Le
+from annotated_types import Le
 
-from simulator.files import Figure, record
+from simulator.files import Count, Figure, record
 
 __all__ = [
     "BACKWARD_FLOP",
+    "STREAMS",
     "Accelerator",
     "AttentionKernel",
     "DeviceMemory",
@@ -28,6 +29,10 @@ NVIDIA's CUDA, AMD's ROCm, XLA (TPU), AWS Neuron, Intel's SynapseAI (Gaudi), Hua
 BACKWARD_FLOP = 2.5
 """FLOPs of the backward pass of fused attention over those of the forward pass: five products
 (one of them done again) against two."""
+
+
+STREAMS = ("elementwise", "norm", "softmax", "loss", "optimizer", "copy")
+"""Classes of memory-bound kernels of every training step."""
 
 
 @record
@@ -206,7 +211,7 @@ class Accelerator:
     blackwell-gb20x; cdna2, cdna3, cdna4; gaudi2, gaudi3; tpu-v4, tpu-v5; da-vinci; cpu."""
     platform: Platform = "cuda"
     """What programs for it are built on."""
-    compute_units: Annotated[int, Gt(0)]
+    compute_units: Count
     """Streaming multiprocessors, compute units (AMD), matrix units (Gaudi, TPU), cores (Ascend)."""
     memory: DeviceMemory
     matrix_flop_per_s: dict[str, Figure]
@@ -228,7 +233,7 @@ class Accelerator:
     vllm_add, vllm_activation, vllm_rotary, vllm_norm; trtllm_amax (the maximum that an fp8 scale
     needs)."""
     power: Power
-    program_devices: Annotated[int, Gt(0)] = 1
+    program_devices: Count = 1
     """Devices that a program sees in it: two on a chip of TPU7x."""
     fp8_either_layout: bool = False
     """Products in fp8 with one scale for a tensor take operands along rows or columns; otherwise

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
-
-from annotated_types import Gt
+from typing import Any
 
 from simulator import catalogue
 from simulator.errors import InputError
-from simulator.files import Figure, read_profile, record
-from simulator.hardware.accelerator import Accelerator
+from simulator.files import Count, Figure, read_profile, record
+from simulator.hardware.accelerator import STREAMS, Accelerator
 from simulator.hardware.edge_list import (
     Edge,
     Servers,
@@ -60,7 +58,7 @@ class ClusterProfile:
     """Name of the price profile."""
     collectives: str = "nccl"
     """Name of the collective-library profile."""
-    largest: Annotated[int, Gt(0)] | None = None
+    largest: Count | None = None
     """Most accelerators that one job can have; None: no limit known."""
     topology: TopologySection | None = None
     """The network as it is cabled, for flows; None: as `fabric` describes it. The closed forms read
@@ -194,7 +192,10 @@ def _share(figure: Figure, share: float) -> Figure:
 def load_accelerator(name: str, *, where: str = "profiles", field: str = "") -> Accelerator:
     """Read an accelerator profile by name or path."""
     path = catalogue.find("accelerators", name, where=where, field=field)
-    return read_profile(Accelerator, path, kind="accelerators")
+    device = read_profile(Accelerator, path, kind="accelerators")
+    if missing := [name for name in STREAMS if name not in device.stream]:
+        raise InputError(f"{path}: stream.{name}: required table is missing" for name in missing)
+    return device
 
 
 def load_node(name: str, *, where: str = "profiles", field: str = "") -> Node:

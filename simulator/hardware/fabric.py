@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from annotated_types import Gt
-
-from simulator.files import Figure, record
+from simulator.files import Count, Figure, record
 from simulator.hardware.tuning import Curve, Dispatch, Release, Tuning
 
 __all__ = ["CollectiveLibrary", "Fabric", "HopLatency", "release_numbers"]
@@ -24,10 +22,10 @@ class Fabric:
     """Share of the adapter rate that large collectives reach on this kind of fabric."""
     oversubscription: Figure = Figure(1.0, "assumed", "non-blocking")
     """Downlink over uplink capacity above the first switch layer; 1 is non-blocking."""
-    leaf_servers: Annotated[int, Gt(0)] = 1
+    leaf_servers: Count = 1
     """Servers that reach each other below the over-subscribed layer: those of one leaf switch, or
     of one set of rail switches (32 in a scalable unit). 1: all traffic of a server passes it."""
-    pod_servers: Annotated[int, Gt(0)] | None = None
+    pod_servers: Count | None = None
     """Servers that meet below the core: of a pod of a fat tree, or of a group of a dragonfly, which
     must have it. None: the whole cluster is one pod. Only flows read it."""
     pod_oversubscription: Figure = Figure(1.0, "assumed", "non-blocking")

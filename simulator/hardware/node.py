@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from annotated_types import Gt
-
-from simulator.files import Figure, record
+from simulator.files import Count, Figure, record
 
 __all__ = ["Drives", "Node", "ScaleOut", "ScaleUp", "ScaleUpKind", "wrong_domain"]
 
@@ -23,7 +21,7 @@ class ScaleUp:
     kind: ScaleUpKind
     """NVLink, PCIe, xGMI (AMD), RoCE between cards (Gaudi), ICI torus (TPU), HCCS (Ascend), memory
     of the host between processes that are each an accelerator (a CPU)."""
-    domain: Annotated[int, Gt(0)]
+    domain: Count
     """Accelerators that share it: 8 in an HGX board, 72 in an NVL72 rack, a pod of TPUs."""
     bandwidth_bytes_per_s: Figure
     """Datasheet rate of one accelerator, one direction."""
@@ -37,13 +35,13 @@ class ScaleUp:
     """Rate of a large point-to-point send inside the domain."""
     nvls_bytes_per_s: Figure | None = None
     """Bus bandwidth of all-reduce with in-switch reduction, where the switch has it."""
-    torus: tuple[Annotated[int, Gt(0)], ...] = ()
+    torus: tuple[Count, ...] = ()
     """Accelerators along each axis of the whole domain where each is joined to its neighbours only
     (TPU); empty: all are joined to one switch, or each to each."""
-    torus_wraps_at: Annotated[int, Gt(0)] = 1
+    torus_wraps_at: Count = 1
     """An axis of a slice is a ring where its length is a multiple of this (4 for TPU v4: optical
     switches join whole cubes), else a line."""
-    pcie_switch_accelerators: Annotated[int, Gt(0)] | None = None
+    pcie_switch_accelerators: Count | None = None
     """Accelerators under one PCIe switch, which share its link to the host; None: each has lanes of
     its own, or it is not known."""
 
@@ -52,7 +50,7 @@ class ScaleUp:
 class ScaleOut:
     """The network adapters of one server."""
 
-    adapters: Annotated[int, Gt(0)]
+    adapters: Count
     adapter_bytes_per_s: Figure
     """Rate of one adapter, one direction."""
     kind: Literal["infiniband", "roce", "efa", "ethernet", "omni-path", "slingshot"]
@@ -76,7 +74,7 @@ class Node:
     name: str
     accelerator: str
     """Name of the accelerator profile."""
-    accelerators: Annotated[int, Gt(0)]
+    accelerators: Count
     """Accelerators in the server."""
     scale_up: ScaleUp
     scale_out: ScaleOut

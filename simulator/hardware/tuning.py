@@ -11,7 +11,7 @@ from typing import Annotated
 
 from annotated_types import Gt
 
-from simulator.files import Figure, Number, record
+from simulator.files import Count, Figure, Number, record
 
 __all__ = ["RESIDUAL_BYTES", "Curve", "Dispatch", "Graph", "Pat", "Release", "Start", "Tuning"]
 
@@ -23,7 +23,7 @@ ByNodes = tuple[Number, Number, Number]
 class Graph:
     """What NCCL's search of the topology finds on a board."""
 
-    channels: Annotated[int, Gt(0)]
+    channels: Count
     """Most channels (parallel rings or trees) that it makes."""
     channel_bytes_per_s: Annotated[Number, Gt(0)]
     """Rate of one channel, a step of NCCL's speed table."""

@@ -266,9 +266,7 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("base", "kind"), [("l40s-pcie", "pcie"), ("mi300x-8", "xgmi"), ("dgx-h100", "host")]
 )
-def test_a_domain_over_links_of_a_server_ends_with_it(
-    profiles: Path, base: str, kind: str
-) -> None:
+def test_a_domain_over_links_of_a_server_ends_with_it(profiles: Path, base: str, kind: str) -> None:
     """Four accelerators in place of the eight of the base, whose domain is inherited."""
     path = profiles / "nodes/half.toml"
     path.write_text(f'base = "{base}"\naccelerators = 4\n[scale_up]\nkind = "{kind}"\n')

@@ -139,8 +139,10 @@ def calibrate(
     fits.append(_fitted(network, left_out, steps))
     left_out = dict(sorted(left_out.items(), key=lambda item: -item[1]))
     if not any(fits):
-        reasons = [f"nothing to fit: {count} calls: {why}" for why, count in left_out.items()]
-        raise InputError(reasons[:20] or ["nothing to fit: the files hold no timed calls"])
+        files = ", ".join(document.path for document in documents)
+        reasons = [f"{count} calls: {why}" for why, count in left_out.items()]
+        found = reasons[:20] or ["there are no timed calls"]
+        raise InputError(f"{files}: nothing to fit: {reason}" for reason in found)
     return Calibration(
         accelerator=tuple(fits[0]),
         node=tuple(fits[1]),

@@ -304,6 +304,7 @@ class _Pricer:
         if not ops.flash:
             return forward, backward
         library = figures_for(
+            self.device,
             self.device.attention,
             self.software.kernels.attention_library,
             "attention library",
@@ -318,7 +319,7 @@ class _Pricer:
         return forward, backward
 
     def _stream(self, kind: str, moved: Any, calls: Any) -> Floats:
-        name = figures_for(self.device.stream, kind, "stream class", "elementwise")
+        name = figures_for(self.device, self.device.stream, kind, "stream class", "elementwise")
         figures = stream_figures(self.device, name)
         return self._wide(stream_s(moved_bytes=moved, calls=calls, **figures))
 

@@ -32,8 +32,10 @@ def product_type(recipe: Recipe, kind: str) -> str:
     return "bf16" if recipe.is_quantised and kind != "linear" else recipe.matrix_type
 
 
-def figures_for(table: dict[str, Any], key: str, what: str, fallback: str | None = None) -> str:
-    """Return the key of the entry that a library, type or class gets.
+def figures_for(
+    device: Accelerator, table: dict[str, Any], key: str, what: str, fallback: str | None = None
+) -> str:
+    """Return the key of the entry of a device that a library, type or class gets.
 
     Raises
     ------
@@ -44,7 +46,8 @@ def figures_for(table: dict[str, Any], key: str, what: str, fallback: str | None
         return key
     if fallback is not None and fallback in table:
         return fallback
-    raise InputError(problem("hardware profile", what, "no measured or assumed entry", key, table))
+    rule = "no measured or assumed entry"
+    raise InputError(problem(f"accelerator {device.name}", what, rule, key, table))
 
 
 class Products:
@@ -114,9 +117,10 @@ class Products:
         unique = unique_rows(*(column.astype(np.int64) for column in columns))
         m, n, k, batch, result, aligned, pieces, held = (x[unique.first] for x in columns)
         library, half = self.software.kernels.gemm_library, self.device.sixteen_bit
-        kernel = self.device.gemm[figures_for(self.device.gemm, library, "gemm library")]
+        gemm = self.device.gemm
+        kernel = gemm[figures_for(self.device, gemm, library, "gemm library")]
         units = half if dtype in ("fp16", "bf16") else dtype
-        params = kernel[figures_for(kernel, units, "type", half)]
+        params = kernel[figures_for(self.device, kernel, units, f"gemm {library} type", half)]
         given: dict[str, Any] = {f.name: float(getattr(params, f.name)) for f in fields(params)}
         given["host_floor_s"] = 0.0  # the host of a training step has a term of its own
         if self.recipe.is_quantised and dtype == self.recipe.matrix_type:

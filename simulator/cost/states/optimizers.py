@@ -94,7 +94,9 @@ def newton_schulz_s(
     library = software.kernels.gemm_library
     if library not in device.gemm:
         rule = "no measured or assumed entry"
-        raise InputError(problem("hardware profile", "gemm library", rule, library, device.gemm))
+        raise InputError(
+            problem(f"accelerator {device.name}", "gemm library", rule, library, device.gemm)
+        )
     kernel = device.gemm[library][device.sixteen_bit]
     given: dict[str, Any] = {f.name: float(getattr(kernel, f.name)) for f in fields(kernel)}
     seconds = np.zeros_like(trained)

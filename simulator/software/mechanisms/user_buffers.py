@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from annotated_types import Gt
-
-from simulator.files import Figure, record
+from simulator.files import Count, Figure, record
 
 __all__ = ["UserBuffers"]
 
@@ -31,7 +29,7 @@ class UserBuffers:
     the tokens, by copy engines, and a sum of all ranks' parts in the end."""
     quantised_scatter: Literal["pipeline", "ring_exchange"] = "pipeline"
     """The same of products that take fewer than 16 bit."""
-    splits: Annotated[int, Gt(0)] = 4
+    splits: Count = 4
     """Pieces of a pipeline (num_splits)."""
     pipeline_units: Figure = Figure(16.0, "datasheet", _TE)
     """Compute units that a pipeline's product goes without, from its first piece to its last

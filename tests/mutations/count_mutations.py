@@ -1,0 +1,74 @@
+"""Count what mutated inputs of every importer come to: ``validation/mutations.csv``.
+
+    python -m tests.mutations.count_mutations [--inputs 10000] [IMPORTER ...]
+
+Rows of importers that are not named stay as they are. Seconds are those of the processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import sys
+import tempfile
+from multiprocessing import get_context
+from pathlib import Path
+
+from tests.mutations.importers import IMPORTERS, ROOT, Room
+
+TABLE = ROOT / "validation" / "mutations.csv"
+COLUMNS = (
+    *("importer", "inputs", "answered", "refused", "crashes", "slowest_s", "slowest_s_per_mb"),
+    *("most_memory_mib", "date"),
+)
+
+
+def counted(name: str, inputs: int) -> tuple[dict[str, str], list[str]]:
+    """Row of one importer, and its crashes."""
+    with tempfile.TemporaryDirectory() as folder, Room(Path(folder), IMPORTERS[name]) as room:
+        for number in range(1, inputs + 1):
+            room.run(number)
+    tally = room.tally
+    row = {
+        "importer": name,
+        "inputs": str(tally.inputs),
+        "answered": str(tally.taken),
+        "refused": str(tally.refused),
+        "crashes": str(len(tally.crashes)),
+        "slowest_s": f"{tally.slowest_s:.2f}",
+        "slowest_s_per_mb": f"{tally.slowest_s_per_mb:.2f}",
+        "most_memory_mib": f"{tally.most_memory_bytes / 2**20:.0f}",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+    return row, tally.crashes
+
+
+def main() -> int:
+    """Count and write; 1 where anything crashed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="IMPORTER", default=[*IMPORTERS])
+    parser.add_argument("--inputs", type=int, default=10_000)
+    parser.add_argument("--processes", type=int, default=2)
+    given = parser.parse_args()
+    rows = {}
+    if TABLE.exists():
+        with TABLE.open(newline="") as file:
+            rows = {row["importer"]: row for row in csv.DictReader(file)}
+    crashed = 0
+    jobs = [(name, given.inputs) for name in given.names]
+    with get_context("spawn").Pool(given.processes, maxtasksperchild=1) as pool:
+        for row, crashes in pool.starmap(counted, jobs, chunksize=1):
+            rows[row["importer"]] = row
+            crashed += len(crashes)
+            for crash in crashes[:20]:
+                sys.stderr.write(f"{row['importer']}: {crash}\n")
+    with TABLE.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows[name] for name in IMPORTERS if name in rows)
+    return 1 if crashed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
