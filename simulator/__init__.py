@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 
 if TYPE_CHECKING:
-    from simulator.api import compare, plan, predict, simulate, size
+    from simulator.api import compare, plan, predict, simulate, size, versus, what_if
     from simulator.events.deviations.deviations import Deviation
     from simulator.events.deviations.jittered_step import Jitter
     from simulator.events.sharing.contended import Network
@@ -33,6 +33,8 @@ __all__ = [
     "simulate",
     "size",
     "validate",
+    "versus",
+    "what_if",
 ]
 
 _HOME = {
@@ -48,6 +50,8 @@ _HOME = {
     "simulate": "simulator.api",
     "size": "simulator.api",
     "validate": "simulator.scoring.validation",
+    "versus": "simulator.api",
+    "what_if": "simulator.api",
 }
 """Module of each public name."""
 

@@ -20,7 +20,9 @@ from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
 if TYPE_CHECKING:
+    from simulator.decisions.changed_machine import WhatIf
     from simulator.decisions.cluster_comparison import Comparison
+    from simulator.decisions.head_to_head import Versus
     from simulator.decisions.offers import Offer
     from simulator.decisions.sizing import Sized
     from simulator.events.played import SimulatedStep
@@ -38,6 +40,8 @@ __all__ = [
     "predict",
     "simulate",
     "size",
+    "versus",
+    "what_if",
 ]
 
 Source = Scenario | str | os.PathLike[str] | None
@@ -316,6 +320,86 @@ def size(
         largest=largest,
         jobs=jobs,
     )
+
+
+def versus(
+    scenario: Source = None,
+    a: Mapping[str, Any] | str = "",
+    b: Mapping[str, Any] | str = "",
+    *,
+    search: bool = True,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: str | None = None,
+    **given: Any,
+) -> Versus:
+    """Compare two layouts term by term; other arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    a, b : mapping or str
+        Layout fields of each side: ``{"tp": 4}`` or ``"tp=4,pp=8"``.
+    search : bool
+        Search what neither says; otherwise take the stated defaults.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    InfeasibleError
+        If nothing of a side fits.
+
+    Examples
+    --------
+    >>> names = dict(model="llama-3.1-8b", cluster="dgx-h100", gpus=16, global_batch=64)
+    >>> found = versus(None, {"tp": 4, "pp": 1}, {"tp": 8, "pp": 1}, search=False, **names)
+    >>> found.estimate.layouts.describe(0), found.chance_a_faster > 0.9, found.tie
+    ('tp4 dp4 mb1 sp zero1', True, False)
+    """
+    from simulator.decisions.head_to_head import parse_side
+    from simulator.decisions.head_to_head import versus as compared
+
+    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
+    sides = (parse_side(x, where="arguments") if isinstance(x, str) else dict(x) for x in (a, b))
+    return compared(assemble(scenario, names, given)[0], *sides, search=search)
+
+
+def what_if(
+    scenario: Source = None,
+    changes: Sequence[str] = (),
+    *,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: str | None = None,
+    **given: Any,
+) -> WhatIf:
+    """Find the best layout before and after some changes; other arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    changes : sequence of str
+        ``"network.adapter=0.5"``, ``"memory=+20%"``, ``"training.global_batch=4096"``: see
+        :func:`simulator.decisions.changed_machine.parse_changes`.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    InfeasibleError
+        If nothing fits, before or after.
+
+    Examples
+    --------
+    >>> names = dict(model="llama-3.2-1b", cluster="dgx-h100", gpus=8, global_batch=64, pp=1, cp=1)
+    >>> 1.0 < what_if(None, ["matrix=0.5"], **names).ratio < 2.0
+    True
+    """
+    from simulator.decisions.changed_machine import what_if as changed
+
+    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
+    return changed(assemble(scenario, names, given)[0], changes)
 
 
 def job(source: Source) -> Job:

@@ -20,6 +20,8 @@ from simulator.cli import (
     simulate,
     size,
     validate,
+    versus,
+    what_if,
 )
 from simulator.cli.standard_streams import sound_streams
 
@@ -68,6 +70,8 @@ app.command("compare")(compare.command)
 app.command("size")(size.command)
 app.command("doctor")(doctor.command)
 app.command("rent-or-buy")(rent_or_buy.command)
+app.command("what-if")(what_if.command)
+app.command("versus")(versus.command)
 app.command("validate")(validate.command)
 app.command("measure")(measure.command)
 app.command("calibrate")(calibrate.command)

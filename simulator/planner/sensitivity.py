@@ -7,21 +7,26 @@ near-winners are evaluated again, so that a gain is that of the best layout, not
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.step import Estimate, evaluate
 from simulator.cost.terms import TERMS
-from simulator.files import Figure
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.fabric import HopLatency
 from simulator.planner.explore import TOO_LARGE
+from simulator.planner.machine_changes import (
+    Machine,
+    faster_host,
+    faster_links,
+    faster_matrices,
+    faster_memory,
+    faster_network,
+    later_network,
+)
 from simulator.planner.memory_first import ROOM
 from simulator.planner.search import Plan
-from simulator.software.profile import Software
 from simulator.units import show_bytes, show_percent, show_usd
 
 __all__ = ["BETTER", "Upgrade", "binding", "sensitivity"]
@@ -31,8 +36,6 @@ _OWN = ("gemm", "attention", "memory_bound", "launch", "stragglers", "input", "o
 
 BETTER = ROOM
 """How much better each thing gets: as much as the search remembers near misses in memory."""
-
-Machine = tuple[Cluster, Software]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -225,90 +228,23 @@ def _show_days(days: float) -> str:
     return f"{days:,.1f} days"
 
 
-def _times(figure: Figure, factor: float) -> Figure:
-    """Scale a figure and keep where it comes from."""
-    return Figure(figure * factor, figure.grade, figure.source, figure.date, figure.spread)
-
-
-def _on_groups(cluster: Cluster, part: str, change: Callable[[Any], Any]) -> Cluster:
-    """Change the `node` or the `accelerator` of every group."""
-    groups = [replace(g, **{part: change(getattr(g, part))}) for g in cluster.groups]
-    return replace(cluster, groups=tuple(groups))
-
-
-def _faster_matrices(machine: Machine) -> Machine:
-    def change(device: Any) -> Any:
-        rates = {k: _times(v, BETTER) for k, v in device.matrix_flop_per_s.items()}
-        return replace(device, matrix_flop_per_s=rates)
-
-    return _on_groups(machine[0], "accelerator", change), machine[1]
-
-
-def _faster_memory(machine: Machine) -> Machine:
-    def change(device: Any) -> Any:
-        rate = _times(device.memory.bandwidth_bytes_per_s, BETTER)
-        return replace(device, memory=replace(device.memory, bandwidth_bytes_per_s=rate))
-
-    return _on_groups(machine[0], "accelerator", change), machine[1]
-
-
-def _faster_links(machine: Machine) -> Machine:
-    names = ("bandwidth", "bus", "all_to_all", "send", "nvls")
-
-    def change(node: Any) -> Any:
-        rates = {
-            f"{name}_bytes_per_s": getattr(node.scale_up, f"{name}_bytes_per_s") for name in names
-        }
-        better = {name: _times(rate, BETTER) for name, rate in rates.items() if rate is not None}
-        return replace(node, scale_up=replace(node.scale_up, **better))
-
-    return _on_groups(machine[0], "node", change), machine[1]
-
-
-def _faster_network(machine: Machine) -> Machine:
-    def change(node: Any) -> Any:
-        rate = _times(node.scale_out.adapter_bytes_per_s, BETTER)
-        return replace(node, scale_out=replace(node.scale_out, adapter_bytes_per_s=rate))
-
-    return _on_groups(machine[0], "node", change), machine[1]
-
-
-def _nearer_network(machine: Machine) -> Machine:
-    """Halve what one hop, send or peer over the network takes before its bytes flow."""
-    cluster, library = machine[0], machine[0].library
-
-    def hops(table: dict[str, HopLatency]) -> dict[str, HopLatency]:
-        far = table["network"]
-        half = HopLatency(
-            ll=_times(far.ll, 0.5), ll128=_times(far.ll128, 0.5), simple=_times(far.simple, 0.5)
-        )
-        return {**table, "network": half}
-
-    def starts(table: dict[str, Figure]) -> dict[str, Figure]:
-        return {**table, "network": _times(table["network"], 0.5)}
-
-    better = replace(
-        library,
-        ring_hop_s=hops(library.ring_hop_s),
-        tree_hop_s=hops(library.tree_hop_s),
-        send_base_s=starts(library.send_base_s),
-        all_to_all_peer_s=starts(library.all_to_all_peer_s),
-    )
-    fabric = replace(cluster.fabric, extra_hop_s=_times(cluster.fabric.extra_hop_s, 0.5))
-    return replace(cluster, library=better, fabric=fabric), machine[1]
-
-
-def _faster_host(machine: Machine) -> Machine:
-    host = machine[1].host
-    quicker = replace(host, seconds_per_kernel=_times(host.seconds_per_kernel, 1.0 / BETTER))
-    return machine[0], replace(machine[1], host=quicker)
-
-
 _UPGRADES: tuple[tuple[str, str, Callable[[Machine], Machine]], ...] = (
-    ("matrix rate", "+10 % FLOP/s of every type", _faster_matrices),
-    ("memory bandwidth", "+10 % bytes/s of device memory", _faster_memory),
-    ("scale-up bandwidth", "+10 % bytes/s inside the fast domain", _faster_links),
-    ("network bandwidth", "+10 % bytes/s of every adapter", _faster_network),
-    ("network latency", "half of every network hop, send and peer", _nearer_network),
-    ("host launch rate", "+10 % kernels enqueued per second", _faster_host),
+    ("matrix rate", "+10 % FLOP/s of every type", partial(faster_matrices, factor=BETTER)),
+    ("memory bandwidth", "+10 % bytes/s of device memory", partial(faster_memory, factor=BETTER)),
+    (
+        "scale-up bandwidth",
+        "+10 % bytes/s inside the fast domain",
+        partial(faster_links, factor=BETTER),
+    ),
+    (
+        "network bandwidth",
+        "+10 % bytes/s of every adapter",
+        partial(faster_network, factor=BETTER),
+    ),
+    (
+        "network latency",
+        "half of every network hop, send and peer",
+        partial(later_network, factor=0.5),
+    ),
+    ("host launch rate", "+10 % kernels enqueued per second", partial(faster_host, factor=BETTER)),
 )

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from simulator._version import __version__
 from simulator.decisions.offers import Offer
-from simulator.report.document import SCHEMA, plain
+from simulator.report.document import SCHEMA, layout_document, layout_fields, plain
 
 if TYPE_CHECKING:
+    from simulator.decisions.changed_machine import WhatIf
     from simulator.decisions.cluster_comparison import Comparison
+    from simulator.decisions.head_to_head import Versus
     from simulator.decisions.sizing import Sized
     from simulator.economics.ownership import RentOrBuy
     from simulator.economics.scaling_law import ScalingLaw
@@ -24,6 +26,8 @@ __all__ = [
     "offer_document",
     "rent_or_buy_document",
     "size_document",
+    "versus_document",
+    "what_if_document",
 ]
 
 
@@ -180,6 +184,46 @@ def rent_or_buy_document(answer: RentOrBuy, cluster: Cluster) -> dict[str, Any]:
         "usd_per_useful_gpu_hour": answer.usd_per_useful_gpu_hour,
         "owned_usd": answer.owned_usd.tolist(),
         "rented_usd": {tier: usd.tolist() for tier, usd in answer.rented_usd.items()},
+    }
+
+
+def what_if_document(answer: WhatIf) -> dict[str, Any]:
+    """Write both answers, and the old layout on the changed machine."""
+    return {
+        **decision_head("what-if", answer.before.scenario),
+        "change": {one.name: one.text for one in answer.changes},
+        "before": layout_document(answer.before, 0),
+        "after": layout_document(answer.after, 0),
+        "same_layout": layout_document(answer.same, 0) if answer.same else None,
+        "same_layout_reason": answer.same_reason or None,
+        "step_time_ratio": answer.ratio,
+    }
+
+
+def versus_document(answer: Versus) -> dict[str, Any]:
+    """Write both sides, term by term."""
+    estimate, result, sure = answer.estimate, answer.outcome, answer.certainty
+
+    def side(i: int) -> dict[str, Any]:
+        return {
+            "asked": plain(answer.sides[i]),
+            "layout": layout_fields(answer.scenario, estimate.layouts, i),
+            "step_time_s": float(estimate.step_time_s[i]),
+            "p10_s": float(sure.p10_s[i]),
+            "p90_s": float(sure.p90_s[i]),
+            "mfu": float(result.mfu[i]),
+            "memory_total_bytes": float(estimate.memory_total_bytes[i]),
+            "fits": bool(estimate.fits[i]),
+        }
+
+    return {
+        **decision_head("versus", answer.scenario),
+        "searched": answer.searched,
+        "a": side(0),
+        "b": side(1),
+        "chance_a_faster": answer.chance_a_faster,
+        "tie": answer.tie,
+        "terms": {name: list(pair) for name, pair in answer.terms.items()},
     }
 
 

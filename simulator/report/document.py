@@ -28,6 +28,7 @@ __all__ = [
     "SCHEMA",
     "TOP",
     "head",
+    "layout_document",
     "layout_fields",
     "plain",
     "plan_document",
@@ -57,7 +58,7 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
         "search": search,
         "layouts": [
             {
-                **_layout(plan, i),
+                **layout_document(plan, i),
                 **_refined(plan, i),
                 "evidence": evidence,
             }
@@ -102,7 +103,7 @@ def predict_document(
     Its memory by rank, and what measured runs corrected.
     """
     estimate = prediction.estimate
-    layout = _layout(prediction, 0)
+    layout = layout_document(prediction, 0)
     found = {
         **head("predict", prediction.scenario, estimate),
         "layouts": [{**layout, "evidence": prediction.evidence.document()}],
@@ -138,7 +139,7 @@ def head(command: str, scenario: Scenario, estimate: Estimate) -> dict[str, Any]
     }
 
 
-def _layout(answer: Plan | Prediction, i: int) -> dict[str, Any]:
+def layout_document(answer: Plan | Prediction, i: int) -> dict[str, Any]:
     """One layout with its terms; they add up to `step_time_s` and `memory_total_bytes`."""
     estimate, outcome, certainty = answer.estimate, answer.outcome, answer.certainty
     whole, chances = spans(estimate, outcome, certainty), answer.goal_chances

@@ -1,13 +1,12 @@
 """What pays most, checked against a full search; what binds, with the right numbers."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from simulator.hardware.cluster import Cluster
 from simulator.planner import sensitivity as module
 from simulator.planner.explore import TOO_LARGE, explore
+from simulator.planner.machine_changes import larger_memory, later_network
 from simulator.planner.search import Plan, plan
 from simulator.planner.sensitivity import Upgrade, binding, sensitivity
 from simulator.scenario import make_scenario
@@ -32,16 +31,6 @@ def make_plan(model: str, gpus: int, batch: int = 256, **goal: object) -> Plan:
         "goal": {"minimize": "time", **goal},
     }
     return plan(make_scenario(document))
-
-
-def more_memory(cluster: Cluster) -> Cluster:
-    """The same devices with 10 % more usable bytes."""
-
-    def change(device: Any) -> Any:
-        room = module._times(device.memory.usable_bytes, module.BETTER)
-        return replace(device, memory=replace(device.memory, usable_bytes=room))
-
-    return module._on_groups(cluster, "accelerator", change)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +67,7 @@ def test_gains_are_those_of_a_full_search(answer: Plan) -> None:
     found = {upgrade.name: upgrade for upgrade in sensitivity(answer)}
     machine = (scenario.cluster, scenario.software)
     machines = {name: better(machine) for name, _, better in module._UPGRADES}
-    machines["usable memory"] = (more_memory(scenario.cluster), scenario.software)
+    machines["usable memory"] = larger_memory(machine, module.BETTER)
     for name, (cluster, software) in machines.items():
         best = explore(scenario.workload, cluster, software, keep=1).best
         assert found[name].step_time_s == pytest.approx(float(best.step_time_s[0])), name
@@ -93,7 +82,8 @@ def test_memory_pays_where_it_is_short() -> None:
 def test_an_upgrade_keeps_where_a_figure_comes_from(answer: Plan) -> None:
     cluster = answer.scenario.cluster
     before = cluster.accelerator.memory.usable_bytes
-    after = more_memory(cluster).accelerator.memory.usable_bytes
+    machine = (cluster, answer.scenario.software)
+    after = larger_memory(machine, module.BETTER)[0].accelerator.memory.usable_bytes
     assert float(after) == pytest.approx(1.1 * float(before))
     assert (after.grade, after.source) == (before.grade, before.source)
     assert answer.scenario.cluster.accelerator.memory.usable_bytes == before
@@ -101,7 +91,8 @@ def test_an_upgrade_keeps_where_a_figure_comes_from(answer: Plan) -> None:
 
 def test_half_the_network_latency_leaves_the_links_inside_alone(answer: Plan) -> None:
     library = answer.scenario.cluster.library
-    nearer = module._nearer_network((answer.scenario.cluster, answer.scenario.software))[0].library
+    machine = (answer.scenario.cluster, answer.scenario.software)
+    nearer = later_network(machine, 0.5)[0].library
     assert nearer.ring_hop_s["nvlink"] == library.ring_hop_s["nvlink"]
     assert nearer.ring_hop_s["network"].simple == pytest.approx(
         library.ring_hop_s["network"].simple / 2

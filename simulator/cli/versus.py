@@ -1,0 +1,85 @@
+"""`foreshard versus`: two layouts of one run against each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.cli.options import (
+    ClusterName,
+    Gpus,
+    Json,
+    ModelName,
+    Set,
+    SoftwareName,
+    print_json,
+    scenario_of,
+    speaking,
+)
+from simulator.errors import InputError, problem
+
+__all__ = ["command"]
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[SCENARIO] A B",
+        help="A scenario file, unless --model, --cluster and --gpus make one; and two sides, each"
+        " layout fields such as tp=4 or tp=4,pp=8.",
+        show_default=False,
+    ),
+]
+Defaults = Annotated[
+    bool,
+    typer.Option(
+        "--defaults",
+        help="Give what a side does not say its stated default, as predict does; it is searched"
+        " otherwise.",
+    ),
+]
+
+
+def command(
+    words: Words,
+    model: ModelName = None,
+    cluster: ClusterName = None,
+    gpus: Gpus = None,
+    software: SoftwareName = None,
+    overrides: Set = None,
+    defaults: Defaults = False,
+    as_json: Json = False,
+) -> None:
+    """Compare two layouts term by term, with the chance that each is the faster one.
+
+    Exit 0: done; 1: nothing of a side fits; 2: bad input.
+    """
+    with speaking():
+        from simulator.cli.screen import waiting
+        from simulator.decisions.head_to_head import parse_side, versus
+
+        sides = [word for word in words if "=" in word]
+        files = [word for word in words if "=" not in word]
+        if len(sides) != 2 or len(files) > 1:
+            rule = "must be two sides such as tp=4 tp=8, after a scenario file if there is one"
+            raise InputError(problem("command line", "arguments", rule, " ".join(words)))
+        a, b = (parse_side(text) for text in sides)
+        described, assumed = scenario_of(
+            Path(files[0]) if files else None,
+            model=model,
+            cluster=cluster,
+            gpus=gpus,
+            software=software,
+            overrides=overrides,
+        )
+        with waiting("searching both"):
+            answer = versus(described, a, b, search=not defaults)
+        if as_json:
+            from simulator.report.decision_documents import versus_document
+
+            print_json(versus_document(answer))
+        else:
+            from simulator.cli.screen_versus import show_versus
+
+            show_versus(answer, assumed)

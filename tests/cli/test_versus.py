@@ -1,0 +1,69 @@
+"""`foreshard versus` and `foreshard what-if`: screens, frozen keys, bad input."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator.cli.main import app
+
+RUNNER = CliRunner(env={"COLUMNS": "160"})
+NAMES = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "16"]
+PINS = ["--set", "layout.pp=1", "--set", "layout.cp=1", "--set", "layout.sharding=zero1"]
+TWO = ["versus", "tp=4", "tp=8", *NAMES, *PINS, "--defaults"]
+IF = ["what-if", *NAMES, *PINS, "--set", "layout.micro_batch=1"]
+HEAD = ["schema", "version", "command", "scenario", "workload"]
+
+
+def test_document_of_two() -> None:
+    done = RUNNER.invoke(app, [*TWO, "--json"])
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert list(found) == [*HEAD, "searched", "a", "b", "chance_a_faster", "tie", "terms"]
+    assert (found["a"]["layout"]["tp"], found["b"]["layout"]["tp"]) == (4, 8)
+    for i, side in enumerate("ab"):
+        total = sum(pair[i] for pair in found["terms"].values())
+        assert total == pytest.approx(found[side]["step_time_s"])
+
+
+def test_screen_of_two() -> None:
+    done = RUNNER.invoke(app, TWO)
+    assert (done.exit_code, done.stderr) == (0, "")
+    text = " ".join(done.stdout.split())
+    for words in ("tp = 4 is faster by x", "with a chance of", "a: tp = 4", "b: tp = 8",
+                  "sum = step time", "stated defaults"):  # fmt: skip
+        assert words in text, words
+
+
+def test_what_if() -> None:
+    change = ["--change", "network.adapter=0.25", "--change", "memory=+20%"]
+    done = RUNNER.invoke(app, [*IF, *change, "--json"])
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    keys = ["change", "before", "after", "same_layout", "same_layout_reason", "step_time_ratio"]
+    assert list(found) == [*HEAD, *keys]
+    assert found["change"] == {"network.adapter": "0.25", "memory": "+20%"}
+    assert found["step_time_ratio"] == pytest.approx(
+        found["after"]["step_time_s"] / found["before"]["step_time_s"]
+    )
+    done = RUNNER.invoke(app, [*IF, *change])
+    assert (done.exit_code, done.stderr) == (0, "")
+    text = " ".join(done.stdout.split())
+    assert "with network.adapter = 0.25, memory = +20%: step time x" in text
+    assert "the old layout then" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["versus", "tp=4", *NAMES], "must be two sides such as tp=4 tp=8"),
+        (["versus", "tp=4", "tpp=8", *NAMES], "did you mean 'tp'"),
+        ([*IF, "--change", "netwrk.adapter=2"], "did you mean 'network.adapter'"),
+        (IF, "--change: at least one must be given"),
+        ([*IF, "--change", "training.global_bach=2"], "did you mean 'global_batch'"),
+    ],
+)
+def test_bad_input(arguments: list[str], words: str) -> None:
+    done = RUNNER.invoke(app, arguments)
+    assert done.exit_code == 2 and words in done.stderr
+    assert "Traceback" not in done.stderr
