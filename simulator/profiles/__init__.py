@@ -19,6 +19,7 @@ from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import ClusterProfile
 from simulator.hardware.fabric import CollectiveLibrary
 from simulator.hardware.node import Node
+from simulator.reliability.reliability_profile import Reliability
 from simulator.software.profile import Software
 
 __all__ = ["KINDS", "Profile", "find_named", "load", "load_all"]
@@ -31,6 +32,7 @@ KINDS: dict[str, type] = {
     "software": Software,
     "prices": Price,
     "sites": Site,
+    "reliability": Reliability,
     "scaling_laws": ScalingLaw,
     "rent_or_buy": RentOrBuyPage,
     "carbon": CarbonTable,

@@ -15,6 +15,7 @@ from simulator.hardware.cluster import load_library, load_node
 from simulator.hardware.edge_list import edges_of
 from simulator.hardware.node import wrong_domain
 from simulator.profiles import KINDS, load
+from simulator.reliability.reliability_profile import wrong_run
 
 __all__ = ["check", "kind_of"]
 
@@ -55,6 +56,7 @@ _SIGNS = {
     "included_power": "prices",
     "usd_per_gpu_hour": "prices",
     "power_usage_effectiveness": "sites",
+    "causes": "reliability",
 }
 """Field that only profiles of this kind have."""
 
@@ -227,6 +229,10 @@ def _site(site: Any) -> Iterator[str]:
         yield f"power_usage_effectiveness: must be at least 1, got {ratio:g}"
 
 
+def _reliability(run: Any) -> Iterator[str]:
+    yield from (text.removeprefix("profile: run.") for text in wrong_run(run, "profile"))
+
+
 def _library(library: Any) -> Iterator[str]:
     for name, figure in figures(library):
         first = name.partition(".")[0]
@@ -250,4 +256,5 @@ _LIMITS: dict[str, Callable[[Any], Iterator[str]]] = {
     "prices": _price,
     "sites": _site,
     "collectives": _library,
+    "reliability": _reliability,
 }

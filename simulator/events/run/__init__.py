@@ -1,0 +1,1 @@
+"""Whole runs of weeks and months, played from interruption to interruption."""

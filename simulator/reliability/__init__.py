@@ -1,0 +1,1 @@
+"""Failures, checkpoints and what they leave of a run: facts, rules and closed forms."""

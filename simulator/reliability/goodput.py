@@ -1,0 +1,400 @@
+"""Goodput in closed form: Young's and Daly's checkpoints with all that a restart takes.
+
+Failures are memoryless. A segment of S seconds of training that fails at rate r takes
+``(1 / r + E) (exp(r S) - 1)`` seconds where every failure costs E (Daly 2006, equation 13, which
+is exact); E has detection, diagnosis, replacement, and restarts that fail on their own or through
+another failure. A checkpoint written in the background is there b seconds later, and planned
+stops save what is done: between two interruptions of either kind, Y seconds of training apart
+(exponential, rate a = r + p), whole intervals of S seconds are kept that began to be written b
+seconds before a failure, ``floor((Y - b) / S)`` of them, and all that Y has of work before a
+planned stop. The mean of the first is ``exp(-a b) / (exp(a S) - 1)``, which with p = b = 0 is
+Daly's formula. Copies in the memory of peers make a process inside the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.reliability.run_terms import HARDWARE, PREEMPTION, SILENT, RunTerms
+from simulator.reliability.spare_pool import PoolUse, pool_use
+from simulator.units import DAY_S
+
+__all__ = ["NEVER", "Instant", "instant"]
+
+NEVER = 0.02
+"""Goodput below which a run is said never to finish."""
+
+_EXPOSED = ("start", "loading", "warm-up", "failed restarts")
+
+SWITCHES = ("leaf", "spine")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instant:
+    """Shares of wall time at given rates; shape (layouts, 1) where nothing else is said."""
+
+    goodput: Floats
+    phases: dict[str, Floats]
+    """What is lost, by phase; with goodput they add up to 1."""
+    by_cause: Floats
+    """What is lost by each cause of interruptions, (layouts, causes)."""
+    failures: Floats
+    """Interruptions per second of wall time, by cause."""
+    stops: Floats
+    """Planned ones: maintenance, and slow servers that are replaced."""
+    training: Floats
+    """Share of wall time in which a run trains, lost work and stalls included."""
+    exposed: Floats
+    """Share of wall time in which servers fail: training, lost work included, and restarts."""
+    waiting: Floats
+    """Share of wall time in which a run waits for the first repair."""
+    deviation: Floats
+    """Variance of wall time per second of it, in seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Costs:
+    """What one failure of every cause takes until the restart, (layouts, causes)."""
+
+    detection: Floats
+    diagnosis: Floats
+    replacement: Floats
+    none_s: Floats
+    """What is waited where no spare is left."""
+    swap_s: Floats
+    """Mean time to replace a slow server, (layouts, 1)."""
+
+    @property
+    def total(self) -> Floats:
+        return np.asarray(self.detection + self.diagnosis + self.replacement)
+
+
+def instant(
+    terms: RunTerms,
+    interval_s: Floats,
+    copy_interval_s: Floats,
+    *,
+    scale: Any = 1.0,
+    lemons_left: Any = 1.0,
+    reached: Callable[[Floats], Floats] | None = None,
+    rounds: int = 3,
+) -> Instant:
+    """Find where the time goes at the rates of one moment.
+
+    Parameters
+    ----------
+    interval_s, copy_interval_s : (layouts, 1)
+        Ideal training time between checkpoints to storage, and between copies to peers.
+    scale : (layouts, 1) or float
+        Multiplier of hardware rates: the fleet's age.
+    lemons_left : (layouts, 1) or float
+        Share of the servers that fail far more often that was not sorted out yet.
+    reached : callable, optional
+        Share of the servers that are in repair in the long run which are by then, from the mean
+        times of repairs: all spares are there when a run begins.
+    rounds : int
+        How often the time in which servers can fail is found again, from what it makes of the run.
+    """
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        rate = _rates(terms, scale, lemons_left)
+        stops = terms.kind != SILENT
+        training: Any = 1.0
+        exposed: Any = 1.0
+        for _ in range(rounds):  # what happens while a run trains depends on how long it does
+            use = _spares(terms, rate * stops * exposed, reached)
+            cycle = _Cycle(terms, rate, use, training, (interval_s, copy_interval_s))
+            found = cycle.shares()
+            idle = np.minimum(np.nan_to_num(found.waiting, nan=0.0), 1.0 - 1e-6)
+            exposed = np.minimum(np.nan_to_num(found.exposed, nan=0.0) / (1.0 - idle), 1.0)
+            training = np.clip(np.nan_to_num(found.training, nan=0.0), 1e-6, 1.0)
+        return found
+
+
+def _rates(terms: RunTerms, scale: Any, lemons_left: Any) -> Floats:
+    hardware = terms.kind == HARDWARE
+    share = float(terms.run.lemon_failure_fraction) * (terms.lemons > 0)
+    of_servers = np.array([c.device not in SWITCHES for c in terms.run.causes.values()])
+    left = np.where(hardware & of_servers, 1.0 - share * (1.0 - lemons_left), 1.0)
+    return np.asarray(terms.rate * np.where(hardware, scale, 1.0) * left)
+
+
+def _single(terms: RunTerms) -> Any:
+    return np.array([c.device not in SWITCHES for c in terms.run.causes.values()])
+
+
+def _spares(terms: RunTerms, rate: Floats, reached: Callable[[Floats], Floats] | None) -> PoolUse:
+    """What failed servers find; those below a failed switch are back with it and do not count."""
+    taken = rate * terms.replaced * _single(terms)
+    slow = float(terms.run.slow.per_node_day) / DAY_S * terms.nodes
+    slow_s = np.array([float(terms.run.slow.repair_s)])
+    load = taken * terms.repair_s
+    mean = load.sum(axis=1, keepdims=True) + slow * slow_s
+    mean = mean / np.maximum(taken.sum(axis=1, keepdims=True) + slow, 1e-300)
+    if reached is not None:
+        load, slow_s = load * reached(terms.repair_s), slow_s * reached(slow_s)
+    load = load.sum(axis=1, keepdims=True) + slow * slow_s
+    lost = terms.speed_lost
+    return pool_use(load, mean, terms.hot, terms.pool, shrinks=_shrinks(terms), lost=lost)
+
+
+def _shrinks(terms: RunTerms) -> Any:
+    """Whether a run goes on without a server; none does whose only replica lacks it."""
+    return (terms.run.spares.when_none == "shrink") & (terms.speed_lost < 1.0)
+
+
+def _costs(terms: RunTerms, use: PoolUse) -> _Costs:
+    spares, restart = terms.run.spares, terms.run.restart
+    hot_s, cold_s = float(spares.hot_s), float(spares.cold_s)
+    waits = np.where(_shrinks(terms), 0.0, 1.0)
+    none_s = waits / (terms.pool / use.repair_s + 1.0 / np.maximum(terms.repair_s, 1e-9))
+    slow_s = waits / (terms.pool / use.repair_s + 1.0 / max(float(terms.run.slow.repair_s), 1e-9))
+    quick = use.hot * hot_s + use.cold * cold_s
+    enough_hot, enough = terms.taken_nodes <= terms.hot, terms.taken_nodes <= terms.pool
+    together = np.where(enough_hot, hot_s, np.where(enough, cold_s, terms.repair_s))
+    single = _single(terms)
+    people = float(restart.manual_fraction) * float(restart.manual_s)
+    announced = terms.kind == PREEMPTION
+    shape = terms.rate.shape
+    return _Costs(
+        detection=np.broadcast_to(np.where(terms.kind == SILENT, 0.0, terms.detection_s), shape),
+        diagnosis=np.broadcast_to(np.where(announced, 0.0, terms.diagnosis_s + people), shape),
+        replacement=np.asarray(
+            terms.replaced * np.where(single, quick + use.none * none_s, together)
+        ),
+        none_s=none_s * single,
+        swap_s=quick + use.none * slow_s,
+    )
+
+
+class _Cycle:
+    """From one checkpoint to storage to the next; sums are means over many of them."""
+
+    def __init__(
+        self,
+        terms: RunTerms,
+        rate: Floats,
+        use: PoolUse,
+        training: Any,
+        intervals: tuple[Floats, Floats],
+    ) -> None:
+        self.tau, copy_interval_s = intervals
+        costs = _costs(terms, use)
+        lossy = rate * ((terms.kind != SILENT) & ~terms.lossless)
+        self.terms, self.costs, self.use, self.lossy, self.rate = terms, costs, use, lossy, rate
+        self.announced = rate * terms.lossless
+        self.every = lossy.sum(axis=1, keepdims=True)
+        self.copied = copies = lossy * (terms.from_copies & terms.in_memory)
+        self.speed = _speed(terms, use)
+        self.down = _weighted(lossy, costs.total)
+        first = copies.sum(axis=1, keepdims=True)
+        second = self.every - first
+        self.restart_1 = self.restarted(_weighted(copies, costs.total), terms.copy_restart_s)
+        self.restart_2 = self.restarted(_weighted(lossy - copies, costs.total), terms.restart_s)
+        self.planned = self.restarted(np.zeros_like(self.tau), terms.restart_s)
+        self.stop_share, self.stop_rate, self.swap_share = self.planned_shares(training)
+        plain, self.count, self.short = self.tau / self.speed, 0.0 * self.tau, 0.0 * self.tau
+        self.length = self.useful = terms.stall_s + plain
+        if terms.in_memory:
+            self.count = self.tau / copy_interval_s
+            self.short = copy_interval_s / self.speed + terms.copy_s
+            self.length = terms.stall_s + self.count * _growth(first, self.short)
+            self.useful = terms.stall_s + self.count * self.short
+        saves = self.stop_rate / training + self.announced.sum(axis=1, keepdims=True)
+        ends = np.maximum(second + saves, 1e-30)
+        passes = 1.0 / np.expm1(ends * self.length)  # whole cycles between two interruptions
+        kept = second * np.exp(-ends * terms.background_s) * passes
+        kept = kept + saves * (passes + _begun(ends, plain, self.length) / plain)
+        never = second + saves < 1e-20
+        self.training = np.where(never, self.length, 1.0 / np.where(never, 1.0, kept))
+        stalls = np.where(never, 1.0, self.training * ends * passes)
+        self.stalled = stalls * (self.useful - plain)
+        self.work = plain
+        self.fails_1 = first * self.training
+        self.fails_2 = second * self.training
+
+    def restarted(self, before: Floats, restart_s: Floats) -> Floats:
+        """Time from a failure until training: `before`, then restarts until one holds."""
+        restart = self.terms.run.restart
+        fails = float(restart.failing_fraction)
+        holds = np.exp(-self.every * restart_s)
+        tries = _shrunk(self.every, restart_s)
+        again = tries + (1.0 - holds) * self.down + holds * fails * float(restart.retry_s)
+        return np.asarray(before + again / ((1.0 - fails) * holds))
+
+    def shares(self) -> Instant:
+        """Divide the time of a cycle by what it went into."""
+        terms, costs = self.terms, self.costs
+        announced_cost = terms.write_s + costs.total + self.planned
+        wall = self.training + self.fails_1 * self.restart_1 + self.fails_2 * self.restart_2
+        wall = wall + self.training * _weighted_sum(self.announced, announced_cost)
+        wall = wall / np.maximum(1.0 - self.stop_share - self.swap_share, 0.0)
+        events = self.events()
+        found = self.phases(wall, events)
+        found["maintenance"] = self.stop_share
+        found["slow servers"] = found["slow servers"] + self.swap_share
+        return self.with_silent(wall, found, self.by_cause(wall, events), events / wall)
+
+    def planned_shares(self, training: Any) -> tuple[Floats, Floats, Floats]:
+        """Share of wall time of maintenance, stops a second of it, share of replacing slow ones."""
+        terms, run = self.terms, self.terms.run
+        each = terms.write_s + self.planned
+        pause = (float(run.maintenance.stop_s) + each) if run.maintenance.every_s else 0.0 * each
+        every = run.maintenance.every_s or np.inf
+        turned = float(run.slow.per_node_day) / DAY_S * terms.nodes
+        swaps = turned / (1.0 + turned * float(run.slow.noticed_s))
+        grown = self.use.none * self.use.back_per_s * training * _shrinks(terms)
+        swap_share = swaps * (each + self.costs.swap_s) + grown * each
+        return pause / (every + pause), 1.0 / (every + pause) + swaps + grown, swap_share
+
+    def events(self) -> Floats:
+        """Interruptions of a cycle by cause, those during restarts left out."""
+        return np.asarray((self.lossy + self.announced) * self.training)
+
+    def phases(self, wall: Floats, events: Floats) -> dict[str, Floats]:
+        """Shares of wall time by phase."""
+        terms, costs, announced, planned = self.terms, self.costs, self.announced, self.planned
+        restarts = self.fails_1 + self.fails_2
+        told = (announced * self.training).sum(axis=1, keepdims=True)
+        loads = self.fails_1 * terms.copy_load_s + (self.fails_2 + told) * terms.load_s
+        before = _weighted_sum(events, costs.total)
+        plain = before + (restarts + told) * (terms.start_s + terms.warmup_s) + loads
+        whole = self.fails_1 * self.restart_1 + self.fails_2 * self.restart_2
+        whole = whole + _weighted_sum(announced * self.training, costs.total) + told * planned
+        drained = told * terms.write_s
+        good = self.tau / wall
+        return {
+            "lost work": (self.training - self.stalled - self.work) / wall,
+            "detection": _weighted_sum(events, costs.detection) / wall,
+            "diagnosis": _weighted_sum(events, costs.diagnosis) / wall,
+            "replacement": (_weighted_sum(events, costs.replacement) + drained) / wall,
+            "start": (restarts + told) * terms.start_s / wall,
+            "loading": loads / wall,
+            "warm-up": (restarts + told) * terms.warmup_s / wall,
+            "failed restarts": (whole - plain) / wall,
+            "checkpoints": self.stalled / wall,
+            "slow servers": good * (1.0 / self.speed - terms.stretch),
+            **{name: good * extra for name, extra in terms.extras.items()},
+        }
+
+    def by_cause(self, wall: Floats, events: Floats) -> Floats:
+        """Shares of wall time by cause: its own costs, its share of lost work and restarts."""
+        terms, costs = self.terms, self.costs
+        in_copies = self.copied > 0.0
+        told = self.announced * self.training
+        lossy = events - told
+        age = np.where(in_copies, self.short / 2.0, self.length / 2.0 + terms.background_s)
+        weight = lossy * age
+        total = np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)
+        lost = (self.training - self.stalled - self.work) * weight / total
+        restart = np.where(in_copies, self.restart_1, self.restart_2)
+        mean = np.where(in_copies, _weighted(self.copied, costs.total),
+                        _weighted(self.lossy - self.copied, costs.total))  # fmt: skip
+        own = lossy * (restart - mean + costs.total) + told * (
+            costs.total + self.planned + terms.write_s
+        )
+        return np.asarray((own + lost) / wall)
+
+    def with_silent(
+        self, wall: Floats, phases: dict[str, Floats], by_cause: Floats, failures: Floats
+    ) -> Instant:
+        """Put corruption on top: all that is done until it is found, and since the checkpoint."""
+        terms, costs, good = self.terms, self.costs, self.tau / wall
+        silent = self.rate * (terms.kind == SILENT)
+        each = silent * self.training / wall
+        every = each.sum(axis=1, keepdims=True)
+        late = _weighted(silent, np.broadcast_to(terms.detection_s, silent.shape))
+        down = self.restarted(_weighted(silent, costs.total), terms.restart_s)
+        aged = (self.length / 2.0 + terms.background_s) / self.length * self.tau
+        left = 1.0 / (1.0 + every * (late + down))
+        left_good = (good - every * aged) * left
+        lost = 1.0 - left - every * left * down + (good * left - left_good)
+        scaled = {name: share * left for name, share in phases.items()}
+        shares = {
+            "detection": costs.detection,
+            "diagnosis": costs.diagnosis,
+            "replacement": costs.replacement,
+        }
+        part = {name: _weighted_sum(each, cost) * left for name, cost in shares.items()}
+        part["start"] = every * left * terms.start_s
+        part["loading"] = every * left * terms.load_s
+        part["warm-up"] = every * left * terms.warmup_s
+        part["failed restarts"] = every * left * down - sum(part.values())
+        part["lost work"] = lost
+        for name, share in part.items():
+            scaled[name] = scaled[name] + share
+        more = each / np.maximum(every, 1e-300) * (lost + every * left * down)
+        variance = self.variance(failures + each, each)
+        return Instant(
+            goodput=left_good,
+            phases=scaled,
+            by_cause=by_cause * left + more,
+            failures=(failures + each) * left,
+            stops=self.stop_rate * left,
+            training=self.training / wall * left,
+            exposed=self.training / wall * left + sum(scaled[name] for name in _EXPOSED),
+            waiting=self.waiting(failures + each) * left,
+            deviation=variance,
+        )
+
+    def waiting(self, failures: Floats) -> Floats:
+        """Share of wall time that waits for a repair where no spare is left."""
+        each = failures * self.terms.replaced * self.use.none
+        return _weighted_sum(each, self.costs.none_s)
+
+    def variance(self, failures: Floats, each: Floats) -> Floats:
+        """Variance of wall time per second of it: a compound Poisson process of failures."""
+        terms, restart, costs = self.terms, self.terms.run.restart, self.costs
+        people = float(restart.manual_fraction) * float(restart.manual_s) ** 2
+        age = np.where(self.copied > 0.0, self.short, self.length)
+        mean = costs.total + terms.restart_s + age / 2.0
+        waits = self.use.none * costs.none_s**2
+        waits = np.where(
+            _single(terms), waits, terms.repair_s**2 * (terms.taken_nodes > terms.pool)
+        )
+        spread = terms.diagnosis_s**2 + 2.0 * people + age**2 / 12.0 + 2.0 * terms.replaced * waits
+        late = np.where(each > 0.0, terms.detection_s, 0.0)
+        lossy = (failures - each) * (mean**2 + spread)
+        return np.asarray((lossy + each * ((mean + late) ** 2 + spread)).sum(1, keepdims=True))
+
+
+def _speed(terms: RunTerms, use: PoolUse) -> Floats:
+    """Ideal seconds of training per second of it, on average."""
+    slow = terms.run.slow
+    turned = float(slow.per_node_day) / DAY_S * terms.nodes * float(slow.noticed_s)
+    share = turned / (1.0 + turned)
+    speed = (1.0 - share) + share / float(slow.time_factor)
+    speed = speed * np.where(_shrinks(terms), np.maximum(1.0 - use.slower, 1e-9), 1.0)
+    return np.asarray(speed / terms.stretch)
+
+
+def _begun(rate: Any, work_s: Any, length_s: Any) -> Floats:
+    """Mean work in a cycle that an interruption ends: of the `length_s`, `work_s` come first."""
+    left = np.exp(-rate * length_s)
+    return np.asarray((_shrunk(rate, work_s) - work_s * left) / -np.expm1(-rate * length_s))
+
+
+def _growth(rate: Any, seconds: Any) -> Floats:
+    """``(exp(r s) - 1) / r``, which is s where r is 0."""
+    rate = np.maximum(rate, 1e-30)
+    return np.asarray(np.expm1(rate * seconds) / rate)
+
+
+def _shrunk(rate: Any, seconds: Any) -> Floats:
+    """``(1 - exp(-r s)) / r``, which is s where r is 0."""
+    rate = np.maximum(rate, 1e-30)
+    return np.asarray(-np.expm1(-rate * seconds) / rate)
+
+
+def _weighted(weights: Floats, values: Floats) -> Floats:
+    """Mean over causes, 0 where there are none."""
+    total = np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
+    return np.asarray((weights * values).sum(axis=1, keepdims=True) / total)
+
+
+def _weighted_sum(weights: Floats, values: Floats) -> Floats:
+    return np.asarray((weights * values).sum(axis=1, keepdims=True))

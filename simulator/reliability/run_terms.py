@@ -1,0 +1,288 @@
+"""Rates and seconds of a run, for a table of layouts: what closed form and simulation both read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.reliability.reliability_profile import Cause, Reliability
+from simulator.units import DAY_S
+
+__all__ = ["HARDWARE", "PREEMPTION", "SILENT", "SOFTWARE", "Machine", "RunTerms", "run_terms"]
+
+HARDWARE, SOFTWARE, SILENT, PREEMPTION = range(4)
+"""Kinds of causes, as `RunTerms.kind` holds them."""
+
+_KINDS = ("hardware", "software", "silent", "preemption")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a layout runs on, and what its run is; every field of shape (layouts,) or one number."""
+
+    gpus: Any
+    node_gpus: Any
+    """Accelerators of a server."""
+    node_adapters: Any = 8
+    leaf_nodes: Any = 32
+    """Servers below one leaf switch."""
+    replicas: Any = 1
+    """Data-parallel replicas: what can be left out where a run shrinks."""
+    step_s: Any
+    work_s: Any
+    """Seconds of the ideal run, steps x step time; NaN where nobody gave its tokens."""
+    checkpoint_bytes: Any
+    writer_nodes: Any
+    """Servers that write: all where states are sharded, those of one replica otherwise."""
+    writer_gpus: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTerms:
+    """Shapes: (layouts, 1) and, with causes, (layouts, causes); seconds, and failures a second."""
+
+    run: Reliability
+    causes: tuple[str, ...]
+    kind: Any
+    """Index of the kind of every cause, (causes,)."""
+    rate: Floats
+    """(layouts, causes), at the reference age."""
+    detection_s: Floats
+    """(causes,)"""
+    diagnosis_s: Floats
+    """(causes,): mean, without people."""
+    replaced: Floats
+    """(causes,): share of failures after which servers are replaced."""
+    repair_s: Floats
+    """(causes,)"""
+    taken_nodes: Floats
+    """(layouts, causes): servers that a failure takes."""
+    lossless: Any
+    """(layouts, causes): announced long enough before for a checkpoint."""
+    from_copies: Any
+    """(layouts, causes): a restart finds its copies in the memory of peers."""
+    nodes: Floats
+    step_s: Floats
+    work_s: Floats
+    stretch: Floats
+    """Seconds of training for a second of ideal training: tail, evaluation, collections, data."""
+    extras: dict[str, Floats]
+    """What `stretch` is made of: seconds for a second of ideal training."""
+    write_s: Floats
+    """A whole checkpoint to storage."""
+    stall_s: Floats
+    """What training waits for at each checkpoint to storage."""
+    background_s: Floats
+    """From then until it can be restarted from."""
+    copy_s: Floats
+    """What training waits for at each copy to peers (mode memory)."""
+    start_s: Floats
+    """Processes and communicators."""
+    load_s: Floats
+    copy_load_s: Floats
+    """Loading from copies of peers."""
+    warmup_s: Floats
+    hot: Floats
+    """Hot spares, and all of the pool."""
+    pool: Floats
+    speed_lost: Floats
+    """Share of the speed that one missing server takes from a run that shrinks."""
+    lemons: Floats
+    """Servers that fail far more often."""
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def restart_s(self) -> Floats:
+        """From a start of processes to training, loading from storage."""
+        return np.asarray(self.start_s + self.load_s + self.warmup_s)
+
+    @property
+    def copy_restart_s(self) -> Floats:
+        """The same, loading from copies of peers."""
+        return np.asarray(self.start_s + self.copy_load_s + self.warmup_s)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether copies go to the memory of peers."""
+        return self.run.checkpoints.mode == "memory"
+
+    def ages(self, seconds: Any) -> Floats:
+        """Multiplier of the rates of hardware, `seconds` after the run began."""
+        shape, run = float(self.run.early_shape), self.run
+        age = np.maximum(run.age_s + np.asarray(seconds, float), DAY_S)
+        return np.asarray((age / run.reference_age_s) ** (shape - 1.0))
+
+    def aged_s(self, seconds: Any) -> Floats:
+        """Integral of `ages` over the first `seconds` of the run."""
+        shape, reference = float(self.run.early_shape), self.run.reference_age_s
+        begun = max(self.run.age_s, DAY_S)
+        young = np.minimum(np.asarray(seconds, float), begun - self.run.age_s)
+        whole = ((begun + seconds - young) / reference) ** shape - (begun / reference) ** shape
+        return np.asarray(young * self.ages(0.0) + whole * reference / shape)
+
+    def take(self, row: int) -> RunTerms:
+        """Return the terms of one layout."""
+        chosen: dict[str, Any] = {
+            name: value[row : row + 1]
+            for name, value in vars(self).items()
+            if isinstance(value, np.ndarray) and value.ndim == 2
+        }
+        extras = {name: value[row : row + 1] for name, value in self.extras.items()}
+        return replace(self, **chosen, extras=extras)
+
+
+def run_terms(run: Reliability, machine: Machine) -> RunTerms:
+    """Turn a set of rates and a machine into terms.
+
+    Checkpoints take ``bytes / min(nodes x node rate, total rate)``; above `queue_nodes` servers a
+    share of the total is left, but no less than what so many servers reach together.
+    """
+    columns = _columns(machine)
+    nodes = np.ceil(columns["gpus"] / columns["node_gpus"])
+    causes = tuple(run.causes.values())
+    write_s, load_s = _storage_seconds(run, columns, nodes)
+    copy_s = columns["checkpoint_bytes"] / columns["writer_gpus"]
+    copy_s = copy_s / float(run.checkpoints.copy_bytes_per_s)
+    mode = run.checkpoints.mode
+    slowed = float(run.checkpoints.background_fraction)
+    stall_s = {"sync": write_s, "async": copy_s + slowed * write_s, "memory": slowed * write_s}[
+        mode
+    ]
+    counts = _counts(columns, nodes)
+    per_second = np.array(list(run.rates.values())) / DAY_S
+    taken = np.hstack([_taken(cause, columns, nodes) for cause in causes])
+    notice = np.array([float(cause.notice_s) for cause in causes])
+    announced = np.array([cause.kind == "preemption" for cause in causes])
+    extras = _extras(run, len(nodes))
+    hot, pool = _spares(run, nodes)
+    lemons = np.maximum(np.round(float(run.lemon_fraction) * nodes), 1.0)
+    replicas = np.maximum(columns["replicas"], 1.0)
+    missing = np.ceil(np.minimum(columns["node_gpus"] * replicas / columns["gpus"], replicas))
+    return RunTerms(
+        run=run,
+        causes=tuple(run.causes),
+        rate=np.hstack([counts[cause.device] for cause in causes]) * per_second,
+        **_of_causes(causes),
+        taken_nodes=taken,
+        lossless=announced & (notice >= write_s),
+        from_copies=(taken <= 1.0) & ~np.array([c.kind == "silent" for c in causes]),
+        nodes=nodes,
+        step_s=columns["step_s"],
+        work_s=columns["work_s"],
+        stretch=1.0 + np.sum(list(extras.values()), axis=0),
+        extras=extras,
+        write_s=write_s,
+        stall_s=stall_s,
+        background_s=np.zeros_like(write_s) if mode == "sync" else write_s,
+        copy_s=copy_s,
+        start_s=_start(run, columns["gpus"]),
+        load_s=load_s,
+        copy_load_s=copy_s,
+        warmup_s=np.full_like(nodes, float(run.restart.warmup_s)),
+        hot=hot,
+        pool=pool,
+        speed_lost=np.minimum(missing / replicas, 1.0),
+        lemons=lemons * (run.lemon_fraction > 0.0),
+    )
+
+
+def _of_causes(causes: tuple[Cause, ...]) -> dict[str, Any]:
+    """Terms with an entry for each cause."""
+    return {
+        "kind": np.array([_KINDS.index(cause.kind) for cause in causes]),
+        "detection_s": np.array([float(cause.detection_s) for cause in causes]),
+        "diagnosis_s": np.array([float(cause.diagnosis_s) for cause in causes]),
+        "replaced": np.array([float(cause.replaced_fraction) for cause in causes]),
+        "repair_s": np.array([float(cause.repair_s) for cause in causes]),
+    }
+
+
+def _columns(machine: Machine) -> dict[str, Floats]:
+    """Every field of a machine as a column, (layouts, 1)."""
+    values = {
+        name: np.atleast_1d(np.asarray(value, float)) for name, value in vars(machine).items()
+    }
+    table = np.broadcast_arrays(*values.values())
+    return {name: column[:, None] for name, column in zip(values, table, strict=True)}
+
+
+def _counts(columns: dict[str, Floats], nodes: Floats) -> dict[str, Floats]:
+    """Devices of every kind that a run uses, (layouts, 1).
+
+    Switches as in a two-level network without blocking: as many spines as half of the leaves.
+    """
+    leaves = np.where(nodes > 1.0, np.ceil(nodes / columns["leaf_nodes"]), 0.0)
+    return {
+        "gpu": columns["gpus"],
+        "node": nodes,
+        "adapter": np.where(nodes > 1.0, nodes * columns["node_adapters"], 0.0),
+        "leaf": leaves,
+        "spine": np.where(leaves > 1.0, np.ceil(leaves / 2.0), 0.0),
+    }
+
+
+def _taken(cause: Cause, columns: dict[str, Floats], nodes: Floats) -> Floats:
+    """Servers that a failure takes: those below a leaf switch, one otherwise."""
+    below = np.minimum(columns["leaf_nodes"], nodes)
+    return np.asarray(below if cause.device == "leaf" else np.ones_like(nodes))
+
+
+def _storage_seconds(
+    run: Reliability, columns: dict[str, Floats], nodes: Floats
+) -> tuple[Floats, Floats]:
+    """Writing and reading one checkpoint."""
+    store, size = run.storage, columns["checkpoint_bytes"]
+    ways = (
+        (columns["writer_nodes"], store.node_write_bytes_per_s, store.write_bytes_per_s,
+         store.queued_write_fraction),
+        (nodes, store.node_read_bytes_per_s, store.read_bytes_per_s, store.queued_read_fraction),
+    )  # fmt: skip
+    found = []
+    for servers, each, total, left in ways:
+        rate = np.minimum(servers * float(each), float(total))
+        if store.queue_nodes:
+            few = np.minimum(store.queue_nodes * float(each), float(total))
+            queued = np.maximum(np.minimum(rate, float(total) * float(left)), few)
+            rate = np.where(servers > store.queue_nodes, queued, rate)
+        found.append(size / rate)
+    return found[0], found[1]
+
+
+def _extras(run: Reliability, rows: int) -> dict[str, Floats]:
+    """What makes training longer than ideal, whatever happens."""
+    slow = run.slow
+    each = {
+        "tail of steps": float(slow.tail_fraction),
+        "data stalls": float(slow.data_fraction),
+        "garbage collection": _every(slow.collect_steps, slow.collect_every),
+        "evaluation": _every(slow.evaluate_steps, slow.evaluate_every),
+    }
+    return {name: np.full((rows, 1), value) for name, value in each.items()}
+
+
+def _every(steps: float, every: int) -> float:
+    return float(steps) / every if every else 0.0
+
+
+def _start(run: Reliability, gpus: Floats) -> Floats:
+    restart = run.restart
+    fixed = float(restart.schedule_s) + float(restart.communicators_s)
+    return np.asarray(fixed + float(restart.communicators_per_rank_s) * gpus)
+
+
+def _spares(run: Reliability, nodes: Floats) -> tuple[Floats, Floats]:
+    """Hot spares and the whole pool, (layouts, 1)."""
+    spares = run.spares
+    pool = np.ceil(float(spares.pool_fraction) * nodes)
+    hot = np.ceil(float(spares.hot_fraction) * nodes)
+    if spares.pool is not None:
+        pool = np.full_like(nodes, float(spares.pool))
+    if spares.hot is not None:
+        hot = np.full_like(nodes, float(spares.hot))
+        pool = np.maximum(pool, hot) if spares.pool is None else pool
+    return np.minimum(hot, pool), pool
