@@ -9,7 +9,7 @@ without pipeline) appear once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -34,10 +34,16 @@ from simulator.software.supports import Supports
 from simulator.workload.architecture import MLP, Architecture
 from simulator.workload.recipe import Workload
 
-__all__ = ["LARGEST_MICRO_BATCH", "Family", "Recomputed", "candidates", "count", "families"]
+__all__ = ["EVERY", "Degrees", "Family", "Range", "Recomputed", "candidates", "count", "families"]
 
-LARGEST_MICRO_BATCH = 16
-"""Micro-batches above this are not tried unless pinned."""
+Degrees = tuple[int, int, int]
+"""tp, pp and cp."""
+
+Range = tuple[float, float]
+"""Numbers above the first, up to the second."""
+
+EVERY: Range = (0, float("inf"))
+"""All numbers."""
 
 _MOST_RECOMPUTE_STEPS = 8
 """Full recomputation of n layers of a rank is tried at most at this many n, evenly spaced."""
@@ -136,6 +142,8 @@ def families(
     pinned: Mapping[str, Any] | None = None,
     *,
     most: int | None = None,
+    micro: Range = EVERY,
+    outer: Collection[Degrees] | None = None,
 ) -> Iterator[Family]:
     """The same layouts, those that differ in recomputation alone together.
 
@@ -143,24 +151,30 @@ def families(
     ----------
     most : int, optional
         Rows of a family's base, some (tp, pp, cp) of one size apart; not given, one family.
+    micro : tuple
+        Micro-batches to list; a pinned one is in all ranges that begin with 0.
+    outer : collection, optional
+        Degrees (tp, pp, cp) to list; not given, all.
     """
     pinned = dict(pinned or {})
     for field, choice in _CHOICES.items():
         if pinned.get(field) == "any":
             for i, word in enumerate(choice.words(software.supports)):
                 fixed = {**pinned, field: word}
-                for family in families(workload, cluster, software, fixed, most=most):
+                for family in families(
+                    workload, cluster, software, fixed, most=most, micro=micro, outer=outer
+                ):
                     yield family if i == 0 else _only(family, choice.matters(family.base))
             return
     grids, size = list[dict[str, NDArray[Any]]](), 0
-    for grid in _grids(workload, cluster, software, pinned):
+    for grid in _grids(workload, cluster, software, pinned, micro=micro, outer=outer):
         grids.append(grid)
         size += len(grid["tp"])
         if most is not None and size >= most:
             yield _family(grids, workload, software, pinned)
             grids, size = [], 0
-    if grids or most is None:
-        yield _family(grids or [_nearest(cluster, pinned)], workload, software, pinned)
+    if grids:
+        yield _family(grids, workload, software, pinned)
 
 
 def count(
@@ -168,20 +182,26 @@ def count(
     cluster: Cluster,
     software: Software,
     pinned: Mapping[str, Any] | None = None,
+    *,
+    micro: Range = EVERY,
+    outer: Collection[Degrees] | None = None,
 ) -> int:
-    """How many layouts there are, those counted twice that a word of "any" does not tell apart."""
+    """How many layouts there are, those counted twice that a word of "any" does not tell apart.
+
+    `micro` and `outer` as in :func:`families`.
+    """
     pinned, times, layouts = dict(pinned or {}), 1, 0
     for field, choice in _CHOICES.items():
         if pinned.get(field) == "any":
             words = choice.words(software.supports)
             times, pinned[field] = times * len(words), words[0]
     modes: dict[int, int] = {}
-    for tp, pp, cp in _outer(workload, cluster, software, pinned):
-        dp = data_parallel_degree(cluster.gpus, tp, pp, cp)
-        if "dp" in pinned and pinned["dp"] != dp:
+    for (tp, pp, cp), dp in _degrees(workload, cluster, software, pinned):
+        if outer is not None and (tp, pp, cp) not in outer:
             continue
         shared = shared_states(software, pinned, tp, pp, cp * dp, cluster.domain)
         axes = _inner(workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
+        axes["micro_batch"] = _within(axes["micro_batch"], micro, pinned)
         if pp not in modes:
             one = _recomputation(Layouts.of(pp=pp), workload.architecture, software, pinned)
             modes[pp] = len(list(one))
@@ -225,16 +245,25 @@ def _family(
 
 
 def _grids(
-    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any]
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    pinned: Mapping[str, Any],
+    *,
+    micro: Range,
+    outer: Collection[Degrees] | None,
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """One product of the inner choices per (tp, pp, cp); at least one row, be it to blame."""
-    gpus, some = cluster.gpus, False
-    for tp, pp, cp in _outer(workload, cluster, software, pinned):
-        dp = data_parallel_degree(gpus, tp, pp, cp)
-        if "dp" in pinned and pinned["dp"] != dp:
+    some = False
+    for (tp, pp, cp), dp in _degrees(workload, cluster, software, pinned):
+        if outer is not None and (tp, pp, cp) not in outer:
+            continue
+        axes = _inner(workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
+        axes["micro_batch"] = _within(axes["micro_batch"], micro, pinned)
+        some = True
+        if not len(axes["micro_batch"]):
             continue
         shared = shared_states(software, pinned, tp, pp, cp * dp, cluster.domain)
-        axes = _inner(workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
         axes["states"] = np.arange(len(shared["sharding"]))
         size = prod(len(axis) for axis in axes.values())
         mesh = np.meshgrid(*axes.values(), indexing="ij")
@@ -245,10 +274,26 @@ def _grids(
             name: np.full(size, value)
             for name, value in (("tp", tp), ("pp", pp), ("cp", cp), ("dp", dp))
         }
-        some = True
         yield grid
-    if not some:
+    if not some and micro[0] == 0:
         yield _nearest(cluster, pinned)
+
+
+def _within(sizes: NDArray[Any], span: Range, pinned: Mapping[str, Any]) -> NDArray[Any]:
+    """Micro-batches of a range."""
+    if "micro_batch" in pinned:
+        return sizes if span[0] == 0 else sizes[:0]
+    return sizes[(sizes > span[0]) & (sizes <= span[1])]
+
+
+def _degrees(
+    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any]
+) -> Iterator[tuple[Degrees, int]]:
+    """Degrees (tp, pp, cp) with the dp that they leave, but those that a pinned dp rules out."""
+    for tp, pp, cp in _outer(workload, cluster, software, pinned):
+        dp = data_parallel_degree(cluster.gpus, tp, pp, cp)
+        if pinned.get("dp", dp) == dp:
+            yield (tp, pp, cp), dp
 
 
 def _outer(
@@ -292,7 +337,7 @@ def _inner(
 ) -> dict[str, NDArray[Any]]:
     """Choices that are independent of one another once tp, pp, cp are fixed."""
     arch, recipe, can = workload.architecture, workload.recipe, software.supports
-    micro = [b for b in divisors(max(recipe.global_batch // dp, 1)) if b <= LARGEST_MICRO_BATCH]
+    micro = divisors(max(recipe.global_batch // dp, 1))
     orders = [order for order in can.rank_orders if pp > 1 and dp > 1] or list(can.rank_orders[:1])
     axes: dict[str, list[Any]] = {
         "vpp": _chunk_axis(arch, software, pp, pinned.get("schedule")),
@@ -335,7 +380,14 @@ def _chunk_axis(arch: Architecture, software: Software, pp: int, schedule: str |
     if named and named.fewest_chunks == named.most_chunks:
         return [named.fewest_chunks]
     first = named.fewest_chunks if named else 1
-    return [v for v in range(first, most + 1) if _worth(v, pp, arch, software)] or [1]
+    return _worth(first, most, pp, arch.layers, software) or [1]
+
+
+def _worth(first: int, most: int, pp: int, layers: int, software: Software) -> list[int]:
+    """Chunks that divide the layers, or that leave uneven stages where the software takes them."""
+    whole = any(layers % (pp * v) == 0 for v in range(1, layers // pp + 1))
+    uneven = software.supports.uneven_stages and not whole
+    return [v for v in range(first, most + 1) if layers % (pp * v) == 0 or uneven]
 
 
 def _sequence_axis(arch: Architecture, software: Software, tp: int) -> list[int]:
@@ -343,14 +395,6 @@ def _sequence_axis(arch: Architecture, software: Software, tp: int) -> list[int]
     if tp == 1:
         return [0]
     return [int(x) for x in software.supports.sequence_parallel if x or not arch.is_moe]
-
-
-def _worth(chunks: int, pp: int, arch: Architecture, software: Software) -> bool:
-    """Chunks that divide the layers, or that leave uneven stages where the software takes them."""
-    if arch.layers % (pp * chunks) == 0:
-        return True
-    whole = any(arch.layers % (pp * v) == 0 for v in range(1, arch.layers // pp + 1))
-    return software.supports.uneven_stages and not whole
 
 
 def _expert_axes(

@@ -20,9 +20,10 @@ from simulator.cost.pricing import with_paths
 from simulator.cost.step import CHUNK, Estimate, evaluate, priced_estimate
 from simulator.cost.tables import Priced
 from simulator.hardware.cluster import Cluster
+from simulator.layout.keys import unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS
-from simulator.planner.candidates import Family, count, families
+from simulator.planner.candidates import EVERY, Degrees, Family, Range, count, families
 from simulator.planner.in_threads import in_threads
 from simulator.planner.memory_first import (
     ROOM,
@@ -38,7 +39,7 @@ from simulator.planner.shortlist import Shortlist, wanted
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["KEEP", "ROOM", "TOO_LARGE", "Found", "explore"]
+__all__ = ["KEEP", "ROOM", "TOO_LARGE", "UNTRIED", "Found", "explore"]
 
 
 TOO_LARGE = "more memory than usable on the fullest GPU"
@@ -86,6 +87,14 @@ pipelines are up to some 8 % too short (``cost/pipeline/rounded.py``)."""
 _FEW = 8
 """How many are remembered of those of which one is told."""
 
+UNTRIED = "a larger micro-batch than one with which nothing fits"
+"""Reason of layouts that were not looked at: the next smaller micro-batches that their tp, pp and
+cp allow fit in no way at all."""
+
+_MICRO_BATCH, _TIMES = 16, 4
+"""Micro-batches that are tried in any case; where the largest of them comes near to fitting, those
+up to so many times as large are tried, and so on."""
+
 _BLOCK = 4096
 """Layouts that are timed together: few, to know early how fast the best ones are."""
 
@@ -103,18 +112,37 @@ class _Search:
         self.dropped = np.zeros(len(REASONS), dtype=np.int64)
         self.layouts = self.numbered = self.fitting = self.timed = 0
 
-    def take(self, family: Family) -> None:
+    def sweep(self, pinned: Mapping[str, Any] | None, progress: Callable[[int, int], None]) -> int:
+        """Take in all families, larger micro-batches where they can fit; count those left out."""
+        span: Range = EVERY if self.exhaustive else (0, _MICRO_BATCH)
+        outer: set[Degrees] | None = None
+        untried = 0
+        while outer is None or outer:
+            grown: set[Degrees] = set()
+            whole = self.layouts + count(*self.setting, pinned, micro=span, outer=outer)
+            for family in families(*self.setting, pinned, most=PIECE, micro=span, outer=outer):
+                grown |= self.take(family)
+                progress(self.layouts, max(whole, self.layouts))
+            rest: Range = (span[1], EVERY[1])
+            larger = count(*self.setting, pinned, micro=rest, outer=grown)
+            untried += count(*self.setting, pinned, micro=rest, outer=outer) - larger
+            span, outer = (span[1], span[1] * _TIMES), grown if larger else set()
+        progress(self.layouts, self.layouts)
+        return untried
+
+    def take(self, family: Family) -> set[Degrees]:
         """Judge a family, look at the memory of what can run, and time what may be among the best.
 
         No row is left out that a list would take: its time is no less than its lower bound, which
-        lies above the slowest that the full list holds.
+        lies above the slowest that the full list holds. Returns the degrees (tp, pp, cp) whose
+        largest micro-batch comes near to fitting.
         """
         space, count = open_space(family, self.setting, self.numbered)
         self.layouts += len(family)
         self.numbered += len(family.base) * len(family.kinds)
         self.dropped += count
         if space is None:
-            return
+            return set()
         counted = not (self.exhaustive or space.family.base.offload_layers.any())
         if counted:
             near = near_rows(space)
@@ -128,6 +156,7 @@ class _Search:
             if len(some):
                 self._time(space, some, counted)
         self.spaces = [kept for kept in (*self.spaces, space) if len(self._listed(kept))]
+        return _at_their_largest(space.family.base, rows.row)
 
     def _time(self, space: Space, rows: Rows, counted: bool) -> None:
         """Price rows in full, with coarse costs of pipelines; `counted`: what fits is known."""
@@ -203,6 +232,16 @@ class _Known:
         return self.estimate.take(order[np.searchsorted(self.numbers, numbers, sorter=order)])
 
 
+def _at_their_largest(base: Layouts, near: Ints) -> set[Degrees]:
+    """Degrees (tp, pp, cp) of which a `near` row has the largest micro-batch that can run."""
+    keys = unique_rows(base.tp, base.pp, base.cp)
+    largest = np.zeros(len(keys.first), dtype=np.int64)
+    np.maximum.at(largest, keys.inverse, base.micro_batch)
+    some = near[base.micro_batch[near] == largest[keys.inverse[near]]]
+    first = keys.first[np.unique(keys.inverse[some])]
+    return set(zip(*(x[first].tolist() for x in (base.tp, base.pp, base.cp)), strict=True))
+
+
 def _estimated(layouts: Layouts, priced: Priced) -> Iterator[tuple[slice, Estimate]]:
     """Estimates of consecutive rows, in threads."""
     pieces = [slice(start, start + CHUNK) for start in range(0, len(layouts), CHUNK)]
@@ -255,24 +294,20 @@ def explore(
     """
     begun = time.perf_counter()
     search = _Search((workload, cluster, software), keep, exhaustive)
-    whole = count(workload, cluster, software, pinned)
-    for family in families(workload, cluster, software, pinned, most=PIECE):
-        search.take(family)
-        if progress is not None:
-            progress(search.layouts, max(whole, search.layouts))
-    if progress is not None and search.layouts < whole:
-        progress(search.layouts, search.layouts)
+    untried = search.sweep(pinned, progress or (lambda done, total: None))
     fine = search.fine()
     counts = {REASONS[i]: int(n) for i, n in enumerate(search.dropped) if n and i != FEASIBLE}
     evaluated = int(search.dropped[FEASIBLE])
     if evaluated > search.fitting:
         counts[TOO_LARGE] = evaluated - search.fitting
+    if untried:
+        counts[UNTRIED] = untried
     nothing = Layouts.of(dp=cluster.gpus)
     none = evaluate(nothing, workload, cluster, software).take(slice(0, 0))
     return Found(
         best=fine.get("best", none),
         roomy=fine.get("roomy", none),
-        layouts=search.layouts,
+        layouts=search.layouts + untried,
         feasible=search.fitting,
         evaluated=evaluated,
         timed=search.timed,

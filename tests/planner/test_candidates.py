@@ -10,7 +10,7 @@ from simulator.cost.step import evaluate
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layouts import RECOMPUTE, SHARDINGS, Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.candidates import LARGEST_MICRO_BATCH, candidates
+from simulator.planner.candidates import candidates, count, families
 from simulator.planner.search import explore
 from simulator.schedules.registry import WORDS
 from simulator.software.profile import Software, load_software
@@ -110,6 +110,18 @@ def test_every_possible_layout_is_enumerated(name: str) -> None:
     assert not missing, f"{len(missing)} of {len(able)} missing, one is {min(missing)}"
 
 
+@pytest.mark.parametrize("name", SMALL)
+def test_ranges_of_micro_batches_make_up_the_whole(name: str) -> None:
+    whole = candidates(*case(name))
+    parts = [f.table() for r in ((0, 2), (2, 8), (8, 1e9)) for f in families(*case(name), micro=r)]
+    assert sum(map(len, parts)) == len(whole) == count(*case(name))
+    assert set().union(*map(keys, parts)) == keys(whole)
+    some = {(1, 1, 1)}
+    (only,) = (f.table() for f in families(*case(name), outer=some))
+    assert len(only) == count(*case(name), outer=some)
+    assert (only.tp * only.pp * only.cp == 1).all()
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SMALL)
 def test_the_search_finds_the_fastest_that_brute_force_finds(name: str) -> None:
@@ -129,7 +141,7 @@ def test_every_row_uses_all_accelerators_and_the_whole_batch(name: str) -> None:
     assert (table.world == cluster.gpus).all()
     assert (table.global_batch == work.recipe.global_batch).all()
     assert (table.micro_batches * table.micro_batch * table.dp == table.global_batch).all()
-    assert table.micro_batch.max() <= LARGEST_MICRO_BATCH
+    assert table.micro_batch.max() == work.recipe.global_batch // table.dp.min()
     assert (table.dp * table.cp % table.shard_group == 0).all()
     ours = table.shard_group < table.dp * table.cp
     assert (table.shard_group[ours] == 8 // table.tp[ours]).all()  # the server's ranks
