@@ -20,14 +20,14 @@ from simulator.economics.price import Price, Site
 from simulator.files import Figure, read_profile, record
 from simulator.hardware.cluster import Cluster
 
-__all__ = ["energy_spread", "usd_spread"]
+__all__ = ["DrawError", "energy_spread", "usd_spread"]
 
 _SITE = ("power_usage_effectiveness", "waiting_activity", "network_watt_fraction")
 
 
 @record
-class _DrawError:
-    """hardware_profiles/uncertainty/draw.toml."""
+class DrawError:
+    """How far draws are off, as hardware_profiles/draws/default.toml says."""
 
     name: str
     draw: Figure
@@ -36,7 +36,7 @@ class _DrawError:
 
 @lru_cache(maxsize=1)
 def _unstated() -> float:
-    found: _DrawError = read_profile(_DrawError, catalogue.find("uncertainty", "draw"))
+    found: DrawError = read_profile(DrawError, catalogue.find("draws", "default"))
     return float(found.draw)
 
 

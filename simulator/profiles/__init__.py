@@ -10,6 +10,7 @@ from typing import Any
 
 from simulator import catalogue
 from simulator.economics.carbon import CarbonTable
+from simulator.economics.money_spread import DrawError
 from simulator.economics.ownership import RentOrBuyPage
 from simulator.economics.price import Price, Site
 from simulator.economics.scaling_law import ScalingLaw
@@ -36,6 +37,7 @@ KINDS: dict[str, type] = {
     "scaling_laws": ScalingLaw,
     "rent_or_buy": RentOrBuyPage,
     "carbon": CarbonTable,
+    "draws": DrawError,
 }
 """Folder of hardware_profiles -> what a file in it describes."""
 
