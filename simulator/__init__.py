@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 
 if TYPE_CHECKING:
-    from simulator.api import compare, plan, predict, simulate, size, versus, what_if
+    from simulator.api import compare, plan, predict, simulate, size, sweep, versus, what_if
     from simulator.events.deviations.deviations import Deviation
     from simulator.events.deviations.jittered_step import Jitter
     from simulator.events.sharing.contended import Network
@@ -32,6 +32,7 @@ __all__ = [
     "predict",
     "simulate",
     "size",
+    "sweep",
     "validate",
     "versus",
     "what_if",
@@ -49,6 +50,7 @@ _HOME = {
     "predict": "simulator.api",
     "simulate": "simulator.api",
     "size": "simulator.api",
+    "sweep": "simulator.api",
     "validate": "simulator.scoring.validation",
     "versus": "simulator.api",
     "what_if": "simulator.api",

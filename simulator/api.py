@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from simulator.decisions.head_to_head import Versus
     from simulator.decisions.offers import Offer
     from simulator.decisions.sizing import Sized
+    from simulator.decisions.sweeping import Sweep
     from simulator.events.played import SimulatedStep
     from simulator.events.sharing.beside import Job
     from simulator.events.simulated_step import Deviation, Jitter, Network
@@ -40,6 +41,7 @@ __all__ = [
     "predict",
     "simulate",
     "size",
+    "sweep",
     "versus",
     "what_if",
 ]
@@ -400,6 +402,36 @@ def what_if(
 
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
     return changed(assemble(scenario, names, given)[0], changes)
+
+
+def sweep(
+    grid: str | os.PathLike[str],
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Sweep:
+    """Search every point of a grid file (:func:`simulator.decisions.sweeping.read_grid`).
+
+    Parameters
+    ----------
+    folder : path, optional
+        Where results are kept point by point, so that an interrupted sweep goes on.
+    jobs, scheduler, progress
+        See :func:`simulator.decisions.sweeping.sweep_grid`.
+
+    Raises
+    ------
+    InputError
+        With every problem of the file; what is wrong with a single point is said in its row.
+    """
+    from simulator.decisions.sweeping import read_grid, sweep_grid
+
+    place = None if folder is None else Path(folder)
+    return sweep_grid(
+        read_grid(Path(grid)), folder=place, jobs=jobs, scheduler=scheduler, progress=progress
+    )
 
 
 def job(source: Source) -> Job:

@@ -19,6 +19,7 @@ from simulator.cli import (
     rent_or_buy,
     simulate,
     size,
+    sweep,
     validate,
     versus,
     what_if,
@@ -72,6 +73,7 @@ app.command("doctor")(doctor.command)
 app.command("rent-or-buy")(rent_or_buy.command)
 app.command("what-if")(what_if.command)
 app.command("versus")(versus.command)
+app.command("sweep")(sweep.command)
 app.command("validate")(validate.command)
 app.command("measure")(measure.command)
 app.command("calibrate")(calibrate.command)

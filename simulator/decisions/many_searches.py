@@ -1,4 +1,4 @@
-"""Many searches at once: on the cores of this machine, with results in order.
+"""Many searches at once, on the cores of this machine or on a Dask cluster that runs already.
 
 The first is done here while workers start, so that a screen has its first row early.
 """
@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-__all__ = ["cores", "done_in_order"]
+from simulator.errors import InputError
+
+__all__ = ["BACKENDS", "cores", "done_as_they_come", "done_in_order"]
 
 T = TypeVar("T")
+
+BACKENDS = ("local", "dask")
 
 _WORTH = 3
 """Fewer searches are done one after another: workers take a second to start."""
@@ -50,3 +55,58 @@ def done_in_order(
     rest = pool(delayed(work)(*one) for one in arguments[1:])
     yield work(*arguments[0])
     yield from rest
+
+
+def done_as_they_come(
+    work: Callable[..., T],
+    arguments: Sequence[tuple[Any, ...]],
+    *,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+) -> Iterator[T]:
+    """Yield what `work` makes of each of the arguments, in any order.
+
+    Parameters
+    ----------
+    work, jobs
+        As in :func:`done_in_order`.
+    scheduler : str, optional
+        Address of a Dask scheduler whose workers do it; what a worker that dies had is done again.
+
+    Raises
+    ------
+    InputError
+        If Dask is not installed, or nothing answers at the address.
+    """
+    count = min(cores() if jobs is None else jobs, len(arguments))
+    if scheduler is None and (count <= 1 or len(arguments) < _WORTH):
+        for one in arguments:
+            yield work(*one)
+        return
+    from joblib import Parallel, delayed
+
+    with _backend(scheduler):
+        pool = Parallel(
+            n_jobs=-1 if scheduler else count, return_as="generator_unordered", pre_dispatch="all"
+        )
+        yield from pool(delayed(work)(*one) for one in arguments)
+
+
+def _backend(scheduler: str | None) -> AbstractContextManager[Any]:
+    """Where joblib sends the work."""
+    if scheduler is None:
+        return nullcontext()
+    from joblib import parallel_config
+
+    try:
+        from distributed import Client
+    except ImportError:
+        rule = "the back end dask needs its packages: pip install 'foreshard[dask]'"
+        raise InputError(f"command line: --backend: {rule}") from None
+    try:
+        client = Client(scheduler, timeout="10s", set_as_default=True)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"command line: --scheduler: nothing answers at {scheduler!r} ({error})"
+        ) from None
+    return parallel_config(backend="dask", client=client)
