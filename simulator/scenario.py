@@ -16,7 +16,7 @@ import tomli
 from annotated_types import Ge, Gt, Le
 
 from simulator import catalogue
-from simulator.errors import InputError, did_you_mean, problem
+from simulator.errors import InputError, brief, did_you_mean, problem
 from simulator.files import Number, Whole, Word, Words, build, read_toml, record
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.node_groups import load_groups
@@ -361,6 +361,7 @@ def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
         devices = (kind.accelerator for kind in parts["cluster"].each)
         wrong = (wrong_platform(parts["software"], device) for device in devices)
         problems += [f"{where}: cluster.software: {text}" for text in wrong if text]
+        problems += _wrong_library(parts["software"], parts["cluster"], where)
     if "layout" in parts and "software" in parts:
         problems += wrong_reshard(parts["layout"], parts["software"], where)
     order = parts["layout"].rank_order if "layout" in parts else None
@@ -368,6 +369,17 @@ def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
         rule = "must order tp, cp, dp, pp"
         problems.append(problem(where, "layout.rank_order", rule, order, RANK_ORDERS))
     return problems
+
+
+def _wrong_library(software: Software, cluster: Cluster, where: str) -> list[str]:
+    """A library of matrix products of which a device has no figures."""
+    library = software.kernels.gemm_library
+    return [
+        f"{where}: cluster.software: {software.name} multiplies with {brief(library)}, of which"
+        f" {kind.accelerator.name} has no figures (it has {', '.join(kind.accelerator.gemm)})"
+        for kind in cluster.each
+        if library not in kind.accelerator.gemm
+    ]
 
 
 def wrong_reshard(layout: LayoutSection, software: Software, where: str) -> list[str]:

@@ -15,9 +15,9 @@ class Fabric:
     """The scale-out network of a cluster."""
 
     topology: Literal["rail-optimised", "fat-tree", "leaf-spine", "dragonfly"]
-    """Shape of the network. The closed forms read `oversubscription` and `leaf_servers` only; flows
-    go by it: adapter i of each server to leaf i of its unit where rail-optimised, all of them to
-    one leaf in a fat tree or leaf-spine, leaves in fully joined groups in a dragonfly (+)."""
+    """Shape of the network. The closed forms read `narrow` only; flows go by it: adapter i of each
+    server to leaf i of its unit where rail-optimised, all of them to one leaf in a fat tree or
+    leaf-spine, leaves in fully joined groups in a dragonfly (+)."""
     usable_fraction: Figure
     """Share of the adapter rate that large collectives reach on this kind of fabric."""
     oversubscription: Figure = Figure(1.0, "assumed", "non-blocking")
@@ -27,7 +27,7 @@ class Fabric:
     of one set of rail switches (32 in a scalable unit). 1: all traffic of a server passes it."""
     pod_servers: Count | None = None
     """Servers that meet below the core: of a pod of a fat tree, or of a group of a dragonfly, which
-    must have it. None: the whole cluster is one pod. Only flows read it."""
+    must have it. None: the whole cluster is one pod."""
     pod_oversubscription: Figure = Figure(1.0, "assumed", "non-blocking")
     """Downlink over uplink capacity between the pods and the core; 1 is non-blocking. Of a
     dragonfly `oversubscription` says it: what its groups inject over their links to others."""
@@ -36,6 +36,16 @@ class Fabric:
     extra_hop_s: Figure = Figure(0.0, "assumed", "none")
     """What a hop over this network takes beyond the table of the collective library, which was
     made for InfiniBand."""
+
+    @property
+    def narrow(self) -> tuple[float, int]:
+        """Over-subscription of the layer that the closed forms see, and servers that meet below it.
+
+        The leaves' own uplinks; where these do not block, those of the pods.
+        """
+        if self.oversubscription > 1.0 or self.pod_servers is None:
+            return float(self.oversubscription), self.leaf_servers
+        return float(self.pod_oversubscription), self.pod_servers
 
 
 @record

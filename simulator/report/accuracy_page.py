@@ -15,6 +15,7 @@ from simulator.report.accuracy_certainty import certainty_section
 from simulator.report.accuracy_effects import effects_section
 from simulator.report.accuracy_groups import groups_section
 from simulator.report.accuracy_left_out import left_out_section
+from simulator.report.accuracy_mutations import mutations_section
 from simulator.report.accuracy_without import without_section
 from simulator.report.write import write_file
 from simulator.scoring.accuracy import accuracy, compare, regressions
@@ -79,6 +80,7 @@ def page(document: Mapping[str, Any]) -> str:
         *groups_section(document.get("groups_left_out", ()), _table, _percent),
         *left_out_section(document.get("left_out", ()), _table, _percent),
         *_peers(document),
+        *mutations_section(document.get("mutations", ()), _table),
         *_skipped(document["skipped"]),
     ]
     return "\n\n".join(parts) + "\n"

@@ -26,6 +26,7 @@ from simulator.scoring.baselines import (
 )
 from simulator.scoring.certainty_scores import certainty_scores
 from simulator.scoring.effects import effects
+from simulator.scoring.mutated_inputs import mutated_inputs
 from simulator.scoring.rankings import ranking_statistics
 from simulator.scoring.score_tables import score_microbenchmarks, summaries
 from simulator.scoring.scores import SCORED_MEMORY, ScoredRow, error_statistics, summary
@@ -85,6 +86,7 @@ def accuracy() -> dict[str, Any]:
     ablated = {"neutral": NEUTRAL, "steps": listed, "without": without_terms(known)}
     extra: dict[str, Any] = {"ablation": ablated, "microbenchmarks": _microbenchmarks()}
     extra |= {"left_out": pooled_errors(), "groups_left_out": groups_left_out()}
+    extra |= {"mutations": mutated_inputs()}
     extra |= {"effects": [one.figures() for one in effects()]}
     return {**document(found), **_rounded(extra)}
 

@@ -30,7 +30,7 @@ Recompute = Literal["none", "selective", "full"]
 class Supports:
     """Which layouts the framework can run at all."""
 
-    sharding: tuple[Sharding, ...]
+    sharding: Annotated[tuple[Sharding, ...], MinLen(1)]
     """How data-parallel ranks may share states."""
     sharding_with_pipeline: tuple[Sharding, ...]
     """The subset that works with pp > 1."""

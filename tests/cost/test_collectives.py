@@ -13,7 +13,9 @@ from simulator.cost.collectives.calls import (
     all_reduce_s,
     all_to_all_s,
     broadcasts_s,
+    exchange_rate,
     reduce_scatter_s,
+    send_rate,
     send_s,
     slowdown_share,
 )
@@ -206,6 +208,18 @@ def test_an_over_subscribed_layer_is_passed_by_what_leaves_the_leaf() -> None:
     assert all_gather_s(on_leaves, size, sixteen)[0] == ring
     alone = replace(thin, fabric=with_leaf(1).fabric)
     assert all_gather_s(alone, size, sixteen)[0] == pytest.approx(4.0 * ring, rel=1e-2)
+
+
+def test_pods_are_the_over_subscribed_layer_where_leaves_do_not_block() -> None:
+    """Meta's cluster: pods of 384 servers, 1:7 above them (Llama 3 herd, section 3.3.1)."""
+    one, two = (load_cluster("meta-24k", 8 * servers) for servers in (384, 768))
+    adapters = one.network_bytes_per_s_per_gpu
+    assert send_rate(one, far=True) == adapters
+    assert send_rate(two, far=True) == pytest.approx(adapters / 7)
+    # of 767 other servers 384 are beyond the pod, at a seventh
+    assert exchange_rate(one, 384) == adapters
+    assert exchange_rate(two, 768) == pytest.approx(adapters / (7 * 384 / 767))
+    assert load_cluster("meta-24k", 24_576).nodes == 8 * 384
 
 
 def test_older_releases_send_larger_parts_of_an_all_to_all_with_ll() -> None:

@@ -24,8 +24,9 @@ COLUMNS = (
 )
 
 
-def counted(name: str, inputs: int) -> tuple[dict[str, str], list[str]]:
+def counted(job: tuple[str, int]) -> tuple[dict[str, str], list[str]]:
     """Row of one importer, and its crashes."""
+    name, inputs = job
     with tempfile.TemporaryDirectory() as folder, Room(Path(folder), IMPORTERS[name]) as room:
         for number in range(1, inputs + 1):
             room.run(number)
@@ -44,6 +45,20 @@ def counted(name: str, inputs: int) -> tuple[dict[str, str], list[str]]:
     return row, tally.crashes
 
 
+def _rows() -> dict[str, dict[str, str]]:
+    if not TABLE.exists():
+        return {}
+    with TABLE.open(newline="") as file:
+        return {row["importer"]: row for row in csv.DictReader(file)}
+
+
+def _write(rows: dict[str, dict[str, str]]) -> None:
+    with TABLE.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows[name] for name in IMPORTERS if name in rows)
+
+
 def main() -> int:
     """Count and write; 1 where anything crashed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -51,22 +66,16 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=10_000)
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
-    rows = {}
-    if TABLE.exists():
-        with TABLE.open(newline="") as file:
-            rows = {row["importer"]: row for row in csv.DictReader(file)}
+    rows = _rows()
     crashed = 0
     jobs = [(name, given.inputs) for name in given.names]
     with get_context("spawn").Pool(given.processes, maxtasksperchild=1) as pool:
-        for row, crashes in pool.starmap(counted, jobs, chunksize=1):
+        for row, crashes in pool.imap_unordered(counted, jobs):
             rows[row["importer"]] = row
+            _write(rows)
             crashed += len(crashes)
             for crash in crashes[:20]:
                 sys.stderr.write(f"{row['importer']}: {crash}\n")
-    with TABLE.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows[name] for name in IMPORTERS if name in rows)
     return 1 if crashed else 0
 
 

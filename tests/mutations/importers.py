@@ -293,6 +293,7 @@ IMPORTERS = {
             lambda path: [*TINY, "--cluster", "dgx-h100", "--software", str(path)],
             "software/own",
             whole=True,
+            said_of=("own does not train",),
         ),
         Importer(
             "runs.csv",

@@ -158,7 +158,7 @@ def domain_rate(cluster: Cluster, group: Group) -> Floats:
     a leaf, which share its uplinks.
     """
     share = group.local * cluster.network_bytes_per_s_per_gpu
-    over, leaf = float(cluster.fabric.oversubscription), cluster.fabric.leaf_servers
+    over, leaf = cluster.fabric.narrow
     narrowed = np.where(group.domains > leaf, max(over / leaf, 1.0), 1.0)
     return np.asarray(share / narrowed)
 
@@ -219,7 +219,7 @@ def exchange_rate(cluster: Cluster, nodes: Any) -> Floats:
 
     Of the others, those beyond its leaf are reached through the over-subscribed layer.
     """
-    over, leaf = float(cluster.fabric.oversubscription), cluster.fabric.leaf_servers
+    over, leaf = cluster.fabric.narrow
     beyond = np.maximum(nodes - leaf, 0) / np.maximum(nodes - 1, 1)
     return np.asarray(cluster.network_bytes_per_s_per_gpu / np.maximum(over * beyond, 1.0))
 
@@ -256,7 +256,8 @@ def send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:
 def send_rate(cluster: Cluster, *, far: bool) -> float:
     """Bytes per second of a send between neighbours, over an adapter or inside a domain."""
     if far:
-        return cluster.network_bytes_per_s_per_gpu / float(cluster.fabric.oversubscription)
+        over, leaf = cluster.fabric.narrow
+        return cluster.network_bytes_per_s_per_gpu / (over if cluster.nodes > leaf else 1.0)
     return float(cluster.node.scale_up.send_bytes_per_s)
 
 
