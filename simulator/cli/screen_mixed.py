@@ -12,7 +12,7 @@ from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.timeline import Mixed
 from simulator.planner.server_kinds import KindUse, usd_per_step
-from simulator.units import show_seconds
+from simulator.units import show_percent, show_seconds
 
 __all__ = ["kinds_table", "mixed_lines", "verdicts"]
 
@@ -34,9 +34,10 @@ def verdicts(kinds: list[KindUse]) -> Text:
 
 
 def kinds_table(step: SimulatedStep, mixed: Mixed, kinds: list[KindUse]) -> Table:
-    """GPUs of each kind: how long they compute, wait and move bytes; the step on them alone."""
+    """GPUs of each kind: how long they compute and wait; the step if all were of the kind."""
     unit, scale = seconds_like(step.step_time_s)
-    columns = [f"{word} ({unit})" for word in ("computing", "not computing", "step on them alone")]
+    like = f"step, all {sum(kind.gpus for kind in kinds):,} like these"
+    columns = [f"{word} ({unit})" for word in ("computing", "not computing", like)]
     table = plain_table("servers", "GPUs", *columns, "played is", left=("servers",))
     compute = STREAMS.index("compute")
     for kind in kinds:
@@ -57,6 +58,7 @@ def mixed_lines(step: SimulatedStep, mixed: Mixed, kinds: list[KindUse]) -> list
         f"step {show_seconds(first.alone_s)} if all {gpus:,} GPUs were {first.name}:"
         f" {show_seconds(abs(lost))} {'longer' if lost >= 0.0 else 'shorter'} as they are"
     ]
+    lines += [_without_others(kind, mixed.steady_s) for kind in kinds if kind.without_others_s > 0]
     shown = min(len(mixed.gpus), _PLACES)
     lines += [_place(mixed, rank) for rank in range(shown)]
     if shown < len(mixed.gpus):
@@ -66,6 +68,14 @@ def mixed_lines(step: SimulatedStep, mixed: Mixed, kinds: list[KindUse]) -> list
         each = ", ".join(f"{kind.name} {kind.usd_per_hour:,.2f}" for kind in kinds)
         lines.append(f"{usd:,.4f} USD per step, each kind at its own price (per hour: {each})")
     return lines
+
+
+def _without_others(kind: KindUse, steady_s: float) -> str:
+    """Whether servers of one kind are faster without the others; closed form of their own step."""
+    alone, named = kind.without_others_s, f"the {kind.gpus:,} {kind.name} without the others"
+    text = f"{named}: {show_seconds(alone)} by the closed form, the same layout with fewer replicas"
+    gain = 1.0 - alone / steady_s
+    return f"{text}: the others slow them by {show_percent(gain)}" if gain > 0.0 else text
 
 
 def _place(mixed: Mixed, rank: int) -> str:

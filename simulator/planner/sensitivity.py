@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.step import Estimate, evaluate
 from simulator.cost.terms import TERMS
+from simulator.planner.batch_division import batch_binds
 from simulator.planner.explore import TOO_LARGE
 from simulator.planner.machine_changes import (
     Machine,
@@ -119,9 +120,10 @@ def _with_more_memory(plan: Plan) -> Upgrade:
 
 
 def binding(plan: Plan) -> list[str]:
-    """Say in sentences which limits bind: memory, deadline, budget, the largest terms."""
-    tight = [line for line in (safest(plan),) if line]
-    return [*tight, _memory(plan), *_limits(plan), *_largest_terms(plan), *_pinned(plan)]
+    """Say in sentences which limits bind: batch, memory, deadline, budget, the largest terms."""
+    tight, batch = ([line] if line else [] for line in (safest(plan), batch_binds(plan.scenario)))
+    rest = (*_limits(plan), *_largest_terms(plan), *_pinned(plan))
+    return [*tight, *batch, _memory(plan), *rest]
 
 
 def safest(plan: Plan) -> str:

@@ -6,13 +6,14 @@ that is shown beside the step, are those of a cluster whose servers are all of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from simulator.cost.estimate import VERDICTS, memory_verdict
-from simulator.cost.step import Estimate, evaluate
+from simulator.cost.step import evaluate
 from simulator.economics.energy import cluster_energy_joule
 from simulator.economics.price import cost_usd, load_price, load_site
 from simulator.errors import InputError
@@ -20,6 +21,7 @@ from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.timeline import Mixed
 from simulator.hardware.cluster import Cluster
+from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.defaults import complete
 from simulator.planner.prediction import Prediction, predict
@@ -46,6 +48,9 @@ class KindUse:
     """FITS, TIGHT or OOM of that GPU, and OOM where the host lacks room for what is offloaded."""
     alone_s: float
     """The step if all servers were of this kind."""
+    without_others_s: float
+    """Closed form of the step on the servers of this kind that are there and no others: the same
+    layout with fewer replicas and the same batch; NaN where it does not divide so, or not fit."""
     usd_per_hour: float
     """Of all of them, electricity included; NaN where the price is not known."""
 
@@ -91,15 +96,30 @@ def kinds_used(prediction: Prediction, step: SimulatedStep) -> list[KindUse]:
     if mixed is None:
         return []
     layouts = prediction.estimate.layouts
-    return [
-        _use(step, mixed, i, kind, evaluate(layouts, scenario.workload, kind, scenario.software))
-        for i, kind in enumerate(scenario.cluster.kinds)
-    ]
+    return [_use(scenario, step, layouts, mixed, i) for i in range(len(scenario.cluster.kinds))]
 
 
-def _use(step: SimulatedStep, mixed: Mixed, i: int, kind: Cluster, estimate: Estimate) -> KindUse:
-    """One kind; `estimate` is of the layout on such servers alone."""
-    gpus = mixed.gpus[:, i]
+def _without_others(scenario: Scenario, kind: Cluster, layouts: Layouts, gpus: int) -> float:
+    """Step on so many GPUs of one kind alone, with as many replicas as they hold."""
+    row = layouts.row()
+    replica = row["tp"] * row["pp"] * row["cp"]
+    if gpus % replica:
+        return math.nan
+    cluster = replace(kind, groups=(replace(kind.groups[0], gpus=gpus),))
+    row |= {"dp": gpus // replica}
+    row["shard_group"] = min(row["shard_group"], row["dp"] * row["cp"])
+    fewer = Layouts.of(**row)
+    if int(reasons(fewer, scenario.workload, cluster, scenario.software)[0]) != FEASIBLE:
+        return math.nan
+    estimate = evaluate(fewer, scenario.workload, cluster, scenario.software)
+    return float(estimate.step_time_s[0]) if estimate.fits[0] else math.nan
+
+
+def _use(
+    scenario: Scenario, step: SimulatedStep, layouts: Layouts, mixed: Mixed, i: int
+) -> KindUse:
+    kind, gpus = scenario.cluster.kinds[i], mixed.gpus[:, i]
+    estimate = evaluate(layouts, scenario.workload, kind, scenario.software)
     own = np.flatnonzero(gpus)
     weight = (gpus / gpus.sum())[:, None]
     busy, idle = ((weight * seconds).sum(axis=0) for seconds in (step.busy_s, step.idle_s))
@@ -117,6 +137,7 @@ def _use(step: SimulatedStep, mixed: Mixed, i: int, kind: Cluster, estimate: Est
         usable_bytes=usable,
         verdict="OOM" if short else VERDICTS[code],
         alone_s=mixed.alone_s[i],
+        without_others_s=_without_others(scenario, kind, estimate.layouts, int(gpus.sum())),
         usd_per_hour=_usd_per_hour(kind, int(gpus.sum()), step.step_time_s, computes),
     )
 

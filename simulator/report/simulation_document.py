@@ -97,23 +97,28 @@ def _sharing(found: Sharing) -> dict[str, Any]:
     }
 
 
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
 def _groups(step: SimulatedStep, mixed: Mixed, kinds: list[KindUse]) -> dict[str, Any]:
     """Which ranks lie on which servers, and what each kind of servers does."""
     cost_usd = usd_per_step(kinds, step)
     return {
         "steady_s": mixed.steady_s,
-        "usd_per_step": cost_usd if math.isfinite(cost_usd) else None,
+        "usd_per_step": _known(cost_usd),
         "kinds": [
             {
                 "name": kind.name,
                 "gpus": kind.gpus,
                 "alone_s": kind.alone_s,
+                "without_others_s": _known(kind.without_others_s),
                 "busy_s": dict(kind.busy_s),
                 "idle_s": dict(kind.idle_s),
                 "memory_total_bytes": kind.memory_bytes,
                 "usable_bytes": kind.usable_bytes,
                 "memory_verdict": kind.verdict,
-                "usd_per_hour": kind.usd_per_hour if math.isfinite(kind.usd_per_hour) else None,
+                "usd_per_hour": _known(kind.usd_per_hour),
             }
             for kind in kinds
         ],

@@ -69,6 +69,7 @@ def test_keys_of_groups_are_frozen(example: dict[str, Any]) -> None:
             "name",
             "gpus",
             "alone_s",
+            "without_others_s",
             "busy_s",
             "idle_s",
             "memory_total_bytes",
@@ -93,6 +94,17 @@ def test_the_example_puts_half_of_the_stages_on_each_kind(example: dict[str, Any
     assert example["groups"]["steady_s"] == example["step_time_s"]
     assert example["pacing_rank"] in (2, 3)
     assert h100["idle_s"]["compute"] > a100["idle_s"]["compute"]
+    alone = simulator.predict(
+        model="llama-3.1-70b",
+        cluster="dgx-h100",
+        gpus=32,
+        global_batch=128,
+        sequence_length=8192,
+        tp=8,
+        pp=4,
+    )
+    assert h100["without_others_s"] == pytest.approx(alone.step_time_s)
+    assert alone.step_time_s < example["step_time_s"] < a100["without_others_s"]
     for kind in (h100, a100):
         whole = kind["busy_s"]["compute"] + kind["idle_s"]["compute"]
         assert whole == pytest.approx(example["step_time_s"], rel=1e-9)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.planner import sensitivity as module
+from simulator.planner.batch_division import batch_binds
 from simulator.planner.explore import TOO_LARGE, explore
 from simulator.planner.machine_changes import larger_memory, later_network
 from simulator.planner.search import Plan, plan
@@ -144,3 +145,26 @@ def test_pinned_fields_are_named() -> None:
     sentences = binding(plan(make_scenario(document)))
     assert sentences[-1] == "Pinned by the scenario, so not searched: tp = 2."
     assert any(s.startswith("Largest time term: ") for s in sentences)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "said"),
+    [
+        (128, 1024, ""),  # a sequence set for every replica
+        (1024, 1536, ""),  # 512 replicas, tp 2
+        (136, 1024, "at most 8 replicas on 136 GPUs, so that tp x pp x cp is a multiple of 17"),
+        (136, 1088, ""),
+        (96, 1024, "at most 32 replicas on 96 GPUs, so that tp x pp x cp is a multiple of 3"),
+        (96, 1024, "1,056 sequences, or 64 GPUs, leave them free"),
+    ],
+)
+def test_a_batch_that_stops_dividing_is_named(gpus: int, batch: int, said: str) -> None:
+    scenario = make_scenario(
+        {
+            "model": {"name": "gpt2-small"},
+            "training": {"sequence_length": 1024, "global_batch": batch},
+            "cluster": {"name": "dgx-h100", "gpus": gpus},
+        }
+    )
+    assert said in batch_binds(scenario)
+    assert bool(said) == bool(batch_binds(scenario))

@@ -1,0 +1,49 @@
+"""Why more GPUs may be slower: the batch no longer divides among them."""
+
+from __future__ import annotations
+
+import math
+
+from simulator.scenario import Scenario
+
+__all__ = ["batch_binds"]
+
+
+def batch_binds(scenario: Scenario) -> str:
+    """Say that a batch divides among few of the GPUs only, and what would divide; else a blank.
+
+    Replicas share the sequences of a step evenly, so that their number divides the greatest
+    common divisor of batch and GPUs. What is left, tp x pp x cp, is named where it has an odd
+    factor: powers of two are what these degrees usually are.
+
+    Examples
+    --------
+    >>> from simulator.scenario import make_scenario
+    >>> print(batch_binds(make_scenario({
+    ...     "model": {"name": "llama-3.1-8b"},
+    ...     "training": {"sequence_length": 8192, "global_batch": 1024},
+    ...     "cluster": {"name": "dgx-h100", "gpus": 136},
+    ... })))
+    The batch binds: 1,024 sequences divide among at most 8 replicas on 136 GPUs, so that
+    tp x pp x cp is a multiple of 17; 1,088 sequences, or 128 GPUs, leave them free.
+    """
+    gpus, batch = scenario.cluster.gpus, scenario.workload.recipe.global_batch
+    replicas = math.gcd(gpus, batch)
+    forced = gpus // replicas
+    odd = forced // (forced & -forced)
+    if odd == 1:
+        return ""
+    near = max(round(batch / gpus), 1) * gpus
+    server = scenario.cluster.node.accelerators
+    fewer = next((n for n in range(gpus - server, 0, -server) if _is_free(n, batch)), 0)
+    other = f", or {fewer:,} GPUs, leave" if fewer else " leave"
+    return (
+        f"The batch binds: {batch:,} sequences divide among at most {replicas:,} replicas on"
+        f" {gpus:,} GPUs, so that tp x pp x cp is a multiple of {odd:,}; {near:,} sequences{other}"
+        " them free."
+    )
+
+
+def _is_free(gpus: int, batch: int) -> bool:
+    forced = gpus // math.gcd(gpus, batch)
+    return forced & (forced - 1) == 0
