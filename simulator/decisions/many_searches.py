@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from simulator.errors import InputError
@@ -92,10 +92,12 @@ def done_as_they_come(
         yield from pool(delayed(work)(*one) for one in arguments)
 
 
-def _backend(scheduler: str | None) -> AbstractContextManager[Any]:
+@contextmanager
+def _backend(scheduler: str | None) -> Iterator[None]:
     """Where joblib sends the work."""
     if scheduler is None:
-        return nullcontext()
+        yield
+        return
     from joblib import parallel_config
 
     try:
@@ -109,4 +111,5 @@ def _backend(scheduler: str | None) -> AbstractContextManager[Any]:
         raise InputError(
             f"command line: --scheduler: nothing answers at {scheduler!r} ({error})"
         ) from None
-    return parallel_config(backend="dask", client=client)
+    with client, parallel_config(backend="dask", client=client):
+        yield

@@ -353,8 +353,8 @@ def _inner(
         if name in pinned:
             axes[name] = [pinned[name]]
     return {
-        name: np.array([_code(name, v) for v in values], dtype=np.int64)
-        for name, values in axes.items()
+        name: np.array(_codes(_CODED[name], v) if name in _CODED else v, dtype=np.int64)
+        for name, v in axes.items()
     }
 
 
@@ -364,11 +364,17 @@ def _group_axis(kind: str | None, cp: int) -> list[int]:
     return proper if kind == "hierarchical" and proper else [1]
 
 
-def _code(name: str, value: Any) -> int:
-    """Number of a word of a coded axis; anything else is a number already."""
-    coded = {"rank_order": RANK_ORDERS, "cp_kind": CP_KINDS, "dispatcher": DISPATCHERS}
-    words = coded.get(name, ())
-    return words.index(value) if isinstance(value, str) else int(value)
+_CODED: dict[str, Sequence[str]] = {
+    "rank_order": RANK_ORDERS,
+    "cp_kind": CP_KINDS,
+    "dispatcher": DISPATCHERS,
+}
+"""Axes whose values are words."""
+
+
+def _codes(words: Sequence[str], values: Sequence[Any]) -> list[int]:
+    """Numbers of words of a coded axis; anything else is a number already."""
+    return [words.index(value) if isinstance(value, str) else int(value) for value in values]
 
 
 def _chunk_axis(arch: Architecture, software: Software, pp: int, schedule: str | None) -> list[int]:

@@ -112,22 +112,28 @@ class _Search:
         self.dropped = np.zeros(len(REASONS), dtype=np.int64)
         self.layouts = self.numbered = self.fitting = self.timed = 0
 
-    def sweep(self, pinned: Mapping[str, Any] | None, progress: Callable[[int, int], None]) -> int:
+    def sweep(
+        self, pinned: Mapping[str, Any] | None, progress: Callable[[int, int], None] | None
+    ) -> int:
         """Take in all families, larger micro-batches where they can fit; count those left out."""
         span: Range = EVERY if self.exhaustive else (0, _MICRO_BATCH)
         outer: set[Degrees] | None = None
         untried = 0
         while outer is None or outer:
             grown: set[Degrees] = set()
-            whole = self.layouts + count(*self.setting, pinned, micro=span, outer=outer)
+            whole = 0
+            if progress is not None:
+                whole = self.layouts + count(*self.setting, pinned, micro=span, outer=outer)
             for family in families(*self.setting, pinned, most=PIECE, micro=span, outer=outer):
                 grown |= self.take(family)
-                progress(self.layouts, max(whole, self.layouts))
+                if progress is not None:
+                    progress(self.layouts, max(whole, self.layouts))
             rest: Range = (span[1], EVERY[1])
             larger = count(*self.setting, pinned, micro=rest, outer=grown)
             untried += count(*self.setting, pinned, micro=rest, outer=outer) - larger
             span, outer = (span[1], span[1] * _TIMES), grown if larger else set()
-        progress(self.layouts, self.layouts)
+        if progress is not None:
+            progress(self.layouts, self.layouts)
         return untried
 
     def take(self, family: Family) -> set[Degrees]:
@@ -294,7 +300,7 @@ def explore(
     """
     begun = time.perf_counter()
     search = _Search((workload, cluster, software), keep, exhaustive)
-    untried = search.sweep(pinned, progress or (lambda done, total: None))
+    untried = search.sweep(pinned, progress)
     fine = search.fine()
     counts = {REASONS[i]: int(n) for i, n in enumerate(search.dropped) if n and i != FEASIBLE}
     evaluated = int(search.dropped[FEASIBLE])

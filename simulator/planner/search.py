@@ -22,6 +22,7 @@ from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.explore import KEEP, Found, explore
 from simulator.planner.outcome import GoalChances, Outcome, answer_frame, goal_chances, outcome
 from simulator.planner.pareto import front
+from simulator.planner.pinned_fields import not_kept
 from simulator.planner.prediction import refuse_mixed
 from simulator.scenario import Scenario
 from simulator.units import show_bytes
@@ -140,6 +141,8 @@ def plan(
     )
     if not len(found.best):
         raise InfeasibleError(_nothing_fits(found, scenario))
+    if wrong := not_kept(scenario, found.best.layouts):
+        raise InputError(wrong)
     result = outcome(found.best, scenario.workload.recipe, scenario.cluster)
     estimate = found.best.take(ranked(found.best, result, scenario))
     naive = _naive(scenario)

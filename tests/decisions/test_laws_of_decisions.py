@@ -1,0 +1,101 @@
+"""What must hold of decisions whatever the figures: relaxing never hurts, equals compare equal."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator import catalogue
+from simulator.cost.step import evaluate
+from simulator.decisions.cluster_comparison import compare_clusters
+from simulator.decisions.offers import Asked, Offer, offer
+from simulator.economics.unsure_totals import Span
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.candidates import candidates
+from simulator.planner.search import plan
+from simulator.scenario import Scenario, make_scenario
+
+PINS = {"tp": 2, "pp": 1, "cp": 1, "micro_batch": 1, "sharding": "zero1", "recompute": "none"}
+
+
+def scenario(layout: dict[str, Any] | None = None, **more: Any) -> Scenario:
+    return make_scenario(
+        {
+            "model": {"name": "llama-3.2-1b"},
+            "training": {"sequence_length": 4096, "global_batch": 64, "tokens": 1e10},
+            "cluster": {"name": "dgx-h100", "gpus": 8},
+            "layout": PINS if layout is None else layout,
+            **more,
+        }
+    )
+
+
+@pytest.mark.parametrize("freed", [name for name in PINS if name != "tp"])
+def test_a_pin_less_never_worsens_the_best(freed: str) -> None:
+    pinned = offer(scenario(), Asked())
+    relaxed = offer(scenario({k: v for k, v in PINS.items() if k != freed}), Asked())
+    assert (relaxed.step_time_s or np.inf) <= (pinned.step_time_s or 0.0) * (1 + 1e-12)
+
+
+def test_the_best_is_the_best_of_all_one_by_one() -> None:
+    # A space that is small enough for brute force: every candidate that can run and fits.
+    free = scenario({"pp": 1, "cp": 1})
+    table = candidates(free.workload, free.cluster, free.software, free.pinned)
+    able = reasons(table, free.workload, free.cluster, free.software) == FEASIBLE
+    every = evaluate(table[able], free.workload, free.cluster, free.software)
+    assert len(every) > 100
+    best = float(every.step_time_s[every.fits].min())
+    assert offer(free, Asked()).step_time_s == pytest.approx(best, rel=1e-12)
+    assert float(plan(free).estimate.step_time_s[0]) == pytest.approx(best, rel=1e-12)
+
+
+def test_equal_clusters_compare_equal(tmp_path: Path) -> None:
+    # The same cluster under two names; only the name differs in their offers.
+    twin = tmp_path / "twin.toml"
+    twin.write_text(catalogue.find("clusters", "dgx-h100").read_text())
+    found = compare_clusters(scenario(), ["dgx-h100", str(twin)], [8], jobs=1)
+    one, other = (replace(row, cluster="") for row in found.rows)
+    assert one == other
+    assert len(found.pareto()) == 2 and len(found.at_equal_budget()) == 2
+
+
+def test_two_equal_groups_plan_as_one() -> None:
+    group = {"name": "dgx-h100", "gpus": 8}
+    halves = scenario(cluster={"groups": [group, group]})
+    whole = scenario(cluster={"name": "dgx-h100", "gpus": 16})
+    one, other = plan(halves), plan(whole)
+    assert np.array_equal(one.estimate.step_time_s, other.estimate.step_time_s)
+    assert one.estimate.layouts.describe() == other.estimate.layouts.describe()
+
+
+def row(days: float, usd: float, gpus: int) -> Offer:
+    return Offer(
+        cluster=f"c{gpus}",
+        gpus=gpus,
+        feasible=True,
+        step_time_s=days,
+        days=Span(p50=days, log_spread=0.1),
+        usd=Span(p50=usd, log_spread=0.2),
+        kwh=Span(p50=usd, log_spread=0.1),
+        memory_headroom=0.1,
+    )
+
+
+def test_more_money_or_time_never_loses_an_offer() -> None:
+    rows = [row(100.0 / n, 10.0 + n, n) for n in range(1, 9)]
+    for field, limits in (("budget_usd", range(8, 30)), ("deadline_days", range(5, 140, 9))):
+        met: set[int] = set()
+        for limit in limits:
+            asked = Asked(confidence=0.9, **{field: float(limit)})
+            now = {one.gpus for one in rows if one.meets(asked)}
+            assert met <= now
+            met = now
+        assert met == {one.gpus for one in rows}
+
+
+def test_more_confidence_never_meets_more() -> None:
+    one = row(50.0, 12.0, 2)
+    met = [one.meets(Asked(deadline_days=55.0, confidence=c)) for c in (0.1, 0.5, 0.8, 0.95)]
+    assert met == sorted(met, reverse=True) and met[0] and not met[-1]

@@ -1,0 +1,50 @@
+"""Pins that contradict one another are both named, by plan as by predict."""
+
+from typing import Any
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.planner.prediction import predict
+from simulator.planner.search import plan
+from simulator.scenario import Scenario, make_scenario
+
+
+def scenario(**layout: Any) -> Scenario:
+    return make_scenario(
+        {
+            "model": {"name": "llama-3.2-1b"},
+            "training": {"sequence_length": 2048, "global_batch": 32},
+            "cluster": {"name": "dgx-h100", "gpus": 4},
+            "layout": {"tp": 1, "cp": 1, "micro_batch": 1, **layout},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("pins", "both"),
+    [
+        ({"recompute": "none", "recompute_modules": "norm"}, ("recompute_modules", "recompute =")),
+        ({"schedule": "1f1b", "vpp": 4, "pp": 2}, ("schedule", "vpp =")),
+    ],
+)
+def test_both_are_named(pins: dict[str, Any], both: tuple[str, str]) -> None:
+    for found in (plan, predict):
+        with pytest.raises(InputError) as error:
+            found(scenario(**pins))
+        assert all(word in str(error.value) for word in both)
+
+
+@pytest.mark.parametrize(
+    "pins",
+    [
+        {"schedule": "1f1b", "vpp": 1, "pp": 1},
+        {"recompute": "selective", "recompute_modules": "mlp+norm", "pp": 1},
+        {"schedule": "any", "vpp": 1, "pp": 2},
+    ],
+)
+def test_pins_that_agree_are_kept(pins: dict[str, Any]) -> None:
+    row = plan(scenario(**pins)).estimate.layouts.row(0)
+    assert row["pp"] == pins["pp"]
+    if "recompute_modules" in pins:
+        assert set(row["recompute_modules"].split("+")) == {"mlp", "norm"}
