@@ -379,7 +379,8 @@ def _codes(words: Sequence[str], values: Sequence[Any]) -> list[int]:
 
 def _chunk_axis(arch: Architecture, software: Software, pp: int, schedule: str | None) -> list[int]:
     """Chunks per rank; a pinned schedule says whether there may or must be more than one."""
-    most = min(arch.layers // pp, _MOST_CHUNKS)
+    ends = 2 if software.supports.uneven_stages else 0  # embedding and head as a layer each
+    most = min((arch.layers + ends) // pp, _MOST_CHUNKS)
     if pp == 1 or (schedule is None and usual(2) not in software.supports.schedules):
         return [1]
     named = None if schedule is None else SCHEDULES[schedule]
@@ -393,7 +394,11 @@ def _worth(first: int, most: int, pp: int, layers: int, software: Software) -> l
     """Chunks that divide the layers, or that leave uneven stages where the software takes them."""
     whole = any(layers % (pp * v) == 0 for v in range(1, layers // pp + 1))
     uneven = software.supports.uneven_stages and not whole
-    return [v for v in range(first, most + 1) if layers % (pp * v) == 0 or uneven]
+    return [
+        v
+        for v in range(first, most + 1)
+        if layers % (pp * v) == 0 or (uneven and (pp * v <= layers or pp * v == layers + 2))
+    ]
 
 
 def _sequence_axis(arch: Architecture, software: Software, tp: int) -> list[int]:

@@ -21,7 +21,10 @@ def wrong_training(
         problems.append(problem(where, "training.lengths", rule, longest))
     if recipe.stash_bytes is not None and recipe.is_quantised:
         rule = "needs a precision of 16 or 32 bit: smaller ones keep quantised inputs already"
-        problems.append(problem(where, "training.stash_bytes", rule, recipe.precision))
+        for name in ("linear_input", "activation_output"):
+            if getattr(recipe.stash_bytes, name) is not None:
+                where_it_is = f"training.stash_bytes.{name}"
+                problems.append(problem(where, where_it_is, rule, recipe.precision))
     if recipe.quantised_base and not recipe.lora_rank:
         rule = "needs lora_rank above 0: 4-bit weights are not trained"
         problems.append(problem(where, "training.quantised_base", rule, True))

@@ -36,6 +36,7 @@ def quantise_saved(ops: Operators, recipe: Recipe, kernels: Kernels) -> list[Sav
     """
     if not recipe.is_quantised or not kernels.transformer_engine.saves_quantised_inputs:
         return ops.saved
+    once = kernels.transformer_engine.keeps_attention_output_once
     share = QUANTISED_BYTES[recipe.precision] / 2.0
     has_shared_experts = any(g.role is GemmRole.SHARED_FC1 for g in ops.gemms)
     kept: list[Saved] = []
@@ -45,7 +46,7 @@ def quantise_saved(ops: Operators, recipe: Recipe, kernels: Kernels) -> list[Sav
             kept.append(replace(tensor, size_bytes=small))
             continue
         kept.append(tensor)
-        if tensor.role in _SHARED:
+        if tensor.role in _SHARED and not once:
             kept.append(Saved(f"{tensor.name}, quantised", small, module=tensor.module))
         if tensor.role is SavedRole.ROUTED_INPUT and has_shared_experts:
             kept.append(Saved("shared experts' input", small, module=tensor.module))

@@ -155,15 +155,22 @@ def _word_stages(case: Case) -> Wording:
     row, layers = case.row, case.architecture.layers
     name = "pp" if row["vpp"] == 1 else "vpp"
     most = layers if name == "pp" else layers // row["pp"]
-    must = f"pp x vpp must be at most the {layers} layers"
+    must = f"pp x vpp must be at most the {layers} layers (or {layers + 2}: embedding and head)"
     near = case.nearest(name, range(1, most + 1), lambda value: value <= most)
     return Wording(must, near=near, field=f"layout.{name}")
+
+
+def _has_empty_stages(x: Layouts, at: Setting) -> Mask:
+    """More pieces than layers, but where embedding and head have one each to themselves."""
+    layers, pieces = at.architecture.layers, x.pp * x.vpp
+    ends = (x.vpp > 1) & (pieces == layers + 2) & at.software.supports.uneven_stages
+    return np.asarray((layers < pieces) & ~ends)
 
 
 STAGES = Rule(
     field="layout.pp",
     reason="fewer layers than pipeline stages",
-    wrong=lambda x, at: at.architecture.layers < x.pp * x.vpp,
+    wrong=_has_empty_stages,
     wording=_word_stages,
 )
 

@@ -138,8 +138,10 @@ def _splits_experts(x: Layouts, at: Setting) -> Mask:
     """Where pipeline ranks are not outermost, experts (etp = tp if there are none) keep to tp x cp.
 
     megatron/core/parallel_state.py: with any other order, the data-parallel size of the attention
-    and of the MoE layers must be the same.
+    and of the MoE layers must be the same. Software without experts has no such grid.
     """
+    if not at.software.supports.expert:
+        return np.full(len(x), False)
     outermost = tuple(order for order in RANK_ORDERS if order.endswith("pp"))
     together = x.ep * x.etp if at.architecture.is_moe else x.tp
     moved = ~among(x.rank_order, RANK_ORDERS, outermost)

@@ -18,6 +18,9 @@ class TransformerEngine:
     saves_quantised_inputs: bool = False
     """Where products take fewer than 16 bit, linears keep their input in that type, for the weight
     gradient (Transformer Engine); otherwise in 16 bit and cast it again (torchao's float8)."""
+    keeps_attention_output_once: bool = False
+    """The output of attention waits once, for its own backward pass and for the weight gradient of
+    the linear behind it (DeepSeek's E5M6); otherwise in 16 bit and as the linear's own input."""
     norm_casts: tuple[str, ...] = ()
     """Types in which norms write their result themselves, for the linear in the same module
     (Transformer Engine's LayerNormLinear: fp8 with delayed scaling; mxfp8 with cuDNN's norms)."""
