@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.report.accuracy_certainty import certainty_section
+from simulator.report.accuracy_decisions import decisions_section
 from simulator.report.accuracy_effects import effects_section
 from simulator.report.accuracy_groups import groups_section
 from simulator.report.accuracy_left_out import left_out_section
@@ -75,6 +76,7 @@ def page(document: Mapping[str, Any]) -> str:
         *_memory(document["memory"]),
         *_series(document["series"]),
         *effects_section(document.get("effects", ()), _table, _percent),
+        *decisions_section(document.get("decisions", ()), _table, _percent),
         *certainty_section(document["certainty"], _table, _percent),
         *_microbenchmarks(document["microbenchmarks"]),
         *groups_section(document.get("groups_left_out", ()), _table, _percent),

@@ -25,6 +25,7 @@ from simulator.scoring.baselines import (
     shipped_baseline,
 )
 from simulator.scoring.certainty_scores import certainty_scores
+from simulator.scoring.decisions import decide, load_decisions
 from simulator.scoring.effects import effects
 from simulator.scoring.mutated_inputs import mutated_inputs
 from simulator.scoring.rankings import ranking_statistics
@@ -88,6 +89,7 @@ def accuracy() -> dict[str, Any]:
     extra |= {"left_out": pooled_errors(), "groups_left_out": groups_left_out()}
     extra |= {"mutations": mutated_inputs()}
     extra |= {"effects": [one.figures() for one in effects()]}
+    extra |= {"decisions": [decide(one).figures() for one in load_decisions()]}
     return {**document(found), **_rounded(extra)}
 
 

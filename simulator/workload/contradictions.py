@@ -21,7 +21,7 @@ def wrong_training(
         problems.append(problem(where, "training.lengths", rule, longest))
     if recipe.stash_bytes is not None and recipe.is_quantised:
         rule = "needs a precision of 16 or 32 bit: smaller ones keep quantised inputs already"
-        for name in ("linear_input", "activation_output"):
+        for name in ("mask", "activation_output", "linear_input", "norm_input"):
             if getattr(recipe.stash_bytes, name) is not None:
                 where_it_is = f"training.stash_bytes.{name}"
                 problems.append(problem(where, where_it_is, rule, recipe.precision))

@@ -1,0 +1,52 @@
+"""The section of docs/accuracy.md on published decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from simulator.units import GIB, show_seconds
+
+__all__ = ["decisions_section"]
+
+Table = Callable[..., str]
+Percent = Callable[..., str]
+
+
+def decisions_section(
+    lines: Sequence[Mapping[str, Any]], table: Table, percent: Percent
+) -> Iterator[str]:
+    """Word the decisions of a document; `table` and `percent` are those of the whole page."""
+    if not lines:
+        return
+    yield "## Published decisions"
+    yield (
+        "Which layout those chose who trained a model, and what the search answers when it is given"
+        " model, cluster, batch, precision and software but not the layout"
+        " (`validation/decisions.toml`). *Slower* is the step time of the published layout over"
+        " that of our best. Nothing is fitted to these runs. Sources marked \\* are recalled."
+    )
+    head = ("run", "published layout", "our best", "memory", "step", "reported", "slower")
+    rows = []
+    for i, line in enumerate(lines, 1):
+        of, room = (line[name] / GIB for name in ("memory_bytes", "usable_bytes"))
+        cells = (line["name"] + f" ({i})", line["published"], line["best"])
+        memory = f"{line['memory_verdict']} {of:.1f} of {room:.1f} GiB"
+        step, slower = show_seconds(line["published_step_s"]), percent(line["slower"], "+")
+        rows.append([*cells, memory, step, _reported(line), slower])
+    yield table(head, rows, left=4)
+    marks = ("" if line["verified"] else " \\*" for line in lines)
+    notes = zip(lines, marks, strict=True)
+    yield "\n".join(
+        f"{i}. {line['source']}{mark}. {line['remark']}." for i, (line, mark) in enumerate(notes, 1)
+    )
+
+
+def _reported(line: Mapping[str, Any]) -> str:
+    """The published step time, or the model FLOP/s of a GPU beside the predicted ones."""
+    if line["reported_step_s"] is not None:
+        return show_seconds(line["reported_step_s"])
+    if line["reported_flop_per_s"] is None:
+        return "-"
+    ours, theirs = (line[name] / 1e12 for name in ("flop_per_s", "reported_flop_per_s"))
+    return f"{theirs:.0f} TFLOP/s (ours {ours:.0f})"
