@@ -87,6 +87,7 @@ def test_low_types_need_a_framework_of_their_time() -> None:
         "megatron-bridge-26.04",
         "megatron-core",
         "megatron-core-defaults",
+        "megatron-lm-plain",
     }
     for name in EVERY:
         if "2021" in name or "2022" in name:
@@ -101,6 +102,7 @@ def test_offload_is_said_by_those_that_have_it() -> None:
         "megatron-bridge-26.04",
         "megatron-core",
         "megatron-core-defaults",
+        "megatron-lm-plain",
         "primus",
         "torchtune-2024",
         "torchtune-2024-eager",

@@ -72,6 +72,10 @@ class Tables:
     gradient_copies: Figure
     """Memory traffic per byte of gradients that FSDP copies into the buffer of its reduction, where
     products do not write there."""
+    loss_bytes: dict[str, Figure]
+    """Bytes for every logit at the fullest moment of the loss, by word of ``loss_fusion``."""
+    deterministic_workspace_bytes: Figure
+    """Workspaces of torch's products in deterministic mode, of both threads."""
     fabric: dict[str, Figure]
     """Share of the adapter rate that collectives reach, by kind of fabric."""
     context_bytes: Figure
@@ -193,7 +197,8 @@ def _check(run: Run) -> None:
 def _architecture(row: Mapping[str, str]) -> Architecture:
     """Sizes from the row; norm, biases and dropout from the family."""
     family = text(row, "family")
-    gpt = family in ("gpt", "bloom")
+    # Experts with learned positions are those of a GPT, with its norms, biases and dropout.
+    gpt = family in ("gpt", "bloom") or (family == "moe" and row.get("position") == "learned")
     norm: Literal["layer", "rms"] = "layer" if gpt or family in ("mpt", "nemotron") else "rms"
     layers = whole(row, "layers", most=_MOST_LAYERS)
     gated = flag(row, "gated_mlp")
@@ -388,7 +393,10 @@ def _software(row: Mapping[str, str], tables: Tables) -> Software:
         software,
         stands_for=stands.word if stands.text else "",
         overlap=run_switches.overlap(row, replace(overlap, **flags)),
-        kernels=run_switches.kernels(row, kernels),
+        kernels=run_switches.kernels(row, kernels, tables.loss_bytes),
+        allocator=run_switches.allocator(
+            row, software.allocator, tables.deterministic_workspace_bytes
+        ),
         host=host,
         states=run_switches.states(row, software.states, tables.gradient_copies),
     )
@@ -403,6 +411,8 @@ def _layout(row: Mapping[str, str], tables: Tables) -> Layouts:
     if not row.get("dp"):
         replica = accelerators(given["tp"], given["pp"], given["cp"])
         given["dp"] = max(whole(row, "num_gpus") // replica, 1)
+    if can.experts_follow_tensor and not row.get("etp"):
+        given["etp"] = given["tp"] if whole(row, "num_experts", 0) else 1
     given["vpp"] = whole(row, "vpp", 1, most=_MOST_LAYERS)
     given["global_batch"] = whole(row, "global_batch")
     if not (row.get("micro_batch") or can.accumulates):

@@ -45,7 +45,8 @@ _OTHERS = """source split position num_experts top_k moe_ffn_hidden shared_exper
     cuda_graphs tokens_per_s_per_gpu model_tflops_per_gpu peak_memory_gib memory_kind
     peak_reserved_gib reduce_dtype gradient_dtype moment_dtype fused_gradient_accumulation
     recompute_stops_early offload_layers sliding_window_every_second dispatcher expert_overlap
-    loss_chunks optimizer_in_backward cuda_graph_scope composed excluded assumed notes"""
+    loss_chunks optimizer_in_backward cuda_graph_scope loss_fusion transformer_impl deterministic
+    memory_stage composed excluded assumed notes"""
 
 REQUIRED = tuple(_NEEDED.split())
 """Columns without which no row can be predicted and scored."""
@@ -63,14 +64,14 @@ SWITCH_COLUMNS = (
     *("recompute_modules", "flash_attention", "overlap_grad_reduce", "overlap_param_gather"),
     *("tp_comm_overlap", "cpu_offload", "cuda_graphs", "fused_gradient_accumulation"),
     *("recompute_stops_early", "offload_layers", "dispatcher", "expert_overlap"),
-    "cuda_graph_scope",
+    *("cuda_graph_scope", "loss_fusion", "transformer_impl", "deterministic"),
 )
 """Columns that say what the software was told to do."""
 
 LABEL_COLUMNS = (
     *("run_id", "source", "split", "step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu"),
-    *("peak_memory_gib", "memory_kind", "peak_reserved_gib", "composed", "excluded", "assumed"),
-    "notes",
+    *("peak_memory_gib", "memory_kind", "peak_reserved_gib", "memory_stage", "composed"),
+    *("excluded", "assumed", "notes"),
 )
 """Columns that no prediction depends on."""
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from simulator.errors import InputError, brief
 from simulator.files import Figure
 from simulator.measured.fixed_phrases import GRAPH_PARTS
 from simulator.measured.rows import choice, flag, text, whole
+from simulator.software.allocator_memory import Allocator, Workspaces
 from simulator.software.host_work import HostWork
 from simulator.software.kernels import Kernels
 from simulator.software.overlap import Overlap
@@ -20,6 +22,7 @@ from simulator.software.states import StateBytes
 from simulator.workload.architecture import Architecture
 
 __all__ = [
+    "allocator",
     "captured",
     "dispatcher",
     "kernels",
@@ -35,6 +38,8 @@ _MOMENTS = ("bf16", "fp16", "fp32")
 _STOPS = ("never", "16bit", "always")
 _DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
 _FUSED = "fused_gradient_accumulation"
+_LOSSES = ("none", "compiled", "transformer_engine")
+_IMPLEMENTATIONS = ("transformer_engine", "local")
 
 _MODULES: dict[str, Any] = {
     "core_attn": "core_attn", "layernorm": "norm", "norm": "norm", "mlp": "mlp",
@@ -58,8 +63,12 @@ def windowed(row: Mapping[str, str], model: Architecture) -> Architecture:
     return replace(model, blocks=blocks, layer_kinds=tuple(kinds))
 
 
-def kernels(row: Mapping[str, str], usual: Kernels) -> Kernels:
+def kernels(
+    row: Mapping[str, str], usual: Kernels, losses: Mapping[str, Figure] = MappingProxyType({})
+) -> Kernels:
     """Kernels with what is recomputed and what is not fused, and who moves tokens to experts.
+
+    `losses` are bytes for every logit of losses that are not Transformer Engine's, by word.
 
     Raises
     ------
@@ -80,6 +89,12 @@ def kernels(row: Mapping[str, str], usual: Kernels) -> Kernels:
         others = tuple(word for word in usual.fused if word != "gradient_accumulation")
         fused = flag(row, _FUSED)
         usual = replace(usual, fused=(*others, "gradient_accumulation") if fused else others)
+    if loss := choice(row, "loss_fusion", _LOSSES):
+        unfused = tuple(word for word in usual.fused if word != "loss")
+        if loss == "transformer_engine":
+            usual = replace(usual, fused=(*unfused, "loss"))
+        else:
+            usual = replace(usual, fused=unfused, loss_bytes_per_logit=losses[loss])
     way: Any = choice(row, "dispatcher", _DISPATCHERS)
     return replace(usual, expert_library=way) if way in ("deepep", "hybridep") else usual
 
@@ -116,6 +131,36 @@ def captured(row: Mapping[str, str], host: HostWork, router_kernels: float) -> H
     dense = 1.0 if not partial or "attn" in scope else 0.0
     experts = router_kernels if partial else 1.0
     return replace(host, captured_fraction=Figure(dense), captured_moe_fraction=Figure(experts))
+
+
+def allocator(row: Mapping[str, str], usual: Allocator, deterministic: Figure) -> Allocator:
+    """Workspaces as the run's products take them.
+
+    `deterministic` is what torch's product library keeps for its two threads where runs must come
+    out alike. Blocks that are not Transformer Engine's call it on every stage, and unfused scores
+    go through a buffer of their own.
+    """
+    local = choice(row, "transformer_impl", _IMPLEMENTATIONS) == "local"
+    if flag(row, "deterministic"):
+        own = {
+            name: replace(some, head_workspace_bytes=None)
+            for name, some in usual.workspaces_of.items()
+        }
+        usual = replace(usual, head_workspace_bytes=deterministic, workspaces_of=own)
+    if not local:
+        return usual
+    own = {
+        name: Workspaces(workspace_bytes=some.head_workspace_bytes)
+        for name, some in usual.workspaces_of.items()
+    }
+    return replace(
+        usual,
+        workspace_bytes=usual.head_workspace_bytes,
+        head_workspace_bytes=Figure(0.0),
+        dummy_gradient_copies=Figure(0.0),
+        workspaces_of=own,
+        scores_buffer=True,
+    )
 
 
 def states(row: Mapping[str, str], usual: StateBytes, copies: Figure) -> StateBytes:

@@ -8,20 +8,21 @@ of every pooled figure. Tables of microbenchmarks go their own way (scoring/scor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator import catalogue
+from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.layout.layouts import Layouts
 from simulator.measured.checks import Readings, excluded, implausible, readings, utilisation
 from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, replay
-from simulator.measured.rows import MeasuredRun, assumed_fields, read_tables
+from simulator.measured.rows import MeasuredRun, assumed_fields, choice, read_tables
 from simulator.measured.table_kinds import LEFT_OUT, sort_tables
 from simulator.planner.answer_evidence import answer_evidence, count_assumed, used_figures
 from simulator.planner.certainty import Certainty, certainty
@@ -294,7 +295,7 @@ def _score(
         predicted_step_s=predicted_s,
         p10_s=float(sure.p10_s[i]),
         p90_s=float(sure.p90_s[i]),
-        predicted_memory_gib=memory_of_kind_gib(estimate, i, measured.memory_kind),
+        predicted_memory_gib=_memory_gib(one, estimate, i),
         evidence=answer_evidence(
             run.workload,
             run.cluster,
@@ -313,13 +314,29 @@ def _score(
     )
 
 
+def _memory_gib(one: _Replayed, estimate: Estimate, i: int) -> float:
+    """Memory as the row's reading shows it, on the pipeline stage that it was read on."""
+    stage = choice(one.row.fields, "memory_stage", ("first", "last"))
+    if not stage:
+        return memory_of_kind_gib(estimate, i, one.measured.memory_kind)
+    run = one.run
+    held = rank_memory(run.layout, run.workload, run.cluster, run.software)
+    rank = 0 if stage == "first" else len(held.total_bytes) - 1
+    kinds = {kind: float(size[rank]) for kind, size in held.kinds_bytes.items()}
+    return _of_kind_gib(kinds, one.measured.memory_kind)
+
+
 def memory_of_kind_gib(estimate: Estimate, i: int, kind: str | None) -> float:
     """Memory of the fullest rank as a reading of this kind would show it.
 
     torch counts neither communicators nor the context as allocated or reserved; fragmentation is
     what it reserves above what it allocates. nvidia-smi sees all of it.
     """
+    return _of_kind_gib({name: float(x[i]) for name, x in estimate.memory_bytes.items()}, kind)
+
+
+def _of_kind_gib(kinds: Mapping[str, float], kind: str | None) -> float:
     outside = ("communicators", "context")
     without = {"allocated": (*outside, "fragmentation"), "reserved": outside}
-    left_out = sum(float(estimate.memory_bytes[name][i]) for name in without.get(kind or "", ()))
-    return (float(estimate.memory_total_bytes[i]) - left_out) / GIB
+    left_out = without.get(kind or "", ())
+    return sum(size for name, size in kinds.items() if name not in left_out) / GIB

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import field, replace
+from typing import Any
+
 from simulator.files import Figure, record
 
-__all__ = ["Allocator"]
+__all__ = ["Allocator", "Workspaces"]
+
+
+@record
+class Workspaces:
+    """Workspaces of matrix-multiplication libraries, where a generation of devices has its own."""
+
+    workspace_bytes: Figure | None = None
+    head_workspace_bytes: Figure | None = None
+    grouped_workspace_bytes: Figure | None = None
 
 
 @record
@@ -19,6 +31,11 @@ class Allocator:
     """Further workspaces on ranks that hold experts: one for every stream of a grouped product."""
     head_workspace_bytes: Figure = Figure(0.0)
     """Further workspaces on the rank with the output head, whose product is torch's own."""
+    workspaces_of: dict[str, Workspaces] = field(default_factory=dict)
+    """By generation of devices, workspaces that differ from the three above."""
+    scores_buffer: bool = False
+    """Unfused attention keeps a buffer for the scores of one layer, into which every layer's first
+    product writes (Megatron's global memory buffer)."""
     context_bytes: Figure = Figure(0.0)
     """What the process takes of the device before its first tensor: CUDA context and kernels."""
     communicators: Figure = Figure(0.0)
@@ -38,3 +55,14 @@ class Allocator:
     that all layouts share; none given: memory has no P10 and P90."""
     split_reserved_spread: Figure | None = None
     """The same with tp or pp above 1, where no such layout was read; none given: no other."""
+
+    def on(self, generation: str) -> Allocator:
+        """The same with the workspaces that libraries take on a generation of devices."""
+        own = self.workspaces_of.get(generation)
+        if own is None:
+            return self
+        names = ("workspace_bytes", "head_workspace_bytes", "grouped_workspace_bytes")
+        given: dict[str, Any] = {
+            name: value for name in names if (value := getattr(own, name)) is not None
+        }
+        return replace(self, **given)

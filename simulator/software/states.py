@@ -15,6 +15,8 @@ class StateBytes:
     """The 16-bit copy that stays; 0 when only the sharded fp32 weights stay (FSDP2)."""
     gradient: Figure
     """The gradient accumulator."""
+    gradient_fp16: Figure | None = None
+    """The same in fp16 training, accumulator and wire, where that is another one."""
     master: Figure
     """fp32 weights of the optimizer; 0 where it updates the 16-bit weights themselves."""
     moment: Figure = Figure(4.0, "datasheet", "AdamW keeps its moments in fp32")

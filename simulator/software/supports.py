@@ -63,6 +63,9 @@ class Supports:
     """Kinds of context parallelism, the first is the default; none: no cp > 1."""
     expert: bool = True
     """Expert parallelism (ep > 1) folded into dp x cp x tp."""
+    experts_follow_tensor: bool = False
+    """Runs that do not say so cut experts over the tensor-parallel ranks: etp = tp (Megatron-LM's
+    --expert-tensor-parallel-size); others leave them whole."""
     dispatchers: tuple[Dispatcher, ...] = ("alltoall",)
     """How tokens may reach their experts, the first is the default."""
     recompute: tuple[Recompute, ...] = ("none", "selective", "full")

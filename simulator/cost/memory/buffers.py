@@ -10,7 +10,14 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
 
-__all__ = ["communicators", "input_bytes", "kept_outputs", "receive_buffers", "workspace"]
+__all__ = [
+    "communicators",
+    "dummy_copies",
+    "input_bytes",
+    "kept_outputs",
+    "receive_buffers",
+    "workspace",
+]
 
 
 def workspace(rows: Selection, priced: Priced) -> Floats:
@@ -19,18 +26,37 @@ def workspace(rows: Selection, priced: Priced) -> Floats:
     Dummy gradients serve gradient-accumulation fusion. The gradient of a stage's input outlives
     the next backward pass on all stages but the first, which has the embedding and no such input.
     """
-    allocator, layouts, states = priced.software.allocator, rows.layouts, priced.states
-    size_bytes = 2.0 * float(allocator.dummy_gradient_copies) * states.linear_shapes[rows.state_key]
+    layouts, states = rows.layouts, priced.states
+    allocator = priced.software.allocator.on(priced.cluster.accelerator.generation)
+    size_bytes = dummy_copies(priced.software) * states.linear_shapes[rows.state_key] * 2.0
     size_bytes = size_bytes + float(allocator.workspace_bytes)
     if float(allocator.grouped_workspace_bytes):
         grouped = float(allocator.grouped_workspace_bytes)
         size_bytes = size_bytes + states.has_experts[rows.state_key] * grouped
     size_bytes = size_bytes + (rows.parts[:, :, -1] > 0) * float(allocator.head_workspace_bytes)
+    if allocator.scores_buffer:
+        size_bytes = size_bytes + _scores_bytes(layouts, priced)[:, None]
     if allocator.keeps_input_gradient:
         holds = (layouts.pp > 1) & (layouts.micro_batches > 1)
         gradient = np.where(holds, priced.blocks.boundary_bytes[rows.block_key], 0.0)[:, None]
         size_bytes = size_bytes + (rows.parts[:, :, -2] == 0) * gradient
     return np.asarray(size_bytes)
+
+
+def _scores_bytes(layouts: Layouts, priced: Priced) -> Floats:
+    """16-bit scores of one layer and micro-batch; shape (layouts,)."""
+    workload = priced.workload
+    if priced.software.kernels.attention == "flash":
+        return np.zeros(len(layouts))
+    heads = max((att.heads for att in workload.architecture.attentions), default=0)
+    pairs = float(workload.recipe.sequence_length) ** 2 / layouts.cp
+    return np.asarray(2.0 * layouts.micro_batch * heads / layouts.tp * pairs)
+
+
+def dummy_copies(software: Software) -> float:
+    """Copies of dummy gradients: none where products do not add to gradients themselves."""
+    fused = "gradient_accumulation" in software.kernels.fused
+    return float(software.allocator.dummy_gradient_copies) if fused else 0.0
 
 
 def receive_buffers(

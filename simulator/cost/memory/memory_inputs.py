@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulator.cost.memory.buffers import dummy_copies
 from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.memory.peak import kept_bytes, saved_mode
 from simulator.cost.operators.parameters import expert_parameters, rank_parameters
@@ -44,15 +45,17 @@ def memory_inputs(
         inputs_of["temporaries"] = {"whole gradient of the embedding": kinds_bytes["temporaries"]}
     elif not at_loss:
         inputs_of["temporaries"] = _temporaries(rows, priced, column)
-    allocator, library = priced.software.allocator, priced.cluster.library
+    allocator = priced.software.allocator.on(priced.cluster.accelerator.generation)
+    library = priced.cluster.library
+    dummies = dummy_copies(priced.software)
     linears = float(priced.states.linear_shapes[rows.state_key][0, column])
     inputs_of["workspace"] = {
         "library bytes": float(allocator.workspace_bytes),
-        "copies of the linears' gradients": float(allocator.dummy_gradient_copies),
+        "copies of the linears' gradients": dummies,
         "parameters of the linears, each shape once": linears,
     }
     more = kinds_bytes["workspace"] - float(allocator.workspace_bytes)
-    more -= 2.0 * float(allocator.dummy_gradient_copies) * linears
+    more -= 2.0 * dummies * linears
     if more > 0.5:
         inputs_of["workspace"]["workspaces of experts and head, and a kept input gradient"] = more
     communicator_bytes = float(library.communicator_bytes)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.blocks.block_keys import shapes
-from simulator.cost.memory.buffers import receive_buffers, workspace
+from simulator.cost.memory.buffers import dummy_copies, receive_buffers, workspace
 from simulator.cost.operators.block_operators import model_parts
 from simulator.cost.operators.operations import Operators
 from simulator.cost.states.state_bytes import part_states
@@ -75,7 +75,7 @@ def workspace_parts(rows: Selection, priced: Priced, column: int) -> list[float]
     software = priced.software
     whole = workspace(rows, priced)
     dummy_bytes = 2.0 * float(priced.states.linear_shapes[rows.state_key[0], column])
-    dummies = [dummy_bytes] * round(float(software.allocator.dummy_gradient_copies))
+    dummies = [dummy_bytes] * round(dummy_copies(software))
     return [float(whole[0, column]) - sum(dummies), *dummies]
 
 

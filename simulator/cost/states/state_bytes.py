@@ -254,12 +254,13 @@ def _sizes(recipe: Recipe, states: StateBytes) -> _Sizes:
             traffic=float(states.optimizer_traffic_fp32),
         )
     else:
+        half = states.gradient_fp16 if recipe.precision == "fp16" else None
         usual = _Sizes(
             weight=float(states.weight),
-            gradient=float(states.gradient),
+            gradient=float(states.gradient if half is None else half),
             master=float(states.master),
             moment=float(states.moment),
-            reduce=float(states.reduce),
+            reduce=float(states.reduce if half is None else half),
             gather=float(states.gather),
             traffic=float(states.optimizer_traffic),
         )
