@@ -21,6 +21,7 @@ from simulator.files import Number, Whole, Word, Words, build, read_toml, record
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.node_groups import load_groups
 from simulator.layout.layouts import MODULES, RANK_ORDERS
+from simulator.reliability.reliability_profile import Reliability, read_run
 from simulator.schedules.registry import WORDS
 from simulator.software.platforms import wrong_platform
 from simulator.software.profile import Software, load_software
@@ -45,8 +46,8 @@ __all__ = [
 
 Positive = Annotated[Whole, Gt(0), Le(LARGEST)]
 
-_SECTIONS = ("model", "training", "cluster", "layout", "goal")
-_RESERVED = ("data", "economics", "run")
+_SECTIONS = ("model", "training", "cluster", "layout", "goal", "run")
+_RESERVED = ("data", "economics")
 
 
 @record
@@ -143,6 +144,8 @@ class Scenario:
     software: Software
     pinned: dict[str, Any]
     goal: Goal
+    run: Reliability
+    """What the run goes through, [run] over the set that it names."""
     document: dict[str, Any]
     """The sections as given, with overrides applied."""
     assumed_software: str | None = None
@@ -185,6 +188,7 @@ def make_scenario(
         ("place", lambda: _place(document, where)),
         ("layout", lambda: _section(LayoutSection, document, "layout", where)),
         ("goal", lambda: _section(Goal, document, "goal", where)),
+        ("run", lambda: _run(document, where)),
     ):
         try:
             parts[name] = step()
@@ -213,6 +217,7 @@ def make_scenario(
         software=parts["software"],
         pinned=parts["layout"].pinned(),
         goal=parts["goal"],
+        run=parts["run"],
         document=document,
         assumed_software=parts["stands"].text,
     )
@@ -238,6 +243,13 @@ def _section(schema: Any, document: Mapping[str, Any], name: str, where: str) ->
     if not isinstance(raw, Mapping):
         raise InputError(problem(where, name, "must be a table", raw))
     return build(schema, raw, where=where, prefix=name)
+
+
+def _run(document: Mapping[str, Any], where: str) -> Reliability:
+    raw = document.get("run", {})
+    if not isinstance(raw, Mapping):
+        raise InputError(problem(where, "run", "must be a table", raw))
+    return read_run(raw, where=where)
 
 
 def _place(document: Mapping[str, Any], where: str) -> ClusterSection | GroupedSection:

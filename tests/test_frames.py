@@ -22,7 +22,9 @@ def test_a_plan_is_a_row_per_layout_best_first() -> None:
     layouts = answer.to_frame()
     assert isinstance(layouts, pd.DataFrame) and len(layouts) == len(answer.estimate)
     assert layouts.index[0] == answer.estimate.layouts.describe()
-    assert layouts["step_time_s"].is_monotonic_increasing
+    assert layouts["days_ideal"].isna().all() or layouts["days"].is_monotonic_increasing
+    near = layouts["step_time_s"].cummax() - layouts["step_time_s"]
+    assert (near < 0.002 * layouts["step_time_s"]).all()  # goodput sets the order of equal ones
     assert set(layouts["sharding"]) <= {"ddp", "zero1", "zero2", "zero3"}
     # hours of all GPUs are days x 24 x GPUs
     np.testing.assert_allclose(layouts["gpu_hours"], layouts["days"] * 24 * 8, rtol=1e-12)

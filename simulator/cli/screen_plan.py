@@ -37,6 +37,7 @@ from simulator.report.evidence import (
     untimed,
 )
 from simulator.report.numbers import refined_rows
+from simulator.report.run_words import end_words, goodput_words
 from simulator.units import (
     show_count,
     show_percent,
@@ -87,6 +88,8 @@ def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> list[
     screen.print()
     if plan.refined is not None:
         screen.print(notes("Played on discrete events", [*_played(plan)[:top], *_not_played(plan)]))
+    if real := _real_run(plan):
+        screen.print(notes("The best layout's run, with all that fails", real))
     screen.print(notes(_FRONT, _front(plan)))
     screen.print(notes("What binds", binding(plan)))
     with waiting("trying upgrades"):
@@ -99,6 +102,13 @@ def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> list[
     screen.print(Text(launch), soft_wrap=True)
     screen.print()
     return upgrades
+
+
+def _real_run(plan: Plan) -> list[str]:
+    """Goodput of the best layout, what takes most of it, and when the run ends."""
+    whole = spans(plan.estimate, plan.outcome, plan.certainty)
+    lines = goodput_words(plan.outcome), end_words(plan.outcome, plan.scenario, whole.days)
+    return [line for line in lines if line]
 
 
 def _front(plan: Plan) -> list[str]:

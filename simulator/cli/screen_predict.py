@@ -30,6 +30,7 @@ from simulator.report.evidence import (
     memory_meaning,
     untimed,
 )
+from simulator.report.run_words import end_words, goodput_words
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd, show_usd_span
 
 if TYPE_CHECKING:
@@ -111,6 +112,9 @@ def _verdict(prediction: Prediction) -> Text:
             style="not bold",
         )
         text.append(_goal_words(prediction), style="not bold")
+    ends = end_words(result, prediction.scenario, _whole(prediction).days)
+    for line in filter(None, (goodput_words(result), ends)):
+        text.append(f"{line}\n", style="not bold")
     return text
 
 

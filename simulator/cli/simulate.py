@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,7 @@ from simulator.cli.options import (
     speaking,
     writing,
 )
+from simulator.cli.simulate_run import RunOptions, whole_runs
 from simulator.cli.trace_file import Trace, check_trace, title
 
 if TYPE_CHECKING:
@@ -121,6 +122,35 @@ Seed = Annotated[
 ]
 
 
+Run = Annotated[
+    bool,
+    typer.Option(
+        "--run",
+        help="Play whole runs, weeks and months with all that fails ([run] of the scenario), and"
+        " not one step.",
+    ),
+]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        "--seeds",
+        metavar="N",
+        show_default=False,
+        help="Runs that --run plays, 1,000 if not given.",
+    ),
+]
+IncidentLog = Annotated[
+    Path | None,
+    typer.Option(
+        "--incidents",
+        metavar="FILE.csv",
+        show_default=False,
+        help="With --run: rates of your own, fitted to a table of incidents on as many machines"
+        " (columns date and cause).",
+    ),
+]
+
+
 def command(
     scenario: ScenarioFile = None,
     model: ModelName = None,
@@ -138,6 +168,9 @@ def command(
     seed: Seed = None,
     trace: Trace = None,
     picture: Picture = None,
+    run: Run = False,
+    seeds: Seeds = None,
+    incidents: IncidentLog = None,
     as_json: Json = False,
 ) -> None:
     """Play one training step of one layout, action by action.
@@ -159,6 +192,9 @@ def command(
         )
         check_trace(trace)
         _check_ending("--picture", picture, ".png")
+        of_run = RunOptions(seeds=seeds, seed=seed, incidents=incidents)
+        if whole_runs(described, run, of_run, _of_step(locals()), picture, as_json):
+            return
         _check_ending("--write-actions", write_actions, ".csv")
         _check_table(actions, write_actions)
         _check_seed(jitter, seed)
@@ -197,6 +233,12 @@ def command(
             from simulator.cli.screen_simulate import show
 
             show(prediction, step, undisturbed_s=plain)
+
+
+def _of_step(given: dict[str, Any]) -> dict[str, Any]:
+    """Options that only one step has, as they were given."""
+    names = ("actions", "write_actions", "deviation", "worn", "trace", "contention", "beside")
+    return {f"--{name.replace('_', '-')}": given[name] for name in (*names, "jitter")}
 
 
 def _check_ending(option: str, path: Path | None, ending: str) -> None:

@@ -11,8 +11,9 @@ from simulator.errors import InfeasibleError, InputError, problem
 from simulator.files import build
 from simulator.planner.certainty import TIE, Certainty, certainty
 from simulator.planner.explore import explore
-from simulator.planner.outcome import Outcome, outcome
+from simulator.planner.outcome import Outcome
 from simulator.planner.prediction import predict, refuse_mixed
+from simulator.planner.real_run import priced
 from simulator.scenario import LayoutSection, Scenario
 
 __all__ = ["Versus", "parse_side", "versus"]
@@ -109,7 +110,7 @@ def versus(
         sides=(dict(a), dict(b)),
         searched=search,
         estimate=estimate,
-        outcome=outcome(estimate, workload.recipe, cluster),
+        outcome=priced(estimate, scenario),
         certainty=certainty(estimate, workload, cluster, software, compared=True),
     )
 

@@ -19,7 +19,8 @@ from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.explore import explore
-from simulator.planner.outcome import Outcome, outcome
+from simulator.planner.outcome import Outcome
+from simulator.planner.real_run import never_finishes, priced
 from simulator.planner.scaling import hopeless, why_not
 from simulator.planner.search import KEEP_FOR_ENERGY, ranked
 from simulator.scenario import Scenario, make_scenario
@@ -182,8 +183,7 @@ def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
     found = explore(scenario.workload, cluster, scenario.software, dict(scenario.pinned), keep=keep)
     if not len(found.best):
         return replace(empty, reason=why_not(found), layouts=found.layouts)
-    recipe = scenario.workload.recipe
-    order = ranked(found.best, outcome(found.best, recipe, cluster), scenario)
+    order = ranked(found.best, priced(found.best, scenario), scenario)
     best = found.best.take(order[:1])
     return _filled(replace(empty, layouts=found.layouts), scenario, best, asked)
 
@@ -192,7 +192,9 @@ def _filled(empty: Offer, scenario: Scenario, best: Estimate, asked: Asked) -> O
     """Write down what the best layout takes."""
     workload, cluster = scenario.workload, scenario.cluster
     price = asked.price_of(cluster)
-    result = outcome(best, workload.recipe, cluster, price=price)
+    result = priced(best, scenario, price=price)
+    if reason := never_finishes(result, scenario):
+        return replace(empty, reason=reason)
     sure = certainty(best, workload, cluster, scenario.software)
     days, usd, kwh = _totals(best, result, sure)
     free = 1.0 - float(best.memory_total_bytes[0]) / float(best.usable_bytes)
@@ -206,6 +208,7 @@ def _filled(empty: Offer, scenario: Scenario, best: Estimate, asked: Asked) -> O
         tokens_per_s=float(result.tokens_per_s[0]),
         tokens_per_s_per_gpu=float(result.tokens_per_s_per_gpu[0]),
         mfu=float(result.mfu[0]),
+        goodput=float(result.goodput[0]),
         days=days,
         usd=usd,
         kwh=kwh,
@@ -228,9 +231,10 @@ def _totals(
     def span(value: float, spread: float = 0.0) -> Span | None:
         return Span(p50=value, log_spread=hypot(time, spread)) if isfinite(value) else None
 
-    days = span(float(result.days[0]))
-    usd = span(float(result.usd[0]), float(result.usd_spread[0]))
-    return days, usd, span(float(result.kwh[0]), float(result.kwh_spread[0]))
+    happens = float(result.run_spread[0])
+    days = span(float(result.days[0]), happens)
+    usd = span(float(result.usd[0]), hypot(happens, float(result.usd_spread[0])))
+    return days, usd, span(float(result.kwh[0]), hypot(happens, float(result.kwh_spread[0])))
 
 
 def _number(figure: Figure | None) -> float | None:

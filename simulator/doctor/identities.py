@@ -174,7 +174,9 @@ def _money(prediction: Prediction) -> Iterator[str]:
     found = prediction.outcome
     if not math.isfinite(float(found.usd[0])) or found.price.usd_per_gpu_hour is None:
         return
-    hours = float(found.days[0]) * 24.0 * prediction.scenario.cluster.gpus
+    spares = 0.0 if found.real is None else float(found.real.hot_spares[0])
+    held = prediction.scenario.cluster.gpus + spares * prediction.scenario.cluster.node.accelerators
+    hours = float(found.days[0]) * 24.0 * held
     due = hours * float(found.price.usd_per_gpu_hour)
     if not found.price.included_power:
         due += float(found.kwh[0]) * float(found.site.electricity_usd_per_kwh)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +12,11 @@ from simulator.cost.step import Estimate
 from simulator.economics.energy import cluster_energy_joule
 from simulator.economics.money_spread import energy_spread, usd_spread
 from simulator.economics.price import Price, Site, cost_usd, load_price, load_site
+from simulator.files import Figure
 from simulator.frames import DataFrame, Table
 from simulator.hardware.cluster import Cluster
 from simulator.planner.certainty import Certainty
+from simulator.reliability.run_outlook import Outlook
 from simulator.units import DAY_S, HOUR_S, KWH_J
 from simulator.workload.recipe import Recipe
 
@@ -46,7 +49,14 @@ class Outcome:
     hfu: Floats
     """The same with recomputation."""
     days: Floats
+    """Of the real run: with failures, checkpoints, restarts and slow steps; inf where it never
+    ends, and then money and energy are NaN."""
+    days_ideal: Floats
+    """Steps x step time."""
+    goodput: Floats
+    """Ideal time over real time; 1 where nobody asked what goes wrong."""
     gpu_hours: Floats
+    """Of the real run, hot spares included."""
     usd: Floats
     kwh: Floats
     usd_spread: Floats
@@ -55,6 +65,20 @@ class Outcome:
     """The same of the energy: draws, cooling, network."""
     price: Price
     site: Site
+    real: Outlook | None = None
+    """Where the time of the real run goes."""
+
+    def take(self, rows: Any) -> Outcome:
+        """Return the outcome of some layouts."""
+        columns: dict[str, Any] = {
+            name: value[rows] for name, value in vars(self).items() if isinstance(value, np.ndarray)
+        }
+        return replace(self, real=None if self.real is None else self.real.take(rows), **columns)
+
+    @property
+    def run_spread(self) -> Floats:
+        """Relative standard deviation of the length of the run by what happens to fail."""
+        return np.zeros(len(self.days)) if self.real is None else self.real.relative_deviation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +94,9 @@ def spans(estimate: Estimate, found: Outcome, sure: Certainty) -> Spans:
     """Give days, money and energy their intervals."""
     step_s = estimate.step_time_s
     return Spans(
-        days=sure.span(found.days, step_s),
-        usd=sure.span(found.usd, step_s, found.usd_spread),
-        kwh=sure.span(found.kwh, step_s, found.kwh_spread),
+        days=sure.span(found.days, step_s, found.run_spread),
+        usd=sure.span(found.usd, step_s, np.hypot(found.usd_spread, found.run_spread)),
+        kwh=sure.span(found.kwh, step_s, np.hypot(found.kwh_spread, found.run_spread)),
     )
 
 
@@ -95,8 +119,10 @@ def goal_chances(
     """Say how likely every layout is to finish in time and within the budget."""
     step_s = estimate.step_time_s
     return GoalChances(
-        deadline=sure.chance_within(found.days, step_s, deadline_days),
-        budget=sure.chance_within(found.usd, step_s, budget_usd, found.usd_spread),
+        deadline=sure.chance_within(found.days, step_s, deadline_days, found.run_spread),
+        budget=sure.chance_within(
+            found.usd, step_s, budget_usd, np.hypot(found.usd_spread, found.run_spread)
+        ),
     )
 
 
@@ -113,7 +139,8 @@ def answer_frame(
     costs = estimate.to_frame(table)
     if table != "layouts":
         return costs
-    names = ("tokens_per_s_per_gpu", "mfu", "hfu", "days", "gpu_hours", "usd", "kwh")
+    shares = ("tokens_per_s_per_gpu", "mfu", "hfu", "goodput")
+    names = (*shares, "days", "days_ideal", "gpu_hours", "usd", "kwh")
     return costs.assign(
         p10_s=certainty.p10_s,
         p90_s=certainty.p90_s,
@@ -123,9 +150,16 @@ def answer_frame(
 
 
 def outcome(
-    estimate: Estimate, recipe: Recipe, cluster: Cluster, *, price: Price | None = None
+    estimate: Estimate,
+    recipe: Recipe,
+    cluster: Cluster,
+    *,
+    price: Price | None = None,
+    real: Outlook | None = None,
 ) -> Outcome:
     """Price every layout of an estimate for the whole run, by the cluster's price unless given.
+
+    `real` is what becomes of the run (``planner/real_run.py``); without it every step succeeds.
 
     MFU divides model FLOPs by ``gpus x dense bf16 peak x step time`` (Chowdhery et al. 2022,
     appendix B).
@@ -142,29 +176,53 @@ def outcome(
         busy_s = busy_s + estimate.terms_s[name]
     busy_s = np.maximum(busy_s - estimate.imbalance_s, 0.0)  # the mean device, not the slowest
     per_step = cluster_energy_joule(cluster, site, step_time_s=step_s, busy_s=busy_s)
-    joule = per_step * (run_s / step_s)
+    ideal_s, spare_gpus = run_s, np.zeros(len(estimate))
+    never = np.full(len(estimate), False)
+    joule = per_step * (ideal_s / step_s)
+    if real is not None:
+        run_s = np.where(real.finishes, ideal_s / np.maximum(real.goodput, 1e-3), np.nan)
+        never = ~real.finishes & ~np.isnan(ideal_s)
+        spare_gpus = real.hot_spares * cluster.node.accelerators
+        joule = _real_joule(cluster, site, run_s=run_s, step_s=step_s, real=real, joule=per_step)
+    held = gpus + spare_gpus
     hourly = np.nan if price.usd_per_gpu_hour is None else price.usd_per_gpu_hour
     usd = cost_usd(
         seconds=run_s,
-        gpus=gpus,
+        gpus=held,
         energy_joule=joule,
         usd_per_gpu_hour=hourly,
         electricity_usd_per_kwh=float(site.electricity_usd_per_kwh),
         included_power=price.included_power,
     )
     energy = energy_spread(cluster, site, step_time_s=step_s, busy_s=busy_s)
-    power_share = 1.0 - run_s / HOUR_S * gpus * hourly / usd
+    power_share = 1.0 - run_s / HOUR_S * held * hourly / usd
     return Outcome(
         tokens_per_s=recipe.tokens_per_step / step_s,
         tokens_per_s_per_gpu=recipe.tokens_per_step / step_s / gpus,
         mfu=estimate.model_flop / step_s / peak,
         hfu=estimate.executed_flop / step_s / peak,
-        days=run_s / DAY_S,
-        gpu_hours=run_s / HOUR_S * gpus,
+        days=np.where(never, np.inf, run_s / DAY_S),
+        days_ideal=ideal_s / DAY_S,
+        goodput=np.ones(len(estimate)) if real is None else real.goodput,
+        gpu_hours=run_s / HOUR_S * held,
         usd=usd,
         kwh=joule / KWH_J,
         usd_spread=usd_spread(price, site, power_share=power_share, energy=energy),
         kwh_spread=energy,
         price=price,
         site=site,
+        real=real,
     )
+
+
+def _real_joule(
+    cluster: Cluster, site: Site, *, run_s: Floats, step_s: Floats, real: Outlook, joule: Floats
+) -> Floats:
+    """Energy of the real run: training draws what a step does, the rest waits, spares idle."""
+    idle = replace(site, waiting_activity=Figure(0.0, "assumed", "idle"))
+    nothing = np.zeros_like(step_s)
+    waiting = cluster_energy_joule(cluster, site, step_time_s=step_s, busy_s=nothing)
+    resting = cluster_energy_joule(cluster, idle, step_time_s=step_s, busy_s=nothing)
+    trained, spares = real.training_share, real.hot_spares / real.terms.nodes[:, 0]
+    per_step = trained * joule + (1.0 - trained) * waiting + spares * resting
+    return np.asarray(run_s / step_s * per_step)

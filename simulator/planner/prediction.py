@@ -22,7 +22,8 @@ from simulator.layout.rules.feasibility import DEPEND_ON_DP, FEASIBLE, RULES, co
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.defaults import complete
-from simulator.planner.outcome import GoalChances, Outcome, answer_frame, goal_chances, outcome
+from simulator.planner.outcome import GoalChances, Outcome, answer_frame, goal_chances
+from simulator.planner.real_run import check_finishes, priced
 from simulator.planner.refusal import limits, refusal
 from simulator.scenario import LayoutSection, Scenario, wrong_reshard
 from simulator.schedules.registry import SCHEDULES, usual
@@ -142,10 +143,12 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
         raise InputError(refusal(scenario, given, row, code))
     estimate = evaluate(layouts, scenario.workload, scenario.cluster, scenario.software)
     document = {**scenario.document, "layout": dict(given)} if layout else scenario.document
+    result = priced(estimate, scenario)
+    check_finishes(result, scenario)
     return Prediction(
         scenario=replace(scenario, pinned=given, document=document),
         estimate=estimate,
-        outcome=outcome(estimate, scenario.workload.recipe, scenario.cluster),
+        outcome=result,
         certainty=certainty(estimate, scenario.workload, scenario.cluster, scenario.software),
         defaults=defaults,
     )

@@ -11,7 +11,7 @@ from simulator.cost.estimate import Estimate
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.events.played import SimulatedStep
 from simulator.planner.certainty import certainty
-from simulator.planner.outcome import outcome
+from simulator.planner.real_run import priced
 from simulator.planner.search import Plan, Refinement, ranked
 
 __all__ = ["played", "refine", "with_times"]
@@ -39,16 +39,16 @@ def refine(plan: Plan, count: int, *, progress: Callable[[int, int], None] | Non
             progress(i + 1, count)
     scenario, closed = plan.scenario, plan.estimate
     estimate = with_times(closed, steps)
-    recipe, cluster = scenario.workload.recipe, scenario.cluster
+    cluster = scenario.cluster
     first = np.arange(count)
     best = estimate.take(first)
-    order = ranked(best, outcome(best, recipe, cluster), scenario)
+    order = ranked(best, priced(best, scenario), scenario)
     rows = np.concatenate([order, np.arange(count, len(estimate))])
     estimate = estimate.take(rows)
     return replace(
         plan,
         estimate=estimate,
-        outcome=outcome(estimate, recipe, cluster),
+        outcome=priced(estimate, scenario),
         certainty=certainty(estimate, scenario.workload, cluster, scenario.software, compared=True),
         refined=Refinement(
             closed_form_s=closed.step_time_s[order],

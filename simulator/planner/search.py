@@ -20,10 +20,11 @@ from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.candidates import candidates
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.explore import KEEP, Found, explore
-from simulator.planner.outcome import GoalChances, Outcome, answer_frame, goal_chances, outcome
+from simulator.planner.outcome import GoalChances, Outcome, answer_frame, goal_chances
 from simulator.planner.pareto import front
 from simulator.planner.pinned_fields import not_kept
 from simulator.planner.prediction import refuse_mixed
+from simulator.planner.real_run import check_finishes, priced
 from simulator.scenario import Scenario
 from simulator.units import show_bytes
 
@@ -143,14 +144,16 @@ def plan(
         raise InfeasibleError(_nothing_fits(found, scenario))
     if wrong := not_kept(scenario, found.best.layouts):
         raise InputError(wrong)
-    result = outcome(found.best, scenario.workload.recipe, scenario.cluster)
-    estimate = found.best.take(ranked(found.best, result, scenario))
+    result = priced(found.best, scenario)
+    order = ranked(found.best, result, scenario)
+    estimate, result = found.best.take(order), result.take(order)
+    check_finishes(result, scenario)
     naive = _naive(scenario)
     return Plan(
         scenario=scenario,
         found=found,
         estimate=estimate,
-        outcome=outcome(estimate, scenario.workload.recipe, scenario.cluster),
+        outcome=result,
         certainty=certainty(
             estimate, scenario.workload, scenario.cluster, scenario.software, compared=True
         ),
@@ -172,6 +175,7 @@ def ranked(estimate: Estimate, result: Outcome, scenario: Scenario) -> NDArray[n
     goal = scenario.goal
     value = {"time": result.days, "cost": result.usd, "energy": result.kwh}[goal.minimize]
     value = np.where(np.isnan(value), estimate.step_time_s, value)
+    value = np.where(np.isinf(result.days), np.inf, value)  # such a run never ends
     met = _within(result.days, goal.deadline_days) & _within(result.usd, goal.budget_usd)
     return np.lexsort((estimate.step_time_s, value, ~met))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -178,6 +179,8 @@ class Reliability:
     """All of it."""
 
     name: str
+    start: datetime.date | None = None
+    """First day of the run, for the date on which it ends."""
     causes: dict[str, Cause]
     rate_factor: Figure = Figure(1.0, "assumed", "none")
     """Multiplies the rate of every cause."""

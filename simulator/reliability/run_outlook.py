@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,11 +47,32 @@ class Outlook:
     """Daly's best interval, for comparison."""
     copy_interval_s: Floats
     hot_spares: Floats
+    """Servers that wait, paid, beside the run."""
+
+    @property
+    def training_share(self) -> Floats:
+        """Share of wall time in which devices train, what is repeated counted in."""
+        names = ("lost work", "slow servers", *self.terms.extras)
+        return np.asarray(self.goodput + sum(self.phases[name] for name in names))
+
+    @property
+    def relative_deviation(self) -> Floats:
+        """Standard deviation of the wall time over it; 0 where its length is not known."""
+        with np.errstate(invalid="ignore"):
+            return np.nan_to_num(self.deviation_s / self.wall_s, nan=0.0)
 
     @property
     def finishes(self) -> Any:
         """Whether a run ends at all."""
         return self.goodput >= NEVER
+
+    def take(self, rows: Any) -> Outlook:
+        """Return the outlook of some layouts."""
+        chosen: dict[str, Any] = {
+            name: value[rows] for name, value in vars(self).items() if isinstance(value, np.ndarray)
+        }
+        phases = {name: share[rows] for name, share in self.phases.items()}
+        return replace(self, terms=self.terms.take(rows), phases=phases, **chosen)
 
     def largest_losses(self, row: int = 0, most: int = 3) -> list[tuple[str, float]]:
         """Phases that take the most of wall time, the largest first."""
@@ -132,8 +153,6 @@ def relief(terms: RunTerms) -> float:
 
 
 def _scaled(terms: RunTerms, scale: float) -> RunTerms:
-    from dataclasses import replace
-
     return replace(terms, rate=terms.rate * scale)
 
 
@@ -186,7 +205,7 @@ def _over_run(terms: RunTerms, tau: Floats, copies: Floats) -> tuple[Instant, Fl
         with np.errstate(divide="ignore"):
             grown = np.where(np.isnan(work), length, work / mean.goodput)
         exposed = mean.exposed
-        if np.allclose(grown, length, rtol=1e-9, atol=0.0):
+        if np.allclose(grown, length, rtol=1e-7, atol=0.0):
             break
         length = np.where(mean.goodput >= NEVER, grown, length)
     return mean, np.where(np.isnan(work), np.nan, grown)

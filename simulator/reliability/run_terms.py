@@ -11,7 +11,16 @@ from simulator.arrays import Floats
 from simulator.reliability.reliability_profile import Cause, Reliability
 from simulator.units import DAY_S
 
-__all__ = ["HARDWARE", "PREEMPTION", "SILENT", "SOFTWARE", "Machine", "RunTerms", "run_terms"]
+__all__ = [
+    "HARDWARE",
+    "PREEMPTION",
+    "SILENT",
+    "SOFTWARE",
+    "Machine",
+    "RunTerms",
+    "device_counts",
+    "run_terms",
+]
 
 HARDWARE, SOFTWARE, SILENT, PREEMPTION = range(4)
 """Kinds of causes, as `RunTerms.kind` holds them."""
@@ -125,14 +134,15 @@ class RunTerms:
         whole = ((begun + seconds - young) / reference) ** shape - (begun / reference) ** shape
         return np.asarray(young * self.ages(0.0) + whole * reference / shape)
 
-    def take(self, row: int) -> RunTerms:
-        """Return the terms of one layout."""
+    def take(self, rows: Any) -> RunTerms:
+        """Return the terms of some layouts, of one or of an array of rows."""
+        rows = np.atleast_1d(rows)
         chosen: dict[str, Any] = {
-            name: value[row : row + 1]
+            name: value[rows]
             for name, value in vars(self).items()
             if isinstance(value, np.ndarray) and value.ndim == 2
         }
-        extras = {name: value[row : row + 1] for name, value in self.extras.items()}
+        extras = {name: value[rows] for name, value in self.extras.items()}
         return replace(self, **chosen, extras=extras)
 
 
@@ -200,6 +210,13 @@ def _of_causes(causes: tuple[Cause, ...]) -> dict[str, Any]:
         "replaced": np.array([float(cause.replaced_fraction) for cause in causes]),
         "repair_s": np.array([float(cause.repair_s) for cause in causes]),
     }
+
+
+def device_counts(machine: Machine) -> dict[str, float]:
+    """Devices of each kind that the first layout uses."""
+    columns = _columns(machine)
+    counts = _counts(columns, np.ceil(columns["gpus"] / columns["node_gpus"]))
+    return {name: float(count[0, 0]) for name, count in counts.items()}
 
 
 def _columns(machine: Machine) -> dict[str, Floats]:
@@ -279,7 +296,7 @@ def _spares(run: Reliability, nodes: Floats) -> tuple[Floats, Floats]:
     """Hot spares and the whole pool, (layouts, 1)."""
     spares = run.spares
     pool = np.ceil(float(spares.pool_fraction) * nodes)
-    hot = np.ceil(float(spares.hot_fraction) * nodes)
+    hot = np.round(float(spares.hot_fraction) * nodes)  # a small run pays for none
     if spares.pool is not None:
         pool = np.full_like(nodes, float(spares.pool))
     if spares.hot is not None:

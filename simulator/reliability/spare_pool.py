@@ -62,6 +62,12 @@ def pool_use(
     >>> round(float(use.hot), 4), round(float(use.none), 4)
     (0.6667, 0.3333)
     """
+    shrinks, lost = np.broadcast_to(shrinks, load.shape), np.broadcast_to(lost, load.shape)
+    rows = np.hstack([load, repair_s, hot, pool, shrinks, lost])
+    if len(rows) > 1 and (rows == rows[0]).all():  # layouts of one search, mostly
+        first = [column[:1] for column in (load, repair_s, hot, pool)]
+        found = pool_use(*first, shrinks=shrinks[:1], lost=lost[:1])
+        return PoolUse(**{name: np.broadcast_to(x, load.shape) for name, x in vars(found).items()})
     most = np.minimum(pool, np.ceil(load + 12.0 * np.sqrt(load) + 30.0))
     states = np.arange(int(np.nanmax(most)) + (40 if np.any(shrinks) else 2))
     with np.errstate(divide="ignore", invalid="ignore"):

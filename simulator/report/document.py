@@ -165,6 +165,8 @@ def layout_document(answer: Plan | Prediction, i: int) -> dict[str, Any]:
         "memory_p90_bytes": _known(estimate.memory_p90_bytes[i]),
         "fits": bool(estimate.fits[i]),
         "memory_verdict": estimate.verdict_word(i),
+        "goodput": _known(outcome.goodput[i]),
+        "days_ideal": _known(outcome.days_ideal[i]),
         "days": _known(outcome.days[i]),
         "days_p10": _known(whole.days[0][i]),
         "days_p90": _known(whole.days[1][i]),

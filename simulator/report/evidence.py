@@ -54,8 +54,6 @@ MEMORY_MEANING = {
 """How each kind of memory (MEMORY_KINDS) is counted."""
 
 NOT_MODELLED = (
-    ("failures and goodput", "days and cost assume that every step succeeds"),
-    ("checkpoints", "time and memory of saving and loading"),
     ("data input", "the loader is assumed to keep up; only copies to the device count"),
     (
         "jitter",

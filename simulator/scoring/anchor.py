@@ -26,8 +26,8 @@ from simulator.measured.checks import readings
 from simulator.measured.replay import NotReplayable, Run, load_tables, replay
 from simulator.measured.rows import MeasuredRun, read_runs
 from simulator.planner.certainty import Certainty, certainty
-from simulator.planner.outcome import outcome
 from simulator.planner.prediction import Prediction
+from simulator.planner.real_run import priced
 from simulator.scoring.logs import LogComparison
 
 __all__ = [
@@ -169,7 +169,7 @@ def anchored(prediction: Prediction, anchors: Sequence[Anchor]) -> tuple[Predict
     corrected = replace(
         prediction,
         estimate=found.estimate,
-        outcome=outcome(found.estimate, scenario.workload.recipe, scenario.cluster),
+        outcome=priced(found.estimate, scenario),
         certainty=found.certainty,
     )
     return corrected, found

@@ -42,7 +42,9 @@ def test_every_offer_is_what_plan_finds(found: Comparison) -> None:
     assert row.days.p50 == pytest.approx(float(best.outcome.days[0]))
     assert row.usd.p50 == pytest.approx(float(best.outcome.usd[0]))
     assert row.kwh.p50 == pytest.approx(float(best.outcome.kwh[0]))
-    low, high = best.certainty.span(best.outcome.days, best.estimate.step_time_s)
+    low, high = best.certainty.span(
+        best.outcome.days, best.estimate.step_time_s, best.outcome.run_spread
+    )
     assert (row.days.p10, row.days.p90) == pytest.approx((low[0], high[0]))
 
 

@@ -70,14 +70,15 @@ def test_rows_follow_from_their_step_by_hand(answer: Plan) -> None:
         assert row.tokens_per_s == pytest.approx(524_288 / row.step_time_s)
         assert row.tokens_per_s_per_gpu == pytest.approx(16_384 / row.step_time_s)
         assert row.mfu == pytest.approx(flop / row.step_time_s / (32 * 989.4e12), rel=1e-4)
-        assert row.days == pytest.approx(1e12 / 524_288 * row.step_time_s / 86_400)
+        ideal = 1e12 / 524_288 * row.step_time_s / 86_400
+        assert ideal < row.days < 1.03 * ideal  # failures, checkpoints, the tail of steps
         assert row.gpu_hours == pytest.approx(768 * row.days)
         assert row.usd == pytest.approx(2.99 * row.gpu_hours)
         assert row.memory_total_bytes < row.usable_bytes < 85.9e9  # 80 GiB
         assert row.fits and row.meets_deadline and row.meets_budget
     best = rows[0].fields
     assert rows[0].layout == f"dp32 mb{best['micro_batch']} {best['sharding']}"
-    assert [row.step_time_s for row in rows] == sorted(row.step_time_s for row in rows)
+    assert [row.days for row in rows] == sorted(row.days for row in rows)  # type: ignore[type-var]
     # every GPU works
     assert all(
         row.fields["tp"] * row.fields["pp"] * row.fields["cp"] * row.fields["dp"] == 32

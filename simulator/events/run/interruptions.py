@@ -26,7 +26,15 @@ from simulator.events.run.run_state import (
     START,
     WARMUP,
 )
-from simulator.events.run.training_time import DOWN, STOPPED, fresh, line, rolled_back
+from simulator.events.run.training_time import (
+    DOWN,
+    STOPPED,
+    fresh,
+    line,
+    rolled_back,
+    speed,
+    undone,
+)
 from simulator.reliability.run_terms import HARDWARE, PREEMPTION, SILENT
 
 __all__ = [
@@ -208,7 +216,10 @@ def failed(rules, run, cause):  # type: ignore[no-untyped-def]
     """A failure: work since the last checkpoint is lost."""
     begun = run.state[CLOCK]
     from_copies = rules.from_copies[cause]
-    run.spent[cause, LOST] += rolled_back(rules, run, from_copies) * rules.stretch
+    fast = speed(rules, run)
+    lost = rolled_back(rules, run, from_copies)
+    run.spent[cause, LOST] += lost * rules.stretch
+    undone(run, lost / fast)
     handled(rules, run, cause)
     restarted(rules, run, cause, rules.copy_load_s if from_copies else rules.load_s)
     line(run, begun, DOWN)
@@ -242,7 +253,9 @@ def found(rules, run):  # type: ignore[no-untyped-def]
     state = run.state
     cause = int(state[FOUND_BY])
     begun = state[CLOCK]
-    run.spent[cause, LOST] += max(state[DONE] - state[GOOD], 0.0) * rules.stretch
+    lost = max(state[DONE] - state[GOOD], 0.0)
+    run.spent[cause, LOST] += lost * rules.stretch
+    undone(run, lost / speed(rules, run))
     state[DONE] = min(state[DONE], state[GOOD])
     state[FOUND_AT] = NEVER_S
     fresh(rules, run)

@@ -38,6 +38,7 @@ from simulator.events.run.run_state import (
     STATE,
     Played,
     Rules,
+    packed,
     rules_of,
 )
 from simulator.events.run.training_time import advance, fresh
@@ -50,6 +51,8 @@ STRETCHES = ("training", "checkpoint", "lost", "restarting", "planned stop")
 """Kinds of stretches in a strip."""
 
 _LINES = 200_000
+
+_MOST_SEEDS = 1_000_000
 
 _BY_SEED = ("state", "random", "spent", "counts", "back", "strikes")
 
@@ -85,6 +88,15 @@ class PlayedRuns:
             for name, row in zip((*self.causes, *OTHERS), mean, strict=True)
         }
 
+    def phase_shares(self) -> dict[str, float]:
+        """Shares of the mean wall time by phase; with the ideal they add up to 1."""
+        wall, mean = float(self.wall_s.mean()), self.spent_s.mean(axis=0)
+        causes = len(self.causes)
+        by_cause = mean[:causes].sum(axis=0)
+        shares = dict(zip(CAUSE_PHASES, map(float, by_cause / wall), strict=True))
+        others = dict(zip(OTHERS, map(float, mean[causes:].sum(axis=1) / wall), strict=True))
+        return {**shares, **others, **{name: x / wall for name, x in self.extras_s.items()}}
+
     def lost_shares(self) -> dict[str, float]:
         """Shares of the mean wall time by what took them; with the ideal they add up to 1."""
         wall = float(self.wall_s.mean())
@@ -116,10 +128,13 @@ def play_runs(
     InputError
         If nobody gave the tokens of the run, or seeds are out of range.
     """
-    if not 1 <= seeds <= 1_000_000 or not 0 <= first_seed < 2**62:
-        raise InputError(f"seeds must be 1 to 1,000,000 and not negative, got {seeds}")
+    if not 1 <= seeds <= _MOST_SEEDS:
+        raise InputError(f"run: seeds: must be 1 to {_MOST_SEEDS:,} runs, got {seeds}")
+    if not 0 <= first_seed < 2**62:
+        raise InputError(f"run: seed: must be 0 to 2^62, got {first_seed}")
     rules = _rules(found, row)
     begun = time.perf_counter()
+    record = packed(rules)
     wall, whole = np.empty(seeds), _room(rules, seeds, 0)
     workers = workers or os.cpu_count() or 1
     pieces = np.array_split(np.arange(seeds), min(4 * workers, seeds))
@@ -127,7 +142,7 @@ def play_runs(
     def run(piece: Any) -> None:
         part = slice(int(piece[0]), int(piece[-1]) + 1)
         rows = whole._replace(**{name: getattr(whole, name)[part] for name in _BY_SEED})
-        _play(rules, rows, first_seed + int(piece[0]), wall[part])
+        _play(record, rows, first_seed + int(piece[0]), wall[part])
 
     with ThreadPoolExecutor(workers) as threads:
         list(threads.map(run, pieces))
@@ -151,7 +166,7 @@ def strip_of(found: Outlook, row: int = 0, *, seed: int = 0) -> Floats:
     """
     rules = _rules(found, row)
     run = _room(rules, 1, _LINES)
-    _play(rules, run, seed, np.empty(1))
+    _play(packed(rules), run, seed, np.empty(1))
     return np.asarray(run.strip[: int(run.state[0, LINES])])
 
 
@@ -178,8 +193,9 @@ def _rules(found: Outlook, row: int) -> Rules:
 
 
 @compiled
-def _play(rules, run, first, wall):  # type: ignore[no-untyped-def]
+def _play(table, run, first, wall):  # type: ignore[no-untyped-def]
     """Play one seed after the other; arrays of `run` have a row for each."""
+    rules = table[0]
     for i in range(len(wall)):
         run.random[i] = seeded(first + i)
         one = Played(

@@ -14,6 +14,7 @@ __all__ = [
     "OTHERS",
     "Played",
     "Rules",
+    "packed",
     "rules_of",
 ]
 
@@ -105,6 +106,19 @@ class Rules(NamedTuple):
     from_copies: Any
     single: Any
     """A server of its own, and no switch."""
+
+
+def packed(rules: Rules) -> Any:
+    """Rules as an array of one record, which compiled functions hand on as one address."""
+    kinds: list[Any] = []
+    for name, value in zip(rules._fields, rules, strict=True):
+        array = np.asarray(value)
+        whole = array.dtype.kind in "bi"
+        kinds.append((name, np.int64 if whole else np.float64, array.shape))
+    record = np.zeros(1, np.dtype(kinds))
+    for name, value in zip(rules._fields, rules, strict=True):
+        record[name][0] = value
+    return record
 
 
 class Played(NamedTuple):

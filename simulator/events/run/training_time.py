@@ -21,7 +21,7 @@ from simulator.events.run.run_state import (
     STALL,
 )
 
-__all__ = ["advance", "fresh", "line", "rolled_back", "speed"]
+__all__ = ["advance", "fresh", "line", "rolled_back", "speed", "undone"]
 
 TRAINING, STALLED, LOST, DOWN, STOPPED = range(5)
 """Kinds of stretches in a strip."""
@@ -38,6 +38,22 @@ def line(run, since, kind):  # type: ignore[no-untyped-def]
         strip[count - 1, 1] = state[CLOCK]
     elif count < len(strip):
         strip[count, 0], strip[count, 1], strip[count, 2] = since, state[CLOCK], kind
+        state[LINES] = count + 1
+
+
+@compiled
+def undone(run, lost_s):  # type: ignore[no-untyped-def]
+    """Call the last `lost_s` seconds of a strip lost: a failure undoes them."""
+    state, strip = run.state, run.strip
+    count, since = int(state[LINES]), state[CLOCK] - lost_s
+    if len(strip) == 0 or lost_s <= 0.0 or count == 0:
+        return
+    while count > 1 and strip[count - 1, 0] >= since:
+        count -= 1
+    since = max(since, strip[count - 1, 0])
+    strip[count - 1, 1] = since
+    if count < len(strip):
+        strip[count, 0], strip[count, 1], strip[count, 2] = since, state[CLOCK], LOST
         state[LINES] = count + 1
 
 

@@ -1,0 +1,162 @@
+"""The screen of `foreshard simulate --run`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from simulator.cli.screen import console, heading, notes, plain_table, took
+from simulator.planner.prediction import Prediction
+from simulator.planner.run_curves import RunCurves
+from simulator.report.run_words import end_words
+from simulator.units import DAY_S, show_percent, show_seconds, show_usd
+
+if TYPE_CHECKING:
+    from simulator.events.run.played_runs import PlayedRuns
+    from simulator.reliability.incidents import Incidents
+
+__all__ = ["show_run"]
+
+_LEAST = 5e-5
+_SIGNS = ("█", "▓", "x", "░", "-")
+_BARS = " ▁▂▃▄▅▆▇█"
+_WIDTH = 72
+_SIZES = (64, 1024, 16384, 131072)
+
+
+def show_run(
+    prediction: Prediction,
+    played: PlayedRuns,
+    strip: np.ndarray,
+    curves: RunCurves,
+    incidents: Incidents | None,
+) -> None:
+    """Print runs that were played."""
+    from simulator.events.run.played_runs import STRETCHES
+
+    screen = console()
+    took("played", played.seconds)
+    screen.print(heading(prediction.scenario))
+    screen.print(_verdict(prediction, played))
+    if incidents is not None:
+        screen.print(notes("Rates fitted to incidents", _fitted(incidents)))
+    screen.print(_causes(played))
+    screen.print()
+    words = ", ".join(f"{sign} {name}" for sign, name in zip(_SIGNS, STRETCHES, strict=True))
+    screen.print(notes(f"One of the runs ({words})", [_strip(strip)]))
+    screen.print(notes("When runs end", [_ends(played)]))
+    screen.print(notes("Goodput against what one can choose", _choices(prediction, curves)))
+
+
+def _verdict(prediction: Prediction, played: PlayedRuns) -> Text:
+    """Goodput, days, chances."""
+    real = prediction.outcome.real
+    assert real is not None
+    good, days = played.goodput, played.wall_s / DAY_S
+    low, middle, high = (float(np.percentile(days, mark)) for mark in (10, 50, 90))
+    mean = float(played.ideal_s / played.wall_s.mean())
+    lines = [
+        f"goodput {show_percent(mean)} (P10 to P90: {show_percent(float(np.percentile(good, 10)))}"
+        f" to {show_percent(float(np.percentile(good, 90)))}; closed form"
+        f" {show_percent(float(real.goodput[0]))}), {len(good):,} runs played",
+        f"days {middle:,.1f} ({low:,.1f} to {high:,.1f}) of {played.ideal_s / DAY_S:,.1f} ideal",
+        f"a checkpoint every {show_seconds(float(real.interval_s[0]))} of training (Daly:"
+        f" {show_seconds(float(real.daly_s[0]))}), {int(real.hot_spares[0])} hot spares of"
+        f" {int(real.terms.pool[0, 0])}",
+    ]
+    goal = prediction.scenario.goal.deadline_days
+    if goal is not None:
+        chance = show_percent(float(np.mean(days <= goal)))
+        lines.append(f"deadline of {goal:,.1f} days: {chance} of the runs meet it, steps as given")
+    ends = (np.array([low]), np.array([high]))
+    lines.append(end_words(prediction.outcome, prediction.scenario, ends))
+    text = Text(f"\n{prediction.estimate.layouts.describe()}\n", style="bold")
+    return text.append("".join(f"{line}\n" for line in lines if line), style="not bold")
+
+
+def _causes(played: PlayedRuns) -> Table:
+    """What each cause takes of wall time, by phase."""
+    from simulator.events.run.run_state import CAUSE_PHASES
+
+    shown = ("lost work", "detection", "diagnosis", "replacement")
+    table = plain_table("lost to", "times a run", "of time", *shown, "restart", left=("lost to",))
+    wall, times = float(played.wall_s.mean()), played.interruptions()
+    rows = sorted(played.by_cause().items(), key=lambda item: -sum(item[1].values()))
+    for name, spent in rows:
+        total = sum(spent.values()) / wall
+        if total <= _LEAST:
+            continue
+        others = [phase for phase in CAUSE_PHASES if phase not in shown]
+        rest = sum(spent[phase] for phase in others) / wall
+        cells = [show_percent(spent[phase] / wall) for phase in shown]
+        count = f"{times[name]:,.1f}" if name in times else ""
+        table.add_row(_words(name), count, show_percent(total), *cells, show_percent(rest))
+    for name, seconds in played.extras_s.items():
+        if seconds / wall > _LEAST:
+            table.add_row(name, "", show_percent(seconds / wall), "", "", "", "", "")
+    return table
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _strip(strip: np.ndarray) -> str:
+    """What takes most of every 72nd of the run but training, where it takes a tenth."""
+    end = float(strip[-1, 1])
+    held = np.zeros((_WIDTH, len(_SIGNS)))
+    for start, stop, kind in strip:
+        first, last = int(start / end * _WIDTH), min(int(stop / end * _WIDTH), _WIDTH - 1)
+        for cell in range(first, last + 1):
+            left, right = cell * end / _WIDTH, (cell + 1) * end / _WIDTH
+            held[cell, int(kind)] += max(min(stop, right) - max(start, left), 0.0)
+    found = []
+    for row in held:
+        other = int(np.argmax(row[1:])) + 1
+        found.append(_SIGNS[other] if row[other] > 0.1 * row.sum() else _SIGNS[0])
+    return "".join(found)
+
+
+def _ends(played: PlayedRuns) -> str:
+    """A line of bars."""
+    days = played.wall_s / DAY_S
+    counts, edges = np.histogram(days, bins=min(_WIDTH, 40))
+    most = max(int(counts.max()), 1)
+    bars = "".join(_BARS[int(np.ceil(8 * count / most))] for count in counts)
+    return f"{edges[0]:,.1f} {bars} {edges[-1]:,.1f} days"
+
+
+def _choices(prediction: Prediction, curves: RunCurves) -> list[str]:
+    """Points of the curves."""
+    at = [int(np.argmin(np.abs(curves.gpus - size))) for size in _SIZES]
+    sizes = ", ".join(f"{curves.gpus[i]:,.0f}: {show_percent(curves.by_gpus[i])}" for i in at)
+    places = np.linspace(0, len(curves.interval_s) - 1, 7).astype(int)
+    spaced = ", ".join(
+        f"{show_seconds(float(curves.interval_s[i]))}: {show_percent(curves.by_interval[i])}"
+        for i in places
+    )
+    some = curves.spares[:: max(len(curves.spares) // 6, 1)]
+    spares = ", ".join(f"{choice.hot}: {show_percent(choice.goodput)}" for choice in some)
+    cheapest = curves.cheapest
+    outcome = prediction.outcome
+    lines = [
+        f"accelerators, the same layout replicated: {sizes}",
+        f"between checkpoints: {spaced}",
+        f"hot spares: {spares}; {cheapest.hot} take fewest paid GPU-hours",
+    ]
+    point = float(outcome.usd[0]) * 0.01 / float(outcome.goodput[0])
+    if np.isfinite(point):
+        lines.append(f"a point of goodput is worth {show_usd(point)} of this run")
+    return lines
+
+
+def _fitted(found: Incidents) -> list[str]:
+    return [
+        f"{_words(rate.cause)}: {rate.count} in {found.days:g} days, {rate.per_device_day:.3g} per"
+        f" device and day ({rate.p10:.3g} to {rate.p90:.3g})"
+        for rate in found.rates
+        if rate.count
+    ]

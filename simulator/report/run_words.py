@@ -1,0 +1,47 @@
+"""What becomes of a run in a line or two: goodput, its largest losses, when it ends."""
+
+from __future__ import annotations
+
+import datetime
+import math
+
+from simulator.arrays import Floats
+from simulator.planner.outcome import Outcome
+from simulator.scenario import Scenario
+from simulator.units import show_percent, show_seconds
+
+__all__ = ["end_words", "goodput_words"]
+
+_MOST = 3
+
+
+def goodput_words(found: Outcome, i: int = 0) -> str:
+    """Goodput of a layout, the three phases that take most, and how often it is interrupted.
+
+    Blank where nobody asked what goes wrong.
+    """
+    if found.real is None:
+        return ""
+    losses = ", ".join(
+        f"{name} {show_percent(share)}" for name, share in found.real.largest_losses(i, _MOST)
+    )
+    days = float(found.days_ideal[i])
+    ideal = f" ({days:,.1f} days without failures)" if math.isfinite(days) else ""
+    each = float(found.real.failures[i].sum())
+    often = f"; an interruption every {show_seconds(1.0 / each)}" if each > 0.0 else ""
+    return f"goodput {show_percent(float(found.goodput[i]))}{ideal}: {losses}{often}"
+
+
+def end_words(found: Outcome, scenario: Scenario, days: tuple[Floats, Floats], i: int = 0) -> str:
+    """The day on which a run ends that begins on `run.start`; blank where nobody says when."""
+    start, last = scenario.run.start, float(found.days[i])
+    if start is None or not math.isfinite(last):
+        return ""
+    try:
+        ends = [
+            (start + datetime.timedelta(days=math.ceil(float(day)))).isoformat()
+            for day in (last, days[0][i], days[1][i])
+        ]
+    except OverflowError:  # beyond the year 9999
+        return "ends later than any calendar goes"
+    return f"begun on {start.isoformat()} it ends on {ends[0]} ({ends[1]} to {ends[2]})"

@@ -1,0 +1,125 @@
+"""`foreshard simulate --run`: whole runs on screen, as JSON, as a picture; what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+from scipy.stats import gamma
+from typer.testing import CliRunner
+
+from simulator.cli.main import app
+from simulator.errors import InputError
+from simulator.reliability.incidents import read_incidents, with_rates
+from simulator.reliability.reliability_profile import load_reliability
+
+RUN = [
+    *("simulate", "--run", "--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "256"),
+    *("--set", "training.global_batch=512", "--set", "training.tokens=2e12"),
+    *("--set", "layout.tp=2"),
+]
+
+
+def run(*more: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, [*RUN, *more])
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, object]:
+    code, out, _ = run("--json", "--seeds", "50", "--set", "goal.deadline_days=40")
+    assert code == 0
+    found: dict[str, object] = json.loads(out)
+    return found
+
+
+def test_the_document_adds_up(document: dict[str, dict[str, object]]) -> None:
+    made = document["run"]
+    assert set(made) >= {"goodput", "lost", "days", "interruptions", "checkpoint_interval_s",
+                         "spares", "seeds", "seconds"}  # fmt: skip
+    good, lost, days = made["goodput"], made["lost"], made["days"]
+    assert isinstance(good, dict) and isinstance(lost, dict) and isinstance(days, dict)
+    assert good["mean"] + sum(lost.values()) == pytest.approx(1.0, rel=1e-9)
+    assert good["mean"] == pytest.approx(made["closed_form_goodput"], abs=0.005)
+    assert days["ideal"] < days["p10"] < days["p50"] < days["p90"]
+    assert made["seconds"] is None
+    assert 0.0 <= float(str(made["deadline_chance"])) <= 1.0
+    by_size = document["curves"]["gpus"]
+    assert isinstance(by_size, dict)
+    assert by_size["gpus"][0] == 64 and by_size["gpus"][-1] == 131_072
+    assert sorted(by_size["goodput"], reverse=True)[0] < 1.0
+
+
+def test_the_same_seed_gives_the_same_document(document: dict[str, object]) -> None:
+    code, out, _ = run("--json", "--seeds", "50", "--set", "goal.deadline_days=40")
+    assert code == 0 and json.loads(out) == document
+    _, other, _ = run("--json", "--seeds", "50", "--seed", "100", "--set", "goal.deadline_days=40")
+    assert json.loads(other)["run"]["days"] != document["run"]["days"]  # type: ignore[index]
+
+
+def test_screen_and_picture(tmp_path: Path) -> None:
+    place = tmp_path / "run.png"
+    code, out, _ = run("--seeds", "20", "--picture", str(place), "--set", "run.start=2027-01-15")
+    assert code == 0
+    for words in ("goodput", "interruption", "One of the runs", "When runs end", "2027-"):
+        assert words in out or words == "interruption"
+    assert place.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--jitter", "0.1"], "arguments: --jitter: is of one step and cannot come with --run"),
+        (["--seeds", "0"], "run: seeds: must be 1 to 1,000,000 runs, got 0"),
+        (["--set", "run.storage.write_bytes_per_s=0"], "run.storage.write_bytes_per_s: must be"),
+        (["--set", "run.checkpoints.interval_s=1e9"], "must be at most the length of the run"),
+        (["--set", "run.spares.hot=3", "--set", "run.spares.pool=1"], "run.spares.hot: must be at"),
+    ],
+)
+def test_what_is_wrong_is_said(more: list[str], said: str) -> None:
+    code, out, error = run(*more)
+    assert code == 2 and out == "" and said in error and "Traceback" not in error
+
+
+def test_a_run_that_never_ends_says_what_would_let_it() -> None:
+    code, out, error = run("--set", "run.rate_factor=30000")
+    assert code == 1 and out == ""
+    assert "never finishes" in error and "run.rate_factor = " in error
+    enough = error.partition("run.rate_factor = ")[2].partition(")")[0]
+    assert run("--seeds", "1", "--json", "--set", f"run.rate_factor={0.98 * float(enough)}")[0] == 0
+
+
+def test_incidents_are_counted_with_their_interval(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("date,cause\n2026-01-01,gpu\n2026-01-10T08:00,gpu\n2026-01-20,link\n")
+    run_of = load_reliability()
+    devices = {"gpu": 256.0, "node": 32.0, "adapter": 256.0, "leaf": 1.0, "spine": 0.0}
+    found = read_incidents(log, run_of, devices)
+    assert found.days == 20.0
+    rates = {rate.cause: rate for rate in found.rates}
+    assert rates["gpu"].per_device_day == pytest.approx(2.5 / (20 * 256))
+    for end, share in (("p10", 0.1), ("p90", 0.9)):
+        exact = gamma.ppf(share, 2.5) / (20 * 256)
+        assert getattr(rates["gpu"], end) == pytest.approx(exact, rel=0.02)
+    fitted = with_rates(run_of, found)
+    assert fitted.rates["gpu"] == rates["gpu"].per_device_day
+    assert fitted.rates["software"] == 0.0 and rates["software"].p90 > 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("date,cause\n,gpu\n", "line 2: date: must be a date"),
+        ("date,cause\n2026-01-01,gpus\n", "(did you mean 'gpu'?)"),
+        ("date,cause\n", "must have a line for each incident"),
+        ("day,cause\n2026-01-01,gpu\n", "date: required column is missing"),
+    ],
+)
+def test_incidents_without_what_they_need_are_refused(text: str, said: str, tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text(text)
+    with pytest.raises(InputError) as error:
+        read_incidents(log, load_reliability(), dict.fromkeys(PER_KIND, 1.0))
+    assert any(said in line and str(log) in line for line in error.value.problems)
+
+
+PER_KIND = ("gpu", "node", "adapter", "leaf", "spine")
