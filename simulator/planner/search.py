@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,8 @@ from simulator.planner.pareto import front
 from simulator.planner.pinned_fields import not_kept
 from simulator.planner.prediction import refuse_mixed
 from simulator.planner.real_run import check_finishes, priced
+from simulator.planner.remedies import why_nothing_fits
 from simulator.scenario import Scenario
-from simulator.units import show_bytes
 
 __all__ = ["KEEP_FOR_ENERGY", "Plan", "Refinement", "plan", "ranked"]
 
@@ -141,7 +141,7 @@ def plan(
         progress=progress,
     )
     if not len(found.best):
-        raise InfeasibleError(_nothing_fits(found, scenario))
+        raise InfeasibleError(why_nothing_fits(found, scenario))
     if wrong := not_kept(scenario, found.best.layouts):
         raise InputError(wrong)
     result = priced(found.best, scenario)
@@ -193,73 +193,3 @@ def _naive(scenario: Scenario) -> Estimate | None:
     rows = estimate.fits if estimate.fits.any() else np.full(len(estimate), True)
     chosen = np.flatnonzero(rows)
     return estimate.take(chosen[[np.argmin(estimate.step_time_s[chosen])]])
-
-
-def _nothing_fits(found: Found, scenario: Scenario) -> str:
-    """Say which layout came nearest, what it lacks, and what would make it fit."""
-    lines = [
-        f"{scenario.where}: no feasible layout among {found.layouts}"
-        f" on {scenario.cluster.gpus} GPUs"
-    ]
-    miss = found.nearest_miss
-    if miss is None:
-        for reason, count in sorted(found.dropped.items(), key=lambda item: -item[1])[:3]:
-            lines.append(f"  {count} layouts: {reason}")
-        return "\n".join(lines)
-    need, have = float(miss.memory_total_bytes[0]), miss.usable_bytes
-    largest = max(miss.memory_bytes, key=lambda kind: float(miss.memory_bytes[kind][0]))
-    lines.append(
-        f"  nearest miss: {miss.layouts.describe()} needs {show_bytes(need)}"
-        f" of {show_bytes(have)} usable;"
-        f" it lacks {show_bytes(need - have)}, most of it is {largest}"
-        f" ({show_bytes(float(miss.memory_bytes[largest][0]))})"
-    )
-    states = sum(
-        float(miss.memory_bytes[kind][0]) for kind in ("weights", "gradients", "optimizer")
-    )
-    lines += _remedies(scenario, need, have, states)
-    return "\n".join(lines)
-
-
-def _offloading(scenario: Scenario) -> list[str]:
-    """The first tier at which a layout fits that keeps states off the device; nothing if none."""
-    can, cluster = scenario.software.supports, scenario.cluster
-    tiers = ("cpu", "nvme") if can.nvme_offload and cluster.node.nvme is not None else ("cpu",)
-    choices: list[dict[str, str]] = []
-    for tier in tiers:
-        if can.optimizer_offload:
-            choices.append({"optimizer_offload": tier})
-        if can.optimizer_offload and can.parameter_offload:
-            choices.append({"optimizer_offload": tier, "parameter_offload": tier})
-    for choice in choices:
-        if not set(choice) & set(scenario.pinned):
-            pinned = {**scenario.pinned, **choice}
-            found = explore(scenario.workload, cluster, scenario.software, pinned, keep=1)
-            if found.feasible:
-                words = " and ".join(f"{name} = {tier}" for name, tier in choice.items())
-                layout = found.best.layouts.describe()
-                return [f"  would fit: layout.{words}, as {layout}"]
-    return []
-
-
-def _remedies(scenario: Scenario, need: float, have: float, states: float) -> list[str]:
-    """What would make the nearest miss fit, found by trying: more GPUs, or a larger device."""
-    tried: list[str] = []
-    cluster = scenario.cluster
-    for times in (2, 4, 8, 16, 32, 64):
-        group = replace(cluster.groups[0], gpus=cluster.gpus * times)
-        larger = replace(cluster, groups=(group,))
-        pinned = {k: v for k, v in scenario.pinned.items() if k != "dp"}
-        found = explore(scenario.workload, larger, scenario.software, pinned, keep=1)
-        if found.feasible:
-            tried.append(f"  would fit: {larger.gpus} GPUs, as {found.best.layouts.describe()}")
-            break
-    tried += _offloading(scenario)
-    tried.append(
-        f"  would fit: {show_bytes(need)} of usable memory per GPU instead of {show_bytes(have)}"
-    )
-    if scenario.pinned:
-        tried.append(
-            f"  pinned by the scenario: {', '.join(sorted(scenario.pinned))}; unpinning may help"
-        )
-    return tried

@@ -1,0 +1,213 @@
+"""Where nothing fits: the true cause, and what would make it fit, each found by trying."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator import catalogue
+from simulator.cost.estimate import Estimate
+from simulator.errors import InputError
+from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.planner.explore import Found, explore
+from simulator.scenario import Scenario
+from simulator.software.profile import load_software
+from simulator.units import show_bytes, show_seconds
+
+__all__ = ["Remedy", "remedies", "why_nothing_fits"]
+
+_LORA_RANK = 16
+"""Adapters of a usual size; their memory hardly depends on it."""
+
+_DEVICES = 3
+"""Larger devices that are tried, the smallest first."""
+
+_SOFTWARE = ("torchtitan", "deepspeed", "megatron-core")
+"""Frameworks that are tried in place of another: what shards, and what offloads most."""
+
+_TIERS = {"host": "host memory", "nvme": "local drives"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remedy:
+    """A change with which a layout fits."""
+
+    change: str
+    """What is changed, in words."""
+    layout: str
+    """The fastest layout then."""
+    gpus: int
+    step_time_s: float
+    another_training: bool = False
+    """The change is one of what is trained or of the numbers it is trained in: never made silently.
+    """
+
+    @property
+    def gpu_seconds(self) -> float:
+        """What a step takes of the machine: the cheapest remedy has the least."""
+        return self.gpus * self.step_time_s
+
+    def __str__(self) -> str:
+        words = f"{self.change}, as {self.layout}, {show_seconds(self.step_time_s)} a step"
+        return (
+            f"would also fit, with another training: {words}"
+            if self.another_training
+            else (f"would fit: {words}")
+        )
+
+
+def why_nothing_fits(found: Found, scenario: Scenario) -> str:
+    """Say which layout came nearest, what it lacks, and what would make it fit."""
+    lines = [
+        f"{scenario.where}: no feasible layout among {found.layouts}"
+        f" on {scenario.cluster.gpus} GPUs"
+    ]
+    miss = found.nearest_miss
+    if miss is None:
+        for reason, count in sorted(found.dropped.items(), key=lambda item: -item[1])[:3]:
+            lines.append(f"  {count} layouts: {reason}")
+    else:
+        lines.append(f"  nearest miss: {miss.layouts.describe()} {_lack(miss)}")
+    lines += [f"  {remedy}" for remedy in remedies(scenario, miss)]
+    if scenario.pinned:
+        pinned = ", ".join(sorted(scenario.pinned))
+        lines.append(f"  pinned by the scenario: {pinned}")
+    return "\n".join(lines)
+
+
+def _lack(miss: Estimate) -> str:
+    """What a layout has too little of: memory of the device, of the host, or of drives."""
+    need, have = float(miss.memory_total_bytes[0]), miss.usable_bytes
+    if need > have:
+        largest = max(miss.memory_bytes, key=lambda kind: float(miss.memory_bytes[kind][0]))
+        return (
+            f"needs {show_bytes(need)} of {show_bytes(have)} usable;"
+            f" it lacks {show_bytes(need - have)}, most of it is {largest}"
+            f" ({show_bytes(float(miss.memory_bytes[largest][0]))})"
+        )
+    short = [
+        f"{show_bytes(float(away[0]))} of {show_bytes(miss.room_bytes[tier])} of {_TIERS[tier]}"
+        for tier, away in miss.away_bytes.items()
+        if away[0] > miss.room_bytes[tier]
+    ]
+    fits = f"fits on its GPUs ({show_bytes(need)} of {show_bytes(have)})"
+    return f"{fits}; a server needs {' and '.join(short)}"
+
+
+def remedies(scenario: Scenario, miss: Estimate | None) -> list[Remedy]:
+    """What would make it fit, the cheapest first; what changes the training comes last.
+
+    `miss` is the layout that came nearest, if one can run at all.
+    """
+    found = [*_freed(scenario), *_more_gpus(scenario)]
+    if miss is not None:
+        found += [*_offloaded(scenario), *_other_software(scenario), *_larger(scenario, miss)]
+        found += _other_training(scenario)
+    return sorted(found, key=lambda one: (one.another_training, one.gpu_seconds))
+
+
+def _tried(
+    scenario: Scenario, change: str, pinned: Mapping[str, Any], *, another: bool = False
+) -> Iterator[Remedy]:
+    """The fastest layout of a changed scenario, if one fits."""
+    found = explore(scenario.workload, scenario.cluster, scenario.software, pinned, keep=1)
+    if found.feasible:
+        yield Remedy(
+            change=change,
+            layout=found.best.layouts.describe(),
+            gpus=scenario.cluster.gpus,
+            step_time_s=float(found.best.step_time_s[0]),
+            another_training=another,
+        )
+
+
+def _freed(scenario: Scenario) -> Iterator[Remedy]:
+    """Each pinned field set free alone, then all of them."""
+    for name, value in scenario.pinned.items():
+        rest = {k: v for k, v in scenario.pinned.items() if k != name}
+        yield from _tried(scenario, f"layout.{name} other than {value}", rest)
+    if len(scenario.pinned) > 1:
+        yield from _tried(scenario, "nothing pinned", {})
+
+
+def _more_gpus(scenario: Scenario) -> Iterator[Remedy]:
+    """The next number of GPUs that is enough, by doubling."""
+    pinned = {k: v for k, v in scenario.pinned.items() if k not in ("dp", "shard_group")}
+    for times in (2, 4, 8, 16, 32, 64):
+        larger = _resized(scenario.cluster, scenario.cluster.gpus * times)
+        some = list(_tried(replace(scenario, cluster=larger), f"{larger.gpus} GPUs", pinned))
+        if some:
+            yield from some
+            return
+
+
+def _resized(cluster: Cluster, gpus: int) -> Cluster:
+    return replace(cluster, groups=(replace(cluster.groups[0], gpus=gpus),))
+
+
+def _offloaded(scenario: Scenario) -> Iterator[Remedy]:
+    """The first tier at which a layout fits that keeps states off the device."""
+    can, cluster = scenario.software.supports, scenario.cluster
+    tiers = ("cpu", "nvme") if can.nvme_offload and cluster.node.nvme is not None else ("cpu",)
+    for tier in tiers if can.optimizer_offload else ():
+        names = ["optimizer_offload", *(["parameter_offload"] if can.parameter_offload else [])]
+        for choice in (dict.fromkeys(names[:n], tier) for n in range(1, len(names) + 1)):
+            if set(choice) & set(scenario.pinned):
+                continue
+            words = " and ".join(f"{name} = {tier}" for name in choice)
+            pinned = {**scenario.pinned, **choice}
+            some = list(_tried(scenario, f"layout.{words}", pinned))
+            if some:
+                yield from some
+                return
+
+
+def _other_software(scenario: Scenario) -> Iterator[Remedy]:
+    """Frameworks of the same platform that shard or keep less."""
+    platform, precision = scenario.cluster.accelerator.platform, scenario.workload.recipe.precision
+    for name in _SOFTWARE:
+        software = load_software(name)
+        runs = platform in software.platforms and precision in software.supports.precisions
+        if runs and name != scenario.software.name:
+            other = replace(scenario, software=software)
+            yield from _tried(other, f"cluster.software = {name}", scenario.pinned)
+
+
+def _larger(scenario: Scenario, miss: Estimate) -> Iterator[Remedy]:
+    """The same number of devices with more memory, the smallest that is enough."""
+    own, need = scenario.cluster.accelerator, float(miss.memory_total_bytes[0])
+    if need <= miss.usable_bytes:
+        return
+    devices: dict[str, tuple[float, str, Cluster]] = {}
+    for name in catalogue.names("clusters"):
+        try:
+            cluster = load_cluster(name, scenario.cluster.gpus)
+        except InputError:  # a size that this cluster does not have
+            continue
+        device, usable = cluster.accelerator, float(cluster.accelerator.memory.usable_bytes)
+        if device.platform == own.platform and usable >= need:
+            devices.setdefault(device.name, (usable, name, cluster))
+    for _, name, cluster in sorted(devices.values(), key=lambda one: one[:2])[:_DEVICES]:
+        other = replace(scenario, cluster=cluster)
+        some = list(_tried(other, f"cluster.name = {name}", scenario.pinned))
+        if some:
+            yield from some
+            return
+
+
+def _other_training(scenario: Scenario) -> Iterator[Remedy]:
+    """What changes the result of the training: states of fewer bytes, adapters."""
+    recipe = scenario.workload.recipe
+    choices: dict[str, dict[str, Any]] = {}
+    if recipe.optimizer == "adamw":
+        choices["training.moment_dtype = bf16"] = {"moment_dtype": "bf16"}
+        choices["training.optimizer = adamw_8bit"] = {"optimizer": "adamw_8bit"}
+    if not recipe.lora_rank:
+        adapters = {"lora_rank": _LORA_RANK}
+        choices[f"LoRA (training.lora_rank = {_LORA_RANK})"] = adapters
+        choices["QLoRA (and training.quantised_base)"] = {**adapters, "quantised_base": True}
+    for words, fields in choices.items():
+        workload = replace(scenario.workload, recipe=replace(recipe, **fields))
+        other = replace(scenario, workload=workload)
+        yield from _tried(other, words, scenario.pinned, another=True)

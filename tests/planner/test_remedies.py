@@ -1,0 +1,72 @@
+"""Where nothing fits: the true cause, and changes that make it fit, cheapest first."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.cost.step import evaluate
+from simulator.layout.layouts import Layouts
+from simulator.planner.explore import explore
+from simulator.planner.remedies import Remedy, _lack, remedies
+from simulator.scenario import Scenario, make_scenario
+
+
+def scenario(cluster: str, gpus: int, software: str, **layout: Any) -> Scenario:
+    return make_scenario(
+        {
+            "model": {"name": "llama-3.1-70b"},
+            "training": {"sequence_length": 8192, "global_batch": 64},
+            "cluster": {"name": cluster, "gpus": gpus, "software": software},
+            "layout": layout,
+        }
+    )
+
+
+FEW = {"recompute": "full", "recompute_layers": 0, "sequence_parallel": True, "cp": 1}
+"""Keeps the searches of a test small."""
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Remedy]:
+    """70 B parameters on 8 L40S of 48 GB: states alone take 16 B each, 141 GB a GPU."""
+    of = scenario("l40s-pcie", 8, "megatron-core", **FEW)
+    miss = explore(of.workload, of.cluster, of.software, of.pinned, keep=1).nearest_miss
+    return remedies(of, miss)
+
+
+def test_remedies_stand_cheapest_first_and_other_trainings_last(found: list[Remedy]) -> None:
+    keys = [(one.another_training, one.gpus * one.step_time_s) for one in found]
+    assert keys == sorted(keys)
+    assert len(keys) >= 3
+
+
+def test_adapters_and_more_gpus_are_named(found: list[Remedy]) -> None:
+    named = {one.change: one for one in found}
+    assert "LoRA (training.lora_rank = 16)" in named
+    assert named["LoRA (training.lora_rank = 16)"].another_training
+    assert any(one.gpus > 8 for one in found)
+    assert not any(one.another_training for one in found if "GPUs" in one.change)
+
+
+def test_a_remedy_fits_when_it_is_searched_again(found: list[Remedy]) -> None:
+    more = next(one for one in found if one.gpus > 8)
+    of = scenario("l40s-pcie", more.gpus, "megatron-core", **FEW)
+    again = explore(of.workload, of.cluster, of.software, of.pinned, keep=1)
+    assert again.best.layouts.describe() == more.layout
+    assert again.best.step_time_s[0] == more.step_time_s
+    fewer = scenario("l40s-pcie", more.gpus // 2, "megatron-core", **FEW)
+    assert not explore(*(fewer.workload, fewer.cluster, fewer.software), fewer.pinned).feasible
+
+
+def test_a_full_host_is_the_cause_where_the_device_has_room() -> None:
+    """ZeRO-Offload keeps states of 8.75 B parameters a GPU in the memory of their server."""
+    of = scenario("dgx-h100", 8, "deepspeed")
+    row = Layouts.of(
+        dp=8, global_batch=64, sharding="zero3", recompute="full", optimizer_offload="cpu"
+    )
+    node = replace(of.cluster.node, host_memory_bytes=1e11)
+    cluster = replace(of.cluster, groups=(replace(of.cluster.groups[0], node=node),))
+    miss = evaluate(row, of.workload, cluster, of.software)
+    assert miss.memory_total_bytes[0] < miss.usable_bytes and not miss.fits[0]
+    assert "host memory" in _lack(miss) and "lacks" not in _lack(miss) and "-" not in _lack(miss)
