@@ -52,6 +52,11 @@ _PHRASES: tuple[tuple[str, str, Callable[[re.Match[str]], str]], ...] = (
      lambda found: found[1]),
     ("deterministic", "(?:^|; )deterministic mode(?:;|$)", lambda _: "true"),
     ("memory_stage", r"last rank = last pipeline stage", lambda _: "last"),
+    ("lora_rank", r"(?:^|; )lora-r=([0-9]{1,4})(?:;|$)", lambda found: found[1]),
+    ("lora_targets", r"lora-target-modules=(?:linear_qkv|query_key_value)(?:;|$)",
+     lambda _: "q+k+v"),
+    ("quantised_base", r"CI baseline \w*_qlora_", lambda _: "true"),
+    ("split_master_weights", "reuse-fp32-param=True", lambda _: "true"),
     ("composed", "COMPOSED", lambda _: "true"),
     ("excluded", r"EXCLUDED:([^;]*)", lambda found: found[1].strip() or "no reason given"),
 )  # fmt: skip

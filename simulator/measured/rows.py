@@ -46,7 +46,8 @@ _OTHERS = """source split position num_experts top_k moe_ffn_hidden shared_exper
     peak_reserved_gib reduce_dtype gradient_dtype moment_dtype fused_gradient_accumulation
     recompute_stops_early offload_layers sliding_window_every_second dispatcher expert_overlap
     loss_chunks optimizer_in_backward cuda_graph_scope loss_fusion transformer_impl deterministic
-    memory_stage composed excluded assumed notes"""
+    memory_stage lora_rank lora_targets quantised_base split_master_weights composed
+    excluded assumed notes"""
 
 REQUIRED = tuple(_NEEDED.split())
 """Columns without which no row can be predicted and scored."""
@@ -65,6 +66,7 @@ SWITCH_COLUMNS = (
     *("tp_comm_overlap", "cpu_offload", "cuda_graphs", "fused_gradient_accumulation"),
     *("recompute_stops_early", "offload_layers", "dispatcher", "expert_overlap"),
     *("cuda_graph_scope", "loss_fusion", "transformer_impl", "deterministic"),
+    *("lora_rank", "lora_targets", "quantised_base", "split_master_weights"),
 )
 """Columns that say what the software was told to do."""
 

@@ -172,6 +172,8 @@ def states(row: Mapping[str, str], usual: StateBytes, copies: Figure) -> StateBy
     stated: dict[str, Any] = {}
     if row.get(_FUSED) and not flag(row, _FUSED) and row.get("sharding") in ("zero2", "zero3"):
         stated["reduce_copies"] = copies
+    if flag(row, "split_master_weights"):
+        stated["master"] = Figure(2.0, "datasheet", "the other half of fp32 is the 16-bit weight")
     for field, column in (("reduce", "reduce_dtype"), ("gradient", "gradient_dtype")):
         if dtype := choice(row, column, _BYTES):
             stated[field] = Figure(_BYTES[dtype], "datasheet", "stated for the run")
@@ -179,7 +181,7 @@ def states(row: Mapping[str, str], usual: StateBytes, copies: Figure) -> StateBy
 
 
 def recipe(row: Mapping[str, str]) -> dict[str, Any]:
-    """Fields of the recipe that are stated: loss in pieces, place and types of the optimizer."""
+    """Fields of the recipe that are stated: loss, place and types of the optimizer, adapters."""
     stated: dict[str, Any] = {}
     if pieces := whole(row, "loss_chunks", 0):
         stated["loss_chunks"] = pieces
@@ -187,6 +189,11 @@ def recipe(row: Mapping[str, str]) -> dict[str, Any]:
         stated["optimizer_in_backward"] = True
     if moments := choice(row, "moment_dtype", _MOMENTS):
         stated["moment_dtype"] = moments
+    if rank := whole(row, "lora_rank", 0):
+        stated["lora_rank"] = rank
+        if row.get("lora_targets"):
+            stated["lora_targets"] = text(row, "lora_targets").split("+")
+        stated["quantised_base"] = flag(row, "quantised_base")
     return stated
 
 

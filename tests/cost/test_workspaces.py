@@ -10,6 +10,7 @@ from simulator import catalogue
 from simulator.cost.rank_memory import rank_memory
 from simulator.files import read_csv
 from simulator.measured.fixed_phrases import with_columns
+from simulator.measured.model_sizes import with_sizes
 from simulator.measured.replay import Run, load_tables, replay
 from simulator.software.profile import load_software
 
@@ -83,3 +84,16 @@ def test_allocated_memory_of_megatron_lms_own_tests(number: str) -> None:
     outside = ("communicators", "context", "fragmentation")
     ours = sum(size for kind, size in found.items() if kind not in outside)
     assert ours == pytest.approx(1024 * float(ROWS[number]["peak_memory_gib"]), abs=55)
+
+
+def test_adapters_and_split_masters_of_mindspeed() -> None:
+    """LoRA on queries, keys and values: no state of the frozen model; masters of 2 bytes, not 4."""
+    rows = [row for row in ROWS.values() if "lora-r=" in row["notes"]]
+    recipe = replay(_filled(rows[0]), load_tables()).workload.recipe
+    assert recipe.lora_rank > 0 and recipe.lora_targets == ("q", "k", "v")
+    split = next(row for row in ROWS.values() if "reuse-fp32-param=True" in row["notes"])
+    assert replay(_filled(split), load_tables()).software.states.master == 2.0
+
+
+def _filled(row: dict[str, str]) -> dict[str, str]:
+    return with_sizes(with_columns(row, row))
