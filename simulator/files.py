@@ -25,7 +25,7 @@ from pydantic import Strict, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
 from simulator import catalogue
-from simulator.errors import InputError, brief, brief_text, did_you_mean, nearest
+from simulator.errors import InputError, brief, brief_text, did_you_mean, nearest, visible
 from simulator.inheritance import lent, merged, sourced, taken_over
 from simulator.plain_files import (
     DEEPEST,
@@ -464,7 +464,7 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
     InputError
         If the file, its base or a field of either is wrong.
     """
-    raw = {**_over_base(path, kind, ()), "name": path.stem}
+    raw = {**_over_base(path, kind, ()), "name": visible(path.stem)}
     sources = raw.pop("sources", {})
     if not isinstance(sources, dict) or not all(isinstance(x, dict) for x in sources.values()):
         raise InputError(f"{path}: sources: must be tables of text and date, got {brief(sources)}")

@@ -127,7 +127,7 @@ def show_links(
             "--write",
             metavar="FILE.csv",
             show_default=False,
-            help="Write the edges that were read, for [topology] of a cluster profile.",
+            help="Write the edges that were read, for \\[topology] of a cluster profile.",
         ),
     ] = None,
     as_json: Json = False,

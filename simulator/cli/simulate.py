@@ -173,11 +173,11 @@ def command(
     incidents: IncidentLog = None,
     as_json: Json = False,
 ) -> None:
-    """Play one training step of one layout, action by action.
+    r"""Play one training step of one layout, action by action.
 
     Says what the closed form of `predict` cannot: who waits for whom, what paces the step, when
     memory is fullest; and what slow GPUs, loaded experts, shared links, durations that vary,
-    servers of several kinds ([[cluster.groups]]) or a schedule of your own make of it.
+    servers of several kinds ([\[cluster.groups]]) or a schedule of your own make of it.
     """
     with speaking():
         from simulator.planner.server_kinds import predict_first

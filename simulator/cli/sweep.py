@@ -31,7 +31,7 @@ from simulator.errors import InputError, problem
 __all__ = ["command"]
 
 GridFile = Annotated[
-    Path, typer.Argument(metavar="GRID", help="Grid file (TOML): [grid] and common sections.")
+    Path, typer.Argument(metavar="GRID", help="Grid file (TOML): \\[grid] and common sections.")
 ]
 Out = Annotated[
     Path | None,

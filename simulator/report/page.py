@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.terms import TERMS
+from simulator.errors import visible
 from simulator.events.step.streams import STREAMS
 from simulator.planner.scaling import CAUSES
 from simulator.report.comparison import show_change
@@ -103,12 +104,19 @@ def environment() -> Environment:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent),
         autoescape=True,
+        finalize=_shown,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     made.filters |= _FILTERS
     return made
+
+
+def _shown(value: Any) -> Any:
+    """Write out what a browser would obey in names: controls, marks that turn the direction."""
+    is_name = isinstance(value, str) and not hasattr(value, "__html__")
+    return visible(value) if is_name else value
 
 
 def plotly_source() -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import InputError
+from simulator.errors import InputError, visible
 from simulator.files import read_json
 from simulator.workload.architecture import Architecture
 from simulator.workload.families import deepseek, encoders, gpt, llama, nemotron_h, qwen3_next, t5
@@ -81,7 +81,7 @@ def from_hf(config: Mapping[str, Any], *, name: str, where: str) -> Architecture
     if isinstance(inner, Mapping):
         outer = {key: value for key, value in config.items() if key == "tie_word_embeddings"}
         config, prefix = {**outer, **inner}, "text_config."
-    fields = Fields(config, name=name, where=where, prefix=prefix)
+    fields = Fields(config, name=visible(name), where=where, prefix=prefix)
     architecture = FAMILIES[fields.choose_family(FAMILIES)](fields)
     fields.finish()
     return architecture

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import Markup
 
 from simulator.planner.search import Plan, plan
 from simulator.report.evidence import NOT_MODELLED
 from simulator.report.figures import figures
 from simulator.report.numbers import PlanNumbers, collect
-from simulator.report.page import SECTIONS, render
+from simulator.report.page import SECTIONS, environment, render
 from simulator.report.plots import memory_png
 from simulator.report.write import write_file, write_plan_report
 from simulator.scenario import make_scenario
@@ -241,3 +242,10 @@ def test_a_failed_write_leaves_the_old_file(
         write_file(path, b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["plan.html"]
     assert path.read_bytes() == b"old"
+
+
+def test_names_on_a_page_cannot_turn_its_text() -> None:
+    """Trojan Source (CVE-2021-42574): marks of direction in a name reorder what is shown."""
+    made = environment().from_string("{{ name }} {{ drawn }}")
+    shown = made.render(name="a\x1b[31m\u202e<b>", drawn=Markup("<svg>"))
+    assert shown == "a\\x1b[31m\\u202e&lt;b&gt; <svg>"
