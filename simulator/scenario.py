@@ -35,10 +35,13 @@ from simulator.workload.recipe import LARGEST, Recipe, Workload
 from simulator.workload.tasks import TaskHeads
 
 __all__ = [
+    "DECIDED",
+    "UNDECIDED",
     "ClusterSection",
     "Goal",
     "LayoutSection",
     "Scenario",
+    "SearchSection",
     "load_scenario",
     "make_scenario",
     "wrong_reshard",
@@ -46,7 +49,7 @@ __all__ = [
 
 Positive = Annotated[Whole, Gt(0), Le(LARGEST)]
 
-_SECTIONS = ("model", "training", "cluster", "layout", "goal", "run")
+_SECTIONS = ("model", "training", "cluster", "layout", "goal", "run", "search")
 _RESERVED = ("data", "economics")
 
 
@@ -121,6 +124,38 @@ class LayoutSection:
         return {name: value for name, value in values.items() if value is not None}
 
 
+DECIDED = (
+    *("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "sharding", "rank_order"),
+    *("recompute", "recompute_modules"),
+)
+"""Layout fields that a search decides by default."""
+
+UNDECIDED = ("schedule", "dispatcher", "cp_kind", "optimizer_offload", "parameter_offload")
+"""Those that it decides where `[search] allow` names them."""
+
+
+@record
+class SearchSection:
+    """What a search may decide."""
+
+    allow: tuple[str, ...] | None = None
+    """Layout fields that may be decided; the others take the value that predict takes. None given:
+    DECIDED. What changes the result of the training is never decided."""
+
+    def problems(self, where: str) -> list[str]:
+        """Words that are no field of a layout, or a field of the training."""
+        found, training = [], {field.name for field in fields(Recipe)}
+        for word in self.allow or ():
+            if word in training:
+                rule = "changes the training, so it is yours to set: training." + word
+                found.append(f"{where}: search.allow: {word!r} {rule}")
+            elif word not in (*DECIDED, *UNDECIDED):
+                known = ", ".join((*DECIDED, *UNDECIDED))
+                hint = did_you_mean(word, (*DECIDED, *UNDECIDED))
+                found.append(f"{where}: search.allow: must be among {known}, got {word!r}{hint}")
+        return found
+
+
 @record
 class Goal:
     """What the plan is for."""
@@ -150,6 +185,8 @@ class Scenario:
     """The sections as given, with overrides applied."""
     assumed_software: str | None = None
     """The known release that stands for the one that was named; None where that is known."""
+    allow: tuple[str, ...] | None = None
+    """Layout fields that a search may decide ([search]); None: DECIDED."""
 
 
 def load_scenario(path: Path | str, overrides: Iterable[str] = ()) -> Scenario:
@@ -189,6 +226,7 @@ def make_scenario(
         ("layout", lambda: _section(LayoutSection, document, "layout", where)),
         ("goal", lambda: _section(Goal, document, "goal", where)),
         ("run", lambda: _run(document, where)),
+        ("search", lambda: _search(document, where)),
     ):
         try:
             parts[name] = step()
@@ -220,6 +258,7 @@ def make_scenario(
         run=parts["run"],
         document=document,
         assumed_software=parts["stands"].text,
+        allow=parts["search"].allow,
     )
 
 
@@ -250,6 +289,13 @@ def _run(document: Mapping[str, Any], where: str) -> Reliability:
     if not isinstance(raw, Mapping):
         raise InputError(problem(where, "run", "must be a table", raw))
     return read_run(raw, where=where)
+
+
+def _search(document: Mapping[str, Any], where: str) -> SearchSection:
+    section: SearchSection = _section(SearchSection, document, "search", where)
+    if wrong := section.problems(where):
+        raise InputError(wrong)
+    return section
 
 
 def _place(document: Mapping[str, Any], where: str) -> ClusterSection | GroupedSection:

@@ -25,6 +25,7 @@ from simulator.cli.screen import (
     waiting,
 )
 from simulator.cost.step import Estimate
+from simulator.planner.allowed import decides
 from simulator.planner.bearing_defaults import bearing_defaults
 from simulator.planner.outcome import Spans, spans
 from simulator.planner.search import Plan
@@ -285,6 +286,8 @@ def _searched(plan: Plan) -> list[str]:
     lines = [f"{found.layouts:,} layouts: {found.feasible:,} can run and fit"]
     for reason, count in sorted(found.dropped.items(), key=lambda item: -item[1]):
         lines.append(f"{count:,} dropped: {reason}")
+    own, others = decides(plan.scenario)
+    lines.append(f"Decided: {', '.join(own)}; where [search] allow names them: {', '.join(others)}")
     return lines
 
 

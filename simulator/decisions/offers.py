@@ -16,6 +16,7 @@ from simulator.errors import InputError
 from simulator.evidence.card import Card
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.planner.allowed import with_allowed
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.explore import explore
@@ -180,7 +181,9 @@ def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
     if reason := hopeless(scenario, cluster):
         return replace(empty, reason=reason)
     keep = KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP
-    found = explore(scenario.workload, cluster, scenario.software, dict(scenario.pinned), keep=keep)
+    found = explore(
+        scenario.workload, cluster, scenario.software, with_allowed(scenario), keep=keep
+    )
     if not len(found.best):
         return replace(empty, reason=why_not(found), layouts=found.layouts)
     order = ranked(found.best, priced(found.best, scenario), scenario)

@@ -22,8 +22,10 @@ from simulator.layout.degrees import accelerators, data_parallel_degree, divisor
 from simulator.layout.layouts import (
     CP_KINDS,
     DISPATCHERS,
+    OFFLOADS,
     RANK_ORDERS,
     RECOMPUTE,
+    SHARDINGS,
     Layouts,
     mask_of,
 )
@@ -52,6 +54,11 @@ _MOST_CHUNKS = 20
 """Virtual pipeline chunks per rank above this are not tried unless pinned."""
 
 
+def _tiers(can: Supports, offloads: bool) -> Sequence[str]:
+    """Where states may wait; nowhere but on the device where the software does not offload."""
+    return (OFFLOADS if can.nvme_offload else OFFLOADS[:2]) if offloads else OFFLOADS[:1]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Choice:
     """A field whose words are all tried where it is pinned to "any"."""
@@ -65,6 +72,13 @@ class _Choice:
 _CHOICES = {
     "schedule": _Choice(words=lambda can: can.schedules, matters=lambda x: x.pp > 1),
     "dispatcher": _Choice(words=lambda can: can.dispatchers, matters=lambda x: x.ep * x.etp > 1),
+    "optimizer_offload": _Choice(
+        words=lambda can: _tiers(can, can.optimizer_offload), matters=lambda x: x.tp > 0
+    ),
+    "parameter_offload": _Choice(
+        words=lambda can: _tiers(can, can.parameter_offload),
+        matters=lambda x: x.sharding == SHARDINGS.index("zero3"),
+    ),
     "cp_kind": _Choice(words=lambda can: can.cp_kinds or CP_KINDS[:1], matters=lambda x: x.cp > 1),
 }
 

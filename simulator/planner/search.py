@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from simulator.evidence.card import Card
 from simulator.frames import DataFrame, Table
 from simulator.layout.layouts import SHARDINGS
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.allowed import with_allowed
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.candidates import candidates
 from simulator.planner.certainty import Certainty, certainty
@@ -130,6 +131,7 @@ def plan(
     """
     refuse_mixed(scenario)
     _check_priced(scenario)
+    scenario = replace(scenario, pinned=with_allowed(scenario))
     keep = max(keep, KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP)
     found = explore(
         scenario.workload,
