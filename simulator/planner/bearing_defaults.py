@@ -18,6 +18,7 @@ from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
 from simulator.scenario import Scenario
 from simulator.software.profile import load_software
+from simulator.software.releases import load_releases
 from simulator.units import show_bytes, show_seconds, show_signed_percent
 
 __all__ = ["Alternative", "bearing_defaults"]
@@ -155,13 +156,13 @@ def _software(scenario: Scenario, layout: Layouts) -> list[Alternative]:
 
 @lru_cache(maxsize=32)
 def _neighbours(name: str, platforms: tuple[str, ...]) -> tuple[str, ...]:
-    """Other profiles of the same platform, the most alike first."""
+    """Other frameworks of the same platform that releases stand for, the most alike first."""
     try:
         said = dict(_leaves(load_software(name)))
     except InputError:  # given by path
         return ()
     alike: list[tuple[int, str]] = []
-    for other in catalogue.names("software"):
+    for other in sorted(load_releases().standing & set(catalogue.names("software"))):
         try:
             profile = load_software(other)
         except InputError:  # a broken profile of the user's own is no alternative

@@ -81,7 +81,7 @@ NOT_MODELLED = (
         "allocator trace",
         "fragmentation is a share of allocated memory; only `predict --memory` replays allocations",
     ),
-    ("evaluation and logging", "only training steps are counted"),
+    ("logging", "what a run writes beside its checkpoints takes no time"),
 )
 """Effects that the numbers leave out, and what is assumed instead."""
 
