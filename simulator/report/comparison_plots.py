@@ -76,7 +76,7 @@ def front_png(plan: Plan, title: str) -> bytes:
     free = 100.0 * (1.0 - estimate.memory_total_bytes / estimate.usable_bytes)
     ink = colour("speed").light
     axes.plot(free, estimate.step_time_s, "o", color=colour("ideal").light, mfc="none", ms=4.0)
-    axes.plot(free[best], estimate.step_time_s[best], "o-", color=ink, ms=5.0, lw=1.2)
+    axes.plot(free[best], estimate.step_time_s[best], "o", color=ink, ms=6.0)
     axes.set_xlabel("memory free on the fullest accelerator, %")
     axes.set_ylabel("seconds per step")
     words = f"{len(best)} of {len(estimate):,} layouts beaten by no other"
