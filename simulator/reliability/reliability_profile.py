@@ -240,8 +240,11 @@ def read_run(raw: Mapping[str, Any], *, where: str) -> Reliability:
     if not isinstance(name, str):
         raise InputError(problem(where, "run.set", "must be the name of a set", name))
     base = load_reliability(name, where=where)
-    if "name" in given:
-        raise InputError(f"{where}: run.name: unknown field (did you mean 'set'?)")
+    known = {"set", *(one.name for one in dataclasses.fields(Reliability))} - {"name"}
+    if unknown := [word for word in given if word not in known]:
+        raise InputError(
+            f"{where}: run.{word}: unknown field{did_you_mean(word, known)}" for word in unknown
+        )
     causes = given.get("causes", {})
     if isinstance(causes, Mapping):
         for word, fields in causes.items():
@@ -251,6 +254,13 @@ def read_run(raw: Mapping[str, Any], *, where: str) -> Reliability:
                     f"{where}: run.causes.{word}: unknown cause, and a new one needs all"
                     f" fields, device first{hint}"
                 )
+    start = given.get("start")
+    if start is not None and not isinstance(start, datetime.date):
+        try:
+            given["start"] = datetime.date.fromisoformat(start)
+        except (TypeError, ValueError):
+            rule = "must be a date as year-month-day"
+            raise InputError(problem(where, "run.start", rule, start)) from None
     found: Reliability = build(Reliability, merged(_tables(base), given), where=where, prefix="run")
     if wrong := wrong_run(found, where):
         raise InputError(wrong)

@@ -56,7 +56,8 @@ WRONG_FIELDS = {
     ),
     "data.path=x": "run.toml: data: not yet; this version does not read this section",
     "economics.price=3": "run.toml: economics: not yet; this version does not read this section",
-    "run.days=3": "run.toml: run: not yet; this version does not read this section",
+    "run.slw=3": "run.toml: run.slw: unknown field (did you mean 'slow'?)",
+    "run.start=soon": "run.toml: run.start: must be a date as year-month-day, got 'soon'",
     "cluster.groups=2": (
         "run.toml: cluster.groups: must stand without cluster.name and cluster.gpus: each group"
         " has its own"

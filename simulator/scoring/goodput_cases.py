@@ -1,0 +1,115 @@
+"""Runs of months that were reported, beside the closed form: `validation/months.toml`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from annotated_types import Gt
+
+from simulator import catalogue
+from simulator.files import Number, Whole, build, read_toml, record
+from simulator.reliability.reliability_profile import read_run
+from simulator.reliability.run_outlook import Outlook, outlook
+from simulator.reliability.run_terms import Machine, run_terms
+from simulator.units import DAY_S, HOUR_S
+
+__all__ = ["Case", "Compared", "compared", "read_cases"]
+
+Positive = Annotated[Number, Gt(0)]
+
+_SERVER = 8
+_STEP_S = 10.0
+"""Of every case: a step only bounds the interval between checkpoints."""
+
+_OF_GPUS = ("gpu", "gpu_memory")
+
+
+@record
+class Case:
+    """One reported run."""
+
+    name: str
+    gpus: Annotated[Whole, Gt(0)]
+    """In servers of eight."""
+    ideal_days: Positive
+    checkpoint_bytes: Positive
+    rates_of: str
+    """The log that the rates are from."""
+    check: bool = False
+    """It is the log that is compared: a consistency check, and no prediction."""
+    reported: dict[str, Positive]
+    """goodput, days, interruptions, restarts, recoveries, gpu_failures, gpu_hours (of the whole
+    run), hours_between (failures)."""
+    span_days: Positive | None = None
+    """The stretch in which interruptions were counted; none given: the whole run."""
+    at_least: tuple[str, ...] = ()
+    """What was reported as a bound."""
+    source: str
+    run: dict[str, Any]
+    """The section [run]."""
+
+
+@record
+class _Cases:
+    case: tuple[Case, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """One figure of a case."""
+
+    case: Case
+    figure: str
+    reported: float
+    predicted: float
+    ideal: float | None
+    """Without anything that fails, where that is a number."""
+
+
+def read_cases() -> tuple[Case, ...]:
+    """Read the shipped cases."""
+    path = catalogue.folder("validation") / "months.toml"
+    return build(_Cases, read_toml(path), where=str(path)).case
+
+
+def compared(case: Case) -> list[Compared]:
+    """Predict what was reported of a case."""
+    run = read_run(case.run, where=case.name)
+    nodes = case.gpus / _SERVER
+    machine = Machine(
+        gpus=case.gpus,
+        node_gpus=_SERVER,
+        step_s=_STEP_S,
+        work_s=case.ideal_days * DAY_S,
+        checkpoint_bytes=case.checkpoint_bytes,
+        writer_nodes=nodes,
+        writer_gpus=case.gpus,
+    )
+    found = outlook(run_terms(run, machine))
+    made = _figures(case, found)
+    ideal = {"days": case.ideal_days, "gpu_hours": case.gpus * case.ideal_days * 24.0}
+    return [
+        Compared(case=case, figure=name, reported=float(value), predicted=made[name],
+                 ideal=ideal.get(name))
+        for name, value in case.reported.items()
+    ]  # fmt: skip
+
+
+def _figures(case: Case, found: Outlook) -> dict[str, float]:
+    """Every figure that a case may report."""
+    wall, each = float(found.wall_s[0]), found.failures[0]
+    by_name = dict(zip(found.terms.causes, map(float, each), strict=True))
+    span = wall if case.span_days is None else case.span_days * DAY_S
+    failures = float(each.sum()) * span
+    every = found.terms.run.maintenance.every_s
+    return {
+        "goodput": float(found.goodput[0]),
+        "days": wall / DAY_S,
+        "interruptions": failures + (span / every if every else 0.0),
+        "restarts": failures,
+        "recoveries": failures,
+        "gpu_failures": sum(by_name[name] for name in _OF_GPUS) * span,
+        "gpu_hours": case.gpus * wall / HOUR_S,
+        "hours_between": 1.0 / float(found.terms.rate.sum()) / HOUR_S,
+    }
