@@ -44,6 +44,9 @@ Degrees = tuple[int, int, int]
 Range = tuple[float, float]
 """Numbers above the first, up to the second."""
 
+Memo = dict[tuple[Any, ...], Any]
+"""Choices of degrees that calls share, by the degrees."""
+
 EVERY: Range = (0, float("inf"))
 """All numbers."""
 
@@ -158,6 +161,7 @@ def families(
     most: int | None = None,
     micro: Range = EVERY,
     outer: Collection[Degrees] | None = None,
+    memo: Memo | None = None,
 ) -> Iterator[Family]:
     """The same layouts, those that differ in recomputation alone together.
 
@@ -169,19 +173,20 @@ def families(
         Micro-batches to list; a pinned one is in all ranges that begin with 0.
     outer : collection, optional
         Degrees (tp, pp, cp) to list; not given, all.
+    memo : dict, optional
+        What calls for the same setting and pins share, empty at first.
     """
-    pinned = dict(pinned or {})
+    pinned, memo = dict(pinned or {}), {} if memo is None else memo
     for field, choice in _CHOICES.items():
         if pinned.get(field) == "any":
             for i, word in enumerate(choice.words(software.supports)):
                 fixed = {**pinned, field: word}
-                for family in families(
-                    workload, cluster, software, fixed, most=most, micro=micro, outer=outer
-                ):
+                ranges: dict[str, Any] = {"micro": micro, "outer": outer, "memo": memo}
+                for family in families(workload, cluster, software, fixed, most=most, **ranges):
                     yield family if i == 0 else _only(family, choice.matters(family.base))
             return
     grids, size = list[dict[str, NDArray[Any]]](), 0
-    for grid in _grids(workload, cluster, software, pinned, micro=micro, outer=outer):
+    for grid in _grids(workload, cluster, software, pinned, micro=micro, outer=outer, memo=memo):
         grids.append(grid)
         size += len(grid["tp"])
         if most is not None and size >= most:
@@ -199,29 +204,49 @@ def count(
     *,
     micro: Range = EVERY,
     outer: Collection[Degrees] | None = None,
+    memo: Memo | None = None,
 ) -> int:
     """How many layouts there are, those counted twice that a word of "any" does not tell apart.
 
-    `micro` and `outer` as in :func:`families`.
+    `micro`, `outer` and `memo` as in :func:`families`.
     """
     pinned, times, layouts = dict(pinned or {}), 1, 0
+    memo = {} if memo is None else memo
     for field, choice in _CHOICES.items():
         if pinned.get(field) == "any":
             words = choice.words(software.supports)
             times, pinned[field] = times * len(words), words[0]
-    modes: dict[int, int] = {}
     for (tp, pp, cp), dp in _degrees(workload, cluster, software, pinned):
         if outer is not None and (tp, pp, cp) not in outer:
             continue
-        shared = shared_states(software, pinned, tp, pp, cp * dp, cluster.domain)
-        axes = _inner(workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
+        axes, shared = _known(memo, workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
         axes["micro_batch"] = _within(axes["micro_batch"], micro, pinned)
-        if pp not in modes:
+        if ("modes", pp) not in memo:
             one = _recomputation(Layouts.of(pp=pp), workload.architecture, software, pinned)
-            modes[pp] = len(list(one))
+            memo["modes", pp] = len(list(one))
         size = prod(len(axis) for axis in axes.values())
-        layouts += size * len(shared["sharding"]) * modes[pp]
+        layouts += size * len(shared["sharding"]) * int(memo["modes", pp])
     return times * layouts
+
+
+def _known(
+    memo: Memo,
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    pinned: Mapping[str, Any],
+    **degrees: int,
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """Inner choices and ways to share states of some degrees, listed once for a memo."""
+    key = (*degrees.values(), *(pinned.get(field) for field in _CHOICES))
+    if key not in memo:
+        ranks = degrees["cp"] * degrees["dp"]
+        memo[key] = (
+            _inner(workload, cluster, software, pinned, **degrees),
+            shared_states(software, pinned, degrees["tp"], degrees["pp"], ranks, cluster.domain),
+        )
+    axes, shared = memo[key]
+    return dict(axes), shared
 
 
 def _only(family: Family, rows: NDArray[np.bool_]) -> Family:
@@ -266,18 +291,18 @@ def _grids(
     *,
     micro: Range,
     outer: Collection[Degrees] | None,
+    memo: Memo,
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """One product of the inner choices per (tp, pp, cp); at least one row, be it to blame."""
     some = False
     for (tp, pp, cp), dp in _degrees(workload, cluster, software, pinned):
         if outer is not None and (tp, pp, cp) not in outer:
             continue
-        axes = _inner(workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
+        axes, shared = _known(memo, workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
         axes["micro_batch"] = _within(axes["micro_batch"], micro, pinned)
         some = True
         if not len(axes["micro_batch"]):
             continue
-        shared = shared_states(software, pinned, tp, pp, cp * dp, cluster.domain)
         axes["states"] = np.arange(len(shared["sharding"]))
         size = prod(len(axis) for axis in axes.values())
         mesh = np.meshgrid(*axes.values(), indexing="ij")

@@ -91,7 +91,7 @@ UNTRIED = "a larger micro-batch than one with which nothing fits"
 """Reason of layouts that were not looked at: the next smaller micro-batches that their tp, pp and
 cp allow fit in no way at all."""
 
-_MICRO_BATCH, _TIMES = 16, 4
+_MICRO_BATCH, _TIMES = 16, 128
 """Micro-batches that are tried in any case; where the largest of them comes near to fitting, those
 up to so many times as large are tried, and so on."""
 
@@ -118,19 +118,22 @@ class _Search:
         """Take in all families, larger micro-batches where they can fit; count those left out."""
         span: Range = EVERY if self.exhaustive else (0, _MICRO_BATCH)
         outer: set[Degrees] | None = None
-        untried = 0
+        untried, memo = 0, dict[tuple[Any, ...], Any]()
         while outer is None or outer:
             grown: set[Degrees] = set()
             whole = 0
             if progress is not None:
-                whole = self.layouts + count(*self.setting, pinned, micro=span, outer=outer)
-            for family in families(*self.setting, pinned, most=PIECE, micro=span, outer=outer):
+                whole = self.layouts + count(
+                    *self.setting, pinned, micro=span, outer=outer, memo=memo
+                )
+            ranges: dict[str, Any] = {"micro": span, "outer": outer, "memo": memo}
+            for family in families(*self.setting, pinned, most=PIECE, **ranges):
                 grown |= self.take(family)
                 if progress is not None:
                     progress(self.layouts, max(whole, self.layouts))
             rest: Range = (span[1], EVERY[1])
-            larger = count(*self.setting, pinned, micro=rest, outer=grown)
-            untried += count(*self.setting, pinned, micro=rest, outer=outer) - larger
+            larger = count(*self.setting, pinned, micro=rest, outer=grown, memo=memo)
+            untried += count(*self.setting, pinned, micro=rest, outer=outer, memo=memo) - larger
             span, outer = (span[1], span[1] * _TIMES), grown if larger else set()
         if progress is not None:
             progress(self.layouts, self.layouts)
