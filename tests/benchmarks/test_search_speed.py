@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from simulator.layout.keys import unique_rows
-from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.candidates import candidates
+from simulator.planner.candidates import count
 from simulator.planner.explore import Found, explore
 from simulator.planner.search import plan
 from simulator.scenario import Scenario, load_scenario, make_scenario
@@ -27,22 +25,56 @@ DEEPSEEK = {
     "cluster": {"name": "dgx-h100", "gpus": 2048},
 }
 
+LARGE_DENSE = {
+    "model": {"name": "llama-3.1-405b"},
+    "training": {"sequence_length": 8192, "global_batch": 2048},
+    "cluster": {"name": "dgx-h100", "gpus": 16384, "software": "meta-llama3-2024"},
+}
+
+LARGE_EXPERTS = {
+    "model": {
+        "model_type": "deepseek_v3",
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "moe_intermediate_size": 2048,
+        "num_hidden_layers": 61,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 64,
+        "n_routed_experts": 384,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "vocab_size": 163840,
+        "max_position_embeddings": 131072,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_nextn_predict_layers": 0,
+    },
+    "training": {"sequence_length": 4096, "global_batch": 16384},
+    "cluster": {"name": "gb300-nvl72", "gpus": 16384},
+}
+"""A model of Kimi K2's size: 384 experts, 8 of them a token."""
+
 
 def search(scenario: Scenario) -> Found:
     """Enumerate, judge, evaluate, keep the best: what the rate counts."""
     return explore(scenario.workload, scenario.cluster, scenario.software, scenario.pinned)
 
 
-def distinct_feasible(scenario: Scenario) -> int:
-    """Different rows among those that can run."""
-    table = candidates(scenario.workload, scenario.cluster, scenario.software, scenario.pinned)
-    code = reasons(table, scenario.workload, scenario.cluster, scenario.software)
-    return len(unique_rows(*table[code == FEASIBLE].columns().values()).first)
+def listed(scenario: Scenario) -> int:
+    """Layouts that there are, whatever the search looks at."""
+    return count(scenario.workload, scenario.cluster, scenario.software, scenario.pinned)
 
 
 def show(benchmark: Any, found: Found) -> None:
     benchmark.extra_info["layouts"] = found.layouts
     benchmark.extra_info["evaluated"] = found.evaluated
+    benchmark.extra_info["timed"] = found.timed
     benchmark.extra_info["evaluated_per_s"] = round(found.evaluated / found.seconds)
 
 
@@ -50,8 +82,9 @@ def show(benchmark: Any, found: Found) -> None:
 def test_search_of_llama_70b_on_1024_gpus(benchmark: Any) -> None:
     scenario = load_scenario(EXAMPLE)
     found = benchmark.pedantic(search, args=(scenario,), rounds=5, warmup_rounds=1)
-    assert found.evaluated == distinct_feasible(scenario)
+    assert found.layouts == listed(scenario)
     assert found.evaluated > 60_000
+    assert found.timed < found.evaluated / 10
     show(benchmark, found)
 
 
@@ -59,8 +92,26 @@ def test_search_of_llama_70b_on_1024_gpus(benchmark: Any) -> None:
 def test_search_of_deepseek_v3_on_2048_gpus_evaluates_a_million_layouts(benchmark: Any) -> None:
     scenario = make_scenario(DEEPSEEK)
     found = benchmark.pedantic(search, args=(scenario,), rounds=1)
-    assert found.evaluated == distinct_feasible(scenario)
+    assert found.layouts == listed(scenario)
     assert found.evaluated >= 1_000_000
+    assert found.timed < found.evaluated / 100
+    show(benchmark, found)
+
+
+@pytest.mark.benchmark(group="search")
+def test_search_of_llama_405b_on_16384_gpus(benchmark: Any) -> None:
+    scenario = make_scenario(LARGE_DENSE)
+    found = benchmark.pedantic(search, args=(scenario,), rounds=2, warmup_rounds=1)
+    assert found.feasible > 10_000
+    show(benchmark, found)
+
+
+@pytest.mark.benchmark(group="search")
+def test_search_of_a_trillion_parameters_on_16384_gb300(benchmark: Any) -> None:
+    scenario = make_scenario(LARGE_EXPERTS)
+    found = benchmark.pedantic(search, args=(scenario,), rounds=1)
+    assert found.layouts >= 3_000_000
+    assert found.best.fits.all()
     show(benchmark, found)
 
 
