@@ -59,7 +59,7 @@ def pool_use(
 
     >>> one = np.ones((1, 1))
     >>> use = pool_use(0.5 * one, one, one, one, shrinks=False)
-    >>> round(float(use.hot), 4), round(float(use.none), 4)
+    >>> round(float(use.hot[0, 0]), 4), round(float(use.none[0, 0]), 4)
     (0.6667, 0.3333)
     """
     shrinks, lost = np.broadcast_to(shrinks, load.shape), np.broadcast_to(lost, load.shape)

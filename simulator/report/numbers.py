@@ -31,6 +31,7 @@ from simulator.report.comparison import (
     time_changes,
     why_it_wins,
 )
+from simulator.report.run_words import goodput_words
 
 __all__ = [
     "LayoutRow",
@@ -175,6 +176,8 @@ class PlanNumbers:
     scaling: Scaling
     upgrades: list[Upgrade]
     binding: list[str]
+    run: str
+    """Goodput of the real run, and what takes most of the rest."""
     defaults: list[str]
     """What nobody chose and bears on the verdict, with the price of its alternative."""
     search: SearchStatistics
@@ -234,6 +237,7 @@ def collect(
         scaling=curve,
         upgrades=upgrades,
         binding=binding(plan),
+        run=goodput_words(plan.outcome),
         defaults=[one.sentence(bars[0].step_time_s) for one in others],
         search=search_statistics(plan),
         evidence=plan.evidence,
