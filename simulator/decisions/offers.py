@@ -186,16 +186,17 @@ def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
     )
     if not len(found.best):
         return replace(empty, reason=why_not(found), layouts=found.layouts)
-    order = ranked(found.best, priced(found.best, scenario), scenario)
-    best = found.best.take(order[:1])
-    return _filled(replace(empty, layouts=found.layouts), scenario, best, asked)
+    result = priced(found.best, scenario, price=asked.price_of(cluster))
+    first = ranked(found.best, result, scenario)[:1]
+    filled = replace(empty, layouts=found.layouts)
+    return _filled(filled, scenario, found.best.take(first), result.take(first), asked)
 
 
-def _filled(empty: Offer, scenario: Scenario, best: Estimate, asked: Asked) -> Offer:
+def _filled(
+    empty: Offer, scenario: Scenario, best: Estimate, result: Outcome, asked: Asked
+) -> Offer:
     """Write down what the best layout takes."""
-    workload, cluster = scenario.workload, scenario.cluster
-    price = asked.price_of(cluster)
-    result = priced(best, scenario, price=price)
+    workload, cluster, price = scenario.workload, scenario.cluster, result.price
     if reason := never_finishes(result, scenario):
         return replace(empty, reason=reason)
     sure = certainty(best, workload, cluster, scenario.software)
