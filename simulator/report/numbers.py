@@ -15,6 +15,7 @@ from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.rank_memory import rank_memory
 from simulator.cost.terms import TERMS
+from simulator.economics.price import Price
 from simulator.events.played import SimulatedStep
 from simulator.evidence.card import Card
 from simulator.planner.answer_evidence import UsedFigure, used_figures
@@ -32,6 +33,8 @@ from simulator.report.comparison import (
     why_it_wins,
 )
 from simulator.report.run_words import goodput_words
+from simulator.scenario import Scenario
+from simulator.units import show_count
 
 __all__ = [
     "LayoutRow",
@@ -41,6 +44,7 @@ __all__ = [
     "SearchStatistics",
     "StageMemory",
     "collect",
+    "job_line",
     "layout_rows",
     "memory_report",
     "refined_rows",
@@ -98,6 +102,8 @@ class LayoutRow:
     days_span: tuple[float, float] | None
     """P10 and P90; GPU-hours grow with them."""
     gpu_hours: float | None
+    goodput: float
+    """Share of the time held that trains."""
     usd: float | None
     usd_span: tuple[float, float] | None
     """P10 and P90 with the spread of the price."""
@@ -156,6 +162,8 @@ class PlanNumbers:
     """Everything that the report of a plan shows."""
 
     title: str
+    job: str
+    """The whole job in one line: model, tokens, batch, types, software, machines, price, goal."""
     model: str
     cluster: str
     accelerator: str
@@ -220,6 +228,7 @@ def collect(
     model = scenario.workload.architecture.name
     return PlanNumbers(
         title=f"{model} on {gpus:,} GPU{'s' if gpus > 1 else ''} of {scenario.cluster.name}",
+        job=job_line(scenario, plan.outcome.price),
         model=model,
         cluster=scenario.cluster.name,
         accelerator=device.name,
@@ -269,6 +278,22 @@ def refined_rows(plan: Plan) -> list[RefinedRow]:
     ]
 
 
+def job_line(scenario: Scenario, price: Price) -> str:
+    """Say what is asked about in one line."""
+    arch, recipe = scenario.workload.architecture, scenario.workload.recipe
+    cluster = scenario.cluster
+    size = show_count(arch.parameters)
+    tokens = "one step" if recipe.tokens is None else f"{show_count(recipe.tokens)} tokens"
+    hourly = price.usd_per_gpu_hour
+    cost = "no price known" if hourly is None else f"{float(hourly):.2f} USD a GPU-hour"
+    return (
+        f"{arch.name} ({size} parameters), {tokens}, {recipe.global_batch:,} sequences of"
+        f" {recipe.sequence_length:,}, {recipe.precision}, {recipe.optimizer};"
+        f" {scenario.software.name} on {cluster.gpus:,} x {cluster.accelerator.name}"
+        f" ({cluster.name}), {cost} ({price.name}); best by {scenario.goal.minimize}"
+    )
+
+
 def layout_rows(plan: Plan, most: int = TOP) -> list[LayoutRow]:
     """Tabulate the best layouts, best first."""
     estimate, result = plan.estimate, plan.outcome
@@ -306,6 +331,7 @@ def layout_rows(plan: Plan, most: int = TOP) -> list[LayoutRow]:
                 days=_known(result.days[i]),
                 days_span=_span(whole.days, i),
                 gpu_hours=_known(result.gpu_hours[i]),
+                goodput=float(result.goodput[i]),
                 usd=_known(result.usd[i]),
                 usd_span=_span(whole.usd, i),
                 kwh=_known(result.kwh[i]),

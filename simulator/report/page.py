@@ -40,8 +40,8 @@ __all__ = ["SECTIONS", "environment", "plotly_source", "render"]
 
 SECTIONS = {
     "verdict": "Verdict",
-    "launch": "Launch",
     "layouts": "Best layouts",
+    "launch": "Launch",
     "time": "Where the time goes",
     "why": "Why this layout wins",
     "memory": "Memory",
