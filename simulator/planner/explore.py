@@ -118,10 +118,9 @@ class _Search:
         """Take in all families, larger micro-batches where they can fit; count those left out."""
         span: Range = EVERY if self.exhaustive else (0, _MICRO_BATCH)
         outer: set[Degrees] | None = None
-        untried, memo = 0, dict[tuple[Any, ...], Any]()
+        untried, whole, memo = 0, 0, dict[tuple[Any, ...], Any]()
         while outer is None or outer:
             grown: set[Degrees] = set()
-            whole = 0
             if progress is not None:
                 whole = self.layouts + count(
                     *self.setting, pinned, micro=span, outer=outer, memo=memo
@@ -135,7 +134,7 @@ class _Search:
             larger = count(*self.setting, pinned, micro=rest, outer=grown, memo=memo)
             untried += count(*self.setting, pinned, micro=rest, outer=outer, memo=memo) - larger
             span, outer = (span[1], span[1] * _TIMES), grown if larger else set()
-        if progress is not None:
+        if progress is not None and whole != self.layouts:
             progress(self.layouts, self.layouts)
         return untried
 
