@@ -39,6 +39,7 @@ from simulator.plain_files import (
 )
 
 __all__ = [
+    "DIVIDES",
     "GRADES",
     "Count",
     "Figure",
@@ -119,7 +120,7 @@ _CONFIG: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False, "strict": 
 _SMALLEST_FIGURE, _LARGEST_FIGURE = 1e-30, 1e30
 """What physical quantities in SI units lie between; profiles have 1e-16 to 1e16."""
 
-_ABOVE_ZERO = re.compile(
+DIVIDES = re.compile(
     r"(?:^|\.)(?:\w+_per_s|capacity_bytes|usable_bytes|power_usage_effectiveness|\w*oversubscription"
     r"|(?:peak|sustained|training|unaligned|backward|memory|pair|usable)_fraction|tile_rows"
     r"|rows_per_unit|sharpness|wide_head_step|softmax_width|bucket_bytes)(?:\.|$)"
@@ -477,7 +478,7 @@ def _profile(schema: Any, where: str, tables: bytes) -> Any:
     """Build a profile; a session asks for the same ones again and again, and records are frozen."""
     raw, sources = pickle.loads(tables)
     profile = build(schema, sourced(raw, sources, where), where=where)
-    zero = (name for name, figure in figures(profile) if figure == 0.0 and _ABOVE_ZERO.search(name))
+    zero = (name for name, figure in figures(profile) if figure == 0.0 and DIVIDES.search(name))
     if problems := [f"{where}: {name}: must be above 0, got 0" for name in zero]:
         raise InputError(problems)
     return profile

@@ -60,7 +60,9 @@ def mutated(raw: bytes, kind: str, chance: random.Random, *, grown: bool = False
             return raw
     way = chance.random()
     if way < 0.7:
-        with suppress(ValueError, RecursionError):  # grown or nested beyond what is parsed
+        with suppress(
+            ValueError, ArithmeticError, RecursionError
+        ):  # grown or nested beyond what is parsed
             raw = STRUCTURES[kind](raw, chance)
     if way > 0.5:
         for _ in range(chance.randint(1, 6)):
