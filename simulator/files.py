@@ -240,7 +240,12 @@ def _one_per_field(items: list[Any]) -> list[Any]:
             found[path]["msg"] += f" or {rule}"
         else:
             found[path] = {**item, "loc": path}
-    return list(found.values())
+    wrong_items = {path[:-1] for path in found}  # a list is not too short for a wrong item in it
+    return [
+        item
+        for path, item in found.items()
+        if item["type"] != "too_short" or path not in wrong_items
+    ]
 
 
 def _reword(item: Any, schema: type, where: str, prefix: str) -> str:

@@ -28,15 +28,20 @@ class Combination:
 def every_pair() -> list[Combination]:
     """Every model on every cluster, software taken in turn.
 
-    The turn moves by one with every model and every cluster, so that every software that runs on a
-    cluster's devices meets every model and every such cluster: all pairs of the three are there.
+    The turn moves by one with every model and every cluster on whose devices the same software runs,
+    so that every one of these meets every model and every such cluster: all pairs of the three are
+    there, where there are as many such clusters as software.
     """
-    found = []
-    for i, model in enumerate(presets.names()):
-        for j, cluster in enumerate(catalogue.names("clusters")):
-            runs = _software_for(cluster)
-            found += [Combination(model, cluster, runs[(i + j) % len(runs)])] if runs else []
-    return found
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for cluster in catalogue.names("clusters"):
+        alike.setdefault(_software_for(cluster), []).append(cluster)
+    return [
+        Combination(model, cluster, runs[(i + j) % len(runs)])
+        for i, model in enumerate(presets.names())
+        for runs, clusters in alike.items()
+        for j, cluster in enumerate(clusters)
+        if runs
+    ]
 
 
 def one_of_each() -> list[Combination]:

@@ -35,7 +35,7 @@ def screen(*arguments: str) -> str:
 @pytest.mark.parametrize("arguments", [FITS, OOM, NEVER])
 def test_keys_are_frozen(arguments: list[str]) -> None:
     found = document(*arguments)
-    assert list(found)[-2:] == ["layouts", "memory"]
+    assert list(found)[-3:] == ["layouts", "bearing_defaults", "memory"]
     memory = found["memory"]
     assert list(memory) == [
         "verdict",

@@ -164,7 +164,8 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"gpus": 24}, {"tp": 4, "pp": 48},
      "layout.pp: must be at most the 24 GPUs, got 48 (nearest: 24)"),
     ({}, {"pp": 4, "vpp": 30},
-     "layout.vpp: pp x vpp must be at most the 80 layers, got 30 (nearest: 20)"),
+     "layout.vpp: pp x vpp must be at most the 80 layers (or 82: embedding and head), got 30"
+     " (nearest: 20)"),
     ({}, {"vpp": 2}, "layout.vpp: must be 1 where pp is 1, got 2 (nearest: 1)"),
     ({"batch": 72}, {"tp": 2, "pp": 4, "vpp": 2},
      "layout.vpp: needs micro-batches in equal rounds of 4 to 7 in megatron-core, "
