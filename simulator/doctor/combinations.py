@@ -28,7 +28,7 @@ class Combination:
 def every_pair() -> list[Combination]:
     """Every model on every cluster, software taken in turn.
 
-    The turn moves by one with every model and every cluster on whose devices the same software runs,
+    The turn moves by one with every model and every cluster on which the same software runs,
     so that every one of these meets every model and every such cluster: all pairs of the three are
     there, where there are as many such clusters as software.
     """
