@@ -56,6 +56,18 @@ key_traffic = 1
 [stream.elementwise]
 memory_fraction = 0.5
 launch_s = 1e-6
+[stream.norm]
+memory_fraction = 0.5
+launch_s = 1e-6
+[stream.softmax]
+memory_fraction = 0.5
+launch_s = 1e-6
+[stream.loss]
+memory_fraction = 0.5
+launch_s = 1e-6
+[stream.optimizer]
+memory_fraction = 0.5
+launch_s = 1e-6
 [stream.copy]
 memory_fraction = 0.8
 launch_s = 1e-6
