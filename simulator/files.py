@@ -30,8 +30,11 @@ from simulator.inheritance import lent, merged, sourced, taken_over
 from simulator.plain_files import (
     DEEPEST,
     LIMIT_BYTES,
+    MOST_FIELDS,
+    MOST_VALUES,
     TOML_LIMIT_BYTES,
     is_deeper,
+    most_fields,
     open_file,
     read_text,
     reading,
@@ -339,12 +342,17 @@ def _parsed(text: str) -> bytes:
     found = tomli.loads(text)
     if is_deeper(found):
         raise RecursionError
+    if (fields := most_fields(found)) > MOST_FIELDS:
+        raise ValueError(f"a table of {fields} fields (at most {MOST_FIELDS})")
     return pickle.dumps(found)
 
 
 def read_json(path: Path | str) -> Any:
     """Read a JSON file; InputError names line and column of a syntax error."""
     text = read_text(path)
+    values = sum(map(text.count, ",[{"))  # before they are made; commas of its texts count as well
+    if values > MOST_VALUES:
+        raise InputError(f"{path}: must hold at most {MOST_VALUES} values, got {values}")
     try:
         found = json.loads(text)
     except ValueError as error:  # JSONDecodeError, or a number with thousands of digits

@@ -22,10 +22,13 @@ from simulator.errors import InputError, nearest
 __all__ = [
     "DEEPEST",
     "LIMIT_BYTES",
+    "MOST_FIELDS",
+    "MOST_VALUES",
     "TOML_LIMIT_BYTES",
     "check_place",
     "is_deeper",
     "kind_of_file",
+    "most_fields",
     "open_file",
     "read_text",
     "reading",
@@ -37,10 +40,16 @@ LIMIT_BYTES = 256 * 2**20
 """Largest file that is gone through line by line; anything larger is refused with a message."""
 
 DOCUMENT_LIMIT_BYTES = 32 * 2**20
-"""Largest text that is held whole. Parsed JSON may take 20 times its bytes of memory."""
+"""Largest text that is held whole."""
 
-TOML_LIMIT_BYTES = 4 * 2**20
-"""Largest TOML file: the parser takes one to two seconds a MiB. The largest shipped: 66 KiB."""
+MOST_FIELDS = 10_000
+"""Fields of a TOML table, each of which may be a mistake of its own."""
+
+MOST_VALUES = 500_000
+"""Values of a JSON document, each of which may take 200 bytes of memory, however short it is."""
+
+TOML_LIMIT_BYTES = 2**20
+"""Largest TOML file, whose tables may take 40 times its bytes. The largest shipped: 66 KiB."""
 
 DEEPEST = 64
 """Levels of tables and lists in a document; the deepest that means anything has 8."""
@@ -133,6 +142,26 @@ def is_deeper(value: Any, most: int = DEEPEST) -> bool:
             return False
         level = [item for x in level for item in (x.values() if isinstance(x, dict) else x)]
     return True
+
+
+def most_fields(value: Any) -> int:
+    """Fields of the table that has most, at any level.
+
+    Examples
+    --------
+    >>> most_fields({"a": [{"b": 1, "c": 2, "d": 3}]})
+    3
+    """
+    most, level = 0, [value]
+    while level:
+        most = max([most, *(len(x) for x in level if isinstance(x, dict))])
+        level = [
+            item
+            for x in level
+            for item in (x.values() if isinstance(x, dict) else x)
+            if isinstance(item, (dict, list))
+        ]
+    return most
 
 
 def check_place(path: Path, *, folder: bool = False) -> None:

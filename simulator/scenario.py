@@ -53,6 +53,10 @@ _SECTIONS = ("model", "training", "cluster", "layout", "goal", "run", "search")
 _RESERVED = ("data", "economics")
 
 
+_MOST_SECTIONS = 20
+"""Unknown sections that are said: each is compared with what is known."""
+
+
 @record
 class ClusterSection:
     """Which machines, how many, and what runs on them."""
@@ -322,6 +326,8 @@ def _wrong_sections(document: Mapping[str, Any], where: str) -> list[str]:
             problems.append(f"{where}: {name}: not yet; this version does not read this section")
         elif name not in _SECTIONS:
             problems.append(f"{where}: {name}: unknown section{did_you_mean(name, _SECTIONS)}")
+        if len(problems) > _MOST_SECTIONS:
+            return [*problems, f"{where}: more than {_MOST_SECTIONS} sections are unknown"]
     return problems
 
 

@@ -44,7 +44,7 @@ def test_a_model_of_300_characters_or_none_is_no_file_beside_the_scenario(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("reader", "size", "most"), [(read_toml, 200 * 2**20, 4), (read_json, 2**30, 32)]
+    ("reader", "size", "most"), [(read_toml, 200 * 2**20, 1), (read_json, 2**30, 32)]
 )
 def test_large_files_are_refused_unread(tmp_path: Path, reader, size: int, most: int) -> None:
     path = tmp_path / "large"
@@ -85,6 +85,23 @@ def test_deep_json_is_refused(tmp_path: Path) -> None:
     for depth in (70, 100_000):
         path.write_text("[" * depth + "]" * depth)
         assert refusal(read_json, path) == f"{path}: nested too deeply"
+
+
+@pytest.mark.parametrize("item", ["[]", "{}", "1.5"])
+def test_the_values_of_a_json_document_are_bounded(tmp_path: Path, item: str) -> None:
+    path = tmp_path / "many.json"
+    path.write_text(f"[{f'{item},' * 600_000}0]")
+    assert "must hold at most 500000 values, got " in refusal(read_json, path)
+
+
+def test_unknown_sections_are_said_as_far_as_anybody_reads(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("".join(f"[k{i}]\n" for i in range(9_000)))
+    begun = time.process_time()
+    message = refusal(load_scenario, path)
+    assert "k20: unknown section" in message and "k21: unknown" not in message
+    assert "more than 20 sections are unknown" in message
+    assert time.process_time() - begun < 2.0
 
 
 def test_a_row_of_a_table_is_bounded(tmp_path: Path) -> None:

@@ -141,6 +141,10 @@ def read_runs(paths: Iterable[Path | str]) -> list[MeasuredRun]:
     return runs
 
 
+_MOST_RUNS = 50_000
+"""Rows of a table of runs; each may take over a thousand bytes of memory, however blank it is."""
+
+
 def _read(path: Path | str, runs: list[MeasuredRun]) -> None:
     """Append the rows of one table; those before a place where it cannot be read are kept."""
     uneven: dict[int, str] = {}
@@ -148,6 +152,8 @@ def _read(path: Path | str, runs: list[MeasuredRun]) -> None:
     for line, fields in read_csv(path, uneven=uneven):
         if len(runs) == before:
             _check_header(path, list(fields))
+        if len(runs) - before >= _MOST_RUNS:
+            raise InputError(f"{path}: line {line}: must have at most {_MOST_RUNS} rows")
         where = f"{path}: line {line}"
         filled = with_sizes(with_columns(fields, fields))
         runs.append(MeasuredRun(where=where, fields=filled, fault=uneven.get(line)))

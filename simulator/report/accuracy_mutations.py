@@ -9,6 +9,8 @@ __all__ = ["mutations_section"]
 
 Table = Callable[..., str]
 
+_COUNTS = ("inputs", "commands", "answered", "refused", "crashes")
+
 
 def mutations_section(lines: Sequence[Mapping[str, Any]], table: Table) -> Iterator[str]:
     """Word the counts of a document; `table` is that of the whole page."""
@@ -19,7 +21,8 @@ def mutations_section(lines: Sequence[Mapping[str, Any]], table: Table) -> Itera
     yield (
         f"{inputs:,} sound files were changed in bytes and in structure (values replaced by what no"
         " machine holds, pieces lost, repeated, nested, grown to some hundred kilobytes) and handed"
-        f" to the importers: {crashes} ended in anything but an answer or a refusal with exit code"
+        " to the importers, some of them through the command that goes on with what was read"
+        f" (*commands*): {crashes} ended in anything but an answer or a refusal with exit code"
         " 2 that names the file. Crashes count tracebacks, answers that are no JSON, over 2 s and 2"
         " s a MB of processor time, and memory of over 4 times the file and 96 MiB. The slowest"
         " second a MB is that of files above 256 KiB."
@@ -28,7 +31,7 @@ def mutations_section(lines: Sequence[Mapping[str, Any]], table: Table) -> Itera
     rows = [
         [
             line["importer"],
-            *(f"{line[name]:,}" for name in ("inputs", "answered", "refused", "crashes")),
+            *(f"{line[name]:,}" for name in _COUNTS),
             f"{line['slowest_s']:.2f}",
             f"{line['slowest_s_per_mb']:.2f}",
             f"{line['most_memory_mib']:.0f}",
@@ -36,5 +39,5 @@ def mutations_section(lines: Sequence[Mapping[str, Any]], table: Table) -> Itera
         ]
         for line in lines
     ]
-    head = ("importer", "inputs", "answered", "refused", "crashes", "slowest, s", "s a MB")
+    head = ("importer", *_COUNTS, "slowest, s", "s a MB")
     yield table((*head, "memory, MiB", "date"), rows)

@@ -12,7 +12,7 @@ from simulator.files import read_csv
 
 __all__ = ["mutated_inputs"]
 
-_COUNTS = ("inputs", "answered", "refused", "crashes")
+_COUNTS = ("inputs", "commands", "answered", "refused", "crashes")
 _SIZES = ("slowest_s", "slowest_s_per_mb", "most_memory_mib")
 
 

@@ -275,6 +275,9 @@ def test_many_mistakes_are_counted() -> None:
         ("own.json", '{"actions": [1]}', "actions: must be a list with one list or text per rank"),
         ("own.json", "{", "not valid JSON"),
         ("own.csv", "", "must list a pass at least"),
+        ("own.csv", "0F0\n" * 10_001, "must be at most 10000 ranks"),
+        ("own.csv", ("," * 1_000_000 + "\n") * 2, "must be at most 1200000 cells"),
+        ("own.csv", "0F0," * 200_000 + "\n" + "1F0," * 200_000, "must be at most 300000 actions"),
     ],
 )
 def test_files_that_are_no_tables(name: str, text: str, said: str, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from tests.mutations.importers import IMPORTERS, ROOT, Room
 
 TABLE = ROOT / "validation" / "mutations.csv"
 COLUMNS = (
-    *("importer", "inputs", "answered", "refused", "crashes", "slowest_s", "slowest_s_per_mb"),
-    *("most_memory_mib", "date"),
+    *("importer", "inputs", "commands", "answered", "refused", "crashes"),
+    *("slowest_s", "slowest_s_per_mb", "most_memory_mib", "date"),
 )
 
 
@@ -34,6 +34,7 @@ def counted(job: tuple[str, int]) -> tuple[dict[str, str], list[str]]:
     row = {
         "importer": name,
         "inputs": str(tally.inputs),
+        "commands": str(tally.whole),
         "answered": str(tally.taken),
         "refused": str(tally.refused),
         "crashes": str(len(tally.crashes)),

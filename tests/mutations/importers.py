@@ -48,8 +48,9 @@ TIMES_SIZE, FLOOR_BYTES = 4, 96 * 2**20
 """Memory that a file may take: so many times its size and what any command needs to work in."""
 
 HUNG_S = 60
-WHOLE_EVERY = 10
-"""Every so many-th input is given to the command whatever its reader says."""
+WHOLE_EVERY, READ_EVERY = 20, 4
+"""Every so many-th input is given to the command whatever its reader says; of importers whose
+command is about the file itself (`Importer.whole`), so many-th that is read, besides."""
 
 GROWN_EVERY = 40
 """Every so many-th input is grown to some hundred kilobytes."""
@@ -176,7 +177,7 @@ class Importer:
     place: str = "input"
     """Path of the file below the folder of the run, without its suffix."""
     whole: bool = False
-    """Every file that is read goes the whole way; else one of `WHOLE_EVERY` inputs does."""
+    """A part of the files that are read goes the whole way, whatever their number."""
     said_of: tuple[str, ...] = ()
     """What else a refusal may name."""
 
@@ -278,7 +279,7 @@ IMPORTERS = {
             ".toml",
             "toml",
             _of(PROFILES / "clusters/selene.toml", PROFILES / "clusters/gcp-a3-mega.toml"),
-            lambda path: load_cluster(str(path), 8),
+            lambda path: load_cluster(str(path), 8, where=str(path)),
             lambda path: [*TINY, "--cluster", str(path)],
             "clusters/own",
             whole=True,
@@ -373,6 +374,8 @@ class Tally:
     inputs: int = 0
     taken: int = 0
     """Read and answered: exit 0, or 1 where nothing fits."""
+    whole: int = 0
+    """Given to the command, which predicts, scores or plays what was read."""
     refused: int = 0
     """Exit 2 with the file's name."""
     crashes: list[str] = field(default_factory=list)
@@ -473,13 +476,17 @@ class Room:
         with suppress(typer.Exit), speaking():
             self.importer.read(self._path)
             code = 0
-        if not (whole or (code == 0 and self.importer.whole)):
+        if not (whole or (code == 0 and self.importer.whole and self._follows())):
             return code
+        self.tally.whole += 1
         try:
             ended = COMMAND.main(self.importer.words(self._path), standalone_mode=False)
         except typer.Exit as error:
             ended = error.exit_code
         return ended if isinstance(ended, int) else 0
+
+    def _follows(self) -> bool:
+        return self.tally.inputs % READ_EVERY == 0
 
     def _wrong_refusal(self, said: str) -> str:
         lines = said.splitlines()

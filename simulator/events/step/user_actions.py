@@ -43,8 +43,11 @@ _ACTION = re.compile(
 _PAIR = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
 _WHOLE_STAGE = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
 
-MOST_ACTIONS, MOST_RANKS = 1_000_000, 10_000
+MOST_ACTIONS, MOST_RANKS = 300_000, 10_000
 """Actions and ranks that are read: 64 ranks with 1,024 micro-batches have 200,000 actions."""
+
+_MOST_CELLS = 4 * MOST_ACTIONS
+"""Cells of a CSV file; torch leaves idle slots blank."""
 
 
 class _Pass(NamedTuple):
@@ -68,9 +71,7 @@ def read_actions(path: Path | str) -> Program:
     """
     path = Path(path)
     if path.suffix == ".csv":
-        rows: Any = [cells for _, cells in read_rows(path)]
-        while rows and not rows[-1]:  # blank lines at the end
-            rows.pop()
+        rows: Any = _rows(path)
     elif path.suffix in (".toml", ".json"):
         raw = read_toml(path) if path.suffix == ".toml" else read_json(path)
         rows = raw.get("actions") if isinstance(raw, dict) else raw
@@ -85,6 +86,22 @@ def read_actions(path: Path | str) -> Program:
     except ForeshardError as error:
         raise InputError(f"{path}: {error}") from None
     return made
+
+
+def _rows(path: Path) -> list[list[str]]:
+    """Cells of every rank of a CSV file, blank lines at its end left out."""
+    rows: list[list[str]] = []
+    cells = 0
+    for _, row in read_rows(path):
+        rows.append(row)
+        cells += len(row)
+        if len(rows) > MOST_RANKS:
+            raise InputError(f"{path}: must be at most {MOST_RANKS} ranks")
+        if cells > _MOST_CELLS:
+            raise InputError(f"{path}: must be at most {_MOST_CELLS} cells")
+    while rows and not rows[-1]:
+        rows.pop()
+    return rows
 
 
 def parse_actions(rows: Sequence[str | Sequence[str]], where: str = "actions") -> Program:

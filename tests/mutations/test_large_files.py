@@ -1,0 +1,85 @@
+"""The largest files that importers take, of what costs them most: in time and memory by size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from simulator.events.step.user_actions import MOST_ACTIONS
+from simulator.plain_files import MOST_VALUES, TOML_LIMIT_BYTES
+from tests.mutations.importers import IMPORTERS, NCCL_TEXT, RCCL_JSON, Room
+
+MIB = 2**20
+ROW = NCCL_TEXT.splitlines(keepends=True)[8]
+OPERATOR = b'"cat":"cpu_op","name":"a%d","tid":1,"ts":1'
+KERNEL = b'"cat":"kernel","name":"nccl_%d","tid":1,"ts":1'
+HALF = MOST_VALUES // 2 - 10
+
+
+def again(before: bytes, piece: bytes, after: bytes, size: int) -> bytes:
+    return before + piece * ((size - len(before) - len(after)) // len(piece)) + after
+
+
+def toml(before: bytes, piece: bytes, after: bytes = b"") -> bytes:
+    return again(before, piece, after, TOML_LIMIT_BYTES)
+
+
+def many(form: bytes, count: int, between: bytes = b"") -> bytes:
+    return between.join(form % i for i in range(count))
+
+
+def event(form: bytes, count: int) -> bytes:
+    head = b'{"traceEvents":['
+    return head + many(b'{"ph":"X","pid":1,"dur":1,' + form + b"}", count, b",") + b"]}"
+
+
+def actions(suffix: str) -> bytes:
+    half = MOST_ACTIONS // 2 - 1
+    rows = [[f"0F{i}" for i in range(half)], [f"0B{i}" for i in range(half)]]
+    if suffix == ".json":
+        return json.dumps(rows).encode()
+    return "".join(",".join(row[i : i + 50_000]) + "\n" for row in rows
+                   for i in range(0, half, 50_000)).encode()  # fmt: skip
+
+
+CASES: list[tuple[str, str, Callable[[], bytes]]] = [
+    ("scenario.toml", "lists", lambda: toml(b"x=[", b"[],", b"]")),
+    ("scenario.toml", "tables", lambda: toml(b"x=[", b"{a=1},", b"]")),
+    ("scenario.toml", "keys", lambda: many(b"k%d=1\n", 90_000)),
+    ("scenario.toml", "sections", lambda: many(b"[k%d]\n", 90_000)),
+    ("node.toml", "keys", lambda: many(b"k%d=1\n", 90_000)),
+    ("software.toml", "sections", lambda: many(b"[k%d]\n", 90_000)),
+    ("config.json", "lists", lambda: b'{"x":[' + b"[]," * HALF + b"0]}"),
+    ("config.json", "tables", lambda: b'{"x":[' + b'{"a":1},' * HALF + b"0]}"),
+    ("config.json", "keys", lambda: b"{" + many(b'"k%d":1', 2 * HALF, b",") + b"}"),
+    ("config.json", "a text", lambda: b'{"x":"' + b"x" * 16 * MIB + b'\xf0\x9f\x98\x80"}'),
+    ("nccl-tests.json", "objects", lambda: b"[" + b'{"busBw":1},' * HALF + b"{}]"),
+    ("nccl-tests.json", "records", lambda: json.dumps(RCCL_JSON * 8_000).encode()),
+    ("nccl-tests.txt", "rows", lambda: again(NCCL_TEXT, ROW, b"", 8 * MIB)),
+    ("nccl-tests.txt", "no rows", lambda: again(NCCL_TEXT, b"1 1 x y z a b c d\n", b"", 8 * MIB)),
+    ("actions.csv", "ranks", lambda: b"0F0\n" * 9_999),
+    ("actions.csv", "blanks", lambda: (b"," * 100_000 + b"\n") * 11),
+    ("actions.csv", "actions", lambda: actions(".csv")),
+    ("actions.json", "actions", lambda: actions(".json")),
+    ("actions.json", "blanks", lambda: b"[" + b"[]," * HALF + b"[]]"),
+    ("kineto.json", "threads", lambda: event(OPERATOR, 150_000)),
+    ("kineto.json", "kernels", lambda: event(KERNEL, 90_000)),
+    *(
+        (name, "steps", lambda name=name: again(b"", IMPORTERS[name].seeds[0], b"", 8 * MIB))  # type: ignore[misc]
+        for name in ("megatron.log", "torchtitan.log", "mlperf.log")
+    ),
+]
+
+
+@pytest.mark.evidence
+@pytest.mark.parametrize(("name", "what", "raw"), CASES)
+def test_the_largest_files_stay_in_proportion(
+    name: str, what: str, raw: Callable[[], bytes], tmp_path: Path
+) -> None:
+    with Room(tmp_path, IMPORTERS[name], warm=False) as room:
+        room.give(raw(), whole=False)
+    assert room.tally.crashes == []
+    assert room.tally.inputs == 1
