@@ -10,6 +10,7 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.planner.prediction import Prediction
 from simulator.planner.real_run import machine_of
+from simulator.planner.search import Plan
 from simulator.reliability.run_outlook import Outlook, outlook
 from simulator.reliability.run_terms import RunTerms, run_terms
 
@@ -49,8 +50,11 @@ class RunCurves:
         return min(self.spares, key=lambda choice: choice.gpu_hours)
 
 
-def run_curves(prediction: Prediction) -> RunCurves:
-    """Vary one thing at a time; the other layouts of other sizes are the same one, replicated."""
+def run_curves(prediction: Prediction | Plan) -> RunCurves:
+    """Vary one thing at a time, for a prediction or a plan's best layout.
+
+    The other layouts of other sizes are the same one, replicated.
+    """
     real = prediction.outcome.real
     assert real is not None
     terms = real.terms.take(0)
@@ -69,10 +73,10 @@ def run_curves(prediction: Prediction) -> RunCurves:
     )
 
 
-def _sized(prediction: Prediction) -> Outlook:
+def _sized(prediction: Prediction | Plan) -> Outlook:
     """More or fewer replicas of the same layout, which take the same time for their share."""
     scenario = prediction.scenario
-    machine = machine_of(prediction.estimate, scenario)
+    machine = machine_of(prediction.estimate.take(np.zeros(1, int)), scenario)
     times = _SIZES / float(np.asarray(machine.gpus)[0])
     grown = {
         name: np.maximum(np.ceil(getattr(machine, name)[0] * times), 1.0)
@@ -84,7 +88,7 @@ def _sized(prediction: Prediction) -> Outlook:
     return outlook(run_terms(scenario.run, replace(machine, gpus=_SIZES.astype(float), **grown)))
 
 
-def _by_spares(prediction: Prediction, terms: RunTerms) -> tuple[SpareChoice, ...]:
+def _by_spares(prediction: Prediction | Plan, terms: RunTerms) -> tuple[SpareChoice, ...]:
     """Goodput and paid hours with none to many hot spares, out of a pool that holds them."""
     most = int(max(min(np.ceil(0.1 * terms.nodes[0, 0]), _MOST_SPARES), 2))
     hot = np.unique(np.append(np.linspace(0, 4 * most, 17).astype(int), int(terms.hot[0, 0])))

@@ -51,6 +51,9 @@ __all__ = [
     "search_statistics",
 ]
 
+_LEAST_LOSS = 5e-5
+"""Share of the wall time that is worth a line."""
+
 TOP = 20
 """Rows of the table of layouts."""
 
@@ -186,6 +189,8 @@ class PlanNumbers:
     binding: list[str]
     run: str
     """Goodput of the real run, and what takes most of the rest."""
+    losses: list[tuple[str, float]]
+    """Shares of the wall time that do not train, the largest first."""
     defaults: list[str]
     """What nobody chose and bears on the verdict, with the price of its alternative."""
     search: SearchStatistics
@@ -247,6 +252,7 @@ def collect(
         upgrades=upgrades,
         binding=binding(plan),
         run=goodput_words(plan.outcome),
+        losses=_losses(plan),
         defaults=[one.sentence(bars[0].step_time_s) for one in others],
         search=search_statistics(plan),
         evidence=plan.evidence,
@@ -276,6 +282,12 @@ def refined_rows(plan: Plan) -> list[RefinedRow]:
         )
         for i, (step, closed_s, place) in enumerate(zip(*columns, strict=True))
     ]
+
+
+def _losses(plan: Plan) -> list[tuple[str, float]]:
+    real = plan.outcome.real
+    found = [] if real is None else real.largest_losses(0, len(real.phases))
+    return [(name, share) for name, share in found if share > _LEAST_LOSS]
 
 
 def job_line(scenario: Scenario, price: Price) -> str:

@@ -46,6 +46,7 @@ SECTIONS = {
     "why": "Why this layout wins",
     "memory": "Memory",
     "step": "The step, played",
+    "run": "The run, with all that fails",
     "speedup": "Speed-up",
     "upgrades": "What would help most",
     "binding": "What binds",
@@ -57,7 +58,7 @@ SECTIONS = {
 """Sections of the page by anchor, in order."""
 
 
-def render(numbers: PlanNumbers, *, launch: str, pipeline: bytes) -> str:
+def render(numbers: PlanNumbers, *, launch: str, pipeline: bytes, run: bytes | None = None) -> str:
     """Write the page of a plan.
 
     Parameters
@@ -68,6 +69,8 @@ def render(numbers: PlanNumbers, *, launch: str, pipeline: bytes) -> str:
         The command that starts the best layout, to copy.
     pipeline : bytes
         The picture of the played step (``pipeline_picture.py``).
+    run : bytes, optional
+        The picture of goodput (``run_picture.py``); None: nobody asked what goes wrong.
     """
     from markupsafe import Markup
 
@@ -77,6 +80,7 @@ def render(numbers: PlanNumbers, *, launch: str, pipeline: bytes) -> str:
         .render(
             n=numbers,
             pipeline=b64encode(pipeline).decode(),
+            run=None if run is None else b64encode(run).decode(),
             streams=STREAMS,
             best=numbers.best,
             launch=launch,

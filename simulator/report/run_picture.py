@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from simulator.events.run.played_runs import PlayedRuns
 
-__all__ = ["run_png"]
+__all__ = ["curves_png", "run_png"]
 
 _COLOURS = ("gemm", "optimizer", "does not fit", "dp", "bubble")
 """Of training, checkpoints, lost work, restarts and planned stops."""
@@ -39,16 +40,34 @@ def run_png(
     for one in axes:
         plain_axes(one)
     _ends(axes[0], played)
-    _curve(axes[1], curves.gpus, curves.by_gpus, "accelerators")
-    axes[1].set_xscale("log", base=2)
-    axes[1].set_xticks(curves.gpus[::2], [f"{n:,.0f}" for n in curves.gpus[::2]])
-    _curve(axes[2], curves.interval_s, curves.by_interval, "seconds between checkpoints")
-    axes[2].set_xscale("log")
-    by_spares = np.array([choice.goodput for choice in curves.spares])
-    _curve(axes[3], [choice.hot for choice in curves.spares], by_spares, "hot spares, servers")
+    _curves(axes[1:], curves)
     good = show_percent(float(played.ideal_s / played.wall_s.mean()))
     headline(figure, f"{title}: goodput {good}", f"{len(played.wall_s):,} runs played")
     return png_bytes(figure)
+
+
+def curves_png(curves: RunCurves, title: str) -> bytes:
+    """Draw goodput in closed form against accelerators, checkpoint interval and hot spares."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12.0, 3.6), dpi=DPI, layout="constrained")
+    axes = [figure.add_subplot(1, 3, i) for i in (1, 2, 3)]
+    for one in axes:
+        plain_axes(one)
+    _curves(axes, curves)
+    axes[0].tick_params(axis="x", labelrotation=40.0)
+    headline(figure, "Goodput against what one can choose", title)
+    return png_bytes(figure)
+
+
+def _curves(axes: Sequence[Axes], curves: RunCurves) -> None:
+    _curve(axes[0], curves.gpus, curves.by_gpus, "accelerators")
+    axes[0].set_xscale("log", base=2)
+    axes[0].set_xticks(curves.gpus[::2], [f"{n:,.0f}" for n in curves.gpus[::2]])
+    _curve(axes[1], curves.interval_s, curves.by_interval, "seconds between checkpoints")
+    axes[1].set_xscale("log")
+    by_spares = np.array([choice.goodput for choice in curves.spares])
+    _curve(axes[2], [choice.hot for choice in curves.spares], by_spares, "hot spares, servers")
 
 
 def _strip(axes: Axes, strip: Any, stretches: tuple[str, ...]) -> None:

@@ -218,8 +218,8 @@ def test_report_is_written_whole(tmp_path: Path) -> None:
     }
     out = tmp_path / "new" / "folder"
     paths = write_plan_report(plan(make_scenario(document)), out, launch=LAUNCH)
-    names = ["plan.html", "memory.png", "pareto.png", "pipeline.png", "speedup.png", "time.png"]
-    assert [path.name for path in paths] == names
+    pictures = ("memory", "pareto", "pipeline", "speedup", "time", "run")
+    assert [path.name for path in paths] == ["plan.html", *(f"{name}.png" for name in pictures)]
     assert sorted(p.name for p in out.iterdir()) == sorted(path.name for path in paths)
     for path in paths[1:]:
         assert path.read_bytes().startswith(b"\x89PNG")
