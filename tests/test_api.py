@@ -103,6 +103,7 @@ def test_problems_are_worded_as_on_the_command_line(
         assert found.startswith(expected)
 
 
+@pytest.mark.evidence
 def test_a_plan_that_finds_nothing_says_what_came_nearest() -> None:
     with pytest.raises(InfeasibleError, match="nearest miss"):
         simulator.plan(**{**NAMES, "model": "llama-3.1-70b"})

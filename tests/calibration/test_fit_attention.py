@@ -74,6 +74,7 @@ def test_the_fit_recovers_the_parameters_that_made_the_times() -> None:
         assert found[name] == pytest.approx(TRUTH[name], rel=0.1), name
 
 
+@pytest.mark.evidence
 def test_devices_and_variants_keep_rates_of_their_own() -> None:
     rows = made_calls(600)
     device = np.where(np.arange(600) % 2 == 0, "one", "two")

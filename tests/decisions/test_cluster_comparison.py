@@ -33,6 +33,7 @@ def found() -> Comparison:
     )
 
 
+@pytest.mark.evidence
 def test_every_offer_is_what_plan_finds(found: Comparison) -> None:
     (row,) = [r for r in found.rows if (r.cluster, r.gpus) == ("dgx-a100", 16)]
     best = plan(scenario("dgx-a100"))

@@ -35,6 +35,7 @@ def found() -> list[Remedy]:
     return remedies(of, miss)
 
 
+@pytest.mark.evidence
 def test_remedies_stand_cheapest_first_and_other_trainings_last(found: list[Remedy]) -> None:
     keys = [(one.another_training, one.gpus * one.step_time_s) for one in found]
     assert keys == sorted(keys)
