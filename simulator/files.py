@@ -34,7 +34,7 @@ from simulator.plain_files import (
     MOST_VALUES,
     TOML_LIMIT_BYTES,
     is_deeper,
-    most_fields,
+    most_items,
     open_file,
     read_text,
     reading,
@@ -211,6 +211,9 @@ def build(schema: type[T], raw: Any, *, where: str, prefix: str = "") -> T:
     InputError
         One problem per wrong field: ``where: field: rule, got value (did you mean ...?)``.
     """
+    if (most := most_items(raw, dict, list)) > MOST_FIELDS:  # each may be a mistake of its own
+        place = f"{where}: {prefix}" if prefix else where
+        raise InputError(f"{place}: must hold at most {MOST_FIELDS} items a list, got {most}")
     try:
         return _adapter(schema).validate_python(raw)  # type: ignore[arg-type]
     except ValidationError as error:
@@ -342,7 +345,7 @@ def _parsed(text: str) -> bytes:
     found = tomli.loads(text)
     if is_deeper(found):
         raise RecursionError
-    if (fields := most_fields(found)) > MOST_FIELDS:
+    if (fields := most_items(found, dict)) > MOST_FIELDS:
         raise ValueError(f"a table of {fields} fields (at most {MOST_FIELDS})")
     return pickle.dumps(found)
 

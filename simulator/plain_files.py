@@ -28,7 +28,7 @@ __all__ = [
     "check_place",
     "is_deeper",
     "kind_of_file",
-    "most_fields",
+    "most_items",
     "open_file",
     "read_text",
     "reading",
@@ -144,20 +144,23 @@ def is_deeper(value: Any, most: int = DEEPEST) -> bool:
     return True
 
 
-def most_fields(value: Any) -> int:
-    """Fields of the table that has most, at any level.
+def most_items(value: Any, *kinds: type) -> int:
+    """Items of the table or list, of these kinds alone, that has most, at any level.
 
     Examples
     --------
-    >>> most_fields({"a": [{"b": 1, "c": 2, "d": 3}]})
-    3
+    >>> found = {"a": [{"b": 1, "c": 2, "d": 3}, 0, 0, 0]}
+    >>> most_items(found, dict), most_items(found, dict, list)
+    (3, 4)
     """
-    most, level = 0, [value]
+    most = 0
+    level: list[Any] = [value]
     while level:
-        most = max([most, *(len(x) for x in level if isinstance(x, dict))])
+        most = max([most, *(len(x) for x in level if type(x) in kinds)])
         level = [
             item
             for x in level
+            if isinstance(x, (dict, list))
             for item in (x.values() if isinstance(x, dict) else x)
             if isinstance(item, (dict, list))
         ]

@@ -51,6 +51,7 @@ CASES: list[tuple[str, str, Callable[[], bytes]]] = [
     ("scenario.toml", "keys", lambda: many(b"k%d=1\n", 90_000)),
     ("scenario.toml", "sections", lambda: many(b"[k%d]\n", 90_000)),
     ("node.toml", "keys", lambda: many(b"k%d=1\n", 90_000)),
+    ("node.toml", "a list", lambda: toml(b"[scale_up]\ntorus=[", b"{},", b"]")),
     ("software.toml", "sections", lambda: many(b"[k%d]\n", 90_000)),
     ("config.json", "lists", lambda: b'{"x":[' + b"[]," * HALF + b"0]}"),
     ("config.json", "tables", lambda: b'{"x":[' + b'{"a":1},' * HALF + b"0]}"),
