@@ -42,6 +42,7 @@ app = _Program(
     help="Plan, predict and explain large-model training on a GPU cluster.",
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 

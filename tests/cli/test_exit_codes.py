@@ -94,3 +94,9 @@ def test_a_closed_pipe_is_quiet() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
+
+
+@pytest.mark.parametrize("command", [[], ["plan"], ["profiles", "list"]])
+def test_a_short_word_for_help(command: list[str]) -> None:
+    short, long = (RUNNER.invoke(app, [*command, word]) for word in ("-h", "--help"))
+    assert (short.exit_code, short.stdout) == (0, long.stdout)
