@@ -46,7 +46,7 @@ def step(name: str, servers: int) -> Prediction:
         precision=one.accelerator.sixteen_bit,
         sequence_length=2048,
         global_batch=8 * gpus,
-        # the unfused loss of XLA's software holds 10 bytes a logit: a core of 16 GB has room for one
+        # XLA's unfused loss holds 10 bytes a logit: a core of 16 GB has room for one
         micro_batch=1 if one.accelerator.platform == "neuron" else 4,
         recompute="full",
     )
