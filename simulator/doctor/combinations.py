@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from simulator import catalogue
 from simulator.errors import InputError
+from simulator.hardware.accelerator import Platform
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.software.profile import Software, load_software
+from simulator.software.platforms import running_on
 from simulator.workload import presets
 
 __all__ = ["Combination", "every_pair", "one_of_each", "own_profiles"]
@@ -83,20 +84,12 @@ def _software_for(cluster: str) -> tuple[str, ...]:
         platform = load_cluster(cluster, 1).accelerator.platform
     except InputError:
         return ()
-    return tuple(one.name for one in _all_software() if platform in one.platforms)
+    return _running_on(platform)
 
 
-@lru_cache(maxsize=1)
-def _all_software() -> tuple[Software, ...]:
-    return tuple(_loaded(catalogue.names("software")))
-
-
-def _loaded(names: Sequence[str]) -> Iterator[Software]:
-    for name in names:
-        try:
-            yield load_software(name)
-        except InputError:  # `profiles check` says what is wrong with it
-            continue
+@lru_cache(maxsize=8)
+def _running_on(platform: Platform) -> tuple[str, ...]:
+    return tuple(running_on(platform))
 
 
 def whole_servers(cluster: str, servers: int = 2) -> int:

@@ -17,6 +17,7 @@ from simulator.errors import InputError
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
 from simulator.scenario import Scenario
+from simulator.software.platforms import sound_software
 from simulator.software.profile import load_software
 from simulator.software.releases import load_releases
 from simulator.units import show_bytes, show_seconds, show_signed_percent
@@ -162,14 +163,11 @@ def _neighbours(name: str, platforms: tuple[str, ...]) -> tuple[str, ...]:
     except InputError:  # given by path
         return ()
     alike: list[tuple[int, str]] = []
-    for other in sorted(load_releases().standing & set(catalogue.names("software"))):
-        try:
-            profile = load_software(other)
-        except InputError:  # a broken profile of the user's own is no alternative
-            continue
-        if other != name and set(platforms) & set(profile.platforms):
+    others = (load_releases().standing & set(catalogue.names("software"))) - {name}
+    for profile in sound_software(sorted(others)):
+        if set(platforms) & set(profile.platforms):
             same = sum(said.get(key) == value for key, value in _leaves(profile))
-            alike.append((-same, other))
+            alike.append((-same, profile.name))
     return tuple(other for _, other in sorted(alike))
 
 

@@ -17,6 +17,7 @@ from simulator.frames import DataFrame, Table
 from simulator.hardware.cluster import Cluster
 from simulator.planner.certainty import Certainty
 from simulator.reliability.run_outlook import Outlook
+from simulator.scenario import Goal
 from simulator.units import DAY_S, HOUR_S, KWH_J
 from simulator.workload.recipe import Recipe
 
@@ -108,20 +109,13 @@ class GoalChances:
     budget: Floats
 
 
-def goal_chances(
-    estimate: Estimate,
-    found: Outcome,
-    sure: Certainty,
-    *,
-    deadline_days: float | None,
-    budget_usd: float | None,
-) -> GoalChances:
+def goal_chances(estimate: Estimate, found: Outcome, sure: Certainty, goal: Goal) -> GoalChances:
     """Say how likely every layout is to finish in time and within the budget."""
     step_s = estimate.step_time_s
     return GoalChances(
-        deadline=sure.chance_within(found.days, step_s, deadline_days, found.run_spread),
+        deadline=sure.chance_within(found.days, step_s, goal.deadline_days, found.run_spread),
         budget=sure.chance_within(
-            found.usd, step_s, budget_usd, np.hypot(found.usd_spread, found.run_spread)
+            found.usd, step_s, goal.budget_usd, np.hypot(found.usd_spread, found.run_spread)
         ),
     )
 

@@ -62,14 +62,7 @@ class Prediction:
     @property
     def goal_chances(self) -> GoalChances:
         """How likely the layout is to meet deadline and budget."""
-        goal = self.scenario.goal
-        return goal_chances(
-            self.estimate,
-            self.outcome,
-            self.certainty,
-            deadline_days=goal.deadline_days,
-            budget_usd=goal.budget_usd,
-        )
+        return goal_chances(self.estimate, self.outcome, self.certainty, self.scenario.goal)
 
     @property
     def step_time_s(self) -> float:

@@ -85,14 +85,7 @@ class Plan:
     @property
     def goal_chances(self) -> GoalChances:
         """How likely each layout is to meet deadline and budget."""
-        goal = self.scenario.goal
-        return goal_chances(
-            self.estimate,
-            self.outcome,
-            self.certainty,
-            deadline_days=goal.deadline_days,
-            budget_usd=goal.budget_usd,
-        )
+        return goal_chances(self.estimate, self.outcome, self.certainty, self.scenario.goal)
 
     @property
     def pareto(self) -> NDArray[np.intp]:

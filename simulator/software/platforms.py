@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from simulator import catalogue
 from simulator.errors import InputError
 from simulator.hardware.accelerator import Accelerator, Platform
 from simulator.software.profile import Software, load_software
 
-__all__ = ["running_on", "wrong_platform"]
+__all__ = ["running_on", "sound_software", "wrong_platform"]
 
 
 def running_on(platform: Platform) -> list[str]:
     """List the software profiles that run on a platform."""
-    found = []
-    for name in catalogue.names("software"):
+    found = sound_software(catalogue.names("software"))
+    return [one.name for one in found if platform in one.platforms]
+
+
+def sound_software(names: Iterable[str]) -> Iterator[Software]:
+    """Yield those of some software profiles that can be read; `profiles check` tells of others."""
+    for name in names:
         try:
-            software = load_software(name)
-        except InputError:  # a broken profile of the user's own is no suggestion
+            yield load_software(name)
+        except InputError:
             continue
-        if platform in software.platforms:
-            found.append(name)
-    return found
 
 
 def wrong_platform(software: Software, device: Accelerator) -> str | None:
