@@ -46,7 +46,9 @@ __all__ = [
     "GRADES",
     "Count",
     "Figure",
+    "Items",
     "Number",
+    "Unit",
     "Whole",
     "Word",
     "build",
@@ -102,6 +104,20 @@ class Words:
             return text
 
         return core_schema.no_info_after_validator_function(check, core_schema.str_schema())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unit:
+    """Says in what a number is counted whose name does not end in its unit."""
+
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Items:
+    """Says of a field that is read elsewhere that it is a list of tables, and of which record."""
+
+    schema: type
 
 
 GRADES = ("measured", "fitted", "datasheet", "assumed")

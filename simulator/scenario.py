@@ -7,7 +7,7 @@ read are refused with "not yet" rather than ignored.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,11 +17,11 @@ from annotated_types import Ge, Gt, Le
 
 from simulator import catalogue
 from simulator.errors import InputError, brief, did_you_mean, problem
-from simulator.files import Number, Whole, Word, Words, build, read_toml, record
+from simulator.files import Items, Number, Unit, Whole, Word, Words, build, read_toml, record
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.hardware.node_groups import load_groups
+from simulator.hardware.node_groups import NodeGroupSection, load_groups
 from simulator.layout.layouts import MODULES, RANK_ORDERS
-from simulator.reliability.reliability_profile import Reliability, read_run
+from simulator.reliability.reliability_profile import Reliability, load_reliability, read_run
 from simulator.schedules.registry import WORDS
 from simulator.software.platforms import wrong_platform
 from simulator.software.profile import Software, load_software
@@ -36,12 +36,14 @@ from simulator.workload.tasks import TaskHeads
 
 __all__ = [
     "DECIDED",
+    "SECTIONS",
     "UNDECIDED",
     "ClusterSection",
     "Goal",
     "LayoutSection",
     "Scenario",
     "SearchSection",
+    "Section",
     "load_scenario",
     "make_scenario",
     "wrong_reshard",
@@ -49,12 +51,24 @@ __all__ = [
 
 Positive = Annotated[Whole, Gt(0), Le(LARGEST)]
 
-_SECTIONS = ("model", "training", "cluster", "layout", "goal", "run", "search")
 _RESERVED = ("data", "economics")
-
 
 _MOST_SECTIONS = 20
 """Unknown sections that are said: each is compared with what is known."""
+
+
+@record
+class ModelSection:
+    """Which model is trained: one of the zoo, a config.json, or its fields here."""
+
+    name: str | None = None
+    """A model of the zoo (`foreshard models`), or the path of a Hugging Face config.json, from the
+    scenario's folder; beside model_type: what the model is called."""
+    model_type: str | None = None
+    """A family of Hugging Face (llama, deepseek_v3, ...): the other fields of a config.json stand
+    beside it, under their own names."""
+    tasks: TaskHeads | None = None
+    """Heads of several tasks behind the last block; none given: the model's own output."""
 
 
 @record
@@ -63,7 +77,7 @@ class ClusterSection:
 
     name: str
     """A cluster profile of hardware_profiles/clusters, or a path to one."""
-    gpus: Positive
+    gpus: Annotated[Positive, Unit("accelerators")]
     """Accelerators of the run."""
     software: str | None = None
     """A software profile of hardware_profiles/software, or a path to one; none: what usually runs
@@ -74,8 +88,9 @@ class ClusterSection:
 class GroupedSection:
     """The same of servers of several kinds, which only ``foreshard simulate`` plays."""
 
-    groups: Any
-    """[[cluster.groups]], each with name and gpus: ranks fill them in this order."""
+    groups: Annotated[Any, Items(NodeGroupSection)]
+    """Instead of name and gpus: [[cluster.groups]], each with a name and gpus of its own, which
+    ranks fill in this order."""
     software: str | None = None
     """A software profile, as without groups; none: what usually runs on the first of them."""
 
@@ -85,9 +100,13 @@ class LayoutSection:
     """Layout fields that are known. plan: pinned; predict: the rest takes stated defaults."""
 
     tp: Positive | None = None
+    """Tensor-parallel ranks, which cut every matrix."""
     pp: Positive | None = None
+    """Pipeline stages."""
     vpp: Positive | None = None
+    """Chunks of the model on each pipeline stage; above 1 the schedule is interleaved."""
     cp: Positive | None = None
+    """Context-parallel ranks, which cut every sequence."""
     cp_kind: Literal[CpKind, "any"] | None = None
     """How context-parallel ranks exchange keys and values; plan: "any" tries every way that the
     software has."""
@@ -95,12 +114,18 @@ class LayoutSection:
     """Ranks of the all-to-all groups of hierarchical context parallelism (Megatron-Core's
     a2a+p2p); it divides cp, and rings join what is left."""
     dp: Positive | None = None
+    """Data-parallel replicas; ranks = tp x cp x dp x pp."""
     ep: Positive | None = None
+    """Expert-parallel ranks, which share the experts of a layer; they lie within cp x dp x tp."""
     etp: Positive | None = None
+    """Tensor-parallel ranks of an expert."""
     dispatcher: Literal[Dispatcher, "any"] | None = None
     """How tokens reach their experts; plan: "any" tries every way that the software has."""
     micro_batch: Positive | None = None
+    """Sequences of one forward pass of a replica."""
     sharding: Literal["ddp", "zero1", "zero2", "zero3"] | None = None
+    """What data-parallel ranks share. ddp: nothing; zero1: optimizer states; zero2: gradients too;
+    zero3: parameters too (FSDP)."""
     shard_group: Positive | None = None
     """Ranks that share the states; fewer than dp x cp is hybrid sharding (HSDP)."""
     reshard_after_forward: bool | Positive | None = None
@@ -108,12 +133,17 @@ class LayoutSection:
     shard_group again; a number: over so many of its ranks, usually those of one server; false:
     it keeps them whole, which is zero2."""
     sequence_parallel: bool | None = None
+    """Cut what lies between tensor-parallel matrices along the sequence over tp."""
     recompute: Literal["none", "selective", "full"] | None = None
+    """What the backward pass computes again: nothing, the modules of `recompute_modules`, or whole
+    blocks."""
     recompute_layers: Annotated[Whole, Ge(0), Le(LARGEST)] | None = None
+    """Blocks of a stage that full recomputation covers; none given: all of them."""
     recompute_modules: Annotated[str, Words(MODULES)] | None = None
     """What selective recomputation drops and computes again, joined by +; none given: what the
     software usually names."""
     offload_layers: Annotated[Whole, Ge(0), Le(LARGEST)] | None = None
+    """Blocks of a stage whose kept activations wait in host memory."""
     optimizer_offload: Literal["none", "cpu", "nvme"] | None = None
     """Where the optimizer states wait, whose step the host takes: its memory, or local drives."""
     parameter_offload: Literal["none", "cpu", "nvme"] | None = None
@@ -121,6 +151,7 @@ class LayoutSection:
     schedule: Annotated[str, Word((*WORDS, "any"))] | None = None
     """Pipeline schedule; plan: "any" tries every one that the software has."""
     rank_order: str | None = None
+    """Which ranks are neighbours, fastest first: tp-cp-dp-pp and its like."""
 
     def pinned(self) -> dict[str, Any]:
         """Return the fields that were given."""
@@ -143,8 +174,9 @@ class SearchSection:
     """What a search may decide."""
 
     allow: tuple[str, ...] | None = None
-    """Layout fields that may be decided; the others take the value that predict takes. None given:
-    DECIDED. What changes the result of the training is never decided."""
+    """Layout fields that may be decided; the others take the value that predict takes; none given:
+    the usual ones (tp to recompute_modules), not schedule, dispatcher, cp_kind and offloads. What
+    changes the result of the training is never decided."""
 
     def problems(self, where: str) -> list[str]:
         """Words that are no field of a layout, or a field of the training."""
@@ -170,6 +202,30 @@ class Goal:
     """The run must finish within this many days."""
     budget_usd: Annotated[Number, Gt(0)] | None = None
     """The run must cost no more than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What a section may hold: `foreshard fields` and docs/scenario.md list it from here."""
+
+    schemas: tuple[type, ...]
+    """Records whose fields it has; the first one's docstring says what it is for."""
+    base: Callable[[], Any] | None = None
+    """Makes the record that stands below it: its values are the defaults."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Fields of the record that have another name here."""
+
+
+SECTIONS = {
+    "model": Section((ModelSection,)),
+    "training": Section((Recipe,)),
+    "cluster": Section((ClusterSection, GroupedSection)),
+    "layout": Section((LayoutSection,)),
+    "goal": Section((Goal,)),
+    "run": Section((Reliability,), base=load_reliability, renamed=(("name", "set"),)),
+    "search": Section((SearchSection,)),
+}
+"""Sections of a scenario, in the order in which they are read about."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -324,8 +380,8 @@ def _wrong_sections(document: Mapping[str, Any], where: str) -> list[str]:
     for name in document:
         if name in _RESERVED:
             problems.append(f"{where}: {name}: not yet; this version does not read this section")
-        elif name not in _SECTIONS:
-            problems.append(f"{where}: {name}: unknown section{did_you_mean(name, _SECTIONS)}")
+        elif name not in SECTIONS:
+            problems.append(f"{where}: {name}: unknown section{did_you_mean(name, SECTIONS)}")
         if len(problems) > _MOST_SECTIONS:
             return [*problems, f"{where}: more than {_MOST_SECTIONS} sections are unknown"]
     return problems

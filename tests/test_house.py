@@ -1,4 +1,7 @@
-"""The house rules: one-way imports, a light start, no drawer for odds and ends, short functions."""
+"""The house rules: one-way imports, a light start, no drawer for odds and ends, short functions.
+
+And docs/scenario.md, which whoever adds a field writes again.
+"""
 
 import ast
 import re
@@ -132,3 +135,10 @@ def test_the_design_draws_every_room() -> None:
     rooms = {path.parent.name for path in MODULES if path.name == "__init__.py"}
     rooms |= {path.stem for path in MODULES if path.parent.name in ("simulator", "cost", "events")}
     assert rooms - words - {"__init__", "_version", "simulator"} == set()
+
+
+def test_the_page_of_every_field_is_what_the_code_writes() -> None:
+    from simulator.report.scenario_page import page
+
+    again = "run: python -m simulator.report.scenario_page docs"
+    assert (ROOT / "docs" / "scenario.md").read_text(encoding="utf-8") == page(), again

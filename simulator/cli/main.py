@@ -12,6 +12,7 @@ from simulator.cli import (
     calibrate_here,
     compare,
     doctor,
+    list_fields,
     measure,
     plan,
     predict,
@@ -75,6 +76,7 @@ app.command("rent-or-buy")(rent_or_buy.command)
 app.command("what-if")(what_if.command)
 app.command("versus")(versus.command)
 app.command("sweep")(sweep.command)
+app.command("fields")(list_fields.command)
 app.command("validate")(validate.command)
 app.command("measure")(measure.command)
 app.command("calibrate")(calibrate.command)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from annotated_types import Gt, Le
 
 from simulator.errors import InputError, problem
-from simulator.files import Whole, build, record
+from simulator.files import Unit, Whole, build, record
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.workload.recipe import LARGEST
 
@@ -28,7 +28,7 @@ class NodeGroupSection:
 
     name: str
     """A cluster profile of hardware_profiles/clusters, or a path to one: servers, fabric, price."""
-    gpus: Annotated[Whole, Gt(0), Le(LARGEST)]
+    gpus: Annotated[Whole, Gt(0), Le(LARGEST), Unit("accelerators")]
     """Accelerators of the group: whole servers, and whole scale-up domains, where it is not the
     only one."""
 

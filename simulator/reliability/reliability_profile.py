@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le
 
 from simulator import catalogue
 from simulator.errors import InputError, did_you_mean, problem
-from simulator.files import Figure, Number, Whole, build, read_profile, record
+from simulator.files import Figure, Number, Unit, Whole, build, read_profile, record
 from simulator.inheritance import merged
 
 __all__ = [
@@ -43,7 +43,7 @@ class Cause:
     device: Device
     """What fails: the rate is per such device and day. `adapter` is a network adapter with its
     link, `leaf` and `spine` are switches."""
-    per_device_day: Figure
+    per_device_day: Annotated[Figure, Unit("per device and day")]
     """Failures of one device per day that end a run which uses it."""
     kind: Literal["hardware", "software", "silent", "preemption"] = "hardware"
     """hardware: has early life and lemon nodes. silent: corruption that is found `detection_s`
@@ -89,14 +89,17 @@ class Storage:
     write_bytes_per_s: Figure
     """What all servers together can write."""
     read_bytes_per_s: Figure
+    """What all servers together can read."""
     node_write_bytes_per_s: Figure
     """What one server can write."""
     node_read_bytes_per_s: Figure
+    """What one server can read."""
     queue_nodes: Annotated[Whole, Ge(0)] = 0
     """Servers above which requests queue; 0: never."""
     queued_write_fraction: Figure = Figure(1.0, "assumed", "none")
     """Share of `write_bytes_per_s` that is left to more servers than `queue_nodes`."""
     queued_read_fraction: Figure = Figure(1.0, "assumed", "none")
+    """Share of `read_bytes_per_s` that is left to them."""
 
 
 @record
@@ -129,7 +132,9 @@ class Spares:
     pool: Annotated[Whole, Ge(0)] | None = None
     """All servers that can be had, the hot ones included; none given: `pool_fraction`."""
     hot_fraction: Figure
+    """Hot spares over servers of the run, where `hot` is not given."""
     pool_fraction: Figure
+    """Servers of the pool over servers of the run, where `pool` is not given."""
     hot_s: Figure
     """Until a hot spare has taken the place."""
     cold_s: Figure
@@ -142,7 +147,7 @@ class Spares:
 class Slow:
     """What makes steps longer than the typical step."""
 
-    per_node_day: Figure
+    per_node_day: Annotated[Figure, Unit("per server and day")]
     """Servers that turn slow, per server and day; all others wait for them."""
     time_factor: Annotated[Number, Ge(1)] = 1.06
     """Time of a step with a slow server over that of one without."""
@@ -154,11 +159,11 @@ class Slow:
     """Mean step time over the typical one, less one."""
     data_fraction: Figure
     """Share of a step that ranks wait for data."""
-    collect_every: Annotated[Whole, Ge(0)] = 0
+    collect_every: Annotated[Whole, Ge(0), Unit("steps")] = 0
     """Steps between collections of garbage on all ranks at once; 0: none."""
     collect_steps: Figure = Figure(0.0, "assumed", "none")
     """What one takes, in steps."""
-    evaluate_every: Annotated[Whole, Ge(0)] = 0
+    evaluate_every: Annotated[Whole, Ge(0), Unit("steps")] = 0
     """Steps between evaluations; 0: none."""
     evaluate_steps: Figure = Figure(0.0, "assumed", "none")
     """What one takes, in steps: a batch of evaluation is a third of a training step."""
@@ -176,12 +181,15 @@ class Maintenance:
 
 @record
 class Reliability:
-    """All of it."""
+    """What the run goes through: failures, checkpoints, spares, slow servers, planned stops."""
 
     name: str
+    """The set whose figures stand for what is not given: mature, new, first-weeks, bad, or one of
+    your own."""
     start: datetime.date | None = None
     """First day of the run, for the date on which it ends."""
     causes: dict[str, Cause]
+    """Causes of interruptions, by name; a new one needs all fields."""
     rate_factor: Figure = Figure(1.0, "assumed", "none")
     """Multiplies the rate of every cause."""
     early_shape: Annotated[Number, Gt(0), Le(1)] = 1.0
@@ -197,11 +205,17 @@ class Reliability:
     lemon_strikes: Annotated[Whole, Ge(0)] = 0
     """Failures after which a server is sorted out for good; 0: never."""
     restart: Restart
+    """From replaced servers to training again."""
     storage: Storage
+    """Where checkpoints lie."""
     checkpoints: Checkpoints
+    """How checkpoints are taken."""
     spares: Spares
+    """Servers that take the place of failed ones."""
     slow: Slow
+    """What makes steps longer than the typical step."""
     maintenance: Maintenance = Maintenance()
+    """Planned stops."""
 
     @property
     def rates(self) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
 from simulator.errors import InputError
-from simulator.files import Number, Whole, build, record
+from simulator.files import Number, Unit, Whole, build, record
 from simulator.workload.architecture import MLP, Architecture, Attention, Block
 
 __all__ = [
@@ -37,7 +37,9 @@ LARGEST = 100_000_000
 """Largest sequence length and global batch that are taken for meant."""
 
 
-Length = Annotated[Whole, Gt(0), Le(LARGEST)]
+Element = Annotated[Number, Gt(0), Le(4), Unit("bytes per element")]
+Share = Annotated[Number, Ge(0), Unit("share of 1")]
+Length = Annotated[Whole, Gt(0), Le(LARGEST), Unit("tokens")]
 
 
 @record
@@ -47,19 +49,19 @@ class StashBytes:
     A class that is not given, or that would take no fewer bytes, keeps the type that it has.
     """
 
-    attention: Annotated[Number, Gt(0), Le(4)] | None = None
+    attention: Element | None = None
     """Queries, keys, values, and the output of attention (and its weights where it is unfused)."""
-    activation_input: Annotated[Number, Gt(0), Le(4)] | None = None
+    activation_input: Element | None = None
     """What the activation function of an MLP reads (1: Megatron-Core's activation_func_fp8_
     input_store)."""
-    activation_output: Annotated[Number, Gt(0), Le(4)] | None = None
+    activation_output: Element | None = None
     """What it writes, the second linear's input; of a rectifier sparse storage takes the share of
     positive elements times value and index bytes (half of them in bf16, 1-byte indices: 1.5)."""
-    linear_input: Annotated[Number, Gt(0), Le(4)] | None = None
+    linear_input: Element | None = None
     """Inputs of the first linears of attention, MLP and experts."""
-    norm_input: Annotated[Number, Gt(0), Le(4)] | None = None
+    norm_input: Element | None = None
     """Inputs of norms: the residual stream."""
-    mask: Annotated[Number, Gt(0), Le(4)] | None = None
+    mask: Element | None = None
     """Dropout masks, which take 1 byte in torch; one bit is 0.125."""
 
 
@@ -67,9 +69,9 @@ class StashBytes:
 class Recipe:
     """The training recipe, the same for every layout."""
 
-    sequence_length: Annotated[Whole, Gt(0), Le(LARGEST)]
+    sequence_length: Annotated[Whole, Gt(0), Le(LARGEST), Unit("tokens")]
     """Tokens per sequence."""
-    global_batch: Annotated[Whole, Gt(0), Le(LARGEST)]
+    global_batch: Annotated[Whole, Gt(0), Le(LARGEST), Unit("sequences")]
     """Sequences per optimizer step."""
     lengths: Annotated[tuple[Length, ...], MinLen(1), MaxLen(64)] | None = None
     """Tokens of sequences as they come, a sample or quantiles, each equally likely; none given: all
@@ -78,8 +80,8 @@ class Recipe:
     """What is done with unequal `lengths`. packed: sequences fill up `sequence_length` and attend
     to themselves only. padded: every one is padded to `sequence_length`; dynamic: to the longest of
     its micro-batch; sorted: the same, with sequences of like length together."""
-    tokens: Annotated[Number, Gt(0)] | None = None
-    """Tokens that the whole run sees; None: only one step is asked about."""
+    tokens: Annotated[Number, Gt(0), Unit("tokens")] | None = None
+    """Tokens that the whole run sees; none given: only one step is asked about."""
     precision: Literal[
         "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4"
     ] = "bf16"
@@ -139,12 +141,12 @@ class Recipe:
     frozen_embedding: bool = False
     """The embedding, and a head tied to it, is not trained."""
 
-    decoder_length: Annotated[Whole, Ge(0), Le(LARGEST)] = 0
+    decoder_length: Annotated[Whole, Ge(0), Le(LARGEST), Unit("tokens")] = 0
     """Tokens per sequence that the decoder of an encoder-decoder writes; 0 means as many as the
     encoder reads (sequence_length, which tokens and throughput count)."""
     moe_imbalance: Annotated[Number, Ge(1)] = 1.0
     """Tokens that arrive at the fullest expert rank over the mean of all; 1 means all alike."""
-    moe_load: Annotated[tuple[Annotated[Number, Ge(0)], ...], MinLen(1), MaxLen(4096)] | None = None
+    moe_load: Annotated[tuple[Share, ...], MinLen(1), MaxLen(4096)] | None = None
     """Share of the routed tokens that each expert gets in every layer, first to last; or each of so
     many equal runs of neighbouring experts (one for every ep rank). They add up to 1. The fullest
     rank, which the others wait for, follows; given instead of `moe_imbalance`."""

@@ -33,6 +33,7 @@ COMMANDS: dict[str, list[str]] = {
     "compare": ["compare", *RUN[:2], "--clusters", "dgx-a100,dgx-h100", "--gpus", "8", *SET, *JOBS],
     "size": ["size", *RUN[:4], *SET, "--deadline", "2d", "--largest", "16", "--json", *JOBS],
     "doctor": ["doctor"],
+    "fields": ["fields"],
     "rent-or-buy": ["rent-or-buy", "--cluster", "dgx-h100", "--gpus", "64"],
     "what-if": ["what-if", "run.toml", "--change", "network.adapter=0.5"],
     "versus": ["versus", "run.toml", "tp=1", "tp=2", "--json"],
