@@ -12,7 +12,9 @@ from simulator.cli import (
     calibrate_here,
     compare,
     doctor,
+    explain,
     list_fields,
+    list_models,
     measure,
     plan,
     predict,
@@ -76,7 +78,9 @@ app.command("rent-or-buy")(rent_or_buy.command)
 app.command("what-if")(what_if.command)
 app.command("versus")(versus.command)
 app.command("sweep")(sweep.command)
+app.command("models")(list_models.command)
 app.command("fields")(list_fields.command)
+app.command("explain")(explain.command)
 app.command("validate")(validate.command)
 app.command("measure")(measure.command)
 app.command("calibrate")(calibrate.command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from simulator.cost.step import evaluate
+from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure, with_figure
 from simulator.hardware.cluster import Cluster
 from simulator.planner.answer_evidence import UsedFigure, used_figures
@@ -19,13 +19,13 @@ UNSTATED = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FigureEffect:
-    """What one figure does to a step time."""
+    """What one figure does to a step time, or to one term of it."""
 
     figure: UsedFigure
     moved: float
     """By how much it was made larger, relative: its spread, or UNSTATED."""
     change_s: float
-    """Step time then, less what it was."""
+    """Step time (or the term) then, less what it was."""
 
     def document(self) -> dict[str, str | float | None]:
         """As plain values, with the keys that stay."""
@@ -42,25 +42,36 @@ class FigureEffect:
         }
 
 
-def figure_effects(prediction: Prediction) -> list[FigureEffect]:
+def figure_effects(prediction: Prediction, term: str | None = None) -> list[FigureEffect]:
     """Make every figure larger by its spread, one at a time, and price the layout again.
+
+    Parameters
+    ----------
+    prediction : Prediction
+        The layout.
+    term : str, optional
+        What is watched: a term of the step time; the whole of it unless given.
 
     Returns
     -------
     list of FigureEffect
-        Those that move the step time most first; figures of price and site have no part in it.
+        Those that move it most first; figures of price and site have no part in it.
     """
     scenario, layouts = prediction.scenario, prediction.estimate.layouts
-    before_s = prediction.step_time_s
+    before_s = _watched(prediction.estimate, term)
     found = []
     for figure in used_figures(scenario.workload.recipe, scenario.cluster, scenario.software):
         moved = figure.spread or UNSTATED
         value = Figure(figure.value * (1.0 + moved), figure.grade, figure.source)
         cluster, software = _with(scenario.cluster, scenario.software, figure, value)
         estimate = evaluate(layouts, scenario.workload, cluster, software)
-        change_s = float(estimate.step_time_s[0]) - before_s
+        change_s = _watched(estimate, term) - before_s
         found.append(FigureEffect(figure=figure, moved=moved, change_s=change_s))
     return sorted(found, key=lambda effect: -abs(effect.change_s))
+
+
+def _watched(estimate: Estimate, term: str | None) -> float:
+    return float((estimate.step_time_s if term is None else estimate.terms_s[term])[0])
 
 
 def _with(

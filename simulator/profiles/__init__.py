@@ -113,6 +113,8 @@ def load_all(kind: str = "") -> list[Profile]:
         If there is no such kind, or a profile is wrong.
     """
     if kind and kind not in KINDS:
+        if kind.removesuffix("s") == "model":
+            raise InputError(f"profiles: {kind}: are no profiles; `foreshard models` lists them")
         raise InputError(f"profiles: unknown kind {kind!r}{did_you_mean(kind, KINDS)}")
     return [
         load(each, catalogue.find(each, name))

@@ -2,6 +2,7 @@
 
 The files are ``zoo/*.json``, each a Hugging Face ``config.json`` with its published values. The
 ``gpt3-*`` and ``megatron-*`` are sizes from papers written in the fields of ``gpt2``.
+``zoo/sources.toml`` says where each is published.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import os
 from pathlib import Path
 
 from simulator.errors import InputError, problem
+from simulator.files import read_toml
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import read_config
 
-__all__ = ["load", "names"]
+__all__ = ["load", "names", "sources"]
 
 _ZOO = Path(__file__).resolve().parent / "zoo"
 
@@ -21,6 +23,11 @@ _ZOO = Path(__file__).resolve().parent / "zoo"
 def names() -> list[str]:
     """List the models of the zoo in alphabetical order."""
     return sorted(path.stem for path in _ZOO.glob("*.json"))
+
+
+def sources() -> dict[str, str]:
+    """Where the sizes of each model are published, by its name."""
+    return read_toml(_ZOO / "sources.toml")
 
 
 def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Architecture:

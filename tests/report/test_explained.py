@@ -1,0 +1,88 @@
+"""`foreshard explain` and `foreshard models`: every term and model, and values those of predict."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator import predict
+from simulator.cli.main import app
+from simulator.cost.memory.peak import MEMORY_KINDS
+from simulator.cost.terms import TERMS
+from simulator.errors import InputError
+from simulator.report.explained import explained, term_names
+from simulator.report.zoo_list import zoo
+from simulator.workload import presets
+
+RUN = {"model": "llama-3.2-1b", "cluster": "dgx-h100", "gpus": 8, "global_batch": 64, "tp": 2}
+WORDS = ["--model", "llama-3.2-1b", "--cluster", "dgx-h100", "--gpus", "8"]
+
+
+def shown(*words: str) -> Any:
+    return CliRunner(env={"COLUMNS": "100"}).invoke(app, words)
+
+
+def test_every_term_is_explained() -> None:
+    assert term_names() == [*(term.name for term in TERMS), *MEMORY_KINDS]
+    for name in term_names():
+        one = explained(name)
+        assert all((one.label, one.formula, one.source, one.figures)), name
+
+
+@pytest.mark.parametrize("name", ["gemm", "tp", "cp"])
+def test_the_value_of_a_term_is_what_predict_says(name: str) -> None:
+    answer = predict(**RUN)
+    value = explained(name, answer).value
+    assert value is not None
+    assert value.amount == float(answer.estimate.terms_s[name][0])
+    # A layout without context parallelism has no term of it, and no figure moves what is not there.
+    moved = {effect.figure.name for effect in value.effects}
+    assert bool(moved) == (name != "cp")
+    faster = [e for e in value.effects if e.figure.name == "matrix_flop_per_s.bf16"]
+    assert [e.change_s < 0 for e in faster] == ([True] if name == "gemm" else [])
+
+
+def test_the_value_of_a_kind_of_memory_has_its_inputs() -> None:
+    answer = predict(**RUN)
+    value = explained("weights", answer).value
+    assert value is not None
+    assert value.amount == float(answer.estimate.memory_bytes["weights"][0])
+    assert value.inputs
+    assert value.effects == []
+
+
+def test_what_cannot_be_explained_is_said() -> None:
+    with pytest.raises(InputError, match=r"gem: no such term \(did you mean 'gemm'\?\)"):
+        explained("gem")
+    found = json.loads(shown("explain", "dp", *WORDS, "--json").stdout)
+    assert [one["name"] for one in found["terms"]] == ["dp"]
+    assert found["terms"][0]["value"]["layout"].startswith("dp8")
+    assert max(map(len, shown("explain").stdout.splitlines())) <= 100
+
+
+def test_models_lists_the_zoo_with_published_sizes() -> None:
+    found = {model.name: model for model in zoo()}
+    assert list(found) == presets.names() == sorted(presets.sources())
+    assert (found["deepseek-v3"].layers, found["deepseek-v3"].kind) == (
+        61,
+        "decoder, 256 experts, top 8",
+    )
+    assert [found[name].kind for name in ("bert-large", "t5-11b", "vit-large-16")] == [
+        "encoder, dense",
+        "encoder-decoder, dense",
+        "images, dense",
+    ]
+    assert [model.name for model in zoo("405")] == ["llama-3.1-405b"]
+    assert all(source.startswith(("hf:", "arXiv ")) for source in presets.sources().values())
+
+
+def test_models_are_no_profiles_and_the_message_says_where_they_are() -> None:
+    wrong = shown("profiles", "list", "models")
+    assert (wrong.exit_code, wrong.stderr) == (
+        2,
+        "profiles: models: are no profiles; `foreshard models` lists them\n",
+    )
+    assert "llama-3.1-405b" in shown("models").stdout
