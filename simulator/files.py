@@ -13,7 +13,7 @@ import json
 import pickle
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
@@ -118,6 +118,16 @@ class Items:
     """Says of a field that is read elsewhere that it is a list of tables, and of which record."""
 
     schema: type
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReadBy:
+    """Marks a field whose value a function reads; its ValueError says what is wrong."""
+
+    read: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.read)
 
 
 GRADES = ("measured", "fitted", "datasheet", "assumed")

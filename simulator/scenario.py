@@ -17,10 +17,22 @@ from annotated_types import Ge, Gt, Le
 
 from simulator import catalogue
 from simulator.errors import InputError, brief, did_you_mean, problem
-from simulator.files import Items, Number, Unit, Whole, Word, Words, build, read_toml, record
+from simulator.files import (
+    Items,
+    Number,
+    ReadBy,
+    Unit,
+    Whole,
+    Word,
+    Words,
+    build,
+    read_toml,
+    record,
+)
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.node_groups import NodeGroupSection, load_groups
 from simulator.layout.layouts import MODULES, RANK_ORDERS
+from simulator.layout.stage_words import read_stages
 from simulator.reliability.reliability_profile import Reliability, load_reliability, read_run
 from simulator.schedules.registry import WORDS
 from simulator.software.platforms import wrong_platform
@@ -152,6 +164,10 @@ class LayoutSection:
     """Pipeline schedule; plan: "any" tries every one that the software has."""
     rank_order: str | None = None
     """Which ranks are neighbours, fastest first: tp-cp-dp-pp and its like."""
+    stages: Annotated[tuple[int, ...], ReadBy(read_stages)] | None = None
+    """Layers of each of the pp x vpp pieces of the pipeline, in the order of the model: a list, or
+    Megatron's pipeline layout string ("Et*3|(tt|)*29,m|L"); none given: dealt evenly, with
+    embedding and head as a layer each where that divides, and plan decides."""
 
     def pinned(self) -> dict[str, Any]:
         """Return the fields that were given."""

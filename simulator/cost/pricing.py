@@ -123,7 +123,7 @@ def with_paths(priced: Priced, layouts: Layouts, *, coarse: bool) -> Priced:
 def _pipeline_plans(layouts: Layouts, arch: Architecture) -> tuple[UniqueRows, Stages]:
     """Distinct pipeline plans, and what their ranks and chunks hold."""
     micro_batches = distinct_micro_batches(layouts)
-    plans = unique_rows(layouts.pp, layouts.vpp, micro_batches, layouts.schedule)
+    plans = unique_rows(layouts.pp, layouts.vpp, micro_batches, layouts.schedule, layouts.stages)
     held = stages(
         pp=layouts.pp[plans.first],
         vpp=layouts.vpp[plans.first],
@@ -132,6 +132,7 @@ def _pipeline_plans(layouts: Layouts, arch: Architecture) -> tuple[UniqueRows, S
         kinds=len(arch.blocks),
         ahead=len(arch.layer_kinds) - arch.layers,
         schedule=layouts.schedule[plans.first],
+        splits=[layouts.splits[code] for code in layouts.stages[plans.first].tolist()],
     )
     return plans, held
 

@@ -120,7 +120,7 @@ def _pipeline(row: dict[str, Any], arch: Architecture) -> list[str]:
     if row["vpp"] > 1 and count % row["pp"]:
         size = count // (count // row["pp"])
         flags.append(f"--microbatch-group-size-per-virtual-pipeline-stage {size}")
-    if arch.layers % pieces:
+    if arch.layers % pieces or len(set(row["stages"])) > 1:
         return [f"--pipeline-model-parallel-layout '{pipeline_layout(row, arch)}'", *flags]
     if row["vpp"] > 1:
         flags.append(f"--num-layers-per-virtual-pipeline-stage {arch.layers // pieces}")
@@ -135,6 +135,7 @@ def layers_by_stage(row: dict[str, Any], arch: Architecture) -> list[int]:
         micro_batches=row["pp"],
         layer_kinds=arch.layer_kinds,
         kinds=len(arch.blocks),
+        splits=[row.get("stages", ())],
     )
     counts = table.blocks.sum(axis=1)
     piece = table.chunk * row["pp"] + table.rank
@@ -149,9 +150,10 @@ def pipeline_layout(row: dict[str, Any], arch: Architecture) -> str:
     'Et*15|(t*16|)*6t*15L'
     """
     counts = layers_by_stage(row, arch)
-    runs = [(f"t*{count}|", len(list(same))) for count, same in groupby(counts[1:-1])]
+    layers = ["t" * count if count < 2 else f"t*{count}" for count in counts]
+    runs = [(f"{stage}|", len(list(same))) for stage, same in groupby(layers[1:-1])]
     middle = "".join(stage if times == 1 else f"({stage})*{times}" for stage, times in runs)
-    return f"Et*{counts[0]}|{middle}t*{counts[-1]}L"
+    return f"E{layers[0]}|{middle}{layers[-1]}L"
 
 
 def _batch(row: dict[str, Any], recipe: Recipe) -> list[str]:

@@ -6,8 +6,10 @@ without). A step of a pipeline in which m micro-batches follow one another takes
 
     sum over stages of t_s  +  (m - 1) x the longest t_s
 
-with t_s the time that one micro-batch spends on stage s (Narayanan et al. 2021, section 2.2; exact
-for any times while passes follow one another in one direction). Both parts are made least together.
+with t_s the time that one micro-batch spends on stage s (Narayanan et al. 2021, section 2.2). That
+is exact where passes follow one another in one direction; where stages of 1F1B are unlike and
+micro-batches few, an early stage has some slack, and a step is shorter. Both parts are made least
+together.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = [
     "RECOMPUTE",
     "SHARDINGS",
     "Layouts",
+    "dealt_words",
     "mask_of",
     "modules_of",
 ]
@@ -128,6 +130,11 @@ class Layouts:
     """Index into the WORDS of schedules."""
     rank_order: NDArray[Any]
     """Index into RANK_ORDERS."""
+    stages: NDArray[Any]
+    """Index into `splits`: how the layers are dealt to the pieces of the pipeline."""
+    splits: tuple[tuple[int, ...], ...] = ((),)
+    """Layers of every piece in the order of the model; the first, (), stands for the rule of
+    ``layout/stages.py``, which deals them evenly. Shared by all rows, no column."""
 
     @classmethod
     def of(cls, **given: Any) -> Layouts:
@@ -135,7 +142,8 @@ class Layouts:
 
         Defaults: every degree 1, micro_batch 1, global_batch dp x micro_batch, sharding ddp,
         shard_group dp x cp, sequence_parallel where tp > 1, recompute none, schedule by vpp,
-        Megatron's rank order, a ring of context-parallel ranks, an all-to-all to experts.
+        Megatron's rank order, a ring of context-parallel ranks, an all-to-all to experts, layers
+        dealt evenly. `stages` is the list of layers of every piece, or one such list for each row.
 
         Examples
         --------
@@ -143,10 +151,12 @@ class Layouts:
         >>> len(table), table[1].describe()
         (2, 'tp8 dp2 mb1 sp ddp full')
         """
-        known = {field.name for field in fields(cls)}
+        known = {*_COLUMNS}
         if unknown := set(given) - known:
             raise TypeError(f"unknown layout field {sorted(unknown)[0]!r}")
+        dealt = given.pop("stages", ())
         coded = {name: _coded(name, value) for name, value in given.items()}
+        coded["stages"], splits = _dealt(dealt)
         one = np.ones(1, dtype=np.int32)
         for name in ("tp", "pp", "vpp", "cp", "cp_a2a", "dp", "ep", "etp", "micro_batch"):
             coded.setdefault(name, one)
@@ -170,7 +180,8 @@ class Layouts:
             coded.setdefault(name, 0 * one)
         wide = dict(zip(coded, np.broadcast_arrays(*coded.values()), strict=True))
         _resolve_reshard(wide)
-        return cls(**{name: np.ascontiguousarray(column) for name, column in wide.items()})
+        columns = {name: np.ascontiguousarray(column) for name, column in wide.items()}
+        return cls(**columns, splits=splits)
 
     def __post_init__(self) -> None:
         lengths = {len(column) for column in self.columns().values()}
@@ -182,16 +193,24 @@ class Layouts:
     def __getitem__(self, rows: int | slice | NDArray[Any]) -> Layouts:
         if isinstance(rows, (int, np.integer)):
             rows = slice(rows, rows + 1) if rows != -1 else slice(-1, None)
-        return Layouts(**{name: column[rows] for name, column in self.columns().items()})
+        columns = {name: column[rows] for name, column in self.columns().items()}
+        return Layouts(**columns, splits=self.splits)
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the columns by name, in the order of definition."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: getattr(self, name) for name in _COLUMNS}
 
     def replace(self, **given: Any) -> Layouts:
-        """Return a copy with some columns replaced (numbers, words or sequences)."""
-        size = len(self)
-        return replace(self, **{k: np.broadcast_to(_coded(k, v), size) for k, v in given.items()})
+        """Return a copy with some columns replaced (numbers, words or sequences).
+
+        `stages` is a list of layers, or one for each row, as in `of`.
+        """
+        size, more = len(self), dict[str, Any]()
+        if "stages" in given:
+            codes, more["splits"] = _dealt(given.pop("stages"))
+            more["stages"] = np.broadcast_to(codes, size)
+        more |= {k: np.broadcast_to(_coded(k, v), size) for k, v in given.items()}
+        return replace(self, **more)
 
     @property
     def world(self) -> NDArray[Any]:
@@ -211,10 +230,14 @@ class Layouts:
     @staticmethod
     def concatenate(tables: Iterable[Layouts]) -> Layouts:
         """Stack tables one below the other."""
+        tables = list(tables)
+        splits = tuple(dict.fromkeys(split for table in tables for split in table.splits))
         parts = [table.columns() for table in tables]
-        return Layouts(
-            **{name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        )
+        if len(splits) > 1:
+            for part, table in zip(parts, tables, strict=True):
+                part["stages"] = np.array([splits.index(x) for x in table.splits])[part["stages"]]
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return Layouts(**columns, splits=splits)
 
     def row(self, index: int = 0) -> dict[str, Any]:
         """Return one layout as plain numbers, booleans and words."""
@@ -225,6 +248,7 @@ class Layouts:
         row["recompute_modules"] = "+".join(modules_of(row["recompute_modules"]))
         row["sequence_parallel"] = bool(row["sequence_parallel"])
         row["reshard_after_forward"] = row["reshard_after_forward"] or True
+        row["stages"] = list(self.splits[row["stages"]])
         return row
 
     def to_frame(self) -> DataFrame:
@@ -235,6 +259,8 @@ class Layouts:
         }
         named = ["+".join(modules_of(mask)) for mask in self.recompute_modules.tolist()]
         columns["recompute_modules"] = np.array(named, dtype=object)
+        words = [dealt_words(split) for split in self.splits]
+        columns["stages"] = np.array(words, dtype=object)[self.stages]
         names = [self.describe(i) for i in range(len(self))]
         return frame(columns, index=names, name="layout")
 
@@ -249,6 +275,8 @@ class Layouts:
             words.append(row["dispatcher"])
         if not SCHEDULES[row["schedule"]].by_default:
             words.append(row["schedule"])
+        if row["stages"]:
+            words.append("stages:" + dealt_words(row["stages"]))
         words.append(f"mb{row['micro_batch']}")
         if row["sequence_parallel"]:
             words.append("sp")
@@ -270,6 +298,29 @@ class Layouts:
         if row["rank_order"] != "tp-cp-dp-pp":
             words.append(row["rank_order"])
         return " ".join(words)
+
+
+_COLUMNS = tuple(field.name for field in fields(Layouts) if field.name != "splits")
+"""Fields of which every layout has its own value."""
+
+
+def dealt_words(layers: Sequence[int]) -> str:
+    """Spell the layers of pipeline pieces, those in a row that are equal once.
+
+    >>> dealt_words([7, 8, 8, 8, 7]), dealt_words([])
+    ('7+3x8+7', '')
+    """
+    runs = [(count, len(list(same))) for count, same in groupby(layers)]
+    return "+".join(f"{times}x{count}" if times > 1 else f"{count}" for count, times in runs)
+
+
+def _dealt(given: Any) -> tuple[NDArray[Any], tuple[tuple[int, ...], ...]]:
+    """Codes and splits of a list of layers, or of a list of such lists, one for each row."""
+    rows = list(given) if given is not None else []
+    several = bool(rows) and not isinstance(rows[0], (int, np.integer))
+    each = [tuple(int(count) for count in row) for row in (rows if several else [rows])]
+    splits = tuple(dict.fromkeys([(), *each]))
+    return np.array([splits.index(split) for split in each], dtype=np.int32), splits
 
 
 def modules_of(mask: int) -> list[str]:

@@ -8,6 +8,7 @@ layouts are evaluated over a handful of columns each.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,11 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
 from simulator.layout.keys import unique_rows
+from simulator.layout.layouts import Layouts
 from simulator.schedules.action_tables import in_flight
 from simulator.schedules.registry import SCHEDULES, WORDS, by_code, usual_codes
 
-__all__ = ["StageTable", "Stages", "fold", "stages"]
+__all__ = ["StageTable", "Stages", "fold", "pieces_of", "stages"]
 
 
 _COPIES = by_code(lambda schedule: schedule.copies)
@@ -82,17 +84,21 @@ def stages(
     kinds: int,
     ahead: int = 0,
     schedule: Any = None,
+    splits: Sequence[Sequence[int]] = (),
 ) -> Stages:
     """List the stages of pipeline plans.
 
-    Layers are dealt evenly over the pp x vpp chunks in order; chunk c of rank r is the
-    (c pp + r)-th piece of the model (Narayanan et al. 2021, section 2.2). Where they do not divide
-    but two more would, embedding and head count as a layer each (Megatron-Core's
+    A plan with a split of its own (`splits`, one for each plan, empty where it has none) gives
+    each of its pp x vpp pieces as many layers as that says, in the order of the model. Else
+    layers are dealt evenly over the pp x vpp chunks in order; chunk c of rank r is the (c pp +
+    r)-th piece of the model (Narayanan et al. 2021, section 2.2). Where they do not divide but
+    two more would, embedding and head count as a layer each (Megatron-Core's
     account_for_embedding_in_pipeline_split and its twin for the loss; torchtitan; BLOOM). Else
     every piece but the last takes the same number and the last one, which has the head, what is
     left (Megatron-Bridge's layouts of DeepSeek-V3; DeepSpeed). Where nothing would be left for
-    it, the last pieces but the very last take one more than the first. The last `ahead` entries of
-    `layer_kinds` predict ahead and stay on the last piece, with the head; it may have no other.
+    it, the last pieces but the very last take one more than the first. The last `ahead` entries
+    of `layer_kinds` predict ahead and stay on the last piece, with the head; it may have no
+    other.
 
     Micro-batches in flight follow the schedule's formula or, where it has none, what its table of
     actions holds. `schedule` is a code of ``schedules/registry.py`` per plan; not given, it follows
@@ -112,6 +118,10 @@ def stages(
     start, end = (
         _first_layer(g, n, len(layer_kinds) - ahead, ahead > 0) for g in (piece, piece + 1)
     )
+    for index in (i for i, split in enumerate(splits) if len(split)):
+        own = plan == index
+        bounds = np.concatenate([[0], np.cumsum(splits[index])])
+        start[own], end[own] = bounds[piece[own]], bounds[piece[own] + 1]
     end = np.where(piece == n - 1, len(layer_kinds), end)
     before = np.zeros((len(layer_kinds) + 1, kinds), dtype=np.int64)
     before[1:] = np.cumsum(layer_kinds[:, None] == np.arange(kinds), axis=0)
@@ -127,6 +137,15 @@ def stages(
         in_flight=flying,
         versions=versions,
     )
+
+
+def pieces_of(row: Layouts) -> Ints:
+    """Pieces of the model that every rank of one layout holds, shape (pp, chunks)."""
+    pp, chunks = int(row.pp[0]), int(row.vpp[0] * row.copies[0])
+    rank, chunk = np.divmod(np.arange(pp * chunks), chunks)
+    schedule = SCHEDULES[WORDS[int(row.schedule[0])]]
+    pieces: Ints = schedule.piece(np.full(pp * chunks, pp), rank, chunk)
+    return pieces.reshape(pp, chunks)
 
 
 def _by_schedule(

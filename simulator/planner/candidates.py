@@ -119,7 +119,7 @@ class Family:
         """All of its layouts, kind by kind."""
         return Layouts.concatenate([self.of(kind, kind.rows) for kind in self.kinds])
 
-    def _fields(self, kind: Recomputed, rows: NDArray[Any] | slice) -> dict[str, NDArray[Any]]:
+    def _fields(self, kind: Recomputed, rows: NDArray[Any] | slice) -> dict[str, Any]:
         layers = kind.layers[rows]
         return {
             "recompute": np.full(len(layers), kind.recompute, dtype=np.int32),
@@ -272,6 +272,7 @@ def _family(
         "offload_layers",
         "optimizer_offload",
         "parameter_offload",
+        "stages",
     )
     fixed: dict[str, Any] = {**columns, **{k: v for k, v in pinned.items() if k in free}}
     table = Layouts.of(global_batch=workload.recipe.global_batch, **fixed)
@@ -352,6 +353,10 @@ def _outer(
 
     tps = choices("tp", min(heads, 2 * cluster.domain), can.tensor)
     pps = choices("pp", arch.layers, can.pipeline)
+    if pieces := len(pinned.get("stages", ())):
+        chunks = int(pinned.get("vpp", 0))
+        some = [d for d in pps if pieces % d == 0 and chunks in (0, pieces // d)]
+        pps = some or [max(pieces // max(chunks, 1), 1)]
     longest = max(workload.recipe.sequence_length // 2048, 1)
     cps = choices("cp", min(longest, 64), bool(can.cp_kinds))
     return [
@@ -391,6 +396,8 @@ def _inner(
     for name in axes:
         if name in pinned:
             axes[name] = [pinned[name]]
+    if pieces := len(pinned.get("stages", ())):
+        axes["vpp"] = [max(pieces // pp, 1)]
     return {
         name: np.array(_codes(_CODED[name], v) if name in _CODED else v, dtype=np.int64)
         for name, v in axes.items()

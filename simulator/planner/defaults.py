@@ -15,7 +15,7 @@ __all__ = ["DEFAULTS", "complete"]
 
 DEFAULTS = {
     "tp": "1",
-    "pp": "1",
+    "pp": "1; as many as stages has pieces, over vpp",
     "vpp": "1; 2 where a V-shaped schedule is given",
     "cp": "1",
     "cp_kind": "the first that the software has; hierarchical where cp_a2a is above 1",
@@ -40,6 +40,7 @@ DEFAULTS = {
     "parameter_offload": "none",
     "schedule": "interleaved where vpp > 1, else 1f1b",
     "rank_order": "the first that the software has",
+    "stages": "dealt evenly, embedding and head as a layer each where that divides",
 }
 """What a layout field means when it is not given, in the order in which they are filled."""
 
@@ -60,8 +61,10 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
             row[name] = filled[name] = value
 
     can = scenario.software.supports
-    for name in ("tp", "pp", "cp"):
-        default(name, 1)
+    pieces = len(row.get("stages") or ())
+    default("tp", 1)
+    default("pp", max(pieces // row.get("vpp", 1), 1))
+    default("cp", 1)
     schedule = SCHEDULES.get(row.get("schedule", ""))
     default("vpp", schedule.only_chunks if schedule and row["pp"] > 1 else 1)
     dp = data_parallel_degree(scenario.cluster.gpus, row["tp"], row["pp"], row["cp"])
@@ -90,6 +93,7 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
     default("cp_a2a", _group(scenario, row))
     default("dispatcher", can.dispatchers[0] if can.dispatchers else "alltoall")
     default("rank_order", can.rank_orders[0])
+    default("stages", [])
     return row, filled
 
 

@@ -203,7 +203,7 @@ def _neighbours(prediction: Prediction) -> tuple[Layouts, NDArray[np.bool_]]:
             fields["recompute"], fields["recompute_layers"] = values.T
         else:
             fields[name] = values
-    repeated = Layouts(**{k: np.repeat(v, len(index)) for k, v in own.columns().items()})
+    repeated = own[np.zeros(len(index), dtype=np.intp)]
     table = repeated.replace(**fields, **_following(scenario, own, fields))
     possible = reasons(table, scenario.workload, scenario.cluster, scenario.software) == FEASIBLE
     possible &= table.world == scenario.cluster.gpus

@@ -393,6 +393,14 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
             {"schedule": "dualpipe_v", "vpp": 2, "global_batch": 12},
         )
     ),
+    *(
+        (
+            "layers given for stages do not sum to those of the model, or are not as many",
+            {"pp": 2, "dp": 4, "stages": stages},
+            {},
+        )
+        for stages in ([16, 15], [16, 8, 8], [32])
+    ),
 ]
 
 

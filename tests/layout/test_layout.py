@@ -35,7 +35,19 @@ def test_defaults_are_one_accelerator_with_nothing_split() -> None:
         "parameter_offload": "none",
         "schedule": "1f1b",
         "rank_order": "tp-cp-dp-pp",
+        "stages": [],
     }
+
+
+def test_splits_of_layers_go_with_their_rows() -> None:
+    one = Layouts.of(pp=[2, 2], stages=[[5, 3], []])
+    other = Layouts.of(pp=2, stages=[3, 5])
+    both = Layouts.concatenate([other, one, other])
+    assert [both.row(i)["stages"] for i in range(4)] == [[3, 5], [5, 3], [], [3, 5]]
+    assert both[np.array([1, 3])].row(1)["stages"] == [3, 5]
+    assert both.replace(stages=[4, 4]).row(2)["stages"] == [4, 4]
+    assert "stages:3+5" in both.describe(0) and "stages" not in both.describe(2)
+    assert both.to_frame()["stages"].tolist() == ["3+5", "5+3", "", "3+5"]
 
 
 def test_defaults_that_follow_from_other_fields() -> None:

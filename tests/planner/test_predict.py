@@ -1,5 +1,6 @@
 """One layout: stated defaults, refusals in the words of the wrong field, and the estimate."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ from simulator.cost.step import evaluate
 from simulator.errors import InputError
 from simulator.layout.layouts import Layouts
 from simulator.planner.defaults import DEFAULTS
-from simulator.planner.prediction import predict
+from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import LayoutSection, Scenario, make_scenario
 
 
@@ -71,6 +72,7 @@ def test_defaults_of_nothing_given() -> None:
         "parameter_offload": "none",
         "schedule": "1f1b",
         "rank_order": "tp-cp-dp-pp",
+        "stages": [],
     }
 
 
@@ -312,3 +314,65 @@ def test_what_is_offered_can_run() -> None:
     predict(scenario(batch=960, gpus=96))
     predict(scenario(**DEEPSEEK), ep=8)
     predict(asked, offload_layers=79)
+
+
+STAGES_405B = [7, *[8] * 14, 7]
+
+
+def on_405b(**layout: Any) -> Prediction:
+    document = {
+        "model": {"name": "llama-3.1-405b"},
+        "training": {"sequence_length": 8192, "global_batch": 2048},
+        "cluster": {"name": "dgx-h100", "gpus": 2048, "software": "meta-llama3-2024"},
+    }
+    return predict(make_scenario(document), tp=8, **layout)
+
+
+def test_given_stages_are_those_of_the_rule_where_they_say_the_same() -> None:
+    # the rule gives embedding and head a layer each: 126 + 2 = 16 x 8
+    even, typed = on_405b(pp=16), on_405b(stages=STAGES_405B)
+    worded = on_405b(stages="Et*7|(t*8|)*14t*7L")
+    assert typed.layout["pp"] == 16
+    for found in (typed, worded):
+        assert found.layout == {**even.layout, "stages": STAGES_405B}
+        assert found.step_time_s == even.step_time_s
+        assert found.memory_bytes == even.memory_bytes
+
+
+def test_a_longer_stage_paces_the_pipeline() -> None:
+    # 128 micro-batches on 16 stages: 128 + 15 passes of the slowest if all are alike. One of 9
+    # layers instead of 8 is late by a layer in each pass, but for those that fill and drain.
+    even, longer = on_405b(stages=STAGES_405B), on_405b(stages=[7, 7, 9, *[8] * 12, 7])
+    layer_s = even.step_time_s / ((128 + 15) * 8)
+    more_s = longer.step_time_s - even.step_time_s
+    assert (128 - 15) * 0.95 * layer_s < more_s < 128 * 1.05 * layer_s
+    assert longer.memory_bytes > even.memory_bytes
+    assert int(longer.estimate.slowest_stage[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ([8] * 16, "must sum to the 126 layers, got 128 (nearest: [7, 8,"),
+        ([63, 63], "must have one number for each of pp x vpp = 16 pieces, got 2"),
+        ("Et*7|x", "must be made of E, t, m, L, |, ( ) and *n, found 'x'"),
+        ("t*126L", "must have E once"),
+        ("(t|)*9999|(t|)*9999", "must have at most"),
+        ([-1, 127], "must be whole numbers of layers, none negative"),
+    ],
+)
+def test_stages_that_cannot_be(stages: Any, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"layout.stages: {message}")) as caught:
+        on_405b(pp=16, stages=stages)
+    assert len(caught.value.problems) == 1
+
+
+def test_software_without_uneven_stages_says_so() -> None:
+    document = {
+        "model": {"name": "llama-3.1-8b"},
+        "training": {"sequence_length": 2048, "global_batch": 16},
+        "cluster": {"name": "dgx-h100", "gpus": 8, "software": "megatron-lm-2022"},
+    }
+    assert predict(make_scenario(document), stages=[8, 8, 8, 8]).layout["pp"] == 4
+    with pytest.raises(InputError, match="no uneven stages"):
+        predict(make_scenario(document), stages=[7, 9, 8, 8])

@@ -67,6 +67,7 @@ def stages_of(row: Layouts, workload: Workload) -> Stages:
         kinds=len(arch.blocks),
         ahead=len(arch.layer_kinds) - arch.layers,
         schedule=row.schedule,
+        splits=[row.splits[code] for code in row.stages.tolist()],
     )
 
 

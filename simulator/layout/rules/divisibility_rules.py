@@ -18,6 +18,7 @@ from simulator.layout.rules.rule import (
     obeyed_by_all,
     wide,
 )
+from simulator.layout.stage_words import fullest_rank, with_sum
 from simulator.workload.architecture import Architecture, MoE
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "MLP_WIDTH",
     "RECOMPUTE_LAYERS",
     "SEQUENCE",
+    "SPLIT",
     "STAGES",
     "TRACED",
 ]
@@ -164,7 +166,7 @@ def _has_empty_stages(x: Layouts, at: Setting) -> Mask:
     """More pieces than layers, but where embedding and head have one each to themselves."""
     layers, pieces = at.architecture.layers, x.pp * x.vpp
     ends = (x.vpp > 1) & (pieces == layers + 2) & at.software.supports.uneven_stages
-    return np.asarray((layers < pieces) & ~ends)
+    return np.asarray((layers < pieces) & ~ends & (x.stages == 0))
 
 
 STAGES = Rule(
@@ -178,7 +180,7 @@ STAGES = Rule(
 def _has_uneven_stages(x: Layouts, at: Setting) -> Mask:
     if at.software.supports.uneven_stages:
         return np.full(len(x), False)
-    return np.asarray(at.architecture.layers % (x.pp * x.vpp) != 0)
+    return np.asarray((at.architecture.layers % (x.pp * x.vpp) != 0) & (x.stages == 0))
 
 
 def _word_even(case: Case) -> Wording:
@@ -198,8 +200,47 @@ EVEN_STAGES = Rule(
 )
 
 
+def _sums(arch: Architecture) -> tuple[int, int]:
+    """What a split may sum to: the layers, or those that predict ahead with them."""
+    return arch.layers, len(arch.layer_kinds)
+
+
+def _has_wrong_split(x: Layouts, at: Setting) -> Mask:
+    if not x.stages.any():
+        return np.full(len(x), False)
+    size, whole = (np.array([f(split) for split in x.splits])[x.stages] for f in (len, sum))
+    uneven = np.array([len(set(split)) > 1 for split in x.splits])[x.stages]
+    wrong = (size != x.pp * x.vpp) | ~np.isin(whole, _sums(at.architecture))
+    wrong |= uneven & (not at.software.supports.uneven_stages)
+    return np.asarray(wrong & (x.stages > 0))
+
+
+def _word_split(case: Case) -> Wording:
+    row, arch = case.row, case.architecture
+    split, pieces, layers = row["stages"], row["pp"] * row["vpp"], arch.layers
+    ahead = len(arch.layer_kinds) - layers
+    if len(split) != pieces:
+        must = f"must have one number for each of pp x vpp = {pieces} pieces"
+        near = [layers // pieces + (i < layers % pieces) for i in range(pieces)][::-1]
+        return Wording(must, f"{len(split)}", [near])
+    if sum(split) not in _sums(arch):
+        more = f" (or {layers + ahead}, with what predicts ahead)" if ahead else ""
+        must = f"must sum to the {layers} layers{more}"
+        return Wording(must, f"{sum(split)}", [with_sum(split, layers)])
+    must = f"must be left out: {case.software.name} has no uneven stages"
+    return Wording(must, f"{list(split)}")
+
+
+SPLIT = Rule(
+    field="layout.stages",
+    reason="layers given for stages do not sum to those of the model, or are not as many",
+    wrong=_has_wrong_split,
+    wording=_word_split,
+)
+
+
 def _recomputes_too_many(x: Layouts, at: Setting) -> Mask:
-    most = -(-at.architecture.layers // x.pp)
+    most = fullest_rank(x, at.architecture.layers)
     partial = x.recompute_layers > 0
     return partial & ((x.recompute != RECOMPUTE.index("full")) | (x.recompute_layers > most))
 
@@ -208,7 +249,7 @@ def _word_recompute_layers(case: Case) -> Wording:
     row = case.row
     if row["recompute"] != "full":
         return Wording(f"needs recompute = 'full' (it is {row['recompute']!r})", near=[0])
-    most = -(-case.architecture.layers // row["pp"])
+    most = int(fullest_rank(Layouts.of(**row), case.architecture.layers)[0])
     return Wording(f"must be at most the {most} layers of a pipeline rank", near=[most])
 
 

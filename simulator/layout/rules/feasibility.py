@@ -91,6 +91,7 @@ RULES: tuple[Rule, ...] = (
     schedule_rules.POST_VALIDATION,
     mixer_rules.SHARES,
     mixer_rules.CONTEXT,
+    divisibility_rules.SPLIT,
 )
 """Every rule; the first one that a layout breaks is reported."""
 
