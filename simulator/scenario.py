@@ -16,6 +16,7 @@ import tomli
 from annotated_types import Ge, Gt, Le
 
 from simulator import catalogue
+from simulator.between_sites.sites_section import Sites, read_sites
 from simulator.errors import InputError, brief, did_you_mean, problem
 from simulator.files import (
     Items,
@@ -240,6 +241,7 @@ SECTIONS = {
     "goal": Section((Goal,)),
     "run": Section((Reliability,), base=load_reliability, renamed=(("name", "set"),)),
     "search": Section((SearchSection,)),
+    "sites": Section((Sites,)),
 }
 """Sections of a scenario, in the order in which they are read about."""
 
@@ -263,6 +265,8 @@ class Scenario:
     """The known release that stands for the one that was named; None where that is known."""
     allow: tuple[str, ...] | None = None
     """Layout fields that a search may decide ([search]); None: DECIDED."""
+    sites: Sites | None = None
+    """Several sites in place of [cluster] ([sites])."""
 
 
 def load_scenario(path: Path | str, overrides: Iterable[str] = ()) -> Scenario:
@@ -303,6 +307,7 @@ def make_scenario(
         ("goal", lambda: _section(Goal, document, "goal", where)),
         ("run", lambda: _run(document, where)),
         ("search", lambda: _search(document, where)),
+        ("sites", lambda: _given("sites", read_sites, document, where)),
     ):
         try:
             parts[name] = step()
@@ -335,6 +340,7 @@ def make_scenario(
         document=document,
         assumed_software=parts["stands"].text,
         allow=parts["search"].allow,
+        sites=parts["sites"],
     )
 
 
@@ -365,6 +371,11 @@ def _run(document: Mapping[str, Any], where: str) -> Reliability:
     if not isinstance(raw, Mapping):
         raise InputError(problem(where, "run", "must be a table", raw))
     return read_run(raw, where=where)
+
+
+def _given(name: str, read: Any, document: Mapping[str, Any], where: str) -> Any:
+    """What a section says that stands for another question; None where it does not stand."""
+    return read(document[name], where=where) if name in document else None
 
 
 def _search(document: Mapping[str, Any], where: str) -> SearchSection:

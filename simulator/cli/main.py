@@ -21,6 +21,7 @@ from simulator.cli import (
     profiles,
     rent_or_buy,
     simulate,
+    sites,
     size,
     sweep,
     validate,
@@ -81,6 +82,7 @@ app.command("sweep")(sweep.command)
 app.command("models")(list_models.command)
 app.command("fields")(list_fields.command)
 app.command("explain")(explain.command)
+app.command("sites")(sites.command)
 app.command("validate")(validate.command)
 app.command("measure")(measure.command)
 app.command("calibrate")(calibrate.command)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from simulator import catalogue
+from simulator.between_sites.compression import Compression
+from simulator.between_sites.outer_step import OuterStep
 from simulator.economics.carbon import CarbonTable
 from simulator.economics.money_spread import DrawError
 from simulator.economics.ownership import RentOrBuyPage
@@ -38,6 +40,8 @@ KINDS: dict[str, type] = {
     "rent_or_buy": RentOrBuyPage,
     "carbon": CarbonTable,
     "draws": DrawError,
+    "compressions": Compression,
+    "outer_steps": OuterStep,
 }
 """Folder of hardware_profiles -> what a file in it describes."""
 

@@ -58,7 +58,7 @@ NEEDED = [f.name for f in scenario_fields() if f.required and f.name.count(".") 
 @pytest.mark.parametrize("field", NEEDED)
 def test_what_is_required_is_asked_for(field: str) -> None:
     section, _, name = field.partition(".")
-    given = {key: value for key, value in RUN[section].items() if key != name}
+    given = {key: value for key, value in RUN.get(section, {}).items() if key != name}
     with pytest.raises(ValueError, match=f"{field}: required field is missing"):
         make_scenario({**RUN, section: given})
 

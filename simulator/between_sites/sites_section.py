@@ -1,0 +1,119 @@
+"""The section [sites] of a scenario: where a run is, and how its parts keep together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+
+from simulator.between_sites.compression import load_compression
+from simulator.between_sites.outer_step import load_outer_step
+from simulator.errors import InputError, problem
+from simulator.files import Figure, Items, Number, Unit, Whole, build, record
+
+__all__ = ["Place", "Sites", "read_sites"]
+
+_LARGEST = 100_000_000
+Positive = Annotated[Whole, Gt(0), Le(_LARGEST)]
+
+
+@record
+class Place:
+    """One site, [[sites.at]]."""
+
+    name: str
+    """What it is called."""
+    cluster: str
+    """A cluster profile of hardware_profiles/clusters, or a path to one."""
+    gpus: Annotated[Positive, Unit("accelerators")]
+    """Accelerators of the run there."""
+    uplink_bytes_per_s: Annotated[Number, Gt(0), Le(1e15)]
+    """Rate to the other sites, one direction, all servers together: 12.5e9 is 100 Gbit/s."""
+    latency_s: Annotated[Number, Ge(0), Le(10)]
+    """One way to the farthest other site."""
+    batch: Positive | None = None
+    """Sequences of a step that are its share; none given: as many for every accelerator of the
+    run, rounded so that all add up to training.global_batch."""
+
+
+@record
+class Sites:
+    """Several sites in place of one, which `foreshard sites` compares with [cluster]."""
+
+    at: Annotated[tuple[Place, ...], MinLen(2), MaxLen(64), Items(Place)]
+    """The sites, [[sites.at]]."""
+    outer_step: str = "diloco"
+    """synchronous, local-sgd, diloco: a way of hardware_profiles/outer_steps, or a path to one."""
+    inner_steps: Positive = 1
+    """Steps that every site takes between two exchanges of the same part of the model; 1 where
+    gradients are exchanged every step."""
+    fragments: Positive = 1
+    """Parts of the model that are exchanged in turn (Streaming DiLoCo); 1: all at once."""
+    overlap_steps: Annotated[Whole, Ge(0), Le(_LARGEST)] = 0
+    """Inner steps that run beside an exchange, whose result they get late; 0: all sites wait."""
+    compression: str = "none"
+    """none, bf16, int8, fp4, one-bit, top-k, powersgd: a way of hardware_profiles/compressions, or
+    a path to one."""
+    compression_fraction: Annotated[Number, Gt(0), Le(1)] = 0.01
+    """Share of the values that is sent, where it is sparse."""
+    compression_rank: Positive = 2
+    """Rank of the factors, where it is low-rank."""
+    outer_states: Literal["gpu", "host"] = "gpu"
+    """Where the outer optimizer's states lie and its step is taken."""
+    more_steps_fraction: Figure | None = None
+    """Steps to the same loss beyond those of training in one place, as a share of them; none given:
+    that of the way, which no run of yours has shown."""
+
+
+def read_sites(raw: Any, *, where: str) -> Sites:
+    """Read the section.
+
+    Raises
+    ------
+    InputError
+        With every problem, each naming its field.
+    """
+    if not isinstance(raw, Mapping):
+        raise InputError(problem(where, "sites", "must be a table", raw))
+    sites: Sites = build(Sites, raw, where=where, prefix="sites")
+    if wrong := _wrong(sites, where):
+        raise InputError(wrong)
+    return sites
+
+
+def _wrong(sites: Sites, where: str) -> list[str]:
+    """What each field allows but the whole does not."""
+    found: list[str] = []
+    names = [place.name for place in sites.at]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        found.append(problem(where, "sites.at", "names must differ", twice[0]))
+    given = [place.batch is not None for place in sites.at]
+    if any(given) and not all(given):
+        found.append(f"{where}: sites.at: batch must be given for all sites or for none")
+    for load, name, field in (
+        (load_outer_step, sites.outer_step, "sites.outer_step"),
+        (load_compression, sites.compression, "sites.compression"),
+    ):
+        try:
+            load(name, where=where, field=field)
+        except InputError as error:
+            found += error.problems
+    if found:
+        return found
+    if not load_outer_step(sites.outer_step).local_steps:
+        for field, meant in (("inner_steps", 1), ("fragments", 1), ("overlap_steps", 0)):
+            if (got := getattr(sites, field)) != meant:
+                rule = f"must be {meant} where gradients are exchanged every step"
+                found.append(problem(where, f"sites.{field}", rule, got))
+        return found
+    if sites.fragments > sites.inner_steps:
+        rule = f"must be at most sites.inner_steps, {sites.inner_steps}"
+        text = problem(where, "sites.fragments", rule, sites.fragments)
+        return [f"{text} (nearest: {sites.inner_steps})"]
+    most = sites.inner_steps // sites.fragments
+    if sites.overlap_steps > most:
+        rule = f"must be at most the {most} steps between two exchanges (inner_steps / fragments)"
+        text = problem(where, "sites.overlap_steps", rule, sites.overlap_steps)
+        found.append(f"{text} (nearest: {most})")
+    return found

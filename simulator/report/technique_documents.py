@@ -1,0 +1,81 @@
+"""The JSON documents of the commands for ways of training that are questions of their own."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from simulator.report.decision_documents import decision_head
+
+if TYPE_CHECKING:
+    from simulator.decisions.several_sites import Alternative, Cycle, SeveralSites, SiteStep
+
+__all__ = ["sites_document"]
+
+
+def sites_document(answer: SeveralSites) -> dict[str, Any]:
+    """Write a run over several sites: sites, cycle, rates needed, what else one could do."""
+    return {
+        **decision_head("sites", answer.scenario),
+        "outer_step": answer.outer.name,
+        "compression": answer.compression.name,
+        "sites": [_site(step) for step in answer.steps],
+        "even_batches": list(answer.even_batches) if answer.even_batches else None,
+        "cycle": _cycle(answer.cycle) if answer.cycle else None,
+        "uplink_bytes_per_s_for_utilisation": [
+            {"utilisation": share, "bytes_per_s": _known(rate)}
+            for share, rate in answer.uplinks.items()
+        ],
+        "more_steps_fraction": answer.more_steps,
+        "more_steps_given": answer.sites.more_steps_fraction is not None,
+        "alternatives": [_alternative(row) for row in answer.alternatives],
+        "wait_days": answer.wait_days,
+    }
+
+
+def _site(step: SiteStep) -> dict[str, Any]:
+    return {
+        "name": step.place.name,
+        "cluster": step.place.cluster,
+        "accelerator": step.accelerator,
+        "gpus": step.place.gpus,
+        "batch": step.batch,
+        "feasible": not step.reason,
+        "reason": step.reason or None,
+        "layout": step.layout,
+        "step_time_s": _known(step.step_time_s),
+        "own_s": step.own_s,
+        "extra_gpu_bytes": step.extra_bytes,
+        "host_bytes": step.host_bytes,
+    }
+
+
+def _cycle(cycle: Cycle) -> dict[str, Any]:
+    return {
+        "inner_step_s": cycle.inner_step_s,
+        "inner_steps": cycle.inner_steps,
+        "fragments": cycle.fragments,
+        "message_bytes": cycle.message_bytes,
+        "sent_bytes": cycle.sent_bytes,
+        "exchange_s": cycle.exchange_s,
+        "exposed_s": cycle.exposed_s,
+        "own_s": cycle.own_s,
+        "total_s": cycle.total_s,
+        "utilisation": cycle.utilisation,
+        "mean_bytes_per_s": cycle.mean_bytes_per_s,
+    }
+
+
+def _alternative(row: Alternative) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "gpus": row.gpus,
+        "reason": row.reason or None,
+        "step_time_s": _known(row.step_time_s),
+        "tokens_per_s": row.tokens_per_s,
+        "days_ideal": row.days_ideal,
+    }
+
+
+def _known(value: float) -> float | None:
+    return value if isfinite(value) else None
