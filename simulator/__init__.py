@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 
 if TYPE_CHECKING:
-    from simulator.api import compare, plan, predict, simulate, size, sweep, versus, what_if
+    from simulator.api import (
+        compare,
+        plan,
+        predict,
+        several_sites,
+        simulate,
+        size,
+        sweep,
+        versus,
+        what_if,
+    )
     from simulator.events.deviations.deviations import Deviation
     from simulator.events.deviations.jittered_step import Jitter
     from simulator.events.sharing.contended import Network
@@ -30,6 +40,7 @@ __all__ = [
     "compare",
     "plan",
     "predict",
+    "several_sites",
     "simulate",
     "size",
     "sweep",
@@ -48,6 +59,7 @@ _HOME = {
     "compare": "simulator.api",
     "plan": "simulator.api",
     "predict": "simulator.api",
+    "several_sites": "simulator.api",
     "simulate": "simulator.api",
     "size": "simulator.api",
     "sweep": "simulator.api",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from simulator.decisions.cluster_comparison import Comparison
     from simulator.decisions.head_to_head import Versus
     from simulator.decisions.offers import Offer
+    from simulator.decisions.several_sites import SeveralSites
     from simulator.decisions.sizing import Sized
     from simulator.decisions.sweeping import Sweep
     from simulator.events.played import SimulatedStep
@@ -39,6 +40,7 @@ __all__ = [
     "job",
     "plan",
     "predict",
+    "several_sites",
     "simulate",
     "size",
     "sweep",
@@ -432,6 +434,19 @@ def sweep(
     return sweep_grid(
         read_grid(Path(grid)), folder=place, jobs=jobs, scheduler=scheduler, progress=progress
     )
+
+
+def several_sites(scenario: Source, **given: Any) -> SeveralSites:
+    """Find what a run takes over the places of its [sites]; other arguments as in :func:`predict`.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    """
+    from simulator.decisions.several_sites import several_sites as found
+
+    return found(assemble(scenario, {}, given)[0])
 
 
 def job(source: Source) -> Job:

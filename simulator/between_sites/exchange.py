@@ -94,7 +94,8 @@ def cycle_s(
     100 steps of 1 s; four fragments of 3 s each, of which one step hides 1 s; 2 s of the site's
     own: 100 + 4 x 2 + 2.
 
-    >>> cycle_s(1.0, inner_steps=100, fragments=4, overlap_steps=1, exchange_s=3.0, own_s=2.0).item()
+    >>> four = {"inner_steps": 100, "fragments": 4, "overlap_steps": 1}
+    >>> cycle_s(1.0, exchange_s=3.0, own_s=2.0, **four).item()
     110.0
     """
     shown = np.asarray(fragments) * exposed_s(exchange_s, inner_step_s, overlap_steps)

@@ -17,9 +17,7 @@ from simulator.cli.options import (
 __all__ = ["command"]
 
 
-def command(
-    scenario: ScenarioFile = None, overrides: Set = None, as_json: Json = False
-) -> None:
+def command(scenario: ScenarioFile = None, overrides: Set = None, as_json: Json = False) -> None:
     """Find what a run takes over the places of [sites], and against the one place of [cluster].
 
     Exit 0: done; 1: nothing fits at one of the sites; 2: bad input.

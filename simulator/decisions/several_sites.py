@@ -179,8 +179,7 @@ def several_sites(scenario: Scenario) -> SeveralSites:
     outer, compression = load_outer_step(sites.outer_step), load_compression(sites.compression)
     shares = _shares(scenario, sites)
     steps = tuple(
-        _site(scenario, sites, place, batch)
-        for place, batch in zip(sites.at, shares, strict=True)
+        _site(scenario, sites, place, batch) for place, batch in zip(sites.at, shares, strict=True)
     )
     cycle = _cycle(scenario, sites, steps)
     given = sites.more_steps_fraction
@@ -226,7 +225,7 @@ def _with_batch(scenario: Scenario, batch: int) -> Scenario:
 
 def _site(scenario: Scenario, sites: Sites, place: Place, batch: int) -> SiteStep:
     """The fastest layout of a site that leaves room for what the exchange keeps."""
-    there = _with_batch(on_cluster(scenario, place.cluster, place.gpus), batch)
+    there = _with_batch(_there(scenario, place), batch)
     cluster = there.cluster
     empty = SiteStep(place=place, batch=batch, accelerator=cluster.accelerator.name)
     best, reason = _fastest(there)
@@ -246,6 +245,16 @@ def _site(scenario: Scenario, sites: Sites, place: Place, batch: int) -> SiteSte
         extra_bytes=kept,
         host_bytes=on_host,
     )
+
+
+def _there(scenario: Scenario, place: Place) -> Scenario:
+    """The scenario on the machines of a site; what is wrong with it is said of the site."""
+    try:
+        return on_cluster(scenario, place.cluster, place.gpus)
+    except InputError as error:
+        site = f"{scenario.where}: sites.at ({place.name})"
+        told = (text.removeprefix(f"{scenario.where}: ") for text in error.problems)
+        raise InputError(f"{site}: {text}" for text in told) from None
 
 
 def _fastest(scenario: Scenario) -> tuple[Estimate, str]:
@@ -399,8 +408,7 @@ def _alternatives(
     one_s = inf if reason else float(best.step_time_s[0])
     rows.append(_alternative(scenario, "one place", scenario.cluster.gpus, one_s, reason))
     for place in sites.at:
-        alone = on_cluster(scenario, place.cluster, place.gpus)
-        found, reason = _fastest(alone)
+        found, reason = _fastest(_there(scenario, place))
         alone_s = inf if reason else float(found.step_time_s[0])
         rows.append(_alternative(scenario, f"{place.name} alone", place.gpus, alone_s, reason))
     return tuple(rows)

@@ -40,6 +40,8 @@ COMMANDS: dict[str, list[str]] = {
     "what-if": ["what-if", "run.toml", "--change", "network.adapter=0.5"],
     "versus": ["versus", "run.toml", "tp=1", "tp=2", "--json"],
     "sweep": ["sweep", "grid.toml", "--out", "sweep", *JOBS],
+    "sites": ["sites", "sites.toml"],
+    "sites --json": ["sites", "sites.toml", "--json"],
     "validate": ["validate", "runs.csv", "--html", "validation.html"],
     "validate --json": ["validate", "runs.csv", "--json"],
     "calibrate": [
@@ -52,6 +54,23 @@ COMMANDS: dict[str, list[str]] = {
     "profiles links": ["profiles", "links", "dgx-h100", "--gpus", "64"],
 }
 """Words of each; none says how long it took."""
+
+SITES = """
+[sites]
+inner_steps = 10
+[[sites.at]]
+name = "a"
+cluster = "dgx-a100"
+gpus = 4
+uplink_bytes_per_s = 1e9
+latency_s = 0.01
+[[sites.at]]
+name = "b"
+cluster = "dgx-a100"
+gpus = 4
+uplink_bytes_per_s = 1e9
+latency_s = 0.01
+"""
 
 QUICK = ("predict --json", "profiles show")
 """Those that take a fraction of a second."""
@@ -71,6 +90,7 @@ def prepare(folder: Path) -> None:
     (folder / "grid.toml").write_text(
         '[grid]\n"cluster.gpus" = [8, 16]\n' + (folder / "run.toml").read_text()
     )
+    (folder / "sites.toml").write_text((folder / "run.toml").read_text() + SITES)
     table = "".join(
         f" {size} {size // 4} float sum -1 {us:.1f} {size / us / 1e3:.2f} {size / us / 1e3:.2f} 0\n"
         for size, us in ((2**p, 40.0 + 2**p / 232e3) for p in range(20, 32, 2))
