@@ -28,6 +28,7 @@ from simulator.cli import (
     versus,
     what_if,
 )
+from simulator.cli.examples import epilog
 from simulator.cli.standard_streams import sound_streams
 
 __all__ = ["app"]
@@ -45,7 +46,6 @@ app = _Program(
     name="foreshard",
     help="Plan, predict and explain large-model training on a GPU cluster.",
     no_args_is_help=True,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
@@ -69,24 +69,27 @@ def _main(
     """Plan, predict and explain large-model training on a GPU cluster."""
 
 
-app.command("plan")(plan.command)
-app.command("predict")(predict.command)
-app.command("simulate")(simulate.command)
-app.command("compare")(compare.command)
-app.command("size")(size.command)
-app.command("doctor")(doctor.command)
-app.command("rent-or-buy")(rent_or_buy.command)
-app.command("what-if")(what_if.command)
-app.command("versus")(versus.command)
-app.command("sweep")(sweep.command)
-app.command("models")(list_models.command)
-app.command("fields")(list_fields.command)
-app.command("explain")(explain.command)
-app.command("sites")(sites.command)
-app.command("validate")(validate.command)
-app.command("measure")(measure.command)
-app.command("calibrate")(calibrate.command)
-app.command("calibrate-here")(calibrate_here.command)
+for _name, _module in {
+    "plan": plan,
+    "predict": predict,
+    "simulate": simulate,
+    "compare": compare,
+    "size": size,
+    "doctor": doctor,
+    "rent-or-buy": rent_or_buy,
+    "what-if": what_if,
+    "versus": versus,
+    "sweep": sweep,
+    "models": list_models,
+    "fields": list_fields,
+    "explain": explain,
+    "sites": sites,
+    "validate": validate,
+    "measure": measure,
+    "calibrate": calibrate,
+    "calibrate-here": calibrate_here,
+}.items():
+    app.command(_name, epilog=epilog(_name))(_module.command)
 app.add_typer(profiles.app)
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,17 +44,51 @@ ScenarioFile = Annotated[
     Path | None,
     typer.Argument(metavar="SCENARIO", help="Scenario file (TOML).", show_default=False),
 ]
+
+
+def _models(begun: str) -> list[str]:
+    """Names that a shell completes; so for the others."""
+    from simulator.workload import presets
+
+    return [name for name in presets.names() if name.startswith(begun)]
+
+
+def _profiles(kind: str) -> Callable[[str], list[str]]:
+    def complete(begun: str) -> list[str]:
+        from simulator import catalogue
+
+        return [name for name in catalogue.names(kind) if name.startswith(begun)]
+
+    return complete
+
+
 ModelName = Annotated[
     str | None,
-    typer.Option("--model", metavar="NAME", help="Model of the zoo, or path of a config.json."),
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="Model of the zoo, or path of a config.json.",
+        autocompletion=_models,
+    ),
 ]
 ClusterName = Annotated[
-    str | None, typer.Option("--cluster", metavar="NAME", help="Cluster profile, or path of one.")
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="NAME",
+        help="Cluster profile, or path of one.",
+        autocompletion=_profiles("clusters"),
+    ),
 ]
 Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="Accelerators of the run.")]
 SoftwareName = Annotated[
     str | None,
-    typer.Option("--software", metavar="NAME", help="Software profile, or path of one."),
+    typer.Option(
+        "--software",
+        metavar="NAME",
+        help="Software profile, or path of one.",
+        autocompletion=_profiles("software"),
+    ),
 ]
 Set = Annotated[
     list[str] | None,

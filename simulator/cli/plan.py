@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,7 +39,7 @@ Top = Annotated[
         metavar="N",
         min=1,
         show_default=False,
-        help="Layouts to show: 8 on the screen, 20 with --json, unless given.",
+        help="Layouts to show: 8 with --more, which this implies, 20 with --json, unless given.",
     ),
 ]
 Out = Annotated[
@@ -48,8 +48,9 @@ Out = Annotated[
         "--out",
         metavar="DIR",
         show_default=False,
-        help="Where the report goes; reports/NAME unless given. With --json none is written"
-        " unless this is given.",
+        help="Where the report goes; reports/NAME unless given, or another folder beside it where"
+        " that holds the report of another question. With --json none is written unless this is"
+        " given.",
     ),
 ]
 Refine = Annotated[
@@ -66,6 +67,12 @@ Exhaustive = Annotated[
     bool,
     typer.Option("--exhaustive", help="Price every layout in full: slower, with the same answer."),
 ]
+More = Annotated[
+    bool,
+    typer.Option(
+        "--more", help="Show the ranking, terms, memory, what pays, defaults, launch command."
+    ),
+]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Write no report.")]
 
 
@@ -77,6 +84,7 @@ def command(
     software: SoftwareName = None,
     overrides: Set = None,
     as_json: Json = False,
+    more: More = False,
     top: Top = None,
     out: Out = None,
     no_report: NoReport = False,
@@ -103,7 +111,7 @@ def command(
         check_trace(trace)
         folder = None
         if not no_report and (out is not None or not as_json):
-            folder = out or Path("reports") / _report_name(scenario, described)
+            folder = out or _own_folder(scenario, described, refine or 0)
             check_out("--out", folder, folder=True)
         keep = max(top or 0, refine or 0, 64)
         answer = _search(described, keep=keep, exhaustive=exhaustive)
@@ -116,9 +124,7 @@ def command(
 
             print_json(plan_document(answer, top=top or TOP))
         else:
-            from simulator.cli.screen_plan import show
-
-            upgrades = show(answer, assumed, launch, top=top or 8)
+            upgrades = _show(answer, assumed, launch, top=top or (8 if more else None))
         if trace is not None:
             from simulator.planner.refine import played
 
@@ -126,9 +132,19 @@ def command(
             say(f"Trace: {trace}", err=as_json)
         if folder is not None:
             written = _write(answer, folder, launch, upgrades)
-            say(f"Report: {', '.join(map(str, written))}", err=as_json)
+            say(f"Report: {written[0]}, with {len(written) - 1} pictures beside it", err=as_json)
         if not (answer.meets_deadline & answer.meets_budget)[0]:
             raise typer.Exit(1)
+
+
+def _show(answer: Plan, assumed: dict[str, Any], launch: str, *, top: int | None) -> list[Upgrade]:
+    if top is None:
+        from simulator.cli.screen_verdict import show_verdict
+
+        return show_verdict(answer, assumed)
+    from simulator.cli.screen_plan import show
+
+    return show(answer, assumed, launch, top=top)
 
 
 def _search(scenario: Scenario, *, keep: int, exhaustive: bool) -> Plan:
@@ -168,6 +184,15 @@ def _pinned_wrong(scenario: Scenario) -> list[str]:
             if f": layout.{name}: " in text
         ]
     return []
+
+
+def _own_folder(file: Path | None, scenario: Scenario, played: int) -> Path:
+    """The folder of this question: its name alone where no report of another one is there."""
+    from simulator.report.question import holds_another, question
+
+    asked = question(scenario, played=played)
+    folder = Path("reports") / _report_name(file, scenario)
+    return folder.with_name(f"{folder.name}-{asked}") if holds_another(folder, asked) else folder
 
 
 def _report_name(file: Path | None, scenario: Scenario) -> str:

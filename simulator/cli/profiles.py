@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from simulator.cli.examples import epilog
 from simulator.cli.options import BAD_INPUT, Json, check_out, print_json, say, speaking, writing
 
 __all__ = ["app"]
@@ -19,7 +20,7 @@ app = typer.Typer(
 )
 
 
-@app.command("list")
+@app.command("list", epilog=epilog("profiles list"))
 def list_profiles(
     kind: Annotated[
         str, typer.Argument(metavar="[KIND]", help="accelerators, nodes, clusters, ...")
@@ -40,7 +41,7 @@ def list_profiles(
             show_list(found)
 
 
-@app.command("show")
+@app.command("show", epilog=epilog("profiles show"))
 def show_profile(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Such as h200-sxm or nodes/dgx-h100, or a file.")
@@ -66,7 +67,7 @@ def show_profile(
                 show_whole(profile)
 
 
-@app.command("check")
+@app.command("check", epilog=epilog("profiles check"))
 def check_profiles(
     files: Annotated[
         list[Path] | None,
@@ -100,7 +101,7 @@ def check_profiles(
             raise typer.Exit(BAD_INPUT)
 
 
-@app.command("links")
+@app.command("links", epilog=epilog("profiles links"))
 def show_links(
     names: Annotated[
         list[str],

@@ -1,4 +1,4 @@
-"""The screen of `foreshard plan`: the verdict in one page."""
+"""The screen of `foreshard plan --more`: the ranking and all that stands behind it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from simulator.units import (
     show_usd_span,
 )
 
-__all__ = ["show"]
+__all__ = ["missed_goals", "show"]
 
 _ORDER = {"time": "fastest", "cost": "cheapest", "energy": "least energy"}
 
@@ -80,7 +80,7 @@ def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> list[
     if assumed:
         words = ", ".join(f"training.{name} = {value}" for name, value in assumed.items())
         screen.print(Text(f"assumed, because not given: {words}"))
-    for line in _missed(plan):
+    for line in missed_goals(plan):
         screen.print(Text(line, style=NO_FIT))
     screen.print()
     screen.print(_ranking(plan, top, wide))
@@ -157,10 +157,18 @@ def _ranking(plan: Plan, top: int, wide: bool) -> Table:
         ties(plan.certainty.tied, min(top, len(plan.estimate))),
         "Below a value: its P10 to P90.",
         FIT_RULE,
+        "" if wide else _left_out(columns),
     )
     table.caption = " ".join(filter(None, said))
     table.caption_justify = "left"
     return table
+
+
+def _left_out(columns: tuple[str, ...]) -> str:
+    """Name the columns that a narrow screen has no room for."""
+    names = (name for place, name in enumerate(columns) if place not in _NARROW)
+    words = ", ".join(name.replace("-\n", "-").replace("\n", " ") for name in names)
+    return f"Not shown for want of {_WIDE} columns: {words}; --json has them."
 
 
 def _ranked(plan: Plan, i: int) -> list[Text | str]:
@@ -305,8 +313,8 @@ def _caveats(plan: Plan) -> list[str]:
     return lines
 
 
-def _missed(plan: Plan) -> list[str]:
-    """The goals that no layout meets, and by how much the best one misses them."""
+def missed_goals(plan: Plan) -> list[str]:
+    """Name the goals that no layout meets, and by how much the best one misses them."""
     goal, days, usd = plan.scenario.goal, plan.outcome.days[0], plan.outcome.usd[0]
     lines = []
     if goal.deadline_days is not None and not plan.meets_deadline.any():

@@ -32,6 +32,7 @@ from simulator.report.comparison import (
     time_changes,
     why_it_wins,
 )
+from simulator.report.question import question
 from simulator.report.run_words import goodput_words
 from simulator.scenario import Scenario
 from simulator.units import show_count
@@ -165,6 +166,8 @@ class PlanNumbers:
     """Everything that the report of a plan shows."""
 
     title: str
+    question: str
+    """A word for what was asked (``question.py``)."""
     job: str
     """The whole job in one line: model, tokens, batch, types, software, machines, price, goal."""
     model: str
@@ -233,6 +236,7 @@ def collect(
     model = scenario.workload.architecture.name
     return PlanNumbers(
         title=f"{model} on {gpus:,} GPU{'s' if gpus > 1 else ''} of {scenario.cluster.name}",
+        question=question(scenario, played=0 if plan.refined is None else len(plan.refined.steps)),
         job=job_line(scenario, plan.outcome.price),
         model=model,
         cluster=scenario.cluster.name,

@@ -23,6 +23,7 @@ from simulator.report.evidence import (
 from simulator.report.figures import figures
 from simulator.report.numbers import PlanNumbers
 from simulator.report.palette import PALETTE, colour
+from simulator.report.question import MARK
 from simulator.units import (
     show_bytes,
     show_count,
@@ -79,6 +80,7 @@ def render(numbers: PlanNumbers, *, launch: str, pipeline: bytes, run: bytes | N
         .get_template("page.html.j2")
         .render(
             n=numbers,
+            question_mark=MARK,
             pipeline=b64encode(pipeline).decode(),
             run=None if run is None else b64encode(run).decode(),
             streams=STREAMS,

@@ -1,4 +1,4 @@
-"""The screen of `foreshard plan` and the report it writes."""
+"""The screen of `foreshard plan --more` and the report it writes."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
-from simulator.cli.plan import _report_name
+from simulator.cli.plan import _own_folder, _report_name
+from simulator.report.question import MARK, question
 from simulator.scenario import make_scenario
 
 RUNNER = CliRunner(env={"COLUMNS": "160"})
@@ -18,7 +19,7 @@ FEW = [*NAMES, "--set", "layout.tp=2", "--set", "layout.recompute=none"]
 
 
 def screen(*arguments: str) -> str:
-    result = RUNNER.invoke(app, ["plan", *arguments, "--no-report"])
+    result = RUNNER.invoke(app, ["plan", *arguments, "--more", "--no-report"])
     assert (result.exit_code, result.stderr) == (0, "")
     return result.stdout
 
@@ -100,10 +101,12 @@ def test_a_goal_that_no_layout_meets_is_said() -> None:
 
 
 def test_a_narrow_screen_keeps_the_verdict() -> None:
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["plan", *FEW, "--no-report"])
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["plan", *FEW, "--more", "--no-report"])
     table = result.stdout.split("What binds")[0].splitlines()
     assert max(map(len, table)) <= 80
     assert "…" not in "".join(table)
+    flat = " ".join(" ".join(table).split())
+    assert "Not shown for want of 116 columns: tokens/s per GPU, MFU, HFU, GPU-hours, kWh;" in flat
 
 
 def test_software_that_cannot_run_the_plain_layout_is_no_error() -> None:
@@ -114,8 +117,10 @@ def test_the_report_is_written_where_asked(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "folder"
     result = RUNNER.invoke(app, ["plan", *FEW, "--out", str(out)])
     assert result.exit_code == 0
-    assert "plan.html" in {path.name for path in out.iterdir()}
-    assert all(str(path) in result.stdout.replace("\n", "") for path in out.iterdir())
+    written = {path.name for path in out.iterdir()}
+    assert "plan.html" in written
+    said = f"Report: {out / 'plan.html'}, with {len(written) - 1} pictures beside it\n"
+    assert result.stdout.endswith(said)
 
 
 def test_the_report_is_named_after_the_scenario() -> None:
@@ -135,3 +140,25 @@ def test_json_with_a_report_keeps_stdout_clean(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert result.stdout.startswith("{") and result.stdout.endswith("}\n")
     assert result.stderr.startswith("Report: ")
+
+
+def test_a_report_is_never_put_over_that_of_another_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = make_scenario(
+        {
+            "model": {"name": "llama-3.1-8b"},
+            "training": {"sequence_length": 8192, "global_batch": 64},
+            "cluster": {"name": "dgx-h100", "gpus": 8},
+        }
+    )
+    other = make_scenario({**made.document, "cluster": {"name": "dgx-h100", "gpus": 16}})
+    first = _own_folder(Path("run.toml"), made, 0)
+    assert first == Path("reports/run")
+    first.mkdir(parents=True)
+    (first / "plan.html").write_text(f'<meta name="{MARK}" content="{question(made)}">')
+    assert _own_folder(Path("run.toml"), made, 0) == first
+    assert _own_folder(Path("run.toml"), other, 0) == Path(f"reports/run-{question(other)}")
+    assert question(made) != question(made, played=4), "its layouts are played: another report"
+    assert question(make_scenario(made.document)) == question(made)

@@ -38,7 +38,7 @@ def test_plan_writes_the_best_layouts_trace_beside_json(tmp_path: Path) -> None:
 
 
 def test_the_screen_says_what_was_played() -> None:
-    result = RUNNER.invoke(app, ["plan", *FEW, "--no-report", "--refine", "2"])
+    result = RUNNER.invoke(app, ["plan", *FEW, "--more", "--no-report", "--refine", "2"])
     assert result.exit_code == 0, result.output
     part = result.stdout.split("Played on discrete events")[1].split("What binds")[0]
     assert part.count("by the closed form") == 2
