@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from simulator.arrays import Floats
 from simulator.cost.states.state_bytes import checkpoint_bytes
 from simulator.cost.step import Estimate
+from simulator.cost.terms import TERMS
 from simulator.economics.price import Price
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.hardware.cluster import Cluster
@@ -79,12 +81,22 @@ def machine_of(estimate: Estimate, scenario: Scenario) -> Machine:
         node_adapters=cluster.node.scale_out.adapters,
         leaf_nodes=cluster.fabric.leaf_servers if cluster.fabric.leaf_servers > 1 else 32,
         replicas=replicas,
+        micro_batches=layouts.micro_batches,
+        once_share=1.0 - _repeated(estimate) / estimate.step_time_s,
         step_s=estimate.step_time_s,
         work_s=estimate.step_time_s * (np.nan if steps is None else steps),
         checkpoint_bytes=size,
         writer_nodes=np.ceil(writers / node_gpus),
         writer_gpus=writers,
     )
+
+
+def _repeated(estimate: Estimate) -> Floats:
+    """Seconds of a step that come again with every micro-batch."""
+    names = [
+        term.name for term in TERMS if term.phase == "steady" and term.name in estimate.terms_s
+    ]
+    return np.asarray(sum(estimate.terms_s[name] for name in names))
 
 
 def devices_of(scenario: Scenario) -> dict[str, float]:

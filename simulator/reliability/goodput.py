@@ -29,6 +29,7 @@ __all__ = ["NEVER", "Instant", "instant"]
 NEVER = 0.02
 """Goodput below which a run is said never to finish."""
 
+_DOWN = ("detection", "diagnosis", "replacement", "start", "loading", "warm-up", "failed restarts")
 _EXPOSED = ("start", "loading", "warm-up", "failed restarts")
 
 SWITCHES = ("leaf", "spine")
@@ -105,14 +106,31 @@ def instant(
         stops = terms.kind != SILENT
         training: Any = 1.0
         exposed: Any = 1.0
+        trains: Any = 1.0
+        down_s: Any = 0.0
         for _ in range(rounds):  # what happens while a run trains depends on how long it does
-            use = _spares(terms, rate * stops * exposed, reached)
+            fails = np.where(terms.lossless, trains, exposed)  # no restart heeds a notice
+            use = _spares(terms, rate * stops * fails, down_s, reached)
             cycle = _Cycle(terms, rate, use, training, (interval_s, copy_interval_s))
             found = cycle.shares()
             idle = np.minimum(np.nan_to_num(found.waiting, nan=0.0), 1.0 - 1e-6)
             exposed = np.minimum(np.nan_to_num(found.exposed, nan=0.0) / (1.0 - idle), 1.0)
             training = np.clip(np.nan_to_num(found.training, nan=0.0), 1e-6, 1.0)
+            trains = np.minimum(training / (1.0 - idle), 1.0)
+            down_s = np.nan_to_num(_down_seconds(found, idle), nan=0.0, posinf=0.0)
         return found
+
+
+def _down_seconds(found: Instant, idle: Any) -> Floats:
+    """How long a server that failed is in repair, on average, before anything else can fail.
+
+    It fails as a down time D of the run begins, not at any time: among r seconds of repair, those
+    in which the run trains are ``r / (1 + D u / r)`` times the share u of training, for D and r
+    that end at a constant rate.
+    """
+    down = sum((found.phases[name] for name in _DOWN), 0.0 * idle) - idle
+    each = down / np.maximum(found.failures.sum(axis=1, keepdims=True), 1e-300)
+    return np.asarray(np.maximum(each * found.training / (found.training + down), 0.0))
 
 
 def _rates(terms: RunTerms, scale: Any, lemons_left: Any) -> Floats:
@@ -127,32 +145,31 @@ def _single(terms: RunTerms) -> Any:
     return np.array([c.device not in SWITCHES for c in terms.run.causes.values()])
 
 
-def _spares(terms: RunTerms, rate: Floats, reached: Callable[[Floats], Floats] | None) -> PoolUse:
+def _spares(
+    terms: RunTerms, rate: Floats, down_s: Any, reached: Callable[[Floats], Floats] | None
+) -> PoolUse:
     """What failed servers find; those below a failed switch are back with it and do not count."""
     taken = rate * terms.replaced * _single(terms)
     slow = float(terms.run.slow.per_node_day) / DAY_S * terms.nodes
-    slow_s = np.array([float(terms.run.slow.repair_s)])
-    load = taken * terms.repair_s
-    mean = load.sum(axis=1, keepdims=True) + slow * slow_s
-    mean = mean / np.maximum(taken.sum(axis=1, keepdims=True) + slow, 1e-300)
+    repair_s = np.append(terms.repair_s, float(terms.run.slow.repair_s))
+    load = np.hstack([taken, slow]) * repair_s / (1.0 + down_s / np.maximum(repair_s, 1e-9))
     if reached is not None:
-        load, slow_s = load * reached(terms.repair_s), slow_s * reached(slow_s)
-    load = load.sum(axis=1, keepdims=True) + slow * slow_s
-    lost = terms.speed_lost
-    return pool_use(load, mean, terms.hot, terms.pool, shrinks=_shrinks(terms), lost=lost)
+        load = load * reached(repair_s)
+    how: dict[str, Any] = {"shrinks": _shrinks(terms), "lost": terms.speed_lost}
+    return pool_use(load, repair_s, terms.hot, terms.pool, **how)
 
 
 def _shrinks(terms: RunTerms) -> Any:
     """Whether a run goes on without a server; none does whose only replica lacks it."""
-    return (terms.run.spares.when_none == "shrink") & (terms.speed_lost < 1.0)
+    lost = terms.speed_lost[:, :2][:, -1:]
+    return (terms.run.spares.when_none == "shrink") & (lost < 1.0)
 
 
 def _costs(terms: RunTerms, use: PoolUse) -> _Costs:
     spares, restart = terms.run.spares, terms.run.restart
     hot_s, cold_s = float(spares.hot_s), float(spares.cold_s)
     waits = np.where(_shrinks(terms), 0.0, 1.0)
-    none_s = waits / (terms.pool / use.repair_s + 1.0 / np.maximum(terms.repair_s, 1e-9))
-    slow_s = waits / (terms.pool / use.repair_s + 1.0 / max(float(terms.run.slow.repair_s), 1e-9))
+    none_s, slow_s = waits * use.waits_s[:, :-1], waits * use.waits_s[:, -1:]
     quick = use.hot * hot_s + use.cold * cold_s
     enough_hot, enough = terms.taken_nodes <= terms.hot, terms.taken_nodes <= terms.pool
     together = np.where(enough_hot, hot_s, np.where(enough, cold_s, terms.repair_s))
@@ -197,6 +214,7 @@ class _Cycle:
         self.restart_2 = self.restarted(_weighted(lossy - copies, costs.total), terms.restart_s)
         self.planned = self.restarted(np.zeros_like(self.tau), terms.restart_s)
         self.stop_share, self.stop_rate, self.swap_share = self.planned_shares(training)
+        self.restarting = self.stop_rate * self.planned  # after planned stops
         plain, self.count, self.short = self.tau / self.speed, 0.0 * self.tau, 0.0 * self.tau
         self.length = self.useful = terms.stall_s + plain
         if terms.in_memory:
@@ -247,7 +265,7 @@ class _Cycle:
         every = run.maintenance.every_s or np.inf
         turned = float(run.slow.per_node_day) / DAY_S * terms.nodes
         swaps = turned / (1.0 + turned * float(run.slow.noticed_s))
-        grown = self.use.none * self.use.back_per_s * training * _shrinks(terms)
+        grown = self.use.back_per_s * training * _shrinks(terms)
         swap_share = swaps * (each + self.costs.swap_s) + grown * each
         return pause / (every + pause), 1.0 / (every + pause) + swaps + grown, swap_share
 
@@ -336,7 +354,8 @@ class _Cycle:
             failures=(failures + each) * left,
             stops=self.stop_rate * left,
             training=self.training / wall * left,
-            exposed=self.training / wall * left + sum(scaled[name] for name in _EXPOSED),
+            exposed=(self.training / wall + self.restarting) * left
+            + sum(scaled[name] for name in _EXPOSED),
             waiting=self.waiting(failures + each) * left,
             deviation=variance,
         )
@@ -347,19 +366,19 @@ class _Cycle:
         return _weighted_sum(each, self.costs.none_s)
 
     def variance(self, failures: Floats, each: Floats) -> Floats:
-        """Variance of wall time per second of it: a compound Poisson process of failures."""
+        """Variance of wall time per second of it: failures, a compound Poisson process, and what
+        is lost while servers are missing, which lasts."""
         terms, restart, costs = self.terms, self.terms.run.restart, self.costs
         people = float(restart.manual_fraction) * float(restart.manual_s) ** 2
         age = np.where(self.copied > 0.0, self.short, self.length)
         mean = costs.total + terms.restart_s + age / 2.0
-        waits = self.use.none * costs.none_s**2
-        waits = np.where(
-            _single(terms), waits, terms.repair_s**2 * (terms.taken_nodes > terms.pool)
-        )
+        together = ~_single(terms) & (terms.taken_nodes > terms.pool)
+        waits = np.where(together, terms.repair_s**2, 0.0)
         spread = terms.diagnosis_s**2 + 2.0 * people + age**2 / 12.0 + 2.0 * terms.replaced * waits
         late = np.where(each > 0.0, terms.detection_s, 0.0)
         lossy = (failures - each) * (mean**2 + spread)
-        return np.asarray((lossy + each * ((mean + late) ** 2 + spread)).sum(1, keepdims=True))
+        found = (lossy + each * ((mean + late) ** 2 + spread)).sum(axis=1, keepdims=True)
+        return np.asarray(found + self.use.unsure_s)
 
 
 def _speed(terms: RunTerms, use: PoolUse) -> Floats:

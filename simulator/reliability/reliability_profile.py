@@ -141,6 +141,9 @@ class Spares:
     """Until another server of the pool has."""
     when_none: Literal["wait", "shrink"] = "wait"
     """No spare is left: wait for the first repair, or train with fewer replicas until then."""
+    keep_batch: bool = True
+    """Replicas that are left of a run that shrinks take over the micro-batches of those that are
+    missing, and steps last longer; false: steps last as long and have fewer tokens."""
 
 
 @record

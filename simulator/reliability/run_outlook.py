@@ -225,8 +225,11 @@ def _at(
         lengths = np.maximum(length / np.maximum(repair_s, 1e-9), 1e-9)
         if place is None:
             return np.asarray(1.0 + np.expm1(-lengths) / lengths)
-        late = terms.ages(np.maximum(seconds - repair_s, 0.0)) / terms.ages(seconds)
-        return np.asarray(-np.expm1(-place * lengths) * late)  # they failed a repair ago
+        before = np.maximum(seconds - repair_s, 0.0)  # they failed a repair ago
+        late = terms.ages(before) / terms.ages(seconds)
+        late = late * _share_left(terms, before, exposed) / _share_left(terms, seconds, exposed)
+        ages = np.append(terms.kind == HARDWARE, False)  # the last are slow ones
+        return np.asarray(-np.expm1(-place * lengths) * np.where(ages, late, 1.0))
 
     seconds = (0.5 if place is None else place) * length
     return instant(
@@ -238,11 +241,17 @@ def _at(
     )
 
 
+def _share_left(terms: RunTerms, seconds: Floats, exposed: Floats) -> Floats:
+    """Share of the failures of hardware that is left once lemons are sorted out."""
+    share = float(terms.run.lemon_failure_fraction) * (terms.lemons > 0)
+    return np.asarray(1.0 - share * (1.0 - _lemons_left(terms, seconds, exposed)))
+
+
 def _lemons_left(terms: RunTerms, seconds: Floats, exposed: Floats) -> Floats:
     """Share of lemons with fewer failures than sort them out: Poisson's distribution function."""
     strikes = terms.run.lemon_strikes
     if not strikes:
-        return np.ones_like(terms.nodes)
+        return np.ones_like(np.asarray(seconds, float) + terms.nodes)
     devices = [cause.device not in ("leaf", "spine") for cause in terms.run.causes.values()]
     theirs = (terms.rate * ((terms.kind == HARDWARE) & np.array(devices))).sum(1, keepdims=True)
     share = float(terms.run.lemon_failure_fraction)

@@ -25,6 +25,8 @@ __all__ = [
 HARDWARE, SOFTWARE, SILENT, PREEMPTION = range(4)
 """Kinds of causes, as `RunTerms.kind` holds them."""
 
+_MOST_MISSING = 1024
+
 _KINDS = ("hardware", "software", "silent", "preemption")
 
 
@@ -40,6 +42,10 @@ class Machine:
     """Servers below one leaf switch."""
     replicas: Any = 1
     """Data-parallel replicas: what can be left out where a run shrinks."""
+    micro_batches: Any = np.inf
+    """Of a replica and step; a run that shrinks and keeps its batch deals them out again."""
+    once_share: Any = 0.0
+    """Share of a step that its micro-batches do not repeat: fill, drain, gradients, optimizer."""
     step_s: Any
     work_s: Any
     """Seconds of the ideal run, steps x step time; NaN where nobody gave its tokens."""
@@ -98,7 +104,8 @@ class RunTerms:
     """Hot spares, and all of the pool."""
     pool: Floats
     speed_lost: Floats
-    """Share of the speed that one missing server takes from a run that shrinks."""
+    """Share of the speed, in tokens, that a run which shrinks loses without 0, 1, 2 ... servers;
+    (layouts, servers), 1 where no replica is left; the last column holds for more."""
     lemons: Floats
     """Servers that fail far more often."""
 
@@ -171,8 +178,6 @@ def run_terms(run: Reliability, machine: Machine) -> RunTerms:
     extras = _extras(run, len(nodes))
     hot, pool = _spares(run, nodes)
     lemons = np.maximum(np.round(float(run.lemon_fraction) * nodes), 1.0)
-    replicas = np.maximum(columns["replicas"], 1.0)
-    missing = np.ceil(np.minimum(columns["node_gpus"] * replicas / columns["gpus"], replicas))
     return RunTerms(
         run=run,
         causes=tuple(run.causes),
@@ -196,7 +201,7 @@ def run_terms(run: Reliability, machine: Machine) -> RunTerms:
         warmup_s=np.full_like(nodes, float(run.restart.warmup_s)),
         hot=hot,
         pool=pool,
-        speed_lost=np.minimum(missing / replicas, 1.0),
+        speed_lost=_speed_lost(run, columns, nodes),
         lemons=lemons * (run.lemon_fraction > 0.0),
     )
 
@@ -280,6 +285,27 @@ def _extras(run: Reliability, rows: int) -> dict[str, Floats]:
         "evaluation": _every(slow.evaluate_steps, slow.evaluate_every),
     }
     return {name: np.full((rows, 1), value) for name, value in each.items()}
+
+
+def _speed_lost(run: Reliability, columns: dict[str, Floats], nodes: Floats) -> Floats:
+    """What missing servers take, (layouts, servers); nothing where a run waits for them.
+
+    A server takes the replicas with it that it holds a part of. A batch that is kept is dealt to
+    those that are left, in whole micro-batches: of d replicas with m each, d' have
+    ``ceil(m d / d')``. Otherwise a step takes as long as before and has fewer tokens.
+    """
+    spares = run.spares
+    most = int(min(nodes.max(), _MOST_MISSING)) if spares.when_none == "shrink" else 0
+    replicas = np.maximum(columns["replicas"], 1.0)
+    each = np.ceil(np.minimum(columns["node_gpus"] * replicas / columns["gpus"], replicas))
+    left = np.maximum(replicas - np.arange(most + 1) * each, 0.0)
+    if not spares.keep_batch:
+        return np.asarray(1.0 - left / replicas)
+    micro, once = columns["micro_batches"], columns["once_share"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        more = np.where(np.isinf(micro), replicas / left, np.ceil(micro * replicas / left) / micro)
+        speed = np.where(left > 0.0, 1.0 / (once + (1.0 - once) * more), 0.0)
+    return np.asarray(1.0 - speed)
 
 
 def _every(steps: float, every: int) -> float:

@@ -110,7 +110,7 @@ def test_a_hopeless_run_is_given_up() -> None:
 
 
 def drawn(rng: np.random.Generator) -> tuple[float, dict[str, object]]:
-    """A machine and a [run], of the kind that people plan: spares for most of what fails."""
+    """A machine and a [run]: spares for all of what fails, for some, for none."""
     name = str(rng.choice(["mature", "new", "first-weeks", "bad"]))
     raw: dict[str, object] = {
         "set": name,
@@ -123,8 +123,9 @@ def drawn(rng: np.random.Generator) -> tuple[float, dict[str, object]]:
         "checkpoints": {"mode": str(rng.choice(["sync", "async", "memory"]))},
         "spares": {
             "hot_fraction": float(rng.choice([0.0, 0.01, 0.03])),
-            "pool_fraction": float(rng.choice([0.05, 0.1, 0.2])),
+            "pool_fraction": float(rng.choice([0.0, 0.01, 0.03, 0.05, 0.1])),
             "when_none": str(rng.choice(["wait", "shrink"])),
+            "keep_batch": bool(rng.choice([True, False])),
         },
         "slow": {
             "per_node_day": float(10 ** rng.uniform(-5.0, -3.0)),
@@ -145,19 +146,21 @@ def drawn(rng: np.random.Generator) -> tuple[float, dict[str, object]]:
 @pytest.mark.evidence
 @pytest.mark.parametrize("seed", range(4))
 def test_closed_form_agrees_over_a_wide_grid(seed: int) -> None:
-    """Within half a point of the mean where two thirds of the time are not lost, within two
-    points where three quarters are."""
+    """Within half a point of the mean where half of the time is kept, whatever the spares; one
+    of a hundred may lie further off, none by a point."""
     rng = np.random.default_rng(seed)
     off = []
     for _ in range(60):
         gpus, raw = drawn(rng)
         found = look(gpus, raw, float(rng.choice([20.0, 60.0, 120.0])), 10 ** rng.uniform(10, 13.2))
-        if found.goodput[0] < 0.25:
+        if found.goodput[0] < 0.4:
             continue
         played = play_runs(found, seeds=300)
         noise = 3.0 * played.goodput.std() / np.sqrt(300)
         mean = played.ideal_s / played.wall_s.mean()
-        off.append((abs(found.goodput[0] - mean) - noise, float(found.goodput[0]), gpus, raw))
+        if mean > 0.5:
+            off.append((abs(found.goodput[0] - mean) - noise, float(found.goodput[0]), gpus, raw))
     assert len(off) > 40
-    assert [one for one in off if one[0] > (0.005 if one[1] > 0.65 else 0.02)] == []
+    assert [one for one in off if one[0] > 0.01] == []
+    assert len([one for one in off if one[0] > 0.005]) <= 1
     assert np.median([one[0] for one in off]) < 0.001

@@ -77,11 +77,45 @@ def test_silent_corruption_costs_the_time_until_it_is_found(quiet: Quiet) -> Non
 def test_spares_run_out_as_erlang_says() -> None:
     """Erlang B with four servers and an offered load of 3: 0.2061 (tables of Erlang's formula)."""
     one = np.ones((1, 1))
-    use = pool_use(3.0 * one, one, 0.0 * one, 3.0 * one, shrinks=False)
+    use = pool_use(3.0 * one, one[0], 0.0 * one, 3.0 * one, shrinks=False)
     # the run stops in state 4; what a failure finds is the chain of the states below it
     states = [3.0**n / math.factorial(n) for n in range(5)]
     assert states[4] / sum(states) == pytest.approx(0.2061, abs=5e-5)
     assert float(use.none[0, 0]) == pytest.approx(states[3] / sum(states[:4]), rel=1e-12)
+
+
+def test_who_waits_is_let_go_by_the_first_repair_of_any_kind() -> None:
+    """One spare, in repair for 1 h or 4 h with equal chance: the least of two exponentials."""
+    one = np.ones((1, 1))
+    waits = pool_use(np.ones((1, 2)), np.array([1.0, 4.0]), 0 * one, one, shrinks=False).waits_s
+    least = {(a, b): 1.0 / (1.0 / a + 1.0 / b) for a in (1.0, 4.0) for b in (1.0, 4.0)}
+    hand = [(least[1.0, own] + least[4.0, own]) / 2.0 for own in (1.0, 4.0)]
+    assert waits[0] == pytest.approx(hand, rel=1e-3)
+
+
+def test_the_time_lost_to_a_full_pool_varies_as_an_on_off_process() -> None:
+    """No spares: on for 1/a, off for r: the variance is 2 (1/a)^2 r^2 / (1/a + r)^3 a second."""
+    one = np.ones((1, 1))
+    rate, repair = 0.5, 3.0
+    use = pool_use(rate * repair * one, repair * one[0], 0 * one, 0 * one, shrinks=False)
+    on = 1.0 / rate
+    exact = 2.0 * on**2 * repair**2 / (on + repair) ** 3
+    assert use.unsure_s[0, 0] == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize(("keeps", "speed"), [(True, 1.0 / (0.2 + 0.8 * 5 / 4)), (False, 7 / 8)])
+def test_a_batch_is_kept_in_longer_steps_or_shrinks(keeps: bool, speed: float) -> None:
+    """8 replicas of 4 micro-batches lose one: 32 over 7 are 5 each, or 28 of 32 in the same time.
+
+    A fifth of a step is fill, drain and optimizer, which no micro-batch repeats.
+    """
+    raw = {"spares": {"when_none": "shrink", "keep_batch": keeps}}
+    run = read_run(raw, where="test")
+    given = {"replicas": 8.0, "micro_batches": 4.0, "once_share": 0.2}
+    terms = run_terms(run, machine(64, **given))
+    assert terms.speed_lost[0, 0] == 0.0
+    assert terms.speed_lost[0, 1] == pytest.approx(1.0 - speed, rel=1e-12)
+    assert terms.speed_lost[0, 8] == 1.0
 
 
 def test_the_facts_example_of_first_order() -> None:

@@ -43,7 +43,8 @@ from simulator.events.run.run_state import (
 )
 from simulator.events.run.training_time import advance, fresh
 from simulator.reliability.run_outlook import Outlook
-from simulator.reliability.run_terms import SILENT
+from simulator.reliability.run_terms import HARDWARE, SILENT
+from simulator.units import DAY_S
 
 __all__ = ["STRETCHES", "PlayedRuns", "play_runs", "strip_of"]
 
@@ -178,10 +179,21 @@ def _room(rules: Rules, seeds: int, lines: int) -> Played:
         random=np.zeros(seeds, np.uint64),
         spent=np.zeros((seeds, rows, len(CAUSE_PHASES))),
         counts=np.zeros((seeds, rows), np.int64),
-        back=np.zeros((seeds, 2 * rules.pool + 64)),
+        back=np.zeros((seeds, _most_in_repair(rules))),
         strikes=np.zeros((seeds, max(rules.lemons, 1)), np.int64),
         strip=np.zeros((lines, 3)),
     )
+
+
+def _most_in_repair(rules: Rules) -> int:
+    """Servers in repair at a time, more than which no run has."""
+    if not rules.shrinks:
+        return rules.pool + 2
+    young = (max(rules.age_s, DAY_S) / rules.reference_s) ** (rules.shape - 1.0)
+    aged = np.where(rules.kind == HARDWARE, max(young, 1.0), 1.0)
+    load = float((rules.rate * aged * rules.replaced * rules.repair_s * rules.single).sum())
+    load += rules.slow_rate * rules.slow_repair_s
+    return rules.pool + 64 + int(load + 12.0 * np.sqrt(load))
 
 
 def _rules(found: Outlook, row: int) -> Rules:

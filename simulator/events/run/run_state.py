@@ -79,7 +79,6 @@ class Rules(NamedTuple):
     hot_s: float
     cold_s: float
     shrinks: bool
-    speed_lost: float
     slow_rate: float
     slow_factor: float
     noticed_s: float
@@ -106,6 +105,8 @@ class Rules(NamedTuple):
     from_copies: Any
     single: Any
     """A server of its own, and no switch."""
+    speed_lost: Any
+    """Share of the speed that is lost without 0, 1, 2 ... servers; the last for more."""
 
 
 def packed(rules: Rules) -> Any:
@@ -171,8 +172,8 @@ def rules_of(terms: RunTerms, interval_s: float, copy_interval_s: float) -> Rule
         pool=int(one(terms.pool)),
         hot_s=float(run.spares.hot_s),
         cold_s=float(run.spares.cold_s),
-        shrinks=run.spares.when_none == "shrink" and one(terms.speed_lost) < 1.0,
-        speed_lost=one(terms.speed_lost),
+        shrinks=run.spares.when_none == "shrink" and terms.speed_lost[0, :2][-1] < 1.0,
+        speed_lost=np.ascontiguousarray(terms.speed_lost[0], dtype=float),
         slow_rate=float(run.slow.per_node_day) / DAY_S * one(terms.nodes),
         slow_factor=float(run.slow.time_factor),
         noticed_s=float(run.slow.noticed_s),

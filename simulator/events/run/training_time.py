@@ -62,7 +62,8 @@ def speed(rules, run):  # type: ignore[no-untyped-def]
     """Ideal seconds done in a second of training."""
     state = run.state
     factor = rules.slow_factor if state[SLOW] > 0.0 else 1.0
-    return max(1.0 - state[MISSING] * rules.speed_lost, 1e-9) / (factor * rules.stretch)
+    missing = min(int(state[MISSING]), len(rules.speed_lost) - 1)
+    return max(1.0 - rules.speed_lost[missing], 1e-9) / (factor * rules.stretch)
 
 
 @compiled
