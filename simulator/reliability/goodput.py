@@ -366,8 +366,10 @@ class _Cycle:
         return _weighted_sum(each, self.costs.none_s)
 
     def variance(self, failures: Floats, each: Floats) -> Floats:
-        """Variance of wall time per second of it: failures, a compound Poisson process, and what
-        is lost while servers are missing, which lasts."""
+        """Variance of wall time per second of it.
+
+        Failures are a compound Poisson process; what missing servers take lasts for a while.
+        """
         terms, restart, costs = self.terms, self.terms.run.restart, self.costs
         people = float(restart.manual_fraction) * float(restart.manual_s) ** 2
         age = np.where(self.copied > 0.0, self.short, self.length)
