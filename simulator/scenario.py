@@ -17,6 +17,7 @@ from annotated_types import Ge, Gt, Le
 
 from simulator import catalogue
 from simulator.between_sites.sites_section import Sites, read_sites
+from simulator.data_input.data_section import DataInput, read_data
 from simulator.errors import InputError, brief, did_you_mean, problem
 from simulator.files import (
     Items,
@@ -64,7 +65,7 @@ __all__ = [
 
 Positive = Annotated[Whole, Gt(0), Le(LARGEST)]
 
-_RESERVED = ("data", "economics")
+_RESERVED = ("economics",)
 
 _MOST_SECTIONS = 20
 """Unknown sections that are said: each is compared with what is known."""
@@ -241,6 +242,7 @@ SECTIONS = {
     "goal": Section((Goal,)),
     "run": Section((Reliability,), base=load_reliability, renamed=(("name", "set"),)),
     "search": Section((SearchSection,)),
+    "data": Section((DataInput,)),
     "sites": Section((Sites,)),
 }
 """Sections of a scenario, in the order in which they are read about."""
@@ -308,6 +310,7 @@ def make_scenario(
         ("run", lambda: _run(document, where)),
         ("search", lambda: _search(document, where)),
         ("sites", lambda: _given("sites", read_sites, document, where)),
+        ("data", lambda: _given("data", read_data, document, where)),
     ):
         try:
             parts[name] = step()
@@ -331,7 +334,7 @@ def make_scenario(
         raise InputError(problems)
     return Scenario(
         where=where,
-        workload=Workload(architecture=parts["architecture"], recipe=parts["recipe"]),
+        workload=Workload(**{name: parts[name] for name in ("architecture", "recipe", "data")}),
         cluster=parts["cluster"],
         software=parts["software"],
         pinned=parts["layout"].pinned(),
@@ -509,6 +512,13 @@ def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
         wrong = (wrong_platform(parts["software"], device) for device in devices)
         problems += [f"{where}: cluster.software: {text}" for text in wrong if text]
         problems += _wrong_library(parts["software"], parts["cluster"], where)
+    data = parts.get("data")
+    if data is not None and data.local_copy and "cluster" in parts:
+        problems += [
+            f"{where}: data.local_copy: {kind.node.name} has no local drives in its profile (nvme)"
+            for kind in parts["cluster"].each
+            if kind.node.nvme is None
+        ]
     if "layout" in parts and "software" in parts:
         problems += wrong_reshard(parts["layout"], parts["software"], where)
     order = parts["layout"].rank_order if "layout" in parts else None

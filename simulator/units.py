@@ -20,6 +20,7 @@ __all__ = [
     "show_bytes",
     "show_count",
     "show_percent",
+    "show_rate",
     "show_seconds",
     "show_seconds_span",
     "show_usd",
@@ -111,6 +112,14 @@ def show_bytes(size_bytes: float) -> str:
         if abs(size_bytes) >= scale:
             return f"{size_bytes / scale:.1f} {unit}"
     return f"{size_bytes:.0f} B"
+
+
+def show_rate(bytes_per_s: float) -> str:
+    """Format a rate with decimal prefixes, as links and drives are sold: ``3.1 GB/s``."""
+    for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(bytes_per_s) >= scale:
+            return f"{bytes_per_s / scale:.3g} {unit}/s"
+    return f"{bytes_per_s:.3g} B/s"
 
 
 def show_count(count: float) -> str:

@@ -27,6 +27,7 @@ from simulator.cli.screen import (
 from simulator.cost.step import Estimate
 from simulator.planner.allowed import decides
 from simulator.planner.bearing_defaults import bearing_defaults
+from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.outcome import Spans, spans
 from simulator.planner.search import Plan
 from simulator.planner.sensitivity import Upgrade, binding, sensitivity
@@ -92,6 +93,8 @@ def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> list[
     if real := _real_run(plan):
         screen.print(notes("The best layout's run, with all that fails", real))
     screen.print(notes(_FRONT, _front(plan)))
+    verdict = input_verdict(plan.scenario, plan.estimate)
+    screen.print(notes("Input", [READY if verdict is None else verdict.sentence()]))
     screen.print(notes("What binds", binding(plan)))
     with waiting("trying upgrades"):
         upgrades = sensitivity(plan)

@@ -21,6 +21,7 @@ from simulator.cli.screen import (
 )
 from simulator.cost.uncertainty import BEARS_ON
 from simulator.planner.bearing_defaults import bearing_defaults
+from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.outcome import Spans, spans
 from simulator.planner.prediction import Prediction
 from simulator.report.evidence import (
@@ -112,6 +113,9 @@ def _verdict(prediction: Prediction) -> Text:
             style="not bold",
         )
         text.append(_goal_words(prediction), style="not bold")
+    if (supplied := input_verdict(prediction.scenario, estimate)) is not None:
+        late = NO_FIT if supplied.waiting_s > 0.0 else "not bold"
+        text.append(f"{supplied.sentence()}\n", style=late)
     ends = end_words(result, prediction.scenario, _whole(prediction).days)
     for line in filter(None, (goodput_words(result), ends)):
         text.append(f"{line}\n", style="not bold")
@@ -213,7 +217,7 @@ def _assumptions(prediction: Prediction, assumed: dict[str, Any]) -> list[str]:
         ]
         if words:
             lines.append(f"{section}: {', '.join(words)}")
-    return lines
+    return lines if prediction.scenario.workload.data else [*lines, f"data: {READY}"]
 
 
 def _caveats(prediction: Prediction) -> list[str]:

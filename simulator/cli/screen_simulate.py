@@ -25,7 +25,7 @@ from simulator.cli.screen_mixed import kinds_table, mixed_lines, verdicts
 from simulator.cost.terms import LABELS
 from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import STREAMS
-from simulator.events.step.timeline import Jittered, Sharing
+from simulator.events.step.timeline import Jittered, Loading, Sharing
 from simulator.planner.prediction import Prediction
 from simulator.planner.refine import with_times
 from simulator.planner.server_kinds import KindUse, kinds_used
@@ -77,6 +77,8 @@ def show(
         screen.print(notes("Groups on the links of the cluster", _network(step.network)))
     if step.jitter is not None:
         screen.print(notes("Durations that vary", [_jitter(step, step.jitter)]))
+    if step.loading is not None:
+        screen.print(notes("Loaders, played batch by batch", [_loading(step.loading)]))
     if step.sharing is not None:
         screen.print(notes("Traffic that meets on links", _sharing(step, step.sharing)))
 
@@ -175,6 +177,15 @@ def _sharing(step: SimulatedStep, found: Sharing) -> list[str]:
     if fullest:
         lines.append(f"fullest of each kind over the step: {', '.join(fullest)}")
     return lines
+
+
+def _loading(found: Loading) -> str:
+    """What the ranks wait for, and when the first batch is there."""
+    return (
+        f"{show_seconds(found.waiting_s)} of a step in the mean, in nine steps of ten below"
+        f" {show_seconds(found.waiting_p90_s)}; the first batch comes after"
+        f" {show_seconds(found.first_batch_s)}"
+    )
 
 
 def _jitter(step: SimulatedStep, found: Jittered) -> str:

@@ -23,6 +23,7 @@ from simulator.cli.screen import (
     waiting,
 )
 from simulator.cli.screen_plan import missed_goals
+from simulator.planner.input_verdict import input_verdict
 from simulator.planner.outcome import Spans, spans
 from simulator.planner.search import Plan
 from simulator.planner.sensitivity import Upgrade, binding, sensitivity
@@ -134,6 +135,8 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "memory", f"{gib(need)}{p90} of {gib(usable)} GiB usable on the fullest GPU"
     if goodput := goodput_words(result):
         yield "goodput", goodput.removeprefix("goodput ")
+    if (supplied := input_verdict(plan.scenario, estimate)) is not None:
+        yield "input", supplied.sentence().removeprefix("input ")
     card = plan.evidence.sentences()
     yield "evidence", "; ".join([card[0].removeprefix("Evidence: "), *card[1:]])
 

@@ -56,6 +56,8 @@ class Estimate:
     """Index into MOMENTS."""
     slowest_stage: NDArray[Any]
     """Pipeline rank that paces the step."""
+    waiting_s: Floats
+    """Seconds of the term `input` in which all ranks wait for samples that are not ready."""
     imbalance_s: Floats
     """Time that the slowest stage spends above the mean stage (inside the terms, a memo)."""
     model_flop: float
@@ -155,6 +157,7 @@ class Estimate:
             peak_stage=self.peak_stage[rows],
             peak_moment=self.peak_moment[rows],
             slowest_stage=self.slowest_stage[rows],
+            waiting_s=self.waiting_s[rows],
             imbalance_s=self.imbalance_s[rows],
             model_flop=self.model_flop,
             executed_flop=self.executed_flop[rows],
@@ -181,6 +184,7 @@ def concatenate(pieces: list[Estimate]) -> Estimate:
         "peak_stage",
         "peak_moment",
         "slowest_stage",
+        "waiting_s",
         "imbalance_s",
         "executed_flop",
         "memory_spread",

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate, concatenate, memory_verdict
+from simulator.cost.loading import supply_of
 from simulator.cost.memory.offload import (
     activation_copies_s,
     away_bytes,
@@ -268,6 +269,8 @@ def _estimate(
     step_s: Floats = np.zeros(len(rows.layouts))
     for seconds in ordered.values():
         step_s = step_s + seconds
+    waiting_s = _waiting_s(rows.layouts, priced, step_s)
+    ordered["input"], step_s = ordered["input"] + waiting_s, step_s + waiting_s
     at = np.arange(len(rows.layouts))
     both_s = ranks.forward_s + ranks.backward_s
     mean_s = (rows.ranks * both_s).sum(axis=1) / rows.ranks.sum(axis=1)
@@ -285,6 +288,7 @@ def _estimate(
         peak_stage=rows.rank[at, peak],
         peak_moment=mem.moment[at, peak],
         slowest_stage=rows.rank[at, slowest.column],
+        waiting_s=waiting_s,
         imbalance_s=slowest.micro_batches * (both_s[at, slowest.column] - mean_s),
         model_flop=priced.model_flop,
         executed_flop=priced.model_flop + _repeated_flop(rows, priced),
@@ -293,6 +297,12 @@ def _estimate(
         room_bytes=room_bytes(priced.cluster),
         memory_spread=memory_spread(rows.layouts, priced.software),
     )
+
+
+def _waiting_s(layouts: Layouts, priced: Priced, step_s: Floats) -> Floats:
+    """Seconds that steps of `step_s` wait for their samples; none without a section [data]."""
+    supply = supply_of(layouts, priced.workload, priced.cluster, priced.software)
+    return np.zeros(len(layouts)) if supply is None else supply.wait_s(step_s)
 
 
 def _repeated_flop(rows: Selection, priced: Priced) -> Floats:

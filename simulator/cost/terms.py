@@ -80,11 +80,12 @@ TERMS = (
          "host link (or of the drives, where slower), each way, less the rank's pass beside it",
          "node profile host_bytes_per_s, nvme",
          "node host_bytes_per_s, nvme"),
-    Term("input", "input fetch", "copy", "steady",
+    Term("input", "input", "copy", "steady",
          "bytes of a micro-batch's tokens and labels (and masks, where the loader makes them) / "
          "rate of the host link, and a broadcast over tp where one rank copies; prefetched: less "
-         "the passes beside it",
-         "software profile [input]; node profile host_bytes_per_s",
+         "the passes beside it; with [data] what workers, cores or the store take longer than the "
+         "step",
+         "software profile [input]; node profile host_bytes_per_s; data_input/supply.py",
          "node host_bytes_per_s; software profile [input]"),
     Term("small_reductions", "all-reduces of a few numbers", "data", "steady",
          "gradient norm, once; fp8 with delayed scaling: maxima, once each way for every "

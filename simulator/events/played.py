@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.events.step.streams import CAUSES, SPAN_KINDS, STREAMS
-from simulator.events.step.timeline import Jittered, MemoryCurve, Mixed, Sharing, Timeline
+from simulator.events.step.timeline import (
+    Jittered,
+    Loading,
+    MemoryCurve,
+    Mixed,
+    Sharing,
+    Timeline,
+)
 from simulator.frames import DataFrame, choose, frame
 
 if TYPE_CHECKING:  # brings numba along
@@ -59,6 +66,9 @@ class SimulatedStep:
     """What kinds of traffic cost one another, where that was asked."""
     mixed: Mixed | None = None
     """Where ranks lie and what that costs, where servers are of several kinds."""
+    loading: Loading | None = None
+    """What loaders let the ranks wait for before the step (in `step_time_s`, in no span), where the
+    scenario has [data]."""
     tasks: int
     """Tasks of the graph."""
     build_seconds: float

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from simulator.cost.loading import supply_of
 from simulator.errors import InputError, problem
 from simulator.events.deviations.deviations import Deviation, check_deviations, replicas_of
 from simulator.events.deviations.jittered_step import Jitter, jittered_step
 from simulator.events.deviations.unlike_servers import mixed_step
+from simulator.events.loaders import played_input, with_loading
 from simulator.events.network.link_loads import LoadTable
 from simulator.events.played import SimulatedStep
 from simulator.events.sharing.beside import Job, ground_beside
@@ -123,7 +125,12 @@ def simulate(
     if found is not None and found.table is not None:
         given = (layouts_row, workload, cluster, software)
         played, sharing = _shared(played, found.table, given, deviations)
-    return replace(summarise(played), network=found, jitter=varied, sharing=sharing, mixed=mixed)
+    step = replace(summarise(played), network=found, jitter=varied, sharing=sharing, mixed=mixed)
+    supply = supply_of(layouts_row, workload, cluster, software)
+    if supply is None:
+        return step
+    count, seed = int(layouts_row.micro_batches[0]), 0 if jitter is None else jitter.seed
+    return with_loading(step, played_input(supply, count, step.step_time_s, seed))
 
 
 def _check_size(layouts_row: Layouts) -> None:

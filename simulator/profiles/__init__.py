@@ -11,6 +11,7 @@ from typing import Any
 from simulator import catalogue
 from simulator.between_sites.compression import Compression
 from simulator.between_sites.outer_step import OuterStep
+from simulator.data_input.data_section import Store, Usual
 from simulator.economics.carbon import CarbonTable
 from simulator.economics.money_spread import DrawError
 from simulator.economics.ownership import RentOrBuyPage
@@ -36,6 +37,8 @@ KINDS: dict[str, type] = {
     "prices": Price,
     "sites": Site,
     "reliability": Reliability,
+    "inputs": Usual,
+    "stores": Store,
     "scaling_laws": ScalingLaw,
     "rent_or_buy": RentOrBuyPage,
     "carbon": CarbonTable,

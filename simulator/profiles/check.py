@@ -57,6 +57,8 @@ _SIGNS = {
     "usd_per_gpu_hour": "prices",
     "power_usage_effectiveness": "sites",
     "causes": "reliability",
+    "tokenizers_bytes_per_s": "inputs",
+    "first_byte_s": "stores",
 }
 """Field that only profiles of this kind have."""
 

@@ -15,6 +15,7 @@ from simulator._version import __version__
 from simulator.cost.step import Estimate
 from simulator.layout.layouts import Layouts
 from simulator.planner.bearing_defaults import bearing_defaults
+from simulator.planner.input_verdict import input_verdict
 from simulator.planner.outcome import spans
 from simulator.planner.prediction import Prediction
 from simulator.scenario import Scenario
@@ -143,6 +144,7 @@ def layout_document(answer: Plan | Prediction, i: int) -> dict[str, Any]:
     """One layout with its terms; they add up to `step_time_s` and `memory_total_bytes`."""
     estimate, outcome, certainty = answer.estimate, answer.outcome, answer.certainty
     whole, chances = spans(estimate, outcome, certainty), answer.goal_chances
+    supplied = input_verdict(answer.scenario, estimate, i)
     return {
         "layout": layout_fields(answer.scenario, estimate.layouts, i),
         "step_time_s": float(estimate.step_time_s[i]),
@@ -155,6 +157,7 @@ def layout_document(answer: Plan | Prediction, i: int) -> dict[str, Any]:
         "hfu": float(outcome.hfu[i]),
         "terms_s": _row(estimate.terms_s, i),
         "hidden_s": _row(estimate.hidden_s, i),
+        "input": None if supplied is None else supplied.document(),
         "memory_bytes": _row(estimate.memory_bytes, i),
         "peak_stage": int(estimate.peak_stage[i]),
         "memory_total_bytes": float(estimate.memory_total_bytes[i]),

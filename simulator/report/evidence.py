@@ -54,7 +54,7 @@ MEMORY_MEANING = {
 """How each kind of memory (MEMORY_KINDS) is counted."""
 
 NOT_MODELLED = (
-    ("data input", "the loader is assumed to keep up; only copies to the device count"),
+    ("data input without [data]", "the loader keeps up; only copies to the device count"),
     (
         "jitter",
         "accelerators and hosts of a kind differ and the slowest paces the step, but all"

@@ -48,6 +48,7 @@ def simulation_document(
         "links": dict(step.links),
         "network": None if step.network is None else _network(step.network),
         "jitter": None if step.jitter is None else asdict(step.jitter),
+        "loading": None if step.loading is None else asdict(step.loading),
         "sharing": None if step.sharing is None else _sharing(step.sharing),
         "groups": None if step.mixed is None else _groups(step, step.mixed, kinds),
         "tasks": step.tasks,

@@ -19,6 +19,7 @@ def wrong_training(
     if longest > recipe.sequence_length:
         rule = f"must be at most sequence_length = {recipe.sequence_length}"
         problems.append(problem(where, "training.lengths", rule, longest))
+    problems += _wrong_shares(recipe, where)
     if recipe.stash_bytes is not None and recipe.is_quantised:
         rule = "needs a precision of 16 or 32 bit: smaller ones keep quantised inputs already"
         for name in ("mask", "activation_output", "linear_input", "norm_input"):
@@ -38,6 +39,22 @@ def wrong_training(
     if arch is not None and recipe.frozen_layers > arch.layers:
         rule = f"must be at most the {arch.layers} layers of {arch.name}"
         problems.append(problem(where, "training.frozen_layers", rule, recipe.frozen_layers))
+    return problems
+
+
+def _wrong_shares(recipe: Recipe, where: str) -> list[str]:
+    """Shares of lengths that are no distribution over them."""
+    shares, lengths, field = recipe.length_shares, recipe.lengths, "training.length_shares"
+    if shares is None:
+        return []
+    if lengths is None:
+        return [f"{where}: {field}: needs training.lengths, whose shares they are"]
+    problems = []
+    if len(shares) != len(lengths):
+        rule = f"must have one share for each of the {len(lengths)} lengths"
+        problems.append(problem(where, field, rule, len(shares)))
+    if not math.isclose(total := math.fsum(shares), 1.0, rel_tol=0.0, abs_tol=1e-3):
+        problems.append(problem(where, field, "must add up to 1", round(total, 6)))
     return problems
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
+from simulator.data_input.data_section import DataInput
 from simulator.errors import InputError
 from simulator.files import Number, Unit, Whole, build, record
 from simulator.workload.architecture import MLP, Architecture, Attention, Block
@@ -74,12 +75,16 @@ class Recipe:
     global_batch: Annotated[Whole, Gt(0), Le(LARGEST), Unit("sequences")]
     """Sequences per optimizer step."""
     lengths: Annotated[tuple[Length, ...], MinLen(1), MaxLen(64)] | None = None
-    """Tokens of sequences as they come, a sample or quantiles, each equally likely; none given: all
-    have `sequence_length`, which no one may exceed."""
+    """Tokens of sequences as they come, a sample or quantiles; none given: all have
+    `sequence_length`, which no one may exceed."""
+    length_shares: Annotated[tuple[Share, ...], MinLen(1), MaxLen(64)] | None = None
+    """Share of the sequences that has each of `lengths`; they add up to 1. None given: each is
+    equally likely."""
     batching: Literal["packed", "padded", "dynamic", "sorted"] = "packed"
     """What is done with unequal `lengths`. packed: sequences fill up `sequence_length` and attend
-    to themselves only. padded: every one is padded to `sequence_length`; dynamic: to the longest of
-    its micro-batch; sorted: the same, with sequences of like length together."""
+    to themselves only. padded (fixed): every one is padded to `sequence_length`; dynamic: to the
+    longest of its micro-batch; sorted (uniform dynamic): the same, with sequences of like length
+    together."""
     tokens: Annotated[Number, Gt(0), Unit("tokens")] | None = None
     """Tokens that the whole run sees; none given: only one step is asked about."""
     precision: Literal[
@@ -198,13 +203,25 @@ class Recipe:
         """Lengths of sequences, and the share of all tokens that stands in each."""
         if self.lengths is None:
             return ((self.sequence_length, 1.0),)
-        return tuple((length, length / sum(self.lengths)) for length in self.lengths)
+        shares = self.length_shares or (1,) * len(self.lengths)
+        weighed = [length * share for length, share in zip(self.lengths, shares, strict=True)]
+        whole = sum(weighed)
+        return tuple((length, x / whole) for length, x in zip(self.lengths, weighed, strict=True))
+
+    @property
+    def mean_length(self) -> float:
+        """Mean tokens of a sequence as it comes, padding left out."""
+        if self.lengths is None:
+            return float(self.sequence_length)
+        shares = self.length_shares or (1,) * len(self.lengths)
+        tokens = sum(length * share for length, share in zip(self.lengths, shares, strict=True))
+        return tokens / sum(shares)
 
     @property
     def tokens_per_step(self) -> int:
         """Tokens in one optimizer step, padding left out."""
         if self.lengths is not None and self.pads:
-            return round(sum(self.lengths) / len(self.lengths) * self.global_batch)
+            return round(self.mean_length * self.global_batch)
         return self.sequence_length * self.global_batch
 
     @property
@@ -215,10 +232,12 @@ class Recipe:
 
 @record
 class Workload:
-    """An architecture and the recipe that trains it."""
+    """An architecture, the recipe that trains it, and where its input comes from."""
 
     architecture: Architecture
     recipe: Recipe
+    data: DataInput | None = None
+    """How samples are stored, read and prepared; None: they are there in time."""
 
     @classmethod
     def from_torch(
@@ -276,7 +295,7 @@ class Workload:
         frozen = tuple(replace(kind, frozen=True) for kind in arch.blocks)
         layers = tuple(k + kinds if i < first else k for i, k in enumerate(arch.layer_kinds))
         split = replace(arch, blocks=(*arch.blocks, *frozen), layer_kinds=layers)
-        return Workload(architecture=split, recipe=self.recipe)
+        return replace(self, architecture=split)
 
 
 def traced_workload(module: Any, example_inputs: Any, training: dict[str, Any]) -> Workload:

@@ -54,7 +54,7 @@ WRONG_FIELDS = {
         "run.toml: cluster.gpus: must be at most 8 or a multiple of 8 (whole servers), got 12 "
         "(nearest: 8 or 16)"
     ),
-    "data.path=x": "run.toml: data: not yet; this version does not read this section",
+    "data.workers=-1": "run.toml: data.workers: must be greater than or equal to 0, got -1",
     "economics.price=3": "run.toml: economics: not yet; this version does not read this section",
     "run.slw=3": "run.toml: run.slw: unknown field (did you mean 'slow'?)",
     "run.start=soon": "run.toml: run.start: must be a date as year-month-day, got 'soon'",

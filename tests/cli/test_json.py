@@ -23,11 +23,11 @@ DENSE = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
 HEAD = ["schema", "version", "command", "scenario", "assumed_software", "workload"]
 LAYOUT = [
     "layout", "step_time_s", "p10_s", "p90_s", "probability_fastest", "probability_beats_best",
-    "tokens_per_s_per_gpu", "mfu", "hfu", "terms_s", "hidden_s", "memory_bytes", "peak_stage",
-    "memory_total_bytes", "usable_bytes", "host_memory_bytes", "nvme_bytes", "memory_p10_bytes",
-    "memory_p90_bytes", "fits", "memory_verdict", "goodput", "days_ideal", "days", "days_p10",
-    "days_p90", "gpu_hours", "usd", "usd_p10", "usd_p90", "kwh", "kwh_p10", "kwh_p90",
-    "deadline_chance", "budget_chance", "evidence",
+    "tokens_per_s_per_gpu", "mfu", "hfu", "terms_s", "hidden_s", "input", "memory_bytes",
+    "peak_stage", "memory_total_bytes", "usable_bytes", "host_memory_bytes", "nvme_bytes",
+    "memory_p10_bytes", "memory_p90_bytes", "fits", "memory_verdict", "goodput", "days_ideal",
+    "days", "days_p10", "days_p90", "gpu_hours", "usd", "usd_p10", "usd_p90", "kwh", "kwh_p10",
+    "kwh_p90", "deadline_chance", "budget_chance", "evidence",
 ]  # fmt: skip
 FIELDS = [
     "tp", "pp", "vpp", "cp", "cp_kind", "cp_a2a", "dp", "ep", "etp", "dispatcher", "micro_batch",
@@ -104,7 +104,7 @@ def test_without_tokens_or_other_layouts_there_is_null() -> None:
         *("probability_fastest", "probability_beats_best"),
         *("days_ideal", "days", "days_p10", "days_p90", "gpu_hours"),
         *("usd", "usd_p10", "usd_p90", "kwh", "kwh_p10", "kwh_p90"),
-        *("deadline_chance", "budget_chance"),
+        *("deadline_chance", "budget_chance", "input"),
     }
     assert {name for name, value in layout.items() if value is None} == unknown
 

@@ -45,6 +45,19 @@ def test_the_longest_of_a_micro_batch(b: int) -> None:
     assert shares[0] == pytest.approx([longest.count(x) / len(longest) for x in LENGTHS])
 
 
+@pytest.mark.parametrize("b", [1, 3])
+def test_lengths_with_shares_are_those_drawn_so_often(b: int) -> None:
+    """Shares of 1/4, 1/4 and 1/2 are four lengths of which two are alike."""
+    shared = recipe(lengths=(4096, 256, 512), length_shares=(0.5, 0.25, 0.25), batching="dynamic")
+    listed = recipe(lengths=(4096, 4096, 256, 512), batching="dynamic")
+    lengths, shares = padded_lengths(shared, np.array([float(b)]))
+    _, four = padded_lengths(listed, np.array([float(b)]))
+    assert lengths.tolist() == [256, 512, 4096]
+    assert shares[0] == pytest.approx([four[0, 0], four[0, 1], four[0, 2] + four[0, 3]])
+    assert shared.tokens_per_step == listed.tokens_per_step == 8 * 2240
+    assert dict(shared.sequences)[4096] == pytest.approx(2 * dict(listed.sequences)[4096])
+
+
 def test_sorted_micro_batches_are_as_long_as_their_sequences() -> None:
     lengths, shares = padded_lengths(recipe(lengths=LENGTHS, batching="sorted"), np.array([8.0]))
     assert float(lengths @ shares[0]) == MEAN

@@ -29,7 +29,7 @@ def padded_lengths(recipe: Recipe, micro_batch: Floats) -> tuple[Floats, Floats]
     Parameters
     ----------
     recipe : Recipe
-        With `lengths`, all equally likely, and a `batching` that pads.
+        With `lengths`, their shares, and a `batching` that pads.
     micro_batch : ndarray
         Sequences of a micro-batch, shape (keys,).
 
@@ -40,18 +40,23 @@ def padded_lengths(recipe: Recipe, micro_batch: Floats) -> tuple[Floats, Floats]
 
     Notes
     -----
-    dynamic: the longest of b draws is the i-th of n lengths with probability
-    ``(i / n)^b - ((i - 1) / n)^b``. sorted: sequences of one micro-batch are neighbours in a long
-    sorted list, so as long as each other; the micro-batches come in random order.
+    dynamic: the longest of b draws is the i-th length with probability ``F_i^b - F_(i - 1)^b``,
+    with ``F_i`` the share of sequences that are no longer (i / n where all are equally likely).
+    sorted: sequences of one micro-batch are neighbours in a long sorted list, so as long as each
+    other; the micro-batches come in random order.
     """
     keys = np.ones((len(micro_batch), 1))
     if recipe.lengths is None or recipe.batching in ("packed", "padded"):
         return np.array([float(recipe.sequence_length)]), keys
-    lengths = np.sort(np.asarray(recipe.lengths, dtype=float))
-    n = len(lengths)
+    order = np.argsort(recipe.lengths, kind="stable")
+    lengths, n = np.asarray(recipe.lengths, dtype=float)[order], len(order)
+    shares, below = np.full(n, 1.0 / n), np.arange(n + 1) / n
+    if recipe.length_shares is not None:
+        shares = np.asarray(recipe.length_shares)[order]
+        below = np.append(np.minimum(np.concatenate([[0.0], np.cumsum(shares)[:-1]]), 1.0), 1.0)
     if recipe.batching == "sorted":
-        return lengths, keys * np.full(n, 1.0 / n)
-    below = (np.arange(n + 1) / n)[None, :] ** micro_batch[:, None]
+        return lengths, keys * shares
+    below = below[None, :] ** micro_batch[:, None]
     return lengths, np.diff(below, axis=1)
 
 
@@ -73,7 +78,9 @@ def mean_costs(
     names = [field.name for field in fields(BlockCosts) if field.name not in _MEMORY]
     total = {name: np.zeros_like(getattr(longest, name)) for name in names}
     for length, share in zip(lengths, shares.T, strict=True):
-        costs = price(replace(recipe, sequence_length=int(length), lengths=None))
+        costs = price(
+            replace(recipe, sequence_length=int(length), lengths=None, length_shares=None)
+        )
         for name in names:
             values = getattr(costs, name)
             wide = share if values.ndim == 1 else share[:, None]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.cost.memory.peak import MEMORY_KINDS
 
-__all__ = ["MEMORY_KINDS", "Jittered", "MemoryCurve", "Mixed", "Sharing", "Timeline"]
+__all__ = ["MEMORY_KINDS", "Jittered", "Loading", "MemoryCurve", "Mixed", "Sharing", "Timeline"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +107,22 @@ class Jittered:
     """The step if none did."""
     lost_s: Mapping[str, float]
     """How much longer the step is, by name (CAUSES), of the pacing rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """What played loaders let the ranks wait for."""
+
+    waiting_s: float
+    """Mean of a step, once the loaders are in their stride."""
+    waiting_p90_s: float
+    """What nine steps in ten stay below."""
+    first_batch_s: float
+    """From the start of the loaders to the first batch."""
+    spread: float
+    """Standard deviation of the logarithm of the time that a worker takes for a batch."""
+    steps: int
+    """Steps played."""
 
 
 @dataclass(frozen=True, kw_only=True)

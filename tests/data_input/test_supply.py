@@ -1,0 +1,222 @@
+"""Input by hand: what each stage takes for the samples of a step, and what is left to wait for."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.loading import supply_of
+from simulator.cost.step import evaluate
+from simulator.data_input.data_section import DataInput, Store, read_data
+from simulator.data_input.supply import Readers, sample_of, stage_times, waiting_s
+from simulator.errors import InputError
+from simulator.files import Figure
+from simulator.hardware.cluster import load_cluster
+from simulator.layout.layouts import Layouts
+from simulator.scenario import make_scenario
+from simulator.software.profile import load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe, Workload
+
+IMAGES: dict[str, Any] = {"kind": "images", "sample_bytes": 1e5, "prepare_s": 4e-3}
+STORE: dict[str, Any] = {
+    "read_bytes_per_s": 2e9, "server_bytes_per_s": 1e9, "stream_bytes_per_s": 1e8,
+    "requests_per_s": 5e3, "request_bytes": 6e4, "first_byte_s": 1e-3,
+    "opens_per_s": 1e4, "open_s": 2e-3,
+}  # fmt: skip
+SCENARIO: dict[str, Any] = {
+    "model": {"name": "vit-large-16"},
+    "training": {"sequence_length": 197, "global_batch": 256},
+    "cluster": {"name": "dgx-a100", "gpus": 8, "software": "torchtitan"},
+}
+
+
+def data(**given: Any) -> DataInput:
+    return read_data(given, where="scenario")
+
+
+def refused(section: dict[str, Any], **more: Any) -> list[str]:
+    with pytest.raises(InputError) as caught:
+        make_scenario({**SCENARIO, **more, "data": section})
+    return list(caught.value.problems)
+
+
+# --- by hand ------------------------------------------------------------------------------------
+
+
+def test_every_stage_of_a_step() -> None:
+    """16 ranks on two servers, 200 images each a step, 5 workers a rank, 32 cores a server.
+
+    One image: open 2 ms, two reads (100 kB of 60 kB each) of 1 ms, 100 kB at 100 MB/s 1 ms, 4 ms
+    of a core: 9 ms of its worker. 3,200 images a step, 1,600 of a server.
+    """
+    given = data(**IMAGES, workers=5, cores=32, device_bytes=6e5, store=STORE)
+    readers = Readers(
+        samples=np.array([200.0]), ranks=16, server_ranks=8, fetches=16, server_fetches=8
+    )
+    found = stage_times(given, sample_of(given, 197), readers, host_bytes_per_s=1e10)
+    assert {name: float(x[0]) for name, x in found.items()} == pytest.approx({
+        "workers": 200 * 9e-3 / 5,
+        "cores": 1600 * 4e-3 / 32,
+        "store": 3200 * 1e5 / 2e9,
+        "server": 1600 * 1e5 / 1e9,
+        "requests": 2 * 3200 / 5e3,
+        "opens": 3200 / 1e4,
+        "drives": 0.0,
+        "host link": 200 * 6e5 / 1e10,
+    })  # fmt: skip
+    assert waiting_s(given, found, np.array([1.0])) == pytest.approx(1.28 - 1.0)
+
+
+def test_drives_of_every_server_are_its_own() -> None:
+    given = data(**IMAGES, store={"read_bytes_per_s": 2e9, "per_server": True})
+    readers = Readers(samples=np.array([200.0]), ranks=64, server_ranks=8, fetches=64,
+                      server_fetches=8)  # fmt: skip
+    found = stage_times(given, sample_of(given, 197), readers, host_bytes_per_s=1e10)
+    assert found["store"] == pytest.approx(200 * 8 * 1e5 / 2e9)
+
+
+def test_tokenizers_by_kind_and_threads() -> None:
+    """8,192 tokens x 4.4 B at 2.7 MiB/s = 2.83e6 B/s; a quarter of it where written in Python."""
+    fast, slow = (sample_of(data(kind="text", tokenizer=x), 8192) for x in ("fast", "slow"))
+    four = sample_of(data(kind="text", tokenizer_threads=4), 8192)
+    assert fast.core_s == pytest.approx(8192 * 4.4 / 2.83e6)
+    assert slow.core_s / fast.core_s == pytest.approx(2.83e6 / 7.1e5)
+    assert (four.worker_s, four.core_s) == pytest.approx((fast.core_s / 4, fast.core_s))
+    assert sample_of(data(), 8192).core_s == 0.0
+
+
+def test_small_files_are_opened_and_records_are_not() -> None:
+    assert sample_of(data(**IMAGES), 197).opens == 1.0
+    assert sample_of(data(**IMAGES, samples_per_file=1000), 197).opens == 1e-3
+    assert sample_of(data(), 8192).opens == 0.0
+
+
+# --- who reads ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("software", "ranks", "server_ranks"), [("megatron-lm-2022", 4, 2), ("torchtitan", 16, 8)]
+)
+def test_who_loads(software: str, ranks: float, server_ranks: float) -> None:
+    """tp4 dp4 on two servers: in Megatron one rank of each group of four loads, else all do.
+
+    Either way two replicas of a server fetch: the others find files in the page cache.
+    """
+    table = Layouts.of(tp=4, dp=4, global_batch=64)
+    recipe = Recipe(sequence_length=4096, global_batch=64)
+    work = Workload(architecture=presets.load("llama-3.1-8b"), recipe=recipe, data=data())
+    found = supply_of(table, work, load_cluster("dgx-h100", 16), load_software(software))
+    assert found is not None
+    readers = found.readers
+    assert (readers.ranks[0], readers.server_ranks[0]) == (ranks, server_ranks)
+    assert (readers.fetches[0], readers.server_fetches[0], readers.samples[0]) == (4, 2, 16)
+
+
+# --- in a step ----------------------------------------------------------------------------------
+
+
+def step(given: DataInput | None, **training: Any) -> tuple[float, float, float]:
+    """Step time, its term `input` and what of it is waiting."""
+    recipe = Recipe(**{"sequence_length": 197, "global_batch": 2048, "tokens": 197e6, **training})
+    work = Workload(architecture=presets.load("vit-large-16"), recipe=recipe, data=given)
+    table = Layouts.of(dp=8, micro_batch=64, global_batch=2048)
+    found = evaluate(table, work, load_cluster("dgx-a100", 8), load_software("torchtitan"))
+    total = sum(float(x[0]) for x in found.terms_s.values())
+    assert total == pytest.approx(float(found.step_time_s[0]), rel=1e-12)
+    return float(found.step_time_s[0]), float(found.terms_s["input"][0]), float(found.waiting_s[0])
+
+
+def test_a_step_is_as_long_as_its_slowest_stage() -> None:
+    free_s, copies_s, none = step(None)
+    assert none == 0.0
+    needs = 256 * 9e-3 / 1  # images of a rank x 9 ms, one worker
+    slow = data(**IMAGES, workers=1, store=STORE | {"requests_per_s": 1e9})
+    whole_s, input_s, waits_s = step(slow)
+    assert whole_s == pytest.approx(max(needs, free_s)) == pytest.approx(needs)
+    assert (input_s, waits_s) == pytest.approx((copies_s + needs - free_s, needs - free_s))
+    assert step(data(**IMAGES, workers=16)) == pytest.approx((free_s, copies_s, 0.0))
+
+
+def test_pageable_copies_are_waited_for() -> None:
+    """256 images x 602,112 B at half of the 24 GB/s... of the node's host link."""
+    rate = float(load_cluster("dgx-a100", 8).node.host_bytes_per_s or 0.0)
+    given = data(**IMAGES, workers=16, device_bytes=602112.0)
+    pageable = data(**IMAGES, workers=16, device_bytes=602112.0, pinned=False)
+    assert step(pageable)[2] - step(given)[2] == pytest.approx(256 * 602112 / (rate / 2))
+
+
+def test_only_the_first_epoch_reads_from_the_store() -> None:
+    """488.28 steps of 2,048 images; an epoch of 204,800 images is 100 of them."""
+    store = {"read_bytes_per_s": 1e8}  # 2.048 s a step
+    cold_s = step(data(**IMAGES, workers=16, store=store))[2]
+    kept = data(**IMAGES, workers=16, store=store, samples=204800, local_copy=True)
+    steps = 197e6 / (197 * 2048)
+    assert step(kept)[2] == pytest.approx(cold_s * 100 / steps)
+    assert step(kept, tokens=None)[2] == 0.0  # how many epochs nobody said: the later ones
+
+
+def test_what_does_not_fit_on_the_drives_is_read_again() -> None:
+    """Twice what the server's drives hold: a half of every later epoch comes from the store."""
+    drives = load_cluster("dgx-a100", 8).node.nvme
+    assert drives is not None
+    twice = 2 * float(drives.capacity_bytes) / 1e5
+    store = {"read_bytes_per_s": 1e8}
+    free_s = step(None)[0]
+    kept = data(**IMAGES, workers=16, store=store, samples=twice, local_copy=True)
+    assert step(kept, tokens=None)[2] == pytest.approx(2.048 / 2 - free_s)
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"store": {"server_bytes_per_s": 1e9}}, "data.store.read_bytes_per_s: required: a store"),
+        ({"store": {"read_bytes_per_s": 0}}, "data.store.read_bytes_per_s: must be above 0"),
+        ({"store": "lustr"}, "data.store: unknown store 'lustr' (did you mean 'lustre'?)"),
+        ({"store": 3}, "data.store: must be the name of a store or a table"),
+        ({"store": {"name": "lustre", "opens_per_s": 0}}, "data.store.opens_per_s: must be above"),
+        ({"kind": "records"}, "data.sample_bytes: required with kind = 'records'"),
+        ({"local_copy": True}, "data.samples: required with local_copy"),
+        ({"tokenizer": "slow", "tokenizer_threads": 4}, "data.tokenizer_threads: must be 1"),
+        ({"workers": -1}, "data.workers: must be greater than or equal to 0, got -1"),
+        ({"worker": 2}, "data.worker: unknown field (did you mean 'workers'?)"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_said_by_field(section: dict[str, Any], said: str) -> None:
+    assert any(said in line for line in refused(section))
+
+
+def test_every_problem_at_once() -> None:
+    assert len(refused({"workers": -1, "store": {"read_bytes_per_s": 0}, "cores": 0})) == 3
+
+
+def test_no_drives_keep_no_copies() -> None:
+    there = {"name": "gcp-a3-mega", "gpus": 8}
+    if load_cluster("gcp-a3-mega", 8).node.nvme is None:
+        found = refused({"local_copy": True, "samples": 10}, cluster=there)
+        assert any("has no local drives in its profile" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({"lengths": [10, 20], "length_shares": [0.5, 0.6]}, "must add up to 1, got 1.1"),
+        ({"lengths": [10, 20], "length_shares": [1.0]}, "must have one share for each of the 2"),
+        ({"length_shares": [1.0]}, "needs training.lengths"),
+    ],
+)
+def test_a_distribution_of_lengths_adds_up_to_one(training: dict[str, Any], said: str) -> None:
+    recipe = {"sequence_length": 4096, "global_batch": 256, **training}
+    found = refused({}, training=recipe, model={"name": "llama-3.1-8b"})
+    assert any(f"training.length_shares: {said}" in line for line in found)
+
+
+def test_a_store_by_name_takes_rates_of_ones_own() -> None:
+    found = data(store={"name": "lustre", "read_bytes_per_s": 7e9}).store
+    assert isinstance(found, Store)
+    assert (found.read_bytes_per_s, found.open_s) == (7e9, 2.3e-3)
+    assert isinstance(found.open_s, Figure)
+    assert found.open_s.grade == "measured"
