@@ -33,6 +33,7 @@ from simulator.plain_files import (
     MOST_FIELDS,
     MOST_VALUES,
     TOML_LIMIT_BYTES,
+    YAML_LIMIT_BYTES,
     is_deeper,
     most_items,
     open_file,
@@ -55,13 +56,16 @@ __all__ = [
     "check_header",
     "figures",
     "is_number",
+    "json_of",
     "read_csv",
     "read_json",
     "read_profile",
     "read_rows",
     "read_toml",
     "record",
+    "toml_of",
     "with_figure",
+    "yaml_of",
 ]
 
 T = TypeVar("T")
@@ -344,15 +348,19 @@ def _dataclass_in(annotation: Any, owner: Any) -> Any:
 
 def read_toml(path: Path | str) -> dict[str, Any]:
     """Read a TOML file into nested dicts; InputError names line and column of a syntax error."""
-    text = read_text(path, TOML_LIMIT_BYTES)
+    return toml_of(read_text(path, TOML_LIMIT_BYTES), str(path))
+
+
+def toml_of(text: str, where: str) -> dict[str, Any]:
+    """Read TOML that stands in a text of bounded size, as :func:`read_toml` does a file."""
     if any(_LONG_KEY.search(line) for line in text.split("\n") if line.count(".") >= DEEPEST):
-        raise InputError(f"{path}: nested too deeply")  # before it is parsed: takes the square
+        raise InputError(f"{where}: nested too deeply")  # before it is parsed: takes the square
     try:
         return dict(pickle.loads(_parsed(text)))
     except RecursionError:
-        raise InputError(f"{path}: nested too deeply") from None
+        raise InputError(f"{where}: nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
-        raise InputError(f"{path}: not valid TOML: {brief_text(str(error))}") from None
+        raise InputError(f"{where}: not valid TOML: {brief_text(str(error))}") from None
 
 
 _LONG_KEY = re.compile(
@@ -378,18 +386,49 @@ def _parsed(text: str) -> bytes:
 
 def read_json(path: Path | str) -> Any:
     """Read a JSON file; InputError names line and column of a syntax error."""
-    text = read_text(path)
+    return json_of(read_text(path), str(path))
+
+
+def json_of(text: str, where: str) -> Any:
+    """Read JSON that stands in a text of bounded size, as :func:`read_json` does a file."""
     values = sum(map(text.count, ",[{"))  # before they are made; commas of its texts count as well
     if values > MOST_VALUES:
-        raise InputError(f"{path}: must hold at most {MOST_VALUES} values, got {values}")
+        raise InputError(f"{where}: must hold at most {MOST_VALUES} values, got {values}")
     try:
         found = json.loads(text)
     except ValueError as error:  # JSONDecodeError, or a number with thousands of digits
-        raise InputError(f"{path}: not valid JSON: {brief_text(str(error))}") from None
+        raise InputError(f"{where}: not valid JSON: {brief_text(str(error))}") from None
     except RecursionError:
-        raise InputError(f"{path}: nested too deeply") from None
+        raise InputError(f"{where}: nested too deeply") from None
     if is_deeper(found):
-        raise InputError(f"{path}: nested too deeply")
+        raise InputError(f"{where}: nested too deeply")
+    return found
+
+
+def yaml_of(text: str, where: str) -> Any:
+    """Read YAML of plain values that stands in a text; InputError names line and column.
+
+    Tags, anchors and aliases are refused: the first make objects, the last make a short text long.
+    """
+    import yaml  # a tenth of a second, which few commands need
+
+    if len(text) > YAML_LIMIT_BYTES:
+        raise InputError(f"{where}: larger than {YAML_LIMIT_BYTES // 2**10} KiB, got {len(text)}")
+    try:
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            if isinstance(token, (yaml.AnchorToken, yaml.AliasToken, yaml.TagToken)):
+                line = token.start_mark.line + 1
+                raise InputError(f"{where}: line {line}: anchors and tags of YAML are not read")
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        shown = brief_text(" ".join(str(error).split()), 200)
+        raise InputError(f"{where}: not valid YAML: {shown}") from None
+    except ValueError as error:  # a date that is none, a number with thousands of digits
+        raise InputError(f"{where}: not valid YAML: {brief_text(str(error))}") from None
+    except RecursionError:
+        raise InputError(f"{where}: nested too deeply") from None
+    if is_deeper(found):
+        raise InputError(f"{where}: nested too deeply")
     return found
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "MOST_FIELDS",
     "MOST_VALUES",
     "TOML_LIMIT_BYTES",
+    "YAML_LIMIT_BYTES",
     "check_place",
     "is_deeper",
     "kind_of_file",
@@ -50,6 +51,9 @@ MOST_VALUES = 500_000
 
 TOML_LIMIT_BYTES = 2**20
 """Largest TOML file, whose tables may take 40 times its bytes. The largest shipped: 66 KiB."""
+
+YAML_LIMIT_BYTES = 2**18
+"""Largest YAML text, of which a MiB takes ten seconds to parse. Recipes of frameworks: 20 KiB."""
 
 DEEPEST = 64
 """Levels of tables and lists in a document; the deepest that means anything has 8."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.from_files import FromFiles, ScenarioFiles, advice, sorted_files
 from simulator.cli.options import (
     ClusterName,
     Gpus,
     Json,
     ModelName,
-    ScenarioFile,
     Set,
     SoftwareName,
     check_out,
@@ -77,7 +77,8 @@ NoReport = Annotated[bool, typer.Option("--no-report", help="Write no report.")]
 
 
 def command(
-    scenario: ScenarioFile = None,
+    scenario: ScenarioFiles = None,
+    from_files: FromFiles = None,
     model: ModelName = None,
     cluster: ClusterName = None,
     gpus: Gpus = None,
@@ -95,23 +96,28 @@ def command(
     """Find the best layouts for a model, a cluster and a goal.
 
     The layout section of the scenario (or --set layout.tp=8) pins what the search may not change.
+    With --from the answer is about the launch at hand: what it takes, the cheapest changes that
+    make it faster, and the changed files (written with --out).
     Exit 0: done; 1: nothing fits, or nothing meets deadline and budget; 2: bad input.
     """
     with speaking():
         from simulator.interop.launch import launch_flags
 
-        described, assumed = scenario_of(
-            scenario,
-            model=model,
-            cluster=cluster,
-            gpus=gpus,
-            software=software,
-            overrides=overrides,
-        )
+        file, launch_files = sorted_files(scenario, from_files)
+        names: dict[str, Any] = {
+            "model": model,
+            "cluster": cluster,
+            "gpus": gpus,
+            "software": software,
+        }
+        if launch_files:
+            advice(launch_files, names, overrides, as_json=as_json, out=None if no_report else out)
+            return
+        described, assumed = scenario_of(file, **names, overrides=overrides)
         check_trace(trace)
         folder = None
         if not no_report and (out is not None or not as_json):
-            folder = out or _own_folder(scenario, described, refine or 0)
+            folder = out or _own_folder(file, described, refine or 0)
             check_out("--out", folder, folder=True)
         keep = max(top or 0, refine or 0, 64)
         answer = _search(described, keep=keep, exhaustive=exhaustive)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simulator.cli.anchoring import AnchoredBy, AnchorScenario, anchor
+from simulator.cli.from_files import FromFiles, ScenarioFiles, imported, sorted_files
 from simulator.cli.options import (
     ClusterName,
     Gpus,
     Json,
     ModelName,
-    ScenarioFile,
     Set,
     SoftwareName,
     print_json,
@@ -21,6 +22,9 @@ from simulator.cli.options import (
     speaking,
 )
 from simulator.cli.trace_file import Trace, check_trace, title, write_trace
+
+if TYPE_CHECKING:
+    from simulator.planner.prediction import Prediction
 
 __all__ = ["command"]
 
@@ -41,7 +45,8 @@ Figures = Annotated[
 
 
 def command(
-    scenario: ScenarioFile = None,
+    scenario: ScenarioFiles = None,
+    from_files: FromFiles = None,
     model: ModelName = None,
     cluster: ClusterName = None,
     gpus: Gpus = None,
@@ -60,25 +65,16 @@ def command(
     are not given take stated defaults. One that does not fit in memory is an answer, not an error.
     """
     with speaking():
-        from simulator.planner.prediction import predict
-
-        described, assumed = scenario_of(
-            scenario,
-            model=model,
-            cluster=cluster,
-            gpus=gpus,
-            software=software,
-            overrides=overrides,
-        )
+        names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
+        prediction, assumed = _predicted(scenario, from_files, names, overrides, as_json=as_json)
         check_trace(trace)
-        prediction, correction, found = predict(described), None, None
+        correction, found, effects = None, None, None
         if anchored_by or anchor_scenario:
             prediction, correction = anchor(prediction, anchored_by or (), anchor_scenario)
         if memory:
             from simulator.planner.fitting import fitting
 
             found = fitting(prediction)
-        effects = None
         if figures:
             from simulator.planner.figure_effects import figure_effects
 
@@ -109,3 +105,21 @@ def command(
                 from simulator.cli.screen_figures import show_figures
 
                 show_figures(effects, prediction.step_time_s)
+
+
+def _predicted(
+    scenario: list[Path] | None,
+    from_files: list[Path] | None,
+    names: dict[str, Any],
+    overrides: list[str] | None,
+    *,
+    as_json: bool,
+) -> tuple[Prediction, dict[str, Any]]:
+    """Predict what a scenario file, launch files or names describe; and what they assumed."""
+    from simulator.planner.prediction import predict
+
+    file, launch_files = sorted_files(scenario, from_files)
+    if launch_files:
+        return imported(launch_files, names, overrides, as_json=as_json).predicted(), {}
+    described, assumed = scenario_of(file, **names, overrides=overrides)
+    return predict(described), assumed

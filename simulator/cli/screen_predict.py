@@ -37,7 +37,7 @@ from simulator.units import show_percent, show_seconds, show_seconds_span, show_
 if TYPE_CHECKING:
     from simulator.scoring.anchor import Correction
 
-__all__ = ["show"]
+__all__ = ["show", "verdict"]
 
 _FELT = 0.002
 """Least standard deviation of an error whose correction is worth a line."""
@@ -62,7 +62,7 @@ def show(
     screen, estimate = console(), prediction.estimate
     capacity = float(prediction.scenario.cluster.accelerator.memory.capacity_bytes)
     screen.print(heading(prediction.scenario))
-    screen.print(_verdict(prediction))
+    screen.print(verdict(prediction))
     if correction is not None:
         screen.print(notes("Corrected by measured runs", _corrections(correction)))
     screen.print(term_table({"time": (estimate, 0)}, formula=True))
@@ -78,7 +78,7 @@ def show(
     screen.print(notes("Read this with the numbers", _caveats(prediction)))
 
 
-def _verdict(prediction: Prediction) -> Text:
+def verdict(prediction: Prediction) -> Text:
     """Layout, step time, speed, memory and cost in a few lines."""
     estimate, result = prediction.estimate, prediction.outcome
     text = Text(f"\n{estimate.layouts.describe()}\n", style="bold")

@@ -15,7 +15,7 @@ from simulator.errors import InputError
 from simulator.hardware.edge_list import Edge
 from simulator.plain_files import read_text
 
-__all__ = ["is_nvidia_topology", "read_nvidia_topology"]
+__all__ = ["is_nvidia_topology", "read_nvidia_topology", "topology_words"]
 
 
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -37,6 +37,17 @@ Cells = dict[tuple[str, str], str]
 def is_nvidia_topology(text: str) -> bool:
     """Tell whether a text is such a matrix."""
     return _header(text.splitlines()) is not None
+
+
+def topology_words(text: str) -> tuple[int, bool]:
+    """GPUs of a matrix, and whether NVLink joins any two."""
+    lines = [_UNDERLINED.sub("", line).split() for line in text.splitlines()]
+    start = _header(text.splitlines())
+    names = (
+        [] if start is None else [word for word in lines[start] if re.fullmatch(r"GPU\d+", word)]
+    )
+    rows = [words for words in lines if words and words[0] in names]
+    return len(set(names)), any(re.fullmatch(r"NV\d+", word) for words in rows for word in words)
 
 
 def _header(lines: list[str]) -> int | None:

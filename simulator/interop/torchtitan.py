@@ -13,7 +13,7 @@ from simulator.interop.torchrun import steps, torchrun, unsaid_stashes
 from simulator.scenario import Scenario
 from simulator.workload.architecture import Architecture
 
-__all__ = ["torchtitan_block"]
+__all__ = ["torchtitan_block", "torchtitan_tables"]
 
 _MODELS = {
     "llama": "llama3",
@@ -48,9 +48,9 @@ _RESHARD = {"zero2": "never", "zero3": "always"}
 """Its default policy is the latter without pipeline stages and the former with them."""
 
 
-def torchtitan_block(row: dict[str, Any], scenario: Scenario) -> str:
-    """Write the job file with a here-document, then the command."""
-    tables = {
+def torchtitan_tables(row: dict[str, Any], scenario: Scenario) -> dict[str, dict[str, Any]]:
+    """The sections of the job file."""
+    tables: dict[str, dict[str, Any]] = {
         "model": _model(scenario),
         "training": _training(row, scenario),
         "parallelism": {
@@ -71,6 +71,12 @@ def torchtitan_block(row: dict[str, Any], scenario: Scenario) -> str:
                 "precompute_float8_dynamic_scale_for_fsdp": True,
             }
         tables[converter] = {**how, "filter_fqns": ["output"]}
+    return tables
+
+
+def torchtitan_block(row: dict[str, Any], scenario: Scenario) -> str:
+    """Write the job file with a here-document, then the command."""
+    tables = torchtitan_tables(row, scenario)
     text = "\n".join(
         "\n".join([f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())])
         for name, table in tables.items()

@@ -1,0 +1,71 @@
+"""The first answer to a launch script: what it takes, the cheapest changes, the changed files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulator.interop.launch_files.changed_files import rewritten
+from simulator.interop.launch_files.merging import Imported, import_launch
+from simulator.interop.launch_files.recognising import LAUNCH_FILE_LIMIT_BYTES
+from simulator.plain_files import read_text
+from simulator.planner.fewest_changes import FewChanges, cheapest_changes
+from simulator.planner.fitting import Fitting, fitting
+from simulator.planner.prediction import Prediction
+
+__all__ = ["Advice", "advise"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What launch files will take and what would make them faster."""
+
+    imported: Imported
+    prediction: Prediction
+    """Of the layout that the files have."""
+    memory: Fitting
+    """Memory of every pipeline stage."""
+    changes: tuple[FewChanges, ...]
+    """Fewest changed choices first."""
+    texts: dict[str, str]
+    """The files as they are."""
+    changed: tuple[dict[str, str], ...]
+    """For every change, the files with it, by path; a change that no file says has none."""
+
+
+def advise(
+    files: Iterable[Path | str],
+    names: Mapping[str, Any] | None = None,
+    overrides: Iterable[str] = (),
+    *,
+    changes: int = 3,
+) -> Advice:
+    """Read launch files, predict what they ask for, and look for the cheapest changes.
+
+    Raises
+    ------
+    InputError
+        As :func:`~simulator.interop.launch_files.merging.import_launch`; or if the layout that the
+        files have cannot run, by the field that is wrong.
+    """
+    files = list(files)
+    imported = import_launch(files, names, overrides)
+    now = imported.predicted()
+    found = tuple(cheapest_changes(now, changes)) if changes else ()
+    texts = {str(path): read_text(path, LAUNCH_FILE_LIMIT_BYTES) for path in files}
+    written = tuple(
+        rewritten(
+            texts, imported.readings, (now.layout, change.prediction.layout), imported.scenario
+        )
+        for change in found
+    )
+    return Advice(
+        imported=imported,
+        prediction=now,
+        memory=fitting(now),
+        changes=found,
+        texts=texts,
+        changed=written,
+    )

@@ -1,0 +1,343 @@
+"""Megatron's arguments, whether as flags of Megatron-LM or as fields of a recipe.
+
+Field ``a_b`` of a recipe (Megatron-Bridge, NeMo, Primus) is flag ``--a-b``; names and defaults as
+in NVIDIA/Megatron-LM@000c4ac2, megatron/training/arguments.py, and
+NVIDIA-NeMo/Megatron-Bridge@067f987d.
+"""
+
+from __future__ import annotations
+
+import re
+
+from simulator.interop.launch_files.idle_keys import idle_in
+from simulator.interop.launch_files.megatron_shape import shape_of
+from simulator.interop.launch_files.settings import Reading, Settings, as_whole
+
+__all__ = ["MEGATRON_KEYS", "read_megatron"]
+
+_DEGREES = {
+    "layout.tp": ("tensor_model_parallel_size",),
+    "layout.pp": ("pipeline_model_parallel_size",),
+    "layout.cp": ("context_parallel_size",),
+    "layout.ep": ("expert_model_parallel_size",),
+    "layout.etp": ("expert_tensor_parallel_size",),
+    "layout.micro_batch": ("micro_batch_size",),
+    "training.global_batch": ("global_batch_size", "train_batch_size"),
+    "training.sequence_length": ("seq_length", "encoder_seq_length", "max_sequence_length"),
+    "run.steps": ("train_iters", "max_steps"),
+    "run.samples": ("train_samples",),
+    "run.nodes": ("num_nodes", "trainer_num_nodes"),
+    "run.per_node": ("devices", "gpus_per_node", "num_gpus_per_node"),
+    "cluster.gpus": ("num_gpus", "world_size"),
+    "training.lora_rank": ("dim", "lora_r", "adapter_dim"),
+}
+"""Field -> keys that give it as a whole number."""
+
+_CP_KINDS = {
+    "p2p": "ring",
+    "all_gather": "all_gather",
+    "a2a": "all_to_all",
+    "a2a+p2p": "hierarchical",
+}
+_DISPATCHERS = {
+    "alltoall": "alltoall",
+    "allgather": "allgather",
+    "flex": "deepep",
+    "alltoall_seq": "alltoall",
+}
+_OPTIMIZERS = {
+    "adam": "adamw",
+    "adamw": "adamw",
+    "distributed_fused_adam": "adamw",
+    "sgd": "sgd",
+    "muon": "muon",
+    "dist_muon": "muon",
+}
+_SHARDINGS = {
+    "no_shard": "ddp",
+    "optim": "zero1",
+    "optim_grads": "zero2",
+    "optim_grads_params": "zero3",
+}
+_RECIPES = {
+    "delayed": "fp8",
+    "tensorwise": "fp8_current",
+    "blockwise": "fp8_blockwise",
+    "mxfp8": "mxfp8",
+}
+_DTYPES = {
+    "fp32": "fp32",
+    "float32": "fp32",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "fp16": "fp16",
+    "torch.float32": "fp32",
+    "torch.bfloat16": "bf16",
+    "fp8": None,
+}
+_MODULES = {
+    "core_attn": "core_attn", "layernorm": "norm", "mlp": "mlp", "moe_act": "moe_act", "moe": "moe",
+    "shared_experts": "shared_experts", "mla_up_proj": "mla_up_proj",
+}  # fmt: skip
+_PRECISIONS = {
+    "bf16": "bf16", "bf16_mixed": "bf16", "bf16-mixed": "bf16", "32": "fp32",
+    "fp16": "fp16", "16-mixed": "fp16", "fp16_mixed": "fp16",
+    "fp8_cs": "fp8_current", "fp8_ds": "fp8", "fp8_mx": "mxfp8", "fp8_sc": "fp8_blockwise",
+    "nvfp4": "nvfp4", "bf16_with_fp8_delayed_scaling_mixed": "fp8",
+    "bf16_with_fp8_current_scaling_mixed": "fp8_current", "bf16_with_mxfp8_mixed": "mxfp8",
+    "bf16_with_fp8_subchannel_scaling_mixed": "fp8_blockwise", "bf16_with_nvfp4_mixed": "nvfp4",
+}  # fmt: skip
+_TARGETS = {
+    "linear_qkv": ("q", "k", "v"), "linear_proj": ("o",), "linear_fc1": ("gate", "up"),
+    "linear_fc2": ("down",),
+}  # fmt: skip
+
+MEGATRON_KEYS = frozenset(key for keys in _DEGREES.values() for key in keys) - {
+    "dim",
+    "devices",
+    "train_batch_size",
+    "max_steps",
+    "world_size",
+    "num_gpus",
+}
+"""Keys by which a command or a recipe is known as Megatron's."""
+
+
+def read_megatron(settings: Settings, *, flags: bool, kind: str) -> Reading:
+    """State what Megatron's arguments say.
+
+    `flags` says that what is not there is off, as with Megatron-LM's own command; recipes have
+    values of their own for what they do not name.
+    """
+    for name, keys in _DEGREES.items():
+        settings.whole(name, *keys)
+    shape = shape_of(settings)
+    _pipeline(settings, shape.layers)
+    _context(settings)
+    _experts(settings, flags)
+    _states(settings, flags)
+    _recompute(settings)
+    _precision(settings, flags)
+    _adapters(settings)
+    on = settings.flag("sequence_parallel")
+    tp = settings.value_of("layout.tp")
+    if on is not None or (flags and (tp or 1) > 1):
+        at = settings.found.get("sequence_parallel") or settings.found["tensor_model_parallel_size"]
+        settings.say("layout.sequence_parallel", bool(on) and (tp is None or tp > 1), at)
+    overlapped = "overlap_grad_reduce" in settings.found
+    own = ("megatron-core",) if overlapped else ("megatron-core-defaults", "megatron-core")
+    return settings.reading(
+        kind,
+        idle_in("megatron"),
+        software=(*(own if flags else ("megatron-bridge",)), "primus", "mindspeed"),
+        architecture=shape.architecture,
+        notes=shape.notes,
+    )
+
+
+def _pipeline(settings: Settings, layers: int | None) -> None:
+    """Chunks of every rank, however they are counted."""
+    if settings.whole(
+        "layout.vpp", "virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"
+    ):
+        return
+    pp = settings.value_of("layout.pp") or 1
+    each = settings.whole("", "num_layers_per_virtual_pipeline_stage")
+    if each is not None and layers:
+        if layers % (pp * each):
+            place = settings.found["num_layers_per_virtual_pipeline_stage"].place
+            settings.problems.append(f"{place}: {each} x pp {pp} must divide {layers} layers")
+        else:
+            settings.say(
+                "layout.vpp",
+                layers // (pp * each),
+                settings.found["num_layers_per_virtual_pipeline_stage"],
+            )
+    spelled = settings.take("pipeline_model_parallel_layout")
+    if spelled is not None and isinstance(spelled.value, str):
+        count = _stages(spelled.value)
+        if count is None or count % pp:
+            settings.problems.append(
+                f"{spelled.place}: must name stages that pp {pp} divides, got {spelled.value!r}"
+            )
+        elif count > pp:
+            settings.say("layout.vpp", count // pp, spelled)
+
+
+def _stages(text: str) -> int | None:
+    """Stages of ``Et*15|(t*16|)*6t*15L``.
+
+    >>> _stages("Et*15|(t*16|)*6t*15L"), _stages("Et|tt|L")
+    (8, 3)
+    """
+    text = text.strip("'\" ")
+    if not re.fullmatch(r"[\w*|(),]{1,4096}", text):
+        return None
+    flat = re.sub(r"\(([^()]*)\)\*(\d{1,4})", lambda m: "|" * (m[1].count("|") * int(m[2])), text)
+    return flat.count("|") + 1
+
+
+def _context(settings: Settings) -> None:
+    if (settings.value_of("layout.cp") or 1) > 1:
+        kind = settings.word("layout.cp_kind", _CP_KINDS, "cp_comm_type")
+        sizes = settings.take("hierarchical_context_parallel_sizes")
+        group = (
+            as_whole(str(sizes.value).strip("[]").replace(",", " ").split()[:1][0])
+            if sizes and str(sizes.value).split()
+            else None
+        )
+        if kind == "hierarchical" and sizes and group:
+            settings.say("layout.cp_a2a", group, sizes)
+    else:
+        settings.take("cp_comm_type")
+        settings.take("hierarchical_context_parallel_sizes")
+    mapped = settings.take("use_tp_pp_dp_mapping")
+    if mapped is not None and str(mapped.value).lower() != "false":
+        settings.say("layout.rank_order", "tp-cp-pp-dp", mapped)
+
+
+def _experts(settings: Settings, flags: bool) -> None:
+    settings.word("layout.dispatcher", _DISPATCHERS, "moe_token_dispatcher_type")
+    tp, ranks = settings.value_of("layout.tp"), settings.found.get("num_experts")
+    if flags and tp and ranks and settings.value_of("layout.etp") is None:
+        settings.say("layout.etp", tp, settings.found["tensor_model_parallel_size"])
+    factor = settings.take("moe_expert_capacity_factor")
+    if factor is not None:
+        try:
+            settings.say("training.moe_capacity_factor", float(factor.value), factor)
+        except (TypeError, ValueError):
+            settings.problems.append(f"{factor.place}: must be a number, got {factor.value!r}")
+    if settings.flag("moe_pad_expert_input_to_capacity"):
+        settings.say(
+            "training.moe_pads_to_capacity",
+            True,
+            settings.found["moe_pad_expert_input_to_capacity"],
+        )
+
+
+def _states(settings: Settings, flags: bool) -> None:
+    """Sharding, its groups, and what waits in host memory."""
+    fully = settings.flag("use_megatron_fsdp", "use_custom_fsdp")
+    strategy = settings.word("", _SHARDINGS, "data_parallel_sharding_strategy")
+    shared = settings.flag("use_distributed_optimizer")
+    torch = settings.flag("use_torch_fsdp2")
+    found = settings.found
+    if fully and strategy:
+        settings.say("layout.sharding", strategy, found["data_parallel_sharding_strategy"])
+    elif torch:
+        settings.say("layout.sharding", "zero3", found["use_torch_fsdp2"])
+    elif shared is not None:
+        settings.say(
+            "layout.sharding", "zero1" if shared else "ddp", found["use_distributed_optimizer"]
+        )
+    elif flags and found:
+        some = found.get("tensor_model_parallel_size") or next(iter(found.values()))
+        settings.say("layout.sharding", "ddp", some)
+    settings.whole("run.shard_instances", "num_distributed_optimizer_instances")
+    settings.whole("layout.offload_layers", "cpu_offloading_num_layers", least=0)
+    if settings.flag("optimizer_cpu_offload"):
+        settings.say("layout.optimizer_offload", "cpu", found["optimizer_cpu_offload"])
+        share = settings.take("optimizer_offload_fraction")
+        if share is not None and re.fullmatch(r"[01](\.\d{1,9})?", str(share.value)):
+            settings.say("training.optimizer_offload_fraction", float(share.value), share)
+    settings.take("optimizer_offload_fraction", "cpu_offloading")
+
+
+def _recompute(settings: Settings) -> None:
+    kind = settings.word(
+        "layout.recompute",
+        {w: w for w in ("full", "selective")} | {"none": "none", "null": "none"},
+        "recompute_granularity",
+        "activations_checkpoint_granularity",
+    )
+    if kind is None and settings.flag("recompute_activations"):
+        settings.say("layout.recompute", "selective", settings.found["recompute_activations"])
+    method = settings.take("recompute_method", "activations_checkpoint_method")
+    count = settings.whole("", "recompute_num_layers", "activations_checkpoint_num_layers")
+    modules = settings.take("recompute_modules")
+    if kind == "full" and method and str(method.value) == "block" and count:
+        settings.say(
+            "layout.recompute_layers", count * (settings.value_of("layout.vpp") or 1), method
+        )
+    if kind != "selective" or modules is None:
+        return
+    words = re.sub(r"[\[\],'\"]", " ", str(modules.value)).split()
+    if unknown := [word for word in words if word not in _MODULES]:
+        settings.problems.append(
+            f"{modules.place}: must be among {', '.join(_MODULES)}, got {unknown[0]!r}"
+        )
+    elif words:
+        settings.say(
+            "layout.recompute_modules",
+            "+".join(dict.fromkeys(_MODULES[word] for word in words)),
+            modules,
+        )
+
+
+def _precision(settings: Settings, flags: bool) -> None:
+    found = settings.found
+    half = {"bf16": settings.flag("bf16"), "fp16": settings.flag("fp16")}
+    settings.word(
+        "training.precision", _PRECISIONS, "precision", "precision_config", "mixed_precision"
+    )
+    fp8 = settings.take("fp8_format", "fp8")
+    fp4 = settings.take("fp4_format", "fp4")
+    recipe = settings.word("", _RECIPES, "fp8_recipe")
+    stated = settings.value_of("training.precision")
+    if fp4 is not None and str(fp4.value).lower() not in ("none", "null", "false"):
+        settings.say("training.precision", "nvfp4", fp4)
+    elif fp8 is not None and str(fp8.value).lower() not in ("none", "null", "false"):
+        settings.say("training.precision", recipe or "fp8", fp8)
+    elif stated is None:
+        for word, on in half.items():
+            if on:
+                settings.say("training.precision", word, found[word])
+    settings.take("fp4_recipe")
+    if settings.flag("fp8_param_gather", "fp8_param"):
+        settings.say(
+            "training.fp8_weights", True, found.get("fp8_param_gather") or found["fp8_param"]
+        )
+    _types(settings, flags, half)
+    settings.word("training.optimizer", _OPTIMIZERS, "optimizer")
+
+
+def _types(settings: Settings, flags: bool, half: dict[str, bool | None]) -> None:
+    """Types of gradients and moments."""
+    found = settings.found
+    low, full = (
+        settings.flag("grad_reduce_in_bf16"),
+        settings.flag("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_fp32"),
+    )
+    key = next(
+        (
+            k
+            for k in (
+                "grad_reduce_in_bf16",
+                "accumulate_allreduce_grads_in_fp32",
+                "grad_reduce_in_fp32",
+                "bf16",
+            )
+            if k in found
+        ),
+        "",
+    )
+    if low or (full is False and not flags):
+        settings.say("training.gradient_dtype", "bf16", found[key])
+        settings.say("training.reduce_dtype", "bf16", found[key])
+    elif full or (flags and half["bf16"]):
+        settings.say("training.gradient_dtype", "fp32", found[key])
+        settings.say("training.reduce_dtype", "fp32", found[key])
+    if settings.flag("use_precision_aware_optimizer"):
+        first = settings.word("", _DTYPES, "exp_avg_dtype")
+        if first == "bf16":
+            settings.say("training.moment_dtype", "bf16", found["exp_avg_dtype"])
+
+
+def _adapters(settings: Settings) -> None:
+    setting = settings.take("target_modules", "lora_target_modules")
+    if setting is None:
+        return
+    words = re.sub(r"[\[\],'\"]", " ", str(setting.value)).split()
+    names = [name for word in words for name in _TARGETS.get(word, ())]
+    if names:
+        settings.say("training.lora_targets", names, setting)

@@ -1,0 +1,268 @@
+"""The shape of a model from Megatron's arguments: the inverse of ``interop/megatron_model.py``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.interop.launch_files.settings import Settings, as_whole
+from simulator.workload import presets
+from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
+
+__all__ = ["Shape", "shape_of"]
+
+_POSITIONS = {
+    "rope": "rope",
+    "learned_absolute": "learned",
+    "none": "none",
+    "yarn": "rope",
+    "mrope": "rope",
+}
+_VOCABULARIES = {"gpt2bpetokenizer": 50257, "bertwordpiecelowercase": 30522}
+"""Tokenizers whose size is fixed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What the arguments say of the model."""
+
+    layers: int | None = None
+    architecture: Architecture | None = None
+    notes: tuple[str, ...] = ()
+
+
+def shape_of(settings: Settings) -> Shape:
+    """Take the model's sizes and switches; no architecture where the first sizes are missing."""
+    layers = settings.whole("size.layers", "num_layers")
+    hidden = settings.whole("size.hidden", "hidden_size")
+    heads = settings.whole("size.heads", "num_attention_heads")
+    sizes = {name: settings.whole("", name) for name in _SIZES}
+    words = {name: settings.take(name) for name in _WORDS}
+    flags = {name: settings.flag(name) for name in _FLAGS}
+    vocabulary = _vocabulary(settings)
+    if layers is None or hidden is None or heads is None or settings.problems:
+        return Shape(layers=layers)
+    if layers > 10_000:
+        settings.problems.append(f"{settings.found['num_layers'].place}: at most 10000 layers")
+        return Shape()
+    given = _Given(settings, layers, hidden, heads, sizes, words, flags)
+    architecture = given.architecture(vocabulary or 1)
+    if vocabulary is not None:
+        return Shape(layers=layers, architecture=_named(architecture)[0])
+    architecture, alike = _named(architecture, any_vocabulary=True)
+    if alike:
+        note = f"vocabulary: that of {architecture.name}, whose other sizes are the same"
+        return Shape(layers=layers, architecture=architecture, notes=(note,))
+    return Shape(layers=layers)
+
+
+_SIZES = (
+    *("ffn_hidden_size", "num_query_groups", "kv_channels", "max_position_embeddings"),
+    *("num_experts", "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size"),
+    "moe_shared_expert_intermediate_size",
+    *("moe_router_num_groups", "moe_router_group_topk"),
+    *("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"),
+)
+_WORDS = (
+    *("position_embedding_type", "normalization", "window_size", "window_attn_skip_freq"),
+    *("moe_layer_freq", "attention_dropout", "hidden_dropout", "activation", "activation_func"),
+)
+_FLAGS = (
+    *("group_query_attention", "swiglu", "squared_relu", "disable_bias_linear", "add_qkv_bias"),
+    *("add_bias_linear", "qk_layernorm", "untie_embeddings_and_output_weights"),
+    *("multi_latent_attention", "share_embeddings_and_output_weights", "gated_linear_unit"),
+)
+
+
+def _vocabulary(settings: Settings) -> int | None:
+    """Rows of the embedding: stated, or of a tokenizer that has one size."""
+    stated = settings.whole("", "padded_vocab_size")
+    size = settings.whole("", "vocab_size")
+    tokenizer = settings.found.get("tokenizer_type")
+    kind = str(tokenizer.value).lower() if tokenizer else ""
+    if stated is not None:
+        return stated
+    if size is not None:
+        return size + (kind == "nulltokenizer")
+    return _VOCABULARIES.get(kind)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Sizes and switches as they were given."""
+
+    settings: Settings
+    layers: int
+    hidden: int
+    heads: int
+    sizes: dict[str, int | None]
+    words: dict[str, Any]
+    flags: dict[str, bool | None]
+
+    def architecture(self, vocabulary: int) -> Architecture:
+        dense, sparse = self._block(None), self._block(self._experts())
+        pattern = self._pattern("moe_layer_freq") if self._experts() else [0] * self.layers
+        windows = self._windows()
+        blocks: list[Block] = []
+        kinds = []
+        for layer in range(self.layers):
+            block = sparse if pattern[layer] else dense
+            if windows[layer] and block.attention is not None:
+                block = replace(block, attention=replace(block.attention, window=windows[layer]))
+            if block not in blocks:
+                blocks.append(block)
+            kinds.append(blocks.index(block))
+        position: Any = _POSITIONS.get(
+            self._word("position_embedding_type", "learned_absolute"), "rope"
+        )
+        untied = self.flags["untie_embeddings_and_output_weights"]
+        shared = self.flags["share_embeddings_and_output_weights"]
+        return Architecture(
+            name="of-the-command",
+            family="custom",
+            hidden=self.hidden,
+            blocks=tuple(blocks),
+            layer_kinds=tuple(kinds),
+            vocabulary=vocabulary,
+            tied_embeddings=not untied if shared is None else shared,
+            position=position,
+            max_positions=self.sizes["max_position_embeddings"] or 1_048_576,
+            final_norm=dense.norm,
+        )
+
+    def _word(self, name: str, default: str) -> str:
+        setting = self.words[name]
+        return default if setting is None else str(setting.value).strip("'\"")
+
+    def _dropped(self, name: str) -> bool:
+        try:
+            return float(self._word(name, "0.1")) > 0
+        except ValueError:
+            return False
+
+    def _block(self, experts: MoE | None) -> Block:
+        biased = (
+            not self.flags["disable_bias_linear"] and self.flags["add_bias_linear"] is not False
+        )
+        gated = bool(self.flags["swiglu"] or self.flags["gated_linear_unit"])
+        activation: Any = "squared_relu" if self.flags["squared_relu"] else "gelu"
+        width = self.sizes["ffn_hidden_size"]
+        width = width or (int(4 * self.hidden * 2 / 3 / 64) * 64 if gated else 4 * self.hidden)
+        dense = MLP(ffn_hidden=width, gated=gated, activation=activation, bias=biased)
+        rms = self._word("normalization", "LayerNorm").lower().startswith("rms")
+        return Block(
+            attention=self._attention(biased),
+            mlp=dense if experts is None else experts,
+            norm="rms" if rms else "layer",
+            dropout=self._dropped("hidden_dropout"),
+        )
+
+    def _attention(self, biased: bool) -> Attention:
+        sizes = self.sizes
+        dropped = self._dropped("attention_dropout")
+        if self.flags["multi_latent_attention"]:
+            rope = sizes["qk_pos_emb_head_dim"] or 64
+            return Attention(
+                heads=self.heads,
+                kv_heads=self.heads,
+                head_dim=(sizes["qk_head_dim"] or 128) + rope,
+                value_head_dim=sizes["v_head_dim"] or 128,
+                q_lora_rank=sizes["q_lora_rank"] or 0,
+                kv_lora_rank=sizes["kv_lora_rank"] or 512,
+                rope_head_dim=rope,
+                dropout=dropped,
+            )
+        groups = (
+            sizes["num_query_groups"] if self.flags["group_query_attention"] is not False else None
+        )
+        if self.flags["group_query_attention"] and groups is None:
+            groups = 1
+        return Attention(
+            heads=self.heads,
+            kv_heads=groups or self.heads,
+            head_dim=sizes["kv_channels"] or max(self.hidden // self.heads, 1),
+            qkv_bias=biased or bool(self.flags["add_qkv_bias"]),
+            output_bias=biased,
+            qk_norm=bool(self.flags["qk_layernorm"]),
+            dropout=dropped,
+        )
+
+    def _experts(self) -> MoE | None:
+        sizes = self.sizes
+        count = sizes["num_experts"] or sizes["num_moe_experts"]
+        if not count:
+            return None
+        gated = bool(self.flags["swiglu"] or self.flags["gated_linear_unit"])
+        width = sizes["moe_ffn_hidden_size"] or sizes["ffn_hidden_size"] or 4 * self.hidden
+        groups = sizes["moe_router_num_groups"] or 1
+        return MoE(
+            experts=count,
+            top_k=min(sizes["moe_router_topk"] or 2, count),
+            ffn_hidden=width,
+            shared_ffn_hidden=sizes["moe_shared_expert_intermediate_size"] or 0,
+            gated=gated,
+            groups=groups,
+            top_groups=sizes["moe_router_group_topk"] or groups,
+        )
+
+    def _pattern(self, name: str) -> list[int]:
+        """``([0]*3+[1]*58)``, ``[0,1,1]``, or every n-th layer."""
+        setting = self.words[name]
+        text = "1" if setting is None else re.sub(r"[\s()'\"]", "", str(setting.value))
+        every = as_whole(text)
+        if every:
+            return [int(layer % every == 0) for layer in range(self.layers)]
+        found: list[int] = []
+        if re.fullmatch(r"\[[01](,[01])*\](\*\d{1,4})?(\+\[[01](,[01])*\](\*\d{1,4})?)*", text):
+            for part in text.split("+"):
+                items, _, times = part.partition("*")
+                found += [int(x) for x in items.strip("[]").split(",")] * int(times or 1)
+                if len(found) > self.layers:
+                    break
+        if len(found) != self.layers:
+            place = setting.place if setting is not None else name
+            self.settings.problems.append(
+                f"{place}: must say 0 or 1 for {self.layers} layers, got {text[:80]!r}"
+            )
+            return [1] * self.layers
+        return found
+
+    def _windows(self) -> list[int]:
+        """Tokens that each layer sees: one more than are to its left."""
+        numbers = re.findall(r"-?\d{1,9}", self._word("window_size", ""))
+        if not numbers or int(numbers[0]) <= 0:
+            return [0] * self.layers
+        window = int(numbers[0]) + 1
+        if self.words["window_attn_skip_freq"] is None:
+            return [window] * self.layers
+        return [window * on for on in self._pattern("window_attn_skip_freq")]
+
+
+def _named(found: Architecture, *, any_vocabulary: bool = False) -> tuple[Architecture, bool]:
+    """The model of the zoo that is the same but for what costs nothing, or the one found."""
+    alike = []
+    for known in map(presets.load, presets.names()):
+        if known.layers == found.layers and known.hidden == found.hidden:
+            near = any_vocabulary or abs(known.vocabulary - found.vocabulary) <= 1024
+            if near and _sizes(known) == _sizes(found):
+                alike.append(known)
+    longest = [known for known in alike if known.max_positions == found.max_positions]
+    return next(iter(longest or alike), found), bool(alike)
+
+
+def _sizes(arch: Architecture) -> tuple[Any, ...]:
+    """Sizes by which models are told apart."""
+    each = [arch.blocks[kind] for kind in arch.layer_kinds]
+    return tuple(
+        (
+            block.attention and (
+                block.attention.heads, block.attention.kv_heads, block.attention.head_dim,
+                block.attention.kv_lora_rank, block.attention.qk_norm, block.attention.qkv_bias,
+            ),
+            block.norm,
+            isinstance(block.mlp, MoE) and (block.mlp.experts, block.mlp.top_k),
+            block.mlp and (block.mlp.ffn_hidden, block.mlp.gated),
+        )
+        for block in each
+    )  # fmt: skip

@@ -1,0 +1,372 @@
+"""Several launch files as one scenario: what they state, what follows from it, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import InputError, first_of
+from simulator.hardware.cluster import load_cluster
+from simulator.interop.launch_files.recognising import read_launch_file
+from simulator.interop.launch_files.settings import Place, Reading, Stated, shown
+from simulator.planner.prediction import Prediction, predict
+from simulator.scenario import Scenario, make_scenario
+from simulator.software.profile import load_software
+from simulator.workload import presets
+from simulator.workload.architecture import Architecture
+
+__all__ = ["Imported", "Origin", "import_launch"]
+
+_ASKED = {
+    "model": ("what is trained", "--model NAME, or --from config.json"),
+    "cluster.name": ("which machines", "--cluster NAME (foreshard profiles list clusters)"),
+    "cluster.gpus": ("how many accelerators", "--gpus N"),
+    "training.sequence_length": ("tokens per sequence", "--set training.sequence_length=N"),
+    "training.global_batch": ("sequences per step", "--set training.global_batch=N"),
+}
+"""Fields without which nothing can be said: what each is, and what gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A field of the scenario, and where it comes from."""
+
+    field: str
+    value: Any
+    source: str
+    """Where it stands, or what it follows from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """What launch files say, as a scenario."""
+
+    readings: tuple[Reading, ...]
+    scenario: Scenario
+    origins: tuple[Origin, ...]
+    """Every field of the scenario that the files state."""
+    notes: tuple[str, ...]
+
+    @property
+    def unknown(self) -> tuple[Place, ...]:
+        """Keys of the files whose meaning is not known here."""
+        return tuple(place for reading in self.readings for place in reading.unknown)
+
+    def predicted(self) -> Prediction:
+        """What the layout of the files costs.
+
+        Raises
+        ------
+        InputError
+            If it cannot run; the problem names the place in the files as well.
+        """
+        try:
+            return predict(self.scenario)
+        except InputError as error:
+            places = {item.field: item.source for item in self.origins}
+            named = [
+                (text, next((p for f, p in places.items() if f": {f}: " in text), ""))
+                for text in error.problems
+            ]
+            raise InputError(f"{text} ({at})" if at else text for text, at in named) from None
+
+    def document(self) -> dict[str, Any]:
+        """The record as plain tables."""
+        files: dict[str, list[str]] = {}
+        for reading in self.readings:
+            files.setdefault(reading.path, []).append(reading.kind)
+        return {
+            "files": [{"path": path, "kinds": kinds} for path, kinds in files.items()],
+            "fields": [
+                {"field": item.field, "value": item.value, "from": item.source}
+                for item in self.origins
+            ],
+            "unknown": [str(place) for place in self.unknown],
+            "no_bearing": [str(place) for r in self.readings for place in r.idle],
+            "notes": list(self.notes),
+        }
+
+
+def import_launch(
+    files: Iterable[Path | str],
+    names: Mapping[str, Any] | None = None,
+    overrides: Iterable[str] = (),
+) -> Imported:
+    """Read launch files and make the scenario that they describe together.
+
+    Parameters
+    ----------
+    files : paths
+        Scripts, configurations and topologies of one run.
+    names : mapping, optional
+        ``model``, ``cluster``, ``gpus``, ``software``; what is given stands above the files.
+    overrides : iterable of str, optional
+        ``section.field=value``; they stand above everything.
+
+    Raises
+    ------
+    InputError
+        With every unreadable value, every contradiction with both its places, or everything that
+        is missing with the option that gives it.
+    """
+    overrides = list(overrides)
+    readings = [reading for path in files for reading in read_launch_file(path)]
+    given = {
+        **{f"cluster.{k}": v for k, v in _named(names or {}).items() if k != "model"},
+        **{text.partition("=")[0].strip(): text for text in overrides},
+    }
+    merging = _Merging(readings, given, (names or {}).get("model"))
+    merging.gather()
+    merging.follow()
+    if merging.problems:
+        raise InputError(first_of(merging.problems, "--from"))
+    return merging.result(names or {}, overrides)
+
+
+def _named(names: Mapping[str, Any]) -> dict[str, Any]:
+    keys = {"model": "model", "cluster": "name", "gpus": "gpus", "software": "software"}
+    return {keys[k]: v for k, v in names.items() if v is not None and k in keys}
+
+
+@dataclass
+class _Merging:
+    """Fields on their way into a scenario."""
+
+    readings: list[Reading]
+    given: dict[str, Any]
+    """What options say: fields that files need not agree on."""
+    model: Any
+    fields: dict[str, Origin] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    architecture: Architecture | None = None
+
+    def gather(self) -> None:
+        """Take what every file states; two that differ are a contradiction."""
+        for reading in self.readings:
+            self.problems += reading.problems
+            self.notes += reading.notes
+            last = {item.field: item for item in reading.stated}
+            for item in last.values():
+                self._take(item)
+        self._choose_architecture()
+        size = self._get("cluster.gpus")
+        if "cluster.gpus" in self.given and isinstance(self.given["cluster.gpus"], int):
+            self._put("cluster.gpus", self.given["cluster.gpus"], "--gpus")
+        elif size is None:
+            self._count_gpus()
+        else:
+            self._check_gpus(size)
+
+    def _check_gpus(self, size: int) -> None:
+        nodes, each = self._get("run.nodes"), self._get("run.per_node")
+        if nodes and each and nodes * each != size:
+            at = [self.fields[name].source for name in ("cluster.gpus", "run.nodes")]
+            self.problems.append(
+                f"cluster.gpus: {size} ({at[0]}) contradicts {nodes} x {each} ({at[1]});"
+                " --gpus N decides"
+            )
+
+    def _take(self, item: Stated) -> None:
+        before = self.fields.get(item.field)
+        if before is None or before.value == item.value:
+            self.fields[item.field] = Origin(item.field, item.value, str(item.place))
+        elif item.field not in self.given and not item.field.startswith("goal."):
+            decides = f"--set {item.field}=VALUE decides"
+            if item.field.startswith("run."):
+                decides = "--gpus N decides"
+                if "cluster.gpus" in self.given:
+                    return
+            self.problems.append(
+                f"{item.field}: {shown(before.value)} ({before.source}) contradicts"
+                f" {shown(item.value)} ({item.place}); {decides}"
+            )
+
+    def _choose_architecture(self) -> None:
+        """The model of a config.json, else that of arguments; their sizes must agree."""
+        found = [reading for reading in self.readings if reading.architecture is not None]
+        if self.model is not None or not found:
+            return
+        configs = [reading for reading in found if reading.kind == "Hugging Face config"]
+        chosen = (configs or found)[0]
+        arch = chosen.architecture
+        assert arch is not None, "readings without one were left out"
+        self.architecture = arch
+        sizes = {"layers": arch.layers, "hidden": arch.hidden}
+        if arch.attentions:
+            sizes["heads"] = arch.attentions[0].heads
+        for name, value in sizes.items():
+            stated = self.fields.get(f"size.{name}")
+            if stated is not None and stated.value != value:
+                self.problems.append(
+                    f"model {name}: {value} ({chosen.path}) contradicts {stated.value}"
+                    f" ({stated.source}); --model NAME decides"
+                )
+        if arch.name in presets.names() and presets.load(arch.name) == arch:
+            self._put("model.name", arch.name, f"sizes in {chosen.path}")
+        else:
+            self._put("model.name", arch.name, chosen.path)
+
+    def _get(self, name: str) -> Any:
+        found = self.fields.get(name)
+        return None if found is None else found.value
+
+    def _put(self, name: str, value: Any, source: str) -> None:
+        self.fields[name] = Origin(name, value, source)
+
+    def _count_gpus(self) -> None:
+        nodes, each = self._get("run.nodes"), self._get("run.per_node")
+        source = "run.nodes" if nodes else "run.per_node"
+        if nodes and not each and isinstance(self.given.get("cluster.name"), str):
+            each = load_cluster(self.given["cluster.name"], 1, where="--cluster").node.accelerators
+        if nodes and each:
+            self._put(
+                "cluster.gpus", nodes * each, f"{nodes} x {each}, {self.fields[source].source}"
+            )
+
+    def follow(self) -> None:
+        """Work out what follows from what is stated."""
+        gpus = self._get("cluster.gpus")
+        split = 1
+        for name in ("tp", "pp", "cp"):
+            split *= self._get(f"layout.{name}") or 1
+        dp = None
+        if isinstance(gpus, int) and gpus % split == 0:
+            dp = gpus // split
+        elif isinstance(gpus, int):
+            self.notes.append(f"tp x pp x cp = {split} does not divide {gpus} accelerators")
+        self._follow_batch(dp)
+        self._follow_groups(dp)
+        layers = self.architecture.layers if self.architecture else None
+        each, pp = self._get("run.layers_per_stage"), self._get("layout.pp") or 1
+        name = self._get("model.name")
+        if each and layers is None and isinstance(name, str) and name in presets.names():
+            layers = presets.load(name).layers
+        if each and layers and layers % (each * pp) == 0 and layers // (each * pp) > 0:
+            self._put(
+                "layout.vpp", layers // (each * pp), self.fields["run.layers_per_stage"].source
+            )
+        batch, length = self._get("training.global_batch"), self._get("training.sequence_length")
+        steps, samples = self._get("run.steps"), self._get("run.samples")
+        if self._get("training.tokens") is None and length and (samples or (steps and batch)):
+            source = self.fields["run.samples" if samples else "run.steps"].source
+            self._put("training.tokens", float((samples or steps * batch) * length), source)
+
+    def _follow_batch(self, dp: int | None) -> None:
+        """DeepSpeed's law: batch = micro-batch x accumulated x data-parallel ranks."""
+        batch, micro = self._get("training.global_batch"), self._get("layout.micro_batch")
+        times, local = self._get("run.accumulation"), self._get("run.local_batch")
+        if dp is None or "training.global_batch" in self.given:
+            return
+        if batch is None and micro and times:
+            source = f"{micro} x {times} x dp {dp}, {self.fields['run.accumulation'].source}"
+            self._put("training.global_batch", micro * times * dp, source)
+        elif batch is None and local:
+            source = f"{local} x dp {dp}, {self.fields['run.local_batch'].source}"
+            self._put("training.global_batch", local * dp, source)
+        elif batch and times and micro is None and batch % (times * dp) == 0:
+            source = f"{batch} / ({times} x dp {dp}), {self.fields['run.accumulation'].source}"
+            self._put("layout.micro_batch", batch // (times * dp), source)
+        elif batch and micro and times and batch != micro * times * dp:
+            at = self.fields["training.global_batch"].source
+            self.problems.append(
+                f"training.global_batch: {batch} ({at}) contradicts {micro} x {times} x dp {dp}"
+                f" ({self.fields['run.accumulation'].source});"
+                " --set training.global_batch=N decides"
+            )
+
+    def _follow_groups(self, dp: int | None) -> None:
+        """Ranks that share states, from how many groups or how many members there are."""
+        if dp is None or self._get("layout.sharding") == "ddp":
+            return
+        ranks = dp * (self._get("layout.cp") or 1)
+        cp = self._get("layout.cp") or 1
+        members = self._get("run.shard_degree")
+        for name in ("run.shard_degree", "run.shard_replicas", "run.shard_instances"):
+            number = self._get(name)
+            group = members * cp if number and members else ranks // number if number else 0
+            if 0 < group < ranks:
+                self._put("layout.shard_group", group, self.fields[name].source)
+
+    def result(self, names: Mapping[str, Any], overrides: list[str]) -> Imported:
+        """The scenario, or what is missing for one."""
+        document: dict[str, dict[str, Any]] = {}
+        for origin in self.fields.values():
+            section, _, name = origin.field.partition(".")
+            if section not in ("run", "size"):
+                document.setdefault(section, {})[name] = origin.value
+        if names.get("model") is not None:
+            document["model"] = {"name": str(names["model"])}
+        for key, value in _named(names).items():
+            if key != "model":
+                document.setdefault("cluster", {})[key] = value
+        self._ask(document)
+        self._choose_software(document)
+        scenario = make_scenario(
+            document,
+            where="--from",
+            overrides=overrides,
+            architecture=None if names.get("model") is not None else self.architecture,
+        )
+        scenario = _without_the_usual(scenario)
+        origins = tuple(o for o in self.fields.values() if o.field.partition(".")[0] != "size")
+        origins = tuple(
+            o for o in origins if not o.field.startswith("run.") and o.field not in self.given
+        )
+        return Imported(
+            readings=tuple(self.readings),
+            scenario=scenario,
+            origins=origins,
+            notes=tuple(dict.fromkeys(self.notes)),
+        )
+
+    def _ask(self, document: Mapping[str, Mapping[str, Any]]) -> None:
+        """Name what no file and no option says."""
+        missing = []
+        for name, (what, how) in _ASKED.items():
+            section, _, key = name.partition(".")
+            table = document.get(section, {})
+            set_there = any(text.startswith((f"{name}=", f"{section}.name")) for text in self.given)
+            there = key in table if key else bool(table) or self.architecture is not None
+            if not there and not set_there and name not in self.given:
+                missing.append(f"--from: {name}: not said by these files ({what}): {how}")
+        if missing:
+            raise InputError(missing)
+
+    def _choose_software(self, document: dict[str, dict[str, Any]]) -> None:
+        """The profile that the files ask for, of those that run on these machines."""
+        table = document.setdefault("cluster", {})
+        wanted = list(dict.fromkeys(name for r in self.readings for name in r.software))
+        if table.get("software") is not None or "cluster.software" in self.given or not wanted:
+            return
+        gpus = table.get("gpus")
+        if not isinstance(table.get("name"), str) or not isinstance(gpus, int):
+            return
+        cluster = load_cluster(table["name"], gpus, where="--from")
+        for name in wanted:
+            software = load_software(name)
+            if cluster.accelerator.platform in software.platforms:
+                table["software"] = name
+                kinds = " and ".join(r.kind for r in self.readings if name in r.software)
+                self._put("cluster.software", name, f"{kinds} (--software NAME chooses another)")
+                return
+
+
+def _without_the_usual(scenario: Scenario) -> Scenario:
+    """Drop modules of recomputation where they are those that the software names itself."""
+    named = scenario.pinned.get("recompute_modules")
+    if not named:
+        return scenario
+    usual = {
+        "moe_act" if w == "mlp_act" else w for w in scenario.software.kernels.selective_modules
+    }
+    own = (
+        {"moe", "moe_act", "shared_experts"} if not scenario.workload.architecture.is_moe else set()
+    )
+    if set(named.split("+")) != usual - own:
+        return scenario
+    pinned = {k: v for k, v in scenario.pinned.items() if k != "recompute_modules"}
+    document = {**scenario.document, "layout": dict(pinned)}
+    return replace(scenario, pinned=pinned, document=document)

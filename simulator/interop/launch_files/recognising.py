@@ -1,0 +1,254 @@
+"""Which format a launch file has, by what stands in it, and what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import InputError
+from simulator.files import json_of, toml_of, yaml_of
+from simulator.interop.launch_files.command_words import Command, training_command
+from simulator.interop.launch_files.deepspeed_json import read_deepspeed
+from simulator.interop.launch_files.idle_keys import idle_in
+from simulator.interop.launch_files.job_size import (
+    batch_directives,
+    read_directives,
+    read_launcher,
+    seeds_of,
+)
+from simulator.interop.launch_files.megatron_arguments import MEGATRON_KEYS, read_megatron
+from simulator.interop.launch_files.mlperf_variables import VARIABLES, read_mlperf_config
+from simulator.interop.launch_files.plain_variables import PLAIN_VARIABLES, read_variables
+from simulator.interop.launch_files.settings import Place, Reading, Setting, Settings, Stated
+from simulator.interop.launch_files.shell_words import Script, read_script
+from simulator.interop.launch_files.torchtitan_job import SECTIONS, read_torchtitan
+from simulator.interop.launch_files.trainer_arguments import (
+    TRAINER_KEYS,
+    read_accelerate,
+    read_trainer,
+)
+from simulator.interop.nvidia_topo import is_nvidia_topology, topology_words
+from simulator.plain_files import read_text
+from simulator.workload.huggingface import from_hf
+
+__all__ = ["KINDS", "LAUNCH_FILE_LIMIT_BYTES", "read_launch_file"]
+
+LAUNCH_FILE_LIMIT_BYTES = 2**20
+"""Largest launch file; those of frameworks take 2 to 60 KiB."""
+
+KINDS = (
+    "a shell script or command line of Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed or"
+    " Hugging Face's Trainer",
+    "a torchtitan job (TOML)",
+    "a DeepSpeed configuration (JSON)",
+    "a config.json",
+    "TrainingArguments (JSON)",
+    "an accelerate configuration (YAML)",
+    "a recipe of NeMo, Megatron-Bridge or Primus (YAML)",
+    "an MLPerf configuration (shell)",
+    "a job of SLURM",
+    "nvidia-smi topo -m",
+    "a scenario (TOML)",
+)
+"""What is recognised."""
+
+_MOST_SETTINGS = 20_000
+_SECTION = re.compile(r"^\s*\[\[?[\w.\"' -]+\]\]?\s*(?:#.*)?$", re.M)
+_TOML_LINE = re.compile(r"\s*(?:\[\[?[\w.\"' -]+\]\]?|[\w.\"-]+\s*=\s*[\"'\[{\w.+-])")
+_YAML_LINE = re.compile(r"\s*(?:- )?[\w./-]+:(?:\s|$)|\s*- ")
+
+
+def read_launch_file(path: Path | str) -> list[Reading]:
+    """Read one file, which may hold several things: a job's head, a launcher, here-documents.
+
+    Raises
+    ------
+    InputError
+        If it is too large, cannot be parsed, or is nothing that is known here.
+    """
+    text = read_text(path, LAUNCH_FILE_LIMIT_BYTES)
+    found = _by_content(text, str(path))
+    if not found:
+        known = "; ".join(KINDS)
+        raise InputError(f"{path}: not recognised as a launch file; these are: {known}")
+    return found
+
+
+def _by_content(text: str, path: str) -> list[Reading]:
+    start = text.lstrip()
+    if start[:1] == "{":
+        return _of_json(json_of(text, path), path)
+    if is_nvidia_topology(text):
+        return [_of_topology(text, path)]
+    lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
+    if lines and _TOML_LINE.match(lines[0]) and _SECTION.search(text) and "=" in text:
+        return _of_toml(toml_of(text, path), path)
+    if lines and sum(bool(_YAML_LINE.match(line)) for line in lines) > 0.6 * len(lines):
+        return _of_yaml(yaml_of(text, path), path)
+    return _of_shell(text, path)
+
+
+def _flat(table: Mapping[Any, Any], path: str, prefix: str = "") -> Iterable[Setting]:
+    """Leaves of nested tables under dotted keys."""
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, path, f"{name}.")
+        else:
+            yield Setting(name, value, Place(path, name))
+
+
+def _settings(table: Mapping[Any, Any], path: str) -> list[Setting]:
+    found = list(_flat(table, path))
+    if len(found) > _MOST_SETTINGS:
+        raise InputError(f"{path}: must have at most {_MOST_SETTINGS} settings, got {len(found)}")
+    return found
+
+
+def _of_json(found: Any, path: str) -> list[Reading]:
+    if not isinstance(found, dict):
+        return []
+    if "model_type" in found or isinstance(found.get("text_config"), dict):
+        return [_of_config(found, path)]
+    if {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"} & set(found):
+        return [read_deepspeed(Settings.of(path, _settings(found, path)))]
+    if TRAINER_KEYS & set(found):
+        inner = found.get("deepspeed")
+        rest = {**found, "deepspeed": "inline"} if isinstance(inner, dict) else found
+        own = read_trainer(Settings.of(path, _settings(rest, path)))
+        return [own, *(_of_json(inner, path) if isinstance(inner, dict) else [])]
+    return _of_sections(found, path)
+
+
+def _of_toml(found: dict[str, Any], path: str) -> list[Reading]:
+    if "cluster" in found or (
+        isinstance(found.get("training"), dict)
+        and ({"sequence_length", "global_batch"} & set(found["training"]))
+    ):
+        return [_of_scenario(found, path)]
+    return _of_sections(found, path)
+
+
+def _of_sections(found: dict[str, Any], path: str) -> list[Reading]:
+    """A torchtitan job, or fields of a recipe in sections."""
+    if isinstance(found.get("parallelism"), dict) or (
+        isinstance(found.get("training"), dict) and set(found) <= {*SECTIONS, "comm", "ema"}
+    ):
+        return [read_torchtitan(Settings.of(path, _settings(found, path)))]
+    return _of_recipe(_settings(found, path), path)
+
+
+def _of_yaml(found: Any, path: str) -> list[Reading]:
+    if not isinstance(found, dict):
+        return []
+    if "distributed_type" in found or "compute_environment" in found:
+        return [read_accelerate(Settings.of(path, _settings(found, path)))]
+    if TRAINER_KEYS & set(found):
+        return _of_json(found, path)
+    return _of_sections(found, path)
+
+
+def _of_recipe(found: list[Setting], path: str) -> list[Reading]:
+    """Fields of Megatron's configuration under whatever sections a framework has."""
+    tails = [Setting(_tail(item.key), item.value, item.place) for item in found]
+    if not MEGATRON_KEYS & {item.key for item in tails}:
+        return []
+    kept = [item for item in tails if item.key]
+    return [read_megatron(Settings.of(path, kept), flags=False, kind="recipe")]
+
+
+def _tail(key: str) -> str:
+    return key.rpartition(".")[2].lstrip("+").replace("-", "_")
+
+
+def _of_config(found: dict[str, Any], path: str) -> Reading:
+    """A config.json: named after its folder, as ``--model`` names it."""
+    given = Path(path)
+    name = given.absolute().parent.name if given.name == "config.json" else given.stem
+    architecture = from_hf(found, name=name, where=path)
+    return Reading(path=path, kind="Hugging Face config", architecture=architecture)
+
+
+def _of_scenario(found: dict[str, Any], path: str) -> Reading:
+    stated, problems = [], []
+    for section, table in found.items():
+        if not isinstance(table, dict):
+            problems.append(f"{path}: {section}: must be a table")
+            continue
+        for key, value in table.items():
+            beside = Path(path).parent / str(value)
+            if (section, key) == ("model", "name") and os.path.exists(beside):
+                value = str(beside)
+            stated.append(Stated(f"{section}.{key}", value, Place(path, f"{section}.{key}")))
+    return Reading(path=path, kind="scenario", stated=tuple(stated), problems=tuple(problems))
+
+
+def _of_topology(text: str, path: str) -> Reading:
+    gpus, linked = topology_words(text)
+    place = Place(path, "GPU0 and on")
+    note = f"{gpus} GPUs of one server, " + ("joined by NVLink" if linked else "without NVLink")
+    stated = (Stated("run.per_node", gpus, place),) if gpus else ()
+    return Reading(path=path, kind="nvidia-smi topo -m", stated=stated, notes=(note,))
+
+
+def _of_shell(text: str, path: str) -> list[Reading]:
+    directives = batch_directives(text, path)
+    script = read_script(text, path, seeds_of(directives))
+    found = []
+    if directives:
+        job = Settings.of(path, directives)
+        read_directives(job)
+        found.append(job.reading("job of SLURM", idle_in("slurm")))
+    command = training_command(script)
+    found += _of_command(command, script)
+    for document in script.documents:
+        place = f"{path}: {document.name or f'line {document.line}'}"
+        if document.name.endswith((".json", ".toml", ".yaml", ".yml")):
+            found += _by_content(document.text, place)
+    return found
+
+
+def _of_command(command: Command, script: Script) -> list[Reading]:
+    path, found = script.path, []
+    if command.launcher:
+        launcher = Settings.of(path, command.launcher)
+        read_launcher(launcher)
+        found.append(launcher.reading("launcher", lambda key: True))
+    settings = list(command.settings)
+    keys = {item.key for item in settings}
+    notes = [f"{path} reads {name!r}: give it with --from too" for name in script.sourced]
+    if script.branches:
+        notes.append(f"{path}: all its branches were read, one after the other")
+    dotted = {key.partition(".")[0] for key in keys if "." in key}
+    if dotted & {"parallelism", "activation_checkpoint"} or (dotted and dotted <= set(SECTIONS)):
+        found.append(read_torchtitan(Settings.of(path, settings)))
+    elif MEGATRON_KEYS & {_tail(key) for key in keys}:
+        recipe = bool(dotted) or "recipe" in command.script or "model" in keys
+        tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
+        kind = "Megatron-Bridge command" if recipe else "Megatron-LM command"
+        found.append(read_megatron(Settings.of(path, tails), flags=not recipe, kind=kind))
+    elif TRAINER_KEYS & keys or "deepspeed" in keys:
+        found.append(read_trainer(Settings.of(path, settings)))
+    elif len(VARIABLES & set(script.variables)) >= 2:
+        found.append(read_mlperf_config(Settings.of(path, _variables(script))))
+    elif len(PLAIN_VARIABLES & set(script.variables)) >= 2:
+        found.append(read_variables(Settings.of(path, _variables(script))))
+    elif settings and not command.script:
+        return []
+    elif settings:
+        places = tuple(item.place for item in settings)
+        found.append(Reading(path=path, kind=f"command of {command.script}", unknown=places))
+    if notes and found:
+        found.append(Reading(path=path, kind="script", notes=tuple(notes)))
+    return found
+
+
+def _variables(script: Script) -> list[Setting]:
+    return [
+        Setting(name, value, Place(script.path, name, script.lines_of.get(name, 0)))
+        for name, value in script.variables.items()
+        if isinstance(value, str) and name in script.lines_of
+    ]

@@ -1,0 +1,195 @@
+"""What the fewest changes of a layout gain: every choice alone, every two together, all at once.
+
+A choice is what a person decides at one place: a degree, the micro-batch, how states are shared,
+what is recomputed. What follows from it (data-parallel ranks, sequence parallelism) is no further
+change. All layouts that differ in one choice or two are priced in full.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from simulator.cost.step import evaluate
+from simulator.layout.layouts import Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.candidates import candidates
+from simulator.planner.prediction import Prediction, predict
+from simulator.scenario import Scenario
+
+__all__ = ["CHOICES", "LEAST_GAIN", "FewChanges", "cheapest_changes"]
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "tp": ("tp", "sequence_parallel"),
+    "pp": ("pp",),
+    "vpp": ("vpp",),
+    "cp": ("cp",),
+    "ep": ("ep",),
+    "etp": ("etp",),
+    "micro_batch": ("micro_batch",),
+    "sequence_parallel": ("sequence_parallel",),
+    "sharding": ("sharding", "shard_group", "reshard_after_forward"),
+    "recompute": ("recompute", "recompute_layers", "recompute_modules"),
+    "rank_order": ("rank_order",),
+}
+"""A choice and the layout fields that go with it."""
+
+LEAST_GAIN = 0.01
+"""Share of the step time below which a change is not worth naming."""
+
+_MOST_ROWS = 20_000
+"""Layouts of a pair of choices that are priced; more are left to the search."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewChanges:
+    """A layout that is faster than the one at hand, or fits where that does not."""
+
+    choices: tuple[str, ...]
+    """What is decided anew."""
+    fields: dict[str, tuple[Any, Any]]
+    """Layout fields that change: before and after."""
+    prediction: Prediction
+    gain: float
+    """Step time before over that after, less 1; infinite where the layout at hand does not fit."""
+
+
+def cheapest_changes(now: Prediction, most: int = 3) -> list[FewChanges]:
+    """The changes that gain most for the fewest choices, fewest first.
+
+    Parameters
+    ----------
+    now : Prediction
+        The layout at hand.
+    most : int
+        How many are returned at most.
+
+    Notes
+    -----
+    First the best of one choice, then the best of two, then the best of any number, where each
+    gains more than the one before; then further single choices, the best first.
+    """
+    alone = [(name,) for name in CHOICES]
+    found = _best_of(now, [*alone, *combinations(CHOICES, 2)])
+    single = sorted(
+        (found[choices] for choices in alone if choices in found), key=lambda x: -x.gain
+    )
+    pairs = [change for choices, change in found.items() if len(choices) == 2]
+    steps = [*single[:1], *sorted(pairs, key=_order)[:1]]
+    if (whole := _search(now)) is not None:
+        steps.append(whole)
+    rising: list[FewChanges] = []
+    for change in steps:
+        before = rising[-1].prediction.step_time_s if rising else float("inf")
+        if change.prediction.step_time_s < (1 - LEAST_GAIN) * before:
+            rising.append(change)
+    others = [change for change in single[1:] if all(_differ(change, x) for x in rising)]
+    chosen = [*rising, *others[: max(most - len(rising), 0)]][:most]
+    return sorted(chosen, key=lambda change: (len(change.choices), -change.gain))
+
+
+def _differ(a: FewChanges, b: FewChanges) -> bool:
+    return a.fields != b.fields
+
+
+def _order(change: FewChanges) -> tuple[float, int]:
+    return change.prediction.step_time_s, len(change.choices)
+
+
+def _fields() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for names in CHOICES.values() for name in names))
+
+
+def _best_of(now: Prediction, sets: list[tuple[str, ...]]) -> dict[tuple[str, ...], FewChanges]:
+    """For each set of choices the fastest layout that fits and differs in these alone."""
+    scenario = now.scenario
+    setting = scenario.workload, scenario.cluster, scenario.software
+    tables, owners = [], []
+    for number, choices in enumerate(sets):
+        table = candidates(*setting, _kept(now.layout, choices))
+        table = table[reasons(table, *setting) == FEASIBLE]
+        if 0 < len(table) <= _MOST_ROWS:
+            tables.append(table)
+            owners.append(np.full(len(table), number))
+    if not tables:
+        return {}
+    estimate = evaluate(Layouts.concatenate(tables), *setting)
+    owner = np.concatenate(owners)
+    limit = (1 - LEAST_GAIN) * now.step_time_s if now.fits else np.inf
+    found = {}
+    best_pair = np.inf
+    for number, choices in enumerate(sets):
+        times = np.where((owner == number) & estimate.fits, estimate.step_time_s, np.inf)
+        best = int(np.argmin(times))
+        if times[best] < limit and (len(choices) == 1 or times[best] < best_pair):
+            best_pair = times[best] if len(choices) > 1 else best_pair
+            change = _told(now, choices, estimate.layouts[best])
+            if change is not None:
+                found[choices] = change
+    return found
+
+
+def _kept(row: dict[str, Any], choices: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of a layout that other choices than these decide."""
+    free = {name for choice in choices for name in CHOICES[choice]}
+    follows = {"cp_kind", "cp_a2a", "dp", "global_batch", "shard_group", "reshard_after_forward"}
+    pinned = {k: v for k, v in row.items() if k not in free | follows}
+    if row["shard_group"] != row["dp"] * row["cp"] and "sharding" not in choices:
+        pinned["shard_group"] = row["shard_group"]
+    return pinned
+
+
+def _told(now: Prediction, choices: tuple[str, ...], layout: Layouts) -> FewChanges | None:
+    after = layout.row()
+    changed = {
+        name: (now.layout[name], after[name])
+        for name in _fields()
+        if now.layout[name] != after[name] and not _follows(name, now.layout, after)
+    }
+    if not changed:
+        return None
+    moved = tuple(name for name in CHOICES if any(f in changed for f in CHOICES[name]))
+    if "tp" in moved and "sequence_parallel" in moved:
+        moved = tuple(name for name in moved if name != "sequence_parallel")
+    prediction = predict(_free(now.scenario), **_given(after))
+    gain = now.step_time_s / prediction.step_time_s - 1 if now.fits else float("inf")
+    return FewChanges(choices=moved or choices, fields=changed, prediction=prediction, gain=gain)
+
+
+def _follows(name: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether a field only follows the number of data-parallel ranks: states shared over all."""
+    if name != "shard_group":
+        return False
+    return all(row["shard_group"] == row["dp"] * row["cp"] for row in (before, after))
+
+
+def _free(scenario: Scenario) -> Scenario:
+    return replace(scenario, pinned={}, document={**scenario.document, "layout": {}})
+
+
+def _given(row: dict[str, Any]) -> dict[str, Any]:
+    """A whole layout as fields of the section [layout]."""
+    left_out = {"global_batch", "dp"} | ({"cp_kind", "cp_a2a"} if row["cp"] == 1 else set())
+    if row["sharding"] != "zero3" or row["reshard_after_forward"] is True:
+        left_out.add("reshard_after_forward")
+    if row["shard_group"] == row["dp"] * row["cp"]:
+        left_out.add("shard_group")
+    return {name: value for name, value in row.items() if name not in left_out}
+
+
+def _search(now: Prediction) -> FewChanges | None:
+    """The fastest of all layouts."""
+    from simulator.errors import InfeasibleError
+    from simulator.planner.search import plan
+
+    try:
+        found = plan(_free(now.scenario), keep=64)
+    except InfeasibleError:
+        return None
+    best = int(np.argmin(found.estimate.step_time_s))
+    if now.fits and found.estimate.step_time_s[best] >= (1 - LEAST_GAIN) * now.step_time_s:
+        return None
+    return _told(now, ("all",), found.estimate.layouts[best])

@@ -1,0 +1,383 @@
+"""Launch scripts and trainer configurations become scenarios; nothing is run, nothing dropped."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator.cli.main import app
+from simulator.errors import InputError
+from simulator.interop.launch_files.advising import advise
+from simulator.interop.launch_files.changed_files import changed_text
+from simulator.interop.launch_files.merging import Imported, import_launch
+from simulator.interop.launch_files.shell_words import read_script
+
+HERE = {"cluster": "dgx-h100"}
+
+MEGATRON = """\
+#!/bin/bash
+#SBATCH --nodes=8
+#SBATCH --gpus-per-node=8
+#SBATCH --time=48:00:00
+GPUS_PER_NODE=8
+NNODES=${SLURM_NNODES:-"1"}
+TP=${TP:-8}
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE   # one per GPU
+    --nnodes $NNODES
+    --master_addr $MASTER_ADDR
+)
+MODEL_ARGS=(
+    --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32
+    --group-query-attention --num-query-groups 8 --seq-length 8192
+    --max-position-embeddings 8192 --swiglu --normalization RMSNorm --disable-bias-linear
+    --untie-embeddings-and-output-weights --position-embedding-type rope
+    --attention-dropout 0 --hidden-dropout 0.0 --vocab-size 128256
+)
+TRAINING_ARGS="
+    --micro-batch-size 1 --global-batch-size $((16*4*NNODES))
+    --train-iters 100000 --lr 3e-4 --bf16 --use-distributed-optimizer --overlap-grad-reduce
+    --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
+    --my-own-flag 7
+"
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
+    ${MODEL_ARGS[@]} $TRAINING_ARGS \\
+    --tensor-model-parallel-size ${TP} --pipeline-model-parallel-size 1 --sequence-parallel
+"""
+
+TORCHTITAN = """\
+[model]
+name = "llama3"
+flavor = "8B"
+[optimizer]
+name = "AdamW"
+lr = 3e-4
+[training]
+local_batch_size = 2
+seq_len = 8192
+steps = 1000
+[parallelism]
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 4
+pipeline_parallel_degree = 1
+context_parallel_degree = 1
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "op"
+[compile]
+enable = true
+[invented]
+key = 1
+"""
+
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 4,
+    "gradient_clipping": 1.0,
+    "bf16": {"enabled": True},
+    "zero_optimization": {
+        "stage": 3,
+        "overlap_comm": True,
+        "offload_optimizer": {"device": "cpu", "pin_memory": True},
+    },
+    "invented": {"deep": 1},
+}
+
+ACCELERATE = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+fsdp_config:
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_version: 2
+  fsdp_reshard_after_forward: false
+  fsdp_activation_checkpointing: true
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+"""
+
+RECIPE = """\
+trainer:
+  devices: 8
+  num_nodes: 4
+  precision: bf16-mixed
+  max_steps: 100
+model:
+  micro_batch_size: 1
+  global_batch_size: 128
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 2
+  virtual_pipeline_model_parallel_size: 10
+  sequence_parallel: true
+  encoder_seq_length: 4096
+  cuda_graph_scope: full
+  optim:
+    name: distributed_fused_adam
+"""
+
+MLPERF = """\
+source $(dirname ${BASH_SOURCE[0]})/config_common.sh
+export MINIBS=64
+export TENSOR_MODEL_PARALLEL=4
+export PIPELINE_MODEL_PARALLEL=8
+export INTERLEAVED_PIPELINE=6
+export MICRO_BATCH_SIZE=2
+export SEQ_PARALLEL=True
+export FP8=True
+export DGXNNODES=16
+export DGXNGPU=8
+export NCCL_MIN_NCHANNELS=4
+export SOMETHING_NEW=1
+"""
+
+TOPOLOGY = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tmlx5_0\tCPU Affinity
+GPU0\t X \tNV12\tNV12\tNV12\tPIX\t0-31
+GPU1\tNV12\t X \tNV12\tNV12\tPXB\t0-31
+GPU2\tNV12\tNV12\t X \tNV12\tSYS\t32-63
+GPU3\tNV12\tNV12\tNV12\t X \tSYS\t32-63
+mlx5_0\tPIX\tPXB\tSYS\tSYS\t X \t
+"""
+
+
+def read(folder: Path, text: str, name: str = "launch.sh", /, **names: object) -> Imported:
+    path = folder / name
+    path.write_text(text)
+    overrides = names.pop("overrides", ())
+    return import_launch([path], {**HERE, **names}, overrides)  # type: ignore[arg-type]
+
+
+def unknown(found: Imported) -> list[str]:
+    return [place.key for place in found.unknown]
+
+
+def test_a_megatron_script_with_variables_arrays_and_a_job_head(tmp_path: Path) -> None:
+    found = read(tmp_path, MEGATRON)
+    scenario = found.scenario
+    assert scenario.pinned == {
+        "tp": 8, "pp": 1, "micro_batch": 1, "sharding": "zero1", "sequence_parallel": True,
+        "recompute": "full",
+    }  # fmt: skip
+    assert scenario.workload.architecture.name == "llama-3-8b"
+    assert scenario.cluster.gpus == 8 * 8  # --nodes of the job's head, which SLURM_NNODES repeats
+    assert scenario.workload.recipe.global_batch == 16 * 4 * 8
+    assert scenario.workload.recipe.tokens == 100_000 * 512 * 8192
+    assert scenario.workload.recipe.gradient_dtype == "fp32"  # --bf16 without --grad-reduce-in-bf16
+    assert scenario.software.name == "megatron-core"  # overlaps, as the script asks
+    assert unknown(found) == ["--my-own-flag"]
+    (tp,) = [item for item in found.origins if item.field == "layout.tp"]
+    line = MEGATRON.splitlines().index(next(x for x in MEGATRON.splitlines() if "--tensor" in x))
+    assert tp.source == f"{tmp_path / 'launch.sh'}: line {line + 1}: --tensor-model-parallel-size"
+
+
+def test_a_torchtitan_job(tmp_path: Path) -> None:
+    found = read(tmp_path, TORCHTITAN, "job.toml", gpus=32)
+    assert found.scenario.pinned == {
+        "tp": 4, "pp": 1, "cp": 1, "micro_batch": 2, "sharding": "zero3", "recompute": "selective",
+        "shard_group": 32 // 4 // 2,
+    }  # fmt: skip
+    assert found.scenario.workload.architecture.name == "llama-3.1-8b"
+    assert found.scenario.workload.recipe.global_batch == 2 * 8  # local batch x dp of 32 / 4
+    assert unknown(found) == ["invented.key"]
+    old = TORCHTITAN.replace("local_batch_size", "batch_size")  # as in torchtitan 0.1
+    assert read(tmp_path, old, "old.toml", gpus=32).scenario.pinned == found.scenario.pinned
+
+
+def test_deepspeeds_batch_arithmetic_and_offload(tmp_path: Path) -> None:
+    text = json.dumps(DEEPSPEED)
+    given = {"model": "llama-3.1-8b", "gpus": 8, "overrides": ["training.sequence_length=4096"]}
+    found = read(tmp_path, text, "ds.json", **given)
+    assert found.scenario.workload.recipe.global_batch == 2 * 4 * 8
+    assert found.scenario.pinned["sharding"] == "zero3"
+    assert found.scenario.pinned["optimizer_offload"] == "cpu"
+    assert found.scenario.software.name == "deepspeed"
+    assert unknown(found) == ["invented.deep"]
+    wrong = {**DEEPSPEED, "train_batch_size": 100}
+    with pytest.raises(InputError, match=r"100 \(.*contradicts 2 x 4 x dp 8"):
+        read(tmp_path, json.dumps(wrong), "wrong.json", **given)
+
+
+def test_an_accelerate_configuration_and_trainer_arguments(tmp_path: Path) -> None:
+    (tmp_path / "accelerate.yaml").write_text(ACCELERATE)
+    arguments = {
+        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "bf16": True,
+        "learning_rate": 1e-4, "max_steps": 10, "fsdp": "full_shard auto_wrap", "output_dir": "o",
+    }  # fmt: skip
+    (tmp_path / "arguments.json").write_text(json.dumps(arguments))
+    files = [tmp_path / "accelerate.yaml"]
+    given = {**HERE, "model": "llama-3.1-8b"}
+    length = ["training.sequence_length=4096", "training.global_batch=128"]
+    found = import_launch(files, given, length)
+    assert found.scenario.pinned == {"sharding": "zero2", "recompute": "full"}
+    assert found.scenario.cluster.gpus == 16
+    both = [*files, tmp_path / "arguments.json"]
+    with pytest.raises(InputError, match=r"layout.sharding: zero2 .*contradicts zero3 .*decides"):
+        import_launch(both, given, length[:1])
+    decided = import_launch(both, given, [length[0], "layout.sharding=zero3"])
+    assert decided.scenario.workload.recipe.global_batch == 4 * 2 * 16
+    assert decided.scenario.pinned["micro_batch"] == 4
+
+
+def test_fields_of_a_recipe(tmp_path: Path) -> None:
+    found = read(tmp_path, RECIPE, "recipe.yaml", model="llama-3.1-70b")
+    assert found.scenario.pinned == {
+        "tp": 4, "pp": 2, "vpp": 10, "micro_batch": 1, "sequence_parallel": True,
+    }  # fmt: skip
+    assert found.scenario.cluster.gpus == 32
+    assert unknown(found) == ["model.cuda_graph_scope"]
+    command = (
+        "torchrun --nnodes 4 --nproc_per_node 8 run_recipe.py --recipe llama3_70b"
+        " model.tensor_model_parallel_size=4 ++model.pipeline_model_parallel_size=2"
+        " train.micro_batch_size=1 train.global_batch_size=128 dataset.seq_length=4096"
+        " model.virtual_pipeline_model_parallel_size=10 model.sequence_parallel=True\n"
+    )
+    again = read(tmp_path, command, "run.sh", model="llama-3.1-70b")
+    assert again.scenario.pinned == found.scenario.pinned
+    assert again.scenario.software.name == found.scenario.software.name == "megatron-bridge"
+
+
+def test_an_mlperf_configuration(tmp_path: Path) -> None:
+    given = {"model": "gpt3-175b", "overrides": ["training.sequence_length=2048"]}
+    found = read(tmp_path, MLPERF, "config_DGXH100_16x8x64_tp4_pp8.sh", **given)
+    assert found.scenario.pinned == {
+        "tp": 4, "pp": 8, "vpp": 6, "micro_batch": 2, "sequence_parallel": True,
+    }  # fmt: skip
+    assert found.scenario.workload.recipe.global_batch == 64 * (128 // 4 // 8)
+    assert found.scenario.workload.recipe.precision == "fp8"
+    assert unknown(found) == ["SOMETHING_NEW"]
+    assert any("config_common.sh" in note for note in found.notes)
+
+
+def test_a_topology_says_how_many_gpus_a_server_has(tmp_path: Path) -> None:
+    (tmp_path / "topo.txt").write_text(TOPOLOGY)
+    (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH -N 2\nsrun train.sh\n")
+    model = {"model": "llama-3.1-8b", "cluster": "dgx-a100"}
+    batch = ["training.sequence_length=2048", "training.global_batch=64"]
+    found = import_launch([tmp_path / "topo.txt", tmp_path / "job.sh"], model, batch)
+    assert found.scenario.cluster.gpus == 2 * 4
+    assert any("joined by NVLink" in note for note in found.notes)
+
+
+def test_two_files_that_contradict_each_other_are_named_with_both_places(tmp_path: Path) -> None:
+    job = tmp_path / "job.sbatch"
+    job.write_text("#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\nsrun x.sh\n")
+    script = tmp_path / "train.sh"
+    script.write_text(MEGATRON)
+    config = tmp_path / "model.json"
+    zoo = json.loads(Path("simulator/workload/zoo/llama-3.1-70b.json").read_text())
+    config.write_text(json.dumps(zoo))
+    with pytest.raises(InputError) as caught:
+        import_launch([script, job, config], HERE)
+    text = str(caught.value)
+    assert f"run.nodes: 8 ({script}: line" in text
+    assert f"contradicts 4 ({job}: line 2: #SBATCH --nodes)" in text
+    assert f"model layers: 80 ({config}) contradicts 32 ({script}: line" in text
+    import_launch([script, job, config], {**HERE, "gpus": 32, "model": "llama-3-8b"})
+
+
+def test_what_is_missing_is_asked_for_with_the_option_that_gives_it(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(DEEPSPEED))
+    done = CliRunner().invoke(app, ["plan", "--from", str(path)])
+    assert done.exit_code == 2
+    for words in ("--model NAME", "--cluster NAME", "--gpus N", "--set training.sequence_length=N"):
+        assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("echo $(touch owned) `touch owned`\n", ["echo", "$(touch owned)", "`touch owned`"]),
+        ('A=(1 "2 3")\nrun "${A[@]}" ${A[@]} $A\n', ["run", "1", "2 3", "1", "2", "3", "1"]),
+        ("X=8; run $((X*4/2)) ${Y:-${X}} '$X' \"$X\"\n", ["run", "16", "8", "$X", "8"]),
+        ("run a\\\n b # no c\n", ["run", "a", "b"]),
+        ("export A=1 B=$A\nrun $A$B >log 2>&1\n", ["run", "11"]),
+    ],
+)
+def test_words_of_a_script(text: str, words: list[str], tmp_path: Path) -> None:
+    found = read_script(text, "x.sh").commands[-1]
+    assert [word.text for word in found] == words
+    assert not (tmp_path / "owned").exists()
+
+
+def test_variables_that_double_line_by_line_are_refused() -> None:
+    text = "A=xxxxxxxx\n" + "A=$A$A\n" * 64
+    with pytest.raises(InputError, match="grow beyond"):
+        read_script(text, "bomb.sh")
+
+
+@pytest.mark.parametrize(
+    "text", ["a: &x [1, 2]\nb: *x\nc: 3\n", "a: !!python/object:os.system x\nb: 1\n"]
+)
+def test_yaml_with_aliases_or_tags_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="anchors and tags"):
+        read(tmp_path, text, "bomb.yaml")
+
+
+@pytest.mark.evidence
+def test_the_first_answer_has_changes_and_the_changed_script(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(MEGATRON)
+    found = advise([path], HERE)
+    assert found.prediction.layout["tp"] == 8
+    assert 1 <= len(found.changes) <= 3
+    counts = [len(change.choices) for change in found.changes]
+    assert counts == sorted(counts)
+    for change, files in zip(found.changes, found.changed, strict=True):
+        assert change.prediction.fits
+        assert change.prediction.step_time_s < found.prediction.step_time_s
+        changed = tmp_path / "changed.sh"
+        changed.write_text(files[str(path)])
+        again = import_launch([changed], HERE)  # the changed script has the changed layout
+        layout = again.predicted().layout
+        assert {k: layout[k] for k in change.fields} == {
+            k: b for k, (_, b) in change.fields.items()
+        }
+        assert "--my-own-flag 7" in files[str(path)]
+
+
+def test_json_and_toml_keep_what_does_not_change() -> None:
+    text = "[training]\n# mine\nlocal_batch_size = 2  # small\n"
+    assert changed_text(text, {"training.local_batch_size": 4}) == text.replace("= 2", "= 4")
+    changed = json.loads(changed_text(json.dumps(DEEPSPEED), {"zero_optimization.stage": 2}))
+    assert changed == {
+        **DEEPSPEED,
+        "zero_optimization": {**DEEPSPEED["zero_optimization"], "stage": 2},
+    }  # type: ignore[dict-item]
+
+
+def test_predict_takes_the_layout_of_the_files(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(MEGATRON)
+    given = ["predict", "--from", str(path), "--cluster", "dgx-h100", "--json"]
+    done = CliRunner().invoke(app, given)
+    assert json.loads(done.stdout)["layouts"][0]["layout"]["tp"] == 8
+    assert "Not known here" in done.stderr
+    done = CliRunner().invoke(app, [*given, "--set", "layout.pp=3"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    done = CliRunner().invoke(app, [*given, "--set", "layout.micro_batch=3"])
+    assert done.exit_code == 2
+    assert "--from: training.global_batch" in done.stderr
+    assert f"({path}: line 21: --global-batch-size)" in done.stderr
+
+
+@pytest.mark.evidence
+def test_the_document_lists_places_unknown_keys_and_changes(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(MEGATRON)
+    arguments = ["--from", str(path), "--cluster", "dgx-h100", "--json"]
+    done = CliRunner().invoke(app, ["plan", *arguments, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["from"]["files"][0]["kinds"] == [
+        "job of SLURM",
+        "launcher",
+        "Megatron-LM command",
+    ]
+    assert any("--my-own-flag" in text for text in document["from"]["unknown"])
+    for number, change in enumerate(document["changes"], 1):
+        written = (tmp_path / "out" / f"change-{number}" / "train.sh").read_text()
+        assert change["files"][str(path)] == written
+    assert document["memory"]
