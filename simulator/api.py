@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import build, read_toml
 from simulator.planner.prediction import Prediction
 from simulator.planner.prediction import predict as predict_scenario
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from simulator.events.sharing.beside import Job
     from simulator.events.simulated_step import Deviation, Jitter, Network
     from simulator.planner.search import Plan
+    from simulator.planner.simulated_run import SimulatedRun
 
 __all__ = [
     "DEFAULT_BATCH",
@@ -42,6 +43,7 @@ __all__ = [
     "predict",
     "several_sites",
     "simulate",
+    "simulate_run",
     "size",
     "sweep",
     "versus",
@@ -62,6 +64,9 @@ _SECTIONS = {
     for name in (field.name for field in fields(schema))
 }
 """Section of every field that `plan` and `predict` take as a keyword."""
+
+_WHOLE = ("run",)
+"""Sections that are taken whole, as a mapping of their fields."""
 
 
 def predict(
@@ -87,7 +92,8 @@ def predict(
     gpus : int, optional
         Accelerators of the run.
     **given
-        Any field of [training], [layout] or [goal]: ``tp=4``, ``sequence_length=4096``.
+        Any field of [training], [layout] or [goal]: ``tp=4``, ``sequence_length=4096``; and
+        ``run=``, a mapping of the fields of [run]: ``run={"set": "mature", "spares": {"hot": 2}}``.
 
     Raises
     ------
@@ -202,6 +208,51 @@ def simulate(
         beside=[job(one) for one in beside],
         table=None if actions is None else read_actions(Path(actions)),
     )
+
+
+def simulate_run(
+    scenario: Source = None,
+    *,
+    seeds: int | None = None,
+    first_seed: int = 0,
+    incidents: str | os.PathLike[str] | None = None,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: str | None = None,
+    **given: Any,
+) -> SimulatedRun:
+    """Play whole runs of one layout, with all that fails; other arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    seeds, first_seed : int
+        Runs, with numbers of their own from `first_seed` on; 1,000 unless said.
+    incidents : path, optional
+        A table of incidents (`date,cause`) whose rates stand in place of those of [run].
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    InfeasibleError
+        If the run never ends, with what would let it.
+
+    Examples
+    --------
+    Servers that fail ten times as often cost a run of a month a tenth of its time.
+
+    >>> names = dict(model="llama-3.1-8b", cluster="dgx-h100", gpus=256, tp=2, global_batch=512)
+    >>> found = simulate_run(**names, tokens=2e12, seeds=20, run={"rate_factor": 10})
+    >>> 0.85 < found.goodput < 0.95, len(found.to_frame("runs"))
+    (True, 20)
+    """
+    from simulator.planner.simulated_run import simulate_run as play  # brings numba along
+
+    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
+    log = None if incidents is None else Path(incidents)
+    made = assemble(scenario, names, given)[0]
+    return play(made, seeds=seeds, first_seed=first_seed, incidents=log)
 
 
 def compare(
@@ -530,15 +581,22 @@ def _stated(recipe: Recipe) -> dict[str, Any]:
 
 def _sections(given: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
     """Sort keywords into the sections that have a field of that name."""
-    unknown = [name for name in given if name not in _SECTIONS]
+    known = (*_SECTIONS, *_WHOLE)
+    unknown = [name for name in given if name not in known]
     if unknown:
         raise InputError(
-            f"{where}: {name}: unknown argument{did_you_mean(name, _SECTIONS)}" for name in unknown
+            f"{where}: {name}: unknown argument{did_you_mean(name, known)}" for name in unknown
         )
     sections: dict[str, dict[str, Any]] = {}
     for name, value in given.items():
-        if value is not None:
+        if value is None:
+            continue
+        if name not in _WHOLE:
             sections.setdefault(_SECTIONS[name], {})[name] = value
+        elif isinstance(value, Mapping):
+            sections[name] = dict(value)
+        else:
+            raise InputError(problem(where, name, f"must be a mapping of [{name}]", value))
     return sections
 
 

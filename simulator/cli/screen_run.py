@@ -10,13 +10,13 @@ from rich.text import Text
 
 from simulator.cli.screen import console, heading, notes, plain_table, took
 from simulator.planner.prediction import Prediction
-from simulator.planner.run_curves import RunCurves
+from simulator.planner.simulated_run import SimulatedRun
+from simulator.reliability.incidents import Incidents
 from simulator.report.run_words import end_words
 from simulator.units import DAY_S, show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:
     from simulator.events.run.played_runs import PlayedRuns
-    from simulator.reliability.incidents import Incidents
 
 __all__ = ["show_run"]
 
@@ -27,16 +27,11 @@ _WIDTH = 72
 _SIZES = (64, 1024, 16384, 131072)
 
 
-def show_run(
-    prediction: Prediction,
-    played: PlayedRuns,
-    strip: np.ndarray,
-    curves: RunCurves,
-    incidents: Incidents | None,
-) -> None:
+def show_run(found: SimulatedRun) -> None:
     """Print runs that were played."""
     from simulator.events.run.played_runs import STRETCHES
 
+    prediction, played, incidents = found.prediction, found.played, found.incidents
     screen = console()
     took("played", played.seconds)
     screen.print(heading(prediction.scenario))
@@ -46,9 +41,9 @@ def show_run(
     screen.print(_causes(played))
     screen.print()
     words = ", ".join(f"{sign} {name}" for sign, name in zip(_SIGNS, STRETCHES, strict=True))
-    screen.print(notes(f"One of the runs ({words})", [_strip(strip)]))
+    screen.print(notes(f"One of the runs ({words})", [_strip(found.strip)]))
     screen.print(notes("When runs end", [_ends(played)]))
-    screen.print(notes("Goodput against what one can choose", _choices(prediction, curves)))
+    screen.print(notes("Goodput against what one can choose", _choices(found)))
 
 
 def _verdict(prediction: Prediction, played: PlayedRuns) -> Text:
@@ -129,8 +124,9 @@ def _ends(played: PlayedRuns) -> str:
     return f"{edges[0]:,.1f} {bars} {edges[-1]:,.1f} days"
 
 
-def _choices(prediction: Prediction, curves: RunCurves) -> list[str]:
+def _choices(found: SimulatedRun) -> list[str]:
     """Points of the curves."""
+    outcome, curves = found.prediction.outcome, found.curves
     at = [int(np.argmin(np.abs(curves.gpus - size))) for size in _SIZES]
     sizes = ", ".join(f"{curves.gpus[i]:,.0f}: {show_percent(curves.by_gpus[i])}" for i in at)
     places = np.linspace(0, len(curves.interval_s) - 1, 7).astype(int)
@@ -141,12 +137,14 @@ def _choices(prediction: Prediction, curves: RunCurves) -> list[str]:
     some = curves.spares[:: max(len(curves.spares) // 6, 1)]
     spares = ", ".join(f"{choice.hot}: {show_percent(choice.goodput)}" for choice in some)
     cheapest = curves.cheapest
-    outcome = prediction.outcome
     lines = [
         f"accelerators, the same layout replicated: {sizes}",
         f"between checkpoints: {spaced}",
         f"hot spares: {spares}; {cheapest.hot} take fewest paid GPU-hours",
     ]
+    if (less := found.without_a_server) is not None:
+        step_s = show_seconds(less.step_time_s)
+        lines.append(f"a server missing: {step_s} a step of {less.tokens:,.0f} tokens")
     point = float(outcome.usd[0]) * 0.01 / float(outcome.goodput[0])
     if np.isfinite(point):
         lines.append(f"a point of goodput is worth {show_usd(point)} of this run")
@@ -154,9 +152,15 @@ def _choices(prediction: Prediction, curves: RunCurves) -> list[str]:
 
 
 def _fitted(found: Incidents) -> list[str]:
-    return [
+    lines = [
         f"{_words(rate.cause)}: {rate.count} in {found.days:g} days, {rate.per_device_day:.3g} per"
         f" device and day ({rate.p10:.3g} to {rate.p90:.3g})"
         for rate in found.rates
         if rate.count
     ]
+    if found.shape is None:
+        return [*lines, "too few failures of hardware for a Weibull shape: rates are constant"]
+    shape = found.shape
+    kept = "rates fall with age" if shape.kept else "rates are taken as constant"
+    spread = f"{shape.low:.2f} to {shape.high:.2f}"
+    return [*lines, f"Weibull shape of hardware {shape.shape:.2f} ({spread}): {kept}"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from simulator.scenario import Scenario
 
 __all__ = ["RunOptions", "whole_runs"]
-
-_SEEDS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,40 +55,31 @@ def whole_runs(
 def _simulate(scenario: Scenario, options: RunOptions, picture: Path | None, as_json: bool) -> None:
     """Play whole runs, and print or draw what became of them."""
     from simulator.cli.screen import waiting
-    from simulator.errors import InputError
-    from simulator.events.run.played_runs import STRETCHES, play_runs, strip_of
-    from simulator.planner.prediction import predict
-    from simulator.planner.real_run import devices_of
-    from simulator.planner.run_curves import run_curves
-    from simulator.reliability.incidents import read_incidents, with_rates
+    from simulator.planner.simulated_run import simulate_run
 
-    if scenario.workload.recipe.tokens is None:
-        raise InputError(f"{scenario.where}: training.tokens: required with --run")
-    found = None
-    if options.incidents is not None:
-        found = read_incidents(options.incidents, scenario.run, devices_of(scenario))
-        scenario = replace(scenario, run=with_rates(scenario.run, found))
-    prediction = predict(scenario)
-    real = prediction.outcome.real
-    assert real is not None
-    seeds, first = _SEEDS if options.seeds is None else options.seeds, options.seed or 0
     with waiting("playing runs"):
-        played = play_runs(real, seeds=seeds, first_seed=first)
-        curves, strip = run_curves(prediction), strip_of(real, seed=first)
+        found = simulate_run(
+            scenario,
+            seeds=options.seeds,
+            first_seed=options.seed or 0,
+            incidents=options.incidents,
+        )
     if picture is not None:
+        from simulator.events.run.played_runs import STRETCHES
         from simulator.plain_files import write_files
         from simulator.report.run_picture import run_png
 
         name = scenario.workload.architecture.name
         title = f"{name} on {scenario.cluster.gpus:,} x {scenario.cluster.name}"
         with writing(picture):
-            write_files({picture: run_png(played, strip, curves, title, STRETCHES)})
+            png = run_png(found.played, found.strip, found.curves, title, STRETCHES)
+            write_files({picture: png})
         say(f"Picture: {picture}", err=True)
     if as_json:
         from simulator.report.run_document import run_document
 
-        print_json(run_document(prediction, played, curves, found))
+        print_json(run_document(found))
     else:
         from simulator.cli.screen_run import show_run
 
-        show_run(prediction, played, strip, curves, found)
+        show_run(found)

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from simulator.planner.prediction import Prediction
 from simulator.planner.run_curves import RunCurves
+from simulator.planner.simulated_run import SimulatedRun
+from simulator.reliability.incidents import Incidents
 from simulator.report.document import head, layout_fields
 from simulator.units import DAY_S
-
-if TYPE_CHECKING:
-    from simulator.events.run.played_runs import PlayedRuns
-    from simulator.reliability.incidents import Incidents
 
 __all__ = ["run_document"]
 
 _HUNDRED = 0.01
 
 
-def run_document(
-    prediction: Prediction, played: PlayedRuns, curves: RunCurves, incidents: Incidents | None
-) -> dict[str, Any]:
+def run_document(found: SimulatedRun) -> dict[str, Any]:
     """Write what became of the runs beside the closed form, and the curves."""
-    outcome = prediction.outcome
-    real = outcome.real
-    assert real is not None
+    prediction, played, real = found.prediction, found.played, found.outlook
+    outcome, curves, incidents = prediction.outcome, found.curves, found.incidents
     good, days = played.goodput, played.wall_s / DAY_S
     goal = prediction.scenario.goal.deadline_days
     usd = float(outcome.usd[0])
@@ -41,6 +35,7 @@ def run_document(
         "daly_interval_s": float(real.daly_s[0]),
         "copy_interval_s": float(real.copy_interval_s[0]) if real.terms.in_memory else None,
         "spares": int(real.hot_spares[0]),
+        "one_server_less": _shrunk(found),
         "cheapest_spares": curves.cheapest.hot,
         "usd_per_point_of_goodput": _known(usd * _HUNDRED / float(outcome.goodput[0])),
         "closed_form_goodput": float(real.goodput[0]),
@@ -55,6 +50,12 @@ def run_document(
         "curves": _curves(curves),
         "incidents": None if incidents is None else _incidents(incidents),
     }
+
+
+def _shrunk(found: SimulatedRun) -> dict[str, float] | None:
+    """A step of a run that shrinks by a server; None where runs wait for repairs."""
+    less = found.without_a_server
+    return None if less is None else {"step_time_s": less.step_time_s, "tokens": less.tokens}
 
 
 def _ends(values: Any, *, middle: bool = False) -> dict[str, float]:
@@ -88,4 +89,12 @@ def _incidents(found: Incidents) -> dict[str, Any]:
              "p10": rate.p10, "p90": rate.p90}
             for rate in found.rates
         ],
+        "shape": None
+        if found.shape is None
+        else {
+            "value": found.shape.shape,
+            "low": found.shape.low,
+            "high": found.shape.high,
+            "kept": found.shape.kept,
+        },
     }  # fmt: skip

@@ -1,12 +1,15 @@
 """`foreshard simulate --run`: whole runs on screen, as JSON, as a picture; what is refused."""
 
+import datetime
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
-from scipy.stats import gamma
+from scipy.stats import chi2, gamma
 from typer.testing import CliRunner
 
+from simulator.api import simulate_run
 from simulator.cli.main import app
 from simulator.errors import InputError
 from simulator.reliability.incidents import read_incidents, with_rates
@@ -120,6 +123,89 @@ def test_incidents_without_what_they_need_are_refused(text: str, said: str, tmp_
     with pytest.raises(InputError) as error:
         read_incidents(log, load_reliability(), dict.fromkeys(PER_KIND, 1.0))
     assert any(said in line and str(log) in line for line in error.value.problems)
+
+
+def written(path: Path, ages: np.ndarray) -> Path:
+    """A log of 200 days of failures of servers at these ages, in days, between two of software."""
+    begun = datetime.datetime(2026, 1, 1)
+    rows = [f"{begun + datetime.timedelta(days=float(age))},node\n" for age in ages]
+    ends = "2026-01-01T00:00,software\n2026-07-19T23:59,software\n"
+    path.write_text("date,cause\n" + ends + "".join(rows))
+    return path
+
+
+def power_law(shape: float, count: int, days: float, seed: int = 0) -> np.ndarray:
+    """Ages of failures whose expected number grows with age^shape: T u^(1/s), u uniform."""
+    draws = np.random.default_rng(seed).uniform(size=count)
+    return np.sort(days * draws ** (1.0 / shape))
+
+
+def test_failures_that_become_rarer_are_fitted_by_a_power_law(tmp_path: Path) -> None:
+    """Crow 1974: s = n / sum(ln(T / t)), and 2 n s0 / s is chi-squared with 2 n degrees."""
+    ages = power_law(0.5, 60, 200.0)
+    run_of = load_reliability()
+    found = read_incidents(written(tmp_path / "log.csv", ages), run_of, dict.fromkeys(PER_KIND, 64))
+    shape = found.shape
+    assert shape is not None and shape.kept and found.days == 200.0
+    best = len(ages) / np.log(200.0 / ages).sum()
+    assert shape.shape == pytest.approx(best, rel=1e-5)
+    for end, share in ((shape.low, 0.025), (shape.high, 0.975)):
+        assert end == pytest.approx(best * chi2.ppf(share, 2 * len(ages)) / 120.0, rel=0.03)
+    fitted = with_rates(run_of, found)
+    assert fitted.early_shape == shape.shape
+    # expected failures in the days of the log: the integral of rate x (age / reference)^(s - 1)
+    reference = fitted.reference_age_s / 86_400.0
+    whole = 200.0**best / best / reference ** (best - 1.0)
+    assert 64 * fitted.rates["node"] * whole == pytest.approx(60.5, rel=1e-4)
+
+
+def test_failures_without_memory_keep_a_constant_rate(tmp_path: Path) -> None:
+    """The interval of the shape holds 1, in all but a few of a hundred logs."""
+    kept = 0
+    for seed in range(100):
+        log = written(tmp_path / "log.csv", power_law(1.0, 40, 200.0, seed))
+        found = read_incidents(log, load_reliability(), dict.fromkeys(PER_KIND, 64))
+        assert found.shape is not None
+        kept += found.shape.kept
+        if not found.shape.kept:
+            assert with_rates(load_reliability(), found).early_shape == 1.0
+    assert kept <= 8
+
+
+def test_few_failures_have_no_shape(tmp_path: Path) -> None:
+    log = written(tmp_path / "log.csv", np.array([0.5, 20.0, 30.0, 44.0]))
+    assert read_incidents(log, load_reliability(), dict.fromkeys(PER_KIND, 64)).shape is None
+
+
+NAMES = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 256, "tp": 2, "tokens": 2e12}
+
+
+def test_the_python_face_says_what_the_command_says(document: dict[str, object]) -> None:
+    found = simulate_run(**NAMES, global_batch=512, seeds=50, deadline_days=40)  # type: ignore[arg-type]
+    made = document["run"]
+    assert isinstance(made, dict)
+    assert found.goodput == made["goodput"]["mean"]
+    assert (found.days(0.1), found.days(0.9)) == (made["days"]["p10"], made["days"]["p90"])
+    assert repr(found).startswith("SimulatedRun(goodput ") and len(repr(found)) < 90
+    table = found.to_frame()
+    assert found.goodput + table["lost_share"].sum() == pytest.approx(1.0, rel=1e-9)
+    assert len(found.to_frame("runs")) == 50 and len(found.to_frame("gpus")) == 12
+    with pytest.raises(InputError, match="must be one of causes, runs"):
+        found.to_frame("cause")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_server_less_makes_longer_steps_or_fewer_tokens(keeps: bool) -> None:
+    """128 replicas with 4 micro-batches each lose 4: 512 over 124 are 5 each."""
+    spares = {"pool": 0, "hot": 0, "when_none": "shrink", "keep_batch": keeps}
+    found = simulate_run(**NAMES, global_batch=512, seeds=1, run={"spares": spares})  # type: ignore[arg-type]
+    less, step_s = found.without_a_server, float(found.prediction.estimate.step_time_s[0])
+    assert less is not None
+    tokens = 512 * 8192
+    if keeps:
+        assert less.tokens == tokens and 1.2 < less.step_time_s / step_s <= 1.25
+    else:
+        assert less.tokens == pytest.approx(tokens * 124 / 128) and less.step_time_s == step_s
 
 
 PER_KIND = ("gpu", "node", "adapter", "leaf", "spine")

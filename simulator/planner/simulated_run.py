@@ -1,0 +1,213 @@
+"""Whole runs of one layout as an answer: what `simulate --run` prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.errors import InputError
+from simulator.frames import DataFrame, choose, frame
+from simulator.planner.prediction import Prediction, predict
+from simulator.planner.real_run import devices_of
+from simulator.planner.run_curves import RunCurves, run_curves
+from simulator.reliability.incidents import Incidents, read_incidents, with_rates
+from simulator.reliability.run_outlook import Outlook
+from simulator.scenario import Scenario
+from simulator.units import DAY_S, show_percent
+
+if TYPE_CHECKING:  # brings numba along
+    from simulator.events.run.played_runs import PlayedRuns
+
+__all__ = ["SEEDS", "ShorterStep", "SimulatedRun", "simulate_run"]
+
+SEEDS = 1000
+"""Runs that are played unless somebody says how many."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShorterStep:
+    """A step of a run that trains on without one server."""
+
+    step_time_s: float
+    tokens: float
+    """Of the step: all of the batch where it is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedRun:
+    """Runs that were played, beside the closed form."""
+
+    prediction: Prediction
+    """The step of which the runs are made, and the closed form of the whole run."""
+    played: PlayedRuns
+    incidents: Incidents | None = None
+    """The log that the rates are from, where one was given."""
+
+    def __repr__(self) -> str:
+        low, middle, high = self.days(0.1), self.days(0.5), self.days(0.9)
+        runs = len(self.played.wall_s)
+        words = f"goodput {show_percent(self.goodput)}, {middle:.1f} days ({low:.1f} to {high:.1f})"
+        return f"SimulatedRun({words}, {runs:,} runs played)"
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html())
+
+    @property
+    def outlook(self) -> Outlook:
+        """The closed form: goodput, best interval, losses by phase and cause."""
+        real = self.prediction.outcome.real
+        assert real is not None
+        return real
+
+    @property
+    def goodput(self) -> float:
+        """Ideal time over the mean time of the runs."""
+        return float(self.played.ideal_s / self.played.wall_s.mean())
+
+    def days(self, share: float) -> float:
+        """Return the days within which that share of the runs ends."""
+        return float(np.quantile(self.played.wall_s, share)) / DAY_S
+
+    def chance_within(self, days: float) -> float:
+        """Share of the runs that end within so many days; the step takes what it is said to."""
+        return float(np.mean(self.played.wall_s <= days * DAY_S))
+
+    @property
+    def without_a_server(self) -> ShorterStep | None:
+        """A step while a server is missing; None where the run waits for its repair."""
+        terms, recipe = self.outlook.terms, self.prediction.scenario.workload.recipe
+        speed = 1.0 - float(terms.speed_lost[0, :2][-1])
+        if terms.run.spares.when_none != "shrink" or speed <= 0.0:
+            return None
+        step_s, tokens = float(terms.step_s[0, 0]), float(recipe.tokens_per_step)
+        if terms.run.spares.keep_batch:
+            return ShorterStep(step_time_s=step_s / speed, tokens=tokens)
+        return ShorterStep(step_time_s=step_s, tokens=tokens * speed)
+
+    @cached_property
+    def curves(self) -> RunCurves:
+        """Goodput against accelerators, checkpoint interval and spares, in closed form."""
+        return run_curves(self.prediction)
+
+    @cached_property
+    def strip(self) -> Floats:
+        """One of the runs: start, end (seconds) and kind of every stretch."""
+        from simulator.events.run.played_runs import strip_of
+
+        return strip_of(self.outlook, seed=self.played.first_seed)
+
+    def to_frame(
+        self, table: Literal["causes", "runs", "gpus", "interval", "spares"] = "causes"
+    ) -> DataFrame:
+        """Runs as a table.
+
+        `causes`: one row per cause, seconds of a mean run by phase; `runs`: one row per run;
+        `gpus`, `interval`, `spares`: goodput against what one can choose.
+
+        Raises
+        ------
+        InputError
+            If there is no such table.
+        """
+        tables = {
+            "causes": self._causes,
+            "runs": self._runs,
+            "gpus": lambda: {"gpus": self.curves.gpus, "goodput": self.curves.by_gpus},
+            "interval": lambda: {
+                "interval_s": self.curves.interval_s,
+                "goodput": self.curves.by_interval,
+            },
+            "spares": self._spares,
+        }
+        columns = dict(choose(table, tables)())
+        return frame(columns, index=columns.pop("cause", None), name=_INDEX.get(table))
+
+    def _causes(self) -> dict[str, Any]:
+        found, wall = self.played.by_cause(), float(self.played.wall_s.mean())
+        times = self.played.interruptions()
+        extras = self.played.extras_s
+        names = [*found, *extras]
+        phases = list(next(iter(found.values())))
+        lost = [sum(row.values()) for row in found.values()] + list(extras.values())
+        return {
+            "cause": names,
+            "times": [times.get(name, np.nan) for name in names],
+            "lost_share": np.array(lost) / wall,
+            **{
+                f"{_word(phase)}_s": [
+                    found[name][phase] if name in found else np.nan for name in names
+                ]
+                for phase in phases
+            },
+        }
+
+    def _runs(self) -> dict[str, Any]:
+        played = self.played
+        seeds = played.first_seed + np.arange(len(played.wall_s))
+        causes = len(played.causes)
+        return {
+            "seed": seeds,
+            "days": played.wall_s / DAY_S,
+            "goodput": played.goodput,
+            "interruptions": played.counts[:, :causes].sum(axis=1),
+        }
+
+    def _spares(self) -> dict[str, Any]:
+        rows = self.curves.spares
+        names = ("hot", "goodput", "gpu_hours", "usd")
+        return {name: [getattr(row, name) for row in rows] for name in names}
+
+
+_INDEX = {"causes": "cause"}
+
+
+def _word(phase: str) -> str:
+    return phase.replace(" ", "_").replace("-", "_")
+
+
+def simulate_run(
+    scenario: Scenario,
+    *,
+    seeds: int | None = None,
+    first_seed: int = 0,
+    incidents: Path | None = None,
+    workers: int = 0,
+) -> SimulatedRun:
+    """Play whole runs of a scenario's layout.
+
+    Parameters
+    ----------
+    seeds, first_seed : int
+        Runs, with numbers of their own from `first_seed` on; SEEDS unless said.
+    incidents : path, optional
+        A table of incidents whose rates stand in place of those of [run].
+    workers : int
+        Threads; 0: one for every processor. They change no result.
+
+    Raises
+    ------
+    InputError
+        If nobody gave the tokens of the run, or with what is wrong with the table.
+    InfeasibleError
+        If the run never ends.
+    """
+    from simulator.events.run.played_runs import play_runs
+
+    if scenario.workload.recipe.tokens is None:
+        rule = "required: whole runs are played to their last token"
+        raise InputError(f"{scenario.where}: training.tokens: {rule}")
+    found = None
+    if incidents is not None:
+        found = read_incidents(incidents, scenario.run, devices_of(scenario))
+        scenario = replace(scenario, run=with_rates(scenario.run, found))
+    prediction = predict(scenario)
+    real = prediction.outcome.real
+    assert real is not None
+    runs = SEEDS if seeds is None else seeds
+    played = play_runs(real, seeds=runs, first_seed=first_seed, workers=workers)
+    return SimulatedRun(prediction=prediction, played=played, incidents=found)
