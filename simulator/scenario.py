@@ -179,7 +179,7 @@ class LayoutSection:
 
 DECIDED = (
     *("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "sharding", "rank_order"),
-    *("recompute", "recompute_modules"),
+    *("recompute", "recompute_modules", "stages"),
 )
 """Layout fields that a search decides by default."""
 
@@ -193,7 +193,7 @@ class SearchSection:
 
     allow: tuple[str, ...] | None = None
     """Layout fields that may be decided; the others take the value that predict takes; none given:
-    the usual ones (tp to recompute_modules), not schedule, dispatcher, cp_kind and offloads. What
+    the usual ones (tp to stages), not schedule, dispatcher, cp_kind and offloads. What
     changes the result of the training is never decided."""
 
     def problems(self, where: str) -> list[str]:

@@ -25,6 +25,7 @@ from simulator.cli.screen import (
     waiting,
 )
 from simulator.cost.step import Estimate
+from simulator.layout.layouts import dealt_words
 from simulator.planner.allowed import decides
 from simulator.planner.bearing_defaults import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
@@ -262,7 +263,7 @@ def _why(plan: Plan, wide: bool) -> RenderableType:
     if wide:
         both = Table.grid(padding=(0, 6))
         both.add_row(memory, terms)
-    return Group(both, _naive(plan))
+    return Group(both, _naive(plan), *_evenly(plan))
 
 
 def _naive(plan: Plan) -> Text:
@@ -273,6 +274,23 @@ def _naive(plan: Plan) -> Text:
         f"data parallel only: {plan.naive.layouts.describe()}, {plan.naive.verdict_word()}",
         style="italic",
     )
+
+
+def _evenly(plan: Plan) -> list[Text]:
+    """Say what the best layout would take with its layers dealt evenly, where they are not."""
+    even = plan.evenly
+    if even is None:
+        return []
+    own, other = float(plan.estimate.step_time_s[0]), float(even.step_time_s[0])
+    fits = "" if even.fits[0] else f", {even.verdict_word()}"
+    split = dealt_words(plan.estimate.layouts.row()["stages"])
+    return [
+        Text(
+            f"layers dealt {split} over time and memory; evenly: {show_seconds(other)}"
+            f" ({show_signed_percent(other / own - 1.0)}){fits}",
+            style="italic",
+        )
+    ]
 
 
 def _upgrades(upgrades: list[Upgrade]) -> list[str]:

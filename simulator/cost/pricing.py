@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -65,11 +66,13 @@ def price_keys(
     *,
     every_rank: bool = False,
     modules: Sequence[int] = (0,),
+    like: Priced | None = None,
 ) -> Priced:
     """Do the same but for the longest paths, which only the times of pipelines need.
 
     With several `modules` (bits of MODULES), blocks are priced with each of these sets recomputed,
-    whatever the layouts say; ``Priced.of`` tells rows which of them they name.
+    whatever the layouts say; ``Priced.of`` tells rows which of them they name. `like` are prices of
+    the same layouts, row by row, with layers dealt otherwise: blocks are not priced again.
     """
     if cluster.kinds:
         raise InputError(f"cluster {cluster.name}: {NO_CLOSED_FORM}")
@@ -79,11 +82,13 @@ def price_keys(
     table = fold(held, by_content=not every_rank)
     grids = _rank_grids(layouts, plans, table)
     placement = place(layouts[grids.first], cluster.domain)
-    keys, ranks = block_keys(layouts, grids, placement)
-    if len(modules) == 1:
-        blocks = _blocks(workload, cluster, software, ranks)
+    if like is not None:
+        blocks, ranks, block_key, send_s = like.blocks, like.ranks, like.block_key, like.send_s
     else:
-        blocks = _blocks_of_each(workload, cluster, software, ranks, modules)
+        keys, ranks = block_keys(layouts, grids, placement)
+        price_blocks = _blocks if len(modules) == 1 else partial(_blocks_of_each, modules=modules)
+        blocks, block_key = price_blocks(workload, cluster, software, ranks), keys.inverse
+        send_s = _sends(cluster, blocks, ranks, len(modules))
     return Priced(
         workload=workload,
         cluster=cluster,
@@ -93,7 +98,7 @@ def price_keys(
         plan=plans.inverse,
         blocks=blocks,
         ranks=ranks,
-        block_key=keys.inverse,
+        block_key=block_key,
         states=state_costs(
             workload,
             cluster,
@@ -104,7 +109,7 @@ def price_keys(
             versions=table.versions[plans.inverse[grids.first]],
         ),
         state_key=grids.inverse,
-        send_s=_sends(cluster, blocks, ranks, len(modules)),
+        send_s=send_s,
         hop_crosses=(placement.pp.local == 1).astype(np.int64),
         model_flop=step_flop(workload),
         unpaired=_unpaired(layouts[plans.first], workload, software),

@@ -32,7 +32,7 @@ def with_allowed(scenario: Scenario) -> dict[str, Any]:
     usual, _ = complete(scenario, {"tp": 1, "pp": 1, "cp": 1})
     for name in DECIDED:
         if name not in scenario.allow and name not in pinned:
-            pinned[name] = usual.get(name, "" if name == "recompute_modules" else 1)
+            pinned[name] = usual.get(name, {"recompute_modules": "", "stages": ()}.get(name, 1))
     for name in UNDECIDED:
         if name in scenario.allow and name not in pinned:
             pinned[name] = "any"

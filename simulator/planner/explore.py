@@ -2,7 +2,8 @@
 
 Memory comes first: what cannot fit is known from memory alone. Of the rest, those with the least
 lower bound on their step time are timed first; a layout whose bound lies above the slowest that is
-kept is not timed at all. The answer is that of timing every layout (`exhaustive`).
+kept is not timed at all. The answer is that of timing every layout (`exhaustive`). At last, layers
+of the fastest layouts are dealt anew (``planner/stage_choices.py``).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from simulator.planner.memory_first import (
     smallest_row,
 )
 from simulator.planner.shortlist import Shortlist, wanted
+from simulator.planner.stage_choices import MOST_DEALT, dealt_anew, worth_dealing
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
@@ -86,6 +88,9 @@ pipelines are up to some 8 % too short (``cost/pipeline/rounded.py``)."""
 
 _FEW = 8
 """How many are remembered of those of which one is told."""
+
+_FEWEST_TO_DEAL = 32
+"""So many are kept, if fewer were asked for, to see which are worth dealing anew."""
 
 UNTRIED = "a larger micro-batch than one with which nothing fits"
 """Reason of layouts that were not looked at: the next smaller micro-batches that their tp, pp and
@@ -180,7 +185,7 @@ class _Search:
                 self.lists[name].show(step_s, numbers[piece], some)
             self.fitting += 0 if counted else int(fits.sum())
 
-    def fine(self) -> dict[str, Estimate]:
+    def fine(self) -> dict[str, _Known]:
         """The fastest of every list by fine costs of pipelines; lists that are empty left out.
 
         Coarse times are too short, not too long: where the slowest of the fastest asked for was
@@ -201,8 +206,32 @@ class _Search:
         for name, numbers in wanted_of.items():
             every = known.of(numbers)
             order = np.lexsort((numbers, every.step_time_s))[: self.sizes[name]]
-            found[name] = every.take(order)
+            found[name] = _Known(numbers=numbers[order], estimate=every.take(order))
         return found
+
+    def deal(self, known: _Known, slowest_s: float) -> _Known | None:
+        """Some layouts with their layers dealt anew, with the numbers of those that they come from.
+
+        No split makes the slowest rank faster than the mean of all is now: that is a bound on what
+        it can bring, and those that it leaves above `slowest_s` are not dealt. None where no other
+        has a split of its own.
+        """
+        workload, _, software = self.setting
+        bound = known.estimate.step_time_s - known.estimate.imbalance_s
+        able = worth_dealing(known.estimate.layouts, workload, software) & (bound < slowest_s)
+        some = np.flatnonzero(able)
+        orders = (np.argsort(x[some], kind="stable") for x in (bound, known.estimate.step_time_s))
+        first = np.concatenate([some[order[:MOST_DEALT]] for order in orders])
+        numbers = np.unique(known.numbers[first])
+        pieces, taken = [], []
+        for space in self.spaces:
+            own = numbers[space.has(numbers)]
+            if len(own) and (dealt := dealt_anew(*space.mixed(space.named(own)))):
+                taken.append(own[dealt[0]])
+                pieces.append(dealt[1])
+        if not pieces:
+            return None
+        return _Known(numbers=np.concatenate(taken), estimate=concatenate(pieces))
 
     def _listed(self, space: Space) -> Ints:
         """Numbers of a space's rows that some list holds."""
@@ -238,6 +267,47 @@ class _Known:
         """The estimates of some of the layouts."""
         order = np.argsort(self.numbers)
         return self.estimate.take(order[np.searchsorted(self.numbers, numbers, sorter=order)])
+
+    def take(self, rows: Ints) -> _Known:
+        """Some of them, by their places."""
+        return _Known(numbers=self.numbers[rows], estimate=self.estimate.take(rows))
+
+    @staticmethod
+    def joined(several: list[_Known]) -> _Known:
+        """Put several one below the other."""
+        return _Known(
+            numbers=np.concatenate([each.numbers for each in several]),
+            estimate=concatenate([each.estimate for each in several]),
+        )
+
+
+def _with_dealt(search: _Search, known: dict[str, _Known], keep: int) -> dict[str, _Known]:
+    """Put layouts whose layers are dealt anew into the lists where they beat the even ones."""
+    if "roomy" not in known:
+        return known
+    best, roomy = known.get("best"), known["roomy"]
+    fastest_s = np.inf if best is None else float(best.estimate.step_time_s[0])
+    misses = roomy.take(np.flatnonzero(~roomy.estimate.fits))
+    tried = [each for each in (best, misses) if each is not None]
+    dealt = [x for each in tried if (x := search.deal(each, fastest_s))]
+    if not dealt:
+        return known
+    new = _Known.joined(dealt)
+    new = new.take(np.unique(new.numbers, return_index=True)[1])
+    near = new.estimate.memory_total_bytes <= ROOM * new.estimate.usable_bytes
+    found = dict(known)
+    for name, some in (("best", new.estimate.fits), ("roomy", near)):
+        if some.any():
+            found[name] = _merged(known.get(name), new.take(np.flatnonzero(some)), keep)
+    return found
+
+
+def _merged(known: _Known | None, new: _Known, keep: int) -> _Known:
+    """The fastest of both; of a layout and itself dealt anew, the faster one alone."""
+    both = new if known is None else _Known.joined([known, new])
+    order = np.argsort(both.estimate.step_time_s, kind="stable")
+    _, first = np.unique(both.numbers[order], return_index=True)
+    return both.take(order[np.sort(first)][:keep])
 
 
 def _at_their_largest(base: Layouts, near: Ints) -> set[Degrees]:
@@ -301,9 +371,14 @@ def explore(
         Called with (candidates done, candidates in all) after every piece.
     """
     begun = time.perf_counter()
-    search = _Search((workload, cluster, software), keep, exhaustive)
+    decides = "stages" not in (pinned or {})
+    wide = max(keep, _FEWEST_TO_DEAL) if decides else keep
+    search = _Search((workload, cluster, software), wide, exhaustive)
     untried = search.sweep(pinned, progress)
-    fine = search.fine()
+    known = search.fine()
+    if decides:
+        known = _with_dealt(search, known, wide)
+    fine = {name: each.estimate for name, each in known.items()}
     counts = {REASONS[i]: int(n) for i, n in enumerate(search.dropped) if n and i != FEASIBLE}
     evaluated = int(search.dropped[FEASIBLE])
     if evaluated > search.fitting:
@@ -313,8 +388,8 @@ def explore(
     nothing = Layouts.of(dp=cluster.gpus)
     none = evaluate(nothing, workload, cluster, software).take(slice(0, 0))
     return Found(
-        best=fine.get("best", none),
-        roomy=fine.get("roomy", none),
+        best=fine.get("best", none).take(slice(0, keep)),
+        roomy=fine.get("roomy", none).take(slice(0, keep)),
         layouts=search.layouts + untried,
         feasible=search.fitting,
         evaluated=evaluated,

@@ -88,6 +88,15 @@ class Plan:
         return goal_chances(self.estimate, self.outcome, self.certainty, self.scenario.goal)
 
     @property
+    def evenly(self) -> Estimate | None:
+        """The best layout with its layers dealt by the rule; None where it is dealt so."""
+        best = self.estimate.layouts[:1]
+        if not best.stages.any() or "stages" in self.scenario.pinned:
+            return None
+        made = self.scenario
+        return evaluate(best.replace(stages=()), made.workload, made.cluster, made.software)
+
+    @property
     def pareto(self) -> NDArray[np.intp]:
         """Places of layouts that no other of the plan beats in all of OBJECTIVES, fastest first.
 

@@ -65,10 +65,23 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
             }
             for i in rows
         ],
+        "even_stages": _even_stages(plan),
         "pareto": [_pareto(plan, int(i)) for i in plan.pareto],
         "bearing_defaults": [
             one.document() for one in bearing_defaults(plan.scenario, plan.estimate.layouts[:1])
         ],
+    }
+
+
+def _even_stages(plan: Plan) -> dict[str, Any] | None:
+    """The best layout with its layers dealt evenly; null where they are, or were given."""
+    even = plan.evenly
+    if even is None:
+        return None
+    return {
+        "step_time_s": float(even.step_time_s[0]),
+        "memory_total_bytes": float(even.memory_total_bytes[0]),
+        "fits": bool(even.fits[0]),
     }
 
 

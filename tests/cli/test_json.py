@@ -34,6 +34,7 @@ FIELDS = [
     "global_batch", "sharding", "shard_group", "reshard_after_forward", "sequence_parallel",
     "recompute", "recompute_layers", "recompute_modules", "offload_layers",
     "optimizer_offload", "parameter_offload", "schedule", "rank_order",
+    "stages",
 ]  # fmt: skip
 
 
@@ -59,7 +60,7 @@ def document(*arguments: str) -> dict[str, Any]:
 def test_keys_are_frozen(command: str) -> None:
     found = document(command, *DENSE)
     search = ["search"] if command == "plan" else []
-    front = ["pareto"] if command == "plan" else []
+    front = ["even_stages", "pareto"] if command == "plan" else []
     assert list(found) == [*HEAD, *search, "layouts", *front, "bearing_defaults"]
     assert (found["schema"], found["version"], found["command"]) == (1, __version__, command)
     assert list(found["workload"]) == [

@@ -1,0 +1,156 @@
+"""Uneven pipeline stages as a decision: layers dealt over time and memory for layouts worth it.
+
+The grid of candidates deals layers by one rule (``layout/stages.py``). For the fastest of them, and
+the fastest of those that nearly fit, layers are dealt once more by dynamic programming
+(``layout/layer_split.py``), with seconds and bytes per layer and rank read off the priced layout:
+embedding, head, layers that predict ahead, dense first layers, recomputation and micro-batches in
+flight are in them. What comes out is priced in full like any layout and kept only where it is
+faster, or where it fits and the even one does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats, Ints
+from simulator.cost.memory.peak import peak_memory
+from simulator.cost.passes import FULL, over_parts, part_passes
+from simulator.cost.pricing import price_keys, with_paths
+from simulator.cost.step import Estimate, priced_estimate, recomputed_share
+from simulator.cost.tables import Priced, Selection, select
+from simulator.layout.layer_split import split_layers
+from simulator.layout.layouts import Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.layout.stages import pieces_of
+from simulator.software.profile import Software
+from simulator.workload.recipe import Workload
+
+__all__ = ["MOST_DEALT", "dealt_anew", "worth_dealing"]
+
+MOST_DEALT = 8
+"""Of a list of layouts with pipelines, so many of the fastest are dealt anew, and so many of those
+that would be fastest with ranks all alike."""
+
+
+def worth_dealing(layouts: Layouts, workload: Workload, software: Software) -> NDArray[np.bool_]:
+    """Layouts with a pipeline whose ranks hold a piece of their own and more than a layer."""
+    if not software.supports.uneven_stages:
+        return np.full(len(layouts), False)
+    able = (layouts.pp > 1) & (layouts.copies == 1) & (layouts.stages == 0)
+    able &= workload.architecture.layers >= 2 * layouts.pp
+    return np.asarray(able & (layouts.offload_layers == 0))
+
+
+def dealt_anew(layouts: Layouts, priced: Priced) -> tuple[Ints, Estimate] | None:
+    """Deal the layers of some layouts so that they fit and are fastest.
+
+    Returns which of them have such a split, and their estimates with it; None where none has.
+    `priced` are the prices of `layouts`, as they are.
+    """
+    ranks = _Ranks.of(layouts, priced)
+    splits = [ranks.split(i) for i in range(len(layouts))]
+    table = layouts.replace(stages=[split or () for split in splits])
+    setting = priced.workload, priced.cluster, priced.software
+    able = (table.stages > 0) & (reasons(table, *setting) == FEASIBLE)
+    some = np.flatnonzero(able)
+    if not len(some):
+        return None
+    table = table[some]
+    known = price_keys(table, *setting, like=priced.of(some))
+    return some, priced_estimate(table, with_paths(known, table, coarse=False), slice(None))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Ranks:
+    """What ranks of some layouts take and hold, by rank (columns beyond pp are empty)."""
+
+    layouts: Layouts
+    layer_kinds: Ints
+    """Kinds of the layers that are dealt."""
+    block_s: Floats
+    """Both passes of one block, shape (layouts, parts)."""
+    fixed_s: Floats
+    """Of embedding, head and what predicts ahead, shape (layouts, ranks)."""
+    layer_bytes: Floats
+    """What one more layer holds, shape (layouts, ranks)."""
+    fixed_bytes: Floats
+    """What a rank would hold without layers, of the same shape."""
+    usable_bytes: float
+
+    @staticmethod
+    def of(layouts: Layouts, priced: Priced) -> _Ranks:
+        """Look at layouts with a column for each rank, and once more with layers moved about."""
+        arch = priced.workload.architecture
+        kinds = np.array(arch.layer_kinds[: arch.layers])
+        rows, held = _by_rank(layouts, priced)
+        m = layouts.micro_batches / layouts.copies
+        share = recomputed_share(rows)
+        passes = part_passes(priced, layouts, rows.block_key, rows.state_key, m, share)
+        every = (layouts.recompute == FULL) & (layouts.recompute_layers == 0)
+        block_s = passes.forward_s + passes.backward_s + passes.selective_s
+        block_s = block_s + np.where(every[:, None], passes.full_s, 0.0)
+        beside = rows.parts.copy()
+        beside[:, :, np.unique(kinds)] = 0.0
+        some = rows.covered * ~every[:, None, None]
+        fixed_s = over_parts(beside, block_s[:, None]) + over_parts(some, passes.full_s[:, None])
+        counts = rows.parts[:, :, np.unique(kinds)].sum(axis=2)
+        moved = _moved(layouts, counts)
+        other, then = _by_rank(moved, priced)
+        step = other.parts[:, :, np.unique(kinds)].sum(axis=2) - counts
+        slope = np.maximum((then - held) / np.where(step == 0, np.inf, step), 0.0)
+        slope = np.where(step == 0, slope.max(axis=1, keepdims=True), slope)
+        return _Ranks(
+            layouts=layouts,
+            layer_kinds=kinds,
+            block_s=block_s,
+            fixed_s=fixed_s,
+            layer_bytes=slope,
+            fixed_bytes=held - slope * counts,
+            usable_bytes=float(priced.cluster.accelerator.memory.usable_bytes),
+        )
+
+    def split(self, i: int) -> list[int] | None:
+        """Layers of every piece of one layout; None where no split fits."""
+        pp = int(self.layouts.pp[i])
+        found = split_layers(
+            np.repeat(self.block_s[i, self.layer_kinds][:, None], pp, axis=1),
+            self.layer_bytes[i, :pp],
+            self.usable_bytes,
+            fixed_s=self.fixed_s[i, :pp],
+            fixed_bytes=self.fixed_bytes[i, :pp],
+            micro_batches=int(self.layouts.micro_batches[i]),
+        )
+        return None if found is None else _pieces(found.layers, self.layouts[i])
+
+
+def _pieces(layers: Ints, row: Layouts) -> list[int]:
+    """Deal the layers of every rank to its chunks; what does not divide goes away from the ends."""
+    held = pieces_of(row)
+    pieces = [0] * held.size
+    for rank, count in zip(held.tolist(), layers.tolist(), strict=True):
+        base, more = divmod(count, len(rank))
+        inner = sorted(rank, key=lambda piece: (piece in (0, held.size - 1), -piece))
+        for piece in rank:
+            pieces[piece] = base + (piece in inner[:more])
+    return pieces
+
+
+def _by_rank(layouts: Layouts, priced: Priced) -> tuple[Selection, Floats]:
+    """What every rank holds, a column each, and its memory at the fullest moment."""
+    setting = priced.workload, priced.cluster, priced.software
+    known = price_keys(layouts, *setting, every_rank=True, like=priced)
+    rows = select(layouts, known, slice(None))
+    return rows, peak_memory(rows, known).total_bytes
+
+
+def _moved(layouts: Layouts, counts: Floats) -> Layouts:
+    """Every second rank with a layer more, and the others with one less; `counts` are theirs."""
+    moved = []
+    for i, pp in enumerate(layouts.pp.tolist()):
+        more = np.where(np.arange(pp) % 2 == 0, 1, -1)
+        more[-1] *= pp % 2 == 0
+        moved.append(_pieces(counts[i, :pp].astype(np.int64) + more, layouts[i]))
+    return layouts.replace(stages=moved)

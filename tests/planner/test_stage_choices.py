@@ -1,0 +1,99 @@
+"""Layers dealt anew: never slower than evenly, near to the best of all splits, within memory."""
+
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.step import evaluate
+from simulator.layout.layouts import Layouts
+from simulator.planner.explore import Found, explore
+from simulator.planner.search import plan
+from simulator.scenario import Scenario, make_scenario
+
+
+def scenario(model: str = "llama-3.1-8b", gpus: int = 64, **layout: Any) -> Scenario:
+    return make_scenario(
+        {
+            "model": {"name": model},
+            "training": {"sequence_length": 8192, "global_batch": 256},
+            "cluster": {"name": "dgx-h100", "gpus": gpus, "software": "megatron-core"},
+            "layout": layout,
+        }
+    )
+
+
+@cache
+def found(evenly: bool = False, **layout: Any) -> tuple[Scenario, Found]:
+    made = scenario(**layout)
+    pinned = made.pinned | ({"stages": ()} if evenly else {})
+    return made, explore(made.workload, made.cluster, made.software, pinned, keep=8)
+
+
+def setting(made: Scenario) -> tuple[Any, Any, Any]:
+    return made.workload, made.cluster, made.software
+
+
+PINS = {"tp": 1, "pp": 4, "vpp": 1, "cp": 1, "micro_batch": 1, "recompute": "none"}
+
+
+def test_the_split_is_within_a_percent_of_trying_every_split() -> None:
+    # 32 layers over 4 stages: every split whose first three stages have 6 to 11 layers. The dealing
+    # is exact for its own formula; played through, 9, 9, 8, 6 is 0.5 % faster than 8, 9, 9, 6.
+    made, answer = found(**PINS)
+    best = answer.best.layouts[:1]
+    assert best.row()["stages"], "the head weighs as much as four layers"
+    tried = [
+        [a, b - a, c - b, 32 - c]
+        for a, b, c in combinations(range(1, 32), 3)
+        if all(5 < x < 12 for x in (a, b - a, c - b)) and 32 - c > 0
+    ]
+    table = best[np.zeros(len(tried), dtype=np.intp)].replace(stages=tried)
+    every = evaluate(table, *setting(made))
+    fastest = every.step_time_s[every.fits].min()
+    assert float(answer.best.step_time_s[0]) <= fastest * 1.01
+
+
+def test_dealt_anew_is_never_slower_than_evenly() -> None:
+    made, answer = found(**PINS)
+    _, even = found(evenly=True, **PINS)
+    assert float(answer.best.step_time_s[0]) < 0.95 * float(even.best.step_time_s[0])
+    assert answer.best.fits.all()
+    layouts = answer.best.layouts
+    own = evaluate(layouts, *setting(made))
+    assert np.allclose(own.step_time_s, answer.best.step_time_s, rtol=1e-12)
+    evenly = evaluate(layouts.replace(stages=()), *setting(made))
+    assert ((own.step_time_s <= evenly.step_time_s) | ~evenly.fits).all()
+
+
+def test_the_last_stage_gives_layers_away_for_the_head() -> None:
+    # logits of 128,256 words: 1.05 GFLOP a token, a layer's 0.44 and its attention: some three
+    split = found(**PINS)[1].best.layouts.row()["stages"]
+    assert sum(split) == 32
+    assert split[-1] <= min(split[:-1]) - 2
+
+
+def test_given_stages_are_not_decided() -> None:
+    given = [8, 8, 8, 8]
+    answer = plan(scenario(pp=4, stages=given))
+    table = answer.estimate.layouts
+    assert all(table.row(i)["stages"] == given for i in range(len(table)))
+    assert answer.evenly is None
+
+
+def test_the_plan_says_what_evenly_would_take() -> None:
+    answer = plan(scenario(**PINS))
+    assert answer.evenly is not None
+    assert answer.evenly.step_time_s[0] > answer.estimate.step_time_s[0]
+    assert isinstance(answer.evenly.layouts, Layouts)
+
+
+@pytest.mark.parametrize("vpp", [2, 4])
+def test_chunks_of_interleaved_ranks_follow_their_layers(vpp: int) -> None:
+    answer = found(**{**PINS, "vpp": vpp})[1]
+    split = np.array(answer.best.layouts.row()["stages"])
+    assert split.sum() == 32 and len(split) == 4 * vpp
+    by_rank = split.reshape(vpp, 4).sum(axis=0)
+    assert by_rank[-1] < by_rank[:-1].min()
