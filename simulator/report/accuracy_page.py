@@ -14,6 +14,7 @@ from typing import Any
 from simulator.report.accuracy_certainty import certainty_section
 from simulator.report.accuracy_decisions import decisions_section
 from simulator.report.accuracy_effects import effects_section
+from simulator.report.accuracy_goodput import goodput_section
 from simulator.report.accuracy_groups import groups_section
 from simulator.report.accuracy_left_out import left_out_section
 from simulator.report.accuracy_mutations import mutations_section
@@ -77,6 +78,7 @@ def page(document: Mapping[str, Any]) -> str:
         *_series(document["series"]),
         *effects_section(document.get("effects", ()), _table, _percent),
         *decisions_section(document.get("decisions", ()), _table, _percent),
+        *goodput_section(document.get("goodput"), _percent),
         *certainty_section(document["certainty"], _table, _percent),
         *_microbenchmarks(document["microbenchmarks"]),
         *groups_section(document.get("groups_left_out", ()), _table, _percent),

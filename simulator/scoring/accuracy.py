@@ -27,6 +27,8 @@ from simulator.scoring.baselines import (
 from simulator.scoring.certainty_scores import certainty_scores
 from simulator.scoring.decisions import decide, load_decisions
 from simulator.scoring.effects import effects
+from simulator.scoring.goodput_cases import compared, months_errors, read_cases
+from simulator.scoring.gpu_hour_cases import hours_errors, hours_of, read_hour_cases
 from simulator.scoring.mutated_inputs import mutated_inputs
 from simulator.scoring.rankings import ranking_statistics
 from simulator.scoring.score_tables import score_microbenchmarks, summaries
@@ -76,8 +78,8 @@ def accuracy() -> dict[str, Any]:
     dict
         That of :func:`document`; ``ablation``: every step with its figures by split, and every
         term taken out alone; ``microbenchmarks``: errors of the shipped tables by kernel and by
-        device; ``left_out``: errors of fits on shapes that they have not seen; and ``effects``:
-        published effect sizes and their predictions.
+        device; ``left_out``: errors of fits on shapes that they have not seen; ``effects``:
+        published effect sizes and their predictions; and ``goodput``: errors of whole runs.
     """
     found = validated()
     measured = [row for row in found.rows if row.step_error is not None and not row.composed]
@@ -89,6 +91,9 @@ def accuracy() -> dict[str, Any]:
     extra |= {"left_out": pooled_errors(), "groups_left_out": groups_left_out()}
     extra |= {"mutations": mutated_inputs()}
     extra |= {"effects": [one.figures() for one in effects()]}
+    months = [row for case in read_cases() for row in compared(case)]
+    hours = [hours_of(case) for case in read_hour_cases()]
+    extra |= {"goodput": {"months": months_errors(months), "gpu_hours": hours_errors(hours)}}
     extra |= {"decisions": [decide(one).figures() for one in load_decisions()]}
     return {**document(found), **_rounded(extra)}
 

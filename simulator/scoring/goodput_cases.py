@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
 from typing import Annotated, Any
 
 from annotated_types import Gt
@@ -14,7 +15,7 @@ from simulator.reliability.run_outlook import Outlook, outlook
 from simulator.reliability.run_terms import Machine, run_terms
 from simulator.units import DAY_S, HOUR_S
 
-__all__ = ["Case", "Compared", "compared", "read_cases"]
+__all__ = ["Case", "Compared", "compared", "months_errors", "read_cases"]
 
 Positive = Annotated[Number, Gt(0)]
 
@@ -45,6 +46,8 @@ class Case:
     """The stretch in which interruptions were counted; none given: the whole run."""
     at_least: tuple[str, ...] = ()
     """What was reported as a bound."""
+    remark: str = ""
+    """What of the report is compared, where that is not all of it."""
     source: str
     run: dict[str, Any]
     """The section [run]."""
@@ -65,6 +68,16 @@ class Compared:
     predicted: float
     ideal: float | None
     """Without anything that fails, where that is a number."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it was reported as "more than"."""
+        return self.figure in self.case.at_least
+
+    @property
+    def error(self) -> float:
+        """Predicted over reported, less one."""
+        return self.predicted / self.reported - 1.0
 
 
 def read_cases() -> tuple[Case, ...]:
@@ -94,6 +107,20 @@ def compared(case: Case) -> list[Compared]:
                  ideal=ideal.get(name))
         for name, value in case.reported.items()
     ]  # fmt: skip
+
+
+def months_errors(found: list[Compared]) -> dict[str, float]:
+    """Errors of the figures of other logs' runs: how many, median, largest, bounds that held."""
+    rows = [row for row in found if not row.case.check]
+    off = [abs(row.error) for row in rows if not row.is_bound]
+    bounds = [row.error >= 0.0 for row in rows if row.is_bound]
+    return {
+        "n": len(off),
+        "median_ape": median(off),
+        "max_ape": max(off),
+        "bounds": len(bounds),
+        "bounds_held": sum(bounds),
+    }
 
 
 def _figures(case: Case, found: Outlook) -> dict[str, float]:
