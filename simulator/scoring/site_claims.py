@@ -95,7 +95,11 @@ def _low_rank_saving_ms(
 ) -> float:
     """Milliseconds of the plain sum, less those of the factors' and of making and reading them."""
     way, plain = load_compression("powersgd"), load_compression("none")
-    ring = {"uplink_bytes_per_s": gbit_per_s * _GBIT, "latency_s": 0.0, "sums": True}
+    ring: dict[str, Any] = {
+        "uplink_bytes_per_s": gbit_per_s * _GBIT,
+        "latency_s": 0.0,
+        "sums": True,
+    }
     whole = exchange_s(message_bytes(model.values, plain), workers, **ring)
     thin = exchange_s(message_bytes(model.low_rank(rank), way), workers, **ring)
     traffic = float(way.encode_bytes_per_value) + float(way.decode_bytes_per_value)
