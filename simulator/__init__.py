@@ -12,6 +12,7 @@ from simulator._version import __version__
 if TYPE_CHECKING:
     from simulator.api import (
         compare,
+        parameter_server,
         plan,
         predict,
         several_sites,
@@ -39,6 +40,7 @@ __all__ = [
     "Workload",
     "__version__",
     "compare",
+    "parameter_server",
     "plan",
     "predict",
     "several_sites",
@@ -59,6 +61,7 @@ _HOME = {
     "Network": "simulator.events.sharing.contended",
     "Workload": "simulator.workload.recipe",
     "compare": "simulator.api",
+    "parameter_server": "simulator.api",
     "plan": "simulator.api",
     "predict": "simulator.api",
     "several_sites": "simulator.api",

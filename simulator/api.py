@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from simulator.decisions.cluster_comparison import Comparison
     from simulator.decisions.head_to_head import Versus
     from simulator.decisions.offers import Offer
+    from simulator.decisions.parameter_servers import Served
     from simulator.decisions.several_sites import SeveralSites
     from simulator.decisions.sizing import Sized
     from simulator.decisions.sweeping import Sweep
@@ -39,6 +40,7 @@ __all__ = [
     "assemble",
     "compare",
     "job",
+    "parameter_server",
     "plan",
     "predict",
     "several_sites",
@@ -496,6 +498,19 @@ def several_sites(scenario: Source, **given: Any) -> SeveralSites:
         With every problem of the input.
     """
     from simulator.decisions.several_sites import several_sites as found
+
+    return found(assemble(scenario, {}, given)[0])
+
+
+def parameter_server(scenario: Source, **given: Any) -> Served:
+    """Find what a run takes with its [parameter_server]; other arguments as in :func:`predict`.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    """
+    from simulator.decisions.parameter_servers import parameter_server as found
 
     return found(assemble(scenario, {}, given)[0])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,6 +36,7 @@ from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.node_groups import NodeGroupSection, load_groups
 from simulator.layout.layouts import MODULES, RANK_ORDERS
 from simulator.layout.stage_words import read_stages
+from simulator.push_pull.server_section import ParameterServer, read_parameter_server
 from simulator.reliability.reliability_profile import Reliability, load_reliability, read_run
 from simulator.schedules.registry import WORDS
 from simulator.software.platforms import wrong_platform
@@ -244,6 +246,7 @@ SECTIONS = {
     "search": Section((SearchSection,)),
     "data": Section((DataInput,)),
     "sites": Section((Sites,)),
+    "parameter_server": Section((ParameterServer,)),
 }
 """Sections of a scenario, in the order in which they are read about."""
 
@@ -269,6 +272,8 @@ class Scenario:
     """Layout fields that a search may decide ([search]); None: DECIDED."""
     sites: Sites | None = None
     """Several sites in place of [cluster] ([sites])."""
+    parameter_server: ParameterServer | None = None
+    """Servers that hold the weights ([parameter_server])."""
 
 
 def load_scenario(path: Path | str, overrides: Iterable[str] = ()) -> Scenario:
@@ -309,8 +314,7 @@ def make_scenario(
         ("goal", lambda: _section(Goal, document, "goal", where)),
         ("run", lambda: _run(document, where)),
         ("search", lambda: _search(document, where)),
-        ("sites", lambda: _given("sites", read_sites, document, where)),
-        ("data", lambda: _given("data", read_data, document, where)),
+        *((name, partial(_given, name, document, where)) for name in _READERS),
     ):
         try:
             parts[name] = step()
@@ -344,6 +348,7 @@ def make_scenario(
         assumed_software=parts["stands"].text,
         allow=parts["search"].allow,
         sites=parts["sites"],
+        parameter_server=parts["parameter_server"],
     )
 
 
@@ -376,9 +381,17 @@ def _run(document: Mapping[str, Any], where: str) -> Reliability:
     return read_run(raw, where=where)
 
 
-def _given(name: str, read: Any, document: Mapping[str, Any], where: str) -> Any:
-    """What a section says that stands for another question; None where it does not stand."""
-    return read(document[name], where=where) if name in document else None
+_READERS: dict[str, Callable[..., Any]] = {
+    "data": read_data,
+    "sites": read_sites,
+    "parameter_server": read_parameter_server,
+}
+"""Sections that may be left out whole: None stands for them then."""
+
+
+def _given(name: str, document: Mapping[str, Any], where: str) -> Any:
+    """What a section says that may be left out."""
+    return _READERS[name](document[name], where=where) if name in document else None
 
 
 def _search(document: Mapping[str, Any], where: str) -> SearchSection:

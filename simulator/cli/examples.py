@@ -30,6 +30,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "what-if": ("what-if run.toml --change network.adapter=0.5 --change memory=+20%",),
     "versus": ("versus run.toml tp=4,pp=4 tp=8,pp=2",),
     "sweep": ("sweep grid.toml --out results",),
+    "parameter-server": ("parameter-server run.toml --play",),
     "sites": ("sites run.toml",),
     "models": ("models", "models llama"),
     "fields": ("fields", "fields training", "fields tp"),

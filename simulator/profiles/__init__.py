@@ -23,6 +23,7 @@ from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import ClusterProfile
 from simulator.hardware.fabric import CollectiveLibrary
 from simulator.hardware.node import Node
+from simulator.push_pull.server_section import ServerWork
 from simulator.reliability.reliability_profile import Reliability
 from simulator.software.profile import Software
 
@@ -45,6 +46,7 @@ KINDS: dict[str, type] = {
     "draws": DrawError,
     "compressions": Compression,
     "outer_steps": OuterStep,
+    "parameter_servers": ServerWork,
 }
 """Folder of hardware_profiles -> what a file in it describes."""
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from simulator.report.decision_documents import decision_head
 
 if TYPE_CHECKING:
+    from simulator.decisions.parameter_servers import Served, Way
     from simulator.decisions.several_sites import Alternative, Cycle, SeveralSites, SiteStep
+    from simulator.events.served_run import PlayedServers
 
-__all__ = ["sites_document"]
+__all__ = ["parameter_server_document", "sites_document"]
 
 
 def sites_document(answer: SeveralSites) -> dict[str, Any]:
@@ -74,6 +76,66 @@ def _alternative(row: Alternative) -> dict[str, Any]:
         "step_time_s": _known(row.step_time_s),
         "tokens_per_s": row.tokens_per_s,
         "days_ideal": row.days_ideal,
+    }
+
+
+def parameter_server_document(answer: Served, played: PlayedServers | None) -> dict[str, Any]:
+    """Write a run with a parameter server: worker, messages, every way, other networks."""
+    worker, one = answer.worker, answer.round
+    return {
+        **decision_head("parameter-server", answer.scenario),
+        "consistency": answer.section.consistency,
+        "staleness": answer.section.staleness,
+        "servers": answer.section.servers,
+        "shard_bytes": answer.shard_bytes,
+        "workers": answer.workers,
+        "worker": {
+            "gpus": worker.gpus,
+            "batch": worker.batch,
+            "feasible": not worker.reason,
+            "reason": worker.reason or None,
+            "layout": worker.layout,
+            "step_s": _known(worker.step_s),
+            "memory_bytes": worker.memory_bytes,
+            "freed_bytes": worker.freed_bytes,
+        },
+        "round": None
+        if one is None
+        else {
+            "push_bytes": one.push_bytes,
+            "pull_bytes": one.pull_bytes,
+            "pieces": one.pieces,
+            "worker_bytes_per_s": one.worker_bytes_per_s,
+            "servers_bytes_per_s": one.servers_bytes_per_s,
+            "sum_s": one.sum_s,
+            "update_s": one.update_s,
+            "latency_s": one.latency_s,
+        },
+        "ways": [_way(way) for way in answer.ways],
+        "networks": [
+            {"factor": at.factor, "round_s": at.round_s, "fastest": at.fastest}
+            for at in answer.networks
+        ],
+        "more_updates_given": answer.section.more_updates_fraction is not None,
+        "played": None
+        if played is None
+        else {
+            "round_s": played.played_s,
+            "closed_form_s": played.closed_form_s,
+            "pieces": played.pieces,
+        },
+    }
+
+
+def _way(way: Way) -> dict[str, Any]:
+    return {
+        "name": way.name,
+        "reason": way.reason or None,
+        "round_s": _known(way.round_s),
+        "tokens_per_s": way.tokens_per_s,
+        "stale_updates": way.stale_updates,
+        "more_updates_fraction": way.more_updates,
+        "days_ideal": way.days_ideal,
     }
 
 

@@ -12,11 +12,12 @@ from annotated_types import Gt
 from simulator import catalogue
 from simulator.errors import InputError, did_you_mean
 from simulator.files import Number, Whole, build, read_toml, record
+from simulator.scoring.server_claims import SERVER_PREDICTORS
 from simulator.scoring.site_claims import SITE_PREDICTORS, Shapes
 
 __all__ = ["PREDICTORS", "Claim", "Held", "held_claims", "read_claims"]
 
-PREDICTORS: Mapping[str, Callable[..., float]] = {**SITE_PREDICTORS}
+PREDICTORS: Mapping[str, Callable[..., float]] = {**SITE_PREDICTORS, **SERVER_PREDICTORS}
 """What a claim may be predicted by: arguments are those of `given`."""
 
 

@@ -40,6 +40,7 @@ COMMANDS: dict[str, list[str]] = {
     "what-if": ["what-if", "run.toml", "--change", "network.adapter=0.5"],
     "versus": ["versus", "run.toml", "tp=1", "tp=2", "--json"],
     "sweep": ["sweep", "grid.toml", "--out", "sweep", *JOBS],
+    "parameter-server": ["parameter-server", "servers.toml", "--play", "--json"],
     "sites": ["sites", "sites.toml"],
     "sites --json": ["sites", "sites.toml", "--json"],
     "validate": ["validate", "runs.csv", "--html", "validation.html"],
@@ -89,6 +90,9 @@ def prepare(folder: Path) -> None:
     )
     (folder / "grid.toml").write_text(
         '[grid]\n"cluster.gpus" = [8, 16]\n' + (folder / "run.toml").read_text()
+    )
+    (folder / "servers.toml").write_text(
+        (folder / "run.toml").read_text() + "[parameter_server]\nservers = 1\nworker_gpus = 2\n"
     )
     (folder / "sites.toml").write_text((folder / "run.toml").read_text() + SITES)
     table = "".join(

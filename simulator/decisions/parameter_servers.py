@@ -1,0 +1,445 @@
+"""A run with a parameter server: in step, nearly in step or not at all, against all-reduce."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from typing import Any
+
+import numpy as np
+
+from simulator.cost.step import Estimate, concatenate
+from simulator.decisions.offers import KEEP
+from simulator.errors import InputError, problem
+from simulator.hardware.cluster import Cluster
+from simulator.planner.allowed import with_allowed
+from simulator.planner.explore import explore
+from simulator.planner.prediction import refuse_mixed
+from simulator.planner.scaling import hopeless, why_not
+from simulator.push_pull.rounds import (
+    Crew,
+    Round,
+    asynchronous_rounds,
+    broadcast_s,
+    ring_s,
+    stale_synchronous_s,
+    synchronous_s,
+)
+from simulator.push_pull.server_section import (
+    Consistency,
+    ParameterServer,
+    ServerWork,
+    load_server_work,
+)
+from simulator.scenario import Scenario
+from simulator.units import DAY_S
+
+__all__ = ["NETWORKS", "Network", "Served", "Way", "Worker", "parameter_server"]
+
+NETWORKS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+"""Rates of the adapters, over those of the cluster, at which ways are compared."""
+
+_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worker:
+    """One worker and its layout."""
+
+    gpus: int
+    batch: int
+    """Sequences of a worker's step."""
+    described: str = ""
+    layout: dict[str, Any] | None = None
+    step_s: float = inf
+    """Compute of a step, without an optimizer: servers have it."""
+    memory_bytes: float = 0.0
+    """On its fullest GPU."""
+    freed_bytes: float = 0.0
+    """What the optimizer's states, and a cache in host memory, leave free of it."""
+    reason: str = ""
+    """Why no layout fits."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Way:
+    """One way of keeping together."""
+
+    name: str
+    round_s: float
+    """Between two steps of the mean worker."""
+    tokens_per_s: float
+    stale_updates: float
+    """Updates that others have made, on average, between a pull and the push that follows."""
+    more_updates: float
+    """Updates beyond those of workers in step, as a share."""
+    days_ideal: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Network:
+    """What a round takes of each way at another rate of the adapters."""
+
+    factor: float
+    round_s: dict[str, float]
+
+    @property
+    def fastest(self) -> str:
+        """The way whose round is shortest."""
+        return min(self.round_s, key=lambda name: self.round_s[name])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """The answer."""
+
+    scenario: Scenario
+    section: ParameterServer
+    work: ServerWork
+    worker: Worker
+    workers: int
+    crew: Crew | None
+    """None where no layout fits a worker."""
+    round: Round | None
+    shard_bytes: float
+    """What every server keeps."""
+    ways: tuple[Way, ...]
+    """What was asked first; the other two kinds, all-reduce, and everyone to everyone."""
+    networks: tuple[Network, ...]
+
+
+def parameter_server(scenario: Scenario) -> Served:
+    """Find what a run takes with the servers of a scenario, and with all-reduce.
+
+    Raises
+    ------
+    InputError
+        If there is no section [parameter_server], or the run cannot be cut so.
+    """
+    section = scenario.parameter_server
+    if section is None:
+        raise InputError(f"{scenario.where}: parameter_server: required section is missing")
+    refuse_mixed(scenario)
+    if scenario.workload.recipe.freezes:
+        raise InputError(f"{scenario.where}: parameter_server: not yet with frozen parts")
+    work = load_server_work()
+    workers = _checked(scenario, section)
+    shard = float(work.state_bytes) * scenario.workload.architecture.parameters / section.servers
+    _check_shard(scenario, section, shard)
+    worker = _worker(scenario, section, workers)
+    crew = one = None
+    if not worker.reason:
+        crew = _crew(section, work, worker, workers)
+        one = _round(scenario, section, work, workers)
+    return Served(
+        scenario=scenario,
+        section=section,
+        work=work,
+        worker=worker,
+        workers=workers,
+        crew=crew,
+        round=one,
+        shard_bytes=shard,
+        ways=_ways(scenario, section, work, worker, crew, one),
+        networks=() if crew is None or one is None else _networks(section, crew, one),
+    )
+
+
+def _per_worker(cluster: Cluster, section: ParameterServer) -> int:
+    return section.worker_gpus or min(cluster.node.accelerators, cluster.gpus)
+
+
+def _hosts(cluster: Cluster) -> int:
+    return -(-cluster.gpus // cluster.node.accelerators)
+
+
+def _checked(scenario: Scenario, section: ParameterServer) -> int:
+    """How many workers there are, where the section can be."""
+    cluster, where, name = scenario.cluster, scenario.where, "parameter_server"
+    each, hosts, found = _per_worker(cluster, section), _hosts(cluster), []
+    if cluster.gpus % each:
+        rule = f"must divide the {cluster.gpus} accelerators of the run"
+        raise InputError(problem(where, f"{name}.worker_gpus", rule, each))
+    workers = cluster.gpus // each
+    if section.placement == "workers" and section.servers > hosts:
+        rule = f"must be at most the {hosts} hosts of the workers"
+        text = problem(where, f"{name}.servers", rule, section.servers)
+        found.append(f"{text} (nearest: {hosts})")
+    slow = sum(one.workers for one in section.stragglers)
+    if slow > workers:
+        rule = f"must be at most the {workers} workers in all"
+        found.append(problem(where, f"{name}.stragglers", rule, slow))
+    if (batch := scenario.workload.recipe.global_batch) % workers:
+        rule = f"must divide over the {workers} workers"
+        near = max(round(batch / workers), 1) * workers
+        text = problem(where, "training.global_batch", rule, batch)
+        found.append(f"{text} (nearest: {near})")
+    if found:
+        raise InputError(found)
+    return workers
+
+
+def _check_shard(scenario: Scenario, section: ParameterServer, shard: float) -> None:
+    """Refuse shards that no host holds."""
+    room = scenario.cluster.node.host_memory_bytes
+    if room is not None and shard > float(room):
+        need = ceil(shard * section.servers / float(room))
+        rule = f"a shard takes {shard:.3g} bytes of a host that has {float(room):.3g}; must be"
+        rule = f"{rule} at least {need}"
+        text = problem(scenario.where, "parameter_server.servers", rule, section.servers)
+        raise InputError(f"{text} (nearest: {need})")
+
+
+def _worker(scenario: Scenario, section: ParameterServer, workers: int) -> Worker:
+    """The fastest layout of one worker, which keeps no optimizer states."""
+    cluster, gpus = scenario.cluster, _per_worker(scenario.cluster, section)
+    recipe = scenario.workload.recipe
+    batch = recipe.global_batch // workers
+    empty = Worker(gpus=gpus, batch=batch)
+    small = replace(cluster, groups=(replace(cluster.groups[0], gpus=gpus),))
+    plain = replace(recipe, global_batch=batch, optimizer="sgd", moment_dtype=None)
+    pinned = {k: v for k, v in scenario.pinned.items() if k not in ("dp", "shard_group")}
+    one = replace(
+        scenario,
+        cluster=small,
+        workload=replace(scenario.workload, recipe=plain),
+        pinned=pinned,
+    )
+    if reason := hopeless(one, small):
+        return replace(empty, reason=reason)
+    found = explore(one.workload, small, one.software, with_allowed(one), keep=KEEP)
+    tried = [each for each in (found.best, found.roomy) if len(each)]
+    if not tried:
+        return replace(empty, reason=why_not(found))
+    estimate = concatenate(tried)
+    freed = _freed_bytes(estimate, scenario, section)
+    need = estimate.memory_total_bytes - freed
+    seconds = np.where(need <= estimate.usable_bytes, _compute_s(estimate, one, section), np.inf)
+    row = int(np.argmin(seconds))
+    if np.isinf(seconds[row]):
+        return replace(empty, reason=why_not(found))
+    return replace(
+        empty,
+        described=estimate.layouts.describe(row),
+        layout=estimate.layouts.row(row),
+        step_s=float(seconds[row]),
+        memory_bytes=float(need[row]),
+        freed_bytes=float(freed[row]),
+    )
+
+
+def _freed_bytes(estimate: Estimate, scenario: Scenario, section: ParameterServer) -> Any:
+    """Optimizer states; with a cache on the host all layers but one at work and one on its way."""
+    kinds = estimate.memory_bytes
+    freed = kinds["optimizer"]
+    if section.worker_cache == "host":
+        layers = max(scenario.workload.architecture.layers, 2)
+        freed = freed + (kinds["weights"] + kinds["gradients"]) * (1.0 - 2.0 / layers)
+    return freed
+
+
+def _compute_s(estimate: Estimate, worker: Scenario, section: ParameterServer) -> Any:
+    """Seconds of a step without the optimizer, and no less than copies of a cache on the host.
+
+    Weights are copied for the forward and the backward pass of every micro-batch, gradients once
+    back; layers that compute hide those of others (GeePS, section 4).
+    """
+    seconds = estimate.step_time_s - estimate.terms_s["optimizer"]
+    if section.worker_cache == "gpu":
+        return seconds
+    node, layouts = worker.cluster.node, estimate.layouts
+    if node.host_bytes_per_s is None:
+        rule = f"not known how fast copies to the host of {node.name} are; must be 'gpu'"
+        raise InputError(problem(worker.where, "parameter_server.worker_cache", rule, "host"))
+    passes = worker.workload.recipe.global_batch / (layouts.micro_batch * layouts.dp)
+    kinds = estimate.memory_bytes
+    copied = 2.0 * passes * kinds["weights"] + kinds["gradients"]
+    return np.maximum(seconds, copied / float(node.host_bytes_per_s))
+
+
+def _crew(section: ParameterServer, work: ServerWork, worker: Worker, workers: int) -> Crew:
+    """Workers by speed."""
+    given = section.time_variation
+    slow = [(one.factor, one.workers) for one in section.stragglers]
+    rest = workers - sum(number for _, number in slow)
+    classes = [*([(1.0, rest)] if rest else []), *slow]
+    return Crew(
+        step_s=np.array([worker.step_s * factor for factor, _ in classes]),
+        workers=np.array([number for _, number in classes]),
+        spread=float(work.time_variation if given is None else given),
+    )
+
+
+def _round(scenario: Scenario, section: ParameterServer, work: ServerWork, workers: int) -> Round:
+    """Messages, rates and what servers do with them."""
+    cluster, node = scenario.cluster, scenario.cluster.node
+    parameters, servers = float(scenario.workload.architecture.parameters), section.servers
+    out = node.scale_out
+    host = float(out.adapters * out.adapter_bytes_per_s * cluster.fabric.usable_fraction)
+    own = host * _per_worker(cluster, section) / node.accelerators
+    push, pull = (parameters * _BYTES[x] for x in (section.push_dtype, section.pull_dtype))
+    pieces = max(1.0, round(push / (servers * float(work.piece_bytes))))
+    if section.placement == "workers":
+        away = 1.0 - 1.0 / _hosts(cluster)
+        push, pull = push * away, pull * away
+        shared = _shared_ports(push, pull, workers / servers)
+        own, host = own / shared, host / shared
+    memory = section.server_memory_bytes_per_s or _memory_rate(scenario, work)
+    return Round(
+        push_bytes=push,
+        pull_bytes=pull,
+        worker_bytes_per_s=own,
+        servers_bytes_per_s=servers * host,
+        sum_s=float(work.sum_bytes) * parameters / (servers * memory),
+        update_s=float(work.update_bytes) * parameters / (servers * memory),
+        latency_s=float(work.latency_s),
+        pieces=pieces,
+    )
+
+
+def _shared_ports(push: float, pull: float, each: float) -> float:
+    """How much longer a port takes for what its worker and its server send (or take in) together.
+
+    A server answers `each` workers. With as many servers as workers and messages of one size a
+    port carries both ways twice: what a ring takes as well (Jiang et al. 2020, section 3).
+    """
+    sent, taken = (push, each * pull), (pull, each * push)
+    longest = max(max(sent), max(taken))
+    return max(sum(sent), sum(taken)) / longest if longest else 1.0
+
+
+def _memory_rate(scenario: Scenario, work: ServerWork) -> float:
+    """Bytes per second of a host's processors, by its Adam step."""
+    adam = scenario.cluster.node.host_adam_parameters_per_s
+    if adam is None:
+        name = scenario.cluster.node.name
+        rule = f"required: not known how fast the host of {name} is"
+        raise InputError(f"{scenario.where}: parameter_server.server_memory_bytes_per_s: {rule}")
+    return float(adam) * float(work.update_bytes)
+
+
+def _rounds_of(kind: str, section: ParameterServer, crew: Crew, one: Round) -> Any:
+    """Rounds per second of every class of workers."""
+    if kind == "asynchronous":
+        return asynchronous_rounds(crew, one)
+    if kind == "synchronous":
+        period = synchronous_s(crew.ready_s, one)
+    elif kind == "stale-synchronous":
+        period = stale_synchronous_s(crew, section.staleness, one)
+    else:
+        pull = one.push_bytes
+        total = float(crew.workers.sum())
+        call = ring_s if kind == "all-reduce" else broadcast_s
+        period = crew.ready_s[-1] + call(pull, total, one.worker_bytes_per_s)
+    return np.full(len(crew.workers), 1.0 / float(period))
+
+
+_KINDS: tuple[Consistency, ...] = ("synchronous", "stale-synchronous", "asynchronous")
+
+
+def _ways(
+    scenario: Scenario,
+    section: ParameterServer,
+    work: ServerWork,
+    worker: Worker,
+    crew: Crew | None,
+    one: Round | None,
+) -> tuple[Way, ...]:
+    """What was asked, the other kinds, all-reduce as planned, everyone to everyone."""
+    first = section.consistency
+    kinds = (first, *(kind for kind in _KINDS if kind != first))
+    rows = []
+    for kind in (*kinds, "broadcast to all"):
+        more = 0.0
+        if kind in ("stale-synchronous", "asynchronous"):
+            given = section.more_updates_fraction if kind == first else None
+            more = float(work.asynchronous_more_updates if given is None else given)
+        if crew is None or one is None:
+            rows.append(_way(scenario, kind, _Pace(more_updates=more, reason=worker.reason)))
+            continue
+        rounds = _rounds_of(kind, section, crew, one)
+        total = float((rounds * crew.workers).sum())
+        mean = float(crew.workers.sum()) / total
+        stale = _stale(kind, section, crew, total, rounds)
+        tokens = total * worker.batch * _tokens(scenario)
+        pace = _Pace(round_s=mean, tokens_per_s=tokens, stale_updates=stale, more_updates=more)
+        rows.append(_way(scenario, kind, pace))
+    rows.insert(len(kinds), _all_reduce(scenario, crew))
+    return tuple(rows)
+
+
+def _tokens(scenario: Scenario) -> float:
+    """Tokens of a sequence, padding left out."""
+    recipe = scenario.workload.recipe
+    return recipe.tokens_per_step / recipe.global_batch
+
+
+def _stale(kind: str, section: ParameterServer, crew: Crew, total: float, rounds: Any) -> float:
+    """Updates of others between a pull and its push: rate of all others by the mean step."""
+    if kind in ("synchronous", "broadcast to all"):
+        return 0.0
+    each = float(np.average(crew.step_s, weights=crew.workers * rounds))
+    others = total * (1.0 - 1.0 / float(crew.workers.sum()))
+    found = others * each
+    if kind == "stale-synchronous":
+        found = min(found, section.staleness * (float(crew.workers.sum()) - 1.0))
+    return found
+
+
+def _all_reduce(scenario: Scenario, crew: Crew | None) -> Way:
+    """The best layout of the whole cluster; who is late beyond the mean is waited for."""
+    name = "all-reduce"
+    if reason := hopeless(scenario, scenario.cluster):
+        return _way(scenario, name, _Pace(reason=reason))
+    pinned = with_allowed(scenario)
+    found = explore(scenario.workload, scenario.cluster, scenario.software, pinned, keep=KEEP)
+    if not len(found.best):
+        return _way(scenario, name, _Pace(reason=why_not(found)))
+    late = 0.0 if crew is None else float(crew.ready_s[-1] - crew.step_s[0])
+    step = float(found.best.step_time_s[0]) + late
+    rate = scenario.workload.recipe.tokens_per_step / step
+    return _way(scenario, name, _Pace(round_s=step, tokens_per_s=rate))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pace:
+    """What a way comes to before days are known."""
+
+    round_s: float = inf
+    tokens_per_s: float = 0.0
+    stale_updates: float = 0.0
+    more_updates: float = 0.0
+    reason: str = ""
+
+
+def _way(scenario: Scenario, name: str, pace: _Pace) -> Way:
+    tokens, rate = scenario.workload.recipe.tokens, pace.tokens_per_s
+    known = tokens is not None and rate > 0.0
+    return Way(
+        name=name,
+        round_s=pace.round_s,
+        tokens_per_s=rate,
+        stale_updates=pace.stale_updates,
+        more_updates=pace.more_updates,
+        days_ideal=(tokens or 0.0) * (1.0 + pace.more_updates) / rate / DAY_S if known else None,
+        reason=pace.reason,
+    )
+
+
+def _networks(section: ParameterServer, crew: Crew, one: Round) -> tuple[Network, ...]:
+    """Every way at other rates of the adapters; all-reduce over rings of the same workers."""
+    found = []
+    for factor in NETWORKS:
+        there = replace(
+            one,
+            worker_bytes_per_s=factor * one.worker_bytes_per_s,
+            servers_bytes_per_s=factor * one.servers_bytes_per_s,
+        )
+        rounds = {
+            kind: float(crew.workers.sum())
+            / float((_rounds_of(kind, section, crew, there) * crew.workers).sum())
+            for kind in (*_KINDS, "all-reduce")
+        }
+        found.append(Network(factor=factor, round_s=rounds))
+    return tuple(found)

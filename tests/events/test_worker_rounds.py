@@ -1,0 +1,102 @@
+"""Rounds of a parameter server: played by hand, and the closed form beside the events."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simulator.cost.kernels.stragglers import slowest_of
+from simulator.errors import InputError
+from simulator.events.served_run import play_servers
+from simulator.events.worker_rounds import play_rounds
+from simulator.push_pull.rounds import (
+    Crew,
+    Round,
+    asynchronous_rounds,
+    expected_draws,
+    stale_period_s,
+    stale_synchronous_s,
+    synchronous_s,
+)
+
+ROUND = {"push_bytes": 1e9, "pull_bytes": 0.5e9, "worker_bytes_per_s": 2e9, "sum_s": 0.02,
+         "servers_bytes_per_s": 4e9, "update_s": 0.05, "latency_s": 0.0}  # fmt: skip
+
+
+def a_round(**changed: float) -> Round:
+    return Round(**{**ROUND, "pieces": 1, **changed})
+
+
+def a_crew(workers: int, spread: float = 0.0, slow: float | None = None) -> Crew:
+    steps, count = ([4.0], [workers]) if slow is None else ([4.0, slow * 4.0], [workers - 1, 1])
+    return Crew(step_s=np.array(steps), workers=np.array(count), spread=spread)
+
+
+def test_one_step_by_hand() -> None:
+    """4 s, four pushes of 1 GB at 4 GB/s, four sums, an update, four pulls: 5.63 s a round."""
+    by_hand = 4.0 + 4 * 0.25 + 4 * 0.02 + 0.05 + 4 * 0.125
+    found = play_rounds([4.0] * 4, a_round(), staleness=0, sums_first=True)
+    assert found.period_s == pytest.approx(by_hand)
+    assert synchronous_s(a_crew(4).ready_s, a_round()) == pytest.approx(by_hand)
+
+
+def test_two_workers_are_bound_by_their_own_links() -> None:
+    """One pushes 1 GB at 2 GB/s of its own while the server has 4: 0.5 s, not 0.25 each."""
+    found = play_rounds([4.0] * 2, a_round(), staleness=0, sums_first=True)
+    assert found.period_s == pytest.approx(4.0 + 0.5 + 0.04 + 0.05 + 0.25)
+
+
+@pytest.mark.parametrize("workers", [1, 3, 12])
+@pytest.mark.parametrize("pieces", [1, 2, 5])
+def test_in_step_without_spread_both_say_the_same(workers: int, pieces: int) -> None:
+    one = a_round(pieces=pieces)
+    played = play_rounds([4.0] * workers, one, staleness=0, sums_first=True, rounds=8)
+    assert synchronous_s(a_crew(workers).ready_s, one) == pytest.approx(played.period_s)
+
+
+CASES = [
+    (kind, workers, staleness, spread, slow)
+    for kind, bounds in (("synchronous", (0,)), ("asynchronous", (0,)),
+                         ("stale-synchronous", (0, 1, 4)))
+    for staleness in bounds
+    for workers in (4, 16)
+    for spread in (0.05, 0.2)
+    for slow in (None, 2.0)
+]  # fmt: skip
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize(("kind", "workers", "staleness", "spread", "slow"), CASES)
+def test_closed_form_beside_events(
+    kind: str, workers: int, staleness: int, spread: float, slow: float | None
+) -> None:
+    """Links carry up to nine tenths of what they can; within a tenth."""
+    crew, one = a_crew(workers, spread, slow), a_round(pieces=4)
+    found = play_servers(crew, one, kind, staleness=staleness)  # type: ignore[arg-type]
+    assert found.closed_form_s == pytest.approx(found.played_s, rel=0.1)
+
+
+def test_waiting_for_nobody_is_not_slower_than_waiting_for_all() -> None:
+    crew, one = a_crew(8, 0.2), a_round()
+    free = 1.0 / float(asynchronous_rounds(crew, one)[0])
+    bounded = [float(stale_synchronous_s(crew, s, one)) for s in (1, 2, 8)]
+    assert free <= bounded[2] <= bounded[1] <= bounded[0]
+    assert bounded[0] <= synchronous_s(crew.ready_s, one)
+
+
+def test_a_slow_worker_sets_the_pace_of_all_but_the_asynchronous() -> None:
+    crew, one = a_crew(8, 0.0, slow=3.0), a_round()
+    rates = asynchronous_rounds(crew, one)
+    assert rates[0] > 2.5 * rates[1]
+    assert stale_period_s(crew, 5) == 12.0
+
+
+def test_draws_are_those_that_stragglers_have() -> None:
+    for count in (2, 8, 100):
+        assert expected_draws(count)[-1] == pytest.approx(float(slowest_of(count)))
+        assert expected_draws(count).sum() == pytest.approx(0.0, abs=1e-9)
+
+
+def test_too_many_messages_are_refused() -> None:
+    with pytest.raises(InputError, match="too many to play"):
+        play_rounds([1.0] * 5_000, a_round(pieces=8), staleness=0)
