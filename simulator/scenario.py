@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -314,12 +313,12 @@ def make_scenario(
         ("goal", lambda: _section(Goal, document, "goal", where)),
         ("run", lambda: _run(document, where)),
         ("search", lambda: _search(document, where)),
-        *((name, partial(_given, name, document, where)) for name in _READERS),
     ):
         try:
             parts[name] = step()
         except InputError as error:
             problems += error.problems
+    problems += _read_optional(document, where, parts)
     if "place" in parts:
         for name, load in (
             ("cluster", lambda: _cluster(parts["place"], where)),
@@ -389,9 +388,17 @@ _READERS: dict[str, Callable[..., Any]] = {
 """Sections that may be left out whole: None stands for them then."""
 
 
-def _given(name: str, document: Mapping[str, Any], where: str) -> Any:
-    """What a section says that may be left out."""
-    return _READERS[name](document[name], where=where) if name in document else None
+def _read_optional(document: Mapping[str, Any], where: str, parts: dict[str, Any]) -> list[str]:
+    """Put into `parts` what sections say that may be left out, and return what is wrong."""
+    problems: list[str] = []
+    for name, read in _READERS.items():
+        parts[name] = None
+        if name in document:
+            try:
+                parts[name] = read(document[name], where=where)
+            except InputError as error:
+                problems += error.problems
+    return problems
 
 
 def _search(document: Mapping[str, Any], where: str) -> SearchSection:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.cost.step import Estimate, concatenate
+from simulator.cost.estimate import Estimate, concatenate
 from simulator.decisions.offers import KEEP
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster

@@ -100,7 +100,7 @@ class Round:
         return tuple(
             np.maximum(0.0, size / rate - size / there)
             for size in (self.push_bytes, self.pull_bytes)
-        )  # type: ignore[return-value]
+        )
 
 
 def in_pieces(stages_s: Any, pieces: Any) -> Floats:
