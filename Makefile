@@ -5,7 +5,7 @@
 #                written again: 30 minutes on two cores
 # make lint      ruff, mypy, import-linter
 # make bench     time what tests/benchmarks holds
-# make accuracy  predict the shipped runs and write docs/accuracy.md and docs/accuracy.json again
+# make accuracy  predict the shipped runs and write docs/accuracy.md, docs/accuracy.json and docs/goodput.md again
 # make profiles  fit the shipped hardware profiles again from validation/microbenchmarks
 # make reports   write reports/gallery again
 # make measure-here   time kernels, collectives and steps on this machine's CPU, in 5 minutes
@@ -61,6 +61,7 @@ bench: $(STAMPS)/test
 
 accuracy: $(STAMPS)/foreshard
 	$(BIN)/python -m simulator.report.accuracy_page docs
+	$(BIN)/python -m simulator.report.goodput_page docs
 
 profiles: $(STAMPS)/foreshard
 	$(BIN)/python -m simulator.calibration.refit

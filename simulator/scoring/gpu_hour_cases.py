@@ -67,15 +67,16 @@ def read_hour_cases() -> tuple[HourCase, ...]:
 def hours_of(case: HourCase) -> Hours:
     """Predict the hours of a case: the accelerators that train, no spares, as reports count."""
     training = ("tokens", "global_batch", "sequence_length", "precision")
+    cluster: dict[str, Any] = {"name": case.cluster, "gpus": case.gpus}
+    if case.software is not None:
+        cluster["software"] = case.software
     document = {
         "model": {"name": case.model},
-        "cluster": {"name": case.cluster, "gpus": case.gpus},
+        "cluster": cluster,
         "training": {name: getattr(case, name) for name in training},
         "layout": case.layout,
         "run": {"set": case.set},
     }
-    if case.software is not None:
-        document["cluster"]["software"] = case.software
     found = predict(make_scenario(document, where=case.name)).outcome
     days = float(found.days[0])
     hours = case.gpus * DAY_S / HOUR_S
