@@ -7,6 +7,7 @@ __all__ = ["EXAMPLES", "epilog"]
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "plan": (
         "plan run.toml",
+        "plan --from train.sh --cluster dgx-h100",
         "plan run.toml --more --set layout.schedule=any --set cluster.gpus=512",
         "plan --model llama-3.1-8b --cluster aws-p5 --gpus 64 --set training.tokens=1e12",
     ),
@@ -14,6 +15,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "predict run.toml --set layout.tp=8 --set layout.pp=4",
         "predict run.toml --memory",
         "predict run.toml --anchored-by small-run.csv",
+    ),
+    "export": (
+        "export run.toml --as torchtitan",
+        "export run.toml --best --as slurm --out job.sh",
+        "export run.toml --as markdown --top 10",
     ),
     "simulate": (
         "simulate run.toml --deviation stage=3,replica=1,compute=1.2 --picture step.png",

@@ -13,6 +13,7 @@ from simulator.cli import (
     compare,
     doctor,
     explain,
+    export,
     list_fields,
     list_models,
     measure,
@@ -73,6 +74,7 @@ def _main(
 for _name, _module in {
     "plan": plan,
     "predict": predict,
+    "export": export,
     "simulate": simulate,
     "compare": compare,
     "size": size,

@@ -1,7 +1,8 @@
-"""A fine-tuning with low-rank adapters as a recipe of Megatron-Bridge; Megatron-LM has none.
+"""A layout over a recipe of Megatron-Bridge: pretraining, and fine-tuning with low-rank adapters.
 
-Options as in NVIDIA-NeMo/Megatron-Bridge@067f987d, scripts/training/run_recipe.py and
-src/megatron/bridge/peft/lora.py; other fields by trailing KEY=VALUE.
+Options as in NVIDIA-NeMo/Megatron-Bridge@067f987d (adapters) and @03b04509 (pretraining),
+scripts/training/run_recipe.py and src/megatron/bridge/peft/lora.py; other fields by trailing
+KEY=VALUE.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from simulator.interop.megatron import megatron_flags
 from simulator.interop.torchrun import steps, torchrun, unsaid_stashes, wrapped
 from simulator.scenario import Scenario
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe
 
-__all__ = ["bridge_adapter_block", "recipe_note", "recipe_stem"]
+__all__ = ["bridge_adapter_block", "bridge_block", "recipe_note", "recipe_stem"]
 
 _RECIPES = (
     *("gemma-2-9b", "gpt-oss-20b", "llama-3-8b", "llama-3-70b", "llama-3.1-8b", "llama-3.1-70b"),
@@ -47,6 +49,78 @@ def recipe_note(arch: Architecture) -> list[str]:
     if recipe_stem(arch):
         return []
     return [f"Megatron-Bridge has no recipe with adapters of {arch.name}: write yours first."]
+
+
+def bridge_block(row: dict[str, Any], scenario: Scenario) -> str:
+    """Write the command for run_recipe.py: a recipe's pretraining with this layout's fields.
+
+    Fields are Megatron's own: flag ``--a-b`` is field ``a_b``, of the section that has it.
+    """
+    if scenario.workload.recipe.lora_rank:
+        return bridge_adapter_block(row, scenario)
+    arch = scenario.workload.architecture
+    stem = re.sub(r"^([a-z]+)-(\d)", r"\1\2", arch.name.replace(".", "")).replace("-", "_")
+    groups = [
+        setting
+        for group in megatron_flags(row, scenario)
+        if (setting := [text for flag in group for text in _setting(flag)])
+    ]
+    explicit = [f"model.virtual_pipeline_model_parallel_size={row['vpp']}"] * (row["vpp"] > 1)
+    if row["tp"] > 1 and not row["sequence_parallel"]:
+        explicit.append("model.sequence_parallel=false")
+    if row["sharding"] == "ddp":
+        explicit.append("ddp.use_distributed_optimizer=false")
+    groups.append(explicit)
+    start = (
+        f"{torchrun(scenario.cluster)} scripts/training/run_recipe.py"
+        f" --recipe {stem}_pretrain_config --dataset llm-pretrain-mock"
+    )
+    return "\n".join(
+        [
+            "# In a checkout of Megatron-Bridge. Yours to set: data (mock data here), tokenizer,"
+            " learning rate, checkpoints; the recipe where there is none of this name.",
+            wrapped(start, groups),
+            *(f"# {note}" for note in unsaid_stashes(scenario.workload.recipe)),
+        ]
+    )
+
+
+_SECTIONS = {
+    "model": (
+        "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+        "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel",
+        "virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout", "cp_comm_type",
+        "hierarchical_context_parallel_sizes", "recompute_granularity", "recompute_method",
+        "recompute_num_layers", "recompute_modules", "moe_token_dispatcher_type",
+        "moe_enable_deepep", "cpu_offloading_num_layers", "seq_length",
+        "microbatch_group_size_per_vp_stage",
+    ),
+    "train": ("micro_batch_size", "global_batch_size", "train_iters", "train_samples"),
+    "ddp": (
+        "use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather",
+        "use_megatron_fsdp", "data_parallel_sharding_strategy", "grad_reduce_in_fp32",
+        "num_distributed_optimizer_instances",
+    ),
+    "optimizer": ("optimizer_cpu_offload", "optimizer_offload_fraction"),
+    "dist": ("use_tp_pp_dp_mapping",),
+}  # fmt: skip
+"""Sections of ConfigContainer and the fields of each that a layout sets."""
+
+
+def _setting(flag: str) -> list[str]:
+    """``--tensor-model-parallel-size 8`` as ``model.tensor_model_parallel_size=8``."""
+    word, _, value = flag.removeprefix("--").partition(" ")
+    name = word.replace("-", "_")
+    if name in ("grad_reduce_in_bf16", "accumulate_allreduce_grads_in_fp32"):
+        name, value = "grad_reduce_in_fp32", str(name != "grad_reduce_in_bf16").lower()
+    section = next((key for key, fields in _SECTIONS.items() if name in fields), None)
+    if section is None:
+        return []
+    value = value.strip("'") or "true"
+    if name in ("recompute_modules", "hierarchical_context_parallel_sizes"):
+        value = f"[{value.replace(' ', ',')}]"
+    text = f"{section}.{name}={value}"
+    return [f"'{text}'" if set(value) & set("[]|*()") else text]
 
 
 def bridge_adapter_block(row: dict[str, Any], scenario: Scenario) -> str:
@@ -112,6 +186,14 @@ def _settings(row: dict[str, Any], recipe: Recipe) -> list[str]:
         found.append(f"model.cp_comm_type={_CP_KINDS[row['cp_kind']]}")
     shared = str(row["sharding"] != "ddp").lower()
     found.append(f"ddp.use_distributed_optimizer={shared}")
+    if row["sharding"] in ("zero2", "zero3"):
+        strategy = "optim_grads" if row["sharding"] == "zero2" else "optim_grads_params"
+        found.append("ddp.use_megatron_fsdp=true")
+        found.append(f"ddp.data_parallel_sharding_strategy={strategy}")
+    shards = row["dp"] * row["cp"]
+    if row["sharding"] != "ddp" and row["shard_group"] != shards:
+        instances = shards // row["shard_group"]
+        found.append(f"ddp.num_distributed_optimizer_instances={instances}")
     if row["recompute"] != "none":
         found.append(f"model.recompute_granularity={row['recompute']}")
     if row["recompute"] == "full":

@@ -33,6 +33,8 @@ def primus_block(row: dict[str, Any], scenario: Scenario) -> str:
     if recipe.lora_rank:
         return _adapting(row, scenario)
     overrides = dict(_setting(flag) for group in megatron_flags(row, scenario) for flag in group)
+    overrides.setdefault("sequence_parallel", "false")
+    overrides.setdefault("use_distributed_optimizer", "false")
     module = ["pre_trainer:", "  framework: megatron", "  config: pre_trainer.yaml"]
     return "\n".join(
         [

@@ -28,6 +28,7 @@ COMMANDS: dict[str, list[str]] = {
     "predict --json": ["predict", *RUN, *SET, "--json", "--trace", "predicted.json.gz"],
     "predict --memory": ["predict", *RUN, *SET, "--memory"],
     "predict --figures": ["predict", *RUN, *SET, "--figures"],
+    "export": ["export", *RUN, *NEXT, "--as", "megatron-lm"],
     "simulate": ["simulate", *RUN, *NEXT, "--trace", "played.json", "--picture", "step.png"],
     "simulate --json": ["simulate", *RUN, *NEXT, "--jitter", "0.03", "--contention", "--json"],
     "compare": ["compare", *RUN[:2], "--clusters", "dgx-a100,dgx-h100", "--gpus", "8", *SET, *JOBS],

@@ -20,7 +20,9 @@ _SCRIPT = re.compile(r"[^\s=]+\.py")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.S)
 _OVERRIDE = re.compile(r"\+{0,2}~?([A-Za-z_]\w*(?:[./@:]\w+)*)=(.*)", re.S)
 _WRITTEN = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
-_LAUNCHES_MODULE = (
+_LAUNCHES = (
+    "gaudi_spawn.py",
+    "launch.py",
     "torch.distributed.run",
     "torch.distributed.launch",
     "accelerate.commands.launch",
@@ -93,8 +95,10 @@ def _taken_apart(words: list[Word], path: str) -> Command | None:
         return None
     for at, word in enumerate(words):
         before = names[at - 1] if at else ""
-        module = before == "-m" and word.text not in _LAUNCHES_MODULE
-        if module or (_SCRIPT.fullmatch(word.text) and not before.startswith("--")):
+        module = before == "-m" and word.text not in _LAUNCHES
+        program = _SCRIPT.fullmatch(word.text) and names[at] not in _LAUNCHES
+        valued = before.startswith("--") and before != "--use_deepspeed"
+        if module or (program and not valued):
             started = _settings(words[:at], path)
             return Command(word.text, started, _settings(words[at + 1 :], path))
     return None

@@ -12,6 +12,7 @@ import re
 from simulator.interop.launch_files.idle_keys import idle_in
 from simulator.interop.launch_files.megatron_shape import shape_of
 from simulator.interop.launch_files.settings import Reading, Settings, as_whole
+from simulator.workload import presets
 
 __all__ = ["MEGATRON_KEYS", "read_megatron"]
 
@@ -124,6 +125,8 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str) -> Reading:
     if on is not None or (flags and (tp or 1) > 1):
         at = settings.found.get("sequence_parallel") or settings.found["tensor_model_parallel_size"]
         settings.say("layout.sequence_parallel", bool(on) and (tp is None or tp > 1), at)
+    if shape.architecture is None:
+        _recipe_model(settings)
     overlapped = "overlap_grad_reduce" in settings.found
     own = ("megatron-core",) if overlapped else ("megatron-core-defaults", "megatron-core")
     return settings.reading(
@@ -135,13 +138,30 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str) -> Reading:
     )
 
 
+def _recipe_model(settings: Settings) -> None:
+    """The zoo's model of a recipe: ``llama31_70b_pretrain_config``."""
+    setting = settings.take("recipe", "model_recipe_name", "model")
+    if setting is None:
+        return
+    said = str(setting.value).lower()
+    stems = {
+        re.sub(r"^([a-z]+)-(\d)", r"\1\2", name.replace(".", "")).replace("-", "_"): name
+        for name in presets.names()
+    }
+    alike = [stem for stem in stems if said == stem or said.startswith(f"{stem}_")]
+    if alike:
+        settings.say("model.name", stems[max(alike, key=len)], setting)
+
+
 def _pipeline(settings: Settings, layers: int | None) -> None:
     """Chunks of every rank, however they are counted."""
-    if settings.whole(
+    chunks = settings.whole(
         "layout.vpp", "virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"
-    ):
-        return
+    )
     pp = settings.value_of("layout.pp") or 1
+    spelled = settings.take("pipeline_model_parallel_layout")
+    if chunks:
+        return
     each = settings.whole("", "num_layers_per_virtual_pipeline_stage")
     if each is not None and layers:
         if layers % (pp * each):
@@ -153,7 +173,6 @@ def _pipeline(settings: Settings, layers: int | None) -> None:
                 layers // (pp * each),
                 settings.found["num_layers_per_virtual_pipeline_stage"],
             )
-    spelled = settings.take("pipeline_model_parallel_layout")
     if spelled is not None and isinstance(spelled.value, str):
         count = _stages(spelled.value)
         if count is None or count % pp:

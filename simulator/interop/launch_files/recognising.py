@@ -12,6 +12,7 @@ from simulator.errors import InputError
 from simulator.files import json_of, toml_of, yaml_of
 from simulator.interop.launch_files.command_words import Command, training_command
 from simulator.interop.launch_files.deepspeed_json import read_deepspeed
+from simulator.interop.launch_files.fsdp2_snippet import is_fsdp2, read_fsdp2
 from simulator.interop.launch_files.idle_keys import idle_in
 from simulator.interop.launch_files.job_size import (
     batch_directives,
@@ -44,6 +45,7 @@ KINDS = (
     " Hugging Face's Trainer",
     "a torchtitan job (TOML)",
     "a DeepSpeed configuration (JSON)",
+    "a script around torch's fully_shard (Python)",
     "a config.json",
     "TrainingArguments (JSON)",
     "an accelerate configuration (YAML)",
@@ -57,6 +59,7 @@ KINDS = (
 
 _MOST_SETTINGS = 20_000
 _SECTION = re.compile(r"^\s*\[\[?[\w.\"' -]+\]\]?\s*(?:#.*)?$", re.M)
+_HERE_DOCUMENT = re.compile(r"<<-?\s*['\"]?[A-Za-z_]\w*['\"]?[ \t]*$", re.M)
 _TOML_LINE = re.compile(r"\s*(?:\[\[?[\w.\"' -]+\]\]?|[\w.\"-]+\s*=\s*[\"'\[{\w.+-])")
 _YAML_LINE = re.compile(r"\s*(?:- )?[\w./-]+:(?:\s|$)|\s*- ")
 
@@ -81,6 +84,10 @@ def _by_content(text: str, path: str) -> list[Reading]:
     start = text.lstrip()
     if start[:1] == "{":
         return _of_json(json_of(text, path), path)
+    if _HERE_DOCUMENT.search(text):
+        return _of_shell(text, path)
+    if is_fsdp2(text):
+        return read_fsdp2(text, path)
     if is_nvidia_topology(text):
         return [_of_topology(text, path)]
     lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
@@ -223,7 +230,10 @@ def _of_command(command: Command, script: Script) -> list[Reading]:
     if script.branches:
         notes.append(f"{path}: all its branches were read, one after the other")
     dotted = {key.partition(".")[0] for key in keys if "." in key}
-    if dotted & {"parallelism", "activation_checkpoint"} or (dotted and dotted <= set(SECTIONS)):
+    if dotted == {"job"}:
+        places = tuple(item.place for item in settings)  # the job file says the rest
+        found.append(Reading(path=path, kind="torchtitan command", idle=places))
+    elif dotted & {"parallelism", "activation_checkpoint"} or (dotted and dotted <= set(SECTIONS)):
         found.append(read_torchtitan(Settings.of(path, settings)))
     elif MEGATRON_KEYS & {_tail(key) for key in keys}:
         recipe = bool(dotted) or "recipe" in command.script or "model" in keys

@@ -93,20 +93,23 @@ def _states(settings: Settings) -> None:
     replicas, shards = (settings.take(*names) for names in keys)
     count = as_whole(str(replicas.value)) if replicas else None
     number = as_whole(str(shards.value)) if shards else None
-    sharded = shards is None or number != 1
+    split = (settings.value_of("layout.cp") or 1) > 1  # its ranks share states too
+    sharded = shards is None or number != 1 or split
     at: Setting | None = shards or replicas or next(iter(settings.found.values()), None)
     if at is None:
         return
-    if number and number > 1:
+    if number and number > 0 and sharded:
         settings.say("run.shard_degree", number, at)
     elif count and count > 1 and sharded and replicas:
         settings.say("run.shard_replicas", count, replicas)
     reshard = settings.take("parallelism.fsdp_reshard_after_forward",
                             "training.fsdp_reshard_after_forward")  # fmt: skip
+    if number == 1 and (count or 1) == 1 and not split and reshard is None:
+        return  # a single data-parallel rank: nothing to share
+    sharded = sharded or (count or 1) == 1
     word = str(reshard.value).lower() if reshard else "default"
-    if not sharded and (count or 1) >= 1:
-        only = (settings.value_of("layout.cp") or 1) > 1
-        settings.say("layout.sharding", "zero3" if only else "ddp", at)
+    if not sharded:
+        settings.say("layout.sharding", "ddp", at)
     else:
         piped = (settings.value_of("layout.pp") or 1) > 1
         never = word == "never"

@@ -1,0 +1,70 @@
+"""`foreshard export`: a framework's words, a job of SLURM, tables; refusals that say why."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator.cli.main import app
+
+RUN = ["--model", "gpt2-small", "--cluster", "dgx-a100", "--gpus", "16"]
+PINNED = [*RUN, "--set", "layout.tp=1", "--set", "layout.pp=1", "--set", "layout.cp=1"]
+
+
+def export(*words: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["export", *words])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_a_job_of_slurm_starts_one_torchrun_on_every_server() -> None:
+    code, text, _ = export(*RUN, "--as", "slurm")
+    assert code == 0
+    lines = text.splitlines()
+    assert lines[0] == "#!/bin/bash"
+    assert "#SBATCH --nodes=2" in lines
+    assert "#SBATCH --gpus-per-node=8" in lines
+    (start,) = [line for line in lines if line.startswith("srun torchrun ")]
+    assert '--rdzv_endpoint "$HEAD_NODE:29500"' in start
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--as", "torchtitn"], "did you mean 'torchtitan'"),
+        (["--as", "deepspeed", "--set", "layout.tp=2"], "cannot say tp = 2"),
+        (["--as", "parquet"], "must be written with --out"),
+        (["--as", "megatron-lm", "--cluster", "tpu-v5p"], "does not run on"),
+        (["--as", "slurm", "--cluster", "tpu-v5p"], "not started by torchrun"),
+    ],
+)
+def test_what_cannot_be_said_is_refused(words: list[str], said: str) -> None:
+    code, text, error = export(*RUN, *words)
+    assert (code, text) == (2, "")
+    assert said in error
+
+
+@pytest.mark.evidence
+def test_tables_hold_the_best_layouts(tmp_path: Path) -> None:
+    code, text, _ = export(*PINNED, "--as", "csv", "--top", "3")
+    assert code == 0
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert len(rows) == 3
+    steps = [float(row["step_time_s"]) for row in rows]
+    assert steps == sorted(steps)
+    _, text, _ = export(*PINNED, "--as", "markdown", "--top", "3")
+    assert [line.count("|") for line in text.splitlines() if line] == [17] * 5
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    place = tmp_path / "layouts.parquet"
+    assert export(*PINNED, "--as", "parquet", "--top", "3", "--out", str(place))[0] == 0
+    assert pandas.read_parquet(place)["step_time_s"].tolist() == pytest.approx(steps)
+
+
+@pytest.mark.evidence
+def test_chakra_traces_are_one_file_a_rank(tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    code, text, _ = export(*RUN, "--set", "layout.pp=2", "--as", "chakra", "--out", str(folder))
+    assert code == 0, text
+    assert sorted(path.name for path in folder.iterdir()) == ["step.0.et", "step.1.et"]
