@@ -512,7 +512,7 @@ def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
     arch = parts.get("architecture")
     if recipe is not None and arch is not None:
         length, most = recipe.sequence_length, arch.max_positions
-        fixed, learned = arch.patch_values > 0, arch.position == "learned"
+        fixed, learned = arch.has_fixed_length, arch.position == "learned"
         if length != most if fixed else learned and length > most:
             tokens = "tokens per image" if fixed else "learned positions"
             problems.append(

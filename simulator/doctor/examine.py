@@ -119,7 +119,9 @@ def _training(case: Combination) -> dict[str, Any]:
     """A type that the device has, and tokens per sequence that the model takes."""
     arch, rates = load(case.model), load_cluster(case.cluster, 1).accelerator.matrix_flop_per_s
     precision = next((dtype for dtype in ("bf16", "fp16") if dtype in rates), "fp32")
+    if arch.traced is not None and arch.traced.element_bytes == 4:
+        precision = "fp32"
     most = arch.max_positions
-    fixed, learned = arch.patch_values > 0, arch.position == "learned"
+    fixed, learned = arch.has_fixed_length, arch.position == "learned"
     length = most if fixed else min(_SEQUENCE, most) if learned else _SEQUENCE
     return {"precision": precision, "sequence_length": length}

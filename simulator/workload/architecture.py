@@ -244,6 +244,11 @@ class Architecture:
         return self.blocks[self.layer_kinds[-1]].width if self.layer_kinds else 0
 
     @property
+    def has_fixed_length(self) -> bool:
+        """Whether every sample has `max_positions` tokens, as images have."""
+        return self.patch_values > 0 or (self.traced is not None and self.max_positions == 1)
+
+    @property
     def output_rows(self) -> int:
         """Rows of the output table: the vocabulary, or none where only tasks are answered."""
         return self.vocabulary if self.tasks is None or self.tasks.keeps_output else 0

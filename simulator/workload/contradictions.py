@@ -6,7 +6,7 @@ import math
 
 from simulator.errors import problem
 from simulator.workload.architecture import Architecture
-from simulator.workload.recipe import Recipe
+from simulator.workload.recipe import Recipe, beyond_traces
 
 __all__ = ["wrong_training"]
 
@@ -20,6 +20,9 @@ def wrong_training(
         rule = f"must be at most sequence_length = {recipe.sequence_length}"
         problems.append(problem(where, "training.lengths", rule, longest))
     problems += _wrong_shares(recipe, where)
+    if arch is not None and arch.traced is not None:
+        rule = f"not yet for a traced module ({arch.name})"
+        problems += [f"{where}: training.{name}: {rule}" for name in beyond_traces(recipe)]
     if recipe.stash_bytes is not None and recipe.is_quantised:
         rule = "needs a precision of 16 or 32 bit: smaller ones keep quantised inputs already"
         for name in ("mask", "activation_output", "linear_input", "norm_input"):

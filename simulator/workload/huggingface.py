@@ -14,7 +14,16 @@ from typing import Any
 from simulator.errors import InputError, visible
 from simulator.files import read_json
 from simulator.workload.architecture import Architecture
-from simulator.workload.families import deepseek, encoders, gpt, llama, nemotron_h, qwen3_next, t5
+from simulator.workload.families import (
+    deepseek,
+    encoders,
+    gpt,
+    llama,
+    nemotron_h,
+    qwen3_next,
+    t5,
+    traced_model,
+)
 from simulator.workload.fields import Fields
 
 __all__ = ["FAMILIES", "from_hf", "read_config"]
@@ -45,6 +54,7 @@ FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "swin": encoders.swin,
     "switch_transformers": t5.switch_transformers,
     "t5": t5.t5,
+    "traced": traced_model.traced_model,
     "vit": encoders.vit,
     "yuan": llama.yuan,
 }

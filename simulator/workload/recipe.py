@@ -10,7 +10,8 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from simulator.data_input.data_section import DataInput
 from simulator.errors import InputError
 from simulator.files import Number, Unit, Whole, build, record
-from simulator.workload.architecture import MLP, Architecture, Attention, Block
+from simulator.workload.architecture import Architecture
+from simulator.workload.families.traced_model import traced_architecture
 
 __all__ = [
     "HOST_OPTIMIZERS",
@@ -87,6 +88,10 @@ class Recipe:
     together."""
     tokens: Annotated[Number, Gt(0), Unit("tokens")] | None = None
     """Tokens that the whole run sees; none given: only one step is asked about."""
+    critical_batch: Annotated[Number, Gt(0), Unit("sequences")] | None = None
+    """Batch at which twice the tokens of a small one are needed to the same loss (McCandlish et al.
+    2018): `tokens` are then those of a small batch, and the run takes 1 + global_batch /
+    critical_batch times as many. None given: `tokens` are those of this batch."""
     precision: Literal[
         "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4"
     ] = "bf16"
@@ -227,7 +232,10 @@ class Recipe:
     @property
     def steps(self) -> float | None:
         """Optimizer steps of the whole run, or None when `tokens` is not given."""
-        return None if self.tokens is None else self.tokens / self.tokens_per_step
+        if self.tokens is None:
+            return None
+        more = 0.0 if self.critical_batch is None else self.global_batch / self.critical_batch
+        return (1.0 + more) * self.tokens / self.tokens_per_step
 
 
 @record
@@ -310,18 +318,7 @@ def traced_workload(module: Any, example_inputs: Any, training: dict[str, Any]) 
     found = trace(
         module, example_inputs, element_bytes=4 if recipe.precision in ("fp32", "tf32") else 2
     )
-    unused = {"attention": Attention(heads=1, kv_heads=1, head_dim=1), "mlp": MLP(ffn_hidden=1)}
-    architecture = Architecture(
-        name=where,
-        family="torch",
-        hidden=1,
-        vocabulary=0,
-        position="none",
-        final_norm="none",
-        blocks=tuple(Block(**unused, norm="none", traced=part) for part in found.layers),  # type: ignore[arg-type]
-        layer_kinds=found.layer_kinds,
-        traced=found.rest,
-    )
+    architecture = traced_architecture(where, found.layers, found.layer_kinds, found.rest)
     length = recipe.sequence_length if "sequence_length" in given else found.tokens
     return Workload(architecture=architecture, recipe=replace(recipe, sequence_length=length))
 

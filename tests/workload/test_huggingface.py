@@ -272,5 +272,5 @@ def test_families():
         *("gpt_neox", "gpt_oss", "llama", "llama4_text", "mistral", "mixtral", "mpt", "nemotron"),
         *("nemotron_h", "opt", "phi3"),
         *("qwen2", "qwen3", "qwen3_moe", "qwen3_next", "swin", "switch_transformers"),
-        *("t5", "vit", "yuan"),
+        *("t5", "traced", "vit", "yuan"),
     ]

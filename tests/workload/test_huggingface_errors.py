@@ -22,7 +22,7 @@ KNOWN = (
     "bert, deberta-v2, deepseek_v2, deepseek_v3, falcon, gemma2, gpt2, gpt_neox, gpt_oss, llama, "
     "llama4_text, mistral, mixtral, mpt, nemotron, nemotron_h, opt, phi3, qwen2, qwen3, "
     "qwen3_moe, qwen3_next, swin, "
-    "switch_transformers, t5, vit, yuan"
+    "switch_transformers, t5, traced, vit, yuan"
 )
 GONE = object()
 
