@@ -283,9 +283,10 @@ def _write(
             packed = trace.name.endswith(".gz")
             contents[trace] = trace_bytes(step, gzipped=packed, title=about)
         if picture is not None:
-            from simulator.report.pipeline_picture import pipeline_png
+            from simulator.report.canvas import png_bytes
+            from simulator.report.pipeline_picture import pipeline_picture
 
-            contents[picture] = pipeline_png(step, title=about)
+            contents[picture] = png_bytes(pipeline_picture(step, title=about))
         if table is not None:
             contents[table[0]] = table[1].encode()
         if not contents:

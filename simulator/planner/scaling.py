@@ -16,6 +16,7 @@ from simulator.cost.states.state_bytes import least_state_bytes
 from simulator.cost.step import Estimate
 from simulator.cost.terms import TERMS
 from simulator.hardware.cluster import Cluster
+from simulator.planner.certainty import certainty
 from simulator.planner.explore import Found, explore
 from simulator.planner.outcome import outcome
 from simulator.scenario import Scenario
@@ -68,10 +69,18 @@ class ScalingPoint:
     mfu: float = 0.0
     speedup: float = 0.0
     """Tokens/s over those of the smallest number that fits."""
+    interval: tuple[float, float] = (1.0, 1.0)
+    """P10 and P90 of the speed over its median."""
     ratio: float = 0.0
     """Tokens/s/GPU over that of the smallest number that fits; 1 is the ideal line."""
     eaten: dict[str, float] = field(default_factory=dict)
     """By cause (CAUSES), adding up to ``1 - ratio``; negative where a cause got smaller."""
+
+    @property
+    def speedup_span(self) -> tuple[float, float]:
+        """P10 and P90 of the speed-up over the median speed of the smallest number that fits."""
+        low, high = self.interval
+        return low * self.speedup, high * self.speedup
 
     @property
     def layout(self) -> str:
@@ -176,6 +185,8 @@ def _point(
     estimate = found.best.take(np.array([int(np.argmin(found.best.step_time_s))]))
     recipe = scenario.workload.recipe
     result = outcome(estimate, recipe, cluster)
+    sure = certainty(estimate, scenario.workload, cluster, scenario.software)
+    step_s = float(estimate.step_time_s[0])
     point = ScalingPoint(
         gpus=gpus,
         estimate=estimate,
@@ -183,6 +194,7 @@ def _point(
         tokens_per_s_per_gpu=float(result.tokens_per_s_per_gpu[0]),
         mfu=float(result.mfu[0]),
         speedup=1.0,
+        interval=(step_s / float(sure.p90_s[0]), step_s / float(sure.p10_s[0])),
         ratio=1.0,
         eaten=dict.fromkeys(CAUSES, 0.0),
     )

@@ -11,15 +11,29 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["DPI", "canvas", "headline", "ink_on", "legend", "plain_axes", "png_bytes", "wrapped"]
+__all__ = [
+    "DPI",
+    "NARROW",
+    "canvas",
+    "headline",
+    "ink_on",
+    "legend",
+    "plain_axes",
+    "png_bytes",
+    "svg_bytes",
+    "wrapped",
+]
 
 DPI = 130
+
+NARROW = 4.7
+"""Inches of a picture for phones."""
 
 
 def ink_on(background: str) -> str:
     """Choose the text colour that reads on a background."""
     red, green, blue = (int(background[i : i + 2], 16) for i in (1, 3, 5))
-    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 150 else colour("text").light
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 150 else colour("on bar").light
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
@@ -41,7 +55,12 @@ def plain_axes(axes: Axes) -> None:
 
 
 def headline(figure: Figure, title: str, below: str, verdict: str = "text") -> None:
-    """Title and what it is about, flush left; the blank lines reserve the room of the second."""
+    """Title and what it is about, flush left; the blank lines reserve the room of the second.
+
+    A narrow picture stands on a page that says both, and has neither.
+    """
+    if figure.get_figwidth() <= NARROW:
+        return
     lines = below.count("\n") + 1
     figure.suptitle(
         title + "\n" * lines,
@@ -59,7 +78,10 @@ def legend(figure: Figure, axes: Axes) -> None:
     """Put the legend below the frames."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        columns = 4 if figure.get_figwidth() < 11 else 3
+        width = figure.get_figwidth()
+        columns = 2 if width <= NARROW else 4 if width < 11 else 3
+        if width <= NARROW:
+            labels = [wrapped(label, 24) for label in labels]
         figure.legend(
             handles, labels, loc="outside lower left", ncols=columns, frameon=False, fontsize=8.5
         )
@@ -82,4 +104,15 @@ def png_bytes(figure: Figure) -> bytes:
     out = io.BytesIO()
     meta: dict[str, Any] = {"Software": None}
     figure.savefig(out, format="png", metadata=meta)
+    figure.set_layout_engine("none")  # it is laid out: whoever draws it again need not
+    return out.getvalue()
+
+
+def svg_bytes(figure: Figure) -> bytes:
+    """Return the picture as an SVG file whose texts are texts, the same bytes for the same one."""
+    from matplotlib import rc_context
+
+    out = io.BytesIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "foreshard"}):
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()

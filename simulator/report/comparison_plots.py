@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulator.report.canvas import DPI, canvas, headline, legend, plain_axes, png_bytes
+from simulator.report.canvas import (
+    DPI,
+    NARROW,
+    canvas,
+    headline,
+    legend,
+    plain_axes,
+    png_bytes,
+)
+from simulator.report.inline_svg import noted
 from simulator.report.palette import CATEGORIES, category, colour
+from simulator.units import show_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from simulator.decisions.cluster_comparison import Comparison, Curve
     from simulator.planner.search import Plan
 
-__all__ = ["comparison_png", "draw_front", "front_png"]
+__all__ = ["comparison_png", "draw_front", "front_picture"]
 
 _DAYS, _MONEY = "days (P50)", "M USD (P50)"
 
@@ -68,20 +79,23 @@ def draw_front(axes: Axes, answer: Comparison) -> None:
     axes.set_ylabel(_MONEY)
 
 
-def front_png(plan: Plan, title: str) -> bytes:
+def front_picture(plan: Plan, title: str, *, narrow: bool = False) -> Figure:
     """Draw time against free memory of a plan's layouts; those on the Pareto front are filled."""
-    figure, axes = canvas(8.0, 5.0)
+    figure, axes = canvas(NARROW if narrow else 10.0, 4.2 if narrow else 4.6)
     axes.grid(axis="y", color=colour("grid").light, lw=0.7)
     estimate, best = plan.estimate, plan.pareto
     free = 100.0 * (1.0 - estimate.memory_total_bytes / estimate.usable_bytes)
     ink = colour("speed").light
     axes.plot(free, estimate.step_time_s, "o", color=colour("ideal").light, mfc="none", ms=4.0)
-    axes.plot(free[best], estimate.step_time_s[best], "o", color=ink, ms=6.0)
+    for i in best:
+        (dot,) = axes.plot(free[i], estimate.step_time_s[i], "o", color=ink, ms=6.0)
+        step = show_seconds(float(estimate.step_time_s[i]))
+        dot.set_gid(noted(f"{estimate.layouts.describe(int(i))}: {step}, {free[i]:.1f} % free"))
     axes.set_xlabel("memory free on the fullest accelerator, %")
     axes.set_ylabel("seconds per step")
     words = f"{len(best)} of {len(estimate):,} layouts beaten by no other"
     headline(figure, words, f"{title}; in all of time, money, free memory and energy")
-    return png_bytes(figure)
+    return figure
 
 
 def _line(

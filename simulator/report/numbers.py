@@ -7,13 +7,14 @@ value that does not exist (days of a run of unknown length) is None, never NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.rank_memory import rank_memory
+from simulator.cost.step import evaluate
 from simulator.cost.terms import TERMS
 from simulator.economics.price import Price
 from simulator.events.played import SimulatedStep
@@ -32,6 +33,8 @@ from simulator.report.comparison import (
     time_changes,
     why_it_wins,
 )
+from simulator.report.costs import CostLine, cost_lines, price_words
+from simulator.report.played_words import played_words
 from simulator.report.question import question
 from simulator.report.run_words import goodput_words
 from simulator.scenario import Scenario
@@ -54,6 +57,9 @@ __all__ = [
 
 _LEAST_LOSS = 5e-5
 """Share of the wall time that is worth a line."""
+
+_FRONT = 8
+"""Layouts of the Pareto front in its table."""
 
 TOP = 20
 """Rows of the table of layouts."""
@@ -180,6 +186,12 @@ class PlanNumbers:
     budget_usd: float | None
     layouts: list[LayoutRow]
     """Best first; the first is the verdict."""
+    front: list[LayoutRow]
+    """Layouts that no other beats, fastest first."""
+    costs: list[CostLine]
+    """Parts of the best layout's money; empty where it is not known."""
+    price: str
+    """What an hour costs, and how sure that is."""
     tied: int
     """How many leading layouts cannot be told apart, more than `layouts` perhaps."""
     memory: MemoryReport
@@ -201,6 +213,8 @@ class PlanNumbers:
     assumed: list[UsedFigure]
     step: SimulatedStep
     """The best layout's step, played on discrete events."""
+    played: str
+    """Its time beside the closed form's, and where they differ."""
     refined: list[RefinedRow]
     """Layouts that --refine played, best first."""
 
@@ -232,6 +246,10 @@ def collect(
     upgrades = sensitivity(plan) if upgrades is None else upgrades
     report(len(curve.points) + 1, len(curve.points) + 1)
     others = bearing_defaults(scenario, plan.estimate.layouts[:1])
+    step = played(plan, 0)
+    best = plan.estimate.layouts[:1]
+    form = evaluate(best, scenario.workload, scenario.cluster, scenario.software)
+    closed = {name: float(column[0]) for name, column in form.terms_s.items()}
     gpus, device = scenario.cluster.gpus, scenario.cluster.accelerator
     model = scenario.workload.architecture.name
     return PlanNumbers(
@@ -246,7 +264,10 @@ def collect(
         minimize=scenario.goal.minimize,
         deadline_days=scenario.goal.deadline_days,
         budget_usd=scenario.goal.budget_usd,
-        layouts=layout_rows(plan),
+        layouts=layout_rows(plan, range(min(TOP, len(plan.estimate)))),
+        front=layout_rows(plan, [int(i) for i in plan.pareto[:_FRONT]]),
+        costs=cost_lines(plan.outcome, gpus),
+        price=price_words(plan.outcome),
         tied=plan.certainty.tied,
         memory=memory_report(plan),
         bars=bars,
@@ -261,7 +282,8 @@ def collect(
         search=search_statistics(plan),
         evidence=plan.evidence,
         assumed=[figure for figure in _used(plan) if figure.grade == "assumed"],
-        step=played(plan, 0),
+        step=step,
+        played=played_words(step.terms_s, closed),
         refined=refined_rows(plan),
     )
 
@@ -310,14 +332,14 @@ def job_line(scenario: Scenario, price: Price) -> str:
     )
 
 
-def layout_rows(plan: Plan, most: int = TOP) -> list[LayoutRow]:
-    """Tabulate the best layouts, best first."""
+def layout_rows(plan: Plan, places: Iterable[int]) -> list[LayoutRow]:
+    """Tabulate layouts of a plan by their places."""
     estimate, result = plan.estimate, plan.outcome
     deadline, budget, sure = plan.meets_deadline, plan.meets_budget, plan.certainty
     whole, chances = spans(estimate, result, sure), plan.goal_chances
     streams = {term.name: term.stream for term in TERMS}
     rows = []
-    for i in range(min(most, len(estimate))):
+    for i in places:
         step = float(estimate.step_time_s[i])
         terms = {name: float(seconds[i]) for name, seconds in estimate.terms_s.items()}
         shown = sum(s for name, s in terms.items() if streams[name] in _COMMUNICATION)

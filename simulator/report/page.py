@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
-from base64 import b64encode
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,8 @@ from simulator.report.evidence import (
     memory_meaning,
     ties,
 )
-from simulator.report.figures import figures
 from simulator.report.numbers import PlanNumbers
-from simulator.report.palette import PALETTE, colour
+from simulator.report.palette import PALETTE, inks
 from simulator.report.question import MARK
 from simulator.units import (
     show_bytes,
@@ -36,19 +35,22 @@ from simulator.units import (
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 __all__ = ["SECTIONS", "environment", "plotly_source", "render"]
 
 SECTIONS = {
     "verdict": "Verdict",
     "layouts": "Best layouts",
-    "launch": "Launch",
     "time": "Where the time goes",
     "why": "Why this layout wins",
+    "launch": "Launch",
     "memory": "Memory",
     "step": "The step, played",
-    "run": "The run, with all that fails",
+    "pareto": "Time against free memory",
     "speedup": "Speed-up",
+    "cost": "What the money goes to",
+    "run": "The run, with all that fails",
     "upgrades": "What would help most",
     "binding": "What binds",
     "defaults": "Defaults that bear on it",
@@ -59,7 +61,7 @@ SECTIONS = {
 """Sections of the page by anchor, in order."""
 
 
-def render(numbers: PlanNumbers, *, launch: str, pipeline: bytes, run: bytes | None = None) -> str:
+def render(numbers: PlanNumbers, *, launch: str, drawings: Mapping[str, Markup]) -> str:
     """Write the page of a plan.
 
     Parameters
@@ -68,21 +70,16 @@ def render(numbers: PlanNumbers, *, launch: str, pipeline: bytes, run: bytes | N
         Everything it shows.
     launch : str
         The command that starts the best layout, to copy.
-    pipeline : bytes
-        The picture of the played step (``pipeline_picture.py``).
-    run : bytes, optional
-        The picture of goodput (``run_picture.py``); None: nobody asked what goes wrong.
+    drawings : mapping
+        Pictures by name, as ``inline_svg.py`` makes them; a picture that is missing is left out.
     """
-    from markupsafe import Markup
-
     return (
         environment()
         .get_template("page.html.j2")
         .render(
             n=numbers,
             question_mark=MARK,
-            pipeline=b64encode(pipeline).decode(),
-            run=None if run is None else b64encode(run).decode(),
+            drawings=drawings,
             streams=STREAMS,
             best=numbers.best,
             launch=launch,
@@ -95,10 +92,7 @@ def render(numbers: PlanNumbers, *, launch: str, pipeline: bytes, run: bytes | N
             fit_rule=FIT_RULE,
             verdict_class=dict(zip(VERDICTS, ("fits", "tight", "fails"), strict=True)),
             verdict_card=dict(zip(VERDICTS, ("ok", "close", "bad"), strict=True)),
-            figures=figures(numbers),
             palette={name: {"light": c.light, "dark": c.dark} for name, c in PALETTE.items()},
-            colour=colour,
-            plotly=Markup(plotly_source()),  # plotly.js itself, from its own package
         )
     )
 
@@ -116,6 +110,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= _FILTERS
+    made.globals["inks"] = inks
     return made
 
 
@@ -126,7 +121,7 @@ def _shown(value: Any) -> Any:
 
 
 def plotly_source() -> str:
-    """Return plotly.js; made to be put inside a script element."""
+    """Return plotly.js, which the page of a validation draws with."""
     package = importlib.resources.files("plotly")
     return (package / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
 

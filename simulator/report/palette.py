@@ -8,8 +8,9 @@ optimizer green. Memory takes the colour of the time term it belongs to where th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ["CATEGORIES", "PALETTE", "Colour", "category", "colour", "symbol"]
+__all__ = ["CATEGORIES", "PALETTE", "Colour", "category", "colour", "inks", "symbol"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ _GREY = Colour("#8a929b", "#8d969f")
 PALETTE = {
     # page
     "text": Colour("#1c2127", "#e4e7eb"),
+    "quiet": Colour("#58626d", "#9ba5b0"),
+    "on bar": Colour("#1d2228", "#15181d"),
     "grid": Colour("#d9dde2", "#353b43"),
     "fits": Colour("#1a7f43", "#4cc27a"),
     "tight": Colour("#a15c00", "#e0a03c"),
@@ -83,6 +86,20 @@ CATEGORIES = {
     "category 10": Colour("#5f6973", "#a3abb4"),
 }
 """Colours of things that have no meaning of their own, such as sources, in the order of use."""
+
+
+def inks(side: Literal["light", "dark"]) -> dict[str, str]:
+    """Return what stands on one side of a page for every colour of a picture, by six digits.
+
+    Of meanings that share a colour, the first decides what it turns into.
+
+    >>> inks("light")["2458a6"], inks("dark")["2458a6"], inks("dark")["ffffff"]
+    ('#2458a6', '#79a9f2', '#15181d')
+    """
+    page = {"ffffff": Colour("#ffffff", "#15181d"), "000000": PALETTE["text"]}
+    for one in PALETTE.values():
+        page.setdefault(one.light[1:], one)
+    return {digits: getattr(one, side) for digits, one in page.items()}
 
 
 def colour(meaning: str) -> Colour:

@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import SPAN_KINDS, STREAMS
 from simulator.events.step.timeline import Timeline
-from simulator.report.canvas import DPI, headline, ink_on, legend, plain_axes, png_bytes
+from simulator.report.canvas import DPI, NARROW, headline, ink_on, legend, plain_axes
 from simulator.report.palette import colour
 from simulator.units import show_percent, show_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-__all__ = ["pipeline_png"]
+__all__ = ["pipeline_picture"]
 
 _INKS = {
     "forward": ("gemm", "forward"),
@@ -48,11 +49,14 @@ _END = 40
 _ROWS = 48
 """Ranks shown at most, evenly picked."""
 
+_ROOMY = 16
+"""Ranks up to which passes carry their number."""
+
 _PASS, _TRAFFIC = (0.1, 0.56), (0.7, 0.2)
 """Offset and height within a row: compute above, communication below."""
 
 
-def pipeline_png(step: SimulatedStep, *, title: str) -> bytes:
+def pipeline_picture(step: SimulatedStep, *, title: str, narrow: bool = False) -> Figure:
     """Draw who does what when: passes with their micro-batch, communication below, idle time grey.
 
     Parameters
@@ -60,6 +64,8 @@ def pipeline_png(step: SimulatedStep, *, title: str) -> bytes:
     step : SimulatedStep
     title : str
         Model, cluster and layout.
+    narrow : bool
+        For a phone, which shows the beginning of a step alone.
     """
     from matplotlib.figure import Figure
 
@@ -67,14 +73,18 @@ def pipeline_png(step: SimulatedStep, *, title: str) -> bytes:
     ranks = np.unique(line.rank)
     ranks = ranks[np.unique(np.linspace(0, len(ranks) - 1, min(len(ranks), _ROWS)).astype(int))]
     windows = _windows(line)
-    height = 2.0 + (0.42 if len(ranks) <= 16 else 0.21) * len(ranks)
-    figure = Figure(figsize=(13.0, min(height, 12.0)), dpi=DPI, layout="constrained")
+    if narrow:
+        windows = [(0.0, min(windows[0][1], float(line.end_s.max()) / 3.0))]
+    roomy = len(ranks) <= _ROOMY
+    height = 2.0 + (0.42 if roomy else 0.21) * len(ranks)
+    size = (NARROW if narrow else 11.0, min(height, 12.0))
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
     frames = figure.subplots(1, len(windows), sharey=True, squeeze=False)[0]
     named: dict[str, str] = {}
     for axes, (start, end) in zip(frames, windows, strict=True):
         plain_axes(axes)
         for row, rank in enumerate(ranks.tolist()):
-            _row(axes, line, rank, row, (start, end), named)
+            _row(axes, line, rank, row, (start, end), named=named, numbered=roomy)
         axes.set_xlim(start, end)
         axes.set_ylim(len(ranks), 0)
         axes.set_xlabel("seconds")
@@ -90,7 +100,7 @@ def pipeline_png(step: SimulatedStep, *, title: str) -> bytes:
     for word, ink in named.items():
         frames[0].barh(0.0, 0.0, color=colour(ink).light, label=word)
     legend(figure, frames[0])
-    return png_bytes(figure)
+    return figure
 
 
 def _windows(line: Timeline) -> list[tuple[float, float]]:
@@ -109,7 +119,9 @@ def _row(
     rank: int,
     row: int,
     window: tuple[float, float],
+    *,
     named: dict[str, str],
+    numbered: bool,
 ) -> None:
     """One rank: its passes, and what its other streams do."""
     start, end = window
@@ -125,34 +137,37 @@ def _row(
         ):
             if rows.any():
                 spans = np.stack([line.start_s[rows], line.end_s[rows]])
-                inks = {"facecolors": colour(ink).light, "edgecolors": "white"}
+                inks = {"facecolor": colour(ink).light, "edgecolor": "white"}
                 _boxes(axes, spans, row + place[0], place[1], lw=0.3, **inks)
                 named[word] = ink
-    _numbers(axes, line, own & (line.stream == compute), row, window)
+    if numbered:
+        _numbers(axes, line, own & (line.stream == compute), row, window)
 
 
 def _boxes(
     axes: Axes, spans_s: NDArray[np.float64], bottom: float, height: float, **inks: Any
 ) -> None:
-    """Rectangles of one height, from and to seconds of shape (2, boxes).
+    """Rectangles of one height, from and to seconds of shape (2, boxes), as one path.
 
     Added by hand: `broken_barh` looks at the limits of the axes again for each call, and they are
-    given.
+    given; and a file with a shape for every box is several times as long.
     """
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
     start, end = spans_s
     low, high = np.full_like(start, bottom), np.full_like(start, bottom + height)
-    corners = np.stack([[start, low], [start, high], [end, high], [end, low]])
-    from matplotlib.collections import PolyCollection
-
-    boxes = PolyCollection(list(np.moveaxis(corners, 2, 0)), **inks)
-    axes.add_collection(boxes, autolim=False)
+    corners = np.stack([[start, low], [start, high], [end, high], [end, low], [start, low]])
+    around = (Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY)
+    path = Path(np.moveaxis(corners, 2, 0).reshape(-1, 2), np.tile(around, len(start)))
+    axes.add_artist(PathPatch(path, **inks))
 
 
 def _numbers(
     axes: Axes, line: Timeline, rows: NDArray[np.bool_], row: int, window: tuple[float, float]
 ) -> None:
     """Micro-batch in every pass that has room for it."""
-    least = (window[1] - window[0]) / 75.0
+    least = (window[1] - window[0]) / 50.0
     wide = rows & (line.micro_batch >= 0) & (line.end_s - line.start_s > least)
     for span in np.flatnonzero(wide).tolist():
         middle = (line.start_s[span] + line.end_s[span]) / 2.0
@@ -164,7 +179,7 @@ def _numbers(
                 f"{line.micro_batch[span]}",
                 ha="center",
                 va="center",
-                fontsize=6.5,
+                fontsize=7.0,
                 color=ink_on(ink),
                 in_layout=False,
                 clip_on=False,

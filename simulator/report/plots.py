@@ -1,4 +1,4 @@
-"""Pictures for paper and chat: memory, time and speed-up as PNG, from the numbers of the report."""
+"""Pictures of the report: memory, time, speed-up; `narrow` ones are for phones."""
 
 from __future__ import annotations
 
@@ -6,70 +6,98 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from simulator.cost.estimate import VERDICTS
-from simulator.cost.terms import LABELS
+from simulator.cost.terms import LABELS, TERMS
 from simulator.planner.scaling import CAUSES, ScalingPoint
 from simulator.report.canvas import (
     DPI,
+    NARROW,
     canvas,
     headline,
     ink_on,
     legend,
     plain_axes,
-    png_bytes,
     wrapped,
 )
+from simulator.report.comparison import TimeBar
+from simulator.report.evidence import memory_meaning
+from simulator.report.inline_svg import noted
 from simulator.report.numbers import MemoryReport, PlanNumbers
 from simulator.report.palette import colour
-from simulator.units import GIB, show_bytes, show_seconds, show_seconds_span
+from simulator.units import (
+    GIB,
+    show_bytes,
+    show_percent,
+    show_seconds,
+    show_seconds_span,
+    show_signed_percent,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-__all__ = ["memory_png", "speedup_png", "time_png"]
+__all__ = ["memory_picture", "speedup_picture", "time_picture"]
 
+_FORMULAS = {term.name: term.formula for term in TERMS}
+
+_BELOW = 0.24
+"""How far an interval lies below the middle of its bar, where values stand."""
 
 _SMALL = 0.002
 """Shares of a bar below this are drawn but get no legend entry."""
 
 
-def memory_png(numbers: PlanNumbers) -> bytes:
+def memory_picture(numbers: PlanNumbers, *, narrow: bool = False) -> Figure:
     """Draw memory by kind for every pipeline stage, against usable memory and capacity."""
     report = numbers.memory
     count = len(report.stages)
-    figure, axes = canvas(10.0, min(2.7 + 0.34 * count, 11.0))
+    room = 3.4 if narrow else 2.7
+    figure, axes = canvas(NARROW if narrow else 10.0, min(room + 0.34 * count, 11.0))
     columns = {k: [s.kinds_bytes[k] / GIB for s in report.stages] for k in report.kinds}
-    _stack(axes, columns, {k: f"{k} {max(v):.1f}" for k, v in columns.items()})
+    notes = {kind: _memory_notes(report, kind) for kind in report.kinds}
+    _stack(axes, columns, {k: f"{k} {max(v):.1f}" for k, v in columns.items()}, notes)
     fullest = max(stage.total_bytes for stage in report.stages)
     _intervals(axes, report)
     highest = max(stage.p90_bytes or 0.0 for stage in report.stages)
     limits = (report.usable_bytes, report.capacity_bytes, highest)
-    axes.set_xlim(0, 1.12 * max(fullest, *limits) / GIB)
+    axes.set_xlim(0, (1.3 if narrow else 1.12) * max(fullest, *limits) / GIB)
     _limit_lines(axes, *limits[:2])
     every = -(-count // 24)
     names = [f"stage {i}" for i in range(0, count, every)] if count > 1 else ["every GPU"]
     axes.set_yticks(range(0, count, every), names)
     axes.set_ylim(count - 0.4, -0.85)
-    axes.set_xlabel("GiB per GPU of the stage at its fullest moment")
+    axes.set_xlabel("GiB per GPU at the stage's fullest moment")
     verdict = max((stage.verdict for stage in report.stages), key=VERDICTS.index)
     title = f"{show_bytes(fullest)} of {show_bytes(report.usable_bytes)} usable: {verdict}"
     ink = dict(zip(VERDICTS, ("fits", "tight", "does not fit"), strict=True))[verdict]
     headline(figure, title, f"{numbers.title}\n{numbers.best.layout}", ink)
     legend(figure, axes)
-    return png_bytes(figure)
+    return figure
 
 
-def time_png(numbers: PlanNumbers) -> bytes:
+def _memory_notes(report: MemoryReport, kind: str) -> list[str]:
+    """What every stage's part of a kind says of itself."""
+    return [
+        f"{kind}: {show_bytes(size := stage.kinds_bytes[kind])},"
+        f" {show_percent(size / stage.total_bytes)} of {show_bytes(stage.total_bytes)} on stage"
+        f" {stage.rank}, peak at: {stage.moment}. {memory_meaning(kind)}"
+        for stage in report.stages
+    ]
+
+
+def time_picture(numbers: PlanNumbers, *, narrow: bool = False) -> Figure:
     """Draw the step term by term for the best layout, the runner-up and plain data parallelism."""
     bars = numbers.bars
-    figure, axes = canvas(10.0, 2.9 + 0.62 * len(bars))
+    figure, axes = canvas(NARROW if narrow else 10.0, (3.6 if narrow else 2.9) + 0.62 * len(bars))
     names = [c.name for c in numbers.changes]
     longest = max(bar.p90_s for bar in bars)
     columns = {name: [bar.terms_s[name] for bar in bars] for name in names}
     shown = {n: LABELS.get(n, n) for n in names if max(columns[n]) > _SMALL * longest}
-    _stack(axes, columns, shown, write=0.06 * longest)
+    notes = {name: [_time_note(name, bar) for bar in bars] for name in names}
+    _stack(axes, columns, shown, notes, write=(0.16 if narrow else 0.06) * longest)
     ink = colour("text").light
     axes.hlines(
-        range(len(bars)),
+        [y + _BELOW for y in range(len(bars))],
         [b.p10_s for b in bars],
         [b.p90_s for b in bars],
         color=ink,
@@ -79,23 +107,39 @@ def time_png(numbers: PlanNumbers) -> bytes:
     for y, bar in enumerate(bars):
         text = show_seconds(bar.step_time_s) + ("" if bar.verdict == "FITS" else f", {bar.verdict}")
         axes.text(bar.p90_s + 0.01 * longest, y, text, va="center", fontsize=9)
-    axes.set_xlim(0, 1.17 * longest)
+    axes.set_xlim(0, (1.42 if narrow else 1.17) * longest)
     axes.set_ylim(len(bars) - 0.5, -0.5)
-    axes.set_yticks(range(len(bars)), [f"{bar.role}\n{wrapped(bar.layout, 26)}" for bar in bars])
+    width = 16 if narrow else 26
+    names = [f"{wrapped(bar.role, width)}\n{wrapped(bar.layout, width)}" for bar in bars]
+    axes.set_yticks(range(len(bars)), names, fontsize=8 if narrow else 9)
     axes.set_xlabel("seconds per step")
     span = show_seconds_span(bars[0].p10_s, bars[0].p90_s)
     title = f"{show_seconds(bars[0].step_time_s)} per step (P10 to P90: {span}), term by term"
     headline(figure, title, numbers.title)
     legend(figure, axes)
-    return png_bytes(figure)
+    return figure
 
 
-def speedup_png(numbers: PlanNumbers) -> bytes:
+def _time_note(name: str, bar: TimeBar) -> str:
+    """What one part of a bar says of itself."""
+    seconds = bar.terms_s[name]
+    return (
+        f"{LABELS.get(name, name)}: {show_seconds(seconds)},"
+        f" {show_percent(seconds / bar.step_time_s)} of the step. {bar.role}, {bar.layout}."
+        f" {_FORMULAS.get(name, '')}"
+    )
+
+
+def speedup_picture(numbers: PlanNumbers, *, narrow: bool = False) -> Figure:
     """Draw speed-up over the number of GPUs, and what eats the speed-up ratio at each."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11.0, 5.2), dpi=DPI, layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.15))
+    size = (NARROW, 8.6) if narrow else (11.0, 5.2)
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    if narrow:
+        left, right = figure.subplots(2, 1)
+    else:
+        left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.15))
     for axes in (left, right):
         plain_axes(axes)
     points = numbers.scaling.points
@@ -109,7 +153,7 @@ def speedup_png(numbers: PlanNumbers) -> bytes:
     base = f"a single card is one of {numbers.scaling.base_gpus}, the fewest GPUs that fit"
     headline(figure, title, f"{numbers.title}; {base}; global batch unchanged")
     legend(figure, right)
-    return png_bytes(figure)
+    return figure
 
 
 def _speed(axes: Axes, points: Sequence[ScalingPoint], fitting: Sequence[ScalingPoint]) -> None:
@@ -119,6 +163,8 @@ def _speed(axes: Axes, points: Sequence[ScalingPoint], fitting: Sequence[Scaling
         return
     gpus, base = [p.gpus for p in fitting], fitting[0].gpus
     axes.plot(gpus, [n / base for n in gpus], "--", color=grey, label="ideal", zorder=1)
+    slow, fast = ([p.speedup_span[end] for p in fitting] for end in (0, 1))
+    axes.fill_between(gpus, slow, fast, color=ink, alpha=0.18, lw=0, label="P10 to P90")
     axes.plot(gpus, [p.speedup for p in fitting], "o-", color=ink, label="best layout", zorder=2)
     low = 1.0 / 1.6
     for point in fitting:
@@ -163,7 +209,9 @@ def _eaten(axes: Axes, fitting: Sequence[ScalingPoint]) -> None:
         values = [p.eaten.get(cause, 0.0) for p in rows]
         for y, value in enumerate(values):
             end = ends[value > 0]
-            axes.barh(y, value, left=end[y], height=0.62, color=colour(cause).light, lw=0)
+            (bar,) = axes.barh(y, value, left=end[y], height=0.62, color=colour(cause).light, lw=0)
+            share, gpus = show_signed_percent(value), rows[y].gpus
+            bar.set_gid(noted(f"{CAUSES[cause]}: {share} of GPU time at {gpus:,} GPUs"))
             end[y] += value
         if max(abs(value) for value in values) > 0.001:
             axes.barh(0, 0, color=colour(cause).light, label=LABELS.get(cause, CAUSES[cause]))
@@ -184,13 +232,17 @@ def _stack(
     axes: Axes,
     columns: Mapping[str, Sequence[float]],
     labels: Mapping[str, str],
+    notes: Mapping[str, Sequence[str]],
     write: float = 0.0,
 ) -> None:
-    """Stack one horizontal bar per entry; parts longer than `write` carry their value."""
+    """Stack one horizontal bar per entry; parts longer than `write` carry their value.
+
+    `notes` are what parts say of themselves on a page.
+    """
     count = len(next(iter(columns.values())))
     left = [0.0] * count
     for name, values in columns.items():
-        axes.barh(
+        drawn = axes.barh(
             range(count),
             values,
             left=left,
@@ -200,6 +252,8 @@ def _stack(
             color=colour(name).light,
             label=labels.get(name, "_"),
         )
+        for bar, text in zip(drawn, notes[name], strict=True):
+            bar.set_gid(noted(text))
         for y, value in enumerate(values):
             if write and value > write:
                 axes.text(
@@ -215,7 +269,7 @@ def _stack(
 
 
 def _intervals(axes: Axes, report: MemoryReport) -> None:
-    """A thin line from P10 to P90 at every stage that has them."""
+    """A thin line from P10 to P90 below the middle of every stage that has them."""
     known = [
         (y, stage.p10_bytes / GIB, stage.p90_bytes / GIB)
         for y, stage in enumerate(report.stages)
@@ -223,12 +277,13 @@ def _intervals(axes: Axes, report: MemoryReport) -> None:
     ]
     if known:
         rows, low, high = zip(*known, strict=True)
-        axes.hlines(rows, low, high, color=colour("text").light, lw=1.4, label="P10 to P90")
+        lines = [row + _BELOW for row in rows]
+        axes.hlines(lines, low, high, color=colour("text").light, lw=1.4, label="P10 to P90")
 
 
 def _limit_lines(axes: Axes, usable: float, capacity: float) -> None:
     """The line that decides (usable memory) and the datasheet's, labelled on the outer sides."""
-    red, grey = colour("does not fit").light, colour("ideal").light
+    red, grey = colour("does not fit").light, colour("quiet").light
     first = usable <= capacity
     for size, word, ink, style, right in (
         (usable, "usable", red, "-", not first),

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator.planner.run_curves import RunCurves
-from simulator.report.canvas import DPI, headline, plain_axes, png_bytes
+from simulator.report.canvas import DPI, NARROW, headline, plain_axes, png_bytes
 from simulator.report.palette import colour
 from simulator.units import DAY_S, HOUR_S, show_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from simulator.events.run.played_runs import PlayedRuns
 
-__all__ = ["curves_png", "run_png"]
+__all__ = ["curves_picture", "run_png"]
 
 _COLOURS = ("gemm", "optimizer", "does not fit", "dp", "bubble")
 """Of training, checkpoints, lost work, restarts and planned stops."""
@@ -46,18 +47,20 @@ def run_png(
     return png_bytes(figure)
 
 
-def curves_png(curves: RunCurves, title: str) -> bytes:
+def curves_picture(curves: RunCurves, title: str, *, narrow: bool = False) -> Figure:
     """Draw goodput in closed form against accelerators, checkpoint interval and hot spares."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12.0, 3.6), dpi=DPI, layout="constrained")
-    axes = [figure.add_subplot(1, 3, i) for i in (1, 2, 3)]
+    size = (NARROW, 8.0) if narrow else (12.0, 3.6)
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    shape = (3, 1) if narrow else (1, 3)
+    axes = [figure.add_subplot(*shape, i) for i in (1, 2, 3)]
     for one in axes:
         plain_axes(one)
     _curves(axes, curves)
     axes[0].tick_params(axis="x", labelrotation=40.0)
     headline(figure, "Goodput against what one can choose", title)
-    return png_bytes(figure)
+    return figure
 
 
 def _curves(axes: Sequence[Axes], curves: RunCurves) -> None:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from simulator.plain_files import write_files
 from simulator.planner.run_curves import run_curves
 from simulator.planner.search import Plan
 from simulator.planner.sensitivity import Upgrade
-from simulator.report.comparison_plots import front_png
-from simulator.report.numbers import collect
+from simulator.report.canvas import png_bytes, svg_bytes
+from simulator.report.comparison_plots import front_picture
+from simulator.report.inline_svg import inline
+from simulator.report.numbers import PlanNumbers, collect
 from simulator.report.page import render
-from simulator.report.pipeline_picture import pipeline_png
-from simulator.report.plots import memory_png, speedup_png, time_png
-from simulator.report.run_picture import curves_png
+from simulator.report.pipeline_picture import pipeline_picture
+from simulator.report.plots import memory_picture, speedup_picture, time_picture
+from simulator.report.run_picture import curves_picture
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
 
 __all__ = ["write_file", "write_plan_report"]
 
@@ -27,9 +35,7 @@ def write_plan_report(
     upgrades: list[Upgrade] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
-    """Write ``plan.html`` and its PNGs: memory, pareto, pipeline, run, speedup and time.
-
-    Returns their paths.
+    """Write ``plan.html`` and its pictures, each as PNG and SVG; return their paths.
 
     Everything is made in memory first and then renamed into place, so that an error or a full disk
     leaves no half-written file behind.
@@ -49,23 +55,43 @@ def write_plan_report(
         each about as long as the plan itself.
     """
     numbers = collect(plan, upgrades=upgrades, progress=progress)
-    about = f"{numbers.title}\n{numbers.best.layout}"
-    pipeline = pipeline_png(numbers.step, title=about)
-    curves = run_curves(plan) if numbers.run else None
-    run = None if curves is None else curves_png(curves, about.replace("\n", ", "))
-    contents = {
-        "plan.html": render(numbers, launch=launch, pipeline=pipeline, run=run).encode(),
-        "memory.png": memory_png(numbers),
-        "pareto.png": front_png(plan, numbers.title),
-        "pipeline.png": pipeline,
-        "speedup.png": speedup_png(numbers),
-        "time.png": time_png(numbers),
-    }
-    if run is not None:
-        contents["run.png"] = run
-    placed = {out_dir / name: content for name, content in contents.items()}
+    contents: dict[str, bytes] = {}
+    drawings: dict[str, Markup] = {}
+    for name, (alt, draw) in _pictures(plan, numbers).items():
+        whole = draw(narrow=False)
+        png, svg = png_bytes(whole), svg_bytes(whole)
+        contents |= {f"{name}.png": png, f"{name}.svg": svg}
+        drawings[name] = inline(svg, svg_bytes(draw(narrow=True)), name=name, alt=alt)
+    page = render(numbers, launch=launch, drawings=drawings).encode()
+    placed = {out_dir / name: content for name, content in {"plan.html": page, **contents}.items()}
     write_files(placed)
     return list(placed)
+
+
+def _pictures(plan: Plan, numbers: PlanNumbers) -> dict[str, tuple[str, Callable[..., Figure]]]:
+    """Pictures of the report by name: what each shows, and what draws it, wide or narrow."""
+    about = f"{numbers.title}\n{numbers.best.layout}"
+    curves = run_curves(plan) if numbers.run else None
+    found: dict[str, tuple[str, Callable[..., Figure]]] = {
+        "time": ("Step time by term, layout by layout", partial(time_picture, numbers)),
+        "memory": ("Memory by kind, stage by stage", partial(memory_picture, numbers)),
+        "pipeline": (
+            "Passes and communication of every rank over the step",
+            partial(pipeline_picture, numbers.step, title=about),
+        ),
+        "pareto": (
+            "Step time against free memory of every layout",
+            partial(front_picture, plan, numbers.title),
+        ),
+        "speedup": ("Speed-up over GPUs, and what eats it", partial(speedup_picture, numbers)),
+    }
+    if curves is not None:
+        title = about.replace("\n", ", ")
+        found["run"] = (
+            "Goodput against accelerators, checkpoint interval and hot spares",
+            partial(curves_picture, curves, title),
+        )
+    return found
 
 
 def write_file(path: Path, content: bytes) -> Path:

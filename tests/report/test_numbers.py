@@ -61,7 +61,7 @@ def test_rows_follow_from_their_step_by_hand(answer: Plan) -> None:
     Llama 3.1 8B multiplies by 32 x (2 x 4096^2 + 2 x 4096 x 1024 + 3 x 4096 x 14336) + 4096 x
     128256 weights, each for 6 FLOP a token, and by half of the keys: 6 x 32 x 4096 x 4096 more.
     """
-    rows = layout_rows(answer)
+    rows = layout_rows(answer, range(20))
     assert len(rows) == 20 and [row.rank for row in rows] == list(range(1, 21))
     weights = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 4096 * 128256
     assert weights == 7_504_658_432
@@ -92,7 +92,7 @@ def test_what_does_not_exist_is_none_not_nan() -> None:
         "training": {"sequence_length": 1024, "global_batch": 8},
         "cluster": {"name": "dgx-h100", "gpus": 1},
     }
-    row = layout_rows(plan(make_scenario(document)))[0]
+    row = layout_rows(plan(make_scenario(document)), [0])[0]
     assert (row.days, row.gpu_hours, row.usd, row.kwh) == (None, None, None, None)
     assert row.meets_deadline and row.meets_budget
 
@@ -191,7 +191,7 @@ def test_collect_reports_progress_and_keeps_the_parts(
     answer: Plan, numbers: PlanNumbers, progress: list[tuple[int, int]]
 ) -> None:
     assert progress == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert numbers.best == layout_rows(answer)[0]
+    assert numbers.best == layout_rows(answer, [0])[0]
     assert numbers.title == "llama-3.1-8b on 32 GPUs of dgx-h100"
     assert len(numbers.scaling.points) == 3 and len(numbers.upgrades) == 7
     assert numbers.evidence == answer.evidence and numbers.deadline_days == 1000.0

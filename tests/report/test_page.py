@@ -1,6 +1,5 @@
 """The page is whole, offline, safe, and shows the plan's own numbers; files are whole or absent."""
 
-import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -9,18 +8,22 @@ from typing import Any
 
 import pytest
 from markupsafe import Markup
+from matplotlib.patches import Rectangle
 
 from simulator.planner.search import Plan, plan
+from simulator.report.canvas import png_bytes, svg_bytes
 from simulator.report.evidence import NOT_MODELLED
-from simulator.report.figures import figures
+from simulator.report.inline_svg import inline
 from simulator.report.numbers import PlanNumbers, collect
 from simulator.report.page import SECTIONS, environment, render
-from simulator.report.plots import memory_png
+from simulator.report.palette import inks
+from simulator.report.plots import memory_picture, speedup_picture, time_picture
 from simulator.report.write import write_file, write_plan_report
 from simulator.scenario import make_scenario
 from simulator.units import GIB, show_bytes, show_percent, show_seconds, show_usd
 
-PICTURE = b"\x89PNG of a pipeline"
+PICTURES = ("time", "memory", "pipeline", "pareto", "speedup", "run")
+DRAWN = {name: Markup(f"<svg>picture of {name}</svg>") for name in PICTURES}
 LAUNCH = "torchrun --nnodes 4 pretrain_gpt.py \\\n  --tensor-model-parallel-size 2"
 EVIL = "<script>alert('x')</script>"
 
@@ -70,14 +73,7 @@ def numbers(answer: Plan) -> PlanNumbers:
 
 @pytest.fixture(scope="module")
 def page(numbers: PlanNumbers) -> str:
-    return without_plotly(render(numbers, launch=LAUNCH, pipeline=PICTURE))
-
-
-def without_plotly(html: str) -> str:
-    """Take plotly.js out: 4.8 MB that are not ours."""
-    short, found = re.subn(r'(<script id="plotly">).*?(</script>)', r"\1\2", html, flags=re.S)
-    assert found == 1
-    return short
+    return render(numbers, launch=LAUNCH, drawings=DRAWN)
 
 
 def read(html: str) -> Reader:
@@ -86,12 +82,10 @@ def read(html: str) -> Reader:
     return reader
 
 
-def test_every_section_is_there_and_every_figure_has_its_place(
-    page: str, numbers: PlanNumbers
-) -> None:
+def test_every_section_is_there_and_every_picture_has_its_place(page: str) -> None:
     reader = read(page)
     assert set(SECTIONS) <= reader.ids
-    assert {figure["id"] for figure in figures(numbers)} <= reader.ids
+    assert [name for name in PICTURES if page.count(f"picture of {name}") != 1] == []
     text = " ".join(reader.text)
     for title in SECTIONS.values():
         assert title in text
@@ -102,17 +96,10 @@ def test_every_section_is_there_and_every_figure_has_its_place(
 
 def test_the_page_fetches_nothing(page: str) -> None:
     reader = read(page)
-    assert [url for url in reader.fetches if not url.startswith("data:image/png;base64,")] == []
+    assert reader.fetches == []
     assert "http://" not in page and "https://" not in page
     assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\(", page)
     assert "default-src 'none'" in reader.policy and "http" not in reader.policy
-
-
-def test_plotly_is_inlined_once(numbers: PlanNumbers) -> None:
-    html = render(numbers, launch=LAUNCH, pipeline=PICTURE)
-    assert html.count('<script id="plotly">') == 1
-    assert html.count("plotly.js v") == 1
-    assert len(html) > 4_000_000
 
 
 def test_names_cannot_become_markup(numbers: PlanNumbers, page: str) -> None:
@@ -124,8 +111,8 @@ def test_names_cannot_become_markup(numbers: PlanNumbers, page: str) -> None:
         binding=[EVIL],
         bars=[replace(bar, layout=EVIL) for bar in numbers.bars],
     )
-    reader = read(without_plotly(render(evil, launch=f"</pre>{EVIL}", pipeline=PICTURE)))
-    assert reader.scripts == read(page).scripts == 3
+    reader = read(render(evil, launch=f"</pre>{EVIL}", drawings=DRAWN))
+    assert reader.scripts == read(page).scripts == 1
     assert EVIL in "".join(reader.text)
 
 
@@ -162,50 +149,82 @@ def test_table_cells_sort_by_the_plans_numbers(answer: Plan, page: str) -> None:
     assert steps == [float(s) for s in answer.estimate.step_time_s[: len(steps)]]
 
 
-def test_figures_add_up_to_the_plan(answer: Plan, page: str) -> None:
-    found = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', page)
-    assert found is not None
-    drawn: dict[str, Any] = {f["id"]: f for f in json.loads(found.group(1))["figures"]}
-    time = drawn["time-figure"]["data"]
-    step = sum(trace["x"][0] for trace in time if trace["type"] == "bar")
-    assert step == pytest.approx(float(answer.estimate.step_time_s[0]), rel=1e-12)
-    memory = drawn["memory-figure"]["data"]
-    bars, (line,) = memory[:-1], memory[-1:]
-    stages = [sum(sizes) * GIB for sizes in zip(*(trace["x"] for trace in bars), strict=True)]
-    assert [x * GIB for x in line["x"]] == pytest.approx(stages, rel=1e-9)
-    p90 = [(x + up) * GIB for x, up in zip(line["x"], line["error_x"]["array"], strict=True)]
-    assert max(p90) == pytest.approx(float(answer.estimate.memory_p90_bytes[0]), rel=1e-9)
+def widths(figure: Any) -> dict[float, float]:
+    """Bars of a picture added up, by the height at which they lie."""
+    found: dict[float, float] = {}
+    for bar in figure.axes[0].patches:
+        if isinstance(bar, Rectangle):
+            y = bar.get_y() + bar.get_height() / 2.0
+            found[round(y, 6)] = found.get(round(y, 6), 0.0) + bar.get_width()
+    return found
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_pictures_add_up_to_the_plan(answer: Plan, numbers: PlanNumbers, narrow: bool) -> None:
+    steps = widths(time_picture(numbers, narrow=narrow))
+    assert steps[0.0] == pytest.approx(float(answer.estimate.step_time_s[0]), rel=1e-9)
+    stages = widths(memory_picture(numbers, narrow=narrow))
     assert len(stages) == 2
-    assert max(stages) == pytest.approx(float(answer.estimate.memory_total_bytes[0]), rel=1e-9)
-    for figure in drawn.values():
-        assert len(figure["meanings"]) == len(figure["data"])
-        assert len(figure["lines"]) == len(figure["layout"]["shapes"])
-    notes = time[0]["customdata"][0]
-    assert "formula:" in notes and "source:" in notes
-
-
-def test_speedup_figures_hold_the_report(numbers: PlanNumbers) -> None:
-    drawn = {figure["id"]: figure for figure in figures(numbers)}
+    most = float(answer.estimate.memory_total_bytes[0])
+    assert max(stages.values()) * GIB == pytest.approx(most, rel=1e-9)
+    (line,) = [one.get_ydata() for one in speedup_picture(numbers).axes[0].lines[1:2]]
     points = [point for point in numbers.scaling.points if point.estimate is not None]
-    ideal, best = drawn["speedup-figure"]["data"]
-    assert best["y"] == [point.speedup for point in points]
-    assert ideal["y"] == [point.gpus / points[0].gpus for point in points]
-    eaten = drawn["ratio-figure"]["data"]
-    for i, point in enumerate(points[1:]):
-        total = sum(trace["x"][i] for trace in eaten)
-        assert total == pytest.approx(100 * (1.0 - point.ratio), abs=0.2)
+    assert list(line) == [point.speedup for point in points]
+    assert all(low < p.speedup < high for p in points for low, high in [p.speedup_span])
+
+
+def test_no_interval_strikes_through_a_number(numbers: PlanNumbers) -> None:
+    from matplotlib.collections import LineCollection
+
+    axes = time_picture(numbers).axes[0]
+    (lines,) = [one for one in axes.collections if isinstance(one, LineCollection)]
+    heights = {round(float(y), 6) for path in lines.get_paths() for y in path.vertices[:, 1]}
+    written = {round(text.get_position()[1], 6) for text in axes.texts}
+    assert min(abs(a - b) for a in heights for b in written) > 0.2
+
+
+def test_a_drawing_takes_the_inks_of_the_page_and_says_what_its_parts_are(
+    numbers: PlanNumbers,
+) -> None:
+    both = (svg_bytes(time_picture(numbers, narrow=narrow)) for narrow in (False, True))
+    drawn = str(inline(*both, name="t", alt="a"))
+    assert drawn.count("<svg") == 2 and "<style" not in drawn and "<?xml" not in drawn
+    assert "fill: var(--i2458a6)" in drawn
+    assert set(re.findall(r"var\(--i([0-9a-f]{6})\)", drawn)) <= set(inks("dark"))
+    assert "<title>matrix products: " in drawn
+    names = re.findall(r'\bid="([^"]+)"', drawn)
+    assert len(names) == len(set(names)) and all(n.startswith("t-") for n in names)
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', drawn))
+    assert used <= set(names)
+
+
+def test_a_played_step_is_explained_beside_the_closed_form(numbers: PlanNumbers, page: str) -> None:
+    assert numbers.played in " ".join(read(page).text)
+    closed = show_seconds(numbers.best.step_time_s)
+    played = show_seconds(numbers.step.step_time_s)
+    assert numbers.played.startswith(f"{played} played, {closed} by the closed form")
+
+
+def test_parts_of_the_money_add_up(answer: Plan, numbers: PlanNumbers) -> None:
+    whole = float(answer.outcome.usd[0])
+    assert sum(line.usd for line in numbers.costs) == pytest.approx(whole, rel=1e-3)
+    rate = answer.outcome.price.usd_per_gpu_hour
+    assert rate is not None
+    # Ideal days x 24 h x 32 GPUs x USD an hour.
+    ideal = float(answer.outcome.days_ideal[0]) * 24 * 32 * float(rate)
+    assert numbers.costs[0].usd == pytest.approx(ideal, rel=1e-9)
 
 
 def test_no_plan_of_unknown_length_shows_days(numbers: PlanNumbers) -> None:
     row = replace(numbers.best, days=None, gpu_hours=None, usd=None, kwh=None)
-    html = without_plotly(render(replace(numbers, layouts=[row]), launch="", pipeline=PICTURE))
+    html = render(replace(numbers, layouts=[row]), launch="", drawings=DRAWN)
     assert "no number of tokens given" in html
     assert not re.search(r"\bnan\b", " ".join(read(html).text))
 
 
 def test_a_layout_that_does_not_fit_says_so(numbers: PlanNumbers) -> None:
     row = replace(numbers.best, fits=False, verdict="OOM")
-    html = without_plotly(render(replace(numbers, layouts=[row]), launch="", pipeline=PICTURE))
+    html = render(replace(numbers, layouts=[row]), launch="", drawings=DRAWN)
     assert '<b class="fails">OOM</b>' in html
 
 
@@ -218,15 +237,20 @@ def test_report_is_written_whole(tmp_path: Path) -> None:
     }
     out = tmp_path / "new" / "folder"
     paths = write_plan_report(plan(make_scenario(document)), out, launch=LAUNCH)
-    pictures = ("memory", "pareto", "pipeline", "speedup", "time", "run")
-    assert [path.name for path in paths] == ["plan.html", *(f"{name}.png" for name in pictures)]
+    pictures = ("time", "memory", "pipeline", "pareto", "speedup", "run")
+    kinds = (f"{name}.{kind}" for name in pictures for kind in ("png", "svg"))
+    assert [path.name for path in paths] == ["plan.html", *kinds]
     assert sorted(p.name for p in out.iterdir()) == sorted(path.name for path in paths)
     for path in paths[1:]:
-        assert path.read_bytes().startswith(b"\x89PNG")
+        begins = b"\x89PNG" if path.suffix == ".png" else b"<?xml"
+        assert path.read_bytes().startswith(begins)
+    assert paths[0].stat().st_size < 2_000_000
 
 
 def test_the_same_numbers_give_the_same_picture(numbers: PlanNumbers) -> None:
-    assert memory_png(numbers) == memory_png(numbers)
+    for made in (png_bytes, svg_bytes):
+        one, two = (made(memory_picture(numbers, narrow=True)) for _ in range(2))
+        assert one == two
 
 
 def test_a_failed_write_leaves_the_old_file(

@@ -9,7 +9,8 @@ import pytest
 from simulator.api import predict
 from simulator.events.played import SimulatedStep
 from simulator.events.simulated_step import simulate
-from simulator.report.pipeline_picture import _windows, pipeline_png
+from simulator.report.canvas import png_bytes
+from simulator.report.pipeline_picture import _windows, pipeline_picture
 
 
 def played(batch: int) -> SimulatedStep:
@@ -38,7 +39,7 @@ def pixels(png: bytes) -> np.ndarray:
 
 def test_a_short_step_is_shown_whole(short: SimulatedStep) -> None:
     assert _windows(short.timeline) == [(0.0, pytest.approx(short.step_time_s))]
-    image = pixels(pipeline_png(short, title="a model\na layout"))
+    image = pixels(png_bytes(pipeline_picture(short, title="a model\na layout")))
     blue, grey = np.array([0x24, 0x58, 0xA6]) / 255, np.array([0xD9, 0xDD, 0xE2]) / 255
     for ink in (blue, grey):  # forward passes, and idle time behind them
         assert (np.abs(image[:, :, :3] - ink).max(axis=2) < 0.01).mean() > 0.01
@@ -64,4 +65,6 @@ def test_steps_without_a_flush_are_shown_to_their_end(short: SimulatedStep) -> N
 
 
 def test_the_same_step_gives_the_same_picture(short: SimulatedStep) -> None:
-    assert pipeline_png(short, title="") == pipeline_png(short, title="")
+    assert png_bytes(pipeline_picture(short, title="")) == png_bytes(
+        pipeline_picture(short, title="")
+    )

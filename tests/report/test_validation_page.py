@@ -214,7 +214,7 @@ def test_names_cannot_become_markup(rows: list[ScoredRow], page: str) -> None:
         run = MeasuredRun(where=EVIL, fields={**fields, "run_id": f"{EVIL}{i}"})
         evil.append(replace(one, run=run, reason=EVIL, memory_kind=one.memory_kind and EVIL))
     reader = read(make(evil))
-    assert reader.scripts == read(page).scripts == 3
+    assert reader.scripts == read(page).scripts == 4
     assert f"{EVIL}{len(rows) - 1}" in "".join(reader.text)
     data = drawn(make(evil))
     for figure in data["figures"].values():
