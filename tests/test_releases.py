@@ -70,8 +70,8 @@ def test_a_release_between_two_takes_the_one_before_and_the_first_what_there_is(
 
 
 def test_a_variant_takes_its_own_where_there_is_one() -> None:
-    assert nearest("torchtitan-2025.06-eager").profile == "torchtitan-2024-eager"
-    assert nearest("torchtitan-2025.06-compile").profile == "torchtitan-2024"
+    assert nearest("torchtitan-2025.02-eager").profile == "torchtitan-2024-eager"
+    assert nearest("torchtitan-2025.06-compile").profile == "torchtitan"
 
 
 def test_an_unknown_family_is_refused_with_the_list_and_the_way_out() -> None:

@@ -158,7 +158,7 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
         away = np.minimum(away, workload.architecture.layers - 1)
     layout = layout.replace(
         offload_layers=away,
-        cp_kind=can.cp_kinds[0] if can.cp_kinds else "ring",
+        cp_kind=run_switches.cp_kind(row, can.cp_kinds[0] if can.cp_kinds else "ring"),
         dispatcher=run_switches.dispatcher(row, ways[0] if ways else "alltoall"),
     )
     run = Run(
@@ -298,6 +298,8 @@ def _recipe(row: Mapping[str, str], tables: Tables) -> Recipe:
     usual = _software_profile(stands.profile).supports.fp8_weights_usual
     alone = tables.fp8_weights.get(stands.known, usual)
     raw["fp8_weights"] = dtype in alone and row.get("sharding") != "ddp"
+    if row.get("fp8_weights"):
+        raw["fp8_weights"] = flag(row, "fp8_weights")
     if row.get("capacity_factor"):  # "padded and dropped to this capacity"
         raw |= {"moe_capacity_factor": number(row, "capacity_factor"), "moe_pads_to_capacity": True}
     return build(Recipe, raw | run_switches.recipe(row), where="recipe")
@@ -398,6 +400,7 @@ def _software(row: Mapping[str, str], tables: Tables) -> Software:
             row, software.allocator, tables.deterministic_workspace_bytes
         ),
         host=host,
+        input=run_switches.fetch(row, software.input),
         states=run_switches.states(row, software.states, tables.gradient_copies),
     )
 

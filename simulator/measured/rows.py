@@ -46,7 +46,8 @@ _OTHERS = """source split position num_experts top_k moe_ffn_hidden shared_exper
     peak_reserved_gib reduce_dtype gradient_dtype moment_dtype fused_gradient_accumulation
     recompute_stops_early offload_layers sliding_window_every_second dispatcher expert_overlap
     loss_chunks optimizer_in_backward cuda_graph_scope loss_fusion transformer_impl deterministic
-    memory_stage lora_rank lora_targets quantised_base split_master_weights composed
+    memory_stage lora_rank lora_targets quantised_base split_master_weights cp_kind
+    mask_in_dataloader fp8_weights composed
     excluded assumed notes"""
 
 REQUIRED = tuple(_NEEDED.split())
@@ -57,7 +58,7 @@ COLUMNS = (*REQUIRED, *_OTHERS.split())
 
 LAYOUT_COLUMNS = (
     *("dp", "tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "sharding", "shard_group"),
-    *("sequence_parallel", "recompute", "recompute_layers"),
+    *("cp_kind", "sequence_parallel", "recompute", "recompute_layers"),
 )
 """Columns that say how the work is split."""
 
@@ -66,7 +67,8 @@ SWITCH_COLUMNS = (
     *("tp_comm_overlap", "cpu_offload", "cuda_graphs", "fused_gradient_accumulation"),
     *("recompute_stops_early", "offload_layers", "dispatcher", "expert_overlap"),
     *("cuda_graph_scope", "loss_fusion", "transformer_impl", "deterministic"),
-    *("lora_rank", "lora_targets", "quantised_base", "split_master_weights"),
+    *("lora_rank", "lora_targets", "quantised_base", "split_master_weights", "fp8_weights"),
+    "mask_in_dataloader",
 )
 """Columns that say what the software was told to do."""
 

@@ -12,10 +12,12 @@ from typing import Any
 
 from simulator.errors import InputError, brief
 from simulator.files import Figure
+from simulator.layout.layouts import CP_KINDS
 from simulator.measured.fixed_phrases import GRAPH_PARTS
 from simulator.measured.rows import choice, flag, text, whole
 from simulator.software.allocator_memory import Allocator, Workspaces
 from simulator.software.host_work import HostWork
+from simulator.software.input_fetch import InputFetch
 from simulator.software.kernels import Kernels
 from simulator.software.overlap import Overlap
 from simulator.software.states import StateBytes
@@ -24,7 +26,9 @@ from simulator.workload.architecture import Architecture
 __all__ = [
     "allocator",
     "captured",
+    "cp_kind",
     "dispatcher",
+    "fetch",
     "kernels",
     "offloaded",
     "overlap",
@@ -103,6 +107,18 @@ def dispatcher(row: Mapping[str, str], usual: str) -> str:
     """How tokens reach their experts: as stated, else as the software usually does it."""
     way = choice(row, "dispatcher", _DISPATCHERS)
     return "deepep" if way == "hybridep" else way or usual
+
+
+def cp_kind(row: Mapping[str, str], usual: str) -> str:
+    """How context-parallel ranks exchange: as stated, else as the software usually does it."""
+    return choice(row, "cp_kind", CP_KINDS) or usual
+
+
+def fetch(row: Mapping[str, str], usual: InputFetch) -> InputFetch:
+    """Input without the mask of a sequence's pairs where the loader makes none."""
+    if not row.get("mask_in_dataloader") or flag(row, "mask_in_dataloader"):
+        return usual
+    return replace(usual, mask_bytes=Figure(0.0, "datasheet", "stated for the run"))
 
 
 def overlap(row: Mapping[str, str], usual: Overlap) -> Overlap:

@@ -121,7 +121,11 @@ class Kernels:
     is there. None given: 16-bit logits, an fp32 copy and its gradient beside the weight gradient.
     """
     split_loss_bytes_per_logit: Figure | None = None
-    """The same where the vocabulary is split over tp; None: as without."""
+    """The same where the vocabulary is split over tp; no loss is fused there if it is given (a
+    compiler leaves distributed tensors as they are). None: as without."""
+    loss_gradient_apart: bool = False
+    """A fused loss writes its gradient beside the 16-bit logits (what a compiler makes of it), not
+    over them (Transformer Engine)."""
     chunk_bytes_per_logit: Figure = Figure(8.0, "assumed", "fp32 copy and gradient of one piece")
     """Bytes for every logit of the piece in work where the loss is computed in pieces, beside the
     16-bit logits of all; 2 where the loss is compiled (its 16-bit gradient)."""

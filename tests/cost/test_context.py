@@ -55,6 +55,18 @@ def test_ulysses_exchanges_four_times_the_tokens_of_a_rank() -> None:
         assert sent(ops, "all_to_all", backward=True) == 5 * S * 12288 / cp * 2
 
 
+def test_a_kept_result_is_not_exchanged_again() -> None:
+    """TransformerEngine 2.8: out_part is saved as attention made it, dout alone is exchanged."""
+    newer = load_software("megatron-core-defaults")
+    assert newer.kernels.transformer_engine.keeps_exchanged_output
+    old, new = (one_block("all_to_all", software) for software in (CORE, newer))
+    one = S * Q / 8 * 2  # a rank's result in 16 bit
+    assert sent(old, "all_to_all", backward=True) - sent(new, "all_to_all", backward=True) == one
+    plain = one_block("ring", newer)
+    assert saved(new) == saved(plain) + one
+    assert saved(one_block("all_to_all", newer, cp=1)) == saved(one_block("ring", newer, cp=1))
+
+
 def test_all_to_all_on_links_by_hand() -> None:
     forward, backward = 2 * Q + 2 * KV, 3 * Q + 2 * KV
     exchanged = MICRO_BATCHES * L * S / 8 * 2 * (forward + backward) * 7 / 8

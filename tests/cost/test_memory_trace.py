@@ -65,7 +65,7 @@ def test_reserved_memory_of_torchtitan(
     """Llama 3.1 8B at 8192 tokens, torchtitan in December 2024; nothing here is fitted."""
     _, _, (reserved,) = both(
         "llama-3.1-8b",
-        "torchtitan",
+        "torchtitan-2024",
         batch=micro_batch * dp,
         dp=dp,
         sharding="zero3",

@@ -206,3 +206,16 @@ def test_what_a_fused_loss_reads_and_writes_of_every_logit() -> None:
         (loss,) = (s for s in head(LLAMA, ranks(tp=2), recipe, kernels).streams if s.name == "loss")
         logits = 2048 * 128256 / 2
         assert np.all(loss.forward_bytes + loss.backward_bytes == each * logits)
+
+
+@pytest.mark.parametrize(("tp", "traffic", "beside"), [(1, 8.0, 2.0), (2, 44.0, 10.0)])
+def test_a_compiled_loss_of_torchtitan(tp: int, traffic: float, beside: float) -> None:
+    """16-bit logits and their gradient; over a split vocabulary 16 B less the 6 that are kept."""
+    model, kernels = presets.load("llama-3.1-8b"), load_software("torchtitan").kernels
+    recipe = Recipe(sequence_length=8192, global_batch=8)
+    ops = head(model, ranks(tp=tp), recipe, kernels)
+    logits = 8192 * model.vocabulary / tp
+    moved = [s.forward_bytes + s.backward_bytes for s in ops.streams if s.kind == "loss"]
+    assert np.sum(moved) == pytest.approx(traffic * logits)
+    weight, dgrad = model.vocabulary / tp * model.hidden * 2, 8192 * model.hidden * 2
+    assert np.max(ops.transient_bytes) == pytest.approx(max(beside * logits, weight + dgrad))

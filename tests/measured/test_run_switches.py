@@ -50,6 +50,17 @@ def test_gradients_and_moments() -> None:
     assert run_switches.recipe(row) == {"moment_dtype": "fp16"}
 
 
+def test_exchange_of_context_and_mask_are_as_stated() -> None:
+    assert run_switches.cp_kind({}, "ring") == "ring"
+    assert run_switches.cp_kind({"cp_kind": "all_to_all"}, "ring") == "all_to_all"
+    with pytest.raises(InputError, match="cp_kind"):
+        run_switches.cp_kind({"cp_kind": "ulysses"}, "ring")
+    loaded = load_software("megatron-core-defaults").input
+    assert float(loaded.mask_bytes) == 1.0
+    assert run_switches.fetch({"mask_in_dataloader": "true"}, loaded) == loaded
+    assert float(run_switches.fetch({"mask_in_dataloader": "false"}, loaded).mask_bytes) == 0.0
+
+
 def test_accumulation_is_as_stated() -> None:
     column = "fused_gradient_accumulation"
     alone = replace(CORE.kernels, fused=("norm",))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from simulator.cost.blocks.block_keys import shapes
 from simulator.cost.memory.buffers import dummy_copies, receive_buffers, workspace
 from simulator.cost.operators.block_operators import model_parts
+from simulator.cost.operators.ends import loss_is_fused
 from simulator.cost.operators.operations import Operators
 from simulator.cost.states.state_bytes import part_states
 from simulator.cost.tables import Priced, Selection
@@ -197,8 +198,8 @@ def _loss(
     stays, and fp32 gradients of the backward pass. Else logits and their gradient in place.
     """
     kernels, last = priced.software.kernels, float(np.max(ops.transient_bytes))
-    bytes_per_logit = kernels.loss_bytes_per_logit
-    if bytes_per_logit is None or "loss" in kernels.fused or priced.workload.recipe.loss_chunks > 1:
+    bytes_per_logit, fused = kernels.loss_bytes_per_logit, loss_is_fused(kernels, row.tp).all()
+    if bytes_per_logit is None or fused or priced.workload.recipe.loss_chunks > 1:
         return kept, [], [last]
     *others, logits = kept
     elements = logits / 6.0

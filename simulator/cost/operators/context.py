@@ -96,10 +96,12 @@ def exchange_context(
             ops.keep("attention output by chunk", again, module="core_attn")
     if swap.any():
         swap = np.where(ranks.cp > 1, swap * size, 0.0)
-        _swap(ops, widths, tokens * swap, keys * swap)
+        keeps = kernels.transformer_engine.keeps_exchanged_output
+        _swap(ops, widths, tokens * swap, keys * swap, keeps=keeps)
     if both.any():
         both = np.where(ranks.cp > 1, both, 0.0)
-        _swap(ops, widths, tokens * both * size, keys * both * size, group="cp_a2a")
+        within = tokens * both * size, keys * both * size
+        _swap(ops, widths, *within, keeps=False, group="cp_a2a")
         _pass_between(ops, own * both * (ranks.cp / ranks.cp_a2a - 1.0))
 
 
@@ -199,21 +201,27 @@ def _gather(ops: Operators, whole: Any, kernels: Kernels) -> None:
     _copies(ops, "order of gathered keys", 2.0 * whole, 4.0 * whole)
 
 
-def _swap(ops: Operators, widths: Widths, tokens: Any, keys: Any, group: str = "cp") -> None:
+def _swap(
+    ops: Operators, widths: Widths, tokens: Any, keys: Any, *, keeps: bool, group: str = "cp"
+) -> None:
     """Sequence for heads and back: queries, keys and values before attention, its result after.
 
-    The backward pass exchanges the gradients of all four and, with TransformerEngine, the result
-    once more, which was kept as the next layer reads it. Each is copied before and after.
-    `tokens` and `keys` are bytes of one element per token.
+    The backward pass exchanges the gradients of all four and, where it was kept only as the next
+    layer reads it, the result once more (TransformerEngine before 2.8; `keeps`: it was kept before
+    the exchange, too). Each is copied before and after. `tokens` and `keys` are bytes of one
+    element per token.
     """
     inputs = [tokens * widths.query, keys * widths.key, keys * widths.value]
     result = tokens * widths.result
     for sent in (*inputs, result):
         _add(ops, "all_to_all", sent, group=group)
-    for sent in (result, result, *inputs):
+    again = () if keeps else (result,)
+    for sent in (result, *again, *inputs):
         _add(ops, "all_to_all", sent, backward=True, group=group)
+    if keeps:
+        ops.keep("attention output before the exchange", result, module="core_attn")
     moved = sum(inputs) + result
-    _copies(ops, "order of exchanged heads", 4.0 * moved, 4.0 * (moved + result))
+    _copies(ops, "order of exchanged heads", 4.0 * moved, 4.0 * (moved + sum(again)))
 
 
 def _add(

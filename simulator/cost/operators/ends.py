@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture, Block
 from simulator.workload.recipe import Recipe
 
-__all__ = ["embedding", "head", "layer_recipe", "look_up"]
+__all__ = ["embedding", "head", "layer_recipe", "look_up", "loss_is_fused"]
 
 
 def layer_recipe(kind: Block, recipe: Recipe) -> Recipe:
@@ -131,30 +132,23 @@ def _vocabulary(
     logits = tokens * columns
     if arch.logit_softcap:
         _soften(ops, logits, size)
-    fused = "loss" in kernels.fused
-    ops.streams.append(_loss(logits, kernels, fused=fused))
+    fused = loss_is_fused(kernels, ranks.tp)
+    ops.streams += _loss(logits, kernels, fused=fused)
     keeps = tokens if kernels.dtensor.keeps_gathered_inputs else own
     ops.keep("head input", keeps * width * size)
     trained = recipe.trains_head(tied=arch.tied_embeddings)
     weight, dgrad = trained * columns * width * size, tokens * width * size
-    kept = size if fused or recipe.loss_chunks > 1 else size + 4
+    lasting = fused | (recipe.loss_chunks > 1)
+    kept = np.where(lasting, size, size + 4)
     ops.keep("logits", kept * logits, SavedRole.LOGITS, module="loss")
-    ops.passing_bytes = (size if kept > size else 0.0) * logits
-    split = np.asarray(ranks.tp) > 1
-    ops.transient_bytes = _loss_bytes(
-        logits,
-        weight=weight,
-        dgrad=dgrad,
-        kept=kept,
-        split=split,
-        recipe=recipe,
-        kernels=kernels,
-    )
-    if "loss" in kernels.fused and not kernels.dtensor.keeps_gathered_inputs:
+    ops.passing_bytes = np.where(lasting, 0.0, size) * logits
+    fullest = _loss_bytes(logits, weight, dgrad, size, ranks=ranks, recipe=recipe, kernels=kernels)
+    if not kernels.dtensor.keeps_gathered_inputs:
         # the head's input, gathered again for the weight gradient into a buffer that stays, and
         # the scattered gradient (megatron/core/tensor_parallel/layers.py)
         more = dgrad + own * width * size
-        ops.transient_bytes = ops.transient_bytes + np.where(ranks.sequence_parallel, more, 0.0)
+        fullest = fullest + np.where(fused & ranks.sequence_parallel, more, 0.0)
+    ops.transient_bytes = fullest
 
 
 def _soften(ops: Operators, logits: Floats, size: float) -> None:
@@ -171,42 +165,56 @@ def _soften(ops: Operators, logits: Floats, size: float) -> None:
     ops.keep("capped logits", size * logits, module="loss")
 
 
-def _loss(logits: Floats, kernels: Kernels, *, fused: bool) -> Stream:
+def loss_is_fused(kernels: Kernels, tp: Any) -> NDArray[np.bool_]:
+    """Whether one or two kernels do the loss; see `Kernels.split_loss_bytes_per_logit`."""
+    everywhere = kernels.split_loss_bytes_per_logit is None
+    return np.asarray("loss" in kernels.fused) & ((np.asarray(tp) == 1) | everywhere)
+
+
+def _loss(logits: Floats, kernels: Kernels, *, fused: NDArray[np.bool_]) -> list[Stream]:
     """Cross-entropy over the vocabulary: half of its traffic in either pass."""
-    total = float(kernels.fused_loss_traffic) if fused else 44.0
-    return Stream(
-        name="loss",
-        kind="loss",
-        forward_bytes=total * 0.5 * logits,
-        backward_bytes=total * 0.5 * logits,
-        calls=2 if fused else 8,
-    )
+    found = []
+    for one, total, calls in ((True, float(kernels.fused_loss_traffic), 2), (False, 44.0, 8)):
+        here = fused == one
+        if here.any():
+            each = np.where(here, total * 0.5, 0.0) * logits
+            found.append(
+                Stream(
+                    name="loss" if one or not fused.any() else "loss over tp",
+                    kind="loss",
+                    forward_bytes=each,
+                    backward_bytes=each,
+                    calls=np.where(here, calls, 0) if not here.all() else calls,
+                )
+            )
+    return found
 
 
 def _loss_bytes(
     logits: Floats,
-    *,
     weight: Floats,
     dgrad: Floats,
-    kept: float,
-    split: NDArray[np.bool_],
+    size: float,
+    *,
+    ranks: Ranks,
     recipe: Recipe,
     kernels: Kernels,
 ) -> Floats:
-    """Most bytes that loss and head's backward pass hold beside the `kept` ones of every logit.
+    """Most bytes that loss and head's backward pass hold beside what is kept of every logit.
 
-    A fused loss writes the gradient over them. In pieces: what one piece needs, the weight's
-    gradient from it and the sum of those before (torchtune's CEWithChunkedOutputLoss).
+    A fused loss writes the gradient over them, or beside them. In pieces: what one piece needs, the
+    weight's gradient from it and the sum of those before (torchtune's CEWithChunkedOutputLoss).
     """
-    pieces = recipe.loss_chunks
+    pieces, fused = recipe.loss_chunks, loss_is_fused(kernels, ranks.tp)
     if pieces > 1:
-        piece = 0.0 if "loss" in kernels.fused else float(kernels.chunk_bytes_per_logit)
+        piece = np.where(fused, 0.0, float(kernels.chunk_bytes_per_logit))
         return piece * logits / pieces + 2 * weight + dgrad / pieces
-    if "loss" in kernels.fused:
-        return weight + dgrad
+    beside = size * logits if kernels.loss_gradient_apart else 0.0
+    over = np.maximum(weight + dgrad, beside)
     if kernels.loss_bytes_per_logit is None:
-        return 4 * logits + weight + dgrad
+        return np.where(fused, over, 4 * logits + weight + dgrad)
     usual = float(kernels.loss_bytes_per_logit)
+    split = np.asarray(ranks.tp) > 1
     each = np.where(split, float(kernels.split_loss_bytes_per_logit or usual), usual)
-    fullest = (each - kept) * logits
-    return np.maximum(fullest, weight + dgrad - 4 * logits)
+    fullest = np.maximum((each - size - 4) * logits, weight + dgrad - 4 * logits)
+    return np.where(fused, over, fullest)

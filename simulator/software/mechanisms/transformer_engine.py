@@ -21,6 +21,10 @@ class TransformerEngine:
     keeps_attention_output_once: bool = False
     """The output of attention waits once, for its own backward pass and for the weight gradient of
     the linear behind it (DeepSeek's E5M6); otherwise in 16 bit and as the linear's own input."""
+    keeps_exchanged_output: bool = False
+    """Context parallelism that exchanges sequence for heads keeps the result of attention as it was
+    before the exchange, beside what the next linear reads, and does not exchange it again for the
+    backward pass (AttnFuncWithCPAndQKVOA2A since release 2.8)."""
     norm_casts: tuple[str, ...] = ()
     """Types in which norms write their result themselves, for the linear in the same module
     (Transformer Engine's LayerNormLinear: fp8 with delayed scaling; mxfp8 with cuDNN's norms)."""
