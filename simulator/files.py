@@ -414,12 +414,19 @@ def yaml_of(text: str, where: str) -> Any:
 
     if len(text) > YAML_LIMIT_BYTES:
         raise InputError(f"{where}: larger than {YAML_LIMIT_BYTES // 2**10} KiB, got {len(text)}")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        for token in yaml.scan(text, Loader=yaml.SafeLoader):
-            if isinstance(token, (yaml.AnchorToken, yaml.AliasToken, yaml.TagToken)):
-                line = token.start_mark.line + 1
+        depth = 0
+        for event in yaml.parse(text, Loader=loader):
+            plain = isinstance(event, yaml.NodeEvent) and not getattr(event, "tag", None)
+            if isinstance(event, yaml.NodeEvent) and (event.anchor or not plain):
+                line = event.start_mark.line + 1 if event.start_mark else 1
                 raise InputError(f"{where}: line {line}: anchors and tags of YAML are not read")
-        found = yaml.safe_load(text)
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise RecursionError
+        found = yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         shown = brief_text(" ".join(str(error).split()), 200)
         raise InputError(f"{where}: not valid YAML: {shown}") from None
@@ -427,8 +434,6 @@ def yaml_of(text: str, where: str) -> Any:
         raise InputError(f"{where}: not valid YAML: {brief_text(str(error))}") from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply") from None
-    if is_deeper(found):
-        raise InputError(f"{where}: nested too deeply")
     return found
 
 

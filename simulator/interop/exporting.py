@@ -53,10 +53,17 @@ def _megatron(row: dict[str, Any], scenario: Scenario) -> str:
     return megatron_block(row, scenario)
 
 
+def _plain_lacks(row: dict[str, Any]) -> list[str]:
+    wrong = _only(sharding=("ddp",))(row)
+    return wrong + [f"recompute_layers = {row['recompute_layers']}"] * bool(row["recompute_layers"])
+
+
 def _titan_lacks(row: dict[str, Any]) -> list[str]:
     wrong = [f"recompute_layers = {row['recompute_layers']}"] if row["recompute_layers"] else []
     if row["sharding"] == "zero1":
         wrong.append("sharding = zero1")
+    if row["sharding"] == "ddp" and row["cp"] > 1:
+        wrong.append("sharding = ddp with cp > 1, whose ranks share states")
     if row["reshard_after_forward"] is not True:
         wrong.append(f"reshard_after_forward = {row['reshard_after_forward']}")
     offload = ("optimizer_offload", "parameter_offload")
@@ -69,7 +76,7 @@ FORMS: dict[str, _Form] = {
     "torchtitan": _Form(torchtitan_block, _titan_lacks),
     "deepspeed": _Form(deepspeed_block, _only("cp"), (*_GPUS, "synapseai")),
     "fsdp2": _Form(fsdp2_block, fsdp2_lacks),
-    "torchrun": _Form(plain_block, _only(sharding=("ddp",))),
+    "torchrun": _Form(plain_block, _plain_lacks),
 }
 """By the word that asks for it; ``slurm`` puts a job's head above the software's own command."""
 

@@ -185,6 +185,8 @@ def _notes(row: dict[str, Any], scenario: Scenario) -> list[str]:
     arch, notes = scenario.workload.architecture, []
     if arch.family not in _MODELS or _flavor(arch) == "yours":
         notes.append(f"Name the model and flavor that have the sizes of {arch.name}.")
+    if row["sharding"] == "ddp" and row["cp"] > 1:
+        notes.append("torchtitan shares states over context-parallel ranks; the plan copies them.")
     if row["reshard_after_forward"] is not True:
         notes.append(
             f"The plan reshards to {row['reshard_after_forward']} ranks: the setting has no number,"

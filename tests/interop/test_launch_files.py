@@ -12,134 +12,18 @@ from simulator.interop.launch_files.advising import advise
 from simulator.interop.launch_files.changed_files import changed_text
 from simulator.interop.launch_files.merging import Imported, import_launch
 from simulator.interop.launch_files.shell_words import read_script
+from tests.interop.launch_samples import (
+    ACCELERATE,
+    DEEPSPEED,
+    MEGATRON,
+    MLPERF,
+    RECIPE,
+    TOPOLOGY,
+    TORCHTITAN,
+    TRAINER,
+)
 
 HERE = {"cluster": "dgx-h100"}
-
-MEGATRON = """\
-#!/bin/bash
-#SBATCH --nodes=8
-#SBATCH --gpus-per-node=8
-#SBATCH --time=48:00:00
-GPUS_PER_NODE=8
-NNODES=${SLURM_NNODES:-"1"}
-TP=${TP:-8}
-DISTRIBUTED_ARGS=(
-    --nproc_per_node $GPUS_PER_NODE   # one per GPU
-    --nnodes $NNODES
-    --master_addr $MASTER_ADDR
-)
-MODEL_ARGS=(
-    --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32
-    --group-query-attention --num-query-groups 8 --seq-length 8192
-    --max-position-embeddings 8192 --swiglu --normalization RMSNorm --disable-bias-linear
-    --untie-embeddings-and-output-weights --position-embedding-type rope
-    --attention-dropout 0 --hidden-dropout 0.0 --vocab-size 128256
-)
-TRAINING_ARGS="
-    --micro-batch-size 1 --global-batch-size $((16*4*NNODES))
-    --train-iters 100000 --lr 3e-4 --bf16 --use-distributed-optimizer --overlap-grad-reduce
-    --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
-    --my-own-flag 7
-"
-torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
-    ${MODEL_ARGS[@]} $TRAINING_ARGS \\
-    --tensor-model-parallel-size ${TP} --pipeline-model-parallel-size 1 --sequence-parallel
-"""
-
-TORCHTITAN = """\
-[model]
-name = "llama3"
-flavor = "8B"
-[optimizer]
-name = "AdamW"
-lr = 3e-4
-[training]
-local_batch_size = 2
-seq_len = 8192
-steps = 1000
-[parallelism]
-data_parallel_replicate_degree = 2
-data_parallel_shard_degree = -1
-tensor_parallel_degree = 4
-pipeline_parallel_degree = 1
-context_parallel_degree = 1
-[activation_checkpoint]
-mode = "selective"
-selective_ac_option = "op"
-[compile]
-enable = true
-[invented]
-key = 1
-"""
-
-DEEPSPEED = {
-    "train_micro_batch_size_per_gpu": 2,
-    "gradient_accumulation_steps": 4,
-    "gradient_clipping": 1.0,
-    "bf16": {"enabled": True},
-    "zero_optimization": {
-        "stage": 3,
-        "overlap_comm": True,
-        "offload_optimizer": {"device": "cpu", "pin_memory": True},
-    },
-    "invented": {"deep": 1},
-}
-
-ACCELERATE = """\
-compute_environment: LOCAL_MACHINE
-distributed_type: FSDP
-fsdp_config:
-  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
-  fsdp_version: 2
-  fsdp_reshard_after_forward: false
-  fsdp_activation_checkpointing: true
-mixed_precision: bf16
-num_machines: 2
-num_processes: 16
-"""
-
-RECIPE = """\
-trainer:
-  devices: 8
-  num_nodes: 4
-  precision: bf16-mixed
-  max_steps: 100
-model:
-  micro_batch_size: 1
-  global_batch_size: 128
-  tensor_model_parallel_size: 4
-  pipeline_model_parallel_size: 2
-  virtual_pipeline_model_parallel_size: 10
-  sequence_parallel: true
-  encoder_seq_length: 4096
-  cuda_graph_scope: full
-  optim:
-    name: distributed_fused_adam
-"""
-
-MLPERF = """\
-source $(dirname ${BASH_SOURCE[0]})/config_common.sh
-export MINIBS=64
-export TENSOR_MODEL_PARALLEL=4
-export PIPELINE_MODEL_PARALLEL=8
-export INTERLEAVED_PIPELINE=6
-export MICRO_BATCH_SIZE=2
-export SEQ_PARALLEL=True
-export FP8=True
-export DGXNNODES=16
-export DGXNGPU=8
-export NCCL_MIN_NCHANNELS=4
-export SOMETHING_NEW=1
-"""
-
-TOPOLOGY = """\
-\tGPU0\tGPU1\tGPU2\tGPU3\tmlx5_0\tCPU Affinity
-GPU0\t X \tNV12\tNV12\tNV12\tPIX\t0-31
-GPU1\tNV12\t X \tNV12\tNV12\tPXB\t0-31
-GPU2\tNV12\tNV12\t X \tNV12\tSYS\t32-63
-GPU3\tNV12\tNV12\tNV12\t X \tSYS\t32-63
-mlx5_0\tPIX\tPXB\tSYS\tSYS\t X \t
-"""
 
 
 def read(folder: Path, text: str, name: str = "launch.sh", /, **names: object) -> Imported:
@@ -201,11 +85,7 @@ def test_deepspeeds_batch_arithmetic_and_offload(tmp_path: Path) -> None:
 
 def test_an_accelerate_configuration_and_trainer_arguments(tmp_path: Path) -> None:
     (tmp_path / "accelerate.yaml").write_text(ACCELERATE)
-    arguments = {
-        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "bf16": True,
-        "learning_rate": 1e-4, "max_steps": 10, "fsdp": "full_shard auto_wrap", "output_dir": "o",
-    }  # fmt: skip
-    (tmp_path / "arguments.json").write_text(json.dumps(arguments))
+    (tmp_path / "arguments.json").write_text(json.dumps(TRAINER))
     files = [tmp_path / "accelerate.yaml"]
     given = {**HERE, "model": "llama-3.1-8b"}
     length = ["training.sequence_length=4096", "training.global_batch=128"]

@@ -26,6 +26,7 @@ from simulator.cli.options import speaking
 from simulator.events.step.user_actions import read_actions
 from simulator.hardware.cluster import load_accelerator, load_cluster, load_node
 from simulator.interop.kineto import read_trace
+from simulator.interop.launch_files.merging import import_launch
 from simulator.interop.megatron_log import read_megatron_log
 from simulator.interop.mlperf_log import read_mlperf_log
 from simulator.interop.nccl_tests import is_nccl_tests, read_nccl_tests
@@ -36,6 +37,7 @@ from simulator.scoring.trace import measure
 from simulator.software.profile import load_software
 from simulator.workload.huggingface import read_config
 from simulator.workload.recipe import Recipe
+from tests.interop import launch_samples
 from tests.mutations.mutator import mutated
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -224,6 +226,36 @@ def _log(kind: str, batch: int = 8) -> Callable[[Path], list[str]]:
     ]
 
 
+def _launch(*names: str) -> Callable[[Path], object]:
+    """What --from does with a file before it predicts; a cluster and a model are given."""
+    given = {"cluster": "dgx-h100", "model": "llama-3.1-8b", "gpus": 8}
+    batch = ["training.sequence_length=2048", "training.global_batch=64"]
+    return lambda path: import_launch([path], given, batch)
+
+
+def _from(path: Path) -> list[str]:
+    return [
+        *("predict", "--from", str(path), "--json", "--cluster", "dgx-h100", "--gpus", "8"),
+        *("--model", "llama-3.1-8b", "--set", "training.sequence_length=2048"),
+        *("--set", "training.global_batch=64"),
+    ]
+
+
+def _from_files() -> Iterator[Importer]:
+    """One importer for each format of launch files."""
+    for name, suffix, kind, seeds in (
+        ("launch.sh", ".sh", "text", (launch_samples.MEGATRON, launch_samples.MLPERF)),
+        ("torchtitan.toml", ".toml", "toml", (launch_samples.TORCHTITAN,)),
+        ("deepspeed.json", ".json", "json", (json.dumps(launch_samples.DEEPSPEED),)),
+        ("trainer.json", ".json", "json", (json.dumps(launch_samples.TRAINER),)),
+        ("accelerate.yaml", ".yaml", "text", (launch_samples.ACCELERATE,)),
+        ("recipe.yaml", ".yaml", "text", (launch_samples.RECIPE,)),
+        ("topology.txt", ".txt", "text", (launch_samples.TOPOLOGY,)),
+        ("fsdp2.py", ".py", "text", (launch_samples.FSDP2,)),
+    ):
+        yield Importer(name, suffix, kind, _text(*seeds), _launch(), _from, said_of=("--from",))
+
+
 TINY = ["predict", "--model", "llama-3.1-8b", "--gpus", "8", "--json"]
 LOGS = DATA / "logs"
 
@@ -340,6 +372,7 @@ IMPORTERS = {
                 *("--scenario", str(path.parent / "run.toml")),
             ],
         ),
+        *_from_files(),
         Importer("nccl-tests.txt", ".txt", "text", (NCCL_TEXT,), _nccl, _calibrate),
         Importer(
             "nccl-tests.json", ".json", "json", _json(NCCL_JSON, RCCL_JSON), _nccl, _calibrate

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from simulator.errors import InputError
 from simulator.events.step.user_actions import MOST_ACTIONS
+from simulator.interop.launch_files.merging import import_launch
 from simulator.plain_files import MOST_VALUES, TOML_LIMIT_BYTES
 from tests.mutations.importers import IMPORTERS, NCCL_TEXT, RCCL_JSON, Room
 
@@ -16,6 +20,8 @@ MIB = 2**20
 ROW = NCCL_TEXT.splitlines(keepends=True)[8]
 OPERATOR = b'"cat":"cpu_op","name":"a%d","tid":1,"ts":1'
 KERNEL = b'"cat":"kernel","name":"nccl_%d","tid":1,"ts":1'
+SCRIPT = IMPORTERS["launch.sh"].seeds[0].rstrip()
+PYTHON = IMPORTERS["fsdp2.py"].seeds[0]
 HALF = MOST_VALUES // 2 - 10
 
 
@@ -68,11 +74,40 @@ CASES: list[tuple[str, str, Callable[[], bytes]]] = [
     ("actions.json", "blanks", lambda: b"[" + b"[]," * HALF + b"[]]"),
     ("kineto.json", "threads", lambda: event(OPERATOR, 150_000)),
     ("kineto.json", "kernels", lambda: event(KERNEL, 90_000)),
+    ("launch.sh", "doublings", lambda: b"A=xxxx\n" + b"A=$A$A\n" * 60),
+    ("launch.sh", "arithmetic", lambda: again(b"", b"$((", b"", TOML_LIMIT_BYTES)),
+    ("launch.sh", "substitutions", lambda: again(b"", b"$(", b"", TOML_LIMIT_BYTES)),
+    ("launch.sh", "braces", lambda: again(b"", b"${a:-", b"", TOML_LIMIT_BYTES)),
+    ("launch.sh", "documents", lambda: again(SCRIPT, b"<<A\n", b"", TOML_LIMIT_BYTES)),
+    ("launch.sh", "flags", lambda: SCRIPT + many(b" --a%d 1", 60_000)),
+    ("launch.sh", "inner", lambda: SCRIPT + many(b" 'a --b%d'", 60_000)),
+    ("launch.sh", "variables", lambda: many(b"A%d=$A\n", 60_000) + SCRIPT),
+    ("launch.sh", "blank lines", lambda: again(SCRIPT, b"\n", b"", TOML_LIMIT_BYTES)),
+    ("torchtitan.toml", "brackets", lambda: toml(b"[model]\nx=[", b"[],", b"]")),
+    ("recipe.yaml", "lists", lambda: b"a: 1\nb: " + b"[" * 100_000),
+    ("recipe.yaml", "keys", lambda: many(b"k%d: 1\n", 20_000)),
+    ("fsdp2.py", "parentheses", lambda: PYTHON + b"x = " + b"(" * 100_000),
+    ("fsdp2.py", "sums", lambda: PYTHON + b"x = 1" + b"+1" * 100_000),
+    ("topology.txt", "columns", lambda: b"\t" + many(b"GPU%d ", 100_000) + b"\nGPU0 X\n"),
     *(
         (name, "steps", lambda name=name: again(b"", IMPORTERS[name].seeds[0], b"", 8 * MIB))  # type: ignore[misc]
         for name in ("megatron.log", "torchtitan.log", "mlperf.log")
     ),
 ]
+
+
+FROM = ("launch.sh", "torchtitan.toml", "deepspeed.json", "recipe.yaml", "fsdp2.py", "topology.txt")
+
+
+@pytest.mark.parametrize("name", FROM)
+def test_200_mb_are_refused_within_a_second(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(IMPORTERS[name].seeds[0])
+    os.truncate(path, 200 * MIB)
+    begun = time.monotonic()
+    with pytest.raises(InputError, match="larger than 1 MiB"):
+        import_launch([path])
+    assert time.monotonic() - begun < 1
 
 
 @pytest.mark.evidence

@@ -22,6 +22,8 @@ from simulator.scenario import Scenario
 
 __all__ = ["changed_text", "rewritten"]
 
+_MOST_DOCUMENTS = 64
+
 Changes = Mapping[str, Any]
 """Key -> its new value; None: it is taken out."""
 
@@ -206,7 +208,10 @@ def _replaced(text: str, form: str, value: str) -> str:
 
 def changed_text(text: str, changes: Changes) -> str:
     """TOML or JSON, of its own or in a here-document, with dotted keys changed."""
-    here = re.search(r"(<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n)(.*?)(\n\2\s*$)", text, re.S | re.M)
+    few = text.count("<<") <= _MOST_DOCUMENTS  # each is looked for to the end of the text
+    here = few and re.search(
+        r"(<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n)(.*?)(\n\2\s*$)", text, re.S | re.M
+    )
     if here:
         inner = changed_text(here[3], changes)
         return text[: here.start(3)] + inner.rstrip("\n") + text[here.end(3) :]

@@ -19,6 +19,9 @@ _STARTERS = {
 _SCRIPT = re.compile(r"[^\s=]+\.py")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.S)
 _OVERRIDE = re.compile(r"\+{0,2}~?([A-Za-z_]\w*(?:[./@:]\w+)*)=(.*)", re.S)
+_MOST_INNER = 64
+"""Commands within words that are looked into."""
+
 _WRITTEN = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
 _LAUNCHES = (
     "gaudi_spawn.py",
@@ -76,10 +79,12 @@ def _placed(settings: tuple[Setting, ...], text: str) -> tuple[Setting, ...]:
 
 def _commands(script: Script) -> Iterable[list[Word]]:
     """Commands, and those that stand as a text in one: ``bash -c "torchrun ..."``."""
+    scanned = 0
     for words in script.commands:
         yield words
         for word in words:
-            if " --" in word.text and len(word.text) < 2**18:
+            if " --" in word.text and scanned < _MOST_INNER:
+                scanned += 1
                 inner = read_script(word.text, script.path, _plain(script))
                 yield from ([Word(w.text, word.line) for w in some] for some in inner.commands)
 

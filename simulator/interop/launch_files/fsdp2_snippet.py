@@ -20,7 +20,7 @@ _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 def is_fsdp2(text: str) -> bool:
     """Whether a text is such a script."""
-    called = re.search(r"^\s*(?:\w+ = )?(?:fully_shard|DistributedDataParallel)\(", text, re.M)
+    called = re.search(r"^[ \t]*(?:\w+ = )?(?:fully_shard|DistributedDataParallel)\(", text, re.M)
     return called is not None and "init_device_mesh" in text
 
 

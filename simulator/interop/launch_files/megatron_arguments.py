@@ -35,11 +35,9 @@ _DEGREES = {
 """Field -> keys that give it as a whole number."""
 
 _CP_KINDS = {
-    "p2p": "ring",
-    "all_gather": "all_gather",
-    "a2a": "all_to_all",
-    "a2a+p2p": "hierarchical",
-}
+    "p2p": "ring", "all_gather": "all_gather", "a2a": "all_to_all", "a2a+p2p": "hierarchical",
+    "megatron_cp_algo": "ring", "ulysses_cp_algo": "all_to_all", "hybrid_cp_algo": "hierarchical",
+}  # fmt: skip
 _DISPATCHERS = {
     "alltoall": "alltoall",
     "allgather": "allgather",
@@ -198,7 +196,10 @@ def _stages(text: str) -> int | None:
 
 def _context(settings: Settings) -> None:
     if (settings.value_of("layout.cp") or 1) > 1:
-        kind = settings.word("layout.cp_kind", _CP_KINDS, "cp_comm_type")
+        kind = settings.word("layout.cp_kind", _CP_KINDS, "cp_comm_type", "context_parallel_algo")
+        group = settings.whole("", "ulysses_degree_in_cp")
+        if kind == "hierarchical" and group:
+            settings.say("layout.cp_a2a", group, settings.found["ulysses_degree_in_cp"])
         sizes = settings.take("hierarchical_context_parallel_sizes")
         group = (
             as_whole(str(sizes.value).strip("[]").replace(",", " ").split()[:1][0])
@@ -208,7 +209,7 @@ def _context(settings: Settings) -> None:
         if kind == "hierarchical" and sizes and group:
             settings.say("layout.cp_a2a", group, sizes)
     else:
-        settings.take("cp_comm_type")
+        settings.take("cp_comm_type", "context_parallel_algo", "ulysses_degree_in_cp")
         settings.take("hierarchical_context_parallel_sizes")
     mapped = settings.take("use_tp_pp_dp_mapping")
     if mapped is not None and str(mapped.value).lower() != "false":
@@ -252,6 +253,7 @@ def _states(settings: Settings, flags: bool) -> None:
     elif flags and found:
         some = found.get("tensor_model_parallel_size") or next(iter(found.values()))
         settings.say("layout.sharding", "ddp", some)
+    settings.word("layout.schedule", {"dualpipev": "dualpipe_v"}, "schedules_method")
     settings.whole("run.shard_instances", "num_distributed_optimizer_instances")
     settings.whole("layout.offload_layers", "cpu_offloading_num_layers", least=0)
     if settings.flag("optimizer_cpu_offload"):
@@ -278,6 +280,11 @@ def _recompute(settings: Settings) -> None:
         settings.say(
             "layout.recompute_layers", count * (settings.value_of("layout.vpp") or 1), method
         )
+    own = {"norm": "recompute_norm", "mlp_act": "recompute_activation_function"}  # MindSpeed's
+    named = [name for name, key in own.items() if settings.flag(key)]
+    if kind == "selective" and named:
+        at = settings.found[own[named[0]]]
+        settings.say("layout.recompute_modules", "+".join(["core_attn", *named]), at)
     if kind != "selective" or modules is None:
         return
     words = re.sub(r"[\[\],'\"]", " ", str(modules.value)).split()

@@ -58,7 +58,7 @@ KINDS = (
 """What is recognised."""
 
 _MOST_SETTINGS = 20_000
-_SECTION = re.compile(r"^\s*\[\[?[\w.\"' -]+\]\]?\s*(?:#.*)?$", re.M)
+_SECTION = re.compile(r"^[ \t]*\[\[?[\w.\"' -]+\]\]?[ \t]*(?:#.*)?$", re.M)
 _HERE_DOCUMENT = re.compile(r"<<-?\s*['\"]?[A-Za-z_]\w*['\"]?[ \t]*$", re.M)
 _TOML_LINE = re.compile(r"\s*(?:\[\[?[\w.\"' -]+\]\]?|[\w.\"-]+\s*=\s*[\"'\[{\w.+-])")
 _YAML_LINE = re.compile(r"\s*(?:- )?[\w./-]+:(?:\s|$)|\s*- ")
@@ -225,6 +225,9 @@ def _of_command(command: Command, script: Script) -> list[Reading]:
         read_launcher(launcher)
         found.append(launcher.reading("launcher", lambda key: True))
     settings = list(command.settings)
+    if len(settings) > _MOST_SETTINGS:
+        rule = f"must have at most {_MOST_SETTINGS} settings, got {len(settings)}"
+        raise InputError(f"{path}: {rule}")
     keys = {item.key for item in settings}
     notes = [f"{path} reads {name!r}: give it with --from too" for name in script.sourced]
     if script.branches:

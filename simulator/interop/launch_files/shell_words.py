@@ -148,6 +148,7 @@ class _Scanner:
     def __init__(self, text: str, script: Script, depth: int = 0) -> None:
         self.text, self.script, self.depth = text, script, depth
         self.at, self.line, self.made = 0, 1, 0
+        self.closes = len(text)  # behind it no arithmetic is closed
 
     def commands(self) -> Iterator[list[Word]]:
         """Words of each command; assignments and keywords are kept apart."""
@@ -317,7 +318,8 @@ class _Scanner:
             end = text.find("`", at + 1)
             return _AsWritten(self._up_to(len(text) if end < 0 else end + 1))
         if text.startswith("$((", at):
-            end = text.find("))", at)
+            end = text.find("))", at) if at < self.closes else -1
+            self.closes = self.closes if end >= 0 else at
             if end < 0:
                 return self._up_to(at + 3)
             inside = text[at + 3 : end]
