@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from simulator.decisions.changed_machine import WhatIf
     from simulator.decisions.cluster_comparison import Comparison
     from simulator.decisions.head_to_head import Versus
+    from simulator.decisions.job_schedule import JobSchedule
     from simulator.decisions.offers import Offer
     from simulator.decisions.parameter_servers import Served
     from simulator.decisions.several_sites import SeveralSites
@@ -43,6 +44,7 @@ __all__ = [
     "parameter_server",
     "plan",
     "predict",
+    "schedule",
     "several_sites",
     "simulate",
     "simulate_run",
@@ -500,6 +502,21 @@ def several_sites(scenario: Source, **given: Any) -> SeveralSites:
     from simulator.decisions.several_sites import several_sites as found
 
     return found(assemble(scenario, {}, given)[0])
+
+
+def schedule(jobs: str | os.PathLike[str], *, processes: int | None = None) -> JobSchedule:
+    """Find who of the jobs of a file gets which part of its cluster, and when.
+
+    Raises
+    ------
+    InputError
+        With every problem of the file.
+    InfeasibleError
+        If a job fits nowhere.
+    """
+    from simulator.decisions.job_schedule import read_jobs, schedule_jobs
+
+    return schedule_jobs(read_jobs(Path(jobs)), where=str(jobs), processes=processes)
 
 
 def parameter_server(scenario: Source, **given: Any) -> Served:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from simulator._version import __version__
 from simulator.report.decision_documents import decision_head
+from simulator.report.document import SCHEMA
 
 if TYPE_CHECKING:
+    from simulator.decisions.job_schedule import JobSchedule
     from simulator.decisions.parameter_servers import Served, Way
     from simulator.decisions.several_sites import Alternative, Cycle, SeveralSites, SiteStep
     from simulator.events.served_run import PlayedServers
 
-__all__ = ["parameter_server_document", "sites_document"]
+__all__ = ["parameter_server_document", "schedule_document", "sites_document"]
 
 
 def sites_document(answer: SeveralSites) -> dict[str, Any]:
@@ -124,6 +127,47 @@ def parameter_server_document(answer: Served, played: PlayedServers | None) -> d
             "closed_form_s": played.closed_form_s,
             "pieces": played.pieces,
         },
+    }
+
+
+def schedule_document(answer: JobSchedule) -> dict[str, Any]:
+    """Write a schedule: every job, totals, teams, and the times that it was made from."""
+    schedule, listed = answer.schedule, answer.list
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "command": "schedule",
+        "minimize": listed.minimize,
+        "parts": [{"name": p.name, "cluster": p.cluster, "gpus": p.gpus} for p in listed.parts],
+        "jobs": [
+            {
+                "name": job.name,
+                "team": told.team or None,
+                "part": listed.parts[row.option.part].name,
+                "gpus": row.option.gpus,
+                "arrives_days": job.arrives,
+                "start_days": row.start,
+                "end_days": row.end,
+                "slowdown": slow,
+                "options": [
+                    {"part": listed.parts[o.part].name, "gpus": o.gpus, "days": o.days}
+                    for o in job.options
+                ],
+            }
+            for job, told, row, slow in zip(
+                schedule.jobs, listed.jobs, schedule.rows, schedule.slowdowns, strict=True
+            )
+        ],
+        "makespan_days": schedule.makespan,
+        "least_days": answer.least_days,
+        "completion_days": schedule.completion,
+        "slowdown": schedule.slowdown,
+        "utilisation": answer.utilisation,
+        "fairness": answer.fairness,
+        "teams": [
+            {"name": t.name or None, "gpu_days": t.gpu_days, "slowdown": t.slowdown}
+            for t in answer.teams
+        ],
     }
 
 

@@ -42,6 +42,7 @@ COMMANDS: dict[str, list[str]] = {
     "versus": ["versus", "run.toml", "tp=1", "tp=2", "--json"],
     "sweep": ["sweep", "grid.toml", "--out", "sweep", *JOBS],
     "parameter-server": ["parameter-server", "servers.toml", "--play", "--json"],
+    "schedule": ["schedule", "jobs.toml", *JOBS],
     "sites": ["sites", "sites.toml"],
     "sites --json": ["sites", "sites.toml", "--json"],
     "validate": ["validate", "runs.csv", "--html", "validation.html"],
@@ -94,6 +95,11 @@ def prepare(folder: Path) -> None:
     )
     (folder / "servers.toml").write_text(
         (folder / "run.toml").read_text() + "[parameter_server]\nservers = 1\nworker_gpus = 2\n"
+    )
+    (folder / "jobs.toml").write_text(
+        '[[parts]]\nname = "p"\ncluster = "dgx-a100"\ngpus = 8\n'
+        + '[[jobs]]\nname = "j"\nmodel = { name = "gpt2-small" }\ngpus = [8]\n'
+        + "training = { sequence_length = 1024, global_batch = 64, tokens = 1e9 }\n"
     )
     (folder / "sites.toml").write_text((folder / "run.toml").read_text() + SITES)
     table = "".join(
