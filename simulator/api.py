@@ -69,7 +69,7 @@ _SECTIONS = {
 }
 """Section of every field that `plan` and `predict` take as a keyword."""
 
-_WHOLE = ("run",)
+_WHOLE = ("run", "economics")
 """Sections that are taken whole, as a mapping of their fields."""
 
 
@@ -97,7 +97,8 @@ def predict(
         Accelerators of the run.
     **given
         Any field of [training], [layout] or [goal]: ``tp=4``, ``sequence_length=4096``; and
-        ``run=``, a mapping of the fields of [run]: ``run={"set": "mature", "spares": {"hot": 2}}``.
+        ``run=`` and ``economics=``, mappings of the fields of [run] and [economics]:
+        ``run={"set": "mature", "spares": {"hot": 2}}``, ``economics={"basis": "spot"}``.
 
     Raises
     ------

@@ -18,8 +18,10 @@ from annotated_types import Ge, Gt, Le
 from simulator import catalogue
 from simulator.between_sites.sites_section import Sites, read_sites
 from simulator.data_input.data_section import DataInput, read_data
+from simulator.economics.economics_section import Economics, read_economics, usual_economics
 from simulator.errors import InputError, brief, did_you_mean, problem
 from simulator.files import (
+    Figure,
     Items,
     Number,
     ReadBy,
@@ -66,7 +68,6 @@ __all__ = [
 
 Positive = Annotated[Whole, Gt(0), Le(LARGEST)]
 
-_RESERVED = ("economics",)
 
 _MOST_SECTIONS = 20
 """Unknown sections that are said: each is compared with what is known."""
@@ -246,6 +247,7 @@ SECTIONS = {
     "data": Section((DataInput,)),
     "sites": Section((Sites,)),
     "parameter_server": Section((ParameterServer,)),
+    "economics": Section((Economics,), base=usual_economics),
 }
 """Sections of a scenario, in the order in which they are read about."""
 
@@ -273,6 +275,8 @@ class Scenario:
     """Several sites in place of [cluster] ([sites])."""
     parameter_server: ParameterServer | None = None
     """Servers that hold the weights ([parameter_server])."""
+    economics: Economics | None = None
+    """What an hour costs, where [economics] says so; else it is the price of the cluster."""
 
 
 def load_scenario(path: Path | str, overrides: Iterable[str] = ()) -> Scenario:
@@ -323,6 +327,7 @@ def make_scenario(
         for name, load in (
             ("cluster", lambda: _cluster(parts["place"], where)),
             ("stands", lambda: _stands(parts["place"].software, parts.get("cluster"), where)),
+            ("economics", lambda: _economics(document, parts.get("cluster"), where)),
         ):
             try:
                 parts[name] = load()
@@ -342,12 +347,13 @@ def make_scenario(
         software=parts["software"],
         pinned=parts["layout"].pinned(),
         goal=parts["goal"],
-        run=parts["run"],
+        run=_interrupted(parts["run"], parts["economics"], parts["cluster"], document),
         document=document,
         assumed_software=parts["stands"].text,
         allow=parts["search"].allow,
         sites=parts["sites"],
         parameter_server=parts["parameter_server"],
+        economics=parts["economics"],
     )
 
 
@@ -378,6 +384,28 @@ def _run(document: Mapping[str, Any], where: str) -> Reliability:
     if not isinstance(raw, Mapping):
         raise InputError(problem(where, "run", "must be a table", raw))
     return read_run(raw, where=where)
+
+
+def _economics(
+    document: Mapping[str, Any], cluster: Cluster | None, where: str
+) -> Economics | None:
+    if cluster is None or "economics" not in document:
+        return None
+    return read_economics(document["economics"], cluster, where=where)
+
+
+def _interrupted(
+    run: Reliability, economics: Economics | None, cluster: Cluster, document: Mapping[str, Any]
+) -> Reliability:
+    """Preempt a run on spot servers as often as [economics.rent] says, where [run] does not."""
+    causes = document.get("run", {}).get("causes", {})
+    if economics is None or economics.basis != "spot" or "preemption" in causes:
+        return run
+    assert economics.rent is not None
+    each = economics.rent.spot_interruptions_per_day
+    rate = Figure(float(each) / cluster.nodes, each.grade, each.source, each.date, each.spread)
+    found = replace(run.causes["preemption"], per_device_day=rate)
+    return replace(run, causes={**run.causes, "preemption": found})
 
 
 _READERS: dict[str, Callable[..., Any]] = {
@@ -428,9 +456,7 @@ def _cluster(place: ClusterSection | GroupedSection, where: str) -> Cluster:
 def _wrong_sections(document: Mapping[str, Any], where: str) -> list[str]:
     problems = []
     for name in document:
-        if name in _RESERVED:
-            problems.append(f"{where}: {name}: not yet; this version does not read this section")
-        elif name not in SECTIONS:
+        if name not in SECTIONS:
             problems.append(f"{where}: {name}: unknown section{did_you_mean(name, SECTIONS)}")
         if len(problems) > _MOST_SECTIONS:
             return [*problems, f"{where}: more than {_MOST_SECTIONS} sections are unknown"]

@@ -50,8 +50,8 @@ def command(
 ) -> None:
     """Compare renting a cluster with buying it: costs by cause, and the month of break-even."""
     with speaking():
-        from simulator.decisions.rent_or_buy_cluster import rent_or_buy_cluster
         from simulator.economics.ownership import Use, load_page
+        from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
         from simulator.hardware.cluster import load_cluster
 
         where = "command line"

@@ -10,12 +10,13 @@ from typing import Any
 from simulator.cost.step import Estimate
 from simulator.decisions.gpu_counts import batch_divides, next_good
 from simulator.economics.carbon import co2_kg
-from simulator.economics.price import Price, load_price
+from simulator.economics.economics_section import price_of
+from simulator.economics.price import Price
 from simulator.economics.unsure_totals import Span, quantile
 from simulator.errors import InputError
 from simulator.evidence.card import Card
 from simulator.files import Figure
-from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.hardware.cluster import load_cluster
 from simulator.planner.allowed import with_allowed
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.certainty import Certainty, certainty
@@ -46,9 +47,10 @@ class Asked:
     region: str | None = None
     """Where the electricity comes from; None: as the site of the price says."""
 
-    def price_of(self, cluster: Cluster) -> Price:
-        """Return the price of a cluster: the one given, else that of its profile."""
-        price = load_price(cluster.price)
+    def price_of(self, scenario: Scenario) -> Price:
+        """Return the price of a scenario's cluster: the one given, else the scenario's."""
+        cluster = scenario.cluster
+        price = price_of(scenario.economics, cluster)
         given = self.prices.get(cluster.name, self.prices.get("*"))
         if given is None:
             return price
@@ -186,7 +188,7 @@ def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
     )
     if not len(found.best):
         return replace(empty, reason=why_not(found), layouts=found.layouts)
-    result = priced(found.best, scenario, price=asked.price_of(cluster))
+    result = priced(found.best, scenario, price=asked.price_of(scenario))
     first = ranked(found.best, result, scenario)[:1]
     filled = replace(empty, layouts=found.layouts)
     return _filled(filled, scenario, found.best.take(first), result.take(first), asked)
@@ -216,7 +218,7 @@ def _filled(
         days=days,
         usd=usd,
         kwh=kwh,
-        co2_kg=co2_kg(kwh.p50, asked.region or result.site.region) if kwh else None,
+        co2_kg=co2_kg(kwh.p50, _region(scenario, result, asked)) if kwh else None,
         deadline_chance=days.chance_within(late) if days and late is not None else None,
         budget_chance=usd.chance_within(dear) if usd and dear is not None else None,
         memory_headroom=free,
@@ -224,6 +226,12 @@ def _filled(
         price=price.name,
         usd_per_gpu_hour=_number(price.usd_per_gpu_hour),
     )
+
+
+def _region(scenario: Scenario, result: Outcome, asked: Asked) -> str:
+    """Where the electricity comes from: as asked, as [economics] says, as the site does."""
+    said = None if scenario.economics is None else scenario.economics.region
+    return asked.region or said or result.site.region
 
 
 def _totals(

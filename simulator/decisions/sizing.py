@@ -7,7 +7,7 @@ worse answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.cost.operators.model_flop import step_flop
 from simulator.decisions.cluster_comparison import offer_row, own_cluster
@@ -322,7 +322,7 @@ def _check(scenario: Scenario, asked: Asked, gpus: int | None) -> None:
     except InputError as error:
         problems += error.problems
     else:
-        priced = asked.price_of(made).usd_per_gpu_hour is not None
+        priced = asked.price_of(replace(scenario, cluster=made)).usd_per_gpu_hour is not None
         if asked.budget_usd is not None and not priced:
             rule = f"needs a price, and {name} has none: give --price USD or prices="
             problems.append(problem(where, "budget", rule, asked.budget_usd))

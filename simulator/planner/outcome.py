@@ -149,6 +149,7 @@ def outcome(
     cluster: Cluster,
     *,
     price: Price | None = None,
+    site: Site | None = None,
     real: Outlook | None = None,
 ) -> Outcome:
     """Price every layout of an estimate for the whole run, by the cluster's price unless given.
@@ -159,7 +160,7 @@ def outcome(
     appendix B).
     """
     price = price or load_price(cluster.price)
-    site = load_site(price.site)
+    site = site or load_site(price.site)
     step_s = estimate.step_time_s
     gpus = estimate.layouts.world.astype(float)
     run_s = step_s * (recipe.steps if recipe.steps is not None else np.nan)

@@ -14,8 +14,9 @@ import numpy as np
 
 from simulator.cost.estimate import VERDICTS, memory_verdict
 from simulator.cost.step import evaluate
+from simulator.economics.economics_section import price_and_site
 from simulator.economics.energy import cluster_energy_joule
-from simulator.economics.price import cost_usd, load_price, load_site
+from simulator.economics.price import cost_usd
 from simulator.errors import InputError
 from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import STREAMS
@@ -138,16 +139,21 @@ def _use(
         verdict="OOM" if short else VERDICTS[code],
         alone_s=mixed.alone_s[i],
         without_others_s=_without_others(scenario, kind, estimate.layouts, int(gpus.sum())),
-        usd_per_hour=_usd_per_hour(kind, int(gpus.sum()), step.step_time_s, computes),
+        usd_per_hour=_usd_per_hour(scenario, kind, int(gpus.sum()), (step.step_time_s, computes)),
     )
 
 
-def _usd_per_hour(kind: Cluster, gpus: int, step_s: float, busy_s: float) -> float:
-    """Price of the servers of one kind at their own price, power as busy as they are."""
-    price = load_price(kind.price)
+def _usd_per_hour(
+    scenario: Scenario, kind: Cluster, gpus: int, times_s: tuple[float, float]
+) -> float:
+    """Price of the servers of one kind at their own price, power as busy as they are.
+
+    `times_s`: of a step, and in which they compute.
+    """
+    price, site = price_and_site(scenario.economics, kind)
     if price.usd_per_gpu_hour is None:
         return float("nan")
-    site, held = load_site(price.site), replace(kind, groups=(replace(kind.groups[0], gpus=gpus),))
+    (step_s, busy_s), held = times_s, replace(kind, groups=(replace(kind.groups[0], gpus=gpus),))
     joule = cluster_energy_joule(held, site, step_time_s=step_s, busy_s=busy_s)
     usd = cost_usd(
         seconds=step_s,

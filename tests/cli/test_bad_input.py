@@ -55,7 +55,9 @@ WRONG_FIELDS = {
         "(nearest: 8 or 16)"
     ),
     "data.workers=-1": "run.toml: data.workers: must be greater than or equal to 0, got -1",
-    "economics.price=3": "run.toml: economics: not yet; this version does not read this section",
+    "economics.usd_per_gpu_hour=-3": (
+        "run.toml: economics.usd_per_gpu_hour: must not be negative, got -3"
+    ),
     "run.slw=3": "run.toml: run.slw: unknown field (did you mean 'slow'?)",
     "run.start=soon": "run.toml: run.start: must be a date as year-month-day, got 'soon'",
     "cluster.groups=2": (

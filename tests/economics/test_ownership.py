@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator import catalogue
-from simulator.decisions.rent_or_buy_cluster import rent_or_buy_cluster
 from simulator.economics.carbon import co2_kg, load_carbon
 from simulator.economics.ownership import (
     Purchase,
@@ -21,6 +20,7 @@ from simulator.economics.ownership import (
     rent_or_buy,
 )
 from simulator.economics.price import load_site
+from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
 from simulator.errors import InputError
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster

@@ -6,7 +6,7 @@ import numpy as np
 
 from simulator.economics.energy import draw_watt, mean_activity
 from simulator.economics.ownership import RentOrBuy, RentOrBuyPage, Use, page_of, rent_or_buy
-from simulator.economics.price import load_site
+from simulator.economics.price import Site, load_site
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
 
@@ -19,6 +19,7 @@ def rent_or_buy_cluster(
     *,
     page: RentOrBuyPage | None = None,
     busy: float | None = None,
+    site: Site | None = None,
     where: str = "arguments",
 ) -> RentOrBuy:
     """Compare renting and buying a cluster.
@@ -31,6 +32,9 @@ def rent_or_buy_cluster(
         That of the accelerator unless given.
     busy : float, optional
         Share of a job's time in which accelerators compute; as the page says unless given.
+
+    site : Site, optional
+        Where owned servers stand; as the page says unless given.
 
     Raises
     ------
@@ -48,7 +52,7 @@ def rent_or_buy_cluster(
         problems.append(problem(where, "months", "must be 1 to 240", use.months))
     if problems:
         raise InputError(problems)
-    site = load_site(chosen.site)
+    site = site or load_site(chosen.site)
     device, node = cluster.accelerator, cluster.node
     waiting = float(site.waiting_activity)
     working = float(mean_activity(step_time_s=1.0, busy_s=busy, waiting_activity=waiting))

@@ -1,0 +1,209 @@
+"""The section [economics] of a scenario: what an accelerator's hour costs, rented or owned.
+
+Without it the price is that of the cluster's profile, dated there. With it every figure of a page
+of prices (`hardware_profiles/rent_or_buy/`) and of the site can be put over the shipped one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from math import hypot
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from simulator.economics.carbon import co2_kg
+from simulator.economics.ownership import (
+    Cooling,
+    Purchase,
+    Rent,
+    RentOrBuyPage,
+    Use,
+    load_page,
+    page_of,
+)
+from simulator.economics.price import Price, Site, load_price, load_site
+from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
+from simulator.errors import InputError, problem
+from simulator.files import Figure, Number, Whole, build, record
+from simulator.hardware.cluster import Cluster
+from simulator.inheritance import merged
+
+__all__ = ["Economics", "price_and_site", "price_of", "read_economics", "usual_economics"]
+
+Basis = Literal["profile", "on demand", "reserved", "spot", "own"]
+
+
+@record
+class Economics:
+    """What the run costs: an hour's price, or what servers cost that are rented or bought."""
+
+    basis: Basis = "profile"
+    """profile: the cluster's own price. on demand, reserved, spot: as [economics.rent] says;
+    reserved is paid in idle hours too, and spot is interrupted as often as it says ([run.causes]
+    may say otherwise). own: [economics.own], all that is spent in `months`, less what the servers
+    then sell for, over the hours in use."""
+    usd_per_gpu_hour: Figure | None = None
+    """Your price of an accelerator's hour, power included, in place of any other."""
+    page: str | None = None
+    """Page of prices (hardware_profiles/rent_or_buy) that lies below; the accelerator's own unless
+    given."""
+    in_use: Annotated[Number, Gt(0), Le(1)] = 1.0
+    """Share of the hours in which a job runs: what reserved and owned servers cost beside it."""
+    months: Annotated[Whole, Ge(1), Le(240)] = 48
+    """How long owned servers are kept."""
+    cooling: Cooling = "air"
+    """Of owned servers: by it their power usage effectiveness."""
+    region: str | None = None
+    """Where the electricity comes from, for its carbon; that of the site unless given."""
+    rent: Rent | None = None
+    """What a cloud asks; every field over that of the page."""
+    own: Purchase | None = None
+    """What servers cost that are bought; every field over that of the page."""
+    site: Site | None = None
+    """Where they stand; every field over that of the price's site."""
+
+
+_TABLES = ("rent", "own")
+
+
+def read_economics(raw: Any, cluster: Cluster, *, where: str) -> Economics:
+    """Read the section; its tables lie over the page of the cluster's accelerator.
+
+    Raises
+    ------
+    InputError
+        With every problem; where no page is known, with the figures that must be given.
+    """
+    if not isinstance(raw, Mapping):
+        raise InputError(problem(where, "economics", "must be a table", raw))
+    given = dict(raw)
+    basis, name = given.get("basis", "profile"), given.get("page")
+    tables = [word for word in _TABLES if word in given]
+    page = None
+    if tables or name is not None or basis not in ("profile",):
+        page = _page(cluster, name, given, where)
+    for word in _TABLES:
+        if page is not None:
+            given[word] = _over(getattr(page, word), given.get(word, {}))
+    if "site" in given:
+        below = load_site(page.site if page is not None else load_price(cluster.price).site)
+        given["site"] = _over(below, given["site"])
+    found: Economics = build(Economics, given, where=where, prefix="economics")
+    if wrong := _wrong(found, where):
+        raise InputError(wrong)
+    if found.region is not None:
+        co2_kg(1.0, found.region, where=where, field="economics.region")
+    return found
+
+
+def _page(
+    cluster: Cluster, name: Any, given: Mapping[str, Any], where: str
+) -> RentOrBuyPage | None:
+    """The page below; None where there is none and the section may say all of it."""
+    if name is not None:
+        if not isinstance(name, str):
+            raise InputError(problem(where, "economics.page", "must be the name of a page", name))
+        return load_page(name, where=where, field="economics.page")
+    try:
+        return page_of(cluster, where=where)
+    except InputError as error:
+        needed = "own" if given.get("basis") == "own" else "rent"
+        if isinstance(given.get(needed), Mapping):
+            return None
+        rule = f"needs [economics.{needed}], or economics.page: no page of prices is known for"
+        known = f"{where}: economics.basis: {rule} {cluster.accelerator.name}"
+        raise InputError([known]) from error
+
+
+def _over(below: Any, given: Any) -> Any:
+    """Fields that are given over those of a record; what is no table is told when it is read."""
+    if not isinstance(given, Mapping):
+        return given
+    fields = {one.name: getattr(below, one.name) for one in dataclasses.fields(below)}
+    return merged(fields, given)
+
+
+def _wrong(found: Economics, where: str) -> list[str]:
+    """What each field allows but the whole does not."""
+    if found.basis in ("on demand", "reserved", "spot") and found.rent is None:
+        return [f"{where}: economics.rent: required with basis = {found.basis!r}"]
+    if found.basis == "own" and found.own is None:
+        return [f"{where}: economics.own: required with basis = 'own'"]
+    shares: dict[str, Figure] = {}
+    if found.rent is not None:
+        shares["rent.reserved_discount_fraction"] = found.rent.reserved_discount_fraction
+        shares["rent.spot_discount_fraction"] = found.rent.spot_discount_fraction
+    if found.own is not None:
+        shares["own.remaining_value_fraction"] = found.own.remaining_value_fraction
+        shares["own.busy_fraction"] = found.own.busy_fraction
+    return [
+        problem(where, f"economics.{name}", "must be at most 1", float(share))
+        for name, share in shares.items()
+        if share > 1.0
+    ]
+
+
+def usual_economics() -> Economics:
+    """Return what stands below the section: no price of one's own, and the page of H100."""
+    page = load_page("h100")
+    return Economics(rent=page.rent, own=page.own, site=load_site(page.site))
+
+
+def price_and_site(economics: Economics | None, cluster: Cluster) -> tuple[Price, Site]:
+    """Return what an hour of the cluster's accelerators costs, and where they stand."""
+    price = price_of(economics, cluster)
+    if economics is not None and economics.site is not None:
+        return price, economics.site
+    return price, load_site(price.site)
+
+
+def price_of(economics: Economics | None, cluster: Cluster) -> Price:
+    """Return the price of an hour: the scenario's, by its basis, else that of the cluster."""
+    profile = load_price(cluster.price)
+    if economics is None:
+        return profile
+    if economics.usd_per_gpu_hour is not None:
+        return _made("given", economics.usd_per_gpu_hour, profile.site)
+    if economics.basis == "profile":
+        return profile
+    if economics.basis == "own":
+        return _owned(economics, cluster, profile.site)
+    rent = economics.rent
+    assert rent is not None
+    asked = rent.on_demand_usd_per_gpu_hour
+    discount = {"on demand": None, "reserved": rent.reserved_discount_fraction,
+                "spot": rent.spot_discount_fraction}[economics.basis]  # fmt: skip
+    paid = economics.in_use if economics.basis == "reserved" else 1.0
+    left = 1.0 if discount is None else 1.0 - float(discount)
+    spread = asked.spread or 0.0
+    if discount is not None and left > 0.0:
+        spread = hypot(spread, float(discount) / left * (discount.spread or 0.0))
+    figure = Figure(float(asked) * left / paid, "assumed", asked.source, asked.date, spread)
+    return _made(economics.basis, figure, profile.site)
+
+
+def _made(name: str, figure: Figure, site: str) -> Price:
+    return Price(name=name, usd_per_gpu_hour=figure, included_power=True, site=site)
+
+
+def _owned(economics: Economics, cluster: Cluster, site: str) -> Price:
+    """An hour in use of owned servers: everything of `months`, less resale, over hours in use."""
+    own = economics.own
+    assert own is not None
+    rent = economics.rent or load_page("h100").rent  # it is not asked for
+    page = RentOrBuyPage(
+        name="scenario", accelerator=cluster.accelerator.name, rent=rent, own=own, site=site
+    )
+    use = Use(
+        gpus=cluster.gpus,
+        in_use=economics.in_use,
+        months=economics.months,
+        cooling=economics.cooling,
+    )
+    found = rent_or_buy_cluster(cluster, use, page=page, site=economics.site)
+    spread = own.server_usd.spread or 0.0
+    usd = found.usd_per_useful_gpu_hour["own"]
+    figure = Figure(usd, "assumed", own.server_usd.source, own.server_usd.date, spread)
+    return _made("own", figure, site)
