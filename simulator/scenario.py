@@ -351,9 +351,7 @@ def make_scenario(
         document=document,
         assumed_software=parts["stands"].text,
         allow=parts["search"].allow,
-        sites=parts["sites"],
-        parameter_server=parts["parameter_server"],
-        economics=parts["economics"],
+        **{name: parts[name] for name in ("sites", "parameter_server", "economics")},
     )
 
 

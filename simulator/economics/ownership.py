@@ -70,10 +70,13 @@ class Purchase:
     network_one_tier_fraction: Figure
     """Switches and cables over the price of the servers, with one tier of switches."""
     network_two_tiers_fraction: Figure
+    """The same with two tiers of switches."""
     network_three_tiers_fraction: Figure
+    """The same with three."""
     one_tier_servers: int
     """Most servers that one tier of switches joins."""
     two_tiers_servers: int
+    """Most servers that two tiers join."""
     storage_fraction: Figure
     """Storage over the price of the servers."""
     installation_fraction: Figure
@@ -81,6 +84,7 @@ class Purchase:
     space_usd_per_kw_month: Figure
     """Space and cooling plant, electricity apart, by the power that servers can draw."""
     staff_usd_per_server_year: Figure
+    """People who run the servers, a year."""
     support_fraction: Figure
     """Support contracts and spare parts a year, over the price of the servers."""
     remaining_value_fraction: Figure
@@ -88,7 +92,9 @@ class Purchase:
     capital_cost_fraction: Figure
     """Cost of capital a year."""
     air_power_usage_effectiveness: Figure
+    """Energy at the meter over that of the machines, cooled by air."""
     liquid_power_usage_effectiveness: Figure
+    """The same, cooled by liquid."""
     busy_fraction: Figure
     """Of a job's time, in which accelerators compute: what they draw power for."""
 

@@ -38,6 +38,7 @@ class Site:
     """A data centre, as hardware_profiles/sites/NAME.toml describes it."""
 
     name: str
+    """What the site is called."""
     region: str = "world"
     """Where its electricity comes from (hardware_profiles/carbon)."""
     power_usage_effectiveness: Figure
