@@ -58,7 +58,8 @@ def load_price(name: str, *, where: str = "profiles", field: str = "price") -> P
 
 def load_site(name: str, *, where: str = "profiles", field: str = "site") -> Site:
     """Read a site profile by name or path."""
-    return read_profile(Site, catalogue.find("sites", name, where=where, field=field))
+    path = catalogue.find("sites", name, where=where, field=field)
+    return read_profile(Site, path, kind="sites")
 
 
 def cost_usd(
