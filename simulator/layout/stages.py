@@ -21,7 +21,7 @@ from simulator.layout.layouts import Layouts
 from simulator.schedules.action_tables import in_flight
 from simulator.schedules.registry import SCHEDULES, WORDS, by_code, usual_codes
 
-__all__ = ["StageTable", "Stages", "fold", "pieces_of", "stages"]
+__all__ = ["StageTable", "Stages", "even_pieces", "fold", "pieces_of", "stages"]
 
 
 _COPIES = by_code(lambda schedule: schedule.copies)
@@ -168,6 +168,16 @@ def _by_schedule(
             ranks, chunks, count = (int(x[index]) for x in plans)
             held[plan == index] = in_flight(WORDS[each], ranks, count, chunks).ravel()
     return piece, held, versions
+
+
+def even_pieces(layers: int, pieces: int, *, ahead: int = 0) -> Ints:
+    """Layers of every piece as `stages` deals them, without those that predict ahead.
+
+    >>> even_pieces(126, 16).tolist() == [7, *[8] * 14, 7]
+    True
+    """
+    first = np.arange(pieces + 1), np.full(pieces + 1, pieces)
+    return np.asarray(np.diff(_first_layer(*first, layers, ahead > 0)))
 
 
 def _first_layer(piece: Ints, pieces: Ints, layers: int, last_may_be_empty: bool) -> Ints:

@@ -209,20 +209,14 @@ class _Search:
             found[name] = _Known(numbers=numbers[order], estimate=every.take(order))
         return found
 
-    def deal(self, known: _Known, slowest_s: float) -> _Known | None:
-        """Some layouts with their layers dealt anew, with the numbers of those that they come from.
+    def deal(self, lists: list[_Known], slowest_s: float) -> _Known | None:
+        """Some layouts of lists with their layers dealt anew, by the numbers of those they were.
 
         No split makes the slowest rank faster than the mean of all is now: that is a bound on what
         it can bring, and those that it leaves above `slowest_s` are not dealt. None where no other
         has a split of its own.
         """
-        workload, _, software = self.setting
-        bound = known.estimate.step_time_s - known.estimate.imbalance_s
-        able = worth_dealing(known.estimate.layouts, workload, software) & (bound < slowest_s)
-        some = np.flatnonzero(able)
-        orders = (np.argsort(x[some], kind="stable") for x in (bound, known.estimate.step_time_s))
-        first = np.concatenate([some[order[:MOST_DEALT]] for order in orders])
-        numbers = np.unique(known.numbers[first])
+        numbers = np.unique(np.concatenate([self._worth(each, slowest_s) for each in lists]))
         pieces, taken = [], []
         for space in self.spaces:
             own = numbers[space.has(numbers)]
@@ -232,6 +226,15 @@ class _Search:
         if not pieces:
             return None
         return _Known(numbers=np.concatenate(taken), estimate=concatenate(pieces))
+
+    def _worth(self, known: _Known, slowest_s: float) -> Ints:
+        """Numbers of the layouts of a list that are worth dealing anew."""
+        workload, _, software = self.setting
+        bound = known.estimate.step_time_s - known.estimate.imbalance_s
+        able = worth_dealing(known.estimate.layouts, workload, software) & (bound < slowest_s)
+        some = np.flatnonzero(able)
+        orders = (np.argsort(x[some], kind="stable") for x in (bound, known.estimate.step_time_s))
+        return known.numbers[np.concatenate([some[order[:MOST_DEALT]] for order in orders])]
 
     def _listed(self, space: Space) -> Ints:
         """Numbers of a space's rows that some list holds."""
@@ -288,12 +291,9 @@ def _with_dealt(search: _Search, known: dict[str, _Known], keep: int) -> dict[st
     best, roomy = known.get("best"), known["roomy"]
     fastest_s = np.inf if best is None else float(best.estimate.step_time_s[0])
     misses = roomy.take(np.flatnonzero(~roomy.estimate.fits))
-    tried = [each for each in (best, misses) if each is not None]
-    dealt = [x for each in tried if (x := search.deal(each, fastest_s))]
-    if not dealt:
+    new = search.deal([each for each in (best, misses) if each is not None], fastest_s)
+    if new is None:
         return known
-    new = _Known.joined(dealt)
-    new = new.take(np.unique(new.numbers, return_index=True)[1])
     near = new.estimate.memory_total_bytes <= ROOM * new.estimate.usable_bytes
     found = dict(known)
     for name, some in (("best", new.estimate.fits), ("roomy", near)):

@@ -24,7 +24,7 @@ from simulator.cost.tables import Priced, Selection, select
 from simulator.layout.layer_split import split_layers
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.layout.stages import pieces_of
+from simulator.layout.stages import even_pieces, pieces_of
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
@@ -85,7 +85,7 @@ class _Ranks:
         """Look at layouts with a column for each rank, and once more with layers moved about."""
         arch = priced.workload.architecture
         kinds = np.array(arch.layer_kinds[: arch.layers])
-        rows, held = _by_rank(layouts, priced)
+        rows, held, moved, then = _by_rank(layouts, priced)
         m = layouts.micro_batches / layouts.copies
         share = recomputed_share(rows)
         passes = part_passes(priced, layouts, rows.block_key, rows.state_key, m, share)
@@ -96,10 +96,8 @@ class _Ranks:
         beside[:, :, np.unique(kinds)] = 0.0
         some = rows.covered * ~every[:, None, None]
         fixed_s = over_parts(beside, block_s[:, None]) + over_parts(some, passes.full_s[:, None])
-        counts = rows.parts[:, :, np.unique(kinds)].sum(axis=2)
-        moved = _moved(layouts, counts)
-        other, then = _by_rank(moved, priced)
-        step = other.parts[:, :, np.unique(kinds)].sum(axis=2) - counts
+        counts, after = (x[:, :, np.unique(kinds)].sum(axis=2) for x in (rows.parts, moved))
+        step = after - counts
         slope = np.maximum((then - held) / np.where(step == 0, np.inf, step), 0.0)
         slope = np.where(step == 0, slope.max(axis=1, keepdims=True), slope)
         return _Ranks(
@@ -138,19 +136,30 @@ def _pieces(layers: Ints, row: Layouts) -> list[int]:
     return pieces
 
 
-def _by_rank(layouts: Layouts, priced: Priced) -> tuple[Selection, Floats]:
-    """What every rank holds, a column each, and its memory at the fullest moment."""
+def _by_rank(layouts: Layouts, priced: Priced) -> tuple[Selection, Floats, Floats, Floats]:
+    """What every rank holds, a column each, and its memory at the fullest moment.
+
+    As the layouts are, and with every second rank a layer heavier and the others one lighter: of
+    these the parts and the memory.
+    """
+    size = len(layouts)
+    both = Layouts.concatenate([layouts, _moved(layouts, priced)])
+    twice = priced.of(np.tile(np.arange(size), 2))
     setting = priced.workload, priced.cluster, priced.software
-    known = price_keys(layouts, *setting, every_rank=True, like=priced)
-    rows = select(layouts, known, slice(None))
-    return rows, peak_memory(rows, known).total_bytes
+    known = price_keys(both, *setting, every_rank=True, like=twice)
+    rows = select(both, known, slice(None))
+    held = peak_memory(rows, known).total_bytes
+    return select(both, known, slice(size)), held[:size], rows.parts[size:], held[size:]
 
 
-def _moved(layouts: Layouts, counts: Floats) -> Layouts:
-    """Every second rank with a layer more, and the others with one less; `counts` are theirs."""
-    moved = []
+def _moved(layouts: Layouts, priced: Priced) -> Layouts:
+    """Every second rank with a layer more, and the others with one less."""
+    moved, arch = [], priced.workload.architecture
+    ahead = len(arch.layer_kinds) - arch.layers
     for i, pp in enumerate(layouts.pp.tolist()):
+        held = pieces_of(layouts[i])
+        counts = even_pieces(arch.layers, held.size, ahead=ahead)[held].sum(axis=1)
         more = np.where(np.arange(pp) % 2 == 0, 1, -1)
         more[-1] *= pp % 2 == 0
-        moved.append(_pieces(counts[i, :pp].astype(np.int64) + more, layouts[i]))
+        moved.append(_pieces(counts + more, layouts[i]))
     return layouts.replace(stages=moved)
