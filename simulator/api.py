@@ -141,10 +141,11 @@ def plan(
     >>> bool(best.estimate.fits[0])
     True
     """
-    from simulator.planner.search import plan as plan_scenario  # a prediction needs no search
+    from simulator.planner.batch_choices import plan_over  # a prediction needs no search
 
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
-    return plan_scenario(assemble(scenario, names, given)[0], keep=keep, progress=progress)
+    made = assemble(scenario, names, given, several=True)[0]
+    return plan_over(made, keep=keep, progress=progress)
 
 
 def simulate(
@@ -558,6 +559,7 @@ def assemble(
     overrides: Iterable[str] = (),
     *,
     where: str = "arguments",
+    several: bool = False,
 ) -> tuple[Scenario, dict[str, Any]]:
     """Make a scenario of a file, of names and fields, or of a file with some things replaced.
 
@@ -573,6 +575,8 @@ def assemble(
         ``section.field=value``, as ``--set`` takes them.
     where : str
         What messages call the input when there is no file.
+    several : bool
+        Batch and sequence may be lists or ranges, of which a plan chooses.
 
     Returns
     -------
@@ -601,7 +605,12 @@ def assemble(
     base = None if source is None else Path(source).parent
     architecture = ready.architecture if isinstance(ready, Workload) else None
     scenario = make_scenario(
-        document, where=place, overrides=overrides, base=base, architecture=architecture
+        document,
+        where=place,
+        overrides=overrides,
+        base=base,
+        architecture=architecture,
+        several=several,
     )
     return scenario, assumed
 

@@ -6,6 +6,8 @@ read are refused with "not yet" rather than ignored.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -38,6 +40,7 @@ from simulator.hardware.node_groups import NodeGroupSection, load_groups
 from simulator.layout.layouts import MODULES, RANK_ORDERS
 from simulator.layout.stage_words import read_stages
 from simulator.push_pull.server_section import ParameterServer, read_parameter_server
+from simulator.ranges import Choice, is_several, read_choice
 from simulator.reliability.reliability_profile import Reliability, load_reliability, read_run
 from simulator.schedules.registry import WORDS
 from simulator.software.platforms import wrong_platform
@@ -53,6 +56,7 @@ from simulator.workload.tasks import TaskHeads
 
 __all__ = [
     "DECIDED",
+    "MAY_BE_SEVERAL",
     "SECTIONS",
     "UNDECIDED",
     "ClusterSection",
@@ -179,6 +183,9 @@ class LayoutSection:
         return {name: value for name, value in values.items() if value is not None}
 
 
+MAY_BE_SEVERAL = ("global_batch", "sequence_length")
+"""Fields of [training] that may be a list or a range, of which a plan chooses."""
+
 DECIDED = (
     *("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "sharding", "rank_order"),
     *("recompute", "recompute_modules", "stages"),
@@ -222,6 +229,12 @@ class Goal:
     """The run must finish within this many days."""
     budget_usd: Annotated[Number, Gt(0)] | None = None
     """The run must cost no more than this."""
+    smallest_batch: Annotated[Positive, Unit("sequences")] | None = None
+    """plan may shrink the global batch to this; none given: training.global_batch is the smallest,
+    unless largest_batch is below it."""
+    largest_batch: Annotated[Positive, Unit("sequences")] | None = None
+    """plan may raise the global batch to this; none given: training.global_batch is the largest,
+    unless smallest_batch is above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +284,8 @@ class Scenario:
     """The known release that stands for the one that was named; None where that is known."""
     allow: tuple[str, ...] | None = None
     """Layout fields that a search may decide ([search]); None: DECIDED."""
+    choices: dict[str, Choice] = dataclasses.field(default_factory=dict)
+    """Fields of [training] that a plan chooses, of MAY_BE_SEVERAL."""
     sites: Sites | None = None
     """Several sites in place of [cluster] ([sites])."""
     parameter_server: ParameterServer | None = None
@@ -299,19 +314,22 @@ def make_scenario(
     overrides: Iterable[str] = (),
     base: Path | None = None,
     architecture: Architecture | None = None,
+    several: bool = False,
 ) -> Scenario:
     """Build a scenario from nested tables, as a TOML file gives them.
 
     `architecture` stands for the section [model], where no file describes it (a traced module).
+    With `several`, batch and sequence may be lists or ranges (``Scenario.choices``).
     """
     document = {name: dict(v) if isinstance(v, Mapping) else v for name, v in document.items()}
     for override in overrides:
         _override(document, override)
     problems = _wrong_sections(document, where)
+    choices, single = _choices(document, where, problems, several=several)
     parts: dict[str, Any] = {}
     for name, step in (
         ("architecture", lambda: architecture or _architecture(document.get("model"), where, base)),
-        ("recipe", lambda: _section(Recipe, document, "training", where)),
+        ("recipe", lambda: _section(Recipe, single, "training", where)),
         ("place", lambda: _place(document, where)),
         ("layout", lambda: _section(LayoutSection, document, "layout", where)),
         ("goal", lambda: _section(Goal, document, "goal", where)),
@@ -351,8 +369,36 @@ def make_scenario(
         document=document,
         assumed_software=parts["stands"].text,
         allow=parts["search"].allow,
+        choices=choices,
         **{name: parts[name] for name in ("sites", "parameter_server", "economics")},
     )
+
+
+def _choices(
+    document: Mapping[str, Any], where: str, problems: list[str], *, several: bool
+) -> tuple[dict[str, Choice], dict[str, Any]]:
+    """What batch and sequence may be where they are several, and the sections with one of each.
+
+    That one is the largest: what is wrong with a sequence that is too long is wrong with it.
+    """
+    found, training = dict[str, Choice](), document.get("training")
+    if not isinstance(training, Mapping):
+        return found, dict(document)
+    one = dict(training)
+    for name in MAY_BE_SEVERAL:
+        if not is_several(training.get(name)):
+            continue
+        try:
+            found[name] = read_choice(training[name])
+        except ValueError as error:
+            problems.append(f"{where}: training.{name}: {error}")
+            one[name] = 1
+            continue
+        one[name] = found[name].values[-1]
+        if not several:
+            rule = "must be one number here; plan takes a list or a range"
+            problems.append(problem(where, f"training.{name}", rule, training[name]))
+    return found, {**document, "training": one}
 
 
 def _stands(word: str | None, cluster: Cluster | None, where: str) -> Nearest | None:
@@ -547,6 +593,12 @@ def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:
         ep = parts["layout"].ep if "layout" in parts else None
         problems += wrong_training(recipe, arch, where, ep=ep)
     goal = parts.get("goal")
+    if goal is not None and (goal.smallest_batch or 0) > (goal.largest_batch or math.inf):
+        rule = f"must be at most goal.largest_batch = {goal.largest_batch}"
+        near = f"(nearest: {goal.largest_batch})"
+        problems.append(
+            f"{problem(where, 'goal.smallest_batch', rule, goal.smallest_batch)} {near}"
+        )
     if goal is not None and recipe is not None and recipe.tokens is None:
         for name in ("deadline_days", "budget_usd"):
             if (limit := getattr(goal, name)) is not None:

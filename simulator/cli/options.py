@@ -164,12 +164,18 @@ def scenario_of(
     gpus: int | None,
     software: str | None,
     overrides: list[str] | None,
+    several: bool | None = None,
 ) -> tuple[Scenario, dict[str, Any]]:
-    """Make the scenario that the options describe, and name the training fields it assumed."""
+    """Make the scenario that the options describe, and name the training fields it assumed.
+
+    With `several`, batch and sequence may be lists or ranges, of which a plan chooses.
+    """
     from simulator.api import assemble
 
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
-    return assemble(file, names, overrides=overrides or (), where="command line")
+    return assemble(
+        file, names, overrides=overrides or (), where="command line", several=bool(several)
+    )
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -113,7 +113,7 @@ def command(
         if launch_files:
             advice(launch_files, names, overrides, as_json=as_json, out=None if no_report else out)
             return
-        described, assumed = scenario_of(file, **names, overrides=overrides)
+        described, assumed = scenario_of(file, **names, overrides=overrides, several=True)
         check_trace(trace)
         folder = None
         if not no_report and (out is not None or not as_json):
@@ -123,6 +123,7 @@ def command(
         answer = _search(described, keep=keep, exhaustive=exhaustive)
         if refine is not None:
             answer = _refined(answer, refine)
+        described = answer.scenario
         launch = launch_flags(answer.estimate.layouts, described)
         upgrades = None
         if as_json:
@@ -156,11 +157,11 @@ def _show(answer: Plan, assumed: dict[str, Any], launch: str, *, top: int | None
 def _search(scenario: Scenario, *, keep: int, exhaustive: bool) -> Plan:
     from simulator.cli.screen import Progress
     from simulator.errors import InfeasibleError, InputError
-    from simulator.planner.search import plan
+    from simulator.planner.batch_choices import plan_over
 
     try:
         with Progress("searching layouts") as progress:
-            return plan(scenario, keep=keep, exhaustive=exhaustive, progress=progress)
+            return plan_over(scenario, keep=keep, exhaustive=exhaustive, progress=progress)
     except InfeasibleError:
         if wrong := _pinned_wrong(scenario):
             raise InputError(wrong) from None

@@ -51,7 +51,7 @@ from simulator.units import (
     show_usd_span,
 )
 
-__all__ = ["missed_goals", "show"]
+__all__ = ["batches_tried", "missed_goals", "show"]
 
 _ORDER = {"time": "fastest", "cost": "cheapest", "energy": "least energy"}
 
@@ -96,6 +96,8 @@ def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> list[
     screen.print(notes(_FRONT, _front(plan)))
     verdict = input_verdict(plan.scenario, plan.estimate)
     screen.print(notes("Input", [READY if verdict is None else verdict.sentence()]))
+    if plan.tried:
+        screen.print(notes("Batches tried, by tokens per second", batches_tried(plan)))
     screen.print(notes("What binds", binding(plan)))
     with waiting("trying upgrades"):
         upgrades = sensitivity(plan)
@@ -291,6 +293,19 @@ def _evenly(plan: Plan) -> list[Text]:
             style="italic",
         )
     ]
+
+
+def batches_tried(plan: Plan) -> list[str]:
+    """Every batch and sequence of a plan over several, with its best layout."""
+    lines = []
+    for one in plan.tried:
+        sizes = f"{one.global_batch:,} sequences of {one.sequence_length:,}"
+        if one.layout:
+            speed = f"{one.tokens_per_s:,.0f} tokens/s, step {show_seconds(one.step_time_s)}"
+            lines.append(f"{sizes}: {speed}, {one.layout}")
+        else:
+            lines.append(f"{sizes}: {one.reason}")
+    return lines
 
 
 def _upgrades(upgrades: list[Upgrade]) -> list[str]:

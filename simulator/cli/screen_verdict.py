@@ -22,7 +22,7 @@ from simulator.cli.screen import (
     took,
     waiting,
 )
-from simulator.cli.screen_plan import missed_goals
+from simulator.cli.screen_plan import batches_tried, missed_goals
 from simulator.planner.input_verdict import input_verdict
 from simulator.planner.outcome import Spans, spans
 from simulator.planner.search import Plan
@@ -67,6 +67,8 @@ def show_verdict(plan: Plan, assumed: dict[str, Any]) -> list[Upgrade]:
     screen.print(_others(plan))
     if tie := ties(plan.certainty.tied, len(plan.estimate)):
         screen.print(Text(tie))
+    if plan.tried:
+        screen.print(notes("Batches tried, by tokens per second", batches_tried(plan)))
     screen.print(notes("What binds", binding(plan)[:_BINDING]))
     with waiting("trying upgrades"):
         upgrades = sensitivity(plan)

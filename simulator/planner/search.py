@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -29,7 +30,7 @@ from simulator.planner.real_run import check_finishes, priced
 from simulator.planner.remedies import why_nothing_fits
 from simulator.scenario import Scenario
 
-__all__ = ["KEEP_FOR_ENERGY", "Plan", "Refinement", "plan", "ranked"]
+__all__ = ["KEEP_FOR_ENERGY", "Plan", "Refinement", "Tried", "plan", "ranked"]
 
 KEEP_FOR_ENERGY = 4096
 """A slower layout may need less energy, so more of the fastest are ranked then."""
@@ -46,6 +47,20 @@ class Refinement:
     """Places before, from 0."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """The best layout of one global batch and sequence; without a layout `reason` says why."""
+
+    global_batch: int
+    sequence_length: int
+    reason: str = ""
+    layout: str = ""
+    step_time_s: float = math.nan
+    tokens_per_s: float = math.nan
+    days: float = math.nan
+    """NaN where the scenario does not say how many tokens."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The ranked answer to a scenario."""
@@ -60,6 +75,9 @@ class Plan:
     naive: Estimate | None
     """The fastest layout with data parallelism alone (zero3, no tp, pp, cp, ep), for comparison."""
     naive_fits: bool
+    tried: tuple[Tried, ...] = ()
+    """Every batch and sequence that was searched, where the scenario leaves them open
+    (``planner/batch_choices.py``)."""
     refined: Refinement | None = None
     """Of the first layouts, if they were played (``planner/refine.py``)."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from simulator._version import __version__
@@ -22,7 +23,7 @@ from simulator.scenario import Scenario
 
 if TYPE_CHECKING:
     from simulator.planner.fitting import Fitting
-    from simulator.planner.search import Plan
+    from simulator.planner.search import Plan, Tried
     from simulator.scoring.anchor import Correction
 
 __all__ = [
@@ -38,6 +39,8 @@ __all__ = [
 
 SCHEMA = 1
 """Number of the form of the documents; a key that changes its meaning raises it."""
+
+_MAYBE = ("step_time_s", "tokens_per_s", "days")
 
 TOP = 20
 """Layouts in the document of a plan, unless asked for more."""
@@ -66,11 +69,17 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
             for i in rows
         ],
         "even_stages": _even_stages(plan),
+        "tried": [_tried(one) for one in plan.tried],
         "pareto": [_pareto(plan, int(i)) for i in plan.pareto],
         "bearing_defaults": [
             one.document() for one in bearing_defaults(plan.scenario, plan.estimate.layouts[:1])
         ],
     }
+
+
+def _tried(one: Tried) -> dict[str, Any]:
+    """A batch and sequence of a plan over several."""
+    return {name: _known(x) if name in _MAYBE else x for name, x in asdict(one).items()}
 
 
 def _even_stages(plan: Plan) -> dict[str, Any] | None:

@@ -72,9 +72,9 @@ class Recipe:
     """The training recipe, the same for every layout."""
 
     sequence_length: Annotated[Whole, Gt(0), Le(LARGEST), Unit("tokens")]
-    """Tokens per sequence."""
+    """Tokens per sequence; plan takes a list or a range ("4096..16384") and chooses."""
     global_batch: Annotated[Whole, Gt(0), Le(LARGEST), Unit("sequences")]
-    """Sequences per optimizer step."""
+    """Sequences per optimizer step; plan takes a list or a range ("256..4096") and chooses."""
     lengths: Annotated[tuple[Length, ...], MinLen(1), MaxLen(64)] | None = None
     """Tokens of sequences as they come, a sample or quantiles; none given: all have
     `sequence_length`, which no one may exceed."""

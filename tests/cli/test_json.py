@@ -60,7 +60,7 @@ def document(*arguments: str) -> dict[str, Any]:
 def test_keys_are_frozen(command: str) -> None:
     found = document(command, *DENSE)
     search = ["search"] if command == "plan" else []
-    front = ["even_stages", "pareto"] if command == "plan" else []
+    front = ["even_stages", "tried", "pareto"] if command == "plan" else []
     assert list(found) == [*HEAD, *search, "layouts", *front, "bearing_defaults"]
     assert (found["schema"], found["version"], found["command"]) == (1, __version__, command)
     assert list(found["workload"]) == [

@@ -1,0 +1,166 @@
+"""A plan over several global batches and sequences: each searched, the best by the goal kept.
+
+What may be chosen stands in `Scenario.choices` (lists and ranges of [training]) and in the goal's
+`smallest_batch` and `largest_batch`. A step of a larger batch takes longer, so choices are compared
+by what a token takes: days, money or energy of the run where ``training.tokens`` says how long it
+is, else seconds. How many more steps a smaller batch needs, or tokens a larger one, is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from simulator.errors import InfeasibleError, InputError
+from simulator.planner.explore import KEEP
+from simulator.planner.search import Plan, Tried, plan
+from simulator.ranges import Choice
+from simulator.scenario import Scenario
+
+__all__ = ["MOST_TRIED", "batches_of", "plan_over", "with_sizes"]
+
+MOST_TRIED = 12
+"""Values of a range that are searched; a list is searched whole."""
+
+
+def plan_over(
+    scenario: Scenario,
+    *,
+    keep: int = KEEP,
+    exhaustive: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Plan:
+    """Plan for each batch and sequence that the scenario leaves open; arguments as in ``plan``.
+
+    Returns the plan of the best by the goal, with what all of them came to (`Plan.tried`).
+
+    Raises
+    ------
+    InfeasibleError
+        If nothing fits with any of them; the message is that of the smallest.
+    InputError
+        If the bounds of the goal leave none.
+    """
+    batches, lengths = batches_of(scenario), _lengths(scenario)
+    if len(batches) == len(lengths) == 1 and not scenario.choices:
+        return plan(scenario, keep=keep, exhaustive=exhaustive, progress=progress)
+    best: Plan | None = None
+    tried: list[Tried] = []
+    failed: InfeasibleError | None = None
+    for length in lengths:
+        for batch in batches:
+            one = with_sizes(scenario, batch, length)
+            try:
+                found = plan(one, keep=keep, exhaustive=exhaustive, progress=progress)
+            except InfeasibleError as error:
+                failed = failed or error
+                reason = str(error).partition("\n")[0]
+                tried.append(Tried(global_batch=batch, sequence_length=length, reason=reason))
+                continue
+            tried.append(_tried(found))
+            if best is None or _order(found) < _order(best):
+                best = found
+    if best is None:
+        assert failed is not None
+        raise failed
+    return replace(best, tried=tuple(tried))
+
+
+def batches_of(scenario: Scenario) -> list[int]:
+    """Global batches that a plan tries, smallest first.
+
+    Of a range those that divide well: one, three, or an odd factor of the GPUs, times a power of
+    two, and the ends; where these are more than MOST_TRIED, evenly spread ones of them.
+
+    Raises
+    ------
+    InputError
+        If the goal's bounds leave none of the batches that are listed.
+    """
+    own, goal = scenario.workload.recipe.global_batch, scenario.goal
+    choice = scenario.choices.get("global_batch")
+    if choice is None:
+        low = goal.smallest_batch or min(own, goal.largest_batch or own)
+        high = goal.largest_batch or max(own, low)
+        choice = Choice(values=(low, high), is_range=True)
+    low, high = goal.smallest_batch or 1, goal.largest_batch or choice.values[-1]
+    if choice.is_range:
+        low, high = max(low, choice.values[0]), min(high, choice.values[-1])
+        found = _between(low, high, scenario.cluster.gpus)
+    else:
+        found = [batch for batch in choice.values if low <= batch <= high]
+    if not found:
+        values = choice.values
+        near = values[0] if high < values[0] else values[-1]
+        name = "largest_batch" if high < values[0] else "smallest_batch"
+        shown = f"{values[0]} to {values[-1]}"
+        rule = f"must leave some of training.global_batch ({shown})"
+        got = getattr(goal, name)
+        raise InputError(f"{scenario.where}: goal.{name}: {rule}, got {got} (nearest: {near})")
+    return found
+
+
+def with_sizes(scenario: Scenario, batch: int, length: int) -> Scenario:
+    """The scenario with one batch and one sequence, and nothing left to choose of them."""
+    recipe = replace(scenario.workload.recipe, global_batch=batch, sequence_length=length)
+    training = scenario.document.get("training", {})
+    sizes = {"global_batch": batch, "sequence_length": length}
+    return replace(
+        scenario,
+        workload=replace(scenario.workload, recipe=recipe),
+        choices={},
+        goal=replace(scenario.goal, smallest_batch=None, largest_batch=None),
+        document={**scenario.document, "training": {**training, **sizes}},
+    )
+
+
+def _lengths(scenario: Scenario) -> list[int]:
+    choice = scenario.choices.get("sequence_length")
+    if choice is None:
+        return [scenario.workload.recipe.sequence_length]
+    low, high = choice.values[0], choice.values[-1]
+    return _between(low, high, 1) if choice.is_range else list(choice.values)
+
+
+def _between(low: int, high: int, gpus: int) -> list[int]:
+    """Numbers of a range that divide well, and its ends.
+
+    >>> _between(256, 1024, 8), _between(100, 400, 24)
+    ([256, 384, 512, 768, 1024], [100, 128, 192, 256, 384, 400])
+    """
+    if low > high:
+        return []
+    odd = gpus // (gpus & -gpus)
+    found = {low, high}
+    for factor in {1, 3, odd}:
+        number = factor
+        while number <= high:
+            found |= {number} if number >= low else set()
+            number *= 2
+    every = sorted(found)
+    places = np.unique(np.linspace(0, len(every) - 1, MOST_TRIED).round().astype(int))
+    return [every[i] for i in places]
+
+
+def _order(found: Plan) -> tuple[bool, float]:
+    """What the goal compares plans of different batches by, least first."""
+    goal, result, recipe = found.scenario.goal, found.outcome, found.scenario.workload.recipe
+    value = {"time": result.days, "cost": result.usd, "energy": result.kwh}[goal.minimize][0]
+    if not np.isfinite(value):
+        value = found.estimate.step_time_s[0] / recipe.tokens_per_step
+    met = bool((found.meets_deadline & found.meets_budget)[0])
+    return not met, float(value)
+
+
+def _tried(found: Plan) -> Tried:
+    recipe = found.scenario.workload.recipe
+    return Tried(
+        global_batch=recipe.global_batch,
+        sequence_length=recipe.sequence_length,
+        layout=found.estimate.layouts.describe(0),
+        step_time_s=float(found.estimate.step_time_s[0]),
+        tokens_per_s=float(found.outcome.tokens_per_s[0]),
+        days=float(found.outcome.days[0]),
+    )

@@ -1,0 +1,65 @@
+"""Numbers of a scenario that may be several: one, a list, or a range written "256..4096"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.errors import brief
+
+__all__ = ["Choice", "is_several", "read_choice"]
+
+_RANGE = re.compile(r"\s*(\d{1,15})\s*\.\.\s*(\d{1,15})\s*")
+
+_MOST = 64
+"""Values of a list."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """What a number may be: each of `values`, or all from the first to the last of them."""
+
+    values: tuple[int, ...]
+    """Smallest first."""
+    is_range: bool
+    """Whether what lies between the two counts too."""
+
+
+def is_several(value: Any) -> bool:
+    """Whether what was typed stands for more than one number."""
+    return isinstance(value, (list, tuple)) or (isinstance(value, str) and ".." in value)
+
+
+def read_choice(value: Any) -> Choice:
+    """Read a list of numbers, or a range.
+
+    Raises
+    ------
+    ValueError
+        With what it must be, and the nearest that is.
+
+    Examples
+    --------
+    >>> read_choice("256..4096").values, read_choice([64, 32, 64]).values
+    ((256, 4096), (32, 64))
+    """
+    if isinstance(value, str):
+        found = _RANGE.fullmatch(value)
+        if not found:
+            raise ValueError(
+                f"must be two whole numbers and two dots (256..4096), got {brief(value)}"
+            )
+        low, high = int(found[1]), int(found[2])
+        if low > high:
+            raise ValueError(f"must rise, got {value!r} (nearest: '{high}..{low}')")
+        if low < 1:
+            raise ValueError(f"must begin at 1 or more, got {value!r} (nearest: '1..{high}')")
+        return Choice(values=(low, high), is_range=True)
+    numbers = list(value)
+    if not numbers or len(numbers) > _MOST:
+        raise ValueError(f"must list 1 to {_MOST} numbers, got {len(numbers)}")
+    for number in numbers:
+        if type(number) is not int or number < 1:
+            raise ValueError(f"must be whole numbers of 1 or more, got {brief(number)}")
+    return Choice(values=tuple(sorted(set(numbers))), is_range=False)

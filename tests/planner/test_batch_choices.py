@@ -1,0 +1,111 @@
+"""Batch and sequence as lists and ranges: each is searched, the best by the goal is the plan."""
+
+import math
+from typing import Any
+
+import pytest
+
+from simulator.api import plan as plan_of
+from simulator.api import predict as predict_of
+from simulator.errors import InfeasibleError, InputError
+from simulator.planner.batch_choices import MOST_TRIED, batches_of, plan_over, with_sizes
+from simulator.planner.search import plan
+from simulator.scenario import Scenario, make_scenario
+
+
+def scenario(several: bool = True, gpus: int = 8, **sections: Any) -> Scenario:
+    training = {"sequence_length": 4096, "global_batch": 64}
+    return make_scenario(
+        {
+            "model": {"name": "llama-3.1-8b"},
+            "cluster": {"name": "dgx-h100", "gpus": gpus, "software": "megatron-core"},
+            "layout": {"tp": 2, "pp": 1, "recompute": "none"},
+            **sections,
+            "training": {**training, **sections.get("training", {})},
+        },
+        several=several,
+    )
+
+
+def test_the_plan_is_the_best_of_the_plans_of_each() -> None:
+    open_ = scenario(training={"global_batch": [64, 16, 32]})
+    found = plan_over(open_)
+    alone = [plan(with_sizes(open_, batch, 4096)) for batch in (16, 32, 64)]
+    speeds = [float(one.outcome.tokens_per_s[0]) for one in alone]
+    assert [one.tokens_per_s for one in found.tried] == speeds
+    assert [one.global_batch for one in found.tried] == [16, 32, 64]
+    assert float(found.outcome.tokens_per_s[0]) == max(speeds)
+    recipe = found.scenario.workload.recipe
+    assert found.scenario.document["training"]["global_batch"] == recipe.global_batch
+    assert not found.scenario.choices
+
+
+def test_bounds_of_the_goal_open_the_batch() -> None:
+    assert batches_of(scenario()) == [64]
+    assert batches_of(scenario(goal={"largest_batch": 256})) == [64, 96, 128, 192, 256]
+    assert batches_of(scenario(goal={"smallest_batch": 32})) == [32, 48, 64]
+    assert batches_of(scenario(goal={"smallest_batch": 32, "largest_batch": 48})) == [32, 48]
+    assert batches_of(scenario(goal={"largest_batch": 32})) == [32]
+    listed = {"training": {"global_batch": [16, 64, 512]}}
+    assert batches_of(scenario(goal={"largest_batch": 100}, **listed)) == [16, 64]
+
+
+def test_an_odd_number_of_servers_keeps_batches_that_divide() -> None:
+    found = batches_of(scenario(gpus=56, training={"global_batch": "56..448"}))
+    assert {56, 112, 224, 448} <= set(found)
+    many = batches_of(scenario(training={"global_batch": "1..100000"}))
+    assert len(many) <= MOST_TRIED and (many[0], many[-1]) == (1, 100_000)
+
+
+def test_what_does_not_fit_is_told_beside_what_does() -> None:
+    found = plan_over(scenario(training={"global_batch": [3, 64]}))
+    assert [bool(one.layout) for one in found.tried] == [False, True]
+    assert found.tried[0].reason and math.isnan(found.tried[0].step_time_s)
+    with pytest.raises(InfeasibleError):
+        plan_over(scenario(training={"global_batch": [3, 5]}))
+
+
+def test_sequences_are_chosen_too() -> None:
+    found = plan_over(scenario(training={"sequence_length": "2048..8192", "global_batch": [32]}))
+    assert [one.sequence_length for one in found.tried] == [2048, 3072, 4096, 6144, 8192]
+
+
+def test_python_takes_ranges_as_well() -> None:
+    names = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 8}
+    found = plan_of(**names, tp=2, pp=1, recompute="none", global_batch="16..32")
+    assert [one.global_batch for one in found.tried] == [16, 24, 32]
+    with pytest.raises(InputError, match=r"training\.global_batch: must be one number here"):
+        predict_of(**names, global_batch=[16, 32])
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"training": {"global_batch": "512..256"}},
+            "training.global_batch: must rise, got '512..256' (nearest: '256..512')",
+        ),
+        ({"training": {"global_batch": "2..x"}}, "must be two whole numbers and two dots"),
+        ({"training": {"global_batch": [8, 0]}}, "must be whole numbers of 1 or more, got 0"),
+        ({"training": {"sequence_length": []}}, "must list 1 to 64 numbers, got 0"),
+        (
+            {"goal": {"smallest_batch": 64, "largest_batch": 32}},
+            "goal.smallest_batch: must be at most goal.largest_batch = 32, got 64 (nearest: 32)",
+        ),
+        ({"training": {"sequence_length": "4096..1000000"}}, "sequence_length"),
+    ],
+)
+def test_ranges_that_cannot_be(sections: dict[str, Any], message: str) -> None:
+    if "1000000" in str(sections):
+        sections["model"] = {"name": "gpt2-small"}
+    with pytest.raises(InputError) as caught:
+        scenario(**sections)
+    assert len(caught.value.problems) == 1
+    assert message in caught.value.problems[0]
+
+
+def test_a_goal_that_leaves_none_names_the_nearest() -> None:
+    open_ = scenario(training={"global_batch": "256..512"}, goal={"largest_batch": 128})
+    with pytest.raises(InputError, match=r"must leave some of training\.global_batch") as caught:
+        plan_over(open_)
+    assert "(nearest: 256)" in str(caught.value)
