@@ -327,7 +327,7 @@ def make_scenario(
     problems = _wrong_sections(document, where)
     choices, single = _choices(document, where, problems, several=several)
     parts: dict[str, Any] = {}
-    for name, step in (
+    steps: tuple[tuple[str, Callable[[], Any]], ...] = (
         ("architecture", lambda: architecture or _architecture(document.get("model"), where, base)),
         ("recipe", lambda: _section(Recipe, single, "training", where)),
         ("place", lambda: _place(document, where)),
@@ -335,22 +335,16 @@ def make_scenario(
         ("goal", lambda: _section(Goal, document, "goal", where)),
         ("run", lambda: _run(document, where)),
         ("search", lambda: _search(document, where)),
-    ):
-        try:
-            parts[name] = step()
-        except InputError as error:
-            problems += error.problems
+    )
+    problems += _taken(steps, parts)
     problems += _read_optional(document, where, parts)
     if "place" in parts:
-        for name, load in (
+        loads: tuple[tuple[str, Callable[[], Any]], ...] = (
             ("cluster", lambda: _cluster(parts["place"], where)),
             ("stands", lambda: _stands(parts["place"].software, parts.get("cluster"), where)),
             ("economics", lambda: _economics(document, parts.get("cluster"), where)),
-        ):
-            try:
-                parts[name] = load()
-            except InputError as error:
-                problems += error.problems
+        )
+        problems += _taken(loads, parts)
     stands: Nearest | None = parts.get("stands")
     if stands is not None:
         software = load_software(stands.profile)
@@ -372,6 +366,17 @@ def make_scenario(
         choices=choices,
         **{name: parts[name] for name in ("sites", "parameter_server", "economics")},
     )
+
+
+def _taken(steps: Iterable[tuple[str, Callable[[], Any]]], parts: dict[str, Any]) -> list[str]:
+    """Put what steps return into `parts` by their names, and return what is wrong."""
+    problems: list[str] = []
+    for name, step in steps:
+        try:
+            parts[name] = step()
+        except InputError as error:
+            problems += error.problems
+    return problems
 
 
 def _choices(
