@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulator.answers import draw_with
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import build, read_toml
 from simulator.planner.prediction import Prediction
@@ -53,6 +54,15 @@ __all__ = [
     "versus",
     "what_if",
 ]
+
+
+def _draw(answer: Any, axes: Any) -> Any:
+    from simulator.report.answer_plots import draw
+
+    return draw(answer, axes)
+
+
+draw_with(_draw)
 
 Source = Scenario | str | os.PathLike[str] | None
 

@@ -140,7 +140,7 @@ def command(
         if folder is not None:
             written = _write(answer, folder, launch, upgrades)
             say(f"Report: {written[0]}, with {len(written) - 1} pictures beside it", err=as_json)
-        if not (answer.meets_deadline & answer.meets_budget)[0]:
+        if not (answer.meets_deadline and answer.meets_budget):
             raise typer.Exit(1)
 
 

@@ -200,9 +200,9 @@ def _ranked(plan: Plan, i: int) -> list[Text | str]:
     days = _over(f"{float(result.days[i]):,.1f}", _to(whole.days, i, "{:,.1f}".format))
     return [
         *cells,
-        Text(days, style="" if plan.meets_deadline[i] else NO_FIT),
+        Text(days, style="" if plan.in_time[i] else NO_FIT),
         show_count(float(result.gpu_hours[i])),
-        Text(usd, style="" if plan.meets_budget[i] else NO_FIT),
+        Text(usd, style="" if plan.in_budget[i] else NO_FIT),
         _over(show_count(float(result.kwh[i])), _to(whole.kwh, i, show_count)),
     ]
 
@@ -353,12 +353,12 @@ def missed_goals(plan: Plan) -> list[str]:
     """Name the goals that no layout meets, and by how much the best one misses them."""
     goal, days, usd = plan.scenario.goal, plan.outcome.days[0], plan.outcome.usd[0]
     lines = []
-    if goal.deadline_days is not None and not plan.meets_deadline.any():
+    if goal.deadline_days is not None and not plan.in_time.any():
         lines.append(
             f"MISSED: No layout meets the deadline. The best takes {days:,.1f} days of"
             f" {goal.deadline_days:,.1f}: it needs {days / goal.deadline_days:.1f} times the speed."
         )
-    if goal.budget_usd is not None and not plan.meets_budget.any():
+    if goal.budget_usd is not None and not plan.in_budget.any():
         lines.append(
             f"MISSED: No layout meets the budget. The best costs {show_usd(usd)} of"
             f" {show_usd(goal.budget_usd)}."

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from simulator.answers import Answer
 from simulator.errors import InputError, problem
+from simulator.frames import DataFrame, Table, frame_of_rows
 from simulator.planner.machine_changes import (
     Machine,
     faster_host,
@@ -90,8 +92,8 @@ class Change:
     """A factor or a number; None for a field of the scenario."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WhatIf:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class WhatIf(Answer):
     """Both answers."""
 
     changes: tuple[Change, ...]
@@ -101,6 +103,18 @@ class WhatIf:
     """The best layout of before on the changed machine; None where it cannot run there."""
     same_reason: str
     """Why it cannot."""
+
+    @property
+    def line(self) -> str:
+        """The best layout before and after, and what the change does to its step time."""
+        before, after = (plan.estimate.layouts.describe(0) for plan in (self.before, self.after))
+        same = "the same layout" if before == after else f"{before}, then {after}"
+        return f"step time x {self.ratio:.3f}, {same}"
+
+    def to_frame(self, table: Table = "layouts") -> DataFrame:
+        """One row per answer, before and after: the best layout's row of ``Plan.to_frame``."""
+        rows = [plan.to_frame(table).iloc[0].to_dict() for plan in (self.before, self.after)]
+        return frame_of_rows(rows)
 
     @property
     def ratio(self) -> float:

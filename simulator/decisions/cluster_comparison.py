@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from simulator.answers import Answer
 from simulator.decisions.gpu_counts import parse_counts, whole_servers
 from simulator.decisions.many_searches import done_in_order
 from simulator.decisions.offers import Asked, Offer, offer_of
@@ -58,25 +59,24 @@ class Curve:
     """The last size before `marginal` falls below KNEE; None if it does not."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(Answer):
     """Offers of all clusters and sizes, in the order in which they were asked for."""
 
     scenario: Scenario
     asked: Asked
     rows: tuple[Offer, ...]
 
-    def __repr__(self) -> str:
+    @property
+    def line(self) -> str:
+        """All of it in a few words."""
         clusters = len({row.cluster for row in self.rows})
         able = sum(row.feasible for row in self.rows)
-        return f"Comparison({clusters} clusters, {len(self.rows)} offers, {able} can run)"
+        return f"{clusters} clusters, {len(self.rows)} offers, {able} can run"
 
     def to_frame(self) -> DataFrame:
         """One row per offer."""
         return frame_of_rows([offer_row(row) for row in self.rows])
-
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(index=False))
 
     @property
     def feasible(self) -> list[Offer]:

@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulator.answers import Answer
 from simulator.cost.estimate import Estimate, concatenate
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.files import build
+from simulator.frames import DataFrame, Table
 from simulator.planner.certainty import TIE, Certainty, certainty
 from simulator.planner.explore import explore
-from simulator.planner.outcome import Outcome
+from simulator.planner.outcome import Outcome, answer_frame
 from simulator.planner.prediction import predict, refuse_mixed
 from simulator.planner.real_run import priced
 from simulator.scenario import LayoutSection, Scenario
+from simulator.units import show_percent, show_seconds
 
 __all__ = ["Versus", "parse_side", "versus"]
 
@@ -22,8 +25,8 @@ _KEEP = 64
 """Fastest layouts of each side that are priced finely."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Versus:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Versus(Answer):
     """Both sides; rows of the tables are a and b."""
 
     scenario: Scenario
@@ -34,6 +37,18 @@ class Versus:
     estimate: Estimate
     outcome: Outcome
     certainty: Certainty
+
+    @property
+    def line(self) -> str:
+        """Both layouts, their step times and the chance that a is the faster one."""
+        names = [self.estimate.layouts.describe(i) for i in (0, 1)]
+        times = [show_seconds(float(step_s)) for step_s in self.estimate.step_time_s]
+        sides = (f"{name} {time}" for name, time in zip(names, times, strict=True))
+        return f"{' against '.join(sides)}, a is faster with {show_percent(self.chance_a_faster)}"
+
+    def to_frame(self, table: Table = "layouts") -> DataFrame:
+        """One row per side, a and b: what it costs; or seconds by term; or bytes by kind."""
+        return answer_frame(self.estimate, self.outcome, self.certainty, table)
 
     @property
     def chance_a_faster(self) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from simulator.answers import Answer
 from simulator.cost.operators.model_flop import step_flop
 from simulator.decisions.cluster_comparison import offer_row, own_cluster
 from simulator.decisions.gpu_counts import batch_divides, ladder, whole_servers
@@ -54,8 +55,8 @@ class Compute:
     law: ScalingLaw
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sized:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Sized(Answer):
     """The answer to how many."""
 
     scenario: Scenario
@@ -69,16 +70,15 @@ class Sized:
     compute: Compute | None
     """None without a deadline or a budget, or where nothing can run."""
 
-    def __repr__(self) -> str:
+    @property
+    def line(self) -> str:
+        """All of it in a few words."""
         found = "no size" if self.answer is None else f"{self.answer.gpus} GPUs"
-        return f"Sized({self.question}: {found}, {len(self.tried)} tried)"
+        return f"{self.question}: {found}, {len(self.tried)} tried"
 
     def to_frame(self) -> DataFrame:
         """One row per size that was tried."""
         return frame_of_rows([offer_row(row) for row in self.tried])
-
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(index=False))
 
     @property
     def nearest(self) -> Offer | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from simulator import catalogue
 from simulator._version import __version__
+from simulator.answers import Answer
 from simulator.decisions.cluster_comparison import offer_row
 from simulator.decisions.gpu_counts import parse_counts
 from simulator.decisions.many_searches import done_as_they_come
@@ -71,8 +72,8 @@ class Grid:
             yield Point(number=number, values=chosen, document=document)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sweep:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Sweep(Answer):
     """What became of every point, in the order of the grid."""
 
     grid: Grid
@@ -82,16 +83,15 @@ class Sweep:
     known: int
     """How many were on disk already."""
 
-    def __repr__(self) -> str:
+    @property
+    def line(self) -> str:
+        """All of it in a few words."""
         bad = sum(row["problem"] is not None for row in self.rows)
-        return f"Sweep({len(self.rows)} points, {bad} bad, {self.known} known before)"
+        return f"{len(self.rows)} points, {bad} bad, {self.known} known before"
 
     def to_frame(self) -> DataFrame:
         """One row per point."""
         return frame_of_rows(self.rows)
-
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(index=False))
 
 
 def read_grid(path: Path | str) -> Grid:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.answers import Answer
 from simulator.arrays import Floats
 from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.events.step.streams import CAUSES, SPAN_KINDS, STREAMS
@@ -27,6 +28,7 @@ from simulator.events.step.timeline import (
     Timeline,
 )
 from simulator.frames import DataFrame, choose, frame
+from simulator.units import show_seconds
 
 if TYPE_CHECKING:  # brings numba along
     from simulator.events.sharing.contended import Contended
@@ -34,8 +36,8 @@ if TYPE_CHECKING:  # brings numba along
 __all__ = ["SimulatedStep"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SimulatedStep:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SimulatedStep(Answer):
     """One optimizer step, played."""
 
     step_time_s: float
@@ -79,6 +81,15 @@ class SimulatedStep:
     """Writes the timeline down; read :attr:`timeline`."""
     weigh: Callable[[], MemoryCurve]
     """Follows memory over time; read :attr:`memory`."""
+
+    @property
+    def line(self) -> str:
+        """Step time, ranks, tasks and what takes longest."""
+        longest = max(self.terms_s, key=lambda term: self.terms_s[term])
+        return (
+            f"{show_seconds(self.step_time_s)} a step, {len(self.ranks_of)} ranks played,"
+            f" {self.tasks:,} tasks, longest: {longest}"
+        )
 
     @cached_property
     def timeline(self) -> Timeline:

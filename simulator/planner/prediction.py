@@ -14,15 +14,15 @@ from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError, problem
 from simulator.evidence.card import Card
 from simulator.files import build
-from simulator.frames import DataFrame, Table
 from simulator.hardware.cluster import NO_CLOSED_FORM
 from simulator.layout.layouts import RANK_ORDERS, Layouts
 from simulator.layout.rules.cluster_rules import WORLD
 from simulator.layout.rules.feasibility import DEPEND_ON_DP, FEASIBLE, RULES, code_of, reasons
 from simulator.planner.answer_evidence import scenario_evidence
+from simulator.planner.best_layout import BestLayout
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.defaults import complete
-from simulator.planner.outcome import GoalChances, Outcome, answer_frame, goal_chances
+from simulator.planner.outcome import Outcome
 from simulator.planner.real_run import check_finishes, priced
 from simulator.planner.refusal import limits, refusal
 from simulator.scenario import LayoutSection, Scenario, wrong_reshard
@@ -31,8 +31,8 @@ from simulator.schedules.registry import SCHEDULES, usual
 __all__ = ["Prediction", "predict", "refuse_mixed"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Prediction(BestLayout):
     """What one layout costs."""
 
     scenario: Scenario
@@ -46,53 +46,9 @@ class Prediction:
     """Layout fields that nobody gave, and the value they took (``planner/defaults.py``)."""
 
     @property
-    def layout(self) -> dict[str, Any]:
-        """The whole layout as plain numbers and words."""
-        return self.estimate.layouts.row()
-
-    def to_frame(self, table: Table = "layouts") -> DataFrame:
-        """One row: what the layout costs; or its seconds by term; or its bytes by kind."""
-        return answer_frame(self.estimate, self.outcome, self.certainty, table)
-
-    @property
     def evidence(self) -> Card:
         """What measured runs and figures stand behind it."""
         return scenario_evidence(self.scenario, self.outcome)
-
-    @property
-    def goal_chances(self) -> GoalChances:
-        """How likely the layout is to meet deadline and budget."""
-        return goal_chances(self.estimate, self.outcome, self.certainty, self.scenario.goal)
-
-    @property
-    def step_time_s(self) -> float:
-        """Seconds of one optimizer step."""
-        return float(self.estimate.step_time_s[0])
-
-    @property
-    def interval_s(self) -> tuple[float, float]:
-        """P10 and P90 of the step time."""
-        return float(self.certainty.p10_s[0]), float(self.certainty.p90_s[0])
-
-    @property
-    def memory_bytes(self) -> float:
-        """Bytes on the fullest GPU."""
-        return float(self.estimate.memory_total_bytes[0])
-
-    @property
-    def fits(self) -> bool:
-        """Whether the fullest GPU is expected (P50) to stay within usable memory."""
-        return bool(self.estimate.fits[0])
-
-    @property
-    def memory_verdict(self) -> str:
-        """FITS, TIGHT or OOM (``simulator.cost.estimate.VERDICTS``)."""
-        return self.estimate.verdict_word()
-
-    @property
-    def mfu(self) -> float:
-        """Model FLOPs over dense bf16 peak."""
-        return float(self.outcome.mfu[0])
 
 
 def predict(scenario: Scenario, **layout: Any) -> Prediction:

@@ -14,15 +14,15 @@ from simulator.economics.economics_section import price_of
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.events.played import SimulatedStep
 from simulator.evidence.card import Card
-from simulator.frames import DataFrame, Table
 from simulator.layout.layouts import SHARDINGS
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.allowed import with_allowed
 from simulator.planner.answer_evidence import scenario_evidence
+from simulator.planner.best_layout import BestLayout
 from simulator.planner.candidates import candidates
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.explore import KEEP, Found, explore
-from simulator.planner.outcome import GoalChances, Outcome, answer_frame, goal_chances
+from simulator.planner.outcome import Outcome
 from simulator.planner.pareto import front
 from simulator.planner.pinned_fields import not_kept
 from simulator.planner.prediction import refuse_mixed
@@ -61,9 +61,9 @@ class Tried:
     """NaN where the scenario does not say how many tokens."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The ranked answer to a scenario."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Plan(BestLayout):
+    """The ranked answer to a scenario; its numbers are those of the best layout."""
 
     scenario: Scenario
     found: Found
@@ -81,29 +81,30 @@ class Plan:
     refined: Refinement | None = None
     """Of the first layouts, if they were played (``planner/refine.py``)."""
 
-    def to_frame(self, table: Table = "layouts") -> DataFrame:
-        """One row per layout, best first: what it costs; or seconds by term; or bytes by kind."""
-        return answer_frame(self.estimate, self.outcome, self.certainty, table)
-
     @property
     def evidence(self) -> Card:
         """What measured runs and figures stand behind it."""
         return scenario_evidence(self.scenario, self.outcome)
 
     @property
-    def meets_deadline(self) -> NDArray[np.bool_]:
+    def in_time(self) -> NDArray[np.bool_]:
         """Whether each layout finishes in time; true where no deadline was given."""
         return _within(self.outcome.days, self.scenario.goal.deadline_days)
 
     @property
-    def meets_budget(self) -> NDArray[np.bool_]:
+    def in_budget(self) -> NDArray[np.bool_]:
         """Whether each layout stays within the budget; true where none was given."""
         return _within(self.outcome.usd, self.scenario.goal.budget_usd)
 
     @property
-    def goal_chances(self) -> GoalChances:
-        """How likely each layout is to meet deadline and budget."""
-        return goal_chances(self.estimate, self.outcome, self.certainty, self.scenario.goal)
+    def meets_deadline(self) -> bool:
+        """Whether the best layout is expected to finish in time; true without a deadline."""
+        return bool(self.in_time[0])
+
+    @property
+    def meets_budget(self) -> bool:
+        """Whether the best layout is expected to stay within the budget; true without one."""
+        return bool(self.in_budget[0])
 
     @property
     def evenly(self) -> Estimate | None:

@@ -335,7 +335,7 @@ def job_line(scenario: Scenario, price: Price) -> str:
 def layout_rows(plan: Plan, places: Iterable[int]) -> list[LayoutRow]:
     """Tabulate layouts of a plan by their places."""
     estimate, result = plan.estimate, plan.outcome
-    deadline, budget, sure = plan.meets_deadline, plan.meets_budget, plan.certainty
+    deadline, budget, sure = plan.in_time, plan.in_budget, plan.certainty
     whole, chances = spans(estimate, result, sure), plan.goal_chances
     streams = {term.name: term.stream for term in TERMS}
     rows = []

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["pipeline_picture"]
+__all__ = ["draw_timeline", "pipeline_picture"]
 
 _INKS = {
     "forward": ("gemm", "forward"),
@@ -101,6 +101,23 @@ def pipeline_picture(step: SimulatedStep, *, title: str, narrow: bool = False) -
         frames[0].barh(0.0, 0.0, color=colour(ink).light, label=word)
     legend(figure, frames[0])
     return figure
+
+
+def draw_timeline(axes: Axes, step: SimulatedStep) -> None:
+    """Draw the beginning of a step, or all of a short one, into axes."""
+    line, named = step.timeline, dict[str, str]()
+    ranks = np.unique(line.rank)[:_ROWS]
+    start, end = _windows(line)[0]
+    for row, rank in enumerate(ranks.tolist()):
+        numbered = len(ranks) <= _ROOMY
+        _row(axes, line, rank, row, (start, end), named=named, numbered=numbered)
+    for word, ink in named.items():
+        axes.barh(0.0, 0.0, color=colour(ink).light, label=word)
+    axes.set_xlim(start, end)
+    axes.set_ylim(len(ranks), 0)
+    axes.set_yticks(np.arange(len(ranks)) + 0.4, [_named(step, int(rank)) for rank in ranks])
+    axes.set_xlabel("seconds")
+    axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper left", bbox_to_anchor=(0.0, -0.18))
 
 
 def _windows(line: Timeline) -> list[tuple[float, float]]:

@@ -279,7 +279,7 @@ def test_what_meets_the_deadline_comes_before_what_misses_it() -> None:
     middle = (days[20] + days[21]) / 2
     goal = {"minimize": "energy", "deadline_days": middle}
     answer = plan(scenario(goal=goal, layout=FEW))
-    meets = answer.meets_deadline.tolist()
+    meets = answer.in_time.tolist()
     assert meets == sorted(meets, reverse=True)
     assert 0 < sum(meets) < len(meets)
     first = ranked(answer)["energy"][: sum(meets)]
@@ -291,7 +291,7 @@ def test_what_is_within_the_budget_comes_before_what_is_not(free: Plan) -> None:
     usd = sorted(ranked(free)["cost"])
     middle = (usd[10] + usd[11]) / 2
     answer = plan(scenario(goal={"budget_usd": middle}))
-    meets = answer.meets_budget.tolist()
+    meets = answer.in_budget.tolist()
     assert meets == sorted(meets, reverse=True)
     assert 0 < sum(meets) < len(meets)
 
@@ -305,8 +305,8 @@ def test_without_tokens_there_are_no_days_but_there_is_a_ranking() -> None:
     }
     answer = plan(make_scenario(document))
     assert np.isnan(answer.outcome.days).all()
-    assert answer.meets_deadline.all(), "no deadline was given"
-    assert answer.meets_budget.all(), "no budget was given"
+    assert answer.in_time.all(), "no deadline was given"
+    assert answer.in_budget.all(), "no budget was given"
     steps = answer.estimate.step_time_s.tolist()
     assert steps == sorted(steps)
 

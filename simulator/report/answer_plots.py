@@ -1,0 +1,144 @@
+"""What ``.plot()`` of an answer draws: one frame each, with matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simulator.cost.terms import LABELS
+from simulator.decisions.changed_machine import WhatIf
+from simulator.decisions.cluster_comparison import Comparison
+from simulator.decisions.head_to_head import Versus
+from simulator.decisions.sizing import Sized
+from simulator.decisions.sweeping import Sweep
+from simulator.events.played import SimulatedStep
+from simulator.planner.prediction import Prediction
+from simulator.planner.search import Plan
+from simulator.report.canvas import plain_axes
+from simulator.report.comparison import time_bars
+from simulator.report.comparison_plots import draw_front
+from simulator.report.palette import colour
+from simulator.report.pipeline_picture import draw_timeline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["draw"]
+
+_LEAST = 0.002
+"""Share of the longest bar below which a term gets no word in the legend."""
+
+
+def draw(answer: Any, axes: Axes | None = None) -> Axes:
+    """Draw an answer into axes, new ones unless they are given, and return them."""
+    if axes is None:
+        from matplotlib import pyplot
+
+        _, axes = pyplot.subplots(figsize=(9.0, 3.6), layout="constrained")
+    plain_axes(axes)
+    _DRAWERS[type(answer)](answer, axes)
+    return axes
+
+
+def _plan(answer: Plan, axes: Axes) -> None:
+    _bars(axes, {bar.role: bar.terms_s for bar in time_bars(answer)})
+
+
+def _prediction(answer: Prediction, axes: Axes) -> None:
+    name = answer.estimate.layouts.describe()
+    _bars(axes, {name: {term: float(s[0]) for term, s in answer.estimate.terms_s.items()}})
+
+
+def _versus(answer: Versus, axes: Axes) -> None:
+    columns = answer.estimate.terms_s
+    sides = {"a": 0, "b": 1}
+    _bars(axes, {name: {t: float(s[i]) for t, s in columns.items()} for name, i in sides.items()})
+
+
+def _what_if(answer: WhatIf, axes: Axes) -> None:
+    both = {"before": answer.before, "after": answer.after}
+    _bars(
+        axes,
+        {
+            name: {term: float(s[0]) for term, s in plan.estimate.terms_s.items()}
+            for name, plan in both.items()
+        },
+    )
+
+
+def _sized(answer: Sized, axes: Axes) -> None:
+    """Days over accelerators, with what is asked."""
+    rows = [row for row in answer.tried if row.feasible and row.days is not None]
+    gpus = [row.gpus for row in rows]
+    spans = [row.days for row in rows if row.days is not None]
+    ink = colour("speed").light
+    axes.fill_between(gpus, [s.p10 for s in spans], [s.p90 for s in spans], color=ink, alpha=0.18)
+    axes.plot(gpus, [s.p50 for s in spans], "o-", color=ink, label="days, P10 to P90")
+    if answer.asked.deadline_days is not None:
+        limit = colour("does not fit").light
+        axes.axhline(answer.asked.deadline_days, color=limit, ls="--", label="deadline")
+    if answer.answer is not None:
+        axes.axvline(answer.answer.gpus, color=colour("fits").light, ls=":", label="answer")
+    axes.set_xlabel("accelerators")
+    axes.set_ylabel("days")
+    axes.legend(frameon=False, fontsize=8.5)
+
+
+def _comparison(answer: Comparison, axes: Axes) -> None:
+    """Money against days where both are known, else speed over accelerators."""
+    if any(row.days is not None and row.usd is not None for row in answer.feasible):
+        draw_front(axes, answer)
+        return
+    for cluster in dict.fromkeys(row.cluster for row in answer.feasible):
+        rows = [row for row in answer.feasible if row.cluster == cluster]
+        axes.plot(
+            [r.gpus for r in rows], [r.tokens_per_s or 0.0 for r in rows], "o-", label=cluster
+        )
+    axes.set_xlabel("accelerators")
+    axes.set_ylabel("tokens/s")
+    axes.legend(frameon=False, fontsize=8.5)
+
+
+def _sweep(answer: Sweep, axes: Axes) -> None:
+    """Step time over the points, named by the first field that varies."""
+    table = answer.to_frame()
+    field = next((name for name in table.columns if "." in name), table.columns[0])
+    places = np.arange(len(table))
+    axes.plot(places, table["step_time_s"].astype(float), "o", color=colour("speed").light)
+    axes.set_xticks(places, [str(value) for value in table[field]], rotation=40.0, fontsize=8)
+    axes.set_xlabel(field)
+    axes.set_ylabel("seconds per step")
+
+
+def _played(answer: SimulatedStep, axes: Axes) -> None:
+    draw_timeline(axes, answer)
+
+
+def _bars(axes: Axes, bars: Mapping[str, Mapping[str, float]]) -> None:
+    """Stacked horizontal bars of time terms, the first bar on top."""
+    longest = max(sum(terms.values()) for terms in bars.values())
+    names, left = list(bars), np.zeros(len(bars))
+    for term in next(iter(bars.values())):
+        values = np.array([terms.get(term, 0.0) for terms in bars.values()])
+        if not values.any():
+            continue
+        told = LABELS.get(term, term) if values.max() > _LEAST * longest else "_"
+        axes.barh(names, values, left=left, color=colour(term).light, lw=0, label=told)
+        left = left + values
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds per step")
+    axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper left", bbox_to_anchor=(0.0, -0.18))
+
+
+_DRAWERS: dict[type, Callable[..., None]] = {
+    Plan: _plan,
+    Prediction: _prediction,
+    Versus: _versus,
+    WhatIf: _what_if,
+    Sized: _sized,
+    Comparison: _comparison,
+    Sweep: _sweep,
+    SimulatedStep: _played,
+}
