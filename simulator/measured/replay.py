@@ -427,6 +427,8 @@ def _layout(row: Mapping[str, str], tables: Tables) -> Layouts:
     given["sharding"] = text(row, "sharding") if row.get("sharding") else usual_sharding
     given["recompute"] = text(row, "recompute") if row.get("recompute") else "none"
     given["recompute_layers"] = whole(row, "recompute_layers", 0, most=_MOST_LAYERS)
+    if dealt := run_switches.stages(row):
+        given["stages"] = dealt
     if row.get("sequence_parallel") and given["tp"] > 1:  # frameworks turn it off without tp
         given["sequence_parallel"] = int(flag(row, "sequence_parallel"))
     world = accelerators(given["tp"], given["pp"], given["cp"], given["dp"])

@@ -47,7 +47,7 @@ _OTHERS = """source split position num_experts top_k moe_ffn_hidden shared_exper
     recompute_stops_early offload_layers sliding_window_every_second dispatcher expert_overlap
     loss_chunks optimizer_in_backward cuda_graph_scope loss_fusion transformer_impl deterministic
     memory_stage lora_rank lora_targets quantised_base split_master_weights cp_kind
-    mask_in_dataloader fp8_weights composed
+    mask_in_dataloader fp8_weights stages composed
     excluded assumed notes"""
 
 REQUIRED = tuple(_NEEDED.split())
@@ -58,7 +58,7 @@ COLUMNS = (*REQUIRED, *_OTHERS.split())
 
 LAYOUT_COLUMNS = (
     *("dp", "tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "sharding", "shard_group"),
-    *("cp_kind", "sequence_parallel", "recompute", "recompute_layers"),
+    *("cp_kind", "stages", "sequence_parallel", "recompute", "recompute_layers"),
 )
 """Columns that say how the work is split."""
 

@@ -5,6 +5,7 @@ A blank column stands for what the software usually does (validation/README.md l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -33,6 +34,7 @@ __all__ = [
     "offloaded",
     "overlap",
     "recipe",
+    "stages",
     "states",
     "windowed",
 ]
@@ -41,6 +43,7 @@ _BYTES = {"fp16": 2.0, "bf16": 2.0, "fp32": 4.0}
 _MOMENTS = ("bf16", "fp16", "fp32")
 _STOPS = ("never", "16bit", "always")
 _DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
+_LAYERS = re.compile("[0-9]{1,5}")
 _FUSED = "fused_gradient_accumulation"
 _LOSSES = ("none", "compiled", "transformer_engine")
 _IMPLEMENTATIONS = ("transformer_engine", "local")
@@ -112,6 +115,22 @@ def dispatcher(row: Mapping[str, str], usual: str) -> str:
 def cp_kind(row: Mapping[str, str], usual: str) -> str:
     """How context-parallel ranks exchange: as stated, else as the software usually does it."""
     return choice(row, "cp_kind", CP_KINDS) or usual
+
+
+def stages(row: Mapping[str, str]) -> list[int]:
+    """Layers of every piece of the pipeline in the order of the model; none stated: dealt evenly.
+
+    Raises
+    ------
+    InputError
+        If it is not a list of whole numbers joined by ``+``.
+    """
+    given = (row.get("stages") or "").strip()
+    words = given.split("+") if given else []
+    if not all(_LAYERS.fullmatch(word) for word in words):
+        rule = "must be layers of every piece joined by +, as 2+4+4+2"
+        raise InputError(f"stages: {rule}, got {brief(given)}")
+    return [int(word) for word in words]
 
 
 def fetch(row: Mapping[str, str], usual: InputFetch) -> InputFetch:

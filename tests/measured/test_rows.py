@@ -33,7 +33,7 @@ def test_shipped_tables_have_every_column_and_no_other(name: str) -> None:
     runs = read_runs([RUNS / f"{name}.csv"])
     later = {"loss_fusion", "transformer_impl", "deterministic", "memory_stage"}
     later |= {"lora_rank", "lora_targets", "quantised_base", "split_master_weights"}
-    later |= {"cp_kind", "mask_in_dataloader", "fp8_weights"}
+    later |= {"cp_kind", "mask_in_dataloader", "fp8_weights", "stages"}
     assert set(runs[0].fields) | later == set(COLUMNS)
 
 

@@ -61,6 +61,14 @@ def test_exchange_of_context_and_mask_are_as_stated() -> None:
     assert float(run_switches.fetch({"mask_in_dataloader": "false"}, loaded).mask_bytes) == 0.0
 
 
+def test_layers_of_pieces_are_as_stated() -> None:
+    assert run_switches.stages({}) == []
+    assert run_switches.stages({"stages": "2+4+4+2"}) == [2, 4, 4, 2]
+    for wrong in ("2+", "a", "2,4", "-1+3"):
+        with pytest.raises(InputError, match="stages: must be layers of every piece"):
+            run_switches.stages({"stages": wrong})
+
+
 def test_accumulation_is_as_stated() -> None:
     column = "fused_gradient_accumulation"
     alone = replace(CORE.kernels, fused=("norm",))
