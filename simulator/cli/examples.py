@@ -21,6 +21,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "export run.toml --best --as slurm --out job.sh",
         "export run.toml --as markdown --top 10",
     ),
+    "serve": ("serve", "serve --port 8100"),
     "simulate": (
         "simulate run.toml --deviation stage=3,replica=1,compute=1.2 --picture step.png",
         "simulate run.toml --trace step.json.gz",

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from simulator.interop.launch_files.settings import Place, Setting
+from simulator.errors import InputError
+from simulator.interop.launch_files.settings import MOST_SETTINGS, Place, Setting
 from simulator.interop.launch_files.shell_words import Script, Word, read_script
 
 __all__ = ["Command", "training_command"]
@@ -129,6 +130,8 @@ def _settings(words: list[Word], path: str) -> tuple[Setting, ...]:
         elif override:
             place = Place(path, override[1], word.line)
             found.append(Setting(override[1], override[2].strip("'\""), place))
+        if len(found) > MOST_SETTINGS:
+            raise InputError(f"{path}: must have at most {MOST_SETTINGS} settings in a command")
     return tuple(found)
 
 

@@ -23,7 +23,14 @@ from simulator.interop.launch_files.job_size import (
 from simulator.interop.launch_files.megatron_arguments import MEGATRON_KEYS, read_megatron
 from simulator.interop.launch_files.mlperf_variables import VARIABLES, read_mlperf_config
 from simulator.interop.launch_files.plain_variables import PLAIN_VARIABLES, read_variables
-from simulator.interop.launch_files.settings import Place, Reading, Setting, Settings, Stated
+from simulator.interop.launch_files.settings import (
+    MOST_SETTINGS,
+    Place,
+    Reading,
+    Setting,
+    Settings,
+    Stated,
+)
 from simulator.interop.launch_files.shell_words import Script, read_script
 from simulator.interop.launch_files.torchtitan_job import SECTIONS, read_torchtitan
 from simulator.interop.launch_files.trainer_arguments import (
@@ -57,7 +64,6 @@ KINDS = (
 )
 """What is recognised."""
 
-_MOST_SETTINGS = 20_000
 _SECTION = re.compile(r"^[ \t]*\[\[?[\w.\"' -]+\]\]?[ \t]*(?:#.*)?$", re.M)
 _HERE_DOCUMENT = re.compile(r"<<-?\s*['\"]?[A-Za-z_]\w*['\"]?[ \t]*$", re.M)
 _TOML_LINE = re.compile(r"\s*(?:\[\[?[\w.\"' -]+\]\]?|[\w.\"-]+\s*=\s*[\"'\[{\w.+-])")
@@ -110,8 +116,8 @@ def _flat(table: Mapping[Any, Any], path: str, prefix: str = "") -> Iterable[Set
 
 def _settings(table: Mapping[Any, Any], path: str) -> list[Setting]:
     found = list(_flat(table, path))
-    if len(found) > _MOST_SETTINGS:
-        raise InputError(f"{path}: must have at most {_MOST_SETTINGS} settings, got {len(found)}")
+    if len(found) > MOST_SETTINGS:
+        raise InputError(f"{path}: must have at most {MOST_SETTINGS} settings, got {len(found)}")
     return found
 
 
@@ -225,9 +231,6 @@ def _of_command(command: Command, script: Script) -> list[Reading]:
         read_launcher(launcher)
         found.append(launcher.reading("launcher", lambda key: True))
     settings = list(command.settings)
-    if len(settings) > _MOST_SETTINGS:
-        rule = f"must have at most {_MOST_SETTINGS} settings, got {len(settings)}"
-        raise InputError(f"{path}: {rule}")
     keys = {item.key for item in settings}
     notes = [f"{path} reads {name!r}: give it with --from too" for name in script.sourced]
     if script.branches:

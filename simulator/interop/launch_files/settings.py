@@ -15,7 +15,11 @@ from simulator.errors import brief, problem
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import LARGEST
 
-__all__ = ["Place", "Reading", "Setting", "Settings", "Stated"]
+__all__ = ["MOST_SETTINGS", "Place", "Reading", "Setting", "Settings", "Stated"]
+
+
+MOST_SETTINGS = 5_000
+"""Of one file; scripts of frameworks have some hundred."""
 
 
 @dataclass(frozen=True, slots=True)

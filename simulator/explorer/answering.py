@@ -1,0 +1,163 @@
+"""Answers to questions: a layout at once, the search behind it, downloads; of bounded memory."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+
+from simulator.errors import InfeasibleError, InputError
+from simulator.explorer.asked import Question, key_of, scenario_document, scenario_of_question
+from simulator.interop.launch import launch_flags
+from simulator.planner.prediction import Prediction, predict
+from simulator.planner.search import Plan, plan
+from simulator.report.document import layout_document, layout_fields
+from simulator.scenario import Scenario
+
+__all__ = ["Answers"]
+
+_SEARCHES = 1
+"""Searches at a time: each takes all processors."""
+
+_REMEMBERED = 24
+"""Plans that are kept."""
+
+_KEEP = 64
+"""Layouts of a plan that are ranked for the front and the table."""
+
+_TABLE = 12
+
+
+@dataclass
+class Answers:
+    """Plans that were searched, the oldest forgotten first."""
+
+    plans: OrderedDict[str, Plan | str] = field(default_factory=OrderedDict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    searching: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_SEARCHES))
+
+    def now(self, question: Question, near: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The answer that needs no search: a known plan's best, else a layout near the last one.
+
+        `near` is the layout on the page; pins are put over it. Where that cannot run, stated
+        defaults fill what is not pinned.
+
+        Raises
+        ------
+        InputError
+            If what is asked is wrong, or the pins cannot run.
+        """
+        scenario = scenario_of_question(question)
+        known = self.plans.get(key_of(question))
+        if isinstance(known, Plan):
+            return {**_described(known), "searched": True}
+        if isinstance(known, str):
+            return {"reason": known, "searched": True}
+        return {**_described(_nearby(scenario, near or {})), "searched": False}
+
+    def searched(self, question: Question) -> dict[str, Any]:
+        """The best layouts, their front, and the first of them in full."""
+        found = self.plan_of(question)
+        if isinstance(found, str):
+            return {"reason": found, "searched": True}
+        rows = [_row(found, i) for i in range(min(_KEEP, len(found.estimate)))]
+        return {
+            **_described(found),
+            "searched": True,
+            "layouts": rows[:_TABLE],
+            "pareto": [rows[int(i)] for i in found.pareto if int(i) < len(rows)],
+            "tried": found.found.layouts,
+            "evidence": list(found.evidence.sentences()),
+        }
+
+    def plan_of(self, question: Question) -> Plan | str:
+        """The plan, or why there is none."""
+        key = key_of(question)
+        with self.lock:
+            if key in self.plans:
+                self.plans.move_to_end(key)
+                return self.plans[key]
+        with self.searching:
+            if key in self.plans:  # another request searched for it meanwhile
+                return self.plans[key]
+            found: Plan | str
+            try:
+                found = plan(scenario_of_question(question), keep=_KEEP)
+            except InfeasibleError as error:
+                found = str(error)
+        with self.lock:
+            self.plans[key] = found
+            while len(self.plans) > _REMEMBERED:
+                self.plans.popitem(last=False)
+        return found
+
+    def scenario_file(self, question: Question) -> str:
+        """The question as a scenario file."""
+        scenario_of_question(question)  # only what can be read back
+        return tomlkit.dumps(scenario_document(question))
+
+    def launch(self, question: Question) -> str:
+        """The command of the best layout."""
+        found = self._found(question)
+        return launch_flags(found.estimate.layouts, found.scenario) + "\n"
+
+    def report(self, question: Question) -> bytes:
+        """The page of ``foreshard plan``."""
+        from simulator.report.write import write_plan_report
+
+        found = self._found(question)
+        launch = launch_flags(found.estimate.layouts, found.scenario)
+        with self.searching, tempfile.TemporaryDirectory() as folder:
+            written = write_plan_report(found, Path(folder), launch=launch)
+            page = next(path for path in written if path.suffix == ".html")
+            return page.read_bytes()
+
+    def _found(self, question: Question) -> Plan:
+        found = self.plan_of(question)
+        if isinstance(found, str):
+            raise InputError(f"question: {found}")
+        return found
+
+
+def _described(answer: Plan | Prediction) -> dict[str, Any]:
+    """The first layout as the page shows it: what predict's document says, and the HBM line."""
+    estimate = answer.estimate
+    memory = answer.scenario.cluster.accelerator.memory
+    return {
+        **layout_document(answer, 0),
+        "words": estimate.layouts[0].describe(),
+        "verdict": estimate.verdict_word(0),
+        "usable_bytes": float(estimate.usable_bytes),
+        "capacity_bytes": float(memory.capacity_bytes),
+        "software": answer.scenario.software.name,
+    }
+
+
+def _nearby(scenario: Scenario, near: dict[str, Any]) -> Prediction:
+    """The pinned layout with the rest of another one, or with stated defaults."""
+    follows = {"dp", "shard_group", "global_batch", "reshard_after_forward"}
+    rest = {k: v for k, v in near.items() if k not in follows and k not in scenario.pinned}
+    if rest:
+        try:
+            return predict(scenario, **rest)
+        except (InputError, TypeError):
+            pass
+    return predict(scenario)
+
+
+def _row(found: Plan, i: int) -> dict[str, Any]:
+    """A layout of the table and of the front."""
+    estimate, result = found.estimate, found.outcome
+    known = {name: float(getattr(result, name)[i]) for name in ("days", "usd", "mfu")}
+    return {
+        "words": estimate.layouts[i].describe(),
+        "layout": layout_fields(found.scenario, estimate.layouts, i),
+        "step_time_s": float(estimate.step_time_s[i]),
+        "memory_total_bytes": float(estimate.memory_total_bytes[i]),
+        **{name: value if value == value else None for name, value in known.items()},
+    }

@@ -1,0 +1,247 @@
+"use strict";
+// State -> question -> answer -> pictures. The state is the page's link; nothing is kept elsewhere.
+const PINS = {
+  tp: [1, 2, 4, 8, 16, 32, 64], pp: [1, 2, 4, 8, 16, 32], vpp: [1, 2, 4, 5, 8, 10],
+  cp: [1, 2, 4, 8, 16], ep: [1, 2, 4, 8, 16, 32, 64], micro_batch: [1, 2, 4, 8, 16, 32, 64],
+  sharding: ["ddp", "zero1", "zero2", "zero3"], recompute: ["none", "selective", "full"],
+};
+const NUMBERS = ["tokens", "sequence_length", "global_batch", "deadline_days", "budget_usd", "gpus"];
+const WORDS = ["model", "cluster", "software", "precision", "minimize"];
+const START = {
+  model: "llama-3.1-70b", cluster: "dgx-h100", gpus: 256, tokens: 1e12, sequence_length: 8192,
+  global_batch: 1024, precision: "bf16", minimize: "time", pins: {},
+};
+const $ = (id) => document.getElementById(id);
+let state = { ...START }, colours = {}, near = {}, turn = 0, timer = 0, searchTimer = 0;
+
+function element(tag, text, attributes = {}) {
+  const made = tag === "svg" || SVG.has(tag)
+    ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  if (text !== null && text !== undefined) made.textContent = text;
+  return made;
+}
+const SVG = new Set(["rect", "line", "text", "circle", "title", "g", "path"]);
+const put = (place, ...children) => { place.replaceChildren(...children); return place; };
+const dark = () => matchMedia("(prefers-color-scheme: dark)").matches;
+const colour = (name) => (colours[name] || colours.ideal || ["#888", "#888"])[dark() ? 1 : 0];
+
+function seconds(s) {
+  if (s >= 1) return `${s.toPrecision(3)} s`;
+  return `${(1000 * s).toPrecision(3)} ms`;
+}
+const gib = (bytes) => (bytes / 2 ** 30).toFixed(1);
+function money(usd) {
+  if (usd === null || usd === undefined) return "no price";
+  const [scale, word] = usd >= 1e9 ? [1e9, "B"] : usd >= 1e6 ? [1e6, "M"] : usd >= 1e3 ? [1e3, "k"] : [1, ""];
+  return `${(usd / scale).toPrecision(3)} ${word} USD`.replace("  ", " ");
+}
+const days = (d) => (d === null || d === undefined ? "" : `${d < 10 ? d.toPrecision(2) : d.toFixed(0)} days`);
+const p50 = (value) => (value !== null && typeof value === "object" ? value.p50 : value);
+
+function question() {
+  const asked = {};
+  for (const name of [...WORDS, ...NUMBERS]) if (state[name] !== "" && state[name] !== null && state[name] !== undefined) asked[name] = state[name];
+  const pins = Object.fromEntries(Object.entries(state.pins).filter(([, v]) => v !== ""));
+  if (Object.keys(pins).length) asked.pins = pins;
+  return asked;
+}
+
+async function ask(path, more = {}) {
+  const query = new URLSearchParams({ q: JSON.stringify(question()), ...more });
+  const reply = await fetch(`${path}?${query}`);
+  if (reply.status === 429) throw new Error("too many questions at once: wait a second");
+  const found = await reply.json();
+  if (!reply.ok) throw new Error((found.problems || ["no answer"]).join("\n"));
+  return found;
+}
+
+function changed() {
+  history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify(question()))}`);
+  const query = new URLSearchParams({ q: JSON.stringify(question()) });
+  for (const [id, path] of [["scenario_file", "scenario.toml"], ["launch_file", "launch.sh"], ["report_file", "report.html"]]) $(id).href = `${path}?${query}`;
+  clearTimeout(timer); clearTimeout(searchTimer);
+  timer = setTimeout(now, 40);
+}
+
+async function now() {
+  const own = ++turn;
+  try {
+    const found = await ask("api/now", { near: JSON.stringify(near) });
+    if (own !== turn) return;
+    show(found);
+    problems("");
+    $("searching").textContent = "searching ...";
+    searchTimer = setTimeout(() => search(own), found.searched ? 0 : 250);
+  } catch (error) { if (own === turn) { problems(error.message); search(own); } }
+}
+
+async function search(own) {
+  try {
+    const found = await ask("api/search");
+    if (own !== turn) return;
+    problems("");
+    show(found);
+    front(found.pareto || []);
+    layouts(found.layouts || []);
+    $("searching").textContent = found.tried ? `of ${found.tried.toLocaleString("en")} layouts` : "";
+    put($("evidence"), ...(found.evidence || []).map((line) => element("li", line)));
+  } catch (error) { if (own === turn) { problems(error.message); $("searching").textContent = ""; } }
+}
+
+function problems(text) {
+  $("problems").hidden = !text;
+  $("problems").textContent = text;
+}
+
+function show(found) {
+  const place = $("verdict");
+  if (!found.layout) {
+    place.className = "none";
+    put(place, element("p", "Nothing fits", { class: "large" }), element("p", found.reason || "", { class: "reason" }));
+    put($("front")); put($("layouts"));
+    return;
+  }
+  near = Object.fromEntries(Object.entries(found.layout).filter(([, v]) => v !== null));
+  place.className = found.verdict;
+  const span = `${seconds(found.p10_s)} to ${seconds(found.p90_s)}`;
+  const whole = found.days ? `${days(p50(found.days))}, ${money(p50(found.usd))}` : "give tokens for days and money";
+  const line = element("p", `: ${gib(found.memory_total_bytes)} of ${gib(found.usable_bytes)} GiB on the fullest GPU`);
+  line.prepend(element("span", found.verdict, { class: "word" }));
+  put(place, element("p", whole, { class: "large" }),
+    element("p", `${found.words}${found.searched ? "" : " (near the last answer; the search runs)"}`),
+    element("p", `step ${seconds(found.step_time_s)} (${span}), ${Math.round(found.tokens_per_s_per_gpu).toLocaleString("en")} tokens/s/GPU, MFU ${(100 * found.mfu).toFixed(1)} %, ${found.software}`),
+    line);
+  bar($("time"), found.terms_s, found.step_time_s, (v) => seconds(v), "time of the step by term");
+  bar($("memory"), found.memory_bytes, Math.max(found.capacity_bytes, found.memory_total_bytes), (v) => `${gib(v)} GiB`, "memory by kind", found.usable_bytes);
+}
+
+function bar(place, parts, whole, word, title, line = null) {
+  const svg = element("svg", null, { viewBox: "0 0 1000 54", role: "img", "aria-label": title });
+  const legend = element("ul", null, { class: "legend" });
+  let x = 0;
+  for (const [name, value] of Object.entries(parts).sort((a, b) => b[1] - a[1])) {
+    if (value <= 0) continue;
+    const width = (1000 * value) / whole, fill = colour(name);
+    const rect = element("rect", null, { x, y: 8, width: Math.max(width - 1, 0.5), height: 34, fill });
+    rect.append(element("title", `${name.replaceAll("_", " ")}: ${word(value)}`));
+    svg.append(rect);
+    x += width;
+    if (value < 0.004 * whole) continue;
+    const item = element("li", `${name.replaceAll("_", " ")} ${word(value)}`);
+    const swatch = element("svg", null, { viewBox: "0 0 10 10", "aria-hidden": "true" });
+    swatch.append(element("rect", null, { width: 10, height: 10, rx: 2, fill }));
+    item.prepend(swatch);
+    legend.append(item);
+  }
+  if (line !== null) {
+    const at = (1000 * line) / whole;
+    svg.append(element("line", null, { x1: at, x2: at, y1: 0, y2: 50, stroke: colour("does not fit"), "stroke-width": 3 }));
+    legend.append(element("li", `HBM line at ${word(line)}`));
+  }
+  put(place, svg, legend);
+}
+
+function front(rows) {
+  const known = rows.filter((row) => row.days !== null && row.days !== undefined);
+  const cost = known.every((row) => row.usd !== null);
+  const y = (row) => (cost ? row.usd : row.memory_total_bytes);
+  const x = (row) => (known.length ? row.days : row.step_time_s);
+  const drawn = known.length ? known : rows;
+  if (!drawn.length) { put($("front"), element("p", "no front yet")); return; }
+  const svg = element("svg", null, { viewBox: "0 0 480 260", role: "img", "aria-label": "layouts that no other beats" });
+  const span = (values) => { const a = Math.min(...values), b = Math.max(...values); return b > a ? [a, b] : [a * 0.95, b * 1.05 + 1e-9]; };
+  const [x0, x1] = span(drawn.map(x)), [y0, y1] = span(drawn.map((row) => row.memory_total_bytes));
+  const px = (v) => 52 + (410 * (v - x0)) / (x1 - x0), py = (v) => 222 - (200 * (v - y0)) / (y1 - y0);
+  svg.append(element("line", null, { x1: 44, x2: 470, y1: 230, y2: 230, class: "axis" }), element("line", null, { x1: 44, x2: 44, y1: 12, y2: 230, class: "axis" }));
+  const unit = known.length ? "days" : "seconds a step";
+  svg.append(element("text", `${x0.toPrecision(3)}`, { x: 46, y: 248, class: "quiet" }), element("text", `${x1.toPrecision(3)} ${unit}`, { x: 470, y: 248, "text-anchor": "end", class: "quiet" }));
+  svg.append(element("text", `${gib(y1)} GiB`, { x: 48, y: 12, class: "quiet" }), element("text", `${gib(y0)}`, { x: 40, y: 226, "text-anchor": "end", class: "quiet" }));
+  drawn.forEach((row, i) => {
+    const dot = element("circle", null, { cx: px(x(row)), cy: py(row.memory_total_bytes), r: i === 0 ? 7 : 4.5, fill: i === 0 ? colour("fits") : colour("speed"), "fill-opacity": 0.85 });
+    dot.append(element("title", `${row.words}: ${seconds(row.step_time_s)}, ${gib(row.memory_total_bytes)} GiB${cost && known.length ? `, ${money(y(row))}` : ""}`));
+    svg.append(dot);
+  });
+  put($("front"), svg);
+}
+
+function layouts(rows) {
+  const table = element("table");
+  const head = element("tr");
+  head.append(...["layout", "step", "days", "USD", "GiB"].map((word) => element("th", word, { scope: "col" })));
+  table.append(head);
+  for (const row of rows) {
+    const line = element("tr");
+    const cells = [row.words, seconds(row.step_time_s), row.days === null ? "" : row.days.toPrecision(3), row.usd === null ? "" : money(row.usd).replace(" USD", ""), gib(row.memory_total_bytes)];
+    line.append(...cells.map((text) => element("td", text)));
+    table.append(line);
+  }
+  put($("layouts"), table);
+}
+
+function fill() {
+  for (const name of WORDS) $(name).value = state[name] ?? "";
+  for (const name of NUMBERS) $(name).value = state[name] >= 1e9 ? state[name].toExponential().replace("+", "") : state[name] ?? "";
+  $("gpus_slider").value = Math.log2(state.gpus || 1);
+  $("gpus_shown").textContent = Number(state.gpus || 0).toLocaleString("en");
+  for (const name of Object.keys(PINS)) $(`pin_${name}`).value = state.pins[name] ?? "";
+}
+
+function take(name, text) {
+  if (text === "") return null;
+  const number = Number(text);
+  if (!Number.isFinite(number)) return null;
+  return ["tokens", "deadline_days", "budget_usd"].includes(name) ? number : Math.round(number);
+}
+
+function listen() {
+  for (const name of WORDS) $(name).addEventListener("input", () => { state[name] = $(name).value; changed(); });
+  for (const name of NUMBERS) $(name).addEventListener("input", () => {
+    state[name] = take(name, $(name).value);
+    if (name === "gpus") { $("gpus_slider").value = Math.log2(state.gpus || 1); $("gpus_shown").textContent = Number(state.gpus || 0).toLocaleString("en"); }
+    changed();
+  });
+  $("gpus_slider").addEventListener("input", () => {
+    const rough = 2 ** Number($("gpus_slider").value);
+    state.gpus = rough < 8 ? Math.round(rough) : 8 * Math.round(rough / 8);
+    $("gpus").value = state.gpus;
+    $("gpus_shown").textContent = state.gpus.toLocaleString("en");
+    changed();
+  });
+  for (const name of Object.keys(PINS)) $(`pin_${name}`).addEventListener("input", () => {
+    const text = $(`pin_${name}`).value;
+    state.pins[name] = text === "" ? "" : Number.isNaN(Number(text)) ? text : Number(text);
+    changed();
+  });
+  $("link").addEventListener("click", async () => {
+    try { await navigator.clipboard.writeText(location.href); $("link").textContent = "Copied"; }
+    catch { $("link").textContent = "The link is in the address bar"; }
+    setTimeout(() => { $("link").textContent = "Copy link"; }, 1500);
+  });
+  $("question").addEventListener("submit", (event) => event.preventDefault());
+  addEventListener("hashchange", () => { read(); fill(); changed(); });
+}
+
+function read() {
+  if (location.hash.length < 2) return;
+  try {
+    const found = JSON.parse(decodeURIComponent(location.hash.slice(1)));
+    if (found && typeof found === "object") state = { ...START, deadline_days: null, ...found, pins: { ...(found.pins || {}) } };
+  } catch { problems("The link holds no question that can be read."); }
+}
+
+async function begin() {
+  const choices = await (await fetch("api/choices")).json();
+  colours = choices.colours;
+  for (const [id, names] of [["model", choices.models], ["cluster", choices.clusters]]) put($(id), ...names.map((name) => element("option", name)));
+  put($("software"), element("option", "usual", { value: "" }), ...choices.software.map((name) => element("option", name)));
+  for (const [name, values] of Object.entries(PINS)) {
+    const label = element("label", name.replaceAll("_", " "));
+    const select = element("select", null, { id: `pin_${name}` });
+    put(select, element("option", "searched", { value: "" }), ...values.map((value) => element("option", value)));
+    label.append(select);
+    $("pins").append(label);
+  }
+  read(); fill(); listen(); changed();
+}
+begin();

@@ -1,0 +1,165 @@
+"""The explorer answers this machine alone: questions, downloads, refusals, bounded memory."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("httpx")
+
+from starlette.testclient import TestClient
+
+import simulator.explorer.web as web
+from simulator.api import predict
+from simulator.explorer.answering import Answers
+from simulator.explorer.web import application
+
+ASSETS = Path(web.__file__).parent / "assets"
+QUESTION = {
+    "model": "gpt2-small", "cluster": "dgx-a100", "gpus": 8, "tokens": 1e10, "global_batch": 64,
+    "sequence_length": 1024,
+}  # fmt: skip
+
+
+def client(**more: Any) -> TestClient:
+    app = application(clock=more.pop("clock", time.monotonic), **more)
+    return TestClient(app, base_url="http://127.0.0.1:8021", client=("127.0.0.1", 1))
+
+
+def asked(**changes: Any) -> dict[str, str]:
+    return {"q": json.dumps({**QUESTION, **changes})}
+
+
+def test_a_pinned_layout_is_answered_as_predict_does() -> None:
+    found = client().get("/api/now", params=asked(pins={"tp": 2, "micro_batch": 4})).json()
+    one = predict(
+        model="gpt2-small", cluster="dgx-a100", gpus=8, global_batch=64, sequence_length=1024,
+        tokens=1e10, tp=2, micro_batch=4,
+    )  # fmt: skip
+    assert found["step_time_s"] == one.step_time_s
+    assert found["layout"]["tp"] == 2
+    assert (found["verdict"], found["searched"]) == ("FITS", False)
+    assert sum(found["terms_s"].values()) == pytest.approx(found["step_time_s"])
+
+
+def test_a_slider_changes_the_verdict_and_too_much_is_oom() -> None:
+    pages = client()
+    near = json.dumps({"tp": 2, "micro_batch": 4, "dp": 4})
+    one, two = (
+        pages.get("/api/now", params={**asked(gpus=gpus), "near": near}).json() for gpus in (8, 16)
+    )
+    assert two["days"] < one["days"]
+    assert one["layout"]["tp"] == two["layout"]["tp"] == 2  # the rest of the page's layout
+    large = {"model": "llama-3.1-405b", "pins": {"tp": 8}, "tokens": 1e12}
+    assert pages.get("/api/now", params=asked(**large)).json()["verdict"] == "OOM"
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ({}, "not valid JSON"),
+        ({"q": "[" * 3000}, "nested too deeply"),
+        ({"q": "x" * 5000}, "longer than 4096"),
+        (asked(model="/etc/passwd"), "unknown model"),
+        (asked(model="../zoo/gpt2-small.json"), "unknown model"),
+        (asked(cluster="dgx-h10"), "did you mean 'dgx-h100'"),
+        (asked(gpus=-1), "gpus"),
+        (asked(pins={"tp": 5}), "must divide"),
+        (asked(invented=1), "unknown field"),
+    ],
+)
+def test_wrong_questions_are_told(query: dict[str, str], said: str) -> None:
+    reply = client().get("/api/now", params=query)
+    assert reply.status_code == 422
+    assert any(said in text for text in reply.json()["problems"])
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example"}, 421),
+        ({"host": "evil.example:8021"}, 421),
+        ({"host": "localhost:8021"}, 200),
+        ({"origin": "http://127.0.0.1:8021"}, 200),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-origin"}, 200),
+        ({"content-length": "10"}, 413),
+    ],
+)
+def test_other_hosts_and_origins_are_refused(headers: dict[str, str], status: int) -> None:
+    reply = client().get("/", headers=headers)
+    assert reply.status_code == status
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+    assert reply.headers["x-content-type-options"] == "nosniff"
+
+
+def test_other_ways_and_long_targets_are_refused() -> None:
+    assert client().post("/api/now").status_code == 405
+    assert client().get("/explorer.py").status_code == 404
+    assert client().get("/%2e%2e/web.py").status_code == 404
+    assert client().get("/", params={"q": "x" * 20_000}).status_code == 413
+
+
+def test_the_rate_is_limited_and_comes_back() -> None:
+    now = [0.0]
+    pages = client(clock=lambda: now[0])
+    statuses = [pages.get("/explorer.css").status_code for _ in range(70)]
+    assert statuses.count(429) == 10
+    now[0] = 1.0
+    assert pages.get("/explorer.css").status_code == 200
+
+
+def test_the_page_loads_nothing_from_elsewhere_and_runs_nothing_inline() -> None:
+    text = "".join(path.read_text() for path in ASSETS.iterdir())
+    page = (ASSETS / "explorer.html").read_text()
+    assert set(re.findall(r"https?://[\w./]+", text)) <= {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"\son\w+=|style=|<style|<script>|javascript:", page)
+    assert "innerHTML" not in text
+    assert "eval(" not in text
+
+
+@pytest.mark.evidence
+def test_the_search_its_front_and_the_downloads() -> None:
+    pages = client()
+    found = pages.get("/api/search", params=asked()).json()
+    assert found["searched"]
+    assert found["layouts"][0]["step_time_s"] == found["step_time_s"]
+    assert found["pareto"]
+    assert pages.get("/api/now", params=asked()).json()["searched"]  # remembered
+    reply = pages.get("/scenario.toml", params=asked(pins={"tp": 2}))
+    assert "attachment" in reply.headers["content-disposition"]
+    document = tomllib.loads(reply.text)
+    assert document["layout"] == {"tp": 2}
+    assert document["training"]["tokens"] == 1e10
+    assert "torchrun" in pages.get("/launch.sh", params=asked()).text
+    assert "<html" in pages.get("/report.html", params=asked()).text.lower()
+    none = {"model": "llama-3.1-405b", "gpus": 8}
+    assert "reason" in pages.get("/api/search", params=asked(**none)).json()
+
+
+@pytest.mark.evidence
+def test_hundreds_of_questions_leave_memory_flat() -> None:
+    answers = Answers()
+    pages = client(answers=answers, clock=iter(range(10**6)).__next__)
+
+    def click(times: int, first: int) -> float:
+        for i in range(first, first + times):
+            query = asked(global_batch=8 * (1 + i), pins={"tp": 1, "pp": 1, "cp": 1})
+            path = "/api/search" if i % 4 == 0 else "/api/now"
+            assert pages.get(path, params=query).status_code == 200
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    warm = click(120, 0)
+    later = click(240, 120)
+    assert len(answers.plans) <= 24
+    assert later - warm < 60  # MiB
