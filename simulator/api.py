@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from simulator.events.simulated_step import Deviation, Jitter, Network
     from simulator.planner.search import Plan
     from simulator.planner.simulated_run import SimulatedRun
+    from simulator.planner.sparse_step import Recommended
 
 __all__ = [
     "DEFAULT_BATCH",
@@ -45,6 +46,7 @@ __all__ = [
     "parameter_server",
     "plan",
     "predict",
+    "recommender",
     "schedule",
     "several_sites",
     "simulate",
@@ -529,6 +531,19 @@ def schedule(jobs: str | os.PathLike[str], *, processes: int | None = None) -> J
     from simulator.decisions.job_schedule import read_jobs, schedule_jobs
 
     return schedule_jobs(read_jobs(Path(jobs)), where=str(jobs), processes=processes)
+
+
+def recommender(scenario: Source, **given: Any) -> Recommended:
+    """Find what a step of its [sparse] takes; other arguments as in :func:`predict`.
+
+    Raises
+    ------
+    InputError, InfeasibleError
+        With every problem of the input; or where tables are larger than all memory.
+    """
+    from simulator.planner.sparse_step import recommender as found
+
+    return found(assemble(scenario, {}, given)[0])
 
 
 def parameter_server(scenario: Source, **given: Any) -> Served:

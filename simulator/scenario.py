@@ -47,6 +47,8 @@ from simulator.software.platforms import wrong_platform
 from simulator.software.profile import Software, load_software
 from simulator.software.releases import Nearest, load_releases
 from simulator.software.supports import CpKind, Dispatcher
+from simulator.sparse_tables.dense_model import dense_architecture
+from simulator.sparse_tables.sparse_section import Sparse, read_sparse
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.contradictions import wrong_training
@@ -261,6 +263,7 @@ SECTIONS = {
     "sites": Section((Sites,)),
     "parameter_server": Section((ParameterServer,)),
     "economics": Section((Economics,), base=usual_economics),
+    "sparse": Section((Sparse,)),
 }
 """Sections of a scenario, in the order in which they are read about."""
 
@@ -292,6 +295,8 @@ class Scenario:
     """Servers that hold the weights ([parameter_server])."""
     economics: Economics | None = None
     """What an hour costs, where [economics] says so; else it is the price of the cluster."""
+    sparse: Sparse | None = None
+    """Embedding tables beside the dense model ([sparse])."""
 
 
 def load_scenario(path: Path | str, overrides: Iterable[str] = ()) -> Scenario:
@@ -328,7 +333,7 @@ def make_scenario(
     choices, single = _choices(document, where, problems, several=several)
     parts: dict[str, Any] = {}
     steps: tuple[tuple[str, Callable[[], Any]], ...] = (
-        ("architecture", lambda: architecture or _architecture(document.get("model"), where, base)),
+        ("architecture", lambda: architecture or _modelled(document, where, base)),
         ("recipe", lambda: _section(Recipe, single, "training", where)),
         ("place", lambda: _place(document, where)),
         ("layout", lambda: _section(LayoutSection, document, "layout", where)),
@@ -351,7 +356,7 @@ def make_scenario(
         parts["software"] = replace(software, stands_for=stands.word if stands.text else "")
     problems += _contradictions(parts, where)
     if problems:
-        raise InputError(problems)
+        raise InputError(dict.fromkeys(problems))
     return Scenario(
         where=where,
         workload=Workload(**{name: parts[name] for name in ("architecture", "recipe", "data")}),
@@ -364,7 +369,7 @@ def make_scenario(
         assumed_software=parts["stands"].text,
         allow=parts["search"].allow,
         choices=choices,
-        **{name: parts[name] for name in ("sites", "parameter_server", "economics")},
+        **{name: parts[name] for name in ("sites", "parameter_server", "economics", "sparse")},
     )
 
 
@@ -461,6 +466,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     "data": read_data,
     "sites": read_sites,
     "parameter_server": read_parameter_server,
+    "sparse": read_sparse,
 }
 """Sections that may be left out whole: None stands for them then."""
 
@@ -510,6 +516,15 @@ def _wrong_sections(document: Mapping[str, Any], where: str) -> list[str]:
         if len(problems) > _MOST_SECTIONS:
             return [*problems, f"{where}: more than {_MOST_SECTIONS} sections are unknown"]
     return problems
+
+
+def _modelled(document: Mapping[str, Any], where: str, base: Path | None) -> Architecture:
+    """The model of [model], or the dense one of [sparse], which stands for it."""
+    if "sparse" not in document:
+        return _architecture(document.get("model"), where, base)
+    if "model" in document:
+        raise InputError(f"{where}: model: must be left out with [sparse], which describes it")
+    return dense_architecture(read_sparse(document["sparse"], where=where))
 
 
 def _architecture(raw: Any, where: str, base: Path | None) -> Architecture:

@@ -104,7 +104,10 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
 
 
 def refuse_mixed(scenario: Scenario) -> None:
-    """Refuse a scenario whose servers are of several kinds."""
+    """Refuse a scenario whose servers are of several kinds, or one that another command answers."""
+    if scenario.sparse is not None:
+        rule = "its tables are priced by `foreshard recommender`"
+        raise InputError(f"{scenario.where}: sparse: {rule}")
     if scenario.cluster.kinds:
         raise InputError(f"{scenario.where}: cluster.groups: {NO_CLOSED_FORM}")
 

@@ -14,8 +14,14 @@ if TYPE_CHECKING:
     from simulator.decisions.parameter_servers import Served, Way
     from simulator.decisions.several_sites import Alternative, Cycle, SeveralSites, SiteStep
     from simulator.events.served_run import PlayedServers
+    from simulator.planner.sparse_step import Recommended
 
-__all__ = ["parameter_server_document", "schedule_document", "sites_document"]
+__all__ = [
+    "parameter_server_document",
+    "recommender_document",
+    "schedule_document",
+    "sites_document",
+]
 
 
 def sites_document(answer: SeveralSites) -> dict[str, Any]:
@@ -168,6 +174,28 @@ def schedule_document(answer: JobSchedule) -> dict[str, Any]:
             {"name": t.name or None, "gpu_days": t.gpu_days, "slowdown": t.slowdown}
             for t in answer.teams
         ],
+    }
+
+
+def recommender_document(answer: Recommended) -> dict[str, Any]:
+    """Write a step of embedding tables beside a dense model."""
+    deal = answer.deal
+    return {
+        **decision_head("recommender", answer.scenario),
+        "parameters": answer.parameters,
+        "step_time_s": answer.step_time_s,
+        "samples_per_s": answer.samples_per_s,
+        "terms_s": answer.terms_s,
+        "hidden_s": answer.hidden_s,
+        "fits": answer.fits,
+        "memory_bytes": answer.memory_bytes,
+        "tables_bytes": answer.kept_bytes,
+        "host_bytes": answer.host_bytes,
+        "usable_bytes": float(answer.dense.estimate.usable_bytes),
+        "distinct_rows": answer.distinct_rows,
+        "hit_fraction": answer.hit_fraction,
+        "shards_of_ranks": [len(shards) for shards in deal.shards],
+        "tables_by_row": len(deal.by_row),
     }
 
 

@@ -14,6 +14,7 @@ from simulator.errors import InputError, did_you_mean
 from simulator.files import Number, Whole, build, read_toml, record
 from simulator.scoring.server_claims import SERVER_PREDICTORS
 from simulator.scoring.site_claims import SITE_PREDICTORS, Shapes
+from simulator.scoring.sparse_claims import SPARSE_PREDICTORS
 from simulator.scoring.vision_claims import VISION_PREDICTORS
 
 __all__ = ["PREDICTORS", "Claim", "Held", "held_claims", "read_claims"]
@@ -22,6 +23,7 @@ PREDICTORS: Mapping[str, Callable[..., float]] = {
     **SITE_PREDICTORS,
     **SERVER_PREDICTORS,
     **VISION_PREDICTORS,
+    **SPARSE_PREDICTORS,
 }
 """What a claim may be predicted by: arguments are those of `given`."""
 

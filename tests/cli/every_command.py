@@ -43,6 +43,8 @@ COMMANDS: dict[str, list[str]] = {
     "sweep": ["sweep", "grid.toml", "--out", "sweep", *JOBS],
     "parameter-server": ["parameter-server", "servers.toml", "--play", "--json"],
     "schedule": ["schedule", "jobs.toml", *JOBS],
+    "recommender": ["recommender", str(ROOT / "examples/dlrm.toml")],
+    "recommender --json": ["recommender", str(ROOT / "examples/dlrm.toml"), "--json"],
     "sites": ["sites", "sites.toml"],
     "sites --json": ["sites", "sites.toml", "--json"],
     "validate": ["validate", "runs.csv", "--html", "validation.html"],

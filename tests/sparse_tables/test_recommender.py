@@ -1,0 +1,187 @@
+"""Embedding tables: rows read, shards dealt, a step by hand, bad input."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.collectives.calls import all_to_all_s
+from simulator.errors import InfeasibleError, InputError
+from simulator.layout.placement import Group
+from simulator.planner.sparse_step import Recommended, recommender
+from simulator.scenario import Scenario, make_scenario
+from simulator.sparse_tables.accesses import distinct_rows_read, hit_fraction
+from simulator.sparse_tables.dense_model import dense_architecture, table_parameters
+from simulator.sparse_tables.sharding import deal
+from simulator.sparse_tables.sparse_section import Sparse, read_sparse
+
+TABLES = [{"rows": 1_000_000, "count": 4}, {"rows": 1000, "count": 12, "pooling": 3}]
+SECTION: dict[str, Any] = {
+    "width": 64, "dense_features": 16, "bottom": [64], "tasks": [{"top": [128, 1]}],
+    "tables": TABLES,
+}  # fmt: skip
+
+
+def scenario(gpus: int = 8, batch: int = 8192, **sparse: Any) -> Scenario:
+    return make_scenario({
+        "sparse": {**SECTION, **sparse},
+        "training": {"sequence_length": 1, "global_batch": batch, "precision": "fp16",
+                     "optimizer": "sgd"},
+        "cluster": {"name": "dgx-a100", "gpus": gpus, "software": "plain-ddp"},
+        "layout": {"micro_batch": batch // gpus, "sharding": "ddp"},
+    })  # fmt: skip
+
+
+def answer(**given: Any) -> Recommended:
+    return recommender(scenario(**given))
+
+
+def section(**given: Any) -> Sparse:
+    return read_sparse({**SECTION, **given}, where="scenario")
+
+
+# --- which rows are read ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.7, 1.2])
+def test_distinct_rows_are_those_that_are_drawn(skew: float) -> None:
+    draw, rows, reads = np.random.default_rng(1), 50_000, 30_000
+    weight = np.arange(1.0, rows + 1) ** -skew
+    drawn = [len(np.unique(draw.choice(rows, reads, p=weight / weight.sum()))) for _ in range(5)]
+    assert distinct_rows_read(rows, reads, skew) == pytest.approx(np.mean(drawn), rel=0.01)
+
+
+@pytest.mark.parametrize("skew", [0.5, 1.0, 1.5])
+def test_a_cache_answers_the_share_of_its_rows(skew: float) -> None:
+    weight = np.arange(1.0, 200_001) ** -skew
+    exact = weight[:20_000].sum() / weight.sum()
+    assert hit_fraction(200_000, 0.1, skew) == pytest.approx(exact, rel=0.005)
+
+
+# --- the dense model and the shards -------------------------------------------------------------
+
+
+def test_parameters_of_dlrm() -> None:
+    """MLPerf's: 187,767,399 rows of 128 (HugeCTR's vocabulary_size), and the layers'.
+
+    13 x 512 + 512 x 256 + 256 x 128 and 479 x 1024 + 1024 x 1024 + 1024 x 512 + 512 x 256 + 256,
+    with biases 896 and 2,817.
+    """
+    found = read_sparse({"name": "dlrm-mlperf"}, where="scenario")
+    bottom = 13 * 512 + 512 * 256 + 256 * 128 + 896
+    top = 479 * 1024 + 1024 * 1024 + 1024 * 512 + 512 * 256 + 256 + 2817
+    assert table_parameters(found) == 187_767_399 * 128
+    assert dense_architecture(found).parameters == bottom + top
+
+
+def test_tables_are_dealt_evenly() -> None:
+    """Twelve tables of 3 x 64 reads and four of 64 on four ranks: three and one on each."""
+    found = deal(section(), 4, 1e12)
+    assert [sorted(s.table.pooling for s in own) for own in found.shards] == [[1, 3, 3, 3]] * 4
+    assert found.widths.tolist() == [256.0] * 4
+    assert found.kept_bytes.sum() == (4e6 + 12e3) * (64 * 4 + 4)
+
+
+def test_what_does_not_fit_is_cut() -> None:
+    """A table of 260 MB: into two parts with room for 150 MB, by rows with room for 10 MB."""
+    by_column = deal(section(), 8, 150e6)
+    assert sorted({s.width for own in by_column.shards for s in own}) == [32, 64]
+    assert len(deal(section(), 8, 10e6).by_row) == 4
+    assert len(deal(section(sharding="row"), 8, 1e12).by_row) == 16
+    assert {s.width for own in deal(section(sharding="column"), 4, 1e12).shards for s in own} == {
+        16
+    }
+
+
+# --- a step -------------------------------------------------------------------------------------
+
+
+def test_a_step_by_hand() -> None:
+    """Eight ranks, two tables each: sums of 8,192 samples x 128 elements x 2 B leave each of them.
+
+    With 1 or 3 rows of 256 B read of each table, the busiest rank has two tables of three rows.
+    """
+    found = answer()
+    cluster = found.scenario.cluster
+    assert found.deal.widths.max() == 128
+    sent = np.array([8192 * 128 * 2.0])
+    group = Group(size=np.array([8]), local=np.array([8]))
+    whole = float(all_to_all_s(cluster, sent, group)[0])
+    both = ("sums to their samples", "gradients of sums back")
+    for name in both:
+        assert found.terms_s[name] + found.hidden_s[name] == pytest.approx(whole)
+    forward = 2 * 8192 * (3 * 256 + 64 * 2 + 3 * 8)
+    rate = float(cluster.accelerator.memory.bandwidth_bytes_per_s)
+    assert forward / rate < found.terms_s["lookups"] < 3 * forward / rate + 2e-5
+    assert found.step_time_s == pytest.approx(sum(found.terms_s.values()))
+    assert found.terms_s["dense model"] == pytest.approx(found.dense.step_time_s)
+
+
+def test_asynchronous_updates_show_what_is_longer_than_the_dense_model() -> None:
+    late, sync = answer(updates="asynchronous"), answer()
+    rows = sum(s for n, s in sync.terms_s.items() if n != "dense model")
+    rows += sum(sync.hidden_s.values())
+    assert late.step_time_s == pytest.approx(max(late.dense.step_time_s, rows))
+    assert late.step_time_s <= sync.step_time_s
+
+
+def test_caches_cost_copies_and_save_memory() -> None:
+    whole, tenth = answer(), answer(cache_fraction=0.1)
+    assert tenth.kept_bytes == pytest.approx(0.1 * whole.kept_bytes)
+    assert tenth.host_bytes == pytest.approx((4e6 + 12e3) * 260)
+    assert tenth.terms_s["rows from and to the host"] > 0.0
+    assert 0.1 < tenth.hit_fraction < 1.0
+    assert answer(cache_fraction=0.5).step_time_s < tenth.step_time_s
+
+
+def test_tasks_share_the_trunk_and_have_their_samples() -> None:
+    task = {"top": [128, 1]}
+    one, two = (
+        dense_architecture(section(tasks=tasks))
+        for tasks in ([task], [task, {**task, "batch_fraction": 0.25}])
+    )
+    top = (64 + 17 * 16 // 2 + 1) * 128 + 129
+    assert two.parameters - one.parameters == top
+    flop = [sum(b.traced.flop(1000) for b in arch.blocks if b.traced) for arch in (one, two)]
+    assert flop[1] - flop[0] == pytest.approx(0.25 * 2000 * (top - 129))
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"bottom": [32]}, "sparse.bottom: must end with sparse.width, 64"),
+        ({"tables": [{"rows": 0}]}, "sparse.tables.0.rows: must be greater than 0, got 0"),
+        ({"tables": [{"rows": 9, "width": 8}]}, "sparse.tables.0.width: must be sparse.width, 64"),
+        ({"tables": []}, "sparse.tables: "),
+        ({"name": "dlrn-mlperf"}, "(did you mean 'dlrm-mlperf'?)"),
+        ({"cache_fraction": 0}, "sparse.cache_fraction: must be greater than 0"),
+        ({"exchange": "rpc", "cache_fraction": 0.5}, "sparse.cache_fraction: must be 1"),
+        ({"tasks": [{"top": [1], "batch_fraction": 1.5}]}, "sparse.tasks.0.batch_fraction"),
+    ],
+)
+def test_wrong_fields(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        scenario(**given)
+    assert sum(said in line for line in caught.value.problems) == 1
+
+
+def test_a_table_larger_than_all_memory() -> None:
+    """1e11 rows of 260 B are 23.6 TiB; eight A100 have 0.6 TiB."""
+    with pytest.raises(InfeasibleError, match=r"sparse\.tables\.0\.rows: a table of 23\.6 TiB is"):
+        answer(tables=[{"rows": 10**11}])
+    with pytest.raises(InfeasibleError, match="are more than the accelerators' memory"):
+        answer(tables=[{"rows": 10**9, "count": 5}])
+
+
+def test_other_commands_leave_it_alone() -> None:
+    from simulator.planner.prediction import predict
+    from simulator.planner.search import plan
+
+    for command in (predict, plan):
+        with pytest.raises(InputError, match="sparse: its tables are priced by"):
+            command(scenario())
+    with pytest.raises(InputError, match="model: must be left out with"):
+        make_scenario({**scenario().document, "model": {"name": "gpt2-small"}})
