@@ -150,7 +150,7 @@ def _order(found: Plan) -> tuple[bool, float]:
     value = {"time": result.days, "cost": result.usd, "energy": result.kwh}[goal.minimize][0]
     if not np.isfinite(value):
         value = found.estimate.step_time_s[0] / recipe.tokens_per_step
-    met = bool((found.meets_deadline & found.meets_budget)[0])
+    met = found.meets_deadline and found.meets_budget
     return not met, float(value)
 
 
