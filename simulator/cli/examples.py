@@ -57,6 +57,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         " --out-cluster my-cluster.toml",
     ),
     "calibrate-here": ("calibrate-here --quick --out here",),
+    "cluster init": (
+        "cluster init lab --gpu h100-pcie --per-server 4 --network ethernet --adapters 1"
+        " --adapter-gbit 25 --price 2.1",
+        "cluster init lab --gpu a100-sxm-80 --topo topo.txt",
+    ),
     "profiles list": ("profiles list clusters",),
     "profiles show": ("profiles show h100-sxm",),
     "profiles check": ("profiles check my-cluster.toml",),

@@ -10,6 +10,7 @@ from simulator._version import __version__
 from simulator.cli import (
     calibrate,
     calibrate_here,
+    cluster_init,
     compare,
     doctor,
     explain,
@@ -101,6 +102,7 @@ for _name, _module in {
 }.items():
     app.command(_name, epilog=epilog(_name))(_module.command)
 app.add_typer(profiles.app)
+app.add_typer(cluster_init.app)
 
 if __name__ == "__main__":
     app()

@@ -53,6 +53,7 @@ COMMANDS: dict[str, list[str]] = {
         *("calibrate", "all_reduce_perf.log", "--base-cluster", "dgx-h100", "--json"),
         *("--out-node", "own-node.toml", "--out-cluster", "own-cluster.toml"),
     ],
+    "cluster init": ["cluster", "init", "lab", "--gpu", "h100-pcie", "--per-server", "4"],
     "profiles list": ["profiles", "list"],
     "profiles show": ["profiles", "show", "h100-sxm"],
     "profiles check": ["profiles", "check", str(ROOT / "hardware_profiles/nodes/dgx-h100.toml")],

@@ -1,0 +1,159 @@
+"""`foreshard cluster init`: a cluster of your own as checked profiles."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.examples import epilog
+from simulator.cli.options import check_out, say, speaking, writing
+
+if TYPE_CHECKING:
+    from simulator.profiles.own_cluster import OwnCluster
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="cluster",
+    help="Describe a cluster of your own.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Describe a cluster of your own."""
+
+
+@app.command("init", epilog=epilog("cluster init"))
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is to be called.")],
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", metavar="NAME", help="Accelerator profile.")
+    ] = None,
+    per_server: Annotated[
+        int | None, typer.Option("--per-server", metavar="N", help="GPUs of a server.")
+    ] = None,
+    links: Annotated[
+        str | None,
+        typer.Option("--links", metavar="KIND", help="nvlink, pcie or xgmi inside a server."),
+    ] = None,
+    domain: Annotated[
+        int | None,
+        typer.Option("--domain", metavar="N", help="GPUs that share these links: a server's."),
+    ] = None,
+    adapters: Annotated[
+        int | None, typer.Option("--adapters", metavar="N", help="Network adapters of a server.")
+    ] = None,
+    adapter_gbit: Annotated[
+        float | None, typer.Option("--adapter-gbit", metavar="RATE", help="Gbit/s of an adapter.")
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option("--network", metavar="KIND", help="infiniband, roce, efa, ethernet, ..."),
+    ] = None,
+    oversubscription: Annotated[
+        float | None,
+        typer.Option("--oversubscription", metavar="X", help="Of the fabric; 1: non-blocking."),
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option("--price", metavar="USD", help="USD of a GPU's hour.")
+    ] = None,
+    largest: Annotated[
+        int | None, typer.Option("--largest", metavar="N", help="Most GPUs of one job.")
+    ] = None,
+    topo: Annotated[
+        Path | None,
+        typer.Option(
+            "--topo",
+            metavar="FILE",
+            help="Output of nvidia-smi topo -m: GPUs, links, adapters of a server.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder of your own profiles.")
+    ] = Path("profiles"),
+) -> None:
+    """Write profiles of a server and a cluster (and a price), after the nearest shipped ones.
+
+    What no flag says is asked for on a terminal; anywhere else it is as the shipped cluster has it.
+    The profiles are checked before they are written.
+    """
+    with speaking():
+        import datetime
+
+        from simulator.plain_files import write_files
+        from simulator.profiles.own_cluster import OwnCluster, own_profiles
+
+        check_out("--out", out, folder=True)
+        asked = OwnCluster(
+            name=name,
+            gpu=gpu or "",
+            per_server=per_server,
+            links=links,
+            domain=domain,
+            adapters=adapters,
+            adapter_gbit=adapter_gbit,
+            network=network,
+            oversubscription=oversubscription,
+            usd_per_gpu_hour=price,
+            largest=largest,
+        )
+        asked = _asked(_seen(asked, topo))
+        texts = own_profiles(asked, today=datetime.date.today().isoformat())
+        with writing(out, "--out"):
+            write_files({out / path: text.encode() for path, text in texts.items()})
+        for path in texts:
+            say(f"Written: {out / path}")
+        say(f"Use it: export FORESHARD_PROFILES={out}; foreshard plan ... --cluster {name}")
+
+
+def _seen(asked: OwnCluster, topo: Path | None) -> OwnCluster:
+    """Fill in what a matrix of links shows and no flag says."""
+    if topo is None:
+        return asked
+    from simulator.interop.nvidia_topo import read_nvidia_topology, topology_words
+    from simulator.plain_files import read_text
+
+    edges = read_nvidia_topology(topo, nvlink_bytes_per_s=1.0, pcie_bytes_per_s=1.0)
+    gpus, has_nvlink = topology_words(read_text(topo))
+    ends = {end for edge in edges for end in (edge.end_a, edge.end_b)}
+    nics = sum(end.startswith("adapter ") for end in ends)
+    return replace(
+        asked,
+        per_server=asked.per_server or gpus,
+        links=asked.links or ("nvlink" if has_nvlink else "pcie"),
+        adapters=asked.adapters or nics or None,
+    )
+
+
+def _asked(asked: OwnCluster) -> OwnCluster:
+    """Ask on a terminal for what is missing; elsewhere the GPU must be given."""
+    from simulator.errors import InputError
+    from simulator.profiles.own_cluster import GBIT, shipped_base
+
+    if not sys.stdin.isatty():
+        if not asked.gpu:
+            raise InputError("cluster init: --gpu: must be given (foreshard profiles list)")
+        return asked
+    if not asked.gpu:
+        asked = replace(asked, gpu=typer.prompt("GPU (foreshard profiles list accelerators)"))
+    from simulator.hardware.cluster import load_cluster
+
+    node = load_cluster(shipped_base(asked.gpu, asked.links), 1).node
+    usual = {
+        "per_server": ("GPUs of a server", node.accelerators),
+        "adapters": ("Network adapters of a server", node.scale_out.adapters),
+        "adapter_gbit": ("Gbit/s of an adapter", float(node.scale_out.adapter_bytes_per_s) / GBIT),
+        "network": ("Kind of network", node.scale_out.kind),
+    }
+    missing = {name: what for name, what in usual.items() if getattr(asked, name) is None}
+    return replace(
+        asked,
+        **{name: typer.prompt(text, default=value) for name, (text, value) in missing.items()},
+    )
