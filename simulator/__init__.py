@@ -12,6 +12,7 @@ from simulator._version import __version__
 if TYPE_CHECKING:
     from simulator.api import (
         compare,
+        distil,
         parameter_server,
         plan,
         predict,
@@ -42,6 +43,7 @@ __all__ = [
     "Workload",
     "__version__",
     "compare",
+    "distil",
     "parameter_server",
     "plan",
     "predict",
@@ -65,6 +67,7 @@ _HOME = {
     "Network": "simulator.events.sharing.contended",
     "Workload": "simulator.workload.recipe",
     "compare": "simulator.api",
+    "distil": "simulator.api",
     "parameter_server": "simulator.api",
     "plan": "simulator.api",
     "predict": "simulator.api",

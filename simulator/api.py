@@ -23,6 +23,7 @@ from simulator.workload.recipe import Recipe, Workload
 if TYPE_CHECKING:
     from simulator.decisions.changed_machine import WhatIf
     from simulator.decisions.cluster_comparison import Comparison
+    from simulator.decisions.distilling import Distilled
     from simulator.decisions.head_to_head import Versus
     from simulator.decisions.job_schedule import JobSchedule
     from simulator.decisions.offers import Offer
@@ -42,6 +43,7 @@ __all__ = [
     "DEFAULT_LENGTH",
     "assemble",
     "compare",
+    "distil",
     "job",
     "parameter_server",
     "plan",
@@ -514,6 +516,21 @@ def several_sites(scenario: Source, **given: Any) -> SeveralSites:
         With every problem of the input.
     """
     from simulator.decisions.several_sites import several_sites as found
+
+    return found(assemble(scenario, {}, given)[0])
+
+
+def distil(scenario: Source, **given: Any) -> Distilled:
+    """Find what a step takes with the teacher of [distillation]; arguments as in :func:`predict`.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    InfeasibleError
+        If not even the student fits.
+    """
+    from simulator.decisions.distilling import distil as found
 
     return found(assemble(scenario, {}, given)[0])
 

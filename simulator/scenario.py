@@ -20,6 +20,7 @@ from annotated_types import Ge, Gt, Le
 from simulator import catalogue
 from simulator.between_sites.sites_section import Sites, read_sites
 from simulator.data_input.data_section import DataInput, read_data
+from simulator.distillation.teacher_section import Distillation, read_distillation
 from simulator.economics.economics_section import Economics, read_economics, usual_economics
 from simulator.errors import InputError, brief, did_you_mean, problem
 from simulator.files import (
@@ -53,6 +54,7 @@ from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.contradictions import wrong_training
 from simulator.workload.huggingface import from_hf
+from simulator.workload.not_modelled import told
 from simulator.workload.recipe import LARGEST, Recipe, Workload
 from simulator.workload.tasks import TaskHeads
 
@@ -262,6 +264,7 @@ SECTIONS = {
     "data": Section((DataInput,)),
     "sites": Section((Sites,)),
     "parameter_server": Section((ParameterServer,)),
+    "distillation": Section((Distillation,)),
     "economics": Section((Economics,), base=usual_economics),
     "sparse": Section((Sparse,)),
 }
@@ -293,6 +296,8 @@ class Scenario:
     """Several sites in place of [cluster] ([sites])."""
     parameter_server: ParameterServer | None = None
     """Servers that hold the weights ([parameter_server])."""
+    distillation: Distillation | None = None
+    """A teacher beside the student ([distillation])."""
     economics: Economics | None = None
     """What an hour costs, where [economics] says so; else it is the price of the cluster."""
     sparse: Sparse | None = None
@@ -369,7 +374,7 @@ def make_scenario(
         assumed_software=parts["stands"].text,
         allow=parts["search"].allow,
         choices=choices,
-        **{name: parts[name] for name in ("sites", "parameter_server", "economics", "sparse")},
+        **{name: parts[name] for name in _ALONE},
     )
 
 
@@ -430,6 +435,8 @@ def _section(schema: Any, document: Mapping[str, Any], name: str, where: str) ->
     raw = document.get(name, {})
     if not isinstance(raw, Mapping):
         raise InputError(problem(where, name, "must be a table", raw))
+    if name == "training" and (wrong := told(raw, where, name)):
+        raise InputError(wrong)
     return build(schema, raw, where=where, prefix=name)
 
 
@@ -462,11 +469,15 @@ def _interrupted(
     return replace(run, causes={**run.causes, "preemption": found})
 
 
+_ALONE = ("sites", "parameter_server", "distillation", "economics", "sparse")
+"""Sections that are fields of a scenario as they were read."""
+
 _READERS: dict[str, Callable[..., Any]] = {
     "data": read_data,
     "sites": read_sites,
     "parameter_server": read_parameter_server,
     "sparse": read_sparse,
+    "distillation": read_distillation,
 }
 """Sections that may be left out whole: None stands for them then."""
 
@@ -512,7 +523,8 @@ def _wrong_sections(document: Mapping[str, Any], where: str) -> list[str]:
     problems = []
     for name in document:
         if name not in SECTIONS:
-            problems.append(f"{where}: {name}: unknown section{did_you_mean(name, SECTIONS)}")
+            unknown = f"{where}: {name}: unknown section{did_you_mean(name, SECTIONS)}"
+            problems += told([name], where, "") or [unknown]
         if len(problems) > _MOST_SECTIONS:
             return [*problems, f"{where}: more than {_MOST_SECTIONS} sections are unknown"]
     return problems

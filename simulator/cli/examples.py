@@ -38,6 +38,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "versus": ("versus run.toml tp=4,pp=4 tp=8,pp=2",),
     "sweep": ("sweep grid.toml --out results",),
     "parameter-server": ("parameter-server run.toml --play",),
+    "distil": ("distil run.toml",),
     "recommender": ("recommender run.toml --set sparse.updates=asynchronous",),
     "schedule": ("schedule jobs.toml --minimize slowdown",),
     "sites": ("sites run.toml",),

@@ -10,6 +10,7 @@ from simulator.report.decision_documents import decision_head
 from simulator.report.document import SCHEMA
 
 if TYPE_CHECKING:
+    from simulator.decisions.distilling import Distilled
     from simulator.decisions.job_schedule import JobSchedule
     from simulator.decisions.parameter_servers import Served, Way
     from simulator.decisions.several_sites import Alternative, Cycle, SeveralSites, SiteStep
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from simulator.planner.sparse_step import Recommended
 
 __all__ = [
+    "distillation_document",
     "parameter_server_document",
     "recommender_document",
     "schedule_document",
@@ -132,6 +134,34 @@ def parameter_server_document(answer: Served, played: PlayedServers | None) -> d
             "round_s": played.played_s,
             "closed_form_s": played.closed_form_s,
             "pieces": played.pieces,
+        },
+    }
+
+
+def distillation_document(answer: Distilled) -> dict[str, Any]:
+    """Write a student with its teacher: beside it, and ahead of time."""
+    one = answer.beside
+    return {
+        **decision_head("distil", answer.scenario),
+        "teacher": {"name": answer.teacher.name, "parameters": answer.teacher.parameters},
+        "feasible": one is not None,
+        "reason": answer.reason or None,
+        "beside": None
+        if one is None
+        else {
+            "layout": one.layout,
+            "step_time_s": one.step_time_s,
+            "student_s": one.student_s,
+            "teacher_s": one.teacher_s,
+            "loss_s": one.loss_s,
+            "memory_bytes": one.memory_bytes,
+            "teacher_bytes": one.teacher_bytes,
+        },
+        "days_ideal": answer.days_ideal,
+        "ahead": {
+            "step_time_s": answer.alone_s,
+            "stored_bytes": answer.stored_bytes,
+            "teacher_gpu_hours": answer.teacher_gpu_hours,
         },
     }
 

@@ -33,6 +33,7 @@ COMMANDS: dict[str, list[str]] = {
     "simulate --json": ["simulate", *RUN, *NEXT, "--jitter", "0.03", "--contention", "--json"],
     "compare": ["compare", *RUN[:2], "--clusters", "dgx-a100,dgx-h100", "--gpus", "8", *SET, *JOBS],
     "size": ["size", *RUN[:4], *SET, "--deadline", "2d", "--largest", "16", "--json", *JOBS],
+    "distil": ["distil", "distil.toml", "--json"],
     "doctor": ["doctor"],
     "explain": ["explain", "gemm", *RUN],
     "fields": ["fields"],
@@ -103,6 +104,9 @@ def prepare(folder: Path) -> None:
         '[[parts]]\nname = "p"\ncluster = "dgx-a100"\ngpus = 8\n'
         + '[[jobs]]\nname = "j"\nmodel = { name = "gpt2-small" }\ngpus = [8]\n'
         + "training = { sequence_length = 1024, global_batch = 64, tokens = 1e9 }\n"
+    )
+    (folder / "distil.toml").write_text(
+        (folder / "run.toml").read_text() + '[distillation]\nteacher = "gpt2-xl"\n'
     )
     (folder / "sites.toml").write_text((folder / "run.toml").read_text() + SITES)
     table = "".join(

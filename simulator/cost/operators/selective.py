@@ -44,7 +44,8 @@ def _half_matmul_again(role: GemmRole, ops: Operators) -> Any:
     if role is GemmRole.QUERY_KEY_VALUE:
         bytes_of = {tensor.role: tensor.size_bytes for tensor in ops.saved}
         keys = bytes_of[SavedRole.KEYS]
-        return keys / (bytes_of[SavedRole.QUERIES] + keys + bytes_of[SavedRole.VALUES])
+        whole = bytes_of[SavedRole.QUERIES] + keys + bytes_of[SavedRole.VALUES]
+        return keys / np.where(whole > 0.0, whole, 1.0)  # frozen blocks keep none of them
     if role.is_first_of_mlp or role is GemmRole.KEY_VALUE_UP:
         return 0.5
     return 1.0 if role is GemmRole.ATTENTION_OUTPUT else 0.0

@@ -1,0 +1,1 @@
+"""A teacher whose outputs a student learns from."""

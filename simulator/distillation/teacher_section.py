@@ -1,0 +1,68 @@
+"""The section [distillation] of a scenario, and what teacher and student exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Gt, Le
+
+from simulator.arrays import Floats
+from simulator.errors import InputError, problem
+from simulator.files import Whole, build, record
+
+__all__ = ["Distillation", "loss_bytes", "read_distillation", "stored_bytes"]
+
+_LARGEST = 100_000_000
+
+
+@record
+class Distillation:
+    """A teacher beside the student of [model], which `foreshard distil` prices."""
+
+    teacher: str
+    """A model of the zoo, or the path of a Hugging Face config.json; its vocabulary is the
+    student's."""
+    kept_values: Annotated[Whole, Gt(0), Le(_LARGEST)] = 64
+    """Largest outputs of a token that would be stored if the teacher ran ahead of time."""
+
+
+def read_distillation(raw: Any, *, where: str) -> Distillation:
+    """Read the section.
+
+    Raises
+    ------
+    InputError
+        With every problem, each naming its field.
+    """
+    if not isinstance(raw, Mapping):
+        raise InputError(problem(where, "distillation", "must be a table", raw))
+    found: Distillation = build(Distillation, raw, where=where, prefix="distillation")
+    return found
+
+
+def loss_bytes(tokens: Any, outputs: Any) -> Floats:
+    """Memory traffic of the divergence between both outputs and of its gradient, 32 bits.
+
+    Both are read for their softmax and again for the sum, the gradient is written.
+
+    Examples
+    --------
+    >>> loss_bytes(1000, 128_000).item()
+    2560000000.0
+    """
+    return np.asarray(np.asarray(tokens, float) * outputs * 4.0 * 5.0)
+
+
+def stored_bytes(tokens: Any, kept_values: Any) -> Floats:
+    """Bytes of a teacher's largest outputs kept for every token: 16 bits and a place of 32 bits.
+
+    Examples
+    --------
+    A billion tokens, 64 values each.
+
+    >>> stored_bytes(1e9, 64).item()
+    384000000000.0
+    """
+    return np.asarray(np.asarray(tokens, float) * kept_values * 6.0)
