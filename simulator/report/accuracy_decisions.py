@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.units import GIB, show_seconds
 
-__all__ = ["decisions_section"]
+__all__ = ["decisions_section", "recipes_section"]
 
 Table = Callable[..., str]
 Percent = Callable[..., str]
@@ -50,3 +50,34 @@ def _reported(line: Mapping[str, Any]) -> str:
         return "-"
     ours, theirs = (line[name] / 1e12 for name in ("flop_per_s", "reported_flop_per_s"))
     return f"{theirs:.0f} TFLOP/s (ours {ours:.0f})"
+
+
+def recipes_section(
+    lines: Sequence[Mapping[str, Any]], table: Table, percent: Percent
+) -> Iterator[str]:
+    """Word the recipes of a document that were searched; arguments as above."""
+    if not lines:
+        return
+    fit = sum(line["memory_verdict"] != "OOM" for line in lines)
+    near = sum(not line["why"] for line in lines)
+    yield "## Published recipes, searched"
+    yield (
+        "NVIDIA's performance recipes, of every model, device and precision the latest with the"
+        " most GPUs: the search is given model, cluster, batch, precision, software and"
+        f" dispatcher, and no layout. {fit} of {len(lines)} published layouts fit, {near} lie"
+        " within 5 % of our best or before it. *Why* says which terms make ours shorter and"
+        " longer, in shares of the published step; a timed step of our layout would show it, and"
+        " of the published one the measured time stands beside the predicted one."
+    )
+    head = ("recipe", "published layout", "our best", "memory", "step", "measured", "slower", "why")
+    rows = [
+        [
+            *(line[name] for name in ("name", "published", "best", "memory_verdict")),
+            show_seconds(line["published_step_s"]),
+            show_seconds(line["measured_step_s"]),
+            percent(line["slower"], "+"),
+            line["why"] or "near",
+        ]
+        for line in lines
+    ]
+    yield table(head, rows, left=4)

@@ -1,0 +1,136 @@
+"""Published recipes: whether the search, told no layout, does as well as those who tuned one.
+
+NVIDIA's performance recipes (Megatron-Bridge, NeMo on DGX Cloud) are layouts that people chose for
+a model, devices, a batch and a precision, and timed. Of every model, device and precision the
+latest with the most GPUs is searched: model, cluster, batch, precision, software and dispatcher are
+given, the layout is not. The published layout should fit, and lie near our best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator import catalogue
+from simulator.cost.step import Estimate, evaluate
+from simulator.measured.replay import NotReplayable, Run, load_tables, replay
+from simulator.measured.rows import MeasuredRun, read_runs
+from simulator.planner.explore import explore
+from simulator.scoring.decisions import NEAR
+
+__all__ = ["Recipe", "Searched", "recipes", "search_recipe"]
+
+_FILES = ("calibrate.csv", "test.csv")
+
+_SOURCES = ("dgxc-24.11", "dgxc-25.02", "mbridge-25.09", "mbridge-25.11", "mbridge-26.02")
+"""Where recipes are, the latest last."""
+
+_MOST = 40
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """A row of the shipped runs, and what it stands for."""
+
+    row: MeasuredRun
+    run: Run
+
+    @property
+    def name(self) -> str:
+        """Model, GPUs and precision."""
+        get = self.row.get
+        return f"{get('model')}, {get('num_gpus')} x {get('gpu')}, {get('precision')}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Searched:
+    """A recipe beside our search."""
+
+    recipe: Recipe
+    published: Estimate
+    """The published layout, a single row."""
+    best: Estimate
+    """Our best, a single row; the published one where nothing fits."""
+
+    @property
+    def slower(self) -> float:
+        """Step time of the published layout over that of our best, minus 1."""
+        return float(self.published.step_time_s[0] / self.best.step_time_s[0]) - 1.0
+
+    @property
+    def near(self) -> bool:
+        """Whether the published layout fits and lies within NEAR of our best."""
+        return bool(self.published.fits[0]) and self.slower <= NEAR
+
+    @property
+    def why(self) -> str:
+        """What our best takes less and more of than the published layout, where it is not near."""
+        if self.near:
+            return ""
+        whole = float(self.published.step_time_s[0])
+        change = {
+            name: float(self.best.terms_s[name][0] - seconds[0]) / whole
+            for name, seconds in self.published.terms_s.items()
+        }
+        order = sorted(change, key=lambda name: change[name])
+        less = [f"{name} {change[name]:+.1%}" for name in order[:2] if change[name] < -0.005]
+        more = [f"{name} {change[name]:+.1%}" for name in order[:-2:-1] if change[name] > 0.005]
+        return ", ".join([*less, *more])
+
+    def figures(self) -> dict[str, Any]:
+        """Plain numbers and words, as docs/accuracy.json has them."""
+        published = self.published
+        return {
+            "run_id": self.recipe.row.get("run_id"),
+            "name": self.recipe.name,
+            "published": published.layouts.describe(),
+            "memory_verdict": published.verdict_word(),
+            "published_step_s": float(published.step_time_s[0]),
+            "measured_step_s": float(self.recipe.row.get("step_time_s")),
+            "best": self.best.layouts.describe(),
+            "best_step_s": float(self.best.step_time_s[0]),
+            "slower": self.slower,
+            "why": self.why,
+        }
+
+
+def recipes() -> list[Recipe]:
+    """Of every model, device and precision the latest recipe with the most GPUs, _MOST at most."""
+    folder, tables = catalogue.folder("validation") / "runs", load_tables()
+    best: dict[tuple[str, ...], tuple[tuple[int, int], Recipe]] = {}
+    for row in read_runs([folder / name for name in _FILES]):
+        source = row.get("source")
+        if source not in _SOURCES or row.fault:
+            continue
+        try:
+            recipe = Recipe(row=row, run=replay(row.fields, tables, where=row.where))
+        except NotReplayable:
+            continue
+        key = tuple(row.get(name) for name in ("model", "gpu", "precision"))
+        rank = _SOURCES.index(source), int(row.get("num_gpus"))
+        if key not in best or rank > best[key][0]:
+            best[key] = rank, recipe
+    return _spread([recipe for _, recipe in best.values()])
+
+
+def _spread(found: Sequence[Recipe]) -> list[Recipe]:
+    """At most _MOST of them: a precision of every model and device first, then the next one."""
+    turn: dict[tuple[str, str], int] = {}
+    order = []
+    for place, recipe in enumerate(found):
+        key = recipe.row.get("model"), recipe.row.get("gpu")
+        turn[key] = turn.get(key, -1) + 1
+        order.append((turn[key], place))
+    return [found[place] for _, place in sorted(order)[:_MOST]]
+
+
+def search_recipe(recipe: Recipe) -> Searched:
+    """Predict the published layout, and search for a better one without being told of it."""
+    run = recipe.run
+    parts = run.workload, run.cluster, run.software
+    published, row = evaluate(run.layout, *parts), run.layout.row()
+    given = {"dispatcher": row["dispatcher"]} if row["ep"] * row["etp"] > 1 else {}
+    found = explore(*parts, given, keep=1)
+    best = found.best if len(found.best) else published
+    return Searched(recipe=recipe, published=published, best=best)

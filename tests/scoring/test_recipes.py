@@ -1,0 +1,51 @@
+"""Published recipes as searches: they fit, and are near our best or terms say why not."""
+
+import pytest
+
+from simulator.cost.step import evaluate
+from simulator.report.accuracy_decisions import recipes_section
+from simulator.scoring.decisions import NEAR
+from simulator.scoring.recipes import Recipe, recipes, search_recipe
+
+RECIPES = recipes()
+
+
+def parts(one: Recipe) -> tuple[object, ...]:
+    return one.run.workload, one.run.cluster, one.run.software
+
+
+def test_one_recipe_of_every_model_device_and_precision() -> None:
+    keys = [tuple(one.row.get(name) for name in ("model", "gpu", "precision")) for one in RECIPES]
+    assert len(set(keys)) == len(keys) == 40
+    assert len({key[:2] for key in keys}) == 40, "every model and device before a second precision"
+
+
+@pytest.mark.evidence
+def test_published_layouts_fit() -> None:
+    for one in RECIPES:
+        found = evaluate(one.run.layout, *parts(one))
+        assert found.fits[0], one.name
+
+
+def test_the_section_counts_what_is_near_and_says_why_not() -> None:
+    small = next(one for one in RECIPES if one.name.startswith("llama-3-8b, 8 x B200"))
+    line = search_recipe(small).figures()
+    far = {**line, "why": "ep -7.0%", "memory_verdict": "OOM"}
+    text = "\n".join(
+        recipes_section([line, far], lambda head, rows, left: str(rows), lambda x, sign="": f"{x}")
+    )
+    assert "1 of 2 published layouts fit, 1 lie within 5 %" in text
+    assert line["published"] in text and "ep -7.0%" in text
+    assert list(recipes_section([], str, str)) == []
+
+
+@pytest.mark.evidence
+def test_recipes_are_near_our_best_or_terms_say_why() -> None:
+    near = 0
+    for one in RECIPES:
+        found = search_recipe(one)
+        near += found.near
+        assert found.near == (found.slower <= NEAR)
+        assert found.near or found.why, one.name
+        assert found.slower > -0.005, "the search has the published layout"
+    assert near >= 12
