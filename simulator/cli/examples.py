@@ -48,6 +48,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "validate": (
         "validate",
         "validate my-runs.csv --html validation.html",
+        "validate mine.csv --map 'GPU type=gpu' --map 't (ms)=step_time_ms'",
         "validate --megatron-log train.log --scenario run.toml",
         "validate --trace rank0.json.gz --scenario run.toml",
     ),

@@ -45,6 +45,15 @@ RunFiles = Annotated[
     ),
 ]
 
+Map = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="COLUMN=FIELD",
+        help='A column of your own table and what it is: "GPU type=gpu", "t (ms)=step_time_ms"; may'
+        " be repeated. Sizes of models of the zoo need no columns then.",
+    ),
+]
 Page = Annotated[
     Path | None,
     typer.Option("--html", metavar="OUT", help="Write the page that shows every row to this file."),
@@ -55,6 +64,7 @@ def command(
     runs: RunFiles = None,
     as_json: Json = False,
     html: Page = None,
+    mapped: Map = None,
     megatron_log: MegatronLog = None,
     torchtitan_log: TorchtitanLog = None,
     mlperf_log: MlperfLog = None,
@@ -106,7 +116,7 @@ def command(
         if html is not None and html.is_dir():
             raise InputError(f"--html: must be a file, got the folder {str(html)!r}")
         check_out("--html", html)
-        found = _validate(runs, software or "", as_json)
+        found = _validate(runs, software or "", mapped, as_json)
         if as_json:
             print_json(found.document())
         else:
@@ -127,15 +137,21 @@ def command(
             raise InputError(f"{named}: {rule}")
 
 
-def _validate(runs: list[Path] | None, software: str, as_json: bool) -> Validation:
+def _validate(
+    runs: list[Path] | None, software: str, mapped: list[str] | None, as_json: bool
+) -> Validation:
     """Predict; where no table can be read, print an empty document before saying why."""
     from simulator.cli.screen import Progress
     from simulator.errors import InputError
+    from simulator.measured.mapped_tables import parse_map
     from simulator.scoring.validation import Validation, validate
 
+    if mapped and not runs:
+        raise InputError("--map: needs a table of your own, RUNS.csv")
+    columns = parse_map(mapped or ())
     try:
         with Progress("predicting measured runs") as progress:
-            return validate(runs or (), software=software, progress=progress)
+            return validate(runs or (), software=software, columns=columns, progress=progress)
     except InputError as error:
         if as_json:
             print_json(Validation(rows=(), problems=error.problems).document())

@@ -21,6 +21,7 @@ from simulator.errors import InputError
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.layout.layouts import Layouts
 from simulator.measured.checks import Readings, excluded, implausible, readings, utilisation
+from simulator.measured.mapped_tables import read_mapped
 from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, replay
 from simulator.measured.rows import MeasuredRun, assumed_fields, choice, read_tables
 from simulator.measured.table_kinds import LEFT_OUT, sort_tables
@@ -97,6 +98,7 @@ def validate(
     paths: Sequence[PathLike[str] | str] | PathLike[str] | str = (),
     *,
     software: str = "",
+    columns: Mapping[str, str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Validation:
     """Predict every row of tables of measurements, and score the predictions.
@@ -110,6 +112,9 @@ def validate(
         (``test``), and microbenchmarks.
     software : str, optional
         Software profile for rows whose word is of no family that is known.
+    columns : mapping, optional
+        Column of a user's own table -> field of a run (``measured/mapped_tables.py``); every file
+        is a table of runs then.
     progress : callable, optional
         Told how many runs are done, of how many.
 
@@ -127,8 +132,10 @@ def validate(
     (8, 0)
     """
     given = [paths] if isinstance(paths, (str, PathLike)) else list(paths)
-    tables, problems = sort_tables([Path(path) for path in given] or _shipped())
-    runs, wrong = read_tables(tables.pop("runs", []))
+    places = [Path(path) for path in given] or _shipped()
+    tables, problems = sort_tables([] if columns else places)
+    read = tables.pop("runs", [])
+    runs, wrong = read_mapped(places, columns) if columns else read_tables(read)
     benchmarks, more = _score_benchmarks([path for some in tables.values() for path in some])
     problems += [*wrong, *more]
     if not runs and not benchmarks:

@@ -1,0 +1,126 @@
+"""Where a log and its prediction differ, as far as a log can tell, and what a trace would add.
+
+A log has step times, memory and ranks. From these follow what evaluation, checkpoints and hiccups
+cost (the mean over the median), the warm-up, and whether the memory is nearly full; causes inside a
+step need a profiler's trace.
+"""
+
+from __future__ import annotations
+
+from simulator.scoring.logs import LogComparison
+from simulator.units import show_percent, show_seconds, show_signed_percent
+
+__all__ = ["differences", "how_to_trace"]
+
+_NEARLY_FULL = 0.97
+"""Share of the usable memory from which on torch's allocator begins to free and ask again."""
+
+_LEAST = 0.01
+"""Share of a step that is worth a line."""
+
+_HOST = 0.03
+"""Share of a predicted step that the host's launches take, from which on a slower host shows."""
+
+_HICCUP = 1.5
+"""A step of over so many times the median is counted as a hiccup."""
+
+
+def differences(found: LogComparison) -> list[str]:
+    """Sentences on the difference, the first on whether it is one at all."""
+    return [_whether(found), *_tail(found), *_warm_up(found), *_memory(found), *_inside(found)]
+
+
+def _whether(found: LogComparison) -> str:
+    """Whether the measured median lies between P10 and P90."""
+    measured, (low, high) = found.log.median_step_s, found.prediction.interval_s
+    words = f"measured {show_seconds(measured)}"
+    if low <= measured <= high:
+        return f"{words} lies inside P10 to P90 of the prediction: no difference to explain."
+    side, edge = ("above P90", high) if measured > high else ("below P10", low)
+    return (
+        f"{words} lies {side} of the prediction ({show_seconds(edge)}) by"
+        f" {show_percent(abs(measured / edge - 1.0))}: four of five such runs would not."
+    )
+
+
+def _tail(found: LogComparison) -> list[str]:
+    """What steps far above the median cost the run."""
+    times, median = found.log.kept_s, found.log.median_step_s
+    lines = []
+    mean = float(times.mean())
+    if mean > (1.0 + _LEAST) * median:
+        slow = int((times > _HICCUP * median).sum())
+        lines.append(
+            f"Tail: the mean step is {show_signed_percent(mean / median - 1.0)} on the median;"
+            f" {slow:,} of {len(times):,} step lines took over {_HICCUP:g} times as long"
+            " (evaluation, checkpoints, input, network). The prediction is of the median step."
+        )
+    low, high = found.log.spread_s
+    if high > 1.1 * median:
+        lines.append(
+            f"One step in ten takes {show_percent(high / median - 1.0)} more than the median:"
+            " other jobs on the network, throttling or uneven input."
+        )
+    return lines
+
+
+def _warm_up(found: LogComparison) -> list[str]:
+    """What the steps that were left out took beyond the others."""
+    log = found.log
+    first = log.step_times_s[: log.dropped]
+    extra = float((first - log.median_step_s).sum()) if len(first) else 0.0
+    if extra <= log.median_step_s:
+        return []
+    return [
+        f"Warm-up: {len(first):,} step lines took {show_seconds(extra)} more than the median steps"
+        " in their place (compilation, allocation, first collectives)."
+    ]
+
+
+def _memory(found: LogComparison) -> list[str]:
+    """Whether the memory is nearly full."""
+    usable = float(found.prediction.estimate.usable_bytes)
+    held = max((found.log.memory_bytes.get(kind, 0.0) for kind in ("reserved", "device")), default=0)
+    if held < _NEARLY_FULL * usable:
+        return []
+    return [
+        f"Memory: {show_percent(held / usable)} of what is usable is taken. An allocator that is"
+        " full frees and asks again, which stops the device: try a smaller micro-batch, or"
+        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    ]
+
+
+def _inside(found: LogComparison) -> list[str]:
+    """What of the prediction hangs on the host and on the slowest of many."""
+    prediction = found.prediction
+    terms = {name: float(c[0]) for name, c in prediction.estimate.terms_s.items()}
+    whole, lines = prediction.step_time_s, []
+    if terms.get("launch", 0.0) > _HOST * whole:
+        share = show_percent(terms["launch"] / whole)
+        lines.append(
+            f"Host: {share} of the predicted step waits for kernel launches; a host that is slower,"
+            " shared or without pinned processes makes it longer by as much again."
+        )
+    ranks, gpus = len(found.log.ranks), prediction.scenario.cluster.gpus
+    if found.log.median_step_s > prediction.interval_s[1] and gpus > 1:
+        seen = f"lines of {ranks} of {gpus:,} ranks" if ranks else "no rank by name"
+        lines.append(
+            f"Stragglers: the log has {seen}, and every rank waits for the slowest. Megatron-LM's"
+            " --log-straggler prints the fastest and slowest rank of a step."
+        )
+    return lines
+
+
+def how_to_trace(found: LogComparison) -> str:
+    """What a trace adds, and how to take one."""
+    flags = {
+        "megatron": "--profile --use-pytorch-profiler --profile-step-start 20"
+        " --profile-step-end 22 --profile-ranks 0",
+        "torchtitan": "--profiling.enable_profiling --profiling.profile_freq 20",
+    }
+    how = flags.get(found.log.framework, "torch.profiler over two steps of one rank")
+    return (
+        "A trace of one rank tells compute, exposed communication and idle time apart, cause by"
+        f" cause: take one with {how}, then"
+        " foreshard validate --trace TRACE.json --scenario SCENARIO."
+    )
