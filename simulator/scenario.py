@@ -110,7 +110,7 @@ class ClusterSection:
 
 @record
 class GroupedSection:
-    """The same of servers of several kinds, which only ``foreshard simulate`` plays."""
+    """The same of servers of several kinds, which ``foreshard plan`` and ``simulate`` take."""
 
     groups: Annotated[Any, Items(NodeGroupSection)]
     """Instead of name and gpus: [[cluster.groups]], each with a name and gpus of its own, which

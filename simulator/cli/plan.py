@@ -114,6 +114,10 @@ def command(
             advice(launch_files, names, overrides, as_json=as_json, out=None if no_report else out)
             return
         described, assumed = scenario_of(file, **names, overrides=overrides, several=True)
+        if described.cluster.kinds:
+            of_one = {"--out": out, "--refine": refine, "--trace": trace, "--top": top}
+            _mixed(described, of_one | {"--exhaustive": exhaustive}, as_json=as_json)
+            return
         check_trace(trace)
         folder = None
         if not no_report and (out is not None or not as_json):
@@ -142,6 +146,29 @@ def command(
             say(f"Report: {written[0]}, with {len(written) - 1} pictures beside it", err=as_json)
         if not (answer.meets_deadline and answer.meets_budget):
             raise typer.Exit(1)
+
+
+def _mixed(scenario: Scenario, of_one: dict[str, Any], *, as_json: bool) -> None:
+    """Plan servers of several kinds; `of_one` are options that only servers of one kind have."""
+    from simulator.cli.screen import waiting
+    from simulator.errors import InputError
+    from simulator.planner.mixed_plan import plan_mixed
+
+    if wrong := [option for option, value in of_one.items() if value]:
+        rule = "must be left out with servers of several kinds"
+        raise InputError(f"arguments: {option}: {rule}" for option in wrong)
+    with waiting("placing layouts on servers of several kinds"):
+        answer = plan_mixed(scenario)
+    if as_json:
+        from simulator.report.mixed_document import mixed_document
+
+        print_json(mixed_document(answer))
+    else:
+        from simulator.cli.screen_mixed_plan import show_mixed_plan
+
+        show_mixed_plan(answer)
+    if not answer.meets_goal:
+        raise typer.Exit(1)
 
 
 def _show(answer: Plan, assumed: dict[str, Any], launch: str, *, top: int | None) -> list[Upgrade]:

@@ -10,6 +10,7 @@ faster, or where it fits and the even one does not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +29,7 @@ from simulator.layout.stages import even_pieces, pieces_of
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["MOST_DEALT", "dealt_anew", "worth_dealing"]
+__all__ = ["MOST_DEALT", "RankCosts", "dealt_anew", "dealt_over", "worth_dealing"]
 
 MOST_DEALT = 8
 """Of a list of layouts with pipelines, so many of the fastest are dealt anew, and so many of those
@@ -50,7 +51,7 @@ def dealt_anew(layouts: Layouts, priced: Priced) -> tuple[Ints, Estimate] | None
     Returns which of them have such a split, and their estimates with it; None where none has.
     `priced` are the prices of `layouts`, as they are.
     """
-    ranks = _Ranks.of(layouts, priced)
+    ranks = RankCosts.of(layouts, priced)
     splits = [ranks.split(i) for i in range(len(layouts))]
     table = layouts.replace(stages=[split or () for split in splits])
     setting = priced.workload, priced.cluster, priced.software
@@ -64,7 +65,7 @@ def dealt_anew(layouts: Layouts, priced: Priced) -> tuple[Ints, Estimate] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Ranks:
+class RankCosts:
     """What ranks of some layouts take and hold, by rank (columns beyond pp are empty)."""
 
     layouts: Layouts
@@ -81,7 +82,7 @@ class _Ranks:
     usable_bytes: float
 
     @staticmethod
-    def of(layouts: Layouts, priced: Priced) -> _Ranks:
+    def of(layouts: Layouts, priced: Priced) -> RankCosts:
         """Look at layouts with a column for each rank, and once more with layers moved about."""
         arch = priced.workload.architecture
         kinds = np.array(arch.layer_kinds[: arch.layers])
@@ -100,7 +101,7 @@ class _Ranks:
         step = after - counts
         slope = np.maximum((then - held) / np.where(step == 0, np.inf, step), 0.0)
         slope = np.where(step == 0, slope.max(axis=1, keepdims=True), slope)
-        return _Ranks(
+        return RankCosts(
             layouts=layouts,
             layer_kinds=kinds,
             block_s=block_s,
@@ -112,16 +113,29 @@ class _Ranks:
 
     def split(self, i: int) -> list[int] | None:
         """Layers of every piece of one layout; None where no split fits."""
-        pp = int(self.layouts.pp[i])
-        found = split_layers(
-            np.repeat(self.block_s[i, self.layer_kinds][:, None], pp, axis=1),
-            self.layer_bytes[i, :pp],
-            self.usable_bytes,
-            fixed_s=self.fixed_s[i, :pp],
-            fixed_bytes=self.fixed_bytes[i, :pp],
-            micro_batches=int(self.layouts.micro_batches[i]),
-        )
-        return None if found is None else _pieces(found.layers, self.layouts[i])
+        return dealt_over([self] * int(self.layouts.pp[i]), i)
+
+
+def dealt_over(ranks: Sequence[RankCosts], i: int) -> list[int] | None:
+    """Layers of every piece of layout `i`, of which rank s takes and holds what `ranks[s]` says.
+
+    Ranks of one kind of servers all say the same; None where no split fits.
+    """
+    layouts = ranks[0].layouts
+    rank = np.arange(len(ranks))
+
+    def of(name: str) -> Floats:
+        return np.array([getattr(one, name)[i, s] for s, one in zip(rank, ranks, strict=True)])
+
+    found = split_layers(
+        np.stack([one.block_s[i, one.layer_kinds] for one in ranks], axis=1),
+        of("layer_bytes"),
+        [one.usable_bytes for one in ranks],
+        fixed_s=of("fixed_s"),
+        fixed_bytes=of("fixed_bytes"),
+        micro_batches=int(layouts.micro_batches[i]),
+    )
+    return None if found is None else _pieces(found.layers, layouts[i])
 
 
 def _pieces(layers: Ints, row: Layouts) -> list[int]:
