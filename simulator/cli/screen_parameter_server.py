@@ -84,12 +84,13 @@ def _ways(answer: Served) -> Table:
 
 
 def _networks(answer: Served) -> Table:
-    """A round of every way at other rates of the adapters."""
+    """A round of every way at other rates of the adapters and spreads of the workers."""
     names = list(answer.networks[0].round_s)
-    table = plain_table("adapters", *names, "shortest round", left=("adapters", "shortest round"))
+    left = ("adapters", "steps vary by", "shortest round")
+    table = plain_table("adapters", "steps vary by", *names, "shortest round", left=left)
     for one in answer.networks:
         cells = (show_seconds(one.round_s[name]) for name in names)
-        table.add_row(f"x {one.factor:g}", *cells, one.fastest)
+        table.add_row(f"x {one.factor:g}", f"{one.spread:.0%}", *cells, one.fastest)
     return table
 
 

@@ -238,7 +238,7 @@ def _bettered(
     moved = True
     while moved and tries > 0:
         moved = False
-        for new_order, new_choice in list(_neighbours(jobs, order, choice)):
+        for new_order, new_choice in _neighbours(jobs, order, choice):
             if tries <= 0:
                 break
             tries -= 1

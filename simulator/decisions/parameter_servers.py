@@ -34,10 +34,26 @@ from simulator.push_pull.server_section import (
 from simulator.scenario import Scenario
 from simulator.units import DAY_S
 
-__all__ = ["NETWORKS", "Network", "Served", "Way", "Worker", "parameter_server"]
+__all__ = [
+    "MOST_WORKERS",
+    "NETWORKS",
+    "SPREADS",
+    "Network",
+    "Served",
+    "Way",
+    "Worker",
+    "parameter_server",
+]
 
 NETWORKS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
-"""Rates of the adapters, over those of the cluster, at which ways are compared."""
+"""Rates of the adapters, over those of the cluster, at which ways are compared; half of the rate is
+what messages of twice the size take."""
+
+SPREADS = (0.0, 0.1, 0.3)
+"""Standard deviations of the logarithm of a worker's step at which they are."""
+
+MOST_WORKERS = 100_000
+"""More than this are a mistake: the order of all of them is looked at."""
 
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 
@@ -79,9 +95,12 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """What a round takes of each way at another rate of the adapters."""
+    """What a round takes of each way at another rate of the adapters, or of other workers."""
 
     factor: float
+    """Of the adapters' rate."""
+    spread: float
+    """Of the workers' steps."""
     round_s: dict[str, float]
 
     @property
@@ -162,6 +181,9 @@ def _checked(scenario: Scenario, section: ParameterServer) -> int:
         rule = f"must divide the {cluster.gpus} accelerators of the run"
         raise InputError(problem(where, f"{name}.worker_gpus", rule, each))
     workers = cluster.gpus // each
+    if workers > MOST_WORKERS:
+        rule = f"must leave at most {MOST_WORKERS:,} workers"
+        raise InputError(problem(where, f"{name}.worker_gpus", rule, each))
     if section.placement == "workers" and section.servers > hosts:
         rule = f"must be at most the {hosts} hosts of the workers"
         text = problem(where, f"{name}.servers", rule, section.servers)
@@ -428,18 +450,23 @@ def _way(scenario: Scenario, name: str, pace: _Pace) -> Way:
 
 
 def _networks(section: ParameterServer, crew: Crew, one: Round) -> tuple[Network, ...]:
-    """Every way at other rates of the adapters; all-reduce over rings of the same workers."""
+    """Every way at other rates and spreads; all-reduce over rings of the same workers."""
+    cases = [
+        *((factor, crew.spread) for factor in NETWORKS),
+        *((1.0, spread) for spread in SPREADS if spread != crew.spread),
+    ]
     found = []
-    for factor in NETWORKS:
+    for factor, spread in cases:
         there = replace(
             one,
             worker_bytes_per_s=factor * one.worker_bytes_per_s,
             servers_bytes_per_s=factor * one.servers_bytes_per_s,
         )
+        others = replace(crew, spread=spread)
         rounds = {
             kind: float(crew.workers.sum())
-            / float((_rounds_of(kind, section, crew, there) * crew.workers).sum())
+            / float((_rounds_of(kind, section, others, there) * crew.workers).sum())
             for kind in (*_KINDS, "all-reduce")
         }
-        found.append(Network(factor=factor, round_s=rounds))
+        found.append(Network(factor=factor, spread=spread, round_s=rounds))
     return tuple(found)

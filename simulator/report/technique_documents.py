@@ -124,7 +124,12 @@ def parameter_server_document(answer: Served, played: PlayedServers | None) -> d
         },
         "ways": [_way(way) for way in answer.ways],
         "networks": [
-            {"factor": at.factor, "round_s": at.round_s, "fastest": at.fastest}
+            {
+                "factor": at.factor,
+                "time_variation": at.spread,
+                "round_s": at.round_s,
+                "fastest": at.fastest,
+            }
             for at in answer.networks
         ],
         "more_updates_given": answer.section.more_updates_fraction is not None,

@@ -67,6 +67,9 @@ def test_own_hosts_take_less_than_a_ring() -> None:
     step = found.worker.step_s
     gain = (at.round_s["all-reduce"] - step) / (at.round_s["synchronous"] - step)
     assert gain == pytest.approx(2 * (4 - 1) / 4, rel=0.05)
+    even, uneven = (x for x in found.networks if x.factor == 1.0 and x.spread in (0.0, 0.3))
+    waits = {name: uneven.round_s[name] - even.round_s[name] for name in even.round_s}
+    assert waits["all-reduce"] > waits["asynchronous"] == 0.0
     assert named["broadcast to all"].round_s > named["all-reduce"].round_s
 
 
@@ -115,6 +118,10 @@ def test_bad_sections(section: dict[str, Any], words: str) -> None:
 
 
 def test_what_only_the_whole_shows() -> None:
+    many = document(worker_gpus=1)
+    many["cluster"]["gpus"] = 8_000_000
+    with pytest.raises(InputError, match="must leave at most 100,000 workers, got 1"):
+        parameter_server(make_scenario(many))
     uneven = document()
     uneven["training"]["global_batch"] = 250
     with pytest.raises(

@@ -69,7 +69,7 @@ def test_one_field_by_its_name_and_a_wrong_one() -> None:
 
     (field,) = json.loads(shown("deadline_days", "--json").stdout)["fields"]
     assert (field["name"], field["unit"]) == ("goal.deadline_days", "days")
-    assert "Tokens per sequence." in shown("training").stdout
+    assert "Tokens per sequence" in shown("training").stdout
     assert max(map(len, shown().stdout.splitlines())) <= 100
     wrong = shown("trainin")
     assert (wrong.exit_code, wrong.stderr) == (
