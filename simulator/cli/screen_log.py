@@ -19,6 +19,7 @@ from simulator.cli.screen import (
     term_table,
 )
 from simulator.report.evidence import FLOP_CONVENTION
+from simulator.scoring.log_differences import differences, how_to_trace
 from simulator.units import show_percent, show_seconds, show_seconds_span
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ def show(found: Iterable[LogComparison]) -> None:
         screen.print(heading(comparison.prediction.scenario))
         screen.print(_read(comparison))
         screen.print(_beside(comparison))
+        screen.print()
+        lines = [*differences(comparison), how_to_trace(comparison)]
+        screen.print(notes("Where the difference lies, as far as a log can tell", lines))
         screen.print()
         screen.print(term_table({"predicted": (estimate, 0)}, formula=True))
         screen.print(notes("", _hidden(comparison)))

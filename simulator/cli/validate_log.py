@@ -146,7 +146,10 @@ def validate_logs(
     found = compare_logs(logs, described, warm_up=warm_up)
     if as_json:
         head = {"schema": SCHEMA, "version": __version__, "command": "validate"}
-        print_json({**head, "logs": [comparison.document() for comparison in found]})
+        from simulator.scoring.log_differences import differences
+
+        logs_ = [{**one.document(), "differences": differences(one)} for one in found]
+        print_json({**head, "logs": logs_})
     else:
         from simulator.cli.screen_log import show
 

@@ -55,7 +55,7 @@ def _tail(found: LogComparison) -> list[str]:
             f" {slow:,} of {len(times):,} step lines took over {_HICCUP:g} times as long"
             " (evaluation, checkpoints, input, network). The prediction is of the median step."
         )
-    low, high = found.log.spread_s
+    high = found.log.spread_s[1]
     if high > 1.1 * median:
         lines.append(
             f"One step in ten takes {show_percent(high / median - 1.0)} more than the median:"
@@ -80,7 +80,8 @@ def _warm_up(found: LogComparison) -> list[str]:
 def _memory(found: LogComparison) -> list[str]:
     """Whether the memory is nearly full."""
     usable = float(found.prediction.estimate.usable_bytes)
-    held = max((found.log.memory_bytes.get(kind, 0.0) for kind in ("reserved", "device")), default=0)
+    taken = found.log.memory_bytes
+    held = max(taken.get("reserved", 0.0), taken.get("device", 0.0))
     if held < _NEARLY_FULL * usable:
         return []
     return [
