@@ -21,7 +21,7 @@ from simulator.cost.memory.peak import peak_memory
 from simulator.cost.passes import FULL, over_parts, part_passes
 from simulator.cost.pricing import price_keys, with_paths
 from simulator.cost.step import Estimate, priced_estimate, recomputed_share
-from simulator.cost.tables import Priced, Selection, select
+from simulator.cost.tables import Priced, select
 from simulator.layout.layer_split import split_layers
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
@@ -86,10 +86,11 @@ class RankCosts:
         """Look at layouts with a column for each rank, and once more with layers moved about."""
         arch = priced.workload.architecture
         kinds = np.array(arch.layer_kinds[: arch.layers])
-        rows, held, moved, then = _by_rank(layouts, priced)
+        known, held, moved, then = _by_rank(layouts, priced)
+        rows = select(layouts, known, slice(None))
         m = layouts.micro_batches / layouts.copies
         share = recomputed_share(rows)
-        passes = part_passes(priced, layouts, rows.block_key, rows.state_key, m, share)
+        passes = part_passes(known, layouts, rows.block_key, rows.state_key, m, share)
         every = (layouts.recompute == FULL) & (layouts.recompute_layers == 0)
         block_s = passes.forward_s + passes.backward_s + passes.selective_s
         block_s = block_s + np.where(every[:, None], passes.full_s, 0.0)
@@ -150,11 +151,11 @@ def _pieces(layers: Ints, row: Layouts) -> list[int]:
     return pieces
 
 
-def _by_rank(layouts: Layouts, priced: Priced) -> tuple[Selection, Floats, Floats, Floats]:
-    """What every rank holds, a column each, and its memory at the fullest moment.
+def _by_rank(layouts: Layouts, priced: Priced) -> tuple[Priced, Floats, Floats, Floats]:
+    """Prices of layouts with a column for each rank, and their memory at the fullest moment.
 
-    As the layouts are, and with every second rank a layer heavier and the others one lighter: of
-    these the parts and the memory.
+    Then the same layouts with every second rank a layer heavier and the others one lighter: what
+    ranks hold of each part, and the memory.
     """
     size = len(layouts)
     both = Layouts.concatenate([layouts, _moved(layouts, priced)])
@@ -163,7 +164,7 @@ def _by_rank(layouts: Layouts, priced: Priced) -> tuple[Selection, Floats, Float
     known = price_keys(both, *setting, every_rank=True, like=twice)
     rows = select(both, known, slice(None))
     held = peak_memory(rows, known).total_bytes
-    return select(both, known, slice(size)), held[:size], rows.parts[size:], held[size:]
+    return known.of(np.arange(size)), held[:size], rows.parts[size:], held[size:]
 
 
 def _moved(layouts: Layouts, priced: Priced) -> Layouts:

@@ -1,5 +1,6 @@
 """Layers dealt anew: never slower than evenly, near to the best of all splits, within memory."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from typing import Any
@@ -7,10 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.pricing import price_keys
 from simulator.cost.step import evaluate
 from simulator.layout.layouts import Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.layout.stages import even_pieces
+from simulator.planner.candidates import candidates
 from simulator.planner.explore import Found, explore
 from simulator.planner.search import plan
+from simulator.planner.stage_choices import _Ranks, worth_dealing
 from simulator.scenario import Scenario, make_scenario
 
 
@@ -97,3 +103,31 @@ def test_chunks_of_interleaved_ranks_follow_their_layers(vpp: int) -> None:
     assert split.sum() == 32 and len(split) == 4 * vpp
     by_rank = split.reshape(vpp, 4).sum(axis=0)
     assert by_rank[-1] < by_rank[:-1].min()
+
+
+def test_what_ranks_take_is_that_of_the_estimates() -> None:
+    # both passes of the slowest rank by the sums that layers are dealt by, and m of them by the
+    # terms of the estimate: all but sends, what is taken once a step, and what both slow down
+    made = scenario(pp=4, tp=1, cp=1, micro_batch=1)
+    table = candidates(*setting(made), made.pinned)
+    table = table[np.flatnonzero(reasons(table, *setting(made)) == FEASIBLE)]
+    table = table[worth_dealing(table, made.workload, made.software)][::23]
+    ranks = _Ranks.of(table, price_keys(table, *setting(made)))
+    every = evaluate(table, *setting(made))
+    for i in range(len(table)):
+        pieces = even_pieces(32, 4 * int(table.vpp[i])).reshape(-1, 4).sum(axis=0)
+        dealt_s = pieces * ranks.block_s[i, 0] + ranks.fixed_s[i, :4]
+        terms = ("gemm", "attention", "memory_bound", "recompute", "stragglers")
+        steady_s = sum(float(every.terms_s[name][i]) for name in terms)
+        assert dealt_s.max() * int(table.micro_batches[i]) == pytest.approx(steady_s, rel=1e-3)
+        held = ranks.fixed_bytes[i, :4] + ranks.layer_bytes[i, :4] * pieces
+        assert held.max() == pytest.approx(float(every.memory_total_bytes[i]), rel=1e-9)
+
+
+def test_layouts_of_every_kind_are_dealt_together() -> None:
+    # 17 sequences leave tp x pp x cp a multiple of 8: few layouts, of many shapes
+    made = scenario(gpus=104)
+    recipe = replace(made.workload.recipe, global_batch=17)
+    workload = replace(made.workload, recipe=recipe)
+    answer = explore(workload, made.cluster, made.software, {"pp": 13}, keep=1)
+    assert answer.best.fits.all()
