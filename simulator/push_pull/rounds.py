@@ -162,7 +162,7 @@ def stale_period_s(crew: Crew, staleness: Any, exchange_s: Any = 0.0) -> Floats:
     return np.asarray(np.maximum(along, crew.step_s + exchange_s).max(axis=0))
 
 
-def synchronous_s(ready_s: Any, one: Round) -> Floats:
+def synchronous_s(ready_s: Any, one: Round, *, together: bool = True) -> Floats:
     """Seconds of a step in which all gradients are summed, then applied, then all pull.
 
     The servers are done with the pushes when they are done with what is left from some worker on,
@@ -173,6 +173,8 @@ def synchronous_s(ready_s: Any, one: Round) -> Floats:
     ----------
     ready_s : array_like, (workers, ...)
         When each worker has computed, the first one first.
+    together : bool
+        All pull when all were summed; else each pulls when its own push was applied.
 
     Examples
     --------
@@ -193,7 +195,7 @@ def synchronous_s(ready_s: Any, one: Round) -> Floats:
     stages = np.broadcast_arrays(
         np.maximum(left * push, one.push_bytes / rate),
         left * sums + one.update_s,
-        np.maximum(workers * pull, one.pull_bytes / rate),
+        np.maximum((workers if together else left) * pull, one.pull_bytes / rate),
         ready,
     )[:3]
     done = ready + in_pieces(stages, one.pieces)
@@ -253,7 +255,7 @@ def stale_synchronous_s(crew: Crew, staleness: int, one: Round) -> Floats:
     if staleness == 0:
         apart = one.pieces * float(crew.workers.sum())
         each = replace(one, sum_s=one.sum_s + one.update_s, update_s=0.0, pieces=apart)
-        return synchronous_s(crew.ready_s, each)
+        return synchronous_s(crew.ready_s, each, together=False)
     rarely = float(stale_period_s(crew, staleness))
     alike = replace(crew, step_s=np.array([rarely]), workers=np.array([crew.workers.sum()]))
     exchange = 1.0 / float(asynchronous_rounds(alike, one)[0]) - rarely
