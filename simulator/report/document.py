@@ -74,6 +74,35 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
         "bearing_defaults": [
             one.document() for one in bearing_defaults(plan.scenario, plan.estimate.layouts[:1])
         ],
+        **_around(plan),
+    }
+
+
+def _around(plan: Plan) -> dict[str, Any]:
+    """What the screen says around the numbers: the command, what binds, what would help, limits."""
+    from simulator.interop.launch import launch_flags  # predict starts without them
+    from simulator.planner.sensitivity import binding, sensitivity
+    from simulator.report.evidence import NOT_MODELLED, untimed
+
+    return {
+        "launch": launch_flags(plan.estimate.layouts, plan.scenario),
+        "binds": binding(plan),
+        "would_help": [
+            {
+                "name": one.name,
+                "change": one.change,
+                "gain": one.gain,
+                "step_time_s": one.step_time_s,
+                "same_layout_s": one.same_layout_s,
+                "layout": one.layout,
+            }
+            for one in sensitivity(plan)
+        ],
+        "limits": {
+            "evidence": list(plan.evidence.sentences()),
+            "untimed": list(untimed(plan.scenario.workload.architecture)),
+            "not_modelled": [{"name": name, "meaning": why} for name, why in NOT_MODELLED],
+        },
     }
 
 

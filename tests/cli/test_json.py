@@ -61,7 +61,12 @@ def test_keys_are_frozen(command: str) -> None:
     found = document(command, *DENSE)
     search = ["search"] if command == "plan" else []
     front = ["even_stages", "tried", "pareto"] if command == "plan" else []
-    assert list(found) == [*HEAD, *search, "layouts", *front, "bearing_defaults"]
+    around = ["launch", "binds", "would_help", "limits"] if command == "plan" else []
+    assert list(found) == [*HEAD, *search, "layouts", *front, "bearing_defaults", *around]
+    if around:
+        assert found["launch"].splitlines()[1:]
+        assert list(found["would_help"][0])[:3] == ["name", "change", "gain"]
+        assert list(found["limits"]) == ["evidence", "untimed", "not_modelled"]
     assert (found["schema"], found["version"], found["command"]) == (1, __version__, command)
     assert list(found["workload"]) == [
         "name",
