@@ -28,7 +28,7 @@ class Place:
     """A cluster profile of hardware_profiles/clusters, or a path to one."""
     gpus: Annotated[Positive, Unit("accelerators")]
     """Accelerators of the run there."""
-    uplink_bytes_per_s: Annotated[Number, Gt(0), Le(1e15)]
+    uplink_bytes_per_s: Annotated[Number, Ge(1000), Le(1e15)]
     """Rate to the other sites, one direction, all servers together: 12.5e9 is 100 Gbit/s."""
     latency_s: Annotated[Number, Ge(0), Le(10)]
     """One way to the farthest other site."""

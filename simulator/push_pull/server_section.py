@@ -82,7 +82,7 @@ class ParameterServer:
     worker_cache: Literal["gpu", "host"] = "gpu"
     """Where a worker's copy of weights and gradients lies. host: in its host memory, from which
     every layer is copied when it is due, while another one computes (GeePS)."""
-    server_memory_bytes_per_s: Annotated[Number, Gt(0)] | None = None
+    server_memory_bytes_per_s: Annotated[Number, Ge(1e6), Le(1e15)] | None = None
     """Memory rate of a server's processors; none given: what the host's Adam rate comes to."""
     time_variation: Figure | None = None
     """Standard deviation of the logarithm of a worker's step; none given: an assumption."""
@@ -114,4 +114,9 @@ def read_parameter_server(raw: Any, *, where: str) -> ParameterServer:
     if found.staleness and found.consistency != "stale-synchronous":
         rule = f"must be 0 with consistency = {found.consistency!r}"
         raise InputError(problem(where, "parameter_server.staleness", rule, found.staleness))
+    if found.time_variation is not None and found.time_variation > 1.0:
+        got = float(found.time_variation)
+        raise InputError(
+            problem(where, "parameter_server.time_variation", "must be at most 1", got)
+        )
     return found

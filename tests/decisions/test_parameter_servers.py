@@ -47,7 +47,7 @@ def test_a_step_by_hand() -> None:
 
 def test_colocated_servers_take_what_a_ring_takes() -> None:
     """Jiang et al. 2020: as many servers as hosts, on them, send 2 (n - 1) / n each way."""
-    found = answer(placement="workers", server_memory_bytes_per_s=1e15)
+    found = answer(placement="workers", server_memory_bytes_per_s=1e14)
     one, crew = found.round, found.crew
     assert one is not None and crew is not None
     parameters = found.scenario.workload.architecture.parameters
@@ -61,7 +61,7 @@ def test_colocated_servers_take_what_a_ring_takes() -> None:
 
 def test_own_hosts_take_less_than_a_ring() -> None:
     """With as many of them as workers, n / (n - 1) times less at most (the bound of BytePS)."""
-    found = answer(server_memory_bytes_per_s=1e15)
+    found = answer(server_memory_bytes_per_s=1e14)
     named = {way.name: way for way in found.ways}
     at = next(one for one in found.networks if one.factor == 1.0)
     step = found.worker.step_s
@@ -107,6 +107,8 @@ def test_a_cache_in_host_memory_frees_the_gpu_and_may_cost_time() -> None:
         ({"stragglers": [{"workers": 5, "factor": 2.0}]},
          "parameter_server.stragglers: must be at most the 4 workers in all, got 5"),
         ({"stragglers": [{"workers": 1, "factor": 0.5}]}, "stragglers.0.factor"),
+        ({"time_variation": 50.0}, "parameter_server.time_variation: must be at most 1, got 50.0"),
+        ({"server_memory_bytes_per_s": 1e-300}, "server_memory_bytes_per_s: must be greater than"),
         ({"consistency": "bsp"}, "parameter_server.consistency: must be 'synchronous'"),
         ({"server": 3}, "parameter_server.server: unknown field (did you mean 'servers'?)"),
     ],

@@ -110,7 +110,7 @@ def test_states_on_the_host() -> None:
         ({"compression": "int4"}, "sites.compression: unknown compression 'int4'"),
         ({"at": [place("a", batch=3), place("b")]}, "must be given for all sites or for none"),
         ({"at": [place("a", uplink_bytes_per_s=0.0), place("b")]},
-         "sites.at.0.uplink_bytes_per_s: must be greater than 0"),
+         "sites.at.0.uplink_bytes_per_s: must be greater than or equal to 1000"),
         ({"at": [place("a", latency_s=-1.0), place("b")]}, "sites.at.0.latency_s"),
         ({"inner_step": 5}, "sites.inner_step: unknown field (did you mean 'inner_steps'?)"),
     ],
