@@ -196,7 +196,10 @@ DECIDED = (
 )
 """Layout fields that a search decides by default."""
 
-UNDECIDED = ("schedule", "dispatcher", "cp_kind", "optimizer_offload", "parameter_offload")
+UNDECIDED = (
+    *("schedule", "dispatcher", "cp_kind"),
+    *("offload_layers", "optimizer_offload", "parameter_offload"),
+)
 """Those that it decides where `[search] allow` names them."""
 
 

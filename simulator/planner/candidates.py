@@ -62,27 +62,35 @@ def _tiers(can: Supports, offloads: bool) -> Sequence[str]:
     return (OFFLOADS if can.nvme_offload else OFFLOADS[:2]) if offloads else OFFLOADS[:1]
 
 
+def _offloaded(can: Supports, arch: Architecture) -> list[int]:
+    """Layers whose activations may wait in host memory: none, quarters of them, all."""
+    return sorted({arch.layers * n // 4 for n in range(5 if can.offload else 1)})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Choice:
     """A field whose words are all tried where it is pinned to "any"."""
 
-    words: Callable[[Supports], Sequence[str]]
+    words: Callable[[Supports, Architecture], Sequence[Any]]
     """What the software has, its default first."""
     matters: Callable[[Layouts], NDArray[np.bool_]]
     """Layouts that differ by it; the others are listed once."""
 
 
 _CHOICES = {
-    "schedule": _Choice(words=lambda can: can.schedules, matters=lambda x: x.pp > 1),
-    "dispatcher": _Choice(words=lambda can: can.dispatchers, matters=lambda x: x.ep * x.etp > 1),
+    "schedule": _Choice(words=lambda can, _: can.schedules, matters=lambda x: x.pp > 1),
+    "dispatcher": _Choice(words=lambda can, _: can.dispatchers, matters=lambda x: x.ep * x.etp > 1),
     "optimizer_offload": _Choice(
-        words=lambda can: _tiers(can, can.optimizer_offload), matters=lambda x: x.tp > 0
+        words=lambda can, _: _tiers(can, can.optimizer_offload), matters=lambda x: x.tp > 0
     ),
     "parameter_offload": _Choice(
-        words=lambda can: _tiers(can, can.parameter_offload),
+        words=lambda can, _: _tiers(can, can.parameter_offload),
         matters=lambda x: x.sharding == SHARDINGS.index("zero3"),
     ),
-    "cp_kind": _Choice(words=lambda can: can.cp_kinds or CP_KINDS[:1], matters=lambda x: x.cp > 1),
+    "offload_layers": _Choice(words=_offloaded, matters=lambda x: x.pp == 1),
+    "cp_kind": _Choice(
+        words=lambda can, _: can.cp_kinds or CP_KINDS[:1], matters=lambda x: x.cp > 1
+    ),
 }
 
 
@@ -179,7 +187,7 @@ def families(
     pinned, memo = dict(pinned or {}), {} if memo is None else memo
     for field, choice in _CHOICES.items():
         if pinned.get(field) == "any":
-            for i, word in enumerate(choice.words(software.supports)):
+            for i, word in enumerate(choice.words(software.supports, workload.architecture)):
                 fixed = {**pinned, field: word}
                 ranges: dict[str, Any] = {"micro": micro, "outer": outer, "memo": memo}
                 for family in families(workload, cluster, software, fixed, most=most, **ranges):
@@ -214,7 +222,7 @@ def count(
     memo = {} if memo is None else memo
     for field, choice in _CHOICES.items():
         if pinned.get(field) == "any":
-            words = choice.words(software.supports)
+            words = choice.words(software.supports, workload.architecture)
             times, pinned[field] = times * len(words), words[0]
     for (tp, pp, cp), dp in _degrees(workload, cluster, software, pinned):
         if outer is not None and (tp, pp, cp) not in outer:

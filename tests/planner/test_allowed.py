@@ -6,6 +6,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.planner.allowed import decides, with_allowed
+from simulator.planner.explore import explore
 from simulator.planner.search import plan
 from simulator.scenario import DECIDED, Scenario, make_scenario
 
@@ -50,6 +51,31 @@ def test_offload_is_decided_where_it_is_allowed() -> None:
     found = plan(scenario(*allow, recompute="full", software="deepspeed")).found
     assert set(found.best.layouts.optimizer_offload.tolist()) == {0, 1, 2}, "host and drives"
     assert (found.best.layouts.optimizer_offload[0]) == 0, "it is slower where all fits"
+
+
+def test_offload_of_activations_is_decided_where_it_is_allowed() -> None:
+    # 64k tokens on a GPU, nothing recomputed: what 16 layers keep does not fit beside the states
+    allow = ("micro_batch", "offload_layers")
+    made = make_scenario(
+        {
+            "model": {"name": "llama-3.2-1b"},
+            "training": {"sequence_length": 65536, "global_batch": 8},
+            "cluster": {"name": "dgx-h100", "gpus": 8, "software": "megatron-core"},
+            "layout": {"recompute": "none"},
+            "search": {"allow": list(allow)},
+        }
+    )
+    without = explore(
+        made.workload, made.cluster, made.software, with_allowed(made) | {"offload_layers": 0}
+    )
+    found = plan(made).found
+    counts = set(found.roomy.layouts.offload_layers.tolist())
+    assert not len(without.best) and len(found.best)
+    assert counts <= {0, 4, 8, 12, 16} and len(counts) > 1
+    everything = explore(
+        made.workload, made.cluster, made.software, with_allowed(made), exhaustive=True
+    )
+    assert everything.best.step_time_s.tolist() == found.best.step_time_s.tolist()
 
 
 def test_pins_come_before_what_is_allowed() -> None:
