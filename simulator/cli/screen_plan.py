@@ -302,9 +302,17 @@ def batches_tried(plan: Plan) -> list[str]:
         sizes = f"{one.global_batch:,} sequences of {one.sequence_length:,}"
         if one.layout:
             speed = f"{one.tokens_per_s:,.0f} tokens/s, step {show_seconds(one.step_time_s)}"
+            if one.tokens is not None:
+                speed += f", {one.days:,.1f} days for {show_count(one.tokens)} tokens"
             lines.append(f"{sizes}: {speed}, {one.layout}")
         else:
             lines.append(f"{sizes}: {one.reason}")
+    critical = plan.scenario.workload.recipe.critical_batch
+    if critical is not None:
+        lines.append(
+            f"a batch of {critical:,.0f} sequences would need twice the tokens of a small one"
+            " (training.critical_batch; the scaling law's, assumed, where nobody gave it)"
+        )
     return lines
 
 

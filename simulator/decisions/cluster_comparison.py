@@ -324,7 +324,7 @@ def offer_row(row: Offer) -> dict[str, object]:
         for end in ("p10", "p50", "p90")
     }
     names = (
-        *("cluster", "accelerator", "gpus", "feasible", "software", "step_time_s"),
+        *("cluster", "accelerator", "gpus", "feasible", "software", "global_batch", "step_time_s"),
         *("tokens_per_s_per_gpu", "mfu", "deadline_chance", "budget_chance", "co2_kg"),
         *("goodput", "memory_headroom", "usd_per_gpu_hour", "price", "note"),
     )

@@ -19,6 +19,7 @@ from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.allowed import with_allowed
 from simulator.planner.answer_evidence import scenario_evidence
+from simulator.planner.batch_choices import batches_of, with_critical_batch, with_sizes
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.explore import explore
 from simulator.planner.outcome import Outcome
@@ -70,6 +71,8 @@ class Offer:
     reason: str = ""
     """Why none can."""
     software: str = ""
+    global_batch: int | None = None
+    """Sequences of a step: the best where the goal leaves it open."""
     layout: dict[str, Any] | None = None
     described: str = ""
     """The layout in a few words."""
@@ -158,11 +161,32 @@ def offer_of(scenario: Scenario, name: str, gpus: int, asked: Asked) -> Offer:
 def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
     """Find the best layout of a scenario and what the run costs with it.
 
+    Where the goal leaves the batch open (`smallest_batch`, `largest_batch`) the best batch is
+    taken, with the tokens that a larger one needs more.
+
     Raises
     ------
     InputError
         If servers are of several kinds.
     """
+    batches = batches_of(scenario)
+    length = scenario.workload.recipe.sequence_length
+    if len(batches) > 1:
+        scenario = with_critical_batch(scenario)
+    found = [_offer(with_sizes(scenario, batch, length), asked, name) for batch in batches]
+    return min(found, key=lambda one: _rank(one, scenario, asked))
+
+
+def _rank(one: Offer, scenario: Scenario, asked: Asked) -> tuple[bool, bool, float]:
+    """What offers of several batches are compared by, least first."""
+    goal = scenario.goal.minimize
+    span = {"time": one.days, "cost": one.usd, "energy": one.kwh}[goal] or one.days
+    value = span.p50 if span is not None else 1.0 / (one.tokens_per_s or 1e-300)
+    return not one.feasible, not one.meets(asked), value
+
+
+def _offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
+    """The same for the one batch of a scenario."""
     cluster = scenario.cluster
     most_tp = 2 * cluster.domain
     divides = batch_divides(scenario.workload, cluster.gpus, most_tp)
@@ -177,6 +201,7 @@ def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
         gpus=cluster.gpus,
         feasible=False,
         software=scenario.software.name,
+        global_batch=scenario.workload.recipe.global_batch,
         batch_divides=divides,
         next_good=good,
     )

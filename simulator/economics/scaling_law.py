@@ -44,8 +44,28 @@ class ScalingLaw:
     """alpha."""
     token_exponent: Figure
     """beta."""
+    critical_batch_tokens: Figure | None = None
+    """B* of the batch at which twice the tokens of a small one are needed: B* / loss^(1 / alpha_B)
+    (Kaplan et al. 2020, equation 1.4); None: not known."""
+    critical_batch_exponent: Figure | None = None
+    """alpha_B."""
     note: str = ""
     """What it was fitted to."""
+
+    def critical_batch(self, parameters: float, tokens: float) -> float | None:
+        """Tokens of the critical batch at the end of a run; None where the law has none.
+
+        Examples
+        --------
+        8 billion parameters, 2 trillion tokens: a loss of 2.00 nats, 2e8 / 2.00^(1 / 0.21).
+
+        >>> round(load_law("hoffmann-2022").critical_batch(8e9, 2e12) / 1e6, 1)
+        7.4
+        """
+        if self.critical_batch_tokens is None or self.critical_batch_exponent is None:
+            return None
+        loss = self.loss(parameters, tokens)
+        return float(self.critical_batch_tokens) / loss ** (1.0 / self.critical_batch_exponent)
 
     def loss(self, parameters: float, tokens: float) -> float:
         """Loss in nats a token of a model of so many parameters after so many tokens."""

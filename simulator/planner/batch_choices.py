@@ -3,23 +3,28 @@
 What may be chosen stands in `Scenario.choices` (lists and ranges of [training]) and in the goal's
 `smallest_batch` and `largest_batch`. A step of a larger batch takes longer, so choices are compared
 by what a token takes: days, money or energy of the run where ``training.tokens`` says how long it
-is, else seconds. How many more steps a smaller batch needs, or tokens a larger one, is not in it.
+is, else seconds. A larger batch needs more tokens (``training.critical_batch``); where nobody gave
+the critical one, the scaling law's of a language model stands in, and `tokens` are those of
+``training.global_batch``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from simulator.economics.scaling_law import USUAL_LAW, load_law
 from simulator.errors import InfeasibleError, InputError
 from simulator.planner.explore import KEEP
 from simulator.planner.search import Plan, Tried, plan
 from simulator.ranges import Choice
 from simulator.scenario import Scenario
+from simulator.workload.architecture import Architecture
 
-__all__ = ["MOST_TRIED", "batches_of", "plan_over", "with_sizes"]
+__all__ = ["MOST_TRIED", "batches_of", "plan_over", "with_critical_batch", "with_sizes"]
 
 MOST_TRIED = 12
 """Values of a range that are searched; a list is searched whole."""
@@ -44,6 +49,7 @@ def plan_over(
         If the bounds of the goal leave none.
     """
     batches, lengths = batches_of(scenario), _lengths(scenario)
+    scenario = with_critical_batch(scenario) if len(batches) > 1 else scenario
     if len(batches) == len(lengths) == 1 and not scenario.choices:
         return plan(scenario, keep=keep, exhaustive=exhaustive, progress=progress)
     best: Plan | None = None
@@ -104,16 +110,43 @@ def batches_of(scenario: Scenario) -> list[int]:
 
 def with_sizes(scenario: Scenario, batch: int, length: int) -> Scenario:
     """The scenario with one batch and one sequence, and nothing left to choose of them."""
-    recipe = replace(scenario.workload.recipe, global_batch=batch, sequence_length=length)
+    own = scenario.workload.recipe
+    critical = own.critical_batch  # of as many tokens
+    if critical is not None:
+        critical *= own.sequence_length / length
+    sizes_of: dict[str, Any] = {"global_batch": batch, "sequence_length": length}
+    recipe = replace(own, critical_batch=critical, **sizes_of)
     training = scenario.document.get("training", {})
-    sizes = {"global_batch": batch, "sequence_length": length}
     return replace(
         scenario,
         workload=replace(scenario.workload, recipe=recipe),
         choices={},
         goal=replace(scenario.goal, smallest_batch=None, largest_batch=None),
-        document={**scenario.document, "training": {**training, **sizes}},
+        document={**scenario.document, "training": {**training, **sizes_of}},
     )
+
+
+def with_critical_batch(scenario: Scenario) -> Scenario:
+    """Charge larger batches with the tokens that they need more, where nobody said how many.
+
+    The critical batch is the scaling law's at the loss that the run ends with, for language models
+    with known `tokens`; those of the scenario's own batch stay as they are.
+    """
+    recipe, arch = scenario.workload.recipe, scenario.workload.architecture
+    if recipe.critical_batch is not None or recipe.tokens is None or not _is_language(arch):
+        return scenario
+    tokens = load_law(USUAL_LAW).critical_batch(arch.active_parameters, recipe.tokens)
+    if tokens is None:
+        return scenario
+    critical = tokens / recipe.sequence_length
+    small = recipe.tokens / (1.0 + recipe.global_batch / critical)
+    charged = replace(recipe, critical_batch=critical, tokens=small)
+    return replace(scenario, workload=replace(scenario.workload, recipe=charged))
+
+
+def _is_language(arch: Architecture) -> bool:
+    alone = arch.tasks is None and arch.traced is None
+    return alone and arch.vocabulary > 0 and not arch.patch_values and not arch.classes
 
 
 def _lengths(scenario: Scenario) -> list[int]:
@@ -163,4 +196,5 @@ def _tried(found: Plan) -> Tried:
         step_time_s=float(found.estimate.step_time_s[0]),
         tokens_per_s=float(found.outcome.tokens_per_s[0]),
         days=float(found.outcome.days[0]),
+        tokens=None if recipe.steps is None else recipe.steps * recipe.tokens_per_step,
     )

@@ -59,6 +59,8 @@ class Tried:
     tokens_per_s: float = math.nan
     days: float = math.nan
     """NaN where the scenario does not say how many tokens."""
+    tokens: float | None = None
+    """Of the whole run, more with a larger batch where a critical one is known."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

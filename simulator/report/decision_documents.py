@@ -56,6 +56,7 @@ def offer_document(row: Offer) -> dict[str, Any]:
         "feasible": row.feasible,
         "reason": row.reason or None,
         "software": row.software or None,
+        "global_batch": row.global_batch,
         "layout": row.layout,
         "step_time_s": row.step_time_s,
         "tokens_per_s_per_gpu": row.tokens_per_s_per_gpu,

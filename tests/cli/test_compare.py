@@ -26,7 +26,8 @@ TOP = [
     "curves",
 ]
 ROW = [
-    *("cluster", "accelerator", "gpus", "feasible", "reason", "software", "layout", "step_time_s"),
+    *("cluster", "accelerator", "gpus", "feasible", "reason", "software", "global_batch"),
+    *("layout", "step_time_s"),
     *("tokens_per_s_per_gpu", "mfu", "days", "usd", "kwh", "co2_kg", "goodput", "deadline_chance"),
     *("budget_chance", "memory_headroom", "usd_per_gpu_hour", "price", "batch_divides"),
     *("next_good_gpus", "evidence"),

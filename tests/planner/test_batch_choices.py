@@ -7,8 +7,15 @@ import pytest
 
 from simulator.api import plan as plan_of
 from simulator.api import predict as predict_of
+from simulator.decisions.cluster_comparison import compare_clusters
 from simulator.errors import InfeasibleError, InputError
-from simulator.planner.batch_choices import MOST_TRIED, batches_of, plan_over, with_sizes
+from simulator.planner.batch_choices import (
+    MOST_TRIED,
+    batches_of,
+    plan_over,
+    with_critical_batch,
+    with_sizes,
+)
 from simulator.planner.search import plan
 from simulator.scenario import Scenario, make_scenario
 
@@ -109,3 +116,45 @@ def test_a_goal_that_leaves_none_names_the_nearest() -> None:
     with pytest.raises(InputError, match=r"must leave some of training\.global_batch") as caught:
         plan_over(open_)
     assert "(nearest: 256)" in str(caught.value)
+
+
+def test_a_larger_batch_needs_more_tokens() -> None:
+    """McCandlish et al. 2018: tokens grow by 1 + B / B_crit; 8 B parameters after 1e11 tokens have
+    a loss of 1.6934 + 406.4 / 8.03e9^0.3392 + 410.7 / 1e11^0.2849, B_crit = 2e8 / loss^(1 / 0.21).
+    """
+    training = {"tokens": 1e11, "global_batch": 64, "sequence_length": 4096}
+    open_ = scenario(training=training, goal={"largest_batch": 128})
+    charged = with_critical_batch(open_).workload.recipe
+    parameters = open_.workload.architecture.active_parameters
+    loss = 1.6934 + 406.4 / parameters**0.3392 + 410.7 / 1e11**0.2849
+    critical = 2e8 / loss ** (1.0 / 0.21) / 4096
+    assert charged.critical_batch == pytest.approx(critical, rel=1e-9)
+    found = {one.global_batch: one for one in plan_over(open_).tried}
+    assert found[64].tokens == pytest.approx(1e11, rel=1e-9)  # the batch that tokens are said for
+    ratio = (1.0 + 128 / critical) / (1.0 + 64 / critical)
+    assert found[128].tokens == pytest.approx(1e11 * ratio, rel=1e-9)
+
+
+def test_what_is_said_of_the_critical_batch_stands() -> None:
+    training = {"tokens": 1e11, "critical_batch": 100.0}
+    open_ = scenario(training=training, goal={"largest_batch": 128})
+    assert with_critical_batch(open_) is open_
+    tried = {one.global_batch: one.tokens for one in plan_over(open_).tried}
+    assert tried[64] == pytest.approx(1.64e11) and tried[128] == pytest.approx(2.28e11)
+    longer = with_sizes(open_, 64, 8192).workload.recipe
+    assert longer.critical_batch == 50.0  # as many tokens
+
+
+@pytest.mark.parametrize("critical", [30.0, 1e6])
+def test_compare_takes_a_larger_batch_only_where_it_pays(critical: float) -> None:
+    """16 GPUs take twice the batch faster, unless nearly twice the tokens are needed for it."""
+    training = {"tokens": 1e11, "critical_batch": critical, "global_batch": 32}
+    open_ = scenario(training=training, goal={"largest_batch": 64}, gpus=16)
+    (row,) = compare_clusters(open_, ["dgx-h100"], [16], jobs=1).rows
+    alone = {
+        batch: compare_clusters(with_sizes(open_, batch, 4096), ["dgx-h100"], [16], jobs=1).rows[0]
+        for batch in (32, 64)
+    }
+    days = {batch: one.days.p50 for batch, one in alone.items() if one.days is not None}
+    assert row.days is not None and row.days.p50 <= min(days.values())
+    assert row.global_batch == (32 if critical == 30.0 else 64)
