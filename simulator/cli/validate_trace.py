@@ -13,7 +13,9 @@ __all__ = ["TraceFile", "TraceSteps", "validate_trace"]
 TraceFile = Annotated[
     Path | None,
     typer.Option(
-        "--trace", metavar="TRACE", help="What torch.profiler exported of one rank, .json[.gz]."
+        "--trace",
+        metavar="TRACE",
+        help="What torch.profiler exported of one rank (.json[.gz]), or nsys (.sqlite).",
     ),
 ]
 TraceSteps = Annotated[
@@ -58,6 +60,7 @@ def validate_trace(
     from simulator.cli.screen import waiting
     from simulator.errors import InputError
     from simulator.interop.kineto import read_trace
+    from simulator.interop.nsys import is_nsys, read_nsys
     from simulator.report.document import SCHEMA
     from simulator.scoring.trace import measure
     from simulator.scoring.trace_gap import compare_trace
@@ -70,7 +73,8 @@ def validate_trace(
         raise InputError(f"{', '.join(wrong)}: cannot be given together with --trace")
     described, _ = scenario_of(scenario, **names, overrides=overrides)
     with waiting(f"reading {trace.name}"):
-        found = compare_trace(measure(read_trace(trace), steps=steps), described)
+        read = read_nsys(trace) if is_nsys(trace) else read_trace(trace)
+        found = compare_trace(measure(read, steps=steps), described)
     if as_json:
         head = {"schema": SCHEMA, "version": __version__, "command": "validate"}
         print_json({**head, **found.document()})
