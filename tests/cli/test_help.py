@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -11,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from simulator.cli import options
+from simulator.cli.commands_page import page
 from simulator.cli.examples import EXAMPLES
 from simulator.cli.main import app
 
@@ -50,3 +53,27 @@ def test_names_are_completed() -> None:
     assert options._profiles("clusters")("dgx-h") == ["dgx-h100"]
     root = CliRunner().invoke(app, ["-h"]).stdout
     assert "--install-completion" in root
+
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+LINES = re.findall(r"^    foreshard (.*?)(?:  +#.*)?$", README.read_text(encoding="utf-8"), re.M)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_the_parser_takes_the_commands_of_the_readme(line: str) -> None:
+    words = shlex.split(line)
+    name = " ".join(words[: 2 if words[0] in ("profiles", "cluster") else 1])
+    COMMANDS[name].make_context(name, words[len(name.split()) :])
+
+
+def test_the_readme_is_short_and_keeps_its_two_commands() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 100
+    assert re.findall(r"^    make (\w+)", text, re.M)[:2] == ["plan", "test"]
+    assert len(LINES) >= 8
+
+
+def test_the_page_of_commands_is_what_the_program_writes() -> None:
+    again = "run: python -m simulator.cli.commands_page docs"
+    committed = README.parent / "docs" / "commands.md"
+    assert committed.read_text(encoding="utf-8") == page(), again
