@@ -18,6 +18,7 @@ from simulator.report.accuracy_goodput import goodput_section
 from simulator.report.accuracy_groups import groups_section
 from simulator.report.accuracy_left_out import left_out_section
 from simulator.report.accuracy_mutations import mutations_section
+from simulator.report.accuracy_switches import switches_section
 from simulator.report.accuracy_without import without_section
 from simulator.report.write import write_file
 from simulator.scoring.accuracy import accuracy, compare, regressions
@@ -77,6 +78,7 @@ def page(document: Mapping[str, Any]) -> str:
         *_memory(document["memory"]),
         *_series(document["series"]),
         *effects_section(document.get("effects", ()), _table, _percent),
+        *switches_section(document.get("switches", ()), _table, _percent),
         *decisions_section(document.get("decisions", ()), _table, _percent),
         *recipes_section(document.get("recipes", ()), _table, _percent),
         *goodput_section(document.get("goodput"), _percent),

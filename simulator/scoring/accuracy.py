@@ -36,6 +36,7 @@ from simulator.scoring.score_tables import score_microbenchmarks, summaries
 from simulator.scoring.scores import SCORED_MEMORY, ScoredRow, error_statistics, summary
 from simulator.scoring.series import Series, series
 from simulator.scoring.shapes_left_out import pooled_errors
+from simulator.scoring.switch_pairs import switch_figures
 from simulator.scoring.validation import Validation, validate
 from simulator.scoring.without_terms import without_terms
 
@@ -80,7 +81,8 @@ def accuracy() -> dict[str, Any]:
         That of :func:`document`; ``ablation``: every step with its figures by split, and every
         term taken out alone; ``microbenchmarks``: errors of the shipped tables by kernel and by
         device; ``left_out``: errors of fits on shapes that they have not seen; ``effects``:
-        published effect sizes and their predictions; and ``goodput``: errors of whole runs.
+        published effect sizes and their predictions; ``switches``: pairs of runs that differ in
+        one switch; and ``goodput``: errors of whole runs.
     """
     found = validated()
     measured = [row for row in found.rows if row.step_error is not None and not row.composed]
@@ -92,6 +94,7 @@ def accuracy() -> dict[str, Any]:
     extra |= {"left_out": pooled_errors(), "groups_left_out": groups_left_out()}
     extra |= {"mutations": mutated_inputs()}
     extra |= {"effects": [one.figures() for one in effects()]}
+    extra |= {"switches": switch_figures(found.rows)}
     months = [row for case in read_cases() for row in compared(case)]
     hours = [hours_of(case) for case in read_hour_cases()]
     extra |= {"goodput": {"months": months_errors(months), "gpu_hours": hours_errors(hours)}}
