@@ -22,6 +22,7 @@ Fusion = Literal[
     "softmax",
     "causal_softmax",
     "rope",
+    "latent_rope",
     "loss",
     "gradient_accumulation",
 ]
@@ -82,7 +83,8 @@ class Kernels:
     fused: tuple[Fusion, ...] = ()
     """Memory-bound operators that run as one kernel, not operator by operator. linear_bias: added
     by products. norm_gradients, bias_gradients: sums over tokens take no kernel. causal_softmax:
-    what a causal mask hides is not read. attention_scale: takes no kernel. gradient_accumulation:
+    what a causal mask hides is not read. attention_scale: takes no kernel. latent_rope: latent
+    attention's rotation goes with the split and the merge of its parts. gradient_accumulation:
     products of weight gradients add to what is there, else adding is other traffic
     (`micro_batch_traffic`, `accumulation_traffic`)."""
     selective_modules: tuple[Module, ...] = ("core_attn",)
@@ -106,6 +108,13 @@ class Kernels:
     expert_library: Literal["deepep", "hybridep"] = "deepep"
     """Who moves tokens where the layout's dispatcher is deepep: DeepEP's own kernels, or NVIDIA's
     HybridEP (Megatron-Core's --moe-flex-dispatcher-backend)."""
+    sweeps_gate_halves: bool = False
+    """The gradient of a fused gated activation is one sweep over gate and up, which reads what both
+    halves need twice (torch's compiler joins the two parts of a concatenation; Megatron-Core's
+    swiglu_back)."""
+    weighs_activations: bool = False
+    """The weights of routing are applied by the kernels of the experts' activation, not where their
+    outputs are added up (Megatron-Core 0.13 and newer)."""
     nccl: NcclRelease = ""
     """Release of NCCL that it brings along; what the collective library has no figures for is taken
     as the next newer one that was measured. Blank: the newest."""

@@ -32,6 +32,7 @@ __all__ = [
     "fit_published",
     "fit_serving",
     "fit_timed",
+    "fit_timed_on_each",
     "pool_keys",
     "serving_pools",
     "training_pool",
@@ -91,6 +92,9 @@ _ONE_CALL = {
     "narrow_head_factor": Shared(prior=Prior(value=1.15, width=0.2, low=0.5, high=3.0)),
 }
 """Training keeps no cache: what the kernels without one (varlen) show."""
+
+_BACKWARD_OF_DEVICES = 0.1
+"""How far devices of a generation are apart in their backward over their forward rate."""
 
 _SAME_KERNEL = ("softmax_width",)
 _KNOWN = 0.02
@@ -202,6 +206,29 @@ def fit_timed(pool: Pool, serving: Values) -> Timed:
         return lambda rows: part.seconds(pool.take(rows))
 
     return _timed(found, pool, unseen(fold, fit))
+
+
+def fit_timed_on_each(pool: Pool, serving: Values) -> dict[str, Timed]:
+    """Fit a library timed in both directions on several devices of a generation, by device.
+
+    Devices share all but the rates of both directions.
+    """
+    shared = {**SERVING, **_ONE_CALL, **_BACKWARD, **_settled(serving, _SAME_KERNEL)}
+    back = shared["backward_fraction"]
+    shared["backward_fraction"] = replace(back, device=_BACKWARD_OF_DEVICES)
+    found = _fit(shared, pool, _NATIVE_STEP, (128.0, 256.0))
+    fold = deal(shapes(pool.rows))
+
+    def fit(seen: NDArray[np.bool_]):  # type: ignore[no-untyped-def]
+        part = _fit(shared, pool.take(seen), _NATIVE_STEP, (found.tile_rows,))
+        return lambda rows: part.seconds(pool.take(rows))
+
+    seconds, timed = unseen(fold, fit), {}
+    for device in np.unique(pool.device).tolist():
+        of = pool.device == device
+        score = _timed(found, pool.take(of), seconds[of]).score
+        timed[device] = Timed(values=found.values(device), score=score)
+    return timed
 
 
 PUBLISHED: dict[str, dict[str, Prior]] = {

@@ -20,6 +20,7 @@ from simulator.calibration.attention.attention_fit import (
     fit_published,
     fit_serving,
     fit_timed,
+    fit_timed_on_each,
     pool_keys,
     serving_pools,
     training_pool,
@@ -61,6 +62,8 @@ _SOFTMAX_OF = {"ampere": "fa2", "blackwell": "trtllm"}
 
 _TRAINED = ("flash", "sdpa")
 _OLD_KERNELS = ("triton", "flash1")
+CUDNN, _CUDNN_RUNS_ON = "cudnn", "blackwell"
+"""cuDNN 9.17 and newer, and the generation that it was timed on."""
 _GAIN = 1.65
 """H100 over A100 for kernels without Hopper's instructions: flash-attention 2, causal, head size
 64, forward and backward, 257 and 156 TFLOP/s at 4k tokens, 284 and 171 at 16k (Dao 2023, arXiv
@@ -103,6 +106,8 @@ class _Fits:
     """By generation and library; on the device that was timed."""
     timed_on: Mapping[str, str]
     """Device whose training calls were timed, by generation."""
+    cudnn: Mapping[str, Source]
+    """cuDNN of 2026, by device that it was timed on."""
 
 
 @functools.cache
@@ -121,6 +126,7 @@ def _fits() -> _Fits:
         lines=tuple(attention_lines(whole, seconds, serving, known)),
         training=training,
         timed_on=timed_on,
+        cudnn=_cudnn(calls, known, serving),
     )
 
 
@@ -171,6 +177,27 @@ def _training(
     return found, timed_on
 
 
+def _cudnn(
+    calls: Pool, known: Mapping[str, Device], serving: Mapping[tuple[str, str], AttentionFit]
+) -> dict[str, Source]:
+    """Fit cuDNN 9.17 and newer, which its own benchmarks timed in both directions on Blackwell.
+
+    Its kernels are a third faster than those that SimuMax timed, of cuDNN 9.13 at most.
+    """
+    pool = training_pool(calls, CUDNN, known, _CUDNN_RUNS_ON)
+    served = _SOFTMAX_OF[_CUDNN_RUNS_ON]
+    softmax = serving[_CUDNN_RUNS_ON, served].values("", served)
+    return {
+        device: _timed_source(
+            timed.values,
+            timed.score,
+            f"{int((pool.device == device).sum())} calls of cuDNN 9.17 to 9.22 "
+            "(NVIDIA/cudnn-frontend benchmark/sdpa_benchmark_training), shapes left out",
+        )
+        for device, timed in fit_timed_on_each(pool, softmax).items()
+    }
+
+
 def _with_rows(a: Pool, b: Pool) -> Pool:
     """Rows of two pools, as two variants of one kernel."""
     return Pool(
@@ -188,6 +215,8 @@ def _timed_source(values: Values, score: LeftOut, what: str) -> Source:
 
 def _trained(fits: _Fits, device: Device, library: str) -> Source:
     """Figures of a training library on a device: its own, its generation's, or typical ones."""
+    if library == CUDNN:
+        return _by_cudnn(fits, device)
     found = fits.training.get((device.generation, library))
     timed = fits.timed_on.get(device.generation, "")
     if found is not None and device.name != timed:
@@ -206,6 +235,27 @@ def _trained(fits: _Fits, device: Device, library: str) -> Source:
         text = f"{found.text}. Backward not timed here: {guess[2]}"
         found = replace(found, values=values, text=text, backward_spread=guess[1])
     return found
+
+
+def _by_cudnn(fits: _Fits, device: Device) -> Source:
+    """Figures of cuDNN on a device, or those of the timed one that is most like it."""
+    if device.name in fits.cudnn:
+        return fits.cudnn[device.name]
+    nearest = min(fits.cudnn, key=lambda name: _apart(device, fits.known[name]))
+    found = fits.cudnn[nearest]
+    return replace(
+        found,
+        text=f"as {nearest}: {found.text}",
+        grade="assumed",
+        spread=max(found.spread, _WIDE_SPREAD),
+        backward_spread=max(found.backward_spread, _WIDE_SPREAD),
+    )
+
+
+def _apart(a: Device, b: Device) -> float:
+    """How far two devices are apart in 4-bit over 16-bit peak, which tells Blackwell Ultra."""
+    mine, theirs = (each.flop_per_s["nvfp4"] / each.flop_per_s["bf16"] for each in (a, b))
+    return abs(float(np.log(mine / theirs)))
 
 
 def _scaled(fits: _Fits, found: Source, device: Device, timed: str) -> Source:
@@ -309,6 +359,8 @@ def attention_sections() -> dict[str, list[Section]]:
 def _sections(fits: _Fits, device: Device) -> list[Section]:
     table = device.tables["attention"]
     wanted = {"flash", "sdpa"} | {name for name in _OLD_KERNELS if name in table}
+    if device.generation == _CUDNN_RUNS_ON:
+        wanted |= {CUDNN}
     sources = {name: _trained(fits, device, name) for name in sorted(wanted)}
     sources |= _served(fits, device)
     found = []

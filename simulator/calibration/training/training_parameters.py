@@ -52,6 +52,13 @@ def _stream(elementwise: float, norm: float, other: float) -> dict[str, float]:
     return {f"stream.{name}.memory_fraction": share / elementwise for name, share in shares.items()}
 
 
+def _blackwell_stream(share: float) -> dict[str, float]:
+    """Classes of memory-bound kernels on Blackwell, and permutation as SimuMax measured it."""
+    return _stream(share, 0.47 / 0.53 * share, 0.51 / 0.53 * share) | {
+        "stream.permute.memory_fraction": 0.75
+    }
+
+
 _OLD_MEGATRON = ("megatron-lm-2021", "megatron-deepspeed-2023")
 _H100 = ("h100-sxm", "h200-sxm")
 """The same chip; the second has a faster memory, of which kernels reach another share."""
@@ -61,9 +68,14 @@ _A100, _A800 = ("a100-sxm-80",), ("a100-sxm-40", "a800-sxm-80")
 _SIXTEEN = ("fp32", "tf32", "fp16", "bf16")
 _EIGHT = ("fp8", "fp8_blockwise")
 
+_MXFP8 = 0.95
+"""Rate of MXFP8 products over those with one scale: 12 products of a block on B300 take 7.16 and
+6.81 ms once cast (NVIDIA/TransformerEngine@1609c890, docs/examples/gemm_profiling)."""
+
 _BLACKWELL = {"b200-sxm": 0.846, "gb200": 1.0, "gb300": 1.0}
 """Accelerators, and the sustained fraction that their fp8 timings show. One rate for fp8 with one
-scale and with one for 32 elements: the same units run both, and runs do not tell them apart."""
+scale and with one for 32 elements, at the ratio that kernels show: the same units run both, and
+runs do not tell them apart."""
 
 _VARIATION = Prior(value=0.014, width=0.4, low=0.001, high=0.05)
 """8 % between fast and slow accelerators of a kind (Sinha et al. 2022), 5.5 standard deviations of
@@ -72,7 +84,8 @@ some hundred draws."""
 PARAMETERS: dict[str, Parameter] = {
     **{
         f"{profile}_rate_fp8": Parameter(
-            prior=_share(share, 0.10), profiles=(profile,), figures=_rate("fp8", "mxfp8")
+            prior=_share(share, 0.10), profiles=(profile,),
+            figures=_rate("fp8") | {"gemm.cublas.mxfp8.training_fraction": _MXFP8},
         )
         for profile, share in _BLACKWELL.items()
     },
@@ -105,9 +118,16 @@ PARAMETERS: dict[str, Parameter] = {
     "b200_attention": Parameter(
         prior=_share(0.78, 0.10), profiles=("b200-sxm",), figures=_attention("flash", "sdpa"),
     ),
-    "b200_stream": Parameter(
-        prior=_share(0.53, 0.10), profiles=("b200-sxm",), figures=_stream(0.53, 0.47, 0.51),
-        digits=2,
+    "blackwell_stream": Parameter(
+        prior=_share(0.62, 0.10), profiles=(*_BLACKWELL, "b300-sxm"),
+        figures=_blackwell_stream(0.62), digits=2,
+    ),
+    "blackwell_cudnn": Parameter(
+        prior=_share(0.88, 0.10), profiles=(*_BLACKWELL, "b300-sxm"),
+        figures=_attention("cudnn"),
+    ),
+    "gb200_attention": Parameter(
+        prior=_share(0.777, 0.10), profiles=("gb200", "gb300"), figures=_attention("flash", "sdpa"),
     ),
     "a100_rate": Parameter(
         prior=_share(0.823, 0.05), profiles=_A100, heirs=_A800, figures=_rate(*_SIXTEEN),
@@ -181,8 +201,10 @@ PARAMETERS: dict[str, Parameter] = {
     ),
 }  # fmt: skip
 """Priors of the rates of matrix products are the sustained fractions that GEMM fits gave
-(fit_gemm.py); of attention on H100 what products showed before their clock rose with idle units, on
-B200 and A100 that of long calls; of the H100 with HBM2e, first fits to its own runs; of shares of
-memory bandwidth, kernels and first fits; of compute units, NCCL's 16 to 32 channels. The prior of
+(fit_gemm.py); of memory-bound kernels on Blackwell what cuDNN's norms (0.63 to 0.80 of the rate on
+GB200 and GB300) and SimuMax's kernels (0.67 on B200) show; of attention on H100 what products
+showed before their clock rose with idle units, on B200 and A100 that of long calls; of the H100
+with HBM2e, first fits to its own runs; of other shares of memory bandwidth, kernels and first fits;
+of compute units, NCCL's 16 to 32 channels. The prior of
 fp8 kernels is that there are none; of launches, what SimuMax's steps at small sizes show; of
 products off tensor cores, the data sheet's 78 of 312 TFLOP/s."""

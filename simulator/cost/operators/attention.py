@@ -133,6 +133,8 @@ def _rotary(
 ) -> Stream:
     """Rotation of queries and keys by their positions."""
     rotary = position == "rope" and att.rotary
+    if rotary and _rotates_latent(att, kernels):
+        return _latent_rotary(att, widths, tokens, size)
     # Transformer Engine's fused kernel has no factor on the rotation (Megatron-Core, rope_utils.py)
     fused = "rope" in kernels.fused and not att.scaled_rotary
     rope = (2 * size if fused else 7 * size) if rotary else 0.0
@@ -147,19 +149,46 @@ def _rotary(
     )
 
 
+def _rotates_latent(att: Attention, kernels: Kernels) -> bool:
+    """Whether latent attention has kernels of its own that rotate, split and merge."""
+    return att.is_mla and "latent_rope" in kernels.fused
+
+
+def _latent_rotary(att: Attention, widths: Widths, tokens: Any, size: float) -> Stream:
+    """Two kernels (Megatron-Core 0.13, fusions/fused_mla_yarn_rope_apply.py), alike both ways.
+
+    One turns the rotary part of the queries where it lies. One reads what keys and values were
+    projected to, and writes whole keys, rotary part included, and values apart.
+    """
+    heads = widths.query / att.head_dim
+    projected = att.head_dim - att.rope_head_dim + att.value_dim
+    written = att.head_dim + att.value_dim
+    moved = size * tokens * heads * (2 * att.rope_head_dim + projected + written)
+    return Stream(
+        name="rotary",
+        kind="elementwise",
+        forward_bytes=moved,
+        backward_bytes=moved,
+        calls=2,
+        module=_UP,
+    )
+
+
 def _split_and_merge(
     att: Attention, widths: Widths, tokens: Any, size: float, kernels: Kernels
 ) -> Stream:
     """Copies of the parts of what was projected together, and of their gradients back."""
     # batched products take the parts where they lie; transformers copies those of DeBERTa
     copied = 1.0 if is_flash(kernels, att) else 3.0 if att.disentangled else 0.0
+    back = 0.0 if _rotates_latent(att, kernels) else 1.0
+    copied = copied * back
     return Stream(
         name="split and merge",
         kind="elementwise",
         forward_bytes=2 * size * tokens * widths.value * copied,
-        backward_bytes=2 * size * tokens * (widths.query + widths.key + widths.value),
+        backward_bytes=2 * size * tokens * (widths.query + widths.key + widths.value) * back,
         calls=np.minimum(copied, 1.0),
-        backward_calls=1.0,
+        backward_calls=back,
         module=_UP * att.is_mla,
     )
 

@@ -56,6 +56,8 @@ class FeedForward:
     roles: tuple[GemmRole, GemmRole] = (GemmRole.FC1, GemmRole.FC2)
     waiting_bytes: Any = 0.0
     """Gradients that wait meanwhile."""
+    weighted: bool = False
+    """The activation's kernels multiply by the weights of routing."""
 
     @property
     def width(self) -> int:
@@ -115,7 +117,7 @@ def feed_forward(ops: Operators, f: FeedForward, size: float, kernels: Kernels) 
     _linears(ops, f, size, kernels)
     both, kept = f"{f.module}+{f.activation_module}", f.inner * size
     fused = fuses_activation(kernels, f.gated, f.activation)
-    forward, backward = (2, 3) if not f.gated else (3, 5) if fused else (5, 9)
+    forward, backward = _activation_passes(f, kernels, fused=fused)
     ops.streams.append(
         Stream(
             name=f"{f.name} activation",
@@ -141,6 +143,21 @@ def feed_forward(ops: Operators, f: FeedForward, size: float, kernels: Kernels) 
         outer, weight = f.batch * f.tokens * f.hidden * size, f.batch * f.hidden * f.ffn * size
         working = _with_gradients(working, f.width, kept, outer, weight)
     ops.transient_bytes = np.maximum(ops.transient_bytes, working)
+
+
+def _activation_passes(f: FeedForward, kernels: Kernels, *, fused: bool) -> tuple[int, int]:
+    """Times that the activation's kernels pass the inner elements, forward and backward.
+
+    A compiler that writes both halves of the gradient of gate and up in one sweep over them reads
+    the result's gradient and the gate for each, the other factor for that of the gate. Gradients of
+    weights of routing are sums over features: a kernel of its own, which reads all three again.
+    """
+    if not f.gated:
+        return 2, 3
+    if not fused:
+        return 5, 9
+    swept = 2 if kernels.sweeps_gate_halves else 0
+    return 3, 5 + swept + (3 if f.weighted else 0)
 
 
 def _linears(ops: Operators, f: FeedForward, size: float, kernels: Kernels) -> None:
@@ -216,6 +233,7 @@ def experts(
         module="moe",
         activation_module="moe_act+mlp_act",
         roles=(GemmRole.EXPERT_FC1, GemmRole.EXPERT_FC2),
+        weighted=kernels.weighs_activations,
         # the gradient of the permuted tokens, before and after its exchange
         waiting_bytes=arriving + np.where(gathered > 0, gathered, arriving),
     )
@@ -365,7 +383,7 @@ def _exchange(
     ops.streams.append(
         Stream(
             name="permute",
-            kind="elementwise",
+            kind="permute",
             calls=4,
             forward_bytes=moved,
             backward_bytes=moved,

@@ -1,0 +1,68 @@
+"""Bytes of one routed layer of DeepSeek-V3, kernel by kernel, against a count by hand.
+
+The table of docs/design.md: 4,096 tokens of a rank of 32, MXFP8, HybridEP, even loads, as
+Megatron-Bridge 26.04 runs it (Megatron-Core 0.17, Transformer Engine 2.14).
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simulator.cost.operators.block_operators import block
+from simulator.cost.operators.routing import reached_places
+from simulator.layout.layouts import DISPATCHERS
+from simulator.software.profile import load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe
+from tests.cost.test_operators import ranks
+
+MODEL = presets.load("deepseek-v3")
+T = 4096  # tokens
+TOKENS = T * 7168 * 2  # bytes of all tokens in 16 bit
+ROWS = 8 * TOKENS  # eight experts for each, and as many arrive
+# Of 256 experts 8 in 8 groups of 4 ranks, the best 4 groups: cost/operators/routing.py, its tests.
+UNIQUE = TOKENS * float(reached_places(32, picks=8, experts=256, groups=8, top_groups=4))
+INNER = 8 * T * 2048 * 2  # between the two linears of the routed experts
+SHARED = T * 2048 * 2
+CAST = 2 + 2 * 33 / 32  # read in 16 bit, written along rows and along columns with their scales
+HEADS = T * 128 * 2  # one element of each of 128 heads
+
+
+def cast(size_16_bit: float) -> float:
+    return size_16_bit / 2 * CAST
+
+
+BY_HAND = {
+    # norm, forward: read, write; backward: gradient and input read, gradient written
+    "norm2": (2 * TOKENS, 3 * TOKENS),
+    # what arrives is read once and written for every expert; back: read, added up, written
+    "permute": (2 * (UNIQUE + ROWS), 2 * (UNIQUE + ROWS)),
+    "expert padding": (0.0, 0.0),  # HybridEP leaves aligned rows
+    "cast for expert fc1": (cast(ROWS), cast(2 * INNER)),
+    # gate and up read, result written; back: result's gradient, gate and up (5 of inner with the
+    # reads of one sweep over both halves), two written, and three read for the routing weights
+    "expert fc activation": (3 * INNER, 10 * INNER),
+    "cast for expert fc2": (cast(INNER), cast(ROWS)),
+    "cast for shared fc1": (cast(TOKENS), cast(2 * SHARED)),
+    "shared fc activation": (3 * SHARED, 7 * SHARED),
+    "cast for shared fc2": (cast(SHARED), cast(TOKENS)),
+    "mlp residual": (3 * TOKENS, 3 * TOKENS),
+    # queries turned where they lie (64 elements); 256 of keys and values read, 192 + 128 written
+    "rotary": (HEADS * (2 * 64 + 256 + 320), HEADS * (2 * 64 + 256 + 320)),
+    "split and merge": (0.0, 0.0),
+}
+
+
+def test_routed_layer_moves_what_a_count_by_hand_says() -> None:
+    kernels = replace(load_software("megatron-bridge-26.04").kernels, expert_library="hybridep")
+    way = np.array([DISPATCHERS.index("deepep")])
+    row = replace(ranks(dp=64, ep=32), dispatcher=way)
+    recipe = Recipe(sequence_length=T, global_batch=64, precision="mxfp8")
+    ops = block(MODEL.blocks[-1], MODEL.hidden, row, recipe, kernels)
+    for name, (forward, backward) in BY_HAND.items():
+        found = [s for s in ops.streams if s.name == name]
+        assert float(sum(np.sum(s.forward_bytes) for s in found)) == pytest.approx(forward), name
+        assert float(sum(np.sum(s.backward_bytes) for s in found)) == pytest.approx(backward), name
+    if __name__ == "__main__":
+        print(UNIQUE / TOKENS)
