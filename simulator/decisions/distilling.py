@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any
 
 import numpy as np
 
-from simulator.cost.step import evaluate
+from simulator.cost.step import Estimate, evaluate
 from simulator.decisions.offers import KEEP
 from simulator.distillation.teacher_section import Distillation, loss_bytes, stored_bytes
 from simulator.errors import InfeasibleError, InputError, problem
-from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.allowed import with_allowed
 from simulator.planner.explore import explore
@@ -115,22 +113,12 @@ def distil(scenario: Scenario) -> Distilled:
     )
     if not len(found.best):
         raise InfeasibleError(f"{scenario.where}: the student does not fit: {why_not(found)}")
-    best, tried = found.best, []
-    reason = "the teacher cannot have a layout that the student can"
-    for i in range(min(len(best), _ROWS)):
-        one = _beside(scenario, teacher, best.layouts.row(i))
-        if one is None:
-            continue
-        one = replace(
-            one,
-            described=best.layouts.describe(i),
-            student_s=float(best.step_time_s[i]),
-            memory_bytes=float(best.memory_total_bytes[i]) + one.teacher_bytes,
-        )
-        if one.memory_bytes > float(best.usable_bytes):
-            reason = "student and teacher together need more memory than usable"
-            continue
-        tried.append(one)
+    best = found.best
+    some = _beside(scenario, teacher, best.take(np.arange(min(len(best), _ROWS))))
+    tried = [one for one in some if one.memory_bytes <= float(best.usable_bytes)]
+    reason = "student and teacher together need more memory than usable"
+    if not some:
+        reason = "the teacher cannot have a layout that the student can"
     recipe = scenario.workload.recipe
     stored = None
     if recipe.tokens is not None:
@@ -161,44 +149,43 @@ def _teacher(scenario: Scenario, section: Distillation) -> Architecture:
     return found
 
 
-def _beside(scenario: Scenario, teacher: Architecture, row: dict[str, Any]) -> Beside | None:
-    """What the teacher adds to one layout; None where it cannot have it."""
+def _beside(scenario: Scenario, teacher: Architecture, student: Estimate) -> list[Beside]:
+    """Put the teacher into those of the student's layouts that it can have."""
     recipe, cluster, software = scenario.workload.recipe, scenario.cluster, scenario.software
-    plain = {
-        **row,
-        "recompute": "none",
-        "recompute_layers": 0,
-        "recompute_modules": "",
-        "offload_layers": 0,
-        "optimizer_offload": "none",
-    }
+    plain = student.layouts.replace(
+        recompute="none", recompute_layers=0, recompute_modules="", offload_layers=0,
+        optimizer_offload="none",
+    )  # fmt: skip
     # Tied to a frozen embedding the head is not trained either: only forward passes are left.
     frozen = replace(
         recipe, lora_rank=0, quantised_base=False, frozen_layers=teacher.layers,
         frozen_embedding=True,
     )  # fmt: skip
-    layouts = Layouts.of(**plain)
-    workload = Workload(
-        architecture=replace(teacher, tied_embeddings=True), recipe=frozen, data=None
-    )
-    if int(reasons(layouts, workload, cluster, software)[0]) != FEASIBLE:
-        return None
-    passes = evaluate(layouts, workload, cluster, software)
-    untied = replace(workload, architecture=teacher)
-    kinds = evaluate(layouts, untied, cluster, software).memory_bytes
-    tokens = row["micro_batch"] * recipe.sequence_length / row["cp"]
-    outputs = teacher.vocabulary / row["tp"]
+    passing = Workload(architecture=replace(teacher, tied_embeddings=True), recipe=frozen)
+    whole = Workload(architecture=teacher, recipe=frozen)
+    can = np.flatnonzero(reasons(plain, passing, cluster, software) == FEASIBLE)
+    if not len(can):
+        return []
+    student, plain = student.take(can), plain[can]
+    passes = evaluate(plain, passing, cluster, software)
+    kinds = evaluate(plain, whole, cluster, software).memory_bytes
+    tokens = plain.micro_batch * recipe.sequence_length / plain.cp
+    outputs = teacher.vocabulary / plain.tp
     kernel = cluster.accelerator.stream["loss"]
     rate = float(kernel.memory_fraction * cluster.accelerator.memory.bandwidth_bytes_per_s)
-    times = recipe.global_batch / (row["micro_batch"] * row["dp"])
-    weights = float(kinds["weights"][0] + kinds["gathered"][0])
-    done = passes.step_time_s - passes.terms_s["optimizer"] - passes.terms_s["input"]
-    return Beside(
-        layout=row,
-        described="",
-        student_s=inf,
-        teacher_s=float(done[0]),
-        loss_s=float(times * loss_bytes(tokens, outputs) / rate),
-        memory_bytes=inf,
-        teacher_bytes=weights + float(np.asarray(4.0 * tokens * outputs)),
-    )
+    times = recipe.global_batch / (plain.micro_batch * plain.dp)
+    loss_s = times * loss_bytes(tokens, outputs) / rate
+    teacher_s = passes.step_time_s - passes.terms_s["optimizer"] - passes.terms_s["input"]
+    bytes_ = kinds["weights"] + kinds["gathered"] + 4.0 * tokens * outputs
+    return [
+        Beside(
+            layout=student.layouts.row(i),
+            described=student.layouts.describe(i),
+            student_s=float(student.step_time_s[i]),
+            teacher_s=float(teacher_s[i]),
+            loss_s=float(loss_s[i]),
+            memory_bytes=float(student.memory_total_bytes[i] + bytes_[i]),
+            teacher_bytes=float(bytes_[i]),
+        )
+        for i in range(len(student))
+    ]

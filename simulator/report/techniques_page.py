@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from simulator.report.write import write_file
@@ -53,7 +53,7 @@ def _shown(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _sources(held: list[Held]) -> Iterator[str]:
+def _sources(held: Sequence[Held]) -> Iterator[str]:
     for text in dict.fromkeys(row.source for row in held):
         first = next(row.claim.what for row in held if row.source == text)
         yield f"- {first.partition(':')[0]}: {text}"

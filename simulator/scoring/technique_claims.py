@@ -113,7 +113,8 @@ def read_claims() -> tuple[tuple[Claim, ...], dict[str, str], dict[str, Shapes]]
     return table.claim, table.sources, shapes
 
 
-def held_claims() -> list[Held]:
+@cache
+def held_claims() -> tuple[Held, ...]:
     """Predict every claim."""
     claims, sources, shapes = read_claims()
     found = []
@@ -123,4 +124,4 @@ def held_claims() -> list[Held]:
             given["model"] = shapes[given["model"]]
         predicted = float(PREDICTORS[claim.predictor](**given))
         found.append(Held(claim=claim, source=sources[claim.source], predicted=predicted))
-    return found
+    return tuple(found)

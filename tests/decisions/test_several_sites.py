@@ -11,7 +11,8 @@ from simulator.errors import InputError
 from simulator.planner.prediction import predict
 from simulator.scenario import make_scenario
 
-PINS = {"tp": 1, "pp": 1, "cp": 1, "micro_batch": 1, "sharding": "zero2", "recompute": "none"}
+PINS = {"tp": 1, "pp": 1, "cp": 1, "micro_batch": 1, "sharding": "zero2", "recompute": "none",
+        "rank_order": "tp-cp-dp-pp", "vpp": 1}  # fmt: skip
 
 
 def place(name: str, **more: Any) -> dict[str, Any]:
