@@ -65,6 +65,7 @@ def decoded(raw: bytes) -> Iterator[bytes]:
         at += size
 
 
+@pytest.mark.evidence
 def test_a_pipelined_step_decodes_to_its_spans() -> None:
     step = simulate(
         model="gpt2-small", cluster="dgx-a100", gpus=8, global_batch=32, pp=4, tp=2, micro_batch=4

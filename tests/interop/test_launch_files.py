@@ -140,6 +140,24 @@ def test_a_topology_says_how_many_gpus_a_server_has(tmp_path: Path) -> None:
     assert any("joined by NVLink" in note for note in found.notes)
 
 
+def test_logs_of_collectives_and_traces_are_told_where_to_go(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(TORCHTITAN)
+    log = tmp_path / "all_reduce.txt"
+    log.write_text(
+        "# nThread 1 nGpus 2 minBytes 8 maxBytes 8\n"
+        "#  Rank  0 Group  0 Pid   1 on       gpu1 device  0 [0x01] NVIDIA H100\n"
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+        "     1048576        262144     float     sum      -1     48.6   21.58   21.58      0\n"
+    )
+    trace = tmp_path / "trace.json"
+    trace.write_text('{"traceEvents": [], "distributedInfo": {"world_size": 32, "rank": 0}}')
+    found = import_launch([job, log, trace], HERE)
+    assert found.scenario.cluster.gpus == 32
+    assert any("foreshard calibrate" in note for note in found.notes)
+    assert any("validate --trace" in note for note in found.notes)
+
+
 def test_two_files_that_contradict_each_other_are_named_with_both_places(tmp_path: Path) -> None:
     job = tmp_path / "job.sbatch"
     job.write_text("#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\nsrun x.sh\n")

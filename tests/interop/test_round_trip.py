@@ -115,15 +115,15 @@ def again(name: str, layouts: Layouts, folder: Path) -> dict[str, tuple[object, 
     }
 
 
-LARGE = ("megatron-lm latent", "megatron-bridge experts")
+QUICK = ("megatron-lm dense", "megatron-bridge", "torchtitan", "deepspeed", "fsdp2", "slurm")
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in LARGE])
+@pytest.mark.parametrize("name", QUICK)
 def test_a_few_layouts_come_back(name: str, tmp_path: Path) -> None:
     _, table = scenario_and_layouts(name)
     tried = 0
     for i in range(0, len(table), max(len(table) // 40, 1)):
-        if tried < 2 and sayable(name, table[i]):
+        if tried < 1 and sayable(name, table[i]):
             assert again(name, table[i], tmp_path) == {}, table[i].describe()
             tried += 1
     assert tried

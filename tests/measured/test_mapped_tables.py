@@ -51,6 +51,7 @@ def test_wrong_maps_are_told(tmp_path: Path) -> None:
     assert problems == [f"{path}: --map: no column 'GPU typ' (did you mean 'GPU type'?)"]
 
 
+@pytest.mark.evidence
 def test_validate_predicts_every_row_with_the_nearest_release_said(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(TABLE)

@@ -30,6 +30,7 @@ from simulator.interop.launch_files.settings import (
     Setting,
     Settings,
     Stated,
+    as_whole,
 )
 from simulator.interop.launch_files.shell_words import Script, read_script
 from simulator.interop.launch_files.torchtitan_job import SECTIONS, read_torchtitan
@@ -60,11 +61,13 @@ KINDS = (
     "an MLPerf configuration (shell)",
     "a job of SLURM",
     "nvidia-smi topo -m",
+    "a log of nccl-tests or rccl-tests, a torch profiler trace",
     "a scenario (TOML)",
 )
 """What is recognised."""
 
 _SECTION = re.compile(r"^[ \t]*\[\[?[\w.\"' -]+\]\]?[ \t]*(?:#.*)?$", re.M)
+_COLLECTIVES = re.compile(r"^[# \t]*size\s+count\b.{0,200}\balgbw\s+busbw\b", re.M)
 _HERE_DOCUMENT = re.compile(r"<<-?\s*['\"]?[A-Za-z_]\w*['\"]?[ \t]*$", re.M)
 _TOML_LINE = re.compile(r"\s*(?:\[\[?[\w.\"' -]+\]\]?|[\w.\"-]+\s*=\s*[\"'\[{\w.+-])")
 _YAML_LINE = re.compile(r"\s*(?:- )?[\w./-]+:(?:\s|$)|\s*- ")
@@ -79,6 +82,10 @@ def read_launch_file(path: Path | str) -> list[Reading]:
         If it is too large, cannot be parsed, or is nothing that is known here.
     """
     text = read_text(path, LAUNCH_FILE_LIMIT_BYTES)
+    if _COLLECTIVES.search(text):
+        make = f"foreshard calibrate {path} --base-cluster NAME --out-cluster OWN.toml"
+        note = f"{path} measures collectives: {make} makes the cluster to give with --cluster"
+        return [Reading(path=str(path), kind="log of nccl-tests", notes=(note,))]
     found = _by_content(text, str(path))
     if not found:
         known = "; ".join(KINDS)
@@ -124,6 +131,8 @@ def _settings(table: Mapping[Any, Any], path: str) -> list[Setting]:
 def _of_json(found: Any, path: str) -> list[Reading]:
     if not isinstance(found, dict):
         return []
+    if isinstance(found.get("traceEvents"), list):
+        return [_of_trace(found, path)]
     if "model_type" in found or isinstance(found.get("text_config"), dict):
         return [_of_config(found, path)]
     if {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"} & set(found):
@@ -175,6 +184,16 @@ def _of_recipe(found: list[Setting], path: str) -> list[Reading]:
 
 def _tail(key: str) -> str:
     return key.rpartition(".")[2].lstrip("+").replace("-", "_")
+
+
+def _of_trace(found: dict[str, Any], path: str) -> Reading:
+    """A torch profiler's trace: how many ranks took part; its times are for validate."""
+    info = found.get("distributedInfo")
+    world = as_whole(info.get("world_size")) if isinstance(info, dict) else None
+    place = Place(path, "distributedInfo.world_size")
+    stated = (Stated("cluster.gpus", world, place),) if world and world > 0 else ()
+    note = f"{path} is measured time: foreshard validate --trace {path} sets it beside a prediction"
+    return Reading(path=path, kind="torch profiler trace", stated=stated, notes=(note,))
 
 
 def _of_config(found: dict[str, Any], path: str) -> Reading:

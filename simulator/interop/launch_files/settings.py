@@ -15,7 +15,16 @@ from simulator.errors import brief, problem
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import LARGEST
 
-__all__ = ["MOST_SETTINGS", "Place", "Reading", "Setting", "Settings", "Stated"]
+__all__ = [
+    "MOST_SETTINGS",
+    "Place",
+    "Reading",
+    "Setting",
+    "Settings",
+    "Stated",
+    "as_whole",
+    "shown",
+]
 
 
 MOST_SETTINGS = 5_000
