@@ -247,6 +247,22 @@ def test_what_differs_elsewhere_is_named(compared: list[Compared]) -> None:
     assert max(abs(one.whole) for one in compared) < 0.11
 
 
+@pytest.mark.parametrize("m", [10, 20])
+def test_what_gathers_slow_is_spread_over_a_round_of_passes(m: int) -> None:
+    """Eight chunks of ten ranks, gathers and reductions beside them.
+
+    A micro-batch that alone were slowed in every chunk would carry all of it through all ranks:
+    10 and 6 % of these steps.
+    """
+    row = Layouts.of(tp=8, pp=10, vpp=8, dp=4, schedule="interleaved", recompute="full",
+                     sharding="zero1", global_batch=4 * m)  # fmt: skip
+    recipe = Recipe(sequence_length=8192, global_batch=4 * m)
+    work = Workload(architecture=presets.load("llama-3.1-70b"), recipe=recipe)
+    given = work, load_cluster("dgx-h100", 320), load_software("megatron-core")
+    whole = float(evaluate(row, *given).step_time_s[0])
+    assert simulate(row, *given).step_time_s == pytest.approx(whole, rel=0.005)
+
+
 def test_one_chunk_per_rank_agrees_but_for_slowed_passes(
     compared: list[Compared], extent: str
 ) -> None:

@@ -281,15 +281,40 @@ def _alone(listed: Program, passes: Passes, *, flushed: bool) -> NDArray[np.bool
 
 
 def _changes(ends: Ends, tails: list[Tails]) -> tuple[Ints, Floats]:
-    """What first and last passes take longer or shorter than the others of their kind."""
+    """What first and last passes take longer or shorter than the others of their kind.
+
+    A chunk's gather runs beside the passes since the chunk before it began, its reduction beside
+    those until the next one ends: what they slow is spread over these.
+    """
     slowed = np.concatenate([one.slowed_s for one in tails], axis=1)
     every = np.concatenate([one.every_s for one in tails])
-    actions = [ends.first.ravel(), ends.last.ravel(), ends.last.ravel()]
-    seconds = [slowed[AHEAD].ravel(), slowed[BACK].ravel(), -every.ravel()]
-    causes = [np.full(every.size, CAUSE[name]) for name in ("slowdown", "slowdown", "dp")]
-    all_s = np.concatenate(seconds)
+    begun, ended = np.sort(ends.first, axis=1), np.sort(ends.last, axis=1)
+    sooner = np.concatenate([begun[:, :1], begun[:, :-1] + 1], axis=1)
+    later = np.concatenate([ended[:, 1:], ended[:, -1:] + 1], axis=1)
+    gathers = _spread(sooner, begun + 1, _in_order(slowed[AHEAD], ends.first))
+    reductions = _spread(ended, later, _in_order(slowed[BACK], ends.last))
+    parts = (
+        (*gathers, "slowdown"),
+        (*reductions, "slowdown"),
+        (ends.last.ravel(), -every.ravel(), "dp"),
+    )
+    actions, all_s = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+    causes = np.concatenate([np.full(len(part[0]), CAUSE[part[2]]) for part in parts])
     kept = all_s != 0.0
-    return np.column_stack([np.concatenate(actions), np.concatenate(causes)])[kept], all_s[kept]
+    return np.column_stack([actions, causes])[kept], all_s[kept]
+
+
+def _in_order(seconds: Floats, actions: Ints) -> Floats:
+    """Seconds of every chunk, in the order of its action on its rank."""
+    return np.take_along_axis(seconds, np.argsort(actions, axis=1), axis=1)
+
+
+def _spread(first: Ints, end: Ints, seconds: Floats) -> tuple[Ints, Floats]:
+    """Seconds spread evenly over the actions from `first` to before `end`."""
+    start, count = first.ravel(), (end - first).ravel()
+    before = np.cumsum(count) - count
+    actions = np.arange(count.sum()) + np.repeat(start - before, count)
+    return actions, np.repeat(seconds.ravel() / count, count)
 
 
 def shown_s(played: Played) -> Floats:
