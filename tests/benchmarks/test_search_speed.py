@@ -9,11 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from simulator.cost.pricing import price_keys
 from simulator.planner.candidates import count
 from simulator.planner.explore import Found, explore
+from simulator.planner.scaling import scaling
 from simulator.planner.search import plan
+from simulator.planner.stage_choices import dealt_anew, worth_dealing
 from simulator.scenario import Scenario, load_scenario, make_scenario
 
 ROOT = Path(__file__).parents[2]
@@ -113,6 +117,27 @@ def test_search_of_a_trillion_parameters_on_16384_gb300(benchmark: Any) -> None:
     assert found.layouts >= 3_000_000
     assert found.best.fits.all()
     show(benchmark, found)
+
+
+@pytest.mark.benchmark(group="search")
+def test_layers_of_llama_70b_dealt_anew(benchmark: Any) -> None:
+    made = load_scenario(EXAMPLE)
+    parts = made.workload, made.cluster, made.software
+    even = explore(*parts, made.pinned | {"stages": ()}, keep=32)
+    table = even.best.layouts
+    table = table[np.flatnonzero(worth_dealing(table, made.workload, made.software))[:16]]
+    priced = price_keys(table, *parts)
+    dealt = benchmark.pedantic(dealt_anew, args=(table, priced), rounds=5, warmup_rounds=1)
+    assert dealt is not None
+    assert len(dealt[0]) <= 16
+
+
+@pytest.mark.benchmark(group="search")
+def test_speed_up_curve_of_llama_70b(benchmark: Any) -> None:
+    made = load_scenario(EXAMPLE)
+    found = search(made)
+    curve = benchmark.pedantic(scaling, args=(made,), kwargs={"found": found}, rounds=1)
+    assert curve.points[-1].gpus == made.cluster.gpus
 
 
 def predict_cold() -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.api import simulate
 from simulator.cost.pricing import price_keys
 from simulator.cost.step import evaluate
 from simulator.layout.layouts import Layouts
@@ -15,8 +16,9 @@ from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.layout.stages import even_pieces
 from simulator.planner.candidates import candidates
 from simulator.planner.explore import Found, explore
+from simulator.planner.prediction import predict
 from simulator.planner.search import plan
-from simulator.planner.stage_choices import _Ranks, worth_dealing
+from simulator.planner.stage_choices import RankCosts, worth_dealing
 from simulator.scenario import Scenario, make_scenario
 
 
@@ -112,7 +114,7 @@ def test_what_ranks_take_is_that_of_the_estimates() -> None:
     table = candidates(*setting(made), made.pinned)
     table = table[np.flatnonzero(reasons(table, *setting(made)) == FEASIBLE)]
     table = table[worth_dealing(table, made.workload, made.software)][::23]
-    ranks = _Ranks.of(table, price_keys(table, *setting(made)))
+    ranks = RankCosts.of(table, price_keys(table, *setting(made)))
     every = evaluate(table, *setting(made))
     for i in range(len(table)):
         pieces = even_pieces(32, 4 * int(table.vpp[i])).reshape(-1, 4).sum(axis=0)
@@ -131,3 +133,12 @@ def test_layouts_of_every_kind_are_dealt_together() -> None:
     workload = replace(made.workload, recipe=recipe)
     answer = explore(workload, made.cluster, made.software, {"pp": 13}, keep=1)
     assert answer.best.fits.all()
+
+
+@pytest.mark.evidence
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_uneven_stages_played_on_events_take_as_long(vpp: int) -> None:
+    split = {1: [8, 9, 9, 6], 2: [4, 4, 4, 4, 4, 5, 5, 2]}[vpp]
+    made = scenario(pp=4, vpp=vpp, stages=split)
+    played = simulate(made)
+    assert played.step_time_s == pytest.approx(predict(made).step_time_s, rel=0.01)
