@@ -140,7 +140,7 @@ def bridge_adapter_block(row: dict[str, Any], scenario: Scenario) -> str:
         ],
         _degrees(row, arch),
         _adapters(recipe),
-        _settings(row, recipe),
+        [*_settings(row, recipe), *_modules(row, scenario)],
     ]
     notes = [*recipe_note(arch), *unsaid_stashes(recipe)]
     if recipe.quantised_base:
@@ -153,6 +153,12 @@ def bridge_adapter_block(row: dict[str, Any], scenario: Scenario) -> str:
             *(f"# {note}" for note in notes),
         ]
     )
+
+
+def _modules(row: dict[str, Any], scenario: Scenario) -> list[str]:
+    """What selective recomputation names, as Megatron's flag has it."""
+    flags = (flag for group in megatron_flags(row, scenario) for flag in group)
+    return [text for flag in flags if "recompute-modules" in flag for text in _setting(flag)]
 
 
 def _degrees(row: dict[str, Any], arch: Architecture) -> list[str]:
