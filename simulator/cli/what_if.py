@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,9 @@ from simulator.cli.options import (
     speaking,
 )
 
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
+
 __all__ = ["command"]
 
 Changes = Annotated[
@@ -32,6 +35,16 @@ Changes = Annotated[
 ]
 
 
+Fabrics = Annotated[
+    bool,
+    typer.Option(
+        "--fabrics",
+        help="Try fabrics in place of changes: 1 to 8 adapters a server of 100 to 800 Gbit/s, rails"
+        " or not, over-subscription 1 to 8, fast domain 8 or 72; time and dollars of each.",
+    ),
+]
+
+
 def command(
     scenario: ScenarioFile = None,
     model: ModelName = None,
@@ -40,6 +53,7 @@ def command(
     software: SoftwareName = None,
     overrides: Set = None,
     change: Changes = None,
+    fabrics: Fabrics = False,
     as_json: Json = False,
 ) -> None:
     """Say what a change would do: the best layout before and after, both searched.
@@ -58,6 +72,9 @@ def command(
             software=software,
             overrides=overrides,
         )
+        if fabrics:
+            _fabrics(described, change, as_json=as_json)
+            return
         with waiting("searching twice"):
             answer = what_if(described, change or ())
         if as_json:
@@ -68,3 +85,23 @@ def command(
             from simulator.cli.screen_versus import show_what_if
 
             show_what_if(answer, assumed)
+
+
+def _fabrics(scenario: Scenario, changes: list[str] | None, *, as_json: bool) -> None:
+    """Price the scenario on every candidate fabric."""
+    from simulator.cli.screen import waiting
+    from simulator.decisions.fabric_choices import fabric_choices
+    from simulator.errors import InputError
+
+    if changes:
+        raise InputError("arguments: --change: must be left out with --fabrics")
+    with waiting("pricing fabrics"):
+        answer = fabric_choices(scenario)
+    if as_json:
+        from simulator.report.decision_documents import fabrics_document
+
+        print_json(fabrics_document(answer))
+    else:
+        from simulator.cli.screen_fabrics import show_fabrics
+
+        show_fabrics(answer)

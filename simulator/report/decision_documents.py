@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from simulator._version import __version__
+from simulator.decisions.fabric_choices import FabricChoices, choice_row
 from simulator.decisions.offers import Offer
 from simulator.report.document import SCHEMA, layout_document, layout_fields, plain
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "compare_document",
     "decision_head",
+    "fabrics_document",
     "offer_document",
     "rent_or_buy_document",
     "size_document",
@@ -241,3 +243,17 @@ def _short(row: Offer) -> dict[str, Any]:
 
 def _span(span: Span | None) -> dict[str, float | None]:
     return span.document() if span is not None else dict.fromkeys(("p10", "p50", "p90"))
+
+
+def fabrics_document(answer: FabricChoices) -> dict[str, Any]:
+    """Write every fabric, the fastest first, and which none beats in time and price."""
+    front = {id(row) for row in answer.front()}
+    scenario = answer.scenario
+    return {
+        "schema": 1,
+        "version": __version__,
+        "command": "what-if --fabrics",
+        "model": scenario.workload.architecture.name,
+        "cluster": {"name": scenario.cluster.name, "gpus": scenario.cluster.gpus},
+        "rows": [{**choice_row(row), "front": id(row) in front} for row in answer.rows],
+    }

@@ -1,0 +1,51 @@
+"""The screen of `foreshard what-if --fabrics`."""
+
+from __future__ import annotations
+
+from simulator.cli.screen import amount, console, heading, notes, plain_table, seconds_like
+from simulator.decisions.fabric_choices import FabricChoice, FabricChoices
+from simulator.units import show_percent, show_usd
+
+__all__ = ["show_fabrics"]
+
+_MOST = 12
+_NOTES = (
+    "USD: servers that are bought, run for the hours of the run; the network by the bit, in"
+    " proportion to what the page of prices was quoted with (8 x 400 Gbit/s a server); --json has"
+    " every fabric",
+    "rails are tried where something narrow lies above the leaves: elsewhere they change no time",
+)
+
+
+def show_fabrics(answer: FabricChoices) -> None:
+    """Print fabrics that none beats in time and price; without prices the fastest."""
+    screen = console()
+    screen.print(heading(answer.scenario))
+    front = answer.front()
+    words = "none is both faster and cheaper" if front else "no prices are known: the fastest"
+    screen.print(f"\n{len(answer.rows)} fabrics; {words}\n")
+    rows = (front or list(answer.rows))[:_MOST]
+    unit, scale = seconds_like(answer.rows[0].step_s)
+    table = plain_table(
+        "adapters", "narrow", "rails", "domain", f"step ({unit})", "slower", "days", "network USD",
+        "run USD", "layout", left=("adapters", "layout"),
+    )  # fmt: skip
+    for row in rows:
+        table.add_row(*_cells(row, answer.rows[0].step_s, scale))
+    screen.print(table)
+    screen.print(notes("Read this", list(_NOTES)))
+
+
+def _cells(row: FabricChoice, best_s: float, scale: float) -> tuple[str, ...]:
+    return (
+        f"{row.adapters} x {row.gbps} Gbit/s",
+        f"{row.oversubscription}:1",
+        "yes" if row.rails else "no",
+        f"{row.domain}",
+        amount(scale * row.step_s),
+        show_percent(row.step_s / best_s - 1.0),
+        "" if row.days is None else f"{row.days:,.1f}",
+        "" if row.network_usd is None else show_usd(row.network_usd),
+        "" if row.usd is None else show_usd(row.usd),
+        row.described,
+    )

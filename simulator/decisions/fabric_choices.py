@@ -1,0 +1,220 @@
+"""Candidate fabrics: adapters, their rate, rails, over-subscription and domain; time and dollars.
+
+Layouts are the best on the narrowest fabric, on the widest and on the cluster's own, with each
+domain; on every fabric all of them are priced and the fastest that fits is taken. The network is
+paid for by the bit: as the accelerator's page of prices says for the fabric that it was quoted
+with, in proportion to adapters times rate, and what lies above the leaves over the
+over-subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from simulator.cost.step import evaluate
+from simulator.economics.ownership import RentOrBuyPage, Use, page_of
+from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
+from simulator.errors import InfeasibleError, InputError
+from simulator.files import Figure
+from simulator.frames import DataFrame, frame_of_rows
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layouts import Layouts
+from simulator.planner.allowed import with_allowed
+from simulator.planner.explore import explore
+from simulator.planner.machine_changes import (
+    with_adapter_rate,
+    with_adapters,
+    with_domain,
+    with_oversubscription,
+)
+from simulator.planner.prediction import refuse_mixed
+from simulator.planner.real_run import priced
+from simulator.scenario import Scenario
+
+__all__ = ["FabricChoice", "FabricChoices", "choice_row", "fabric_choices"]
+
+ADAPTERS, GBPS, NARROW, DOMAINS = (1, 2, 4, 8), (100, 200, 400, 800), (1, 2, 4, 8), (8, 72)
+"""What is tried: adapters of a server, Gbit/s of each, over-subscription, fast domain."""
+
+_RAIL_SERVERS = 32
+"""Servers below one set of rail switches, of which each adapter of a server reaches another."""
+_QUOTED_BITS = 8 * 400e9
+"""Bits/s of a server's adapters in the pages' quotes."""
+_KEEP = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FabricChoice:
+    """One fabric and the best layout on it."""
+
+    adapters: int
+    gbps: int
+    rails: bool
+    oversubscription: int
+    domain: int
+    described: str
+    step_s: float
+    days: float | None
+    """Of the real run; None without tokens."""
+    network_usd: float | None
+    """Switches and cables; None where no page of prices is known, or the domain is no page's."""
+    usd: float | None
+    """Of the real run on servers that are bought, with this network."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FabricChoices:
+    """All of them, the fastest first."""
+
+    scenario: Scenario
+    rows: tuple[FabricChoice, ...]
+
+    def __repr__(self) -> str:
+        return f"FabricChoices({len(self.rows)} fabrics, {self.rows[0].step_s:.3g} s at best)"
+
+    def to_frame(self) -> DataFrame:
+        """One row per fabric."""
+        return frame_of_rows([choice_row(row) for row in self.rows])
+
+    def front(self) -> list[FabricChoice]:
+        """Fabrics that none beats in both time and price of the network, the fastest first.
+
+        Of equal ones the first: fewer adapters, slower ones, no rails, narrower.
+        """
+        found: list[FabricChoice] = []
+        known = [row for row in self.rows if row.network_usd is not None]
+        for row in sorted(known, key=lambda one: (one.step_s, one.network_usd)):
+            if not found or (row.network_usd or 0.0) < (found[-1].network_usd or 0.0):
+                found.append(row)
+        return found
+
+
+def choice_row(row: FabricChoice) -> dict[str, object]:
+    """Return a fabric as plain values."""
+    names = ("adapters", "gbps", "rails", "oversubscription", "domain")
+    values = {name: getattr(row, name) for name in names}
+    more = {"layout": row.described, "step_time_s": row.step_s, "days": row.days}
+    return {**values, **more, "network_usd": row.network_usd, "usd": row.usd}
+
+
+def fabric_choices(scenario: Scenario) -> FabricChoices:
+    """Price a scenario on every candidate fabric.
+
+    Raises
+    ------
+    InputError
+        If servers are of several kinds.
+    InfeasibleError
+        If nothing runs and fits on any.
+    """
+    refuse_mixed(scenario)
+    page = _page(scenario.cluster)
+    rows: list[FabricChoice] = []
+    for domain in dict.fromkeys((scenario.cluster.node.scale_up.domain, *DOMAINS)):
+        if domain > scenario.cluster.gpus or domain % scenario.cluster.node.accelerators:
+            continue
+        layouts = _layouts(scenario, domain)
+        if layouts is not None:
+            rows += _on_each(scenario, domain, layouts, page)
+    if not rows:
+        raise InfeasibleError(f"{scenario.where}: no layout can run and fit on any fabric")
+    return FabricChoices(
+        scenario=scenario, rows=tuple(sorted(rows, key=lambda one: (one.step_s, one.usd or 0.0)))
+    )
+
+
+def _page(cluster: Cluster) -> RentOrBuyPage | None:
+    try:
+        return page_of(cluster)
+    except InputError:
+        return None
+
+
+def _layouts(scenario: Scenario, domain: int) -> Layouts | None:
+    """The best on the narrowest and the widest fabric, and as the cluster is."""
+    ends = (
+        _changed(scenario, (ADAPTERS[0], GBPS[0], False, NARROW[-1], domain)),
+        _changed(scenario, (ADAPTERS[-1], GBPS[-1], True, NARROW[0], domain)),
+        replace(scenario, cluster=with_domain((scenario.cluster, scenario.software), domain)[0]),
+    )
+    pinned = with_allowed(scenario)
+    tables = []
+    for one in ends:
+        found = explore(one.workload, one.cluster, one.software, pinned, keep=_KEEP)
+        tables += [found.best.layouts] if len(found.best) else []
+    return Layouts.concatenate(tables) if tables else None
+
+
+def _changed(scenario: Scenario, kind: tuple[int, int, bool, int, int]) -> Scenario:
+    """The scenario on another fabric: adapters, Gbit/s, rails, over-subscription, domain."""
+    adapters, gbps, rails, narrow, domain = kind
+    machine = with_adapters((scenario.cluster, scenario.software), adapters)
+    machine = with_adapter_rate(machine, gbps)
+    machine = with_oversubscription(with_domain(machine, domain), narrow)
+    below = _RAIL_SERVERS if rails else max(_RAIL_SERVERS // adapters, 1)
+    fabric = replace(machine[0].fabric, topology="leaf-spine", leaf_servers=below)
+    if rails:
+        fabric = replace(fabric, topology="rail-optimised")
+    return replace(scenario, cluster=replace(machine[0], fabric=fabric))
+
+
+def _on_each(
+    scenario: Scenario, domain: int, layouts: Layouts, page: RentOrBuyPage | None
+) -> Iterator[FabricChoice]:
+    """Every fabric with one domain; rails matter only where something narrow lies above leaves."""
+    quoted = scenario.cluster.node.scale_up.domain
+    for narrow, adapters, gbps, rails in product(NARROW, ADAPTERS, GBPS, (False, True)):
+        if rails and (narrow == 1 or adapters == 1):
+            continue
+        made = _changed(scenario, (adapters, gbps, rails, narrow, domain))
+        found = evaluate(layouts, made.workload, made.cluster, made.software)
+        fits = np.flatnonzero(found.fits)
+        if not len(fits):
+            continue
+        best = int(fits[np.argmin(found.step_time_s[fits])])
+        one = found.take(np.array([best]))
+        result = priced(one, made)
+        known = scenario.workload.recipe.tokens is not None and bool(np.isfinite(result.days[0]))
+        network = hourly = None
+        if page is not None and domain == quoted:
+            network, hourly = _owned(made.cluster, page, adapters * gbps * 1e9, narrow)
+        hours = float(result.gpu_hours[0]) if known else None
+        yield FabricChoice(
+            adapters=adapters,
+            gbps=gbps,
+            rails=rails,
+            oversubscription=narrow,
+            domain=domain,
+            described=one.layouts.describe(),
+            step_s=float(one.step_time_s[0]),
+            days=float(result.days[0]) if known else None,
+            network_usd=network,
+            usd=None if hourly is None or hours is None else hourly * hours,
+        )
+
+
+def _owned(
+    cluster: Cluster, page: RentOrBuyPage, bits_per_s: float, narrow: int
+) -> tuple[float, float]:
+    """Price of the network, and of an accelerator's hour with it."""
+    own = page.own
+    one = float(own.network_one_tier_fraction)
+    scale = bits_per_s / _QUOTED_BITS
+
+    def scaled(whole: Figure) -> Figure:
+        value = scale * (one + (float(whole) - one) / narrow)
+        return Figure(value, "assumed", whole.source, whole.date, whole.spread)
+
+    made = replace(
+        own,
+        network_one_tier_fraction=scaled(own.network_one_tier_fraction),
+        network_two_tiers_fraction=scaled(own.network_two_tiers_fraction),
+        network_three_tiers_fraction=scaled(own.network_three_tiers_fraction),
+    )
+    bought = replace(page, own=made)
+    found = rent_or_buy_cluster(cluster, Use(gpus=cluster.gpus), page=bought)
+    return found.buying.once["network"], found.usd_per_useful_gpu_hour["own"]
