@@ -9,7 +9,6 @@ from simulator.cli.main import app
 from simulator.decisions.fabric_choices import FabricChoices, fabric_choices
 from simulator.scenario import make_scenario
 
-
 pytestmark = pytest.mark.evidence
 
 
