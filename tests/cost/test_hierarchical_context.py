@@ -146,7 +146,7 @@ def test_a_layout_costs_the_same_alone_and_stacked(rows: list[tuple[int, int]]) 
             **{
                 name: x[i]
                 for name, x in stacked.layouts.columns().items()
-                if name != "global_batch"
+                if name not in ("global_batch", "stages")  # a number of a table's own, 0 everywhere
             },
         )
         assert alone.step_time_s[0] == pytest.approx(stacked.step_time_s[i], rel=1e-12)

@@ -82,7 +82,8 @@ def test_a_waiting_micro_batch_keeps_the_log_softmax_alone() -> None:
     The final norm and the head keep 4096 x 4096 inputs of 2 bytes each beside them, and the norm
     its fp32 statistics.
     """
-    loss = {m: by_rank("gpipe", m, software="torchtitan", sharding="zero3") for m in (8, 9)}
+    eager = {"software": "torchtitan-2024", "sharding": "zero3"}
+    loss = {m: by_rank("gpipe", m, **eager) for m in (8, 9)}
     wait = loss[9]["loss"][-1] - loss[8]["loss"][-1]
     logits, inputs = 4096 * 128256 * 4, 2 * 4096 * 4096 * 2
     assert wait == pytest.approx(logits + inputs, rel=1e-3)
