@@ -49,7 +49,7 @@ def play_loaders(loaders: Loaders, compute_s: float, batches: int, seed: int = 0
     for 0.5 s in the mean: the first batch takes 3 s, the second is ready with it, and so on.
 
     >>> two = Loaders(workers=2, prefetch=1, batch_s=3.0, spread=0.0, ranks=4)
-    >>> play_loaders(two, 1.0, 6).tolist()
+    >>> play_loaders(two, 1.0, 6).round(9).tolist()
     [3.0, 0.0, 1.0, 0.0, 1.0, 0.0]
     """
     draw = np.random.default_rng(seed)

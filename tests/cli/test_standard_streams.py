@@ -37,7 +37,7 @@ def test_a_closed_output_is_said_in_one_line() -> None:
 
 
 def test_a_closed_error_output_is_no_error() -> None:
-    done = run("profiles", "show", "none", more="2>&-")
+    done = run("profiles", "show", "no-such", more="2>&-")
     assert (done.returncode, done.stdout) == (2, b"")
 
 

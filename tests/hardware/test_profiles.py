@@ -39,6 +39,9 @@ OF_TODAY = [
 ]  # fmt: skip
 """Software that runs on every accelerator; the rest is of years when there were A100 and H100."""
 
+OF_BLACKWELL = ["megatron-bridge-26.02", "megatron-bridge-26.04", "mlperf-nemo-v5.1"]
+"""Software whose attention was timed on Blackwell; elsewhere its flash attention stands for it."""
+
 
 def place(kind: str, name: str) -> Path:
     return catalogue.folder("hardware_profiles") / kind / f"{name}.toml"
@@ -131,6 +134,8 @@ def test_every_software_finds_its_kernels(software: str) -> None:
         library = device.gemm[kernels.gemm_library]
         assert device.sixteen_bit in library, accelerator
         of_their_years = device.name.startswith(("a100", "a800", "h100", "h200", "h800"))
+        if software in OF_BLACKWELL:
+            of_their_years = device.name.startswith(("b200", "b300", "gb200", "gb300"))
         if of_their_years or software in OF_TODAY:
             assert kernels.attention_library in device.attention, accelerator
         assert set(library) <= set(device.matrix_flop_per_s), accelerator
