@@ -39,7 +39,7 @@ def test_predict_from_a_path(name: str, tmp_path: Path) -> None:
     assert layout["step_time_s"] > 0 and 0 < layout["mfu"] < 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["gemma-2-9b", "t5-v1.1-xxl", "swin-base", "switch-base-128"])
 def test_plan(name: str) -> None:
     pins = ["--set", "layout.pp=1", "--set", "layout.recompute=none"]  # fewer layouts

@@ -171,7 +171,7 @@ def test_a_report_is_written_only_when_asked_for(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("software", ["torchtitan", "megatron-core", "deepspeed"])
 @pytest.mark.parametrize("pinned", [{}, {"sharding": "zero3"}, {"pp": 2}])
 def test_predict_takes_the_layouts_of_a_plan_back(software: str, pinned: dict[str, Any]) -> None:

@@ -135,6 +135,7 @@ def test_the_report_is_named_after_the_scenario() -> None:
     assert _report_name(None, scenario) == "llama-3.1-8b-dgx-h100-8"
 
 
+@pytest.mark.evidence
 def test_json_with_a_report_keeps_stdout_clean(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["plan", *FEW, "--json", "--out", str(tmp_path)])
     assert result.exit_code == 0

@@ -83,6 +83,7 @@ def test_what_is_wrong_is_said(more: list[str], said: str) -> None:
     assert code == 2 and out == "" and said in error and "Traceback" not in error
 
 
+@pytest.mark.evidence
 def test_a_run_that_never_ends_says_what_would_let_it() -> None:
     code, out, error = run("--set", "run.rate_factor=30000")
     assert code == 1 and out == ""

@@ -66,6 +66,7 @@ def test_it_says_what_one_decides_by() -> None:
         assert words in flat, words
 
 
+@pytest.mark.evidence
 def test_three_alternatives_say_what_speaks_for_them() -> None:
     best = plan(load_scenario(WHOLE))
     estimate = best.estimate
@@ -78,6 +79,7 @@ def test_three_alternatives_say_what_speaks_for_them() -> None:
     assert len(found) == 3
 
 
+@pytest.mark.evidence
 def test_played_layouts_stand_beside_the_closed_form() -> None:
     flat = " ".join(shown(*FEW, *PINS, "--refine", "1").split())
     assert " on discrete events, " in flat and " by the closed form (" in flat

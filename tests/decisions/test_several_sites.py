@@ -56,6 +56,7 @@ def test_two_halves_by_hand() -> None:
     assert found.own.days_ideal == pytest.approx(steps * cycle.total_s / 100 / 86_400)
 
 
+@pytest.mark.evidence
 def test_more_steps_are_days() -> None:
     plain, more = answer(inner_steps=10), answer(inner_steps=10, more_steps_fraction=0.25)
     assert plain.own.days_ideal is not None
@@ -73,6 +74,7 @@ def test_the_slow_site_is_waited_for_and_even_batches_mend_it() -> None:
     assert one / two == pytest.approx(slow_s / fast_s, rel=0.05)
 
 
+@pytest.mark.evidence
 def test_every_step_is_no_cycle() -> None:
     found = answer(outer_step="synchronous")
     assert found.cycle is not None and found.cycle.inner_steps == 1

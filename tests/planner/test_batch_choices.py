@@ -34,6 +34,7 @@ def scenario(several: bool = True, gpus: int = 8, **sections: Any) -> Scenario:
     )
 
 
+@pytest.mark.evidence
 def test_the_plan_is_the_best_of_the_plans_of_each() -> None:
     open_ = scenario(training={"global_batch": [64, 16, 32]})
     found = plan_over(open_)
@@ -64,6 +65,7 @@ def test_an_odd_number_of_servers_keeps_batches_that_divide() -> None:
     assert len(many) <= MOST_TRIED and (many[0], many[-1]) == (1, 100_000)
 
 
+@pytest.mark.evidence
 def test_what_does_not_fit_is_told_beside_what_does() -> None:
     found = plan_over(scenario(training={"global_batch": [3, 64]}))
     assert [bool(one.layout) for one in found.tried] == [False, True]
@@ -72,6 +74,7 @@ def test_what_does_not_fit_is_told_beside_what_does() -> None:
         plan_over(scenario(training={"global_batch": [3, 5]}))
 
 
+@pytest.mark.evidence
 def test_sequences_are_chosen_too() -> None:
     found = plan_over(scenario(training={"sequence_length": "2048..8192", "global_batch": [32]}))
     assert [one.sequence_length for one in found.tried] == [2048, 3072, 4096, 6144, 8192]

@@ -18,6 +18,7 @@ def made() -> str:
     return page()
 
 
+@pytest.mark.evidence
 def test_the_committed_page_is_made_from_the_cases(made: str) -> None:
     """All but the hours, which move with every step time."""
     committed = (ROOT / "docs" / "goodput.md").read_text()
