@@ -230,7 +230,7 @@ def test_uneven_stages_of_every_schedule_are_within_a_few_percent(
     V-Min idles for every micro-batch where passes are unlike, and takes longer to be periodic.
     """
     layout = {**layout, "schedule": schedule, "vpp": VPP[schedule]}
-    few = 0.015 if schedule == "v_min" else 0.009
+    few = 0.022 if schedule == "v_min" else 0.009
     closed, real = step_and_makespan(*uneven(model, "megatron-core", rounds, layout), play)
     assert closed == pytest.approx(real, rel=0.026 if rounds == 2 else few)
 
