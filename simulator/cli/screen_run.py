@@ -8,12 +8,12 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from simulator.cli.screen import console, heading, notes, plain_table, took
+from simulator.cli.screen import NO_FIT, console, fitting, heading, notes, plain_table, took
 from simulator.planner.prediction import Prediction
 from simulator.planner.simulated_run import SimulatedRun
 from simulator.reliability.incidents import Incidents
 from simulator.report.run_words import end_words
-from simulator.units import DAY_S, show_percent, show_seconds, show_usd
+from simulator.units import DAY_S, show_bytes, show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:
     from simulator.events.run.played_runs import PlayedRuns
@@ -68,8 +68,16 @@ def _verdict(prediction: Prediction, played: PlayedRuns) -> Text:
         lines.append(f"deadline of {goal:,.1f} days: {chance} of the runs meet it, steps as given")
     ends = (np.array([low]), np.array([high]))
     lines.append(end_words(prediction.outcome, prediction.scenario, ends))
-    text = Text(f"\n{prediction.estimate.layouts.describe()}\n", style="bold")
-    return text.append("".join(f"{line}\n" for line in lines if line), style="not bold")
+    estimate = prediction.estimate
+    text = Text("\n").append(fitting(estimate)).append(f"  {estimate.layouts.describe()}\n", "bold")
+    if estimate.verdict_word() == "OOM":
+        needs, usable = float(estimate.memory_total_bytes[0]), estimate.usable_bytes
+        text.append(
+            f"needs {show_bytes(needs)} of {show_bytes(usable)}: no such run starts. `plan` names"
+            " layouts that fit; pin one with --set layout.tp=8 and so on\n",
+            NO_FIT,
+        )
+    return text.append("".join(f"{line}\n" for line in lines if line))
 
 
 def _causes(played: PlayedRuns) -> Table:
