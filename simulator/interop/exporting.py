@@ -64,6 +64,10 @@ def _titan_lacks(row: dict[str, Any]) -> list[str]:
         wrong.append("sharding = zero1")
     if row["sharding"] == "ddp" and row["cp"] > 1:
         wrong.append("sharding = ddp with cp > 1, whose ranks share states")
+    if row["shard_group"] % row["cp"]:
+        wrong.append(
+            f"shard_group = {row['shard_group']} with cp = {row['cp']}: all cp ranks share"
+        )
     if row["reshard_after_forward"] is not True:
         wrong.append(f"reshard_after_forward = {row['reshard_after_forward']}")
     offload = ("optimizer_offload", "parameter_offload")
