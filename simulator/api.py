@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.answers import draw_with
+from simulator.answers import draw_with, write_with
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import build, read_toml
 from simulator.planner.prediction import Prediction
@@ -66,7 +66,14 @@ def _draw(answer: Any, axes: Any) -> Any:
     return draw(answer, axes)
 
 
+def _document(answer: Any) -> dict[str, Any]:
+    from simulator.report.answer_documents import answer_document
+
+    return answer_document(answer)
+
+
 draw_with(_draw)
+write_with(_document)
 
 Source = Scenario | str | os.PathLike[str] | None
 
@@ -563,8 +570,12 @@ def recommender(scenario: Source, **given: Any) -> Recommended:
     return found(assemble(scenario, {}, given)[0])
 
 
-def parameter_server(scenario: Source, **given: Any) -> Served:
+def parameter_server(
+    scenario: Source, *, play: bool = False, seed: int = 0, **given: Any
+) -> Served:
     """Find what a run takes with its [parameter_server]; other arguments as in :func:`predict`.
+
+    With `play`, rounds are played on discrete events beside the closed form.
 
     Raises
     ------
@@ -572,8 +583,10 @@ def parameter_server(scenario: Source, **given: Any) -> Served:
         With every problem of the input.
     """
     from simulator.decisions.parameter_servers import parameter_server as found
+    from simulator.decisions.parameter_servers import with_play
 
-    return found(assemble(scenario, {}, given)[0])
+    answer = found(assemble(scenario, {}, given)[0])
+    return with_play(answer, seed) if play else answer
 
 
 def job(source: Source) -> Job:

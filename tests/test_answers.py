@@ -16,7 +16,21 @@ matplotlib.use("agg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simulator import compare, plan, predict, simulate, size, sweep, versus, what_if
+from simulator import (
+    compare,
+    distil,
+    parameter_server,
+    plan,
+    predict,
+    recommender,
+    several_sites,
+    simulate,
+    size,
+    sweep,
+    versus,
+    what_if,
+)
+from simulator.errors import InputError
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "examples" / "first_plan.ipynb"
 RUN: dict[str, Any] = {"model": "llama-3.2-1b", "cluster": "dgx-h100", "gpus": 8}
@@ -75,6 +89,35 @@ KINDS = ("plan", "predict", "simulate", "versus", "what_if", "size", "compare")
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_answer_shows_itself(kind: str) -> None:
     checked(answer(kind))
+
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+SMALL = {"tp": 1, "pp": 1, "cp": 1}
+
+
+@pytest.mark.parametrize(
+    ("ask", "example", "pins"),
+    [
+        (several_sites, "two-sites.toml", SMALL | {"micro_batch": 1}),
+        (parameter_server, "parameter-server.toml", SMALL | {"micro_batch": 16}),
+        (distil, "distillation.toml", {"pp": 1, "cp": 1}),
+        (recommender, "dlrm.toml", {}),
+    ],
+)
+def test_answers_to_questions_of_their_own_show_themselves(
+    ask: Any, example: str, pins: dict[str, int]
+) -> None:
+    found = ask(EXAMPLES / example, **pins)
+    checked(found)
+    assert found.document()["command"] == {several_sites: "sites", parameter_server:
+        "parameter-server", distil: "distil", recommender: "recommender"}[ask]  # fmt: skip
+
+
+def test_a_document_is_what_json_prints() -> None:
+    one = answer("predict")
+    assert one.document()["layouts"][0]["step_time_s"] == one.step_time_s
+    with pytest.raises(InputError, match="SimulatedStep has none"):
+        answer("simulate").document()
 
 
 def test_a_sweep_shows_itself(tmp_path: Path) -> None:

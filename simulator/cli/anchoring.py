@@ -74,10 +74,9 @@ def anchor(
 
 
 def _scenario(path: Path) -> Scenario:
-    from simulator.cli.options import scenario_of
+    from simulator.cli.bundles import Names
 
-    nothing = dict.fromkeys(("model", "cluster", "gpus", "software", "overrides"))
-    return scenario_of(path, **nothing)[0]
+    return Names().scenario(path)[0]
 
 
 def _of_logs(paths: Sequence[Path], scenario: Scenario) -> list[Anchor]:

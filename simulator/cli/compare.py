@@ -7,20 +7,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from simulator.cli.bundles import LIMITS, MONEY, Limits, Money, Names, taking
 from simulator.cli.decision_options import (
-    Budget,
     Clusters,
     Confidence,
     Counts,
-    Deadline,
-    Jobs,
     OutFolder,
-    Price,
-    Region,
-    days_of,
-    prices_of,
-    scenario_for,
-    usd_of,
 )
 from simulator.cli.options import (
     INFEASIBLE,
@@ -42,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
+@taking
 def command(
     scenario: ScenarioFile = None,
     model: ModelName = None,
@@ -49,12 +42,9 @@ def command(
     gpus: Counts = None,
     software: SoftwareName = None,
     overrides: Set = None,
-    deadline: Deadline = None,
-    budget: Budget = None,
+    limits: Limits = LIMITS,
     confidence: Confidence = 0.5,
-    price: Price = None,
-    region: Region = None,
-    jobs: Jobs = None,
+    money: Money = MONEY,
     as_json: Json = False,
     out: OutFolder = None,
 ) -> None:
@@ -68,16 +58,14 @@ def command(
 
         names = [name for name in (clusters or "").split(",") if name]
         sizes = parse_counts(gpus) if gpus else [None]
-        described, assumed = scenario_for(
-            scenario,
+        described, assumed = Names(
             model=model,
-            cluster=names[0] if names else None,
-            gpus=sizes[0],
+            cluster=names[0] if names and scenario is None else None,
+            gpus=sizes[0] if scenario is None else None,
             software=software,
             overrides=overrides,
-        )
-        limits = {"deadline_days": days_of(deadline), "budget_usd": usd_of(budget)}
-        prices = prices_of(price)
+        ).scenario(scenario)
+        asked = {**limits.read, **money.read}
         if out is not None:
             check_out("--out", out, folder=True)
         on_row = None
@@ -90,11 +78,8 @@ def command(
             names or [own_cluster(described)],
             gpus,
             confidence=confidence,
-            prices=prices,
-            region=region,
-            jobs=jobs,
             on_row=on_row,
-            **limits,
+            **asked,
         )
         if as_json:
             from simulator.report.decision_documents import compare_document

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,6 @@ from simulator.errors import InputError, problem
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from simulator.scenario import Scenario
 
 __all__ = [
     "Budget",
@@ -27,7 +26,6 @@ __all__ = [
     "Region",
     "days_of",
     "prices_of",
-    "scenario_for",
     "usd_of",
 ]
 
@@ -175,24 +173,3 @@ def prices_of(texts: list[str] | None) -> dict[str, float]:
         rule = "must be USD or CLUSTER=USD"
         found[name.strip() or "*"] = _positive(number, text, "--price", 1.0, rule)
     return found
-
-
-def scenario_for(
-    file: Path | None,
-    *,
-    model: str | None,
-    cluster: str | None,
-    gpus: int | None,
-    software: str | None,
-    overrides: list[str] | None,
-) -> tuple[Scenario, dict[str, Any]]:
-    """Make the scenario that is to be compared; cluster and gpus matter only without a file.
-
-    Also returns the training fields that nobody gave.
-    """
-    from simulator.api import assemble
-
-    names: dict[str, Any] = {"model": model, "software": software}
-    if file is None:
-        names |= {"cluster": cluster, "gpus": gpus}
-    return assemble(file, names, overrides=overrides or (), where="command line")

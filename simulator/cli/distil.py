@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import typer
-
-from simulator.cli.options import (
-    INFEASIBLE,
-    Json,
-    ScenarioFile,
-    Set,
-    print_json,
-    scenario_of,
-    speaking,
-)
+from simulator.cli.bundles import Names
+from simulator.cli.options import Json, ScenarioFile, Set, speaking, tell
 
 __all__ = ["command"]
 
@@ -23,18 +14,8 @@ def command(scenario: ScenarioFile = None, overrides: Set = None, as_json: Json 
     Exit 0: done; 1: both do not fit together; 2: bad input.
     """
     with speaking():
+        from simulator.cli.screen_distil import show
         from simulator.decisions.distilling import distil
 
-        names = {"model": None, "cluster": None, "gpus": None, "software": None}
-        described, _ = scenario_of(scenario, **names, overrides=overrides)
-        answer = distil(described)
-        if as_json:
-            from simulator.report.technique_documents import distillation_document
-
-            print_json(distillation_document(answer))
-        else:
-            from simulator.cli.screen_distil import show
-
-            show(answer)
-        if answer.beside is None:
-            raise typer.Exit(INFEASIBLE)
+        answer = distil(Names(overrides=overrides).scenario(scenario)[0])
+        tell(answer, show, as_json=as_json, feasible=answer.beside is not None)

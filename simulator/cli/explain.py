@@ -6,16 +6,11 @@ from typing import Annotated
 
 import typer
 
+from simulator.cli.bundles import NAMES, Names, taking
 from simulator.cli.options import (
-    ClusterName,
-    Gpus,
     Json,
-    ModelName,
     ScenarioFile,
-    Set,
-    SoftwareName,
     print_json,
-    scenario_of,
     speaking,
 )
 
@@ -29,14 +24,11 @@ Name = Annotated[
 ]
 
 
+@taking
 def command(
     term: Name = "",
     scenario: ScenarioFile = None,
-    model: ModelName = None,
-    cluster: ClusterName = None,
-    gpus: Gpus = None,
-    software: SoftwareName = None,
-    overrides: Set = None,
+    names: Names = NAMES,
     as_json: Json = False,
 ) -> None:
     """Explain a term of the step time or a kind of memory: formula, source, the figures it needs.
@@ -48,15 +40,8 @@ def command(
         from simulator.report.explained import explained, explained_document, term_names
 
         prediction = None
-        if any((scenario, model, cluster, gpus, overrides)):
-            described, _ = scenario_of(
-                scenario,
-                model=model,
-                cluster=cluster,
-                gpus=gpus,
-                software=software,
-                overrides=overrides,
-            )
+        if scenario or names.says_what:
+            described, _ = names.scenario(scenario)
             prediction = predict(described)
         if term:
             found = [explained(term, prediction)]

@@ -7,16 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli.bundles import NAMES, Names, taking
 from simulator.cli.options import (
-    ClusterName,
-    Gpus,
-    ModelName,
     ScenarioFile,
-    Set,
-    SoftwareName,
     check_out,
     say,
-    scenario_of,
     speaking,
     writing,
 )
@@ -55,14 +50,11 @@ Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="Layouts of 
 _BINARY = ("parquet", "chakra")
 
 
+@taking
 def command(
     form: Form,
     scenario: ScenarioFile = None,
-    model: ModelName = None,
-    cluster: ClusterName = None,
-    gpus: Gpus = None,
-    software: SoftwareName = None,
-    overrides: Set = None,
+    names: Names = NAMES,
     out: Out = None,
     best: Best = False,
     top: Top = 20,
@@ -77,14 +69,7 @@ def command(
         if form in _BINARY and out is None:
             raise InputError(f"--as {form}: must be written with --out")
         check_out("--out", out, folder=form == "chakra")
-        described, _ = scenario_of(
-            scenario,
-            model=model,
-            cluster=cluster,
-            gpus=gpus,
-            software=software,
-            overrides=overrides,
-        )
+        described, _ = names.scenario(scenario)
         contents = _contents(described, form, best=best, top=top)
         if out is None:
             typer.echo(next(iter(contents.values())).decode())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simulator.cli.options import check_out, print_json, say, writing
 
 if TYPE_CHECKING:
+    from simulator.cli.bundles import Names
     from simulator.interop.launch_files.advising import Advice
     from simulator.interop.launch_files.merging import Imported
 
@@ -46,14 +47,12 @@ def sorted_files(
     return (scenarios[0] if scenarios else None), []
 
 
-def imported(
-    files: list[Path], names: dict[str, Any], overrides: list[str] | None, *, as_json: bool
-) -> Imported:
+def imported(files: list[Path], names: Names, *, as_json: bool) -> Imported:
     """Read launch files; what was not understood goes to the screen, or beside the document."""
     from simulator.cli.screen_from_files import reading_lines
     from simulator.interop.launch_files.merging import import_launch
 
-    found = import_launch(files, names, overrides or ())
+    found = import_launch(files, names.named, names.overrides or ())
 
     for line in reading_lines(found):
         say(line, err=as_json)
@@ -62,8 +61,7 @@ def imported(
 
 def advice(
     files: list[Path],
-    names: dict[str, Any],
-    overrides: list[str] | None,
+    names: Names,
     *,
     as_json: bool,
     out: Path | None,
@@ -74,7 +72,7 @@ def advice(
 
     check_out("--out", out, folder=True)
     with waiting("reading, predicting and changing"):
-        found = advise(files, names, overrides or ())
+        found = advise(files, names.named, names.overrides or ())
     if as_json:
         from simulator.report.launch_document import advice_document
 

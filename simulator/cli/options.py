@@ -15,7 +15,7 @@ from simulator.cli.standard_streams import forget_output
 from simulator.errors import visible
 
 if TYPE_CHECKING:
-    from simulator.scenario import Scenario
+    from simulator.answers import Answer
 
 __all__ = [
     "BAD_INPUT",
@@ -30,8 +30,8 @@ __all__ = [
     "check_out",
     "print_json",
     "say",
-    "scenario_of",
     "speaking",
+    "tell",
     "writing",
 ]
 
@@ -156,26 +156,14 @@ def speaking() -> Iterator[None]:
         raise typer.Exit(CLOSED_PIPE) from None
 
 
-def scenario_of(
-    file: Path | None,
-    *,
-    model: str | None,
-    cluster: str | None,
-    gpus: int | None,
-    software: str | None,
-    overrides: list[str] | None,
-    several: bool | None = None,
-) -> tuple[Scenario, dict[str, Any]]:
-    """Make the scenario that the options describe, and name the training fields it assumed.
-
-    With `several`, batch and sequence may be lists or ranges, of which a plan chooses.
-    """
-    from simulator.api import assemble
-
-    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
-    return assemble(
-        file, names, overrides=overrides or (), where="command line", several=bool(several)
-    )
+def tell(answer: Answer, show: Callable[[Any], None], *, as_json: bool, feasible: bool) -> None:
+    """Print an answer as a document or by `show`; end with INFEASIBLE where nothing fits."""
+    if as_json:
+        print_json(answer.document())
+    else:
+        show(answer)
+    if not feasible:
+        raise typer.Exit(INFEASIBLE)
 
 
 def print_json(document: dict[str, Any]) -> None:

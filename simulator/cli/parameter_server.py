@@ -6,15 +6,8 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.options import (
-    INFEASIBLE,
-    Json,
-    ScenarioFile,
-    Set,
-    print_json,
-    scenario_of,
-    speaking,
-)
+from simulator.cli.bundles import Names
+from simulator.cli.options import Json, ScenarioFile, Set, speaking, tell
 
 __all__ = ["command"]
 
@@ -36,23 +29,10 @@ def command(
     Exit 0: done; 1: no layout fits a worker; 2: bad input.
     """
     with speaking():
-        from simulator.decisions.parameter_servers import parameter_server
+        from simulator.cli.screen_parameter_server import show
+        from simulator.decisions.parameter_servers import parameter_server, with_play
 
-        names = {"model": None, "cluster": None, "gpus": None, "software": None}
-        described, _ = scenario_of(scenario, **names, overrides=overrides)
-        answer, played = parameter_server(described), None
-        if play and answer.crew is not None and answer.round is not None:
-            from simulator.events.served_run import play_servers
-
-            kind, bound = answer.section.consistency, answer.section.staleness
-            played = play_servers(answer.crew, answer.round, kind, staleness=bound, seed=seed)
-        if as_json:
-            from simulator.report.technique_documents import parameter_server_document
-
-            print_json(parameter_server_document(answer, played))
-        else:
-            from simulator.cli.screen_parameter_server import show
-
-            show(answer, played)
-        if answer.crew is None:
-            raise typer.Exit(INFEASIBLE)
+        answer = parameter_server(Names(overrides=overrides).scenario(scenario)[0])
+        if play:
+            answer = with_play(answer, seed)
+        tell(answer, show, as_json=as_json, feasible=answer.crew is not None)

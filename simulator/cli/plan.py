@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.bundles import NAMES, Names, taking
 from simulator.cli.from_files import FromFiles, ScenarioFiles, advice, sorted_files
 from simulator.cli.options import (
-    ClusterName,
-    Gpus,
     Json,
-    ModelName,
-    Set,
-    SoftwareName,
     check_out,
     print_json,
     say,
-    scenario_of,
     speaking,
     writing,
 )
@@ -76,14 +71,11 @@ More = Annotated[
 NoReport = Annotated[bool, typer.Option("--no-report", help="Write no report.")]
 
 
+@taking
 def command(
     scenario: ScenarioFiles = None,
     from_files: FromFiles = None,
-    model: ModelName = None,
-    cluster: ClusterName = None,
-    gpus: Gpus = None,
-    software: SoftwareName = None,
-    overrides: Set = None,
+    names: Names = NAMES,
     as_json: Json = False,
     more: More = False,
     top: Top = None,
@@ -104,16 +96,10 @@ def command(
         from simulator.interop.launch import launch_flags
 
         file, launch_files = sorted_files(scenario, from_files)
-        names: dict[str, Any] = {
-            "model": model,
-            "cluster": cluster,
-            "gpus": gpus,
-            "software": software,
-        }
         if launch_files:
-            advice(launch_files, names, overrides, as_json=as_json, out=None if no_report else out)
+            advice(launch_files, names, as_json=as_json, out=None if no_report else out)
             return
-        described, assumed = scenario_of(file, **names, overrides=overrides, several=True)
+        described, assumed = names.scenario(file, several=True)
         if described.cluster.kinds:
             of_one = {"--out": out, "--refine": refine, "--trace": trace, "--top": top}
             _mixed(described, of_one | {"--exhaustive": exhaustive}, as_json=as_json)

@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.anchoring import AnchoredBy, AnchorScenario, anchor
+from simulator.cli.bundles import NAMES, Names, taking
 from simulator.cli.from_files import FromFiles, ScenarioFiles, imported, sorted_files
 from simulator.cli.options import (
-    ClusterName,
-    Gpus,
     Json,
-    ModelName,
-    Set,
-    SoftwareName,
     print_json,
     say,
-    scenario_of,
     speaking,
 )
 from simulator.cli.trace_file import Trace, check_trace, title, write_trace
@@ -44,14 +39,11 @@ Figures = Annotated[
 ]
 
 
+@taking
 def command(
     scenario: ScenarioFiles = None,
     from_files: FromFiles = None,
-    model: ModelName = None,
-    cluster: ClusterName = None,
-    gpus: Gpus = None,
-    software: SoftwareName = None,
-    overrides: Set = None,
+    names: Names = NAMES,
     memory: Memory = False,
     figures: Figures = False,
     anchored_by: AnchoredBy = None,
@@ -65,8 +57,7 @@ def command(
     are not given take stated defaults. One that does not fit in memory is an answer, not an error.
     """
     with speaking():
-        names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
-        prediction, assumed = _predicted(scenario, from_files, names, overrides, as_json=as_json)
+        prediction, assumed = _predicted(scenario, from_files, names, as_json=as_json)
         check_trace(trace)
         correction, found, effects = None, None, None
         if anchored_by or anchor_scenario:
@@ -110,8 +101,7 @@ def command(
 def _predicted(
     scenario: list[Path] | None,
     from_files: list[Path] | None,
-    names: dict[str, Any],
-    overrides: list[str] | None,
+    names: Names,
     *,
     as_json: bool,
 ) -> tuple[Prediction, dict[str, Any]]:
@@ -120,6 +110,6 @@ def _predicted(
 
     file, launch_files = sorted_files(scenario, from_files)
     if launch_files:
-        return imported(launch_files, names, overrides, as_json=as_json).predicted(), {}
-    described, assumed = scenario_of(file, **names, overrides=overrides)
+        return imported(launch_files, names, as_json=as_json).predicted(), {}
+    described, assumed = names.scenario(file)
     return predict(described), assumed

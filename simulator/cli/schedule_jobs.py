@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.decision_options import Jobs
-from simulator.cli.options import Json, print_json, speaking
+from simulator.cli.options import Json, speaking, tell
 
 __all__ = ["command"]
 
@@ -33,6 +33,7 @@ def command(
     with speaking():
         from dataclasses import replace
 
+        from simulator.cli.screen_schedule import show
         from simulator.decisions.job_schedule import read_jobs, schedule_jobs
         from simulator.decisions.list_scheduling import GOALS
         from simulator.errors import InputError, problem
@@ -44,11 +45,4 @@ def command(
                 raise InputError(problem("command line", "--minimize", rule, minimize))
             listed = replace(listed, minimize=minimize)
         answer = schedule_jobs(listed, where=str(jobs_file), processes=jobs)
-        if as_json:
-            from simulator.report.technique_documents import schedule_document
-
-            print_json(schedule_document(answer))
-        else:
-            from simulator.cli.screen_schedule import show
-
-            show(answer)
+        tell(answer, show, as_json=as_json, feasible=True)

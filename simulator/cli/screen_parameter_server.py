@@ -12,32 +12,35 @@ from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
     from simulator.decisions.parameter_servers import Served
-    from simulator.events.served_run import PlayedServers
     from simulator.push_pull.rounds import Round
 
 __all__ = ["show"]
 
 
-def show(answer: Served, played: PlayedServers | None) -> None:
+def show(answer: Served) -> None:
     """Print a worker, its servers, all ways, where each wins, and what is left out."""
     screen = console()
     screen.print(heading(answer.scenario))
     screen.print()
-    screen.print(notes("A worker and its servers", _parts(answer, played)))
+    screen.print(notes("A worker and its servers", _parts(answer)))
     screen.print(_ways(answer))
     screen.print()
     if answer.networks:
         screen.print(_networks(answer))
         screen.print()
+    if len(answer.backups) > 1:
+        screen.print(notes("Without waiting for the last workers", [_backups(answer)]))
     screen.print(notes("Read this with the numbers", _caveats(answer)))
 
 
-def _parts(answer: Served, played: PlayedServers | None) -> list[str]:
-    worker, section = answer.worker, answer.section
+def _parts(answer: Served) -> list[str]:
+    worker, section, played = answer.worker, answer.section, answer.played
     lines = [
         f"{answer.workers:,} workers of {worker.gpus} GPUs, {worker.batch:,} sequences each a step;"
         f" {section.servers:,} servers ({section.placement}), {show_bytes(answer.shard_bytes)} each"
     ]
+    if section.backup_workers:
+        lines.append(f"a step waits for all workers but the last {section.backup_workers:,}")
     if worker.reason or answer.round is None:
         return [*lines, worker.reason]
     lines.append(
@@ -92,6 +95,16 @@ def _networks(answer: Served) -> Table:
         cells = (show_seconds(one.round_s[name]) for name in names)
         table.add_row(f"x {one.factor:g}", f"{one.spread:.0%}", *cells, one.fastest)
     return table
+
+
+def _backups(answer: Served) -> str:
+    """Synchronous steps that wait for all workers, and for all but some."""
+    told = (
+        f"{one.workers} dropped: {show_seconds(one.round_s)} a round,"
+        f" {show_count(one.tokens_per_s)} tokens/s"
+        for one in answer.backups
+    )
+    return f"{'; '.join(told)} (parameter_server.backup_workers)"
 
 
 def _caveats(answer: Served) -> list[str]:

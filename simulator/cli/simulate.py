@@ -7,18 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.bundles import NAMES, Names, taking
 from simulator.cli.options import (
-    ClusterName,
-    Gpus,
     Json,
-    ModelName,
     ScenarioFile,
-    Set,
-    SoftwareName,
     check_out,
     print_json,
     say,
-    scenario_of,
     speaking,
     writing,
 )
@@ -151,13 +146,10 @@ IncidentLog = Annotated[
 ]
 
 
+@taking
 def command(
     scenario: ScenarioFile = None,
-    model: ModelName = None,
-    cluster: ClusterName = None,
-    gpus: Gpus = None,
-    software: SoftwareName = None,
-    overrides: Set = None,
+    names: Names = NAMES,
     actions: Actions = None,
     write_actions: WriteActions = None,
     deviation: Deviations = None,
@@ -182,14 +174,7 @@ def command(
     with speaking():
         from simulator.planner.server_kinds import predict_first
 
-        described, _ = scenario_of(
-            scenario,
-            model=model,
-            cluster=cluster,
-            gpus=gpus,
-            software=software,
-            overrides=overrides,
-        )
+        described, _ = names.scenario(scenario)
         check_trace(trace)
         _check_ending("--picture", picture, ".png")
         of_run = RunOptions(seeds=seeds, seed=seed, incidents=incidents)

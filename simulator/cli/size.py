@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from simulator.cli.bundles import LIMITS, MONEY, Limits, Money, Names, taking
 from simulator.cli.decision_options import (
-    Budget,
     Confidence,
-    Deadline,
-    Jobs,
     Largest,
     Law,
-    Price,
-    Region,
-    days_of,
-    prices_of,
-    scenario_for,
-    usd_of,
 )
 from simulator.cli.options import (
-    INFEASIBLE,
     ClusterName,
     Json,
     ModelName,
     ScenarioFile,
     Set,
     SoftwareName,
-    print_json,
     speaking,
+    tell,
 )
 
 __all__ = ["command"]
@@ -43,6 +33,7 @@ Gpus = Annotated[
 ]
 
 
+@taking
 def command(
     scenario: ScenarioFile = None,
     model: ModelName = None,
@@ -50,14 +41,11 @@ def command(
     gpus: Gpus = None,
     software: SoftwareName = None,
     overrides: Set = None,
-    deadline: Deadline = None,
-    budget: Budget = None,
+    limits: Limits = LIMITS,
     confidence: Confidence = 0.9,
-    price: Price = None,
-    region: Region = None,
     law: Law = "hoffmann-2022",
     largest: Largest = None,
-    jobs: Jobs = None,
+    money: Money = MONEY,
     as_json: Json = False,
 ) -> None:
     """Find the fewest GPUs for a deadline, or the soonest end for a budget.
@@ -66,18 +54,17 @@ def command(
     Exit 0: done; 1: no size meets what is asked; 2: bad input.
     """
     with speaking():
+        from simulator.cli.screen_size import show
         from simulator.decisions.sizing import size_run
 
-        described, assumed = scenario_for(
-            Path(scenario) if scenario else None,
+        described, assumed = Names(
             model=model,
-            cluster=cluster,
-            gpus=gpus or 8,
+            cluster=cluster if scenario is None else None,
+            gpus=(gpus or 8) if scenario is None else None,
             software=software,
             overrides=[*(overrides or ()), *([f"cluster.name={cluster}"] if cluster else [])],
-        )
-        limits = {"deadline_days": days_of(deadline), "budget_usd": usd_of(budget)}
-        prices = prices_of(price)
+        ).scenario(scenario)
+        asked = {**limits.read, **money.read}
         on_row = None
         if not as_json:
             from simulator.cli.screen_compare import begin
@@ -87,21 +74,9 @@ def command(
             described,
             gpus=gpus,
             confidence=confidence,
-            prices=prices,
-            region=region,
             law=law,
             largest=largest,
-            jobs=jobs,
             on_row=on_row,
-            **limits,
+            **asked,
         )
-        if as_json:
-            from simulator.report.decision_documents import size_document
-
-            print_json(size_document(answer))
-        else:
-            from simulator.cli.screen_size import show
-
-            show(answer)
-        if answer.answer is None:
-            raise typer.Exit(INFEASIBLE)
+        tell(answer, show, as_json=as_json, feasible=answer.answer is not None)

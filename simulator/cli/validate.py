@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli.bundles import NAMES, Names, taking
 from simulator.cli.options import (
-    ClusterName,
-    Gpus,
     Json,
-    ModelName,
-    Set,
-    SoftwareName,
     check_out,
     print_json,
     say,
@@ -60,6 +56,7 @@ Page = Annotated[
 ]
 
 
+@taking
 def command(
     runs: RunFiles = None,
     as_json: Json = False,
@@ -69,11 +66,7 @@ def command(
     torchtitan_log: TorchtitanLog = None,
     mlperf_log: MlperfLog = None,
     scenario: LogScenario = None,
-    model: ModelName = None,
-    cluster: ClusterName = None,
-    gpus: Gpus = None,
-    software: SoftwareName = None,
-    overrides: Set = None,
+    names: Names = NAMES,
     warm_up: WarmUp = None,
     trace: TraceFile = None,
     trace_steps: TraceSteps = None,
@@ -91,13 +84,11 @@ def command(
         from simulator.errors import InputError
 
         logs = {"megatron": megatron_log, "torchtitan": torchtitan_log, "mlperf": mlperf_log}
-        names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
         others = {**{f"--{name}-log": log for name, log in logs.items()}, "--warm-up": warm_up}
         if validate_trace(
             trace,
             scenario,
             names=names,
-            overrides=overrides,
             steps=trace_steps,
             others={"RUNS.csv": runs, "--html": html, **others},
             as_json=as_json,
@@ -107,7 +98,6 @@ def command(
             logs,
             scenario,
             names=names,
-            overrides=overrides,
             warm_up=warm_up,
             others={"RUNS.csv": runs, "--html": html},
             as_json=as_json,
@@ -116,7 +106,7 @@ def command(
         if html is not None and html.is_dir():
             raise InputError(f"--html: must be a file, got the folder {str(html)!r}")
         check_out("--html", html)
-        found = _validate(runs, software or "", mapped, as_json)
+        found = _validate(runs, names.software or "", mapped, as_json)
         if as_json:
             print_json(found.document())
         else:

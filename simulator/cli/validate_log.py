@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from simulator.cli.bundles import Names
     from simulator.scenario import Scenario
     from simulator.scoring.logs import LogComparison
 
@@ -98,8 +99,7 @@ def validate_logs(
     logs: Mapping[str, Path | None],
     scenario: Path | None,
     *,
-    names: Mapping[str, Any],
-    overrides: list[str] | None,
+    names: Names,
     warm_up: int | None,
     others: Mapping[str, Any],
     as_json: bool,
@@ -110,8 +110,8 @@ def validate_logs(
     ----------
     logs : mapping
         As in :func:`compare_logs`.
-    scenario, names, overrides
-        As in ``cli.options.scenario_of``.
+    scenario, names
+        What describes the run.
     warm_up : int, optional
         Step lines to leave out at the start.
     others : mapping
@@ -125,15 +125,15 @@ def validate_logs(
         With the problems of logs and scenario, or if one is given without the other.
     """
     from simulator._version import __version__
-    from simulator.cli.options import print_json, scenario_of
+    from simulator.cli.options import print_json
     from simulator.errors import InputError
     from simulator.report.document import SCHEMA
 
     if not any(logs.values()):
         rows = ("software",)  # means something to a table of runs, too
-        given = [f"--{name}" for name, value in names.items() if value is not None]
+        given = [f"--{name}" for name, value in names.named.items() if value is not None]
         given = [option for option in given if option.removeprefix("--") not in rows]
-        given += ["--scenario"] * (scenario is not None) + ["--set"] * bool(overrides)
+        given += ["--scenario"] * (scenario is not None) + ["--set"] * bool(names.overrides)
         given += ["--warm-up"] * (warm_up is not None)
         if given:
             raise InputError(
@@ -142,7 +142,7 @@ def validate_logs(
         return False
     if wrong := [name for name, value in others.items() if value]:
         raise InputError(f"{', '.join(wrong)}: cannot be given together with a log")
-    described, _ = scenario_of(scenario, **names, overrides=overrides)
+    described, _ = names.scenario(scenario)
     found = compare_logs(logs, described, warm_up=warm_up)
     if as_json:
         head = {"schema": SCHEMA, "version": __version__, "command": "validate"}

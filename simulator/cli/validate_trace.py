@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from simulator.cli.bundles import Names
 
 __all__ = ["TraceFile", "TraceSteps", "validate_trace"]
 
@@ -30,8 +33,7 @@ def validate_trace(
     trace: Path | None,
     scenario: Path | None,
     *,
-    names: Mapping[str, Any],
-    overrides: list[str] | None,
+    names: Names,
     steps: int | None,
     others: Mapping[str, Any],
     as_json: bool,
@@ -41,8 +43,8 @@ def validate_trace(
     Parameters
     ----------
     trace : path, optional
-    scenario, names, overrides
-        As in ``cli.options.scenario_of``.
+    scenario, names
+        What describes the run.
     steps : int, optional
         Steps that the whole trace covers.
     others : mapping
@@ -56,7 +58,7 @@ def validate_trace(
         With the problems of trace and scenario.
     """
     from simulator._version import __version__
-    from simulator.cli.options import print_json, scenario_of
+    from simulator.cli.options import print_json
     from simulator.cli.screen import waiting
     from simulator.errors import InputError
     from simulator.interop.kineto import read_trace
@@ -71,7 +73,7 @@ def validate_trace(
         return False
     if wrong := [name for name, value in others.items() if value]:
         raise InputError(f"{', '.join(wrong)}: cannot be given together with --trace")
-    described, _ = scenario_of(scenario, **names, overrides=overrides)
+    described, _ = names.scenario(scenario)
     with waiting(f"reading {trace.name}"):
         read = read_nsys(trace) if is_nsys(trace) else read_trace(trace)
         found = compare_trace(measure(read, steps=steps), described)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from simulator.cli.bundles import NAMES, Names, taking
 from simulator.cli.options import (
-    ClusterName,
-    Gpus,
     Json,
-    ModelName,
-    Set,
-    SoftwareName,
-    print_json,
-    scenario_of,
     speaking,
+    tell,
 )
 from simulator.errors import InputError, problem
 
@@ -41,13 +37,10 @@ Defaults = Annotated[
 ]
 
 
+@taking
 def command(
     words: Words,
-    model: ModelName = None,
-    cluster: ClusterName = None,
-    gpus: Gpus = None,
-    software: SoftwareName = None,
-    overrides: Set = None,
+    names: Names = NAMES,
     defaults: Defaults = False,
     as_json: Json = False,
 ) -> None:
@@ -57,6 +50,7 @@ def command(
     """
     with speaking():
         from simulator.cli.screen import waiting
+        from simulator.cli.screen_versus import show_versus
         from simulator.decisions.head_to_head import parse_side, versus
 
         sides = [word for word in words if "=" in word]
@@ -65,21 +59,7 @@ def command(
             rule = "must be two sides such as tp=4 tp=8, after a scenario file if there is one"
             raise InputError(problem("command line", "arguments", rule, " ".join(words)))
         a, b = (parse_side(text) for text in sides)
-        described, assumed = scenario_of(
-            Path(files[0]) if files else None,
-            model=model,
-            cluster=cluster,
-            gpus=gpus,
-            software=software,
-            overrides=overrides,
-        )
+        described, assumed = names.scenario(Path(files[0]) if files else None)
         with waiting("searching both"):
             answer = versus(described, a, b, search=not defaults)
-        if as_json:
-            from simulator.report.decision_documents import versus_document
-
-            print_json(versus_document(answer))
-        else:
-            from simulator.cli.screen_versus import show_versus
-
-            show_versus(answer, assumed)
+        tell(answer, partial(show_versus, assumed=assumed), as_json=as_json, feasible=True)

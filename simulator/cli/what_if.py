@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli.bundles import NAMES, Names, taking
 from simulator.cli.options import (
-    ClusterName,
-    Gpus,
     Json,
-    ModelName,
     ScenarioFile,
-    Set,
-    SoftwareName,
-    print_json,
-    scenario_of,
     speaking,
+    tell,
 )
 
 if TYPE_CHECKING:
@@ -45,13 +41,10 @@ Fabrics = Annotated[
 ]
 
 
+@taking
 def command(
     scenario: ScenarioFile = None,
-    model: ModelName = None,
-    cluster: ClusterName = None,
-    gpus: Gpus = None,
-    software: SoftwareName = None,
-    overrides: Set = None,
+    names: Names = NAMES,
     change: Changes = None,
     fabrics: Fabrics = False,
     as_json: Json = False,
@@ -62,34 +55,22 @@ def command(
     """
     with speaking():
         from simulator.cli.screen import waiting
+        from simulator.cli.screen_versus import show_what_if
         from simulator.decisions.changed_machine import what_if
 
-        described, assumed = scenario_of(
-            scenario,
-            model=model,
-            cluster=cluster,
-            gpus=gpus,
-            software=software,
-            overrides=overrides,
-        )
+        described, assumed = names.scenario(scenario)
         if fabrics:
             _fabrics(described, change, as_json=as_json)
             return
         with waiting("searching twice"):
             answer = what_if(described, change or ())
-        if as_json:
-            from simulator.report.decision_documents import what_if_document
-
-            print_json(what_if_document(answer))
-        else:
-            from simulator.cli.screen_versus import show_what_if
-
-            show_what_if(answer, assumed)
+        tell(answer, partial(show_what_if, assumed=assumed), as_json=as_json, feasible=True)
 
 
 def _fabrics(scenario: Scenario, changes: list[str] | None, *, as_json: bool) -> None:
     """Price the scenario on every candidate fabric."""
     from simulator.cli.screen import waiting
+    from simulator.cli.screen_fabrics import show_fabrics
     from simulator.decisions.fabric_choices import fabric_choices
     from simulator.errors import InputError
 
@@ -97,11 +78,4 @@ def _fabrics(scenario: Scenario, changes: list[str] | None, *, as_json: bool) ->
         raise InputError("arguments: --change: must be left out with --fabrics")
     with waiting("pricing fabrics"):
         answer = fabric_choices(scenario)
-    if as_json:
-        from simulator.report.decision_documents import fabrics_document
-
-        print_json(fabrics_document(answer))
-    else:
-        from simulator.cli.screen_fabrics import show_fabrics
-
-        show_fabrics(answer)
+    tell(answer, show_fabrics, as_json=as_json, feasible=True)

@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from simulator.answers import Answer
 from simulator.cost.step import Estimate, evaluate
-from simulator.decisions.offers import KEEP
 from simulator.distillation.teacher_section import Distillation, loss_bytes, stored_bytes
 from simulator.errors import InfeasibleError, InputError, problem
+from simulator.frames import DataFrame, frame_of_rows
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.allowed import with_allowed
-from simulator.planner.explore import explore
+from simulator.planner.fastest import fastest
 from simulator.planner.prediction import refuse_mixed
-from simulator.planner.scaling import hopeless, why_not
 from simulator.scenario import Scenario
-from simulator.units import DAY_S, HOUR_S
+from simulator.units import DAY_S, HOUR_S, show_seconds
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
@@ -50,8 +49,8 @@ class Beside:
         return self.student_s + self.teacher_s + self.loss_s
 
 
-@dataclass(frozen=True, kw_only=True)
-class Distilled:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Distilled(Answer):
     """The answer."""
 
     scenario: Scenario
@@ -67,6 +66,24 @@ class Distilled:
     """Its layout."""
     stored_bytes: float | None
     """What the teacher's outputs would take on storage; None: no tokens given."""
+
+    @property
+    def line(self) -> str:
+        """All of it in a few words."""
+        beside = self.reason if self.beside is None else show_seconds(self.beside.step_time_s)
+        names = f"{self.scenario.workload.architecture.name} of {self.teacher.name}"
+        return f"{names}, beside: {beside}, ahead of time: {show_seconds(self.alone_s)}"
+
+    def to_frame(self) -> DataFrame:
+        """One row per way: seconds of a step by part, bytes of the fullest GPU."""
+        rows: list[dict[str, Any]] = []
+        if (one := self.beside) is not None:
+            parts = {"student_s": one.student_s, "teacher_s": one.teacher_s, "loss_s": one.loss_s}
+            whole = {"step_time_s": one.step_time_s, "memory_bytes": one.memory_bytes}
+            rows.append({"way": "beside", "layout": one.described, **parts, **whole})
+        alone = {"student_s": self.alone_s, "teacher_s": 0.0, "loss_s": 0.0}
+        ahead = {"way": "ahead of time", "layout": self.alone, **alone}
+        return frame_of_rows([*rows, {**ahead, "step_time_s": self.alone_s}])
 
     @property
     def days_ideal(self) -> float | None:
@@ -106,14 +123,10 @@ def distil(scenario: Scenario) -> Distilled:
         raise InputError(f"{scenario.where}: distillation: required section is missing")
     refuse_mixed(scenario)
     teacher = _teacher(scenario, section)
-    if reason := hopeless(scenario, scenario.cluster):
-        raise InfeasibleError(f"{scenario.where}: the student does not fit: {reason}")
-    found = explore(
-        scenario.workload, scenario.cluster, scenario.software, with_allowed(scenario), keep=KEEP
-    )
-    if not len(found.best):
-        raise InfeasibleError(f"{scenario.where}: the student does not fit: {why_not(found)}")
-    best = found.best
+    searched = fastest(scenario)
+    if searched.reason:
+        raise InfeasibleError(f"{scenario.where}: the student does not fit: {searched.reason}")
+    best = searched.best
     some = _beside(scenario, teacher, best.take(np.arange(min(len(best), _ROWS))))
     tried = [one for one in some if one.memory_bytes <= float(best.usable_bytes)]
     reason = "student and teacher together need more memory than usable"

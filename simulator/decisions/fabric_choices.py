@@ -15,6 +15,7 @@ from itertools import product
 
 import numpy as np
 
+from simulator.answers import Answer
 from simulator.cost.step import evaluate
 from simulator.economics.ownership import RentOrBuyPage, Use, page_of
 from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
@@ -66,15 +67,17 @@ class FabricChoice:
     """Of the real run on servers that are bought, with this network."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FabricChoices:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FabricChoices(Answer):
     """All of them, the fastest first."""
 
     scenario: Scenario
     rows: tuple[FabricChoice, ...]
 
-    def __repr__(self) -> str:
-        return f"FabricChoices({len(self.rows)} fabrics, {self.rows[0].step_s:.3g} s at best)"
+    @property
+    def line(self) -> str:
+        """All of it in a few words."""
+        return f"{len(self.rows)} fabrics, {self.rows[0].step_s:.3g} s at best"
 
     def to_frame(self) -> DataFrame:
         """One row per fabric."""

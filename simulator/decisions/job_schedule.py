@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
+from simulator.answers import Answer
 from simulator.decisions.list_scheduling import (
     Option,
     Queued,
@@ -20,8 +21,10 @@ from simulator.decisions.many_searches import done_in_order
 from simulator.decisions.offers import Asked, Offer, offer_of
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.files import Number, Unit, Whole, build, read_toml, record
+from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.scenario import Scenario, make_scenario
+from simulator.units import show_percent
 
 __all__ = ["JobList", "JobSchedule", "Part", "Team", "read_jobs", "schedule_jobs"]
 
@@ -90,8 +93,8 @@ class Team:
     """Mean of its jobs."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobSchedule:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class JobSchedule(Answer):
     """The answer."""
 
     list: JobList
@@ -101,6 +104,28 @@ class JobSchedule:
     schedule: Schedule
     least_days: float
     """What no schedule undercuts."""
+
+    @property
+    def line(self) -> str:
+        """All of it in a few words."""
+        days, used = self.schedule.makespan, show_percent(self.utilisation)
+        return f"{len(self.list.jobs)} jobs by {self.list.minimize}, {days:.1f} days, {used} in use"
+
+    def to_frame(self) -> DataFrame:
+        """One row per job."""
+        return frame_of_rows(
+            {
+                "job": job.name,
+                "part": self.list.parts[row.option.part].name,
+                "gpus": row.option.gpus,
+                "start_days": row.start,
+                "end_days": row.end,
+                "slowdown": slow,
+            }
+            for job, row, slow in zip(
+                self.schedule.jobs, self.schedule.rows, self.schedule.slowdowns, strict=True
+            )
+        )
 
     @property
     def utilisation(self) -> float:

@@ -17,22 +17,17 @@ from simulator.errors import InputError
 from simulator.evidence.card import Card
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
-from simulator.planner.allowed import with_allowed
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.batch_choices import batches_of, with_critical_batch, with_sizes
 from simulator.planner.certainty import Certainty, certainty
-from simulator.planner.explore import explore
+from simulator.planner.fastest import KEEP, fastest
 from simulator.planner.outcome import Outcome
 from simulator.planner.real_run import never_finishes, priced
-from simulator.planner.scaling import hopeless, why_not
 from simulator.planner.search import KEEP_FOR_ENERGY, ranked
 from simulator.scenario import Scenario, make_scenario
 from simulator.software.platforms import wrong_platform
 
-__all__ = ["KEEP", "Asked", "Offer", "offer", "offer_of", "on_cluster"]
-
-KEEP = 64
-"""Fastest layouts by coarse costs that are priced finely, a quarter of what is kept of them."""
+__all__ = ["Asked", "Offer", "offer", "offer_of", "on_cluster"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,18 +200,17 @@ def _offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
         batch_divides=divides,
         next_good=good,
     )
-    if reason := hopeless(scenario, cluster):
-        return replace(empty, reason=reason)
-    keep = KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP
-    found = explore(
-        scenario.workload, cluster, scenario.software, with_allowed(scenario), keep=keep
+    searched = fastest(
+        scenario, keep=KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP
     )
-    if not len(found.best):
-        return replace(empty, reason=why_not(found), layouts=found.layouts)
-    result = priced(found.best, scenario, price=asked.price_of(scenario))
-    first = ranked(found.best, result, scenario)[:1]
-    filled = replace(empty, layouts=found.layouts)
-    return _filled(filled, scenario, found.best.take(first), result.take(first), asked)
+    layouts = 0 if searched.found is None else searched.found.layouts
+    if searched.reason:
+        return replace(empty, reason=searched.reason, layouts=layouts)
+    best = searched.best
+    result = priced(best, scenario, price=asked.price_of(scenario))
+    first = ranked(best, result, scenario)[:1]
+    filled = replace(empty, layouts=layouts)
+    return _filled(filled, scenario, best.take(first), result.take(first), asked)
 
 
 def _filled(

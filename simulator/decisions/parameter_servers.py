@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import ceil, inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.cost.estimate import Estimate, concatenate
-from simulator.decisions.offers import KEEP
+from simulator.answers import Answer
+from simulator.decisions.parts_and_ways import Way, ideal_days
+from simulator.decisions.served_worker import Worker, fastest_worker, per_worker
 from simulator.errors import InputError, problem
+from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
-from simulator.planner.allowed import with_allowed
-from simulator.planner.explore import explore
+from simulator.planner.fastest import fastest
 from simulator.planner.prediction import refuse_mixed
-from simulator.planner.scaling import hopeless, why_not
 from simulator.push_pull.rounds import (
     Crew,
     Round,
@@ -32,17 +32,21 @@ from simulator.push_pull.server_section import (
     load_server_work,
 )
 from simulator.scenario import Scenario
-from simulator.units import DAY_S
+from simulator.units import show_seconds
+
+if TYPE_CHECKING:  # brings numba along
+    from simulator.events.served_run import PlayedServers
 
 __all__ = [
     "MOST_WORKERS",
     "NETWORKS",
     "SPREADS",
+    "Backups",
     "Network",
     "Served",
-    "Way",
-    "Worker",
+    "ServedWay",
     "parameter_server",
+    "with_play",
 ]
 
 NETWORKS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
@@ -59,38 +63,26 @@ _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Worker:
-    """One worker and its layout."""
+class ServedWay(Way):
+    """One way of keeping together."""
 
-    gpus: int
-    batch: int
-    """Sequences of a worker's step."""
-    described: str = ""
-    layout: dict[str, Any] | None = None
-    step_s: float = inf
-    """Compute of a step, without an optimizer: servers have it."""
-    memory_bytes: float = 0.0
-    """On its fullest GPU."""
-    freed_bytes: float = 0.0
-    """What the optimizer's states, and a cache in host memory, leave free of it."""
-    reason: str = ""
-    """Why no layout fits."""
+    round_s: float = inf
+    """Between two steps of the mean worker."""
+    stale_updates: float = 0.0
+    """Updates that others have made, on average, between a pull and the push that follows."""
+    more_updates: float = 0.0
+    """Updates beyond those of workers in step, as a share."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Way:
-    """One way of keeping together."""
+class Backups:
+    """Steps that go on without the last workers."""
 
-    name: str
+    workers: int
+    """That a step does not wait for."""
     round_s: float
-    """Between two steps of the mean worker."""
     tokens_per_s: float
-    stale_updates: float
-    """Updates that others have made, on average, between a pull and the push that follows."""
-    more_updates: float
-    """Updates beyond those of workers in step, as a share."""
-    days_ideal: float | None
-    reason: str = ""
+    """Of those that count."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,8 +101,8 @@ class Network:
         return min(self.round_s, key=lambda name: self.round_s[name])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Served:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Served(Answer):
     """The answer."""
 
     scenario: Scenario
@@ -123,9 +115,46 @@ class Served:
     round: Round | None
     shard_bytes: float
     """What every server keeps."""
-    ways: tuple[Way, ...]
+    ways: tuple[ServedWay, ...]
     """What was asked first; the other two kinds, all-reduce, and everyone to everyone."""
     networks: tuple[Network, ...]
+    backups: tuple[Backups, ...]
+    """Synchronous steps that wait for all, and for all but some."""
+    played: PlayedServers | None = None
+    """Rounds on discrete events, where they were played (:func:`with_play`)."""
+
+    @property
+    def line(self) -> str:
+        """All of it in a few words."""
+        workers = f"{self.workers:,} workers, {self.section.servers:,} servers"
+        rounds = self.worker.reason or f"{show_seconds(self.ways[0].round_s)} a round"
+        return f"{workers}, {self.section.consistency}, {rounds}"
+
+    def to_frame(self) -> DataFrame:
+        """One row per way of keeping together."""
+        return frame_of_rows(asdict(way) for way in self.ways)
+
+
+def with_play(answer: Served, seed: int = 0) -> Served:
+    """Play rounds on discrete events beside the closed form, where some layout fits a worker.
+
+    Raises
+    ------
+    InputError
+        If there were too many messages to play, or a step does not wait for all workers.
+    """
+    if answer.crew is None or answer.round is None:
+        return answer
+    from simulator.events.served_run import play_servers  # brings numba along
+
+    section = answer.section
+    if section.backup_workers:
+        rule = "rounds that go on without some workers are not played; must be 0 with --play"
+        field = "parameter_server.backup_workers"
+        raise InputError(problem(answer.scenario.where, field, rule, section.backup_workers))
+    kind, bound = section.consistency, section.staleness
+    played = play_servers(answer.crew, answer.round, kind, staleness=bound, seed=seed)
+    return replace(answer, played=played)
 
 
 def parameter_server(scenario: Scenario) -> Served:
@@ -146,7 +175,7 @@ def parameter_server(scenario: Scenario) -> Served:
     workers = _checked(scenario, section)
     shard = float(work.state_bytes) * scenario.workload.architecture.parameters / section.servers
     _check_shard(scenario, section, shard)
-    worker = _worker(scenario, section, workers)
+    worker = fastest_worker(scenario, section, workers)
     crew = one = None
     if not worker.reason:
         crew = _crew(section, work, worker, workers)
@@ -162,11 +191,8 @@ def parameter_server(scenario: Scenario) -> Served:
         shard_bytes=shard,
         ways=_ways(scenario, section, work, worker, crew, one),
         networks=() if crew is None or one is None else _networks(section, crew, one),
+        backups=() if crew is None or one is None else _backups(scenario, worker, crew, one),
     )
-
-
-def _per_worker(cluster: Cluster, section: ParameterServer) -> int:
-    return section.worker_gpus or min(cluster.node.accelerators, cluster.gpus)
 
 
 def _hosts(cluster: Cluster) -> int:
@@ -176,7 +202,7 @@ def _hosts(cluster: Cluster) -> int:
 def _checked(scenario: Scenario, section: ParameterServer) -> int:
     """How many workers there are, where the section can be."""
     cluster, where, name = scenario.cluster, scenario.where, "parameter_server"
-    each, hosts, found = _per_worker(cluster, section), _hosts(cluster), []
+    each, hosts, found = per_worker(cluster, section), _hosts(cluster), []
     if cluster.gpus % each:
         rule = f"must divide the {cluster.gpus} accelerators of the run"
         raise InputError(problem(where, f"{name}.worker_gpus", rule, each))
@@ -192,9 +218,13 @@ def _checked(scenario: Scenario, section: ParameterServer) -> int:
     if slow > workers:
         rule = f"must be at most the {workers} workers in all"
         found.append(problem(where, f"{name}.stragglers", rule, slow))
-    if (batch := scenario.workload.recipe.global_batch) % workers:
-        rule = f"must divide over the {workers} workers"
-        near = max(round(batch / workers), 1) * workers
+    if section.backup_workers >= workers:
+        rule = f"must be fewer than the {workers} workers"
+        raise InputError(problem(where, f"{name}.backup_workers", rule, section.backup_workers))
+    waited = workers - section.backup_workers
+    if (batch := scenario.workload.recipe.global_batch) % waited:
+        rule = f"must divide over the {waited} workers{' waited for' * (waited < workers)}"
+        near = max(round(batch / waited), 1) * waited
         text = problem(where, "training.global_batch", rule, batch)
         found.append(f"{text} (nearest: {near})")
     if found:
@@ -211,73 +241,6 @@ def _check_shard(scenario: Scenario, section: ParameterServer, shard: float) -> 
         rule = f"{rule} at least {need}"
         text = problem(scenario.where, "parameter_server.servers", rule, section.servers)
         raise InputError(f"{text} (nearest: {need})")
-
-
-def _worker(scenario: Scenario, section: ParameterServer, workers: int) -> Worker:
-    """The fastest layout of one worker, which keeps no optimizer states."""
-    cluster, gpus = scenario.cluster, _per_worker(scenario.cluster, section)
-    recipe = scenario.workload.recipe
-    batch = recipe.global_batch // workers
-    empty = Worker(gpus=gpus, batch=batch)
-    small = replace(cluster, groups=(replace(cluster.groups[0], gpus=gpus),))
-    plain = replace(recipe, global_batch=batch, optimizer="sgd", moment_dtype=None)
-    pinned = {k: v for k, v in scenario.pinned.items() if k not in ("dp", "shard_group")}
-    one = replace(
-        scenario,
-        cluster=small,
-        workload=replace(scenario.workload, recipe=plain),
-        pinned=pinned,
-    )
-    if reason := hopeless(one, small):
-        return replace(empty, reason=reason)
-    found = explore(one.workload, small, one.software, with_allowed(one), keep=KEEP)
-    tried = [each for each in (found.best, found.roomy) if len(each)]
-    if not tried:
-        return replace(empty, reason=why_not(found))
-    estimate = concatenate(tried)
-    freed = _freed_bytes(estimate, scenario, section)
-    need = estimate.memory_total_bytes - freed
-    seconds = np.where(need <= estimate.usable_bytes, _compute_s(estimate, one, section), np.inf)
-    row = int(np.argmin(seconds))
-    if np.isinf(seconds[row]):
-        return replace(empty, reason=why_not(found))
-    return replace(
-        empty,
-        described=estimate.layouts.describe(row),
-        layout=estimate.layouts.row(row),
-        step_s=float(seconds[row]),
-        memory_bytes=float(need[row]),
-        freed_bytes=float(freed[row]),
-    )
-
-
-def _freed_bytes(estimate: Estimate, scenario: Scenario, section: ParameterServer) -> Any:
-    """Optimizer states; with a cache on the host all layers but one at work and one on its way."""
-    kinds = estimate.memory_bytes
-    freed = kinds["optimizer"]
-    if section.worker_cache == "host":
-        layers = max(scenario.workload.architecture.layers, 2)
-        freed = freed + (kinds["weights"] + kinds["gradients"]) * (1.0 - 2.0 / layers)
-    return freed
-
-
-def _compute_s(estimate: Estimate, worker: Scenario, section: ParameterServer) -> Any:
-    """Seconds of a step without the optimizer, and no less than copies of a cache on the host.
-
-    Weights are copied for the forward and the backward pass of every micro-batch, gradients once
-    back; layers that compute hide those of others (GeePS, section 4).
-    """
-    seconds = estimate.step_time_s - estimate.terms_s["optimizer"]
-    if section.worker_cache == "gpu":
-        return seconds
-    node, layouts = worker.cluster.node, estimate.layouts
-    if node.host_bytes_per_s is None:
-        rule = f"not known how fast copies to the host of {node.name} are; must be 'gpu'"
-        raise InputError(problem(worker.where, "parameter_server.worker_cache", rule, "host"))
-    passes = worker.workload.recipe.global_batch / (layouts.micro_batch * layouts.dp)
-    kinds = estimate.memory_bytes
-    copied = 2.0 * passes * kinds["weights"] + kinds["gradients"]
-    return np.maximum(seconds, copied / float(node.host_bytes_per_s))
 
 
 def _crew(section: ParameterServer, work: ServerWork, worker: Worker, workers: int) -> Crew:
@@ -299,7 +262,7 @@ def _round(scenario: Scenario, section: ParameterServer, work: ServerWork, worke
     parameters, servers = float(scenario.workload.architecture.parameters), section.servers
     out = node.scale_out
     host = float(out.adapters * out.adapter_bytes_per_s * cluster.fabric.usable_fraction)
-    own = host * _per_worker(cluster, section) / node.accelerators
+    own = host * per_worker(cluster, section) / node.accelerators
     push, pull = (parameters * _BYTES[x] for x in (section.push_dtype, section.pull_dtype))
     pieces = max(1.0, round(push / (servers * float(work.piece_bytes))))
     if section.placement == "workers":
@@ -346,7 +309,7 @@ def _rounds_of(kind: str, section: ParameterServer, crew: Crew, one: Round) -> A
     if kind == "asynchronous":
         return asynchronous_rounds(crew, one)
     if kind == "synchronous":
-        period = synchronous_s(crew.ready_s, one)
+        period = synchronous_s(crew.ready_s, one, backups=section.backup_workers)
     elif kind == "stale-synchronous":
         period = stale_synchronous_s(crew, section.staleness, one)
     else:
@@ -367,7 +330,7 @@ def _ways(
     worker: Worker,
     crew: Crew | None,
     one: Round | None,
-) -> tuple[Way, ...]:
+) -> tuple[ServedWay, ...]:
     """What was asked, the other kinds, all-reduce as planned, everyone to everyone."""
     first = section.consistency
     kinds = (first, *(kind for kind in _KINDS if kind != first))
@@ -378,17 +341,39 @@ def _ways(
             given = section.more_updates_fraction if kind == first else None
             more = float(work.asynchronous_more_updates if given is None else given)
         if crew is None or one is None:
-            rows.append(_way(scenario, kind, _Pace(more_updates=more, reason=worker.reason)))
+            rows.append(ServedWay(name=kind, more_updates=more, reason=worker.reason))
             continue
         rounds = _rounds_of(kind, section, crew, one)
         total = float((rounds * crew.workers).sum())
-        mean = float(crew.workers.sum()) / total
-        stale = _stale(kind, section, crew, total, rounds)
-        tokens = total * worker.batch * _tokens(scenario)
-        pace = _Pace(round_s=mean, tokens_per_s=tokens, stale_updates=stale, more_updates=more)
-        rows.append(_way(scenario, kind, pace))
+        every = float(crew.workers.sum())
+        count = every - section.backup_workers if kind == "synchronous" else every
+        pace = ServedWay(
+            name=kind,
+            round_s=every / total,
+            tokens_per_s=total * count / every * worker.batch * _tokens(scenario),
+            stale_updates=_stale(kind, section, crew, total, rounds),
+            more_updates=more,
+        )
+        rows.append(_with_days(pace, scenario))
     rows.insert(len(kinds), _all_reduce(scenario, crew))
     return tuple(rows)
+
+
+def _with_days(way: ServedWay, scenario: Scenario) -> ServedWay:
+    days = ideal_days(scenario.workload.recipe, way.tokens_per_s, more=way.more_updates)
+    return replace(way, days_ideal=days)
+
+
+def _backups(scenario: Scenario, worker: Worker, crew: Crew, one: Round) -> tuple[Backups, ...]:
+    """Steps of the same workers that wait for all of them, and for all but 1, 2, 4, ..."""
+    every, found = int(crew.workers.sum()), []
+    some = 0
+    while some <= every // 4:
+        seconds = float(synchronous_s(crew.ready_s, one, backups=some))
+        tokens = (every - some) * worker.batch * _tokens(scenario)
+        found.append(Backups(workers=some, round_s=seconds, tokens_per_s=tokens / seconds))
+        some = max(2 * some, 1)
+    return tuple(found)
 
 
 def _tokens(scenario: Scenario) -> float:
@@ -409,44 +394,15 @@ def _stale(kind: str, section: ParameterServer, crew: Crew, total: float, rounds
     return found
 
 
-def _all_reduce(scenario: Scenario, crew: Crew | None) -> Way:
+def _all_reduce(scenario: Scenario, crew: Crew | None) -> ServedWay:
     """The best layout of the whole cluster; who is late beyond the mean is waited for."""
-    name = "all-reduce"
-    if reason := hopeless(scenario, scenario.cluster):
-        return _way(scenario, name, _Pace(reason=reason))
-    pinned = with_allowed(scenario)
-    found = explore(scenario.workload, scenario.cluster, scenario.software, pinned, keep=KEEP)
-    if not len(found.best):
-        return _way(scenario, name, _Pace(reason=why_not(found)))
+    name, searched = "all-reduce", fastest(scenario)
+    if searched.reason:
+        return ServedWay(name=name, reason=searched.reason)
     late = 0.0 if crew is None else float(crew.ready_s[-1] - crew.step_s[0])
-    step = float(found.best.step_time_s[0]) + late
+    step = searched.step_time_s + late
     rate = scenario.workload.recipe.tokens_per_step / step
-    return _way(scenario, name, _Pace(round_s=step, tokens_per_s=rate))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Pace:
-    """What a way comes to before days are known."""
-
-    round_s: float = inf
-    tokens_per_s: float = 0.0
-    stale_updates: float = 0.0
-    more_updates: float = 0.0
-    reason: str = ""
-
-
-def _way(scenario: Scenario, name: str, pace: _Pace) -> Way:
-    tokens, rate = scenario.workload.recipe.tokens, pace.tokens_per_s
-    known = tokens is not None and rate > 0.0
-    return Way(
-        name=name,
-        round_s=pace.round_s,
-        tokens_per_s=rate,
-        stale_updates=pace.stale_updates,
-        more_updates=pace.more_updates,
-        days_ideal=(tokens or 0.0) * (1.0 + pace.more_updates) / rate / DAY_S if known else None,
-        reason=pace.reason,
-    )
+    return _with_days(ServedWay(name=name, round_s=step, tokens_per_s=rate), scenario)
 
 
 def _networks(section: ParameterServer, crew: Crew, one: Round) -> tuple[Network, ...]:

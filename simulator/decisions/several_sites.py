@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf
-from typing import Any
 
 import numpy as np
 
+from simulator.answers import Answer
 from simulator.between_sites.compression import (
     Compression,
     load_compression,
@@ -25,16 +25,15 @@ from simulator.between_sites.exchange import (
 from simulator.between_sites.outer_step import OuterStep, load_outer_step
 from simulator.between_sites.sites_section import Place, Sites
 from simulator.cost.operators.matrices import weight_matrices
-from simulator.cost.step import Estimate
-from simulator.decisions.offers import KEEP, on_cluster
+from simulator.decisions.offers import on_cluster
+from simulator.decisions.parts_and_ways import Piece, Way, ideal_days
 from simulator.errors import InputError, problem
+from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
-from simulator.planner.allowed import with_allowed
-from simulator.planner.explore import explore
+from simulator.planner.fastest import fastest
 from simulator.planner.prediction import refuse_mixed
-from simulator.planner.scaling import hopeless, why_not
 from simulator.scenario import Scenario
-from simulator.units import DAY_S
+from simulator.units import show_percent, show_seconds
 
 __all__ = ["UTILISATIONS", "Alternative", "Cycle", "SeveralSites", "SiteStep", "several_sites"]
 
@@ -43,16 +42,11 @@ UTILISATIONS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SiteStep:
+class SiteStep(Piece):
     """One site and its best layout."""
 
     place: Place
-    batch: int
-    """Sequences of a step that are its share."""
     accelerator: str = ""
-    described: str = ""
-    """The layout in a few words; blank where none fits."""
-    layout: dict[str, Any] | None = None
     step_time_s: float = inf
     own_s: float = 0.0
     """What the site computes for all exchanges of a cycle."""
@@ -60,8 +54,6 @@ class SiteStep:
     """Kept on every GPU for the exchange, beside what training takes."""
     host_bytes: float = 0.0
     """Kept in the host memory of every server for it."""
-    reason: str = ""
-    """Why no layout fits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,21 +93,16 @@ class Cycle:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Alternative:
+class Alternative(Way):
     """Another way to run it."""
 
-    name: str
     gpus: int
     step_time_s: float
     """Of the whole batch; infinite where nothing fits."""
-    tokens_per_s: float
-    days_ideal: float | None
-    """Without failures; None: no tokens given, or nothing fits."""
-    reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeveralSites:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SeveralSites(Answer):
     """The answer."""
 
     scenario: Scenario
@@ -131,6 +118,18 @@ class SeveralSites:
     """Steps beyond those of training in one place, as a share of them."""
     alternatives: tuple[Alternative, ...]
     """This one first, then step by step over the same sites, the one place, each site alone."""
+
+    @property
+    def line(self) -> str:
+        """All of it in a few words."""
+        if self.cycle is None:
+            return next(step.reason for step in self.steps if step.reason)
+        used, step = show_percent(self.cycle.utilisation), show_seconds(self.cycle.step_time_s)
+        return f"{len(self.steps)} sites, {self.outer.name}, {step} a step, {used} of it in steps"
+
+    def to_frame(self) -> DataFrame:
+        """One row per way to run it."""
+        return frame_of_rows(asdict(row) for row in self.alternatives)
 
     @property
     def own(self) -> Alternative:
@@ -228,9 +227,10 @@ def _site(scenario: Scenario, sites: Sites, place: Place, batch: int) -> SiteSte
     there = _with_batch(_there(scenario, place), batch)
     cluster = there.cluster
     empty = SiteStep(place=place, batch=batch, accelerator=cluster.accelerator.name)
-    best, reason = _fastest(there)
-    if reason:
-        return replace(empty, reason=reason)
+    searched = fastest(there)
+    if searched.reason:
+        return replace(empty, reason=searched.reason)
+    best = searched.best
     kept, on_host = _kept_bytes(sites, scenario.workload.architecture.parameters, cluster)
     room = best.memory_total_bytes + kept <= best.usable_bytes
     if not room.any():
@@ -255,18 +255,6 @@ def _there(scenario: Scenario, place: Place) -> Scenario:
         site = f"{scenario.where}: sites.at ({place.name})"
         told = (text.removeprefix(f"{scenario.where}: ") for text in error.problems)
         raise InputError(f"{site}: {text}" for text in told) from None
-
-
-def _fastest(scenario: Scenario) -> tuple[Estimate, str]:
-    """Layouts that fit, fastest first, or why there are none."""
-    if reason := hopeless(scenario, scenario.cluster):
-        return _NONE, reason
-    workload, software = scenario.workload, scenario.software
-    found = explore(workload, scenario.cluster, software, with_allowed(scenario), keep=KEEP)
-    return found.best, "" if len(found.best) else why_not(found)
-
-
-_NONE: Any = ()
 
 
 def _kept_bytes(sites: Sites, parameters: float, cluster: Cluster) -> tuple[float, float]:
@@ -404,13 +392,12 @@ def _alternatives(
         every = _cycle(scenario, plain, [replace(x, own_s=0.0) for x in steps])
         every_s = inf if every is None else every.step_time_s
         rows.append(_alternative(scenario, "gradients every step", gpus, every_s, why))
-    best, reason = _fastest(scenario)
-    one_s = inf if reason else float(best.step_time_s[0])
-    rows.append(_alternative(scenario, "one place", scenario.cluster.gpus, one_s, reason))
-    for place in sites.at:
-        found, reason = _fastest(_there(scenario, place))
-        alone_s = inf if reason else float(found.step_time_s[0])
-        rows.append(_alternative(scenario, f"{place.name} alone", place.gpus, alone_s, reason))
+    single = {"one place": scenario}
+    single |= {f"{place.name} alone": _there(scenario, place) for place in sites.at}
+    for name, there in single.items():
+        found = fastest(there)
+        step_s = inf if found.reason else found.step_time_s
+        rows.append(_alternative(scenario, name, there.cluster.gpus, step_s, found.reason))
     return tuple(rows)
 
 
@@ -418,12 +405,12 @@ def _alternative(
     scenario: Scenario, name: str, gpus: int, step_s: float, reason: str, more: float = 0.0
 ) -> Alternative:
     recipe = scenario.workload.recipe
-    known = recipe.steps is not None and step_s < inf
+    rate = recipe.tokens_per_step / step_s
     return Alternative(
         name=name,
         gpus=gpus,
         step_time_s=step_s,
-        tokens_per_s=recipe.tokens_per_step / step_s,
-        days_ideal=(recipe.steps or 0.0) * (1.0 + more) * step_s / DAY_S if known else None,
+        tokens_per_s=rate,
+        days_ideal=ideal_days(recipe, rate, more=more),
         reason=reason,
     )

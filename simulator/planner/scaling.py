@@ -12,15 +12,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from simulator.cost.states.state_bytes import least_state_bytes
 from simulator.cost.step import Estimate
 from simulator.cost.terms import TERMS
 from simulator.hardware.cluster import Cluster
 from simulator.planner.certainty import certainty
 from simulator.planner.explore import Found, explore
+from simulator.planner.fastest import hopeless, why_not
 from simulator.planner.outcome import outcome
 from simulator.scenario import Scenario
-from simulator.units import show_bytes
 from simulator.workload.recipe import Recipe
 
 __all__ = [
@@ -29,9 +28,7 @@ __all__ = [
     "ScalingPoint",
     "counts",
     "gpu_seconds_per_token",
-    "hopeless",
     "scaling",
-    "why_not",
 ]
 
 SMALLEST = 8
@@ -220,31 +217,3 @@ def _resized(cluster: Cluster, gpus: int) -> Cluster:
     if gpus == cluster.gpus:
         return cluster
     return replace(cluster, groups=(replace(cluster.groups[0], gpus=gpus),))
-
-
-def hopeless(scenario: Scenario, cluster: Cluster) -> str:
-    """Say so where model states alone, spread over all GPUs, exceed usable memory: no search."""
-    either = cluster.accelerator.fp8_either_layout
-    least = least_state_bytes(scenario.workload, scenario.software, either_layout=either)
-    need = least / cluster.gpus
-    have = float(cluster.accelerator.memory.usable_bytes)
-    if need <= have:
-        return ""
-    return (
-        f"does not fit: weights, gradients and optimizer states alone, spread over all GPUs, take"
-        f" {show_bytes(need)} of {show_bytes(have)} usable"
-    )
-
-
-def why_not(found: Found) -> str:
-    """Say why nothing fits: the memory of the nearest miss, or the commonest reason."""
-    miss = found.nearest_miss
-    if miss is not None:
-        need = float(miss.memory_total_bytes[0])
-        return (
-            f"does not fit: the smallest layout ({miss.layouts.describe()}) needs"
-            f" {show_bytes(need)} of {show_bytes(miss.usable_bytes)} usable"
-        )
-    if found.dropped:
-        return f"cannot run: {max(found.dropped, key=lambda reason: found.dropped[reason])}"
-    return "cannot run: no layout of this many GPUs"

@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simulator.answers import Answer
 from simulator.cost.collectives.calls import all_to_all_s, reduce_scatter_s
 from simulator.cost.kernels.memory_bound import stream_figures, stream_s
 from simulator.errors import InfeasibleError, InputError
+from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
 from simulator.layout.placement import Group
 from simulator.planner.prediction import Prediction, predict
@@ -23,7 +25,7 @@ from simulator.sparse_tables.accesses import distinct_rows_read, hit_fraction
 from simulator.sparse_tables.dense_model import bottom_flop_fraction, table_parameters
 from simulator.sparse_tables.sharding import Deal, Shard, deal, table_bytes
 from simulator.sparse_tables.sparse_section import Sparse
-from simulator.units import show_bytes
+from simulator.units import show_bytes, show_count, show_seconds
 
 __all__ = ["Recommended", "recommender"]
 
@@ -36,8 +38,8 @@ _ADAM_BYTES = 28.0
 """Of host memory traffic for every parameter of the host's Adam step, whose rate is known."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recommended:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Recommended(Answer):
     """A step, term by term."""
 
     scenario: Scenario
@@ -57,6 +59,21 @@ class Recommended:
     """Rows of all tables that a step reads and updates, each once."""
     hit_fraction: float
     """Share of the reads that find their row on an accelerator."""
+
+    @property
+    def line(self) -> str:
+        """All of it in a few words."""
+        size = f"{show_count(self.parameters)} parameters on {self.scenario.cluster.gpus:,} GPUs"
+        rate = f"{show_count(self.samples_per_s)} samples/s"
+        return f"{size}, {show_seconds(self.step_time_s)}, {rate}{'' if self.fits else ', OOM'}"
+
+    def to_frame(self) -> DataFrame:
+        """One row per term of the step, shown and hidden."""
+        hidden = self.hidden_s
+        return frame_of_rows(
+            {"term": name, "shown_s": seconds, "hidden_s": hidden.get(name, 0.0)}
+            for name, seconds in self.terms_s.items()
+        )
 
     @property
     def step_time_s(self) -> float:

@@ -162,7 +162,7 @@ def stale_period_s(crew: Crew, staleness: Any, exchange_s: Any = 0.0) -> Floats:
     return np.asarray(np.maximum(along, crew.step_s + exchange_s).max(axis=0))
 
 
-def synchronous_s(ready_s: Any, one: Round, *, together: bool = True) -> Floats:
+def synchronous_s(ready_s: Any, one: Round, *, together: bool = True, backups: int = 0) -> Floats:
     """Seconds of a step in which all gradients are summed, then applied, then all pull.
 
     The servers are done with the pushes when they are done with what is left from some worker on,
@@ -175,6 +175,10 @@ def synchronous_s(ready_s: Any, one: Round, *, together: bool = True) -> Floats:
         When each worker has computed, the first one first.
     together : bool
         All pull when all were summed; else each pulls when its own push was applied.
+    backups : int
+        Workers at the end that are not waited for; their gradients are dropped when they come
+        (Chen et al. 2016, arXiv 1604.00981). All begin the next step together here: that one who
+        comes late begins late is not in it (``tests/events/test_worker_rounds.py`` has its size).
 
     Examples
     --------
@@ -188,6 +192,7 @@ def synchronous_s(ready_s: Any, one: Round, *, together: bool = True) -> Floats:
     [7.6, 7.8]
     """
     ready = np.asarray(ready_s, float)
+    ready = ready[: len(ready) - backups]
     workers = len(ready)
     left = np.arange(workers, 0, -1.0).reshape(-1, *[1] * (ready.ndim - 1))
     push, sums, pull = (np.asarray(x, float) for x in one.stations_s)

@@ -68,6 +68,9 @@ class ParameterServer:
     before all have pushed the step `staleness` and one before it (Ho et al. 2013)."""
     staleness: Annotated[Whole, Ge(0), Le(_LARGEST)] = 0
     """Steps that the fastest worker may be ahead of what it has seen of the slowest."""
+    backup_workers: Annotated[Whole, Ge(0), Le(_LARGEST)] = 0
+    """Workers that a synchronous step does not wait for: the first gradients make up the batch, the
+    last ones are dropped (Chen et al. 2016). training.global_batch is that of those that count."""
     servers: Positive
     """Hosts that hold a shard each."""
     placement: Literal["own", "workers"] = "own"
@@ -114,6 +117,11 @@ def read_parameter_server(raw: Any, *, where: str) -> ParameterServer:
     if found.staleness and found.consistency != "stale-synchronous":
         rule = f"must be 0 with consistency = {found.consistency!r}"
         raise InputError(problem(where, "parameter_server.staleness", rule, found.staleness))
+    if found.backup_workers and found.consistency != "synchronous":
+        rule = f"must be 0 with consistency = {found.consistency!r}"
+        raise InputError(
+            problem(where, "parameter_server.backup_workers", rule, found.backup_workers)
+        )
     if found.time_variation is not None and found.time_variation > 1.0:
         got = float(found.time_variation)
         raise InputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,16 +10,23 @@ import numpy as np
 from simulator.cost.terms import LABELS
 from simulator.decisions.changed_machine import WhatIf
 from simulator.decisions.cluster_comparison import Comparison
+from simulator.decisions.distilling import Distilled
+from simulator.decisions.fabric_choices import FabricChoices
 from simulator.decisions.head_to_head import Versus
+from simulator.decisions.job_schedule import JobSchedule
+from simulator.decisions.parameter_servers import Served
+from simulator.decisions.parts_and_ways import Way
+from simulator.decisions.several_sites import SeveralSites
 from simulator.decisions.sizing import Sized
 from simulator.decisions.sweeping import Sweep
 from simulator.events.played import SimulatedStep
 from simulator.planner.prediction import Prediction
 from simulator.planner.search import Plan
+from simulator.planner.sparse_step import Recommended
 from simulator.report.canvas import plain_axes
 from simulator.report.comparison import time_bars
 from simulator.report.comparison_plots import draw_front
-from simulator.report.palette import colour
+from simulator.report.palette import PALETTE, category, colour
 from simulator.report.pipeline_picture import draw_timeline
 
 if TYPE_CHECKING:
@@ -116,6 +123,44 @@ def _played(answer: SimulatedStep, axes: Axes) -> None:
     draw_timeline(axes, answer)
 
 
+def _distilled(answer: Distilled, axes: Axes) -> None:
+    rows = answer.to_frame().set_index("way")
+    parts = {"student_s": "student", "teacher_s": "teacher", "loss_s": "divergence"}
+    _bars(axes, {w: {name: float(rows.at[w, key]) for key, name in parts.items()}
+                 for w in rows.index})  # fmt: skip
+
+
+def _recommended(answer: Recommended, axes: Axes) -> None:
+    _bars(axes, {"shown": answer.terms_s, "hidden": answer.hidden_s})
+
+
+def _ways(answer: Served | SeveralSites, axes: Axes) -> None:
+    """Tokens a second of every way to run it."""
+    rows: Sequence[Way] = answer.ways if isinstance(answer, Served) else answer.alternatives
+    axes.barh([w.name for w in rows], [w.tokens_per_s for w in rows], color=colour("speed").light)
+    axes.invert_yaxis()
+    axes.set_xlabel("tokens/s")
+
+
+def _scheduled(answer: JobSchedule, axes: Axes) -> None:
+    """When every job runs, coloured by its part."""
+    for job, row in zip(answer.schedule.jobs, answer.schedule.rows, strict=True):
+        ink = colour(category(row.option.part)).light
+        axes.barh(job.name, row.end - row.start, left=row.start, color=ink)
+    axes.invert_yaxis()
+    axes.set_xlabel("days")
+
+
+def _fabrics(answer: FabricChoices, axes: Axes) -> None:
+    """Seconds of a step against dollars of the network, the front joined."""
+    known = [row for row in answer.rows if row.network_usd is not None] or answer.rows
+    for rows, mark in ((known, "."), (answer.front(), "o-")):
+        usd = [row.network_usd or 0.0 for row in rows]
+        axes.plot(usd, [row.step_s for row in rows], mark, color=colour("speed").light)
+    axes.set_xlabel("USD of the network")
+    axes.set_ylabel("seconds per step")
+
+
 def _bars(axes: Axes, bars: Mapping[str, Mapping[str, float]]) -> None:
     """Stacked horizontal bars of time terms, the first bar on top."""
     longest = max(sum(terms.values()) for terms in bars.values())
@@ -125,11 +170,16 @@ def _bars(axes: Axes, bars: Mapping[str, Mapping[str, float]]) -> None:
         if not values.any():
             continue
         told = LABELS.get(term, term) if values.max() > _LEAST * longest else "_"
-        axes.barh(names, values, left=left, color=colour(term).light, lw=0, label=told)
+        axes.barh(names, values, left=left, color=_ink(term), lw=0, label=told)
         left = left + values
     axes.invert_yaxis()
     axes.set_xlabel("seconds per step")
     axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper left", bbox_to_anchor=(0.0, -0.18))
+
+
+def _ink(term: str) -> str:
+    """The colour of a term that has one of its own, else one that stays with its name."""
+    return colour(term if term in PALETTE else category(sum(map(ord, term)))).light
 
 
 _DRAWERS: dict[type, Callable[..., None]] = {
@@ -141,4 +191,10 @@ _DRAWERS: dict[type, Callable[..., None]] = {
     Comparison: _comparison,
     Sweep: _sweep,
     SimulatedStep: _played,
+    Distilled: _distilled,
+    Recommended: _recommended,
+    Served: _ways,
+    SeveralSites: _ways,
+    JobSchedule: _scheduled,
+    FabricChoices: _fabrics,
 }

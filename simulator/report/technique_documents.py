@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,9 @@ from simulator.report.document import SCHEMA
 if TYPE_CHECKING:
     from simulator.decisions.distilling import Distilled
     from simulator.decisions.job_schedule import JobSchedule
-    from simulator.decisions.parameter_servers import Served, Way
+    from simulator.decisions.parameter_servers import Served, ServedWay
+    from simulator.decisions.parts_and_ways import Piece
     from simulator.decisions.several_sites import Alternative, Cycle, SeveralSites, SiteStep
-    from simulator.events.served_run import PlayedServers
     from simulator.planner.sparse_step import Recommended
 
 __all__ = [
@@ -53,9 +54,7 @@ def _site(step: SiteStep) -> dict[str, Any]:
         "accelerator": step.accelerator,
         "gpus": step.place.gpus,
         "batch": step.batch,
-        "feasible": not step.reason,
-        "reason": step.reason or None,
-        "layout": step.layout,
+        **_piece(step),
         "step_time_s": _known(step.step_time_s),
         "own_s": step.own_s,
         "extra_gpu_bytes": step.extra_bytes,
@@ -90,22 +89,41 @@ def _alternative(row: Alternative) -> dict[str, Any]:
     }
 
 
-def parameter_server_document(answer: Served, played: PlayedServers | None) -> dict[str, Any]:
+def _way(way: ServedWay) -> dict[str, Any]:
+    return {
+        "name": way.name,
+        "reason": way.reason or None,
+        "round_s": _known(way.round_s),
+        "tokens_per_s": way.tokens_per_s,
+        "stale_updates": way.stale_updates,
+        "more_updates_fraction": way.more_updates,
+        "days_ideal": way.days_ideal,
+    }
+
+
+def _piece(piece: Piece) -> dict[str, Any]:
+    return {
+        "feasible": not piece.reason,
+        "reason": piece.reason or None,
+        "layout": piece.layout,
+    }
+
+
+def parameter_server_document(answer: Served) -> dict[str, Any]:
     """Write a run with a parameter server: worker, messages, every way, other networks."""
-    worker, one = answer.worker, answer.round
+    worker, one, played = answer.worker, answer.round, answer.played
     return {
         **decision_head("parameter-server", answer.scenario),
         "consistency": answer.section.consistency,
         "staleness": answer.section.staleness,
+        "backup_workers": answer.section.backup_workers,
         "servers": answer.section.servers,
         "shard_bytes": answer.shard_bytes,
         "workers": answer.workers,
         "worker": {
             "gpus": worker.gpus,
             "batch": worker.batch,
-            "feasible": not worker.reason,
-            "reason": worker.reason or None,
-            "layout": worker.layout,
+            **_piece(worker),
             "step_s": _known(worker.step_s),
             "memory_bytes": worker.memory_bytes,
             "freed_bytes": worker.freed_bytes,
@@ -123,6 +141,7 @@ def parameter_server_document(answer: Served, played: PlayedServers | None) -> d
             "latency_s": one.latency_s,
         },
         "ways": [_way(way) for way in answer.ways],
+        "backups": [asdict(one) for one in answer.backups],
         "networks": [
             {
                 "factor": at.factor,
@@ -231,18 +250,6 @@ def recommender_document(answer: Recommended) -> dict[str, Any]:
         "hit_fraction": answer.hit_fraction,
         "shards_of_ranks": [len(shards) for shards in deal.shards],
         "tables_by_row": len(deal.by_row),
-    }
-
-
-def _way(way: Way) -> dict[str, Any]:
-    return {
-        "name": way.name,
-        "reason": way.reason or None,
-        "round_s": _known(way.round_s),
-        "tokens_per_s": way.tokens_per_s,
-        "stale_updates": way.stale_updates,
-        "more_updates_fraction": way.more_updates,
-        "days_ideal": way.days_ideal,
     }
 
 

@@ -20,8 +20,8 @@ def test_document() -> None:
     found = json.loads(done.stdout)
     assert list(found) == [
         *("schema", "version", "command", "scenario", "workload", "consistency", "staleness"),
-        *("servers", "shard_bytes", "workers", "worker", "round", "ways", "networks"),
-        *("more_updates_given", "played"),
+        *("backup_workers", "servers", "shard_bytes", "workers", "worker", "round", "ways"),
+        *("backups", "networks", "more_updates_given", "played"),
     ]
     assert [way["name"] for way in found["ways"]] == [
         *("stale-synchronous", "synchronous", "asynchronous", "all-reduce", "broadcast to all")

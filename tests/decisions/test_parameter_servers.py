@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulator.decisions.parameter_servers import Served, parameter_server
+from simulator.decisions.parameter_servers import Served, parameter_server, with_play
 from simulator.errors import InputError
 from simulator.scenario import make_scenario
 
@@ -110,6 +110,10 @@ def test_a_cache_in_host_memory_frees_the_gpu_and_may_cost_time() -> None:
         ({"time_variation": 50.0}, "parameter_server.time_variation: must be at most 1, got 50.0"),
         ({"server_memory_bytes_per_s": 1e-300}, "server_memory_bytes_per_s: must be greater than"),
         ({"consistency": "bsp"}, "parameter_server.consistency: must be 'synchronous'"),
+        ({"backup_workers": 1, "consistency": "asynchronous"},
+         "backup_workers: must be 0 with consistency = 'asynchronous', got 1"),
+        ({"backup_workers": 4}, "backup_workers: must be fewer than the 4 workers, got 4"),
+        ({"backup_workers": 1}, "global_batch: must divide over the 3 workers waited for, got 256"),
         ({"server": 3}, "parameter_server.server: unknown field (did you mean 'servers'?)"),
     ],
 )  # fmt: skip
@@ -117,6 +121,23 @@ def test_bad_sections(section: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as caught:
         answer(**section)
     assert any(words in line for line in caught.value.problems), caught.value.problems
+
+
+def test_a_backup_worker_is_not_waited_for() -> None:
+    """Of four workers, one of them 1.5 times as slow, three make up the batch."""
+    plain, spared = (
+        document(stragglers=[{"workers": 1, "factor": 1.5}]),
+        document(stragglers=[{"workers": 1, "factor": 1.5}], backup_workers=1),
+    )
+    plain["training"]["global_batch"], spared["training"]["global_batch"] = 256, 192
+    waits, goes = (parameter_server(make_scenario(one)) for one in (plain, spared))
+    assert goes.worker.batch == waits.worker.batch == 64
+    assert goes.ways[0].round_s < waits.ways[0].round_s
+    assert goes.ways[0].tokens_per_s * goes.ways[0].round_s == pytest.approx(192 * 512)
+    assert [one.workers for one in goes.backups] == [0, 1]
+    assert goes.backups[1].round_s == pytest.approx(goes.ways[0].round_s)
+    with pytest.raises(InputError, match="are not played; must be 0 with --play, got 1"):
+        with_play(goes)
 
 
 def test_what_only_the_whole_shows() -> None:

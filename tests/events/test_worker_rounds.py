@@ -100,3 +100,29 @@ def test_draws_are_those_that_stragglers_have() -> None:
 def test_too_many_messages_are_refused() -> None:
     with pytest.raises(InputError, match="too many to play"):
         play_rounds([1.0] * 5_000, a_round(pieces=8), staleness=0)
+
+
+@pytest.mark.parametrize(
+    ("workers", "backups", "spread", "within"),
+    [(100, 4, 0.05, 0.004), (100, 4, 0.2, 0.02), (50, 4, 0.2, 0.03), (100, 8, 0.4, 0.06)],
+)
+def test_backup_workers_played_one_by_one(
+    workers: int, backups: int, spread: float, within: float
+) -> None:
+    """Chen et al. 2016, section 3: who comes late is dropped and begins late with new weights."""
+    random, begin, rounds = np.random.default_rng(3), np.zeros(workers), 1000
+    for _ in range(rounds):
+        done = begin + random.lognormal(-0.5 * spread**2, spread, workers)
+        end = np.sort(done)[workers - backups - 1]
+        begin = np.maximum(done, end)
+    alone = a_round(push_bytes=0.0, pull_bytes=0.0, sum_s=0.0, update_s=0.0)
+    crew = Crew(step_s=np.array([1.0]), workers=np.array([workers]), spread=spread)
+    closed = float(synchronous_s(crew.ready_s, alone, backups=backups))
+    assert closed == pytest.approx(end / rounds, rel=within)
+
+
+def test_a_backup_takes_the_place_of_a_worker_that_is_always_late() -> None:
+    crew, one = a_crew(16, 0.0, slow=2.0), a_round()
+    waits, drops = (float(synchronous_s(crew.ready_s, one, backups=b)) for b in (0, 1))
+    assert waits > 8.0
+    assert drops == pytest.approx(4.0 + 15 * 0.25 + 15 * 0.02 + 0.05 + 15 * 0.125)

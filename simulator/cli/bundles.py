@@ -1,0 +1,129 @@
+"""Options that commands have in common, declared once and taken as one record.
+
+A command takes such a record as a parameter; :func:`taking` shows typer the fields of the record
+in its place, and makes the record of what was typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from simulator.cli.decision_options import (
+    Budget,
+    Deadline,
+    Jobs,
+    Price,
+    Region,
+    days_of,
+    prices_of,
+    usd_of,
+)
+from simulator.cli.options import ClusterName, Gpus, ModelName, Set, SoftwareName
+
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
+
+__all__ = ["LIMITS", "MONEY", "NAMES", "Limits", "Money", "Names", "taking"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Names:
+    """What makes a scenario where there is no file, or changes that of one."""
+
+    model: ModelName = None
+    cluster: ClusterName = None
+    gpus: Gpus = None
+    software: SoftwareName = None
+    overrides: Set = None
+
+    @property
+    def says_what(self) -> bool:
+        """Whether a model, a machine or a field is given."""
+        return any((self.model, self.cluster, self.gpus, self.overrides))
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """All of them but the overrides, as ``api.assemble`` takes names."""
+        return {name: getattr(self, name) for name in ("model", "cluster", "gpus", "software")}
+
+    def scenario(
+        self, file: Path | None, *, several: bool = False
+    ) -> tuple[Scenario, dict[str, Any]]:
+        """Make the scenario that is described, and name the training fields it assumed.
+
+        With `several`, batch and sequence may be lists or ranges, of which a plan chooses.
+        """
+        from simulator.api import assemble
+
+        overrides = self.overrides or ()
+        return assemble(
+            file, self.named, overrides=overrides, where="command line", several=several
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a run must meet."""
+
+    deadline: Deadline = None
+    budget: Budget = None
+
+    @property
+    def read(self) -> dict[str, float | None]:
+        """Days and USD."""
+        return {"deadline_days": days_of(self.deadline), "budget_usd": usd_of(self.budget)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Money:
+    """What runs are priced by, and how many processes search them."""
+
+    price: Price = None
+    region: Region = None
+    jobs: Jobs = None
+
+    @property
+    def read(self) -> dict[str, Any]:
+        """As decisions take them."""
+        return {"prices": prices_of(self.price), "region": self.region, "jobs": self.jobs}
+
+
+NAMES, LIMITS, MONEY = Names(), Limits(), Money()
+"""Nothing given."""
+
+
+def taking(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of its records, each in the record's place."""
+    hints = get_type_hints(command, include_extras=True)
+    records: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    shown = []
+    for name, one in signature(command).parameters.items():
+        if name in records:
+            shown += _options(records[name])
+        else:
+            shown.append(one.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY))
+
+    def typed(**given: Any) -> None:
+        made = {
+            name: record(**{field.name: given.pop(field.name) for field in fields(record)})
+            for name, record in records.items()
+        }
+        command(**given, **made)
+
+    typed.__doc__, typed.__name__, typed.__module__ = command.__doc__, "command", command.__module__
+    typed.__signature__ = Signature(shown)  # type: ignore[attr-defined]
+    typed.__annotations__ = {one.name: one.annotation for one in shown}
+    return typed
+
+
+def _options(record: Any) -> list[Parameter]:
+    hints = get_type_hints(record, include_extras=True)
+    kind = Parameter.KEYWORD_ONLY
+    return [
+        Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
+        for field in fields(record)
+    ]
