@@ -12,7 +12,7 @@ from simulator.cli.options import check_out, print_json, say, writing
 if TYPE_CHECKING:
     from simulator.cli.bundles import Names
     from simulator.interop.launch_files.advising import Advice
-    from simulator.interop.launch_files.merging import Imported
+    from simulator.interop.launch_files.imported import Imported
 
 __all__ = ["FromFiles", "ScenarioFiles", "advice", "imported", "sorted_files"]
 

@@ -14,7 +14,7 @@ from simulator.cli.screen import console, gib, heading, notes, plain_table
 from simulator.cli.screen_predict import verdict
 from simulator.errors import visible
 from simulator.interop.launch_files.advising import Advice
-from simulator.interop.launch_files.merging import Imported
+from simulator.interop.launch_files.imported import Imported
 from simulator.planner.fewest_changes import FewChanges
 from simulator.planner.fitting import Fitting
 from simulator.units import show_percent, show_seconds, show_usd

@@ -13,9 +13,9 @@ from simulator.scenario import Scenario
 from simulator.workload.architecture import MLP, Architecture
 from simulator.workload.recipe import Recipe
 
-__all__ = ["maxtext_block"]
+__all__ = ["CP_KINDS", "KEPT", "MODELS", "maxtext_block"]
 
-_MODELS = {
+MODELS = {
     "llama-2-7b": "llama2-7b", "llama-2-13b": "llama2-13b", "llama-2-70b": "llama2-70b",
     "llama-3-8b": "llama3-8b", "llama-3-70b": "llama3-70b", "llama-3.1-8b": "llama3.1-8b",
     "llama-3.1-70b": "llama3.1-70b", "llama-3.1-405b": "llama3.1-405b",
@@ -28,8 +28,8 @@ _MODELS = {
 }  # fmt: skip
 """Our names of models -> MaxText's."""
 
-_CP_KINDS = {"all_gather": "all_gather", "ring": "ring", "all_to_all": "ulysses"}
-_KEPT = ("query_proj", "key_proj", "value_proj", "out_proj")
+CP_KINDS = {"all_gather": "all_gather", "ring": "ring", "all_to_all": "ulysses"}
+KEPT = ("query_proj", "key_proj", "value_proj", "out_proj")
 """What selective recomputation leaves on the device."""
 
 
@@ -77,19 +77,22 @@ def _batch(row: dict[str, Any], scenario: Scenario) -> list[str]:
 
 
 def _mesh(row: dict[str, Any], scenario: Scenario) -> list[str]:
-    """Axes inside a slice; what a slice's own interconnect does not join is data-parallel."""
+    """Axes inside a slice; what its own interconnect does not join holds replicas or shards."""
     slices = max(scenario.cluster.gpus // scenario.cluster.domain, 1)
+    devices = scenario.cluster.accelerator.program_devices
     experts = min(row["ep"], row["dp"])
-    replicas = row["dp"] * scenario.cluster.accelerator.program_devices // (slices * experts)
+    replicas = row["dp"] * devices // (slices * experts)  # of a slice
     shards = 1
     if row["sharding"] == "zero3":
-        whole = row["shard_group"] == row["dp"] * row["cp"]
-        shards = replicas if whole else max(row["shard_group"] // (row["cp"] * experts), 1)
+        shards = max(row["shard_group"] * devices // (row["cp"] * experts), 1)
+    within = min(shards, replicas)
+    across = min(shards // within, slices)
     tensor = "tensor_sequence" if row["sequence_parallel"] else "tensor"
     sizes = {
-        "dcn_data": slices,
-        "ici_data": max(replicas // shards, 1),
-        "ici_fsdp": shards,
+        "dcn_data": slices // across,
+        "dcn_fsdp": across,
+        "ici_data": max(replicas // within, 1),
+        "ici_fsdp": within,
         f"ici_{tensor}": row["tp"],
         "ici_context": row["cp"],
         "ici_expert": experts,
@@ -99,12 +102,12 @@ def _mesh(row: dict[str, Any], scenario: Scenario) -> list[str]:
         f"{axis}_parallelism={size}" for axis, size in sizes.items() if size > 1 or axis in always
     ]
     if row["cp"] > 1:
-        found.append(f"context_parallel_strategy={_CP_KINDS[row['cp_kind']]}")
+        found.append(f"context_parallel_strategy={CP_KINDS[row['cp_kind']]}")
     return found
 
 
 def _remat(row: dict[str, Any]) -> list[str]:
-    kept = {name: "device" for name in _KEPT if row["recompute"] == "selective"}
+    kept = {name: "device" for name in KEPT if row["recompute"] == "selective"}
     if row["offload_layers"]:
         kept["decoder_layer_input"] = "offload"
     if kept:
@@ -126,8 +129,8 @@ def _types(row: dict[str, Any], recipe: Recipe) -> list[str]:
 
 def _model(arch: Architecture) -> list[str]:
     """MaxText's preset, or the sizes of a dense decoder."""
-    if arch.name in _MODELS:
-        return [f"model_name={_MODELS[arch.name]}"]
+    if arch.name in MODELS:
+        return [f"model_name={MODELS[arch.name]}"]
     found = [f"base_emb_dim={arch.hidden}", f"base_num_decoder_layers={arch.layers}"]
     for attention in arch.attentions[:1]:
         found += [
@@ -144,7 +147,7 @@ def _notes(row: dict[str, Any], scenario: Scenario) -> list[str]:
     """What no setting says."""
     arch, recipe = scenario.workload.architecture, scenario.workload.recipe
     notes = []
-    if arch.name not in _MODELS:
+    if arch.name not in MODELS:
         notes.append(f"MaxText has no preset of {arch.name}: what is no size above is yours.")
     if row["recompute"] == "full" and row["recompute_layers"]:
         notes.append(

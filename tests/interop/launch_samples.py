@@ -147,3 +147,66 @@ for block in model.layers:
     fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
 fully_shard(model, mesh=mesh, mp_policy=policy)
 """
+
+MAXTEXT = """\
+#!/bin/bash
+XLA_FLAGS=" \\
+  --xla_enable_async_all_gather=true \\
+  --xla_tpu_enable_ici_ar_pipelining=true "
+MAXTEXT_ARGS="\\
+model_name=llama3.1-405b \\
+dtype=bfloat16 \\
+per_device_batch_size=2 \\
+enable_checkpointing=False \\
+ici_fsdp_parallelism=-1 \\
+remat_policy=custom \\
+decoder_layer_input=offload \\
+key_proj=device \\
+value_proj=device \\
+attention=flash \\
+opt_type=adamw \\
+mu_dtype=bfloat16 \\
+max_target_length=8192 \\
+steps=30 \\
+my_own_key=1 \\
+run_name=${NAME}"
+xpk workload create --cluster=$CLUSTER_NAME --device-type=tpu7x-4x8x8 --num-slices=1 \\
+  --command="set -e && export LIBTPU_INIT_ARGS='${XLA_FLAGS}' && \\
+python3 -m maxtext.trainers.pre_train.train maxtext/configs/base.yml ${MAXTEXT_ARGS} | tee a.log"
+"""
+
+NEURONX = """\
+name: hf_llama
+trainer:
+  devices: 32
+  num_nodes: 16
+  max_steps: 30000
+distributed_strategy:
+  tensor_model_parallel_size: 32
+  pipeline_model_parallel_size: 8
+  virtual_pipeline_model_parallel_size: 1
+  zero1: True
+  sequence_parallel: True
+  kv_replicator: 4
+data:
+  micro_batch_size: 1
+  global_batch_size: 1024
+  seq_length: ${model.encoder_seq_length}
+model:
+  encoder_seq_length: 8192
+  num_layers: 80
+  hidden_size: 8192
+  activations_checkpoint_granularity: selective
+  activations_checkpoint_recompute: [CoreAttention, LlamaMLP]
+  invented: 1
+  optim:
+    name: adamw_fp32OptState
+    lr: 1.5e-4
+precision:
+  type: 'mixed_precision'
+"""
+
+NEURONX_SMALL = NEURONX.replace("size: 32", "size: 4").replace(
+    "parallel_size: 8", "parallel_size: 1"
+)
+"""The same on one server."""

@@ -17,7 +17,8 @@ from simulator.workload.presets import load
 MAXTEXT = {
     "attention", "base_output_directory", "context_parallel_strategy", "dataset_type", "dtype",
     "enable_checkpointing", "gradient_accumulation_steps", "hf_path", "ici_context_parallelism",
-    "dcn_data_parallelism", "ici_data_parallelism", "ici_expert_parallelism",
+    "dcn_data_parallelism", "dcn_fsdp_parallelism", "ici_data_parallelism",
+    "ici_expert_parallelism",
     "ici_fsdp_parallelism", "ici_tensor_parallelism", "ici_tensor_sequence_parallelism",
     "key_proj", "load_parameters_path", "lora.enable_lora", "lora.lora_alpha", "lora.lora_rank",
     "max_target_length", "model_name", "opt_type", "out_proj", "per_device_batch_size",

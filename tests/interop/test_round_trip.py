@@ -49,6 +49,10 @@ CASES = {
     "torchrun": Case("torchrun", "gpt2-xl", "dgx-a100", 16, "plain-ddp", 1024),
     "primus": Case("", "llama-3.1-8b", "mi300x-8", 32, "primus"),
     "mindspeed": Case("", "llama-3.1-8b", "atlas-800t-a2", 32, "mindspeed"),
+    "maxtext": Case("", "llama-3.1-8b", "tpu-v5p", 32, "maxtext"),
+    "maxtext slices": Case("", "llama-3.1-8b", "tpu-v5e", 512, "maxtext"),
+    "maxtext two devices": Case("", "llama-3.1-8b", "tpu7x", 16, "maxtext"),
+    "neuronx": Case("", "llama-3.1-8b", "trn1-32xlarge", 64, "neuronx-distributed"),
     "gaudi": Case("", "llama-3.1-8b", "hls-gaudi2", 32, "optimum-habana"),
 }
 
@@ -80,6 +84,8 @@ def sayable(name: str, layouts: Layouts) -> bool:
     partial = row["recompute"] == "full" and row["recompute_layers"]
     if partial and row["recompute_layers"] % row["vpp"]:
         return False  # Megatron counts per chunk, as the command's note says
+    if partial and CASES[name].software in ("maxtext", "neuronx-distributed"):
+        return False  # these compute all layers anew, as the command's note says
     if CASES[name].software == "torchtitan" and form == "slurm":
         return not FORMS["torchtitan"].lacks(row)
     if form == "torchrun" and row["recompute"] == "selective":
@@ -115,7 +121,16 @@ def again(name: str, layouts: Layouts, folder: Path) -> dict[str, tuple[object, 
     }
 
 
-QUICK = ("megatron-lm dense", "megatron-bridge", "torchtitan", "deepspeed", "fsdp2", "slurm")
+QUICK = (
+    "megatron-lm dense",
+    "megatron-bridge",
+    "torchtitan",
+    "deepspeed",
+    "fsdp2",
+    "slurm",
+    "maxtext",
+    "neuronx",
+)
 
 
 @pytest.mark.parametrize("name", QUICK)

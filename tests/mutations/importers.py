@@ -226,16 +226,16 @@ def _log(kind: str, batch: int = 8) -> Callable[[Path], list[str]]:
     ]
 
 
-def _launch(*names: str) -> Callable[[Path], object]:
+def _launch(cluster: str) -> Callable[[Path], object]:
     """What --from does with a file before it predicts; a cluster and a model are given."""
-    given = {"cluster": "dgx-h100", "model": "llama-3.1-8b", "gpus": 8}
+    given = {"cluster": cluster, "model": "llama-3.1-8b", "gpus": 8}
     batch = ["training.sequence_length=2048", "training.global_batch=64"]
     return lambda path: import_launch([path], given, batch)
 
 
-def _from(path: Path) -> list[str]:
-    return [
-        *("predict", "--from", str(path), "--json", "--cluster", "dgx-h100", "--gpus", "8"),
+def _from(cluster: str) -> Callable[[Path], list[str]]:
+    return lambda path: [
+        *("predict", "--from", str(path), "--json", "--cluster", cluster, "--gpus", "8"),
         *("--model", "llama-3.1-8b", "--set", "training.sequence_length=2048"),
         *("--set", "training.global_batch=64"),
     ]
@@ -252,8 +252,12 @@ def _from_files() -> Iterator[Importer]:
         ("recipe.yaml", ".yaml", "text", (launch_samples.RECIPE,)),
         ("topology.txt", ".txt", "text", (launch_samples.TOPOLOGY,)),
         ("fsdp2.py", ".py", "text", (launch_samples.FSDP2,)),
+        ("maxtext.sh", ".sh", "text", (launch_samples.MAXTEXT,)),
+        ("neuronx.yaml", ".yaml", "text", (launch_samples.NEURONX_SMALL,)),
     ):
-        yield Importer(name, suffix, kind, _text(*seeds), _launch(), _from, said_of=("--from",))
+        here = {"maxtext.sh": "tpu7x", "neuronx.yaml": "trn1-32xlarge"}.get(name, "dgx-h100")
+        read, words = _launch(here), _from(here)
+        yield Importer(name, suffix, kind, _text(*seeds), read, words, said_of=("--from",))
 
 
 TINY = ["predict", "--model", "llama-3.1-8b", "--gpus", "8", "--json"]

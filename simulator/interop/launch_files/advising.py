@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from simulator.interop.launch_files.changed_files import rewritten
-from simulator.interop.launch_files.merging import Imported, import_launch
+from simulator.interop.launch_files.imported import Imported
+from simulator.interop.launch_files.merging import import_launch
 from simulator.interop.launch_files.recognising import LAUNCH_FILE_LIMIT_BYTES
 from simulator.plain_files import read_text
 from simulator.planner.fewest_changes import FewChanges, cheapest_changes

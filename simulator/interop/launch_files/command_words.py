@@ -10,7 +10,7 @@ from simulator.errors import InputError
 from simulator.interop.launch_files.settings import MOST_SETTINGS, Place, Setting
 from simulator.interop.launch_files.shell_words import Script, Word, read_script
 
-__all__ = ["Command", "training_command"]
+__all__ = ["Command", "settings_of", "training_command"]
 
 _STARTERS = {
     *("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec", "python", "python3"),
@@ -22,6 +22,9 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.S)
 _OVERRIDE = re.compile(r"\+{0,2}~?([A-Za-z_]\w*(?:[./@:]\w+)*)=(.*)", re.S)
 _MOST_INNER = 64
 """Commands within words that are looked into."""
+
+_INNER = re.compile(r" --|\.py\s|\s-m\s")
+"""What a word that is a command of its own has."""
 
 _WRITTEN = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
 _LAUNCHES = (
@@ -58,7 +61,7 @@ def training_command(script: Script) -> Command:
         if isinstance(value, list) or "--" in value
         for text in (value if isinstance(value, list) else value.split())
     ]
-    loose = _settings(words, script.path)
+    loose = settings_of(words, script.path)
     if best is None:
         return Command("", (), loose)
     return Command(best.script, best.launcher, loose)
@@ -84,7 +87,7 @@ def _commands(script: Script) -> Iterable[list[Word]]:
     for words in script.commands:
         yield words
         for word in words:
-            if " --" in word.text and scanned < _MOST_INNER:
+            if _INNER.search(word.text) and scanned < _MOST_INNER:
                 scanned += 1
                 inner = read_script(word.text, script.path, _plain(script))
                 yield from ([Word(w.text, word.line) for w in some] for some in inner.commands)
@@ -105,12 +108,12 @@ def _taken_apart(words: list[Word], path: str) -> Command | None:
         program = _SCRIPT.fullmatch(word.text) and names[at] not in _LAUNCHES
         valued = before.startswith("--") and before != "--use_deepspeed"
         if module or (program and not valued):
-            started = _settings(words[:at], path)
-            return Command(word.text, started, _settings(words[at + 1 :], path))
+            started = settings_of(words[:at], path)
+            return Command(word.text, started, settings_of(words[at + 1 :], path))
     return None
 
 
-def _settings(words: list[Word], path: str) -> tuple[Setting, ...]:
+def settings_of(words: list[Word], path: str) -> tuple[Setting, ...]:
     """Flags with the words behind them, and ``key=value``."""
     found: list[Setting] = []
     at = 0

@@ -9,15 +9,16 @@ from typing import Any
 
 from simulator.errors import InputError, first_of
 from simulator.hardware.cluster import load_cluster
+from simulator.interop.launch_files.imported import Imported, Origin
 from simulator.interop.launch_files.recognising import read_launch_file
-from simulator.interop.launch_files.settings import Place, Reading, Stated, shown
-from simulator.planner.prediction import Prediction, predict
+from simulator.interop.launch_files.settings import Reading, Stated, shown
 from simulator.scenario import Scenario, make_scenario
 from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
+from simulator.workload.recipe import LARGEST
 
-__all__ = ["Imported", "Origin", "import_launch"]
+__all__ = ["import_launch"]
 
 _ASKED = {
     "model": ("what is trained", "--model NAME, or --from config.json"),
@@ -27,66 +28,6 @@ _ASKED = {
     "training.global_batch": ("sequences per step", "--set training.global_batch=N"),
 }
 """Fields without which nothing can be said: what each is, and what gives it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """A field of the scenario, and where it comes from."""
-
-    field: str
-    value: Any
-    source: str
-    """Where it stands, or what it follows from."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Imported:
-    """What launch files say, as a scenario."""
-
-    readings: tuple[Reading, ...]
-    scenario: Scenario
-    origins: tuple[Origin, ...]
-    """Every field of the scenario that the files state."""
-    notes: tuple[str, ...]
-
-    @property
-    def unknown(self) -> tuple[Place, ...]:
-        """Keys of the files whose meaning is not known here."""
-        return tuple(place for reading in self.readings for place in reading.unknown)
-
-    def predicted(self) -> Prediction:
-        """What the layout of the files costs.
-
-        Raises
-        ------
-        InputError
-            If it cannot run; the problem names the place in the files as well.
-        """
-        try:
-            return predict(self.scenario)
-        except InputError as error:
-            places = {item.field: item.source for item in self.origins}
-            named = [
-                (text, next((p for f, p in places.items() if f": {f}: " in text), ""))
-                for text in error.problems
-            ]
-            raise InputError(f"{text} ({at})" if at else text for text, at in named) from None
-
-    def document(self) -> dict[str, Any]:
-        """The record as plain tables."""
-        files: dict[str, list[str]] = {}
-        for reading in self.readings:
-            files.setdefault(reading.path, []).append(reading.kind)
-        return {
-            "files": [{"path": path, "kinds": kinds} for path, kinds in files.items()],
-            "fields": [
-                {"field": item.field, "value": item.value, "from": item.source}
-                for item in self.origins
-            ],
-            "unknown": [str(place) for place in self.unknown],
-            "no_bearing": [str(place) for r in self.readings for place in r.idle],
-            "notes": list(self.notes),
-        }
 
 
 def import_launch(
@@ -152,6 +93,7 @@ class _Merging:
             for item in last.values():
                 self._take(item)
         self._choose_architecture()
+        self._count_devices()
         size = self._get("cluster.gpus")
         if "cluster.gpus" in self.given and isinstance(self.given["cluster.gpus"], int):
             self._put("cluster.gpus", self.given["cluster.gpus"], "--gpus")
@@ -226,6 +168,23 @@ class _Merging:
                 "cluster.gpus", nodes * each, f"{nodes} x {each}, {self.fields[source].source}"
             )
 
+    def _programs(self) -> int:
+        """Devices that a program sees in an accelerator of the cluster."""
+        name = self.given.get("cluster.name") or self._get("cluster.name")
+        if not isinstance(name, str) or "=" in name:
+            return 1
+        return load_cluster(name, 1, where="--cluster").accelerator.program_devices
+
+    def _count_devices(self) -> None:
+        """Accelerators of a program's devices; MaxText counts all in these."""
+        for name, target in (
+            ("run.devices", "cluster.gpus"),
+            ("run.shard_devices", "run.shard_degree"),
+        ):
+            devices = self._get(name)
+            if devices and self._get(target) is None and devices % self._programs() == 0:
+                self._put(target, devices // self._programs(), self.fields[name].source)
+
     def follow(self) -> None:
         """Work out what follows from what is stated."""
         gpus = self._get("cluster.gpus")
@@ -241,13 +200,16 @@ class _Merging:
         self._follow_groups(dp)
         layers = self.architecture.layers if self.architecture else None
         each, pp = self._get("run.layers_per_stage"), self._get("layout.pp") or 1
-        name = self._get("model.name")
-        if each and layers is None and isinstance(name, str) and name in presets.names():
+        name = self._get("model.name") if self.model is None else str(self.model)
+        if layers is None and isinstance(name, str) and name in presets.names():
             layers = presets.load(name).layers
         if each and layers and layers % (each * pp) == 0 and layers // (each * pp) > 0:
             self._put(
                 "layout.vpp", layers // (each * pp), self.fields["run.layers_per_stage"].source
             )
+        if layers and self._get("run.offload_inputs") and layers % pp == 0:
+            source = self.fields["run.offload_inputs"].source
+            self._put("layout.offload_layers", layers // pp, source)
         batch, length = self._get("training.global_batch"), self._get("training.sequence_length")
         steps, samples = self._get("run.steps"), self._get("run.samples")
         if self._get("training.tokens") is None and length and (samples or (steps and batch)):
@@ -256,6 +218,7 @@ class _Merging:
 
     def _follow_batch(self, dp: int | None) -> None:
         """DeepSpeed's law: batch = micro-batch x accumulated x data-parallel ranks."""
+        self._share_device_batch(dp)
         batch, micro = self._get("training.global_batch"), self._get("layout.micro_batch")
         times, local = self._get("run.accumulation"), self._get("run.local_batch")
         if dp is None or "training.global_batch" in self.given:
@@ -276,6 +239,25 @@ class _Merging:
                 f" ({self.fields['run.accumulation'].source});"
                 " --set training.global_batch=N decides"
             )
+
+    def _share_device_batch(self, dp: int | None) -> None:
+        """MaxText's law: a pass takes the batch of a device on every device, whoever shares it."""
+        each, gpus = self._get("run.device_batch"), self._get("cluster.gpus")
+        if dp is None or each is None or self._get("layout.micro_batch") is not None:
+            return
+        devices = gpus * self._programs()
+        micro, source = each * devices / dp, self.fields["run.device_batch"].source
+        if micro % 1 or not 0 < micro <= LARGEST:
+            self.problems.append(
+                f"run.device_batch: {each:g} ({source}) x {devices} devices is no whole number of"
+                f" sequences for each of dp {dp}"
+            )
+            return
+        source = f"{each:g} x {devices} devices, {source}"
+        self._put("layout.micro_batch", int(micro), f"{source} / dp {dp}")
+        if self._get("training.global_batch") is None:
+            batch = int(micro) * dp * (self._get("run.accumulation") or 1)
+            self._put("training.global_batch", batch, source)
 
     def _follow_groups(self, dp: int | None) -> None:
         """Ranks that share states, from how many groups or how many members there are."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.files import json_of, toml_of, yaml_of
-from simulator.interop.launch_files.command_words import Command, training_command
+from simulator.interop.launch_files.command_words import Command, settings_of, training_command
 from simulator.interop.launch_files.deepspeed_json import read_deepspeed
 from simulator.interop.launch_files.fsdp2_snippet import is_fsdp2, read_fsdp2
 from simulator.interop.launch_files.idle_keys import idle_in
@@ -20,8 +20,14 @@ from simulator.interop.launch_files.job_size import (
     read_launcher,
     seeds_of,
 )
+from simulator.interop.launch_files.maxtext_settings import (
+    MAXTEXT_KEYS,
+    read_maxtext,
+    read_slice,
+)
 from simulator.interop.launch_files.megatron_arguments import MEGATRON_KEYS, read_megatron
 from simulator.interop.launch_files.mlperf_variables import VARIABLES, read_mlperf_config
+from simulator.interop.launch_files.neuronx_recipe import NEURONX_SECTION, read_neuronx
 from simulator.interop.launch_files.plain_variables import PLAIN_VARIABLES, read_variables
 from simulator.interop.launch_files.settings import (
     MOST_SETTINGS,
@@ -53,10 +59,12 @@ KINDS = (
     " Hugging Face's Trainer",
     "a torchtitan job (TOML)",
     "a DeepSpeed configuration (JSON)",
+    "MaxText's settings (a command, xpk's script, YAML)",
     "a script around torch's fully_shard (Python)",
     "a config.json",
     "TrainingArguments (JSON)",
     "an accelerate configuration (YAML)",
+    "a configuration of NeuronX Distributed Training (YAML)",
     "a recipe of NeMo, Megatron-Bridge or Primus (YAML)",
     "an MLPerf configuration (shell)",
     "a job of SLURM",
@@ -70,6 +78,7 @@ _SECTION = re.compile(r"^[ \t]*\[\[?[\w.\"' -]+\]\]?[ \t]*(?:#.*)?$", re.M)
 _COLLECTIVES = re.compile(r"^[# \t]*size\s+count\b.{0,200}\balgbw\s+busbw\b", re.M)
 _HERE_DOCUMENT = re.compile(r"<<-?\s*['\"]?[A-Za-z_]\w*['\"]?[ \t]*$", re.M)
 _TOML_LINE = re.compile(r"\s*(?:\[\[?[\w.\"' -]+\]\]?|[\w.\"-]+\s*=\s*[\"'\[{\w.+-])")
+_BASE_YML = re.compile(r"\bbase\.yml\b")
 _YAML_LINE = re.compile(r"\s*(?:- )?[\w./-]+:(?:\s|$)|\s*- ")
 
 
@@ -155,7 +164,9 @@ def _of_toml(found: dict[str, Any], path: str) -> list[Reading]:
 
 
 def _of_sections(found: dict[str, Any], path: str) -> list[Reading]:
-    """A torchtitan job, or fields of a recipe in sections."""
+    """A torchtitan job, NeuronX's settings, or fields of a recipe in sections."""
+    if isinstance(found.get(NEURONX_SECTION), dict):
+        return [read_neuronx(Settings.of(path, _settings(found, path)))]
     if isinstance(found.get("parallelism"), dict) or (
         isinstance(found.get("training"), dict) and set(found) <= {*SECTIONS, "comm", "ema"}
     ):
@@ -168,6 +179,10 @@ def _of_yaml(found: Any, path: str) -> list[Reading]:
         return []
     if "distributed_type" in found or "compute_environment" in found:
         return [read_accelerate(Settings.of(path, _settings(found, path)))]
+    if MAXTEXT_KEYS & set(found):
+        own = Settings.of(path, _settings(found, path))
+        whole = own.take("base_config") is not None
+        return [read_maxtext(own, kind="MaxText configuration", whole=whole)]
     if TRAINER_KEYS & set(found):
         return _of_json(found, path)
     return _of_sections(found, path)
@@ -249,13 +264,29 @@ def _of_command(command: Command, script: Script) -> list[Reading]:
         launcher = Settings.of(path, command.launcher)
         read_launcher(launcher)
         found.append(launcher.reading("launcher", lambda key: True))
+    found += _of_slice(script)
     settings = list(command.settings)
     keys = {item.key for item in settings}
     notes = [f"{path} reads {name!r}: give it with --from too" for name in script.sourced]
     if script.branches:
         notes.append(f"{path}: all its branches were read, one after the other")
     dotted = {key.partition(".")[0] for key in keys if "." in key}
-    if dotted == {"job"}:
+    if MAXTEXT_KEYS & keys or "maxtext" in command.script.lower():
+        own = Settings.of(path, settings)
+        whole = _BASE_YML.search(script.text) is not None
+        found.append(read_maxtext(own, kind="MaxText command", whole=whole))
+    elif {"device_type", "num_slices"} <= keys:
+        own = Settings.of(path, settings)
+        read_slice(own)
+        own.notes.append(f"{path}: the settings of MaxText stand in a table of {command.script}")
+        found.append(own.reading("job of xpk", idle_in("xpk")))
+    elif NEURONX_SECTION in dotted:
+        own = Settings.of(path, settings)
+        named = own.found.get("config_name")
+        if named is not None:
+            notes.append(f"{path}: the rest stands in {named.value}.yaml: give it with --from too")
+        found.append(read_neuronx(own))
+    elif dotted == {"job"}:
         places = tuple(item.place for item in settings)  # the job file says the rest
         found.append(Reading(path=path, kind="torchtitan command", idle=places))
     elif dotted & {"parallelism", "activation_checkpoint"} or (dotted and dotted <= set(SECTIONS)):
@@ -279,6 +310,17 @@ def _of_command(command: Command, script: Script) -> list[Reading]:
     if notes and found:
         found.append(Reading(path=path, kind="script", notes=tuple(notes)))
     return found
+
+
+def _of_slice(script: Script) -> list[Reading]:
+    """What xpk, which starts MaxText on a slice, is asked for."""
+    command = next((words for words in script.commands if words and words[0].text == "xpk"), None)
+    if command is None:
+        return []
+    job = Settings.of(script.path, settings_of(command, script.path))
+    job.take("command")
+    read_slice(job)
+    return [job.reading("job of xpk", idle_in("xpk"))]
 
 
 def _variables(script: Script) -> list[Setting]:
