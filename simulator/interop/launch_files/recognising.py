@@ -271,21 +271,8 @@ def _of_command(command: Command, script: Script) -> list[Reading]:
     if script.branches:
         notes.append(f"{path}: all its branches were read, one after the other")
     dotted = {key.partition(".")[0] for key in keys if "." in key}
-    if MAXTEXT_KEYS & keys or "maxtext" in command.script.lower():
-        own = Settings.of(path, settings)
-        whole = _BASE_YML.search(script.text) is not None
-        found.append(read_maxtext(own, kind="MaxText command", whole=whole))
-    elif {"device_type", "num_slices"} <= keys:
-        own = Settings.of(path, settings)
-        read_slice(own)
-        own.notes.append(f"{path}: the settings of MaxText stand in a table of {command.script}")
-        found.append(own.reading("job of xpk", idle_in("xpk")))
-    elif NEURONX_SECTION in dotted:
-        own = Settings.of(path, settings)
-        named = own.found.get("config_name")
-        if named is not None:
-            notes.append(f"{path}: the rest stands in {named.value}.yaml: give it with --from too")
-        found.append(read_neuronx(own))
+    if own := _of_compilers(command, script, keys):
+        found += own
     elif dotted == {"job"}:
         places = tuple(item.place for item in settings)  # the job file says the rest
         found.append(Reading(path=path, kind="torchtitan command", idle=places))
@@ -310,6 +297,25 @@ def _of_command(command: Command, script: Script) -> list[Reading]:
     if notes and found:
         found.append(Reading(path=path, kind="script", notes=tuple(notes)))
     return found
+
+
+def _of_compilers(command: Command, script: Script, keys: set[str]) -> list[Reading]:
+    """Settings of MaxText and NeuronX, whose graphs are compiled ahead of the run."""
+    path, settings = script.path, Settings.of(script.path, command.settings)
+    if MAXTEXT_KEYS & keys or "maxtext" in command.script.lower():
+        whole = _BASE_YML.search(script.text) is not None
+        return [read_maxtext(settings, kind="MaxText command", whole=whole)]
+    if {"device_type", "num_slices"} <= keys:
+        read_slice(settings)
+        place = f"a table of {command.script}"
+        settings.notes.append(f"{path}: the settings of MaxText stand in {place}")
+        return [settings.reading("job of xpk", idle_in("xpk"))]
+    if any(key.startswith(f"{NEURONX_SECTION}.") for key in keys):
+        if named := settings.found.get("config_name"):
+            rule = f"the rest stands in {named.value}.yaml: give it with --from too"
+            settings.notes.append(f"{path}: {rule}")
+        return [read_neuronx(settings)]
+    return []
 
 
 def _of_slice(script: Script) -> list[Reading]:
