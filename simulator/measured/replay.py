@@ -199,17 +199,18 @@ def _architecture(row: Mapping[str, str]) -> Architecture:
     family = text(row, "family")
     # Experts with learned positions are those of a GPT, with its norms, biases and dropout.
     gpt = family in ("gpt", "bloom") or (family == "moe" and row.get("position") == "learned")
+    drops = flag(row, "dropout") if row.get("dropout") else gpt
     norm: Literal["layer", "rms"] = "layer" if gpt or family in ("mpt", "nemotron") else "rms"
     layers = whole(row, "layers", most=_MOST_LAYERS)
     gated = flag(row, "gated_mlp")
     position: Any = text(row, "position", _POSITIONS) if row.get("position") else "rope"
-    attention = _attention(row, gpt)
+    attention = replace(_attention(row, gpt), dropout=drops)
     mlp = MLP(ffn_hidden=whole(row, "ffn_hidden"), gated=gated, bias=gpt)
-    dense = Block(attention=attention, norm=norm, dropout=gpt, norms=2, mlp=mlp)
+    dense = Block(attention=attention, norm=norm, dropout=drops, norms=2, mlp=mlp)
     blocks: tuple[Block, ...] = (dense,)
     kinds = (0,) * layers
     if whole(row, "num_experts", 0):
-        sparse = Block(attention=attention, norm=norm, dropout=gpt, mlp=_experts(row, gated))
+        sparse = Block(attention=attention, norm=norm, dropout=drops, mlp=_experts(row, gated))
         first = whole(row, "first_dense_layers", 0)
         if first > layers:
             raise InputError(
@@ -269,7 +270,6 @@ def _attention(row: Mapping[str, str], gpt: bool) -> Attention:
         head_dim=whole(row, "head_dim"),
         qkv_bias=gpt or sinks,
         output_bias=gpt or sinks,
-        dropout=gpt,
         qk_norm=text(row, "family") in _NORMED,
         sinks=sinks,
         scaled_rotary=sinks,

@@ -47,7 +47,8 @@ _OTHERS = """source split position num_experts top_k moe_ffn_hidden shared_exper
     recompute_stops_early offload_layers sliding_window_every_second dispatcher expert_overlap
     loss_chunks optimizer_in_backward cuda_graph_scope loss_fusion transformer_impl deterministic
     memory_stage lora_rank lora_targets quantised_base split_master_weights cp_kind
-    mask_in_dataloader fp8_weights stages composed
+    mask_in_dataloader fp8_weights stages composed dropout grouped_experts unpermute
+    attention_library
     excluded assumed notes"""
 
 REQUIRED = tuple(_NEEDED.split())
@@ -68,7 +69,7 @@ SWITCH_COLUMNS = (
     *("recompute_stops_early", "offload_layers", "dispatcher", "expert_overlap"),
     *("cuda_graph_scope", "loss_fusion", "transformer_impl", "deterministic"),
     *("lora_rank", "lora_targets", "quantised_base", "split_master_weights", "fp8_weights"),
-    "mask_in_dataloader",
+    *("mask_in_dataloader", "grouped_experts", "unpermute", "attention_library"),
 )
 """Columns that say what the software was told to do."""
 

@@ -47,6 +47,8 @@ _LAYERS = re.compile("[0-9]{1,5}")
 _FUSED = "fused_gradient_accumulation"
 _LOSSES = ("none", "compiled", "transformer_engine")
 _IMPLEMENTATIONS = ("transformer_engine", "local")
+_SUMS = ("fused", "scatter_add", "index_add")
+_ATTENTIONS = ("cudnn", "flash_attn")
 
 _MODULES: dict[str, Any] = {
     "core_attn": "core_attn", "layernorm": "norm", "norm": "norm", "mlp": "mlp",
@@ -102,6 +104,12 @@ def kernels(
             usual = replace(usual, fused=(*unfused, "loss"))
         else:
             usual = replace(usual, fused=unfused, loss_bytes_per_logit=losses[loss])
+    if added := choice(row, "unpermute", _SUMS):
+        usual = replace(usual, keeps_expert_outputs=added == "index_add")
+    if library := choice(row, "attention_library", _ATTENTIONS):
+        own = replace(usual.transformer_engine, flash_attn_on=())
+        copies = library == "flash_attn"
+        usual = replace(usual, transformer_engine=own, copies_attention_output=copies)
     way: Any = choice(row, "dispatcher", _DISPATCHERS)
     return replace(usual, expert_library=way) if way in ("deepep", "hybridep") else usual
 
@@ -173,9 +181,12 @@ def allocator(row: Mapping[str, str], usual: Allocator, deterministic: Figure) -
 
     `deterministic` is what torch's product library keeps for its two threads where runs must come
     out alike. Blocks that are not Transformer Engine's call it on every stage, and unfused scores
-    go through a buffer of their own.
+    go through a buffer of their own; the product of the router is Transformer Engine's there, too
+    (Megatron-LM megatron/core/transformer/moe/moe_utils.py: RouterGatingLinearFunction).
     """
     local = choice(row, "transformer_impl", _IMPLEMENTATIONS) == "local"
+    if row.get("grouped_experts") and not flag(row, "grouped_experts"):
+        usual = usual.without_grouped_products()
     if flag(row, "deterministic"):
         own = {
             name: replace(some, head_workspace_bytes=None)
@@ -185,7 +196,10 @@ def allocator(row: Mapping[str, str], usual: Allocator, deterministic: Figure) -
     if not local:
         return usual
     own = {
-        name: Workspaces(workspace_bytes=some.head_workspace_bytes)
+        name: Workspaces(
+            workspace_bytes=some.head_workspace_bytes,
+            grouped_workspace_bytes=some.workspace_bytes,
+        )
         for name, some in usual.workspaces_of.items()
     }
     return replace(
@@ -193,6 +207,7 @@ def allocator(row: Mapping[str, str], usual: Allocator, deterministic: Figure) -
         workspace_bytes=usual.head_workspace_bytes,
         head_workspace_bytes=Figure(0.0),
         dummy_gradient_copies=Figure(0.0),
+        grouped_workspace_bytes=usual.workspace_bytes,
         workspaces_of=own,
         scores_buffer=True,
     )

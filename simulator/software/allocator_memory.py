@@ -66,3 +66,12 @@ class Allocator:
             name: value for name in names if (value := getattr(own, name)) is not None
         }
         return replace(self, **given)
+
+    def without_grouped_products(self) -> Allocator:
+        """The same where every expert's product is called by itself."""
+        none = Figure(0.0)
+        own = {
+            name: replace(some, grouped_workspace_bytes=none)
+            for name, some in self.workspaces_of.items()
+        }
+        return replace(self, grouped_workspace_bytes=none, workspaces_of=own)

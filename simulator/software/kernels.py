@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from simulator.files import Figure, record
@@ -115,6 +116,13 @@ class Kernels:
     weighs_activations: bool = False
     """The weights of routing are applied by the kernels of the experts' activation, not where their
     outputs are added up (Megatron-Core 0.13 and newer)."""
+    keeps_expert_outputs: bool = False
+    """Adding up the experts' outputs keeps them for the backward pass (torch's index_add_ saves its
+    source: derivatives.yaml; Megatron-Core in deterministic mode without its fused permutation)."""
+    copies_attention_output: bool = False
+    """Fused attention takes the batch first and its result is copied for the linear behind it, so
+    that both are kept where a micro-batch has several sequences (flash-attn under Transformer
+    Engine; cuDNN takes the sequence first)."""
     nccl: NcclRelease = ""
     """Release of NCCL that it brings along; what the collective library has no figures for is taken
     as the next newer one that was measured. Blank: the newest."""
@@ -166,3 +174,9 @@ class Kernels:
     """Tensor parallelism by torch's distributed tensors."""
     transformer_engine: TransformerEngine = TransformerEngine()
     """Linears of fewer than 16 bit by Transformer Engine."""
+
+    def on(self, generation: str) -> Kernels:
+        """The same with the library that attention runs on a generation of devices."""
+        if generation not in self.transformer_engine.flash_attn_on:
+            return self
+        return replace(self, copies_attention_output=True)

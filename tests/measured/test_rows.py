@@ -34,6 +34,7 @@ def test_shipped_tables_have_every_column_and_no_other(name: str) -> None:
     later = {"loss_fusion", "transformer_impl", "deterministic", "memory_stage"}
     later |= {"lora_rank", "lora_targets", "quantised_base", "split_master_weights"}
     later |= {"cp_kind", "mask_in_dataloader", "fp8_weights", "stages"}
+    later |= {"dropout", "grouped_experts", "unpermute", "attention_library"}
     assert set(runs[0].fields) | later == set(COLUMNS)
 
 

@@ -66,7 +66,8 @@ def block_costs_of_each(
     """The same with each of some kernels that differ in what selective recomputation names."""
     arch, recipe = workload.architecture, workload.recipe
     either = cluster.accelerator.fp8_either_layout
-    parts = model_parts(workload, ranks, software.kernels, either_layout=either)
+    kernels = software.kernels.on(cluster.accelerator.generation)
+    parts = model_parts(workload, ranks, kernels, either_layout=either)
     pricer = _Pricer(cluster, software, recipe, ranks)
     gemms = Products(cluster.accelerator, software, recipe, ranks, pricer.overlap).times(parts)
     priced = [pricer.part(ops, times, each) for ops, times in zip(parts, gemms, strict=True)]

@@ -100,7 +100,8 @@ def operators_of(
     """The operators of every part on one rank."""
     ranks = shapes(row, place(row, cluster.domain))
     either = cluster.accelerator.fp8_either_layout
-    return model_parts(workload, ranks, software.kernels, either_layout=either)
+    kernels = software.kernels.on(cluster.accelerator.generation)
+    return model_parts(workload, ranks, kernels, either_layout=either)
 
 
 def chunk_parts(

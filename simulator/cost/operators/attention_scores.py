@@ -149,6 +149,10 @@ def _flash(
     # of the attention to an encoder no rule tells it apart
     role = SavedRole.OTHER if prefix else SavedRole.LOG_SUM_EXP
     ops.keep(f"{prefix}log-sum-exp", 4.0 * tokens * heads, role, module=_CORE)
+    if kernels.copies_attention_output:
+        copied = np.where((ranks.micro_batch > 1) & (ranks.cp == 1), tokens * heads, 0.0)
+        size_bytes = copied * att.value_dim * element_bytes(recipe)
+        ops.keep(f"{prefix}batch-first output", size_bytes, module=_CORE)
 
 
 def _lengths(recipe: Recipe) -> tuple[tuple[int, float], ...]:

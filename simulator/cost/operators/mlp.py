@@ -116,7 +116,7 @@ def feed_forward(ops: Operators, f: FeedForward, size: float, kernels: Kernels) 
     """
     _linears(ops, f, size, kernels)
     both, kept = f"{f.module}+{f.activation_module}", f.inner * size
-    fused = fuses_activation(kernels, f.gated, f.activation)
+    fused = fuses_activation(kernels, f.gated, f.activation, weighted=f.weighted)
     forward, backward = _activation_passes(f, kernels, fused=fused)
     ops.streams.append(
         Stream(
@@ -136,6 +136,9 @@ def feed_forward(ops: Operators, f: FeedForward, size: float, kernels: Kernels) 
     ops.keep(f"{f.name} activation output", kept, role, module=both)
     if f.gated and not fused:
         ops.keep(f"{f.name} gate", kept, SavedRole.ACTIVATED_GATE, module=both)
+    if f.weighted and not fused and not rectified:
+        # a product of its own, which keeps what it multiplies; the second linear keeps the result
+        ops.keep(f"{f.name} unweighted activation", kept, module=both)
     # gradients of the activation and of its input; the kept activation itself may be gone by then
     cleared = kept if fused and kernels.clears_inputs else 0.0
     working = (f.width + 1) * f.inner * size - cleared + f.waiting_bytes
@@ -153,7 +156,8 @@ def _activation_passes(f: FeedForward, kernels: Kernels, *, fused: bool) -> tupl
     weights of routing are sums over features: a kernel of its own, which reads all three again.
     """
     if not f.gated:
-        return 2, 3
+        more = f.weighted and not fused and f.activation != "relu"
+        return (4, 8) if more else (2, 3)
     if not fused:
         return 5, 9
     swept = 2 if kernels.sweeps_gate_halves else 0
@@ -178,9 +182,15 @@ def _linears(ops: Operators, f: FeedForward, size: float, kernels: Kernels) -> N
     ops.gemms.append(Gemm(name=f"{f.name}2", role=second, n=f.hidden, k=f.ffn, **common))
 
 
-def fuses_activation(kernels: Kernels, gated: bool, activation: str) -> bool:
-    """Whether bias, activation and gate are one kernel, as they are for smooth activations."""
-    return (gated or activation == "gelu") and "bias_activation" in kernels.fused
+def fuses_activation(
+    kernels: Kernels, gated: bool, activation: str, *, weighted: bool = False
+) -> bool:
+    """Whether bias, activation and gate are one kernel, as they are for smooth activations.
+
+    With weights of routing (`weighted`) gated ones alone are (Megatron-Core's TEGroupedMLP).
+    """
+    smooth = gated or (activation == "gelu" and not weighted)
+    return smooth and "bias_activation" in kernels.fused
 
 
 def _with_gradients(working: Any, wide: int, inner: Any, outer: Any, weight: Any) -> Any:
@@ -220,6 +230,8 @@ def experts(
     gathered = _exchange(ops, moe, hidden, ranks, recipe, load)
     per_expert = load * own * moe.top_k * ranks.etp * ranks.ep / moe.experts
     ops.keep("permuted tokens", arriving, SavedRole.LINEAR_INPUT, module="moe")
+    if kernels.keeps_expert_outputs:
+        ops.keep("experts' outputs", arriving, module="moe")
     _pad_experts(ops, arriving, ranks, recipe, kernels)
     routed = FeedForward(
         name="expert fc",

@@ -37,6 +37,9 @@ class TransformerEngine:
     swizzled_inputs: tuple[str, ...] = ()
     """Types for whose inputs and gradients it does, too: all that have block scales in release 2.0
     to 2.11; after that casts to mxfp8 write tiles."""
+    flash_attn_on: tuple[str, ...] = ()
+    """Generations of devices on which 16-bit attention is flash-attn's, not cuDNN's (below compute
+    capability 9.0: get_attention_backend in attention/dot_product_attention/utils.py)."""
     reduces_maxima: bool = False
     """fp8 with delayed scaling: the maxima behind the scales are reduced over all ranks that share
     a tensor, in every pass (Transformer Engine's reduce_amax)."""
