@@ -21,11 +21,11 @@ from simulator.errors import InputError, brief, did_you_mean
 from simulator.files import Figure, build, read_toml, record
 from simulator.hardware.cluster import Cluster, NodeGroup, load_cluster
 from simulator.layout.degrees import accelerators
-from simulator.layout.layouts import Layouts
+from simulator.layout.layouts import OFFLOADS, Layouts
 from simulator.layout.rules.divisibility_rules import STAGES
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, code_of, reasons
 from simulator.measured import run_switches
-from simulator.measured.rows import flag, number, text, whole
+from simulator.measured.rows import choice, flag, number, text, whole
 from simulator.software.profile import Software, load_software
 from simulator.software.releases import Nearest, Releases, UnknownFamily, load_releases
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
@@ -424,6 +424,7 @@ def _layout(row: Mapping[str, str], tables: Tables) -> Layouts:
         given["shard_group"] = min(whole(row, "shard_group"), given["dp"] * given["cp"])
     layers = -(-whole(row, "layers", most=_MOST_LAYERS) // given["pp"])
     given["offload_layers"] = run_switches.offloaded(row, layers)
+    given["optimizer_offload"] = choice(row, "optimizer_offload", OFFLOADS) or "none"
     given["sharding"] = text(row, "sharding") if row.get("sharding") else usual_sharding
     given["recompute"] = text(row, "recompute") if row.get("recompute") else "none"
     given["recompute_layers"] = whole(row, "recompute_layers", 0, most=_MOST_LAYERS)

@@ -13,8 +13,8 @@ from simulator.measured.replay import Run
 from simulator.measured.rows import LAYOUT_COLUMNS
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import LayoutSection, Scenario
+from simulator.scoring.memory_reading import memory_of_kind_gib
 from simulator.scoring.scores import SCORED_MEMORY
-from simulator.scoring.validation import memory_of_kind_gib
 from simulator.units import GIB
 
 __all__ = ["SHORTEST_STEP_S", "LogComparison", "Quantity", "compare"]

@@ -23,9 +23,9 @@ from simulator.measured.checks import utilisation
 from simulator.measured.replay import Run
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import Scenario
+from simulator.scoring.memory_reading import memory_of_kind_gib
 from simulator.scoring.trace import StepTime
 from simulator.scoring.trace_groups import cause_of
-from simulator.scoring.validation import memory_of_kind_gib
 from simulator.units import GIB
 
 __all__ = ["CAUSES", "Cause", "TraceComparison", "compare_trace"]

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator import catalogue
-from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
 from simulator.frames import DataFrame, frame_of_rows
@@ -23,18 +22,18 @@ from simulator.layout.layouts import Layouts
 from simulator.measured.checks import Readings, excluded, implausible, readings, utilisation
 from simulator.measured.mapped_tables import read_mapped
 from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, replay
-from simulator.measured.rows import MeasuredRun, assumed_fields, choice, read_tables
+from simulator.measured.rows import MeasuredRun, assumed_fields, read_tables
 from simulator.measured.table_kinds import LEFT_OUT, sort_tables
 from simulator.planner.answer_evidence import answer_evidence, count_assumed, used_figures
 from simulator.planner.certainty import Certainty, certainty
 from simulator.scoring.baselines import shipped_baseline
+from simulator.scoring.memory_reading import read_gib
 from simulator.scoring.scores import ScoredRow, summary
-from simulator.units import GIB
 
 if TYPE_CHECKING:
     from simulator.scoring.benchmark_score import BenchmarkScore
 
-__all__ = ["Validation", "memory_of_kind_gib", "validate"]
+__all__ = ["Validation", "validate"]
 
 _SHIPPED = ("runs/calibrate.csv", "runs/test.csv", "measured/*.csv", "microbenchmarks/*.csv")
 _WORDS = ("model", "gpu", "seq_len", "precision", "nic_gbit_per_gpu")
@@ -302,7 +301,7 @@ def _score(
         predicted_step_s=predicted_s,
         p10_s=float(sure.p10_s[i]),
         p90_s=float(sure.p90_s[i]),
-        predicted_memory_gib=_memory_gib(one, estimate, i),
+        predicted_memory_gib=read_gib(one.row.fields, run, estimate, i, measured.memory_kind),
         evidence=answer_evidence(
             run.workload,
             run.cluster,
@@ -319,31 +318,3 @@ def _score(
         assumed=assumed_fields(one.row.fields),
         **_measured(measured),
     )
-
-
-def _memory_gib(one: _Replayed, estimate: Estimate, i: int) -> float:
-    """Memory as the row's reading shows it, on the pipeline stage that it was read on."""
-    stage = choice(one.row.fields, "memory_stage", ("first", "last"))
-    if not stage:
-        return memory_of_kind_gib(estimate, i, one.measured.memory_kind)
-    run = one.run
-    held = rank_memory(run.layout, run.workload, run.cluster, run.software)
-    rank = 0 if stage == "first" else len(held.total_bytes) - 1
-    kinds = {kind: float(size[rank]) for kind, size in held.kinds_bytes.items()}
-    return _of_kind_gib(kinds, one.measured.memory_kind)
-
-
-def memory_of_kind_gib(estimate: Estimate, i: int, kind: str | None) -> float:
-    """Memory of the fullest rank as a reading of this kind would show it.
-
-    torch counts neither communicators nor the context as allocated or reserved; fragmentation is
-    what it reserves above what it allocates. nvidia-smi sees all of it.
-    """
-    return _of_kind_gib({name: float(x[i]) for name, x in estimate.memory_bytes.items()}, kind)
-
-
-def _of_kind_gib(kinds: Mapping[str, float], kind: str | None) -> float:
-    outside = ("communicators", "context")
-    without = {"allocated": (*outside, "fragmentation"), "reserved": outside}
-    left_out = without.get(kind or "", ())
-    return sum(size for name, size in kinds.items() if name not in left_out) / GIB
