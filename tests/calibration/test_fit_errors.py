@@ -36,7 +36,7 @@ def group(residuals: list[float], model: list[int], kernels: list[int]) -> _Grou
     parts[PLACE["experts"]] *= np.equal.outer(model, model)
     parts[PLACE["kernels"]] *= np.equal.outer(kernels, kernels)
     parts[PLACE["layout"]] *= np.eye(count)
-    return _Group(list(range(count)), np.array(residuals), parts)
+    return _Group(np.array(residuals), parts)
 
 
 def deviations(**known: float) -> np.ndarray:

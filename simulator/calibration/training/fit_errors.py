@@ -1,11 +1,12 @@
 """Fitting how far step times are off: standard deviations of errors by what they belong to.
 
-The residuals are those of calibration runs whose whole source was left out of the fit
-(``fit_training.left_out``), because a run that a figure was fitted to says little about the next
-one. Runs of one source on one device share the errors of its terms, those of one model that of its
-experts, those whose ranks compute with the same shapes that of their kernels, those of one layout
-on several sizes of a cluster that of the layout: their residuals are jointly normal. Maximum
-likelihood, with a weak prior on every deviation; then one factor for the tails, with which the
+The residuals are those of runs that no figure was fitted to, because one that was says little about
+the next: calibration runs whose whole source was left out of the fit (``fit_training.left_out``),
+and those of releases and sites that came after it (``second_calibrate.csv``). Runs of one source
+on one device share the errors of its terms, those of one model that of its experts, those whose
+ranks compute with the same shapes that of their kernels, those of one layout on several sizes of a
+cluster that of the layout: their residuals are jointly normal. Maximum likelihood, with a weak
+prior on every deviation; then one factor for the tails, and one for those of links, with which the
 residuals have the best interval score.
 
 ``python -m simulator.calibration.training.fit_errors`` takes the figures of training that the
@@ -14,7 +15,7 @@ profiles hold (three to five minutes) and writes ``hardware_profiles/uncertainty
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -69,7 +70,6 @@ Flags = NDArray[np.bool_]
 class _Group:
     """Runs of one source on one device; residuals of different groups are independent."""
 
-    runs: list[int]
     residuals: Floats
     parts: Floats
     """By error (SHARED): the product of the shares of every pair of runs that share it."""
@@ -82,7 +82,7 @@ class _Group:
     def covariance(self, deviations: Floats, run: float) -> Floats:
         """Of the residuals."""
         found = np.tensordot(deviations**2, self.parts, axes=1)
-        return np.asarray(found + run**2 * np.eye(len(self.runs)))
+        return np.asarray(found + run**2 * np.eye(len(self.residuals)))
 
     def loss(self, deviations: Floats, run: float) -> float:
         """Negative logarithm of the likelihood."""
@@ -91,13 +91,21 @@ class _Group:
         return float(np.sum(np.log(np.diag(root))) + 0.5 * white @ white)
 
 
-def fit_errors(fit: TrainingFit) -> dict[str, float]:
+def fit_errors(*unseen: Unseen) -> dict[str, float]:
     """Fit the figures of ``hardware_profiles/uncertainty/step.toml``, tails too.
 
+    Parameters
+    ----------
+    unseen : Unseen
+        Runs that no figure was fitted to; runs of one source and device that were kept out in
+        different ways are groups of their own.
+
+    Notes
+    -----
     How far two runs alike are apart (``run``) is measured, not fitted: it is part of what each
     run has of its own, the rest of which is the layout's.
     """
-    return _fitted(_groups(fit))
+    return _fitted(_groups(*unseen))
 
 
 def covered(runs: Sequence[TrainingRun]) -> dict[str, tuple[str, ...]]:
@@ -136,42 +144,36 @@ def _score(groups: Sequence[_Group], deviations: Floats, run: float) -> tuple[fl
         reach = P90 * np.sqrt(group.own @ deviations**2 + run**2)
         ratio = np.exp(group.residuals)
         low, high = ratio * np.exp(-reach), ratio * np.exp(reach)
-        each = 1.0 / np.sqrt(len(group.runs))
+        each = 1.0 / np.sqrt(len(ratio))
         total += each * float(np.sum(interval_scores(low, high)))
         inside += each * float(np.sum((low <= 1.0) & (high >= 1.0)))
-        weight += each * len(group.runs)
+        weight += each * len(ratio)
     return total / weight, inside / weight
 
 
-def _groups(fit: TrainingFit) -> list[_Group]:
-    """Residuals of left-out runs, and what every error bears on them.
+def _groups(*unseen: Unseen) -> list[_Group]:
+    """Residuals of runs that no figure was fitted to, and what every error bears on them.
 
     Spreads that figures state are not taken off: with them, intervals of runs whose device no other
     source has were too wide, and their score worse.
     """
-    unseen = _sources_left_out(fit)
-    residuals, shares = unseen.errors, unseen.shares
-    families = [source_family(one.row) for one in fit.runs]
-    labels: dict[Hashable, list[int]] = {}
-    for i, one in enumerate(fit.runs):
-        labels.setdefault((families[i], one.row.get("gpu")), []).append(i)
-    groups = []
-    for some in labels.values():
-        rows = [fit.runs[i].row for i in some]
+    return [group for one in unseen for group in _groups_of(one)]
+
+
+def _groups_of(unseen: Unseen) -> Iterator[_Group]:
+    labels = unseen.groups()
+    for label in dict.fromkeys(labels):
+        some = [i for i, other in enumerate(labels) if other == label]
+        rows = [unseen.runs[i].row for i in some]
         same = {
             "experts": _same(rows, ("model",)),
             "kernels": _same(rows, ("model", *_SHAPES)),
             "layout": _same(rows, ("model", *_SPLIT)),
         }
-        parts = [np.outer(column, column) for column in shares[some].T]
+        parts = [np.outer(column, column) for column in unseen.shares[some].T]
         for name, pairs in same.items():
             parts[SHARED.index(name)] *= pairs
-        groups.append(_Group(some, residuals[some], np.stack(parts)))
-    return groups
-
-
-def _sources_left_out(fit: TrainingFit) -> Unseen:
-    return without_group(fit, lambda training: source_family(training.row))
+        yield _Group(unseen.errors[some], np.stack(parts))
 
 
 def _same(rows: Sequence[MeasuredRun], columns: Sequence[str]) -> Flags:
@@ -180,9 +182,8 @@ def _same(rows: Sequence[MeasuredRun], columns: Sequence[str]) -> Flags:
     return np.array([[one == other for other in keys] for one in keys])
 
 
-def left_out_report(fit: TrainingFit) -> list[str]:
+def left_out_report(fit: TrainingFit, residuals: Floats) -> list[str]:
     """Word the errors of calibration runs whose source was left out, and those with it."""
-    residuals = _sources_left_out(fit).errors
     names = np.array([source_family(training.row) for training in fit.runs])
     experts = np.array([bool(training.row.get("num_experts")) for training in fit.runs])
     groups = {name: names == name for name in dict.fromkeys(names.tolist())}
@@ -221,23 +222,24 @@ def with_deviations(
 def main() -> None:
     """Fit again, print how far left-out sources are off, and write profile and evidence."""
     shipped = as_shipped()
-    print(*left_out_report(shipped), sep="\n", flush=True)
+    unseen = without_group(shipped, lambda training: source_family(training.row))
+    newer = kept_back("second_calibrate.csv")
+    print(*left_out_report(shipped, unseen.errors), sep="\n", flush=True)
     path = catalogue.find("uncertainty", "step")
-    fitted = fit_errors(shipped)
-    widening = fit_widening(shipped, kept_back("second_calibrate.csv"), fitted)
+    fitted = fit_errors(unseen, newer)
+    widening = fit_widening(shipped, newer, fitted)
     text = with_deviations(path.read_text(encoding="utf-8"), fitted, widening, shipped.runs)
     path.write_text(text, encoding="utf-8")
     for table, values in (("deviation", fitted), ("widening", widening)):
         for name, value in values.items():
             print(f"{table} {name} = {value:.3g}")
-    groups = _groups(shipped)
 
     def refit(some: Callable[[TrainingRun], bool]) -> dict[str, float]:
-        return _fitted([group for group in groups if some(shipped.runs[group.runs[0]])])
+        return fit_errors(unseen.some(some), newer.some(some))
 
     print("written:", write_left_out(shipped, fitted, refit))
     tested = kept_back("second_calibrate.csv", "test.csv", "second_test.csv")
-    print("written:", path, write_evidence_runs(_sources_left_out(shipped), tested))
+    print("written:", path, write_evidence_runs(unseen, tested))
 
 
 if __name__ == "__main__":
