@@ -60,11 +60,12 @@ def test_a_slow_run_makes_the_next_one_slower_and_surer(tmp_path: Path) -> None:
     found = answer("--anchored-by", str(table(tmp_path / "a.csv", step_time_s=f"{measured_s}")))
     layout, told = found["layouts"][0], found["anchored_by"]
     assert told["uncorrected_s"] == pytest.approx(plain["step_time_s"])
-    assert 1.0 < layout["step_time_s"] / plain["step_time_s"] < 1.12
     assert sum(layout["terms_s"].values()) == pytest.approx(layout["step_time_s"])
     assert layout["p90_s"] / layout["p10_s"] < plain["p90_s"] / plain["p10_s"]
     (run,) = told["runs"]
     assert run["measured_s"] == pytest.approx(measured_s)
+    slower = measured_s / run["predicted_s"]  # what other runs may differ in is not corrected
+    assert 1.0 < layout["step_time_s"] / plain["step_time_s"] < slower
     assert all(e["spread_after"] <= e["spread_before"] for e in told["errors"].values())
     assert set(told["errors"]["compute"]) == {"factor", "spread_before", "spread_after"}
 
@@ -144,8 +145,7 @@ def test_what_has_more_in_common_with_a_run_is_corrected_more() -> None:
         corrected(known, run_of(256, **change))
         for change in ({}, {"pp": "2", "dp": "32"}, {"tp": "8", "dp": "32"})
     )
-    # by how much also depends on what a step is made of; how sure it becomes does not
-    assert all(1.0 < one[0] < 1.06 for one in (layout, shapes, others))
+    assert 1.06 > layout[0] > shapes[0] > others[0] > 1.0
     assert layout[1] < shapes[1] < others[1]
     told = [set(one[2].factors) & {"kernels", "layout"} for one in (layout, shapes, others)]
     assert told == [{"kernels", "layout"}, {"kernels"}, set()]
@@ -179,7 +179,9 @@ def test_a_training_log_corrects_as_a_table_does(tmp_path: Path) -> None:
     found = answer("--anchored-by", str(log), "--anchor-scenario", str(scenario))
     (run,) = found["anchored_by"]["runs"]
     assert run["measured_s"] == pytest.approx(slow_ms / 1e3, rel=1e-3)
-    assert 1.03 < found["layouts"][0]["step_time_s"] / plain["step_time_s"] < 1.12
+    assert (
+        1.03 < found["layouts"][0]["step_time_s"] / plain["step_time_s"] < 1.12
+    )  # more of it is on links
     told = found["anchored_by"]
     assert told["uncorrected_p10_s"] == pytest.approx(plain["p10_s"])
     assert told["uncorrected_p90_s"] == pytest.approx(plain["p90_s"])
