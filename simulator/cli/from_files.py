@@ -26,7 +26,8 @@ FromFiles = Annotated[
         "--from",
         metavar="FILE...",
         show_default=False,
-        help="Launch script, trainer configuration, config.json, sbatch head, nvidia-smi topo -m:"
+        help="Launch script, trainer configuration, config.json, sbatch head, nvidia-smi topo -m,"
+        " log, trace:"
         " what they say becomes the scenario. Several files may follow, and --from be repeated.",
     ),
 ]

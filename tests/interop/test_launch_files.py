@@ -152,7 +152,9 @@ def test_logs_of_collectives_and_traces_are_told_where_to_go(tmp_path: Path) -> 
         "     1048576        262144     float     sum      -1     48.6   21.58   21.58      0\n"
     )
     trace = tmp_path / "trace.json"
-    trace.write_text('{"traceEvents": [], "distributedInfo": {"world_size": 32, "rank": 0}}')
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1, "dur": 9}
+    ranks = {"world_size": 32, "rank": 0}
+    trace.write_text(json.dumps({"traceEvents": [kernel], "distributedInfo": ranks}))
     found = import_launch([job, log, trace], HERE)
     assert found.scenario.cluster.gpus == 32
     assert any("foreshard calibrate" in note for note in found.notes)

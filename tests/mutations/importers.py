@@ -377,6 +377,15 @@ IMPORTERS = {
             ],
         ),
         *_from_files(),
+        Importer(
+            "launch.log",
+            ".log",
+            "text",
+            _of(LOGS / "megatron_2025.log", LOGS / "torchtitan_0.3.log", LOGS / "mlperf_4.1.log"),
+            _launch("dgx-h100"),
+            _from("dgx-h100"),
+            said_of=("--from",),
+        ),
         Importer("nccl-tests.txt", ".txt", "text", (NCCL_TEXT,), _nccl, _calibrate),
         Importer(
             "nccl-tests.json", ".json", "json", _json(NCCL_JSON, RCCL_JSON), _nccl, _calibrate

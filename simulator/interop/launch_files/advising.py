@@ -55,7 +55,12 @@ def advise(
     imported = import_launch(files, names, overrides)
     now = imported.predicted()
     found = tuple(cheapest_changes(now, changes)) if changes else ()
-    texts = {str(path): read_text(path, LAUNCH_FILE_LIMIT_BYTES) for path in files}
+    measured = {reading.path for reading in imported.readings if reading.measured}
+    texts = {
+        str(path): read_text(path, LAUNCH_FILE_LIMIT_BYTES)
+        for path in files
+        if str(path) not in measured
+    }
     written = tuple(
         rewritten(
             texts, imported.readings, (now.layout, change.prediction.layout), imported.scenario

@@ -310,7 +310,7 @@ class _Merging:
         for name, (what, how) in _ASKED.items():
             section, _, key = name.partition(".")
             table = document.get(section, {})
-            set_there = any(text.startswith((f"{name}=", f"{section}.name")) for text in self.given)
+            set_there = name == "model" and "model.name" in self.given
             there = key in table if key else bool(table) or self.architecture is not None
             if not there and not set_there and name not in self.given:
                 missing.append(f"--from: {name}: not said by these files ({what}): {how}")

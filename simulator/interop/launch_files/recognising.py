@@ -25,6 +25,7 @@ from simulator.interop.launch_files.maxtext_settings import (
     read_maxtext,
     read_slice,
 )
+from simulator.interop.launch_files.measured_files import read_measured
 from simulator.interop.launch_files.megatron_arguments import MEGATRON_KEYS, read_megatron
 from simulator.interop.launch_files.mlperf_variables import VARIABLES, read_mlperf_config
 from simulator.interop.launch_files.neuronx_recipe import NEURONX_SECTION, read_neuronx
@@ -36,7 +37,6 @@ from simulator.interop.launch_files.settings import (
     Setting,
     Settings,
     Stated,
-    as_whole,
 )
 from simulator.interop.launch_files.shell_words import Script, read_script
 from simulator.interop.launch_files.torchtitan_job import SECTIONS, read_torchtitan
@@ -69,7 +69,9 @@ KINDS = (
     "an MLPerf configuration (shell)",
     "a job of SLURM",
     "nvidia-smi topo -m",
-    "a log of nccl-tests or rccl-tests, a torch profiler trace",
+    "a log of nccl-tests or rccl-tests",
+    "a log of Megatron-LM, torchtitan or MLPerf",
+    "a trace of torch's profiler or of Nsight Systems (SQLite)",
     "a scenario (TOML)",
 )
 """What is recognised."""
@@ -90,6 +92,8 @@ def read_launch_file(path: Path | str) -> list[Reading]:
     InputError
         If it is too large, cannot be parsed, or is nothing that is known here.
     """
+    if measured := read_measured(path):
+        return measured
     text = read_text(path, LAUNCH_FILE_LIMIT_BYTES)
     if _COLLECTIVES.search(text):
         make = f"foreshard calibrate {path} --base-cluster NAME --out-cluster OWN.toml"
@@ -140,8 +144,6 @@ def _settings(table: Mapping[Any, Any], path: str) -> list[Setting]:
 def _of_json(found: Any, path: str) -> list[Reading]:
     if not isinstance(found, dict):
         return []
-    if isinstance(found.get("traceEvents"), list):
-        return [_of_trace(found, path)]
     if "model_type" in found or isinstance(found.get("text_config"), dict):
         return [_of_config(found, path)]
     if {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"} & set(found):
@@ -199,16 +201,6 @@ def _of_recipe(found: list[Setting], path: str) -> list[Reading]:
 
 def _tail(key: str) -> str:
     return key.rpartition(".")[2].lstrip("+").replace("-", "_")
-
-
-def _of_trace(found: dict[str, Any], path: str) -> Reading:
-    """A torch profiler's trace: how many ranks took part; its times are for validate."""
-    info = found.get("distributedInfo")
-    world = as_whole(info.get("world_size")) if isinstance(info, dict) else None
-    place = Place(path, "distributedInfo.world_size")
-    stated = (Stated("cluster.gpus", world, place),) if world and world > 0 else ()
-    note = f"{path} is measured time: foreshard validate --trace {path} sets it beside a prediction"
-    return Reading(path=path, kind="torch profiler trace", stated=stated, notes=(note,))
 
 
 def _of_config(found: dict[str, Any], path: str) -> Reading:

@@ -85,6 +85,8 @@ class Reading:
     architecture: Architecture | None = None
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    measured: bool = False
+    """It tells of a run, and is nothing that could be changed."""
 
 
 _VARIABLE = re.compile(r"[$`]")

@@ -1,0 +1,235 @@
+"""Logs and traces among launch files: what they say of the run, and how long its steps took.
+
+A log of Megatron-LM lists its arguments ("---- arguments ----"), one of torchtitan its device mesh
+and batch, one of MLPerf its batch, length and servers; a torch profiler trace and a database of
+Nsight Systems know their ranks, and the first the groups that they talk in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulator.errors import InputError
+from simulator.files import json_of
+from simulator.interop.kineto import read_trace
+from simulator.interop.launch_files.megatron_arguments import read_megatron
+from simulator.interop.launch_files.settings import Place, Reading, Setting, Settings, Stated
+from simulator.interop.launch_files.torchtitan_job import read_torchtitan
+from simulator.interop.megatron_log import read_megatron_log
+from simulator.interop.mlperf_log import read_mlperf_log
+from simulator.interop.nsys import is_nsys, read_nsys
+from simulator.interop.torchtitan_log import read_torchtitan_log
+from simulator.measured.log import MeasuredLog
+from simulator.plain_files import open_file
+from simulator.scoring.trace import StepTime, Trace, measure
+from simulator.workload.recipe import Recipe
+
+__all__ = ["read_measured"]
+
+_HEAD_BYTES = 2**20
+"""Where a log says what it runs; steps follow."""
+
+_GZIP = b"\x1f\x8b"
+_TRACE = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo)"\s*:')
+_ARGUMENT = re.compile(r"(?:^|\s)([a-z]\w{1,80}) \.{3,64} (\S.{0,400}?)\s*$", re.M)
+_ELAPSED = "elapsed time per iteration (ms)"
+_COLOUR = re.compile(r"\x1b?\[[0-9;]{1,20}m")
+_MESH = re.compile(r"device mesh with parallelism: ([\w=, ]{1,400})")
+_OLD_MESH = re.compile(r"device mesh with (\[[\w', ]{1,200}\]), (\[[\d, ]{1,200}\])")
+_SAID = {
+    "training.local_batch_size": re.compile(r"local batch size (\d{1,9})\b"),
+    "training.global_batch_size": re.compile(r"global batch size (\d{1,9})\b"),
+    "training.seq_len": re.compile(r"sequence length (\d{1,9})\b"),
+    "training.steps": re.compile(r"total steps (\d{1,9})\b"),
+    "activation_checkpoint.mode": re.compile(r"Applied (\w{1,20}) activation checkpointing"),
+    "compile.enable": re.compile(r"Compiling each (TransformerBlock) with torch.compile"),
+}
+_MODEL = re.compile(r"\bModel (\w{1,40}) (\S{1,20}) size: ")
+_DEGREES = {
+    "pp": "pipeline", "tp": "tensor", "cp": "context", "ep": "expert",
+    "dp_replicate": "data_parallel_replicate", "dp_shard": "data_parallel_shard",
+}  # fmt: skip
+_MLPERF = {
+    "global_batch_size": "training.global_batch",
+    "max_sequence_length": "training.sequence_length",
+    "number_of_nodes": "run.nodes",
+    "accelerators_per_node": "run.per_node",
+}
+_BENCHMARKS = {
+    "llama31_8b": "llama-3.1-8b", "llama31_405b": "llama-3.1-405b", "gpt3": "gpt3-175b",
+    "llama2_70b_lora": "llama-2-70b", "bert": "bert-large",
+}  # fmt: skip
+_GROUPS = (
+    ("layout.tp", re.compile(r"^(?:mesh_tp|TENSOR_MODEL_PARALLEL_GROUP)$")),
+    ("layout.pp", re.compile(r"^(?:mesh_pp|PIPELINE_MODEL_PARALLEL_GROUP)$")),
+    ("layout.cp", re.compile(r"^(?:mesh_cp|CONTEXT_PARALLEL_GROUP)$")),
+    ("layout.ep", re.compile(r"^(?:mesh_ep|EXPERT_MODEL_PARALLEL_GROUP)$")),
+)
+"""What Megatron-Core and torch's device mesh call the groups of a degree."""
+
+
+def read_measured(path: Path | str) -> list[Reading]:
+    """What a log or a trace says; nothing for any other file.
+
+    Raises
+    ------
+    InputError
+        If it is one and cannot be read.
+    """
+    if is_nsys(path):
+        return [_of_trace(read_nsys(path), str(path), "Nsight Systems trace")]
+    with open_file(path) as file:
+        head = file.read(_HEAD_BYTES)
+    if head.startswith(_GZIP) or (head.lstrip()[:1] in (b"{", b"[") and _TRACE.search(head)):
+        return [_of_trace(read_trace(path), str(path), "torch profiler trace")]
+    text = head.decode(errors="replace")
+    if _ELAPSED in text or "--- arguments ---" in text:
+        return [_of_megatron(text, str(path))]
+    if ":::MLLOG" in text:
+        return [_of_mlperf(text, str(path))]
+    plain = _COLOUR.sub("", text)
+    if "device mesh with" in plain or re.search(r"\bstep:.{1,200}\b[wt]ps: ", plain):
+        return [_of_torchtitan(plain, str(path))]
+    return []
+
+
+def _of_trace(trace: Trace, path: str, kind: str) -> Reading:
+    stated = []
+    if trace.world and trace.world > 0:
+        place = Place(path, "distributedInfo.world_size")
+        stated.append(Stated("cluster.gpus", trace.world, place))
+    for name, pattern in _GROUPS:
+        sizes = {one.size for one in trace.collectives if pattern.match(one.description)}
+        if len(sizes) == 1 and (size := sizes.pop()) and size > 1:
+            stated.append(Stated(name, size, Place(path, f"groups of {name.partition('.')[2]}")))
+    try:
+        note = _shares(measure(trace))
+    except InputError as error:
+        note = error.problems[0].removeprefix(f"{path}: ")
+    notes = [f"{path}: {note}; validate --trace {path} sets it beside a prediction"]
+    notes.append(f"{path}: a trace names no model and no batch: these come from elsewhere")
+    return Reading(path=path, kind=kind, stated=tuple(stated), notes=tuple(notes), measured=True)
+
+
+def _shares(step: StepTime) -> str:
+    """Where the time of a step went, in one line."""
+    device = f" on {step.trace.device}" if step.trace.device else ""
+    parts = {
+        "compute": sum(step.compute_s.values()),
+        "exposed communication": step.exposed_s,
+        "waiting for the host": step.launch_s,
+        "idle": step.idle_s,
+    }
+    shares = ", ".join(f"{name} {part / step.step_s:.0%}" for name, part in parts.items())
+    return f"a step took {step.step_s:.4g} s{device}: {shares}"
+
+
+def _of_megatron(text: str, path: str) -> Reading:
+    """Arguments as the run listed them; those of switches that are off say nothing."""
+    line_of = {match[1]: text.count("\n", 0, match.start(1)) + 1 for match in _listed(text)}
+    values = {match[1]: match[2].strip("[]'\"") for match in _listed(text)}
+    off = {key for key, value in values.items() if value in ("None", "") and key not in _ALWAYS}
+    off |= {key for key, value in values.items() if value == "False" and key not in _ALWAYS}
+    for switch, keys in _ONLY_WITH.items():
+        if switch in off or switch not in values:
+            off |= {key for key in values if re.match(keys, key)}
+    kept = [
+        Setting(key, value, Place(path, key, line_of[key]))
+        for key, value in values.items()
+        if key not in off
+    ]
+    found = read_megatron(Settings.of(path, kept), flags=bool(kept), kind="log of Megatron-LM")
+    found = replace(found, idle=(*found.idle, *found.unknown), unknown=(), measured=True)
+    return _timed(found, "megatron", read_megatron_log)
+
+
+def _listed(text: str) -> Iterable[re.Match[str]]:
+    return list(_ARGUMENT.finditer(text))[:5_000]
+
+
+_ALWAYS = ("recompute_granularity", "add_bias_linear")
+_ONLY_WITH = {
+    "num_experts": r"moe_|expert_",
+    "multi_latent_attention": r"(?:q|kv)_lora_rank|qk_(?:head_dim|pos_emb_head_dim)|v_head_dim",
+    "group_query_attention": r"num_query_groups",
+    "fp8": r"fp8_",
+    "fp4": r"fp4_",
+    "use_precision_aware_optimizer": r"exp_avg",
+}
+"""Arguments that are listed with their defaults although what they belong to is off."""
+
+
+def _of_torchtitan(text: str, path: str) -> Reading:
+    found: dict[str, Any] = {}
+    if mesh := _MESH.search(text):
+        found |= dict(re.findall(r"\b(\w{1,20})=(\d{1,9})\b", mesh[1]))
+    elif old := _OLD_MESH.search(text):
+        names, sizes = (re.findall(r"\w+", words) for words in old.groups())
+        found |= dict(zip(names, sizes, strict=False))
+    degrees = {
+        f"parallelism.{word}{'_parallel' if 'parallel' not in word else ''}_degree": found[name]
+        for name, word in _DEGREES.items()
+        if name in found
+    }
+    settings = {**degrees}
+    for key, pattern in _SAID.items():
+        if said := pattern.search(text):
+            settings[key] = "true" if key == "compile.enable" else said[1]
+    if model := _MODEL.search(text):
+        settings |= {"model.name": model[1], "model.flavor": model[2]}
+    listed = [Setting(key, value, Place(path, key)) for key, value in settings.items()]
+    reading = read_torchtitan(Settings.of(path, listed))
+    gpus = 1
+    for name in ("pp", "tp", "cp", "dp_replicate", "dp_shard"):
+        gpus *= int(found.get(name, 1))
+    if degrees and 0 < gpus < 10**7:
+        size = Stated("cluster.gpus", gpus, Place(path, "device mesh"))
+        reading = replace(reading, stated=(*reading.stated, size))
+    reading = replace(reading, kind="log of torchtitan", measured=True)
+    return _timed(reading, "torchtitan", read_torchtitan_log)
+
+
+def _of_mlperf(text: str, path: str) -> Reading:
+    stated: dict[str, Stated] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        _, mark, words = line.partition(":::MLLOG")
+        if not mark or not words.rstrip().endswith("}"):
+            continue
+        try:
+            event = json_of(words.strip(), path)
+        except InputError:
+            continue
+        key, value = (event.get("key"), event.get("value")) if isinstance(event, dict) else (0, 0)
+        place = Place(path, str(key), number)
+        if key in _MLPERF and type(value) is int and 0 < value < 10**9:
+            stated[_MLPERF[key]] = Stated(_MLPERF[key], value, place)
+        elif key == "submission_benchmark" and str(value) in _BENCHMARKS:
+            stated["model"] = Stated("model.name", _BENCHMARKS[str(value)], place)
+    reading = Reading(path=path, kind="log of MLPerf", stated=tuple(stated.values()), measured=True)
+    return _timed(reading, "mlperf", read_mlperf_log)
+
+
+def _timed(reading: Reading, kind: str, read: Callable[..., MeasuredLog]) -> Reading:
+    """The reading, with what its steps took."""
+    path = reading.path
+    beside = f"validate --{kind}-log {path} sets it beside a prediction"
+    stated: Mapping[str, Any] = {item.field: item.value for item in reading.stated}
+    length, batch = (stated.get(f"training.{k}") for k in ("sequence_length", "global_batch"))
+    gpus = stated.get("cluster.gpus") or stated.get("run.nodes", 0) * stated.get("run.per_node", 0)
+    if not (length and batch and gpus):
+        return replace(reading, notes=(*reading.notes, f"{path} is measured time: {beside}"))
+    try:
+        log = read(path, Recipe(sequence_length=length, global_batch=batch), gpus)
+    except InputError as error:
+        said = error.problems[0]
+        note = said if said.startswith(path) else f"{path}: {said}"
+        return replace(reading, notes=(*reading.notes, note))
+    steps = log.step_times_s[log.dropped :]
+    note = f"{path}: a step took {float(np.median(steps)):.4g} s, median of {len(steps)}; {beside}"
+    return replace(reading, notes=(*reading.notes, note))
