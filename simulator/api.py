@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from simulator.events.played import SimulatedStep
     from simulator.events.sharing.beside import Job
     from simulator.events.simulated_step import Deviation, Jitter, Network
+    from simulator.planner.mixed_answer import MixedPlan
+    from simulator.planner.mixed_prediction import MixedPrediction
     from simulator.planner.search import Plan
     from simulator.planner.simulated_run import SimulatedRun
     from simulator.planner.sparse_step import Recommended
@@ -102,8 +104,10 @@ def predict(
     gpus: int | None = None,
     software: str | None = None,
     **given: Any,
-) -> Prediction:
+) -> Prediction | MixedPrediction:
     """Predict step time, memory and cost of one layout.
+
+    On servers of several kinds, [[cluster.groups]], its step is played on discrete events.
 
     Parameters
     ----------
@@ -133,7 +137,12 @@ def predict(
     ('tp4 pp4 vpp5 dp4 mb1 sp zero1', 'zero1')
     """
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
-    return predict_scenario(assemble(scenario, names, given)[0])
+    made = assemble(scenario, names, given)[0]
+    if made.cluster.kinds:
+        from simulator.planner.mixed_prediction import predict_mixed  # brings numba along
+
+        return predict_mixed(made)
+    return predict_scenario(made)
 
 
 def plan(
@@ -146,8 +155,11 @@ def plan(
     keep: int = 64,
     progress: Callable[[int, int], None] | None = None,
     **given: Any,
-) -> Plan:
+) -> Plan | MixedPlan:
     """Search all layouts and rank them; arguments as in :func:`predict`, layout fields are pinned.
+
+    On servers of several kinds, [[cluster.groups]], the answer is how to use them, best first:
+    stages or shares of the batch placed by capability, and each kind alone.
 
     Raises
     ------
@@ -166,6 +178,10 @@ def plan(
 
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
     made = assemble(scenario, names, given, several=True)[0]
+    if made.cluster.kinds:
+        from simulator.planner.mixed_plan import plan_mixed
+
+        return plan_mixed(made)
     return plan_over(made, keep=keep, progress=progress)
 
 
@@ -184,8 +200,6 @@ def simulate(
     **given: Any,
 ) -> SimulatedStep:
     """Play one step of one layout, action by action; other arguments as in :func:`predict`.
-
-    Here, and only here, a scenario may have servers of several kinds, [[cluster.groups]].
 
     Parameters
     ----------
@@ -303,7 +317,8 @@ def compare(
     Parameters
     ----------
     clusters : sequence of str, or str
-        Cluster profiles, by name or path; the scenario's own unless given.
+        Cluster profiles, by name or path; the scenario's own, or those of its several kinds of
+        servers, unless given. Servers of several kinds stand first, at their own size.
     counts : sequence of int, or str
         Accelerators: ``[64, 512]`` or ``"64..4096"``, which doubles; two doublings around the
         scenario's own number unless given.
@@ -322,7 +337,7 @@ def compare(
     >>> [row.cluster for row in found.at_equal_gpus()[8]]
     ['dgx-h100', 'dgx-a100']
     """
-    from simulator.decisions.cluster_comparison import compare_clusters, own_cluster
+    from simulator.decisions.cluster_comparison import compare_clusters, own_clusters
     from simulator.decisions.gpu_counts import parse_counts
 
     wanted = clusters.split(",") if isinstance(clusters, str) else list(clusters or ())
@@ -334,7 +349,7 @@ def compare(
     made = assemble(scenario, names, given)[0]
     return compare_clusters(
         made,
-        wanted or [own_cluster(made)],
+        wanted or own_clusters(made),
         counts,
         deadline_days=deadline_days,
         budget_usd=budget_usd,

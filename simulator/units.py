@@ -19,6 +19,7 @@ __all__ = [
     "parse",
     "show_bytes",
     "show_count",
+    "show_days",
     "show_percent",
     "show_rate",
     "show_seconds",
@@ -94,6 +95,15 @@ def show_seconds(seconds: float) -> str:
     return f"{seconds / DAY_S:,.1f} days"
 
 
+def show_days(days: float) -> str:
+    """Format the length of a run: days, or what is below one in smaller units.
+
+    >>> show_days(23.46), show_days(1 / 24), show_days(float("inf"))
+    ('23.5 days', '1 h', 'inf days')
+    """
+    return f"{days:,.1f} days" if days >= 1.0 else show_seconds(days * DAY_S)
+
+
 def show_seconds_span(low_s: float, high_s: float) -> str:
     """Format a range of durations, the unit once where both have the same.
 
@@ -135,7 +145,7 @@ def show_usd(amount_usd: float | None) -> str:
     if amount_usd is None or amount_usd != amount_usd:
         return "cost not known"
     for scale, unit in ((1e9, " bn"), (1e6, " M"), (1e3, " k")):
-        if abs(amount_usd) >= scale:
+        if abs(amount_usd) >= 0.9995 * scale:  # three digits of which round up
             return f"{amount_usd / scale:.3g}{unit} USD"
     return f"{amount_usd:.3g} USD"
 

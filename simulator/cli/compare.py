@@ -53,7 +53,7 @@ def command(
     Exit 0: done; 1: nothing can run, or nothing meets deadline and budget; 2: bad input.
     """
     with speaking():
-        from simulator.decisions.cluster_comparison import compare_clusters, own_cluster
+        from simulator.decisions.cluster_comparison import compare_clusters, own_clusters
         from simulator.decisions.gpu_counts import parse_counts
 
         names = [name for name in (clusters or "").split(",") if name]
@@ -75,7 +75,7 @@ def command(
             on_row = begin(described, assumed)
         answer = compare_clusters(
             described,
-            names or [own_cluster(described)],
+            names or own_clusters(described),
             gpus,
             confidence=confidence,
             on_row=on_row,

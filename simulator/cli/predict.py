@@ -17,6 +17,8 @@ from simulator.cli.options import (
     speaking,
 )
 from simulator.cli.trace_file import Trace, check_trace, title, write_trace
+from simulator.errors import InputError
+from simulator.scenario import Scenario
 
 if TYPE_CHECKING:
     from simulator.planner.prediction import Prediction
@@ -57,8 +59,16 @@ def command(
     are not given take stated defaults. One that does not fit in memory is an answer, not an error.
     """
     with speaking():
-        prediction, assumed = _predicted(scenario, from_files, names, as_json=as_json)
+        from simulator.planner.prediction import predict
+
+        made, assumed = _asked(scenario, from_files, names, as_json=as_json)
         check_trace(trace)
+        if isinstance(made, Scenario) and made.cluster.kinds:
+            of_one = {"--memory": memory, "--figures": figures, "--anchored-by": anchored_by,
+                      "--anchor-scenario": anchor_scenario}  # fmt: skip
+            _mixed(made, of_one, trace, as_json=as_json)
+            return
+        prediction = predict(made) if isinstance(made, Scenario) else made
         correction, found, effects = None, None, None
         if anchored_by or anchor_scenario:
             prediction, correction = anchor(prediction, anchored_by or (), anchor_scenario)
@@ -98,18 +108,38 @@ def command(
                 show_figures(effects, prediction.step_time_s)
 
 
-def _predicted(
+def _asked(
     scenario: list[Path] | None,
     from_files: list[Path] | None,
     names: Names,
     *,
     as_json: bool,
-) -> tuple[Prediction, dict[str, Any]]:
-    """Predict what a scenario file, launch files or names describe; and what they assumed."""
-    from simulator.planner.prediction import predict
-
+) -> tuple[Scenario | Prediction, dict[str, Any]]:
+    """What a file, launch files (predicted already) or names describe, and what they assumed."""
     file, launch_files = sorted_files(scenario, from_files)
     if launch_files:
         return imported(launch_files, names, as_json=as_json).predicted(), {}
-    described, assumed = names.scenario(file)
-    return predict(described), assumed
+    return names.scenario(file)
+
+
+def _mixed(
+    scenario: Scenario, of_one: dict[str, Any], trace: Path | None, *, as_json: bool
+) -> None:
+    """Predict on servers of several kinds; `of_one`: options that only those of one kind have."""
+    from simulator.planner.mixed_prediction import predict_mixed  # brings numba along
+
+    if wrong := [option for option, value in of_one.items() if value]:
+        rule = "must be left out with servers of several kinds"
+        raise InputError(f"arguments: {option}: {rule}" for option in wrong)
+    answer = predict_mixed(scenario)
+    if trace is not None:
+        write_trace(answer.step, trace, answer.line)
+        say(f"Trace: {trace}", err=True)
+    if as_json:
+        from simulator.report.mixed_document import mixed_prediction_document
+
+        print_json(mixed_prediction_document(answer))
+    else:
+        from simulator.cli.screen_mixed_plan import show_mixed_prediction
+
+        show_mixed_prediction(answer)

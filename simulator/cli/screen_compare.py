@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.text import Text
 
 from simulator.cli.screen import NO_FIT, console, heading, notes
-from simulator.units import show_count, show_percent, show_usd, show_usd_span
+from simulator.units import show_count, show_days, show_percent, show_usd, show_usd_span
 
 if TYPE_CHECKING:
     from simulator.decisions.cluster_comparison import Comparison
@@ -33,8 +34,22 @@ _MOST = 8
 
 
 def begin(scenario: Scenario, assumed: dict[str, Any]) -> Callable[[Offer], None]:
-    """Print what is compared and the names of the columns; return what prints an offer."""
+    """Return what prints an offer, and before the first what is compared: input may be refused."""
     screen = console()
+    ahead = [scenario]
+
+    def row(offer: Offer) -> None:
+        while ahead:
+            _head(screen, ahead.pop(), assumed)
+        style = "" if offer.feasible else NO_FIT
+        screen.print(Text(line(offer), style=style), soft_wrap=True)
+        screen.file.flush()
+
+    return row
+
+
+def _head(screen: Console, scenario: Scenario, assumed: dict[str, Any]) -> None:
+    """Print what is compared and the names of the columns."""
     first, second = heading(scenario).plain.split("\n", 1)
     screen.print(Text(first.partition(" on ")[0], style="bold"))
     screen.print(Text(second.split("\n")[-1]))
@@ -43,13 +58,6 @@ def begin(scenario: Scenario, assumed: dict[str, Any]) -> Callable[[Offer], None
         screen.print(Text(f"assumed, because not given: {words}"))
     screen.print()
     screen.print(Text(HEADER, style="bold"), soft_wrap=True)
-
-    def row(offer: Offer) -> None:
-        style = "" if offer.feasible else NO_FIT
-        screen.print(Text(line(offer), style=style), soft_wrap=True)
-        screen.file.flush()
-
-    return row
 
 
 def line(row: Offer) -> str:
@@ -61,8 +69,8 @@ def line(row: Offer) -> str:
     return _SHAPE.format(
         cluster=row.cluster,
         gpus=f"{row.gpus:,}",
-        days=f"{days.p50:,.1f}" if days else "-",
-        days_span=f"{days.p10:,.1f}-{days.p90:,.1f}" if days else "-",
+        days=_number(days.p50) if days else "-",
+        days_span=f"{_number(days.p10)}-{_number(days.p90)}" if days else "-",
         chance="-" if chance is None else f"{100.0 * chance:.0f} %",
         usd=show_usd(usd.p50).removesuffix(" USD") if usd else "-",
         usd_span=_usd_ends(usd) if usd else "no price",
@@ -71,6 +79,20 @@ def line(row: Offer) -> str:
         evidence=row.evidence.grade if row.evidence else "",
         layout=row.described,
     ).rstrip()
+
+
+def _number(days: float) -> str:
+    """A digit behind the point, of less than half a day two that count."""
+    return f"{days:,.1f}" if days >= 0.5 else f"{days:.2g}"
+
+
+def _days(days: Span | None) -> str:
+    """Days of an offer with their P90."""
+    if days is None:
+        return ""
+    p50, p90 = show_days(days.p50), show_days(days.p90)
+    unit = p50.partition(" ")[2]
+    return f"{p50} (P90 {p90.removesuffix(f' {unit}')})"
 
 
 def _usd_ends(usd: Span) -> str:
@@ -91,7 +113,7 @@ def show_views(answer: Comparison) -> None:
     screen.print(notes(title, in_words(answer.at_equal_budget()) or _no_price(answer)))
     said = "deadline" if answer.asked.deadline_days is not None else "time of the reference"
     days = answer.deadline_days
-    title = f"Within {days:,.1f} days ({said}), the cheapest" if days else "By equal time"
+    title = f"Within {show_days(days)} ({said}), the cheapest" if days else "By equal time"
     screen.print(notes(title, in_words(answer.at_deadline())))
     if front := answer.pareto():
         title = "Beaten by no other in all of time, money, free memory and energy"
@@ -117,7 +139,7 @@ def in_words(rows: Sequence[Offer]) -> list[str]:
     """Offers in a few words each."""
     lines = []
     for row in rows[:_MOST]:
-        days = f"{row.days.p50:,.1f} days (P90 {row.days.p90:,.1f})" if row.days else ""
+        days = _days(row.days)
         usd = f"{show_usd(row.usd.p50)} (P90 {show_usd(row.usd.p90)})" if row.usd else "no price"
         headroom = show_percent(row.memory_headroom or 0.0)
         lines.append(f"{row.cluster} x {row.gpus:,}: {days}, {usd}, {headroom} of memory free")
@@ -167,8 +189,8 @@ def missed(asked: Asked, rows: Sequence[Offer]) -> str:
         best = min(timed, key=lambda row: row.days.at(asked.confidence) if row.days else 0.0)
         days = best.days.at(asked.confidence) if best.days else 0.0
         words.append(
-            f"the soonest{chance} is {best.cluster} x {best.gpus:,} in {days:,.1f} days of"
-            f" {asked.deadline_days:,.1f}"
+            f"the soonest{chance} is {best.cluster} x {best.gpus:,} in {show_days(days)} of"
+            f" {show_days(asked.deadline_days)}"
         )
     paid = [row for row in able if row.usd]
     if asked.budget_usd is not None and paid:

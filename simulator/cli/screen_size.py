@@ -8,7 +8,7 @@ from rich.text import Text
 
 from simulator.cli.screen import NO_FIT, console, notes
 from simulator.cli.screen_compare import in_words, missed
-from simulator.units import show_count, show_percent, show_usd
+from simulator.units import show_count, show_days, show_percent, show_usd
 
 if TYPE_CHECKING:
     from simulator.decisions.sizing import Compute, Sized
@@ -51,7 +51,7 @@ def _bought(answer: Sized, compute: Compute) -> list[str]:
         else ""
     )
     return [
-        f"{compute.offer.gpus:,} GPUs for {compute.days:,.1f} days{paid}; the {compute.binding}"
+        f"{compute.offer.gpus:,} GPUs for {show_days(compute.days)}{paid}; the {compute.binding}"
         " is used up",
         f"most tokens for {arch.name}: {show_count(compute.tokens)}"
         f" ({compute.tokens / arch.active_parameters:.0f} a parameter), loss {compute.loss:.3f}",

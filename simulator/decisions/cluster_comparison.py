@@ -21,6 +21,7 @@ from simulator.economics.carbon import co2_kg
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import load_cluster
+from simulator.planner.mixed_totals import own_gpus
 from simulator.planner.pareto import front
 from simulator.scenario import Scenario
 
@@ -32,6 +33,7 @@ __all__ = [
     "default_counts",
     "offer_row",
     "own_cluster",
+    "own_clusters",
 ]
 
 KNEE = 0.5
@@ -178,12 +180,14 @@ def compare_clusters(
     Parameters
     ----------
     scenario : Scenario
-        The run; its own cluster counts only where it is among `clusters`.
+        The run; its own cluster counts only where it is among `clusters`, or where its servers are
+        of several kinds: then it is compared first, at its own size.
     clusters : sequence of str
         Cluster profiles, by name or path.
     counts : sequence of int or str, optional
         Accelerators; as :func:`simulator.decisions.gpu_counts.parse_counts` reads them. Ranges are
-        rounded down to whole servers. Two octaves around the scenario's own number unless given.
+        rounded down to whole servers. Two octaves around the scenario's own number unless given;
+        where its servers are of several kinds, those of each kind alone and all of them.
     deadline_days, budget_usd : float, optional
         In place of the scenario's own goal.
     confidence : float
@@ -216,6 +220,8 @@ def compare_clusters(
         for name in dict.fromkeys(clusters)
         for size in _sizes(scenario, name, counts)
     ]
+    if scenario.cluster.kinds:
+        points.insert(0, (scenario, scenario.cluster.name, scenario.cluster.gpus, asked))
     rows = []
     for row in done_in_order(offer_of, points, jobs=jobs):
         rows.append(row)
@@ -230,6 +236,14 @@ def own_cluster(scenario: Scenario) -> str:
     return str(section.get("name", scenario.cluster.name))
 
 
+def own_clusters(scenario: Scenario) -> list[str]:
+    """Return what a scenario is compared on unless it is said: its cluster, or its kinds' ones."""
+    groups = scenario.document.get("cluster", {}).get("groups", ())
+    if not scenario.cluster.kinds:
+        return [own_cluster(scenario)]
+    return list(dict.fromkeys(str(one["name"]) for one in groups))
+
+
 def default_counts(gpus: int) -> list[int]:
     """Sizes around the scenario's own: two doublings below and above."""
     sizes = {max(gpus >> k, 1) for k in range(1, _OCTAVES + 1)}
@@ -239,6 +253,9 @@ def default_counts(gpus: int) -> list[int]:
 def _sizes(scenario: Scenario, name: str, counts: Sequence[int] | str | None) -> list[int]:
     """Sizes of one cluster; those of ranges are whole servers, and none is asked for twice."""
     per_server = load_cluster(name, 1, where=scenario.where).node.accelerators
+    if counts is None and scenario.cluster.kinds:
+        own = zip(own_clusters(scenario), own_gpus(scenario.cluster), strict=True)
+        return sorted({*(gpus for kind, gpus in own if kind == name), scenario.cluster.gpus})
     if counts is None:
         counts = default_counts(scenario.cluster.gpus)
     elif isinstance(counts, str):

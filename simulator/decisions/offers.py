@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import hypot, isfinite, log
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.cost.step import Estimate
 from simulator.decisions.gpu_counts import batch_divides, next_good
 from simulator.economics.carbon import co2_kg
-from simulator.economics.economics_section import price_of
+from simulator.economics.economics_section import price_and_site, price_of
 from simulator.economics.price import Price
 from simulator.economics.unsure_totals import Span, quantile
-from simulator.errors import InputError
+from simulator.errors import InfeasibleError, InputError
 from simulator.evidence.card import Card
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
@@ -26,6 +26,9 @@ from simulator.planner.real_run import never_finishes, priced
 from simulator.planner.search import KEEP_FOR_ENERGY, ranked
 from simulator.scenario import Scenario, make_scenario
 from simulator.software.platforms import wrong_platform
+
+if TYPE_CHECKING:
+    from simulator.planner.mixed_answer import MixedOption
 
 __all__ = ["Asked", "Offer", "offer", "offer_of", "on_cluster"]
 
@@ -123,13 +126,16 @@ def on_cluster(scenario: Scenario, name: str, gpus: int) -> Scenario:
     """Put a scenario on so many accelerators of another cluster.
 
     Degrees that follow from the number of accelerators (dp, shard_group) are set free; software
-    that does not run there gives way to what usually does.
+    that does not run there gives way to what usually does. Its own servers of several kinds stay
+    as they are.
 
     Raises
     ------
     InputError
         If the cluster is unknown, has not so many accelerators, or cannot do what is asked.
     """
+    if scenario.cluster.kinds and name == scenario.cluster.name:
+        return scenario
     cluster = load_cluster(name, gpus, where=scenario.where)
     section: dict[str, Any] = {"name": name, "gpus": gpus}
     if wrong_platform(scenario.software, cluster.accelerator) is None:
@@ -157,13 +163,16 @@ def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
     """Find the best layout of a scenario and what the run costs with it.
 
     Where the goal leaves the batch open (`smallest_batch`, `largest_batch`) the best batch is
-    taken, with the tokens that a larger one needs more.
+    taken, with the tokens that a larger one needs more. On servers of several kinds it is the best
+    way to use them, or some of them (``planner/mixed_plan.py``).
 
     Raises
     ------
     InputError
-        If servers are of several kinds.
+        If the scenario asks for what cannot be.
     """
+    if scenario.cluster.kinds:
+        return _mixed_offer(scenario, asked, name or scenario.cluster.name)
     batches = batches_of(scenario)
     length = scenario.workload.recipe.sequence_length
     if len(batches) > 1:
@@ -244,6 +253,72 @@ def _filled(
         evidence=scenario_evidence(scenario, result),
         price=price.name,
         usd_per_gpu_hour=_number(price.usd_per_gpu_hour),
+    )
+
+
+def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
+    """The best way to use servers of several kinds."""
+    from simulator.planner.mixed_plan import plan_mixed  # brings numba along
+
+    cluster, recipe = scenario.cluster, scenario.workload.recipe
+    late, dear = asked.deadline_days, asked.budget_usd
+    goal = replace(scenario.goal, deadline_days=late, budget_usd=dear)
+    wanted = replace(scenario, goal=goal)
+    used = dict.fromkeys(kind.accelerator.name for kind in cluster.kinds)
+    empty = Offer(
+        cluster=name,
+        accelerator=" + ".join(used),
+        gpus=cluster.gpus,
+        feasible=False,
+        software=scenario.software.name,
+        global_batch=recipe.global_batch,
+    )
+    try:
+        best = plan_mixed(wanted, price_of=asked.price_of).best
+    except InfeasibleError as error:
+        return replace(empty, reason=str(error).removeprefix(f"{scenario.where}: "))
+    totals = best.totals
+    days, usd, kwh = _mixed_spans(best)
+    hours = None if usd is None or days is None else 24.0 * days.p50 * best.gpus
+    site = price_and_site(scenario.economics, cluster.kinds[0])[1]
+    region = asked.region or site.region
+    return replace(
+        empty,
+        feasible=True,
+        layout=best.layouts.row(),
+        described=f"{best.way}: {best.described}",
+        step_time_s=best.step_s,
+        tokens_per_s=totals.tokens_per_s,
+        tokens_per_s_per_gpu=totals.tokens_per_s / best.gpus,
+        mfu=totals.mfu,
+        goodput=totals.goodput,
+        days=days,
+        usd=usd,
+        kwh=kwh,
+        co2_kg=co2_kg(kwh.p50, region) if kwh else None,
+        deadline_chance=days.chance_within(late) if days and late is not None else None,
+        budget_chance=usd.chance_within(dear) if usd and dear is not None else None,
+        memory_headroom=totals.memory_headroom,
+        evidence=totals.evidence,
+        price="of each kind" if usd else "",
+        usd_per_gpu_hour=usd.p50 / hours if usd and hours else None,
+    )
+
+
+def _mixed_spans(best: MixedOption) -> tuple[Span | None, Span | None, Span | None]:
+    """Days, USD and kWh of the whole run, with the spread of time, price and power."""
+    totals = best.totals
+    time = log(totals.interval_s[1] / best.step_s) / quantile(0.9)
+
+    def span(value: float | None, spread: float = 0.0) -> Span | None:
+        known = value is not None and isfinite(value)
+        both = hypot(time, totals.run_spread, spread)
+        return Span(p50=value, log_spread=both) if known and value is not None else None
+
+    return (
+        span(totals.days),
+        span(totals.usd, totals.usd_spread),
+        span(totals.kwh, totals.kwh_spread),
     )
 
 

@@ -304,6 +304,9 @@ def _bought(scenario: Scenario, row: Offer, asked: Asked, law: ScalingLaw) -> Co
 def _check(scenario: Scenario, asked: Asked, gpus: int | None) -> None:
     """Refuse what makes no sense, all of it at once."""
     where, problems = scenario.where, []
+    if scenario.cluster.kinds:
+        rule = "has sizes of one kind of servers; compare takes several as they are"
+        raise InputError(f"{where}: cluster.groups: foreshard size {rule}")
     if gpus is None and asked.deadline_days is None and asked.budget_usd is None:
         problems.append(f"{where}: a deadline, a budget or a number of GPUs must be given")
     for name, value in (("deadline", asked.deadline_days), ("budget", asked.budget_usd)):

@@ -24,7 +24,7 @@ from simulator.planner.explore import explore
 from simulator.planner.stage_choices import RankCosts, dealt_over
 from simulator.scenario import Scenario
 
-__all__ = ["Shares", "candidate_rows", "kinds_of_blocks", "own_gpus", "shares_of", "staged"]
+__all__ = ["Shares", "candidate_rows", "kinds_of_blocks", "shares_of", "staged"]
 
 BY_STAGE, BY_REPLICA = "tp-cp-dp-pp", "tp-cp-pp-dp"
 """Orders of ranks in which stages, or replicas, lie together."""
@@ -49,14 +49,6 @@ class Shares:
     replicas: tuple[int, ...]
     step_s: float
     """Closed form: the slowest kind with its share, and the longest reduction."""
-
-
-def own_gpus(cluster: Cluster) -> tuple[int, ...]:
-    """Accelerators of every kind."""
-    counts = [0] * len(cluster.kinds)
-    for group in cluster.groups:
-        counts[group.kind] += group.gpus
-    return tuple(counts)
 
 
 def kinds_of_blocks(cluster: Cluster, size: int) -> list[int] | None:
@@ -97,13 +89,16 @@ def _first_of_each(table: Layouts) -> list[int]:
 def staged(scenario: Scenario, table: Layouts) -> Iterator[tuple[Layouts, float]]:
     """Layouts with a pipeline, layers dealt to stages by kind; with the sum that was made least.
 
-    A layout whose software has no uneven stages stays as it is dealt.
+    A layout whose software has no uneven stages stays as it is dealt, and so do pinned stages.
     """
     cluster, software = scenario.cluster, scenario.software
     able = np.flatnonzero((table.pp > 1) & (table.copies == 1))
     if not len(able):
         return
-    table = table[able].replace(stages=[()] * len(able))
+    table = table[able]
+    free = software.supports.uneven_stages and "stages" not in scenario.pinned
+    if free:
+        table = table.replace(stages=[()] * len(able))
     costs = [_rank_costs(scenario, kind, table) for kind in cluster.kinds]
     for i in range(len(table)):
         row = table[i]
@@ -111,7 +106,7 @@ def staged(scenario: Scenario, table: Layouts) -> Iterator[tuple[Layouts, float]
         if on is None or any(cost is None for cost in costs):
             continue
         ranks = [cost for kind in on if (cost := costs[kind]) is not None]
-        split = dealt_over(ranks, i) if software.supports.uneven_stages else []
+        split = dealt_over(ranks, i) if free else []
         if split is None:
             continue
         dealt = row.replace(stages=[tuple(split)]) if split else row
@@ -156,7 +151,8 @@ def shares_of(scenario: Scenario, table: Layouts) -> Iterator[Shares]:
     by halving. Of the shortest few the closed form is worked out with those numbers.
     """
     cluster = scenario.cluster
-    table = table.replace(stages=[()] * len(table))
+    if "stages" not in scenario.pinned:
+        table = table.replace(stages=[()] * len(table))
     places = [kinds_of_blocks(cluster, int(n)) for n in table.tp * table.cp * table.pp]
     able = np.array([on is not None for on in places], dtype=bool)
     for kind in cluster.kinds:

@@ -1,28 +1,75 @@
-"""The JSON document of a plan for servers of several kinds."""
+"""The JSON documents of plans and predictions for servers of several kinds."""
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 from simulator._version import __version__
-from simulator.planner.mixed_plan import MixedPlan, option_row
+from simulator.planner.mixed_answer import MixedPlan, option_row
+from simulator.planner.mixed_prediction import MixedPrediction
+from simulator.planner.mixed_totals import MixedTotals
+from simulator.report.document import SCHEMA, layout_fields, plain
+from simulator.report.simulation_document import groups_document
+from simulator.scenario import Scenario
 
-__all__ = ["mixed_document"]
+__all__ = ["mixed_document", "mixed_prediction_document"]
 
 
 def mixed_document(answer: MixedPlan) -> dict[str, Any]:
-    """Write every way to use the servers, the fastest first."""
-    scenario = answer.scenario
+    """Write every way to use the servers, best first."""
+    return {
+        **_head("plan", answer.scenario),
+        "verdict": answer.verdict,
+        "left_out": list(answer.left_out),
+        "options": [plain(option_row(one)) for one in answer.options],
+    }
+
+
+def mixed_prediction_document(answer: MixedPrediction) -> dict[str, Any]:
+    """Write one layout: its played step, the whole run, what each kind of servers does."""
+    step, mixed = answer.step, answer.step.mixed
+    assert mixed is not None
+    return {
+        **_head("predict", answer.scenario),
+        "scenario": plain(answer.scenario.document),
+        "layouts": [
+            {
+                "layout": layout_fields(answer.scenario, answer.layouts),
+                "step_time_s": step.step_time_s,
+                "p10_s": answer.interval_s[0],
+                "p90_s": answer.interval_s[1],
+                "terms_s": dict(step.terms_s),
+                "hidden_s": dict(step.hidden_s),
+                "fits": answer.fits,
+                "memory_verdict": answer.memory_verdict,
+                **_totals(answer.totals, answer.scenario.cluster.gpus),
+            }
+        ],
+        "groups": groups_document(step, mixed, list(answer.kinds)),
+    }
+
+
+def _head(command: str, scenario: Scenario) -> dict[str, Any]:
     cluster = scenario.cluster
     groups = [{"name": cluster.kinds[g.kind].name, "gpus": g.gpus} for g in cluster.groups]
     return {
-        "schema": 1,
+        "schema": SCHEMA,
         "version": __version__,
-        "command": "plan",
+        "command": command,
         "model": scenario.workload.architecture.name,
         "cluster": {"groups": groups, "gpus": cluster.gpus},
         "software": scenario.software.name,
-        "verdict": answer.verdict,
-        "left_out": list(answer.left_out),
-        "options": [option_row(one) for one in answer.options],
+    }
+
+
+def _totals(totals: MixedTotals, gpus: int) -> dict[str, Any]:
+    run = {name: getattr(totals, name) for name in ("days", "usd", "kwh")}
+    return {
+        "tokens_per_s_per_gpu": totals.tokens_per_s / gpus,
+        "mfu": totals.mfu,
+        "memory_headroom": totals.memory_headroom,
+        "goodput": totals.goodput,
+        **{name: x if x is not None and isfinite(x) else None for name, x in run.items()},
+        "evidence": totals.evidence.document(),
     }

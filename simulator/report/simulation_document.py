@@ -19,7 +19,7 @@ from simulator.report.document import head, layout_fields
 if TYPE_CHECKING:
     from simulator.events.sharing.contended import Contended
 
-__all__ = ["simulation_document"]
+__all__ = ["groups_document", "simulation_document"]
 
 
 def simulation_document(
@@ -50,7 +50,7 @@ def simulation_document(
         "jitter": None if step.jitter is None else asdict(step.jitter),
         "loading": None if step.loading is None else asdict(step.loading),
         "sharing": None if step.sharing is None else _sharing(step.sharing),
-        "groups": None if step.mixed is None else _groups(step, step.mixed, kinds),
+        "groups": None if step.mixed is None else groups_document(step, step.mixed, kinds),
         "tasks": step.tasks,
         "build_seconds": None,
         "run_seconds": None,
@@ -102,7 +102,7 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _groups(step: SimulatedStep, mixed: Mixed, kinds: list[KindUse]) -> dict[str, Any]:
+def groups_document(step: SimulatedStep, mixed: Mixed, kinds: list[KindUse]) -> dict[str, Any]:
     """Which ranks lie on which servers, and what each kind of servers does."""
     cost_usd = usd_per_step(kinds, step)
     return {

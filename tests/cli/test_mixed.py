@@ -1,4 +1,4 @@
-"""`[[cluster.groups]]` on the command line and in Python: played by simulate, refused elsewhere."""
+"""`[[cluster.groups]]` on the command line and in Python: played, planned and compared."""
 
 import json
 from pathlib import Path
@@ -166,17 +166,35 @@ def test_it_is_said_which_servers_are_too_small(tmp_path: Path) -> None:
 
 
 def test_what_has_no_closed_form_is_refused() -> None:
-    said = refused("predict", str(EXAMPLE))
-    assert said.startswith(f"{EXAMPLE}: {NO_CLOSED_FORM} plan` and `foreshard simulate` take")
+    said = refused("versus", str(EXAMPLE), "tp=4", "tp=8")
+    assert said.startswith(f"{EXAMPLE}: {NO_CLOSED_FORM} plan`, `predict`, `compare` and")
+    assert "foreshard size has sizes of one kind" in refused("size", str(EXAMPLE), "--gpus", "64")
+    assert "--figures: must be left out" in refused("predict", str(EXAMPLE), "--figures")
+
+
+def test_predict_is_the_played_step_at_the_prices_of_each_kind(example: dict[str, Any]) -> None:
+    """Steps by hand: 1e10 tokens in 128 sequences of 8,192; each kind paid by the hour."""
+    found = document("predict", str(EXAMPLE), "--set", "training.tokens=1e10")
+    (one,) = found["layouts"]
+    assert one["step_time_s"] == example["step_time_s"] and found["groups"] == example["groups"]
+    assert one["p10_s"] < one["step_time_s"] < one["p90_s"]
+    steps = 1e10 / (128 * 8192)
+    assert one["days"] * one["goodput"] * 86400 == pytest.approx(steps * one["step_time_s"])
+    hourly = sum(kind["usd_per_hour"] for kind in found["groups"]["kinds"])
+    assert one["usd"] == pytest.approx(hourly * 24 * one["days"])
+    shown = RUNNER.invoke(app, ["predict", str(EXAMPLE), "--set", "training.tokens=1e10"])
+    assert shown.exit_code == 0 and "the 32 dgx-h100 without the others" in shown.stdout
 
 
 def test_python_plays_and_refuses_the_same(example: dict[str, Any]) -> None:
     step = simulator.simulate(EXAMPLE)
     assert step.step_time_s == example["step_time_s"]
     assert step.mixed is not None and step.mixed.kinds == ("dgx-h100", "dgx-a100")
-    for ask in (simulator.predict, simulator.plan):
-        with pytest.raises(InputError, match="servers of several kinds"):
-            ask(EXAMPLE)
+    said = simulator.predict(EXAMPLE)
+    assert said.step_time_s == step.step_time_s and said.memory_verdict == "FITS"
+    assert list(said.to_frame()["name"]) == ["dgx-h100", "dgx-a100"]
+    with pytest.raises(InputError, match="servers of several kinds"):
+        simulator.versus(EXAMPLE, "tp=4", "tp=8")
     names: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 16}
     with pytest.raises(InputError, match="groups: must be left out of a job beside another"):
         simulator.simulate(**names, beside=[EXAMPLE])

@@ -14,8 +14,10 @@ from simulator.cli.main import app
 from simulator.errors import InfeasibleError
 from simulator.events.simulated_step import simulate
 from simulator.layout.layouts import Layouts
-from simulator.planner.mixed_placement import _shared_step, kinds_of_blocks, own_gpus, shares_of
-from simulator.planner.mixed_plan import MixedPlan, plan_mixed
+from simulator.planner.mixed_answer import MixedPlan
+from simulator.planner.mixed_placement import _shared_step, kinds_of_blocks, shares_of
+from simulator.planner.mixed_plan import plan_mixed
+from simulator.planner.mixed_totals import own_gpus
 from simulator.scenario import Scenario, make_scenario
 
 H, A = "dgx-h100", "dgx-a100"
@@ -110,7 +112,7 @@ def test_all_of_them_are_never_slower_than_the_best_alone() -> None:
     # two kinds together are no faster than their speeds added up
     added = 1.0 / (1.0 / best_of(found, f"{H} alone") + 1.0 / best_of(found, f"{A} alone"))
     assert found.best.step_s > 0.95 * added
-    assert found.best.days is not None and found.best.usd is not None
+    assert found.best.totals.days is not None and found.best.totals.usd is not None
 
 
 @pytest.mark.evidence
