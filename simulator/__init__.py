@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from simulator.api import (
         compare,
         distil,
+        fabrics,
         parameter_server,
         plan,
         predict,
@@ -44,6 +45,7 @@ __all__ = [
     "__version__",
     "compare",
     "distil",
+    "fabrics",
     "parameter_server",
     "plan",
     "predict",
@@ -68,6 +70,7 @@ _HOME = {
     "Workload": "simulator.workload.recipe",
     "compare": "simulator.api",
     "distil": "simulator.api",
+    "fabrics": "simulator.api",
     "parameter_server": "simulator.api",
     "plan": "simulator.api",
     "predict": "simulator.api",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from simulator.decisions.changed_machine import WhatIf
     from simulator.decisions.cluster_comparison import Comparison
     from simulator.decisions.distilling import Distilled
+    from simulator.decisions.fabric_choices import FabricChoices
     from simulator.decisions.head_to_head import Versus
     from simulator.decisions.job_schedule import JobSchedule
     from simulator.decisions.offers import Offer
@@ -46,6 +47,7 @@ __all__ = [
     "assemble",
     "compare",
     "distil",
+    "fabrics",
     "job",
     "parameter_server",
     "plan",
@@ -499,12 +501,40 @@ def what_if(
     return changed(assemble(scenario, names, given)[0], changes)
 
 
+def fabrics(
+    scenario: Source = None,
+    *,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: str | None = None,
+    **given: Any,
+) -> FabricChoices:
+    """Price a run on candidate fabrics (`what-if --fabrics`); arguments as in :func:`predict`.
+
+    Adapters, their rate, rails, over-subscription and fast domain; the network is paid for as
+    [economics.own] says, or the accelerator's page of prices.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    InfeasibleError
+        If nothing runs and fits on any.
+    """
+    from simulator.decisions.fabric_choices import fabric_choices
+
+    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
+    return fabric_choices(assemble(scenario, names, given)[0])
+
+
 def sweep(
     grid: str | os.PathLike[str],
     *,
     folder: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     scheduler: str | None = None,
+    backend: str = "dask",
     progress: Callable[[int, int], None] | None = None,
 ) -> Sweep:
     """Search every point of a grid file (:func:`simulator.decisions.sweeping.read_grid`).
@@ -513,7 +543,7 @@ def sweep(
     ----------
     folder : path, optional
         Where results are kept point by point, so that an interrupted sweep goes on.
-    jobs, scheduler, progress
+    jobs, scheduler, backend, progress
         See :func:`simulator.decisions.sweeping.sweep_grid`.
 
     Raises
@@ -525,7 +555,12 @@ def sweep(
 
     place = None if folder is None else Path(folder)
     return sweep_grid(
-        read_grid(Path(grid)), folder=place, jobs=jobs, scheduler=scheduler, progress=progress
+        read_grid(Path(grid)),
+        folder=place,
+        jobs=jobs,
+        scheduler=scheduler,
+        backend=backend,
+        progress=progress,
     )
 
 

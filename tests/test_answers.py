@@ -19,12 +19,14 @@ from matplotlib.figure import Figure
 from simulator import (
     compare,
     distil,
+    fabrics,
     parameter_server,
     plan,
     predict,
     recommender,
     several_sites,
     simulate,
+    simulate_run,
     size,
     sweep,
     versus,
@@ -67,6 +69,8 @@ def answer(kind: str) -> Any:
         "simulate": lambda: simulate(**RUN, pp=2, micro_batch=2),
         "versus": lambda: versus(None, {"tp": 1}, {"tp": 2}, search=False, **RUN),
         "what_if": lambda: what_if(None, ["matrix=0.5"], **RUN, **PINS),
+        "fabrics": lambda: fabrics(**RUN, **PINS),
+        "simulate_run": lambda: simulate_run(**RUN, **PINS, seeds=20, deadline_days=30.0),
         "size": lambda: size(**names, **PINS, cluster="dgx-h100", deadline_days=5, largest=8),
         "compare": lambda: compare(**names, **PINS, clusters=["dgx-h100"], counts=[4, 8], jobs=1),
     }[kind]()
@@ -83,7 +87,10 @@ def checked(found: Any) -> None:
     assert axes.has_data() or axes.patches
 
 
-KINDS = ("plan", "predict", "simulate", "versus", "what_if", "size", "compare")
+KINDS = (
+    *("plan", "predict", "simulate", "versus", "what_if", "size", "compare"),
+    *(pytest.param(name, marks=pytest.mark.evidence) for name in ("fabrics", "simulate_run")),
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -118,6 +125,24 @@ def test_a_document_is_what_json_prints() -> None:
     assert one.document()["layouts"][0]["step_time_s"] == one.step_time_s
     with pytest.raises(InputError, match="SimulatedStep has none"):
         answer("simulate").document()
+
+
+@pytest.mark.evidence
+def test_answers_on_servers_of_several_kinds_show_themselves(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    groups = '[[cluster.groups]]\nname = "dgx-h100"\ngpus = 8\n'
+    groups += '[[cluster.groups]]\nname = "dgx-a100"\ngpus = 8\n'
+    layout = "[layout]\ntp = 8\npp = 1\ncp = 1\nmicro_batch = 2\nrecompute = 'none'\n"
+    path.write_text(
+        "[model]\nname = 'llama-3.2-1b'\n[training]\nsequence_length = 4096\nglobal_batch = 32\n"
+        f"tokens = 1e10\n{groups}{layout}"
+    )
+    for found in (predict(path), plan(path)):
+        checked(found)
+        assert found.scenario.cluster.gpus == 16
+    (row,) = compare(path, counts=[16], clusters=["dgx-h100"], jobs=1).rows[:1]
+    assert row.cluster == "dgx-h100 + dgx-a100" and row.feasible
+    assert row.usd is not None and row.usd_per_gpu_hour is not None
 
 
 def test_a_sweep_shows_itself(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ __all__ = ["show_fabrics"]
 _MOST = 12
 _NOTES = (
     "USD: servers that are bought, run for the hours of the run; the network by the bit, in"
-    " proportion to what the page of prices was quoted with (8 x 400 Gbit/s a server); --json has"
-    " every fabric",
+    " proportion to what the page of prices was quoted with; a domain other than the cluster's has"
+    " no price; --json has every fabric",
     "rails are tried where something narrow lies above the leaves: elsewhere they change no time",
 )
 
@@ -22,9 +22,11 @@ def show_fabrics(answer: FabricChoices) -> None:
     screen = console()
     screen.print(heading(answer.scenario))
     front = answer.front()
-    words = "none is both faster and cheaper" if front else "no prices are known: the fastest"
+    words = "none is both faster and cheaper"
+    if not answer.priced:
+        words = "no prices are known: none is faster with fewer bits"
     screen.print(f"\n{len(answer.rows)} fabrics; {words}\n")
-    rows = (front or list(answer.rows))[:_MOST]
+    rows = front[:_MOST]
     unit, scale = seconds_like(answer.rows[0].step_s)
     table = plain_table(
         "adapters", "narrow", "rails", "domain", f"step ({unit})", "slower", "days", "network USD",

@@ -1,4 +1,4 @@
-"""`foreshard sweep`: every combination of some fields, on all cores or on a Dask cluster."""
+"""`foreshard sweep`: every combination of some fields, on all cores, on a Dask or Ray cluster."""
 
 from __future__ import annotations
 
@@ -42,11 +42,13 @@ Out = Annotated[
     ),
 ]
 Backend = Annotated[
-    str, typer.Option("--backend", metavar="NAME", help="local, or dask with --scheduler.")
+    str, typer.Option("--backend", metavar="NAME", help="local; dask or ray with --scheduler.")
 ]
 Scheduler = Annotated[
     str | None,
-    typer.Option("--scheduler", metavar="ADDRESS", help="A Dask scheduler that runs already."),
+    typer.Option(
+        "--scheduler", metavar="ADDRESS", help="A Dask scheduler or a Ray head that runs already."
+    ),
 ]
 
 
@@ -76,8 +78,8 @@ def command(
         if backend not in BACKENDS:
             rule = f"must be {' or '.join(BACKENDS)}"
             raise InputError(problem("command line", "--backend", rule, backend, BACKENDS))
-        if (backend == "dask") != (scheduler is not None):
-            rule = "--backend dask and --scheduler ADDRESS must be given together"
+        if (backend != "local") != (scheduler is not None):
+            rule = "--backend dask (or ray) and --scheduler ADDRESS must be given together"
             raise InputError(f"command line: --scheduler: {rule}")
         asked = Asked(
             deadline_days=days_of(deadline),
@@ -95,6 +97,7 @@ def command(
                 folder=folder,
                 jobs=jobs,
                 scheduler=scheduler,
+                backend=backend,
                 progress=progress,
             )
             written = write_sweep(found, folder)

@@ -17,12 +17,12 @@ import numpy as np
 
 from simulator.answers import Answer
 from simulator.cost.step import evaluate
+from simulator.economics.economics_section import owned_page
 from simulator.economics.ownership import RentOrBuyPage, Use, page_of
 from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
 from simulator.errors import InfeasibleError, InputError
 from simulator.files import Figure
 from simulator.frames import DataFrame, frame_of_rows
-from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.planner.allowed import with_allowed
 from simulator.planner.explore import explore
@@ -43,8 +43,6 @@ ADAPTERS, GBPS, NARROW, DOMAINS = (1, 2, 4, 8), (100, 200, 400, 800), (1, 2, 4, 
 
 _RAIL_SERVERS = 32
 """Servers below one set of rail switches, of which each adapter of a server reaches another."""
-_QUOTED_BITS = 8 * 400e9
-"""Bits/s of a server's adapters in the pages' quotes."""
 _KEEP = 8
 
 
@@ -76,24 +74,37 @@ class FabricChoices(Answer):
 
     @property
     def line(self) -> str:
-        """All of it in a few words."""
+        """How many there are, and the shortest step."""
         return f"{len(self.rows)} fabrics, {self.rows[0].step_s:.3g} s at best"
 
     def to_frame(self) -> DataFrame:
         """One row per fabric."""
         return frame_of_rows([choice_row(row) for row in self.rows])
 
+    @property
+    def priced(self) -> bool:
+        """Whether the network of some fabric has a price."""
+        return any(row.network_usd is not None for row in self.rows)
+
     def front(self) -> list[FabricChoice]:
         """Fabrics that none beats in both time and price of the network, the fastest first.
 
-        Of equal ones the first: fewer adapters, slower ones, no rails, narrower.
+        Without prices, in time and the bits of adapters and of what lies above the leaves. Of equal
+        ones the first: fewer adapters, slower ones, no rails, narrower.
         """
         found: list[FabricChoice] = []
-        known = [row for row in self.rows if row.network_usd is not None]
-        for row in sorted(known, key=lambda one: (one.step_s, one.network_usd)):
-            if not found or (row.network_usd or 0.0) < (found[-1].network_usd or 0.0):
+        known = [row for row in self.rows if row.network_usd is not None or not self.priced]
+        for row in sorted(known, key=lambda one: (one.step_s, _dear(one))):
+            if not found or _dear(row) < _dear(found[-1]):
                 found.append(row)
         return found
+
+
+def _dear(row: FabricChoice) -> float:
+    """What a network costs, or its bits where no price is known."""
+    if row.network_usd is not None:
+        return row.network_usd
+    return row.adapters * row.gbps * (1.0 + 1.0 / row.oversubscription)
 
 
 def choice_row(row: FabricChoice) -> dict[str, object]:
@@ -115,14 +126,14 @@ def fabric_choices(scenario: Scenario) -> FabricChoices:
         If nothing runs and fits on any.
     """
     refuse_mixed(scenario)
-    page = _page(scenario.cluster)
+    page, use = _bought(scenario)
     rows: list[FabricChoice] = []
     for domain in dict.fromkeys((scenario.cluster.node.scale_up.domain, *DOMAINS)):
         if domain > scenario.cluster.gpus or domain % scenario.cluster.node.accelerators:
             continue
         layouts = _layouts(scenario, domain)
         if layouts is not None:
-            rows += _on_each(scenario, domain, layouts, page)
+            rows += _on_each(scenario, domain, layouts, page, use)
     if not rows:
         raise InfeasibleError(f"{scenario.where}: no layout can run and fit on any fabric")
     return FabricChoices(
@@ -130,11 +141,22 @@ def fabric_choices(scenario: Scenario) -> FabricChoices:
     )
 
 
-def _page(cluster: Cluster) -> RentOrBuyPage | None:
+def _bought(scenario: Scenario) -> tuple[RentOrBuyPage | None, Use]:
+    """What servers cost and how they are used: as [economics.own] says, else by their page."""
+    cluster, economics = scenario.cluster, scenario.economics
+    use = Use(gpus=cluster.gpus)
     try:
-        return page_of(cluster)
+        page: RentOrBuyPage | None = page_of(cluster)
     except InputError:
-        return None
+        page = None
+    if economics is None or economics.basis != "own" or economics.own is None:
+        return page, use
+    return owned_page(economics, cluster), Use(
+        gpus=cluster.gpus,
+        in_use=economics.in_use,
+        months=economics.months,
+        cooling=economics.cooling,
+    )
 
 
 def _layouts(scenario: Scenario, domain: int) -> Layouts | None:
@@ -166,7 +188,7 @@ def _changed(scenario: Scenario, kind: tuple[int, int, bool, int, int]) -> Scena
 
 
 def _on_each(
-    scenario: Scenario, domain: int, layouts: Layouts, page: RentOrBuyPage | None
+    scenario: Scenario, domain: int, layouts: Layouts, page: RentOrBuyPage | None, use: Use
 ) -> Iterator[FabricChoice]:
     """Every fabric with one domain; rails matter only where something narrow lies above leaves."""
     quoted = scenario.cluster.node.scale_up.domain
@@ -184,7 +206,7 @@ def _on_each(
         known = scenario.workload.recipe.tokens is not None and bool(np.isfinite(result.days[0]))
         network = hourly = None
         if page is not None and domain == quoted:
-            network, hourly = _owned(made.cluster, page, adapters * gbps * 1e9, narrow)
+            network, hourly = _owned(made, page, use, (adapters * gbps * 1e9, narrow))
         hours = float(result.gpu_hours[0]) if known else None
         yield FabricChoice(
             adapters=adapters,
@@ -201,12 +223,15 @@ def _on_each(
 
 
 def _owned(
-    cluster: Cluster, page: RentOrBuyPage, bits_per_s: float, narrow: int
+    scenario: Scenario, page: RentOrBuyPage, use: Use, network: tuple[float, int]
 ) -> tuple[float, float]:
-    """Price of the network, and of an accelerator's hour with it."""
-    own = page.own
+    """Price of the network, and of an accelerator's hour with it.
+
+    `network`: bits/s of a server's adapters, over-subscription.
+    """
+    own, (bits_per_s, narrow) = page.own, network
     one = float(own.network_one_tier_fraction)
-    scale = bits_per_s / _QUOTED_BITS
+    scale = bits_per_s / own.network_quoted_bits_per_s
 
     def scaled(whole: Figure) -> Figure:
         value = scale * (one + (float(whole) - one) / narrow)
@@ -219,5 +244,6 @@ def _owned(
         network_three_tiers_fraction=scaled(own.network_three_tiers_fraction),
     )
     bought = replace(page, own=made)
-    found = rent_or_buy_cluster(cluster, Use(gpus=cluster.gpus), page=bought)
+    site = None if scenario.economics is None else scenario.economics.site
+    found = rent_or_buy_cluster(scenario.cluster, use, page=bought, site=site)
     return found.buying.once["network"], found.usd_per_useful_gpu_hour["own"]

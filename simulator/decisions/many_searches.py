@@ -1,4 +1,4 @@
-"""Many searches at once, on the cores of this machine or on a Dask cluster that runs already.
+"""Many searches at once: on the cores of this machine, on a Dask or Ray cluster that runs already.
 
 The first is done here while workers start, so that a screen has its first row early.
 """
@@ -16,7 +16,10 @@ __all__ = ["BACKENDS", "cores", "done_as_they_come", "done_in_order"]
 
 T = TypeVar("T")
 
-BACKENDS = ("local", "dask")
+_RETRIES = 3
+"""Workers that may die of one search on Ray."""
+
+BACKENDS = ("local", "dask", "ray")
 
 _WORTH = 3
 """Fewer searches are done one after another: workers take a second to start."""
@@ -63,6 +66,7 @@ def done_as_they_come(
     *,
     jobs: int | None = None,
     scheduler: str | None = None,
+    backend: str = "dask",
 ) -> Iterator[T]:
     """Yield what `work` makes of each of the arguments, in any order.
 
@@ -71,13 +75,18 @@ def done_as_they_come(
     work, jobs
         As in :func:`done_in_order`.
     scheduler : str, optional
-        Address of a Dask scheduler whose workers do it; what a worker that dies had is done again.
+        Address of a cluster whose workers do it; what a worker that dies had is done again.
+    backend : str
+        What answers there: dask or ray.
 
     Raises
     ------
     InputError
-        If Dask is not installed, or nothing answers at the address.
+        If Dask or Ray is not installed, or nothing answers at the address.
     """
+    if scheduler is not None and backend == "ray":
+        yield from _on_ray(work, arguments, scheduler)
+        return
     count = min(cores() if jobs is None else jobs, len(arguments))
     if scheduler is None and (count <= 1 or len(arguments) < _WORTH):
         for one in arguments:
@@ -90,6 +99,35 @@ def done_as_they_come(
             n_jobs=-1 if scheduler else count, return_as="generator_unordered", pre_dispatch="all"
         )
         yield from pool(delayed(work)(*one) for one in arguments)
+
+
+def _on_ray(
+    work: Callable[..., T], arguments: Sequence[tuple[Any, ...]], address: str
+) -> Iterator[T]:
+    """Tasks of a Ray cluster, each yielded as soon as it is done.
+
+    joblib's own Ray back end hands results back all at once, so that nothing would be on disk until
+    then; tasks are done again where their worker dies (``max_retries``).
+    """
+    try:
+        import ray
+    except ImportError:
+        rule = "the back end ray needs its package: pip install 'foreshard[ray]'"
+        raise InputError(f"command line: --backend: {rule}") from None
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        told = str(error).partition("\n")[0]
+        rule = f"nothing answers at {address!r} ({told})"
+        raise InputError(f"command line: --scheduler: {rule}") from None
+    try:
+        task = ray.remote(max_retries=_RETRIES)(work)
+        ahead = [task.remote(*one) for one in arguments]
+        while ahead:
+            done, ahead = ray.wait(ahead, num_returns=1)
+            yield from ray.get(done)
+    finally:
+        ray.shutdown()
 
 
 @contextmanager

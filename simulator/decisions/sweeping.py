@@ -167,6 +167,7 @@ def sweep_grid(
     folder: Path | None = None,
     jobs: int | None = None,
     scheduler: str | None = None,
+    backend: str = "dask",
     progress: Callable[[int, int], None] | None = None,
 ) -> Sweep:
     """Search every point of a grid.
@@ -178,7 +179,7 @@ def sweep_grid(
     folder : Path, optional
         Where ``points.jsonl`` is: what it has of this grid is not searched again, and what is found
         is added to it line by line. None: nothing is written.
-    jobs, scheduler
+    jobs, scheduler, backend
         As in :func:`simulator.decisions.many_searches.done_as_they_come`.
     progress : callable, optional
         Called with (points done, all) after each.
@@ -198,7 +199,7 @@ def sweep_grid(
     before = len(done)
     todo = [point for point in points if point.number not in done]
     arguments = [(point, str(grid.path), str(grid.path.parent), wanted) for point in todo]
-    found = done_as_they_come(_search, arguments, jobs=jobs, scheduler=scheduler)
+    found = done_as_they_come(_search, arguments, jobs=jobs, scheduler=scheduler, backend=backend)
     for number, row in found:
         done[number] = row
         if store is not None:

@@ -30,7 +30,14 @@ from simulator.files import Figure, Number, Whole, build, record
 from simulator.hardware.cluster import Cluster
 from simulator.inheritance import merged
 
-__all__ = ["Economics", "price_and_site", "price_of", "read_economics", "usual_economics"]
+__all__ = [
+    "Economics",
+    "owned_page",
+    "price_and_site",
+    "price_of",
+    "read_economics",
+    "usual_economics",
+]
 
 Basis = Literal["profile", "on demand", "reserved", "spot", "own"]
 
@@ -82,6 +89,9 @@ def read_economics(raw: Any, cluster: Cluster, *, where: str) -> Economics:
     basis, name = given.get("basis", "profile"), given.get("page")
     tables = [word for word in _TABLES if word in given]
     page = None
+    if cluster.kinds and basis != "profile":
+        rule = "must be profile with servers of several kinds, each at the price of its cluster"
+        raise InputError(problem(where, "economics.basis", rule, basis))
     if tables or name is not None or basis not in ("profile",):
         page = _page(cluster, name, given, where)
     for word in _TABLES:
@@ -188,14 +198,17 @@ def _made(name: str, figure: Figure, site: str) -> Price:
     return Price(name=name, usd_per_gpu_hour=figure, included_power=True, site=site)
 
 
+def owned_page(economics: Economics, cluster: Cluster) -> RentOrBuyPage:
+    """Return [economics.own] as a page of prices."""
+    assert economics.own is not None
+    rent = economics.rent or load_page("h100").rent  # it is not asked for
+    name = cluster.accelerator.name
+    return RentOrBuyPage(name="scenario", accelerator=name, rent=rent, own=economics.own)
+
+
 def _owned(economics: Economics, cluster: Cluster, site: str) -> Price:
     """An hour in use of owned servers: everything of `months`, less resale, over hours in use."""
-    own = economics.own
-    assert own is not None
-    rent = economics.rent or load_page("h100").rent  # it is not asked for
-    page = RentOrBuyPage(
-        name="scenario", accelerator=cluster.accelerator.name, rent=rent, own=own, site=site
-    )
+    page = dataclasses.replace(owned_page(economics, cluster), site=site)
     use = Use(
         gpus=cluster.gpus,
         in_use=economics.in_use,
@@ -203,6 +216,7 @@ def _owned(economics: Economics, cluster: Cluster, site: str) -> Price:
         cooling=economics.cooling,
     )
     found = rent_or_buy_cluster(cluster, use, page=page, site=economics.site)
+    own = page.own
     spread = own.server_usd.spread or 0.0
     usd = found.usd_per_useful_gpu_hour["own"]
     figure = Figure(usd, "assumed", own.server_usd.source, own.server_usd.date, spread)

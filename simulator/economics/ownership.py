@@ -7,9 +7,10 @@ purchase. Owned servers can be sold at the end of any month for what they are wo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Gt
 
 from simulator import catalogue
 from simulator.arrays import Floats
@@ -73,6 +74,8 @@ class Purchase:
     """The same with two tiers of switches."""
     network_three_tiers_fraction: Figure
     """The same with three."""
+    network_quoted_bits_per_s: Annotated[float, Gt(0)] = 3.2e12
+    """Adapters of a server times their rate, that these shares were quoted with; 8 x 400 Gbit/s."""
     one_tier_servers: int
     """Most servers that one tier of switches joins."""
     two_tiers_servers: int

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from simulator.answers import Answer
 from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.frames import DataFrame, choose, frame
@@ -38,8 +39,8 @@ class ShorterStep:
     """Of the step: all of the batch where it is kept."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SimulatedRun:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SimulatedRun(Answer):
     """Runs that were played, beside the closed form."""
 
     prediction: Prediction
@@ -48,14 +49,13 @@ class SimulatedRun:
     incidents: Incidents | None = None
     """The log that the rates are from, where one was given."""
 
-    def __repr__(self) -> str:
+    @property
+    def line(self) -> str:
+        """Goodput and days in a few words."""
         low, middle, high = self.days(0.1), self.days(0.5), self.days(0.9)
         runs = len(self.played.wall_s)
         words = f"goodput {show_percent(self.goodput)}, {middle:.1f} days ({low:.1f} to {high:.1f})"
-        return f"SimulatedRun({words}, {runs:,} runs played)"
-
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html())
+        return f"{words}, {runs:,} runs played"
 
     @property
     def outlook(self) -> Outlook:

@@ -15,11 +15,14 @@ from simulator.decisions.parameter_servers import Served
 from simulator.decisions.several_sites import SeveralSites
 from simulator.decisions.sizing import Sized
 from simulator.errors import InputError
+from simulator.planner.mixed_answer import MixedPlan
+from simulator.planner.mixed_prediction import MixedPrediction
 from simulator.planner.prediction import Prediction
 from simulator.planner.search import Plan
 from simulator.planner.sparse_step import Recommended
 from simulator.report import decision_documents, technique_documents
 from simulator.report.document import plan_document, predict_document
+from simulator.report.mixed_document import mixed_document, mixed_prediction_document
 
 __all__ = ["answer_document"]
 
@@ -40,6 +43,8 @@ def answer_document(answer: Any) -> dict[str, Any]:
 _WRITERS: dict[type, Callable[..., dict[str, Any]]] = {
     Plan: plan_document,
     Prediction: predict_document,
+    MixedPlan: mixed_document,
+    MixedPrediction: mixed_prediction_document,
     Versus: decision_documents.versus_document,
     WhatIf: decision_documents.what_if_document,
     Sized: decision_documents.size_document,

@@ -20,14 +20,18 @@ from simulator.decisions.several_sites import SeveralSites
 from simulator.decisions.sizing import Sized
 from simulator.decisions.sweeping import Sweep
 from simulator.events.played import SimulatedStep
+from simulator.planner.mixed_answer import MixedPlan
+from simulator.planner.mixed_prediction import MixedPrediction
 from simulator.planner.prediction import Prediction
 from simulator.planner.search import Plan
+from simulator.planner.simulated_run import SimulatedRun
 from simulator.planner.sparse_step import Recommended
 from simulator.report.canvas import plain_axes
 from simulator.report.comparison import time_bars
 from simulator.report.comparison_plots import draw_front
 from simulator.report.palette import PALETTE, category, colour
 from simulator.report.pipeline_picture import draw_timeline
+from simulator.units import DAY_S
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -151,14 +155,49 @@ def _scheduled(answer: JobSchedule, axes: Axes) -> None:
     axes.set_xlabel("days")
 
 
+def _run(answer: SimulatedRun, axes: Axes) -> None:
+    """How many of the played runs have ended after so many days, and the day of the goal."""
+    days = np.sort(answer.played.wall_s) / DAY_S
+    share = np.arange(1, len(days) + 1) / len(days)
+    axes.plot(days, 100.0 * share, color=colour("speed").light, label="played runs")
+    goal = answer.prediction.scenario.goal.deadline_days
+    if goal is not None:
+        axes.axvline(goal, color=colour("does not fit").light, ls="--", label="deadline")
+        axes.legend(frameon=False, fontsize=8.5)
+    axes.set_xlabel("days")
+    axes.set_ylabel("% of runs that have ended")
+
+
+def _options(answer: MixedPlan, axes: Axes) -> None:
+    """A step of the best of each way to use the servers, P10 to P90."""
+    best = {one.way: one for one in reversed(answer.options)}
+    ways = sorted(best.values(), key=lambda one: one.step_s)
+    steps = np.array([one.step_s for one in ways])
+    ends = np.array([one.totals.interval_s for one in ways]).T
+    names = [f"{one.way}\n{one.gpus:,} GPUs" for one in ways]
+    axes.barh(names, steps, xerr=np.abs(ends - steps), color=colour("speed").light, lw=0)
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds per step")
+
+
+def _mixed(answer: MixedPrediction, axes: Axes) -> None:
+    _bars(axes, {answer.layouts.describe(): answer.step.terms_s})
+
+
 def _fabrics(answer: FabricChoices, axes: Axes) -> None:
-    """Seconds of a step against dollars of the network, the front joined."""
-    known = [row for row in answer.rows if row.network_usd is not None] or answer.rows
-    for rows, mark in ((known, "."), (answer.front(), "o-")):
-        usd = [row.network_usd or 0.0 for row in rows]
-        axes.plot(usd, [row.step_s for row in rows], mark, color=colour("speed").light)
-    axes.set_xlabel("USD of the network")
+    """Price of the network against the step, and those that none beats; by bits without prices."""
+    known = [row for row in answer.rows if row.network_usd is not None or not answer.priced]
+    front = answer.front()
+    for rows, style in ((known, "."), (front, "o-")):
+        bits = [row.adapters * row.gbps / 1e3 for row in rows]
+        usd = [(row.network_usd or 0.0) / 1e6 for row in rows]
+        where = usd if answer.priced else bits
+        word = "none is better" if rows is front else "tried"
+        ink = colour("fits" if rows is front else "speed").light
+        axes.plot(where, [row.step_s for row in rows], style, color=ink, label=word)
+    axes.set_xlabel("network, million USD" if answer.priced else "adapters of a server, Tbit/s")
     axes.set_ylabel("seconds per step")
+    axes.legend(frameon=False, fontsize=8.5)
 
 
 def _bars(axes: Axes, bars: Mapping[str, Mapping[str, float]]) -> None:
@@ -196,5 +235,8 @@ _DRAWERS: dict[type, Callable[..., None]] = {
     Served: _ways,
     SeveralSites: _ways,
     JobSchedule: _scheduled,
+    SimulatedRun: _run,
+    MixedPlan: _options,
+    MixedPrediction: _mixed,
     FabricChoices: _fabrics,
 }

@@ -40,7 +40,7 @@ def test_screen() -> None:
     [
         (["--in-use", "1.2"], "in_use: must be above 0 and at most 1"),
         (["--page", "h101"], "did you mean 'h100'"),
-        (["--cluster", "l40s-pcie"], "no page says what it costs"),
+        (["--cluster", "dgx-a100"], "no page says what it costs"),
     ],
 )
 def test_bad_input(options: list[str], words: str) -> None:

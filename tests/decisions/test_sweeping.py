@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +175,68 @@ def test_a_dask_cluster_gives_the_same_though_a_worker_dies(tmp_path: Path) -> N
     assert len(keys) == len(set(keys)) == len(made) == 24
 
 
-def test_nothing_answers_at_a_wrong_address(tmp_path: Path) -> None:
-    pytest.importorskip("distributed")
+@pytest.mark.evidence
+def test_a_ray_cluster_gives_the_same_though_a_worker_dies(tmp_path: Path) -> None:
+    """A cluster of its own, joined by its address as a user would."""
+    ray = pytest.importorskip("ray")
+    made = grid(tmp_path, COMMON + GRID.replace('"8..16"', "[8, 16, 24, 32, 40, 48]"))
+    alone = sweep_grid(made, jobs=1)
+    here = Path(ray.__file__).parent
+    options = ["--head", "--block", "--num-cpus=2", "--port=0", "--include-dashboard=false"]
+    paths = os.pathsep.join([*filter(None, sys.path), str(here.parent)])
+    head = subprocess.Popen(
+        [sys.executable, "-m", "ray.scripts.scripts", "start", *options],
+        env={**os.environ, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert head.stdout is not None
+    lines = (re.search(r"--address='([^']+)'", line) for line in head.stdout)
+    address = next(filter(None, lines))
+    killed: list[int] = []
+
+    def kill_one(done: int, _: int) -> None:
+        for process in Path("/proc").glob("[0-9]*"):
+            words = _command(process)
+            if not killed and words.startswith("ray::_search"):
+                killed.append(int(process.name))
+                os.kill(killed[0], signal.SIGKILL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        try:
+            found = sweep_grid(
+                made, folder=tmp_path, scheduler=address[1], backend="ray", progress=kill_one
+            )
+        finally:
+            head.terminate()
+            head.wait(timeout=60)
+    assert killed and found.rows == alone.rows
+    written = (tmp_path / "points.jsonl").read_text().splitlines()
+    keys = [json.loads(line)["key"] for line in written]
+    assert len(keys) == len(set(keys)) == len(made) == 24
+
+
+def _command(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_bytes().decode(errors="replace")
+    except OSError:  # it has ended
+        return ""
+
+
+@pytest.mark.evidence
+@pytest.mark.parametrize(("backend", "package"), [("dask", "distributed"), ("ray", "ray")])
+def test_nothing_answers_at_a_wrong_address(tmp_path: Path, backend: str, package: str) -> None:
+    pytest.importorskip(package)
     with pytest.raises(InputError, match="--scheduler: nothing answers"):
-        sweep_grid(grid(tmp_path), scheduler="tcp://127.0.0.1:1")
+        sweep_grid(grid(tmp_path), scheduler="tcp://127.0.0.1:1", backend=backend)
+
+
+def test_a_back_end_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for backend, package in (("dask", "distributed"), ("ray", "ray")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(InputError, match=rf"pip install 'foreshard\[{backend}\]'"):
+            sweep_grid(grid(tmp_path), scheduler="127.0.0.1:1", backend=backend)

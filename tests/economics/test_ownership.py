@@ -143,13 +143,18 @@ def test_cheaper_servers_break_even_no_later(cheaper: float, worth: float, in_us
 @pytest.mark.parametrize("name", catalogue.names("rent_or_buy"))
 def test_shipped_pages(name: str) -> None:
     page = load_page(name)
-    gpus = {"h100-sxm": "dgx-h100", "h200-sxm": "hgx-h200"}
+    gpus = {
+        **{"h100-sxm": "dgx-h100", "h200-sxm": "hgx-h200", "b200-sxm": "dgx-b200"},
+        **{"gb200": "gb200-nvl72", "mi300x": "mi300x-8", "l40s": "l40s-pcie"},
+    }
     cluster = load_cluster(gpus[page.accelerator], 1024)
     assert page_of(cluster) == page
     found = rent_or_buy_cluster(cluster, Use(gpus=1024))
-    # published: ahead of clouds after 14 to 18 months, which were dearer or cheaper since
     month = found.break_even_month["on demand"]
-    assert month is not None and 6 <= month <= 24
+    assert month is not None
+    if page.accelerator in ("h100-sxm", "h200-sxm"):
+        # published: ahead of clouds after 14 to 18 months, which were dearer or cheaper since
+        assert 6 <= month <= 24
     assert found.usd_per_useful_gpu_hour["own"] < found.usd_per_useful_gpu_hour["on demand"]
 
 
@@ -165,7 +170,7 @@ def test_wrong_input() -> None:
         rent_or_buy_cluster(load_cluster("dgx-h100", 8), Use(gpus=8, in_use=0.0, months=0))
     assert "in_use: must be above 0" in str(error.value) and "months: must be" in str(error.value)
     with pytest.raises(InputError, match="no page says what it costs"):
-        rent_or_buy_cluster(load_cluster("mi300x-8", 8), Use(gpus=8))
+        rent_or_buy_cluster(load_cluster("dgx-a100", 8), Use(gpus=8))
 
 
 def test_carbon() -> None:
