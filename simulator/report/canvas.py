@@ -101,18 +101,37 @@ def _escaped(text: str) -> str:
 
 def png_bytes(figure: Figure) -> bytes:
     """Return the picture as a PNG file, the same bytes for the same picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     out = io.BytesIO()
     meta: dict[str, Any] = {"Software": None}
-    figure.savefig(out, format="png", metadata=meta)
-    figure.set_layout_engine("none")  # it is laid out: whoever draws it again need not
+    drawn = FigureCanvasAgg(figure)
+    _lay_out(figure)
+    drawn.print_png(out, metadata=meta)
     return out.getvalue()
 
 
 def svg_bytes(figure: Figure) -> bytes:
     """Return the picture as an SVG file whose texts are texts, the same bytes for the same one."""
     from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     out = io.BytesIO()
+    drawn, dpi = FigureCanvasSVG(figure), figure.dpi
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "foreshard"}):
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        figure.dpi = drawn.fixed_dpi
+        _lay_out(figure)
+        figure.dpi = dpi
+        drawn.print_svg(out, metadata={"Date": None, "Creator": None})
+    figure.dpi = dpi
     return out.getvalue()
+
+
+def _lay_out(figure: Figure) -> None:
+    """Find room for all that is in a picture, once for all files of it.
+
+    `Figure.savefig` draws every picture twice, the first time for this alone.
+    """
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")
