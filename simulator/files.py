@@ -353,8 +353,6 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 def toml_of(text: str, where: str) -> dict[str, Any]:
     """Read TOML that stands in a text of bounded size, as :func:`read_toml` does a file."""
-    if any(_LONG_KEY.search(line) for line in text.split("\n") if line.count(".") >= DEEPEST):
-        raise InputError(f"{where}: nested too deeply")  # before it is parsed: takes the square
     try:
         return dict(pickle.loads(_parsed(text)))
     except RecursionError:
@@ -363,6 +361,9 @@ def toml_of(text: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: not valid TOML: {brief_text(str(error))}") from None
 
 
+_KEPT = 256
+"""Files that stay read: those of all machines that one question compares."""
+
 _LONG_KEY = re.compile(
     r"""(?<![\w"'-])(?:(?:[\w-]++|"[^"]*+"|'[^']*+')[ \t]*+\.[ \t]*+){"""
     f"{DEEPEST}}}"
@@ -370,12 +371,14 @@ _LONG_KEY = re.compile(
 """More parts of a dotted key than any table has levels."""
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_KEPT)
 def _parsed(text: str) -> bytes:
     """Return what `text` says as a pickle, from which each reader gets dicts of its own.
 
     A session reads the same profiles again and again, and parsing one takes 20 times as long.
     """
+    if any(_LONG_KEY.search(line) for line in text.split("\n") if line.count(".") >= DEEPEST):
+        raise RecursionError  # before it is parsed: that takes the square
     found = tomli.loads(text)
     if is_deeper(found):
         raise RecursionError
@@ -559,7 +562,7 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
     return profile
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_KEPT)
 def _profile(schema: Any, where: str, tables: bytes) -> Any:
     """Build a profile; a session asks for the same ones again and again, and records are frozen."""
     raw, sources = pickle.loads(tables)

@@ -2,43 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, MutableMapping
+from functools import cache
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from simulator._version import __version__
-from simulator.cli import (
-    calibrate,
-    calibrate_here,
-    cluster_init,
-    compare,
-    distil,
-    doctor,
-    explain,
-    export,
-    list_fields,
-    list_models,
-    measure,
-    parameter_server,
-    plan,
-    predict,
-    profiles,
-    recommender,
-    rent_or_buy,
-    schedule_jobs,
-    serve,
-    simulate,
-    sites,
-    size,
-    sweep,
-    validate,
-    versus,
-    what_if,
-)
 from simulator.cli.examples import epilog
 from simulator.cli.standard_streams import sound_streams
 
 __all__ = ["app"]
+
+
+_MODULES = {
+    "plan": "plan",
+    "predict": "predict",
+    "export": "export",
+    "serve": "serve",
+    "simulate": "simulate",
+    "compare": "compare",
+    "size": "size",
+    "doctor": "doctor",
+    "rent-or-buy": "rent_or_buy",
+    "what-if": "what_if",
+    "versus": "versus",
+    "sweep": "sweep",
+    "models": "list_models",
+    "fields": "list_fields",
+    "explain": "explain",
+    "sites": "sites",
+    "parameter-server": "parameter_server",
+    "recommender": "recommender",
+    "schedule": "schedule_jobs",
+    "distil": "distil",
+    "validate": "validate",
+    "measure": "measure",
+    "calibrate": "calibrate",
+    "calibrate-here": "calibrate_here",
+    "profiles": "profiles",
+    "cluster": "cluster_init",
+}
+"""Modules of the commands, in the order in which help lists them."""
+
+_GROUPS = ("profiles", "cluster")
+"""Those that have commands of their own."""
+
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+@cache
+def _command(name: str) -> Any:
+    """Make one command: reading the options of all takes longer than most of them run."""
+    module: Any = import_module(f"simulator.cli.{_MODULES[name]}")
+    if name in _GROUPS:
+        made: Any = typer.main.get_command(module.app)
+    else:
+        alone = typer.Typer(add_completion=False)
+        alone.command(name, epilog=epilog(name))(module.command)
+        made = typer.main.get_command(alone)
+    for one in (made, *getattr(made, "commands", {}).values()):
+        one.context_settings = {**one.context_settings, **_HELP}
+    return made
+
+
+class _Commands(MutableMapping[str, Any]):
+    """Commands by name, each made when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in _MODULES:
+            raise KeyError(name)
+        return _command(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        raise TypeError("commands are those of _MODULES")
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError("commands are those of _MODULES")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
+
+
+class _Group(TyperGroup):
+    """The program; its commands are made as they are asked for."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands()
 
 
 class _Program(typer.Typer):
@@ -51,9 +108,10 @@ class _Program(typer.Typer):
 
 app = _Program(
     name="foreshard",
+    cls=_Group,
     help="Plan, predict and explain large-model training on a GPU cluster.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_HELP,
     pretty_exceptions_enable=False,
 )
 
@@ -75,36 +133,6 @@ def _main(
 ) -> None:
     """Plan, predict and explain large-model training on a GPU cluster."""
 
-
-for _name, _module in {
-    "plan": plan,
-    "predict": predict,
-    "export": export,
-    "serve": serve,
-    "simulate": simulate,
-    "compare": compare,
-    "size": size,
-    "doctor": doctor,
-    "rent-or-buy": rent_or_buy,
-    "what-if": what_if,
-    "versus": versus,
-    "sweep": sweep,
-    "models": list_models,
-    "fields": list_fields,
-    "explain": explain,
-    "sites": sites,
-    "parameter-server": parameter_server,
-    "recommender": recommender,
-    "schedule": schedule_jobs,
-    "distil": distil,
-    "validate": validate,
-    "measure": measure,
-    "calibrate": calibrate,
-    "calibrate-here": calibrate_here,
-}.items():
-    app.command(_name, epilog=epilog(_name))(_module.command)
-app.add_typer(profiles.app)
-app.add_typer(cluster_init.app)
 
 if __name__ == "__main__":
     app()

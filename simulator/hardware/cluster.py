@@ -19,6 +19,7 @@ from simulator.hardware.edge_list import (
 )
 from simulator.hardware.fabric import CollectiveLibrary, Fabric, release_numbers
 from simulator.hardware.node import Node, wrong_domain
+from simulator.kept import for_same_records
 
 __all__ = [
     "NO_CLOSED_FORM",
@@ -277,6 +278,7 @@ def _board(node: Node, accelerator: Accelerator) -> str:
     return f"{accelerator.generation}-grace" if node.host == "grace" else accelerator.generation
 
 
+@for_same_records(256)
 def _of_board(library: CollectiveLibrary, board: str) -> CollectiveLibrary:
     """Leave only what a cluster's own boards read, so that evidence speaks of nothing else."""
     curves = {name: curve for name, curve in library.curves.items() if name == board}
@@ -304,5 +306,10 @@ def with_release(cluster: Cluster, release: str) -> Cluster:
     running = "" if runs == stands_in else runs
     if (stands_in, running) == (library.release, library.running_release):
         return cluster
-    library = replace(library, release=stands_in, running_release=running)
-    return replace(cluster, library=library)
+    return replace(cluster, library=_running(library, stands_in, running))
+
+
+@for_same_records(64)
+def _running(library: CollectiveLibrary, release: str, running: str) -> CollectiveLibrary:
+    """A library in a release that was measured, which stands in for the one that runs."""
+    return replace(library, release=release, running_release=running)

@@ -59,7 +59,8 @@ def _compact(column: NDArray[Any], size: int | None = None) -> tuple[NDArray[Any
     return inverse, len(values)
 
 
-_SLOT_BITS = 18
+_SLOT_BITS, _SPARSE_BITS = 18, 6
+"""Most bits of a slot's number, and by how many slots outnumber rows where they are few."""
 _MULTIPLIERS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 """Odd numbers that scatter bits well (golden ratio, and two of xxHash's primes)."""
 
@@ -82,9 +83,10 @@ def distinct_rows(*columns: NDArray[Any]) -> UniqueRows:
         code = (code ^ column.view(np.uint64)) * np.uint64(_MULTIPLIERS[0])
         code ^= code >> np.uint64(29)
     here = np.arange(len(code))
+    bits = min(len(code).bit_length() + _SPARSE_BITS, _SLOT_BITS)
     for multiplier in _MULTIPLIERS:
-        slot = ((code * np.uint64(multiplier)) >> np.uint64(64 - _SLOT_BITS)).astype(np.intp)
-        table = np.empty(1 << _SLOT_BITS, dtype=np.intp)
+        slot = ((code * np.uint64(multiplier)) >> np.uint64(64 - bits)).astype(np.intp)
+        table = np.empty(1 << bits, dtype=np.intp)
         table[slot] = here
         speaker = table[slot]
         if all(np.array_equal(column[speaker], column) for column in wide):

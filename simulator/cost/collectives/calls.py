@@ -18,7 +18,11 @@ from simulator.cost.collectives.curves import Regime, board, curve_s
 from simulator.cost.collectives.nccl.algorithm import CallShape
 from simulator.cost.collectives.nccl.algorithms import CHOICES, Choice, by_algorithm
 from simulator.cost.collectives.nccl_choice import choose
+from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.fabric import CollectiveLibrary, Fabric
+from simulator.hardware.node import Node
+from simulator.kept import for_same_records
 from simulator.layout.keys import distinct_rows
 from simulator.layout.placement import Group
 
@@ -72,7 +76,8 @@ def _ring_s(
 ) -> Floats:
     """Price each distinct call once: a million layouts reduce a few hundred sizes.
 
-    Nothing to send, or nobody to send it to, is no call.
+    Nothing to send, or nobody to send it to, is no call. Calls of one machine stay known: searches
+    of other sizes and other settings make most of them again.
     """
     shape = np.broadcast_shapes(np.shape(size_bytes), np.shape(group.size), np.shape(integer))
     if not (np.any(size_bytes) and np.any(group.size > 1)):
@@ -82,10 +87,33 @@ def _ring_s(
         for column in (size_bytes, group.size, group.local, integer)
     ]
     rows = distinct_rows(*columns)
-    size, n, local, whole = (column[rows.first] for column in columns)
-    calls = Group(size=n, local=local)
-    seconds = _distinct_s(cluster, operation, size.astype(float), calls, integer=whole)
-    return seconds[rows.inverse].reshape(shape)
+    calls = list(zip(*(column[rows.first].tolist() for column in columns), strict=True))
+    of_machine = _known(cluster.node, cluster.accelerator, cluster.fabric, cluster.library)
+    known = of_machine.setdefault(operation, {})
+    if len(known) > _MOST_KNOWN:
+        known = of_machine[operation] = {}
+    new = [i for i, call in enumerate(calls) if call not in known]
+    if new:
+        size, n, local, whole = (column[rows.first[new]] for column in columns)
+        asked = Group(size=n, local=local)
+        seconds = _distinct_s(cluster, operation, size.astype(float), asked, integer=whole)
+        known.update(zip((calls[i] for i in new), seconds.tolist(), strict=True))
+    return np.array([known[call] for call in calls])[rows.inverse].reshape(shape)
+
+
+_MOST_KNOWN = 1 << 15
+"""Calls of one kind that stay known on one machine; the largest searches make some thousand."""
+
+
+@for_same_records(32)
+def _known(
+    node: Node, accelerator: Accelerator, fabric: Fabric, library: CollectiveLibrary
+) -> dict[str, dict[tuple[Any, ...], float]]:
+    """Seconds by operation and call: bytes, members, those in a domain, whether integers.
+
+    The records are all that a call's time depends on: servers outside its group are not.
+    """
+    return {}
 
 
 def _distinct_s(

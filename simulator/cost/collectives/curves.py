@@ -11,7 +11,10 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.fabric import CollectiveLibrary
+from simulator.hardware.node import ScaleUp
 from simulator.hardware.tuning import RESIDUAL_BYTES, Curve, Release, Start
+from simulator.kept import for_same_records
 
 __all__ = ["REGIMES", "Board", "Regime", "board", "curve_s", "interpolated", "start_figures"]
 
@@ -161,8 +164,12 @@ def start_figures(start: Start) -> dict[str, float]:
 
 def board(cluster: Cluster) -> Board:
     """Gather what a cluster's profiles say about its links."""
-    links, library = cluster.node.scale_up, cluster.library
-    curve = library.curves.get(cluster.board)
+    return _board(cluster.node.scale_up, cluster.library, cluster.board)
+
+
+@for_same_records(64)
+def _board(links: ScaleUp, library: CollectiveLibrary, kind: str) -> Board:
+    curve = library.curves.get(kind)
     nvls = links.nvls_bytes_per_s
     common = {
         "nvls_bytes_per_s": 1.0 if nvls is None else float(nvls),
@@ -171,7 +178,7 @@ def board(cluster: Cluster) -> Board:
         "ll128_far_share": library.tuning.ll128_fraction,
     }
     if curve is None:
-        ring = _as_nccl_counts(cluster)
+        ring = _as_nccl_counts(links, library)
         peer_s = float(library.all_to_all_peer_s[links.kind])
         exchange = {**ring, "bulk_hop_s": peer_s, "ll_hop_s": peer_s}
     else:
@@ -198,12 +205,11 @@ def board(cluster: Cluster) -> Board:
     )
 
 
-def _as_nccl_counts(cluster: Cluster) -> dict[str, float]:
+def _as_nccl_counts(links: ScaleUp, library: CollectiveLibrary) -> dict[str, float]:
     """Start and hops of NCCL's own table, for a board that no curve was fitted to."""
-    library, kind = cluster.library, cluster.node.scale_up.kind
     base = library.ring_base_s
-    hop = library.ring_hop_s.get(kind, library.ring_hop_s["nvlink"])
-    bus = float(cluster.node.scale_up.bus_bytes_per_s)
+    hop = library.ring_hop_s.get(links.kind, library.ring_hop_s["nvlink"])
+    bus = float(links.bus_bytes_per_s)
     return {
         "ll_base_s": float(base.ll),
         "ll_hop_s": float(hop.ll),

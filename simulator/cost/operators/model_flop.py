@@ -41,8 +41,9 @@ def model_flop_per_step(
     """
     behind = decoder_length or sequence_length
     per_token = _ends(arch, sequence_length, behind)
+    of_kind = [_layer(block, arch, sequence_length, behind) for block in arch.blocks]
     for index in arch.layer_kinds:
-        per_token += _layer(arch.blocks[index], arch, sequence_length, behind)
+        per_token += of_kind[index]
     return tokens * (
         3.0 * per_token - _spared(arch, sequence_length, behind, adapters, head_trained)
     )
