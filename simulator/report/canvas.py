@@ -105,7 +105,7 @@ def png_bytes(figure: Figure) -> bytes:
 
     out = io.BytesIO()
     meta: dict[str, Any] = {"Software": None}
-    drawn = FigureCanvasAgg(figure)
+    drawn: Any = FigureCanvasAgg(figure)
     _lay_out(figure)
     drawn.print_png(out, metadata=meta)
     return out.getvalue()
@@ -117,7 +117,8 @@ def svg_bytes(figure: Figure) -> bytes:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     out = io.BytesIO()
-    drawn, dpi = FigureCanvasSVG(figure), figure.dpi
+    drawn: Any = FigureCanvasSVG(figure)
+    dpi = figure.dpi
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "foreshard"}):
         figure.dpi = drawn.fixed_dpi
         _lay_out(figure)
