@@ -203,6 +203,8 @@ def simulate(
 ) -> SimulatedStep:
     """Play one step of one layout, action by action; other arguments as in :func:`predict`.
 
+    Without any layout field it is the best that :func:`plan` finds.
+
     Parameters
     ----------
     actions : path, optional
@@ -235,10 +237,11 @@ def simulate(
     """
     from simulator.events.simulated_step import simulate as play  # brings numba along
     from simulator.events.step.user_actions import read_actions
-    from simulator.planner.server_kinds import predict_first
+    from simulator.planner.played_layout import predict_played
 
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
-    prediction = predict_first(assemble(scenario, names, given)[0])
+    made = assemble(scenario, names, given)[0]
+    prediction = predict_played(made, search=actions is None)
     made = prediction.scenario
     return play(
         prediction.estimate.layouts,
@@ -266,6 +269,8 @@ def simulate_run(
     **given: Any,
 ) -> SimulatedRun:
     """Play whole runs of one layout, with all that fails; other arguments as in :func:`predict`.
+
+    Without any layout field it is the best that :func:`plan` finds.
 
     Parameters
     ----------
@@ -642,12 +647,13 @@ def parameter_server(
 def job(source: Source) -> Job:
     """Describe another job by its scenario, for what shares a fabric with it."""
     from simulator.events.sharing.beside import Job  # brings numba along
+    from simulator.planner.played_layout import predict_best
 
     scenario = assemble(source, {})[0]
     if scenario.cluster.kinds:
         rule = "must be left out of a job beside another: its servers are of one kind"
         raise InputError(f"{scenario.where}: cluster.groups: {rule}")
-    prediction = predict_scenario(scenario)
+    prediction = predict_best(scenario)
     made = prediction.scenario
     return Job(
         layout=prediction.estimate.layouts,

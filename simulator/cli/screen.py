@@ -33,6 +33,7 @@ __all__ = [
     "TIGHT",
     "Progress",
     "amount",
+    "best_of",
     "console",
     "fitting",
     "gib",
@@ -199,6 +200,11 @@ def notes(title: str, lines: Sequence[str]) -> Group:
     """A heading and its lines, set in; nothing where there are none."""
     body = [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in lines]
     return Group(*([Text(title, style="bold")] if lines and title else []), *body)
+
+
+def best_of(searched: int) -> str:
+    """Say where a layout that nobody named is from."""
+    return f"no layout was given: the best of {searched:,}, as plan finds it"
 
 
 def took(what: str, seconds: float) -> None:

@@ -71,7 +71,8 @@ def show(
     screen.print(memory_table(estimate, 0, capacity, memory_meaning))
     screen.print()
     screen.print(notes("Assumed, because not given", _assumptions(prediction, assumed)))
-    others = bearing_defaults(prediction.scenario, estimate.layouts, software=False)
+    filled = prediction.defaults
+    others = bearing_defaults(prediction.scenario, estimate.layouts, software=False, filled=filled)
     if others:
         lines = [one.sentence(prediction.step_time_s) for one in others]
         screen.print(notes("Defaults that bear on it, and what else there is", lines))

@@ -8,7 +8,16 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from simulator.cli.screen import NO_FIT, console, fitting, heading, notes, plain_table, took
+from simulator.cli.screen import (
+    NO_FIT,
+    best_of,
+    console,
+    fitting,
+    heading,
+    notes,
+    plain_table,
+    took,
+)
 from simulator.planner.prediction import Prediction
 from simulator.planner.simulated_run import SimulatedRun
 from simulator.reliability.incidents import Incidents
@@ -54,6 +63,7 @@ def _verdict(prediction: Prediction, played: PlayedRuns) -> Text:
     low, middle, high = (float(np.percentile(days, mark)) for mark in (10, 50, 90))
     mean = float(played.ideal_s / played.wall_s.mean())
     lines = [
+        *([] if prediction.searched is None else [best_of(prediction.searched)]),
         f"goodput {show_percent(mean)} (P10 to P90: {show_percent(float(np.percentile(good, 10)))}"
         f" to {show_percent(float(np.percentile(good, 90)))}; closed form"
         f" {show_percent(float(real.goodput[0]))}), {len(good):,} runs played",

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from simulator.cli.screen import (
     amount,
+    best_of,
     console,
     fitting,
     gib,
@@ -92,6 +93,8 @@ def _verdict(
     """Layout, step times, which rank paces, how it was found, whether it fits."""
     estimate, closed_s = prediction.estimate, prediction.step_time_s
     text = Text(f"\n{estimate.layouts.describe()}\n", style="bold")
+    if prediction.searched is not None:
+        text.append(f"{best_of(prediction.searched)}\n", style="not bold")
     plain_s = step.step_time_s if undisturbed_s is None else undisturbed_s
     beside = "" if undisturbed_s is None else _slower(step.step_time_s, undisturbed_s)
     if not kinds:

@@ -167,12 +167,15 @@ def command(
 ) -> None:
     r"""Play one training step of one layout, action by action.
 
+    The layout is what the layout section says; without one, the best that plan finds.
+
     Says what the closed form of `predict` cannot: who waits for whom, what paces the step, when
     memory is fullest; and what slow GPUs, loaded experts, shared links, durations that vary,
     servers of several kinds ([\[cluster.groups]]) or a schedule of your own make of it.
     """
     with speaking():
-        from simulator.planner.server_kinds import predict_first
+        from simulator.cli.screen import waiting
+        from simulator.planner.played_layout import predict_played
 
         described, _ = names.scenario(scenario)
         check_trace(trace)
@@ -183,11 +186,11 @@ def command(
         _check_ending("--write-actions", write_actions, ".csv")
         _check_table(actions, write_actions)
         _check_seed(jitter, seed)
-        prediction = predict_first(described)
+        with waiting("finding the layout"):
+            prediction = predict_played(described, search=actions is None)
         row, given = prediction.estimate.layouts, prediction.scenario
 
         from simulator.api import job
-        from simulator.cli.screen import waiting
         from simulator.events.deviations.deviation_options import parse_deviations, parse_worn
         from simulator.events.simulated_step import Jitter, Network, simulate
         from simulator.events.step.user_actions import layout_actions, read_actions

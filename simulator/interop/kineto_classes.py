@@ -48,7 +48,7 @@ _KERNELS = (
     ),
     (
         "optimizer",
-        re.compile(r"multi_tensor_apply|multi_tensor_kernel|adam|lamb(?!da)|fused_?sgd|muon"),
+        re.compile(r"multi_tensor_apply|multi_tensor_kernel|adam|lamb(?!da)|lars|fused_?sgd|muon"),
     ),
     (
         "gemm",

@@ -66,7 +66,11 @@ class Alternative:
 
 
 def bearing_defaults(
-    scenario: Scenario, layout: Layouts, *, software: bool = True
+    scenario: Scenario,
+    layout: Layouts,
+    *,
+    software: bool = True,
+    filled: Mapping[str, Any] | None = None,
 ) -> list[Alternative]:
     """Try the alternatives of what nobody chose.
 
@@ -78,18 +82,20 @@ def bearing_defaults(
         One row: the layout that the answer is about.
     software : bool
         Try the nearest software profiles too, for which all of them are read (0.2 s).
+    filled : mapping, optional
+        Layout fields that took a default; none where a search chose them.
     """
     found = []
-    for default, alternative, other, dispatcher in (
+    for default, alternative, other, changed in (
         *_gradients(scenario),
         *_dispatchers(scenario, layout),
+        *_sequence_parallel(scenario, layout, filled or {}),
     ):
-        rows = layout if dispatcher is None else layout.replace(dispatcher=dispatcher)
-        found.append(_priced(default, alternative, other, rows))
+        found.append(_priced(default, alternative, other, layout.replace(**changed)))
     return [*found, *_software(scenario, layout)] if software else found
 
 
-_Tried = tuple[str, str, Scenario, str | None]
+_Tried = tuple[str, str, Scenario, dict[str, Any]]
 
 
 def _priced(default: str, alternative: str, other: Scenario, rows: Layouts) -> Alternative:
@@ -126,7 +132,7 @@ def _gradients(scenario: Scenario) -> Iterator[_Tried]:
         f"gradients in {ours} ({scenario.software.name})",
         f"training.gradient_dtype = {other}",
         replace(scenario, workload=workload),
-        None,
+        {},
     )
 
 
@@ -137,7 +143,34 @@ def _dispatchers(scenario: Scenario, layout: Layouts) -> Iterator[_Tried]:
     ours = str(layout.row()["dispatcher"])
     for other in scenario.software.supports.dispatchers:
         if other != ours:
-            yield f"experts by {ours}", f"layout.dispatcher = {other}", scenario, other
+            yield (
+                f"experts by {ours}",
+                f"layout.dispatcher = {other}",
+                scenario,
+                {"dispatcher": other},
+            )
+
+
+def _sequence_parallel(
+    scenario: Scenario, layout: Layouts, filled: Mapping[str, Any]
+) -> Iterator[_Tried]:
+    """Whether tp splits the sequence between its products: a flag that recipes set, off by itself.
+
+    Megatron-LM needs ``--sequence-parallel``; its recipes and those of Megatron-Bridge set it.
+    """
+    can = scenario.software.supports.sequence_parallel
+    both = len(set(can)) == 2 and not scenario.workload.architecture.is_moe
+    if "sequence_parallel" not in filled or int(layout.tp[0]) == 1 or not both:
+        return
+    ours = bool(filled["sequence_parallel"])
+    words = ("no sequence parallelism", "sequence parallelism")
+    wanted = "false" if ours else "true"
+    yield (
+        f"{words[ours]} with tp {int(layout.tp[0])}",
+        f"layout.sequence_parallel = {wanted}",
+        scenario,
+        {"sequence_parallel": not ours},
+    )
 
 
 def _software(scenario: Scenario, layout: Layouts) -> list[Alternative]:

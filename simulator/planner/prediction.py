@@ -44,6 +44,8 @@ class Prediction(BestLayout):
     """One row."""
     defaults: dict[str, Any]
     """Layout fields that nobody gave, and the value they took (``planner/defaults.py``)."""
+    searched: int | None = None
+    """Layouts of which this is the best; None where fields that nobody gave took defaults."""
 
     @property
     def evidence(self) -> Card:

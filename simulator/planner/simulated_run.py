@@ -13,7 +13,8 @@ from simulator.answers import Answer
 from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.frames import DataFrame, choose, frame
-from simulator.planner.prediction import Prediction, predict
+from simulator.planner.played_layout import predict_best
+from simulator.planner.prediction import Prediction
 from simulator.planner.real_run import devices_of
 from simulator.planner.run_curves import RunCurves, run_curves
 from simulator.reliability.incidents import Incidents, read_incidents, with_rates
@@ -205,7 +206,7 @@ def simulate_run(
     if incidents is not None:
         found = read_incidents(incidents, scenario.run, devices_of(scenario))
         scenario = replace(scenario, run=with_rates(scenario.run, found))
-    prediction = predict(scenario)
+    prediction = predict_best(scenario)
     real = prediction.outcome.real
     assert real is not None
     runs = SEEDS if seeds is None else seeds

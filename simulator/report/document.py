@@ -161,7 +161,12 @@ def predict_document(
         "layouts": [{**layout, "evidence": prediction.evidence.document()}],
         "bearing_defaults": [
             one.document()
-            for one in bearing_defaults(prediction.scenario, estimate.layouts, software=False)
+            for one in bearing_defaults(
+                prediction.scenario,
+                estimate.layouts,
+                software=False,
+                filled=prediction.defaults,
+            )
         ],
     }
     if correction is not None:

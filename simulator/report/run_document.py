@@ -46,6 +46,7 @@ def run_document(found: SimulatedRun) -> dict[str, Any]:
     return {
         **head("simulate --run", prediction.scenario, prediction.estimate),
         "layout": layout_fields(prediction.scenario, prediction.estimate.layouts),
+        "searched": prediction.searched,
         "verdict": prediction.estimate.verdict_word(),
         "run": run,
         "curves": _curves(curves),

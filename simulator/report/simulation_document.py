@@ -35,6 +35,7 @@ def simulation_document(
     return {
         **head("simulate", prediction.scenario, estimate),
         "layout": layout_fields(prediction.scenario, estimate.layouts),
+        "searched": prediction.searched,
         "step_time_s": step.step_time_s,
         "undisturbed_s": undisturbed_s,
         "closed_form_s": None if kinds else prediction.step_time_s,

@@ -67,21 +67,34 @@ def _utilisation_percent(*, inner_step_s: float, inner_steps: int, exchange_s: f
 
 
 def _uplink_gbit_per_s(
-    *, values: float, step_s: float, inner_steps: int, utilisation: float, beside: float
+    *,
+    values: float,
+    step_s: float,
+    inner_steps: int,
+    utilisation: float,
+    beside: float,
+    fragments: int = 1,
+    layers: int | None = None,
+    compression: str = "bf16",
 ) -> float:
-    """Rate between two sites, 16 bit, of which a share of a step hides some."""
-    message = message_bytes(values, load_compression("bf16"))
-    rate = slowest_uplink(
-        utilisation,
-        step_s,
-        inner_steps=inner_steps,
-        fragments=1,
-        overlap_steps=beside,
-        sent_bytes=sent_bytes(message, 2, sums=True),
-        hops_s=0.0,
-        own_s=0.0,
-    )
-    return float(rate / _GBIT)
+    """Rate between two sites, where `beside` steps hide what is sent.
+
+    With `layers`, what hides it is the backward pass: the gradients of the last layer are there
+    when the pass ends, so that sending them shows at any rate.
+    """
+    message = message_bytes(values, load_compression(compression)) / fragments
+    sent = sent_bytes(message, 2, sums=True)
+    given: dict[str, Any] = {
+        "inner_steps": inner_steps,
+        "fragments": fragments,
+        "hops_s": 0.0,
+        "own_s": 0.0,
+    }
+    whole = slowest_uplink(utilisation, step_s, overlap_steps=beside, sent_bytes=sent, **given)
+    if layers is None:
+        return float(whole / _GBIT)
+    last = slowest_uplink(utilisation, step_s, overlap_steps=0, sent_bytes=sent / layers, **given)
+    return float(max(whole, last) / _GBIT)
 
 
 def _low_rank_mib(*, model: Shapes, rank: int, messages: float) -> float:

@@ -16,7 +16,13 @@ _IMAGES = 1_281_167
 
 
 def images_per_s(
-    *, cluster: str, gpus: int, batch: int, precision: str, network: str = "resnet-50"
+    *,
+    cluster: str,
+    gpus: int,
+    batch: int,
+    precision: str,
+    network: str = "resnet-50",
+    optimizer: str = "sgd",
 ) -> float:
     """Images a second of plain data parallelism, `batch` of them on every GPU."""
     scenario: dict[str, Any] = {
@@ -25,7 +31,7 @@ def images_per_s(
             "sequence_length": 1,
             "global_batch": batch * gpus,
             "precision": precision,
-            "optimizer": "sgd",
+            "optimizer": optimizer,
         },
         "cluster": {"name": cluster, "gpus": gpus, "software": "plain-ddp"},
         "layout": {"micro_batch": batch, "sharding": "ddp"},

@@ -27,7 +27,7 @@ PRECISIONS = (
     *("fp32", "tf32", "fp16", "bf16"),
     *("fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4"),
 )
-OPTIMIZERS = ("adamw", "adamw_8bit", "adafactor", "lion", "muon", "lamb", "sgd")
+OPTIMIZERS = ("adamw", "adamw_8bit", "adafactor", "lion", "muon", "lamb", "lars", "sgd")
 
 HOST_OPTIMIZERS = ("adamw", "lion", "sgd")
 """Those that have a step on host processors (DeepSpeed's CPU-Adam and CPU-Lion; torch's own)."""
@@ -103,11 +103,13 @@ class Recipe:
     """With 8-bit precision: weights of the blocks' linears are kept and gathered in 8 bit alone,
     made from the fp32 ones by the optimizer step (Megatron-Core's --fp8-param-gather, torchtitan's
     enable_fsdp_float8_all_gather); otherwise a 16-bit copy stays and is what ranks gather."""
-    optimizer: Literal["adamw", "adamw_8bit", "adafactor", "lion", "muon", "lamb", "sgd"] = "adamw"
+    optimizer: Literal[
+        "adamw", "adamw_8bit", "adafactor", "lion", "muon", "lamb", "lars", "sgd"
+    ] = "adamw"
     """adamw and lamb keep two moments per parameter (fp32 unless the software says otherwise),
-    adamw_8bit two of 8 bit with a scale for every 256, lion and sgd (with momentum) one, adafactor
-    one number for every row and column of a matrix, muon one moment of the blocks' matrices and
-    two of everything else, which AdamW updates."""
+    adamw_8bit two of 8 bit with a scale for every 256, lion, lars and sgd (with momentum) one,
+    adafactor one number for every row and column of a matrix, muon one moment of the blocks'
+    matrices and two of everything else, which AdamW updates."""
     adafactor_momentum: bool = False
     """adafactor: keep a first moment per parameter too."""
     moment_dtype: Stored | None = None

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from simulator import plan
 from simulator._version import __version__
 from simulator.cli.main import app
 from simulator.cost.memory.peak import MEMORY_KINDS
@@ -18,7 +19,8 @@ NAMES = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "16"]
 LAYOUT = ["--set", "layout.tp=2", "--set", "layout.pp=4", "--set", "training.global_batch=32"]
 CASE = [*NAMES, *LAYOUT]
 STEP = [
-    "layout", "step_time_s", "undisturbed_s", "closed_form_s", "terms_s", "closed_form_terms_s",
+    "layout", "searched", "step_time_s", "undisturbed_s", "closed_form_s", "terms_s",
+    "closed_form_terms_s",
     "hidden_s", "critical_share", "pacing_rank", "ranks", "memory_verdict", "links", "network",
     "jitter", "loading", "sharing", "groups", "tasks", "build_seconds", "run_seconds",
 ]  # fmt: skip
@@ -44,6 +46,23 @@ def refused(*more: str) -> str:
 @pytest.fixture(scope="module")
 def plain() -> dict[str, Any]:
     return document()
+
+
+def test_without_a_layout_the_best_is_searched_and_said() -> None:
+    scenario = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
+    few = ["--set", "training.global_batch=32", "--set", "training.sequence_length=4096"]
+    done = RUNNER.invoke(app, ["simulate", *scenario, *few, "--json"])
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    best = plan(model="llama-3.1-8b", cluster="dgx-h100", gpus=8, global_batch=32,
+                sequence_length=4096)  # fmt: skip
+    assert found["searched"] == best.found.layouts > 100
+    assert {name: found["layout"][name] for name in ("tp", "pp", "dp", "sharding")} == {
+        name: best.layout[name] for name in ("tp", "pp", "dp", "sharding")
+    }
+    assert found["closed_form_s"] == pytest.approx(best.step_time_s)
+    screen = RUNNER.invoke(app, ["simulate", *scenario, *few]).stdout
+    assert "no layout was given: the best of" in screen
 
 
 def test_keys_are_frozen(plain: dict[str, Any]) -> None:

@@ -52,7 +52,14 @@ def moments(software: Software = CORE, layout: Any = None, **recipe: Any) -> flo
 
 @pytest.mark.parametrize(
     ("optimizer", "per_parameter"),
-    [("adamw", 8), ("lamb", 8), ("lion", 4), ("sgd", 4), ("adamw_8bit", 2 + 2 * 4 / 256)],
+    [
+        ("adamw", 8),
+        ("lamb", 8),
+        ("lion", 4),
+        ("sgd", 4),
+        ("lars", 4),
+        ("adamw_8bit", 2 + 2 * 4 / 256),
+    ],
 )
 def test_element_wise_optimizers(optimizer: str, per_parameter: float) -> None:
     assert moments(optimizer=optimizer) == pytest.approx(per_parameter * PARAMETERS, rel=1e-12)
@@ -80,6 +87,16 @@ def test_moments_of_16_bit_are_half(optimizer: str) -> None:
     whole = moments(optimizer=optimizer)
     half = moments(optimizer=optimizer, moment_dtype="bf16")
     assert half == pytest.approx(whole / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize(("optimizer", "like", "more"), [("lamb", "adamw", 20), ("lars", "sgd", 8)])
+def test_layer_wise_rates_read_their_norms(optimizer: str, like: str, more: float) -> None:
+    """LAMB: 48 bytes an fp32 parameter in place of Adam's 28; LARS: 28 in place of sgd's 20."""
+    ours, plain = (
+        part_states(workload(optimizer=name, precision="fp32"), CORE, Layouts.of())
+        for name in (optimizer, like)
+    )
+    assert ours.traffic - plain.traffic == pytest.approx(more * ours.parameters)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

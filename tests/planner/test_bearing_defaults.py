@@ -26,7 +26,8 @@ MOE: dict[str, Any] = {
 
 def alternatives(document: dict[str, Any], **choice: bool) -> list[Alternative]:
     prediction = predict(make_scenario(document))
-    return bearing_defaults(prediction.scenario, prediction.estimate.layouts, **choice)
+    layout, filled = prediction.estimate.layouts, prediction.defaults
+    return bearing_defaults(prediction.scenario, layout, filled=filled, **choice)
 
 
 @pytest.mark.parametrize("document", [DENSE, MOE])
@@ -36,6 +37,7 @@ def test_an_alternative_is_what_asking_for_it_gives(document: dict[str, Any]) ->
     for one in found:
         path, value = one.alternative.split(" = ")
         section, field = path.split(".")
+        value = {"true": True, "false": False}.get(value, value)
         asked = {**document, section: {**document[section], field: value}}
         if field == "gradient_dtype":
             asked["training"]["reduce_dtype"] = value
@@ -43,6 +45,18 @@ def test_an_alternative_is_what_asking_for_it_gives(document: dict[str, Any]) ->
         assert one.step_time_s == pytest.approx(other.step_time_s)
         assert one.memory_bytes == pytest.approx(other.memory_bytes)
         assert one.memory_verdict == other.memory_verdict
+
+
+def test_sequence_parallelism_that_nobody_asked_for_is_told_with_its_price() -> None:
+    (told,) = [one for one in alternatives(DENSE, software=False) if "sequence" in one.default]
+    assert told.alternative == "layout.sequence_parallel = false"
+    without = predict(make_scenario(DENSE), sequence_parallel=False)
+    assert told.step_time_s == without.step_time_s
+    assert told.sentence(1.0).startswith("sequence parallelism with tp 2; with layout.sequence_")
+    given = {**DENSE, "layout": {"tp": 2, "sequence_parallel": True}}
+    assert not any("sequence" in one.default for one in alternatives(given, software=False))
+    alone = {**DENSE, "layout": {"tp": 1}}
+    assert not any("sequence" in one.default for one in alternatives(alone, software=False))
 
 
 def test_what_was_chosen_is_no_default() -> None:

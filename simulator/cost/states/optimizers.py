@@ -18,7 +18,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe
 
-__all__ = ["LAMB_TRAFFIC", "NEWTON_SCHULZ_STEPS", "moment_bytes", "newton_schulz_s"]
+__all__ = ["LAYER_WISE_TRAFFIC", "NEWTON_SCHULZ_STEPS", "moment_bytes", "newton_schulz_s"]
 
 
 EIGHT_BIT = 1.0 + 4.0 / 256
@@ -27,9 +27,11 @@ EIGHT_BIT = 1.0 + 4.0 / 256
 NEWTON_SCHULZ_STEPS = 5
 """Iterations that orthogonalise an update (Jordan et al. 2024; torch.optim.Muon)."""
 
-LAMB_TRAFFIC = 20.0
-"""Bytes a parameter that LAMB moves beside Adam: the update is written, then update and weight are
-each read for their norms and again for the step (apex csrc/multi_tensor_lamb.cu, fp32)."""
+LAYER_WISE_TRAFFIC = {"lamb": 20.0, "lars": 8.0}
+"""Bytes a parameter beside Adam's and sgd's step, fp32. LAMB: the update is written, then update
+and weight are each read for their norms and again for the step (apex csrc/multi_tensor_lamb.cu).
+LARS (You et al. 2017, arXiv 1708.03888, algorithm 1): weight and gradient are read for their norms,
+the step has the rate that they give (MXNet's multi_sum_sq, multi_lars, multi_mp_sgd_mom_update)."""
 
 
 def moment_bytes(
@@ -67,6 +69,7 @@ def moment_bytes(
         "adamw_8bit": 2 * EIGHT_BIT,
         "lion": usual,
         "sgd": usual,
+        "lars": usual,
         "adafactor": usual * (1 + recipe.adafactor_momentum),
     }[recipe.optimizer]
     total = each * trained

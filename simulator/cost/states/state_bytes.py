@@ -15,7 +15,7 @@ from simulator.cost.operators.adapters import NF4_BYTES, adapters
 from simulator.cost.operators.matrices import NO_LINEARS, Matrix, weight_matrices
 from simulator.cost.operators.parameters import expert_parameters, rank_parameters
 from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
-from simulator.cost.states.optimizers import LAMB_TRAFFIC, moment_bytes
+from simulator.cost.states.optimizers import LAYER_WISE_TRAFFIC, moment_bytes
 from simulator.layout.layouts import Layouts
 from simulator.software.kernels import Kernels
 from simulator.software.profile import Software
@@ -107,7 +107,7 @@ def part_states(
         kept = kept + per * _quantised(matrices, parameters.shape, arch)
     only_fp8 = _only_fp8(size, recipe, copies, matrices, parameters, arch)
     moments = moment_bytes(recipe, size.moment, trained, ours, len(arch.blocks))
-    more = LAMB_TRAFFIC if recipe.optimizer == "lamb" else 0.0
+    more = LAYER_WISE_TRAFFIC.get(recipe.optimizer, 0.0)
     return PartStates(
         parameters=parameters,
         trained=trained,
