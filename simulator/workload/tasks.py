@@ -10,7 +10,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
-from simulator.files import Whole, record
+from simulator.files import Number, Whole, record
 from simulator.workload.weights import Weight, parameters
 
 __all__ = ["TaskHeads"]
@@ -18,6 +18,7 @@ __all__ = ["TaskHeads"]
 _LARGEST = 2**31
 Outputs = Annotated[Whole, Gt(0), Le(_LARGEST)]
 Width = Annotated[Whole, Ge(0), Le(_LARGEST)]
+Fraction = Annotated[Number, Gt(0), Le(1)]
 
 
 @record
@@ -26,6 +27,9 @@ class TaskHeads:
 
     outputs: Annotated[tuple[Outputs, ...], MinLen(1), MaxLen(256)]
     """Outputs of each task: its classes, or 1 for a number."""
+    batch_fractions: Annotated[tuple[Fraction, ...], MaxLen(256)] = ()
+    """Share of the samples that have a label of each task; the others pass its tower by. None
+    given: all have all."""
     tower_hidden: Width = 0
     """Inner width of each task's tower, two linear layers with a rectifier between; 0: one linear
     layer."""
@@ -41,6 +45,11 @@ class TaskHeads:
     keeps_output: bool = False
     """Whether the model's own output and its loss (over the vocabulary, or classes) stay too."""
 
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Share of the samples that each task sees."""
+        return self.batch_fractions or (1.0,) * len(self.outputs)
+
     def tower_inputs(self, width: int) -> int:
         """Width of what a tower reads in a model of this width."""
         return (self.expert_outputs or width) if self.experts else width
@@ -48,19 +57,23 @@ class TaskHeads:
     def weights(self, width: int) -> list[Weight]:
         """List the linear layers, the gates of all tasks together; these have no biases."""
         reads, tasks = self.tower_inputs(width), len(self.outputs)
-        layers: list[tuple[str, int, int, int]] = []
+        layers: list[tuple[str, int, int, int, float]] = []
         if self.experts:
             layers = [
-                ("task experts in", self.expert_hidden, width, self.experts),
-                ("task experts out", reads, self.expert_hidden, self.experts),
-                ("task gates", tasks * self.experts, width, 1),
+                ("task experts in", self.expert_hidden, width, self.experts, 1.0),
+                ("task experts out", reads, self.expert_hidden, self.experts, 1.0),
+                ("task gates", tasks * self.experts, width, 1, 1.0),
             ]
         if self.tower_hidden:
-            layers.append(("task towers", self.tower_hidden, reads, tasks))
+            layers += [
+                ("task towers", self.tower_hidden, reads, self.shares.count(share), share)
+                for share in dict.fromkeys(self.shares)
+            ]
             reads = self.tower_hidden
+        alike = list(zip(self.outputs, self.shares, strict=True))
         layers += [
-            (f"task outputs of {size}", size, reads, self.outputs.count(size))
-            for size in dict.fromkeys(self.outputs)
+            (f"task outputs of {size}", size, reads, alike.count((size, share)), share)
+            for size, share in dict.fromkeys(alike)
         ]
         return [
             Weight(
@@ -70,8 +83,9 @@ class TaskHeads:
                 bias=name != "task gates",
                 count=count,
                 per="token" if self.per_token else "sequence",
+                share=share,
             )
-            for name, rows, columns, count in layers
+            for name, rows, columns, count, share in layers
         ]
 
     def parameters(self, width: int) -> int:
@@ -80,7 +94,7 @@ class TaskHeads:
 
     def mixing_flop(self, width: int) -> float:
         """FLOPs of the weighted sums of the experts' results, for one vector."""
-        return 2.0 * len(self.outputs) * self.experts * self.tower_inputs(width)
+        return 2.0 * sum(self.shares) * self.experts * self.tower_inputs(width)
 
     def forward_flop(self, width: int) -> float:
         """FLOPs for one vector: two per weight, and the weighted sums of the experts' results."""

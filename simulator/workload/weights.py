@@ -37,6 +37,8 @@ class Weight:
     per: Literal["token", "sequence", "none"] = "token"
     """What is multiplied by it, once each: not vectors, nor tables and projections of relative
     positions."""
+    share: float = 1.0
+    """Part of those that are."""
 
     @property
     def parameters(self) -> int:
@@ -53,7 +55,7 @@ class Weight:
         """FLOPs of the products with one token or sequence: two for each element it passes."""
         if self.per == "none":
             return 0.0
-        return 2.0 * (self.active or self.count) * self.rows * self.columns
+        return 2.0 * self.share * (self.active or self.count) * self.rows * self.columns
 
 
 def vector(name: str, elements: int, *, cut: Literal["whole", "rows"] = "whole") -> Weight:

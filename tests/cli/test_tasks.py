@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
+from simulator.workload.tasks import TaskHeads
 
 RUNNER = CliRunner()
 SCENARIO = """
@@ -61,9 +62,34 @@ def test_a_plan_with_tasks(
     assert json.loads(result.stdout)["layouts"][0]["fits"]
 
 
+def test_shares_of_the_batch_by_hand() -> None:
+    """Three tasks of 2, 2 and 5 outputs, a tower each: two see half and a tenth of the samples."""
+    heads = {"outputs": (2, 2, 5), "tower_hidden": 256, "experts": 8, "expert_hidden": 2048}
+    every, some = TaskHeads(**heads), TaskHeads(**heads, batch_fractions=(1.0, 0.5, 0.1))
+    h, e, t = 1024, 2048, 256
+    assert some.parameters(h) == every.parameters(h)
+    shared = 8 * 2 * h * e + 3 * 8 * h
+    towers = (1.0 + 0.5 + 0.1) * (h * t + 8 * h) + t * (2 + 0.5 * 2 + 0.1 * 5)
+    assert some.forward_flop(h) == pytest.approx(2 * (shared + towers))
+
+
+def test_tasks_that_few_samples_have_take_less(tmp_path: Path) -> None:
+    wide = SCENARIO.replace("tower_hidden = 256", "tower_hidden = 65536\nper_token = true")
+    few = wide.replace("[training]", "batch_fractions = [1.0, 0.5, 0.1]\n[training]")
+    whole, part = (
+        json.loads(predict(tmp_path, x, "--set", "layout.micro_batch=16").stdout)["layouts"][0]
+        for x in (wide, few)
+    )
+    assert part["step_time_s"] < whole["step_time_s"]
+    assert part["memory_bytes"]["activations"] < whole["memory_bytes"]["activations"]
+    assert part["memory_bytes"]["weights"] == whole["memory_bytes"]["weights"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ("tasks={outputs=[2,2],batch_fractions=[0.5]}", "must have one of each of the 2 tasks"),
+        ("tasks={outputs=[2],batch_fractions=[1.5]}", "batch_fractions.0: must be less than or"),
         ("tasks=3", "model.tasks: must be a table, got 3"),
         ("tasks={outputs=[]}", "model.tasks.outputs"),
         ("tasks={outputs=[0]}", "model.tasks.outputs.0: must be greater than 0, got 0"),

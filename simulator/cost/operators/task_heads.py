@@ -21,12 +21,12 @@ def task_heads(ops: Operators, tasks: TaskHeads, width: int, ranks: Ranks, recip
     """
     size = element_bytes(recipe)
     vectors = ranks.own_tokens(recipe) if tasks.per_token else ranks.micro_batch
-    count, reads = len(tasks.outputs), tasks.tower_inputs(width)
+    seen, reads = sum(tasks.shares), tasks.tower_inputs(width)
     for w in tasks.weights(width):
         ops.gemms.append(
             Gemm(
                 name=w.name,
-                m=vectors,
+                m=vectors * w.share,
                 n=w.rows,
                 k=w.columns,
                 batch=float(w.count),
@@ -34,12 +34,11 @@ def task_heads(ops: Operators, tasks: TaskHeads, width: int, ranks: Ranks, recip
                 role=GemmRole.TASK_HEAD,
             )
         )
-    kept: list[tuple[str, int]] = [("task input", width)]
     if tasks.experts:
         ops.gemms.append(
             Gemm(
                 name="task mixing",
-                m=count,
+                m=seen,
                 n=reads,
                 k=tasks.experts,
                 batch=vectors,
@@ -47,15 +46,7 @@ def task_heads(ops: Operators, tasks: TaskHeads, width: int, ranks: Ranks, recip
                 role=GemmRole.TASK_HEAD,
             )
         )
-        kept += [
-            ("task experts' inner", tasks.experts * tasks.expert_hidden),
-            ("task experts' results", tasks.experts * reads),
-            ("task gates", count * tasks.experts),
-            ("task tower inputs", count * reads),
-        ]
-    if tasks.tower_hidden:
-        kept.append(("task towers' inner", count * tasks.tower_hidden))
-    kept.append(("task outputs", sum(tasks.outputs)))
+    kept = _kept(tasks, width)
     for name, elements in kept:
         ops.keep(name, vectors * elements * size)
     moved: Any = 2 * size * vectors * sum(elements for _, elements in kept[1:])
@@ -68,3 +59,20 @@ def task_heads(ops: Operators, tasks: TaskHeads, width: int, ranks: Ranks, recip
             calls=float(len(kept) - 1),
         )
     )
+
+
+def _kept(tasks: TaskHeads, width: int) -> list[tuple[str, float]]:
+    """Elements that a vector leaves for the backward pass, by name."""
+    seen, reads = sum(tasks.shares), tasks.tower_inputs(width)
+    kept: list[tuple[str, float]] = [("task input", width)]
+    if tasks.experts:
+        kept += [
+            ("task experts' inner", tasks.experts * tasks.expert_hidden),
+            ("task experts' results", tasks.experts * reads),
+            ("task gates", len(tasks.outputs) * tasks.experts),
+            ("task tower inputs", seen * reads),
+        ]
+    if tasks.tower_hidden:
+        kept.append(("task towers' inner", seen * tasks.tower_hidden))
+    outputs = zip(tasks.outputs, tasks.shares, strict=True)
+    return [*kept, ("task outputs", sum(size * share for size, share in outputs))]
