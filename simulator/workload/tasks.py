@@ -66,13 +66,25 @@ class TaskHeads:
             ]
         if self.tower_hidden:
             layers += [
-                ("task towers", self.tower_hidden, reads, self.shares.count(share), share)
+                (
+                    f"task towers{_told(share)}",
+                    self.tower_hidden,
+                    reads,
+                    self.shares.count(share),
+                    share,
+                )
                 for share in dict.fromkeys(self.shares)
             ]
             reads = self.tower_hidden
         alike = list(zip(self.outputs, self.shares, strict=True))
         layers += [
-            (f"task outputs of {size}", size, reads, alike.count((size, share)), share)
+            (
+                f"task outputs of {size}{_told(share)}",
+                size,
+                reads,
+                alike.count((size, share)),
+                share,
+            )
             for size, share in dict.fromkeys(alike)
         ]
         return [
@@ -99,3 +111,8 @@ class TaskHeads:
     def forward_flop(self, width: int) -> float:
         """FLOPs for one vector: two per weight, and the weighted sums of the experts' results."""
         return sum(weight.flop for weight in self.weights(width)) + self.mixing_flop(width)
+
+
+def _told(share: float) -> str:
+    """Tell layers of unlike shares apart: prices are looked up by name."""
+    return "" if share == 1.0 else f" for {share:g}"
