@@ -81,7 +81,7 @@ def test_tasks_that_few_samples_have_take_less(tmp_path: Path) -> None:
         for x in (wide, few)
     )
     assert part["step_time_s"] < whole["step_time_s"]
-    assert part["memory_bytes"]["activations"] < whole["memory_bytes"]["activations"]
+    assert part["memory_total_bytes"] < whole["memory_total_bytes"]
     assert part["memory_bytes"]["weights"] == whole["memory_bytes"]["weights"]
 
 
