@@ -79,7 +79,8 @@ def command(
             rule = f"must be {' or '.join(BACKENDS)}"
             raise InputError(problem("command line", "--backend", rule, backend, BACKENDS))
         if (backend != "local") != (scheduler is not None):
-            rule = "--backend dask (or ray) and --scheduler ADDRESS must be given together"
+            named = "dask (or ray)" if backend == "local" else backend
+            rule = f"--backend {named} and --scheduler ADDRESS must be given together"
             raise InputError(f"command line: --scheduler: {rule}")
         asked = Asked(
             deadline_days=days_of(deadline),

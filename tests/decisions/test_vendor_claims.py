@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.step import evaluate
 from simulator.decisions.offers import Asked, Offer, offer
-from simulator.hardware.cluster import load_accelerator
-from simulator.scenario import make_scenario
+from simulator.events.simulated_step import simulate
+from simulator.hardware.cluster import load_accelerator, weakened
+from simulator.layout.layouts import Layouts
+from simulator.planner.machine_changes import with_adapters
+from simulator.scenario import Scenario, make_scenario
 
 pytestmark = pytest.mark.evidence
 
@@ -90,3 +94,62 @@ def test_gpt_3_on_10_000_cards_in_30_days(cluster: str, precision: str) -> None:
     }
     found = offer(make_scenario(document), Asked())
     assert found.days is not None and found.days.p90 < 30.0
+
+
+GPT_24 = {**GPT_40B, "name": "gpt-24", "n_layer": 24, "n_head": 48, "n_embd": 6144}
+GPT_24 |= {"n_positions": 4096, "vocab_size": 51200}
+
+
+def yuan(layers: int, hidden: int) -> dict[str, Any]:
+    sizes = {"hidden_size": hidden, "intermediate_size": 4 * hidden, "vocab_size": 135_040}
+    heads = {"num_hidden_layers": layers, "num_attention_heads": hidden // 128}
+    return {"model_type": "yuan", "tie_word_embeddings": True, **sizes, **heads}
+
+
+def on_a100(model: dict[str, Any], gpus: int, batch: int) -> Scenario:
+    training = {"sequence_length": 4096, "global_batch": batch}
+    place = {"name": "dgx-a100", "gpus": gpus, "software": "megatron-core-defaults"}
+    return make_scenario({"model": model, "training": training, "cluster": place})
+
+
+UNEVEN = (2, 2, 3, 3, 4, 4, 4, 2)
+"""Layers of eight stages, Yuan 2.0 (arXiv 2311.15786, section 3.4)."""
+
+
+def held_gb(model: dict[str, Any], micro_batch: int, stages: tuple[int, ...]) -> list[float]:
+    made = on_a100(model, 8, 64)
+    row = Layouts.of(tp=1, pp=8, dp=1, micro_batch=micro_batch, global_batch=64, sharding="ddp",
+                     recompute="none", **({"stages": stages} if stages else {}))  # fmt: skip
+    step = simulate(row, made.workload, made.cluster, made.software)
+    return [step.memory.peak(rank)[1] / 1e9 for rank in range(8)]
+
+
+def test_uneven_stages_save_what_is_published_on_the_first_stage_and_less_on_the_fullest() -> None:
+    even, uneven = held_gb(GPT_24, 2, ()), held_gb(GPT_24, 2, UNEVEN)
+    assert max(even) == even[0] == pytest.approx(78.0, rel=0.05)
+    assert uneven[0] == pytest.approx(56.0, rel=0.05)
+    assert 0.27 < 1.0 - uneven[0] / even[0] < 0.30  # published: 28.2 %
+    assert uneven.index(max(uneven)) == 4 and max(uneven) < 0.9 * max(even)
+    even, uneven = held_gb(yuan(24, 6144), 1, ()), held_gb(yuan(24, 6144), 1, UNEVEN)
+    assert 0.25 < 1.0 - uneven[0] / even[0] < 0.28
+
+
+def step_s(layout: dict[str, Any], p2p_gb_per_s: float) -> float:
+    """A step of Yuan 2.0-102B on 96 chips, appendix D: 85 % of the links, two adapters a server."""
+    made = on_a100(yuan(84, 8192), 96, 1152)
+    share = 0.85 * p2p_gb_per_s / 600.0  # both directions, as it is told of NVLink 3
+    cluster = weakened(with_adapters((made.cluster, made.software), 2)[0], share, 1.0)
+    row = Layouts.of(micro_batch=1, global_batch=1152, sharding="zero1", recompute="full", **layout)
+    return float(evaluate(row, made.workload, cluster, made.software).step_time_s[0])
+
+
+def test_slow_links_hurt_tensor_parallelism_and_not_stages() -> None:
+    """Table 6: 239 s at 100 GB/s, 0.4 % more than at 400; with tensor parallelism 84.7 % more."""
+    blocks = (2,) * 10 + (3,) * 20 + (2,) * 2
+    staged = {"tp": 1, "pp": 32, "dp": 3, "stages": blocks, "recompute_layers": 2}
+    split = {"tp": 8, "pp": 4, "dp": 3}
+    assert step_s(staged, 100.0) == pytest.approx(239.06, rel=0.15)
+    assert step_s(staged, 100.0) / step_s(staged, 400.0) < 1.005
+    assert step_s(split, 100.0) / step_s(split, 400.0) > 1.3
+    for rate in (100.0, 200.0, 400.0):
+        assert step_s(staged, rate) < step_s(split, rate)

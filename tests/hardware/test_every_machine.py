@@ -170,7 +170,7 @@ def test_mesh_links_worked_by_hand() -> None:
 def test_without_a_price_there_is_no_cost_and_no_budget(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "model": "llama-3.2-1b",
-        "cluster": "mi300x-8",
+        "cluster": "h100-pcie-8",
         "gpus": 8,
         "sequence_length": 2048,
     }
@@ -181,7 +181,7 @@ def test_without_a_price_there_is_no_cost_and_no_budget(tmp_path: Path) -> None:
         "--model",
         "llama-3.2-1b",
         "--cluster",
-        "mi300x-8",
+        "h100-pcie-8",
         "--gpus",
         "8",
         "--set",
@@ -197,6 +197,6 @@ def test_without_a_price_there_is_no_cost_and_no_budget(tmp_path: Path) -> None:
     assert screen.exit_code == 0, screen.stderr
     assert not re.search(r"\bnan\b", screen.stdout)
     assert "cost not known" in (tmp_path / "plan.html").read_text()
-    missing = r"budget_usd: needs a price \(.*\), and mi300x-8 has none"
+    missing = r"budget_usd: needs a price \(.*\), and h100-pcie-8 has none"
     with pytest.raises(InputError, match=missing):
         plan(**given, global_batch=64, tokens=1e9, budget_usd=1000.0)
