@@ -18,7 +18,7 @@ PINS = (
 )
 SETS = [word for pin in PINS for word in ("--set", pin)]
 NAMES = ["--model", "llama-3.2-1b", "--set", "training.tokens=1e11", *SETS, "--jobs", "1"]
-RUN = ["compare", *NAMES, "--clusters", "dgx-h100,h100-pcie-8", "--gpus", "8..16"]
+RUN = ["compare", *NAMES, "--clusters", "dgx-h100,mi325x-8", "--gpus", "8..16"]
 
 TOP = [
     *("schema", "version", "command", "scenario", "workload", "asked", "rows", "at_equal_gpus"),
@@ -43,8 +43,8 @@ def test_document_and_files(tmp_path: Path) -> None:
     assert [(row["cluster"], row["gpus"]) for row in document["rows"]] == [
         ("dgx-h100", 8),
         ("dgx-h100", 16),
-        ("h100-pcie-8", 8),
-        ("h100-pcie-8", 16),
+        ("mi325x-8", 8),
+        ("mi325x-8", 16),
     ]
     for row in document["rows"]:
         assert row["days"]["p10"] < row["days"]["p50"] < row["days"]["p90"]
@@ -55,7 +55,7 @@ def test_document_and_files(tmp_path: Path) -> None:
 
 
 def test_screen() -> None:
-    done = RUNNER.invoke(app, [*RUN, "--deadline", "400d", "--price", "h100-pcie-8=1.5"])
+    done = RUNNER.invoke(app, [*RUN, "--deadline", "400d", "--price", "mi325x-8=1.5"])
     assert (done.exit_code, done.stderr) == (0, "")
     text = " ".join(done.stdout.split())
     for words in (
@@ -65,7 +65,7 @@ def test_screen() -> None:
         "Within 400.0 days (deadline), the cheapest",
         "Beaten by no other",
         "knee",
-        "h100-pcie-8 1.50 (given)",
+        "mi325x-8 1.50 (given)",
         "unmeasured",
     ):
         assert words in text, words
