@@ -164,6 +164,10 @@ def framework_name(framework: str) -> str:
     return framework.partition(" (")[0].partition("/")[0]
 
 
+_NEVER_CACHED = ("flash2",)
+"""Libraries of training alone, without a cache that calls without a mask could do without."""
+
+
 def attention_library(words: Words, impl: str, dtype: str, causal: str) -> str:
     """Key of the attention table for a call: its library, and what sets the call apart.
 
@@ -181,7 +185,7 @@ def attention_library(words: Words, impl: str, dtype: str, causal: str) -> str:
         return f"{name}_fp8"
     if impl.endswith("/kv=fp8"):
         return f"{name}_fp8_cache"
-    return f"{name}_varlen" if causal == "0" else name
+    return f"{name}_varlen" if causal == "0" and name not in _NEVER_CACHED else name
 
 
 def gemm_type(dtype: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Literal
 
 from simulator.files import Figure, record
 from simulator.software.mechanisms.dtensor import DTensor
 from simulator.software.mechanisms.transformer_engine import TransformerEngine
+from simulator.software.mechanisms.wide_heads import FUSED_HEAD, WideHeads
 
 __all__ = ["Fusion", "Kernels", "Module", "NcclRelease"]
 
@@ -174,9 +175,24 @@ class Kernels:
     """Tensor parallelism by torch's distributed tensors."""
     transformer_engine: TransformerEngine = TransformerEngine()
     """Linears of fewer than 16 bit by Transformer Engine."""
+    wide_heads: WideHeads = WideHeads()
+    """Attention of heads wider than 128."""
+    wide_heads_of: dict[str, WideHeads] = field(default_factory=dict)
+    """The same by generation of devices, where one differs."""
+
+    def attention_library_for(self, head_dim: float, value_dim: float) -> str:
+        """Key of the accelerator's `attention` table for heads of a size."""
+        wide = head_dim > FUSED_HEAD and value_dim == head_dim
+        return (self.wide_heads.library if wide else "") or self.attention_library
 
     def on(self, generation: str) -> Kernels:
-        """The same with the library that attention runs on a generation of devices."""
-        if generation not in self.transformer_engine.flash_attn_on:
+        """The same with what attention runs on a generation of devices."""
+        copies = generation in self.transformer_engine.flash_attn_on
+        own = self.wide_heads_of.get(generation)
+        if own is None and not copies:
             return self
-        return replace(self, copies_attention_output=True)
+        return replace(
+            self,
+            wide_heads=own or self.wide_heads,
+            copies_attention_output=copies or self.copies_attention_output,
+        )

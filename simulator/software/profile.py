@@ -70,6 +70,11 @@ class Software:
             return self
         return replace(self, kernels=replace(self.kernels, selective_modules=tuple(modules)))
 
+    def on(self, generation: str) -> Software:
+        """The same with the kernels that run on a generation of devices."""
+        kernels = self.kernels.on(generation)
+        return self if kernels is self.kernels else replace(self, kernels=kernels)
+
 
 def load_software(name: str, *, where: str = "profiles", field: str = "software") -> Software:
     """Read a software profile by name or path."""

@@ -252,6 +252,40 @@ def trained_rate(name: str, library: str, *, backward: bool) -> float:
     return float((2.5 if backward else 1.0) * 2 * 32 * 4096 * 2048 * 256 / seconds)
 
 
+FLASH2_ON_B200 = [
+    (64, 32, False, 1024, [359.30, 380.99, 306.94, 343.07, 379.44]),
+    (64, 32, True, 1024, [280.64, 301.61, 314.71, 329.09, 333.95]),
+    (128, 128, False, 1024, [315.111, 352.104, 353.912, 361.591, 330.587]),
+]
+"""Head size, heads times sequences of 1k tokens in 32k (or in 8 sequences), backward, first length,
+TFLOP/s without a mask: Dao-AILab/flash-attention#1589 and meta-pytorch/tritonbench#171."""
+
+
+@pytest.mark.parametrize(("size", "heads", "backward", "first", "rates"), FLASH2_ON_B200)
+def test_flash_attention_2_uses_little_of_blackwell(
+    size: int, heads: int, backward: bool, first: int, rates: list[float]
+) -> None:
+    figures = attention_figures(accelerator("b200-sxm"), "flash2", "bf16")
+    sequence = first * 2.0 ** np.arange(len(rates))
+    calls = heads * 16384.0 / sequence if size == 64 else np.full(len(rates), float(heads))
+    width = 4.0 * calls * sequence * size
+    taken = attention_s(
+        heads=calls,
+        queries=sequence,
+        keys=sequence,
+        span=sequence,
+        score_size=size,
+        value_size=size,
+        query_bytes=width,
+        key_bytes=width,
+        backward=backward,
+        sustained=False,
+        **figures,
+    )
+    flop = (2.5 if backward else 1.0) * width * sequence
+    assert flop / taken == pytest.approx(np.array(rates) * 1e12, rel=0.21)
+
+
 @pytest.mark.parametrize("name", [n for n in NAMES if "flash1" in accelerator(n).attention])
 def test_attention_kernels_got_faster_over_the_years(name: str) -> None:
     """Forward and backward together at 4096 tokens, as 3.5 over 1 + 2.5 / backward.

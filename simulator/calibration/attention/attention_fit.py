@@ -235,6 +235,10 @@ PUBLISHED: dict[str, dict[str, Prior]] = {
     "sdpa": {},
     "triton": {"backward_fraction": Prior(value=0.7, width=0.3, low=0.2, high=1.5)},
     "flash1": {"backward_fraction": Prior(value=1.0, width=_KNOWN, low=0.2, high=1.5)},
+    "flash2": {
+        "backward_fraction": Prior(value=0.8, width=0.2, low=0.2, high=1.5),
+        "narrow_head_factor": Prior(value=1.0, width=0.2, low=0.5, high=3.0),
+    },
 }
 """Libraries with rates in papers, and what is known of their backward pass beside that of flash.
 

@@ -64,6 +64,9 @@ _TRAINED = ("flash", "sdpa")
 _OLD_KERNELS = ("triton", "flash1")
 CUDNN, _CUDNN_RUNS_ON = "cudnn", "blackwell"
 """cuDNN 9.17 and newer, and the generation that it was timed on."""
+_SAME_KERNELS_AS = {"flash2": "ampere"}
+"""Libraries whose kernels use none of a newer generation's instructions: tiles, tails and traffic
+are those of the generation that they were written for."""
 _GAIN = 1.65
 """H100 over A100 for kernels without Hopper's instructions: flash-attention 2, causal, head size
 64, forward and backward, 257 and 156 TFLOP/s at 4k tokens, 284 and 171 at 16k (Dao 2023, arXiv
@@ -166,7 +169,8 @@ def _training(
         for name in PUBLISHED:
             pool = training_pool(calls, name, known, generation)
             if len(pool):
-                one = fit_published(pool, timed.values, name)
+                like = found[_SAME_KERNELS_AS.get(name, generation), "flash"].values
+                one = fit_published(pool, like, name)
                 papers = f"{len(pool)} rates of validation/microbenchmarks/attention_training.csv"
                 found[generation, name] = _timed_source(one.values, one.score, papers)
     timed_on["hopper"] = "h100-sxm"
@@ -360,7 +364,7 @@ def _sections(fits: _Fits, device: Device) -> list[Section]:
     table = device.tables["attention"]
     wanted = {"flash", "sdpa"} | {name for name in _OLD_KERNELS if name in table}
     if device.generation == _CUDNN_RUNS_ON:
-        wanted |= {CUDNN}
+        wanted |= {CUDNN, *_SAME_KERNELS_AS}
     sources = {name: _trained(fits, device, name) for name in sorted(wanted)}
     sources |= _served(fits, device)
     found = []

@@ -66,8 +66,8 @@ def block_costs_of_each(
     """The same with each of some kernels that differ in what selective recomputation names."""
     arch, recipe = workload.architecture, workload.recipe
     either = cluster.accelerator.fp8_either_layout
-    kernels = software.kernels.on(cluster.accelerator.generation)
-    parts = model_parts(workload, ranks, kernels, either_layout=either)
+    software = software.on(cluster.accelerator.generation)
+    parts = model_parts(workload, ranks, software.kernels, either_layout=either)
     pricer = _Pricer(cluster, software, recipe, ranks)
     gemms = Products(cluster.accelerator, software, recipe, ranks, pricer.overlap).times(parts)
     priced = [pricer.part(ops, times, each) for ops, times in zip(parts, gemms, strict=True)]
@@ -304,15 +304,12 @@ class _Pricer:
         forward, backward = np.zeros(self.keys), np.zeros(self.keys)
         if not ops.flash:
             return forward, backward
-        library = figures_for(
-            self.device,
-            self.device.attention,
-            self.software.kernels.attention_library,
-            "attention library",
-            "flash",
-        )
-        rates = attention_figures(self.device, library, product_type(self.recipe, "attention"))
+        dtype, kernels = product_type(self.recipe, "attention"), self.software.kernels
         for call in ops.flash:
+            wanted = kernels.attention_library_for(call.score_size, call.value_size)
+            table, what = self.device.attention, "attention library"
+            library = figures_for(self.device, table, wanted, what, "flash")
+            rates = attention_figures(self.device, library, dtype)
             size = {name: getattr(call, name) for name in _FLASH_FIELDS}
             calls = size.pop("calls")
             forward = forward + calls * attention_s(**size, **rates)

@@ -11,6 +11,7 @@ from simulator.cost.operators.model_flop import seen_keys
 from simulator.cost.operators.operations import Flash, Gemm, Operators, Ranks, Stream, element_bytes
 from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.software.kernels import Kernels
+from simulator.software.mechanisms.wide_heads import FUSED_HEAD
 from simulator.workload.architecture import Attention
 from simulator.workload.recipe import Recipe
 
@@ -92,7 +93,9 @@ def core_attention(
 
 def is_flash(kernels: Kernels, att: Attention) -> bool:
     """Whether one kernel computes the module; disentangled attention has none."""
-    return kernels.attention == "flash" and not att.disentangled
+    unequal = att.head_dim > FUSED_HEAD and att.value_dim != att.head_dim
+    unfused = unequal and kernels.wide_heads.unequal == "unfused"
+    return kernels.attention == "flash" and not att.disentangled and not unfused
 
 
 def _softmax_bytes(att: Attention, kernels: Kernels) -> tuple[float, float]:
