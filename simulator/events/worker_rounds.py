@@ -117,6 +117,75 @@ def play_rounds(
     return PlayedRounds(rounds_per_s=found, period_s=float(1.0 / found.mean()))
 
 
+@dataclass(slots=True)
+class _Rounds:
+    """Rounds under construction, one after the other."""
+
+    one: Round
+    step_s: Sequence[float]
+    staleness: int | None
+    sums_first: bool
+    draws: list[Floats]
+    """Of every worker, what its steps take over the mean."""
+    tasks: _Tasks = field(default_factory=_Tasks)
+    computed: list[list[int]] = field(default_factory=list)
+    """Of every worker, its tasks that compute."""
+    pulled: list[list[int]] = field(default_factory=list)
+    """Of every worker, the pieces of its last pull."""
+    applied: list[int] = field(default_factory=list)
+    """Of every round, a task that ends when all workers' updates have."""
+    free: int = 0
+    """The next stream: those below are workers, their links out, and in."""
+
+    def add(self, i: int, begun: Sequence[int]) -> None:
+        """Add a round of the workers that have `begun` it."""
+        pushed = {w: self._pushed(i, w) for w in begun}
+        ends = self._summed(pushed)
+        workers, size = len(self.step_s), self.one.pull_bytes / int(self.one.pieces)
+        rate = self.one.worker_bytes_per_s
+        for w in begun:
+            self.pulled[w] = [
+                self.tasks.add(size, 2 * workers + w, [end], limit=rate, resource=_OUT)
+                for end in ends[w]
+            ]
+        if self.staleness is not None:
+            self.applied.append(self._alone(0.0, sorted({x for w in begun for x in ends[w]})))
+
+    def _pushed(self, i: int, w: int) -> list[int]:
+        """A worker's step, and the pieces of its push."""
+        one, workers, pieces = self.one, len(self.step_s), int(self.one.pieces)
+        after = list(self.pulled[w])
+        if self.staleness is not None and i > self.staleness:
+            after.append(self.applied[i - 1 - self.staleness])
+        # who waits for nobody begins anywhere in a step: in step they would stay in step
+        part = w / workers if self.staleness is None and i == 0 else 1.0
+        work = part * self.step_s[w] * float(self.draws[w][i]) + 2.0 * float(one.latency_s)
+        step = self.tasks.add(work, w, after)
+        self.computed[w].append(step)
+        size, rate = one.push_bytes / pieces, one.worker_bytes_per_s
+        return [
+            self.tasks.add(size, workers + w, [step], limit=rate, resource=_IN)
+            for _ in range(pieces)
+        ]
+
+    def _summed(self, pushed: dict[int, list[int]]) -> dict[int, list[int]]:
+        """What every worker's pull waits for, piece by piece."""
+        one, pieces = self.one, int(self.one.pieces)
+        work = (one.sum_s + (0.0 if self.sums_first else one.update_s)) / pieces
+        ends = {w: [self._alone(work, [x], _MEMORY) for x in own] for w, own in pushed.items()}
+        if not self.sums_first:
+            return ends
+        each = one.update_s / pieces
+        whole = [self._alone(each, [own[j] for own in ends.values()], _MEMORY)
+                 for j in range(pieces)]  # fmt: skip
+        return dict.fromkeys(ends, whole)
+
+    def _alone(self, work: float, after: Sequence[int], resource: int | None = None) -> int:
+        """Add a task on a stream of its own."""
+        self.free += 1
+        return self.tasks.add(work, self.free - 1, after, resource=resource)
+
+
 def _graph(
     step_s: Sequence[float],
     one: Round,
@@ -128,54 +197,18 @@ def _graph(
     seed: int,
 ) -> tuple[_Tasks, list[list[int]]]:
     """All tasks, and those of every worker that compute."""
-    tasks, pieces, workers = _Tasks(), int(one.pieces), len(step_s)
-    computed: list[list[int]] = [[] for _ in step_s]
-    pulled: list[list[int]] = [[] for _ in step_s]
-    applied: list[int] = []  # of every round, a task that ends when all workers' updates have
-    free = 3 * workers  # streams below are workers, their links out, and in
     draws = [slowest_factor(spread, (seed, w), 1, n) if spread else np.ones(n)
              for w, n in enumerate(each)]  # fmt: skip
-    sent = one.push_bytes / pieces, one.pull_bytes / pieces
+    rounds = _Rounds(
+        one=one,
+        step_s=step_s,
+        staleness=staleness,
+        sums_first=sums_first,
+        draws=draws,
+        computed=[[] for _ in step_s],
+        pulled=[[] for _ in step_s],
+        free=3 * len(step_s),
+    )
     for i in range(max(each)):
-        begun = [w for w in range(workers) if i < each[w]]
-        pushed: dict[int, list[int]] = {}
-        for w in begun:
-            after = list(pulled[w])
-            if staleness is not None and i > staleness:
-                after.append(applied[i - 1 - staleness])
-            # who waits for nobody begins anywhere in a step: in step they would stay in step
-            part = w / workers if staleness is None and i == 0 else 1.0
-            work = part * step_s[w] * float(draws[w][i]) + 2.0 * float(one.latency_s)
-            computed[w].append(tasks.add(work, w, after))
-            pushed[w] = [
-                tasks.add(
-                    sent[0], workers + w, [computed[w][-1]], limit=one.worker_bytes_per_s,
-                    resource=_IN,
-                )
-                for _ in range(pieces)
-            ]  # fmt: skip
-        ends: dict[int, list[int]] = {w: [] for w in begun}
-        work = (one.sum_s + (0.0 if sums_first else one.update_s)) / pieces
-        for w in begun:
-            for j in range(pieces):
-                ends[w].append(tasks.add(work, free, [pushed[w][j]], resource=_MEMORY))
-                free += 1
-        if sums_first:
-            whole = []
-            for j in range(pieces):
-                after = [ends[w][j] for w in begun]
-                whole.append(tasks.add(one.update_s / pieces, free, after, resource=_MEMORY))
-                free += 1
-            ends = dict.fromkeys(begun, whole)
-        for w in begun:
-            pulled[w] = [
-                tasks.add(
-                    sent[1], 2 * workers + w, [end], limit=one.worker_bytes_per_s, resource=_OUT
-                )
-                for end in ends[w]
-            ]
-        if staleness is not None:
-            every = sorted({end for w in begun for end in ends[w]})
-            applied.append(tasks.add(0.0, free, every))
-            free += 1
-    return tasks, computed
+        rounds.add(i, [w for w in range(len(step_s)) if i < each[w]])
+    return rounds.tasks, rounds.computed
