@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +21,16 @@ if TYPE_CHECKING:
 __all__ = ["HEADER", "begin", "in_words", "line", "missed", "show_views"]
 
 _SHAPE = (
-    "{cluster:<16} {gpus:>6} {days:>8} {days_span:>15} {chance:>6} {usd:>8} {usd_span:>15}"
-    " {mwh:>8} {mfu:>6}  {evidence:<16} {layout}"
+    "{cluster:<16} {gpus:>6} {days:>8} {days_span:>15} {chance:>7} {usd:>8} {usd_span:>15}"
+    " {mwh:>8} {mfu:>6}"
 )
 HEADER = _SHAPE.format(
     cluster="cluster", gpus="GPUs", days="days", days_span="P10 to P90", chance="in time",
-    usd="USD", usd_span="P10 to P90", mwh="MWh", mfu="MFU", evidence="evidence", layout="layout",
-).rstrip()  # fmt: skip
-"""Names of the columns of :func:`line`."""
+    usd="USD", usd_span="P10 to P90", mwh="MWh", mfu="MFU",
+) + "\n    layout; evidence"  # fmt: skip
+"""Names of what stands in the two rows of :func:`line`."""
+
+_WIDTH = 100
 
 _MOST = 8
 """Lines of one view."""
@@ -61,12 +64,12 @@ def _head(screen: Console, scenario: Scenario, assumed: dict[str, Any]) -> None:
 
 
 def line(row: Offer) -> str:
-    """One offer as a line under HEADER."""
+    """One offer under HEADER: its numbers, below them its layout and how well that is known."""
     if not row.feasible:
-        return f"{row.cluster:<16} {row.gpus:>6,} {'-':>8}  {row.reason}"
+        return f"{row.cluster:<16} {row.gpus:>6,} {'-':>8}\n{_below(row.reason)}"
     days, usd, kwh = row.days, row.usd, row.kwh
     chance = row.deadline_chance
-    return _SHAPE.format(
+    numbers = _SHAPE.format(
         cluster=row.cluster,
         gpus=f"{row.gpus:,}",
         days=_number(days.p50) if days else "-",
@@ -76,9 +79,14 @@ def line(row: Offer) -> str:
         usd_span=_usd_ends(usd) if usd else "no price",
         mwh=f"{kwh.p50 / 1e3:,.0f}" if kwh else "-",
         mfu=show_percent(row.mfu or 0.0),
-        evidence=row.evidence.grade if row.evidence else "",
-        layout=row.described,
-    ).rstrip()
+    )
+    known = f"; {row.evidence.grade}" if row.evidence else ""
+    return f"{numbers}\n{_below(row.described + known)}"
+
+
+def _below(text: str) -> str:
+    """What stands below the numbers of an offer."""
+    return textwrap.fill(text, _WIDTH, initial_indent="    ", subsequent_indent="    ")
 
 
 def _number(days: float) -> str:

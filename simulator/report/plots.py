@@ -208,6 +208,8 @@ def _eaten(axes: Axes, fitting: Sequence[ScalingPoint]) -> None:
     for cause in CAUSES:
         values = [p.eaten.get(cause, 0.0) for p in rows]
         for y, value in enumerate(values):
+            if not value:
+                continue  # each bar of no length would take as long to draw as any other
             end = ends[value > 0]
             (bar,) = axes.barh(y, value, left=end[y], height=0.62, color=colour(cause).light, lw=0)
             share, gpus = show_signed_percent(value), rows[y].gpus
