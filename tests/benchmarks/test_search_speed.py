@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from simulator.cost.pricing import price_keys
+from simulator.cost.step import evaluate
 from simulator.planner.candidates import count
 from simulator.planner.explore import Found, explore
+from simulator.planner.prediction import predict
 from simulator.planner.scaling import scaling
 from simulator.planner.search import plan
 from simulator.planner.stage_choices import dealt_anew, worth_dealing
@@ -130,6 +132,16 @@ def test_layers_of_llama_70b_dealt_anew(benchmark: Any) -> None:
     dealt = benchmark.pedantic(dealt_anew, args=(table, priced), rounds=5, warmup_rounds=1)
     assert dealt is not None
     assert len(dealt[0]) <= 16
+
+
+@pytest.mark.benchmark(group="layout")
+def test_one_layout_of_deepseek_v3(benchmark: Any) -> None:
+    layout = {"tp": 2, "pp": 8, "ep": 8, "sharding": "zero1"}
+    made = make_scenario(DEEPSEEK | {"layout": layout})
+    alone = predict(made).estimate.layouts
+    parts = made.workload, made.cluster, made.software
+    found = benchmark.pedantic(evaluate, args=(alone, *parts), rounds=20, warmup_rounds=1)
+    assert len(found) == 1
 
 
 @pytest.mark.benchmark(group="search")

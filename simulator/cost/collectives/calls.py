@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
 from simulator.cost.collectives.curves import Regime, board, curve_s
@@ -82,23 +83,37 @@ def _ring_s(
     shape = np.broadcast_shapes(np.shape(size_bytes), np.shape(group.size), np.shape(integer))
     if not (np.any(size_bytes) and np.any(group.size > 1)):
         return np.zeros(shape)
-    columns = [
-        np.broadcast_to(np.asarray(column), shape).ravel()
-        for column in (size_bytes, group.size, group.local, integer)
-    ]
+    columns = [_row_by_row(x, shape) for x in (size_bytes, group.size, group.local, integer)]
+    if len(columns[0]) <= _FEW:
+        calls = list(zip(*(column.tolist() for column in columns), strict=True))
+        return np.array(_seconds(cluster, operation, calls)).reshape(shape)
     rows = distinct_rows(*columns)
     calls = list(zip(*(column[rows.first].tolist() for column in columns), strict=True))
+    return np.array(_seconds(cluster, operation, calls))[rows.inverse].reshape(shape)
+
+
+_FEW = 64
+"""Rows whose distinct ones are not looked for: to price a few layouts is mostly such calls."""
+
+
+def _row_by_row(column: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """A column, or what is the same in all rows, with an entry for each row."""
+    column = np.asarray(column)
+    return (column if column.shape == shape else np.broadcast_to(column, shape)).ravel()
+
+
+def _seconds(cluster: Cluster, operation: str, calls: list[tuple[Any, ...]]) -> list[float]:
+    """Seconds of calls (bytes, members, those in a domain, whether integers), known or not yet."""
     of_machine = _known(cluster.node, cluster.accelerator, cluster.fabric, cluster.library)
     known = of_machine.setdefault(operation, {})
     if len(known) > _MOST_KNOWN:
         known = of_machine[operation] = {}
-    new = [i for i, call in enumerate(calls) if call not in known]
-    if new:
-        size, n, local, whole = (column[rows.first[new]] for column in columns)
-        asked = Group(size=n, local=local)
-        seconds = _distinct_s(cluster, operation, size.astype(float), asked, integer=whole)
-        known.update(zip((calls[i] for i in new), seconds.tolist(), strict=True))
-    return np.array([known[call] for call in calls])[rows.inverse].reshape(shape)
+    if new := [call for call in dict.fromkeys(calls) if call not in known]:
+        size, n, local, whole = (np.array(column) for column in zip(*new, strict=True))
+        group = Group(size=n, local=local)
+        seconds = _distinct_s(cluster, operation, size.astype(float), group, integer=whole)
+        known.update(zip(new, seconds.tolist(), strict=True))
+    return [known[call] for call in calls]
 
 
 _MOST_KNOWN = 1 << 15
