@@ -29,7 +29,7 @@ def scenario(cluster: str = "dgx-h100", gpus: int = 16, **goal: object) -> Scena
 @pytest.fixture(scope="module")
 def found() -> Comparison:
     return compare_clusters(
-        scenario(), ["dgx-h100", "dgx-a100", "mi300x-8"], [8, 16, 24, 32], jobs=1
+        scenario(), ["dgx-h100", "dgx-a100", "mi325x-8"], [8, 16, 24, 32], jobs=1
     )
 
 
@@ -72,10 +72,10 @@ def test_views_hold_what_they_say(found: Comparison) -> None:
 
 
 def test_without_a_price_there_is_no_money(found: Comparison) -> None:
-    rows = [row for row in found.feasible if row.cluster == "mi300x-8"]
+    rows = [row for row in found.feasible if row.cluster == "mi325x-8"]
     assert rows and all(row.usd is None and row.usd_per_gpu_hour is None for row in rows)
-    assert not any(row.cluster == "mi300x-8" for row in found.pareto())
-    priced = compare_clusters(scenario(), ["mi300x-8"], [8], prices={"mi300x-8": 2.0}, jobs=1)
+    assert not any(row.cluster == "mi325x-8" for row in found.pareto())
+    priced = compare_clusters(scenario(), ["mi325x-8"], [8], prices={"mi325x-8": 2.0}, jobs=1)
     (row,) = priced.rows
     assert row.days is not None and row.usd is not None
     # 8 accelerators at 2 USD, power included: 16 USD an hour
@@ -91,7 +91,7 @@ def test_equal_clusters_compare_equal() -> None:
 
 def test_the_number_of_processes_changes_nothing(found: Comparison) -> None:
     again = compare_clusters(scenario(), ["dgx-h100", "dgx-a100"], [8, 16], jobs=2)
-    kept = [r for r in found.rows if r.cluster != "mi300x-8" and r.gpus <= 16]
+    kept = [r for r in found.rows if r.cluster != "mi325x-8" and r.gpus <= 16]
     assert list(again.rows) == kept
 
 

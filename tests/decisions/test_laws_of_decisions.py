@@ -2,20 +2,26 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simulator import catalogue
 from simulator.cost.step import evaluate
+from simulator.decisions import sizing
 from simulator.decisions.cluster_comparison import compare_clusters
 from simulator.decisions.offers import Asked, Offer, offer
+from simulator.decisions.sizing import size_run
 from simulator.economics.unsure_totals import Span
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.candidates import candidates
+from simulator.planner.mixed_answer import MixedOption
 from simulator.planner.search import plan
-from simulator.scenario import Scenario, make_scenario
+from simulator.scenario import Goal, Scenario, make_scenario
 
 PINS = {"tp": 2, "pp": 1, "cp": 1, "micro_batch": 1, "sharding": "zero1", "recompute": "none"}
 
@@ -99,3 +105,82 @@ def test_more_confidence_never_meets_more() -> None:
     one = row(50.0, 12.0, 2)
     met = [one.meets(Asked(deadline_days=55.0, confidence=c)) for c in (0.1, 0.5, 0.8, 0.95)]
     assert met == sorted(met, reverse=True) and met[0] and not met[-1]
+
+
+SMALL = scenario()
+
+LIMITS = st.none() | st.floats(0.5, 200.0)
+"""A deadline in days or a budget in USD; None: none is asked."""
+
+
+def relaxed(limit: float | None, more: float) -> float | None:
+    return None if limit is None else limit * more
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    deadline=LIMITS,
+    budget=LIMITS,
+    more=st.floats(1.0, 4.0),
+    confidence=st.floats(0.05, 0.95),
+    less=st.floats(0.05, 1.0),
+)
+def test_relaxing_never_worsens_what_is_bought(
+    seed: int, deadline: float | None, budget: float | None, more: float, confidence: float,
+    less: float,
+) -> None:  # fmt: skip
+    """Whatever sizes take and cost: fewer or as many GPUs in time, as soon or sooner for the money.
+
+    Less confidence is one more thing that is relaxed.
+    """
+    if deadline is None and budget is None:
+        return
+    draw = np.random.default_rng(seed)
+    table = {n: row(float(d), float(u), n) for n, d, u in zip(
+        range(1, 65), draw.uniform(0.5, 200.0, 64), draw.uniform(0.5, 200.0, 64), strict=True
+    )}  # fmt: skip
+
+    def answer(days: float | None, usd: float | None, chance: float) -> Offer | None:
+        found = size_run(
+            SMALL, deadline_days=days, budget_usd=usd, confidence=chance, largest=64, jobs=1
+        )
+        return found.answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sizing, "offer_of", lambda made, name, gpus, asked: table[gpus])
+        patch.setattr(sizing, "_least", lambda made, asked: 0.0)
+        strict = answer(deadline, budget, confidence)
+        loose = answer(relaxed(deadline, more), relaxed(budget, more), confidence * less)
+    if strict is None:
+        return
+    assert loose is not None
+    if deadline is not None:
+        assert loose.gpus <= strict.gpus
+    else:
+        assert loose.days is not None and strict.days is not None
+        assert loose.days.at(confidence * less) <= strict.days.at(confidence * less)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    deadline=LIMITS,
+    budget=LIMITS,
+    more=st.floats(1.0, 4.0),
+    goal=st.sampled_from(["time", "cost", "energy"]),
+)
+def test_relaxing_never_worsens_the_way_to_use_servers_of_several_kinds(
+    seed: int, deadline: float | None, budget: float | None, more: float, goal: Any
+) -> None:
+    draw = np.random.default_rng(seed)
+    ways = [
+        SimpleNamespace(totals=SimpleNamespace(days=d, usd=u, kwh=k), step_s=d)
+        for d, u, k in draw.uniform(0.5, 200.0, (8, 3)).tolist()
+    ]
+
+    def best(days: float | None, usd: float | None) -> tuple[bool, float]:
+        asked = Goal(minimize=goal, deadline_days=days, budget_usd=usd)
+        met = [MixedOption.meets(one, asked) for one in ways]  # type: ignore[arg-type]
+        value = [MixedOption.value(one, asked) for one in ways]  # type: ignore[arg-type]
+        return min((not ok, x) for ok, x in zip(met, value, strict=True))
+
+    assert best(relaxed(deadline, more), relaxed(budget, more)) <= best(deadline, budget)

@@ -132,6 +132,6 @@ def test_wrong_input_is_named_all_at_once() -> None:
 
 
 def test_a_budget_needs_a_price() -> None:
-    free = make_scenario({**scenario().document, "cluster": {"name": "mi300x-8", "gpus": 8}})
-    with pytest.raises(InputError, match="needs a price, and mi300x-8 has none: give --price USD"):
+    free = make_scenario({**scenario().document, "cluster": {"name": "mi325x-8", "gpus": 8}})
+    with pytest.raises(InputError, match="needs a price, and mi325x-8 has none: give --price USD"):
         size_run(free, budget_usd=1e6)
