@@ -35,7 +35,8 @@ def page() -> str:
     """Write the page as Markdown."""
     lines = [_INTRO]
     for name, command in _commands():
-        sentence = (command.help or "").strip().partition("\n\n")[0].replace("\n", " ")
+        said = (command.help or "").replace("\\[", "[").strip()
+        sentence = said.partition("\n\n")[0].replace("\n", " ")
         lines += ["", f"## {name}", "", sentence, ""]
         lines += [f"    foreshard {line}" for line in EXAMPLES.get(name, (name,))]
     return "\n".join(lines) + "\n"

@@ -43,7 +43,9 @@ Out = Annotated[
 ]
 Best = Annotated[
     bool,
-    typer.Option("--best", help="Search first and take the best layout; else what [layout] says."),
+    typer.Option(
+        "--best", help="Search first and take the best layout; else what \\[layout] says."
+    ),
 ]
 Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="Layouts of a table.")]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from functools import cache
 from importlib import import_module
+from inspect import getdoc
 from typing import Annotated, Any
 
 import typer
@@ -62,7 +63,8 @@ def _command(name: str) -> Any:
         made: Any = typer.main.get_command(module.app)
     else:
         alone = typer.Typer(add_completion=False)
-        alone.command(name, epilog=epilog(name))(module.command)
+        said = (getdoc(module.command) or "").replace("[", "\\[")  # sections are no markup
+        alone.command(name, help=said, epilog=epilog(name))(module.command)
         made = typer.main.get_command(alone)
     for one in (made, *getattr(made, "commands", {}).values()):
         one.context_settings = {**one.context_settings, **_HELP}

@@ -13,7 +13,7 @@ from simulator.cli.options import Json, speaking, tell
 __all__ = ["command"]
 
 JobsFile = Annotated[
-    Path, typer.Argument(metavar="JOBS", help="File of [[parts]] and [[jobs]] (TOML).")
+    Path, typer.Argument(metavar="JOBS", help="File of \\[\\[parts]] and \\[\\[jobs]] (TOML).")
 ]
 Minimize = Annotated[
     str | None,

@@ -48,6 +48,21 @@ def test_help_shows_them(name: str) -> None:
     assert all(f"foreshard {line}" in shown for line in EXAMPLES[name])
 
 
+@pytest.mark.parametrize(
+    ("name", "section"),
+    [
+        ("distil", "[distillation]"),
+        ("parameter-server", "[parameter_server]"),
+        ("recommender", "[sparse]"),
+        ("schedule", "[[parts]]"),
+        ("export", "[layout]"),
+        ("serve", "foreshard[ui]"),
+    ],
+)
+def test_sections_of_a_scenario_are_no_markup(name: str, section: str) -> None:
+    assert section in CliRunner(env={"COLUMNS": "120"}).invoke(app, [name, "-h"]).stdout
+
+
 def test_names_are_completed() -> None:
     assert options._models("llama-3.1-4") == ["llama-3.1-405b"]
     assert options._profiles("clusters")("dgx-h") == ["dgx-h100"]
