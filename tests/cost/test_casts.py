@@ -107,7 +107,7 @@ def test_weights_are_cast_in_every_pass_unless_they_arrive_in_8_bit(
         ("fp8", 2 + 1 + 1, 2 + 1),  # no transposed copy
         ("fp8_current", 2 + 2 + 1 + 1, 2 + 2 + 1),
         ("mxfp8", 2 + 33 / 32 + 33 / 32, 2 + 33 / 32 + 33 / 32),  # scales along columns are others
-        ("nvfp4", 2 + 2 + 9 / 16 + 9 / 16, 2 + 2 + 9 / 16 + 9 / 16),
+        ("nvfp4", 2 + 2 + 2 + 9 / 16 + 9 / 16, 2 + 2 + 2 + 9 / 16 + 9 / 16),
     ],
 )
 def test_a_device_that_takes_either_layout_needs_no_transposed_copy(
@@ -129,6 +129,17 @@ def test_a_device_that_takes_either_layout_needs_no_transposed_copy(
 def test_devices_of_compute_capability_10_take_either_layout(cluster: str, takes: bool) -> None:
     """nvte_is_non_tn_fp8_gemm_supported: 100 to 119, and from 130 on."""
     assert load_cluster(cluster, 8).accelerator.fp8_either_layout is takes
+
+
+@pytest.mark.parametrize(("release", "reads", "kernels"), [("26.02", 3, 4), ("26.04", 2, 3)])
+def test_rows_and_columns_of_nvfp4_are_cast_by_one_kernel_since_release_2_14(
+    release: str, reads: int, kernels: int
+) -> None:
+    """csrc/quantizer.cpp, NVFP4Quantizer::quantize_impl of v2.12 and v2.14."""
+    ops = listed("nvfp4", load_software(f"megatron-bridge-{release}").kernels, either=True)
+    bytes_each = 2 * reads + 2 * 9 / 16
+    assert moved(ops, "cast for fc1")[0] == pytest.approx(bytes_each * S * 4096)
+    assert called(ops, "cast for fc1")[0] == kernels
 
 
 # --- norms --------------------------------------------------------------------------------------
@@ -189,7 +200,7 @@ def test_norms_before_experts_are_modules_of_their_own() -> None:
         ("fp8_current", False, 2 + 2 + 1, 1 + 1),
         ("mxfp8", True, 2 + 2 * 33 / 32, 0),  # rows and columns, neither of which is transposed
         ("fp8_blockwise", False, 2 + 2 * 33 / 32, 2 * 33 / 32),  # _transpose_columnwise_data
-        ("nvfp4", True, 2 + 2 + 2 * 9 / 16, 2 * 9 / 16),  # _post_process_nvfp4_gather
+        ("nvfp4", True, 2 + 2 + 2 + 2 * 9 / 16, 2 * 9 / 16),  # _post_process_nvfp4_gather
     ],
 )
 def test_ranks_cast_their_own_share_and_put_gathered_columns_in_order(

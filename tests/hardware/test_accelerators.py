@@ -10,7 +10,7 @@ import pytest
 
 from simulator import catalogue
 from simulator.cost.kernels.flash_attention import attention_figures, attention_s
-from simulator.cost.kernels.gemm import NO_SPLIT_S
+from simulator.cost.kernels.gemm import NO_SPLIT_S, gemm_rates, gemm_s
 from simulator.files import GRADES, Figure, figures, read_profile
 from simulator.hardware.accelerator import Accelerator, GemmKernel, StreamKernel
 
@@ -353,3 +353,30 @@ def test_a_sibling_follows_its_base() -> None:
     small, large = accelerator("a100-sxm-40"), accelerator("a100-sxm-80")
     assert small.memory.bandwidth_bytes_per_s == 1555e9
     assert small.matrix_flop_per_s == large.matrix_flop_per_s
+
+
+OF_A_BLOCK = [(4096, 12288), (4096, 4096), (4096, 16384), (16384, 4096)]
+"""Inputs and outputs of the four linears."""
+
+NVFP4_BY_CUBLAS = [
+    ("b200-sxm", [(8192, 8192, 8192)], 2 * 8192**3 / 5.3e15, 0.04),
+    ("b200-sxm", [(6144, 6144, 6144)], 84.4e-6, 0.06),
+    ("b300-sxm", [(15872, n, k) for k, n in OF_A_BLOCK], 1.254e-3, 0.08),
+    ("b300-sxm", [(15872, k, n) for k, n in OF_A_BLOCK], 1.305e-3, 0.1),
+    ("b300-sxm", [(k, n, 15872) for k, n in OF_A_BLOCK], 1.205e-3, 0.2),
+]
+"""pytorch/ao#2427 and deepseek-ai/DeepGEMM#348; NVIDIA/TransformerEngine docs/examples/gemm_profiling:
+forward, data and weight gradients of a block, operands cast before."""
+
+
+@pytest.mark.parametrize(("name", "shapes", "seconds", "off"), NVFP4_BY_CUBLAS)
+def test_nvfp4_products_of_training(
+    name: str, shapes: list[tuple[int, int, int]], seconds: float, off: float
+) -> None:
+    kernel = accelerator(name).gemm["cublas"]["nvfp4"]
+    given = {field: float(getattr(kernel, field)) for field in kernel.__dataclass_fields__}
+    given |= {"quantise_bytes_per_element": 0.0, "quantise_row_s": 0.0, "launch_s": 0.0}
+    rates = gemm_rates(accelerator(name), "nvfp4")
+    m, n, k = np.array(shapes, dtype=float).T
+    taken = gemm_s(m=m, n=n, k=k, result_bytes=2.0, **rates, **given).sum()
+    assert taken == pytest.approx(seconds, rel=off)

@@ -72,6 +72,10 @@ _MXFP8 = 0.95
 """Rate of MXFP8 products over those with one scale: 12 products of a block on B300 take 7.16 and
 6.81 ms once cast (NVIDIA/TransformerEngine@1609c890, docs/examples/gemm_profiling)."""
 
+_NVFP4 = {"b200-sxm": 1.22, "gb200": 1.18, "gb300": 1.21}
+"""The same of NVFP4, over figures of timed calls that cast their operand (`training_nvfp4` of the
+profiles): the same 12 products take 3.76 ms, 1.81 times the rate of those with one scale."""
+
 _BLACKWELL = {"b200-sxm": 0.846, "gb200": 1.0, "gb300": 1.0}
 """Accelerators, and the sustained fraction that their fp8 timings show. One rate for fp8 with one
 scale and with one for 32 elements, at the ratio that kernels show: the same units run both, and
@@ -85,7 +89,10 @@ PARAMETERS: dict[str, Parameter] = {
     **{
         f"{profile}_rate_fp8": Parameter(
             prior=_share(share, 0.10), profiles=(profile,),
-            figures=_rate("fp8") | {"gemm.cublas.mxfp8.training_fraction": _MXFP8},
+            figures=_rate("fp8") | {
+                "gemm.cublas.mxfp8.training_fraction": _MXFP8,
+                "gemm.cublas.nvfp4.training_fraction": _NVFP4[profile],
+            },
         )
         for profile, share in _BLACKWELL.items()
     },

@@ -49,6 +49,8 @@ class _Rules:
     """Columns have scales of their own, so that they cannot be made of rows."""
     transposes: bool
     """Products take columns as rows of a transposed copy."""
+    columns_read: float
+    """Bytes of an element that a kernel of its own reads for the columns."""
     share: Floats
     """Part of a gathered operand that a rank casts."""
     gathers: NDArray[np.bool_]
@@ -66,7 +68,8 @@ class _Rules:
             return 0.0 * made, 0.0, made
         kernels = 1.0 + _MAXIMUM_KERNELS.get(self.precision, 0.0)
         kernels += _SCALE_KERNELS.get(self.precision, 0.0)
-        moved = _HALF * (2.0 if self.precision in _MAXIMUM_KERNELS else 1.0)
+        kernels += 1.0 * (self.columns_read > 0.0)
+        moved = _HALF * (2.0 if self.precision in _MAXIMUM_KERNELS else 1.0) + self.columns_read
         if fused == "maximum":
             moved, kernels = moved - _HALF, kernels - 1.0
         columns = self.apart | (self.transposes & ~np.asarray(late))
@@ -134,6 +137,7 @@ def casts(
         each=QUANTISED_BYTES[precision],
         apart=apart,
         transposes=precision != "mxfp8" and (apart or not either_layout),
+        columns_read=_HALF * (precision in kernels.transformer_engine.columns_cast_apart),
         share=ranks.own_tokens(recipe) / ranks.tokens(recipe),
         gathers=np.asarray(ranks.sequence_parallel) & (np.asarray(ranks.tp) > 1),
     )

@@ -28,6 +28,9 @@ class TransformerEngine:
     norm_casts: tuple[str, ...] = ()
     """Types in which norms write their result themselves, for the linear in the same module
     (Transformer Engine's LayerNormLinear: fp8 with delayed scaling; mxfp8 with cuDNN's norms)."""
+    columns_cast_apart: tuple[str, ...] = ()
+    """Types whose numbers along columns a kernel of its own makes, which reads the 16-bit operand
+    once more (nvfp4 with random Hadamard transforms until release 2.13)."""
     norm_maxima: tuple[str, ...] = ()
     """Types for whose scale these norms take the maximum of their result, so that the cast does not
     read it once more (fp8_current in Transformer Engine since August 2025)."""
