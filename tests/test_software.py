@@ -244,11 +244,14 @@ def test_mechanisms_are_neutral_where_a_framework_has_them_not() -> None:
     assert plain.host.distributed == DistributedDispatch()
 
 
-def test_megatron_bridge_26_04_is_its_base_but_for_the_tiles_of_mxfp8() -> None:
-    """TransformerEngine#2486: casts to mxfp8 write tiles of scales, those to nvfp4 not yet."""
+def test_megatron_bridge_26_04_is_its_base_but_for_two_casts() -> None:
+    """TransformerEngine#2486: casts to mxfp8 write tiles of scales, those to nvfp4 not yet; #2555:
+    one kernel casts rows and columns to nvfp4."""
     base, newer = load_software("megatron-bridge-26.02"), load_software("megatron-bridge-26.04")
     engine = base.kernels.transformer_engine
-    assert newer.kernels.transformer_engine == replace(engine, swizzled_inputs=("nvfp4",))
+    casts = replace(engine, swizzled_inputs=("nvfp4",), columns_cast_apart=())
+    assert newer.kernels.transformer_engine == casts
+    assert engine.columns_cast_apart == ("nvfp4",)
     assert engine.swizzled_inputs == ("mxfp8", "nvfp4")
     kernels = replace(newer.kernels, transformer_engine=engine)
     same = {"name": base.name, "release": base.release, "kernels": kernels}

@@ -111,6 +111,15 @@ def test_biases_of_experts_are_added_operator_by_operator() -> None:
     assert moved(one_block(dp=8, ep=8), "expert biases") == (0.0, 0.0)
 
 
+def test_weights_in_fp32_make_the_biases_of_experts_fp32() -> None:
+    """In 16-bit sizes: b p (2), t + b p (1, 2, 2), concatenation (2, 2), cast (2, 1); back the cast
+    (1, 2), the gradient of t in 16 bit (2, 1), split (2), two products (2, 2) and sums (2)."""
+    arch = with_experts(bias=True)
+    rows, inner = 2 * OWN, 2 * S * 14336 * 2
+    found = moved(one_block(arch, way="deepep", dp=8, ep=8), "expert biases")
+    assert found == ((2 + 5 + 4 + 3) * rows, (3 + 3 + 2 + 2 * 6) * rows + rows + 2 * inner)
+
+
 def test_a_clamped_gate_is_cut_and_put_together_first() -> None:
     wide = 2 * 2 * S * 14336 * 2  # gate and linear part
     forward, backward = moved(one_block(with_experts(bias=True, clamped=True), dp=8, ep=8), "clamp")

@@ -365,8 +365,8 @@ NVFP4_BY_CUBLAS = [
     ("b300-sxm", [(15872, k, n) for k, n in OF_A_BLOCK], 1.305e-3, 0.1),
     ("b300-sxm", [(k, n, 15872) for k, n in OF_A_BLOCK], 1.205e-3, 0.2),
 ]
-"""pytorch/ao#2427 and deepseek-ai/DeepGEMM#348; NVIDIA/TransformerEngine docs/examples/gemm_profiling:
-forward, data and weight gradients of a block, operands cast before."""
+"""pytorch/ao#2427 and deepseek-ai/DeepGEMM#348; forward, data and weight gradients of a block,
+operands cast before: NVIDIA/TransformerEngine docs/examples/gemm_profiling."""
 
 
 @pytest.mark.parametrize(("name", "shapes", "seconds", "off"), NVFP4_BY_CUBLAS)

@@ -333,11 +333,14 @@ def _expert_biases(ops: Operators, moe: MoE, ranks: Ranks, rows: Any, inner: Any
 
     Megatron-Core's TEGroupedMLP adds the second linear's bias, times the routing weight, expert by
     expert (`_apply_bias`): a product, a sum, a concatenation; back, two products and their sums.
+    DeepEP and HybridEP hand out weights in fp32, so that all of it is fp32 and cast to 16 bit after
+    (`_DeepepManager.get_permuted_hidden_states_by_experts`: "DeepEP only supports float32 probs").
     A clamped gate (gpt-oss) is cut to its limits and put together again before the fused
     activation (`weighted_bias_quick_geglu_impl`). `rows` and `inner` are bytes of the experts'
     outputs and of their inner activations, in 16 bit.
     """
     wide = 2.0 if moe.gated else 1.0
+    wide_weights = np.asarray(ranks.dispatcher) == _DEEPEP
     ops.biased_experts = moe.experts / ranks.ep
     bias_gradients = rows + wide * inner
     ops.streams.append(
@@ -345,8 +348,8 @@ def _expert_biases(ops: Operators, moe: MoE, ranks: Ranks, rows: Any, inner: Any
             name="expert biases",
             kind="elementwise",
             calls=3,
-            forward_bytes=6.0 * rows,
-            backward_bytes=8.0 * rows + bias_gradients,
+            forward_bytes=np.where(wide_weights, 14.0, 6.0) * rows,
+            backward_bytes=np.where(wide_weights, 20.0, 8.0) * rows + bias_gradients,
             module="moe",
         )
     )
