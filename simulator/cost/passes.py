@@ -126,8 +126,11 @@ def _gathers_s(
         reduce = reduce / m[:, None]
     whole: tuple[Floats, Floats] = (gather, s.part_regather_s[state_key] + reduce)
     shown = whole
-    if priced.software.overlap.sharded_prefetch:
-        shown = (np.maximum(whole[0] - windows[0], 0.0), np.maximum(whole[1] - windows[1], 0.0))
+    overlap = priced.software.overlap
+    if overlap.sharded_prefetch:
+        alone = 0.0 if overlap.sharded_reduce else reduce
+        again = np.maximum(whole[1] - alone - windows[1], 0.0) + alone
+        shown = (np.maximum(whole[0] - windows[0], 0.0), again)
     hidden = np.stack((whole[0] - shown[0], whole[1] - shown[1]))
     return np.stack(shown), hidden, hidden * slowdown_share(priced.cluster)
 

@@ -171,6 +171,11 @@ class AttentionKernel:
     """Times that queries and result pass the memory."""
     key_traffic: Figure
     """Times that keys and values do, writing them to a serving cache included."""
+    backward_tile_rows: Figure = Figure(128.0)
+    """Keys of a tile in the backward pass."""
+    window_block: Figure = Figure(0.0)
+    """Keys of a block that is worked on whole where a sliding window leaves any of it; 0: what the
+    window hides is cut off."""
 
 
 @record

@@ -38,6 +38,7 @@ _SPLITS = {
     "second-test": "newer releases and other vendors; nothing is ever fitted to these runs",
     "second-memory": "the tests of Megatron-LM and MindSpeed, most of them far below a full GPU;"
     " nothing is fitted to their times",
+    "vendor-test": "runs printed beside other vendors' recipes; nothing is fitted to them",
 }
 _PEERS = {"calculon": "Calculon", "simumax": "SimuMax"}
 _INTRO = """\

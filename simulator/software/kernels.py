@@ -107,6 +107,9 @@ class Kernels:
     """How a rank's experts are multiplied. one_kernel: a grouped product takes all of them.
     streams: a plain product for every expert, dealt to a few streams that hide their starts but
     share the device (Transformer Engine's multi-stream cuBLAS)."""
+    group_tile_rows: Figure = Figure(0.0)
+    """Tokens of a tile of a grouped product whose experts start within tiles: a tile that two share
+    is worked on for each of them (megablox). 0: every expert starts a tile of its own."""
     expert_library: Literal["deepep", "hybridep"] = "deepep"
     """Who moves tokens where the layout's dispatcher is deepep: DeepEP's own kernels, or NVIDIA's
     HybridEP (Megatron-Core's --moe-flex-dispatcher-backend)."""

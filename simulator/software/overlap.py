@@ -27,6 +27,9 @@ class Overlap:
     """The sharded optimizer's gather of parameters runs beside the next forward pass."""
     sharded_prefetch: bool = False
     """zero3: the next layer's parameters are gathered beside the current layer's compute."""
+    sharded_reduce: bool = True
+    """zero3 that prefetches: a layer's gradients are reduced beside the next layer's backward pass,
+    too."""
     pipeline_send: bool = False
     """Interleaved schedule: sends run beside the next chunk's compute."""
     expert: bool = False

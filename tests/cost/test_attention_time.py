@@ -52,6 +52,16 @@ def test_a_window_ends_the_keys_of_a_tile() -> None:
     assert call_s(keys=100, span=256) == pytest.approx(80 * 164 * KEY_S)
 
 
+def test_blocks_that_a_window_cuts_are_worked_on_whole() -> None:
+    # tiles of 256 queries, a window of 128 keys: two blocks of 256 keys, the tile's own and the
+    # one before it; a window over all queries cuts nothing
+    sizes: dict[str, Any] = {"tile_rows": 256, "window_block": 256.0, "backward_tile_rows": 256.0}
+    sizes |= {"keys": 128, "span": 128}
+    assert call_s(4096, **sizes) == pytest.approx(1000 * 16 / 100 * 512 * 2 * KEY_S)
+    assert call_s(4096, **sizes, backward=True) == pytest.approx(2.5 * call_s(4096, **sizes))
+    assert call_s(window_block=256.0) == call_s()
+
+
 def test_a_device_that_is_not_filled_waits_for_its_longest_tile() -> None:
     # one head: 8 tiles, the last of which meets all 1024 keys
     assert call_s(heads=1) == pytest.approx(1024 * KEY_S)

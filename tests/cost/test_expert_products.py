@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from simulator.cost.blocks.products import Products
+from simulator.cost.operators.operations import Gemm, Operators
+from simulator.cost.operators.roles import GemmRole
+from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
 from simulator.software.profile import Software, load_software
 from simulator.workload.recipe import Recipe
@@ -62,6 +65,26 @@ def test_products_one_by_one_come_near_those_that_were_timed_in_training() -> No
     assert abs(one_by_one.mean()) < 0.06
     assert one_by_one.std() < 0.15
     assert abs(one_kernel.mean()) > abs(one_by_one.mean()) + 0.03
+
+
+def test_experts_that_start_within_tiles_work_on_the_shared_ones_twice() -> None:
+    """1,024 rows at any place touch three tiles of 512 rows on average: 2 and 511 / 512."""
+    xla, tpu = load_software("maxtext"), load_cluster("tpu7x", 4).accelerator
+    assert float(xla.kernels.group_tile_rows) == 512.0
+    plain = replace(xla, kernels=replace(xla.kernels, group_tile_rows=Figure(0.0)))
+    recipe = Recipe(sequence_length=4096, global_batch=8)
+
+    def layer_s(software: Software, tokens: float, **also: Any) -> float:
+        product = Gemm(
+            name="fc1", role=GemmRole.EXPERT_FC1, m=tokens, n=4096, k=4096, batch=64.0, grouped=True
+        )
+        ops = Operators(gemms=[product], **also)
+        products = Products(tpu, software, recipe, ranks(), software.overlap)
+        return float(sum(time[0] for time in products.times([ops])[0].values()))
+
+    # a chip is two devices: 2,048 rows of it are 1,024 of each
+    assert layer_s(xla, 2048.0) == layer_s(plain, 2048.0 + 2 * 512)
+    assert layer_s(xla, 2048.0, padded_experts=True) == layer_s(plain, 2048.0)
 
 
 def test_twice_the_experts_take_twice_as_long_but_for_one_start() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from simulator.cost.blocks.block_costs import PASS_TERMS
 from simulator.cost.pricing import Priced, price
+from simulator.cost.step import evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
@@ -53,11 +54,38 @@ def test_a_block_leaves_out_its_last_product_and_sum() -> None:
     assert fastest < left_out_s() < 1.8 * fastest
 
 
+def test_reductions_that_do_not_overlap_add_to_the_backward_pass() -> None:
+    """MaxText's scan: gathers hide, 4 B a weight of gradients over the torus of 8 chips do not."""
+    work = Workload(
+        architecture=presets.load("llama-3.1-8b"),
+        recipe=Recipe(sequence_length=8192, global_batch=24),
+    )
+    layouts = Layouts.of(global_batch=24, dp=8, sharding="zero3", micro_batch=3)
+    tpu, xla = load_cluster("tpu-v6e", 8), load_software("maxtext")
+    hides = replace(xla, overlap=replace(xla.overlap, sharded_reduce=True))
+    apart, beside = (
+        float(evaluate(layouts, work, tpu, one).terms_s["fsdp"][0]) for one in (xla, hides)
+    )
+    weights = 8.03e9 - 0.53e9  # without the table of the embedding
+    least = 7 / 8 * 4 * weights / 400e9
+    assert least < apart - beside < 3 * least
+
+
 def test_nor_is_its_output_scattered_again() -> None:
     """tp 8: a scatter of 4,096 x 4,096 16-bit values stays away, 7/8 of them over NVLink."""
     product = left_out_s() / 8
     wire = 7 / 8 * 2 * 4096 * 4096 / 450e9
     assert left_out_s(tp=8) - product > wire
+
+
+def test_a_recomputed_mlp_leaves_its_last_product_out_as_well() -> None:
+    mlp = [
+        replace(one, kernels=replace(one.kernels, selective_modules=("mlp",)))
+        for one in (WHOLE, TITAN)
+    ]
+    whole, early = (priced(one).blocks.recompute_s[1, 0, 0] for one in mlp)
+    product = 2.0 * 4096 * 14336 * 4096 / 989.5e12
+    assert product < whole - early <= left_out_s()
 
 
 def test_experts_run_to_the_end() -> None:

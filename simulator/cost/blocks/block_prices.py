@@ -433,7 +433,8 @@ class _Pricer:
         modules = kernels.selective_modules if ops.is_block else ()
         again_s, again_flop = np.zeros(self.keys), np.zeros(self.keys)
         for g in ops.gemms:
-            share, work = share_again(g, ops, modules), g.flop
+            read = not any(g is left for left in rest.gemms)
+            share, work = read * share_again(g, ops, modules), g.flop
             again_s = again_s + share * gemm[f"{g.name}:forward"]
             again_flop = again_flop + share * work
         if "core_attn" in modules and ops.flash:

@@ -15,7 +15,7 @@ from simulator.arrays import Floats
 from simulator.cost.blocks.tensor_overlap import WHOLE, cuts
 from simulator.cost.kernels.expert_layer import as_grouped
 from simulator.cost.kernels.gemm import gemm_rates, gemm_s
-from simulator.cost.operators.operations import Operators, Ranks, element_bytes
+from simulator.cost.operators.operations import Gemm, Operators, Ranks, element_bytes
 from simulator.cost.states.state_bytes import gradient_bytes
 from simulator.errors import InputError, problem
 from simulator.hardware.accelerator import Accelerator
@@ -74,14 +74,15 @@ class Products:
         for index, ops in enumerate(parts):
             cut = cuts(ops, self.overlap, self.ranks, quantised=self.recipe.is_quantised)
             for g in ops.gemms:
+                tokens = g.m + self._shared_rows(ops, g)
                 weight = self._size if g.kind == "attention" else weight_bytes
                 for direction, m, n, k, result in (
                     product
                     for width in g.linears or (g.n,)
                     for product in (
-                        ("forward", g.m, width, g.k, self._size),
-                        ("dgrad", g.m, g.k, width, self._size),
-                        ("wgrad", g.k, width, g.m, weight),
+                        ("forward", tokens, width, g.k, self._size),
+                        ("dgrad", tokens, g.k, width, self._size),
+                        ("wgrad", g.k, width, tokens, weight),
                     )
                 ):
                     if direction == "wgrad" and not g.trained:
@@ -100,6 +101,16 @@ class Products:
             for (index, name, _), row in zip(calls, seconds, strict=True):
                 times[index][name] = times[index].get(name, 0.0) + row
         return times
+
+    def _shared_rows(self, ops: Operators, g: Gemm) -> float:
+        """Rows that an expert's product takes more, since its tiles begin and end with others'.
+
+        Experts lie one behind the other: r rows touch r / t + 1 tiles of t rows on average, on
+        every device of the accelerator. Experts padded to a capacity start tiles of their own.
+        """
+        if not g.grouped or ops.padded_experts:
+            return 0.0
+        return float(self.software.kernels.group_tile_rows) * self.device.program_devices
 
     def seconds(self, dtype: str, columns: list[Floats], grouped: bool) -> Floats:
         """Seconds of calls of one type.

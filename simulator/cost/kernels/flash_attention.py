@@ -23,9 +23,6 @@ _REFERENCE = 128.0
 _LEAST_ROWS = 64.0
 """Smallest tile."""
 
-_BACKWARD_TILE = 128.0
-"""Keys of a tile in the backward pass."""
-
 _BACKWARD_BYTES = 2.0
 """Memory traffic of the backward pass over that of the forward pass: queries, keys, values, result
 and its gradient are read, three gradients written."""
@@ -62,6 +59,8 @@ def attention_s(
     wide_head_step: Any,
     query_traffic: Any,
     key_traffic: Any,
+    backward_tile_rows: Any = 128.0,
+    window_block: Any = 0.0,
     backward: bool = False,
     sustained: bool = True,
 ) -> Floats:
@@ -85,7 +84,7 @@ def attention_s(
         Bytes of queries and result; of keys and values.
     peak_flop_per_s, bandwidth_bytes_per_s, compute_units : array_like
         The device.
-    launch_s ... key_traffic : array_like
+    launch_s ... window_block : array_like
         Fields of ``AttentionKernel`` with the same names.
     backward : bool
         The backward pass: tiles are of keys, and there are 2.5 times the FLOPs.
@@ -126,7 +125,7 @@ def attention_s(
     rows = np.where(value_size > _REFERENCE, np.maximum(tile_rows / 2.0, _LEAST_ROWS), tile_rows)
     products, tail, traffic = 1.0, tail_fraction, 1.0
     if backward:
-        rows = np.full_like(rows, _BACKWARD_TILE)
+        rows = np.full_like(rows, backward_tile_rows)
         products, tail = BACKWARD_FLOP / backward_fraction, backward_tail_fraction
         traffic = _BACKWARD_BYTES
     work = _elements(score_size, value_size, wide_head_step) + softmax_width
@@ -136,6 +135,10 @@ def attention_s(
     key_s = products * 4.0 * rows * full * compute_units / (peak_fraction * peak_flop_per_s)
 
     tiles = heads * np.ceil(queries / rows) / compute_units
+    if window_block:
+        cut = span < queries
+        span = np.where(cut, _touched(queries, span, window_block), span)
+        keys = np.where(cut, span, keys)
     seen = np.minimum(keys + rows / 2.0, span) + prologue_keys
     longest = span + prologue_keys
     tiled_s = key_s * np.maximum(tiles * seen + tail * longest, longest)
@@ -157,6 +160,12 @@ def attention_figures(accelerator: Accelerator, library: str, dtype: str) -> dic
         "compute_units": float(accelerator.compute_units),
         **{field.name: float(getattr(kernel, field.name)) for field in fields(kernel)},
     }
+
+
+def _touched(queries: Floats, window: Floats, block: Any) -> Floats:
+    """Keys in the blocks that a window leaves any of, for a block of queries as long as they."""
+    blocks = 1.0 + np.ceil((window - 1.0) / block)
+    return np.asarray(np.minimum(blocks * block, queries))
 
 
 def _elements(score_size: Floats, value_size: Floats, wide_step: Any) -> Floats:
