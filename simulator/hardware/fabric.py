@@ -87,8 +87,9 @@ class CollectiveLibrary:
     nvls_base_s: Figure
     """Start-up of an all-reduce in the switch of a board of no known kind."""
     network_ramp: Figure
-    """Share of the geometric mean of start and transfer that a call over the network pays beyond
-    the two: its pieces fill a pipeline (2 at the best number of pieces of equal stages)."""
+    """Share of the geometric mean of start and transfer that a tree over the network, or a
+    broadcast, pays beyond the two: its pieces fill a pipeline (2 at the best number of pieces of
+    equal stages). Gathers, scatters and all-reduces in rings have none to fill."""
     nvls_tree_fraction: Figure
     """Share of its rate that the domain's switch keeps where a tree over the network joins in."""
     tree_network_fraction: Figure

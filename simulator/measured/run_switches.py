@@ -15,7 +15,7 @@ from simulator.errors import InputError, brief
 from simulator.files import Figure
 from simulator.layout.layouts import CP_KINDS
 from simulator.measured.fixed_phrases import GRAPH_PARTS
-from simulator.measured.rows import choice, flag, text, whole
+from simulator.measured.rows import choice, flag, number, text, whole
 from simulator.software.allocator_memory import Allocator, Workspaces
 from simulator.software.host_work import HostWork
 from simulator.software.input_fetch import InputFetch
@@ -214,7 +214,7 @@ def allocator(row: Mapping[str, str], usual: Allocator, deterministic: Figure) -
 
 
 def states(row: Mapping[str, str], usual: StateBytes, copies: Figure) -> StateBytes:
-    """Bytes per parameter with the types of gradients that are stated.
+    """Bytes per parameter with the types of gradients, and the buckets, that are stated.
 
     Where products do not write into the buffer of the reduction and ranks share gradients, these
     are copied there: `copies` is the traffic for every byte (Megatron-FSDP).
@@ -227,6 +227,10 @@ def states(row: Mapping[str, str], usual: StateBytes, copies: Figure) -> StateBy
     for field, column in (("reduce", "reduce_dtype"), ("gradient", "gradient_dtype")):
         if dtype := choice(row, column, _BYTES):
             stated[field] = Figure(_BYTES[dtype], "datasheet", "stated for the run")
+    if row.get("bucket_bytes"):
+        bucket = number(row, "bucket_bytes")
+        stated["bucket_bytes"] = Figure(bucket, "datasheet", "stated for the run")
+        stated["bucket_bytes_per_rank"] = Figure(0.0, "datasheet", "stated for the run")
     return replace(usual, **stated) if stated else usual
 
 

@@ -122,6 +122,18 @@ def test_a_ring_with_one_rank_per_server_has_one_adapter() -> None:
     assert all_gather_s(plain(), size, group(16, 1))[0] == pytest.approx(expected, rel=1e-12)
 
 
+def test_rings_fill_no_pipeline_and_trees_do() -> None:
+    """Step after step by hand: every member sends a share at once, and waits for a hop."""
+    cluster, size = plain(), 8e9
+    ramped = replace(cluster, library=replace(cluster.library, network_ramp=Figure(1.0)))
+    step_s = 14.0 * US + size / 16 / 50e9
+    expected = 8.4 * US + 15 * step_s
+    assert all_gather_s(ramped, size, group(16, 1))[0] == pytest.approx(expected, rel=1e-12)
+    calls = 1e6, group(1024, 8)  # a tree: each piece goes up and down 2 log2(128) hops
+    more_s = all_reduce_s(ramped, *calls)[0] - all_reduce_s(cluster, *calls)[0]
+    assert more_s > 0.0
+
+
 def test_a_ring_takes_the_adapters_of_its_own_members_only() -> None:
     # two members in a server bring two adapters of 20 GB/s
     slow = plain(adapter_bytes_per_s=20e9)

@@ -50,6 +50,13 @@ def test_gradients_and_moments() -> None:
     assert run_switches.recipe(row) == {"moment_dtype": "fp16"}
 
 
+def test_a_stated_bucket_does_not_grow_with_the_ranks() -> None:
+    stated = run_switches.states({"bucket_bytes": "1536e6"}, CORE.states, COPIES)
+    assert (float(stated.bucket_bytes), float(stated.bucket_bytes_per_rank)) == (1.536e9, 0.0)
+    with pytest.raises(InputError, match="bucket_bytes: must be a positive number"):
+        run_switches.states({"bucket_bytes": "0"}, CORE.states, COPIES)
+
+
 def test_exchange_of_context_and_mask_are_as_stated() -> None:
     assert run_switches.cp_kind({}, "ring") == "ring"
     assert run_switches.cp_kind({"cp_kind": "all_to_all"}, "ring") == "all_to_all"

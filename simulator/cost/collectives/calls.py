@@ -158,6 +158,7 @@ def _distinct_s(
         **here.rates(operation, inside, integer),
         far_start_s=np.where(crosses, start_s, 0.0),
         far_bytes_s=np.where(crosses, far_bytes / domain_rate(cluster, group), 0.0),
+        fills=by_algorithm(code, lambda algorithm: algorithm.fills),
     )
     residual = here.residual(operation, regime, n, size_bytes)
     seconds = seconds * np.where(crosses, 1.0, residual * here.release_factor(regime))

@@ -49,6 +49,7 @@ def curve_s(
     ll_rate: Any,
     far_start_s: Any = 0.0,
     far_bytes_s: Any = 0.0,
+    fills: Any = True,
 ) -> Floats:
     """Seconds of a call by its `Regime`.
 
@@ -70,7 +71,7 @@ def curve_s(
     bytes_per_s = np.where(in_switch, f["nvls_bytes_per_s"], bytes_per_s)
     part = np.where(small, f["ll_far_share"], np.where(lines, f["ll128_far_share"], 1.0))
     far = far_bytes_s / part
-    ramp_s = f["network_ramp"] * np.sqrt(far_start_s * far)
+    ramp_s = np.where(fills, f["network_ramp"] * np.sqrt(far_start_s * far), 0.0)
     return np.asarray(inside + far_start_s + ramp_s + np.maximum(moved_bytes / bytes_per_s, far))
 
 

@@ -64,5 +64,9 @@ class Algorithm:
     """Seconds of such a hop with a protocol."""
     adapter_bytes: Callable[[CollectiveLibrary, CallShape, Floats], Any]
     """Bytes for which a call keeps the adapters of a domain busy at their full rate."""
+    fills: bool = True
+    """Whether bytes pass hop after hop from one end to the other, so that a call over the network
+    fills a pipeline with its pieces. Where every member sends its own share at once, all links are
+    busy from the start: ``n - 1`` steps of ``bytes / n`` and a hop each, and nothing to fill."""
     in_switch: bool = False
     """Whether the switch of a domain adds up, where it can."""

@@ -68,4 +68,5 @@ PAT = Algorithm(
     far_hops=lambda shape: np.ceil(np.log2(shape.nodes)),
     far_hop_s=lambda library, protocol: library.tuning.pat.hop_s,
     adapter_bytes=ring_bytes,
+    fills=False,
 )

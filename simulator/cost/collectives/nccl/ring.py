@@ -72,4 +72,5 @@ RING = Algorithm(
     far_hops=ring_far_hops,
     far_hop_s=lambda library, protocol: getattr(library.ring_hop_s["network"], protocol),
     adapter_bytes=ring_bytes,
+    fills=False,
 )
