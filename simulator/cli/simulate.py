@@ -29,9 +29,9 @@ Picture = Annotated[
     Path | None,
     typer.Option(
         "--picture",
-        metavar="FILE.png",
+        metavar="FILE",
         show_default=False,
-        help="Draw who does what when, a row per rank.",
+        help="Draw who does what when, a row per rank: .png or .svg.",
     ),
 ]
 Actions = Annotated[
@@ -171,7 +171,7 @@ def command(
 
     Says what the closed form of `predict` cannot: who waits for whom, what paces the step, when
     memory is fullest; and what slow GPUs, loaded experts, shared links, durations that vary,
-    servers of several kinds ([\[cluster.groups]]) or a schedule of your own make of it.
+    servers of several kinds ([[cluster.groups]]) or a schedule of your own make of it.
     """
     with speaking():
         from simulator.cli.screen import waiting
@@ -179,7 +179,7 @@ def command(
 
         described, _ = names.scenario(scenario)
         check_trace(trace)
-        _check_ending("--picture", picture, ".png")
+        _check_ending("--picture", picture, ".png", ".svg")
         of_run = RunOptions(seeds=seeds, seed=seed, incidents=incidents)
         if whole_runs(described, run, of_run, _of_step(locals()), picture, as_json):
             return
@@ -229,11 +229,11 @@ def _of_step(given: dict[str, Any]) -> dict[str, Any]:
     return {f"--{name.replace('_', '-')}": given[name] for name in (*names, "jitter")}
 
 
-def _check_ending(option: str, path: Path | None, ending: str) -> None:
+def _check_ending(option: str, path: Path | None, *endings: str) -> None:
     from simulator.errors import InputError, problem
 
-    if path is not None and (path.suffix != ending or path.is_dir()):
-        rule = f"must be a file that ends in {ending}"
+    if path is not None and (path.suffix not in endings or path.is_dir()):
+        rule = f"must be a file that ends in {' or '.join(endings)}"
         raise InputError(problem("arguments", option, rule, str(path)))
     check_out(option, path)
 
@@ -271,10 +271,11 @@ def _write(
             packed = trace.name.endswith(".gz")
             contents[trace] = trace_bytes(step, gzipped=packed, title=about)
         if picture is not None:
-            from simulator.report.canvas import png_bytes
+            from simulator.report.canvas import file_bytes
             from simulator.report.pipeline_picture import pipeline_picture
 
-            contents[picture] = png_bytes(pipeline_picture(step, title=about))
+            drawn = pipeline_picture(step, title=about)
+            contents[picture] = file_bytes(drawn, picture.suffix)
         if table is not None:
             contents[table[0]] = table[1].encode()
         if not contents:

@@ -67,13 +67,15 @@ def _simulate(scenario: Scenario, options: RunOptions, picture: Path | None, as_
     if picture is not None:
         from simulator.events.run.played_runs import STRETCHES
         from simulator.plain_files import write_files
-        from simulator.report.run_picture import run_png
+        from simulator.report.canvas import file_bytes
+        from simulator.report.run_picture import run_picture
 
         name = scenario.workload.architecture.name
         title = f"{name} on {scenario.cluster.gpus:,} x {scenario.cluster.name}"
         with writing(picture):
-            png = run_png(found.played, found.strip, found.curves, title, STRETCHES)
-            write_files({picture: png})
+            drawn = run_picture(found.played, found.strip, found.curves, title, STRETCHES)
+            content = file_bytes(drawn, picture.suffix)
+            write_files({picture: content})
         say(f"Picture: {picture}", err=True)
     if as_json:
         from simulator.report.run_document import run_document

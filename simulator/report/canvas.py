@@ -15,6 +15,7 @@ __all__ = [
     "DPI",
     "NARROW",
     "canvas",
+    "file_bytes",
     "headline",
     "ink_on",
     "legend",
@@ -109,6 +110,11 @@ def png_bytes(figure: Figure) -> bytes:
     _lay_out(figure)
     drawn.print_png(out, metadata=meta)
     return out.getvalue()
+
+
+def file_bytes(figure: Figure, suffix: str) -> bytes:
+    """Return the picture as a file of a suffix: ``.svg``, else PNG."""
+    return svg_bytes(figure) if suffix == ".svg" else png_bytes(figure)
 
 
 def svg_bytes(figure: Figure) -> bytes:

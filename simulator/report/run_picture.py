@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator.planner.run_curves import RunCurves
-from simulator.report.canvas import DPI, NARROW, headline, plain_axes, png_bytes
+from simulator.report.canvas import DPI, NARROW, headline, plain_axes
 from simulator.report.palette import colour
 from simulator.units import DAY_S, HOUR_S, show_percent
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from simulator.events.run.played_runs import PlayedRuns
 
-__all__ = ["curves_picture", "run_png"]
+__all__ = ["curves_picture", "run_picture"]
 
 _COLOURS = ("gemm", "optimizer", "does not fit", "dp", "bubble")
 """Of training, checkpoints, lost work, restarts and planned stops."""
@@ -27,9 +27,9 @@ _ROWS = 12
 """Lines of the strip."""
 
 
-def run_png(
+def run_picture(
     played: PlayedRuns, strip: Any, curves: RunCurves, title: str, stretches: tuple[str, ...]
-) -> bytes:
+) -> Figure:
     """Draw the run; `strip` has a stretch in each row: start, end, kind (of `stretches`)."""
     from matplotlib.figure import Figure
 
@@ -44,7 +44,7 @@ def run_png(
     _curves(axes[1:], curves)
     good = show_percent(float(played.ideal_s / played.wall_s.mean()))
     headline(figure, f"{title}: goodput {good}", f"{len(played.wall_s):,} runs played")
-    return png_bytes(figure)
+    return figure
 
 
 def curves_picture(curves: RunCurves, title: str, *, narrow: bool = False) -> Figure:

@@ -330,7 +330,10 @@ def test_nothing_is_half_written(tmp_path: Path) -> None:
     trace = tmp_path / "t.json"
     said = refused("--trace", str(trace), "--picture", str(tmp_path / "file" / "p.png"))
     assert "cannot be written" in said
-    for option, name, ending in (("picture", "p.jpg", ".png"), ("write-actions", "", ".csv")):
+    for option, name, ending in (
+        ("picture", "p.jpg", ".png or .svg"),
+        ("write-actions", "", ".csv"),
+    ):
         said = refused(f"--{option}", str(tmp_path / name))
         assert f"--{option}: must be a file that ends in {ending}, got" in said
     both = ("--actions", "own.csv", "--write-actions", "own.csv")
