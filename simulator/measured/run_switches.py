@@ -104,6 +104,8 @@ def kernels(
             usual = replace(usual, fused=(*unfused, "loss"))
         else:
             usual = replace(usual, fused=unfused, loss_bytes_per_logit=losses[loss])
+    if row.get("grouped_experts") and not flag(row, "grouped_experts"):
+        usual = replace(usual, expert_products="streams")
     if added := choice(row, "unpermute", _SUMS):
         usual = replace(usual, keeps_expert_outputs=added == "index_add")
     if library := choice(row, "attention_library", _ATTENTIONS):

@@ -13,7 +13,9 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate
+from simulator.cost.memory.rank_tensors import stages_of
 from simulator.cost.rank_memory import rank_memory
+from simulator.cost.states.gradient_pieces import largest_tensor
 from simulator.cost.states.state_costs import STATE_KINDS
 from simulator.files import Figure
 from simulator.measured.replay import Run
@@ -25,6 +27,8 @@ __all__ = ["memory_of_kind_gib", "read_gib"]
 _OUTSIDE = ("communicators", "context")
 _LEFT_OUT = {"allocated": (*_OUTSIDE, "fragmentation"), "reserved": _OUTSIDE}
 _LASTING = (*STATE_KINDS, "workspace")
+_MOMENTS_BYTES = 8.0
+"""Two moments of a parameter in fp32."""
 _STAGES = ("first", "last")
 _MOMENTS = ("first_step",)
 
@@ -88,7 +92,18 @@ def _after_first_step(run: Run, kind: str | None) -> Floats:
         run.cluster,
         replace(run.software, states=states),
     )
-    return np.maximum(_of_kind(passes.kinds_bytes, kind), lasting)
+    share = (held.kinds_bytes["optimizer"] - passes.kinds_bytes["optimizer"]) / _MOMENTS_BYTES
+    return np.maximum(_of_kind(passes.kinds_bytes, kind), lasting + _step_bytes(run, share))
+
+
+def _step_bytes(run: Run, share: Floats) -> Floats:
+    """What the step makes of each rank's largest tensor, or of the `share` that it updates."""
+    held = stages_of(run.layout, run.workload)
+    content = np.column_stack([held.blocks, held.embedding, held.head])
+    ranks = range(int(run.layout.pp[0]))
+    parts = np.stack([content[held.rank == rank].sum(axis=0) for rank in ranks])[None]
+    largest = largest_tensor(parts, run.workload, run.software, run.layout)[0]
+    return np.asarray(float(run.software.states.step_tensor) * np.minimum(largest, share))
 
 
 def _of_kind(kinds: Mapping[str, Floats], kind: str | None) -> Floats:

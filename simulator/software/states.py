@@ -37,6 +37,9 @@ class StateBytes:
     largest_copy: Figure = Figure(0.0)
     """Bytes per parameter of the rank's largest weight tensor, whose gradient is copied in one
     piece before it is added to its accumulator; reserved on top likewise."""
+    step_tensor: Figure = Figure(0.0)
+    """Bytes per parameter that the step makes of one tensor at a time, beside its states (an Adam
+    that is not fused)."""
     quantised_weight_copies: Figure = Figure(0.0)
     """Copies of the blocks' weights in the type of the products, where that has fewer than 16 bit,
     that stay beside `weight`: 2 where rows and columns each have one (Transformer Engine)."""

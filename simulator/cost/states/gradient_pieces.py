@@ -17,7 +17,10 @@ from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
 
-__all__ = ["early_gradients", "embedding_gradient", "step_pieces"]
+__all__ = ["early_gradients", "embedding_gradient", "largest_tensor", "step_pieces"]
+
+_JOINED = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate and up", "up": "gate and up"}
+"""Matrices that are one tensor where their linears are one."""
 
 
 def early_gradients(parts: Floats, states: PartStates, arch: Architecture, kept: Floats) -> Floats:
@@ -72,16 +75,36 @@ def step_pieces(
     largest_copy = float(states.largest_copy)
     if not largest_copy or arch.traced is not None:
         return size_bytes
+    return np.asarray(
+        size_bytes + largest_copy * largest_tensor(parts, workload, software, layouts)
+    )
+
+
+def largest_tensor(
+    parts: Floats, workload: Workload, software: Software, layouts: Layouts
+) -> Floats:
+    """Parameters of the largest tensor among a rank's weights, shape (keys, columns).
+
+    Where the software joins linears, queries, keys and values are one, and so are gate and up;
+    where one kernel multiplies a rank's experts, all of them are.
+    """
+    kernels = software.kernels
     matrices = weight_matrices(
-        arch,
+        workload.architecture,
         tp=layouts.tp,
         pp=layouts.pp,
         ep=layouts.ep,
         etp=layouts.etp,
-        kernels=software.kernels,
+        kernels=kernels,
     )
-    copied: Floats = np.zeros(parts.shape[:2])
+    sizes: dict[tuple[int, str, bool], Floats] = {}
     for w in matrices:
-        size = np.where(parts[:, :, w.part] > 0, np.asarray(w.rows * w.columns)[..., None], 0.0)
-        copied = np.maximum(copied, size)
-    return np.asarray(size_bytes + largest_copy * copied)
+        name = w.name if kernels.separate_linears else _JOINED.get(w.name, w.name)
+        whole = w.routed and kernels.expert_products == "one_kernel"
+        size = w.parameters if whole else np.asarray(w.rows * w.columns, dtype=float)
+        key = (w.part, name, w.routed)
+        sizes[key] = sizes.get(key, np.zeros(())) + size
+    found: Floats = np.zeros(parts.shape[:2])
+    for (part, _, _), size in sizes.items():
+        found = np.maximum(found, np.where(parts[:, :, part] > 0, size[..., None], 0.0))
+    return found
