@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from simulator import catalogue
+from simulator.cost.estimate import P90
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
 from simulator.measured.replay import load_tables, replay
@@ -113,7 +114,7 @@ def fit_memory(path: Path | str | None = None) -> Spreads:
 
     Within a framework: its fragmentation figure is one fitted number, so n - 1 errors are free.
     Between: standard deviation of the frameworks' mean ratios (Bessel), and the mean variance
-    within, since a new framework has both.
+    within, since a new framework has both. Both are widened by how few they were taken from.
     """
     read = readings(path or catalogue.folder("validation") / "runs" / "calibrate.csv")
     by_framework: dict[str, list[ReservedReading]] = {}
@@ -123,14 +124,26 @@ def fit_memory(path: Path | str | None = None) -> Spreads:
     if len(many) < 2:
         raise InputError(f"fit: needs readings of two frameworks or more, got {len(many)}")
     within = {
-        name: math.sqrt(sum(x.log_error**2 for x in some) / (len(some) - 1))
+        name: _few(len(some)) * math.sqrt(sum(x.log_error**2 for x in some) / (len(some) - 1))
         for name, some in many.items()
         if all(x.kind == "reserved" for x in some)
     }
     means = [np.mean([x.log_ratio for x in some]) for some in many.values()]
     inside = [np.var([x.log_ratio for x in some], ddof=1) for some in many.values()]
     between = math.sqrt(float(np.var(means, ddof=1)) + float(np.mean(inside)))
+    between *= _few(len(means))
     return Spreads(within=within, between=between, readings=tuple(read))
+
+
+def _few(n: int) -> float:
+    """How much wider a P10-P90 interval is that `n` values foretell another one with.
+
+    Student's t in place of the normal quantile, and the error of their mean: the interval of
+    prediction of a normal sample (Student 1908), over that of a known mean and deviation.
+    """
+    from scipy.stats import t  # type: ignore[import-untyped, unused-ignore]
+
+    return float(t.ppf(0.9, n - 1)) * math.sqrt(1.0 + 1.0 / n) / P90
 
 
 def report(fit: Spreads) -> list[str]:
