@@ -38,7 +38,8 @@ _SPLITS = {
     "second-test": "newer releases and other vendors; nothing is ever fitted to these runs",
     "second-memory": "the tests of Megatron-LM and MindSpeed, most of them far below a full GPU;"
     " nothing is fitted to their times",
-    "vendor-test": "runs printed beside other vendors' recipes; nothing is fitted to them",
+    "vendor-test": "runs printed beside other vendors' recipes; no figure is fitted to them, two"
+    " switches were chosen with them in sight",
 }
 _PEERS = {"calculon": "Calculon", "simumax": "SimuMax"}
 _INTRO = """\
