@@ -27,14 +27,15 @@ RATIOS = {
     "pair_fraction": 12.0,
     "fragmentation_fraction": 2.0,
     "time_fraction": 2.0,
+    "training_fraction": 1.25,
     "ll_time_fraction": 2.0,
     "tail_fraction": 2.0,
     "link_fraction": 2.0,
 }
 """Fractions that are ratios of two rates, and what they stay below: attention's backward over its
 forward rate, a pair's over a whole domain's bus bandwidth, idle over used memory, times of two
-releases, the wait at the end of attention over its longest tile, what expert traffic reaches over
-the rate of a plain all-to-all."""
+releases, a training rate over that of timed calls (which may cast inside), the wait at the end of
+attention over its longest tile, what expert traffic reaches over the rate of a plain all-to-all."""
 
 LONGEST_LAUNCH_S = 1e-3
 """No device takes longer to start a kernel."""

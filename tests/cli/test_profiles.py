@@ -67,7 +67,7 @@ def test_show_resolves_base_and_loan() -> None:
     assert (adapter["value"], adapter["grade"]) == (50e9, "datasheet")
     assert "azure-docs" in adapter["source"]
     assert figures["scale_up.bandwidth_bytes_per_s"]["value"] == 448e9  # from the base
-    (card,) = document("show", "mi300x")["profiles"]
+    (card,) = document("show", "accelerators/mi300x")["profiles"]
     assert card["borrowed"] == "h200-sxm"
     rows = {row["name"]: row for row in card["figures"]}
     assert rows["gemm.cublas.bf16.launch_s"]["grade"] == "assumed"

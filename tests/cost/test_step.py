@@ -316,9 +316,10 @@ def test_expert_traffic_beside_other_compute_is_never_slower(
 
 def test_sending_tokens_once_is_never_slower(seen: tuple[Layouts, Case, Estimate]) -> None:
     layouts, (work, cluster, software), base = seen
-    """But for a start that is longer than NCCL's: a few microseconds of calls with few tokens."""
+    """But for a start that is longer than NCCL's: a few microseconds of calls with few tokens; and
+    for reductions that hide more where the host is behind, and hold units of compute meanwhile."""
     found = evaluate(layouts.replace(dispatcher="deepep"), work, cluster, software)
-    assert (found.step_time_s <= base.step_time_s * (1 + 5e-4)).all()
+    assert (found.step_time_s <= base.step_time_s * (1 + 1e-3)).all()
 
 
 def test_launches_that_are_waited_for_are_never_faster(

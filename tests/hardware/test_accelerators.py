@@ -12,7 +12,7 @@ from simulator import catalogue
 from simulator.cost.kernels.flash_attention import attention_figures, attention_s
 from simulator.cost.kernels.gemm import NO_SPLIT_S, gemm_rates, gemm_s
 from simulator.files import GRADES, Figure, figures, read_profile
-from simulator.hardware.accelerator import Accelerator, GemmKernel, StreamKernel
+from simulator.hardware.accelerator import Accelerator, AttentionKernel, GemmKernel, StreamKernel
 
 NAMES = sorted(p.stem for p in (catalogue.folder("hardware_profiles") / "accelerators").iterdir())
 
@@ -67,7 +67,7 @@ def test_inherited_figures_say_how_well_they_are_known_as_well(name: str) -> Non
     assert len(found) > 30
     absent = {
         f.name: f.default
-        for record in (Accelerator, GemmKernel, StreamKernel)
+        for record in (Accelerator, AttentionKernel, GemmKernel, StreamKernel)
         for f in dataclasses.fields(record)
         if isinstance(f.default, Figure)
     }
