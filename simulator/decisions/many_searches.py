@@ -144,7 +144,9 @@ def _backend(scheduler: str | None) -> Iterator[None]:
         rule = "the back end dask needs its packages: pip install 'foreshard[dask]'"
         raise InputError(f"command line: --backend: {rule}") from None
     try:
-        client = Client(scheduler, timeout="10s", set_as_default=True)
+        client = Client(  # type: ignore[no-untyped-call, unused-ignore]
+            scheduler, timeout="10s", set_as_default=True
+        )
     except (OSError, ValueError) as error:
         raise InputError(
             f"command line: --scheduler: nothing answers at {scheduler!r} ({error})"
