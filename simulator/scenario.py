@@ -306,6 +306,12 @@ class Scenario:
     sparse: Sparse | None = None
     """Embedding tables beside the dense model ([sparse])."""
 
+    @property
+    def elsewhere(self) -> dict[str, str]:
+        """Sections that a step on [cluster] leaves out, and the command that prices each."""
+        given = _PRICED_BY.items()
+        return {name: command for name, command in given if getattr(self, name) is not None}
+
 
 def load_scenario(path: Path | str, overrides: Iterable[str] = ()) -> Scenario:
     """Read a scenario file and apply ``section.field=value`` overrides.
@@ -474,6 +480,13 @@ def _interrupted(
 
 _ALONE = ("sites", "parameter_server", "distillation", "economics", "sparse")
 """Sections that are fields of a scenario as they were read."""
+
+_PRICED_BY = {
+    "sites": "foreshard sites",
+    "parameter_server": "foreshard parameter-server",
+    "distillation": "foreshard distil",
+}
+"""Sections that a step on [cluster] leaves out, and the command that prices them."""
 
 _READERS: dict[str, Callable[..., Any]] = {
     "data": read_data,

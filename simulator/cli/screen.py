@@ -84,8 +84,11 @@ def console() -> Console:
     return _Screen(highlight=False, markup=False, emoji=False, width=wide)
 
 
-def heading(scenario: Scenario) -> Text:
-    """Say what is asked about, in two lines."""
+def heading(scenario: Scenario, *, priced: str = "") -> Text:
+    """Say what is asked about, in two lines, and what of it the figures leave out.
+
+    `priced` is a section that they hold, though those of a step on [cluster] would not.
+    """
     arch, recipe = scenario.workload.architecture, scenario.workload.recipe
     cluster = scenario.cluster
     size = show_count(arch.parameters)
@@ -105,6 +108,10 @@ def heading(scenario: Scenario) -> Text:
         f"{recipe.precision}, {recipe.optimizer}",
         style="not bold",
     )
+    for section, command in scenario.elsewhere.items():
+        if section != priced:
+            words = f"\n[{section}] is not in these figures: `{command}` has it"
+            text.append(words, style="not bold yellow")
     return text
 
 

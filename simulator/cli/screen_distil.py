@@ -16,7 +16,7 @@ __all__ = ["show"]
 def show(answer: Distilled) -> None:
     """Print a step with the teacher beside it, and what running it ahead takes and saves."""
     screen, teacher = console(), answer.teacher
-    screen.print(heading(answer.scenario))
+    screen.print(heading(answer.scenario, priced="distillation"))
     screen.print(f"teacher: {teacher.name}, {show_count(teacher.parameters)} parameters")
     screen.print()
     if answer.beside is None:

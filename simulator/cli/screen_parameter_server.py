@@ -20,7 +20,7 @@ __all__ = ["show"]
 def show(answer: Served) -> None:
     """Print a worker, its servers, all ways, where each wins, and what is left out."""
     screen = console()
-    screen.print(heading(answer.scenario))
+    screen.print(heading(answer.scenario, priced="parameter_server"))
     screen.print()
     screen.print(notes("A worker and its servers", _parts(answer)))
     screen.print(_ways(answer))

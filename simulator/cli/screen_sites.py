@@ -19,7 +19,7 @@ __all__ = ["show"]
 def show(answer: SeveralSites) -> None:
     """Print sites, the cycle, what else one could do, and what the answer leaves out."""
     screen = console()
-    screen.print(heading(answer.scenario))
+    screen.print(heading(answer.scenario, priced="sites"))
     screen.print()
     screen.print(_sites(answer))
     screen.print()

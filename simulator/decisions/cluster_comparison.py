@@ -23,6 +23,7 @@ from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.mixed_totals import own_gpus
 from simulator.planner.pareto import front
+from simulator.planner.prediction import refuse_tables
 from simulator.scenario import Scenario
 
 __all__ = [
@@ -204,8 +205,10 @@ def compare_clusters(
     Raises
     ------
     InputError
-        If a cluster is unknown, counts or limits make no sense, or tokens are missing for them.
+        If a cluster is unknown, counts or limits make no sense, tokens are missing for them, or
+        the run has embedding tables.
     """
+    refuse_tables(scenario)
     goal = scenario.goal
     asked = Asked(
         deadline_days=goal.deadline_days if deadline_days is None else deadline_days,

@@ -22,6 +22,7 @@ from simulator.planner.batch_choices import batches_of, with_critical_batch, wit
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.fastest import KEEP, fastest
 from simulator.planner.outcome import Outcome
+from simulator.planner.prediction import refuse_tables
 from simulator.planner.real_run import never_finishes, priced
 from simulator.planner.search import KEEP_FOR_ENERGY, ranked
 from simulator.scenario import Scenario, make_scenario
@@ -171,6 +172,7 @@ def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
     InputError
         If the scenario asks for what cannot be.
     """
+    refuse_tables(scenario)
     if scenario.cluster.kinds:
         return _mixed_offer(scenario, asked, name or scenario.cluster.name)
     batches = batches_of(scenario)

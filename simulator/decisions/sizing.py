@@ -20,6 +20,7 @@ from simulator.economics.scaling_law import USUAL_LAW, Optimum, ScalingLaw, load
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster, ClusterProfile, load_cluster
+from simulator.planner.prediction import refuse_tables
 from simulator.scenario import Scenario
 from simulator.units import DAY_S
 
@@ -122,8 +123,9 @@ def size_run(
     Raises
     ------
     InputError
-        If nothing is asked, or what is asked makes no sense.
+        If nothing is asked, what is asked makes no sense, or the run has embedding tables.
     """
+    refuse_tables(scenario)
     goal = scenario.goal
     asked = Asked(
         deadline_days=goal.deadline_days if deadline_days is None else deadline_days,

@@ -28,7 +28,7 @@ from simulator.planner.refusal import limits, refusal
 from simulator.scenario import LayoutSection, Scenario, wrong_reshard
 from simulator.schedules.registry import SCHEDULES, usual
 
-__all__ = ["Prediction", "predict", "refuse_mixed"]
+__all__ = ["Prediction", "predict", "refuse_mixed", "refuse_tables"]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -105,11 +105,16 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
     )
 
 
-def refuse_mixed(scenario: Scenario) -> None:
-    """Refuse a scenario whose servers are of several kinds, or one that another command answers."""
+def refuse_tables(scenario: Scenario) -> None:
+    """Refuse embedding tables: the dense model beside them is no answer to what was asked."""
     if scenario.sparse is not None:
         rule = "its tables are priced by `foreshard recommender`"
         raise InputError(f"{scenario.where}: sparse: {rule}")
+
+
+def refuse_mixed(scenario: Scenario) -> None:
+    """Refuse a scenario whose servers are of several kinds, or one that another command answers."""
+    refuse_tables(scenario)
     if scenario.cluster.kinds:
         raise InputError(f"{scenario.where}: cluster.groups: {NO_CLOSED_FORM}")
 

@@ -187,6 +187,7 @@ def head(command: str, scenario: Scenario, estimate: Estimate) -> dict[str, Any]
         "command": command,
         "scenario": plain(scenario.document),
         "assumed_software": scenario.assumed_software,
+        "elsewhere": scenario.elsewhere,
         "workload": {
             "name": architecture.name,
             "parameters": architecture.parameters,

@@ -324,11 +324,12 @@ def job_line(scenario: Scenario, price: Price) -> str:
     tokens = "one step" if recipe.tokens is None else f"{show_count(recipe.tokens)} tokens"
     hourly = price.usd_per_gpu_hour
     cost = "no price known" if hourly is None else f"{float(hourly):.2f} USD a GPU-hour"
+    left = "".join(f"; [{name}] not in these figures" for name in scenario.elsewhere)
     return (
         f"{arch.name} ({size} parameters), {tokens}, {recipe.global_batch:,} sequences of"
         f" {recipe.sequence_length:,}, {recipe.precision}, {recipe.optimizer};"
         f" {scenario.software.name} on {cluster.gpus:,} x {cluster.accelerator.name}"
-        f" ({cluster.name}), {cost} ({price.name}); best by {scenario.goal.minimize}"
+        f" ({cluster.name}), {cost} ({price.name}); best by {scenario.goal.minimize}{left}"
     )
 
 

@@ -20,7 +20,7 @@ RUNNER = CliRunner()
 MOE = ["--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--gpus", "16"]
 DENSE = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
 
-HEAD = ["schema", "version", "command", "scenario", "assumed_software", "workload"]
+HEAD = ["schema", "version", "command", "scenario", "assumed_software", "elsewhere", "workload"]
 LAYOUT = [
     "layout", "step_time_s", "p10_s", "p90_s", "probability_fastest", "probability_beats_best",
     "tokens_per_s_per_gpu", "mfu", "hfu", "terms_s", "hidden_s", "input", "memory_bytes",

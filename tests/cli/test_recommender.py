@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
@@ -40,3 +41,32 @@ def test_exit_codes() -> None:
     wrong = RUNNER.invoke(app, ["recommender", str(ROOT / "examples/llama-3.1-8b.toml")])
     assert wrong.exit_code == 2
     assert "sparse: required section is missing" in wrong.stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "predict", "simulate", "compare", "size", "export"])
+def test_no_other_command_prices_the_dense_model_alone(command: str) -> None:
+    more = {"size": ["--deadline", "90d"], "export": ["--as", "torchtitan"]}.get(command, [])
+    done = RUNNER.invoke(app, [command, EXAMPLE, "--set", "training.tokens=1e9", *more])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "sparse: its tables are priced by `foreshard recommender`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("example", "section", "command"),
+    [
+        ("two-sites", "sites", "sites"),
+        ("parameter-server", "parameter_server", "parameter-server"),
+        ("distillation", "distillation", "distil"),
+    ],
+)
+def test_a_section_that_another_command_prices_is_named(
+    example: str, section: str, command: str
+) -> None:
+    scenario = str(ROOT / f"examples/{example}.toml")
+    words = f"[{section}] is not in these figures: `foreshard {command}` has it"
+    one = RUNNER.invoke(app, ["predict", scenario])
+    assert one.exit_code == 0 and words in one.stdout
+    document = json.loads(RUNNER.invoke(app, ["predict", scenario, "--json"]).stdout)
+    assert document["elsewhere"] == {section: f"foreshard {command}"}
+    own = RUNNER.invoke(app, [command, scenario])
+    assert own.exit_code == 0 and words not in own.stdout
