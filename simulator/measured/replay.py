@@ -41,7 +41,12 @@ _MOST_LAYERS = 10_000
 _MANY_STAGES = code_of(STAGES)
 
 
-_NORMED = ("qwen3", "qwen3_moe")
+_GEMMA4 = ("gemma4", "gemma4_moe")
+"""Five layers of six with a window of 1,024 tokens; the sixth sees all through heads of 512 on a
+quarter of the key heads. Attention and MLP end in a norm too, and where there are experts the dense
+MLP runs beside them (AI-Hypercomputer/maxtext@e591f30c src/maxtext/configs/models/gemma4-26b.yml,
+gemma4-31b.yml and src/maxtext/models/gemma4.py)."""
+_NORMED = ("qwen3", "qwen3_moe", *_GEMMA4)
 """Families with norms on queries and keys, by their published configurations."""
 _ROUTED: dict[str, dict[str, Any]] = {
     "gpt_oss": {"bias": True, "clamped": True},
@@ -230,8 +235,25 @@ def _architecture(row: Mapping[str, str]) -> Architecture:
         max_positions=whole(row, "seq_len"),
         final_norm=norm,
     )
+    if family in _GEMMA4:
+        model = _gemma4(row, model)
     model = run_switches.windowed(row, model)
     return model.predicting_ahead(whole(row, "mtp_layers", 0, most=_MOST_LAYERS))
+
+
+def _gemma4(row: Mapping[str, str], model: Architecture) -> Architecture:
+    """Windows in five layers of six, wide heads in the sixth, norms on both ends."""
+    plain = model.blocks[-1]
+    assert plain.attention is not None, "what a row describes has attention"
+    mlp = plain.mlp
+    if isinstance(mlp, MoE) and not mlp.shared_ffn_hidden:
+        mlp = replace(mlp, shared_ffn_hidden=whole(row, "ffn_hidden"))
+    near = replace(plain.attention, window=1024)
+    few = max(plain.attention.kv_heads // 4, 1)
+    far = replace(plain.attention, head_dim=2 * plain.attention.head_dim, kv_heads=few)
+    blocks = tuple(replace(plain, attention=one, mlp=mlp, norms=4) for one in (near, far))
+    kinds = tuple(int(layer % 6 == 5) for layer in range(model.layers))
+    return replace(model, blocks=blocks, layer_kinds=kinds, logit_softcap=True)
 
 
 def _experts(row: Mapping[str, str], gated: bool) -> MoE:

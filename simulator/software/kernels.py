@@ -110,6 +110,9 @@ class Kernels:
     group_tile_rows: Figure = Figure(0.0)
     """Tokens of a tile of a grouped product whose experts start within tiles: a tile that two share
     is worked on for each of them (megablox). 0: every expert starts a tile of its own."""
+    group_lanes: Figure = Figure(0.0)
+    """Elements that width and depth of a grouped product's weights have to be multiples of; others
+    run at the device's `unaligned_fraction`. 0: any."""
     expert_library: Literal["deepep", "hybridep"] = "deepep"
     """Who moves tokens where the layout's dispatcher is deepep: DeepEP's own kernels, or NVIDIA's
     HybridEP (Megatron-Core's --moe-flex-dispatcher-backend)."""

@@ -75,6 +75,7 @@ class Products:
             cut = cuts(ops, self.overlap, self.ranks, quantised=self.recipe.is_quantised)
             for g in ops.gemms:
                 tokens = g.m + self._shared_rows(ops, g)
+                aligned = self._aligned(g)
                 weight = self._size if g.kind == "attention" else weight_bytes
                 for direction, m, n, k, result in (
                     product
@@ -90,7 +91,7 @@ class Products:
                     name = f"{g.name}:{direction}"
                     way = cut.get(name, WHOLE)
                     m, n, batch = way.shape(m, n, g.batch)
-                    sizes = (m, n, k, batch, result, g.aligned, way.pieces, way.held_units)
+                    sizes = (m, n, k, batch, result, aligned, way.pieces, way.held_units)
                     shape = [np.ceil(per_key(x, self._keys)) for x in sizes]
                     key = (index, name, shape)
                     rows.setdefault((product_type(self.recipe, g.kind), g.grouped), []).append(key)
@@ -111,6 +112,17 @@ class Products:
         if not g.grouped or ops.padded_experts:
             return 0.0
         return float(self.software.kernels.group_tile_rows) * self.device.program_devices
+
+    def _aligned(self, g: Gemm) -> Any:
+        """Whether a product's operands have rows of the length that the library wants.
+
+        The grouped kernels of TPUs mask what a row of 128 lanes has beyond the matrix, in every
+        step over the depth.
+        """
+        lanes = float(self.software.kernels.group_lanes)
+        if not (g.grouped and lanes):
+            return g.aligned
+        return (np.ceil(g.n) % lanes == 0.0) & (np.ceil(g.k) % lanes == 0.0)
 
     def seconds(self, dtype: str, columns: list[Floats], grouped: bool) -> Floats:
         """Seconds of calls of one type.
