@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from simulator.decisions.several_sites import SeveralSites
     from simulator.decisions.sizing import Sized
     from simulator.decisions.sweeping import Sweep
+    from simulator.economics.ownership import Cooling, RentOrBuy
     from simulator.events.played import SimulatedStep
     from simulator.events.sharing.beside import Job
     from simulator.events.simulated_step import Deviation, Jitter, Network
@@ -53,6 +54,7 @@ __all__ = [
     "plan",
     "predict",
     "recommender",
+    "rent_or_buy",
     "schedule",
     "several_sites",
     "simulate",
@@ -531,6 +533,53 @@ def fabrics(
 
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
     return fabric_choices(assemble(scenario, names, given)[0])
+
+
+def rent_or_buy(
+    cluster: str,
+    gpus: int,
+    *,
+    page: str | None = None,
+    in_use: float = 1.0,
+    goodput: float = 1.0,
+    months: int = 48,
+    busy: float | None = None,
+    cooling: Cooling = "air",
+) -> RentOrBuy:
+    """Compare renting a cluster with buying it, month by month.
+
+    Parameters
+    ----------
+    cluster : str
+        A cluster profile, by name or path.
+    page : str, optional
+        A page of prices (``hardware_profiles/rent_or_buy``), by name or path; that of the
+        accelerator unless given.
+    in_use : float
+        Share of the hours in which a job runs.
+    goodput : float
+        Share of a job's time that is useful.
+    months : int
+        How long, 1 to 240.
+    busy : float, optional
+        Share of a job's time in which accelerators compute; as the page says unless given.
+    cooling : str
+        ``"air"`` or ``"liquid"``.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown, a number makes no sense, or the accelerator has no page.
+    """
+    from simulator.economics.ownership import Use, load_page
+    from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
+    from simulator.hardware.cluster import load_cluster
+
+    where = "arguments"
+    machines = load_cluster(cluster, gpus, where=where)
+    use = Use(gpus=gpus, in_use=in_use, goodput=goodput, months=months, cooling=cooling)
+    chosen = None if page is None else load_page(page, where=where)
+    return rent_or_buy_cluster(machines, use, page=chosen, busy=busy, where=where)
 
 
 def sweep(

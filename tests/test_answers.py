@@ -24,6 +24,7 @@ from simulator import (
     plan,
     predict,
     recommender,
+    rent_or_buy,
     several_sites,
     simulate,
     simulate_run,
@@ -70,6 +71,7 @@ def answer(kind: str) -> Any:
         "versus": lambda: versus(None, {"tp": 1}, {"tp": 2}, search=False, **RUN),
         "what_if": lambda: what_if(None, ["matrix=0.5"], **RUN, **PINS),
         "fabrics": lambda: fabrics(**RUN, **PINS),
+        "rent_or_buy": lambda: rent_or_buy("dgx-h100", 1024, months=24),
         "simulate_run": lambda: simulate_run(**RUN, **PINS, seeds=20, deadline_days=30.0),
         "size": lambda: size(**names, **PINS, cluster="dgx-h100", deadline_days=5, largest=8),
         "compare": lambda: compare(**names, **PINS, clusters=["dgx-h100"], counts=[4, 8], jobs=1),
@@ -89,6 +91,7 @@ def checked(found: Any) -> None:
 
 KINDS = (
     *("plan", "predict", "simulate", "versus", "what_if", "size", "compare"),
+    "rent_or_buy",
     *(pytest.param(name, marks=pytest.mark.evidence) for name in ("fabrics", "simulate_run")),
 )
 

@@ -20,7 +20,16 @@ NAMES: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus":
 def test_public_names_are_frozen() -> None:
     assert simulator.__all__ == [
         *("Cluster", "Deviation", "Jitter", "Layouts", "Network", "Workload", "__version__"),
-        *("compare", "distil", "fabrics", "parameter_server", "plan", "predict", "recommender"),
+        *(
+            "compare",
+            "distil",
+            "fabrics",
+            "parameter_server",
+            "plan",
+            "predict",
+            "recommender",
+            "rent_or_buy",
+        ),
         "schedule",
         *("several_sites", "simulate", "simulate_run", "size", "sweep", "validate", "versus"),
         "what_if",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.options import Json, print_json, speaking
+from simulator.cli.options import Json, speaking, tell
 
 __all__ = ["command"]
 
@@ -50,6 +50,7 @@ def command(
 ) -> None:
     """Compare renting a cluster with buying it: costs by cause, and the month of break-even."""
     with speaking():
+        from simulator.cli.screen_rent_or_buy import show
         from simulator.economics.ownership import Use, load_page
         from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
         from simulator.hardware.cluster import load_cluster
@@ -65,11 +66,4 @@ def command(
         )
         chosen = load_page(page, where=where, field="--page") if page else None
         answer = rent_or_buy_cluster(machines, use, page=chosen, busy=busy, where=where)
-        if as_json:
-            from simulator.report.decision_documents import rent_or_buy_document
-
-            print_json(rent_or_buy_document(answer, machines))
-        else:
-            from simulator.cli.screen_rent_or_buy import show
-
-            show(answer, machines)
+        tell(answer, show, as_json=as_json, feasible=True)

@@ -9,11 +9,16 @@ from simulator.units import show_percent, show_usd
 __all__ = ["show_fabrics"]
 
 _MOST = 12
-_NOTES = (
+_RAILS = (
+    "rails are tried where something narrow lies above the leaves: elsewhere they change no time"
+)
+_USD = (
     "USD: servers that are bought, run for the hours of the run; the network by the bit, in"
-    " proportion to what the page of prices was quoted with; a domain other than the cluster's has"
-    " no price; --json has every fabric",
-    "rails are tried where something narrow lies above the leaves: elsewhere they change no time",
+    " proportion to what the page of prices was quoted with; --json has every fabric"
+)
+_DOMAIN = (
+    "no price: a domain other than the cluster's. What a GPU costs more in one of 72 has no known"
+    ' source; give it as fast_domain_usd_per_gpu in [economics.own] (basis = "own")'
 )
 
 
@@ -22,9 +27,9 @@ def show_fabrics(answer: FabricChoices) -> None:
     screen = console()
     screen.print(heading(answer.scenario))
     front = answer.front()
-    words = "none is both faster and cheaper"
+    words = f"{len(front)} of them have no other that is as fast with a cheaper network"
     if not answer.priced:
-        words = "no prices are known: none is faster with fewer bits"
+        words = f"no prices are known: {len(front)} have no other that is as fast with fewer bits"
     screen.print(f"\n{len(answer.rows)} fabrics; {words}\n")
     rows = front[:_MOST]
     unit, scale = seconds_like(answer.rows[0].step_s)
@@ -35,7 +40,9 @@ def show_fabrics(answer: FabricChoices) -> None:
     for row in rows:
         table.add_row(*_cells(row, answer.rows[0].step_s, scale))
     screen.print(table)
-    screen.print(notes("Read this", list(_NOTES)))
+    unpriced = answer.priced and any(row.network_usd is None for row in answer.rows)
+    said = [_USD] * answer.priced + [_DOMAIN] * unpriced + [_RAILS]
+    screen.print(notes("Read this", said))
 
 
 def _cells(row: FabricChoice, best_s: float, scale: float) -> tuple[str, ...]:

@@ -12,15 +12,14 @@ from simulator.units import show_usd
 
 if TYPE_CHECKING:
     from simulator.economics.ownership import RentOrBuy
-    from simulator.hardware.cluster import Cluster
 
 __all__ = ["show"]
 
 
-def show(answer: RentOrBuy, cluster: Cluster) -> None:
+def show(answer: RentOrBuy) -> None:
     """Print both ways and what they are made of."""
     screen, use = console(), answer.use
-    title = f"{cluster.gpus:,} x {cluster.accelerator.name} ({cluster.name}), {use.months} months"
+    title = f"{use.gpus:,} x {answer.page.accelerator} ({answer.cluster}), {use.months} months"
     screen.print(Text(f"{title}, in use {100 * use.in_use:.0f} % of the hours", style="bold"))
     screen.print()
     table = plain_table(

@@ -4,7 +4,8 @@ Layouts are the best on the narrowest fabric, on the widest and on the cluster's
 domain; on every fabric all of them are priced and the fastest that fits is taken. The network is
 paid for by the bit: as the accelerator's page of prices says for the fabric that it was quoted
 with, in proportion to adapters times rate, and what lies above the leaves over the
-over-subscription.
+over-subscription. What a fast domain of 72 costs is asked for (`fast_domain_usd_per_gpu`): no
+source of it is known.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from simulator.answers import Answer
 from simulator.cost.step import evaluate
 from simulator.economics.economics_section import owned_page
-from simulator.economics.ownership import RentOrBuyPage, Use, page_of
+from simulator.economics.ownership import Purchase, RentOrBuyPage, Use, page_of
 from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
 from simulator.errors import InfeasibleError, InputError
 from simulator.files import Figure
@@ -41,6 +42,8 @@ __all__ = ["FabricChoice", "FabricChoices", "choice_row", "fabric_choices"]
 ADAPTERS, GBPS, NARROW, DOMAINS = (1, 2, 4, 8), (100, 200, 400, 800), (1, 2, 4, 8), (8, 72)
 """What is tried: adapters of a server, Gbit/s of each, over-subscription, fast domain."""
 
+_NARROW_DOMAIN, _WIDE_DOMAIN = DOMAINS
+
 _RAIL_SERVERS = 32
 """Servers below one set of rail switches, of which each adapter of a server reaches another."""
 _KEEP = 8
@@ -60,7 +63,8 @@ class FabricChoice:
     days: float | None
     """Of the real run; None without tokens."""
     network_usd: float | None
-    """Switches and cables; None where no page of prices is known, or the domain is no page's."""
+    """Switches and cables, with those of a domain of 72 where their price is given; None where no
+    page of prices is known, or what another domain than the cluster's costs is not given."""
     usd: float | None
     """Of the real run on servers that are bought, with this network."""
 
@@ -205,8 +209,9 @@ def _on_each(
         result = priced(one, made)
         known = scenario.workload.recipe.tokens is not None and bool(np.isfinite(result.days[0]))
         network = hourly = None
-        if page is not None and domain == quoted:
-            network, hourly = _owned(made, page, use, (adapters * gbps * 1e9, narrow))
+        racks = None if page is None else _rack_usd(page.own, quoted, domain)
+        if page is not None and racks is not None:
+            network, hourly = _owned(made, page, use, (adapters * gbps * 1e9, narrow), racks)
         hours = float(result.gpu_hours[0]) if known else None
         yield FabricChoice(
             adapters=adapters,
@@ -222,23 +227,47 @@ def _on_each(
         )
 
 
+def _rack_usd(own: Purchase, quoted: int, domain: int) -> tuple[float, float] | None:
+    """What a domain costs in the network, and more than the quoted server does; by accelerator.
+
+    None where the page does not say.
+    """
+    given = own.fast_domain_usd_per_gpu
+    if given is None:
+        return (0.0, 0.0) if domain == quoted else None
+    usd = {_NARROW_DOMAIN: 0.0, _WIDE_DOMAIN: float(given)}
+    if domain == quoted:
+        return usd.get(domain, 0.0), 0.0
+    if domain not in usd or quoted not in usd:
+        return None
+    return usd[domain], usd[domain] - usd[quoted]
+
+
 def _owned(
-    scenario: Scenario, page: RentOrBuyPage, use: Use, network: tuple[float, int]
+    scenario: Scenario,
+    page: RentOrBuyPage,
+    use: Use,
+    network: tuple[float, int],
+    racks: tuple[float, float],
 ) -> tuple[float, float]:
     """Price of the network, and of an accelerator's hour with it.
 
-    `network`: bits/s of a server's adapters, over-subscription.
+    `network`: bits/s of a server's adapters, over-subscription; `racks`: as of :func:`_rack_usd`.
     """
     own, (bits_per_s, narrow) = page.own, network
     one = float(own.network_one_tier_fraction)
-    scale = bits_per_s / own.network_quoted_bits_per_s
+    quoted_usd = float(own.server_usd)
+    server_usd = quoted_usd + racks[1] * scenario.cluster.node.accelerators
+    scale = bits_per_s / own.network_quoted_bits_per_s * quoted_usd / server_usd
 
     def scaled(whole: Figure) -> Figure:
         value = scale * (one + (float(whole) - one) / narrow)
         return Figure(value, "assumed", whole.source, whole.date, whole.spread)
 
+    price = own.server_usd
     made = replace(
         own,
+        server_usd=Figure(server_usd, price.grade, price.source, price.date, price.spread),
         network_one_tier_fraction=scaled(own.network_one_tier_fraction),
         network_two_tiers_fraction=scaled(own.network_two_tiers_fraction),
         network_three_tiers_fraction=scaled(own.network_three_tiers_fraction),
@@ -246,4 +275,5 @@ def _owned(
     bought = replace(page, own=made)
     site = None if scenario.economics is None else scenario.economics.site
     found = rent_or_buy_cluster(scenario.cluster, use, page=bought, site=site)
-    return found.buying.once["network"], found.usd_per_useful_gpu_hour["own"]
+    whole = found.buying.once["network"] + racks[0] * scenario.cluster.gpus
+    return whole, found.usd_per_useful_gpu_hour["own"]

@@ -13,10 +13,12 @@ import numpy as np
 from annotated_types import Gt
 
 from simulator import catalogue
+from simulator.answers import Answer
 from simulator.arrays import Floats
 from simulator.economics.price import Site
 from simulator.errors import InputError, problem
 from simulator.files import Figure, read_profile, record
+from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
 from simulator.units import DAY_S
 
@@ -100,6 +102,10 @@ class Purchase:
     """The same, cooled by liquid."""
     busy_fraction: Figure
     """Of a job's time, in which accelerators compute: what they draw power for."""
+    fast_domain_usd_per_gpu: Figure | None = None
+    """What an accelerator costs more in a fast domain of 72 than in one of 8: its share of the
+    switches and cables of the rack. Without it candidate fabrics have a price with the domain of
+    the cluster alone."""
 
 
 @record
@@ -139,10 +145,12 @@ class Buying:
     """Price of the servers: what can be sold."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RentOrBuy:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RentOrBuy(Answer):
     """Both ways month by month. All amounts are discounted to the day of the purchase."""
 
+    cluster: str = ""
+    """Name of its profile; empty where servers and their draw were given by themselves."""
     page: RentOrBuyPage
     use: Use
     buying: Buying
@@ -156,6 +164,29 @@ class RentOrBuy:
     """By tier, the first month at whose end owning has cost no more; None: not in this time."""
     usd_per_useful_gpu_hour: dict[str, float]
     """By tier, and ``own``: all months, over hours in which a job runs and makes progress."""
+
+    @property
+    def line(self) -> str:
+        """When buying is ahead of renting on demand, and what a useful hour costs either way."""
+        month, hours = self.break_even_month["on demand"], self.usd_per_useful_gpu_hour
+        ahead = "never" if month is None else f"from month {month}"
+        return (
+            f"{self.use.gpus:,} of {self.page.accelerator}, {self.use.months} months: buying ahead"
+            f" {ahead}; a useful GPU-hour {hours['own']:.2f} USD bought,"
+            f" {hours['on demand']:.2f} on demand"
+        )
+
+    def to_frame(self) -> DataFrame:
+        """One row per month: USD spent until its end, discounted, owned and by tier of rent."""
+        rents = {
+            f"{tier.replace(' ', '_')}_usd": usd.tolist() for tier, usd in self.rented_usd.items()
+        }
+        return frame_of_rows(
+            [
+                {"month": month, "owned_usd": usd, **{t: s[month - 1] for t, s in rents.items()}}
+                for month, usd in enumerate(self.owned_usd.tolist(), start=1)
+            ]
+        )
 
 
 def load_page(name: str, *, where: str = "profiles", field: str = "page") -> RentOrBuyPage:

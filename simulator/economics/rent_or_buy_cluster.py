@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import get_args
+
 import numpy as np
 
 from simulator.economics.energy import draw_watt, mean_activity
-from simulator.economics.ownership import RentOrBuy, RentOrBuyPage, Use, page_of, rent_or_buy
+from simulator.economics.ownership import (
+    Cooling,
+    RentOrBuy,
+    RentOrBuyPage,
+    Use,
+    page_of,
+    rent_or_buy,
+)
 from simulator.economics.price import Site, load_site
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
@@ -39,7 +49,7 @@ def rent_or_buy_cluster(
     Raises
     ------
     InputError
-        If a share is none, or no page is known for the accelerator.
+        If a share is none, cooling is of no known kind, or no page is known for the accelerator.
     """
     chosen = page or page_of(cluster, where=where)
     busy = float(chosen.own.busy_fraction) if busy is None else busy
@@ -50,6 +60,9 @@ def rent_or_buy_cluster(
     ]
     if not 1 <= use.months <= 240:
         problems.append(problem(where, "months", "must be 1 to 240", use.months))
+    if use.cooling not in get_args(Cooling):
+        rule = f"must be {' or '.join(get_args(Cooling))}"
+        problems.append(problem(where, "cooling", rule, use.cooling, get_args(Cooling)))
     if problems:
         raise InputError(problems)
     site = site or load_site(chosen.site)
@@ -64,7 +77,7 @@ def rent_or_buy_cluster(
         busy_watt=float(device.power.busy_watt),
         activity=np.array([1.0, use.in_use * working]),
     ).tolist()
-    return rent_or_buy(
+    found = rent_or_buy(
         chosen,
         site,
         use,
@@ -72,3 +85,4 @@ def rent_or_buy_cluster(
         most_watt=most,
         mean_watt=mean / (1.0 - float(site.network_watt_fraction)),
     )
+    return replace(found, cluster=cluster.name)

@@ -14,6 +14,7 @@ from simulator.decisions.job_schedule import JobSchedule
 from simulator.decisions.parameter_servers import Served
 from simulator.decisions.several_sites import SeveralSites
 from simulator.decisions.sizing import Sized
+from simulator.economics.ownership import RentOrBuy
 from simulator.errors import InputError
 from simulator.planner.mixed_answer import MixedPlan
 from simulator.planner.mixed_prediction import MixedPrediction
@@ -50,6 +51,7 @@ _WRITERS: dict[type, Callable[..., dict[str, Any]]] = {
     Sized: decision_documents.size_document,
     Comparison: decision_documents.compare_document,
     FabricChoices: decision_documents.fabrics_document,
+    RentOrBuy: decision_documents.rent_or_buy_document,
     SeveralSites: technique_documents.sites_document,
     Served: technique_documents.parameter_server_document,
     Recommended: technique_documents.recommender_document,

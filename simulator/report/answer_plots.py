@@ -19,6 +19,7 @@ from simulator.decisions.parts_and_ways import Way
 from simulator.decisions.several_sites import SeveralSites
 from simulator.decisions.sizing import Sized
 from simulator.decisions.sweeping import Sweep
+from simulator.economics.ownership import RentOrBuy
 from simulator.events.played import SimulatedStep
 from simulator.planner.mixed_answer import MixedPlan
 from simulator.planner.mixed_prediction import MixedPrediction
@@ -29,7 +30,7 @@ from simulator.planner.sparse_step import Recommended
 from simulator.report.canvas import plain_axes
 from simulator.report.comparison import time_bars
 from simulator.report.comparison_plots import draw_front
-from simulator.report.palette import PALETTE, category, colour
+from simulator.report.palette import CATEGORIES, PALETTE, category, colour
 from simulator.report.pipeline_picture import draw_timeline
 from simulator.units import DAY_S
 
@@ -200,6 +201,22 @@ def _fabrics(answer: FabricChoices, axes: Axes) -> None:
     axes.legend(frameon=False, fontsize=8.5)
 
 
+def _rent_or_buy(answer: RentOrBuy, axes: Axes) -> None:
+    """Money spent until the end of each month, what owned servers would sell for taken off."""
+    month = np.arange(1, answer.use.months + 1)
+    axes.plot(month, answer.owned_usd / 1e6, color=colour("text").light, lw=2.0, label="bought")
+    for i, (tier, usd) in enumerate(answer.rented_usd.items()):
+        ink = CATEGORIES[category(i)].light
+        axes.plot(month, usd / 1e6, color=ink, label=f"rented, {tier}")
+        ahead = answer.break_even_month[tier]
+        if ahead is not None:
+            axes.plot(ahead, usd[ahead - 1] / 1e6, "o", color=ink, mfc="none", ms=10.0)
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlabel("months; rings: buying is ahead from here")
+    axes.set_ylabel("million USD, discounted")
+    axes.legend(frameon=False, fontsize=8.5)
+
+
 def _bars(axes: Axes, bars: Mapping[str, Mapping[str, float]]) -> None:
     """Stacked horizontal bars of time terms, the first bar on top."""
     longest = max(sum(terms.values()) for terms in bars.values())
@@ -218,7 +235,9 @@ def _bars(axes: Axes, bars: Mapping[str, Mapping[str, float]]) -> None:
 
 def _ink(term: str) -> str:
     """The colour of a term that has one of its own, else one that stays with its name."""
-    return colour(term if term in PALETTE else category(sum(map(ord, term)))).light
+    if term in PALETTE:
+        return colour(term).light
+    return CATEGORIES[category(sum(map(ord, term)))].light
 
 
 _DRAWERS: dict[type, Callable[..., None]] = {
@@ -239,4 +258,5 @@ _DRAWERS: dict[type, Callable[..., None]] = {
     MixedPlan: _options,
     MixedPrediction: _mixed,
     FabricChoices: _fabrics,
+    RentOrBuy: _rent_or_buy,
 }

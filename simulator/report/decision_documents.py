@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from simulator.economics.ownership import RentOrBuy
     from simulator.economics.scaling_law import ScalingLaw
     from simulator.economics.unsure_totals import Span
-    from simulator.hardware.cluster import Cluster
     from simulator.scenario import Scenario
 
 __all__ = [
@@ -164,15 +163,15 @@ def _law(law: ScalingLaw) -> dict[str, Any]:
     return {"name": law.name, **{name: float(getattr(law, name)) for name in names}}
 
 
-def rent_or_buy_document(answer: RentOrBuy, cluster: Cluster) -> dict[str, Any]:
+def rent_or_buy_document(answer: RentOrBuy) -> dict[str, Any]:
     """Write both ways: what each costs by cause and month, and when buying is ahead."""
     use = answer.use
     return {
         "schema": SCHEMA,
         "version": __version__,
         "command": "rent-or-buy",
-        "cluster": cluster.name,
-        "gpus": cluster.gpus,
+        "cluster": answer.cluster,
+        "gpus": use.gpus,
         "page": answer.page.name,
         "use": {
             "in_use": use.in_use,

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import simulator
 from simulator.cli.main import app
+from simulator.errors import InputError
 
 RUNNER = CliRunner(env={"COLUMNS": "160"})
 RUN = ["rent-or-buy", "--cluster", "dgx-h100", "--gpus", "64"]
@@ -26,6 +28,20 @@ def test_document_and_own_page(tmp_path: Path) -> None:
     assert mine["break_even_month"]["on demand"] < shipped["break_even_month"]["on demand"]
 
 
+def test_python_says_the_same_and_refuses_the_same() -> None:
+    options = ["--in-use", "0.5", "--months", "12", "--liquid", "--json"]
+    said = json.loads(RUNNER.invoke(app, [*RUN, *options]).stdout)
+    found = simulator.rent_or_buy("dgx-h100", 64, in_use=0.5, months=12, cooling="liquid")
+    assert found.document() == said
+    frame = found.to_frame()
+    assert frame["month"].tolist() == list(range(1, 13))
+    assert frame["owned_usd"].tolist() == said["owned_usd"]
+    assert frame["on_demand_usd"].tolist() == said["rented_usd"]["on demand"]
+    with pytest.raises(InputError, match="cooling: must be air or liquid") as error:
+        simulator.rent_or_buy("dgx-h100", 64, months=0, cooling="water")
+    assert "months: must be 1 to 240" in str(error.value)
+
+
 def test_screen() -> None:
     done = RUNNER.invoke(app, [*RUN, "--in-use", "0.8", "--liquid"])
     assert (done.exit_code, done.stderr) == (0, "")
@@ -40,7 +56,7 @@ def test_screen() -> None:
     [
         (["--in-use", "1.2"], "in_use: must be above 0 and at most 1"),
         (["--page", "h101"], "did you mean 'h100'"),
-        (["--cluster", "dgx-a100"], "no page says what it costs"),
+        (["--cluster", "dgx-1v"], "no page says what it costs"),
     ],
 )
 def test_bad_input(options: list[str], words: str) -> None:

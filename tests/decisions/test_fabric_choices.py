@@ -54,6 +54,28 @@ def test_a_network_costs_by_its_bits_and_what_lies_above_the_leaves(found: Fabri
     assert price[8, 400, 8] == price[8, 400, 1]  # nothing lies above one tier
 
 
+def test_a_domain_of_72_costs_what_is_given() -> None:
+    """18 servers as above, 5,000 USD more for each of 144 GPUs in racks; without it no price."""
+    document = {
+        "model": {"name": "llama-3.2-1b"},
+        "cluster": {"name": "dgx-h100", "gpus": 144},
+        "training": {"sequence_length": 2048, "global_batch": 144, "tokens": 1e10},
+        "layout": {"tp": 1, "pp": 1, "cp": 1, "micro_batch": 1, "recompute": "none"},
+    }
+    own = {"basis": "own", "own": {"fast_domain_usd_per_gpu": 5000}}
+    asked = fabric_choices(make_scenario({**document, "economics": own}))
+    silent = fabric_choices(make_scenario({**document, "economics": {"basis": "own"}}))
+    price, hours = ({} for _ in range(2))
+    for row in asked.rows:
+        if (row.adapters, row.gbps, row.oversubscription, row.rails) == (8, 400, 1, False):
+            price[row.domain], hours[row.domain] = row.network_usd, row.usd / row.days
+    assert price[8] == pytest.approx(18 * 310_000 * 0.048, rel=1e-12)
+    assert price[72] == pytest.approx(price[8] + 144 * 5000, rel=1e-12)
+    assert hours[72] > hours[8]
+    known = {row.domain for row in silent.rows if row.network_usd is not None}
+    assert known == {8} and {row.domain for row in silent.rows} == {8, 72}
+
+
 def test_none_of_the_front_is_beaten(found: FabricChoices) -> None:
     front = found.front()
     assert front[0].step_s == min(row.step_s for row in found.rows)

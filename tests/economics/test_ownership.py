@@ -145,7 +145,12 @@ def test_shipped_pages(name: str) -> None:
     page = load_page(name)
     gpus = {
         **{"h100-sxm": "dgx-h100", "h200-sxm": "hgx-h200", "b200-sxm": "dgx-b200"},
-        **{"gb200": "gb200-nvl72", "mi300x": "mi300x-8", "l40s": "l40s-pcie"},
+        **{
+            "a100-sxm-80": "dgx-a100",
+            "gb200": "gb200-nvl72",
+            "mi300x": "mi300x-8",
+            "l40s": "l40s-pcie",
+        },
     }
     cluster = load_cluster(gpus[page.accelerator], 1024)
     assert page_of(cluster) == page
@@ -170,7 +175,7 @@ def test_wrong_input() -> None:
         rent_or_buy_cluster(load_cluster("dgx-h100", 8), Use(gpus=8, in_use=0.0, months=0))
     assert "in_use: must be above 0" in str(error.value) and "months: must be" in str(error.value)
     with pytest.raises(InputError, match="no page says what it costs"):
-        rent_or_buy_cluster(load_cluster("dgx-a100", 8), Use(gpus=8))
+        rent_or_buy_cluster(load_cluster("dgx-1v", 8), Use(gpus=8))
 
 
 def test_carbon() -> None:
