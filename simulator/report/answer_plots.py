@@ -150,7 +150,7 @@ def _ways(answer: Served | SeveralSites, axes: Axes) -> None:
 def _scheduled(answer: JobSchedule, axes: Axes) -> None:
     """When every job runs, coloured by its part."""
     for job, row in zip(answer.schedule.jobs, answer.schedule.rows, strict=True):
-        ink = colour(category(row.option.part)).light
+        ink = CATEGORIES[category(row.option.part)].light
         axes.barh(job.name, row.end - row.start, left=row.start, color=ink)
     axes.invert_yaxis()
     axes.set_xlabel("days")
