@@ -87,7 +87,8 @@ def test_gemma_4_has_windows_wide_heads_and_a_dense_mlp_beside_its_experts() -> 
     row = {
         "run_id": "x", "model": "gemma4-26b", "family": "gemma4_moe", "layers": "30",
         "hidden": "2816", "ffn_hidden": "2112", "heads": "16", "kv_heads": "8", "head_dim": "256",
-        "gated_mlp": "true", "vocab": "262144", "tied_embeddings": "true", "position": "rope", "seq_len": "4096",
+        "gated_mlp": "true", "vocab": "262144", "tied_embeddings": "true", "position": "rope",
+        "seq_len": "4096",
         "num_experts": "128", "top_k": "8", "moe_ffn_hidden": "704", "gpu": "TPU7x-Ironwood",
         "num_gpus": "64", "gpus_per_node": "4", "nvlink_domain": "64", "precision": "bf16",
         "fabric": "ici-3d-torus 4x4x4", "optimizer": "adamw", "sharding": "zero3", "dp": "64",
