@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.text import Text
 
 from simulator.cli.screen import NO_FIT, console, heading, notes
+from simulator.decisions.offers import excesses, nearest
 from simulator.units import show_count, show_days, show_percent, show_usd, show_usd_span
 
 if TYPE_CHECKING:
@@ -112,23 +114,30 @@ def show_views(answer: Comparison) -> None:
     """Print what to make of the offers."""
     screen = console()
     screen.print()
-    if said := missed(answer.asked, answer.rows):
+    if said := missed(answer.asked, answer.rows, answer.scenario.workload.recipe.tokens):
         screen.print(Text(said, style=NO_FIT))
-    screen.print(notes("At equal GPUs, the fastest", _equal_gpus(answer)))
+    if not answer.feasible:
+        return
+    screen.print(_notes("At equal GPUs, the fastest", _equal_gpus(answer)))
     said = "budget" if answer.asked.budget_usd is not None else "money of the reference"
     budget = answer.budget_usd
     title = f"For {show_usd(budget)} ({said})" if budget else "For equal money"
-    screen.print(notes(title, in_words(answer.at_equal_budget()) or _no_price(answer)))
+    screen.print(_notes(title, in_words(answer.at_equal_budget()) or _no_price(answer)))
     said = "deadline" if answer.asked.deadline_days is not None else "time of the reference"
     days = answer.deadline_days
     title = f"Within {show_days(days)} ({said}), the cheapest" if days else "By equal time"
-    screen.print(notes(title, in_words(answer.at_deadline())))
+    screen.print(_notes(title, in_words(answer.at_deadline())))
     if front := answer.pareto():
         title = "Beaten by no other in all of time, money, free memory and energy"
-        screen.print(notes(title, in_words(front)))
-    screen.print(notes("Speed-up over the number of GPUs", _curves(answer)))
-    screen.print(notes("Sizes", _sizes(answer)))
-    screen.print(notes("Read this with the numbers", _caveats(answer)))
+        screen.print(_notes(title, in_words(front)))
+    screen.print(_notes("Speed-up over the number of GPUs", _curves(answer)))
+    screen.print(_notes("Sizes", _sizes(answer)))
+    screen.print(_notes("Read this with the numbers", _caveats(answer)))
+
+
+def _notes(title: str, lines: Sequence[str]) -> Group:
+    """A heading and lines that stay as narrow as the table above."""
+    return notes(title, [textwrap.fill(one, _WIDTH - 2, subsequent_indent="  ") for one in lines])
 
 
 def _equal_gpus(answer: Comparison) -> list[str]:
@@ -139,7 +148,7 @@ def _equal_gpus(answer: Comparison) -> list[str]:
             continue
         first = rows[0].step_time_s or 1.0
         words = [f"{r.cluster} x {(r.step_time_s or 0.0) / first:.2f}" for r in rows[1:]]
-        lines.append(f"{gpus:,}: {rows[0].cluster}, then in time {', '.join(words)}")
+        lines.append(f"{gpus:,}: {rows[0].cluster}; the time of it on {', '.join(words)}")
     return lines
 
 
@@ -160,6 +169,8 @@ def _curves(answer: Comparison) -> list[str]:
     """Where more accelerators stop paying."""
     lines = []
     for curve in answer.curves():
+        if len(curve.gpus) < 2:
+            continue
         last = f"{curve.gpus[0]:,} to {curve.gpus[-1]:,} GPUs: x {curve.speedup[-1]:.1f}"
         mfu = f"MFU {show_percent(curve.mfu[0])} to {show_percent(curve.mfu[-1])}"
         knee = f"knee at {curve.knee:,}" if curve.knee else "no knee in this range"
@@ -183,8 +194,8 @@ def _no_price(answer: Comparison) -> list[str]:
     return ["no cluster has a price: give --price USD"] if answer.budget_usd is None else []
 
 
-def missed(asked: Asked, rows: Sequence[Offer]) -> str:
-    """What no offer meets, and the nearest; nothing where one does."""
+def missed(asked: Asked, rows: Sequence[Offer], tokens: float | None = None) -> str:
+    """What no offer meets, the nearest, and what it would take; nothing where one does."""
     able = [row for row in rows if row.feasible]
     if not able:
         return "MISSED: the run fits on none of these clusters and sizes."
@@ -205,10 +216,31 @@ def missed(asked: Asked, rows: Sequence[Offer]) -> str:
         best = min(paid, key=lambda row: row.usd.at(asked.confidence) if row.usd else 0.0)
         usd = best.usd.at(asked.confidence) if best.usd else 0.0
         words.append(
-            f"the cheapest{chance} is {best.cluster} x {best.gpus:,} for {show_usd(usd)} of"
+            f"the cheapest of these{chance} is {best.cluster} x {best.gpus:,} for {show_usd(usd)} of"
             f" {show_usd(asked.budget_usd)}"
         )
-    return f"MISSED: no offer meets what is asked; {'; '.join(words) or 'no price is known'}."
+    said = f"MISSED: no offer meets what is asked; {'; '.join(words) or 'no price is known'}."
+    return " ".join([said, *_would_take(asked, rows, tokens)])
+
+
+def _would_take(asked: Asked, rows: Sequence[Offer], tokens: float | None) -> list[str]:
+    """What the offer that misses the limits by least would take to meet them."""
+    near = nearest(rows, asked)
+    over = excesses(near, asked) if near is not None else {}
+    if near is None or not over or not isfinite(max(over.values())):
+        return []
+    words = []
+    if over.get("time", 0.0) > 1.0:
+        words.append(f"{over['time']:,.3g} times the speed")
+    if over.get("money", 0.0) > 1.0:
+        words.append(f"prices {100.0 * (1.0 - 1.0 / over['money']):.3g} % lower")
+    fewer = ""
+    if tokens is not None:
+        left = show_count(tokens / max(over.values()))
+        fewer = f", or {left} tokens in place of {show_count(tokens)}"
+    return [
+        f"Nearest is {near.cluster} x {near.gpus:,}: it would take {' and '.join(words)}{fewer}."
+    ]
 
 
 def _caveats(answer: Comparison) -> list[str]:

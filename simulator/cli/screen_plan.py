@@ -43,6 +43,7 @@ from simulator.report.numbers import refined_rows
 from simulator.report.run_words import end_words, goodput_words
 from simulator.units import (
     show_count,
+    show_days,
     show_percent,
     show_seconds,
     show_seconds_span,
@@ -363,12 +364,14 @@ def missed_goals(plan: Plan) -> list[str]:
     lines = []
     if goal.deadline_days is not None and not plan.in_time.any():
         lines.append(
-            f"MISSED: No layout meets the deadline. The best takes {days:,.1f} days of"
-            f" {goal.deadline_days:,.1f}: it needs {days / goal.deadline_days:.1f} times the speed."
+            f"MISSED: No layout meets the deadline. The best takes {show_days(days)} of"
+            f" {show_days(goal.deadline_days)}: it needs {days / goal.deadline_days:,.3g} times the"
+            " speed."
         )
     if goal.budget_usd is not None and not plan.in_budget.any():
         lines.append(
             f"MISSED: No layout meets the budget. The best costs {show_usd(usd)} of"
-            f" {show_usd(goal.budget_usd)}."
+            f" {show_usd(goal.budget_usd)}: it needs prices"
+            f" {100.0 * (1.0 - goal.budget_usd / usd):.3g} % lower."
         )
     return lines

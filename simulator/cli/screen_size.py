@@ -30,7 +30,8 @@ def show(answer: Sized) -> None:
     if answer.answer is not None:
         screen.print(notes(title, [*in_words([answer.answer]), answer.answer.described]))
     else:
-        screen.print(Text(missed(asked, answer.tried), style=NO_FIT))
+        tokens = answer.scenario.workload.recipe.tokens
+        screen.print(Text(missed(asked, answer.tried, tokens), style=NO_FIT))
         near = answer.nearest
         if near is not None:
             screen.print(notes("Nearest to all that is asked", in_words([near])))
@@ -44,17 +45,17 @@ def show(answer: Sized) -> None:
 def _bought(answer: Sized, compute: Compute) -> list[str]:
     """Tokens, and the best model for the same compute with the law's coefficients."""
     arch, law, best = answer.scenario.workload.architecture, compute.law, compute.optimum
-    usd = compute.offer.usd
+    usd, named = compute.offer.usd, "GPU" if compute.offer.gpus == 1 else "GPUs"
     paid = (
         f", {show_usd(usd.p50 * compute.days / compute.offer.days.p50)}"
         if (usd is not None and compute.offer.days is not None)
         else ""
     )
     return [
-        f"{compute.offer.gpus:,} GPUs for {show_days(compute.days)}{paid}; the {compute.binding}"
-        " is used up",
+        f"{compute.offer.gpus:,} {named} for {show_days(compute.days)}{paid};"
+        f" the {compute.binding} is used up",
         f"most tokens for {arch.name}: {show_count(compute.tokens)}"
-        f" ({compute.tokens / arch.active_parameters:.0f} a parameter), loss {compute.loss:.3f}",
+        f" ({compute.tokens / arch.active_parameters:.3g} a parameter), loss {compute.loss:.3f}",
         f"best model for the same {compute.flop:.3g} FLOPs: {show_count(best.parameters)} dense"
         f" parameters on {show_count(best.tokens)} tokens, loss {best.loss:.3f}",
         f"by {law.name}: loss = {float(law.irreducible_loss):g}"

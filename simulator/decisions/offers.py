@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import hypot, isfinite, log
+from math import hypot, inf, isfinite, log
 from typing import TYPE_CHECKING, Any
 
 from simulator.cost.step import Estimate
@@ -31,7 +31,7 @@ from simulator.software.platforms import wrong_platform
 if TYPE_CHECKING:
     from simulator.planner.mixed_answer import MixedOption
 
-__all__ = ["Asked", "Offer", "offer", "offer_of", "on_cluster"]
+__all__ = ["Asked", "Offer", "excesses", "nearest", "offer", "offer_of", "on_cluster"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,6 +121,25 @@ class Offer:
             return ""
         good = f"; next good size: {self.next_good:,}" if self.next_good else ""
         return f"the batch does not divide over {self.gpus:,}{good}"
+
+
+def excesses(row: Offer, asked: Asked) -> dict[str, float]:
+    """By which factor an offer takes more than is asked for, ``time`` and ``money``; inf: unknown.
+
+    Of limits that nobody asked for there is none.
+    """
+    limits = {"time": (row.days, asked.deadline_days), "money": (row.usd, asked.budget_usd)}
+    return {
+        name: span.at(asked.confidence) / limit if span is not None else inf
+        for name, (span, limit) in limits.items()
+        if limit is not None
+    }
+
+
+def nearest(rows: Iterable[Offer], asked: Asked) -> Offer | None:
+    """Return the offer that misses what is asked by the least factor, or meets it by the most."""
+    able = [row for row in rows if row.feasible]
+    return min(able, key=lambda row: max(excesses(row, asked).values(), default=1.0), default=None)
 
 
 def on_cluster(scenario: Scenario, name: str, gpus: int) -> Scenario:

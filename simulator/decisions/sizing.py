@@ -14,7 +14,7 @@ from simulator.cost.operators.model_flop import step_flop
 from simulator.decisions.cluster_comparison import offer_row, own_cluster
 from simulator.decisions.gpu_counts import batch_divides, ladder, whole_servers
 from simulator.decisions.many_searches import cores, done_in_order
-from simulator.decisions.offers import Asked, Offer, offer_of
+from simulator.decisions.offers import Asked, Offer, nearest, offer_of
 from simulator.economics.carbon import co2_kg
 from simulator.economics.scaling_law import USUAL_LAW, Optimum, ScalingLaw, load_law
 from simulator.errors import InputError, problem
@@ -84,8 +84,7 @@ class Sized(Answer):
     @property
     def nearest(self) -> Offer | None:
         """Where nothing meets what is asked, the offer that misses it by the least factor."""
-        able = [row for row in self.tried if row.feasible]
-        return min(able, key=lambda row: _excess(row, self.asked), default=None)
+        return nearest(self.tried, self.asked)
 
 
 def size_run(
@@ -253,17 +252,6 @@ def _least(scenario: Scenario, asked: Asked) -> float:
 
 def _days(row: Offer, asked: Asked) -> float:
     return row.days.at(asked.confidence) if row.days else float("inf")
-
-
-def _excess(row: Offer, asked: Asked) -> float:
-    """Largest factor by which an offer misses what is asked."""
-    limits = ((row.days, asked.deadline_days), (row.usd, asked.budget_usd))
-    missed = [
-        span.at(asked.confidence) / limit if span is not None else float("inf")
-        for span, limit in limits
-        if limit is not None
-    ]
-    return max(missed, default=1.0)
 
 
 def _compute(

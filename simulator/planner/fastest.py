@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator.cost.estimate import Estimate
@@ -45,7 +46,7 @@ def fastest(scenario: Scenario, *, keep: int = KEEP) -> Fastest:
         return Fastest(found=None, reason=reason)
     pinned = with_allowed(scenario)
     found = explore(scenario.workload, scenario.cluster, scenario.software, pinned, keep=keep)
-    return Fastest(found=found, reason="" if len(found.best) else why_not(found))
+    return Fastest(found=found, reason="" if len(found.best) else why_not(found, scenario.pinned))
 
 
 def hopeless(scenario: Scenario, cluster: Cluster) -> str:
@@ -62,8 +63,11 @@ def hopeless(scenario: Scenario, cluster: Cluster) -> str:
     )
 
 
-def why_not(found: Found) -> str:
-    """Say why nothing fits: the memory of the nearest miss, or the commonest reason."""
+def why_not(found: Found, pinned: Mapping[str, object] | None = None) -> str:
+    """Say why nothing fits: the memory of the nearest miss, or the commonest reason.
+
+    That reason may lie in fields that were `pinned` against each other, so they are named.
+    """
     miss = found.nearest_miss
     if miss is not None:
         need = float(miss.memory_total_bytes[0])
@@ -72,5 +76,7 @@ def why_not(found: Found) -> str:
             f" {show_bytes(need)} of {show_bytes(miss.usable_bytes)} usable"
         )
     if found.dropped:
-        return f"cannot run: {max(found.dropped, key=lambda reason: found.dropped[reason])}"
+        reason = max(found.dropped, key=lambda reason: found.dropped[reason])
+        fixed = ", ".join(f"layout.{name} = {value}" for name, value in (pinned or {}).items())
+        return f"cannot run: {reason}" + (f" (with {fixed})" if fixed else "")
     return "cannot run: no layout of this many GPUs"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator._version import __version__
 from simulator.decisions.fabric_choices import FabricChoices, choice_row
-from simulator.decisions.offers import Offer
+from simulator.decisions.offers import Offer, nearest
 from simulator.report.document import SCHEMA, layout_document, layout_fields, plain
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def compare_document(answer: Comparison) -> dict[str, Any]:
         return [{"row": place[id(row)], **_short(row)} for row in rows]
 
     asked = answer.asked
+    met = any(row.meets(asked) for row in answer.rows)
+    near = None if met else nearest(answer.rows, asked)
     return {
         **decision_head("compare", answer.scenario),
         "asked": {
@@ -115,6 +117,7 @@ def compare_document(answer: Comparison) -> dict[str, Any]:
             }
             for curve in answer.curves()
         ],
+        "nearest": None if near is None else {"row": place[id(near)], **_short(near)},
     }
 
 

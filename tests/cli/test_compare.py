@@ -23,7 +23,7 @@ RUN = ["compare", *NAMES, "--clusters", "dgx-h100,mi325x-8", "--gpus", "8..16"]
 TOP = [
     *("schema", "version", "command", "scenario", "workload", "asked", "rows", "at_equal_gpus"),
     *("equal_budget_usd", "at_equal_budget", "equal_deadline_days", "at_deadline", "pareto"),
-    "curves",
+    *("curves", "nearest"),
 ]
 ROW = [
     *("cluster", "accelerator", "gpus", "feasible", "reason", "software", "global_batch"),
@@ -75,6 +75,40 @@ def test_an_impossible_deadline_names_the_nearest() -> None:
     done = RUNNER.invoke(app, [*RUN, "--deadline", "1h"])
     assert done.exit_code == 1
     assert "MISSED: no offer meets what is asked; the soonest" in done.stdout
+    document = json.loads(RUNNER.invoke(app, [*RUN, "--deadline", "1h", "--json"]).stdout)
+    near = document["nearest"]
+    days = [row["days"]["p50"] for row in document["rows"]]
+    assert near["row"] == days.index(min(days)) and document["at_deadline"] == []
+    # one hour is a 24th of a day: what the soonest takes over it
+    text = " ".join(done.stdout.split())
+    assert f"it would take {24.0 * min(days):,.3g} times the speed, or" in text
+
+
+def test_an_impossible_budget_says_what_it_would_take() -> None:
+    done = RUNNER.invoke(app, [*RUN, "--budget", "100"])
+    document = json.loads(RUNNER.invoke(app, [*RUN, "--budget", "100", "--json"]).stdout)
+    usd = min(row["usd"]["p50"] for row in document["rows"] if row["usd"]["p50"])
+    near = document["rows"][document["nearest"]["row"]]
+    assert done.exit_code == 1 and near["usd"]["p50"] == usd
+    text = " ".join(done.stdout.split())
+    assert f"prices {100.0 * (1.0 - 100.0 / usd):.3g} % lower" in text
+    within = ["--budget", str(2.0 * usd), "--json"]
+    assert json.loads(RUNNER.invoke(app, [*RUN, *within]).stdout)["nearest"] is None
+
+
+def test_pins_that_contradict_each_other_are_named() -> None:
+    pins = ["--set", "layout.tp=4", "--set", "layout.pp=8"]
+    done = RUNNER.invoke(app, [*RUN, *pins])
+    assert done.exit_code == 1
+    assert "layout.tp = 4, layout.pp = 8" in " ".join(done.stdout.split())
+
+
+def test_no_line_is_wider_than_the_table_and_one_size_has_no_curve() -> None:
+    many = "dgx-h100,dgx-a100,hgx-h200,dgx-b200,mi300x-8,mi325x-8,l40s-pcie"
+    done = RUNNER.invoke(app, ["compare", *NAMES, "--clusters", many, "--gpus", "8"])
+    assert done.exit_code == 0 and "At equal GPUs" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 101  # the names of the columns
+    assert "Speed-up" not in done.stdout
 
 
 @pytest.mark.parametrize(
