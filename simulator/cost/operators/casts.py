@@ -218,7 +218,7 @@ def _serving(
         name=f"{what} {g.name}",
         role=role,
         product=g.role,
-        kind="elementwise",
+        kind="cast",
         forward_bytes=moved[0],
         backward_bytes=moved[1],
         calls=calls[0] * times,
