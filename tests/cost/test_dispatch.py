@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from simulator.cost.collectives.dispatch import Traffic, dispatch_figures, dispatch_s, exchange_s
+from simulator.cost.operators.routing import reached_places
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
@@ -201,3 +202,57 @@ def test_units_pay_for_copies_and_for_their_bytes() -> None:
         far_bytes_per_s=1.0,
     )
     assert exchange_s(figures, tokens, units=10) == pytest.approx(2000 * (1e-6 + 1e-6) / 10)
+
+
+@pytest.mark.parametrize(
+    ("machine", "ranks", "units", "row_bytes", "dispatch", "combine"),
+    [
+        ("gb200-nvl72", 8, 16, 14336, 750.15, 684.27),
+        ("gb200-nvl72", 8, 32, 14336, 764.03, 737.13),
+        ("gb200-nvl72", 16, 16, 14336, 661.93, 600.75),
+        ("gb200-nvl72", 36, 16, 14336, 612.85, 543.27),
+        ("gb200-nvl72", 36, 32, 14336, 632.31, 596.99),
+        ("gb200-nvl72", 8, 16, 7392, 620.98, None),  # fp8: 7168 bytes and 56 scales in fp32
+        ("gb200-nvl72", 16, 16, 7392, 577.17, None),
+        ("dgx-b200", 8, 16, 14336, 734.95, 673.84),
+        ("dgx-b200", 8, 16, 7392, 599.27, None),
+    ],
+)
+def test_kernels_of_hybridep_move_what_their_authors_measured(
+    machine: str,
+    ranks: int,
+    units: int,
+    row_bytes: int,
+    dispatch: float,
+    combine: float | None,
+) -> None:
+    """GB/s of what arrives (deepseek-ai/DeepEP docs/README_Hybrid-EP.md): 4,096 tokens, 8 of 8 n.
+
+    Kernels alone, without what a call has around them, its start.
+    """
+    cluster = load_cluster(machine, 72 if ranks > 8 else 8)
+    group = Group(size=np.array([ranks]), local=np.array([ranks]))
+    tokens, experts = 4096 * row_bytes, 8 * ranks
+    arriving = tokens * float(reached_places(ranks, picks=8, experts=experts))
+    for way, published in (("dispatch", dispatch), ("combine", combine)):
+        if published is None:
+            continue
+        known = cluster.library.dispatch["hybridep"][cluster.board][way]
+        call = {"experts": experts, "row_bytes": row_bytes, "way": way, "library": "hybridep"}
+        seconds = float(dispatch_s(cluster, tokens, 8, group, units=units, **call)[0])
+        rate = arriving / (seconds - float(known.start_s)) / 1e9
+        assert rate == pytest.approx(published, rel=0.09)
+
+
+def test_small_tokens_keep_hybridep_from_filling_links() -> None:
+    """A unit takes as long for a token of 4 kB as for one of 14 kB: half the bytes a second."""
+    cluster = load_cluster("dgx-b200", 8)
+    group = Group(size=np.array([8]), local=np.array([8]))
+    start = float(cluster.library.dispatch["hybridep"][cluster.board]["dispatch"].start_s)
+
+    def rate(row_bytes: int) -> float:
+        call = {"experts": 128, "row_bytes": row_bytes, "library": "hybridep"}
+        seconds = dispatch_s(cluster, 1e6 * row_bytes, 8, group, **call)
+        return 1e6 * row_bytes / (float(seconds[0]) - start)
+
+    assert 0.4 < rate(4096) / rate(14336) < 0.65

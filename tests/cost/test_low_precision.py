@@ -191,7 +191,7 @@ def test_present_scaling_is_the_same_product_one_more_read_and_three_starts() ->
     for name in ("gemm", "attention", "dp", "optimizer"):
         assert term(now, name) == term(late, name), name
     elements = 32 * S * (4096 + 6144 + 4096 + 4096 + 4096 + 28672 + 14336 + 4096)
-    kernel = B200.accelerator.stream["elementwise"]
+    kernel = B200.accelerator.stream["cast"]
     rate = float(kernel.memory_fraction) * float(B200.accelerator.memory.bandwidth_bytes_per_s)
     more = term(now, "memory_bound") - term(late, "memory_bound")
     # and of eight casts in each of 32 blocks three more kernels: zero, the maximum, the scale
@@ -203,7 +203,7 @@ def test_bf16_pays_for_no_cast() -> None:
     # with casts that cost nothing the memory-bound term of fp8 would be that of bf16
     plain, low = (run(precision, software=APART) for precision in ("bf16", "fp8"))
     casts_s = term(low, "memory_bound") - term(plain, "memory_bound")
-    kernel = B200.accelerator.stream["elementwise"]
+    kernel = B200.accelerator.stream["cast"]
     rate = float(kernel.memory_fraction) * float(B200.accelerator.memory.bandwidth_bytes_per_s)
     elements = 32 * S * (4096 + 6144 + 4096 + 4096 + 4096 + 28672 + 14336 + 4096)
     launches = 32 * 4 * 2 * float(kernel.launch_s)  # four linears, both directions

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from simulator.cost.kernels.memory_bound import stream_s
+from simulator.cost.kernels.memory_bound import stream_figures, stream_s
+from simulator.hardware.cluster import load_accelerator
 
 RATE = {"bandwidth_bytes_per_s": 2e12, "memory_fraction": 0.5, "launch_s": 2e-6}
 ROWS = RATE | {"row_s_per_byte": 1e-10, "rows_per_unit": 2, "compute_units": 100}
@@ -47,3 +48,31 @@ def test_more_bytes_never_take_less_time() -> None:
     moved = np.geomspace(1e4, 1e9, 300)
     seconds = stream_s(moved_bytes=moved, row_bytes=16384.0, **kernel)
     assert (np.diff(seconds) >= -1e-12).all()
+
+
+@pytest.mark.parametrize(
+    ("input_bytes", "weight_bytes", "kernels", "measured_ms"),
+    [
+        (2 + 2 * 33 / 32, 2 + 33 / 32, 2, 8.984 - 7.161),  # mxfp8
+        (4 + 2 * 9 / 16, 4 + 9 / 16, 6, 6.453 - 3.764),  # nvfp4: and once more for the maximum
+        (4 + 1, 4 + 1, 8, 9.147 - 6.812),  # fp8 with a present scale: no transposed copy
+    ],
+)
+def test_casts_take_what_transformer_engine_shows(
+    input_bytes: float, weight_bytes: float, kernels: int, measured_ms: float
+) -> None:
+    """12 linears of 15,872 tokens and hidden 4096 on B300, with casts less without.
+
+    Inputs are cast along rows and columns, weights along rows, whatever product a linear stands
+    for (NVIDIA/TransformerEngine docs/examples/gemm_profiling, benchmarks/gemm/benchmark_gemm.py).
+    """
+    m, h, i = 15872, 4096, 16384
+    forward = [(m, h, 3 * h), (m, h, h), (m, h, i), (m, i, h)]
+    backward = [(m, n, k) for _, k, n in forward] + [(k, m, n) for _, k, n in forward]
+    linears = forward + backward
+    inputs = sum(rows * k for rows, k, _ in linears)
+    weights = sum(k * n for _, k, n in linears)
+    moved = inputs * input_bytes + weights * weight_bytes
+    figures = stream_figures(load_accelerator("b300-sxm"), "cast")
+    seconds = float(stream_s(moved_bytes=moved, calls=12 * kernels, **figures))
+    assert 1e3 * seconds == pytest.approx(measured_ms, rel=0.16)
