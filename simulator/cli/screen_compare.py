@@ -216,8 +216,8 @@ def missed(asked: Asked, rows: Sequence[Offer], tokens: float | None = None) -> 
         best = min(paid, key=lambda row: row.usd.at(asked.confidence) if row.usd else 0.0)
         usd = best.usd.at(asked.confidence) if best.usd else 0.0
         words.append(
-            f"the cheapest of these{chance} is {best.cluster} x {best.gpus:,} for {show_usd(usd)} of"
-            f" {show_usd(asked.budget_usd)}"
+            f"the cheapest of these{chance} is {best.cluster} x {best.gpus:,} for"
+            f" {show_usd(usd)} of {show_usd(asked.budget_usd)}"
         )
     said = f"MISSED: no offer meets what is asked; {'; '.join(words) or 'no price is known'}."
     return " ".join([said, *_would_take(asked, rows, tokens)])
