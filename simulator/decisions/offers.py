@@ -26,7 +26,6 @@ from simulator.planner.prediction import refuse_tables
 from simulator.planner.real_run import never_finishes, priced
 from simulator.planner.search import KEEP_FOR_ENERGY, ranked
 from simulator.scenario import Scenario, make_scenario
-from simulator.software.platforms import wrong_platform
 
 if TYPE_CHECKING:
     from simulator.planner.mixed_answer import MixedOption
@@ -158,7 +157,7 @@ def on_cluster(scenario: Scenario, name: str, gpus: int) -> Scenario:
         return scenario
     cluster = load_cluster(name, gpus, where=scenario.where)
     section: dict[str, Any] = {"name": name, "gpus": gpus}
-    if wrong_platform(scenario.software, cluster.accelerator) is None:
+    if cluster.accelerator.platform in scenario.software.platforms:
         section["software"] = scenario.software.stands_for or scenario.software.name
         given = scenario.document.get("cluster", {})
         if isinstance(given, Mapping) and given.get("software"):
