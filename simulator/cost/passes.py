@@ -26,6 +26,7 @@ from simulator.cost.tables import (
     StepTerms,
 )
 from simulator.cost.terms import HIDDEN
+from simulator.kept import for_same_records
 from simulator.layout.layouts import RECOMPUTE, SHARDINGS, Layouts
 from simulator.schedules.registry import BREADTH_FIRST, FLUSHES, SPLITS_BACKWARD, TAKES_ROUNDS
 
@@ -36,6 +37,7 @@ __all__ = [
     "ZERO2",
     "ZERO3",
     "alone_passes",
+    "block_passes",
     "data_parallel",
     "distinct_micro_batches",
     "fetch_s",
@@ -75,7 +77,7 @@ def part_passes(
     Software that reduces only after the last micro-batch pays one reduction for all m of them.
     """
     b, s, mode = priced.blocks, priced.states, layouts.recompute
-    forward, backward = total(b.forward_s)[block_key], total(b.backward_s)[block_key]
+    forward, backward = (way[block_key] for way in block_passes(b))
     exchange = b.exchange_s[0][block_key]
     selective = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][block_key], 0.0)
     full = b.recompute_s[FULL][block_key]
@@ -108,6 +110,15 @@ def part_passes(
         input_s=stages_s(b.input_s[block_key], layouts.pp > 1),
         prefetched=priced.software.input.prefetched,
     )
+
+
+@for_same_records(4)
+def block_passes(blocks: BlockCosts) -> tuple[Floats, Floats]:
+    """Forward and backward pass of one micro-batch through each part, of every block key.
+
+    Kept: it is asked for with every table of the layouts that share these prices.
+    """
+    return total(blocks.forward_s), total(blocks.backward_s)
 
 
 def _gathers_s(

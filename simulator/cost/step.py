@@ -28,8 +28,9 @@ from simulator.cost.memory.offload import (
 )
 from simulator.cost.memory.peak import MEMORY_KINDS, memory_spread, peak_bytes, peak_memory
 from simulator.cost.passes import (
+    FULL,
     SELECTIVE,
-    alone_passes,
+    block_passes,
     data_parallel,
     over_parts,
     part_passes,
@@ -46,10 +47,12 @@ from simulator.cost.tables import (
     Selection,
     SlowestRank,
     StepTerms,
+    covered_parts,
     select,
 )
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.hardware.cluster import Cluster
+from simulator.layout.keys import unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
@@ -180,23 +183,30 @@ def least_step_s(layouts: Layouts, priced: Priced) -> Floats:
     A step is the sum of the terms of :data:`simulator.cost.terms.TERMS`, none of which is negative:
     shown parts of communication, offload, fill and drain are cut off at zero, and so is what a
     further micro-batch takes over the slowest rank's own passes. What is added up here is some of
-    these terms alone: m micro-batches forward and backward through the slowest rank, what those
-    without another beside them take longer, the optimizer's step on the device, and the norm of the
+    these terms alone: the blocks of m micro-batches, forward and backward with what is recomputed,
+    on the rank that takes longest for them, the optimizer's step on the device, and the norm of the
     gradients. So no step is shorter, and no layout whose bound lies above the time of the n-th
     fastest is among the n fastest. The last 1e-9 are left to the rounding of sums in another order.
+
+    Few layouts differ in what their ranks hold, what a block costs and what is recomputed.
     """
-    rows = select(layouts, priced, slice(None))
+    again = (layouts.recompute, layouts.recompute_layers)
+    own = unique_rows(priced.plan, priced.block_key, *again)
+    blocks, key = priced.blocks, priced.block_key[own.first]
+    parts = priced.table.parts[priced.plan[own.first]]
+    mode, layers = (column[own.first] for column in again)
+    ahead_s, back_s = block_passes(blocks)
+    each = ahead_s[key] + back_s[key]
+    each = each + np.where((mode == SELECTIVE)[:, None], blocks.recompute_s[SELECTIVE][key], 0)
+    ranks_s = over_parts(parts, each[:, None, :])
+    full = np.flatnonzero(mode == FULL)
+    if len(full):
+        covered = covered_parts(layers[full], parts[full])
+        ranks_s[full] += over_parts(covered, blocks.recompute_s[FULL][key[full]][:, None, :])
     m = layouts.micro_batches / layouts.copies
-    share = recomputed_share(rows)
-    passes = part_passes(priced, layouts, rows.block_key, rows.state_key, m, share)
-    slowest = slowest_rank(rows, priced, rank_passes(rows, priced, passes))
-    least_s = m * (slowest.forward_s + slowest.backward_s)
-    if priced.software.overlap.expert:
-        longer_s = alone_passes(priced.blocks, rows.block_key, slowest.parts[:, None, :])
-        least_s = least_s + slowest.alone * (longer_s[0] + longer_s[1])[:, 0]
-    least_s = least_s + priced.states.norm_s[rows.state_key]
+    least_s = m * ranks_s.max(axis=1)[own.inverse] + priced.states.norm_s[priced.state_key]
     if not uses_host(layouts):
-        least_s = least_s + priced.states.optimizer_s[rows.state_key].max(axis=1)
+        least_s = least_s + priced.states.optimizer_s.max(axis=1)[priced.state_key]
     return np.asarray(least_s * (1.0 - 1e-9))
 
 
@@ -256,6 +266,8 @@ def _step_terms(
 
 def recomputed_share(rows: Selection) -> Floats:
     """Share of each part's blocks that full recomputation covers, over all ranks."""
+    if not rows.covered.any():
+        return np.zeros((len(rows.layouts), rows.parts.shape[2]))
     ranks = rows.ranks[:, :, None]
     whole = (ranks * rows.parts).sum(axis=1)
     return np.asarray((ranks * rows.covered).sum(axis=1) / np.maximum(whole, 1.0))

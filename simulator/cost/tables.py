@@ -26,6 +26,7 @@ __all__ = [
     "Selection",
     "SlowestRank",
     "StepTerms",
+    "covered_parts",
     "offloaded_parts",
     "recomputed_parts",
     "select",
@@ -241,8 +242,17 @@ def recomputed_parts(layouts: Layouts, parts: Floats) -> Floats:
     `recompute_layers` of 0 means every block. Shape as `parts`: (layouts, columns, parts).
     """
     full = layouts.recompute == _FULL
-    limit = np.where(layouts.recompute_layers == 0, np.inf, layouts.recompute_layers)
-    return _first_blocks(np.where(full, limit, 0.0), parts)
+    return _first_blocks(np.where(full, _limit(layouts.recompute_layers), 0.0), parts)
+
+
+def covered_parts(layers: NDArray[Any], parts: Floats) -> Floats:
+    """The same of layouts that all recompute in full, by their `recompute_layers`."""
+    return _first_blocks(_limit(layers), parts)
+
+
+def _limit(layers: NDArray[Any]) -> Floats:
+    """Blocks of a rank that full recomputation may cover."""
+    return np.where(layers == 0, np.inf, layers)
 
 
 def offloaded_parts(layouts: Layouts, parts: Floats) -> Floats:

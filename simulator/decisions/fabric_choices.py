@@ -173,7 +173,7 @@ def _layouts(scenario: Scenario, domain: int) -> Layouts | None:
     pinned = with_allowed(scenario)
     tables = []
     for one in ends:
-        found = explore(one.workload, one.cluster, one.software, pinned, keep=_KEEP)
+        found = explore(one.workload, one.cluster, one.software, pinned, keep=_KEEP, counts=False)
         tables += [found.best.layouts] if len(found.best) else []
     return Layouts.concatenate(tables) if tables else None
 

@@ -139,7 +139,7 @@ def _best(scenario: Scenario, side: Mapping[str, Any]) -> Estimate:
     pinned = {**scenario.pinned, **side}
     section = build(LayoutSection, pinned, where=scenario.where, prefix="layout").pinned()
     made = replace(scenario, pinned=section)
-    found = explore(made.workload, made.cluster, made.software, section, keep=_KEEP)
+    found = explore(made.workload, made.cluster, made.software, section, keep=_KEEP, counts=False)
     if len(found.best):
         return found.best.take([0])
     words = ", ".join(f"{name} = {value}" for name, value in side.items())

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.arrays import Ints
 from simulator.cost.estimate import concatenate
@@ -21,7 +22,7 @@ from simulator.cost.pricing import with_paths
 from simulator.cost.step import CHUNK, Estimate, evaluate, priced_estimate
 from simulator.cost.tables import Priced
 from simulator.hardware.cluster import Cluster
-from simulator.layout.keys import unique_rows
+from simulator.layout.keys import UniqueRows, unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS
 from simulator.planner.candidates import EVERY, Degrees, Family, Range, count, families
@@ -32,9 +33,11 @@ from simulator.planner.memory_first import (
     Setting,
     Space,
     every_row,
-    near_rows,
+    light_rows,
+    near_among,
     open_space,
     smallest_row,
+    with_bounds,
 )
 from simulator.planner.shortlist import Shortlist, wanted
 from simulator.planner.stage_choices import MOST_DEALT, dealt_anew, worth_dealing
@@ -103,13 +106,16 @@ up to so many times as large are tried, and so on."""
 _BLOCK = 4096
 """Layouts that are timed together: few, to know early how fast the best ones are."""
 
+_LOOKED_AT = 16384
+"""Layouts whose memory is looked at together where it is not counted how many fit."""
+
 
 class _Search:
     """One exploration: families of layouts come in, the fastest of them stay."""
 
-    def __init__(self, setting: Setting, keep: int, exhaustive: bool) -> None:
-        self.setting, self.exhaustive = setting, exhaustive
-        self.sizes = {"best": keep, "roomy": keep, "near": 1, "safe": 1}
+    def __init__(self, setting: Setting, keep: int, exhaustive: bool, counts: bool) -> None:
+        self.setting, self.exhaustive, self.counts = setting, exhaustive, counts
+        self.sizes = {"best": keep, "roomy": keep} | ({"near": 1, "safe": 1} if counts else {})
         self.lists = {
             name: Shortlist(_SPARE * max(size, _FEW)) for name, size in self.sizes.items()
         }
@@ -156,20 +162,53 @@ class _Search:
         self.dropped += count
         if space is None:
             return set()
-        counted = not (self.exhaustive or space.family.base.offload_layers.any())
-        if counted:
-            near = near_rows(space)
-            rows, self.fitting = near.rows, self.fitting + near.fitting
+        if self.exhaustive or space.family.base.offload_layers.any():
+            near = every_row(space)
+            self._time_all(space, near, counted=False)
+        elif self.counts:
+            found = near_among(space, light_rows(space))
+            near, self.fitting = with_bounds(space, found.rows), self.fitting + found.fitting
+            self._time_all(space, near, counted=True)
         else:
-            rows = every_row(space)
+            near = self._time_the_fastest(space)
+        self.spaces = [kept for kept in (*self.spaces, space) if len(self._listed(kept))]
+        return _at_their_largest(space.family.base, near.row)
+
+    def _time_all(self, space: Space, rows: Rows, *, counted: bool) -> None:
+        """Price rows whose lower bounds lie below what the lists hold, those with the least first.
+
+        `counted`: what fits is known.
+        """
         order = np.argsort(rows.least_s, kind="stable")
         for start in range(0, len(order), _BLOCK):
             some = rows.take(order[start : start + _BLOCK])
             some = some.take(wanted(self.lists, some.lists, some.least_s))
             if len(some):
                 self._time(space, some, counted)
-        self.spaces = [kept for kept in (*self.spaces, space) if len(self._listed(kept))]
-        return _at_their_largest(space.family.base, rows.row)
+
+    def _time_the_fastest(self, space: Space) -> Rows:
+        """The same with a look at the memory of those alone whose bounds lie below what is held.
+
+        Returns those that come near to fitting of what was looked at; of every tp, pp and cp that
+        is all with the largest micro-batch, or one of it at the least.
+        """
+        rows = with_bounds(space, light_rows(space))
+        rows = rows.take(np.argsort(rows.least_s, kind="stable"))
+        looked, start, size = list[Rows](), 0, _LOOKED_AT
+        while start < len(rows):
+            most = max(one.cut for one in self.lists.values())
+            end = min(start + size, int(np.searchsorted(rows.least_s, most, side="right")))
+            if end <= start:
+                break
+            found = near_among(space, rows.take(slice(start, end)))
+            self.fitting += found.fitting
+            self._time_all(space, found.rows, counted=True)
+            looked.append(found.rows)
+            start = end
+        rest = rows.take(slice(start, None))
+        near = Rows.joined([rows.take(slice(0, 0)), *looked])
+        rest = rest.take(_may_grow(space.family.base, near.row, rest.row))
+        return Rows.joined([near, near_among(space, rest).rows])
 
     def _time(self, space: Space, rows: Rows, counted: bool) -> None:
         """Price rows in full, with coarse costs of pipelines; `counted`: what fits is known."""
@@ -181,8 +220,8 @@ class _Search:
             fits, step_s = e.fits, e.step_time_s
             near = e.memory_total_bytes <= ROOM * e.usable_bytes
             kinds = {"best": fits, "roomy": near, "near": near & ~fits, "safe": e.verdict == 0}
-            for name, some in kinds.items():
-                self.lists[name].show(step_s, numbers[piece], some)
+            for name, shown in self.lists.items():
+                shown.show(step_s, numbers[piece], kinds[name])
             self.fitting += 0 if counted else int(fits.sum())
 
     def fine(self) -> dict[str, _Known]:
@@ -312,12 +351,25 @@ def _merged(known: _Known | None, new: _Known, keep: int) -> _Known:
 
 def _at_their_largest(base: Layouts, near: Ints) -> set[Degrees]:
     """Degrees (tp, pp, cp) of which a `near` row has the largest micro-batch that can run."""
-    keys = unique_rows(base.tp, base.pp, base.cp)
-    largest = np.zeros(len(keys.first), dtype=np.int64)
-    np.maximum.at(largest, keys.inverse, base.micro_batch)
-    some = near[base.micro_batch[near] == largest[keys.inverse[near]]]
-    first = keys.first[np.unique(keys.inverse[some])]
+    degrees, largest = _largest(base)
+    first = degrees.first[np.unique(degrees.inverse[near[largest[near]]])]
     return set(zip(*(x[first].tolist() for x in (base.tp, base.pp, base.cp)), strict=True))
+
+
+def _may_grow(base: Layouts, near: Ints, rest: Ints) -> NDArray[np.bool_]:
+    """Which of the `rest` have the largest micro-batch of degrees that no `near` row has it of."""
+    degrees, largest = _largest(base)
+    known = np.zeros(len(degrees.first), dtype=bool)
+    known[degrees.inverse[near[largest[near]]]] = True
+    return np.asarray(largest[rest] & ~known[degrees.inverse[rest]])
+
+
+def _largest(base: Layouts) -> tuple[UniqueRows, NDArray[np.bool_]]:
+    """Degrees (tp, pp, cp) of every row, and whether it has the largest micro-batch of them."""
+    degrees = unique_rows(base.tp, base.pp, base.cp)
+    largest = np.zeros(len(degrees.first), dtype=np.int64)
+    np.maximum.at(largest, degrees.inverse, base.micro_batch)
+    return degrees, np.asarray(base.micro_batch == largest[degrees.inverse])
 
 
 def _estimated(layouts: Layouts, priced: Priced) -> Iterator[tuple[slice, Estimate]]:
@@ -355,6 +407,7 @@ def explore(
     *,
     keep: int = KEEP,
     exhaustive: bool = False,
+    counts: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Found:
     """Search all layouts and keep the fastest that fit.
@@ -367,24 +420,29 @@ def explore(
         How many of the fastest to return, and of those that nearly fit.
     exhaustive : bool
         Compute every term of every layout that can run: the same answer, proven the long way.
+    counts : bool
+        Count what fits, and find the fastest of the near misses and of what surely fits. Without,
+        memory is looked at only of layouts whose lower bound on time lies below what is kept:
+        `best` and `roomy` are the same, `feasible` is no more than 0 or not, and what does not fit
+        is counted among the dropped only where nothing fits.
     progress : callable, optional
         Called with (candidates done, candidates in all) after every piece.
     """
     begun = time.perf_counter()
     decides = "stages" not in (pinned or {})
     wide = max(keep, _FEWEST_TO_DEAL) if decides else keep
-    search = _Search((workload, cluster, software), wide, exhaustive)
+    search = _Search((workload, cluster, software), wide, exhaustive, counts)
     untried = search.sweep(pinned, progress)
     known = search.fine()
     if decides:
         known = _with_dealt(search, known, wide)
     fine = {name: each.estimate for name, each in known.items()}
-    counts = {REASONS[i]: int(n) for i, n in enumerate(search.dropped) if n and i != FEASIBLE}
+    dropped = {REASONS[i]: int(n) for i, n in enumerate(search.dropped) if n and i != FEASIBLE}
     evaluated = int(search.dropped[FEASIBLE])
-    if evaluated > search.fitting:
-        counts[TOO_LARGE] = evaluated - search.fitting
+    if evaluated > search.fitting and (counts or not search.fitting):
+        dropped[TOO_LARGE] = evaluated - search.fitting
     if untried:
-        counts[UNTRIED] = untried
+        dropped[UNTRIED] = untried
     nothing = Layouts.of(dp=cluster.gpus)
     none = evaluate(nothing, workload, cluster, software).take(slice(0, 0))
     return Found(
@@ -394,7 +452,7 @@ def explore(
         feasible=search.fitting,
         evaluated=evaluated,
         timed=search.timed,
-        dropped=counts,
+        dropped=dropped,
         nearest_miss=None if search.fitting else _smallest(search.setting, pinned),
         fastest_too_large=fine.get("near"),
         fastest_safe=fine.get("safe"),

@@ -45,7 +45,9 @@ def fastest(scenario: Scenario, *, keep: int = KEEP) -> Fastest:
     if reason := hopeless(scenario, scenario.cluster):
         return Fastest(found=None, reason=reason)
     pinned = with_allowed(scenario)
-    found = explore(scenario.workload, scenario.cluster, scenario.software, pinned, keep=keep)
+    found = explore(
+        scenario.workload, scenario.cluster, scenario.software, pinned, keep=keep, counts=False
+    )
     return Fastest(found=found, reason="" if len(found.best) else why_not(found, scenario.pinned))
 
 

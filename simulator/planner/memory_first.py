@@ -40,9 +40,11 @@ __all__ = [
     "Setting",
     "Space",
     "every_row",
-    "near_rows",
+    "light_rows",
+    "near_among",
     "open_space",
     "smallest_row",
+    "with_bounds",
 ]
 
 ROOM = 1.1
@@ -66,6 +68,8 @@ class Space:
     """The same of each row of the base, with the first kind."""
     stride: int
     """What the number of the same row grows by from kind to kind."""
+    alike: Ints
+    """Rows of the base that differ in the order of their ranks alone have one number."""
 
     def __len__(self) -> int:
         return len(self.family)
@@ -181,6 +185,7 @@ def open_space(family: Family, setting: Setting, first: int) -> tuple[Space | No
         first=first,
         number=first + np.flatnonzero(able),
         stride=len(able),
+        alike=_alike(base),
     )
     return space, count
 
@@ -192,7 +197,7 @@ def every_row(space: Space) -> Rows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Near:
-    """What memory alone says of a space."""
+    """What memory alone says of some layouts of a space."""
 
     rows: Rows
     """Layouts that need at most ROOM times the usable memory."""
@@ -200,19 +205,40 @@ class Near:
     """Layouts that fit."""
 
 
-def near_rows(space: Space) -> Near:
-    """Find the layouts of a space that come near to fitting, with a lower bound on their time.
+def light_rows(space: Space) -> Rows:
+    """Layouts of a space but those whose states alone take more than ROOM times the usable memory.
 
-    Those whose states alone take more are out without a look at what their passes hold.
+    They are out without a look at what their passes hold.
+    """
+    light = _light(space, ROOM * float(space.priced.cluster.accelerator.memory.usable_bytes))
+    kinds = enumerate(space.family.kinds)
+    return Rows.joined([_rows(i, kind.rows[light[kind.rows]]) for i, kind in kinds])
+
+
+def with_bounds(space: Space, rows: Rows) -> Rows:
+    """The same rows, kind by kind, with a lower bound on the step time of each."""
+    order, several = _sorted_by_kind(space, rows)
+    bounds = _by_kind(space, several, least_step_s)
+    least_s = np.concatenate([np.zeros(0), *(x for pieces in bounds for x in pieces)])
+    return replace(rows.take(order), least_s=least_s)
+
+
+def near_among(space: Space, rows: Rows) -> Near:
+    """Find those of some layouts of a space that come near to fitting, kind by kind.
+
+    Layouts that differ in the order of their ranks alone are asked about once.
     """
     usable = float(space.priced.cluster.accelerator.memory.usable_bytes)
-    alike, light = _alike(space.family.base), _light(space, ROOM * usable)
-    some, fitting = [_rows(i, alike[:0]) for i in range(len(space.family.kinds))], 0
-    tried = [kind.rows[light[kind.rows]] for kind in space.family.kinds]
-    owners = [unique_rows(alike[rows]) for rows in tried]
-    speakers = [rows[own.first] for rows, own in zip(tried, owners, strict=True)]
+    alike = space.alike
+    order, several = _sorted_by_kind(space, rows)
+    sorted_rows, first, fitting = rows.take(order), 0, 0
+    owners = [unique_rows(alike[some]) for some in several]
+    speakers = [some[own.first] for some, own in zip(several, owners, strict=True)]
     needs = _by_kind(space, speakers, memory_needs)
-    for i, (rows, own, held) in enumerate(zip(tried, owners, needs, strict=True)):
+    found = []
+    for some, own, held in zip(several, owners, needs, strict=True):
+        mine = sorted_rows.take(slice(first, first + len(some)))
+        first += len(some)
         if not held:
             continue
         whole = Needs.joined(held)
@@ -220,10 +246,15 @@ def near_rows(space: Space) -> Near:
         fitting += int(fits.sum())
         near = np.flatnonzero((whole.memory_bytes <= ROOM * usable)[own.inverse])
         safe = whole.safe[own.inverse[near]]
-        some[i] = _rows(i, rows[near], fits=fits[near], safe=safe)
-    bounds = _by_kind(space, [part.row for part in some], least_step_s)
-    least_s = np.concatenate([np.zeros(0), *(x for pieces in bounds for x in pieces)])
-    return Near(rows=replace(Rows.joined(some), least_s=least_s), fitting=fitting)
+        found.append(replace(mine.take(near), fits=fits[near], safe=safe))
+    return Near(rows=Rows.joined([_rows(0, alike[:0]), *found]), fitting=fitting)
+
+
+def _sorted_by_kind(space: Space, rows: Rows) -> tuple[Ints, list[Ints]]:
+    """Order of rows kind by kind, and the rows of the base of each kind."""
+    order = np.argsort(rows.kind, kind="stable")
+    ends = np.searchsorted(rows.kind[order], np.arange(1, len(space.family.kinds)))
+    return order, np.split(rows.row[order], ends)
 
 
 def smallest_row(space: Space, below: float = np.inf) -> tuple[Layouts, float] | None:

@@ -111,7 +111,9 @@ def _tried(
     scenario: Scenario, change: str, pinned: Mapping[str, Any], *, another: bool = False
 ) -> Iterator[Remedy]:
     """The fastest layout of a changed scenario, if one fits."""
-    found = explore(scenario.workload, scenario.cluster, scenario.software, pinned, keep=1)
+    found = explore(
+        scenario.workload, scenario.cluster, scenario.software, pinned, keep=1, counts=False
+    )
     if found.feasible:
         yield Remedy(
             change=change,

@@ -176,7 +176,7 @@ def _point(
         return ScalingPoint(gpus=gpus, reason=reason)
     if found is None:
         free = {k: v for k, v in scenario.pinned.items() if k not in ("dp", "shard_group")}
-        found = explore(scenario.workload, cluster, scenario.software, free, keep=1)
+        found = explore(scenario.workload, cluster, scenario.software, free, keep=1, counts=False)
     if not len(found.best):
         return ScalingPoint(gpus=gpus, reason=why_not(found))
     estimate = found.best.take(np.array([int(np.argmin(found.best.step_time_s))]))

@@ -54,6 +54,6 @@ def wanted(
 ) -> NDArray[np.bool_]:
     """Rows that some list may still take, by a lower bound on their value; `kinds` by list."""
     rows = np.zeros(len(least), dtype=bool)
-    for name, kind in kinds.items():
-        rows |= kind & (least <= lists[name].cut)
+    for name, one in lists.items():
+        rows |= kinds[name] & (least <= one.cut)
     return rows

@@ -148,6 +148,28 @@ def test_the_answer_is_that_of_pricing_every_layout(name: str) -> None:
         assert one is None or other is None or one.layouts.row() == other.layouts.row()
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("looked_at", [16, 16384])
+@pytest.mark.parametrize("name", [*SPACES, "nothing fits"])
+def test_what_is_fast_is_found_without_counting_what_fits(
+    name: str, looked_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = {**LARGE, "cluster": {"gpus": 8}}
+    of = scenario(**(nothing if name == "nothing fits" else SPACES[name]))
+    monkeypatch.setattr(exploring, "_LOOKED_AT", looked_at)
+    quick, whole = (explore(*parts(of), keep=4, counts=x) for x in (False, True))
+    assert quick.layouts == whole.layouts and quick.evaluated == whole.evaluated
+    assert bool(quick.feasible) == bool(whole.feasible) and quick.feasible <= whole.feasible
+    for few, many in ((quick.best, whole.best), (quick.roomy, whole.roomy)):
+        assert few.step_time_s.tolist() == many.step_time_s.tolist()
+        assert [few.layouts.row(i) for i in range(len(few))] == [
+            many.layouts.row(i) for i in range(len(many))
+        ]
+    assert (name == "nothing fits") == (not quick.feasible) == (quick.nearest_miss is not None)
+    if not quick.feasible:
+        assert quick.dropped == whole.dropped
+
+
 def test_micro_batches_grow_to_what_memory_holds() -> None:
     """ViT-L on 8 A100: a GPU has room for 128 images at once, and that is the fastest."""
     of = scenario(

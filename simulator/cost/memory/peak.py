@@ -28,6 +28,7 @@ from simulator.cost.passes import total
 from simulator.cost.states.state_costs import STATE_KINDS
 from simulator.cost.tables import Priced, Selection
 from simulator.layout.layouts import RECOMPUTE, Layouts
+from simulator.layout.stages import StageTable
 from simulator.schedules.registry import SPLITS_BACKWARD, by_code
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe
@@ -120,7 +121,7 @@ class _AtPeak:
 def peak_memory(rows: Selection, priced: Priced) -> Memory:
     """Add up memory for every layout and distinct rank of some rows of a priced table."""
     sizes, moment = _by_kind(rows, priced)
-    kinds = np.where(_present(rows.parts), np.stack(sizes), 0.0)
+    kinds = np.where(_present(rows, priced), np.stack(sizes), 0.0)
     total_bytes = total(kinds)
     return Memory(
         kinds_bytes=kinds,
@@ -133,7 +134,7 @@ def peak_memory(rows: Selection, priced: Priced) -> Memory:
 def peak_bytes(rows: Selection, priced: Priced) -> Floats:
     """Memory of the fullest rank alone, (layouts,): ``Memory.peak_bytes`` of the same rows."""
     sizes, _ = _by_kind(rows, priced)
-    return np.asarray(np.where(_present(rows.parts), total(sizes), 0.0).max(axis=1))
+    return np.asarray(np.where(_present(rows, priced), total(sizes), 0.0).max(axis=1))
 
 
 def lasting_bytes(priced: Priced) -> Floats:
@@ -174,9 +175,9 @@ def _by_kind(rows: Selection, priced: Priced) -> tuple[list[Floats], NDArray[Any
     return [*allocated, *_outside(rows, priced, total(allocated), peak.idle)], peak.moment
 
 
-def _present(parts: Floats) -> NDArray[np.bool_]:
-    """Columns that are no padding: their ranks hold something."""
-    return np.asarray(parts[:, :, :-2].sum(axis=2) + parts[:, :, -1] + parts[:, :, -2] > 0)
+def _present(rows: Selection, priced: Priced) -> NDArray[np.bool_]:
+    """Columns that are no padding: their ranks hold something; asked of plans, not of layouts."""
+    return np.asarray((priced.table.parts.sum(axis=2) > 0)[rows.plan])
 
 
 def _outside(
@@ -216,7 +217,7 @@ def _sizes(rows: Selection, priced: Priced) -> _Sizes:
     if software.overlap.expert:
         temporaries = temporaries + _begun(rows, blocks, mode)
     loss, waiting = _loss_and_waiting(rows, blocks)
-    flights = _flights(rows)
+    flights = _flights(priced.table)[rows.plan]
     pipeline = (software, layouts, blocks.boundary_bytes[rows.block_key], rows.parts, flights)
     return _Sizes(
         kept=kept,
@@ -236,11 +237,11 @@ def saved_mode(layouts: Layouts) -> NDArray[Any]:
     return np.where(layouts.recompute == _FULL, 0, layouts.recompute)
 
 
-def _flights(rows: Selection) -> Floats:
-    """Micro-batches in flight of the part with the most, one at the least."""
-    flights: Floats = np.ones(rows.parts.shape[:2])
-    for part in range(rows.parts.shape[2] - 1):
-        count, flying = rows.parts[:, :, part], rows.in_flight[:, :, part]
+def _flights(table: StageTable) -> Floats:
+    """Micro-batches in flight of the part with the most, one at the least, by plan and column."""
+    flights: Floats = np.ones(table.parts.shape[:2])
+    for part in range(table.parts.shape[2] - 1):
+        count, flying = table.parts[:, :, part], table.in_flight[:, :, part]
         flights = np.maximum(flights, flying / np.maximum(count, 1.0))
     return flights
 
@@ -262,11 +263,13 @@ def _temporaries(rows: Selection, blocks: BlockCosts, mode: NDArray[Any]) -> tup
     """The most that any block's backward pass makes with what it rebuilds, and of the latter."""
     temporaries: Floats = np.zeros(rows.parts.shape[:2])
     passing: Floats = np.zeros(rows.parts.shape[:2])
+    covers = bool(rows.covered.any())
     for part in range(rows.parts.shape[2] - 1):
         count, again = rows.parts[:, :, part], rows.covered[:, :, part]
         rebuilt = blocks.rebuilt_bytes[mode, rows.block_key, part][:, None]
-        rebuilt_full = blocks.rebuilt_bytes[_FULL, rows.block_key, part][:, None]
-        rebuilt = np.where(again > 0, rebuilt_full, rebuilt)
+        if covers:
+            rebuilt_full = blocks.rebuilt_bytes[_FULL, rows.block_key, part][:, None]
+            rebuilt = np.where(again > 0, rebuilt_full, rebuilt)
         passing = np.maximum(passing, np.where(count > 0, rebuilt, 0.0))
         working = blocks.transient_bytes[rows.block_key, part][:, None] + rebuilt
         temporaries = np.maximum(temporaries, np.where(count > 0, working, 0.0))
@@ -425,6 +428,8 @@ def kept_bytes(
     recomputed in full and keep their input only.
     """
     kept = blocks.saved_bytes[mode, block_key, part][:, None]
+    if not again.any():
+        return np.asarray(flying * kept)
     checkpoint = blocks.saved_bytes[_FULL, block_key, part][:, None]
     flying_again = flying * again / np.maximum(count, 1.0)
     return np.asarray((flying - flying_again) * kept + flying_again * checkpoint)
