@@ -31,6 +31,7 @@ from simulator.planner.bearing_defaults import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.outcome import Spans, spans
 from simulator.planner.search import Plan
+from simulator.planner.search_caps import search_caps
 from simulator.planner.sensitivity import Upgrade, binding, sensitivity
 from simulator.report.evidence import (
     FIT_RULE,
@@ -308,6 +309,8 @@ def batches_tried(plan: Plan) -> list[str]:
             lines.append(f"{sizes}: {speed}, {one.layout}")
         else:
             lines.append(f"{sizes}: {one.reason}")
+    if plan.sizes_left_out:
+        lines.append(plan.sizes_left_out)
     critical = plan.scenario.workload.recipe.critical_batch
     if critical is not None:
         lines.append(
@@ -339,6 +342,7 @@ def _searched(plan: Plan) -> list[str]:
     lines = [f"{found.layouts:,} layouts: {found.feasible:,} can run and fit"]
     for reason, count in sorted(found.dropped.items(), key=lambda item: -item[1]):
         lines.append(f"{count:,} dropped: {reason}")
+    lines += search_caps(plan.scenario)
     own, others = decides(plan.scenario)
     lines.append(f"Decided: {', '.join(own)}; where [search] allow names them: {', '.join(others)}")
     return lines

@@ -71,7 +71,7 @@ def plan_over(
     if best is None:
         assert failed is not None
         raise failed
-    return replace(best, tried=tuple(tried))
+    return replace(best, tried=tuple(tried), sizes_left_out=_left_out(scenario))
 
 
 def batches_of(scenario: Scenario) -> list[int]:
@@ -94,7 +94,7 @@ def batches_of(scenario: Scenario) -> list[int]:
     low, high = goal.smallest_batch or 1, goal.largest_batch or choice.values[-1]
     if choice.is_range:
         low, high = max(low, choice.values[0]), min(high, choice.values[-1])
-        found = _between(low, high, scenario.cluster.gpus)
+        found = _spread(_between(low, high, scenario.cluster.gpus))
     else:
         found = [batch for batch in choice.values if low <= batch <= high]
     if not found:
@@ -154,7 +154,25 @@ def _lengths(scenario: Scenario) -> list[int]:
     if choice is None:
         return [scenario.workload.recipe.sequence_length]
     low, high = choice.values[0], choice.values[-1]
-    return _between(low, high, 1) if choice.is_range else list(choice.values)
+    return _spread(_between(low, high, 1)) if choice.is_range else list(choice.values)
+
+
+def _left_out(scenario: Scenario) -> str:
+    """Say which values of a range were searched, where others that divide well were not."""
+    gpus, words = scenario.cluster.gpus, []
+    batches, lengths = batches_of(scenario), _lengths(scenario)
+    is_list = {name: not choice.is_range for name, choice in scenario.choices.items()}
+    for name, tried, one in (("batches", batches, gpus), ("sequences", lengths, 1)):
+        field = "global_batch" if name == "batches" else "sequence_length"
+        every = [] if is_list.get(field) else _between(tried[0], tried[-1], one)
+        if len(every) > len(tried):
+            odd = one // (one & -one)
+            factors = "1 or 3" if odd in (1, 3) else f"1, 3 or {odd}"
+            words.append(
+                f"{name} tried: {len(tried)} of the {len(every)} from {tried[0]:,} to"
+                f" {tried[-1]:,} that are a power of two times {factors}, evenly spread"
+            )
+    return "; ".join(words)
 
 
 def _between(low: int, high: int, gpus: int) -> list[int]:
@@ -172,7 +190,13 @@ def _between(low: int, high: int, gpus: int) -> list[int]:
         while number <= high:
             found |= {number} if number >= low else set()
             number *= 2
-    every = sorted(found)
+    return sorted(found)
+
+
+def _spread(every: list[int]) -> list[int]:
+    """MOST_TRIED of them at the most, evenly spread, the ends among them."""
+    if not every:
+        return []
     places = np.unique(np.linspace(0, len(every) - 1, MOST_TRIED).round().astype(int))
     return [every[i] for i in places]
 

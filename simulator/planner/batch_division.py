@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from simulator.layout.degrees import divisors
 from simulator.scenario import Scenario
 
 __all__ = ["batch_binds"]
@@ -14,7 +15,8 @@ def batch_binds(scenario: Scenario) -> str:
 
     Replicas share the sequences of a step evenly, so that their number divides the greatest
     common divisor of batch and GPUs. What is left, tp x pp x cp, is named where it has an odd
-    factor: powers of two are what these degrees usually are.
+    factor, powers of two being what these degrees usually are, or where it is more than a server
+    has though there are sequences for more replicas; with the nearest batches.
 
     Examples
     --------
@@ -26,21 +28,39 @@ def batch_binds(scenario: Scenario) -> str:
     ... })))
     The batch binds: 1,024 sequences divide among at most 8 replicas on 136 GPUs, so that
     tp x pp x cp is a multiple of 17; 1,088 sequences, or 128 GPUs, leave them free.
+    >>> print(batch_binds(make_scenario({
+    ...     "model": {"name": "llama-3.1-8b"},
+    ...     "training": {"sequence_length": 8192, "global_batch": 1021},
+    ...     "cluster": {"name": "dgx-h100", "gpus": 64},
+    ... })))
+    The batch binds: 1,021 sequences divide among at most 1 replica on 64 GPUs, so that
+    tp x pp x cp is a multiple of 64; 960 or 1,024 sequences leave them free.
     """
     gpus, batch = scenario.cluster.gpus, scenario.workload.recipe.global_batch
     replicas = math.gcd(gpus, batch)
     forced = gpus // replicas
     odd = forced // (forced & -forced)
-    if odd == 1:
-        return ""
-    near = max(round(batch / gpus), 1) * gpus
     server = scenario.cluster.node.accelerators
+    most = max(d for d in divisors(gpus) if d <= batch)
+    if odd == 1 and (forced <= server or replicas == most):
+        return ""
+    if odd == 1:
+        below = batch // most * most
+        return (
+            f"{_divided(batch, replicas, gpus)} {forced:,}; {below:,} or {below + most:,} sequences"
+            " leave them free."
+        )
+    near = max(round(batch / gpus), 1) * gpus
     fewer = next((n for n in range(gpus - server, 0, -server) if _is_free(n, batch)), 0)
     other = f", or {fewer:,} GPUs, leave" if fewer else " leave"
+    return f"{_divided(batch, replicas, gpus)} {odd:,}; {near:,} sequences{other} them free."
+
+
+def _divided(batch: int, replicas: int, gpus: int) -> str:
+    some = "replica" if replicas == 1 else "replicas"
     return (
-        f"The batch binds: {batch:,} sequences divide among at most {replicas:,} replicas on"
-        f" {gpus:,} GPUs, so that tp x pp x cp is a multiple of {odd:,}; {near:,} sequences{other}"
-        " them free."
+        f"The batch binds: {batch:,} sequences divide among at most {replicas:,} {some} on"
+        f" {gpus:,} GPUs, so that tp x pp x cp is a multiple of"
     )
 
 

@@ -36,7 +36,23 @@ from simulator.software.supports import Supports
 from simulator.workload.architecture import MLP, Architecture
 from simulator.workload.recipe import Workload
 
-__all__ = ["EVERY", "Degrees", "Family", "Range", "Recomputed", "candidates", "count", "families"]
+__all__ = [
+    "EVERY",
+    "FEWEST_TOKENS",
+    "MOST_CHUNKS",
+    "MOST_CP",
+    "MOST_DOMAINS",
+    "MOST_RECOMPUTE_STEPS",
+    "Degrees",
+    "Family",
+    "Range",
+    "Recomputed",
+    "attention_heads",
+    "candidates",
+    "chunk_axis",
+    "count",
+    "families",
+]
 
 Degrees = tuple[int, int, int]
 """tp, pp and cp."""
@@ -50,10 +66,19 @@ Memo = dict[tuple[Any, ...], Any]
 EVERY: Range = (0, float("inf"))
 """All numbers."""
 
-_MOST_RECOMPUTE_STEPS = 8
+MOST_RECOMPUTE_STEPS = 8
 """Full recomputation of n layers of a rank is tried at most at this many n, evenly spaced."""
 
-_MOST_CHUNKS = 20
+MOST_CP = 64
+"""Context-parallel ranks."""
+
+FEWEST_TOKENS = 2048
+"""Of a sequence on a context-parallel rank."""
+
+MOST_DOMAINS = 2
+"""Fast domains that tensor parallelism may span."""
+
+MOST_CHUNKS = 20
 """Virtual pipeline chunks per rank above this are not tried unless pinned."""
 
 
@@ -349,8 +374,6 @@ def _outer(
 ) -> list[tuple[int, int, int]]:
     """Degrees (tp, pp, cp) whose product divides the number of accelerators."""
     gpus, arch = cluster.gpus, workload.architecture
-    shares = [*(att.heads for att in arch.attentions), *(n for m in arch.mixers for n in m.shares)]
-    heads = max(shares, default=1)
     can = software.supports
     shares = divisors(gpus)
 
@@ -359,14 +382,14 @@ def _outer(
             return [int(pinned[name])]
         return [d for d in shares if d <= (most if supported else 1)]
 
-    tps = choices("tp", min(heads, 2 * cluster.domain), can.tensor)
+    tps = choices("tp", min(attention_heads(arch), MOST_DOMAINS * cluster.domain), can.tensor)
     pps = choices("pp", arch.layers, can.pipeline)
     if pieces := len(pinned.get("stages", ())):
         chunks = int(pinned.get("vpp", 0))
         some = [d for d in pps if pieces % d == 0 and chunks in (0, pieces // d)]
         pps = some or [max(pieces // max(chunks, 1), 1)]
-    longest = max(workload.recipe.sequence_length // 2048, 1)
-    cps = choices("cp", min(longest, 64), bool(can.cp_kinds))
+    longest = max(workload.recipe.sequence_length // FEWEST_TOKENS, 1)
+    cps = choices("cp", min(longest, MOST_CP), bool(can.cp_kinds))
     return [
         (tp, pp, cp)
         for tp in tps
@@ -392,7 +415,7 @@ def _inner(
     micro = divisors(max(recipe.global_batch // dp, 1))
     orders = [order for order in can.rank_orders if pp > 1 and dp > 1] or list(can.rank_orders[:1])
     axes: dict[str, list[Any]] = {
-        "vpp": _chunk_axis(arch, software, pp, pinned.get("schedule")),
+        "vpp": chunk_axis(arch, software, pp, pinned.get("schedule")),
         "micro_batch": micro,
         "sequence_parallel": _sequence_axis(arch, software, tp),
         "cp_kind": list(can.cp_kinds[:1]) or [CP_KINDS[0]],
@@ -431,10 +454,23 @@ def _codes(words: Sequence[str], values: Sequence[Any]) -> list[int]:
     return [words.index(value) if isinstance(value, str) else int(value) for value in values]
 
 
-def _chunk_axis(arch: Architecture, software: Software, pp: int, schedule: str | None) -> list[int]:
+def attention_heads(arch: Architecture) -> int:
+    """The most that tensor parallelism may share: heads of attention, or what mixers share."""
+    shares = [*(att.heads for att in arch.attentions), *(n for m in arch.mixers for n in m.shares)]
+    return max(shares, default=1)
+
+
+def chunk_axis(
+    arch: Architecture,
+    software: Software,
+    pp: int,
+    schedule: str | None,
+    *,
+    most: int = MOST_CHUNKS,
+) -> list[int]:
     """Chunks per rank; a pinned schedule says whether there may or must be more than one."""
     ends = 2 if software.supports.uneven_stages else 0  # embedding and head as a layer each
-    most = min((arch.layers + ends) // pp, _MOST_CHUNKS)
+    most = min((arch.layers + ends) // pp, most)
     if pp == 1 or (schedule is None and usual(2) not in software.supports.schedules):
         return [1]
     named = None if schedule is None else SCHEDULES[schedule]
@@ -496,9 +532,9 @@ def _recomputation(
     if "recompute_layers" in pinned or "full" not in modes:
         return
     per_rank = arch.layers // table.pp
-    for step in range(1, _MOST_RECOMPUTE_STEPS):
-        count = per_rank * step // _MOST_RECOMPUTE_STEPS
-        before = per_rank * (step - 1) // _MOST_RECOMPUTE_STEPS
+    for step in range(1, MOST_RECOMPUTE_STEPS):
+        count = per_rank * step // MOST_RECOMPUTE_STEPS
+        before = per_rank * (step - 1) // MOST_RECOMPUTE_STEPS
         rows = np.flatnonzero((count > 0) & (count != before))
         if len(rows):
             full = RECOMPUTE.index("full")

@@ -10,6 +10,7 @@ from simulator import catalogue
 from simulator.cost.estimate import Estimate
 from simulator.errors import InputError
 from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.planner.batch_division import batch_binds
 from simulator.planner.explore import Found, explore
 from simulator.scenario import Scenario
 from simulator.software.profile import load_software
@@ -69,6 +70,8 @@ def why_nothing_fits(found: Found, scenario: Scenario) -> str:
             lines.append(f"  {count} layouts: {reason}")
     else:
         lines.append(f"  nearest miss: {miss.layouts.describe()} {_lack(miss)}")
+    if bound := batch_binds(scenario):
+        lines.append(f"  {bound}")
     lines += [f"  {remedy}" for remedy in remedies(scenario, miss)]
     if scenario.pinned:
         pinned = ", ".join(sorted(scenario.pinned))

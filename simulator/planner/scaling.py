@@ -15,6 +15,7 @@ import numpy as np
 from simulator.cost.step import Estimate
 from simulator.cost.terms import TERMS
 from simulator.hardware.cluster import Cluster
+from simulator.planner.allowed import with_allowed
 from simulator.planner.certainty import certainty
 from simulator.planner.explore import Found, explore
 from simulator.planner.fastest import hopeless, why_not
@@ -129,7 +130,8 @@ def scaling(
 
     Notes
     -----
-    The global batch stays (strong scaling). Pinned ``dp`` and ``shard_group`` are set free, since
+    The global batch stays (strong scaling). What ``[search] allow`` leaves out is not decided here
+    either. Pinned ``dp`` and ``shard_group`` are set free, since
     they fix the number of GPUs; everything else that is pinned stays pinned.
     """
     sizes = counts(scenario.cluster)
@@ -175,7 +177,8 @@ def _point(
     if reason := hopeless(scenario, cluster):
         return ScalingPoint(gpus=gpus, reason=reason)
     if found is None:
-        free = {k: v for k, v in scenario.pinned.items() if k not in ("dp", "shard_group")}
+        pinned = with_allowed(scenario)
+        free = {k: v for k, v in pinned.items() if k not in ("dp", "shard_group")}
         found = explore(scenario.workload, cluster, scenario.software, free, keep=1, counts=False)
     if not len(found.best):
         return ScalingPoint(gpus=gpus, reason=why_not(found))

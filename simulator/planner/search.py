@@ -80,6 +80,8 @@ class Plan(BestLayout):
     tried: tuple[Tried, ...] = ()
     """Every batch and sequence that was searched, where the scenario leaves them open
     (``planner/batch_choices.py``)."""
+    sizes_left_out: str = ""
+    """Which of a range of batches or sequences were searched, where not all were."""
     refined: Refinement | None = None
     """Of the first layouts, if they were played (``planner/refine.py``)."""
 

@@ -48,11 +48,14 @@ TOP = 20
 
 def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
     """Write a plan as a document: the search and its `top` best layouts, best first."""
+    from simulator.planner.search_caps import search_caps  # predict starts without it
+
     found = plan.found
     search = {
         "layouts": found.layouts,
         "feasible": found.feasible,
         "dropped": {reason: int(count) for reason, count in found.dropped.items()},
+        "caps": [*search_caps(plan.scenario), *filter(None, [plan.sizes_left_out])],
         "seconds": None,
     }
     evidence = plan.evidence.document()

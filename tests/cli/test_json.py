@@ -75,7 +75,7 @@ def test_keys_are_frozen(command: str) -> None:
         "model_flop_per_step",
     ]
     if search:
-        assert list(found["search"]) == ["layouts", "feasible", "dropped", "seconds"]
+        assert list(found["search"]) == ["layouts", "feasible", "dropped", "caps", "seconds"]
     for layout in found["layouts"]:
         assert list(layout) == LAYOUT
         assert list(layout["layout"]) == FIELDS

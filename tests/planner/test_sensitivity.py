@@ -156,6 +156,9 @@ def test_pinned_fields_are_named() -> None:
         (136, 1088, ""),
         (96, 1024, "at most 32 replicas on 96 GPUs, so that tp x pp x cp is a multiple of 3"),
         (96, 1024, "1,056 sequences, or 64 GPUs, leave them free"),
+        (64, 1021, "a multiple of 64; 960 or 1,024 sequences leave them free"),
+        (1024, 1000, "a multiple of 128; 512 or 1,024 sequences leave them free"),
+        (1024, 64, ""),  # few sequences, a replica for each
     ],
 )
 def test_a_batch_that_stops_dividing_is_named(gpus: int, batch: int, said: str) -> None:
