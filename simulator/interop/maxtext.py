@@ -153,6 +153,8 @@ def _notes(row: dict[str, Any], scenario: Scenario) -> list[str]:
         notes.append(
             f"The plan recomputes {row['recompute_layers']} layers of each rank, MaxText all."
         )
+    if row["sharding"] == "ddp" and max(row["cp"], row["ep"]) > 1:
+        notes.append("The plan keeps weights whole; MaxText shards them over context and experts.")
     if row["offload_layers"]:
         notes.append("The plan moves whole layers to the host; the command moves their inputs.")
     if row["etp"] != row["tp"] and arch.is_moe and row["tp"] > 1:

@@ -86,6 +86,8 @@ def sayable(name: str, layouts: Layouts) -> bool:
         return False  # Megatron counts per chunk, as the command's note says
     if partial and CASES[name].software in ("maxtext", "neuronx-distributed"):
         return False  # these compute all layers anew, as the command's note says
+    if CASES[name].software == "maxtext" and row["sharding"] == "ddp" and row["cp"] > 1:
+        return False  # its rules shard weights over that axis too, as the command's note says
     if CASES[name].software == "torchtitan" and form == "slurm":
         return not FORMS["torchtitan"].lacks(row)
     if form == "torchrun" and row["recompute"] == "selective":

@@ -157,9 +157,10 @@ def _states(settings: Settings, known: bool) -> None:
         )
     if at is None:
         return
-    sharded = fsdp != 1 or more != 1
-    settings.say("layout.sharding", "zero3" if sharded else "ddp", at)
     experts = settings.value_of("layout.ep") or 1
+    # base.yml's rules shard a weight's embedding axis over these four axes
+    sharded = (fsdp, more, experts, settings.value_of("layout.cp") or 1) != (1, 1, 1, 1)
+    settings.say("layout.sharding", "zero3" if sharded else "ddp", at)
     if sharded and fsdp > 0 and more > 0:
         settings.say("run.shard_devices", fsdp * more * experts, at)
     sizes = [data, fsdp, more, *(settings.value_of(name) or 1 for name in _AXES)]
