@@ -19,6 +19,7 @@ from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.batch_choices import batches_of, with_critical_batch, with_sizes
+from simulator.planner.candidates import widest_tp
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.fastest import KEEP, fastest
 from simulator.planner.outcome import Outcome
@@ -212,7 +213,7 @@ def _rank(one: Offer, scenario: Scenario, asked: Asked) -> tuple[bool, bool, flo
 def _offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
     """The same for the one batch of a scenario."""
     cluster = scenario.cluster
-    most_tp = 2 * cluster.domain
+    most_tp = widest_tp(cluster.domain)
     divides = batch_divides(scenario.workload, cluster.gpus, most_tp)
     per_server = cluster.node.accelerators
     good = None

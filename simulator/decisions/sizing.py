@@ -20,6 +20,7 @@ from simulator.economics.scaling_law import USUAL_LAW, Optimum, ScalingLaw, load
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster, ClusterProfile, load_cluster
+from simulator.planner.candidates import widest_tp
 from simulator.planner.prediction import refuse_tables
 from simulator.scenario import Scenario
 from simulator.units import DAY_S
@@ -222,7 +223,8 @@ def _offered(scenario: Scenario) -> int | None:
 
 
 def _is_good(scenario: Scenario, size: int) -> bool:
-    return batch_divides(scenario.workload, size, 2 * scenario.cluster.node.scale_up.domain)
+    most_tp = widest_tp(scenario.cluster.node.scale_up.domain)
+    return batch_divides(scenario.workload, size, most_tp)
 
 
 def _good(scenario: Scenario, sizes: range) -> list[int]:

@@ -285,11 +285,12 @@ def rent_or_buy(
     servers: int,
     most_watt: float,
     mean_watt: float,
+    cluster: str = "",
 ) -> RentOrBuy:
     """Compare renting and buying over some months.
 
-    Parameters are those of :func:`buying`. A spot job needs more hours for the same work, and pays
-    for them.
+    Parameters are those of :func:`buying`, and the name of the `cluster`'s profile. A spot job
+    needs more hours for the same work, and pays for them.
     """
     own = page.own
     bought = buying(own, site, use, servers=servers, most_watt=most_watt, mean_watt=mean_watt)
@@ -307,6 +308,7 @@ def rent_or_buy(
     last = sum(bought.once.values()) + running * use.months - float(resale[-1])
     per_hour = {name: float(usd) / useful for name, usd in {**totals, "own": last}.items()}
     return RentOrBuy(
+        cluster=cluster,
         page=page,
         use=use,
         buying=bought,

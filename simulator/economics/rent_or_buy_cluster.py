@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -77,12 +76,12 @@ def rent_or_buy_cluster(
         busy_watt=float(device.power.busy_watt),
         activity=np.array([1.0, use.in_use * working]),
     ).tolist()
-    found = rent_or_buy(
+    return rent_or_buy(
         chosen,
         site,
         use,
         servers=cluster.nodes,
         most_watt=most,
         mean_watt=mean / (1.0 - float(site.network_watt_fraction)),
+        cluster=cluster.name,
     )
-    return replace(found, cluster=cluster.name)

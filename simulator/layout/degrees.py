@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["accelerators", "data_parallel_degree", "divisors"]
+__all__ = ["accelerators", "data_parallel_degree", "divisors", "odd_part"]
 
 
 def accelerators(tp: Any, pp: Any, cp: Any, dp: Any = 1) -> Any:
@@ -28,3 +28,12 @@ def divisors(number: int) -> list[int]:
     """
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
+
+
+def odd_part(number: int) -> int:
+    """Return what is left of a positive number without its factors of two.
+
+    >>> odd_part(24), odd_part(64), odd_part(17)
+    (3, 1, 17)
+    """
+    return number // (number & -number)

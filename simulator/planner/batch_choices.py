@@ -18,6 +18,7 @@ import numpy as np
 
 from simulator.economics.scaling_law import USUAL_LAW, load_law
 from simulator.errors import InfeasibleError, InputError
+from simulator.layout.degrees import odd_part
 from simulator.planner.explore import KEEP
 from simulator.planner.search import Plan, Tried, plan
 from simulator.ranges import Choice
@@ -159,14 +160,17 @@ def _lengths(scenario: Scenario) -> list[int]:
 
 def _left_out(scenario: Scenario) -> str:
     """Say which values of a range were searched, where others that divide well were not."""
-    gpus, words = scenario.cluster.gpus, []
-    batches, lengths = batches_of(scenario), _lengths(scenario)
-    is_list = {name: not choice.is_range for name, choice in scenario.choices.items()}
-    for name, tried, one in (("batches", batches, gpus), ("sequences", lengths, 1)):
-        field = "global_batch" if name == "batches" else "sequence_length"
-        every = [] if is_list.get(field) else _between(tried[0], tried[-1], one)
+    words = []
+    for name, field, tried, one in (
+        ("batches", "global_batch", batches_of(scenario), scenario.cluster.gpus),
+        ("sequences", "sequence_length", _lengths(scenario), 1),
+    ):
+        choice = scenario.choices.get(field)
+        if choice is not None and not choice.is_range:
+            continue
+        every = _between(tried[0], tried[-1], one)
         if len(every) > len(tried):
-            odd = one // (one & -one)
+            odd = odd_part(one)
             factors = "1 or 3" if odd in (1, 3) else f"1, 3 or {odd}"
             words.append(
                 f"{name} tried: {len(tried)} of the {len(every)} from {tried[0]:,} to"
@@ -183,9 +187,8 @@ def _between(low: int, high: int, gpus: int) -> list[int]:
     """
     if low > high:
         return []
-    odd = gpus // (gpus & -gpus)
     found = {low, high}
-    for factor in {1, 3, odd}:
+    for factor in {1, 3, odd_part(gpus)}:
         number = factor
         while number <= high:
             found |= {number} if number >= low else set()

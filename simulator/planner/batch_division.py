@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from simulator.layout.degrees import divisors
+from simulator.layout.degrees import divisors, odd_part
 from simulator.scenario import Scenario
 
 __all__ = ["batch_binds"]
@@ -39,7 +39,7 @@ def batch_binds(scenario: Scenario) -> str:
     gpus, batch = scenario.cluster.gpus, scenario.workload.recipe.global_batch
     replicas = math.gcd(gpus, batch)
     forced = gpus // replicas
-    odd = forced // (forced & -forced)
+    odd = odd_part(forced)
     server = scenario.cluster.node.accelerators
     most = max(d for d in divisors(gpus) if d <= batch)
     if odd == 1 and (forced <= server or replicas == most):

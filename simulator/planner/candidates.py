@@ -52,6 +52,8 @@ __all__ = [
     "chunk_axis",
     "count",
     "families",
+    "longest_cp",
+    "widest_tp",
 ]
 
 Degrees = tuple[int, int, int]
@@ -382,13 +384,13 @@ def _outer(
             return [int(pinned[name])]
         return [d for d in shares if d <= (most if supported else 1)]
 
-    tps = choices("tp", min(attention_heads(arch), MOST_DOMAINS * cluster.domain), can.tensor)
+    tps = choices("tp", min(attention_heads(arch), widest_tp(cluster.domain)), can.tensor)
     pps = choices("pp", arch.layers, can.pipeline)
     if pieces := len(pinned.get("stages", ())):
         chunks = int(pinned.get("vpp", 0))
         some = [d for d in pps if pieces % d == 0 and chunks in (0, pieces // d)]
         pps = some or [max(pieces // max(chunks, 1), 1)]
-    longest = max(workload.recipe.sequence_length // FEWEST_TOKENS, 1)
+    longest = longest_cp(workload.recipe.sequence_length)
     cps = choices("cp", min(longest, MOST_CP), bool(can.cp_kinds))
     return [
         (tp, pp, cp)
@@ -452,6 +454,16 @@ _CODED: dict[str, Sequence[str]] = {
 def _codes(words: Sequence[str], values: Sequence[Any]) -> list[int]:
     """Numbers of words of a coded axis; anything else is a number already."""
     return [words.index(value) if isinstance(value, str) else int(value) for value in values]
+
+
+def widest_tp(domain: int) -> int:
+    """Tensor-parallel ranks that are tried at the most on fast domains of so many accelerators."""
+    return MOST_DOMAINS * domain
+
+
+def longest_cp(sequence_length: int) -> int:
+    """Context-parallel ranks that leave each of them enough tokens of a sequence."""
+    return max(sequence_length // FEWEST_TOKENS, 1)
 
 
 def attention_heads(arch: Architecture) -> int:

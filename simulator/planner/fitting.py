@@ -16,6 +16,7 @@ from simulator.cost.step import Estimate, evaluate
 from simulator.layout.degrees import data_parallel_degree, divisors
 from simulator.layout.layouts import OFFLOADS, RECOMPUTE, SHARDINGS, Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.candidates import longest_cp, widest_tp
 from simulator.planner.prediction import Prediction
 from simulator.scenario import Scenario
 from simulator.software.supports import Supports
@@ -255,7 +256,6 @@ def _choices(scenario: Scenario, own: Layouts) -> dict[str, list[Any]]:
         larger = [d for d in divisors(gpus) if d > row[name] and d % row[name] == 0 and d <= most]
         return [row[name], *(larger[:_STEPS] if supported else [])]
 
-    domain = scenario.cluster.domain
     smaller = [b for b in divisors(row["micro_batch"]) if b < row["micro_batch"]]
     return {
         "recompute": [own_mode, *more],
@@ -264,9 +264,9 @@ def _choices(scenario: Scenario, own: Layouts) -> dict[str, list[Any]]:
             *(n for n in _spread(per_rank) if can.offload and n > row["offload_layers"]),
         ],
         "micro_batch": [row["micro_batch"], *smaller],
-        "tp": degrees("tp", 2 * domain, can.tensor),
+        "tp": degrees("tp", widest_tp(scenario.cluster.domain), can.tensor),
         "pp": degrees("pp", arch.layers, can.pipeline),
-        "cp": degrees("cp", max(length // 2048, 1), bool(can.cp_kinds)),
+        "cp": degrees("cp", longest_cp(length), bool(can.cp_kinds)),
         "ep": degrees("ep", max(experts, default=1), can.expert),
         "optimizer_offload": _tiers(row["optimizer_offload"], can, can.optimizer_offload),
         "parameter_offload": _tiers(row["parameter_offload"], can, can.parameter_offload),

@@ -10,10 +10,11 @@ from simulator.planner.candidates import (
     FEWEST_TOKENS,
     MOST_CHUNKS,
     MOST_CP,
-    MOST_DOMAINS,
     MOST_RECOMPUTE_STEPS,
     attention_heads,
     chunk_axis,
+    longest_cp,
+    widest_tp,
 )
 from simulator.scenario import Scenario
 
@@ -44,13 +45,13 @@ def search_caps(scenario: Scenario) -> list[str]:
     cluster, pinned, found = scenario.cluster, scenario.pinned, []
     shares = divisors(cluster.gpus)
     if "tp" not in pinned and can.tensor:
-        most = MOST_DOMAINS * cluster.domain
+        most = widest_tp(cluster.domain)
         if cut := [d for d in shares if most < d <= attention_heads(arch)]:
             why = "two fast domains" if cluster.domain > 1 else "no fast domain"
             found.append(f"tp above {most:,} ({why}) is not tried: {_listed(cut)}")
     if "cp" not in pinned and can.cp_kinds:
         length = scenario.workload.recipe.sequence_length
-        longest = max(length // FEWEST_TOKENS, 1)
+        longest = longest_cp(length)
         most = min(longest, MOST_CP)
         if cut := [d for d in shares if d > most and length % d == 0]:
             why = f" ({FEWEST_TOKENS:,} tokens a rank)" if longest <= MOST_CP else ""
