@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import tempfile
 import threading
 from collections import OrderedDict
@@ -13,6 +15,7 @@ import tomlkit
 
 from simulator.errors import InfeasibleError, InputError
 from simulator.explorer.asked import Question, key_of, scenario_document, scenario_of_question
+from simulator.explorer.repriced import repriced
 from simulator.interop.launch import launch_flags
 from simulator.planner.prediction import Prediction, predict
 from simulator.planner.search import Plan, plan
@@ -41,10 +44,16 @@ class Answers:
     lock: threading.Lock = field(default_factory=threading.Lock)
     searching: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_SEARCHES))
 
-    def now(self, question: Question, near: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The answer that needs no search: a known plan's best, else a layout near the last one.
+    def now(
+        self,
+        question: Question,
+        near: dict[str, Any] | None = None,
+        last: Question | None = None,
+    ) -> dict[str, Any]:
+        """The answer that needs no search: a known plan's best, else layouts near the last one.
 
-        `near` is the layout on the page; pins are put over it. Where that cannot run, stated
+        `last` is the question whose plan the page shows: its best layouts are priced again. Where
+        that plan is not known, `near` is the layout on the page; pins are put over it, and stated
         defaults fill what is not pinned.
 
         Raises
@@ -55,22 +64,26 @@ class Answers:
         scenario = scenario_of_question(question)
         known = self.plans.get(key_of(question))
         if isinstance(known, Plan):
-            return {**_described(known), "searched": True}
+            return {**_described(known), **_ranking(known), "searched": True}
         if isinstance(known, str):
             return {"reason": known, "searched": True}
-        return {**_described(_nearby(scenario, near or {})), "searched": False}
+        before = None if last is None else self.plans.get(key_of(last))
+        if not isinstance(before, Plan):
+            return {**_described(_nearby(scenario, near or {})), "searched": False}
+        found = repriced(before, scenario)
+        if found is None:
+            return {"reason": "none of the last answer's layouts can run so", "searched": False}
+        return {**_described(found), **_ranking(found), "searched": False}
 
     def searched(self, question: Question) -> dict[str, Any]:
         """The best layouts, their front, and the first of them in full."""
         found = self.plan_of(question)
         if isinstance(found, str):
             return {"reason": found, "searched": True}
-        rows = [_row(found, i) for i in range(min(_KEEP, len(found.estimate)))]
         return {
             **_described(found),
+            **_ranking(found),
             "searched": True,
-            "layouts": rows[:_TABLE],
-            "pareto": [rows[int(i)] for i in found.pareto if int(i) < len(rows)],
             "tried": found.found.layouts,
             "evidence": list(found.evidence.sentences()),
         }
@@ -90,6 +103,8 @@ class Answers:
                 found = plan(scenario_of_question(question), keep=_KEEP)
             except InfeasibleError as error:
                 found = str(error)
+            finally:
+                _give_back()
         with self.lock:
             self.plans[key] = found
             while len(self.plans) > _REMEMBERED:
@@ -114,8 +129,9 @@ class Answers:
         launch = launch_flags(found.estimate.layouts, found.scenario)
         with self.searching, tempfile.TemporaryDirectory() as folder:
             written = write_plan_report(found, Path(folder), launch=launch)
-            page = next(path for path in written if path.suffix == ".html")
-            return page.read_bytes()
+            page = next(path for path in written if path.suffix == ".html").read_bytes()
+        _give_back()
+        return page
 
     def _found(self, question: Question) -> Plan:
         found = self.plan_of(question)
@@ -148,6 +164,19 @@ def _nearby(scenario: Scenario, near: dict[str, Any]) -> Prediction:
         except (InputError, TypeError):
             pass
     return predict(scenario)
+
+
+def _ranking(found: Plan) -> dict[str, Any]:
+    """Its best layouts and its front."""
+    rows = [_row(found, i) for i in range(min(_KEEP, len(found.estimate)))]
+    front = [rows[int(i)] for i in found.pareto if int(i) < len(rows)]
+    return {"layouts": rows[:_TABLE], "pareto": front}
+
+
+def _give_back() -> None:
+    """Return what a search has freed to the system: glibc keeps some 200 MiB of it otherwise."""
+    with contextlib.suppress(OSError, AttributeError):  # no glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _row(found: Plan, i: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from simulator import catalogue
+from simulator.cost.terms import LABELS
 from simulator.errors import ForeshardError, InputError, visible
 from simulator.explorer.answering import Answers
 from simulator.explorer.asked import LONGEST, Question, question_of
@@ -128,7 +129,7 @@ def application(
         Route("/explorer.js", lambda request: FileResponse(_ASSETS / "explorer.js")),
         Route("/explorer.css", lambda request: FileResponse(_ASSETS / "explorer.css")),
         Route("/api/choices", _choices),
-        Route("/api/now", answered(lambda q, request: _json(known.now(q, _near(request))))),
+        Route("/api/now", answered(lambda q, r: _json(known.now(q, _near(r), _last(r))))),
         Route("/api/search", answered(lambda q, _: _json(known.searched(q)))),
         Route("/scenario.toml", answered(lambda q, _: _file(known.scenario_file(q), "toml"))),
         Route("/launch.sh", answered(lambda q, _: _file(known.launch(q), "sh"))),
@@ -147,6 +148,12 @@ def _near(request: Request) -> dict[str, Any]:
     return {k: v for k, v in found.items() if isinstance(v, (int, str)) and k in _NEAR}
 
 
+def _last(request: Request) -> Question | None:
+    """The question whose plan the page shows."""
+    text = request.query_params.get("last")
+    return None if text is None else question_of(text)
+
+
 _NEAR = (
     *("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "sharding", "sequence_parallel"),
     *("recompute", "recompute_layers", "rank_order"),
@@ -154,12 +161,13 @@ _NEAR = (
 
 
 def _choices(request: Request) -> Response:
-    """What the page offers, and the colours of meanings."""
+    """What the page offers, names of terms, and the colours of meanings."""
     return JSONResponse(
         {
             "models": presets.names(),
             "clusters": catalogue.names("clusters"),
             "software": catalogue.names("software"),
+            "labels": LABELS,
             "colours": {name: [x.light, x.dark] for name, x in PALETTE.items()},
         }
     )

@@ -20,7 +20,10 @@ from starlette.testclient import TestClient
 import simulator.explorer.web as web
 from simulator.api import predict
 from simulator.explorer.answering import Answers
+from simulator.explorer.asked import question_of
+from simulator.explorer.repriced import repriced
 from simulator.explorer.web import application
+from simulator.planner.search import Plan
 
 ASSETS = Path(web.__file__).parent / "assets"
 QUESTION = {
@@ -60,6 +63,41 @@ def test_a_slider_changes_the_verdict_and_too_much_is_oom() -> None:
     assert one["layout"]["tp"] == two["layout"]["tp"] == 2  # the rest of the page's layout
     large = {"model": "llama-3.1-405b", "pins": {"tp": 8}, "tokens": 1e12}
     assert pages.get("/api/now", params=asked(**large)).json()["verdict"] == "OOM"
+
+
+def test_layouts_of_the_last_answer_are_priced_again_at_once() -> None:
+    pages = client()
+    best = pages.get("/api/search", params=asked()).json()
+    last = asked()["q"]
+    moved = pages.get("/api/now", params={**asked(gpus=16), "last": last}).json()
+    assert (moved["searched"], moved["verdict"]) == (False, "FITS")
+    given = {k: v for k, v in moved["layout"].items() if k not in ("dp", "global_batch")}
+    one = predict(
+        model="gpt2-small", cluster="dgx-a100", gpus=16, global_batch=64, sequence_length=1024,
+        tokens=1e10, **given,
+    )  # fmt: skip
+    assert moved["step_time_s"] == one.step_time_s
+    assert moved["days"] < best["days"]
+    assert moved["pareto"]
+    assert moved["layouts"]
+    pinned = asked(pins={"tp": 2, "recompute": "full"})
+    moved = pages.get("/api/now", params={**pinned, "last": last}).json()["layout"]
+    assert (moved["tp"], moved["dp"], moved["recompute"]) == (2, 4, "full")
+    none = {"model": "llama-3.1-405b", "pins": {"tp": 1, "pp": 1}}
+    answer = pages.get("/api/now", params={**asked(**none), "last": last}).json()
+    assert not answer["searched"]
+    assert answer.get("verdict", "OOM") == "OOM"
+
+
+def test_an_unmoved_question_keeps_its_best_layout() -> None:
+    answers = Answers()
+    found = answers.plan_of(question_of(asked()["q"]))
+    assert isinstance(found, Plan)
+    again = repriced(found, found.scenario)
+    assert again is not None
+    assert again.estimate.layouts.describe() == found.estimate.layouts.describe()
+    assert again.step_time_s == found.step_time_s
+    assert (again.estimate.layouts.world == 8).all()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ const START = {
   model: "llama-3.1-70b", cluster: "dgx-h100", gpus: 256, tokens: 1e12, sequence_length: 8192,
   global_batch: 1024, precision: "bf16", minimize: "time", pins: {},
 };
+const spaced = (name) => name.replaceAll("_", " ");
+const term = (name) => labels[name] || spaced(name);
 const $ = (id) => document.getElementById(id);
-let state = { ...START }, colours = {}, near = {}, turn = 0, timer = 0, searchTimer = 0;
+let state = { ...START }, colours = {}, labels = {}, near = {}, last = null, turn = 0, timer = 0, searchTimer = 0;
 
 function element(tag, text, attributes = {}) {
   const made = tag === "svg" || SVG.has(tag)
@@ -36,8 +38,9 @@ function money(usd) {
   const [scale, word] = usd >= 1e9 ? [1e9, "B"] : usd >= 1e6 ? [1e6, "M"] : usd >= 1e3 ? [1e3, "k"] : [1, ""];
   return `${(usd / scale).toPrecision(3)} ${word} USD`.replace("  ", " ");
 }
-const days = (d) => (d === null || d === undefined ? "" : `${d < 10 ? d.toPrecision(2) : d.toFixed(0)} days`);
-const p50 = (value) => (value !== null && typeof value === "object" ? value.p50 : value);
+const length = (d) => (d < 10 ? d.toPrecision(2) : d.toFixed(0));
+const days = (d) => (d === null || d === undefined ? "" : `${length(d)} days`);
+const share = (p) => (p > 0.999 ? "over 99.9 %" : p < 0.001 ? "under 0.1 %" : `${(100 * p).toFixed(1)} %`);
 
 function question() {
   const asked = {};
@@ -66,27 +69,40 @@ function changed() {
 
 async function now() {
   const own = ++turn;
+  if (last === null) { waiting("Searching all layouts ..."); search(own); return; }
   try {
-    const found = await ask("api/now", { near: JSON.stringify(near) });
+    const found = await ask("api/now", { near: JSON.stringify(near), last });
     if (own !== turn) return;
-    show(found);
     problems("");
+    if (found.searched || (found.layout && found.verdict !== "OOM")) show(found);
+    else waiting("None of the last answer's layouts fits here: searching all ...");
     $("searching").textContent = "searching ...";
     searchTimer = setTimeout(() => search(own), found.searched ? 0 : 250);
   } catch (error) { if (own === turn) { problems(error.message); search(own); } }
 }
 
 async function search(own) {
+  const asked = JSON.stringify(question());
   try {
     const found = await ask("api/search");
     if (own !== turn) return;
     problems("");
     show(found);
-    front(found.pareto || []);
-    layouts(found.layouts || []);
+    if (found.layout) last = asked;
     $("searching").textContent = found.tried ? `of ${found.tried.toLocaleString("en")} layouts` : "";
     put($("evidence"), ...(found.evidence || []).map((line) => element("li", line)));
-  } catch (error) { if (own === turn) { problems(error.message); $("searching").textContent = ""; } }
+  } catch (error) {
+    if (own !== turn) return;
+    problems(error.message);
+    waiting("No answer to this question.");
+    $("searching").textContent = "";
+  }
+}
+
+function waiting(words) {
+  $("verdict").className = "waiting";
+  put($("verdict"), element("p", words, { class: "large" }));
+  for (const id of ["time", "memory", "front", "layouts", "evidence"]) put($(id));
 }
 
 function problems(text) {
@@ -99,24 +115,32 @@ function show(found) {
   if (!found.layout) {
     place.className = "none";
     put(place, element("p", "Nothing fits", { class: "large" }), element("p", found.reason || "", { class: "reason" }));
-    put($("front")); put($("layouts"));
+    for (const id of ["time", "memory", "front", "layouts"]) put($(id));
     return;
   }
   near = Object.fromEntries(Object.entries(found.layout).filter(([, v]) => v !== null));
   place.className = found.verdict;
   const span = `${seconds(found.p10_s)} to ${seconds(found.p90_s)}`;
-  const whole = found.days ? `${days(p50(found.days))}, ${money(p50(found.usd))}` : "give tokens for days and money";
-  const line = element("p", `: ${gib(found.memory_total_bytes)} of ${gib(found.usable_bytes)} GiB on the fullest GPU`);
+  const whole = found.days ? `${days(found.days)}, ${money(found.usd)}` : "give tokens for days and money";
+  const spans = [];
+  if (found.days_p90) spans.push(`${length(found.days_p10)} to ${days(found.days_p90)}`);
+  if (found.usd_p90) spans.push(`${money(found.usd_p10)} to ${money(found.usd_p90)}`);
+  const chances = [["deadline", found.deadline_chance], ["budget", found.budget_chance]].filter(([, p]) => p !== null && p !== undefined);
+  const sure = [...(spans.length ? [`P10 to P90: ${spans.join(", ")}`] : []), ...chances.map(([goal, p]) => `${share(p)} chance to keep the ${goal}`)].join("; ");
+  const p90 = found.memory_p90_bytes ? ` (P90 ${gib(found.memory_p90_bytes)})` : "";
+  const line = element("p", `: ${gib(found.memory_total_bytes)}${p90} of ${gib(found.usable_bytes)} GiB on the fullest GPU`);
   line.prepend(element("span", found.verdict, { class: "word" }));
-  put(place, element("p", whole, { class: "large" }),
-    element("p", `${found.words}${found.searched ? "" : " (near the last answer; the search runs)"}`),
+  put(place, element("p", whole, { class: "large" }), ...(sure ? [element("p", sure)] : []),
+    element("p", `${found.words}${found.searched ? "" : " (of the last answer's layouts; the search runs)"}`),
     element("p", `step ${seconds(found.step_time_s)} (${span}), ${Math.round(found.tokens_per_s_per_gpu).toLocaleString("en")} tokens/s/GPU, MFU ${(100 * found.mfu).toFixed(1)} %, ${found.software}`),
     line);
-  bar($("time"), found.terms_s, found.step_time_s, (v) => seconds(v), "time of the step by term");
-  bar($("memory"), found.memory_bytes, Math.max(found.capacity_bytes, found.memory_total_bytes), (v) => `${gib(v)} GiB`, "memory by kind", found.usable_bytes);
+  bar($("time"), found.terms_s, found.step_time_s, seconds, term, "time of the step by term");
+  bar($("memory"), found.memory_bytes, Math.max(found.capacity_bytes, found.memory_total_bytes), (v) => `${gib(v)} GiB`, spaced, "memory by kind", found.usable_bytes);
+  front(found.pareto || []);
+  layouts(found.layouts || []);
 }
 
-function bar(place, parts, whole, word, title, line = null) {
+function bar(place, parts, whole, word, called, title, line = null) {
   const svg = element("svg", null, { viewBox: "0 0 1000 54", role: "img", "aria-label": title });
   const legend = element("ul", null, { class: "legend" });
   let x = 0;
@@ -124,11 +148,11 @@ function bar(place, parts, whole, word, title, line = null) {
     if (value <= 0) continue;
     const width = (1000 * value) / whole, fill = colour(name);
     const rect = element("rect", null, { x, y: 8, width: Math.max(width - 1, 0.5), height: 34, fill });
-    rect.append(element("title", `${name.replaceAll("_", " ")}: ${word(value)}`));
+    rect.append(element("title", `${called(name)}: ${word(value)}`));
     svg.append(rect);
     x += width;
     if (value < 0.004 * whole) continue;
-    const item = element("li", `${name.replaceAll("_", " ")} ${word(value)}`);
+    const item = element("li", `${called(name)} ${word(value)}`);
     const swatch = element("svg", null, { viewBox: "0 0 10 10", "aria-hidden": "true" });
     swatch.append(element("rect", null, { width: 10, height: 10, rx: 2, fill }));
     item.prepend(swatch);
@@ -156,7 +180,7 @@ function front(rows) {
   svg.append(element("line", null, { x1: 44, x2: 470, y1: 230, y2: 230, class: "axis" }), element("line", null, { x1: 44, x2: 44, y1: 12, y2: 230, class: "axis" }));
   const unit = known.length ? "days" : "seconds a step";
   svg.append(element("text", `${x0.toPrecision(3)}`, { x: 46, y: 248, class: "quiet" }), element("text", `${x1.toPrecision(3)} ${unit}`, { x: 470, y: 248, "text-anchor": "end", class: "quiet" }));
-  svg.append(element("text", `${gib(y1)} GiB`, { x: 48, y: 12, class: "quiet" }), element("text", `${gib(y0)}`, { x: 40, y: 226, "text-anchor": "end", class: "quiet" }));
+  svg.append(element("text", `${gib(y1)} GiB`, { x: 48, y: 12, class: "quiet" }), element("text", "on the fullest GPU", { x: 110, y: 12, class: "quiet" }), element("text", `${gib(y0)}`, { x: 40, y: 226, "text-anchor": "end", class: "quiet" }));
   drawn.forEach((row, i) => {
     const dot = element("circle", null, { cx: px(x(row)), cy: py(row.memory_total_bytes), r: i === 0 ? 7 : 4.5, fill: i === 0 ? colour("fits") : colour("speed"), "fill-opacity": 0.85 });
     dot.append(element("title", `${row.words}: ${seconds(row.step_time_s)}, ${gib(row.memory_total_bytes)} GiB${cost && known.length ? `, ${money(y(row))}` : ""}`));
@@ -232,7 +256,7 @@ function read() {
 
 async function begin() {
   const choices = await (await fetch("api/choices")).json();
-  colours = choices.colours;
+  ({ colours, labels } = choices);
   for (const [id, names] of [["model", choices.models], ["cluster", choices.clusters]]) put($(id), ...names.map((name) => element("option", name)));
   put($("software"), element("option", "usual", { value: "" }), ...choices.software.map((name) => element("option", name)));
   for (const [name, values] of Object.entries(PINS)) {
