@@ -18,8 +18,12 @@ __all__ = [
     "MIB",
     "parse",
     "show_bytes",
+    "show_chance",
     "show_count",
     "show_days",
+    "show_days_span",
+    "show_kwh",
+    "show_number_of_days",
     "show_percent",
     "show_rate",
     "show_seconds",
@@ -85,13 +89,26 @@ def parse(text: str) -> float:
     raise ValueError(f"unknown unit {match.group(2)!r} in {text!r}")
 
 
+def _three(value: float) -> str:
+    """Three digits, also where the last are zeros, so that numbers below one another compare.
+
+    >>> _three(0.0), _three(4.996), _three(16.0), _three(830.4)
+    ('0', '5.00', '16.0', '830')
+    """
+    if value == 0.0:
+        return "0"
+    size = abs(value)
+    digits = 3 if size < 0.9995 else 2 if size < 9.995 else 1 if size < 99.95 else 0
+    return f"{value:.{digits}f}"
+
+
 def show_seconds(seconds: float) -> str:
-    """Format a duration: ``12.3 us``, ``4.56 ms``, ``7.89 s``, ``3.2 h``, ``178 days``."""
+    """Format a duration: ``12.3 us``, ``4.56 ms``, ``7.89 s``, ``3.20 h``, ``178.0 days``."""
     for limit, scale, unit in ((1e-3, 1e-6, "us"), (1.0, 1e-3, "ms"), (600.0, 1.0, "s")):
         if abs(seconds) < limit:
-            return f"{seconds / scale:.3g} {unit}"
+            return f"{_three(seconds / scale)} {unit}"
     if abs(seconds) < 2 * DAY_S:
-        return f"{seconds / HOUR_S:.3g} h"
+        return f"{_three(seconds / HOUR_S)} h"
     return f"{seconds / DAY_S:,.1f} days"
 
 
@@ -99,9 +116,54 @@ def show_days(days: float) -> str:
     """Format the length of a run: days, or what is below one in smaller units.
 
     >>> show_days(23.46), show_days(1 / 24), show_days(float("inf"))
-    ('23.5 days', '1 h', 'inf days')
+    ('23.5 days', '1.00 h', 'inf days')
     """
     return f"{days:,.1f} days" if days >= 1.0 else show_seconds(days * DAY_S)
+
+
+def show_days_span(days: float, low: float, high: float) -> str:
+    """Format the length of a run with its ends, in the unit of the first.
+
+    >>> show_days_span(51.4, 47.6, 55.5), show_days_span(0.296, 0.21, 0.4)
+    ('51.4 days (47.6 to 55.5)', '7.10 h (5.04 to 9.60)')
+    """
+    text = show_days(days)
+    unit = text.partition(" ")[2]
+    each = {"days": 1.0, "h": HOUR_S / DAY_S, "s": 1.0 / DAY_S}.get(unit)
+    if each is None:
+        return f"{text} ({show_days(low)} to {show_days(high)})"
+    shown = (f"{end:,.1f}" if unit == "days" else _three(end / each) for end in (low, high))
+    return f"{text} ({' to '.join(shown)})"
+
+
+def show_number_of_days(days: float) -> str:
+    """Format days without their unit: a digit behind the point, of a short run two that count.
+
+    >>> show_number_of_days(165.23), show_number_of_days(6321.7), show_number_of_days(0.0124)
+    ('165.2', '6,322', '0.012')
+    """
+    if days < 0.95:
+        return f"{days:.2g}"
+    return f"{days:,.1f}" if days < 999.95 else f"{days:,.0f}"
+
+
+def show_chance(share: float) -> str:
+    """Format a chance; nothing is certain.
+
+    >>> show_chance(0.42), show_chance(0.99996), show_chance(0.0)
+    ('42.0 %', 'over 99.9 %', 'under 0.1 %')
+    """
+    if share > 0.999:
+        return "over 99.9 %"
+    return "under 0.1 %" if share < 0.001 else show_percent(share)
+
+
+def show_kwh(kwh: float) -> str:
+    """Format energy at the meter: ``4.85 GWh``, ``61.6 MWh``, ``33.1 kWh``."""
+    for scale, unit in ((1e6, "GWh"), (1e3, "MWh")):
+        if abs(kwh) >= 0.9995 * scale:
+            return f"{_three(kwh / scale)} {unit}"
+    return f"{_three(kwh)} kWh"
 
 
 def show_seconds_span(low_s: float, high_s: float) -> str:
@@ -110,7 +172,7 @@ def show_seconds_span(low_s: float, high_s: float) -> str:
     Examples
     --------
     >>> show_seconds_span(4.56, 5.1), show_seconds_span(0.99, 1.1)
-    ('4.56 to 5.1 s', '990 ms to 1.1 s')
+    ('4.56 to 5.10 s', '990 ms to 1.10 s')
     """
     low, high = show_seconds(low_s), show_seconds(high_s)
     return f"{low.removesuffix(' ' + high.partition(' ')[2])} to {high}"
@@ -141,13 +203,13 @@ def show_count(count: float) -> str:
 
 
 def show_usd(amount_usd: float | None) -> str:
-    """Format an amount of money: ``12.4 M USD``, ``830 k USD``, ``95 USD``; None, NaN: no price."""
+    """Format an amount of money: ``12.4 M USD``, ``830 k USD``, ``95.0 USD``; None: no price."""
     if amount_usd is None or amount_usd != amount_usd:
         return "cost not known"
     for scale, unit in ((1e9, " bn"), (1e6, " M"), (1e3, " k")):
         if abs(amount_usd) >= 0.9995 * scale:  # three digits of which round up
-            return f"{amount_usd / scale:.3g}{unit} USD"
-    return f"{amount_usd:.3g} USD"
+            return f"{_three(amount_usd / scale)}{unit} USD"
+    return f"{_three(amount_usd)} USD"
 
 
 def show_usd_span(low_usd: float, high_usd: float) -> str:
@@ -156,7 +218,7 @@ def show_usd_span(low_usd: float, high_usd: float) -> str:
     Examples
     --------
     >>> show_usd_span(1.05e7, 1.24e7), show_usd_span(9.5e5, 1.1e6)
-    ('10.5 to 12.4 M USD', '950 k to 1.1 M USD')
+    ('10.5 to 12.4 M USD', '950 k to 1.10 M USD')
     """
     low, high = show_usd(low_usd).removesuffix(" USD"), show_usd(high_usd)
     unit = high.partition(" ")[2].removesuffix("USD").strip()

@@ -45,6 +45,8 @@ from simulator.report.run_words import end_words, goodput_words
 from simulator.units import (
     show_count,
     show_days,
+    show_kwh,
+    show_number_of_days,
     show_percent,
     show_seconds,
     show_seconds_span,
@@ -129,7 +131,7 @@ def _front(plan: Plan) -> list[str]:
         free = 1.0 - float(estimate.memory_total_bytes[i]) / float(estimate.usable_bytes)
         slower = float(estimate.step_time_s[i]) / fastest - 1.0
         kwh = float(plan.outcome.kwh[i])
-        energy = f", {show_count(kwh)} kWh" if math.isfinite(kwh) else ""
+        energy = f", {show_kwh(kwh)}" if math.isfinite(kwh) else ""
         lines.append(
             f"{estimate.layouts.describe(int(i))}: {show_signed_percent(slower)} time,"
             f" {show_percent(free)} of memory free{energy}"
@@ -199,7 +201,9 @@ def _ranked(plan: Plan, i: int) -> list[Text | str]:
         return [*cells, "-", "-", "-", "-"]
     whole = spans(estimate, result, sure)
     usd = _usd(plan, whole, i)
-    days = _over(f"{float(result.days[i]):,.1f}", _to(whole.days, i, "{:,.1f}".format))
+    days = _over(
+        show_number_of_days(float(result.days[i])), _to(whole.days, i, show_number_of_days)
+    )
     return [
         *cells,
         Text(days, style="" if plan.in_time[i] else NO_FIT),

@@ -32,7 +32,15 @@ from simulator.report.evidence import (
     untimed,
 )
 from simulator.report.run_words import end_words, goodput_words
-from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd, show_usd_span
+from simulator.units import (
+    show_chance,
+    show_days_span,
+    show_percent,
+    show_seconds,
+    show_seconds_span,
+    show_usd,
+    show_usd_span,
+)
 
 if TYPE_CHECKING:
     from simulator.scoring.anchor import Correction
@@ -108,7 +116,7 @@ def verdict(prediction: Prediction) -> Text:
     if math.isfinite(days):
         cost = f"{show_usd(float(result.usd[0]))}{_usd_span(prediction)}"
         text.append(
-            f"whole run: {days:,.1f} days{_span(prediction)}, "
+            f"whole run: {show_days_span(days, *_ends(prediction))}, "
             f"{float(result.gpu_hours[0]):,.0f} GPU-hours, "
             f"{cost}, {float(result.kwh[0]):,.0f} kWh{_kwh_span(prediction)}\n",
             style="not bold",
@@ -128,10 +136,10 @@ def _goal_words(prediction: Prediction) -> str:
     goal, chances = prediction.scenario.goal, prediction.goal_chances
     words = []
     if goal.deadline_days is not None:
-        chance = show_percent(float(chances.deadline[0]))
+        chance = show_chance(float(chances.deadline[0]))
         words.append(f"deadline of {goal.deadline_days:,.1f} days: {chance} chance")
     if goal.budget_usd is not None and math.isfinite(float(chances.budget[0])):
-        chance = show_percent(float(chances.budget[0]))
+        chance = show_chance(float(chances.budget[0]))
         words.append(f"budget of {show_usd(goal.budget_usd)}: {chance} chance")
     return "".join(f"{line}\n" for line in words)
 
@@ -140,10 +148,10 @@ def _whole(prediction: Prediction) -> Spans:
     return spans(prediction.estimate, prediction.outcome, prediction.certainty)
 
 
-def _span(prediction: Prediction) -> str:
-    """P10 to P90 of the days; GPU-hours grow with them."""
+def _ends(prediction: Prediction) -> tuple[float, float]:
+    """P10 and P90 of the days; GPU-hours grow with them."""
     low, high = _whole(prediction).days
-    return f" ({float(low[0]):,.1f} to {float(high[0]):,.1f})"
+    return float(low[0]), float(high[0])
 
 
 def _kwh_span(prediction: Prediction) -> str:

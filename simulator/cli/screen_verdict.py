@@ -30,7 +30,11 @@ from simulator.planner.sensitivity import Upgrade, binding, sensitivity
 from simulator.report.evidence import ties
 from simulator.report.run_words import end_words, goodput_words
 from simulator.units import (
+    show_chance,
     show_count,
+    show_days_span,
+    show_kwh,
+    show_number_of_days,
     show_percent,
     show_seconds,
     show_seconds_span,
@@ -140,14 +144,14 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     if (supplied := input_verdict(plan.scenario, estimate)) is not None:
         yield "input", supplied.sentence().removeprefix("input ")
     card = plan.evidence.sentences()
-    yield "evidence", "; ".join([card[0].removeprefix("Evidence: "), *card[1:]])
+    yield "evidence", ". ".join([card[0].removeprefix("Evidence: "), *card[1:]])
 
 
 def _time(plan: Plan, whole: Spans) -> str:
     low, high = (float(end[0]) for end in whole.days)
     ends = end_words(plan.outcome, plan.scenario, whole.days)
-    date = f"; {ends}" if ends else "; with run.start also the date"
-    return f"{float(plan.outcome.days[0]):,.1f} days ({low:,.1f} to {high:,.1f}){date}"
+    date = f"; {ends}" if ends else "; the date of its end where run.start is given"
+    return f"{show_days_span(float(plan.outcome.days[0]), low, high)}{date}"
 
 
 def _money(plan: Plan, whole: Spans) -> str:
@@ -156,10 +160,10 @@ def _money(plan: Plan, whole: Spans) -> str:
     if math.isfinite(cost):
         span = show_usd_span(float(whole.usd[0][0]), float(whole.usd[1][0]))
         words = f"{show_usd(cost)} ({span})"
-    hours, kwh = show_count(float(result.gpu_hours[0])), show_count(float(result.kwh[0]))
+    hours, kwh = show_count(float(result.gpu_hours[0])), show_kwh(float(result.kwh[0]))
     rate = plan.outcome.price.usd_per_gpu_hour
     each = "" if rate is None else f" at {float(rate):,.2f} USD per GPU-hour"
-    return f"{words}{each}; {hours} GPU-hours, {kwh} kWh"
+    return f"{words}{each}; {hours} GPU-hours, {kwh}"
 
 
 def _goals(plan: Plan) -> str:
@@ -167,10 +171,10 @@ def _goals(plan: Plan) -> str:
     goal, chances = plan.scenario.goal, plan.goal_chances
     words = []
     if goal.deadline_days is not None:
-        chance = show_percent(float(chances.deadline[0]))
+        chance = show_chance(float(chances.deadline[0]))
         words.append(f"{chance} chance to end within {goal.deadline_days:,g} days")
     if goal.budget_usd is not None:
-        chance = show_percent(float(chances.budget[0]))
+        chance = show_chance(float(chances.budget[0]))
         words.append(f"{chance} chance to cost at most {show_usd(goal.budget_usd)}")
     return ", ".join(words)
 
@@ -199,7 +203,7 @@ def _others(plan: Plan) -> Table:
             estimate.layouts.describe(i),
             why,
             show_signed_percent(slower),
-            f"{days:,.1f}" if math.isfinite(days) else "-",
+            show_number_of_days(days) if math.isfinite(days) else "-",
             show_usd(usd).removesuffix(" USD") if math.isfinite(usd) else "-",
             gib(float(estimate.memory_total_bytes[i])),
             fitting(estimate, i),

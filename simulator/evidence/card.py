@@ -74,17 +74,22 @@ class Card:
                 " predicted without their source"
             )
         if self.nearest_run is not None and self.nearest_error is not None:
+            off = f"{100 * abs(self.nearest_error):.1f} % too {_side(self.nearest_error)}"
             said.append(
-                f"Nearest run: {self.nearest_run} ({self.nearest_distance}),"
-                f" {100 * self.nearest_error:+.1f} %"
+                f"Nearest run: {self.nearest_run} ({self.nearest_distance}), predicted {off}"
             )
         others = sorted({other for _, other in self.borrowed})
         if others:
             said.append(f"Figures borrowed from {', '.join(others)}")
-        grown = [f"{name} x {f:.2g}" for name, f in self.widened_by.items() if f > 1.0]
+        grown = [f"{name} x {f:.3g}" for name, f in self.widened_by.items() if f > 1.0]
         if grown:
             said.append(f"Intervals widened, no calibration run was alike: {', '.join(grown)}")
         return said
+
+
+def _side(error: float) -> str:
+    """On which side of the measured step a prediction lies."""
+    return "short" if error < 0.0 else "long"
 
 
 def evidence_card(

@@ -28,7 +28,7 @@ from simulator.planner.machine_changes import (
 )
 from simulator.planner.memory_first import ROOM
 from simulator.planner.search import Plan
-from simulator.units import show_bytes, show_percent, show_usd
+from simulator.units import show_bytes, show_chance, show_percent, show_usd
 
 __all__ = ["BETTER", "Upgrade", "binding", "sensitivity"]
 
@@ -203,7 +203,7 @@ def _limits(plan: Plan) -> list[str]:
         word = _verdict(float(chance[0]))
         over = f"{show(abs(taken - limit))} {'over' if taken > limit else 'to spare'}"
         sentences.append(
-            f"The {name} is {word}: {show_percent(float(chance[0]))} chance;"
+            f"The {name} is {word}: {show_chance(float(chance[0]))} chance;"
             f" {show(taken)} of {show(limit)}, {over}."
         )
     return sentences

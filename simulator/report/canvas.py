@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from simulator.report.palette import colour
 
@@ -19,7 +19,9 @@ __all__ = [
     "headline",
     "ink_on",
     "legend",
+    "money_axis",
     "plain_axes",
+    "plain_log",
     "png_bytes",
     "svg_bytes",
     "wrapped",
@@ -53,6 +55,33 @@ def plain_axes(axes: Axes) -> None:
     axes.grid(axis="x", color=colour("grid").light, lw=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=9)
+
+
+_FEW, _MORE = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+"""Marks in a decade: as banknotes; closer where an axis spans less than a factor of 5."""
+
+
+def plain_log(axes: Axes, side: Literal["x", "y"], *, base: int = 10, suffix: str = "") -> None:
+    """Make an axis logarithmic, its marks plain numbers: 1, 2, 5, 10, or doubled with base 2."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis = axes.xaxis if side == "x" else axes.yaxis
+    (axes.set_xscale if side == "x" else axes.set_yscale)("log")
+    low, high = sorted(axis.get_view_interval())
+    subs: tuple[float, ...] = _MORE if high < 5.0 * low else _FEW
+    if base == 2 or high > 1e3 * low:  # one mark for each power is enough
+        subs = (1.0,)
+    axis.set_major_locator(LogLocator(base=base, subs=subs, numticks=20))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}{suffix}"))
+
+
+def money_axis(most_usd: float) -> tuple[float, str]:
+    """Choose what amounts up to so many USD are divided by, and the words of their axis."""
+    for scale, words in ((1e6, "million USD"), (1e3, "thousand USD")):
+        if most_usd >= scale:
+            return scale, words
+    return 1.0, "USD"
 
 
 def headline(figure: Figure, title: str, below: str, verdict: str = "text") -> None:
@@ -92,7 +121,9 @@ def wrapped(text: str, width: int) -> str:
     """Break a text into lines of so many letters."""
     import textwrap
 
-    return "\n".join(textwrap.wrap(text, width))
+    wide = text.replace("+", "+ ")  # a long word may end behind a plus
+    lines = textwrap.wrap(wide, width) if len(max(text.split(), key=len)) > width else None
+    return "\n".join(lines or textwrap.wrap(text, width)).replace("+ ", "+")
 
 
 def _escaped(text: str) -> str:

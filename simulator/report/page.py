@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,11 @@ from simulator.report.palette import PALETTE, inks
 from simulator.report.question import MARK
 from simulator.units import (
     show_bytes,
+    show_chance,
     show_count,
+    show_days,
+    show_kwh,
+    show_number_of_days,
     show_percent,
     show_seconds,
     show_signed_percent,
@@ -114,10 +119,14 @@ def environment() -> Environment:
     return made
 
 
+_PERCENT = re.compile(r"(?<=\d) %")
+"""A number and its sign stay on one line."""
+
+
 def _shown(value: Any) -> Any:
     """Write out what a browser would obey in names: controls, marks that turn the direction."""
     is_name = isinstance(value, str) and not hasattr(value, "__html__")
-    return visible(value) if is_name else value
+    return _PERCENT.sub("\u00a0%", visible(value)) if is_name else value
 
 
 def plotly_source() -> str:
@@ -127,19 +136,17 @@ def plotly_source() -> str:
 
 
 def _show_days(days: float | None) -> str:
-    return "no number of tokens given" if days is None else f"{days:,.1f} days"
-
-
-def _show_kwh(kwh: float) -> str:
-    return f"{kwh / 1e6:.3g} GWh" if kwh >= 1e6 else f"{kwh / 1e3:.3g} MWh"
+    return "no number of tokens given" if days is None else show_days(days)
 
 
 _FILTERS: dict[str, Any] = {
     "bytes": show_bytes,
+    "chance": show_chance,
     "change": show_change,
     "count": show_count,
     "days": _show_days,
-    "kwh": _show_kwh,
+    "day_number": show_number_of_days,
+    "kwh": show_kwh,
     "meaning": memory_meaning,
     "percent": show_percent,
     "seconds": show_seconds,

@@ -20,7 +20,7 @@ def played_words(played_s: Mapping[str, float], closed_s: Mapping[str, float]) -
     Examples
     --------
     >>> played_words({"gemm": 1.0, "pp": 0.1}, {"gemm": 1.0, "pp": 0.05}).partition(": ")[2]
-    'pipeline sends +50 ms.'
+    'pipeline sends +50.0 ms.'
     """
     played, closed = sum(played_s.values()), sum(closed_s.values())
     gaps = {

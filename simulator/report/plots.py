@@ -105,7 +105,7 @@ def time_picture(numbers: PlanNumbers, *, narrow: bool = False) -> Figure:
         label="P10 to P90",
     )
     for y, bar in enumerate(bars):
-        text = show_seconds(bar.step_time_s) + ("" if bar.verdict == "FITS" else f", {bar.verdict}")
+        text = f"{show_seconds(bar.step_time_s)}, {bar.verdict}"
         axes.text(bar.p90_s + 0.01 * longest, y, text, va="center", fontsize=9)
     axes.set_xlim(0, (1.42 if narrow else 1.17) * longest)
     axes.set_ylim(len(bars) - 0.5, -0.5)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator.planner.run_curves import RunCurves
-from simulator.report.canvas import DPI, NARROW, headline, plain_axes
+from simulator.report.canvas import DPI, NARROW, headline, plain_axes, plain_log
 from simulator.report.palette import colour
 from simulator.units import DAY_S, HOUR_S, show_percent
 
@@ -68,7 +68,7 @@ def _curves(axes: Sequence[Axes], curves: RunCurves) -> None:
     axes[0].set_xscale("log", base=2)
     axes[0].set_xticks(curves.gpus[::2], [f"{n:,.0f}" for n in curves.gpus[::2]])
     _curve(axes[1], curves.interval_s, curves.by_interval, "seconds between checkpoints")
-    axes[1].set_xscale("log")
+    plain_log(axes[1], "x")
     by_spares = np.array([choice.goodput for choice in curves.spares])
     _curve(axes[2], [choice.hot for choice in curves.spares], by_spares, "hot spares, servers")
 

@@ -8,7 +8,7 @@ import math
 from simulator.arrays import Floats
 from simulator.planner.outcome import Outcome
 from simulator.scenario import Scenario
-from simulator.units import show_percent, show_seconds
+from simulator.units import show_days, show_percent, show_seconds
 
 __all__ = ["end_words", "goodput_words"]
 
@@ -26,7 +26,7 @@ def goodput_words(found: Outcome, i: int = 0) -> str:
         f"{name} {show_percent(share)}" for name, share in found.real.largest_losses(i, _MOST)
     )
     days = float(found.days_ideal[i])
-    ideal = f" ({days:,.1f} days without failures)" if math.isfinite(days) else ""
+    ideal = f" ({show_days(days)} without failures)" if math.isfinite(days) else ""
     each = float(found.real.failures[i].sum())
     often = f"; an interruption every {show_seconds(1.0 / each)}" if each > 0.0 else ""
     return f"goodput {show_percent(float(found.goodput[i]))}{ideal}: {losses}{often}"

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulator.plain_files import write_files
-from simulator.report.comparison_plots import comparison_png
+from simulator.report.canvas import png_bytes, svg_bytes
+from simulator.report.comparison_plots import comparison_picture
 from simulator.report.decision_documents import compare_document
 
 if TYPE_CHECKING:
@@ -17,12 +18,14 @@ __all__ = ["write_comparison"]
 
 
 def write_comparison(answer: Comparison, out_dir: Path) -> list[Path]:
-    """Write ``compare.json``, ``compare.csv`` and ``compare.png``; return their paths."""
+    """Write the document, the table (CSV) and the picture (PNG, SVG); return their paths."""
     document = json.dumps(compare_document(answer), indent=2, allow_nan=False) + "\n"
+    drawn = comparison_picture(answer)
     contents = {
         "compare.json": document.encode(),
         "compare.csv": answer.to_frame().to_csv(index=False).encode(),
-        "compare.png": comparison_png(answer),
+        "compare.png": png_bytes(drawn),
+        "compare.svg": svg_bytes(drawn),
     }
     placed = {out_dir / name: content for name, content in contents.items()}
     write_files(placed)

@@ -51,6 +51,9 @@ def test_document_and_files(tmp_path: Path) -> None:
     assert document["rows"][2]["usd"] == {"p10": None, "p50": None, "p90": None}
     assert json.loads((tmp_path / "compare.json").read_text()) == document
     assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
+    drawn = (tmp_path / "compare.svg").read_text()
+    assert "thousand USD (P50)" in drawn or "million USD (P50)" in drawn or ">USD (P50)" in drawn
+    assert "mathdefault" not in drawn  # plain numbers on the axes, no powers
     assert len((tmp_path / "compare.csv").read_text().splitlines()) == 5
 
 

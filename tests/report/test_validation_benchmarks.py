@@ -88,7 +88,7 @@ def test_a_page_of_microbenchmarks_alone() -> None:
     assert found is not None
     assert [one["id"] for one in json.loads(found.group(1))["figures"]] == ["benchmark-figure-1"]
     assert 'id="benchmark-figure-1"' in html and 'id="benchmark-figure-0"' not in html
-    assert "Timings of kernels: 6 of 10 predicted; mean error 40.8 %" in html
+    assert "Timings of kernels: 6 of 10 predicted; mean error 40.8\xa0%" in html
     assert "Timings of kernels: 0 of 10 predicted." in html
     assert "no formula for &lt;this&gt;" in html
     assert "/some/folder" not in html and "kernels.csv" in html

@@ -301,7 +301,7 @@ def test_points_are_the_rows_and_hover_says_what_they_are(rows: list[ScoredRow],
         "read  (calibrate)",
         "small, 8 x H100, bf16, stack-1",
         "dp8 mb1 zero1",
-        "predicted 1.1 s, measured 1 s: error +10.0 %",
+        "predicted 1.10 s, measured 1.00 s: error +10.0 %",
         "baseline: error +120.0 %",
         "memory (allocated): predicted 55.0 GiB, measured 50.0 GiB: error +10.0 %",
     ):
@@ -373,7 +373,7 @@ def test_intervals_are_shown_where_there_are_any(rows: list[ScoredRow], page: st
     html = make(known)
     # of ten rows of test, 1/1.16 and 1/1.75 of the prediction lie outside 0.9 to 1.1
     assert "80.0 % inside P10-P90" in read(html).words
-    assert "predicted 1.1 s (990 ms to 1.21 s), measured 1 s" in drawn(html)["notes"][10]
+    assert "predicted 1.10 s (990 ms to 1.21 s), measured 1.00 s" in drawn(html)["notes"][10]
 
 
 def test_problems_of_files_are_said(rows: list[ScoredRow]) -> None:
