@@ -12,7 +12,15 @@ from rich.text import Text
 
 from simulator.cli.screen import NO_FIT, console, heading, notes
 from simulator.decisions.offers import excesses, nearest
-from simulator.units import show_count, show_days, show_percent, show_usd, show_usd_span
+from simulator.units import (
+    show_chance,
+    show_count,
+    show_days,
+    show_kwh,
+    show_percent,
+    show_usd,
+    show_usd_span,
+)
 
 if TYPE_CHECKING:
     from simulator.decisions.cluster_comparison import Comparison
@@ -24,11 +32,11 @@ __all__ = ["HEADER", "begin", "in_words", "line", "missed", "show_views"]
 
 _SHAPE = (
     "{cluster:<16} {gpus:>6} {days:>8} {days_span:>15} {chance:>7} {usd:>8} {usd_span:>15}"
-    " {mwh:>8} {mfu:>6}"
+    " {energy:>8} {mfu:>6}"
 )
 HEADER = _SHAPE.format(
     cluster="cluster", gpus="GPUs", days="days", days_span="P10 to P90", chance="in time",
-    usd="USD", usd_span="P10 to P90", mwh="MWh", mfu="MFU",
+    usd="USD", usd_span="P10 to P90", energy="energy", mfu="MFU",
 ) + "\n    layout; evidence"  # fmt: skip
 """Names of what stands in the two rows of :func:`line`."""
 
@@ -79,7 +87,7 @@ def line(row: Offer) -> str:
         chance="-" if chance is None else f"{100.0 * chance:.0f} %",
         usd=show_usd(usd.p50).removesuffix(" USD") if usd else "-",
         usd_span=_usd_ends(usd) if usd else "no price",
-        mwh=f"{kwh.p50 / 1e3:,.0f}" if kwh else "-",
+        energy=show_kwh(kwh.p50) if kwh else "-",
         mfu=show_percent(row.mfu or 0.0),
     )
     known = f"; {row.evidence.grade}" if row.evidence else ""
@@ -147,8 +155,8 @@ def _equal_gpus(answer: Comparison) -> list[str]:
         if len({row.cluster for row in rows}) < 2:
             continue
         first = rows[0].step_time_s or 1.0
-        words = [f"{r.cluster} x {(r.step_time_s or 0.0) / first:.2f}" for r in rows[1:]]
-        lines.append(f"{gpus:,}: {rows[0].cluster}; the time of it on {', '.join(words)}")
+        words = [f"{r.cluster} {(r.step_time_s or 0.0) / first:.2f}" for r in rows[1:]]
+        lines.append(f"{gpus:,}: {rows[0].cluster}; times as long: {', '.join(words)}")
     return lines
 
 
@@ -159,7 +167,12 @@ def in_words(rows: Sequence[Offer]) -> list[str]:
         days = _days(row.days)
         usd = f"{show_usd(row.usd.p50)} (P90 {show_usd(row.usd.p90)})" if row.usd else "no price"
         headroom = show_percent(row.memory_headroom or 0.0)
-        lines.append(f"{row.cluster} x {row.gpus:,}: {days}, {usd}, {headroom} of memory free")
+        words = f"{row.cluster} x {row.gpus:,}: {days}, {usd}, {headroom} of memory free"
+        if row.deadline_chance is not None:
+            words += f", {show_chance(row.deadline_chance)} chance in time"
+        if row.evidence and row.evidence.runs == 0:
+            words += ", unmeasured"
+        lines.append(words)
     if len(rows) > _MOST:
         lines.append(f"and {len(rows) - _MOST} more, in --json and --out")
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from simulator.plain_files import write_files
 from simulator.report.document import SCHEMA, plain
 from simulator.report.page import environment
 from simulator.report.palette import PALETTE
+from simulator.units import show_kwh, show_number_of_days, show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:
     from simulator.decisions.sweeping import Sweep
@@ -19,14 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["sweep_document", "sweep_page", "write_sweep"]
 
 _SHOWN = {
-    "feasible": "can run",
-    "layout": "layout",
-    "step_time_s": "step, s",
-    "mfu": "MFU",
     "days_p50": "days",
-    "days_p90": "days P90",
+    "days_p90": "P90",
     "usd_p50": "USD",
-    "kwh_p50": "kWh",
+    "kwh_p50": "energy",
+    "step_time_s": "step",
+    "mfu": "MFU",
+    "layout": "layout",
     "evidence": "evidence",
     "note": "note",
 }
@@ -48,7 +49,8 @@ def sweep_document(found: Sweep) -> dict[str, Any]:
 def sweep_page(found: Sweep) -> str:
     """Write a sweep as a page whose table can be sorted."""
     fields = list(found.grid.fields)
-    rows = [[(row[name], _text(row[name])) for name in (*fields, *_SHOWN)] for row in found.rows]
+    shown = [name for name in _SHOWN if name != "note" or any(row[name] for row in found.rows)]
+    rows = [[(row[n], _text(n, row[n])) for n in (*fields, *shown)] for row in found.rows]
     problems = [row["problem"] for row in found.rows if row["problem"]]
     sections = {"problems": "Points that could not be searched", "points": "Points"}
     if not problems:
@@ -59,7 +61,10 @@ def sweep_page(found: Sweep) -> str:
         .render(
             title=f"{found.grid.path.stem}: {len(rows):,} points",
             lead=f"{len(problems):,} of them bad; the best layout of each of the others",
-            columns=[*fields, *_SHOWN.values()],
+            columns=[
+                *((_name(name, fields), isinstance(found.rows[0][name], str)) for name in fields),
+                *((_SHOWN[name], name in _WORDS) for name in shown),
+            ],
             rows=rows,
             problems=problems,
             sections=sections,
@@ -69,9 +74,29 @@ def sweep_page(found: Sweep) -> str:
     )
 
 
-def _text(value: Any) -> str:
+_WORDS = ("layout", "evidence", "note")
+
+_SHOW: dict[str, Callable[[float], str]] = {
+    "days_p50": show_number_of_days,
+    "days_p90": show_number_of_days,
+    "usd_p50": lambda usd: show_usd(usd).removesuffix(" USD"),
+    "kwh_p50": show_kwh,
+    "step_time_s": show_seconds,
+    "mfu": show_percent,
+}
+
+
+def _name(field: str, fields: list[str]) -> str:
+    """The last part of a field's name, where that tells it from the others."""
+    last = field.rpartition(".")[2]
+    return last if sum(name.rpartition(".")[2] == last for name in fields) == 1 else field
+
+
+def _text(name: str, value: Any) -> str:
     if value is None:
         return "-"
+    if name in _SHOW:
+        return _SHOW[name](float(value))
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,.4g}" if isinstance(value, float) else str(value)
