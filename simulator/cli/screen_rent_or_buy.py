@@ -41,6 +41,9 @@ def show(answer: RentOrBuy) -> None:
     screen.print()
     screen.print(notes("Bought, once", _items(answer.buying.once)))
     screen.print(notes("Bought, a month", _items(answer.buying.per_month)))
+    spent = sum(answer.buying.once.values()) + running * use.months
+    sold = f"servers {show_usd(spent - _whole(answer))}, taken off the {show_usd(spent)} spent"
+    screen.print(notes(f"Sold after {use.months} months", [sold]))
     screen.print(notes("Read this with the numbers", _caveats(answer)))
 
 

@@ -8,7 +8,9 @@ from typer.testing import CliRunner
 
 import simulator
 from simulator.cli.main import app
+from simulator.economics.ownership import load_page
 from simulator.errors import InputError
+from simulator.units import show_usd
 
 RUNNER = CliRunner(env={"COLUMNS": "160"})
 RUN = ["rent-or-buy", "--cluster", "dgx-h100", "--gpus", "64"]
@@ -62,3 +64,11 @@ def test_screen() -> None:
 def test_bad_input(options: list[str], words: str) -> None:
     done = RUNNER.invoke(app, [*RUN, *options])
     assert done.exit_code == 2 and words in done.stderr
+
+
+def test_the_screen_says_what_the_servers_are_sold_for() -> None:
+    """Eight servers, two years of the loss of value that the page states."""
+    page = load_page("h100")
+    kept = float(page.own.remaining_value_fraction) ** 2 * 8 * float(page.own.server_usd)
+    shown = RUNNER.invoke(app, [*RUN, "--months", "24"]).stdout
+    assert f"servers {show_usd(kept)}, taken off the " in shown
