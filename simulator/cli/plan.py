@@ -226,7 +226,14 @@ def _report_name(file: Path | None, scenario: Scenario) -> str:
 
 def _write(answer: Plan, folder: Path, launch: str, upgrades: list[Upgrade] | None) -> list[Path]:
     from simulator.cli.screen import waiting
+    from simulator.planner.scaling import scaling_beside
     from simulator.report.write import write_plan_report
 
-    with writing(folder, "--out"), waiting("writing the report"):
-        return write_plan_report(answer, folder, launch=launch, upgrades=upgrades)
+    with (
+        scaling_beside(answer.scenario, found=answer.found) as curve,
+        writing(folder, "--out"),
+        waiting("writing the report"),
+    ):
+        return write_plan_report(
+            answer, folder, launch=launch, upgrades=upgrades, curve=curve, processes=2
+        )

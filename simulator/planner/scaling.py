@@ -7,8 +7,10 @@ a single card). What eats the ratio follows from GPU-seconds per token, which ad
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from simulator.planner.explore import Found, explore
 from simulator.planner.fastest import hopeless, why_not
 from simulator.planner.outcome import outcome
 from simulator.scenario import Scenario
+from simulator.second_process import beside
 from simulator.workload.recipe import Recipe
 
 __all__ = [
@@ -30,6 +33,7 @@ __all__ = [
     "counts",
     "gpu_seconds_per_token",
     "scaling",
+    "scaling_beside",
 ]
 
 SMALLEST = 8
@@ -136,18 +140,46 @@ def scaling(
     """
     sizes = counts(scenario.cluster)
     points: list[ScalingPoint] = []
-    base: ScalingPoint | None = None
     for done, gpus in enumerate(sizes, start=1):
-        known = found if gpus == scenario.cluster.gpus else None
-        point = _point(scenario, gpus, known, base)
-        base = point if base is None and point.estimate is not None else base
-        points.append(point)
+        points.append(_alone(scenario, gpus, found))
         if progress is not None:
             progress(done, len(sizes))
+    return _against_smallest(points, scenario.workload.recipe)
+
+
+@contextmanager
+def scaling_beside(scenario: Scenario, *, found: Found) -> Iterator[Callable[[], Scaling]]:
+    """Begin the same in two copies of this process; what is yielded waits for it.
+
+    For a process without threads of its own at work (``simulator/second_process.py``).
+    """
+    sizes = counts(scenario.cluster)
+    one, other = sizes[::-2], sizes[-2::-2]  # larger sizes mostly take longer: dealt in turn
+    with (
+        beside(lambda: [_alone(scenario, gpus, found) for gpus in one]) as first,
+        beside(lambda: [_alone(scenario, gpus, found) for gpus in other]) as second,
+    ):
+
+        @cache
+        def waited() -> Scaling:
+            points = sorted((*first(), *second()), key=lambda point: point.gpus)
+            return _against_smallest(points, scenario.workload.recipe)
+
+        yield waited
+
+
+def _against_smallest(points: list[ScalingPoint], recipe: Recipe) -> Scaling:
+    """Compare every number of GPUs with the smallest that fits."""
+    base = next((point for point in points if point.estimate is not None), None)
+    if base is None:
+        return Scaling(points=points, base_gpus=None, single_card_tokens_per_s=0.0)
     return Scaling(
-        points=points,
-        base_gpus=base.gpus if base is not None else None,
-        single_card_tokens_per_s=base.tokens_per_s_per_gpu if base is not None else 0.0,
+        points=[
+            point if point is base or point.estimate is None else _compared(point, base, recipe)
+            for point in points
+        ],
+        base_gpus=base.gpus,
+        single_card_tokens_per_s=base.tokens_per_s_per_gpu,
     )
 
 
@@ -169,10 +201,9 @@ def gpu_seconds_per_token(estimate: Estimate, recipe: Recipe) -> dict[str, float
     return causes
 
 
-def _point(
-    scenario: Scenario, gpus: int, found: Found | None, base: ScalingPoint | None
-) -> ScalingPoint:
-    """Explore one number of GPUs and compare it with the smallest that fits."""
+def _alone(scenario: Scenario, gpus: int, known: Found | None) -> ScalingPoint:
+    """Explore one number of GPUs; `known` is of the scenario's own number."""
+    found = known if gpus == scenario.cluster.gpus else None
     cluster = _resized(scenario.cluster, gpus)
     if reason := hopeless(scenario, cluster):
         return ScalingPoint(gpus=gpus, reason=reason)
@@ -187,7 +218,7 @@ def _point(
     result = outcome(estimate, recipe, cluster)
     sure = certainty(estimate, scenario.workload, cluster, scenario.software)
     step_s = float(estimate.step_time_s[0])
-    point = ScalingPoint(
+    return ScalingPoint(
         gpus=gpus,
         estimate=estimate,
         tokens_per_s=float(result.tokens_per_s[0]),
@@ -198,7 +229,6 @@ def _point(
         ratio=1.0,
         eaten=dict.fromkeys(CAUSES, 0.0),
     )
-    return point if base is None else _compared(point, base, recipe)
 
 
 def _compared(point: ScalingPoint, base: ScalingPoint, recipe: Recipe) -> ScalingPoint:

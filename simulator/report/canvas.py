@@ -19,6 +19,7 @@ __all__ = [
     "headline",
     "ink_on",
     "legend",
+    "load",
     "money_axis",
     "plain_axes",
     "plain_log",
@@ -37,6 +38,11 @@ def ink_on(background: str) -> str:
     """Choose the text colour that reads on a background."""
     red, green, blue = (int(background[i : i + 2], 16) for i in (1, 3, 5))
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 150 else colour("on bar").light
+
+
+def load() -> None:
+    """Load the drawing library: once, before several processes draw."""
+    import matplotlib.figure  # noqa: F401
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:

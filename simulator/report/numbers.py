@@ -199,7 +199,8 @@ class PlanNumbers:
     changes: list[TimeChange]
     reasons: list[str]
     """Why the best layout wins, one sentence for each other bar."""
-    scaling: Scaling
+    curve: Callable[[], Scaling]
+    """Waits for the speed-up, which may still be searched beside."""
     upgrades: list[Upgrade]
     binding: list[str]
     run: str
@@ -219,6 +220,11 @@ class PlanNumbers:
     """Layouts that --refine played, best first."""
 
     @property
+    def scaling(self) -> Scaling:
+        """The speed-up over GPUs."""
+        return self.curve()
+
+    @property
     def best(self) -> LayoutRow:
         """The verdict."""
         return self.layouts[0]
@@ -228,6 +234,7 @@ def collect(
     plan: Plan,
     *,
     upgrades: list[Upgrade] | None = None,
+    curve: Callable[[], Scaling] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> PlanNumbers:
     """Gather every number of the report; other sizes and upgrades are searched here.
@@ -236,15 +243,19 @@ def collect(
     ----------
     upgrades : list of Upgrade, optional
         What ``sensitivity(plan)`` gave, if it was asked for already.
+    curve : callable, optional
+        Waits for what ``scaling`` gives for the plan's scenario, if that was begun already.
     progress : callable, optional
-        Called with (searches done, searches in all) after each.
+        Called with (searches done, searches in all) after each that is done here.
     """
     scenario = plan.scenario
     bars = time_bars(plan)
-    report = progress or (lambda done, searches: None)
-    curve = scaling(scenario, found=plan.found, progress=lambda done, n: report(done, n + 1))
+    report, searches = progress or (lambda done, searches: None), 1
+    if curve is None:
+        found = scaling(scenario, found=plan.found, progress=lambda done, n: report(done, n + 1))
+        curve, searches = (lambda: found), len(found.points) + 1
     upgrades = sensitivity(plan) if upgrades is None else upgrades
-    report(len(curve.points) + 1, len(curve.points) + 1)
+    report(searches, searches)
     others = bearing_defaults(scenario, plan.estimate.layouts[:1])
     step = played(plan, 0)
     best = plan.estimate.layouts[:1]
@@ -273,7 +284,7 @@ def collect(
         bars=bars,
         changes=time_changes(bars),
         reasons=[*why_it_wins(bars, scenario.pinned), *_no_naive(plan)],
-        scaling=curve,
+        curve=curve,
         upgrades=upgrades,
         binding=binding(plan),
         run=goodput_words(plan.outcome),

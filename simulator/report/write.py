@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from simulator.plain_files import write_files
 from simulator.planner.run_curves import run_curves
+from simulator.planner.scaling import Scaling
 from simulator.planner.search import Plan
 from simulator.planner.sensitivity import Upgrade
-from simulator.report.canvas import png_bytes, svg_bytes
+from simulator.report.canvas import load, png_bytes, svg_bytes
 from simulator.report.comparison_plots import front_picture
 from simulator.report.inline_svg import inline
 from simulator.report.numbers import PlanNumbers, collect
@@ -19,12 +20,18 @@ from simulator.report.page import render
 from simulator.report.pipeline_picture import pipeline_picture
 from simulator.report.plots import memory_picture, speedup_picture, time_picture
 from simulator.report.run_picture import curves_picture
+from simulator.second_process import beside
 
 if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
 __all__ = ["write_file", "write_plan_report"]
+
+_Files = tuple[bytes, bytes, bytes]
+
+_AWAITED = "speedup"
+"""The picture that is drawn last: of what may still be searched."""
 
 
 def write_plan_report(
@@ -33,6 +40,8 @@ def write_plan_report(
     *,
     launch: str,
     upgrades: list[Upgrade] | None = None,
+    curve: Callable[[], Scaling] | None = None,
+    processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
     """Write ``plan.html`` and its pictures, each as PNG and SVG; return their paths.
@@ -50,22 +59,45 @@ def write_plan_report(
         The command that starts the best layout.
     upgrades : list of Upgrade, optional
         What ``sensitivity(plan)`` gave, if it was asked for already.
+    curve : callable, optional
+        Waits for what ``scaling`` gives for the plan's scenario, if that was begun already.
+    processes : int
+        2 draws half of the pictures in a copy of this process (``second_process.py``): for one
+        without threads of its own at work.
     progress : callable, optional
         Called with (searches done, searches in all): other sizes and upgrades are searched here,
         each about as long as the plan itself.
     """
-    numbers = collect(plan, upgrades=upgrades, progress=progress)
+    numbers = collect(plan, upgrades=upgrades, curve=curve, progress=progress)
     contents: dict[str, bytes] = {}
     drawings: dict[str, Markup] = {}
-    for name, (alt, draw) in _pictures(plan, numbers).items():
-        whole = draw(narrow=False)
-        png, svg = png_bytes(whole), svg_bytes(whole)
+    pictures = _pictures(plan, numbers)
+    drawn = _drawn({name: draw for name, (_, draw) in pictures.items()}, processes)
+    for name, (alt, _) in pictures.items():
+        png, svg, narrow = drawn[name]
         contents |= {f"{name}.png": png, f"{name}.svg": svg}
-        drawings[name] = inline(svg, svg_bytes(draw(narrow=True)), name=name, alt=alt)
+        drawings[name] = inline(svg, narrow, name=name, alt=alt)
     page = render(numbers, launch=launch, drawings=drawings).encode()
     placed = {out_dir / name: content for name, content in {"plan.html": page, **contents}.items()}
     write_files(placed)
     return list(placed)
+
+
+def _drawn(draws: dict[str, Callable[..., Figure]], processes: int) -> dict[str, _Files]:
+    """The files of every picture by its name."""
+    if processes < 2:
+        return {name: _files(draw) for name, draw in draws.items()}
+    load()
+    names = sorted(draws, key=lambda name: name == _AWAITED)
+    with beside(lambda: {name: _files(draws[name]) for name in names[::2]}) as others:
+        own = {name: _files(draws[name]) for name in names[1::2]}
+        return own | others()
+
+
+def _files(draw: Callable[..., Figure]) -> _Files:
+    """A picture as PNG and SVG, and the narrow one as SVG."""
+    whole = draw(narrow=False)
+    return png_bytes(whole), svg_bytes(whole), svg_bytes(draw(narrow=True))
 
 
 def _pictures(plan: Plan, numbers: PlanNumbers) -> dict[str, tuple[str, Callable[..., Figure]]]:

@@ -10,6 +10,7 @@ import pytest
 from markupsafe import Markup
 from matplotlib.patches import Rectangle
 
+from simulator.planner.scaling import scaling_beside
 from simulator.planner.search import Plan, plan
 from simulator.report.canvas import png_bytes, svg_bytes
 from simulator.report.evidence import NOT_MODELLED
@@ -245,6 +246,14 @@ def test_report_is_written_whole(tmp_path: Path) -> None:
         begins = b"\x89PNG" if path.suffix == ".png" else b"<?xml"
         assert path.read_bytes().startswith(begins)
     assert paths[0].stat().st_size < 2_000_000
+
+
+def test_two_processes_write_the_same_bytes(answer: Plan, tmp_path: Path) -> None:
+    alone = write_plan_report(answer, tmp_path / "alone", launch=LAUNCH)
+    with scaling_beside(answer.scenario, found=answer.found) as curve:
+        both = write_plan_report(answer, tmp_path / "both", launch=LAUNCH, curve=curve, processes=2)
+    assert [path.read_bytes() for path in both] == [path.read_bytes() for path in alone]
+    assert [path.name for path in both] == [path.name for path in alone]
 
 
 def test_the_same_numbers_give_the_same_picture(numbers: PlanNumbers) -> None:
