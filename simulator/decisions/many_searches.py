@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from simulator.errors import InputError
+from simulator.planner.in_threads import one_thread
 
 __all__ = ["BACKENDS", "cores", "done_as_they_come", "done_in_order"]
 
@@ -55,7 +56,7 @@ def done_in_order(
     from joblib import Parallel, delayed  # a single search needs none of it
 
     pool = Parallel(n_jobs=count, return_as="generator", pre_dispatch="all")
-    rest = pool(delayed(work)(*one) for one in arguments[1:])
+    rest = pool(delayed(_in_one_thread)(work, *one) for one in arguments[1:])
     yield work(*arguments[0])
     yield from rest
 
@@ -98,7 +99,13 @@ def done_as_they_come(
         pool = Parallel(
             n_jobs=-1 if scheduler else count, return_as="generator_unordered", pre_dispatch="all"
         )
-        yield from pool(delayed(work)(*one) for one in arguments)
+        yield from pool(delayed(_in_one_thread)(work, *one) for one in arguments)
+
+
+def _in_one_thread(work: Callable[..., T], *arguments: Any) -> T:
+    """What a worker does: the other cores have workers of their own."""
+    with one_thread():
+        return work(*arguments)
 
 
 def _on_ray(

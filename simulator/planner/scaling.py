@@ -21,6 +21,7 @@ from simulator.planner.allowed import with_allowed
 from simulator.planner.certainty import certainty
 from simulator.planner.explore import Found, explore
 from simulator.planner.fastest import hopeless, why_not
+from simulator.planner.in_threads import one_thread
 from simulator.planner.outcome import outcome
 from simulator.scenario import Scenario
 from simulator.second_process import beside
@@ -155,9 +156,14 @@ def scaling_beside(scenario: Scenario, *, found: Found) -> Iterator[Callable[[],
     """
     sizes = counts(scenario.cluster)
     one, other = sizes[::-2], sizes[-2::-2]  # larger sizes mostly take longer: dealt in turn
+
+    def point(gpus: int) -> ScalingPoint:
+        with one_thread():
+            return _alone(scenario, gpus, found)
+
     with (
-        beside(lambda: [_alone(scenario, gpus, found) for gpus in one]) as first,
-        beside(lambda: [_alone(scenario, gpus, found) for gpus in other]) as second,
+        beside(lambda: list(map(point, one))) as first,
+        beside(lambda: list(map(point, other))) as second,
     ):
 
         @cache
