@@ -284,6 +284,22 @@ def _one_per_field(items: list[Any]) -> list[Any]:
     ]
 
 
+_IN_FILES = {
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a table",
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+}
+"""What files call the types of pydantic's errors."""
+
+
 def _reword(item: Any, schema: type, where: str, prefix: str) -> str:
     path = [str(part) for part in item["loc"]]
     field = ".".join(([prefix] if prefix else []) + path)
@@ -299,8 +315,9 @@ def _reword(item: Any, schema: type, where: str, prefix: str) -> str:
         return f"{where}: {field}: required field is missing"
     rule = item["msg"].replace(", unable to interpret input", "")
     rule = rule.removeprefix("Value error, ").removeprefix("Input should be ")
+    rule = _IN_FILES.get(kind, rule)
     rule = f"must be {rule}" if item["msg"].startswith("Input should be") else rule
-    shown = brief(got) if not isinstance(got, (dict, list)) else type(got).__name__
+    shown = "a table" if isinstance(got, dict) else "a list" if isinstance(got, list) else brief(got)
     return f"{where}: {field}: {rule}, got {shown}"
 
 

@@ -21,6 +21,7 @@ from simulator import catalogue
 from simulator.between_sites.sites_section import Sites, read_sites
 from simulator.data_input.data_section import DataInput, read_data
 from simulator.distillation.teacher_section import Distillation, read_distillation
+from simulator.dotted_fields import put
 from simulator.economics.economics_section import Economics, read_economics, usual_economics
 from simulator.errors import InputError, brief, did_you_mean, problem
 from simulator.files import (
@@ -608,23 +609,13 @@ def _with_tasks(raw: Any, arch: Architecture, where: str) -> Architecture:
 def _override(document: dict[str, Any], text: str) -> None:
     """Apply one ``section.field=value``; the value is read as TOML, else as a plain word."""
     key, equals, value = text.partition("=")
-    section, *fields_of = key.strip().split(".")
-    if not (equals and section and fields_of and all(fields_of)):
+    if not (equals and "." in key and all(key.strip().split("."))):
         raise InputError(problem("--set", "", "must be section.field=value", text))
     try:
         parsed = tomli.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
         parsed = value.strip()
-    table: Any = document.setdefault(section, {})
-    for field in fields_of[:-1]:
-        inner = table.get(field, {}) if isinstance(table, dict) else None
-        if not isinstance(inner, Mapping):
-            raise InputError(problem("--set", key, f"{field} must be a table", inner))
-        inner = dict(inner)
-        table[field], table = inner, inner
-    if not isinstance(table, dict):
-        raise InputError(problem("--set", key, "its section must be a table", table))
-    table[fields_of[-1]] = parsed
+    put(document, key.strip(), parsed, where="--set")
 
 
 def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:

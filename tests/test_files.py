@@ -61,7 +61,7 @@ def test_a_figure_without_a_value_does_not_take_the_value_of_its_base(mine: Path
     text = 'base = "torchtitan"\n[host]\nseconds_per_kernel = { grade = "measured" }\n'
     (mine / "graded.toml").write_text(text)
     assert wrong("graded") == (
-        f"{mine / 'graded.toml'}: host.seconds_per_kernel: must be a number, got dict"
+        f"{mine / 'graded.toml'}: host.seconds_per_kernel: must be a number, got a table"
     )
 
 

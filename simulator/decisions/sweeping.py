@@ -22,17 +22,17 @@ from simulator.decisions.cluster_comparison import offer_row
 from simulator.decisions.gpu_counts import parse_counts
 from simulator.decisions.many_searches import done_as_they_come
 from simulator.decisions.offers import Asked, Offer, offer
+from simulator.dotted_fields import put
 from simulator.errors import ForeshardError, InputError, did_you_mean, problem
 from simulator.files import read_toml
 from simulator.frames import DataFrame, frame_of_rows
-from simulator.scenario import make_scenario
+from simulator.scenario import SECTIONS, make_scenario
 
 __all__ = ["MOST_POINTS", "Grid", "Point", "Sweep", "read_grid", "sweep_grid"]
 
 MOST_POINTS = 100_000
 """Of a grid; more are refused."""
 
-_SECTIONS = ("model", "training", "cluster", "layout", "goal")
 _COUNTS = "cluster.gpus"
 
 
@@ -67,8 +67,7 @@ class Grid:
             chosen = dict(zip(self.fields, values, strict=True))
             document = {name: dict(section) for name, section in self.common.items()}
             for name, value in chosen.items():
-                section, _, field = name.partition(".")
-                document.setdefault(section, {})[field] = value
+                put(document, name, value, where=f"{self.path}: grid")
             yield Point(number=number, values=chosen, document=document)
 
 
@@ -120,8 +119,8 @@ def read_grid(path: Path | str) -> Grid:
         problems.append(f"{path}: grid: required section is missing: fields and lists of values")
         lists = {}
     for name, section in raw.items():
-        if name not in _SECTIONS:
-            hint = did_you_mean(name, (*_SECTIONS, "grid", "scenario"))
+        if name not in SECTIONS:
+            hint = did_you_mean(name, (*SECTIONS, "grid", "scenario"))
             problems.append(f"{path}: {name}: unknown section{hint}")
         elif not isinstance(section, Mapping):
             problems.append(problem(str(path), name, "must be a table", section))
@@ -135,15 +134,17 @@ def read_grid(path: Path | str) -> Grid:
         )
     if problems:
         raise InputError(problems)
-    return Grid(path=path, fields=fields, common=common)
+    read = Grid(path=path, fields=fields, common=common)
+    next(read.points())  # a field that lies where no table is, is the same in every point
+    return read
 
 
 def _values(path: Path, name: str, values: Any, problems: list[str]) -> list[Any]:
     """Values of one field; what is wrong with them is added to the problems."""
     field = f"grid.{name}"
     section = name.partition(".")[0]
-    if "." not in name or section not in _SECTIONS:
-        hint = did_you_mean(section, _SECTIONS)
+    if "." not in name or section not in SECTIONS:
+        hint = did_you_mean(section, SECTIONS)
         problems.append(f'{path}: {field}: must be "section.field"{hint}')
     if name == _COUNTS and isinstance(values, str):
         try:

@@ -49,7 +49,7 @@ def test_screen_says_what_is_assumed_and_how_long_to_wait() -> None:
     ("options", "words"),
     [
         (["--set", "sites.overlap_steps=-1"], "sites.overlap_steps: must be greater than or equal"),
-        (["--set", "sites.at=3"], "sites.at: must be a valid tuple"),
+        (["--set", "sites.at=3"], "sites.at: must be a list"),
         (["--set", "sites.outer_states='disk'"], "sites.outer_states: must be 'gpu' or 'host'"),
     ],
 )

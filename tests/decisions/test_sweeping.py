@@ -125,6 +125,15 @@ def test_a_grid_takes_a_scenario_and_its_own_over_it(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_grid_varies_any_section_and_what_lies_deep_in_it(tmp_path: Path) -> None:
+    text = COMMON + '[economics]\nbasis = "on demand"\n[grid]\n"cluster.gpus" = [8]\n'
+    made = grid(tmp_path, text + '"economics.rent.on_demand_usd_per_gpu_hour" = [2.0, 4.0]\n')
+    rents = [point.document["economics"]["rent"] for point in made.points()]
+    assert [rent["on_demand_usd_per_gpu_hour"] for rent in rents] == [2.0, 4.0]
+    low, high = sweep_grid(made, jobs=1).rows
+    assert (low["usd_per_gpu_hour"], high["usd_per_gpu_hour"]) == (2.0, 4.0)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -135,6 +144,7 @@ def test_a_grid_takes_a_scenario_and_its_own_over_it(tmp_path: Path) -> None:
         ('[grid]\n"cluster.gpus" = [8, 8]\n', "must have every value once"),
         ('[grid]\n"cluster.gpus" = "16..8"\n', "from the smaller to the larger"),
         ('[grid]\n"a.b" = [1]\n"cluster.gpus" = 8\n', "must be a list of values"),
+        ('[model]\nname = "x"\n[grid]\n"model.name.x" = [1]\n', "model.name must be a table"),
         ("scenario = 3\n[grid]\n", "must be the path of a file"),
     ],
 )

@@ -1,0 +1,60 @@
+"""A field of a document by its dotted name: ``training.optimizer``, ``cluster.groups.1.gpus``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simulator.errors import InputError, problem
+
+__all__ = ["put"]
+
+
+def put(document: dict[str, Any], key: str, value: Any, *, where: str) -> None:
+    """Set one field of a document; tables on the way are made, those that it shares are copied.
+
+    Parameters
+    ----------
+    document : dict
+        Changed in place at its first level alone: what lies deeper may belong to other documents.
+    key : str
+        Names joined by dots; within a list the place of the entry, from 0.
+    value
+        As TOML would give it.
+    where : str
+        Named in problems.
+
+    Raises
+    ------
+    InputError
+        If the key has no section or field, or what lies on the way is no table and no list that
+        has the entry.
+    """
+    *way, last = key.split(".")
+    if not (way and last and all(way)):
+        raise InputError(problem(where, "", "must name section.field", key))
+    inside: dict[str, Any] | list[Any] = document
+    for done, name in enumerate(way, start=1):
+        place = _place(inside, name, key, where)
+        found = inside[place] if isinstance(inside, list) else inside.get(name, {})
+        if isinstance(found, Mapping):
+            copied: dict[str, Any] | list[Any] = dict(found)
+        elif isinstance(found, Sequence) and not isinstance(found, str):
+            copied = list(found)
+        else:
+            so_far = ".".join(way[:done])
+            raise InputError(problem(where, key, f"{so_far} must be a table", found))
+        inside[place] = copied
+        inside = copied
+    inside[_place(inside, last, key, where)] = value
+
+
+def _place(inside: dict[str, Any] | list[Any], name: str, key: str, where: str) -> Any:
+    """Name of a table's entry as it is; of a list's its place."""
+    if isinstance(inside, dict):
+        return name
+    places = ", ".join(str(n) for n in range(min(len(inside), 8)))
+    if not (name.isascii() and name.isdigit() and len(name) < 8 and int(name) < len(inside)):
+        few = f" of {places}" if places else "; the list is empty"
+        raise InputError(problem(where, key, f"{name} must be a place in a list{few}", name))
+    return int(name)
