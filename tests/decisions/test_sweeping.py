@@ -127,11 +127,9 @@ def test_a_grid_takes_a_scenario_and_its_own_over_it(tmp_path: Path) -> None:
 
 def test_a_grid_varies_any_section_and_what_lies_deep_in_it(tmp_path: Path) -> None:
     text = COMMON + '[economics]\nbasis = "on demand"\n[grid]\n"cluster.gpus" = [8]\n'
-    made = grid(
-        tmp_path,
-        text
-        + '"model.name" = ["gpt2-xl"]\n"cluster.name" = ["dgx-h100"]\n"economics.rent.on_demand_usd_per_gpu_hour" = [2.0, 4.0]\n',
-    )
+    text += '"model.name" = ["gpt2-xl"]\n"cluster.name" = ["dgx-h100"]\n'
+    text += '"economics.rent.on_demand_usd_per_gpu_hour" = [2.0, 4.0]\n'
+    made = grid(tmp_path, text)
     rents = [point.document["economics"]["rent"] for point in made.points()]
     assert [rent["on_demand_usd_per_gpu_hour"] for rent in rents] == [2.0, 4.0]
     low, high = sweep_grid(made, jobs=1).rows
