@@ -317,8 +317,8 @@ def _reword(item: Any, schema: type, where: str, prefix: str) -> str:
     rule = rule.removeprefix("Value error, ").removeprefix("Input should be ")
     rule = _IN_FILES.get(kind, rule)
     rule = f"must be {rule}" if item["msg"].startswith("Input should be") else rule
-    named = {dict: "a table", list: "a list"}
-    shown = named[type(got)] if type(got) in named else brief(got)
+    named = {"dict": "a table", "list": "a list"}
+    shown = named.get(type(got).__name__) or brief(got)
     return f"{where}: {field}: {rule}, got {shown}"
 
 
