@@ -111,5 +111,9 @@ def export(layouts: Layouts, scenario: Scenario, form: str) -> str:
         device = scenario.cluster.accelerator.name
         raise InputError(f"--as {form}: does not run on {device}; --as slurm or plan's own command")
     if lacks := chosen.lacks(row):
-        raise InputError(f"--as {form}: cannot say {', '.join(lacks)}")
+        software, layout = scenario.software.name, layouts.describe()
+        raise InputError(
+            f"--as {form}: cannot say {', '.join(lacks)}; the layout is {layout}, for"
+            f" cluster.software = {software}: --set another, or --best with the software of {form}"
+        )
     return chosen.write(row, scenario)
