@@ -52,6 +52,8 @@ def beside(work: Callable[[], Out]) -> Iterator[Callable[[], Out]]:
 
 def _copied(work: Callable[[], object]) -> tuple[int, int]:
     """Start a copy of this process that works: its number and where its result is read."""
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)  # what is free here needs no second place in the copy
     read, write = os.pipe()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
