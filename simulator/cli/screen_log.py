@@ -124,6 +124,12 @@ def _remarks(comparison: LogComparison) -> list[str]:
             "Measured TFLOP are those that the framework counts (its TFLOP/s x step time)."
             " Conventions differ; far apart, they point to another model."
         )
+    if comparison.memory_is_of_the_first_step:
+        full = gib(float(prediction.estimate.memory_total_bytes[0]))
+        lines.append(
+            "Memory was read after the first step, whose activations lay without the optimizer's"
+            f" moments; so is the prediction beside it. Later steps need {full} GiB in all."
+        )
     span = show_seconds_span(*prediction.interval_s)
     lines += [FLOP_CONVENTION, f"Predicted step time, P10 to P90: {span}."]
     return lines + [f"{note[0].upper()}{note[1:]}." for note in log.notes]

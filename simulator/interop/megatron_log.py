@@ -32,6 +32,7 @@ _SAMPLES = re.compile(r"consumed samples: *(\d{1,15}) *\|")
 _BATCH = re.compile(r"global batch size: *(\d{1,15}) *\|")
 _TFLOPS = re.compile(r"throughput per GPU \(TFLOP/s/GPU\): *(\d{1,15}\.\d+)(?:/[\d.]+)? *\|")
 _PEAK = re.compile(r"\| (max allocated|max reserved|total device memory used): *(\d{1,15}\.\d+)")
+_AFTER = re.compile(r"\(after (\d{1,15}) iterations\) memory")
 _MEMORY_RANK = re.compile(r"\[Rank (\d{1,9})\]")
 _TOTAL = re.compile(r"total=(\d{1,15}\.\d+) MB")
 _SIZE = re.compile(r"([a-z-]+ size): (\d{1,15})\b")
@@ -164,5 +165,7 @@ def _memory(reading: LogReading, text: str) -> None:
     """Take the peaks of one rank; the MB of these lines are 2**20 bytes."""
     rank = _MEMORY_RANK.search(text)
     reading.saw(int(rank.group(1)) if rank else None)
+    if after := _AFTER.search(text):
+        reading.memory_after_step = max(int(after.group(1)), reading.memory_after_step or 0)
     for words, value in _PEAK.findall(text):
         reading.peak(_KINDS[words], float(value) * MIB)

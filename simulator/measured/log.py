@@ -65,6 +65,8 @@ class MeasuredLog:
     memory_bytes: Mapping[str, float] = field(default_factory=dict)
     """Peak of the fullest rank seen, by kind: allocated and reserved (torch's allocator), device
     (all that the driver counts), theoretical (the framework's arithmetic)."""
+    memory_after_step: int | None = None
+    """Steps that had been taken at the last reading of memory; None where that is not said."""
     ranks: tuple[int, ...] = ()
     """Ranks whose lines were seen; empty where the lines do not say."""
     stated: Mapping[str, Stated] = field(default_factory=dict)
@@ -103,6 +105,7 @@ class LogReading:
     def __init__(self, framework: str, kind: str, path: Path | str) -> None:
         self.framework, self.path, self._kind = framework, str(path), kind
         self.memory_bytes: dict[str, float] = {}
+        self.memory_after_step: int | None = None
         self.stated: dict[str, Stated] = {}
         self.notes: list[str] = []
         self._ranks: set[int] = set()
@@ -179,6 +182,7 @@ class LogReading:
             tokens_per_gpu=recipe.tokens_per_step / gpus,
             model_tflops_per_gpu=float(np.median(known)) if len(known) else None,
             memory_bytes=self.memory_bytes,
+            memory_after_step=self.memory_after_step,
             ranks=tuple(sorted(self._ranks)),
             stated=self.stated,
             notes=tuple(self.notes),

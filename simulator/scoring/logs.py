@@ -13,7 +13,7 @@ from simulator.measured.replay import Run
 from simulator.measured.rows import LAYOUT_COLUMNS
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import LayoutSection, Scenario
-from simulator.scoring.memory_reading import memory_of_kind_gib
+from simulator.scoring.memory_reading import first_step_gib, memory_of_kind_gib
 from simulator.scoring.scores import SCORED_MEMORY
 from simulator.units import GIB
 
@@ -116,7 +116,7 @@ class LogComparison:
         found = []
         for kind in _MEMORY:
             if size := self.log.memory_bytes.get(kind):
-                ours = GIB * memory_of_kind_gib(self.prediction.estimate, 0, kind)
+                ours = GIB * self._memory_gib(kind)
                 found.append(
                     Quantity(
                         name=f"memory_{kind}",
@@ -127,6 +127,24 @@ class LogComparison:
                     )
                 )
         return found
+
+    @property
+    def memory_is_of_the_first_step(self) -> bool:
+        """Whether its memory was read before any step had activations and moments at once."""
+        return self.log.memory_after_step == 1
+
+    def _memory_gib(self, kind: str) -> float:
+        """What a reading of this kind shows at the moment at which the log took it."""
+        estimate, scenario = self.prediction.estimate, self.prediction.scenario
+        if not self.memory_is_of_the_first_step:
+            return memory_of_kind_gib(estimate, 0, kind)
+        run = Run(
+            workload=scenario.workload,
+            cluster=scenario.cluster,
+            software=scenario.software,
+            layout=estimate.layouts,
+        )
+        return first_step_gib(run, kind)
 
     def run(self) -> dict[str, Any]:
         """Return the run as columns of a table of measured runs, as far as they are known."""
@@ -153,6 +171,7 @@ class LogComparison:
             "model_tflops_per_gpu": log.model_tflops_per_gpu,
             "peak_memory_gib": peak,
             "memory_kind": kind,
+            "memory_read": "first_step" if kind and self.memory_is_of_the_first_step else None,
         }
 
     def document(self) -> dict[str, Any]:

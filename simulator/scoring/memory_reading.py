@@ -22,7 +22,7 @@ from simulator.measured.replay import Run
 from simulator.measured.rows import choice
 from simulator.units import GIB
 
-__all__ = ["memory_of_kind_gib", "read_gib"]
+__all__ = ["first_step_gib", "memory_of_kind_gib", "read_gib"]
 
 _OUTSIDE = ("communicators", "context")
 _LEFT_OUT = {"allocated": (*_OUTSIDE, "fragmentation"), "reserved": _OUTSIDE}
@@ -67,6 +67,11 @@ def read_gib(
     if not stage:
         return float(ranks.max()) / GIB
     return float(ranks[0 if stage == "first" else -1]) / GIB
+
+
+def first_step_gib(run: Run, kind: str | None) -> float:
+    """Memory of the fullest rank as a reading after the first step alone shows it."""
+    return float(_after_first_step(run, kind).max()) / GIB
 
 
 def _ranks(run: Run, kind: str | None) -> Floats:

@@ -54,6 +54,7 @@ def test_times_and_memory_are_those_of_the_clock(name: str) -> None:
     peak = TRUTH[name]["memory_bytes"]
     assert log.memory_bytes["reserved"] == pytest.approx(peak, abs=0.01 * 2**20)
     assert log.memory_bytes["allocated"] == pytest.approx(peak, abs=0.01 * 2**20)
+    assert log.memory_after_step == 2
     lines = path.read_text().splitlines()
     for step, line in zip(log.steps, log.lines, strict=True):
         assert re.search(rf"iteration +{step}/ ", lines[line - 1])

@@ -211,6 +211,31 @@ def test_fp8_is_measured_against_its_own_peak() -> None:
     assert compare(log, fp8).measured_mfu == pytest.approx(1 / 0.7, rel=1e-3)
 
 
+def test_memory_read_after_the_first_step_lacks_the_moments() -> None:
+    """Llama-3.1-8B over tp 8: 8,030 M parameters, two fp32 moments each, beside the activations."""
+    of = scenario(
+        model={"name": "llama-3.1-8b"},
+        training={"sequence_length": 8192, "global_batch": 8},
+        cluster={"name": "dgx-h100", "gpus": 8, "software": "megatron-core"},
+        layout={"tp": 8, "micro_batch": 4, "sharding": "ddp"},
+    )
+    read = torchtitan(scenario())
+    log = replace(
+        read,
+        step_times_s=100 * read.step_times_s,
+        memory_bytes={"allocated": 40 * GIB},
+        stated={},
+        model_tflops_per_gpu=None,
+    )
+    early, late = (
+        compare(replace(log, memory_after_step=step), of).quantities()[-1].predicted
+        for step in (1, 2)
+    )
+    assert late - early == pytest.approx(8 * 8.030e9 / 8, rel=0.01)
+    assert compare(replace(log, memory_after_step=1), of).run()["memory_read"] == "first_step"
+    assert compare(replace(log, memory_after_step=2), of).run()["memory_read"] is None
+
+
 def test_more_memory_than_the_device_has() -> None:
     log = replace(megatron(), memory_bytes={"reserved": 100 * GIB})
     (line,) = refused(log, scenario())
