@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from simulator.cli.screen import NO_FIT, console, notes
-from simulator.cli.screen_compare import in_words, missed
+from simulator.report.offers_words import in_words, missed
 from simulator.units import show_count, show_days, show_percent, show_usd
 
 if TYPE_CHECKING:

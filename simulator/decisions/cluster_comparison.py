@@ -346,7 +346,7 @@ def offer_row(row: Offer) -> dict[str, object]:
     names = (
         *("cluster", "accelerator", "gpus", "feasible", "software", "global_batch", "step_time_s"),
         *("tokens_per_s_per_gpu", "mfu", "deadline_chance", "budget_chance", "co2_kg"),
-        *("goodput", "memory_headroom", "usd_per_gpu_hour", "price", "note"),
+        *("goodput", "memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price", "note"),
     )
     values = {name: getattr(row, name) for name in names}
     grade = row.evidence.grade if row.evidence else None

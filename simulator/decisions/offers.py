@@ -88,6 +88,9 @@ class Offer:
     budget_chance: float | None = None
     memory_headroom: float | None = None
     """Share of usable memory that stays free on the fullest accelerator."""
+    memory_verdict: str | None = None
+    """FITS, or TIGHT where the P90 of its memory is more than is usable; None on servers of several
+    kinds, which are told by their headroom alone."""
     evidence: Card | None = None
     price: str = ""
     """Name of the price profile, or ``given``."""
@@ -271,6 +274,7 @@ def _filled(
         deadline_chance=days.chance_within(late) if days and late is not None else None,
         budget_chance=usd.chance_within(dear) if usd and dear is not None else None,
         memory_headroom=free,
+        memory_verdict=best.verdict_word(),
         evidence=scenario_evidence(scenario, result),
         price=price.name,
         usd_per_gpu_hour=_number(price.usd_per_gpu_hour),

@@ -30,12 +30,13 @@ __all__ = ["comparison_picture", "draw_front", "front_picture"]
 _DAYS = "days (P50)"
 
 
-def comparison_picture(answer: Comparison) -> Figure:
+def comparison_picture(answer: Comparison, *, narrow: bool = False) -> Figure:
     """Draw curves over the number of accelerators, and money against days with the Pareto front."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12.0, 8.0), dpi=DPI, layout="constrained")
-    (speed, mfu), (money, front) = figure.subplots(2, 2)
+    size, shape = ((NARROW, 15.0), (4, 1)) if narrow else ((12.0, 8.0), (2, 2))
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    speed, mfu, money, front = figure.subplots(*shape).flat
     curves = answer.curves()
     scale, unit = _money(answer)
     for axes in (speed, mfu, money, front):

@@ -70,6 +70,7 @@ def offer_document(row: Offer) -> dict[str, Any]:
         "deadline_chance": row.deadline_chance,
         "budget_chance": row.budget_chance,
         "memory_headroom": row.memory_headroom,
+        "memory_verdict": row.memory_verdict,
         "usd_per_gpu_hour": row.usd_per_gpu_hour,
         "price": row.price or None,
         "batch_divides": row.batch_divides,

@@ -59,6 +59,8 @@ def sweep_page(found: Sweep) -> str:
         environment()
         .get_template("offers_page.html.j2")
         .render(
+            command="sweep",
+            views=[],
             title=f"{found.grid.path.stem}: {len(rows):,} points",
             lead=f"{len(problems):,} of them bad; the best layout of each of the others",
             columns=[

@@ -1,4 +1,4 @@
-"""Writing a comparison: picture, document and table, all of them or none."""
+"""Writing a comparison: page, picture, document and table, all of them or none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from simulator.plain_files import write_files
 from simulator.report.canvas import png_bytes, svg_bytes
+from simulator.report.compare_page import compare_page
 from simulator.report.comparison_plots import comparison_picture
 from simulator.report.decision_documents import compare_document
 
@@ -18,14 +19,16 @@ __all__ = ["write_comparison"]
 
 
 def write_comparison(answer: Comparison, out_dir: Path) -> list[Path]:
-    """Write the document, the table (CSV) and the picture (PNG, SVG); return their paths."""
+    """Write page, document, table (CSV) and picture (PNG, SVG); return their paths."""
     document = json.dumps(compare_document(answer), indent=2, allow_nan=False) + "\n"
     drawn = comparison_picture(answer)
+    wide, narrow = svg_bytes(drawn), svg_bytes(comparison_picture(answer, narrow=True))
     contents = {
+        "compare.html": compare_page(answer, wide, narrow).encode(),
         "compare.json": document.encode(),
         "compare.csv": answer.to_frame().to_csv(index=False).encode(),
         "compare.png": png_bytes(drawn),
-        "compare.svg": svg_bytes(drawn),
+        "compare.svg": wide,
     }
     placed = {out_dir / name: content for name, content in contents.items()}
     write_files(placed)

@@ -29,8 +29,8 @@ ROW = [
     *("cluster", "accelerator", "gpus", "feasible", "reason", "software", "global_batch"),
     *("layout", "step_time_s"),
     *("tokens_per_s_per_gpu", "mfu", "days", "usd", "kwh", "co2_kg", "goodput", "deadline_chance"),
-    *("budget_chance", "memory_headroom", "usd_per_gpu_hour", "price", "batch_divides"),
-    *("next_good_gpus", "evidence"),
+    *("budget_chance", "memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price"),
+    *("batch_divides", "next_good_gpus", "evidence"),
 ]
 
 
@@ -54,6 +54,7 @@ def test_document_and_files(tmp_path: Path) -> None:
     drawn = (tmp_path / "compare.svg").read_text()
     assert "thousand USD (P50)" in drawn or "million USD (P50)" in drawn or ">USD (P50)" in drawn
     assert "mathdefault" not in drawn  # plain numbers on the axes, no powers
+    assert (tmp_path / "compare.html").read_text().startswith("<!doctype html>")
     assert len((tmp_path / "compare.csv").read_text().splitlines()) == 5
 
 
