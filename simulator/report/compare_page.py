@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from simulator.decisions.offers import Offer
 from simulator.report.inline_svg import inline
+from simulator.report.offers_page import Cell, offers_page
 from simulator.report.offers_words import missed, views
-from simulator.report.page import environment
-from simulator.report.palette import PALETTE
 from simulator.units import (
     show_chance,
     show_count,
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from simulator.economics.unsure_totals import Span
 
 __all__ = ["compare_page"]
-
-Cell = tuple[float | str | None, str]
-"""What a column is sorted by, and what is shown."""
 
 _COLUMNS = {
     "cluster": True,
@@ -58,32 +54,18 @@ def compare_page(answer: Comparison, wide: bytes, narrow: bytes) -> str:
         Its picture as SVG, for screens and for phones.
     """
     workload = answer.scenario.workload
-    sayings = [(f"view-{i}", title, lines) for i, (title, lines) in enumerate(views(answer))]
-    sections = {"points": "Offers", "picture": "Over the number of GPUs"}
-    sections |= {anchor: title for anchor, title, _ in sayings}
     clusters = list(dict.fromkeys(row.cluster for row in answer.rows))
-    return (
-        environment()
-        .get_template("offers_page.html.j2")
-        .render(
-            command="compare",
-            title=f"{workload.architecture.name} on {', '.join(clusters)}",
-            lead=_job(answer),
-            missed=missed(answer.asked, answer.rows, workload.recipe.tokens),
-            columns=list(_COLUMNS.items()),
-            rows=[_row(row) for row in answer.rows],
-            problems=[],
-            picture=inline(
-                wide,
-                narrow,
-                name="compare",
-                alt="Speed-up, MFU and money over the number of GPUs; money against days",
-            ),
-            views=sayings,
-            sections=sections,
-            figures=[],
-            palette={name: {"light": c.light, "dark": c.dark} for name, c in PALETTE.items()},
-        )
+    alt = "Speed-up, MFU and money over the number of GPUs; money against days"
+    return offers_page(
+        "compare",
+        f"{workload.architecture.name} on {', '.join(clusters)}",
+        _job(answer),
+        list(_COLUMNS.items()),
+        [_row(row) for row in answer.rows],
+        table="Offers",
+        missed=missed(answer.asked, answer.rows, workload.recipe.tokens),
+        picture=("Over the number of GPUs", inline(wide, narrow, name="compare", alt=alt)),
+        views=views(answer),
     )
 
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 from simulator.plain_files import write_files
 from simulator.report.document import SCHEMA, plain
-from simulator.report.page import environment
-from simulator.report.palette import PALETTE
+from simulator.report.offers_page import offers_page
 from simulator.units import show_kwh, show_number_of_days, show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:
@@ -52,27 +51,17 @@ def sweep_page(found: Sweep) -> str:
     shown = [name for name in _SHOWN if name != "note" or any(row[name] for row in found.rows)]
     rows = [[(row[n], _text(n, row[n])) for n in (*fields, *shown)] for row in found.rows]
     problems = [row["problem"] for row in found.rows if row["problem"]]
-    sections = {"problems": "Points that could not be searched", "points": "Points"}
-    if not problems:
-        del sections["problems"]
-    return (
-        environment()
-        .get_template("offers_page.html.j2")
-        .render(
-            command="sweep",
-            views=[],
-            title=f"{found.grid.path.stem}: {len(rows):,} points",
-            lead=f"{len(problems):,} of them bad; the best layout of each of the others",
-            columns=[
-                *((_name(name, fields), isinstance(found.rows[0][name], str)) for name in fields),
-                *((_SHOWN[name], name in _WORDS) for name in shown),
-            ],
-            rows=rows,
-            problems=problems,
-            sections=sections,
-            figures=[],
-            palette={name: {"light": c.light, "dark": c.dark} for name, c in PALETTE.items()},
-        )
+    return offers_page(
+        "sweep",
+        f"{found.grid.path.stem}: {len(rows):,} points",
+        f"{len(problems):,} of them bad; the best layout of each of the others",
+        [
+            *((_name(name, fields), isinstance(found.rows[0][name], str)) for name in fields),
+            *((_SHOWN[name], name in _WORDS) for name in shown),
+        ],
+        rows,
+        table="Points",
+        problems=("Points that could not be searched", problems) if problems else None,
     )
 
 

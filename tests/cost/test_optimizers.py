@@ -242,7 +242,7 @@ def test_every_field_is_read() -> None:
     [
         ("optimizer", "adam", "'adamw', 'adamw_8bit', 'adafactor'"),
         ("moment_dtype", "fp8", "'fp32', 'fp16' or 'bf16'"),
-        ("master_weights", "some", "boolean"),
+        ("master_weights", "some", "true or false"),
         ("loss_chunks", 0, "greater than or equal to 1"),
         ("optimizer_offload_fraction", 1.5, "less than or equal to 1"),
         ("lora_rank", -1, "greater than or equal to 0"),

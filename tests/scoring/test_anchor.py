@@ -197,7 +197,7 @@ def test_the_screen_says_what_was_corrected_by_how_much(tmp_path: Path) -> None:
     runner = CliRunner(env={"COLUMNS": "160"})
     result = runner.invoke(app, ["predict", *TARGET, "--anchored-by", str(path)])
     text = " ".join(result.stdout.split())
-    assert "a.csv: line 2: measured 3.2 s, predicted " in text
+    assert "a.csv: line 2: measured 3.20 s, predicted " in text
     assert re.search(r"step: [\d.]+ s \([\d.]+ to [\d.]+ s\) before, [\d.]+ s \(", text)
     assert re.search(r"[a-z]+ \([a-z_, ]+\): x 1\.\d+, standard deviation", text)
     assert "no measured run computed with these shapes" in text  # of another model

@@ -1,0 +1,78 @@
+"""A page of offers: a table to sort, what it comes to in words, and a picture of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.report.page import environment
+from simulator.report.palette import PALETTE
+
+__all__ = ["Cell", "View", "offers_page"]
+
+Cell = tuple[object, str]
+"""What a column is sorted by, and what is shown."""
+
+View = tuple[str, list[str]]
+"""A heading, and the lines below it."""
+
+
+def offers_page(
+    command: str,
+    title: str,
+    lead: str,
+    columns: Sequence[tuple[str, bool]],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    table: str,
+    missed: str = "",
+    problems: View | None = None,
+    picture: tuple[str, str] | None = None,
+    views: Sequence[View] = (),
+) -> str:
+    """Write offers as one page that needs nothing else.
+
+    Parameters
+    ----------
+    command : str
+        Who wrote it: "compare", "sweep".
+    title, lead : str
+        The heading, and the line below it.
+    columns : sequence of (str, bool)
+        Names of the columns, and whether they hold words.
+    rows : sequence of cells
+        In the order of the columns.
+    table : str
+        The heading of the table.
+    missed : str
+        What a goal that nothing meets would take.
+    problems : View, optional
+        What could not be searched.
+    picture : pair of str, optional
+        A heading and inline SVG.
+    views : sequence of View
+        What to make of the offers.
+    """
+    sections = {"problems": problems[0]} if problems else {}
+    sections["points"] = table
+    if picture:
+        sections["picture"] = picture[0]
+    anchored = [(f"view-{i}", *view) for i, view in enumerate(views)]
+    sections |= {anchor: heading for anchor, heading, _ in anchored}
+    return (
+        environment()
+        .get_template("offers_page.html.j2")
+        .render(
+            command=command,
+            title=title,
+            lead=lead,
+            missed=missed,
+            columns=columns,
+            rows=rows,
+            problems=problems[1] if problems else [],
+            picture=picture[1] if picture else None,
+            views=anchored,
+            sections=sections,
+            figures=[],
+            palette={name: {"light": c.light, "dark": c.dark} for name, c in PALETTE.items()},
+        )
+    )
