@@ -40,6 +40,8 @@ _SPLITS = {
     " nothing is fitted to their times",
     "vendor-test": "runs printed beside other vendors' recipes; no figure is fitted to them, two"
     " switches were chosen with them in sight",
+    "fresh-test": "published runs that were in no table before; no figure is fitted to them; first"
+    " predicted before anything was changed for them (validation/README.md has that figure)",
 }
 _PEERS = {"calculon": "Calculon", "simumax": "SimuMax"}
 _INTRO = """\
