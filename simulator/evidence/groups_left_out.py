@@ -18,9 +18,12 @@ TABLE = Path("uncertainty") / "left_out.csv"
 
 _WORDS = ("left_out", "group")
 _NUMBERS = ("mape", "bias", "inside", "score", "constant_score")
-COLUMNS = (*_WORDS, "runs", *_NUMBERS)
-"""What was left out, and which; its runs; errors; share inside P10 to P90; interval scores of ours
-and of one width that is best for the other groups."""
+_COUNTS = ("runs", "dense_runs", "expert_runs")
+_KINDS = ("dense_mape", "expert_mape")
+COLUMNS = (*_WORDS, *_COUNTS, *_NUMBERS, *_KINDS)
+"""What was left out, and which; its runs, those of dense models and of models with experts; errors;
+share inside P10 to P90; interval scores of ours and of one width that is best for the other groups;
+errors of dense models and of models with experts, blank where a group has none."""
 
 
 def groups_left_out() -> list[dict[str, Any]]:
@@ -37,6 +40,9 @@ def groups_left_out() -> list[dict[str, Any]]:
     found = []
     for _, row in read_csv(path):
         check_header(path, list(row), required=COLUMNS, known=COLUMNS)
+        words: dict[str, Any] = {name: row[name] for name in _WORDS}
+        counts = {name: int(row[name]) for name in _COUNTS}
         figures = {name: float(row[name]) for name in _NUMBERS}
-        found.append({name: row[name] for name in _WORDS} | {"runs": int(row["runs"])} | figures)
+        kinds = {name: float(row[name]) if row[name] else None for name in _KINDS}
+        found.append(words | counts | figures | kinds)
     return found

@@ -77,7 +77,8 @@ class Tuning:
     nvls_efficiency: dict[str, Number]
     """Share of the links that reduction in the switch is believed to reach; none: it has none."""
     nvls_hop_s: dict[str, Number]
-    """Latency of a reduction in the switch inside the domain, and of one tree hop beyond it."""
+    """Latency of a reduction in the switch inside the domain, and of one tree hop beyond it, as
+    releases from 2.28 on have it and as older ones."""
     collnet_hop_s: dict[str, Number]
     """Latency of a chain inside the domain and of the network that reduces (SHARP)."""
     since: dict[str, str]
@@ -113,6 +114,9 @@ class Release:
     of them say beyond the formula stands apart."""
     ring_ll128_bytes_per_s: dict[str, ByNodes] = field(default_factory=dict)
     """Its own rows of the table of that name."""
+    older_nvls_tree: bool = False
+    """Trees of switches are believed to be as fast as releases before 2.28 did (src/graph/tuning.cc
+    of v2.27.7-1: half of an adapter's rate for each head on three domains and more)."""
     pat_fraction: Number | None = None
     """Its own share of the bus bandwidth for PAT."""
 

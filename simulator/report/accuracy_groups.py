@@ -19,11 +19,13 @@ def groups_section(
     yield "## Groups that no fit has seen"
     yield (
         "Every group in turn is left out of the fit of training figures and of the fit of the"
-        " intervals; what is shown is its error then, and the share that lies inside P10 to P90."
-        " *release*: figures fitted to releases before December 2025, runs of 2026 predicted (both"
-        " sides of the tables, widths as shipped). *device*: predicted with the kernel tables of"
-        " another generation, as a device that nobody timed; its widening is that which the other"
-        " devices show. Scores beside are those of one width, the best for the other groups."
+        " intervals; what is shown is its error then, of all, of dense models and of models with"
+        " experts (runs in brackets), and the share that lies inside P10 to P90. *generation*: runs"
+        " on all devices of one chip generation, whose kernels stay timed. *release*: figures"
+        " fitted to releases before December 2025, runs of 2026 predicted (both sides of the"
+        " tables, widths as shipped). *device*: predicted with the kernel tables of another"
+        " generation, as a device that nobody timed; its widening is that which the other devices"
+        " show. Scores beside are those of one width, the best for the other groups."
         " `python -m simulator.calibration.training.fit_errors` writes the table."
     )
     rows = [
@@ -33,11 +35,18 @@ def groups_section(
             str(line["runs"]),
             percent(line["mape"]),
             percent(line["bias"], "+"),
+            *(_kind(line, kind, percent) for kind in ("dense", "expert")),
             percent(line["inside"]),
             f"{line['score']:.3f}",
             f"{line['constant_score']:.3f}",
         ]
         for line in lines
     ]
-    head = ("left out", "group", "runs", "error", "bias", "inside", "score", "one width")
+    errors = ("error", "bias", "dense", "experts")
+    head = ("left out", "group", "runs", *errors, "inside", "score", "one width")
     yield table(head, rows, left=2)
+
+
+def _kind(line: Mapping[str, Any], kind: str, percent: Callable[..., str]) -> str:
+    runs = line[f"{kind}_runs"]
+    return f"{percent(line[f'{kind}_mape'])} ({runs})" if runs else "-"

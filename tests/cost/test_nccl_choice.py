@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from simulator.cost.collectives.nccl.algorithms import ALGORITHMS, CHOICES
 from simulator.cost.collectives.nccl_choice import believed_s, choose
-from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.hardware.cluster import Cluster, load_cluster, with_release
 from simulator.layout.placement import Group
 
 H100 = load_cluster("dgx-h100", 1024)
 A100 = load_cluster("dgx-a100", 1024)
 B200 = load_cluster("dgx-b200", 1024)
+RACKS = load_cluster("gb200-nvl72", 1440)
 PCIE = load_cluster("l40s-pcie", 8)
 
 
@@ -129,6 +130,21 @@ def test_one_gpu_for_each_server_hops_as_a_tree_and_may_take_pat() -> None:
 def test_switches_joined_by_a_tree_take_over_large_reductions_of_many_servers() -> None:
     assert chosen(H100, "all_reduce", 1e9, group(128, 8)) == "nvls_tree"
     assert chosen(H100, "all_reduce", 1e9, group(32, 4)) not in ("nvls", "nvls_tree")
+
+
+def test_older_releases_run_rings_over_racks() -> None:
+    """v2.27.7-1 and v2.28.9-1 of src/graph/tuning.cc; 20 racks of 72 measured with 2.26."""
+    older, newer = (with_release(RACKS, name) for name in ("2.26", "2.28"))
+    size, members = 16.0 * 2**30, group(1440, 72)
+    # 14 heads, links of 50 GB/s each, adapters of 50 of which half counts: 14 x 25 x 5/6 x 1/2 =
+    # 145.8 GB/s, 25 us and 2 log2(20) x 14 us before them
+    found = believed(older, "all_reduce", size, members)
+    assert found["nvls_tree"] == pytest.approx(size / 145.83e9 + 146.0e-6, rel=1e-4)
+    assert chosen(older, "all_reduce", size, members).startswith("ring")
+    assert chosen(newer, "all_reduce", size, members) == "nvls_tree"
+    # two servers of eight H100: 8 heads of 20 GB/s links, which is less than an adapter
+    found = believed(with_release(H100, "2.23"), "all_reduce", size, group(16, 8))
+    assert found["nvls_tree"] == pytest.approx(size / (8 * 20e9 * 5 / 12) + 53e-6, rel=1e-4)
 
 
 def test_a_network_that_reduces_is_used_only_where_the_cluster_says_so() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator import catalogue
 from simulator.arrays import Floats
@@ -66,6 +67,7 @@ def left_out_lines(
     """
     yield from _each("source", without_group(fit, _source), _source, refit)
     yield from _each("framework", without_group(fit, _stack), _stack, refit)
+    yield from _each("generation", without_group(fit, _generation), _generation, refit)
     yield from _releases(fit, fitted)
     yield from _devices(fit, fitted)
 
@@ -76,6 +78,11 @@ def _source(training: TrainingRun) -> str:
 
 def _stack(training: TrainingRun) -> str:
     return stack_of(training.run.software.name)
+
+
+def _generation(training: TrainingRun) -> str:
+    """Of the device; Grace beside it or not, the chip is the same."""
+    return training.run.cluster.accelerator.generation.partition("-")[0]
 
 
 def _release(training: TrainingRun) -> str:
@@ -128,7 +135,7 @@ def _grown(runs: Sequence[TrainingRun], causes: Sequence[str]) -> Floats:
 
     def factor(training: TrainingRun) -> float:
         unlike = {
-            "kind": training.run.workload.architecture.is_moe,
+            "kind": _has_experts(training),
             "precision": few.get(matrix_type(training), 0) < widening.few_runs,
             "release": True,
         }
@@ -149,18 +156,33 @@ def _lines(what: str, unseen: Unseen, names: Any, reach: Floats) -> Iterator[dic
         scores = [np.average(_constant(ratio[rest], w), weights=weight[rest]) for w in _WIDTHS]
         alike[out] = _constant(ratio[out], float(_WIDTHS[int(np.argmin(scores))]))
     ours, inside = interval_scores(low, high), (low <= 1.0) & (high >= 1.0)
+    experts = np.array([_has_experts(training) for training in unseen.runs])
     for name in (*dict.fromkeys(names.tolist()), _ALL):
         rows = names == name if name != _ALL else np.full(len(names), True)
         yield {
             "left_out": what,
             "group": name,
             "runs": int(rows.sum()),
+            **_by_kind(ratio[rows], experts[rows]),
             "mape": f"{np.abs(ratio[rows] - 1.0).mean():.4f}",
             "bias": f"{(ratio[rows] - 1.0).mean():.4f}",
             "inside": f"{inside[rows].mean():.4f}",
             "score": f"{ours[rows].mean():.4f}",
             "constant_score": f"{alike[rows].mean():.4f}",
         }
+
+
+def _by_kind(ratio: Floats, experts: NDArray[np.bool_]) -> dict[str, Any]:
+    """Runs and errors of dense models and of models with experts; blank where there are none."""
+    found: dict[str, Any] = {}
+    for kind, rows in (("dense", ~experts), ("expert", experts)):
+        error = f"{np.abs(ratio[rows] - 1.0).mean():.4f}" if rows.any() else ""
+        found |= {f"{kind}_runs": int(rows.sum()), f"{kind}_mape": error}
+    return found
+
+
+def _has_experts(training: TrainingRun) -> bool:
+    return bool(training.run.workload.architecture.is_moe)
 
 
 def _constant(ratio: Floats, width: float) -> Floats:

@@ -22,6 +22,8 @@ def _allowed(tuner: Tuner, protocol: str) -> Any:
 
 
 def _belief(tuner: Tuner, protocol: str) -> Belief:
+    if tuner.library.releases[tuner.library.release].older_nvls_tree:
+        return _older_belief(tuner)
     tables = tuner.tables
     most = tuner.channels * tuner.by_nodes(tables.nvls_tree_bytes_per_s)
     most = np.where(most > 0, most, np.inf)
@@ -32,6 +34,23 @@ def _belief(tuner: Tuner, protocol: str) -> Belief:
     return Belief(
         latency_s=tables.nvls_hop_s["nvlink"] + hops_s,
         bytes_per_s=rate * tuner.ratio,
+    )
+
+
+def _older_belief(tuner: Tuner) -> Belief:
+    """Releases before 2.28: a channel moves what its adapter does, half of it on three domains.
+
+    And 5/6 of that for data that are added up on the way, halved as all but rings are. So these
+    releases run rings over several racks, whatever the switch of a rack could add up.
+    """
+    heads = np.minimum(tuner.group.local, tuner.channels)
+    links = tuner.inside / tuner.channels
+    adapter = tuner.outside / tuner.group.local
+    adapter = np.where(tuner.nodes > 2, adapter / 2.0, adapter)
+    return Belief(
+        latency_s=tuner.tables.nvls_hop_s["nvlink"]
+        + 2 * np.log2(tuner.nodes) * tuner.tables.nvls_hop_s["older_tree"],
+        bytes_per_s=0.5 * 5.0 / 6.0 * heads * np.minimum(links, adapter),
     )
 
 
