@@ -544,6 +544,7 @@ def rent_or_buy(
     goodput: float = 1.0,
     months: int = 48,
     busy: float | None = None,
+    usd_per_gpu_hour: float | None = None,
     cooling: Cooling = "air",
 ) -> RentOrBuy:
     """Compare renting a cluster with buying it, month by month.
@@ -563,6 +564,9 @@ def rent_or_buy(
         How long, 1 to 240.
     busy : float, optional
         Share of a job's time in which accelerators compute; as the page says unless given.
+    usd_per_gpu_hour : float, optional
+        What an hour costs on demand, in place of the page's; reserved and spot are less by the
+        page's discounts.
     cooling : str
         ``"air"`` or ``"liquid"``.
 
@@ -579,7 +583,9 @@ def rent_or_buy(
     machines = load_cluster(cluster, gpus, where=where)
     use = Use(gpus=gpus, in_use=in_use, goodput=goodput, months=months, cooling=cooling)
     chosen = None if page is None else load_page(page, where=where)
-    return rent_or_buy_cluster(machines, use, page=chosen, busy=busy, where=where)
+    return rent_or_buy_cluster(
+        machines, use, page=chosen, busy=busy, usd_per_gpu_hour=usd_per_gpu_hour, where=where
+    )
 
 
 def sweep(

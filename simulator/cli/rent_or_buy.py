@@ -34,6 +34,15 @@ Busy = Annotated[
     float | None,
     typer.Option("--busy", metavar="SHARE", help="Share of a job's time that GPUs compute."),
 ]
+Price = Annotated[
+    float | None,
+    typer.Option(
+        "--price",
+        metavar="USD",
+        help="USD of an accelerator's hour on demand; reserved and spot are less by the page's"
+        " discounts.",
+    ),
+]
 Liquid = Annotated[bool, typer.Option("--liquid", help="Liquid cooling instead of air.")]
 
 
@@ -45,6 +54,7 @@ def command(
     goodput: Goodput = 1.0,
     months: Months = 48,
     busy: Busy = None,
+    price: Price = None,
     liquid: Liquid = False,
     as_json: Json = False,
 ) -> None:
@@ -65,5 +75,7 @@ def command(
             cooling="liquid" if liquid else "air",
         )
         chosen = load_page(page, where=where, field="--page") if page else None
-        answer = rent_or_buy_cluster(machines, use, page=chosen, busy=busy, where=where)
+        answer = rent_or_buy_cluster(
+            machines, use, page=chosen, busy=busy, usd_per_gpu_hour=price, where=where
+        )
         tell(answer, show, as_json=as_json, feasible=True)

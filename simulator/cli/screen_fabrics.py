@@ -41,7 +41,10 @@ def show_fabrics(answer: FabricChoices) -> None:
         table.add_row(*_cells(row, answer.rows[0].step_s, scale))
     screen.print(table)
     unpriced = answer.priced and any(row.network_usd is None for row in answer.rows)
-    said = [_USD] * answer.priced + [_DOMAIN] * unpriced + [_RAILS]
+    said = [_USD] * answer.priced
+    if unpriced:
+        said += [_DOMAIN, *_other_domains(answer)]
+    said += [_RAILS]
     screen.print(notes("Read this", said))
 
 
@@ -58,3 +61,16 @@ def _cells(row: FabricChoice, best_s: float, scale: float) -> tuple[str, ...]:
         "" if row.usd is None else show_usd(row.usd),
         row.described,
     )
+
+
+def _other_domains(answer: FabricChoices) -> list[str]:
+    """The fastest fabric of each domain that has no price: its time is known all the same."""
+    fastest: dict[int, FabricChoice] = {}
+    for row in answer.rows:
+        if row.network_usd is None:
+            fastest.setdefault(row.domain, row)
+    return [
+        f"domain {domain}, without a price: {amount(row.step_s)} s a step at best, on"
+        f" {row.adapters} x {row.gbps} Gbit/s {row.oversubscription}:1, {row.described}"
+        for domain, row in fastest.items()
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simulator.cli.screen import console, notes, plain_table
+from simulator.report.sweep_report import problem_lines
 from simulator.units import show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def show(found: Sweep) -> None:
     screen.print(table)
     if len(good) > _MOST:
         screen.print(notes("", [f"and {len(good) - _MOST:,} more, in the files"]))
-    bad = [str(row["problem"]) for row in found.rows if row["problem"] is not None]
+    bad = problem_lines(found)
     if bad:
         more = [f"and {len(bad) - _MOST:,} more, in the files"] if len(bad) > _MOST else []
         screen.print(notes("Points that could not be searched", [*bad[:_MOST], *more]))

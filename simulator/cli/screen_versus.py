@@ -28,6 +28,8 @@ def show_versus(answer: Versus, assumed: dict[str, Any]) -> None:
     ahead = float(estimate.step_time_s[1 - first] / estimate.step_time_s[first])
     verdict = "A tie, either may be faster: " if answer.tie else ""
     verdict += f"{sides[first]} is faster by x {ahead:.3f}, with a chance of {show_percent(sure)}"
+    if estimate.layouts.row(0) == estimate.layouts.row(1):
+        verdict = "A tie: both are the same layout"
     screen.print()
     screen.print(Text(verdict, style="bold"))
     lines = [_line(f"{name} ({sides[i]})", answer, i) for i, name in enumerate("ab")]

@@ -110,7 +110,8 @@ def size_run(
         The size, where it is known: what it takes, and what the limits buy on it.
     deadline_days, budget_usd : float, optional
         In place of the scenario's own goal. A deadline asks for the fewest accelerators in time
-        (and within the budget, if there is one), a budget alone for the soonest end.
+        (and within the budget, if there is one), a budget alone for the soonest end (in time, if
+        the scenario has a deadline).
     confidence : float
         Chance with which they must be met: 0.9 asks the P90.
     prices, region, jobs, on_row
@@ -151,7 +152,7 @@ def size_run(
     answer: Offer | None
     if gpus is not None:
         question, answer = "given", next(search([gpus]))
-    elif asked.deadline_days is not None:
+    elif asked.deadline_days is not None and (budget_usd is None or deadline_days is not None):
         question, answer = "fewest", _fewest(scenario, asked, search, largest, jobs)
     else:
         question, answer = "soonest", _soonest(scenario, asked, search, largest)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
 from typing import get_args
 
 import numpy as np
@@ -17,6 +19,7 @@ from simulator.economics.ownership import (
 )
 from simulator.economics.price import Site, load_site
 from simulator.errors import InputError, problem
+from simulator.files import Figure
 from simulator.hardware.cluster import Cluster
 
 __all__ = ["rent_or_buy_cluster"]
@@ -28,6 +31,7 @@ def rent_or_buy_cluster(
     *,
     page: RentOrBuyPage | None = None,
     busy: float | None = None,
+    usd_per_gpu_hour: float | None = None,
     site: Site | None = None,
     where: str = "arguments",
 ) -> RentOrBuy:
@@ -41,7 +45,9 @@ def rent_or_buy_cluster(
         That of the accelerator unless given.
     busy : float, optional
         Share of a job's time in which accelerators compute; as the page says unless given.
-
+    usd_per_gpu_hour : float, optional
+        What an hour costs on demand, in place of the page's; reserved and spot are less by the
+        page's discounts.
     site : Site, optional
         Where owned servers stand; as the page says unless given.
 
@@ -51,12 +57,18 @@ def rent_or_buy_cluster(
         If a share is none, cooling is of no known kind, or no page is known for the accelerator.
     """
     chosen = page or page_of(cluster, where=where)
+    if usd_per_gpu_hour is not None:
+        asked = Figure(usd_per_gpu_hour)
+        chosen = replace(chosen, rent=replace(chosen.rent, on_demand_usd_per_gpu_hour=asked))
     busy = float(chosen.own.busy_fraction) if busy is None else busy
     problems = [
         problem(where, name, "must be above 0 and at most 1", value)
         for name, value in (("in_use", use.in_use), ("goodput", use.goodput), ("busy", busy))
         if not 0.0 < value <= 1.0
     ]
+    if usd_per_gpu_hour is not None and not 0.0 < usd_per_gpu_hour < inf:
+        rule = "must be a positive number"
+        problems.append(problem(where, "usd_per_gpu_hour", rule, usd_per_gpu_hour))
     if not 1 <= use.months <= 240:
         problems.append(problem(where, "months", "must be 1 to 240", use.months))
     if use.cooling not in get_args(Cooling):

@@ -17,7 +17,6 @@ from simulator.units import (
     show_percent,
     show_seconds,
     show_usd,
-    show_usd_span,
 )
 
 if TYPE_CHECKING:
@@ -30,18 +29,18 @@ _COLUMNS = {
     "cluster": True,
     "GPUs": False,
     "days": False,
-    "P10 to P90": True,
     "in time": False,
     "USD": False,
-    "its P10 to P90": True,
     "energy": False,
+    "CO2": False,
     "step": False,
     "MFU": False,
-    "memory": True,
+    "goodput": False,
+    "memory": False,
     "layout": True,
     "evidence": True,
 }
-"""Columns, and whether they hold words."""
+"""Columns, and whether they hold words; below days and USD stands their P10 to P90."""
 
 
 def compare_page(answer: Comparison, wide: bytes, narrow: bytes) -> str:
@@ -82,37 +81,37 @@ def _job(answer: Comparison) -> str:
 def _row(row: Offer) -> list[Cell]:
     """Cells in the order of the columns; an offer that cannot run says why."""
     if not row.feasible:
-        empty: list[Cell] = [(None, "-")] * (len(_COLUMNS) - 4)
-        return [(row.cluster, row.cluster), (row.gpus, f"{row.gpus:,}"), *empty,
-                (row.reason, row.reason), ("", "")]  # fmt: skip
-    chance = row.deadline_chance
-    grade = row.evidence.grade if row.evidence else "-"
-    usd_ends = show_usd_span(row.usd.p10, row.usd.p90).removesuffix(" USD") if row.usd else "-"
+        empty = [_words("-")] * (len(_COLUMNS) - 4)
+        return [_words(row.cluster), (row.gpus, f"{row.gpus:,}", ""), *empty,
+                _words(row.reason), _words("")]  # fmt: skip
     free = show_percent(row.memory_headroom or 0.0)
-    memory = f"{row.memory_verdict or ''} {free} free".strip()
     return [
-        (row.cluster, row.cluster),
-        (row.gpus, f"{row.gpus:,}"),
-        _middle(row.days, show_number_of_days),
-        _ends(row.days),
-        (None, "-") if chance is None else (chance, show_chance(chance)),
-        _middle(row.usd, lambda usd: show_usd(usd).removesuffix(" USD")),
-        (usd_ends, usd_ends),
-        _middle(row.kwh, show_kwh),
-        (row.step_time_s, show_seconds(row.step_time_s or 0.0)),
-        (row.mfu, show_percent(row.mfu or 0.0)),
-        (memory, memory),
-        (row.described, row.described),
-        (grade, grade),
+        _words(row.cluster),
+        (row.gpus, f"{row.gpus:,}", ""),
+        _spanned(row.days, show_number_of_days),
+        _value(row.deadline_chance, show_chance),
+        _spanned(row.usd, lambda usd: show_usd(usd).removesuffix(" USD")),
+        _value(row.kwh.p50 if row.kwh else None, show_kwh),
+        _value(row.co2_kg, lambda kg: f"{kg / 1e3:,.4g} t"),
+        _value(row.step_time_s, show_seconds),
+        _value(row.mfu, show_percent),
+        _value(row.goodput, show_percent),
+        (row.memory_headroom, row.memory_verdict or "-", f"{free} free"),
+        _words(row.described),
+        _words(row.evidence.grade if row.evidence else "-"),
     ]
 
 
-def _middle(span: Span | None, show: Callable[[float], str]) -> Cell:
-    return (None, "-") if span is None else (span.p50, show(span.p50))
+def _words(text: str) -> Cell:
+    return text, text, ""
 
 
-def _ends(days: Span | None) -> Cell:
-    if days is None:
-        return None, "-"
-    text = f"{show_number_of_days(days.p10)} to {show_number_of_days(days.p90)}"
-    return text, text
+def _value(value: float | None, show: Callable[[float], str]) -> Cell:
+    return (None, "-", "") if value is None else (value, show(value), "")
+
+
+def _spanned(span: Span | None, show: Callable[[float], str]) -> Cell:
+    """The middle, and below it P10 to P90."""
+    if span is None:
+        return None, "-", ""
+    return span.p50, show(span.p50), f"{show(span.p10)} to {show(span.p90)}"

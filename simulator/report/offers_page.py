@@ -9,8 +9,8 @@ from simulator.report.palette import PALETTE
 
 __all__ = ["Cell", "View", "offers_page"]
 
-Cell = tuple[object, str]
-"""What a column is sorted by, and what is shown."""
+Cell = tuple[object, str, str]
+"""What a column is sorted by, what is shown, and what stands below a number (or nothing)."""
 
 View = tuple[str, list[str]]
 """A heading, and the lines below it."""

@@ -37,6 +37,7 @@ def views(answer: Comparison) -> list[tuple[str, list[str]]]:
         (time, in_words(answer.at_deadline())),
         (front, in_words(answer.pareto())),
         ("Speed-up over the number of GPUs", _curves(answer)),
+        ("Useful time and carbon", _lost_and_carbon(answer)),
         ("Sizes", _sizes(answer)),
         ("Read this with the numbers", _caveats(answer)),
     ]
@@ -57,32 +58,37 @@ def missed(asked: Asked, rows: Sequence[Offer], tokens: float | None = None) -> 
         best = min(timed, key=lambda row: row.days.at(asked.confidence) if row.days else 0.0)
         days = best.days.at(asked.confidence) if best.days else 0.0
         words.append(
-            f"the soonest{chance} is {best.cluster} x {best.gpus:,} in {show_days(days)} of"
-            f" {show_days(asked.deadline_days)}"
+            f"the soonest{chance} is {best.cluster} x {best.gpus:,} in {show_days(days)},"
+            f" {show_days(asked.deadline_days)} asked"
         )
     paid = [row for row in able if row.usd]
     if asked.budget_usd is not None and paid:
         best = min(paid, key=lambda row: row.usd.at(asked.confidence) if row.usd else 0.0)
         usd = best.usd.at(asked.confidence) if best.usd else 0.0
         words.append(
-            f"the cheapest of these{chance} is {best.cluster} x {best.gpus:,} for"
-            f" {show_usd(usd)} of {show_usd(asked.budget_usd)}"
+            f"the cheapest{chance} is {best.cluster} x {best.gpus:,} for {show_usd(usd)},"
+            f" {show_usd(asked.budget_usd)} asked"
         )
     said = f"MISSED: no offer meets what is asked; {'; '.join(words) or 'no price is known'}."
     return " ".join([said, *_would_take(asked, rows, tokens)])
 
 
 def _would_take(asked: Asked, rows: Sequence[Offer], tokens: float | None) -> list[str]:
-    """What the offer that misses the limits by least would take to meet them."""
+    """What the offer that misses the limits by least would take to meet them.
+
+    A run that is faster costs less in proportion, so that only the rest is asked of prices.
+    """
     near = nearest(rows, asked)
     over = excesses(near, asked) if near is not None else {}
     if near is None or not over or not isfinite(max(over.values())):
         return []
     words = []
-    if over.get("time", 0.0) > 1.0:
-        words.append(f"{over['time']:,.3g} times the speed")
-    if over.get("money", 0.0) > 1.0:
-        words.append(f"prices {100.0 * (1.0 - 1.0 / over['money']):.3g} % lower")
+    faster = max(over.get("time", 0.0), 1.0)
+    dearer = over.get("money", 0.0) / faster
+    if faster > 1.0:
+        words.append(f"{faster:,.3g} times the speed")
+    if dearer > 1.0:
+        words.append(f"prices {100.0 * (1.0 - 1.0 / dearer):.3g} % lower")
     fewer = ""
     if tokens is not None:
         left = show_count(tokens / max(over.values()))
@@ -145,6 +151,33 @@ def _curves(answer: Comparison) -> list[str]:
     return lines
 
 
+def _lost_and_carbon(answer: Comparison) -> list[str]:
+    """Share of the time that is useful, and what the run emits, from the fewest to the most."""
+    lines = []
+    for name, rows in _by_cluster(answer).items():
+        good = [row.goodput for row in rows if row.goodput is not None]
+        carbon = [row.co2_kg for row in rows if row.co2_kg is not None]
+        words = [f"goodput {_ends([show_percent(share) for share in good])}"] if good else []
+        words += [f"{_ends([f'{kg / 1e3:,.4g}' for kg in carbon])} t of CO2"] if carbon else []
+        if words:
+            sizes = _ends([f"{row.gpus:,}" for row in rows])
+            lines.append(f"{name}, {sizes} GPUs: {', '.join(words)}")
+    return lines
+
+
+def _by_cluster(answer: Comparison) -> dict[str, list[Offer]]:
+    """Offers that can run by cluster, the fewest accelerators first."""
+    found: dict[str, list[Offer]] = {}
+    for row in sorted(answer.feasible, key=lambda one: one.gpus):
+        found.setdefault(row.cluster, []).append(row)
+    return {row.cluster: found[row.cluster] for row in answer.feasible}
+
+
+def _ends(values: Sequence[str]) -> str:
+    """The first and the last of them."""
+    return values[0] if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
+
+
 def _sizes(answer: Comparison) -> list[str]:
     """Sizes over which the batch does not divide, and larger ones that are slower."""
     lines = [f"{r.cluster} x {r.gpus:,}: {r.note}" for r in answer.rows if r.feasible and r.note]
@@ -177,16 +210,26 @@ def _caveats(answer: Comparison) -> list[str]:
         lines.append(f"USD per accelerator and hour: {', '.join(named)}")
     energy = sum(row.kwh.p50 for row in answer.feasible if row.kwh)
     if energy:
-        carbon = {r.cluster: (r.co2_kg or 0.0) / r.kwh.p50 for r in answer.feasible if r.kwh}
-        grams = ", ".join(f"{name} {1e3 * kg:.0f}" for name, kg in carbon.items())
-        lines.append(f"g CO2 per kWh: {grams} (--region); kg in --json")
+        lines.append(f"g CO2 per kWh: {_grams(answer)} (--region)")
         lines.append("Intervals of money hold those of time and price, of energy those of power.")
     weak = sorted({r.cluster for r in answer.feasible if r.evidence and r.evidence.runs == 0})
     if weak:
         lines.append(f"Nobody has measured anything like it: {', '.join(weak)}")
-    tight = [f"{r.cluster} x {r.gpus:,}" for r in answer.feasible if r.memory_verdict == "TIGHT"]
+    tight = sum(row.memory_verdict == "TIGHT" for row in answer.feasible)
     if tight:
-        lines.append(f"TIGHT, the P90 of its memory is more than is usable: {', '.join(tight)}")
+        lines.append(
+            f"TIGHT: the P90 of the memory is more than is usable; {tight} of"
+            f" {len(answer.feasible)} offers"
+        )
     searched = sum(row.layouts for row in answer.rows)
     lines.append(f"Searched {show_count(searched)} layouts in all.")
     return lines
+
+
+def _grams(answer: Comparison) -> str:
+    """Carbon of a kWh, by cluster where it differs."""
+    carbon = {r.cluster: (r.co2_kg or 0.0) / r.kwh.p50 for r in answer.feasible if r.kwh}
+    words = {name: f"{1e3 * kg:.0f}" for name, kg in carbon.items()}
+    if len(set(words.values())) == 1:
+        return next(iter(words.values()))
+    return ", ".join(f"{name} {grams}" for name, grams in words.items())

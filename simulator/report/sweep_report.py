@@ -17,7 +17,7 @@ from simulator.units import show_kwh, show_number_of_days, show_percent, show_se
 if TYPE_CHECKING:
     from simulator.decisions.sweeping import Sweep
 
-__all__ = ["sweep_document", "sweep_page", "write_sweep"]
+__all__ = ["problem_lines", "sweep_document", "sweep_page", "write_sweep"]
 
 _SHOWN = {
     "days_p50": "days",
@@ -31,6 +31,29 @@ _SHOWN = {
     "note": "note",
 }
 """Columns of the page beside the fields that vary, and their names."""
+
+
+def problem_lines(found: Sweep) -> list[str]:
+    """Say what is wrong with points, once each: a field that all share is wrong in all of them."""
+    points: dict[str, list[int]] = {}
+    place = f"{found.grid.path}: "
+    for row in found.rows:
+        for line in str(row["problem"] or "").splitlines():
+            said = line.removeprefix(f"{place}point {row['point']}: ")
+            points.setdefault(said, []).append(row["point"])
+    return [f"{place}{_numbers(numbers)}: {said}" for said, numbers in points.items()]
+
+
+def _numbers(points: list[int]) -> str:
+    """Numbers of points in order, those that follow one another as a range."""
+    runs: list[list[int]] = []
+    for point in points:
+        if runs and point == runs[-1][-1] + 1:
+            runs[-1].append(point)
+        else:
+            runs.append([point])
+    words = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    return f"point{'s' * (len(points) > 1)} {', '.join(words)}"
 
 
 def sweep_document(found: Sweep) -> dict[str, Any]:
@@ -49,19 +72,19 @@ def sweep_page(found: Sweep) -> str:
     """Write a sweep as a page whose table can be sorted."""
     fields = list(found.grid.fields)
     shown = [name for name in _SHOWN if name != "note" or any(row[name] for row in found.rows)]
-    rows = [[(row[n], _text(n, row[n])) for n in (*fields, *shown)] for row in found.rows]
-    problems = [row["problem"] for row in found.rows if row["problem"]]
+    rows = [[(row[n], _text(n, row[n]), "") for n in (*fields, *shown)] for row in found.rows]
+    bad = sum(row["problem"] is not None for row in found.rows)
     return offers_page(
         "sweep",
         f"{found.grid.path.stem}: {len(rows):,} points",
-        f"{len(problems):,} of them bad; the best layout of each of the others",
+        f"{bad:,} of them bad; the best layout of each of the others",
         [
             *((_name(name, fields), isinstance(found.rows[0][name], str)) for name in fields),
             *((_SHOWN[name], name in _WORDS) for name in shown),
         ],
         rows,
         table="Points",
-        problems=("Points that could not be searched", problems) if problems else None,
+        problems=("Points that could not be searched", problem_lines(found)) if bad else None,
     )
 
 

@@ -69,6 +69,8 @@ def test_screen() -> None:
         "Within 400.0 days (deadline), the cheapest",
         "Beaten by no other",
         "knee",
+        "Useful time and carbon",
+        "t of CO2",
         "mi325x-8 1.50 (given)",
         "unmeasured",
     ):
@@ -98,6 +100,19 @@ def test_an_impossible_budget_says_what_it_would_take() -> None:
     assert f"prices {100.0 * (1.0 - 100.0 / usd):.3g} % lower" in text
     within = ["--budget", str(2.0 * usd), "--json"]
     assert json.loads(RUNNER.invoke(app, [*RUN, *within]).stdout)["nearest"] is None
+
+
+def test_both_missed_a_faster_run_is_cheaper_too() -> None:
+    """A run of half the days costs half: only what is left is asked of prices."""
+    options = ["--deadline", "1h", "--budget", "1"]
+    document = json.loads(RUNNER.invoke(app, [*RUN, *options, "--json"]).stdout)
+    near = document["rows"][document["nearest"]["row"]]
+    faster = 24.0 * near["days"]["p50"]
+    text = " ".join(RUNNER.invoke(app, [*RUN, *options]).stdout.split())
+    lower = 100.0 * (1.0 - faster / near["usd"]["p50"])
+    assert 0.0 < lower < 100.0
+    words = f"it would take {faster:,.3g} times the speed and prices {lower:.3g} % lower"
+    assert words in text
 
 
 def test_pins_that_contradict_each_other_are_named() -> None:

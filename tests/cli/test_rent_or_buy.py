@@ -44,6 +44,17 @@ def test_python_says_the_same_and_refuses_the_same() -> None:
     assert "months: must be 1 to 240" in str(error.value)
 
 
+def test_a_price_stands_for_that_of_the_page_and_the_discounts_stay() -> None:
+    shipped = json.loads(RUNNER.invoke(app, [*RUN, "--json"]).stdout)
+    half = float(load_page("h100").rent.on_demand_usd_per_gpu_hour) / 2
+    mine = json.loads(RUNNER.invoke(app, [*RUN, "--price", str(half), "--json"]).stdout)
+    for tier, usd in shipped["rents_usd_per_month"].items():
+        assert mine["rents_usd_per_month"][tier] == pytest.approx(usd / 2), tier
+    assert mine["once_usd"] == shipped["once_usd"]
+    assert mine["owned_usd"] == shipped["owned_usd"]
+    assert simulator.rent_or_buy("dgx-h100", 64, usd_per_gpu_hour=half).document() == mine
+
+
 def test_screen() -> None:
     done = RUNNER.invoke(app, [*RUN, "--in-use", "0.8", "--liquid"])
     assert (done.exit_code, done.stderr) == (0, "")
@@ -56,6 +67,7 @@ def test_screen() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        (["--price", "0"], "usd_per_gpu_hour: must be a positive number"),
         (["--in-use", "1.2"], "in_use: must be above 0 and at most 1"),
         (["--page", "h101"], "did you mean 'h100'"),
         (["--cluster", "dgx-1v"], "no page says what it costs"),

@@ -116,6 +116,19 @@ def test_the_goal_of_the_scenario_counts() -> None:
     assert found.answer == again.answer
 
 
+def test_a_budget_that_is_asked_for_is_the_question_and_the_goal_stays_a_limit() -> None:
+    """The soonest end for the money, though the scenario asks for the fewest in time."""
+    goal = replace(scenario(), goal=replace(scenario().goal, deadline_days=40.0))
+    found = size_run(goal, budget_usd=1e6, largest=LARGEST, jobs=1)
+    alone = sized(budget_usd=1e6)
+    assert found.question == alone.question == "soonest"
+    assert found.answer is not None and alone.answer is not None
+    assert found.answer.gpus == alone.answer.gpus
+    assert found.answer.gpus > sized(deadline_days=40.0, budget_usd=1e6).answer.gpus  # type: ignore[union-attr]
+    late = replace(scenario(), goal=replace(scenario().goal, deadline_days=0.01))
+    assert size_run(late, budget_usd=1e6, largest=LARGEST, jobs=1).answer is None
+
+
 def test_wrong_input_is_named_all_at_once() -> None:
     bare = replace(
         scenario(),

@@ -29,6 +29,8 @@ class Cells(HTMLParser):
         elif tag in ("td", "th"):
             self.rows[-1].append("")
             self._in = True
+        elif tag == "br":  # what stands below a number
+            self.rows[-1][-1] += " "
         self.asks += [v for n, v in attrs if n in ("src", "href") and v and not v.startswith("#")]
 
     def handle_endtag(self, tag: str) -> None:
@@ -64,7 +66,14 @@ def test_every_offer_has_its_row(answer: Comparison) -> None:
     assert len(heads) == len(first) == len(second)
     memory = first[heads.index("memory")]
     assert memory.startswith(str(answer.rows[0].memory_verdict)) and memory.endswith("% free")
-    assert float(first[heads.index("days")]) == pytest.approx(answer.rows[0].days.p50, rel=0.01)  # type: ignore[union-attr]
+    row = answer.rows[0]
+    assert row.days is not None and row.co2_kg is not None and row.goodput is not None
+    days, low, _, high = first[heads.index("days")].split()
+    for said, found in ((days, row.days.p50), (low, row.days.p10), (high, row.days.p90)):
+        assert float(said) == pytest.approx(found, rel=0.02)
+    tonnes, unit = first[heads.index("CO2")].split()
+    assert float(tonnes) == pytest.approx(row.co2_kg / 1e3, rel=1e-3) and unit == "t"
+    assert first[heads.index("goodput")] == f"{100.0 * row.goodput:.1f} %"
     assert read.asks == []
 
 
