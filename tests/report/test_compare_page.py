@@ -73,7 +73,7 @@ def test_every_offer_has_its_row(answer: Comparison) -> None:
         assert float(said) == pytest.approx(found, rel=0.02)
     tonnes, unit = first[heads.index("CO2")].split()
     assert float(tonnes) == pytest.approx(row.co2_kg / 1e3, rel=1e-3) and unit == "t"
-    assert first[heads.index("goodput")] == f"{100.0 * row.goodput:.1f} %"
+    assert first[heads.index("goodput")].split() == [f"{100.0 * row.goodput:.1f}", "%"]
     assert read.asks == []
 
 
