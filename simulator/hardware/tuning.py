@@ -13,7 +13,17 @@ from annotated_types import Gt
 
 from simulator.files import Count, Figure, Number, record
 
-__all__ = ["RESIDUAL_BYTES", "Curve", "Dispatch", "Graph", "Pat", "Release", "Start", "Tuning"]
+__all__ = [
+    "RESIDUAL_BYTES",
+    "Curve",
+    "Dispatch",
+    "Graph",
+    "OneWay",
+    "Pat",
+    "Release",
+    "Start",
+    "Tuning",
+]
 
 ByNodes = tuple[Number, Number, Number]
 """One node, two nodes, three and more."""
@@ -115,8 +125,8 @@ class Release:
     ring_ll128_bytes_per_s: dict[str, ByNodes] = field(default_factory=dict)
     """Its own rows of the table of that name."""
     older_nvls_tree: bool = False
-    """Trees of switches are believed to be as fast as releases before 2.28 did (src/graph/tuning.cc
-    of v2.27.7-1: half of an adapter's rate for each head on three domains and more)."""
+    """Trees of switches over three domains and more are believed to be as fast as releases before
+    2.28 did (src/graph/tuning.cc of v2.27.7-1: half of an adapter's rate for each head)."""
     pat_fraction: Number | None = None
     """Its own share of the bus bandwidth for PAT."""
 
@@ -133,6 +143,19 @@ class Start:
     bulk_hop_s: Figure
     bulk_ramp_s: Figure
     """What a bulk call that moves 1 MB takes beyond its rate; grows with the root of the bytes."""
+
+
+@record
+class OneWay:
+    """A send inside a domain beside which nothing comes in: a start, then bytes over the links."""
+
+    small_s: Figure
+    """Start of a message with LL, `small_bytes` at most."""
+    large_s: Figure
+    """Start of a larger one."""
+    small_bytes: Figure
+    link_fraction: Figure
+    """Share of the datasheet rate of the links that large messages reach."""
 
 
 @record
@@ -167,6 +190,8 @@ class Curve:
     ``bus_bytes_per_s``, of ``all_to_all_bytes_per_s`` for an all-to-all."""
     integer_fraction: Figure
     """Rate of reductions of integers over those of floating-point numbers."""
+    one_way: OneWay | None = None
+    """None: sends of one way were not timed on such boards."""
     residual: dict[str, dict[str, tuple[Number, ...]]] = field(default_factory=dict)
     """What measurements say beyond the formula, the logarithm of a factor: by operation and
     regime (``all_gather_ll``; ll, bulk, nvls, ll128; ``all_to_all_older_ll``), then by members, at

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from simulator.arrays import Floats, Ints
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.placement import Group
 from simulator.measured.microbenchmarks import (
+    Masks,
     Sieve,
     Table,
     Texts,
@@ -50,9 +52,27 @@ _NO_FORMULA = {
     "reduce": "reduce",
 }
 
+_SERIES = (
+    "operation",
+    "system",
+    "gpu",
+    "gpus",
+    "nodes",
+    "dtype",
+    "lib_version",
+    "placement",
+    "source",
+)
+"""Columns in which calls agree that differ in their size alone."""
+_QUARTER_LONGER = 1.25
+_CONTRADICTED = "contradicted: a quarter longer than a call at least as large"
+
 _A2A = {"NCCL": "all_to_all", "DeepEP": "dispatch"}
 """How a library of expert all-to-all moves tokens: each copy by itself, or tokens once."""
 
+_POINT_TO_POINT = "torch.distributed"
+"""Where a send was timed as a call of torch's own, one rank sends and the other receives; in
+nccl-tests every rank does both."""
 _UNITS = 20.0
 _NUMBER = re.compile(r"\d+(\.\d*)?")
 _ELEMENT_BYTES = 2.0
@@ -72,7 +92,8 @@ class CollectiveCalls:
 
     sieve: Sieve
     operation: Texts
-    """all_reduce, all_gather, reduce_scatter, all_to_all, send or dispatch (DeepEP, both ways)."""
+    """all_reduce, all_gather, reduce_scatter, all_to_all, send (another one comes in meanwhile),
+    one_way_send or dispatch (DeepEP, both ways)."""
     label: Texts
     """What to call it in a table of errors: ``dispatch`` and ``combine`` are all-to-alls."""
     library: Texts
@@ -102,14 +123,17 @@ def read_collectives(table: Table, words: Words) -> CollectiveCalls:
     sieve.known("operation", {*_OPERATIONS, *_NO_FORMULA})
     for name, what in _NO_FORMULA.items():
         sieve.skip(f"no formula for {what}", text == name)
-    operation = np.array([_OPERATIONS.get(word, "") for word in text.tolist()])
+    sieve.skip(_CONTRADICTED, _contradicted(table))
+    label = np.array([_OPERATIONS.get(word, "") for word in text.tolist()])
+    one_way = (label == "send") & (table.text("placement") == _POINT_TO_POINT)
+    operation = np.where(one_way, "one_way_send", label)
     dtype = np.array([words.types.get(word, word) for word in table.text("dtype").tolist()])
     every = np.ones(len(table), dtype=bool)
     return _calls(
         sieve,
         words,
         operation=operation,
-        label=operation,
+        label=label,
         library=table.text("lib_version"),
         dtype=dtype,
         copies=np.ones(len(table)),
@@ -168,6 +192,28 @@ def read_a2a(table: Table, words: Words) -> CollectiveCalls:
         row_bytes=hidden * element_bytes,
         measured_s=np.where(label == "combine", combine, dispatch) * 1e-6,
     )
+
+
+def _contradicted(table: Table) -> Masks:
+    """Calls that took a quarter longer than one at least as large of the same series."""
+    columns = [table.text(name) for name in _SERIES]
+    found = np.zeros(len(table), dtype=bool)
+    size, took = (_or_nan(table.text(name)) for name in ("message_bytes", "time_us"))
+    for _, rows in groups(np.isfinite(size) & np.isfinite(took), *columns):
+        order = rows[np.argsort(size[rows], kind="stable")]
+        shortest = np.minimum.accumulate(took[order][::-1])[::-1]
+        first = np.searchsorted(size[order], size[order])  # where calls of the same size begin
+        found[order] = took[order] > _QUARTER_LONGER * shortest[first]
+    return found
+
+
+def _or_nan(text: Texts) -> Floats:
+    """Numbers of a column, NaN for what is none: that is refused where the column is read."""
+    found = np.full(len(text), np.nan)
+    for row, word in enumerate(text.tolist()):
+        with suppress(ValueError):
+            found[row] = float(word)
+    return found
 
 
 def _releases(text: Texts) -> Texts:
@@ -300,7 +346,9 @@ def _check_links(calls: CollectiveCalls) -> None:
     least_s = np.full(len(n), np.nan)
     for (name, operation), rows in groups(calls.sieve.kept, calls.cluster, calls.operation):
         links = calls.clusters[name].node.scale_up
-        whole = operation == "send" or (operation == "all_reduce" and links.nvls_bytes_per_s)
+        whole = operation in ("send", "one_way_send") or (
+            operation == "all_reduce" and links.nvls_bytes_per_s
+        )
         share = 1.0 if whole else part[rows] * (2.0 if operation == "all_reduce" else 1.0)
         rate = float(links.bandwidth_bytes_per_s)
         least_s[rows] = share * calls.size_bytes[rows] / rate

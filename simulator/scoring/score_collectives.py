@@ -12,6 +12,7 @@ from simulator.cost.collectives.calls import (
     all_gather_s,
     all_reduce_s,
     all_to_all_s,
+    one_way_send_s,
     reduce_scatter_s,
     send_s,
 )
@@ -37,6 +38,10 @@ _FORMULAS: dict[str, Callable[[Cluster, Any, Group], Floats]] = {
 _REDUCTIONS: dict[str, Callable[..., Floats]] = {
     "all_reduce": all_reduce_s,
     "reduce_scatter": reduce_scatter_s,
+}
+_SENDS: dict[str, Callable[[Cluster, Any, Any], Floats]] = {
+    "send": send_s,
+    "one_way_send": one_way_send_s,
 }
 _EXPERTS = {"dispatch": "deepep", "low_latency_dispatch": "deepep_low_latency"}
 
@@ -68,8 +73,8 @@ def _score(kind: BenchmarkKind, calls: CollectiveCalls) -> BenchmarkScore:
     ):
         cluster, size_bytes = with_release(calls.clusters[name], release), calls.size_bytes[rows]
         group, integer = calls.group.take(rows), calls.dtype[rows] == "int8"
-        if operation == "send":
-            predicted_s[rows] = send_s(cluster, size_bytes, group.local < group.size)
+        if operation in _SENDS:
+            predicted_s[rows] = _SENDS[operation](cluster, size_bytes, group.local < group.size)
         elif operation in _EXPERTS:
             most = DEEPEP_MOST_SERVERS if operation == "dispatch" else int(nodes)
             predicted_s[rows] = dispatch_s(

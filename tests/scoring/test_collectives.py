@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.hardware.cluster import load_library
+from simulator.cost.collectives.calls import one_way_send_s, send_s
+from simulator.hardware.cluster import load_cluster, load_library
 from simulator.scoring.score_tables import BenchmarkScore, score_microbenchmarks, summaries
 
 US = 1e-6
@@ -87,6 +88,47 @@ def test_one_rank_to_a_server_has_its_own_adapter(round_profiles: Path) -> None:
     assert predicted(round_profiles, gather | slow, send | slow) == pytest.approx(expected)
 
 
+def test_a_send_of_one_way_has_its_own_start_and_share_of_the_links() -> None:
+    """H100 by hand: 450 GB/s of links, what `curves.hopper.one_way` states; as both ways beyond."""
+    cluster = load_cluster("dgx-h100", 16)
+    way = cluster.library.curves["hopper"].one_way
+    assert way is not None
+    small, large = one_way_send_s(cluster, np.array([1e4, 1e8]), False)
+    assert small == pytest.approx(way.small_s + 1e4 / (450e9 * way.link_fraction))
+    assert large == pytest.approx(way.large_s + 1e8 / (450e9 * way.link_fraction))
+    assert large < send_s(cluster, 1e8, False)
+    assert one_way_send_s(cluster, 1e8, True) == send_s(cluster, 1e8, True)
+    other = load_cluster("dgx-b200", 8)  # nobody timed it
+    assert one_way_send_s(other, 1e8, False) == send_s(other, 1e8, False)
+
+
+def test_sends_of_torch_are_one_way_and_those_of_nccl_tests_both_ways(tmp_path: Path) -> None:
+    row = {"operation": "sendrecv", "gpu": "h100_sxm", "gpus": "2", "message_bytes": "100000000"}
+    row |= {"time_us": "300", "nodes": "1", "dtype": "half", "lib_version": "NCCL 2.29.2"}
+    rows = [row | {"placement": name} for name in ("torch.distributed", "out-of-place")]
+    cluster = load_cluster("dgx-h100", 1)
+    both = [one_way_send_s(cluster, 1e8, False), send_s(cluster, 1e8, False)]
+    assert predicted(tmp_path, *rows) == pytest.approx([float(seconds) for seconds in both])
+
+
+def test_a_call_slower_than_a_larger_one_is_skipped(tmp_path: Path) -> None:
+    row = {"operation": "all_reduce", "gpu": "h100_sxm", "gpus": "8", "dtype": "half"}
+    rows = [
+        row | {"message_bytes": size, "time_us": took, "lib_version": release}
+        for size, took, release in (
+            ("1024", "40", "NCCL 2.29.2"),  # a quarter longer than 31 us is 38.75
+            ("2048", "38", "NCCL 2.29.2"),
+            ("2048", "39", "NCCL 2.29.2"),
+            ("4096", "31", "NCCL 2.29.2"),
+            ("1024", "90", "NCCL 2.27.3"),  # a series of its own
+        )
+    ]
+    found = score(tmp_path, *rows)
+    reason = "contradicted: a quarter longer than a call at least as large"
+    assert found.skipped == {reason: 2}
+    assert found.line.tolist() == [3, 5, 6]
+
+
 def test_expert_all_to_all_of_nccl_sends_every_copy(round_profiles: Path) -> None:
     """1024 tokens of 1280 elements in 16 bit, eight times each, seven in eight of them away."""
     found = score(round_profiles, ROUTED)
@@ -132,7 +174,7 @@ def test_a_row_may_hold_one_of_both_times(round_profiles: Path) -> None:
     [
         ({"operation": "all_reduce_custom"}, "no formula for the all-reduce of another library"),
         ({"operation": "broadcast"}, "no formula for broadcast"),
-        ({"gpu": "mi300x"}, "no cluster profile for mi300x"),
+        ({"gpu": "gb10"}, "no cluster profile for gb10"),
         ({"gpu": "h100_sxm", "gpus": "16", "system": "our cellar"},
          "no cluster profile for our cellar"),
         ({"gpu": "h100_sxm", "gpus": "16"},

@@ -34,6 +34,7 @@ from simulator.calibration.collectives.collective_rows import (
 )
 from simulator.calibration.collectives.fit_dispatch import dispatch_left_out, dispatch_sections
 from simulator.calibration.collectives.fit_networks import network_left_out, network_sections
+from simulator.calibration.collectives.fit_sends import send_sections, sends_left_out
 from simulator.calibration.fitting.left_out_errors import LeftOut, left_out
 from simulator.calibration.fitting.profile_text import FigureText, Section
 from simulator.cost.collectives.curves import Regime
@@ -84,7 +85,7 @@ def collective_sections() -> dict[str, list[Section]]:
     for device in DEVICES:
         for profile, section in _node_sections(found, device):
             sections.setdefault(profile, []).append(section)
-    for part in (network_sections(), dispatch_sections()):
+    for part in (network_sections(), send_sections(), dispatch_sections()):
         for profile, more in part.items():
             sections.setdefault(profile, []).extend(more)
     return sections
@@ -104,7 +105,7 @@ def left_out_lines() -> list[LeftOut]:
         kernel = f"NCCL {what}, one node, 64 KB to 512 MB"
         lines += _lines(found, mask, kernel, device)
     lines += _lines(found, size < _SMALLEST, "NCCL collectives, one node, under 64 KB", "all")
-    return lines + network_left_out() + dispatch_left_out()
+    return lines + network_left_out() + sends_left_out() + dispatch_left_out()
 
 
 def _lines(found: _Fits, mask: NDArray[np.bool_], kernel: str, device: str) -> list[LeftOut]:

@@ -36,6 +36,7 @@ __all__ = [
     "domain_rate",
     "exchange_rate",
     "library_units",
+    "one_way_send_s",
     "reduce_scatter_s",
     "regimes",
     "send_rate",
@@ -295,6 +296,21 @@ def send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:
     far = base["network"] + float(cluster.fabric.extra_hop_s)
     far = far + size_bytes / send_rate(cluster, far=True)
     return np.where(crosses_network, far, near)
+
+
+def one_way_send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:
+    """Time of one send beside which nothing comes in, in seconds: what point-to-point tests time.
+
+    Where nobody timed such sends on the board it is :func:`send_s`.
+    """
+    size_bytes, both = np.asarray(size_bytes, float), send_s(cluster, size_bytes, crosses_network)
+    curve = board(cluster).curve
+    if curve is None or curve.one_way is None:
+        return both
+    way = curve.one_way
+    rate = float(cluster.node.scale_up.bandwidth_bytes_per_s) * float(way.link_fraction)
+    start_s = np.where(size_bytes <= way.small_bytes, float(way.small_s), float(way.large_s))
+    return np.where(crosses_network, both, start_s + size_bytes / rate)
 
 
 def send_rate(cluster: Cluster, *, far: bool) -> float:

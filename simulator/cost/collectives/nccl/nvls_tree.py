@@ -22,8 +22,17 @@ def _allowed(tuner: Tuner, protocol: str) -> Any:
 
 
 def _belief(tuner: Tuner, protocol: str) -> Belief:
-    if tuner.library.releases[tuner.library.release].older_nvls_tree:
-        return _older_belief(tuner)
+    newer = _newer_belief(tuner)
+    if not tuner.library.releases[tuner.library.release].older_nvls_tree:
+        return newer
+    older, many = _older_belief(tuner), tuner.nodes > 2
+    return Belief(
+        latency_s=np.where(many, older.latency_s, newer.latency_s),
+        bytes_per_s=np.where(many, older.bytes_per_s, newer.bytes_per_s),
+    )
+
+
+def _newer_belief(tuner: Tuner) -> Belief:
     tables = tuner.tables
     most = tuner.channels * tuner.by_nodes(tables.nvls_tree_bytes_per_s)
     most = np.where(most > 0, most, np.inf)
@@ -38,19 +47,19 @@ def _belief(tuner: Tuner, protocol: str) -> Belief:
 
 
 def _older_belief(tuner: Tuner) -> Belief:
-    """Releases before 2.28: a channel moves what its adapter does, half of it on three domains.
+    """Three domains and more before 2.28: a head moves half of what its adapter does.
 
-    And 5/6 of that for data that are added up on the way, halved as all but rings are. So these
-    releases run rings over several racks, whatever the switch of a rack could add up.
+    And 5/6 of that for data that are added up on the way, halved as all but rings are: these
+    releases run rings over many racks, whatever the switch of a rack could add up. Of two domains
+    the same arithmetic says so, but 2.23 was measured on two servers of H100 at 470 GB/s, more
+    than rings can (oracle-quickstart/oci-hpc), so that newer releases stand for it there.
     """
     heads = np.minimum(tuner.group.local, tuner.channels)
-    links = tuner.inside / tuner.channels
-    adapter = tuner.outside / tuner.group.local
-    adapter = np.where(tuner.nodes > 2, adapter / 2.0, adapter)
+    head = np.minimum(tuner.inside / tuner.channels, tuner.outside / tuner.group.local / 2.0)
+    hops_s = 2 * np.log2(tuner.nodes) * tuner.tables.nvls_hop_s["older_tree"]
     return Belief(
-        latency_s=tuner.tables.nvls_hop_s["nvlink"]
-        + 2 * np.log2(tuner.nodes) * tuner.tables.nvls_hop_s["older_tree"],
-        bytes_per_s=0.5 * 5.0 / 6.0 * heads * np.minimum(links, adapter),
+        latency_s=tuner.tables.nvls_hop_s["nvlink"] + hops_s,
+        bytes_per_s=0.5 * 5.0 / 6.0 * heads * head,
     )
 
 
