@@ -222,6 +222,14 @@ def test_a_field_of_another_table_is_shown_its_place(
     assert line == f"{path}: {table}.{field}: unknown field: it stands in [{there}]"
 
 
+def test_zero1_needs_weights_that_stay(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    text = 'base = "torchtitan"\n[supports]\nsharding = ["zero1", "zero2"]\n'
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"supports\.sharding: must be without zero1 where"):
+        load_software(str(path))
+
+
 def test_a_base_lends_its_mechanisms_field_by_field(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(

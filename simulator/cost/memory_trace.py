@@ -150,6 +150,7 @@ class _Player:
         level = SHARDINGS[int(row.sharding[0])]
         whole = software.fsdp2.keeps_gathered_with_pipeline and level in ("zero2", "zero3")
         self.reduces_once = whole and bool(row.pp[0] > 1)
+        self.reduces_each_round = self.reduces_once and software.fsdp2.reduces_each_round
         self.keeps_gathered = self.reduces_once or level == "zero2"
         self.reshard = int(row.reshard_after_forward[0])
         """Ranks that share gathered weights until the backward pass; 0: they go."""
@@ -160,6 +161,8 @@ class _Player:
         """Blocks that live to the end of the step."""
         self.with_gradients: set[int] = set()
         """Chunks whose gradients are there."""
+        self.filling: dict[int, list[Block]] = {}
+        """Whole gradients of chunks that wait for the end of a round."""
         self.in_transit: deque[list[Block]] = deque()
         """What offloaded parts keep, as far as it is on the device."""
 
@@ -187,7 +190,8 @@ class _Player:
             if self._stays_gathered(part):
                 self.step_long += self._gather(part)
         kept: dict[tuple[int, int], list[list[Block]]] = {}
-        for kind, chunk, micro_batch in order:
+        ends = _round_ends(order) if self.reduces_each_round else set()
+        for number, (kind, chunk, micro_batch) in enumerate(order):
             at = chunk, micro_batch
             if kind == FORWARD:
                 kept[at] = self._forward(chunk)
@@ -197,8 +201,10 @@ class _Player:
                 self._weights(chunk, kept.pop(at))
             else:
                 self._backward(chunk, kept.pop(at), weights=True)
+            if number in ends:
+                self._end_round(chunk)
         assert not kept, "every micro-batch goes back"
-        if self.reduces_once:
+        if self.reduces_once and not self.reduces_each_round:
             for part in self.parts:
                 self._reduce([part.reduced])
         self.with_gradients = set()
@@ -294,8 +300,11 @@ class _Player:
             self._all(self.dummies)
             self.dummies = []
         size = part.reduced if self.reduces_once else part.gathered
-        gradient = self._all([size]) if first or not self.reduces_once else []
-        if self.reduces_once:
+        opens = first if not self.reduces_each_round else chunk not in self.filling
+        gradient = self._all([size]) if opens or not self.reduces_once else []
+        if self.reduces_each_round:
+            root = gradient
+        elif self.reduces_once:
             self.step_long += gradient
         elif part.is_root:
             root = gradient
@@ -310,10 +319,18 @@ class _Player:
 
     def _end(self, chunk: int, root: list[Block]) -> None:
         """Reduce the gradients of embedding and head, where they are reduced every time."""
-        if not self.reduces_once:
+        if self.reduces_each_round:
+            self.filling.setdefault(chunk, []).extend(root)
+        elif not self.reduces_once:
             self._reduce([part.reduced for part in self.chunks[chunk] if part.is_root])
             self._drop(root)
         self.with_gradients.add(chunk)
+
+    def _end_round(self, chunk: int) -> None:
+        """Reduce what a chunk's gradients have added up to over a round of micro-batches."""
+        for part in self.chunks[chunk]:
+            self._reduce([part.reduced])
+        self._drop(self.filling.pop(chunk))
 
     def _stays_gathered(self, part: Part) -> bool:
         """The root group (embedding and head), or all without resharding."""
@@ -336,6 +353,20 @@ class _Player:
     def _drop(self, blocks: list[Block]) -> None:
         for one in blocks:
             self.memory.free(one)
+
+
+def _round_ends(order: list[Action]) -> set[int]:
+    """Places in the order at which a chunk's weight gradients make way for another chunk's."""
+    last: dict[int, int] = {}
+    ends: set[int] = set()
+    previous: int | None = None
+    for number, (kind, chunk, _) in enumerate(order):
+        if kind in (FORWARD, BACKWARD_INPUT):
+            continue
+        if previous is not None and previous != chunk:
+            ends.add(last[previous])
+        last[chunk], previous = number, chunk
+    return ends | ({last[previous]} if previous is not None else set())
 
 
 def _matrices(size_bytes: float) -> list[float]:

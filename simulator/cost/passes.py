@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.cost.blocks.block_costs import PASS_TERMS, BlockCosts
 from simulator.cost.collectives.calls import slowdown_share
-from simulator.cost.states.state_costs import StateCosts
+from simulator.cost.states.reductions import reductions, round_passes
 from simulator.cost.tables import (
     PartPasses,
     Priced,
@@ -81,8 +81,7 @@ def part_passes(
     exchange = b.exchange_s[0][block_key]
     selective = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][block_key], 0.0)
     full = b.recompute_s[FULL][block_key]
-    every = priced.software.states.reduces_every_micro_batch
-    traffic = s.part_traffic_s[state_key] + _copies_s(s, state_key, m, every=every)
+    traffic = s.part_traffic_s[state_key] + _copies_s(priced, layouts, state_key, m)
     host = s.part_host_s[0][state_key], s.part_host_s[1][state_key]
     forward, backward = forward + host[0], backward + traffic + host[1]
     repeated = np.where((mode == SELECTIVE)[:, None], b.exchange_s[2][block_key], 0.0)
@@ -146,13 +145,16 @@ def _gathers_s(
     return np.stack(shown), hidden, hidden * slowdown_share(priced.cluster)
 
 
-def _copies_s(s: StateCosts, state_key: NDArray[Any], m: Floats, *, every: bool) -> Floats:
+def _copies_s(priced: Priced, layouts: Layouts, state_key: NDArray[Any], m: Floats) -> Floats:
     """Mean over micro-batches of adding gradients up and of copies around gather and reduction."""
-    m = np.maximum(m, 1.0)[:, None]
-    once = s.keeps_gathered[state_key][:, None]
+    s, every = priced.states, priced.software.states.reduces_every_micro_batch
+    m, once = np.maximum(m, 1.0)[:, None], s.keeps_gathered[state_key][:, None]
+    each_round = once & priced.software.fsdp2.reduces_each_round
+    times = np.where(each_round, reductions(layouts, priced.software, once[:, 0])[:, None], 1.0)
     gather, again, reduce = s.part_copies_s[:, state_key]
     reduces = s.by_block[state_key][:, None] & every
-    copies = np.where(once, gather / m, gather + again) + np.where(reduces, reduce, reduce / m)
+    copies = np.where(once, gather / m, gather + again)
+    copies = copies + np.where(reduces, reduce, times * reduce / m)
     first, later = s.part_accumulation_s[:, state_key]
     return np.asarray(copies + first / m + later * (m - 1.0) / m)
 
@@ -324,7 +326,8 @@ def data_parallel(rows: Selection, priced: Priced, passes: RankPasses) -> StepTe
     stages = (layouts.pp * layouts.vpp * layouts.copies).astype(float)
     mean_forward = (ranks * passes.forward_s).sum(axis=1) / stages
     mean_backward = (ranks * passes.backward_s).sum(axis=1) / stages
-    times, after = _reductions(rows, priced)[:, None], _ranks_after(rows)
+    times = reductions(layouts, priced.software, s.keeps_gathered[key])[:, None]
+    after = _ranks_after(rows)
     windows = (passes.forward_window_s, passes.backward_window_s)
     exposed, hidden = rank_tails(priced, layouts, key, windows, times)
     slacks = (after * mean_backward[:, None], after * mean_forward[:, None])
@@ -336,7 +339,8 @@ def data_parallel(rows: Selection, priced: Priced, passes: RankPasses) -> StepTe
     slower, chunks = slowed[at, worst], stages / ranks.sum(axis=1)
     flushed = FLUSHES[layouts.schedule]
     chained = (flushed & ~SPLITS_BACKWARD[layouts.schedule], flushed)
-    for covered, waits in zip(hidden, chained, strict=True):
+    last = (hidden[0] / times, hidden[1])  # those before run beside passes of a full pipeline
+    for covered, waits in zip(last, chained, strict=True):
         others = (ranks * covered).sum(axis=1) - covered[at, worst]
         slower = slower + waits * share * others / chunks
     left = shown[at, worst]
@@ -344,15 +348,6 @@ def data_parallel(rows: Selection, priced: Priced, passes: RankPasses) -> StepTe
     return StepTerms(
         shown_s={"dp": left + s.tables_s[key], "slowdown": slower}, hidden_s={"dp": whole - left}
     )
-
-
-def _reductions(rows: Selection, priced: Priced) -> Floats:
-    """Reductions of gradients in a step, (layouts,): one, or one after every micro-batch."""
-    layouts = rows.layouts
-    once = priced.states.keeps_gathered[rows.state_key]
-    reduces = priced.software.states.reduces_every_micro_batch
-    every = (layouts.sharding == ZERO2) & reduces & ~once
-    return np.where(every, layouts.micro_batches / layouts.copies, 1.0)
 
 
 def _ranks_after(rows: Selection) -> NDArray[Any]:
@@ -375,8 +370,9 @@ def rank_tails(
     columns).
     """
     s, overlap = priced.states, priced.software.overlap
-    v, rounds = layouts.vpp[:, None].astype(float), _round(layouts)[:, None]
-    after = priced.software.fsdp2.reduces_after_passes & s.keeps_gathered[state_key][:, None]
+    v, rounds = layouts.vpp[:, None].astype(float), round_passes(layouts)[:, None]
+    once = s.keeps_gathered[state_key][:, None]
+    after = priced.software.fsdp2.reduces_after_passes & once
     shown, covered = [], []
     for seconds, window, hides, n in (
         (s.reduce_s[state_key], windows[1], overlap.gradient_reduce & ~after, times),
@@ -385,18 +381,12 @@ def rank_tails(
         last = 1.0 / s.reduce_buckets[state_key]
         over = np.maximum(seconds - window * (1.0 + (v - 1.0) * rounds) / v, 0.0)
         over = np.maximum(over, (seconds - window) / v)
-        every = (n - 1.0) * np.maximum(seconds - window, 0.0)
+        between = window * np.where(once, rounds, 1.0)  # a round of passes, or one
+        every = (n - 1.0) * np.maximum(seconds - between, 0.0)
         tail = seconds * last + (1.0 - last) * over + every
         shown.append(np.where(hides, tail, n * seconds))
         covered.append(np.asarray(n * seconds - shown[-1]))
     return (shown[0], shown[1]), (covered[0], covered[1])
-
-
-def _round(layouts: Layouts) -> Floats:
-    """Passes of a chunk between the last ones of two chunks of a rank."""
-    m, rounds = layouts.micro_batches, TAKES_ROUNDS[layouts.schedule]
-    size = m // np.maximum(m // layouts.pp, 1)
-    return np.select([rounds, BREADTH_FIRST[layouts.schedule]], [size, m], default=1).astype(float)
 
 
 def distinct_micro_batches(layouts: Layouts) -> NDArray[Any]:

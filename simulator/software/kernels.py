@@ -133,10 +133,11 @@ class Kernels:
     nccl: NcclRelease = ""
     """Release of NCCL that it brings along; what the collective library has no figures for is taken
     as the next newer one that was measured. Blank: the newest."""
-    context_attention: Literal["transformer_engine", "torch"] = "transformer_engine"
+    context_attention: Literal["transformer_engine", "one_call", "torch"] = "transformer_engine"
     """Who runs attention under context parallelism. transformer_engine: after a gather on all keys
-    at once; 16-bit gradients. torch: block by block in any case, the first one beside the gather,
-    on keys repeated for every query head; fp32 gradients go round."""
+    at once, a call for each of a rank's two chunks of queries; 16-bit gradients. one_call: the same
+    in one call, whose output is kept once. torch: block by block in any case, the first one beside
+    the gather, on keys repeated for every query head; fp32 gradients go round."""
     repeats_keys: bool = False
     """Keys and values are copied for every query head before attention (torchtune 0.4)."""
     loss_bytes_per_logit: Figure | None = None

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from simulator import catalogue
+from simulator.errors import InputError
 from simulator.files import read_profile, record
 from simulator.hardware.accelerator import Platform
 from simulator.software.allocator_memory import Allocator
@@ -79,4 +80,9 @@ class Software:
 def load_software(name: str, *, where: str = "profiles", field: str = "software") -> Software:
     """Read a software profile by name or path."""
     path = catalogue.find("software", name, where=where, field=field)
-    return read_profile(Software, path, kind="software")
+    software = read_profile(Software, path, kind="software")
+    if not float(software.states.weight) and "zero1" in software.supports.sharding:
+        # there only shards of weights stay, and zero1 gathers none: a step would have no weights
+        rule = "must be without zero1 where states.weight is 0 (weights stay as shards)"
+        raise InputError(f"{path}: supports.sharding: {rule}, got zero1 (nearest: zero2)")
+    return software

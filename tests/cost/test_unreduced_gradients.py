@@ -134,3 +134,47 @@ def test_frozen_weights_are_gathered_for_a_pipeline() -> None:
     gathered = collective_s(all_gather_s, 2.0)
     whole = float(found.hidden_s["dp"][0] + found.terms_s["dp"][0])
     assert gathered < whole < gathered * 1.1
+
+
+# --- reduced after every round of micro-batches -------------------------------------------------
+
+ROUNDS = fsdp2(reduces_each_round=True, reduces_after_passes=False, adds_unreduced=False)
+WAIT = fsdp2(reduces_after_passes=False, adds_unreduced=False)
+LOOPED = {"pp": 4, "vpp": 4, "schedule": "interleaved", "sharding": "zero2"}
+
+
+def dp_s(found: Estimate) -> float:
+    """Reductions and gathers of a step, shown and hidden, less the gather of the parameters."""
+    return float(found.terms_s["dp"][0] + found.hidden_s["dp"][0])
+
+
+def test_a_looped_schedule_reduces_once_each_round() -> None:
+    """12 micro-batches go through 4 chunks of 4 ranks in 3 rounds."""
+    reduced = collective_s(reduce_scatter_s, 4.0)
+    for m, rounds in ((4, 1), (12, 3)):
+        more = dp_s(run(ROUNDS, m, **LOOPED)) - dp_s(run(WAIT, m, **LOOPED))
+        assert more == pytest.approx((rounds - 1) * reduced, rel=0.02)
+
+
+def test_without_rounds_all_gradients_wait() -> None:
+    plain = {"pp": 4, "sharding": "zero2"}
+    assert run(ROUNDS, 12, **plain).step_time_s == run(WAIT, 12, **plain).step_time_s
+    assert run(ROUNDS, 12, **plain).memory_total_bytes == run(WAIT, 12, **plain).memory_total_bytes
+
+
+def test_two_chunks_of_four_wait_where_rounds_are_reduced() -> None:
+    """One fills up while the flat copy of another leaves: half of a stage's gradients in fp32."""
+    wait, reduced = (run(how, 12, **LOOPED).memory_bytes["gathered"][0] for how in (WAIT, ROUNDS))
+    less = float(wait - reduced)
+    assert 0.5 * 4 * 8 * BLOCK <= less <= 0.5 * 4 * (8 * BLOCK + TABLE + 4096)
+
+
+@pytest.mark.parametrize("m", [4, 8, 16])
+def test_events_reduce_rounds_as_the_closed_form_does(m: int) -> None:
+    table, work = given(m, {}, **LOOPED)
+    apart = replace(ROUNDS, overlap=replace(ROUNDS.overlap, parameter_gather=False))
+    closed = evaluate(table, work, H100, apart)
+    (one,) = replicas_of(table, work, H100, apart)
+    assert one.tails.reductions == m // 4
+    played = summarise(play_step([one]))
+    assert played.step_time_s == pytest.approx(float(closed.step_time_s[0]), rel=0.01)

@@ -53,6 +53,7 @@ def tails(ranks: int, chunks: int, given: dict[str, Any]) -> Tails:
         reductions=1.0,
         every_s=none,
         slowed_s=np.zeros((2, ranks, chunks)),
+        each_slowed_s=none,
         tables_s=0.0,
         norm_s=0.0,
         gradients_s=0.0,

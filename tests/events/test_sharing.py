@@ -20,7 +20,7 @@ from simulator.events.sharing.shared_step import shared
 from simulator.events.step.charge import critical_shares, pacing_rank, terms, work
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.pass_phases import COMPUTING, PHASES, phase_of
-from simulator.events.step.play import Played
+from simulator.events.step.play import Played, after_every_pass
 from simulator.events.step.spans import timeline
 from simulator.events.step.streams import STREAMS
 
@@ -200,15 +200,17 @@ def test_a_reduction_holds_compute_units_while_it_runs(worked: Worked, charged_s
     assert charged(found)["gemm"] == 6.0
 
 
-@pytest.mark.parametrize("reductions", [1.0, 2.0])
-def test_only_the_last_of_several_reductions_is_a_task(worked: Worked, reductions: float) -> None:
-    """Two micro-batches, F B F B: what one gather and all reductions cost the passes beside them is
-    charged to the first and the last pass; the reduction of the first micro-batch stays charged."""
+def test_only_the_last_of_several_reductions_is_a_task(worked: Worked) -> None:
+    """Two micro-batches, F B F B: what one gather and the last reduction cost the passes beside
+    them gives way to tasks; what the one before it costs lies in both backward passes and stays."""
     slowed_s = np.array([[[0.25]], [[0.5]]])
-    played = worked(
-        [2.0], [4.0], 2, slowed_s=slowed_s, reductions=reductions, reduce_s=np.full((1, 1), 4.0)
-    )
-    assert charged_s(played).tolist() == [0.25, 0.0, 0.0, 0.5 / reductions]
+    given = {"slowed_s": slowed_s, "reductions": 2.0, "reduce_s": np.full((1, 1), 4.0)}
+    played = worked([2.0], [4.0], 2, **given)
+    assert charged_s(played).tolist() == [0.25, 0.0, 0.0, 0.5]
+    passes = after_every_pass(played.passes, np.full((1, 1), 0.125), "slowdown")
+    longer = passes.shown_s[..., CAUSE["slowdown"]].sum(axis=(0, 1))
+    assert longer[BACKWARD] == 0.125
+    assert longer[0] == 0.0
 
 
 def test_the_rest_of_a_gather_runs_beside_the_first_passes(worked: Worked) -> None:

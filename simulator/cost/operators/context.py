@@ -160,7 +160,7 @@ def _pass_round(
         Bytes of a rank's own keys and values where they go round, elements where torch gathers.
     """
     steps = ranks.cp - 1.0
-    if kernels.context_attention == "transformer_engine":
+    if kernels.context_attention != "torch":
         _add(ops, "ring", ring * steps, window="attention")
         _add(ops, "ring", 2.0 * (ring * steps), backward=True, window="attention")
         return

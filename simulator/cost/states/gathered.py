@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
+from simulator.cost.states.reductions import rounds
 from simulator.cost.states.state_bytes import PartStates
 from simulator.layout.layouts import SHARDINGS, Layouts
 from simulator.layout.placement import Group, Placement
@@ -126,11 +127,16 @@ def gathered_bytes(
 def unreduced_bytes(
     parts: Floats, each: PartStates, layouts: Layouts, software: Software
 ) -> Floats:
-    """Whole gradients that wait on the device for the last micro-batch, (keys, columns)."""
+    """Whole gradients that wait on the device for later micro-batches, (keys, columns).
+
+    Chunks of a looped schedule go back one after the other where no micro-batch is left over. Where
+    each round is reduced and others follow, one chunk's fill up beside the flat copy of another's.
+    """
     if not each.shards_only:
         return np.zeros(parts.shape[:2])
-    # chunks of a looped schedule go back one after the other where no micro-batch is left over
+    each_round = software.fsdp2.reduces_each_round & (rounds(layouts) > 1)
     apart = np.where(layouts.micro_batches <= layouts.pp, layouts.vpp, 1)[:, None]
+    apart = np.where(each_round[:, None], np.maximum(layouts.vpp / 2.0, 1.0)[:, None], apart)
     waits = keeps_gathered(layouts, software)[:, None]
     return np.where(waits, on_rank(parts, each.gradients[0] + each.gradients[1]) / apart, 0.0)
 

@@ -20,7 +20,6 @@ from simulator.events.sharing.phase_rows import Rows
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.pass_phases import COMPUTING, REPEATING
 from simulator.events.step.play import Played, shown_s
-from simulator.schedules.schedule import FORWARD
 
 __all__ = ["charged_s", "held_s", "held_share", "units"]
 
@@ -61,15 +60,13 @@ def units(played: Played, takes: Profiles, rows: Rows) -> tuple[Floats, NDArray[
 def charged_s(played: Played) -> Floats:
     """Slowdown of every action that the closed form charges for calls that are tasks.
 
-    Of reductions after every micro-batch that is the last one; the others run inside passes.
+    Of reductions that is the last one; those before it run inside passes.
     """
     listed, passes = played.program, played.passes
     found = np.zeros(len(listed))
     own = played.changes[:, 1] == CAUSE["slowdown"]
     action = played.changes[own, 0]
-    times = np.array([one.tails.reductions for one in played.replicas])
-    times = np.where(listed.kind[action] == FORWARD, 1.0, times[listed.rank[action] // played.pp])
-    np.add.at(found, action, played.changes_s[own] / times)
+    np.add.at(found, action, played.changes_s[own])
     if passes.send_s.any():
         hidden = passes.hidden_s[listed.rank, listed.chunk, listed.kind, HIDDEN.index("pp")]
         found += hidden * held_share(played)[listed.rank]

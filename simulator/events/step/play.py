@@ -96,16 +96,17 @@ def replica_of(rows: Selection, priced: Priced, count: int) -> Replica:
     passes = passes_of(rows, priced, held)
     tails = tails_of(rows, priced, passes)
     passes = after_every_pass(passes, tails.every_s)
+    passes = after_every_pass(passes, tails.each_slowed_s, "slowdown")
     return Replica(count=count, rows=rows, priced=priced, held=held, passes=passes, tails=tails)
 
 
-def after_every_pass(passes: Passes, seconds: Floats) -> Passes:
-    """Passes that end with a reduction of their gradients, shape (ranks, chunks)."""
+def after_every_pass(passes: Passes, seconds: Floats, cause: str = "dp") -> Passes:
+    """Passes with what reductions before the last show or slow of each, shape (ranks, chunks)."""
     if not seconds.any():
         return passes
     shown = passes.shown_s.copy()
     for kind in (BACKWARD, BACKWARD_WEIGHT):
-        shown[:, :, kind, CAUSE["dp"]] += seconds
+        shown[:, :, kind, CAUSE[cause]] += seconds
     return replace(passes, shown_s=shown)
 
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats, Ints
 from simulator.cost.collectives.calls import slowdown_share
 from simulator.cost.memory.offload import host_parts_s, host_step_s, uses_host
-from simulator.cost.passes import ZERO2, rank_tails
+from simulator.cost.passes import rank_tails
+from simulator.cost.states.reductions import reductions, round_passes
 from simulator.cost.tables import Priced, Selection
 from simulator.events.step.extras import COMPUTE, COPY, DATA, HOST, Extras, Table
 from simulator.events.step.host_copies import activation_copies
@@ -41,11 +42,13 @@ class Tails:
     overlaps: tuple[bool, bool]
     """Whether gathers run beside forward passes, and reductions beside backward passes."""
     reductions: float
-    """Reductions of a step: one, or one of every micro-batch."""
+    """Reductions of a step: one, or one of every micro-batch or round."""
     every_s: Floats
-    """Shown reduction of every micro-batch but the last, (ranks, chunks)."""
+    """What all but the last show, spread over micro-batches, (ranks, chunks)."""
     slowed_s: Floats
-    """What hidden gathers and reductions cost the passes beside them, (2, ranks, chunks)."""
+    """What a hidden gather and the last reduction cost passes beside them, (2, ranks, chunks)."""
+    each_slowed_s: Floats
+    """What reductions before the last cost, spread over backward passes, (ranks, chunks)."""
     tables_s: float
     """Sum of the word table's gradients over two stages, after all reductions."""
     norm_s: float
@@ -71,23 +74,24 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
     software, m = priced.software, layouts.micro_batches / layouts.copies
     overlap = software.overlap
     once = bool(states.keeps_gathered[grid[0]])
-    always = software.states.reduces_every_micro_batch and not once
-    every = layouts.sharding[0] == ZERO2 and always
     whole = passes.window_s.sum(axis=1)
     shares = passes.window_s / np.maximum(whole, 1e-300)[:, None, :]
     given = np.empty((2, 1, len(order)))
     given[:, 0, order] = whole.T
-    times = float(m[0]) if every else 1.0
+    times = float(reductions(layouts, software, states.keeps_gathered[grid])[0])
     _, covered = rank_tails(
         priced, layouts, grid, (given[AHEAD], given[BACK]), np.full((1, 1), times)
     )
     slowed = [covered[1 - way][0, order][:, None] * shares[:, :, way] for way in (AHEAD, BACK)]
+    slowed[BACK], before = slowed[BACK] / times, slowed[BACK] * (1.0 - 1.0 / times) / float(m[0])
     reduce_s, gather_s = (
         x[grid[0], order][:, None] * shares[:, :, way]
         for x, way in ((states.reduce_s, BACK), (states.gather_s, AHEAD))
     )
     reduces_beside = overlap.gradient_reduce and not (software.fsdp2.reduces_after_passes and once)
     beside = passes.window_s[:, :, BACK] if reduces_beside else 0.0
+    between = float(round_passes(layouts)[0]) if once else 1.0
+    between_s = np.maximum(reduce_s - between * beside, 0.0)
     optimizer_s, gradients = states.optimizer_s[grid[0], order], [np.zeros(1), np.zeros(1)]
     host_s, copied_s, copies = np.zeros(len(order)), np.zeros(len(order)), 1.0
     if uses_host(layouts):
@@ -101,8 +105,9 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
         buckets=states.reduce_buckets[grid[0], order],
         overlaps=(overlap.parameter_gather, reduces_beside),
         reductions=times,
-        every_s=np.maximum(reduce_s - beside, 0.0) * every,
+        every_s=between_s * ((times - 1.0) / float(m[0]) if once else float(times > 1.0)),
         slowed_s=np.stack(slowed) * slowdown_share(priced.cluster),
+        each_slowed_s=before * slowdown_share(priced.cluster),
         tables_s=float(states.tables_s[grid[0]]),
         norm_s=float(states.norm_s[grid[0]]),
         gradients_s=float(gradients[0][0]),

@@ -17,6 +17,10 @@ class FSDP2:
     keeps_gathered_with_pipeline: bool = False
     """zero3 with pp > 1: parameters stay gathered and gradients unreduced until the last
     micro-batch (FSDP2 without reshard, torchtitan's default policy)."""
+    reduces_each_round: bool = False
+    """Where parameters stay gathered in a pipeline, a chunk's gradients are reduced once each round
+    of micro-batches that it takes without a break, so that those of one chunk fill up while those
+    of another leave; otherwise all of them wait for the last micro-batch."""
     adds_unreduced: bool = False
     """Where gradients stay whole until the last micro-batch, those of the first are cast to the
     type of the reduction and later ones added to them, by kernels of their own (FSDP2)."""
