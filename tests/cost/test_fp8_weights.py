@@ -11,6 +11,7 @@ import pytest
 
 from simulator.cost.collectives.calls import all_gather_s
 from simulator.cost.pricing import price
+from simulator.cost.states.state_bytes import part_states
 from simulator.cost.step import Priced, evaluate
 from simulator.hardware.cluster import Cluster, load_cluster, with_release
 from simulator.layout.layouts import Layouts
@@ -105,3 +106,20 @@ def test_optimizer_states_and_gradients_stay_what_they_are() -> None:
     )
     for kind in ("gradients", "optimizer", "activations"):
         assert alone[kind][0] == both[kind][0]
+
+
+def test_adapters_over_8_bit_weights_are_gathered_in_16_bit() -> None:
+    """Only adapters are updated, and they stay in 16 bit; 16 rows and columns of four matrices."""
+    trained = 32 * 16 * (2 * (4096 + 4096) + 2 * (4096 + 1024))
+    recipe = Recipe(
+        sequence_length=4096,
+        global_batch=8,
+        precision="fp8",
+        fp8_weights=True,
+        lora_rank=16,
+        lora_targets=("q", "k", "v", "o"),
+    )
+    adapted = Workload(architecture=presets.load("llama-3.1-8b"), recipe=recipe)
+    states = part_states(adapted, load_software("megatron-core"), Layouts.of())
+    layers = states.update[:, :, :-2].sum()
+    assert float(layers) == pytest.approx(2.0 * trained / 32, rel=1e-9)

@@ -27,7 +27,7 @@ TYPES = {
     "ada": {"fp8"}, "blackwell-gb20x": {"fp8"},
     "hopper": {"fp8", "fp8_blockwise"},
     "blackwell": {"fp8", "mxfp8", "nvfp4"},
-    "cdna2": set(), "cdna3": {"fp8"}, "cdna4": {"fp8"},
+    "cdna2": set(), "cdna3": {"fp8"}, "cdna4": {"fp8", "mxfp8"},
     "gaudi2": {"fp8"}, "gaudi3": {"fp8"}, "da-vinci": set(),
     "tpu-v3": set(), "tpu-v4": set(), "tpu-v5": set(), "tpu-v6": set(), "tpu-v7": {"fp8"},
     "trainium1": set(), "trainium2": {"fp8"},

@@ -485,6 +485,10 @@ def test_every_reason_has_its_sentence(
             {"pp": 2, "dp": 4, "schedule": "zb_h2"},
             {"software": "POST_VALIDATING", "training": {"optimizer_post_validation": True}},
         ),
+        (
+            {"dp": 8, "sharding": "ddp"},
+            {"training": {"precision": "fp8", "fp8_weights": True, "lora_rank": 16}},
+        ),
     ],
 )
 def test_a_layout_at_the_limit_can_run(layout: dict[str, Any], setting: dict[str, Any]) -> None:

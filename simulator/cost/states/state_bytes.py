@@ -106,6 +106,10 @@ def part_states(
         per = copies * QUANTISED_BYTES[recipe.precision]
         kept = kept + per * _quantised(matrices, parameters.shape, arch)
     only_fp8 = _only_fp8(size, recipe, copies, matrices, parameters, arch)
+    less_updated = only_fp8[1]
+    if recipe.freezes:  # of what is trained; adapters stay in 16 bit
+        less_updated = _only_fp8(size, recipe, copies, ours, parameters, arch)[1]
+        less_updated = less_updated * (recipe.lora_rank == 0)
     moments = moment_bytes(recipe, size.moment, trained, ours, len(arch.blocks))
     more = LAYER_WISE_TRAFFIC.get(recipe.optimizer, 0.0)
     return PartStates(
@@ -115,7 +119,7 @@ def part_states(
         gradients=size.gradient * trained,
         optimizer=size.master * trained + moments,
         reduce=size.reduce * trained,
-        update=size.gather * trained - only_fp8[1],
+        update=size.gather * trained - less_updated,
         gather=size.gather * trained + whole - only_fp8[1],
         traffic=(size.traffic + more - 4 * size.moment) * trained + 2 * moments,
         matrices=ours,

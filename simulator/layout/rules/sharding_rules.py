@@ -154,6 +154,12 @@ RESHARD = Rule(
 )
 
 
+def _trains_fp8_weights(at: Setting) -> bool:
+    """Frozen ones need no fp32 copy: NeMo runs fp8_params with plain Adam for adapters."""
+    recipe = at.workload.recipe
+    return recipe.fp8_weights and recipe.lora_rank == 0
+
+
 def _word_fp8_weights(case: Case) -> Wording:
     """Megatron-Core: "--fp8-param-gather only supported with distributed optimizer"."""
     words = [word for word in case.software.supports.sharding if word != "ddp"]
@@ -164,6 +170,6 @@ def _word_fp8_weights(case: Case) -> Wording:
 FP8_WEIGHTS = Rule(
     field="layout.sharding",
     reason="weights in 8 bit alone need optimizer states that ranks share",
-    wrong=lambda x, at: at.workload.recipe.fp8_weights & (x.sharding == SHARDINGS.index("ddp")),
+    wrong=lambda x, at: _trains_fp8_weights(at) & (x.sharding == SHARDINGS.index("ddp")),
     wording=_word_fp8_weights,
 )
