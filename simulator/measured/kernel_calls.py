@@ -99,6 +99,8 @@ class KernelCalls:
     """Type as the profiles call it."""
     library: Texts
     """Key of the family's table in the profile."""
+    loaded: Masks
+    """Timed back to back: at the clock of a training step."""
     passes: Texts
     """Of attention: forward, backward or both."""
     shapes: Mapping[str, Shape]
@@ -135,6 +137,7 @@ def read_kernels(table: Table, words: Words) -> KernelCalls:
         device=device,
         dtype=dtype,
         library=library,
+        loaded=family == _mapped(table.text("framework"), words.under_load, other="-"),
         passes=passes,
         shapes=shapes,
         flop=_flop(family, shapes, passes),

@@ -62,6 +62,8 @@ class Words:
     """Library of the accelerator's `gemm` table for an ``impl`` or, failing that, a framework."""
     attention_libraries: dict[str, str]
     """Library of the `attention` table for an ``impl``; any other is priced as ``flash``."""
+    under_load: dict[str, str]
+    """Frameworks whose calls of a family (``gemm``) were timed back to back, without a pause."""
     stream_classes: dict[str, str]
     """Class of the `stream` table for a memory-bound ``kernel``."""
 

@@ -70,12 +70,16 @@ def _kernels(table: Table) -> Texts:
 
 def _predict(calls: KernelCalls) -> Floats:
     predicted_s = np.full(len(calls.flop), np.nan)
-    labels = (calls.family, calls.device, calls.dtype, calls.library, calls.passes)
-    for (family, name, dtype, library, passes), rows in groups(calls.sieve.kept, *labels):
+    loaded = calls.loaded.astype(str)
+    labels = (calls.family, calls.device, calls.dtype, calls.library, calls.passes, loaded)
+    for (family, name, dtype, library, passes, load), rows in groups(calls.sieve.kept, *labels):
         device = calls.accelerators[name]
         shape = _take(calls.shapes[family], rows)
         if family == "gemm":
-            predicted_s[rows] = _gemm_s(device, dtype, library, **shape)
+            hot = load == str(True)
+            predicted_s[rows] = _gemm_s(device, dtype, library, sustained=hot, **shape)
+            if hot:  # as steps are priced, without what timings of bursts leave over
+                continue
         elif family == "attention":
             predicted_s[rows] = _attention_s(device, dtype, library, shape, passes)
         elif family == "experts":
@@ -92,10 +96,12 @@ def _take(shape: Shape, rows: Ints) -> dict[str, Floats]:
     return {name: column[rows] for name, column in shape.items()}
 
 
-def _gemm_s(device: Accelerator, dtype: str, library: str, **shape: Any) -> Floats:
+def _gemm_s(
+    device: Accelerator, dtype: str, library: str, *, sustained: bool = False, **shape: Any
+) -> Floats:
     kernel = device.gemm[library][gemm_type(dtype)]
     own = {field.name: float(getattr(kernel, field.name)) for field in fields(kernel)}
-    return gemm_s(**shape, **gemm_rates(device, dtype), **own, sustained=False)
+    return gemm_s(**shape, **gemm_rates(device, dtype), **own, sustained=sustained)
 
 
 def _near_timed(timed: TimedShapes, shape: Shape) -> Floats:

@@ -98,9 +98,18 @@ def test_a_gradient_that_adds_to_fp32_reads_and_writes_it(round_profiles: Path) 
     row = TILE | sizes | {"kernel": "simumax_matmul", "direction": "wgrad"}
     operands, result = 2 * (1280 * 64 + 64 * 1280), 1280 * 1280
     ways = ("acc=True out=fp32", "acc=True out=bf16", "acc=False out=bf16")
-    rows = [row | {"impl": f"layout=NT {way}", "framework": "SimuMax measured"} for way in ways]
+    rows = [row | {"impl": f"layout=NT {way}", "framework": "vidur"} for way in ways]
     expected = [2 * US + (operands + each * result) / 1e9 for each in (8, 4, 2)]
     assert predicted(round_profiles, *rows) == pytest.approx(expected, rel=1e-9)
+
+
+def test_products_timed_back_to_back_run_at_the_clock_of_a_step(tmp_path: Path) -> None:
+    """A100 PCIe: no falling clock alone, 0.88 of it under load; a second of products either way."""
+    row = TILE | {"gpu": "a100-pcie-80", "dtype": "bf16", "time_us": "1200000"}
+    row |= {"M": "65536", "N": "65536", "K": "32768"}
+    rows = [row | {"framework": framework} for framework in ("vidur", "SimuMax measured")]
+    alone, loaded = predicted(tmp_path, *rows)
+    assert alone / loaded == pytest.approx(0.88, rel=1e-3)
 
 
 def test_attention_forward_and_backward(round_profiles: Path) -> None:
