@@ -106,7 +106,7 @@ def _taken_apart(words: list[Word], path: str) -> Command | None:
         before = names[at - 1] if at else ""
         module = before == "-m" and word.text not in _LAUNCHES
         program = _SCRIPT.fullmatch(word.text) and names[at] not in _LAUNCHES
-        valued = before.startswith("--") and before != "--use_deepspeed"
+        valued = before.startswith("--") and "=" not in before and before != "--use_deepspeed"
         if module or (program and not valued):
             started = settings_of(words[:at], path)
             return Command(word.text, started, settings_of(words[at + 1 :], path))

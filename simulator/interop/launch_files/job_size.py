@@ -42,6 +42,12 @@ def seeds_of(directives: Iterable[Setting]) -> dict[str, str]:
 
 def read_directives(settings: Settings) -> None:
     """State servers and accelerators of a job's head."""
+    for key in ("nodes", "ntasks", "ntasks_per_node"):
+        given = settings.found.get(key)
+        if given is not None and re.fullmatch(r"[<\[]?[A-Za-z][\w -]*[>\]]?", str(given.value)):
+            settings.notes.append(f"{given.place}: {given.value!r} is a place for a number")
+            settings.take(key)
+            del settings.found[key]
     nodes = settings.whole("run.nodes", "nodes")
     _typed("run.per_node", settings, "gpus_per_node", "gres")
     _typed("cluster.gpus", settings, "gpus")

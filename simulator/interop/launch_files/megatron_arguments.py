@@ -26,13 +26,15 @@ _DEGREES = {
     "training.global_batch": ("global_batch_size", "train_batch_size"),
     "training.sequence_length": ("seq_length", "encoder_seq_length", "max_sequence_length"),
     "run.steps": ("train_iters", "max_steps"),
-    "run.samples": ("train_samples",),
     "run.nodes": ("num_nodes", "trainer_num_nodes"),
     "run.per_node": ("devices", "gpus_per_node", "num_gpus_per_node"),
     "cluster.gpus": ("num_gpus", "world_size"),
     "training.lora_rank": ("dim", "lora_r", "adapter_dim"),
 }
 """Field -> keys that give it as a whole number."""
+
+_MOST_SAMPLES = 10**12
+"""Sequences of a whole run: of 4,096 tokens each, a thousand times what is trained today."""
 
 _CP_KINDS = {
     "p2p": "ring", "all_gather": "all_gather", "a2a": "all_to_all", "a2a+p2p": "hierarchical",
@@ -110,6 +112,7 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str) -> Reading:
     """
     for name, keys in _DEGREES.items():
         settings.whole(name, *keys)
+    settings.whole("run.samples", "train_samples", most=_MOST_SAMPLES)
     shape = shape_of(settings)
     _pipeline(settings, shape.layers)
     _context(settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from simulator.errors import InputError, first_of
 from simulator.hardware.cluster import load_cluster
 from simulator.interop.launch_files.imported import Imported, Origin
 from simulator.interop.launch_files.recognising import read_launch_file
-from simulator.interop.launch_files.settings import Reading, Stated, shown
+from simulator.interop.launch_files.settings import Reading, Stated, Unset, shown
 from simulator.scenario import Scenario, make_scenario
 from simulator.software.profile import load_software
 from simulator.workload import presets
@@ -89,6 +90,8 @@ class _Merging:
         for reading in self.readings:
             self.problems += reading.problems
             self.notes += reading.notes
+            for item in reading.unset:
+                self._ask_for(item)
             last = {item.field: item for item in reading.stated}
             for item in last.values():
                 self._take(item)
@@ -101,6 +104,20 @@ class _Merging:
             self._count_gpus()
         else:
             self._check_gpus(size)
+
+    def _ask_for(self, item: Unset) -> None:
+        """A value that only the user knows: asked for, unless an option says it."""
+        section, _, name = item.field.partition(".")
+        rule = f"{item.place}: {item.value[:120]!r} stands in a variable that no file given sets"
+        sized = section == "run" and name in ("nodes", "per_node")
+        if item.field in self.given or (sized and "cluster.gpus" in self.given):
+            return
+        if sized:
+            self.notes.append(f"{rule}: --gpus N says how many there are in all")
+        elif section in ("layout", "training"):
+            self.problems.append(f"{rule}: --set {item.field}=N says it")
+        else:
+            self.notes.append(f"{rule}: not counted")
 
     def _check_gpus(self, size: int) -> None:
         nodes, each = self._get("run.nodes"), self._get("run.per_node")
@@ -185,6 +202,23 @@ class _Merging:
             if devices and self._get(target) is None and devices % self._programs() == 0:
                 self._put(target, devices // self._programs(), self.fields[name].source)
 
+    def _fewest(self) -> int:
+        """Accelerators that one copy of the layout takes: all that run it are a multiple."""
+        tp, pp, cp, ep = (self._get(f"layout.{name}") or 1 for name in ("tp", "pp", "cp", "ep"))
+        etp = self._get("layout.etp") or 1
+        return int(pp * math.lcm(tp * cp, ep * etp))
+
+    def _too_few(self, gpus: int) -> None:
+        """Scripts that say one server, to be changed by who runs them, are common."""
+        parts = {name: self._get(f"layout.{name}") or 1 for name in ("tp", "pp", "cp", "ep", "etp")}
+        shown_ = " ".join(f"{name} {count}" for name, count in parts.items() if count > 1)
+        least, source = self._fewest(), self.fields["cluster.gpus"].source
+        nearest = max(round(gpus / least), 1) * least
+        self.problems.append(
+            f"cluster.gpus: must be a multiple of {least}, which {shown_} take together, got {gpus}"
+            f" ({source}); --gpus {nearest} decides"
+        )
+
     def follow(self) -> None:
         """Work out what follows from what is stated."""
         gpus = self._get("cluster.gpus")
@@ -192,10 +226,10 @@ class _Merging:
         for name in ("tp", "pp", "cp"):
             split *= self._get(f"layout.{name}") or 1
         dp = None
-        if isinstance(gpus, int) and gpus % split == 0:
+        if isinstance(gpus, int) and gpus % self._fewest() == 0:
             dp = gpus // split
         elif isinstance(gpus, int):
-            self.notes.append(f"tp x pp x cp = {split} does not divide {gpus} accelerators")
+            self._too_few(gpus)
         self._follow_batch(dp)
         self._follow_groups(dp)
         layers = self.architecture.layers if self.architecture else None
@@ -304,6 +338,11 @@ class _Merging:
             notes=tuple(dict.fromkeys(self.notes)),
         )
 
+    def _batch_follows(self) -> bool:
+        """Whether the batch is known as soon as the number of accelerators is."""
+        each = self._get("layout.micro_batch") and self._get("run.accumulation")
+        return bool(each or self._get("run.local_batch") or self._get("run.device_batch"))
+
     def _ask(self, document: Mapping[str, Mapping[str, Any]]) -> None:
         """Name what no file and no option says."""
         missing = []
@@ -312,6 +351,8 @@ class _Merging:
             table = document.get(section, {})
             set_there = name == "model" and "model.name" in self.given
             there = key in table if key else bool(table) or self.architecture is not None
+            if name == "training.global_batch" and "gpus" not in document.get("cluster", {}):
+                there = there or self._batch_follows()
             if not there and not set_there and name not in self.given:
                 missing.append(f"--from: {name}: not said by these files ({what}): {how}")
         if missing:

@@ -261,7 +261,9 @@ def _of_command(command: Command, script: Script) -> list[Reading]:
     keys = {item.key for item in settings}
     notes = [f"{path} reads {name!r}: give it with --from too" for name in script.sourced]
     if script.branches:
-        notes.append(f"{path}: all its branches were read, one after the other")
+        rule = "branches that nothing in it decides were all read, one after the other"
+        notes.append(f"{path}: {rule}")
+    notes += [f"{path}: of the values of {name!r} the first was read" for name in script.loops]
     dotted = {key.partition(".")[0] for key in keys if "." in key}
     if own := _of_compilers(command, script, keys):
         found += own

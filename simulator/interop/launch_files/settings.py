@@ -22,6 +22,7 @@ __all__ = [
     "Setting",
     "Settings",
     "Stated",
+    "Unset",
     "as_whole",
     "shown",
 ]
@@ -68,6 +69,16 @@ class Stated:
     place: Place
 
 
+@dataclass(frozen=True, slots=True)
+class Unset:
+    """A value that stands in a variable which no file given sets."""
+
+    field: str
+    """The field that it would state; blank where it decides several."""
+    value: str
+    place: Place
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """What one file says."""
@@ -85,6 +96,7 @@ class Reading:
     architecture: Architecture | None = None
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    unset: tuple[Unset, ...] = ()
     measured: bool = False
     """It tells of a run, and is nothing that could be changed."""
 
@@ -101,6 +113,7 @@ class Settings:
     stated: list[Stated] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    unset: list[Unset] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
 
     @classmethod
@@ -122,16 +135,19 @@ class Settings:
         """What was stated of a field; None where nothing was."""
         return next((item.value for item in self.stated if item.field == name), None)
 
-    def whole(self, name: str, *keys: str, least: int = 1) -> int | None:
-        """State a whole number of at least `least`; blanks, "auto" and None say nothing."""
+    def whole(self, name: str, *keys: str, least: int = 1, most: int = LARGEST) -> int | None:
+        """State a whole number from `least` to `most`; blanks, "auto" and None say nothing."""
         setting = self.take(*keys)
         if setting is None or setting.value in (None, "", "auto", "None", "null", "none"):
             return None
         number = as_whole(setting.value)
-        if number is None or not least <= number <= LARGEST:
+        if isinstance(setting.value, str) and _VARIABLE.search(setting.value):
+            self.unset.append(Unset(name, setting.value, setting.place))
+            return None
+        if number is None or not least <= number <= most:
             rule = f"must be a whole number from {least}"
-            if isinstance(setting.value, str) and _VARIABLE.search(setting.value):
-                rule += " (it stands in a variable that no file given sets)"
+            if number is not None and number > most:
+                rule += f" to {most}"
             self.problems.append(problem(str(setting.place), "", rule, setting.value))
             return None
         if name:
@@ -148,6 +164,9 @@ class Settings:
             return True
         if word in ("false", "0", "no", "off", "none", "null", ""):
             return False
+        if _VARIABLE.search(word):
+            self.unset.append(Unset("", str(setting.value), setting.place))
+            return None
         self.problems.append(problem(str(setting.place), "", "must be true or false", word))
         return None
 
@@ -168,8 +187,10 @@ class Settings:
     def rest(self, idle: Callable[[str], bool]) -> tuple[list[Place], list[Place]]:
         """Places of what nobody took: those that bear on nothing, and those not known."""
         left = [setting for key, setting in self.found.items() if key not in self.taken]
-        quiet = [setting.place for setting in left if idle(setting.key)]
-        return quiet, [setting.place for setting in left if not idle(setting.key)]
+        quiet, unknown = list[Place](), list[Place]()
+        for item in left:
+            (quiet if item.value is None or idle(item.key) else unknown).append(item.place)
+        return quiet, unknown
 
     def reading(self, kind: str, idle: Callable[[str], bool], **more: Any) -> Reading:
         """All of it as the record that is handed on."""
@@ -182,6 +203,7 @@ class Settings:
             idle=tuple(quiet),
             notes=(*self.notes, *more.pop("notes", ())),
             problems=tuple(self.problems),
+            unset=tuple(self.unset),
             **more,
         )
 

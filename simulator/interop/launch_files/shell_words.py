@@ -2,18 +2,18 @@
 
 What bash would do is followed as far as launch scripts go: quotes, line continuation, variables
 with defaults, arrays, whole-number arithmetic, here-documents. Command substitutions stay as they
-are written. Branches are read one after the other, as if all were taken.
+are written. Branches that the script's own variables rule out are left out (`shell_branches`).
 """
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from simulator.errors import InputError
+from simulator.interop.launch_files.shell_arithmetic import arithmetic
+from simulator.interop.launch_files.shell_branches import KEYWORDS, Branches
 
 __all__ = ["HereDocument", "Script", "Word", "read_script"]
 
@@ -30,7 +30,6 @@ _INTO = re.compile(r"(?:^|[^0-9>&])>\s*[\"']?([^\s\"'<>|;&]+)")
 _PLAIN = re.compile(r"[\w./:=,@%+\[\]{}*?~^!#-]+")
 _WITHIN_QUOTES = re.compile(r'[^"\\$`]+')
 _BREAKS = "\n;|&()"
-_KEYWORDS = {"if", "then", "else", "elif", "for", "while", "do", "case", "until", "function", "!"}
 _REDIRECTED = re.compile(r"\d*[<>]")
 _DECLARES = {"export", "declare", "local", "readonly", "typeset"}
 
@@ -66,7 +65,9 @@ class Script:
     documents: list[HereDocument] = field(default_factory=list)
     sourced: list[str] = field(default_factory=list)
     branches: bool = False
-    """Whether there are ifs, cases or loops."""
+    """Whether branches were read of which not all may run."""
+    loops: tuple[str, ...] = ()
+    """Variables of loops, of whose values the first was taken."""
 
 
 def read_script(text: str, path: str, seeds: dict[str, str] | None = None) -> Script:
@@ -82,6 +83,7 @@ def read_script(text: str, path: str, seeds: dict[str, str] | None = None) -> Sc
     scanner = _Scanner(body, script)
     for words in scanner.commands():
         _note(words, script)
+    script.branches, script.loops = scanner.forks.undecided, tuple(scanner.forks.loops[:8])
     for document, literal in raw:
         filled = document.text if literal else _filled(document.text, script)
         script.documents.append(HereDocument(document.name, filled, document.line))
@@ -149,21 +151,41 @@ class _Scanner:
         self.text, self.script, self.depth = text, script, depth
         self.at, self.line, self.made = 0, 1, 0
         self.closes = len(text)  # behind it no arithmetic is closed
+        self.forks, self.end, self.given = Branches(), "", ""
 
     def commands(self) -> Iterator[list[Word]]:
-        """Words of each command; assignments and keywords are kept apart."""
+        """Words of each command that runs; assignments and keywords are kept apart."""
         words: list[Word] = []
         for word in self._words():
             if word is None:
-                if words:
+                runs, sets = self.forks.command([item.text for item in words], self.end)
+                if sets is not None:
+                    self._set(*sets, self.line)
+                elif runs and words and words[0].text == "read":
+                    self._read([item.text for item in words[1:] if item.text[:1] != "-"])
+                elif runs and words:
                     yield words
-                words = []
-            elif not words and word.text in _KEYWORDS:
-                self.script.branches = True
-            elif words or word.text not in ("{", "}", "fi", "done", "esac", *_DECLARES):
+                words, self.given = [], ""
+            elif not words and word.text in KEYWORDS:
+                self.forks.keyword(word.text)
+            elif words or word.text not in ("{", "}", *_DECLARES):
                 words.append(word)
-        if words:
-            yield words
+
+    def _read(self, names: list[str]) -> None:
+        """``IFS=',' read -r TP PP <<< "8,4"``."""
+        between = self.script.variables.get("IFS")
+        sign = between if isinstance(between, str) and between.strip() else None
+        parts = self.given.split(sign, max(len(names) - 1, 0)) if names else []
+        for name, part in zip(names, parts, strict=False):
+            if name.isidentifier() and len(part) < 1000:
+                self._set(name, part, self.line)
+
+    def _set(self, name: str, value: str | list[str], line: int) -> None:
+        """Set a variable, where the branch runs."""
+        self._count(value)
+        if not self.forks.skipped:
+            self.script.variables[name] = value
+            self.script.lines_of[name] = line
 
     def _words(self) -> Iterator[Word | None]:
         """Words, and None where a command ends."""
@@ -179,8 +201,9 @@ class _Scanner:
                 end = text.find("\n", self.at)
                 self.at = size if end < 0 else end
             elif char in _BREAKS:
+                self.end = ";;" if text.startswith(";;", self.at) else char
                 self.line += char == "\n"
-                self.at += 1
+                self.at += len(self.end)
                 bare = True
                 yield None
             elif found := _REDIRECTED.match(text, self.at):
@@ -191,14 +214,17 @@ class _Scanner:
                 if bare and self._assigned():
                     continue
                 for field_ in self._word(_BREAKS + "<> \t\r"):
-                    bare = field_ in _DECLARES or (bare and field_ in _KEYWORDS)
+                    bare = field_ in _DECLARES or (bare and field_ in KEYWORDS)
                     yield Word(field_, line)
+        self.end = "\n"
+        yield None
 
     def _redirection(self) -> None:
+        here = self.text.startswith("<<<", self.at)
         while self.at < len(self.text) and self.text[self.at] in "<>&- ":
             self.at += 1
-        for _ in self._word(_BREAKS + "<> \t\r"):
-            pass
+        words = self._word(_BREAKS + "<> \t\r")
+        self.given = words[0] if here and words else self.given
 
     def _assigned(self) -> bool:
         """Take an assignment, of a word or of an array, if one stands here."""
@@ -218,9 +244,7 @@ class _Scanner:
                 value = [*before, *(value if isinstance(value, list) else [value])]
             else:
                 value = before + (value if isinstance(value, str) else " ".join(value))
-        self._count(value)
-        self.script.variables[name] = value
-        self.script.lines_of[name] = line
+        self._set(name, value, line)
         return True
 
     def _count(self, value: str | list[str]) -> None:
@@ -324,7 +348,7 @@ class _Scanner:
                 return self._up_to(at + 3)
             inside = text[at + 3 : end]
             written = self._up_to(end + 2)
-            number = _arithmetic(inside, self.script.variables)
+            number = arithmetic(inside, self.script.variables)
             return written if number is None else str(number)
         if text.startswith("$(", at):
             return _AsWritten(self._up_to(_closing(text, at + 1, "(", ")")))
@@ -368,7 +392,7 @@ class _Scanner:
             return "" if value is None else self._inner(other)
         if value is None or (":" in form and not value):
             value = self._inner(other)
-            if "=" in form:
+            if "=" in form and not self.forks.skipped:
                 self.script.variables[name] = value
         return value
 
@@ -391,47 +415,3 @@ def _closing(text: str, at: int, opens: str, closes: str) -> int:
         if depth == 0:
             return found.end()
     return len(text)
-
-
-_OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-
-
-def _arithmetic(text: str, variables: dict[str, str | list[str]]) -> int | None:
-    """Whole-number arithmetic on variables; None where anything in it is not known.
-
-    >>> _arithmetic("$NNODES * 8 / (TP*2)", {"NNODES": "4", "TP": "2"})
-    8
-    """
-
-    def value(found: re.Match[str]) -> str:
-        given = variables.get(found[1])
-        return given if isinstance(given, str) and len(given) < 20 else "unknown"
-
-    if len(text) > 200:
-        return None
-    filled = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", value, text)
-    try:
-        return _number(ast.parse(filled.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
-        return None
-
-
-def _number(node: ast.AST) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < 10**15:
-        return node.value
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        found = _OPERATORS[type(node.op)](_number(node.left), _number(node.right))
-        if abs(found) < 10**15:
-            return int(found)
-    raise ValueError(text_of(node))
-
-
-def text_of(node: ast.AST) -> str:
-    """What an expression is, for an error that nobody sees."""
-    return type(node).__name__
