@@ -33,6 +33,7 @@ def read_deepspeed(settings: Settings) -> Reading:
         if settings.flag(f"{word}.enabled"):
             at = settings.found[f"{word}.enabled"]
             settings.say("training.precision", word.replace("bfloat16", "bf16"), at)
+    _states(settings)
     settings.word("training.gradient_dtype", _DTYPES, "data_types.grad_accum_dtype")
     settings.word("training.reduce_dtype", _DTYPES, "communication_data_type")
     settings.word("training.optimizer", _OPTIMIZERS, "optimizer.type")
@@ -42,6 +43,23 @@ def read_deepspeed(settings: Settings) -> Reading:
         idle_in("deepspeed"),
         software=("deepspeed", "optimum-habana"),
     )
+
+
+def _states(settings: Settings) -> None:
+    """States of 16 bit, and what waits for the backward pass elsewhere."""
+    for word, dtype in (("bf16", "bf16"), ("fp16", "fp16")):
+        for tail in ("master_weights_and_grads", "master_weights_and_gradients"):
+            key = f"{word}.{word}_{tail}"
+            if settings.flag(key):
+                settings.say("training.gradient_dtype", dtype, settings.found[key])
+                rule = "master weights are counted in fp32, gradients in 16 bit"
+                settings.notes.append(f"{settings.found[key].place}: {rule}")
+    if settings.flag("bf16.bf16_optimizer_states"):
+        settings.say("training.moment_dtype", "bf16", settings.found["bf16.bf16_optimizer_states"])
+    for tail in ("partition_activations", "cpu_checkpointing"):
+        key = f"activation_checkpointing.{tail}"
+        if settings.flag(key):
+            settings.notes.append(f"{settings.found[key].place}: not counted in memory or time")
 
 
 def say_zero(settings: Settings, prefix: str) -> None:

@@ -152,6 +152,8 @@ def _recipe_model(settings: Settings) -> None:
     alike = [stem for stem in stems if said == stem or said.startswith(f"{stem}_")]
     if alike:
         settings.say("model.name", stems[max(alike, key=len)], setting)
+    elif re.fullmatch(r"[\w.-]{1,100}", said):
+        settings.say("run.model", said, setting)
 
 
 def _pipeline(settings: Settings, layers: int | None) -> None:

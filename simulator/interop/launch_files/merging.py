@@ -11,7 +11,7 @@ from typing import Any
 from simulator.errors import InputError, first_of
 from simulator.hardware.cluster import load_cluster
 from simulator.interop.launch_files.imported import Imported, Origin
-from simulator.interop.launch_files.recognising import read_launch_file
+from simulator.interop.launch_files.recognising import read_launch_files
 from simulator.interop.launch_files.settings import Reading, Stated, Unset, shown
 from simulator.scenario import Scenario, make_scenario
 from simulator.software.profile import load_software
@@ -54,7 +54,7 @@ def import_launch(
         is missing with the option that gives it.
     """
     overrides = list(overrides)
-    readings = [reading for path in files for reading in read_launch_file(path)]
+    readings = read_launch_files(files)
     given = {
         **{f"cluster.{k}": v for k, v in _named(names or {}).items() if k != "model"},
         **{text.partition("=")[0].strip(): text for text in overrides},
@@ -90,11 +90,12 @@ class _Merging:
         for reading in self.readings:
             self.problems += reading.problems
             self.notes += reading.notes
-            for item in reading.unset:
-                self._ask_for(item)
+            for unset in reading.unset:
+                self._ask_for(unset)
             last = {item.field: item for item in reading.stated}
             for item in last.values():
                 self._take(item)
+        self._ask_for_files()
         self._choose_architecture()
         self._count_devices()
         size = self._get("cluster.gpus")
@@ -118,6 +119,22 @@ class _Merging:
             self.problems.append(f"{rule}: --set {item.field}=N says it")
         else:
             self.notes.append(f"{rule}: not counted")
+
+    def _ask_for_files(self) -> None:
+        """Files that hold more settings; DeepSpeed's says how states are shared."""
+        given = {Path(reading.path.partition(": ")[0]).name for reading in self.readings}
+        given |= {Path(reading.path.rpartition(": ")[2]).name for reading in self.readings}
+        shared = {"layout.sharding"} & {*self.fields, *self.given}
+        for setting in (item for reading in self.readings for item in reading.named):
+            if Path(setting.value).name in given:
+                continue
+            rule = f"{setting.place}: {setting.value[:120]!r} says more: give it with --from too"
+            decides = "deepspeed" in setting.key or setting.key == "ds_config"
+            if decides and not shared:
+                how = "ddp, zero1, zero2 or zero3"
+                self.problems.append(f"{rule}, or --set layout.sharding=MODE ({how})")
+            else:
+                self.notes.append(rule)
 
     def _check_gpus(self, size: int) -> None:
         nodes, each = self._get("run.nodes"), self._get("run.per_node")
@@ -257,6 +274,10 @@ class _Merging:
         times, local = self._get("run.accumulation"), self._get("run.local_batch")
         if dp is None or "training.global_batch" in self.given:
             return
+        trainer = any("TrainingArguments" in reading.kind for reading in self.readings)
+        if trainer and micro and batch is None and times is None:
+            times, source = 1, f"{self.fields['layout.micro_batch'].source}, accumulated once"
+            self._put("run.accumulation", times, source)  # the Trainer's default
         if batch is None and micro and times:
             source = f"{micro} x {times} x dp {dp}, {self.fields['run.accumulation'].source}"
             self._put("training.global_batch", micro * times * dp, source)
@@ -340,7 +361,8 @@ class _Merging:
 
     def _batch_follows(self) -> bool:
         """Whether the batch is known as soon as the number of accelerators is."""
-        each = self._get("layout.micro_batch") and self._get("run.accumulation")
+        trainer = any("TrainingArguments" in reading.kind for reading in self.readings)
+        each = self._get("layout.micro_batch") and (self._get("run.accumulation") or trainer)
         return bool(each or self._get("run.local_batch") or self._get("run.device_batch"))
 
     def _ask(self, document: Mapping[str, Mapping[str, Any]]) -> None:
@@ -353,6 +375,8 @@ class _Merging:
             there = key in table if key else bool(table) or self.architecture is not None
             if name == "training.global_batch" and "gpus" not in document.get("cluster", {}):
                 there = there or self._batch_follows()
+            if name == "model" and (said := self.fields.get("run.model")) and not there:
+                what = f"{said.value!r}, {said.source}, is no model of the zoo"
             if not there and not set_there and name not in self.given:
                 missing.append(f"--from: {name}: not said by these files ({what}): {how}")
         if missing:

@@ -49,7 +49,7 @@ from simulator.interop.nvidia_topo import is_nvidia_topology, topology_words
 from simulator.plain_files import read_text
 from simulator.workload.huggingface import from_hf
 
-__all__ = ["KINDS", "LAUNCH_FILE_LIMIT_BYTES", "read_launch_file"]
+__all__ = ["KINDS", "LAUNCH_FILE_LIMIT_BYTES", "read_launch_file", "read_launch_files"]
 
 LAUNCH_FILE_LIMIT_BYTES = 2**20
 """Largest launch file; those of frameworks take 2 to 60 KiB."""
@@ -84,8 +84,39 @@ _BASE_YML = re.compile(r"\bbase\.yml\b")
 _YAML_LINE = re.compile(r"\s*(?:- )?[\w./-]+:(?:\s|$)|\s*- ")
 
 
-def read_launch_file(path: Path | str) -> list[Reading]:
+def read_launch_files(paths: Iterable[Path | str]) -> list[Reading]:
+    """Read the files of one run; what a shell script reads of the others is read with it.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_launch_file`.
+    """
+    given = list(paths)
+    names = {Path(path).name: path for path in given}
+    found, taken = [], set[str]()
+    alone: dict[str, InputError] = {}
+    for path in given:
+        beside = {name: at for name, at in names.items() if at != path}
+        try:
+            readings = read_launch_file(path, beside)
+        except InputError as error:
+            alone[Path(path).name] = error
+            continue
+        taken |= {name for reading in readings for name in reading.reads}
+        found.append((Path(path).name, readings))
+    for name, refusal in alone.items():
+        if name not in taken:
+            raise refusal
+    return [reading for name, readings in found if name not in taken for reading in readings]
+
+
+def read_launch_file(
+    path: Path | str, beside: Mapping[str, Path | str] | None = None
+) -> list[Reading]:
     """Read one file, which may hold several things: a job's head, a launcher, here-documents.
+
+    `beside` are other files of the same run by their names, which a shell script may read.
 
     Raises
     ------
@@ -99,19 +130,21 @@ def read_launch_file(path: Path | str) -> list[Reading]:
         make = f"foreshard calibrate {path} --base-cluster NAME --out-cluster OWN.toml"
         note = f"{path} measures collectives: {make} makes the cluster to give with --cluster"
         return [Reading(path=str(path), kind="log of nccl-tests", notes=(note,))]
-    found = _by_content(text, str(path))
+    found = _by_content(text, str(path), beside)
     if not found:
         known = "; ".join(KINDS)
         raise InputError(f"{path}: not recognised as a launch file; these are: {known}")
     return found
 
 
-def _by_content(text: str, path: str) -> list[Reading]:
+def _by_content(
+    text: str, path: str, beside: Mapping[str, Path | str] | None = None
+) -> list[Reading]:
     start = text.lstrip()
     if start[:1] == "{":
         return _of_json(json_of(text, path), path)
     if _HERE_DOCUMENT.search(text):
-        return _of_shell(text, path)
+        return _of_shell(text, path, beside)
     if is_fsdp2(text):
         return read_fsdp2(text, path)
     if is_nvidia_topology(text):
@@ -121,7 +154,7 @@ def _by_content(text: str, path: str) -> list[Reading]:
         return _of_toml(toml_of(text, path), path)
     if lines and sum(bool(_YAML_LINE.match(line)) for line in lines) > 0.6 * len(lines):
         return _of_yaml(yaml_of(text, path), path)
-    return _of_shell(text, path)
+    return _of_shell(text, path, beside)
 
 
 def _flat(table: Mapping[Any, Any], path: str, prefix: str = "") -> Iterable[Setting]:
@@ -233,9 +266,13 @@ def _of_topology(text: str, path: str) -> Reading:
     return Reading(path=path, kind="nvidia-smi topo -m", stated=stated, notes=(note,))
 
 
-def _of_shell(text: str, path: str) -> list[Reading]:
+def _of_shell(
+    text: str, path: str, beside: Mapping[str, Path | str] | None = None
+) -> list[Reading]:
     directives = batch_directives(text, path)
-    script = read_script(text, path, seeds_of(directives))
+    read = {name: read_text(at, LAUNCH_FILE_LIMIT_BYTES) for name, at in (beside or {}).items()
+            if name in text}  # fmt: skip
+    script = read_script(text, path, seeds_of(directives), read)
     found = []
     if directives:
         job = Settings.of(path, directives)
@@ -243,6 +280,8 @@ def _of_shell(text: str, path: str) -> list[Reading]:
         found.append(job.reading("job of SLURM", idle_in("slurm")))
     command = training_command(script)
     found += _of_command(command, script)
+    if reads := frozenset(read) - frozenset(script.beside):
+        found.append(Reading(path=path, kind="script", reads=reads))
     for document in script.documents:
         place = f"{path}: {document.name or f'line {document.line}'}"
         if document.name.endswith((".json", ".toml", ".yaml", ".yml")):
@@ -325,7 +364,7 @@ def _of_slice(script: Script) -> list[Reading]:
 
 def _variables(script: Script) -> list[Setting]:
     return [
-        Setting(name, value, Place(script.path, name, script.lines_of.get(name, 0)))
+        Setting(name, value, script.place_of(name))
         for name, value in script.variables.items()
         if isinstance(value, str) and name in script.lines_of
     ]

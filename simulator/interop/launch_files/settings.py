@@ -97,11 +97,22 @@ class Reading:
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     unset: tuple[Unset, ...] = ()
+    named: tuple[Setting, ...] = ()
+    """Settings whose value is another file of settings."""
+    reads: frozenset[str] = frozenset()
+    """Names of given files that it reads itself, so that they are not read again."""
     measured: bool = False
     """It tells of a run, and is nothing that could be changed."""
 
 
 _VARIABLE = re.compile(r"[$`]")
+
+
+_OTHER_FILES = (
+    *("deepspeed", "deepspeed_config", "deepspeed_config_file", "ds_config"),
+    *("deepspeed_config.deepspeed_config_file", "fsdp_config", "config_file"),
+)
+"""Keys that name a file of more settings."""
 
 
 @dataclass
@@ -176,6 +187,9 @@ class Settings:
         if setting is None or setting.value in (None, "", "auto"):
             return None
         said = str(setting.value).strip().strip("'\"")
+        if _VARIABLE.search(said):
+            self.unset.append(Unset(name, said, setting.place))
+            return None
         if said.lower() not in words:
             rule = f"must be one of {', '.join(words)}"
             self.problems.append(problem(str(setting.place), "", rule, said))
@@ -183,6 +197,10 @@ class Settings:
         if name:
             self.say(name, words[said.lower()], setting)
         return words[said.lower()]
+
+    def _is_file(self, key: str) -> bool:
+        value = self.found[key].value if key in self.found else None
+        return isinstance(value, str) and value.endswith((".json", ".yaml", ".yml"))
 
     def rest(self, idle: Callable[[str], bool]) -> tuple[list[Place], list[Place]]:
         """Places of what nobody took: those that bear on nothing, and those not known."""
@@ -204,6 +222,7 @@ class Settings:
             notes=(*self.notes, *more.pop("notes", ())),
             problems=tuple(self.problems),
             unset=tuple(self.unset),
+            named=tuple(self.found[key] for key in _OTHER_FILES if self._is_file(key)),
             **more,
         )
 

@@ -8,10 +8,11 @@ are written. Branches that the script's own variables rule out are left out (`sh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from simulator.errors import InputError
+from simulator.interop.launch_files.settings import Place
 from simulator.interop.launch_files.shell_arithmetic import arithmetic
 from simulator.interop.launch_files.shell_branches import KEYWORDS, Branches
 
@@ -64,30 +65,58 @@ class Script:
     """Line in which each variable was set last."""
     documents: list[HereDocument] = field(default_factory=list)
     sourced: list[str] = field(default_factory=list)
+    """Files that it reads and that were not given."""
+    beside: dict[str, str] = field(default_factory=dict)
+    """Texts of other files that were given, by name: what the script reads of them is read."""
+    paths_of: dict[str, str] = field(default_factory=dict)
+    """File in which a variable was set last, where that is another one."""
     branches: bool = False
     """Whether branches were read of which not all may run."""
     loops: tuple[str, ...] = ()
     """Variables of loops, of whose values the first was taken."""
 
+    def place_of(self, name: str) -> Place:
+        """Where a variable was set last."""
+        return Place(self.paths_of.get(name, self.path), name, self.lines_of.get(name, 0))
 
-def read_script(text: str, path: str, seeds: dict[str, str] | None = None) -> Script:
-    """Read a script; `seeds` are variables that its surroundings set.
+
+def read_script(
+    text: str,
+    path: str,
+    seeds: dict[str, str] | None = None,
+    beside: Mapping[str, str] | None = None,
+) -> Script:
+    """Read a script; `seeds` are variables that its surroundings set, `beside` files it may read.
 
     Raises
     ------
     InputError
         If variables that hold one another grow beyond any command.
     """
-    script = Script(path=path, text=text, variables=dict(seeds or {}))
+    script = Script(path=path, text=text, variables=dict(seeds or {}), beside=dict(beside or {}))
     body, raw = _without_documents(text)
-    scanner = _Scanner(body, script)
-    for words in scanner.commands():
-        _note(words, script)
-    script.branches, script.loops = scanner.forks.undecided, tuple(scanner.forks.loops[:8])
+    _scan(body, script)
     for document, literal in raw:
         filled = document.text if literal else _filled(document.text, script)
         script.documents.append(HereDocument(document.name, filled, document.line))
     return script
+
+
+def _scan(body: str, script: Script, name: str = "") -> None:
+    """Take the commands of a text, and of the files that it reads."""
+    scanner = _Scanner(body, script, name=name)
+    for words in scanner.commands():
+        if words[0].text in ("source", ".") and len(words) > 1:
+            other = words[1].text.rpartition("/")[2]
+            inside = script.beside.pop(other, None)  # each is read once
+            if inside is None:
+                script.sourced.append(words[1].text)
+            else:
+                _scan(_without_documents(inside)[0], script, other)
+        else:
+            script.commands.append(words)
+    script.branches |= scanner.forks.undecided
+    script.loops = (*script.loops, *scanner.forks.loops)[:8]
 
 
 def _without_documents(text: str) -> tuple[str, list[tuple[HereDocument, bool]]]:
@@ -125,15 +154,6 @@ def _filled(text: str, script: Script) -> str:
     return filled
 
 
-def _note(words: list[Word], script: Script) -> None:
-    """Keep a command."""
-    first = words[0].text if words else ""
-    if first in ("source", ".") and len(words) > 1:
-        script.sourced.append(words[1].text)
-    elif words:
-        script.commands.append(words)
-
-
 class _AsWritten(str):
     """What nothing is known of: it stays one word, whatever it would become."""
 
@@ -147,8 +167,8 @@ def _split(value: str | list[str]) -> list[str]:
 class _Scanner:
     """One pass over a text; what is set is known to what follows."""
 
-    def __init__(self, text: str, script: Script, depth: int = 0) -> None:
-        self.text, self.script, self.depth = text, script, depth
+    def __init__(self, text: str, script: Script, depth: int = 0, name: str = "") -> None:
+        self.text, self.script, self.depth, self.name = text, script, depth, name
         self.at, self.line, self.made = 0, 1, 0
         self.closes = len(text)  # behind it no arithmetic is closed
         self.forks, self.end, self.given = Branches(), "", ""
@@ -186,6 +206,8 @@ class _Scanner:
         if not self.forks.skipped:
             self.script.variables[name] = value
             self.script.lines_of[name] = line
+            if self.name or name in self.script.paths_of:
+                self.script.paths_of[name] = self.name or self.script.path
 
     def _words(self) -> Iterator[Word | None]:
         """Words, and None where a command ends."""

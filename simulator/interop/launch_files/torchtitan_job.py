@@ -28,7 +28,10 @@ _FAMILIES = {
     "llama3": ("llama-3.1", "llama-3"),
     "qwen3": ("qwen3",),
     "deepseek_v3": ("deepseek-v3",),
+    "llama4": ("llama-4",),
 }
+_FLAVORS = {"llama4 17bx16e": "llama-4-scout", "llama4 17bx128e": "llama-4-maverick",
+            "gpt_oss 20b": "gpt-oss-20b"}  # fmt: skip
 _ROTATIONS = {"alltoall": "ring", "allgather": "all_gather"}
 _CHUNKED = ("interleaved", "looped_bfs", "interleaved_zb")
 _V_SHAPED = ("zb_v", "dualpipe_v")
@@ -56,14 +59,13 @@ def read_torchtitan(settings: Settings) -> Reading:
     settings.take(*rotated)
     _precision(settings)
     settings.word("training.optimizer", {"adamw": "adamw", "adam": "adamw"}, "optimizer.name")
-    named = _model(settings)
+    _model(settings)
     compiled = settings.flag("compile.enable", "training.compile")
     asynchronous = settings.flag("parallelism.enable_async_tensor_parallel",
                                  "experimental.enable_async_tensor_parallel")  # fmt: skip
     software = ("torchtitan-async",) if asynchronous else ()
     software = (*software, *(("torchtitan",) if compiled else ("torchtitan-eager",)))
-    notes = () if named else ("model and flavor name no model of the zoo: give --model",)
-    return settings.reading(kind, idle_in("torchtitan"), software=software, notes=notes)
+    return settings.reading(kind, idle_in("torchtitan"), software=software)
 
 
 def _batch(settings: Settings) -> None:
@@ -157,24 +159,33 @@ def _precision(settings: Settings) -> None:
             settings.say("training.fp8_weights", True, converters)
     elif (converters and ".mx" in said) or said == "['mx']":
         settings.say("training.precision", "mxfp8", converters) if converters else None
-    else:
-        setting = settings.found.get("training.mixed_precision_param")
-        if setting is not None and str(setting.value) == "float32":
-            settings.say("training.precision", "fp32", setting)
+    computed = settings.take("training.mixed_precision_param")
+    if computed is not None and not said and str(computed.value) == "float32":
+        settings.say("training.precision", "fp32", computed)
+    reduced = settings.take("training.mixed_precision_reduce")
+    if reduced is not None and str(reduced.value) == "bfloat16":
+        settings.say("training.reduce_dtype", "bf16", reduced)
+    stored = settings.take("training.dtype")
+    if stored is not None and str(stored.value) == "bfloat16":
+        settings.say("training.master_weights", False, stored)
+        settings.say("training.moment_dtype", "bf16", stored)
 
 
-def _model(settings: Settings) -> bool:
+def _model(settings: Settings) -> None:
     """The zoo's model of a name and a flavor."""
     name, flavor = settings.take("model.name"), settings.take("model.flavor")
     if name is None or flavor is None:
-        return False
+        return
     size = re.sub(r"[^0-9a-z.-]", "", str(flavor.value).lower())
     for stem in _FAMILIES.get(str(name.value), (str(name.value),)):
         known = f"{stem}-{size}"
         if known in presets.names():
             settings.say("model.name", known, flavor)
-            return True
+            return
         if stem in presets.names() and size in ("671b",):
             settings.say("model.name", stem, flavor)
-            return True
-    return False
+            return
+    if (alias := _FLAVORS.get(f"{name.value} {size}")) is not None:
+        settings.say("model.name", alias, flavor)
+        return
+    settings.say("run.model", f"{name.value} {flavor.value}", flavor)

@@ -9,6 +9,7 @@ import re
 
 from simulator.interop.launch_files.deepspeed_json import say_zero
 from simulator.interop.launch_files.idle_keys import idle_in
+from simulator.interop.launch_files.model_names import say_model
 from simulator.interop.launch_files.settings import Reading, Settings
 
 __all__ = ["TRAINER_KEYS", "read_accelerate", "read_trainer"]
@@ -24,6 +25,8 @@ _OPTIMIZERS = {
     "adamw_8bit": "adamw_8bit", "paged_adamw_8bit": "adamw_8bit", "adafactor": "adafactor",
     "sgd": "sgd", "lion_32bit": "lion",
 }  # fmt: skip
+_STAGES = {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}
+_FUSED = ("flash_attention_2", "flash_attention_3", "sdpa", "kernels-community/vllm-flash-attn3")
 _DEGREE = re.compile(
     r"parallelism_config[._](?:parallelism_config_)?(tp|cp|dp_replicate|dp_shard)_size"
 )
@@ -34,15 +37,23 @@ def read_trainer(settings: Settings) -> Reading:
     settings.whole("layout.micro_batch", "per_device_train_batch_size", "per_gpu_train_batch_size")
     settings.whole("run.accumulation", "gradient_accumulation_steps")
     settings.whole("run.steps", "max_steps")
+    model = settings.take("model_name_or_path", "model_name")
+    if model is not None and settings.value_of("model.name") is None:
+        say_model(settings, model)
     settings.whole(
         "training.sequence_length",
         "max_length",
         "max_seq_length",
+        "max_seq_len",
         "model_max_length",
         "block_size",
         "cutoff_len",
     )
     settings.whole("training.lora_rank", "lora_rank", "lora_r", "peft_lora_r")
+    rank = settings.take("lora_dim")  # DeepSpeed's examples; 0: all weights are trained
+    if rank is not None and str(rank.value) != "0":
+        settings.whole("training.lora_rank", "lora_dim")
+    settings.word("layout.sharding", _STAGES, "zero_stage")
     _switches(settings)
     shards = settings.take("fsdp")
     words = str(shards.value).replace(",", " ").split() if shards else []
@@ -67,6 +78,13 @@ def _switches(settings: Settings) -> None:
             settings.found["gradient_checkpointing"],
         )
     settings.word("training.optimizer", _OPTIMIZERS, "optim")
+    attention = settings.found.get("attn_implementation")
+    if attention is not None and str(attention.value) in _FUSED:
+        settings.take("attn_implementation")
+    for key in ("torch_compile", "use_liger_kernel"):
+        on = settings.found.get(key)
+        if on is not None and str(on.value).lower() == "false":
+            settings.take(key)
 
 
 def read_accelerate(settings: Settings) -> Reading:
@@ -90,8 +108,10 @@ def read_accelerate(settings: Settings) -> Reading:
         software = ("deepspeed",)
     elif kind is not None and str(kind.value).upper() == "FSDP":
         _fsdp(settings)
-        software = ("torchtitan-eager",)
-    elif kind is not None and str(kind.value).upper() == "MULTI_GPU":
+        compiler = settings.take("dynamo_config.dynamo_backend", "dynamo_backend")
+        compiled = compiler is not None and str(compiler.value).upper() == "INDUCTOR"
+        software = ("torchtitan",) if compiled else ("torchtitan-eager",)
+    elif kind is not None and str(kind.value).upper().startswith("MULTI_"):
         settings.say("layout.sharding", "ddp", kind)
     for key in list(settings.found):
         if found := _DEGREE.fullmatch(key):
