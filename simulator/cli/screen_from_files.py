@@ -17,7 +17,7 @@ from simulator.interop.launch_files.advising import Advice
 from simulator.interop.launch_files.imported import Imported
 from simulator.planner.fewest_changes import FewChanges
 from simulator.planner.fitting import Fitting
-from simulator.units import show_percent, show_seconds, show_usd
+from simulator.units import show_days, show_percent, show_seconds, show_usd
 
 __all__ = ["reading_lines", "show_advice"]
 
@@ -62,12 +62,18 @@ def show_advice(found: Advice) -> None:
         screen.print(notes("Changes", ["No other layout of this job is faster by 1 % or more."]))
         return
     screen.print(_changes(found))
-    for number, (change, files) in enumerate(zip(found.changes, found.changed, strict=True), 1):
-        screen.print(notes(f"Change {number}: {_words(change)}", _difference(found, files)))
+    parts = zip(found.changes, found.changed, found.unsaid, strict=True)
+    for number, (change, files, unsaid) in enumerate(parts, 1):
+        lines = _difference(found, files)
+        if unsaid:
+            lines.append(
+                f"These files do not say all of it; to be set by hand: {_words(change, unsaid)}"
+            )
+        screen.print(notes(f"Change {number}: {_words(change)}", lines))
 
 
-def _words(change: FewChanges) -> str:
-    """``tp 8 to 4, recompute full to none``."""
+def _words(change: FewChanges, names: tuple[str, ...] | None = None) -> str:
+    """``tp 8 to 4, recompute full to none``; of some of the fields where these are named."""
 
     def word(value: Any) -> str:
         return str(value).lower() if isinstance(value, bool) else str(value)
@@ -75,12 +81,13 @@ def _words(change: FewChanges) -> str:
     return ", ".join(
         f"{name.replace('_', ' ')} {word(before) or 'usual'} to {word(after) or 'usual'}"
         for name, (before, after) in change.fields.items()
+        if names is None or name in names
     )
 
 
 def _changes(found: Advice) -> Table:
     table = plain_table(
-        "change", "choices", "step", "faster", "days", "USD", "GiB", left=("change",)
+        "change", "choices", "step", "faster", "whole run", "USD", "GiB", left=("change",)
     )
     for change in (None, *found.changes):
         prediction = found.prediction if change is None else change.prediction
@@ -91,7 +98,7 @@ def _changes(found: Advice) -> Table:
             "" if change is None else str(len(change.choices)),
             show_seconds(prediction.step_time_s) + ("" if prediction.fits else " (OOM)"),
             gain,
-            f"{days:,.1f}" if math.isfinite(days) else "",
+            show_days(days) if math.isfinite(days) else "",
             show_usd(usd) if math.isfinite(usd) else "",
             gib(prediction.memory_bytes),
         )

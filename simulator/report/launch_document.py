@@ -26,7 +26,10 @@ def advice_document(advice: Advice) -> dict[str, Any]:
                 "gain": change.gain if math.isfinite(change.gain) else None,
                 **layout_document(change.prediction, 0),
                 "files": files,
+                "by_hand": list(unsaid),
             }
-            for change, files in zip(advice.changes, advice.changed, strict=True)
+            for change, files, unsaid in zip(
+                advice.changes, advice.changed, advice.unsaid, strict=True
+            )
         ],
     }

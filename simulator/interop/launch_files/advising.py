@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from simulator.errors import InputError
 from simulator.interop.launch_files.changed_files import rewritten
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
@@ -34,6 +36,8 @@ class Advice:
     """The files as they are."""
     changed: tuple[dict[str, str], ...]
     """For every change, the files with it, by path; a change that no file says has none."""
+    unsaid: tuple[tuple[str, ...], ...]
+    """For every change, layout fields that its files, read again, do not say."""
 
 
 def advise(
@@ -74,4 +78,28 @@ def advise(
         changes=found,
         texts=texts,
         changed=written,
+        unsaid=tuple(
+            _unsaid(change, {**texts, **changed}, (names, overrides)) if changed else ()
+            for change, changed in zip(found, written, strict=True)
+        ),
     )
+
+
+def _unsaid(
+    change: FewChanges,
+    texts: Mapping[str, str],
+    options: tuple[Mapping[str, Any] | None, Iterable[str]],
+) -> tuple[str, ...]:
+    """Read changed files again: fields of the change that they do not say as it does."""
+    kept = [text for text in options[1] if not text.startswith("layout.")]
+    with TemporaryDirectory() as folder:
+        paths = []
+        for path, text in texts.items():
+            place = Path(folder) / Path(path).name
+            place.write_text(text)
+            paths.append(place)
+        try:
+            again = import_launch(paths, options[0], kept).predicted().layout
+        except InputError:
+            return tuple(change.fields)
+    return tuple(name for name, (_, after) in change.fields.items() if again[name] != after)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import tomlkit
@@ -59,10 +60,12 @@ def rewritten(
         )
         if not path:
             continue
-        before = found.get(path, texts[path])
-        after = _changed(before, reading, rows, scenario)
-        if after != before:
-            found[path] = after
+        sourced = {name for other in readings if other.path == path for name in other.reads}
+        for part in (path, *(other for other in texts if Path(other).name in sourced)):
+            before = found.get(part, texts[part])
+            after = _changed(before, reading, rows, scenario)
+            if after != before:
+                found[part] = after
     return found
 
 
@@ -125,7 +128,12 @@ def _trainer(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mlperf(row: dict[str, Any]) -> dict[str, Any]:
+    """Variables under both the names that rounds have for them."""
     return {
+        **{name.upper(): row[name] for name in ("tp", "pp", "cp", "ep", "etp")},
+        "VP": row["vpp"],
+        "MBS": row["micro_batch"],
+        "SP": int(row["sequence_parallel"]),
         "TENSOR_MODEL_PARALLEL": row["tp"],
         "PIPELINE_MODEL_PARALLEL": row["pp"],
         "INTERLEAVED_PIPELINE": row["vpp"],
@@ -169,7 +177,13 @@ _VALUE = rf"(?:[ =]+{_WORD}(?: {_WORD})*)?"
 def _place_of(text: str, flag: str) -> tuple[int, int] | None:
     """Where the last occurrence of a flag begins, and where its value ends."""
     found = list(re.finditer(rf"(?<![\w-]){re.escape(flag)}(?![\w-]){_VALUE}", text))
-    return found[-1].span() if found else None
+    spans = [one.span() for one in found if not _in_comment(text, one.start())]
+    return spans[-1] if spans else None
+
+
+def _in_comment(text: str, at: int) -> bool:
+    """Whether a place stands behind the ``#`` of its line."""
+    return bool(re.search(r"(?:^|\s)#", text[text.rfind("\n", 0, at) + 1 : at]))
 
 
 def _with_value(text: str, flag: str, at: tuple[int, int], value: Any) -> str:

@@ -93,5 +93,6 @@ def read_launcher(settings: Settings) -> None:
             settings.say(name, int(setting.value), setting)
     each = settings.value_of("run.per_node")
     alone = not {"nnodes", "num_nodes", "num_machines", "hostfile"} & set(settings.found)
-    if each is not None and "nproc_per_node" in settings.found and alone:
-        settings.say("run.nodes", 1, settings.found["nproc_per_node"])  # torchrun's default
+    starter = next((key for key in ("nproc_per_node", "num_gpus") if key in settings.found), "")
+    if each is not None and starter and alone:
+        settings.say("run.nodes", 1, settings.found[starter])  # torchrun's and deepspeed's default

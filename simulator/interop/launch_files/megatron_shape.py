@@ -41,6 +41,10 @@ def shape_of(settings: Settings) -> Shape:
     words = {name: settings.take(name) for name in _WORDS}
     flags = {name: settings.flag(name) for name in _FLAGS}
     vocabulary = _vocabulary(settings)
+    mixed = settings.take("hybrid_layer_pattern", "hybrid_override_pattern")
+    if mixed is not None:
+        settings.say("run.model", "layers of several kinds, whose sizes are not read", mixed)
+        return Shape(layers=layers)
     if layers is None or hidden is None or heads is None or settings.problems:
         return Shape(layers=layers)
     if layers > 10_000:
@@ -54,6 +58,8 @@ def shape_of(settings: Settings) -> Shape:
     if alike:
         note = f"vocabulary: that of {architecture.name}, whose other sizes are the same"
         return Shape(layers=layers, architecture=architecture, notes=(note,))
+    said = f"{layers} layers of {hidden}, vocabulary (--vocab-size) not said"
+    settings.say("run.model", said, settings.found["num_layers"])
     return Shape(layers=layers)
 
 

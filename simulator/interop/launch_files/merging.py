@@ -12,7 +12,7 @@ from simulator.errors import InputError, first_of
 from simulator.hardware.cluster import load_cluster
 from simulator.interop.launch_files.imported import Imported, Origin
 from simulator.interop.launch_files.recognising import read_launch_files
-from simulator.interop.launch_files.settings import Reading, Stated, Unset, shown
+from simulator.interop.launch_files.settings import Reading, Stated, Unset, as_whole, shown
 from simulator.scenario import Scenario, make_scenario
 from simulator.software.profile import load_software
 from simulator.workload import presets
@@ -103,7 +103,7 @@ class _Merging:
             self._put("cluster.gpus", self.given["cluster.gpus"], "--gpus")
         elif size is None:
             self._count_gpus()
-        else:
+        elif "cluster.gpus" not in self.given:
             self._check_gpus(size)
 
     def _ask_for(self, item: Unset) -> None:
@@ -139,7 +139,7 @@ class _Merging:
     def _check_gpus(self, size: int) -> None:
         nodes, each = self._get("run.nodes"), self._get("run.per_node")
         if nodes and each and nodes * each != size:
-            at = [self.fields[name].source for name in ("cluster.gpus", "run.nodes")]
+            at = [self._source(name) for name in ("cluster.gpus", "run.nodes")]
             self.problems.append(
                 f"cluster.gpus: {size} ({at[0]}) contradicts {nodes} x {each} ({at[1]});"
                 " --gpus N decides"
@@ -186,8 +186,18 @@ class _Merging:
             self._put("model.name", arch.name, chosen.path)
 
     def _get(self, name: str) -> Any:
+        """Value of a field, that of an option before that of the files."""
+        said = self.given.get(name)
+        if isinstance(said, str) and "=" in said:
+            text = said.partition("=")[2].strip().strip("'\"")
+            number = as_whole(text)
+            return text if number is None else number
         found = self.fields.get(name)
         return None if found is None else found.value
+
+    def _source(self, name: str) -> str:
+        found = self.fields.get(name)
+        return "--set" if found is None or name in self.given else found.source
 
     def _put(self, name: str, value: Any, source: str) -> None:
         self.fields[name] = Origin(name, value, source)
@@ -198,9 +208,7 @@ class _Merging:
         if nodes and not each and isinstance(self.given.get("cluster.name"), str):
             each = load_cluster(self.given["cluster.name"], 1, where="--cluster").node.accelerators
         if nodes and each:
-            self._put(
-                "cluster.gpus", nodes * each, f"{nodes} x {each}, {self.fields[source].source}"
-            )
+            self._put("cluster.gpus", nodes * each, f"{nodes} x {each}, {self._source(source)}")
 
     def _programs(self) -> int:
         """Devices that a program sees in an accelerator of the cluster."""
@@ -217,7 +225,7 @@ class _Merging:
         ):
             devices = self._get(name)
             if devices and self._get(target) is None and devices % self._programs() == 0:
-                self._put(target, devices // self._programs(), self.fields[name].source)
+                self._put(target, devices // self._programs(), self._source(name))
 
     def _fewest(self) -> int:
         """Accelerators that one copy of the layout takes: all that run it are a multiple."""
@@ -229,7 +237,7 @@ class _Merging:
         """Scripts that say one server, to be changed by who runs them, are common."""
         parts = {name: self._get(f"layout.{name}") or 1 for name in ("tp", "pp", "cp", "ep", "etp")}
         shown_ = " ".join(f"{name} {count}" for name, count in parts.items() if count > 1)
-        least, source = self._fewest(), self.fields["cluster.gpus"].source
+        least, source = self._fewest(), self._source("cluster.gpus")
         nearest = max(round(gpus / least), 1) * least
         self.problems.append(
             f"cluster.gpus: must be a multiple of {least}, which {shown_} take together, got {gpus}"
@@ -247,6 +255,8 @@ class _Merging:
             dp = gpus // split
         elif isinstance(gpus, int):
             self._too_few(gpus)
+        if self._get("layout.tp") == 1 and self._get("layout.sequence_parallel"):
+            self._put("layout.sequence_parallel", False, self._source("layout.tp"))
         self._follow_batch(dp)
         self._follow_groups(dp)
         layers = self.architecture.layers if self.architecture else None
@@ -255,16 +265,14 @@ class _Merging:
         if layers is None and isinstance(name, str) and name in presets.names():
             layers = presets.load(name).layers
         if each and layers and layers % (each * pp) == 0 and layers // (each * pp) > 0:
-            self._put(
-                "layout.vpp", layers // (each * pp), self.fields["run.layers_per_stage"].source
-            )
+            self._put("layout.vpp", layers // (each * pp), self._source("run.layers_per_stage"))
         if layers and self._get("run.offload_inputs") and layers % pp == 0:
-            source = self.fields["run.offload_inputs"].source
+            source = self._source("run.offload_inputs")
             self._put("layout.offload_layers", layers // pp, source)
         batch, length = self._get("training.global_batch"), self._get("training.sequence_length")
         steps, samples = self._get("run.steps"), self._get("run.samples")
         if self._get("training.tokens") is None and length and (samples or (steps and batch)):
-            source = self.fields["run.samples" if samples else "run.steps"].source
+            source = self._source("run.samples" if samples else "run.steps")
             self._put("training.tokens", float((samples or steps * batch) * length), source)
 
     def _follow_batch(self, dp: int | None) -> None:
@@ -276,22 +284,22 @@ class _Merging:
             return
         trainer = any("TrainingArguments" in reading.kind for reading in self.readings)
         if trainer and micro and batch is None and times is None:
-            times, source = 1, f"{self.fields['layout.micro_batch'].source}, accumulated once"
+            times, source = 1, f"{self._source('layout.micro_batch')}, accumulated once"
             self._put("run.accumulation", times, source)  # the Trainer's default
         if batch is None and micro and times:
-            source = f"{micro} x {times} x dp {dp}, {self.fields['run.accumulation'].source}"
+            source = f"{micro} x {times} x dp {dp}, {self._source('run.accumulation')}"
             self._put("training.global_batch", micro * times * dp, source)
         elif batch is None and local:
-            source = f"{local} x dp {dp}, {self.fields['run.local_batch'].source}"
+            source = f"{local} x dp {dp}, {self._source('run.local_batch')}"
             self._put("training.global_batch", local * dp, source)
         elif batch and times and micro is None and batch % (times * dp) == 0:
-            source = f"{batch} / ({times} x dp {dp}), {self.fields['run.accumulation'].source}"
+            source = f"{batch} / ({times} x dp {dp}), {self._source('run.accumulation')}"
             self._put("layout.micro_batch", batch // (times * dp), source)
         elif batch and micro and times and batch != micro * times * dp:
-            at = self.fields["training.global_batch"].source
+            at = self._source("training.global_batch")
             self.problems.append(
                 f"training.global_batch: {batch} ({at}) contradicts {micro} x {times} x dp {dp}"
-                f" ({self.fields['run.accumulation'].source});"
+                f" ({self._source('run.accumulation')});"
                 " --set training.global_batch=N decides"
             )
 
@@ -301,7 +309,7 @@ class _Merging:
         if dp is None or each is None or self._get("layout.micro_batch") is not None:
             return
         devices = gpus * self._programs()
-        micro, source = each * devices / dp, self.fields["run.device_batch"].source
+        micro, source = each * devices / dp, self._source("run.device_batch")
         if micro % 1 or not 0 < micro <= LARGEST:
             self.problems.append(
                 f"run.device_batch: {each:g} ({source}) x {devices} devices is no whole number of"
@@ -325,7 +333,7 @@ class _Merging:
             number = self._get(name)
             group = members * cp if number and members else ranks // number if number else 0
             if 0 < group < ranks:
-                self._put("layout.shard_group", group, self.fields[name].source)
+                self._put("layout.shard_group", group, self._source(name))
 
     def result(self, names: Mapping[str, Any], overrides: list[str]) -> Imported:
         """The scenario, or what is missing for one."""

@@ -37,6 +37,17 @@ VARIABLES = {
 """Variables by which such a file is known."""
 
 
+_SEQUENCE = ("SEQ_PARALLEL", "SEQUENCE_PARALLEL", "SP")
+_SIZES = ("8b", "70b", "405b")
+"""Llama 3.1's, which rounds 5.0 and 5.1 pre-train."""
+
+_RECIPES = {
+    "delayed": "fp8", "tensorwise": "fp8_current", "current": "fp8_current", "mxfp8": "mxfp8",
+    "blockwise": "fp8_blockwise", "nvfp4": "nvfp4",
+}  # fmt: skip
+_USUAL = {"FP8": "fp8", "FP4": "nvfp4"}
+
+
 def read_mlperf_config(settings: Settings) -> Reading:
     """State what the variables say."""
     for name, keys in _DEGREES.items():
@@ -49,17 +60,44 @@ def read_mlperf_config(settings: Settings) -> Reading:
         settings.say(
             "run.local_batch" if per_rank else "training.global_batch", int(whole.value), whole
         )
-    if (on := settings.flag("SEQ_PARALLEL", "SEQUENCE_PARALLEL")) is not None:
-        at = settings.found.get("SEQ_PARALLEL") or settings.found["SEQUENCE_PARALLEL"]
-        settings.say("layout.sequence_parallel", on, at)
-    if settings.flag("FP8", "FP8_ENABLED"):
-        at = settings.found.get("FP8") or settings.found["FP8_ENABLED"]
-        settings.say("training.precision", "fp8", at)
-    fully = settings.flag("FSDP", "USE_FSDP")
-    if fully:
-        settings.say(
-            "layout.sharding", "zero3", settings.found.get("FSDP") or settings.found["USE_FSDP"]
-        )
+    parallel = next((key for key in _SEQUENCE if key in settings.found), "")
+    if (on := settings.flag(*_SEQUENCE)) is not None:
+        split = (settings.value_of("layout.tp") or 1) > 1
+        settings.say("layout.sequence_parallel", on and split, settings.found[parallel])
+    _precision(settings)
+    _states(settings)
+    size = settings.take("MODEL_SIZE", "SIZE")
+    if size is not None and str(size.value).lower() in _SIZES:
+        settings.say("model.name", f"llama-3.1-{str(size.value).lower()}", size)
+    fused = settings.flag("USE_TE_OPS")
     settings.problems.clear()  # variables of other rounds mean other things: listed, not refused
     return settings.reading("MLPerf configuration", idle_in("mlperf"),
-                            software=("megatron-bridge",))  # fmt: skip
+                            software=(*(("mlperf-nemo-v5.1",) if fused else ()),
+                                      "megatron-bridge", "primus"))  # fmt: skip
+
+
+def _precision(settings: Settings) -> None:
+    """Four bit stand above eight: files of several precisions set both."""
+    found = settings.found
+    for key in ("FP4", "FP8", "FP8_ENABLED"):
+        if settings.flag(key) and settings.value_of("training.precision") is None:
+            recipe = settings.word("", _RECIPES, f"{key[:3]}_RECIPE") or _USUAL[key[:3]]
+            settings.say("training.precision", recipe, found[key])
+    settings.take("FP8_RECIPE", "FP4_RECIPE")
+    if settings.flag("FP8_PARAM_GATHER", "FP8_PARAMS"):
+        at = found.get("FP8_PARAM_GATHER") or found["FP8_PARAMS"]
+        if str(settings.value_of("training.precision")).startswith("fp8"):
+            settings.say("training.fp8_weights", True, at)
+
+
+def _states(settings: Settings) -> None:
+    found = settings.found
+    fully = settings.flag("FSDP", "USE_FSDP")
+    shared = settings.flag("USE_DIST_OPTIMIZER")
+    if fully:
+        settings.say("layout.sharding", "zero3", found.get("FSDP") or found["USE_FSDP"])
+    elif shared is not None:
+        mode = "zero1" if shared else "ddp"
+        settings.say("layout.sharding", mode, found["USE_DIST_OPTIMIZER"])
+    if settings.flag("TP_PP_DP_MAPPING"):
+        settings.say("layout.rank_order", "tp-cp-pp-dp", found["TP_PP_DP_MAPPING"])

@@ -92,23 +92,26 @@ def read_launch_files(paths: Iterable[Path | str]) -> list[Reading]:
     InputError
         As :func:`read_launch_file`.
     """
-    given = list(paths)
-    names = {Path(path).name: path for path in given}
-    found, taken = [], set[str]()
-    alone: dict[str, InputError] = {}
+    given = [Path(path) for path in paths]
+    found: list[list[Reading] | InputError] = []
     for path in given:
-        beside = {name: at for name, at in names.items() if at != path}
+        beside = {other.name: other for other in given if other is not path}
         try:
-            readings = read_launch_file(path, beside)
+            found.append(read_launch_file(path, beside))
         except InputError as error:
-            alone[Path(path).name] = error
+            found.append(error)
+    reads = [set().union(*(r.reads for r in x)) if isinstance(x, list) else set() for x in found]
+    wanted = set[str]().union(*reads)
+    taken, kept = set[str](), list[Reading]()
+    for at in sorted(range(len(given)), key=lambda at: given[at].name in wanted):
+        one = found[at]
+        if given[at].name in taken:
             continue
-        taken |= {name for reading in readings for name in reading.reads}
-        found.append((Path(path).name, readings))
-    for name, refusal in alone.items():
-        if name not in taken:
-            raise refusal
-    return [reading for name, readings in found if name not in taken for reading in readings]
+        if isinstance(one, InputError):
+            raise one
+        kept += one
+        taken |= reads[at]
+    return kept
 
 
 def read_launch_file(

@@ -148,9 +148,22 @@ def _splits_experts(x: Layouts, at: Setting) -> Mask:
     return np.asarray((x.pp > 1) & moved & (together != x.tp * x.cp))
 
 
+def _word_rank_order(case: Case) -> Wording:
+    order = case.row["rank_order"]
+    if order not in case.software.supports.rank_orders:
+        return must_be_one_of("rank_order", "rank_orders")(case)
+    row = case.row
+    experts = (
+        f"ep x etp = {row['ep'] * row['etp']}" if case.architecture.is_moe else f"tp = {row['tp']}"
+    )
+    return Wording(
+        f"with pp > 1 needs {experts} to be tp x cp = {row['tp'] * row['cp']}", repr(order)
+    )
+
+
 RANK_ORDER = Rule(
     field="layout.rank_order",
     reason="the software has no such rank order",
     wrong=_lacks_rank_order,
-    wording=must_be_one_of("rank_order", "rank_orders"),
+    wording=_word_rank_order,
 )

@@ -1,0 +1,246 @@
+"""What launch files of public repositories do: branches, loops, files that read one another."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.interop.launch_files.advising import advise
+from simulator.interop.launch_files.changed_files import changed_text, rewritten
+from simulator.interop.launch_files.imported import Imported
+from simulator.interop.launch_files.merging import import_launch
+from simulator.interop.launch_files.shell_words import read_script
+
+LLAMA_8B = (
+    "pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336"
+    " --num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu"
+    " --normalization RMSNorm --untie-embeddings-and-output-weights --disable-bias-linear"
+    " --position-embedding-type rope --vocab-size 128256 --seq-length 8192 --bf16"
+    " --use-distributed-optimizer --micro-batch-size 1 --global-batch-size 128"
+)
+RUN = "torchrun --nproc_per_node 8 --nnodes "
+
+
+def read(folder: Path, files: dict[str, str], *overrides: str, **names: Any) -> Imported:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    given = {"cluster": "dgx-h100", **names}
+    return import_launch([folder / name for name in files], given, overrides)
+
+
+def commands(text: str) -> list[list[str]]:
+    return [[word.text for word in words] for words in read_script(text, "s.sh").commands]
+
+
+@pytest.mark.parametrize(
+    ("condition", "run"),
+    [
+        ("[ $SIZE = 8B ]", ["big"]),
+        ("[[ $SIZE == 1B ]]", ["other"]),
+        ("! [ $SIZE = 8B ]", ["other"]),
+        ('[ -z "$SIZE" ]', ["other"]),
+        ("test $N -gt 4", ["big"]),
+        ("[ $N -gt 8 ]", ["other"]),
+        ("[ -d logs ]", ["big", "other"]),
+        ("[ $UNSET = 8B ]", ["big", "other"]),
+        ("[ $SIZE = 8B ] && [ $N = 8 ]", ["big", "other"]),
+    ],
+)
+def test_a_branch_that_variables_rule_out_is_not_read(condition: str, run: list[str]) -> None:
+    text = f"SIZE=8B; N=8\nif {condition}; then\n  K=big; big\nelse\n  K=other; other\nfi\nend $K\n"
+    script = read_script(text, "s.sh")
+    assert commands(text) == [*([name] for name in run), ["end", run[-1]]]
+    assert script.branches is (len(run) == 2)
+
+
+def test_branches_within_branches_and_cases() -> None:
+    text = """\
+case $KIND in
+  fp8|mxfp8) P=8 ;;
+  bf*) P=16
+     if [ $P = 32 ]; then never; elif [ $P = 16 ]; then once; else never; fi ;;
+  *) P=32 ;;
+esac
+end $P
+"""
+    assert commands(f"KIND=bf16\n{text}") == [["once"], ["end", "16"]]
+    assert commands(f"KIND=mxfp8\n{text}") == [["end", "8"]]
+    assert commands(f"KIND=fp32\n{text}") == [["end", "32"]]
+    assert read_script(text, "s.sh").branches  # nobody knows: all are read
+
+
+def test_a_loop_is_read_with_its_first_value(tmp_path: Path) -> None:
+    text = (
+        'SIZES=("2,4" "4,2")\nfor S in "${SIZES[@]}"; do\nIFS=\',\' read -r TP PP <<< "$S"\n'
+        f"{RUN}8 {LLAMA_8B} --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP\n"
+        "done\n"
+    )
+    found = read(tmp_path, {"sweep.sh": text})
+    assert (found.scenario.pinned["tp"], found.scenario.pinned["pp"]) == (2, 4)
+    assert any("of the values of 'S' the first was read" in note for note in found.notes)
+
+
+def test_a_file_that_a_script_reads_is_read_where_it_stands(tmp_path: Path) -> None:
+    files = {
+        "common.sh": "export MBS=1\nexport FP8=True\nexport FP8_RECIPE=tensorwise\nexport SP=1\n",
+        "small.sh": "export MODEL_SIZE=8b\n",
+        "config.sh": "export TP=2\nsource $(dirname $0)/common.sh\n. ./small.sh\nexport MBS=2\n"
+        "export MINIBS=4\nexport DGXNNODES=2\nexport DGXNGPU=8\nexport MAX_STEPS=100\n",
+    }
+    found = read(tmp_path, files, "training.sequence_length=8192")
+    scenario = found.scenario
+    assert scenario.pinned == {"tp": 2, "micro_batch": 2, "sequence_parallel": True}
+    recipe = scenario.workload.recipe
+    assert recipe.precision == "fp8_current"
+    assert recipe.global_batch == 4 * (2 * 8 // 2)
+    assert recipe.tokens == 100 * recipe.global_batch * 8192  # with the length of the option
+    assert scenario.workload.architecture.name == "llama-3.1-8b"
+    sources = {item.field: item.source for item in found.origins}
+    assert sources["training.precision"] == "common.sh: line 2: FP8"
+    assert not any("give it with --from" in note for note in found.notes)
+    with pytest.raises(InputError, match=r"common\.sh: not recognised"):
+        read(tmp_path, {"common.sh": files["common.sh"]})  # alone it says nothing
+
+
+def test_files_that_read_one_another_come_to_an_end(tmp_path: Path) -> None:
+    files = {
+        "a.sh": f"source b.sh\nsource a.sh\n{RUN}1 {LLAMA_8B}\n",
+        "b.sh": "source a.sh\nsource b.sh\nX=1\n",
+    }
+    assert read(tmp_path, files).scenario.cluster.gpus == 8
+
+
+def test_four_bit_stand_above_eight(tmp_path: Path) -> None:
+    text = (
+        "export MINIBS=4\nexport DGXNNODES=2\nexport DGXNGPU=4\nexport FP8=True\nexport FP4=True\n"
+    )
+    found = read(
+        tmp_path,
+        {"c.sh": text},
+        "training.sequence_length=8192",
+        model="llama-3.1-8b",
+        cluster="gb200-nvl72",
+    )
+    assert found.scenario.workload.recipe.precision == "nvfp4"
+
+
+def test_a_run_of_sixteen_trillion_tokens_in_samples(tmp_path: Path) -> None:
+    found = read(tmp_path, {"t.sh": f"{RUN}1 {LLAMA_8B} --train-samples 1953125000\n"})
+    assert found.scenario.workload.recipe.tokens == 1_953_125_000 * 8192
+
+
+def test_too_few_accelerators_for_one_copy_are_asked_for(tmp_path: Path) -> None:
+    text = f"{RUN}1 {LLAMA_8B} --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4\n"
+    rule = "must be a multiple of 32, which tp 8 pp 4 take together, got 8 .* --gpus 32 decides"
+    with pytest.raises(InputError, match=rule):
+        read(tmp_path, {"t.sh": text})
+    assert read(tmp_path, {"t.sh": text}, gpus=64).scenario.cluster.gpus == 64
+
+
+def test_a_variable_of_the_surroundings_is_asked_for_or_set(tmp_path: Path) -> None:
+    text = f"{RUN}$NODES {LLAMA_8B} --tensor-model-parallel-size $TP\n"
+    with pytest.raises(InputError, match=r"'\$TP' stands in a variable .*--set layout.tp=N says"):
+        read(tmp_path, {"t.sh": text}, gpus=16)
+    found = read(tmp_path, {"t.sh": text}, "layout.tp=4", gpus=16)
+    assert found.scenario.pinned["tp"] == 4
+
+
+def test_a_place_for_a_number_in_a_job_head_is_none(tmp_path: Path) -> None:
+    text = f"#!/bin/bash\n#SBATCH --nodes your_nodes\ntorchrun {LLAMA_8B}\n"
+    found = read(tmp_path, {"t.sh": text}, gpus=16)
+    assert any("'your_nodes' is a place for a number" in note for note in found.notes)
+
+
+def test_batches_that_follow_are_not_asked_for(tmp_path: Path) -> None:
+    job = (
+        '[model]\nname = "llama3"\nflavor = "8B"\n'
+        "[training]\nlocal_batch_size = 2\nseq_len = 8192\n"
+    )
+    with pytest.raises(InputError) as told:
+        read(tmp_path, {"job.toml": job})
+    assert [text.partition(": not said")[0] for text in told.value.problems] == [
+        "--from: cluster.gpus"
+    ]
+    assert read(tmp_path, {"job.toml": job}, gpus=16).scenario.workload.recipe.global_batch == 32
+
+
+def test_a_flavor_or_recipe_that_is_no_model_of_the_zoo_is_named(tmp_path: Path) -> None:
+    job = '[model]\nname = "deepseek_v3"\nflavor = "16B"\n[training]\nseq_len = 4096\n'
+    with pytest.raises(InputError, match=r"'deepseek_v3 16B', .* is no model of the zoo"):
+        read(tmp_path, {"job.toml": job}, gpus=8)
+    hybrid = f"{RUN}1 {LLAMA_8B} --hybrid-layer-pattern M-M*\n"
+    with pytest.raises(InputError, match="layers of several kinds"):
+        read(tmp_path, {"t.sh": hybrid})
+
+
+def test_states_of_sixteen_bit(tmp_path: Path) -> None:
+    job = (
+        '[model]\nname = "llama4"\nflavor = "17Bx16E"\n[parallelism]\n'
+        '[training]\nlocal_batch_size = 1\nseq_len = 4096\ndtype = "bfloat16"\n'
+    )
+    recipe = read(tmp_path, {"job.toml": job}, gpus=64).scenario.workload.recipe
+    assert (recipe.master_weights, recipe.moment_dtype) == (False, "bf16")
+    config = (
+        '{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1, "bf16":'
+        ' {"enabled": true, "bf16_master_weights_and_grads": true, "bf16_optimizer_states": true},'
+        ' "activation_checkpointing": {"cpu_checkpointing": true}}'
+    )
+    found = read(
+        tmp_path, {"ds.json": config}, "training.sequence_length=1024", gpus=8, model="gpt2-xl"
+    )
+    recipe = found.scenario.workload.recipe
+    assert (recipe.gradient_dtype, recipe.moment_dtype) == ("bf16", "bf16")
+    assert sum("not counted" in note or "in fp32" in note for note in found.notes) == 2
+
+
+def test_a_file_of_deepspeed_that_is_named_is_asked_for(tmp_path: Path) -> None:
+    text = (
+        "deepspeed --num_gpus=8 train.py --deepspeed ds/zero2.json --max_seq_len 2048 --bf16"
+        " --model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 4\n"
+    )
+    with pytest.raises(InputError, match=r"'ds/zero2.json' says more: give it with --from too"):
+        read(tmp_path, {"t.sh": text})
+    config = '{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}'
+    found = read(tmp_path, {"t.sh": text, "zero2.json": config})
+    assert found.scenario.pinned["sharding"] == "zero2"
+    assert found.scenario.workload.architecture.name == "llama-2-7b"
+    assert found.scenario.cluster.gpus == 8  # of the launcher, whose last option has a value
+    assert found.scenario.workload.recipe.global_batch == 4 * 8  # accumulated once by default
+
+
+def test_comments_of_a_script_are_left_alone(tmp_path: Path) -> None:
+    text = (
+        f"{RUN}1 {LLAMA_8B} \\\n  --tensor-model-parallel-size 1\n"
+        "# --pipeline-model-parallel-size 8 was tried\n"
+    )
+    found = read(tmp_path, {"t.sh": text})
+    path = str(tmp_path / "t.sh")
+    now = found.predicted().layout
+    then = {**now, "pp": 2, "dp": 4, "shard_group": 4}
+    changed = rewritten({path: text}, found.readings, (now, then), found.scenario)[path]
+    assert "# --pipeline-model-parallel-size 8 was tried" in changed
+    again = read(tmp_path, {"t.sh": changed})
+    assert again.scenario.pinned["pp"] == 2
+    assert changed_text("a = 1\n", {"a": 2}) == "a = 2\n"
+
+
+@pytest.mark.evidence
+def test_what_changed_files_do_not_say_is_named(tmp_path: Path) -> None:
+    text = (
+        "export MINIBS=1\nexport TP=4\nexport CP=2\nexport PP=1\nexport DGXNNODES=16\n"
+        "export DGXNGPU=8\nexport FP8=True\nexport SP=1\nexport MBS=1\n"
+    )
+    (tmp_path / "c.sh").write_text(text)
+    names = {"cluster": "dgx-h100", "model": "llama-2-70b"}
+    found = advise([tmp_path / "c.sh"], names, ["training.sequence_length=8192"])
+    assert found.changes
+    for change, files, unsaid in zip(found.changes, found.changed, found.unsaid, strict=True):
+        if not files:
+            continue
+        path = tmp_path / "again.sh"
+        path.write_text(next(iter(files.values())))
+        again = import_launch([path], names, ["training.sequence_length=8192"])
+        pinned = again.scenario.pinned
+        for name, (_, after) in change.fields.items():
+            assert (name in unsaid) == (name not in pinned or pinned[name] != after)
