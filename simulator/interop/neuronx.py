@@ -116,4 +116,9 @@ def _notes(row: dict[str, Any], scenario: Scenario) -> list[str]:
         notes.append(
             f"The plan recomputes {row['recompute_layers']} layers of each rank; this runs all."
         )
+    if row["sharding"] == "zero1" and row["shard_group"] < row["dp"] * row["cp"]:
+        notes.append(
+            f"The plan shares optimizer states among {row['shard_group']} ranks; this among all"
+            f" {row['dp'] * row['cp']}."
+        )
     return [*notes, *unsaid_stashes(recipe)]

@@ -92,6 +92,9 @@ def sayable(name: str, layouts: Layouts) -> bool:
         return not FORMS["torchtitan"].lacks(row)
     if form == "torchrun" and row["recompute"] == "selective":
         return False
+    shared = row["sharding"] == "zero1" and row["shard_group"] < row["dp"] * row["cp"]
+    if shared and CASES[name].software == "neuronx-distributed":
+        return False
     if CASES[name].software in ("deepspeed", "optimum-habana"):
         return row["recompute"] in ("none", "full") and not partial
     if CASES[name].software == "torchtitan" and row["shard_group"] % row["cp"]:
