@@ -14,6 +14,7 @@ from simulator.cli.screen import (
     seconds_like,
 )
 from simulator.cli.screen_mixed import kinds_table, mixed_lines, verdicts
+from simulator.cost.between_kinds import Legs
 from simulator.cost.terms import LABELS
 from simulator.planner.mixed_answer import MixedOption, MixedPlan
 from simulator.planner.mixed_prediction import MixedPrediction
@@ -26,8 +27,12 @@ _NOTES = (
     " and holds; played on discrete events",
     "shares: replicas lie on one kind each and take unlike numbers of micro-batches, which few"
     " frameworks offer; each kind played with its share",
-    "days and USD: each kind fails, draws and is paid as its own servers do; other layouts for each"
-    " kind at once are not tried",
+    "days and USD: each kind fails, draws and is paid as its own servers do",
+)
+
+_OWN = (
+    "own layouts: as shares, and each kind cuts the model in its own way; gradients are reduced in"
+    " three legs, which no framework in wide use offers"
 )
 
 
@@ -49,7 +54,26 @@ def show_mixed_plan(answer: MixedPlan) -> None:
         cells = (f"{one.gpus:,}", amount(scale * one.step_s), slower, _counts(one), days, usd)
         table.add_row(one.way, *cells, one.described)
     screen.print(table)
-    screen.print(notes("Read this", list(_NOTES)))
+    own = next((one for one in answer.options if one.legs is not None), None)
+    said = [] if own is None or own.legs is None else [_OWN, _legs(own.kinds, own.legs)]
+    screen.print(notes("Read this", [*_NOTES[:2], *said, *_NOTES[2:]]))
+
+
+def _legs(kinds: tuple[str, ...], legs: Legs) -> str:
+    """The three legs of the gradients of the first row with layouts of their own."""
+    named = (
+        ("reduce-scatter in each kind", legs.reduce_scatter_s),
+        ("exchange of pieces between the kinds", legs.exchange_s),
+        ("gather of weights in each kind", legs.gather_s),
+    )
+    words = []
+    for what, seconds in named:
+        each = (f"{show_seconds(s)} ({kind})" for kind, s in zip(kinds, seconds, strict=True))
+        words.append(f"{what} {', '.join(each)}")
+    return (
+        f"its legs: {'; '.join(words)}; the slowest exchange, {show_seconds(legs.between_s)},"
+        " is shown whole"
+    )
 
 
 def show_mixed_prediction(answer: MixedPrediction) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from simulator.answers import Answer
+from simulator.cost.between_kinds import Legs
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.layout.layouts import Layouts
 from simulator.planner.mixed_totals import MixedTotals
@@ -21,11 +22,13 @@ class MixedOption:
 
     way: str
     """stages: of one pipeline on several kinds. shares: replicas on one kind each, with unlike
-    numbers of micro-batches. NAME alone: the servers of one kind and no others."""
+    numbers of micro-batches. own layouts: the same, and each kind with a layout of its own. NAME
+    alone: the servers of one kind and no others."""
     kinds: tuple[str, ...]
     """Kinds that are used."""
     gpus: int
     layouts: Layouts
+    """One row, or one of each kind where they are unlike."""
     described: str
     micro_batches: tuple[int, ...]
     """Of a replica, by kind that is used."""
@@ -34,6 +37,8 @@ class MixedOption:
     closed_form_s: float | None
     """None where there is no closed form: stages on several kinds."""
     totals: MixedTotals
+    legs: Legs | None = None
+    """Of the sum of gradients over kinds whose layouts are unlike."""
 
     def value(self, goal: Goal) -> float:
         """What the goal makes least; the step where money or energy are not known."""
@@ -127,7 +132,9 @@ def option_row(one: MixedOption) -> dict[str, object]:
         "gpus": one.gpus,
         "layout": one.layouts.row(),
         "described": one.described,
+        "layouts": [one.layouts.row(i) for i in range(len(one.layouts))],
         "micro_batches": list(one.micro_batches),
+        "legs_s": None if one.legs is None else _legs_row(one.legs),
         "step_time_s": one.step_s,
         "p10_s": p10_s,
         "p90_s": p90_s,
@@ -140,4 +147,13 @@ def option_row(one: MixedOption) -> dict[str, object]:
         "usd": totals.usd,
         "kwh": totals.kwh,
         "evidence": totals.evidence.grade,
+    }
+
+
+def _legs_row(legs: Legs) -> dict[str, list[float]]:
+    """Seconds of each leg, by kind."""
+    return {
+        "reduce_scatter": list(legs.reduce_scatter_s),
+        "exchange": list(legs.exchange_s),
+        "gather": list(legs.gather_s),
     }

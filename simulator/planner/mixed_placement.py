@@ -24,7 +24,15 @@ from simulator.planner.explore import explore
 from simulator.planner.stage_choices import RankCosts, dealt_over
 from simulator.scenario import Scenario
 
-__all__ = ["Shares", "candidate_rows", "kinds_of_blocks", "shares_of", "staged"]
+__all__ = [
+    "Shares",
+    "alone",
+    "candidate_rows",
+    "first_of_each",
+    "kinds_of_blocks",
+    "shares_of",
+    "staged",
+]
 
 BY_STAGE, BY_REPLICA = "tp-cp-dp-pp", "tp-cp-pp-dp"
 """Orders of ranks in which stages, or replicas, lie together."""
@@ -74,10 +82,10 @@ def candidate_rows(scenario: Scenario, order: str) -> Layouts | None:
     if not tables:
         return None
     table = Layouts.concatenate(tables)
-    return table[np.array(_first_of_each(table))]
+    return table[np.array(first_of_each(table))]
 
 
-def _first_of_each(table: Layouts) -> list[int]:
+def first_of_each(table: Layouts) -> list[int]:
     """The first row of each way to split the model: tables hold the fastest first."""
     seen: dict[tuple[int, ...], int] = {}
     columns = (table.tp, table.pp, table.cp, table.dp, table.micro_batch, table.recompute)

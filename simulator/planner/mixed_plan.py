@@ -2,8 +2,9 @@
 
 Layouts are the best of each kind as if all servers were of it; stages and shares of the batch are
 placed by capability (``mixed_placement.py``), and the most promising are played on discrete events,
-which price every stage on the servers that it lies on. Beside them stands the best layout of each
-kind on its own servers and no others: where that is faster, the others are better left out.
+which price every stage on the servers that it lies on. Replicas may have a layout of their kind's
+own (``own_layouts.py``). Beside them stands the best layout of each kind on its own servers and no
+others: where that is faster, the others are better left out.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ from simulator.planner.mixed_placement import (
     shares_of,
     staged,
 )
-from simulator.planner.mixed_totals import PriceOf, mixed_totals, own_gpus
+from simulator.planner.mixed_totals import PriceOf, mixed_totals, own_gpus, own_totals
+from simulator.planner.own_layouts import OwnLayouts, each_alone, own_layouts
 from simulator.scenario import Scenario
 
 __all__ = ["plan_mixed"]
 
 _PLAYED = 4
 """Layouts of each way of placing them that are played."""
+
+_OWN_PLAYED = 2
+"""Combinations of layouts of each kind that are played."""
 
 
 def plan_mixed(scenario: Scenario, *, price_of: PriceOf | None = None) -> MixedPlan:
@@ -51,7 +56,11 @@ def plan_mixed(scenario: Scenario, *, price_of: PriceOf | None = None) -> MixedP
     """
     _check_given(scenario)
     made = replace(scenario, pinned=with_allowed(scenario))
-    options = [*_by_stages(made, price_of), *_by_shares(made, price_of)]
+    options = [
+        *_by_stages(made, price_of),
+        *_by_shares(made, price_of),
+        *_by_own(made, price_of),
+    ]
     for kind, gpus in enumerate(own_gpus(scenario.cluster)):
         options += _alone(made, kind, gpus, price_of)
     if not options:
@@ -139,6 +148,33 @@ def _played_shares(scenario: Scenario, one: Shares) -> float:
         before.append(step.step_time_s - tail)
         after.append(tail)
     return max(before) + max(after)
+
+
+def _by_own(scenario: Scenario, price_of: PriceOf | None) -> list[MixedOption]:
+    """Each kind with a layout of its own: played by itself, then the exchange of gradients."""
+    return [_own(scenario, one, price_of) for one in own_layouts(scenario)[:_OWN_PLAYED]]
+
+
+def _own(scenario: Scenario, one: OwnLayouts, price_of: PriceOf | None) -> MixedOption:
+    each = list(each_alone(scenario, one))
+    played_s = [
+        simulate(row, own.workload, own.cluster, own.software).step_time_s for own, row in each
+    ]
+    seconds = max(played_s) + one.legs.between_s
+    names = tuple(kind.name for kind in scenario.cluster.kinds)
+    words = [f"{name}: {row.describe()}" for name, row in zip(names, one.rows, strict=True)]
+    return MixedOption(
+        way="own layouts",
+        kinds=names,
+        gpus=scenario.cluster.gpus,
+        layouts=Layouts.concatenate(list(one.rows)),
+        described="; ".join(words),
+        micro_batches=one.micro_batches,
+        step_s=seconds,
+        closed_form_s=one.step_s,
+        totals=own_totals(scenario, each, seconds, price_of=price_of),
+        legs=one.legs,
+    )
 
 
 def _alone(scenario: Scenario, kind: int, gpus: int, price_of: PriceOf | None) -> list[MixedOption]:

@@ -1,12 +1,13 @@
 """What a played step on servers of several kinds makes of the whole run: days, money, energy.
 
 What goes wrong, what is drawn and what is paid belongs to a kind of servers, so each kind is priced
-as if all servers were of it, with the step that was played, and counts by its share of them.
+as if all servers were of it, with the step that was played, and counts by its share of them. Where
+each kind has a layout of its own, it is priced on its own servers, and all add up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +23,7 @@ from simulator.planner.outcome import Outcome
 from simulator.planner.real_run import priced
 from simulator.scenario import Scenario
 
-__all__ = ["MixedTotals", "PriceOf", "mixed_totals", "own_gpus"]
+__all__ = ["MixedTotals", "PriceOf", "mixed_totals", "own_gpus", "own_totals"]
 
 PriceOf = Callable[[Scenario], Price]
 """The price of a scenario's cluster."""
@@ -40,7 +41,8 @@ class MixedTotals:
     memory_headroom: float
     """Share of usable memory that stays free on the fullest GPU."""
     goodput: float
-    """Time that is lost for a useful second adds up over the servers."""
+    """Time that is lost for a useful second adds up over the servers; on servers of their own,
+    what kinds lose at the same time counts once, as long as the slowest takes."""
     days: float | None
     """Of the real run; None without tokens, inf where it never ends."""
     usd: float | None
@@ -56,10 +58,12 @@ class MixedTotals:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Part:
-    """One kind as if all servers were of it."""
+    """One kind as if all servers were of it, or on its own servers."""
 
     share: float
-    """Of all GPUs, those of this kind."""
+    """Of what it takes: of all GPUs, those of this kind; 1 on its own servers."""
+    work: float
+    """Of the batch."""
     estimate: Estimate
     outcome: Outcome
     interval: tuple[float, float]
@@ -98,12 +102,62 @@ def mixed_totals(
         were of it.
     """
     cluster = scenario.cluster
+    shares = [count / cluster.gpus for count in own_gpus(cluster)]
     parts = [
-        _part(replace(scenario, cluster=kind), row, step_s, count / cluster.gpus, price_of)
-        for kind, count in zip(cluster.each, own_gpus(cluster), strict=True)
-        if count
+        _part(replace(scenario, cluster=kind), row, step_s, price_of, (share, share))
+        for kind, share in zip(cluster.each, shares, strict=True)
+        if share
     ]
-    goodput = 1.0 / sum(one.share / max(float(one.outcome.goodput[0]), 1e-9) for one in parts)
+    lost = sum(one.share * sum(_lost(one.outcome)) for one in parts)
+    return _added(parts, scenario, step_s, lost, memory_share)
+
+
+def own_totals(
+    scenario: Scenario,
+    each: Iterable[tuple[Scenario, Layouts]],
+    step_s: float,
+    *,
+    price_of: PriceOf | None = None,
+) -> MixedTotals:
+    """Work out what a run takes in which each kind of servers has a layout of its own.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The whole run.
+    each : iterable of (Scenario, Layouts)
+        What each kind trains on its own servers, and how.
+    step_s, price_of
+        As in :func:`mixed_totals`.
+    """
+    batch = scenario.workload.recipe.global_batch
+    parts = [
+        _part(own, row, step_s, price_of, (1.0, own.workload.recipe.global_batch / batch))
+        for own, row in each
+    ]
+    failures, others = zip(*(_lost(one.outcome) for one in parts), strict=True)
+    return _added(parts, scenario, step_s, sum(failures) + max(others))
+
+
+def _lost(found: Outcome) -> tuple[float, float]:
+    """Time lost for a useful second: to failures, and to all else.
+
+    Failures of all kinds add up; checkpoints and planned stops they have at the same time.
+    """
+    good = max(float(found.goodput[0]), 1e-9)
+    failures = 0.0 if found.real is None else float(found.real.by_cause[0].sum()) / good
+    return failures, 1.0 / good - 1.0 - failures
+
+
+def _added(
+    parts: Sequence[_Part],
+    scenario: Scenario,
+    step_s: float,
+    lost: float,
+    memory_share: float | None = None,
+) -> MixedTotals:
+    """Join what the kinds take; `lost`: time that is lost for a useful second."""
+    goodput = 1.0 / (1.0 + lost)
     days = _days(parts, goodput)
     usd, usd_spread = _total(parts, days, "usd")
     kwh, kwh_spread = _total(parts, days, "kwh")
@@ -112,8 +166,8 @@ def mixed_totals(
             step_s * min(one.interval[0] for one in parts),
             step_s * max(one.interval[1] for one in parts),
         ),
-        tokens_per_s=float(parts[0].outcome.tokens_per_s[0]),
-        mfu=1.0 / sum(one.share / float(one.outcome.mfu[0]) for one in parts),
+        tokens_per_s=scenario.workload.recipe.tokens_per_step / step_s,
+        mfu=1.0 / sum(one.work / float(one.outcome.mfu[0]) for one in parts),
         memory_headroom=1.0 - (_fullest(parts) if memory_share is None else memory_share),
         goodput=goodput,
         days=days,
@@ -127,9 +181,16 @@ def mixed_totals(
 
 
 def _part(
-    scenario: Scenario, row: Layouts, step_s: float, share: float, price_of: PriceOf | None
+    scenario: Scenario,
+    row: Layouts,
+    step_s: float,
+    price_of: PriceOf | None,
+    counts: tuple[float, float],
 ) -> _Part:
-    """One kind, whose terms are as much of the step as they are of its own."""
+    """One kind, whose terms are as much of the step as they are of its own.
+
+    `counts`: what counts of what it takes, and its share of the batch.
+    """
     given = scenario.workload, scenario.cluster, scenario.software
     found = evaluate(row, *given)
     own_s = float(found.step_time_s[0])
@@ -143,7 +204,8 @@ def _part(
     )
     result = priced(played, scenario, price=None if price_of is None else price_of(scenario))
     return _Part(
-        share=share,
+        share=counts[0],
+        work=counts[1],
         estimate=found,
         outcome=result,
         interval=(float(sure.p10_s[0]) / own_s, float(sure.p90_s[0]) / own_s),
@@ -151,14 +213,14 @@ def _part(
     )
 
 
-def _fullest(parts: list[_Part]) -> float:
+def _fullest(parts: Sequence[_Part]) -> float:
     return max(
         float(one.estimate.memory_total_bytes[0]) / float(one.estimate.usable_bytes)
         for one in parts
     )
 
 
-def _days(parts: list[_Part], goodput: float) -> float | None:
+def _days(parts: Sequence[_Part], goodput: float) -> float | None:
     """Days of the real run."""
     ideal = float(parts[0].outcome.days_ideal[0])
     if np.isnan(ideal):
@@ -167,7 +229,7 @@ def _days(parts: list[_Part], goodput: float) -> float | None:
     return float("inf") if never else ideal / goodput
 
 
-def _total(parts: list[_Part], days: float | None, name: str) -> tuple[float | None, float]:
+def _total(parts: Sequence[_Part], days: float | None, name: str) -> tuple[float | None, float]:
     """Money or energy of all kinds for as long as the run takes; its spread, as if all erred alike.
 
     The days of a kind are those of a run on that kind alone, what it takes is in proportion.

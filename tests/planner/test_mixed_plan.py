@@ -170,7 +170,16 @@ def test_plan_writes_them(case: str) -> None:
     said = json.loads(RUNNER.invoke(app, ["plan", case, "--json"]).stdout)
     steps = [one["step_time_s"] for one in said["options"]]
     assert steps == sorted(steps) and np.isfinite(steps).all()
-    assert {one["way"] for one in said["options"]} == {"shares", f"{H} alone", f"{A} alone"}
+    ways = {"shares", "own layouts", f"{H} alone", f"{A} alone"}
+    assert {one["way"] for one in said["options"]} == ways
+    for one in said["options"]:
+        legs, own = one["legs_s"], one["way"] == "own layouts"
+        assert len(one["layouts"]) == (2 if own else 1) and one["layouts"][0] == one["layout"]
+        assert (legs is not None) == own
+        if own:
+            assert set(legs) == {"reduce_scatter", "exchange", "gather"}
+            assert sum(x["global_batch"] for x in one["layouts"]) == 32
+            assert max(legs["exchange"]) < one["step_time_s"]
 
 
 def test_options_of_one_kind_are_refused(case: str) -> None:

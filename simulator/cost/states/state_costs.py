@@ -63,6 +63,8 @@ class StateCosts:
     """One reduction of the maxima behind fp8 scales, (keys,)."""
     norm_s: Floats
     """Reduction of the gradient norm, (keys,)."""
+    reduced_bytes: Floats
+    """Gradients that a rank keeps of it, in the type on the wire, shape (keys, columns)."""
     reduce_buckets: Floats
     """Buckets of that reduction, shape (keys, columns)."""
     optimizer_s: Floats
@@ -146,6 +148,7 @@ def state_costs(
         tables_s=tables_s(keys),
         maxima_s=maxima_s(cluster, software, workload.recipe, placement, chunk),
         norm_s=norm_s(cluster, workload.recipe, layouts),
+        reduced_bytes=keys.sharded(per_part.reduce, ZERO1),
         reduce_buckets=reduce_buckets(keys),
         optimizer_s=_optimizer_s(keys) + step_host_s(software.host, layouts.tp, by_block, parts),
         linear_shapes=_linear_shapes(workload, software, layouts, parts),
