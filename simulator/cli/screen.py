@@ -21,6 +21,7 @@ from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.terms import TERMS
 from simulator.errors import visible
 from simulator.report.evidence import FIT_RULE
+from simulator.report.length_words import length_words
 from simulator.units import GIB, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def heading(scenario: Scenario, *, priced: str = "") -> Text:
     size = show_count(arch.parameters)
     if arch.is_moe:
         size += f" ({show_count(arch.active_parameters)} active)"
-    tokens = "one step" if recipe.tokens is None else f"{show_count(recipe.tokens)} tokens"
+    tokens = length_words(recipe)
     text = Text(f"{arch.name}, {size} parameters", style="bold")
     groups = [
         f"{group.gpus:,} x {group.accelerator.name} ({cluster.each[group.kind].name})"

@@ -102,7 +102,7 @@ def show_views(answer: Comparison) -> None:
     """Print what to make of the offers."""
     screen = console()
     screen.print()
-    if said := missed(answer.asked, answer.rows, answer.scenario.workload.recipe.tokens):
+    if said := missed(answer.asked, answer.rows, answer.scenario.workload.recipe.run_tokens):
         screen.print(Text(said, style=NO_FIT))
     for title, lines in views(answer):
         screen.print(_notes(title, lines))

@@ -157,10 +157,10 @@ def pipeline_layout(row: dict[str, Any], arch: Architecture) -> str:
 
 
 def _batch(row: dict[str, Any], recipe: Recipe) -> list[str]:
-    if recipe.tokens is None:
+    if recipe.run_tokens is None:
         length = f"--train-iters {SAMPLE_STEPS}"
     else:
-        length = f"--train-samples {int(-(-recipe.tokens // recipe.sequence_length))}"
+        length = f"--train-samples {int(-(-recipe.run_tokens // recipe.sequence_length))}"
     return [
         f"--micro-batch-size {row['micro_batch']}",
         f"--global-batch-size {row['global_batch']}",

@@ -50,8 +50,9 @@ def plan_over(
         If the bounds of the goal leave none.
     """
     batches, lengths = batches_of(scenario), _lengths(scenario)
-    scenario = with_critical_batch(scenario) if len(batches) > 1 else scenario
-    if len(batches) == len(lengths) == 1 and not scenario.choices:
+    alone = batches == [scenario.workload.recipe.global_batch]
+    scenario = scenario if alone else with_critical_batch(scenario)
+    if alone and len(lengths) == 1 and not scenario.choices:
         return plan(scenario, keep=keep, exhaustive=exhaustive, progress=progress)
     best: Plan | None = None
     tried: list[Tried] = []

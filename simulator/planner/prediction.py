@@ -23,6 +23,7 @@ from simulator.planner.best_layout import BestLayout
 from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.defaults import complete
 from simulator.planner.outcome import Outcome
+from simulator.planner.pinned_fields import contradictions
 from simulator.planner.real_run import check_finishes, priced
 from simulator.planner.refusal import limits, refusal
 from simulator.scenario import LayoutSection, Scenario, wrong_reshard
@@ -85,7 +86,7 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
     """
     refuse_mixed(scenario)
     given = _given(scenario, layout)
-    if problems := limits(scenario, given):
+    if problems := limits(scenario, given) or contradictions(scenario, given):
         raise InputError(problems)
     row, defaults = complete(scenario, given)
     layouts = Layouts.of(**row)

@@ -24,7 +24,7 @@ from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.explore import KEEP, Found, explore
 from simulator.planner.outcome import Outcome
 from simulator.planner.pareto import front
-from simulator.planner.pinned_fields import not_kept
+from simulator.planner.pinned_fields import contradictions, not_kept
 from simulator.planner.prediction import refuse_mixed
 from simulator.planner.real_run import check_finishes, priced
 from simulator.planner.remedies import why_nothing_fits
@@ -156,6 +156,8 @@ def plan(
     """
     refuse_mixed(scenario)
     _check_priced(scenario)
+    if wrong := contradictions(scenario, scenario.pinned):
+        raise InputError(wrong)
     scenario = replace(scenario, pinned=with_allowed(scenario))
     keep = max(keep, KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP)
     found = explore(

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from simulator.decisions.offers import Offer
 from simulator.report.inline_svg import inline
+from simulator.report.length_words import length_words
 from simulator.report.offers_page import Cell, offers_page
 from simulator.report.offers_words import missed, views
 from simulator.units import (
     show_chance,
-    show_count,
     show_kwh,
     show_number_of_days,
     show_percent,
@@ -62,7 +62,7 @@ def compare_page(answer: Comparison, wide: bytes, narrow: bytes) -> str:
         list(_COLUMNS.items()),
         [_row(row) for row in answer.rows],
         table="Offers",
-        missed=missed(answer.asked, answer.rows, workload.recipe.tokens),
+        missed=missed(answer.asked, answer.rows, workload.recipe.run_tokens),
         picture=("Over the number of GPUs", inline(wide, narrow, name="compare", alt=alt)),
         views=views(answer),
     )
@@ -73,7 +73,7 @@ def _job(answer: Comparison) -> str:
     recipe = answer.scenario.workload.recipe
     words = [f"batch {recipe.global_batch:,} x {recipe.sequence_length:,}", recipe.precision]
     if recipe.tokens:
-        words.insert(0, f"{show_count(recipe.tokens)} tokens")
+        words.insert(0, length_words(recipe))
     able = f"{len(answer.feasible)} of {len(answer.rows)} offers can run"
     return f"{', '.join(words)}, {recipe.optimizer}; {able}, each with its best layout"
 

@@ -34,6 +34,7 @@ from simulator.report.comparison import (
     why_it_wins,
 )
 from simulator.report.costs import CostLine, cost_lines, price_words
+from simulator.report.length_words import length_words
 from simulator.report.played_words import played_words
 from simulator.report.question import question
 from simulator.report.run_words import goodput_words
@@ -332,7 +333,7 @@ def job_line(scenario: Scenario, price: Price) -> str:
     arch, recipe = scenario.workload.architecture, scenario.workload.recipe
     cluster = scenario.cluster
     size = show_count(arch.parameters)
-    tokens = "one step" if recipe.tokens is None else f"{show_count(recipe.tokens)} tokens"
+    tokens = length_words(recipe)
     hourly = price.usd_per_gpu_hour
     cost = "no price known" if hourly is None else f"{float(hourly):.2f} USD a GPU-hour"
     left = "".join(f"; [{name}] not in these figures" for name in scenario.elsewhere)

@@ -232,12 +232,17 @@ class Recipe:
         return self.sequence_length * self.global_batch
 
     @property
-    def steps(self) -> float | None:
-        """Optimizer steps of the whole run, or None when `tokens` is not given."""
+    def run_tokens(self) -> float | None:
+        """Tokens of the whole run with this batch, or None when `tokens` is not given."""
         if self.tokens is None:
             return None
         more = 0.0 if self.critical_batch is None else self.global_batch / self.critical_batch
-        return (1.0 + more) * self.tokens / self.tokens_per_step
+        return (1.0 + more) * self.tokens
+
+    @property
+    def steps(self) -> float | None:
+        """Optimizer steps of the whole run, or None when `tokens` is not given."""
+        return None if self.run_tokens is None else self.run_tokens / self.tokens_per_step
 
 
 @record

@@ -48,6 +48,11 @@ def test_the_plan_is_the_best_of_the_plans_of_each() -> None:
     assert not found.scenario.choices
 
 
+def test_a_largest_batch_below_that_of_the_training_is_kept() -> None:
+    recipe = plan_over(scenario(goal={"largest_batch": 32})).scenario.workload.recipe
+    assert recipe.global_batch == 32
+
+
 def test_bounds_of_the_goal_open_the_batch() -> None:
     assert batches_of(scenario()) == [64]
     assert batches_of(scenario(goal={"largest_batch": 256})) == [64, 96, 128, 192, 256]

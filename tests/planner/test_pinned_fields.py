@@ -36,6 +36,32 @@ def test_both_are_named(pins: dict[str, Any], both: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("pins", "said"),
+    [
+        (
+            {"schedule": "dualpipe"},
+            "layout.schedule: must be one of 1f1b, interleaved in megatron-core, got 'dualpipe'",
+        ),
+        (
+            {"schedule": "1f1b", "vpp": 4},
+            "layout.schedule: must be interleaved with vpp = 4, got '1f1b'",
+        ),
+        (
+            {"stages": [8, 8], "vpp": 4},
+            "layout.vpp: must divide the 2 numbers of layout.stages, got 4 (nearest: 2)",
+        ),
+    ],
+)
+def test_what_no_layout_can_have_is_refused_before_the_search(
+    pins: dict[str, Any], said: str
+) -> None:
+    for found in (plan, predict):
+        with pytest.raises(InputError) as error:
+            found(scenario(**pins))
+        assert error.value.problems == (f"scenario: {said}",)
+
+
+@pytest.mark.parametrize(
     "pins",
     [
         {"schedule": "1f1b", "vpp": 1, "pp": 1},
