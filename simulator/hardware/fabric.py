@@ -105,6 +105,13 @@ class CollectiveLibrary:
     """Compute units that a running collective takes from the kernels beside it."""
     communicator_bytes: Figure
     """Device memory that one communicator keeps for its buffers."""
+    enqueue_s: Figure = Figure(0.0, "assumed", "none")
+    """What a host thread takes to start a call on one accelerator. Training has a thread for each;
+    where one thread starts it on all of a server (nccl-tests with ``-g 8``) calls take no less
+    than all starts."""
+    enqueue_peer_s: Figure = Figure(0.0, "assumed", "none")
+    """More of it for every message that is sent or received, of which an all-to-all has two for
+    each member."""
 
     def has(self, algorithm: str) -> bool:
         """Whether the release that runs knows an algorithm, by its word."""

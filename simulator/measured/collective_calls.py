@@ -44,13 +44,11 @@ _OPERATIONS = {
     "all_to_all": "all_to_all",
     "sendrecv": "send",
     "send_recv": "send",
-}
-
-_NO_FORMULA = {
-    "all_reduce_custom": "the all-reduce of another library",
     "broadcast": "broadcast",
     "reduce": "reduce",
 }
+
+_NO_FORMULA = {"all_reduce_custom": "the all-reduce of another library"}
 
 _SERIES = (
     "operation",
@@ -73,6 +71,8 @@ _A2A = {"NCCL": "all_to_all", "DeepEP": "dispatch"}
 _POINT_TO_POINT = "torch.distributed"
 """Where a send was timed as a call of torch's own, one rank sends and the other receives; in
 nccl-tests every rank does both."""
+_WHOLE = ("send", "one_way_send", "broadcast", "reduce")
+"""What a rank sends or receives all of."""
 _UNITS = 20.0
 _NUMBER = re.compile(r"\d+(\.\d*)?")
 _ELEMENT_BYTES = 2.0
@@ -113,6 +113,8 @@ class CollectiveCalls:
     experts: Ints
     """Of how many."""
     group: Group
+    starts: Floats
+    """Accelerators on which one host thread starts a call, one after another."""
     measured_s: Floats
     clusters: Mapping[str, Cluster]
 
@@ -274,6 +276,7 @@ def _calls(
         copies=np.where(sieve.kept, copies, 1.0).astype(np.intp),
         experts=np.where(sieve.kept, experts, 1.0).astype(np.intp),
         group=_group(sieve, cluster, clusters, gpus, servers),
+        starts=_starts(sieve, gpus),
     )
     _check_links(calls)
     return calls
@@ -319,6 +322,14 @@ def _servers(
     return gpus, servers
 
 
+def _starts(sieve: Sieve, gpus: Floats) -> Floats:
+    """Accelerators of each host thread; one where the row does not say how many threads ran."""
+    stated = sieve.table.text("threads") != ""
+    threads = np.where(stated, sieve.positive("threads", sieve.kept & stated), gpus)
+    sieve.refuse(threads > gpus, "threads", "must be no more than gpus")
+    return np.ceil(gpus / threads)
+
+
 def _group(
     sieve: Sieve, cluster: Texts, clusters: Mapping[str, Cluster], gpus: Floats, servers: Floats
 ) -> Group:
@@ -346,9 +357,7 @@ def _check_links(calls: CollectiveCalls) -> None:
     least_s = np.full(len(n), np.nan)
     for (name, operation), rows in groups(calls.sieve.kept, calls.cluster, calls.operation):
         links = calls.clusters[name].node.scale_up
-        whole = operation in ("send", "one_way_send") or (
-            operation == "all_reduce" and links.nvls_bytes_per_s
-        )
+        whole = operation in _WHOLE or (operation == "all_reduce" and links.nvls_bytes_per_s)
         share = 1.0 if whole else part[rows] * (2.0 if operation == "all_reduce" else 1.0)
         rate = float(links.bandwidth_bytes_per_s)
         least_s[rows] = share * calls.size_bytes[rows] / rate

@@ -25,8 +25,8 @@ LEFT_OUT = "left_out.csv"
 _KERNEL_OTHERS = """impl M N K batch seq_q seq_kv heads_q heads_kv head_dim causal direction experts
     topk tokens hidden inter tflops bytes gbps framework source note excluded"""
 
-_COLLECTIVE_OTHERS = """system nodes dtype algbw_GBps busbw_GBps lib_version placement source note
-    excluded"""
+_COLLECTIVE_OTHERS = """system nodes dtype algbw_GBps busbw_GBps lib_version placement threads
+    source note excluded"""
 
 _A2A_OTHERS = """mode nodes experts framework source combine_us dispatch_GBps combine_GBps
     dispatch_notify_us combine_notify_us dispatch_sms combine_sms excluded"""

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from simulator.arrays import Floats
+from simulator.arrays import Floats, Ints
 from simulator.cost.collectives.calls import (
     all_gather_s,
     all_reduce_s,
     all_to_all_s,
+    broadcasts_s,
     one_way_send_s,
     reduce_scatter_s,
     send_s,
@@ -31,9 +32,16 @@ from simulator.scoring.benchmark_score import BenchmarkKind, BenchmarkScore, sco
 __all__ = ["score_a2a", "score_collectives"]
 
 
+def _broadcast_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
+    """Time of one broadcast, or of one reduction to a root, which is a broadcast backwards."""
+    return broadcasts_s(cluster, np.asarray(size_bytes) * group.size, group) / group.size
+
+
 _FORMULAS: dict[str, Callable[[Cluster, Any, Group], Floats]] = {
     "all_gather": all_gather_s,
     "all_to_all": all_to_all_s,
+    "broadcast": _broadcast_s,
+    "reduce": _broadcast_s,
 }
 _REDUCTIONS: dict[str, Callable[..., Floats]] = {
     "all_reduce": all_reduce_s,
@@ -94,6 +102,9 @@ def _score(kind: BenchmarkKind, calls: CollectiveCalls) -> BenchmarkScore:
             predicted_s[rows] = _REDUCTIONS[operation](cluster, size_bytes, group, integer=integer)
         else:
             predicted_s[rows] = _FORMULAS[operation](cluster, size_bytes, group)
+        predicted_s[rows] = np.maximum(
+            predicted_s[rows], _starts_s(cluster, calls, operation, rows)
+        )
     return score(
         kind,
         calls.sieve,
@@ -105,3 +116,11 @@ def _score(kind: BenchmarkKind, calls: CollectiveCalls) -> BenchmarkScore:
         kernel=calls.label,
         decade=size_decade(calls.size_bytes, "bytes"),
     )
+
+
+def _starts_s(cluster: Cluster, calls: CollectiveCalls, operation: str, rows: Ints) -> Floats:
+    """What host threads take to start calls on several accelerators each; nothing with one each."""
+    library, starts = cluster.library, calls.starts[rows]
+    messages = 2.0 * calls.group.size[rows] if operation == "all_to_all" else 0.0
+    each_s = float(library.enqueue_s) + float(library.enqueue_peer_s) * messages
+    return np.where(starts > 1.0, starts * each_s, 0.0)

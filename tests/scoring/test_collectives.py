@@ -61,6 +61,9 @@ def predicted(folder: Path, *rows: dict[str, str]) -> list[float]:
          (8.4 + 14 * 3.4) * US + 2 * 8e9 * 7 / 8 / 100e9),
         ({"operation": "alltoall"}, (8.4 + 7 * 0.6) * US + 8e9 * 7 / 8 / 100e9),
         ({"operation": "sendrecv", "gpus": "2"}, 10 * US + 8e9 / 100e9),
+        # down a ring of seven hops, all of it over every link; a sum to one rank goes up
+        ({"operation": "broadcast", "time_us": "80000"}, RING_S + 8e9 / 100e9),
+        ({"operation": "reduce", "time_us": "80000"}, RING_S + 8e9 / 100e9),
         # 8 KiB: the LL ring starts in 6.6 us, hops in 0.6 us, moves half of 100 GB/s
         ({"message_bytes": "8192", "time_us": "10"}, (6.6 + 7 * 0.6) * US + 8192 * 7 / 8 / 50e9),
     ],
@@ -109,6 +112,24 @@ def test_sends_of_torch_are_one_way_and_those_of_nccl_tests_both_ways(tmp_path: 
     cluster = load_cluster("dgx-h100", 1)
     both = [one_way_send_s(cluster, 1e8, False), send_s(cluster, 1e8, False)]
     assert predicted(tmp_path, *rows) == pytest.approx([float(seconds) for seconds in both])
+
+
+def test_one_host_thread_starts_a_call_on_all_of_its_accelerators_in_turn(tmp_path: Path) -> None:
+    library = load_cluster("dgx-h100", 1).library
+    start_s, message_s = float(library.enqueue_s), float(library.enqueue_peer_s)
+    row = {"gpu": "h100_sxm", "gpus": "8", "message_bytes": "1024", "time_us": "40"}
+    gather = row | {"operation": "all_gather", "placement": "in-place"}
+    exchange = row | {"operation": "alltoall", "placement": "in-place"}
+    apart = predicted(tmp_path, gather, gather | {"threads": "8"})
+    assert apart[0] == apart[1] < 8 * start_s
+    assert predicted(tmp_path, gather | {"threads": "1"}) == pytest.approx([8 * start_s])
+    assert predicted(tmp_path, gather | {"threads": "2"}) == pytest.approx([4 * start_s])
+    each_s = start_s + 16 * message_s  # one to and one from each of eight
+    assert predicted(tmp_path, exchange | {"threads": "1"}) == pytest.approx([8 * each_s])
+    large = gather | {"message_bytes": "8589934592", "time_us": "21000"}
+    assert predicted(tmp_path, large) == predicted(tmp_path, large | {"threads": "1"})
+    found = score(tmp_path, gather | {"threads": "9"})
+    assert "threads: must be no more than gpus, got '9'" in found.problems[0]
 
 
 def test_a_call_slower_than_a_larger_one_is_skipped(tmp_path: Path) -> None:
@@ -173,7 +194,6 @@ def test_a_row_may_hold_one_of_both_times(round_profiles: Path) -> None:
     ("row", "reason"),
     [
         ({"operation": "all_reduce_custom"}, "no formula for the all-reduce of another library"),
-        ({"operation": "broadcast"}, "no formula for broadcast"),
         ({"gpu": "gb10"}, "no cluster profile for gb10"),
         ({"gpu": "h100_sxm", "gpus": "16", "system": "our cellar"},
          "no cluster profile for our cellar"),
