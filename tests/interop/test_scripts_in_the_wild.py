@@ -244,3 +244,43 @@ def test_what_changed_files_do_not_say_is_named(tmp_path: Path) -> None:
         pinned = again.scenario.pinned
         for name, (_, after) in change.fields.items():
             assert (name in unsaid) == (name not in pinned or pinned[name] != after)
+
+
+def test_the_templates_of_transformers_with_deepspeed(tmp_path: Path) -> None:
+    arguments = (
+        '{"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "bf16": true,'
+        ' "max_steps": -1, "deepspeed": "z3.json", "use_liger_kernel": true,'
+        ' "attn_implementation": "flash_attention_2", "max_seq_length": 4096,'
+        ' "model_name_or_path": "meta-llama/Meta-Llama-3.1-8B-Instruct"}'
+    )
+    config = (
+        '{"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3,'
+        ' "reduce_bucket_size": "auto"}, "train_batch_size": "auto",'
+        ' "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}'
+    )
+    found = read(tmp_path, {"args.json": arguments, "z3.json": config}, gpus=8)
+    recipe = found.scenario.workload.recipe
+    assert (recipe.global_batch, recipe.tokens, recipe.precision) == (2 * 8 * 8, None, "bf16")
+    assert found.scenario.workload.architecture.name == "llama-3.1-8b"
+    assert found.scenario.pinned["sharding"] == "zero3"
+    assert [place.key for place in found.unknown] == ["use_liger_kernel"]  # it bears on memory
+
+
+def test_learned_positions_are_those_of_the_command(tmp_path: Path) -> None:
+    text = (
+        f"{RUN}1 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32"
+        " --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1"
+        " --global-batch-size 64 --bf16 --vocab-size 50257\n"
+    )
+    architecture = read(tmp_path, {"t.sh": text}).scenario.workload.architecture
+    assert architecture.max_positions == 4096  # gpt3-6.7b, of the same sizes, has 2,048
+
+
+@pytest.mark.parametrize(("cell", "told"), [("NODE", 1), ("NV18", 0)])
+def test_a_topology_that_is_not_the_clusters_is_noted(cell: str, told: int, tmp_path: Path) -> None:
+    names = [f"GPU{i}" for i in range(8)]
+    rows = [[name, *("X" if name == other else cell for other in names)] for name in names]
+    text = "\n".join("\t".join(row) for row in [["", *names], *rows]) + "\n"
+    sizes = ("training.sequence_length=2048", "training.global_batch=64")
+    found = read(tmp_path, {"topo.txt": text}, *sizes, model="llama-3.1-8b", gpus=16)
+    assert sum("foreshard cluster init" in note for note in found.notes) == told

@@ -251,7 +251,8 @@ def _named(found: Architecture, *, any_vocabulary: bool = False) -> tuple[Archit
     for known in map(presets.load, presets.names()):
         if known.layers == found.layers and known.hidden == found.hidden:
             near = any_vocabulary or abs(known.vocabulary - found.vocabulary) <= 1024
-            if near and _sizes(known) == _sizes(found):
+            short = found.position == "learned" and known.max_positions != found.max_positions
+            if near and not short and _sizes(known) == _sizes(found):
                 alike.append(known)
     longest = [known for known in alike if known.max_positions == found.max_positions]
     return next(iter(longest or alike), found), bool(alike)

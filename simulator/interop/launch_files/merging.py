@@ -98,6 +98,7 @@ class _Merging:
         self._ask_for_files()
         self._choose_architecture()
         self._count_devices()
+        self._check_links()
         size = self._get("cluster.gpus")
         if "cluster.gpus" in self.given and isinstance(self.given["cluster.gpus"], int):
             self._put("cluster.gpus", self.given["cluster.gpus"], "--gpus")
@@ -119,6 +120,21 @@ class _Merging:
             self.problems.append(f"{rule}: --set {item.field}=N says it")
         else:
             self.notes.append(f"{rule}: not counted")
+
+    def _check_links(self) -> None:
+        """A server's own links beside those of the cluster that was named."""
+        name = self.given.get("cluster.name") or self._get("cluster.name")
+        linked = self.fields.get("run.nvlink")
+        if linked is None or not isinstance(name, str) or "=" in name:
+            return
+        node, gpus = load_cluster(name, 1, where="--cluster").node, self._get("run.per_node")
+        joined = node.scale_up.kind == "nvlink"
+        if (gpus, linked.value) != (node.accelerators, joined):
+            self.notes.append(
+                f"a server of {name} has {node.accelerators} GPUs"
+                f" {'joined by' if joined else 'without'} NVLink, not these: foreshard cluster init"
+                f" NAME --gpu GPU --topo {linked.source.partition(': ')[0]} makes theirs"
+            )
 
     def _ask_for_files(self) -> None:
         """Files that hold more settings; DeepSpeed's says how states are shared."""

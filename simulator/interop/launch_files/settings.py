@@ -175,6 +175,8 @@ class Settings:
             return True
         if word in ("false", "0", "no", "off", "none", "null", ""):
             return False
+        if word == "auto":
+            return None
         if _VARIABLE.search(word):
             self.unset.append(Unset("", str(setting.value), setting.place))
             return None

@@ -36,7 +36,9 @@ def read_trainer(settings: Settings) -> Reading:
     """State what the arguments of a Trainer say."""
     settings.whole("layout.micro_batch", "per_device_train_batch_size", "per_gpu_train_batch_size")
     settings.whole("run.accumulation", "gradient_accumulation_steps")
-    settings.whole("run.steps", "max_steps")
+    steps = settings.take("max_steps")
+    if steps is not None and str(steps.value) != "-1":  # -1: num_train_epochs decides
+        settings.whole("run.steps", "max_steps")
     model = settings.take("model_name_or_path", "model_name")
     if model is not None and settings.value_of("model.name") is None:
         say_model(settings, model)
