@@ -284,3 +284,12 @@ def test_a_topology_that_is_not_the_clusters_is_noted(cell: str, told: int, tmp_
     sizes = ("training.sequence_length=2048", "training.global_batch=64")
     found = read(tmp_path, {"topo.txt": text}, *sizes, model="llama-3.1-8b", gpus=16)
     assert sum("foreshard cluster init" in note for note in found.notes) == told
+
+
+def test_a_labelled_log_of_collectives_is_known(tmp_path: Path) -> None:
+    head = (
+        " 0: #       size         count      type   redop    root     time   algbw   busbw #wrong"
+    )
+    sizes = ("training.sequence_length=2048", "training.global_batch=64")
+    found = read(tmp_path, {"log.txt": head + "\n"}, *sizes, model="llama-3.1-8b", gpus=8)
+    assert any("foreshard calibrate" in note for note in found.notes)
