@@ -267,8 +267,8 @@ def _of_topology(text: str, path: str) -> Reading:
     gpus, linked = topology_words(text)
     place = Place(path, "GPU0 and on")
     note = f"{gpus} GPUs of one server, " + ("joined by NVLink" if linked else "without NVLink")
-    stated = (Stated("run.per_node", gpus, place), Stated("run.nvlink", linked, place))
-    stated = stated if gpus else ()
+    seen = (Stated("run.per_node", gpus, place), Stated("run.nvlink", linked, place))
+    stated = seen if gpus else ()
     return Reading(path=path, kind="nvidia-smi topo -m", stated=stated, notes=(note,))
 
 
