@@ -143,7 +143,7 @@ def predict(
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
     made = assemble(scenario, names, given)[0]
     if made.cluster.kinds:
-        from simulator.planner.mixed_prediction import predict_mixed  # brings numba along
+        from simulator.planner.mixed_prediction import predict_mixed  # brings the events along
 
         return predict_mixed(made)
     return predict_scenario(made)
@@ -237,7 +237,7 @@ def simulate(
     >>> 1.1 < slow.step_time_s / plain.step_time_s < 1.2
     True
     """
-    from simulator.events.simulated_step import simulate as play  # brings numba along
+    from simulator.events.simulated_step import simulate as play  # brings the events along
     from simulator.events.step.user_actions import read_actions
     from simulator.planner.played_layout import predict_played
 
@@ -297,7 +297,7 @@ def simulate_run(
     >>> 0.85 < found.goodput < 0.95, len(found.to_frame("runs"))
     (True, 20)
     """
-    from simulator.planner.simulated_run import simulate_run as play  # brings numba along
+    from simulator.planner.simulated_run import simulate_run as play  # brings the events along
 
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
     log = None if incidents is None else Path(incidents)
@@ -701,7 +701,7 @@ def parameter_server(
 
 def job(source: Source) -> Job:
     """Describe another job by its scenario, for what shares a fabric with it."""
-    from simulator.events.sharing.beside import Job  # brings numba along
+    from simulator.events.sharing.beside import Job  # brings the events along
     from simulator.planner.played_layout import predict_best
 
     scenario = assemble(source, {})[0]

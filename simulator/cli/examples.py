@@ -6,7 +6,7 @@ __all__ = ["EXAMPLES", "epilog"]
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "plan": (
-        "plan run.toml",
+        "plan run.toml --out report --pictures",
         "plan --from train.sh --cluster dgx-h100",
         "plan run.toml --more --set layout.schedule=any --set cluster.gpus=512",
         "plan --model llama-3.1-8b --cluster aws-p5 --gpus 64 --set training.tokens=1e12",

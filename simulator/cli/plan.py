@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +23,7 @@ from simulator.cli.options import (
 from simulator.cli.trace_file import Trace, check_trace, title, write_trace
 
 if TYPE_CHECKING:
+    from simulator.planner.scaling import Scaling
     from simulator.planner.search import Plan
     from simulator.planner.sensitivity import Upgrade
     from simulator.scenario import Scenario
@@ -68,6 +71,12 @@ More = Annotated[
         "--more", help="Show the ranking, terms, memory, what pays, defaults, launch command."
     ),
 ]
+Pictures = Annotated[
+    bool,
+    typer.Option(
+        "--pictures", help="Write each picture of the report beside its page, as PNG and SVG."
+    ),
+]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Write no report.")]
 
 
@@ -81,6 +90,7 @@ def command(
     top: Top = None,
     out: Out = None,
     no_report: NoReport = False,
+    pictures: Pictures = False,
     refine: Refine = None,
     trace: Trace = None,
     exhaustive: Exhaustive = False,
@@ -115,21 +125,22 @@ def command(
             answer = _refined(answer, refine)
         described = answer.scenario
         launch = launch_flags(answer.estimate.layouts, described)
-        upgrades = None
-        if as_json:
-            from simulator.report.document import TOP, plan_document
+        with _curve(answer, wanted=folder is not None) as curve:
+            upgrades = None
+            if as_json:
+                from simulator.report.document import TOP, plan_document
 
-            print_json(plan_document(answer, top=top or TOP))
-        else:
-            upgrades = _show(answer, assumed, launch, top=top or (8 if more else None))
-        if trace is not None:
-            from simulator.planner.refine import played
+                print_json(plan_document(answer, top=top or TOP))
+            else:
+                upgrades = _show(answer, assumed, launch, top=top or (8 if more else None))
+            if trace is not None:
+                from simulator.planner.refine import played
 
-            write_trace(played(answer, 0), trace, title(answer.scenario, answer.estimate))
-            say(f"Trace: {trace}", err=as_json)
-        if folder is not None:
-            written = _write(answer, folder, launch, upgrades)
-            say(f"Report: {written[0]}, with {len(written) - 1} pictures beside it", err=as_json)
+                write_trace(played(answer, 0), trace, title(answer.scenario, answer.estimate))
+                say(f"Trace: {trace}", err=as_json)
+            if folder is not None:
+                parts = {"launch": launch, "upgrades": upgrades, "curve": curve}
+                _write(answer, folder, parts, pictures=pictures, as_json=as_json)
         if not (answer.meets_deadline and answer.meets_budget):
             raise typer.Exit(1)
 
@@ -224,16 +235,26 @@ def _report_name(file: Path | None, scenario: Scenario) -> str:
     return re.sub(r"[^\w.-]+", "-", name)
 
 
-def _write(answer: Plan, folder: Path, launch: str, upgrades: list[Upgrade] | None) -> list[Path]:
-    from simulator.cli.screen import waiting
+@contextmanager
+def _curve(answer: Plan, *, wanted: bool) -> Iterator[Callable[[], Scaling] | None]:
+    """Search the other numbers of GPUs beside all that follows, where a report is wanted."""
+    if not wanted:
+        yield None
+        return
     from simulator.planner.scaling import scaling_beside
+
+    with scaling_beside(answer.scenario, found=answer.found) as curve:
+        yield curve
+
+
+def _write(
+    answer: Plan, folder: Path, parts: dict[str, Any], *, pictures: bool, as_json: bool
+) -> None:
+    """Write the report and say where; `parts` are what was made for it already."""
+    from simulator.cli.screen import waiting
     from simulator.report.write import write_plan_report
 
-    with (
-        scaling_beside(answer.scenario, found=answer.found) as curve,
-        writing(folder, "--out"),
-        waiting("writing the report"),
-    ):
-        return write_plan_report(
-            answer, folder, launch=launch, upgrades=upgrades, curve=curve, processes=2
-        )
+    with writing(folder, "--out"), waiting("writing the report"):
+        written = write_plan_report(answer, folder, **parts, pictures=pictures, processes=2)
+    beside = f", with {len(written) - 1} pictures beside it" if pictures else ""
+    say(f"Report: {written[0]}{beside}", err=as_json)

@@ -126,7 +126,7 @@ def _mixed(
     scenario: Scenario, of_one: dict[str, Any], trace: Path | None, *, as_json: bool
 ) -> None:
     """Predict on servers of several kinds; `of_one`: options that only those of one kind have."""
-    from simulator.planner.mixed_prediction import predict_mixed  # brings numba along
+    from simulator.planner.mixed_prediction import predict_mixed  # brings the events along
 
     if wrong := [option for option, value in of_one.items() if value]:
         rule = "must be left out with servers of several kinds"

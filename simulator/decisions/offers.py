@@ -283,7 +283,7 @@ def _filled(
 
 def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
     """The best way to use servers of several kinds."""
-    from simulator.planner.mixed_plan import plan_mixed  # brings numba along
+    from simulator.planner.mixed_plan import plan_mixed  # brings the events along
 
     cluster, recipe = scenario.cluster, scenario.workload.recipe
     late, dear = asked.deadline_days, asked.budget_usd

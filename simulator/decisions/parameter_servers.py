@@ -34,7 +34,7 @@ from simulator.push_pull.server_section import (
 from simulator.scenario import Scenario
 from simulator.units import show_seconds
 
-if TYPE_CHECKING:  # brings numba along
+if TYPE_CHECKING:  # brings the events along
     from simulator.events.served_run import PlayedServers
 
 __all__ = [
@@ -145,7 +145,7 @@ def with_play(answer: Served, seed: int = 0) -> Served:
     """
     if answer.crew is None or answer.round is None:
         return answer
-    from simulator.events.served_run import play_servers  # brings numba along
+    from simulator.events.served_run import play_servers  # brings the events along
 
     section = answer.section
     if section.backup_workers:

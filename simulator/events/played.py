@@ -30,7 +30,7 @@ from simulator.events.step.timeline import (
 from simulator.frames import DataFrame, choose, frame
 from simulator.units import show_seconds
 
-if TYPE_CHECKING:  # brings numba along
+if TYPE_CHECKING:  # brings the events along
     from simulator.events.sharing.contended import Contended
 
 __all__ = ["SimulatedStep"]

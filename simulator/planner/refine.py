@@ -63,7 +63,7 @@ def played(plan: Plan, i: int) -> SimulatedStep:
     if plan.refined is not None and i < len(plan.refined.steps):
         return plan.refined.steps[i]
     from simulator.events.simulated_step import (
-        simulate,  # brings numba along, which a plan starts without
+        simulate,  # brings the events along, which a plan starts without
     )
 
     scenario = plan.scenario

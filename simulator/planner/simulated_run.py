@@ -22,7 +22,7 @@ from simulator.reliability.run_outlook import Outlook
 from simulator.scenario import Scenario
 from simulator.units import DAY_S, show_percent
 
-if TYPE_CHECKING:  # brings numba along
+if TYPE_CHECKING:  # brings the events along
     from simulator.events.run.played_runs import PlayedRuns
 
 __all__ = ["SEEDS", "ShorterStep", "SimulatedRun", "simulate_run"]

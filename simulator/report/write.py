@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["write_file", "write_plan_report"]
 
-_Files = tuple[bytes, bytes, bytes]
+_Files = tuple[bytes, bytes, bytes | None]
+"""A picture as SVG, the narrow one as SVG, and as PNG where it is asked for."""
 
 _AWAITED = "speedup"
 """The picture that is drawn last: of what may still be searched."""
@@ -41,10 +42,11 @@ def write_plan_report(
     launch: str,
     upgrades: list[Upgrade] | None = None,
     curve: Callable[[], Scaling] | None = None,
+    pictures: bool = False,
     processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
-    """Write ``plan.html`` and its pictures, each as PNG and SVG; return their paths.
+    """Write ``plan.html``, with its pictures in it; return the paths of what was written.
 
     Everything is made in memory first and then renamed into place, so that an error or a full disk
     leaves no half-written file behind.
@@ -61,6 +63,8 @@ def write_plan_report(
         What ``sensitivity(plan)`` gave, if it was asked for already.
     curve : callable, optional
         Waits for what ``scaling`` gives for the plan's scenario, if that was begun already.
+    pictures : bool
+        Write each picture beside the page too, as PNG and SVG: PNG takes as long as the page.
     processes : int
         2 draws half of the pictures in a copy of this process (``second_process.py``): for one
         without threads of its own at work.
@@ -71,11 +75,12 @@ def write_plan_report(
     numbers = collect(plan, upgrades=upgrades, curve=curve, progress=progress)
     contents: dict[str, bytes] = {}
     drawings: dict[str, Markup] = {}
-    pictures = _pictures(plan, numbers)
-    drawn = _drawn({name: draw for name, (_, draw) in pictures.items()}, processes)
-    for name, (alt, _) in pictures.items():
-        png, svg, narrow = drawn[name]
-        contents |= {f"{name}.png": png, f"{name}.svg": svg}
+    shown = _pictures(plan, numbers)
+    drawn = _drawn({name: draw for name, (_, draw) in shown.items()}, processes, png=pictures)
+    for name, (alt, _) in shown.items():
+        svg, narrow, png = drawn[name]
+        if png is not None:
+            contents |= {f"{name}.png": png, f"{name}.svg": svg}
         drawings[name] = inline(svg, narrow, name=name, alt=alt)
     page = render(numbers, launch=launch, drawings=drawings).encode()
     placed = {out_dir / name: content for name, content in {"plan.html": page, **contents}.items()}
@@ -83,21 +88,23 @@ def write_plan_report(
     return list(placed)
 
 
-def _drawn(draws: dict[str, Callable[..., Figure]], processes: int) -> dict[str, _Files]:
+def _drawn(
+    draws: dict[str, Callable[..., Figure]], processes: int, *, png: bool
+) -> dict[str, _Files]:
     """The files of every picture by its name."""
     if processes < 2:
-        return {name: _files(draw) for name, draw in draws.items()}
+        return {name: _files(draw, png=png) for name, draw in draws.items()}
     load()
     names = sorted(draws, key=lambda name: name == _AWAITED)
-    with beside(lambda: {name: _files(draws[name]) for name in names[::2]}) as others:
-        own = {name: _files(draws[name]) for name in names[1::2]}
+    with beside(lambda: {name: _files(draws[name], png=png) for name in names[::2]}) as others:
+        own = {name: _files(draws[name], png=png) for name in names[1::2]}
         return own | others()
 
 
-def _files(draw: Callable[..., Figure]) -> _Files:
-    """A picture as PNG and SVG, and the narrow one as SVG."""
+def _files(draw: Callable[..., Figure], *, png: bool) -> _Files:
     whole = draw(narrow=False)
-    return png_bytes(whole), svg_bytes(whole), svg_bytes(draw(narrow=True))
+    drawn = svg_bytes(whole)  # first: it finds room for texts, so that the page stays the same
+    return drawn, svg_bytes(draw(narrow=True)), png_bytes(whole) if png else None
 
 
 def _pictures(plan: Plan, numbers: PlanNumbers) -> dict[str, tuple[str, Callable[..., Figure]]]:

@@ -117,9 +117,17 @@ def test_the_report_is_written_where_asked(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "folder"
     result = RUNNER.invoke(app, ["plan", *FEW, "--out", str(out)])
     assert result.exit_code == 0
-    written = {path.name for path in out.iterdir()}
-    assert "plan.html" in written
-    said = f"Report: {out / 'plan.html'}, with {len(written) - 1} pictures beside it\n"
+    assert [path.name for path in out.iterdir()] == ["plan.html"]
+    assert result.stdout.endswith(f"Report: {out / 'plan.html'}\n")
+
+
+def test_pictures_lie_beside_the_page_where_asked(tmp_path: Path) -> None:
+    result = RUNNER.invoke(app, ["plan", *FEW, "--out", str(tmp_path), "--pictures"])
+    assert result.exit_code == 0
+    written = {path.suffix for path in tmp_path.iterdir()}
+    assert written == {".html", ".png", ".svg"}
+    count = len(list(tmp_path.iterdir())) - 1
+    said = f"Report: {tmp_path / 'plan.html'}, with {count} pictures beside it\n"
     assert result.stdout.endswith(said)
 
 

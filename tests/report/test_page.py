@@ -237,7 +237,10 @@ def test_report_is_written_whole(tmp_path: Path) -> None:
         "layout": {"pp": 2},
     }
     out = tmp_path / "new" / "folder"
-    paths = write_plan_report(plan(make_scenario(document)), out, launch=LAUNCH)
+    answer = plan(make_scenario(document))
+    (alone,) = write_plan_report(answer, tmp_path / "alone", launch=LAUNCH)
+    paths = write_plan_report(answer, out, launch=LAUNCH, pictures=True)
+    assert alone.read_bytes() == paths[0].read_bytes()
     pictures = ("time", "memory", "pipeline", "pareto", "speedup", "run")
     kinds = (f"{name}.{kind}" for name in pictures for kind in ("png", "svg"))
     assert [path.name for path in paths] == ["plan.html", *kinds]
@@ -249,9 +252,10 @@ def test_report_is_written_whole(tmp_path: Path) -> None:
 
 
 def test_two_processes_write_the_same_bytes(answer: Plan, tmp_path: Path) -> None:
-    alone = write_plan_report(answer, tmp_path / "alone", launch=LAUNCH)
+    alone = write_plan_report(answer, tmp_path / "alone", launch=LAUNCH, pictures=True)
     with scaling_beside(answer.scenario, found=answer.found) as curve:
-        both = write_plan_report(answer, tmp_path / "both", launch=LAUNCH, curve=curve, processes=2)
+        beside = {"curve": curve, "processes": 2}
+        both = write_plan_report(answer, tmp_path / "both", launch=LAUNCH, pictures=True, **beside)
     assert [path.read_bytes() for path in both] == [path.read_bytes() for path in alone]
     assert [path.name for path in both] == [path.name for path in alone]
 

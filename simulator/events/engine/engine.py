@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Int32s
 from simulator.errors import InputError
+from simulator.events.engine.compiled import short, within
 from simulator.events.engine.contention import COUNTERS, ENTRY, RESOURCE, STREAM, TASK, run_events
 from simulator.events.engine.demands import Demands
 from simulator.events.engine.demands import check as check_demands
@@ -248,7 +248,7 @@ def deadlock(graph: TaskGraph, head: Int32s, edge: Int32s, names: Names) -> Dead
     return DeadlockError("deadlock: " + "; ".join(worded), tuple(task for task, _ in tasks))
 
 
-@njit(cache=True)
+@short
 def _sweep(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     duration, stream, first, predecessor, lag, start, end, cause, head, edge
 ):
@@ -303,7 +303,7 @@ def _sweep(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     return done
 
 
-@njit(cache=True)
+@within
 def _link(stream, first, head, edge, following):  # type: ignore[no-untyped-def]
     """Find the first task of each stream, its first edge, and the next task after each one."""
     head[:] = -1

@@ -12,11 +12,11 @@ a task that takes a part of the memory bandwidth of its accelerator.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
 from simulator.arrays import Floats, Ints
 from simulator.errors import InputError, problem
+from simulator.events.engine.compiled import compiled
 
 __all__ = ["Scratch", "fair_rates", "fill", "link_load", "scratch"]
 
@@ -141,7 +141,7 @@ def scratch(links: int, classes: int, crossings: int) -> Scratch:
     )
 
 
-@njit(cache=True)
+@compiled
 def _gather(first, link, share, flows, active, number, capacity, work):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """Collect the links that active classes cross, and the classes of each link."""
     room, weight, level, crossing, live, start, open_, position, members, _, _ = work
@@ -178,7 +178,7 @@ def _gather(first, link, share, flows, active, number, capacity, work):  # type:
     return count
 
 
-@njit(cache=True)
+@compiled
 def _settle(c, rate, at_rate, first, link, share, flows, work):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """Give a class its rate and take its load off its links."""
     room, weight, level, crossing, _, _, _, position, _, _, _ = work
@@ -192,7 +192,7 @@ def _settle(c, rate, at_rate, first, link, share, flows, work):  # type: ignore[
         level[i] = room[i] / weight[i] if crossing[i] > 0 else np.inf
 
 
-@njit(cache=True)
+@compiled
 def fill(capacity, first, link, share, flows, limit, active, number, rate, work):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """Rates of the classes ``active[:number]``, into `rate`; compiled, for use in other kernels.
 
@@ -228,7 +228,7 @@ def fill(capacity, first, link, share, flows, limit, active, number, rate, work)
         position[live[i]] = -1
 
 
-@njit(cache=True)
+@compiled
 def _bottlenecks(unfilled, rate, limit, first, link, share, flows, work):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """Settle what waits on links that hold up all their classes first; links left open."""
     _, _, level, crossing, _, start, open_, _, members, _, best = work

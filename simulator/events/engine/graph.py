@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
 from simulator.arrays import Floats, Int32s
 from simulator.errors import ForeshardError, InputError
+from simulator.events.engine.compiled import short
 
 __all__ = ["DeadlockError", "TaskGraph", "check", "numbered", "task_graph"]
 
@@ -155,7 +155,7 @@ def _worded(graph: TaskGraph, code: int, at: int, names: Names) -> str:
     return f"{names(task)}: lag must be finite and not negative, got {got}"
 
 
-@njit(cache=True)
+@short
 def _fault(duration, stream, first, predecessor, lag, most):  # type: ignore[no-untyped-def]
     """Find the first thing wrong: its kind (0: nothing) and where."""
     n, edges = len(duration), len(predecessor)

@@ -12,11 +12,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
 from simulator.arrays import Floats
 from simulator.errors import InputError
+from simulator.events.engine.compiled import compiled
 
 __all__ = ["slowest_factor"]
 
@@ -52,7 +52,7 @@ def slowest_factor(
     return np.asarray(np.exp(sigma * _normal(above) - 0.5 * sigma**2))
 
 
-@njit(cache=True)
+@compiled
 def _normal(above):  # type: ignore[no-untyped-def]
     """Find the normal deviate that a given share of draws exceeds, by Newton's method."""
     found = np.empty(len(above))

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
 from simulator.errors import InputError, problem
+from simulator.events.engine.compiled import compiled
 from simulator.events.network.routes import Routes
 
 __all__ = ["Flows", "Folded", "couple", "flows", "fold", "joined"]
@@ -297,7 +297,7 @@ def _mixed(*columns: Floats) -> NDArray[np.uint64]:
     return colour
 
 
-@njit(cache=True)
+@compiled
 def _mix(x):  # type: ignore[no-untyped-def]
     """Scramble 64 bits (splitmix64, Steele et al. 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
@@ -306,13 +306,13 @@ def _mix(x):  # type: ignore[no-untyped-def]
     return x ^ (x >> np.uint64(31))
 
 
-@njit(cache=True)
+@compiled
 def _mix_into(colour, bits):  # type: ignore[no-untyped-def]
     for i in range(len(colour)):
         colour[i] = _mix(colour[i] ^ _mix(bits[i]))
 
 
-@njit(cache=True)
+@compiled
 def _refine(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     flow0, link0, step0, flow, link, step, first, links, share, step_of, before
 ):

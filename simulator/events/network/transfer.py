@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from simulator.arrays import Floats
 from simulator.errors import ForeshardError
+from simulator.events.engine.compiled import compiled
 from simulator.events.engine.event_queue import QUEUED, enter, leave
 from simulator.events.engine.fair_shares import check, fill, scratch
 from simulator.events.network.flows import Flows, Folded, fold
@@ -129,7 +129,7 @@ def _play(small: Folded) -> tuple[Floats, Floats, Floats, int]:
     return start, end, step_end, int(counters[_SOLVES])
 
 
-@njit(cache=True)
+@compiled
 def _solve(network, active, rate, remaining, counters, work):  # type: ignore[no-untyped-def]
     """Solve the rates from now on; seconds until the first flow ends."""
     capacity, first, link, share, count, limit = network
@@ -145,7 +145,7 @@ def _solve(network, active, rate, remaining, counters, work):  # type: ignore[no
 
 
 # Compiled: its arrays come one by one.
-@njit(cache=True)
+@compiled
 def _end(c, at_s, step, left, times, closing, counters):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """Note the end of a class, and that of its step if it was the last."""
     times[1][c] = at_s
@@ -158,7 +158,7 @@ def _end(c, at_s, step, left, times, closing, counters):  # type: ignore[no-unty
         counters[_CLOSED] += 1
 
 
-@njit(cache=True)
+@compiled
 def _follow(steps, times, closing, queue, counters):  # type: ignore[no-untyped-def]
     """Line up the steps that waited for those that have just ended."""
     earliest, _, lag, followers, after = steps
@@ -172,7 +172,7 @@ def _follow(steps, times, closing, queue, counters):  # type: ignore[no-untyped-
 
 
 # Compiled: its arrays come one by one.
-@njit(cache=True)
+@compiled
 def _begin(s, at_s, network, table, left, times, active, closing, counters):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """Begin a step: its flows run, but for those with nothing to move or nowhere to go."""
     _, first, _, _, _, limit = network
@@ -192,7 +192,7 @@ def _begin(s, at_s, network, table, left, times, active, closing, counters):  # 
 
 
 # Compiled: its arrays come one by one.
-@njit(cache=True)
+@compiled
 def _pass(span, ends, now, step, active, rate, remaining, left, times, closing, counters):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """Let time pass up to `now`; where flows end at its end, take them off."""
     kept = 0
@@ -207,7 +207,7 @@ def _pass(span, ends, now, step, active, rate, remaining, left, times, closing, 
     counters[_RUNNING] = kept
 
 
-@njit(cache=True)
+@compiled
 def _run(network, table, steps, times, counters, work):  # type: ignore[no-untyped-def]
     """Play all steps into `times`.
 

@@ -7,18 +7,23 @@ is a stream of its own, whatever else runs beside it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from simulator.events.engine.compiled import bare
 
 __all__ = ["compiled", "exponential", "seeded", "uniform"]
 
-_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
 
-compiled: Any = njit(**_OPTIONS)
-"""``njit`` of what allocates nothing (``events/engine/compiled.py`` says why), with the lock of the
-interpreter given up: seeds run on threads."""
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile what allocates nothing, with the lock of the interpreter given up.
+
+    Seeds run on threads.
+    """
+    return bare(function, nogil=True)
+
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from simulator.events.engine.compiled import short, within
 from simulator.schedules.schedule import FORWARD, KINDS
 
 __all__ = ["EXTRA", "SEND", "unfold"]
@@ -13,7 +13,7 @@ SEND, EXTRA = len(KINDS), len(KINDS) + 1
 """Kinds of tasks beside those of KINDS: a send between pieces, a task that the caller added."""
 
 
-@njit(cache=True)
+@short
 def unfold(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     rank,
     kind,
@@ -84,14 +84,14 @@ def unfold(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     )
 
 
-@njit(cache=True)
+@within
 def _describe(columns, task, rank, micro_batch, chunk, row):  # type: ignore[no-untyped-def]
     """Write one column of whole numbers."""
     columns[0, task], columns[1, task] = rank, micro_batch
     columns[2, task], columns[3, task] = chunk, row
 
 
-@njit(cache=True)
+@within
 def _sends(rank, awaited):  # type: ignore[no-untyped-def]
     """Which actions have a result that another rank waits for."""
     sends = np.zeros(len(rank), np.bool_)
@@ -102,7 +102,7 @@ def _sends(rank, awaited):  # type: ignore[no-untyped-def]
     return sends
 
 
-@njit(cache=True)
+@within
 def _number(rank, sends, order, extra_rank, after, ranks):  # type: ignore[no-untyped-def]
     """Number the tasks: of each rank its extras, actions and sends in the order of issue."""
     n, extras = len(rank), len(order)
@@ -129,7 +129,7 @@ def _number(rank, sends, order, extra_rank, after, ranks):  # type: ignore[no-un
     return action_at, send_at, extra_at, at
 
 
-@njit(cache=True)
+@within
 def _starters(with_next, action_at):  # type: ignore[no-untyped-def]
     """The task that must wait so that an action waits: of an overlapped pair the first one."""
     starter = action_at.copy()
@@ -139,7 +139,7 @@ def _starters(with_next, action_at):  # type: ignore[no-untyped-def]
     return starter
 
 
-@njit(cache=True)
+@within
 def _row_starts(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     awaited, starter, send_at, extra_at, after, waits, before, edges, tasks
 ):
@@ -164,7 +164,7 @@ def _row_starts(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     return first
 
 
-@njit(cache=True)
+@within
 def _rows(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     first, rank, awaited, starter, action_at, send_at, extra_at, after, waits, before, edges
 ):
@@ -193,7 +193,7 @@ def _rows(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     return predecessor
 
 
-@njit(cache=True)
+@within
 def _put(predecessor, free, task, before):  # type: ignore[no-untyped-def]
     """Add a predecessor to a task's row."""
     predecessor[free[task]] = before
