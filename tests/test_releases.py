@@ -54,9 +54,9 @@ def test_a_known_word_and_a_profile_stand_for_themselves() -> None:
 
 
 def test_a_newer_release_takes_the_newest_known() -> None:
-    found = nearest("megatron-bridge-26.06")
-    assert found.profile == "megatron-bridge-26.04"
-    assert found.text == f"{found.known} for megatron-bridge-26.06"
+    found = nearest("megatron-bridge-26.08")
+    assert found.profile == "megatron-bridge-26.06"
+    assert found.text == f"{found.known} for megatron-bridge-26.08"
     assert found.months is not None and found.months > 0
 
 
@@ -85,7 +85,7 @@ def test_an_unknown_family_is_refused_with_the_list_and_the_way_out() -> None:
 def test_a_fallback_stands_for_unknown_families_alone() -> None:
     made = Releases(words=SHIPPED.words, families=SHIPPED.families, fallback="deepspeed")
     assert nearest("colossal-0.4.1", made).profile == "deepspeed"
-    assert nearest("megatron-bridge-26.06", made).profile == "megatron-bridge-26.04"
+    assert nearest("megatron-bridge-26.08", made).profile == "megatron-bridge-26.06"
 
 
 def test_every_word_names_a_profile_that_ships() -> None:

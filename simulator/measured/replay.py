@@ -413,6 +413,7 @@ def _software(row: Mapping[str, str], tables: Tables) -> Software:
         kernels = replace(kernels, attention="flash" if flash else "unfused")
     if flag(row, "cuda_graphs"):
         host = run_switches.captured(row, host, tables.router_kernels)
+    kernels = run_switches.fused_experts(kernels, whole_step=host.captured_moe_fraction == 1.0)
     return replace(
         software,
         stands_for=stands.word if stands.text else "",

@@ -116,6 +116,18 @@ def kernels(
     return replace(usual, expert_library=way) if way in ("deepep", "hybridep") else usual
 
 
+def fused_experts(usual: Kernels, *, whole_step: bool) -> Kernels:
+    """Kernels whose grouped products of experts activate and cast, or not.
+
+    Megatron-Bridge's recipes (0.5.0 scripts/performance/configs, 0.6.0 perf_recipes) set
+    ``cutedsl_fused_grouped_mlp`` where a graph holds the whole step, and nowhere else.
+    """
+    if whole_step or not usual.transformer_engine.fused_grouped_mlp:
+        return usual
+    engine = replace(usual.transformer_engine, fused_grouped_mlp=())
+    return replace(usual, transformer_engine=engine)
+
+
 def dispatcher(row: Mapping[str, str], usual: str) -> str:
     """How tokens reach their experts: as stated, else as the software usually does it."""
     way = choice(row, "dispatcher", _DISPATCHERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simulator.files import record
+from simulator.files import Figure, record
 from simulator.software.mechanisms.user_buffers import UserBuffers
 
 __all__ = ["Overlap"]
@@ -37,6 +37,9 @@ class Overlap:
     combined 1F1B). Passes that have no other beside them show theirs: the first ones forward, as
     many at the end, and those that fill and drain the pipeline. One more block's activations are
     there."""
+    hybridep_units: Figure = Figure(0.0)
+    """Compute units that HybridEP holds while it runs beside compute; 0: as many as the collective
+    library's reductions."""
     context_ring: bool = True
     """Exchange of keys and values runs beside attention that does not wait for it: all but the last
     block of a ring, the first block of torch's gather."""

@@ -54,15 +54,40 @@ BY_HAND = {
 }
 
 
-def test_routed_layer_moves_what_a_count_by_hand_says() -> None:
-    kernels = replace(load_software("megatron-bridge-26.04").kernels, expert_library="hybridep")
+PRODUCTS_CAST = BY_HAND | {
+    # Transformer Engine 2.15: epilogues of the products make the inner activations and their
+    # gradient in 8 bit; the input and the outputs' gradient are cast by kernels as before
+    "cast for expert fc1": (cast(ROWS), 0.0),
+    "expert fc activation": (0.0, 0.0),
+    "cast for expert fc2": (0.0, cast(ROWS)),
+}
+
+
+@pytest.mark.parametrize(("release", "by_hand"), [("26.04", BY_HAND), ("26.06", PRODUCTS_CAST)])
+def test_routed_layer_moves_what_a_count_by_hand_says(
+    release: str, by_hand: dict[str, tuple[float, float]]
+) -> None:
+    software = load_software(f"megatron-bridge-{release}")
+    kernels = replace(software.kernels, expert_library="hybridep")
     way = np.array([DISPATCHERS.index("deepep")])
     row = replace(ranks(dp=64, ep=32), dispatcher=way)
     recipe = Recipe(sequence_length=T, global_batch=64, precision="mxfp8")
     ops = block(MODEL.blocks[-1], MODEL.hidden, row, recipe, kernels)
-    for name, (forward, backward) in BY_HAND.items():
+    for name, (forward, backward) in by_hand.items():
         found = [s for s in ops.streams if s.name == name]
         assert float(sum(np.sum(s.forward_bytes) for s in found)) == pytest.approx(forward), name
         assert float(sum(np.sum(s.backward_bytes) for s in found)) == pytest.approx(backward), name
+
+
+def test_biases_of_experts_leave_one_kernel_where_products_add_them() -> None:
+    """gpt-oss-20b: 4 of 32 experts, outputs of 2,880; one read of their gradient, backward."""
+    model = presets.load("gpt-oss-20b")
+    kernels = replace(load_software("megatron-bridge-26.06").kernels, expert_library="hybridep")
+    row = replace(ranks(dp=64, ep=32), dispatcher=np.array([DISPATCHERS.index("deepep")]))
+    recipe = Recipe(sequence_length=T, global_batch=64, precision="mxfp8")
+    ops = block(model.blocks[0], model.hidden, row, recipe, kernels)
+    found = {s.name: s for s in ops.streams}
+    assert float(np.sum(found["expert bias gradients"].backward_bytes)) == 4 * T * 2880 * 2
+    assert not {"expert biases", "clamp", "expert fc activation"} & set(found)
     if __name__ == "__main__":
         print(UNIQUE / TOKENS)

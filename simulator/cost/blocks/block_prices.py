@@ -129,6 +129,8 @@ class _Pricer:
         self.overlap = usable(software.overlap, recipe.precision)
         self.units = float(self.device.compute_units)
         self.library_units = collectives.library_units(cluster)
+        own = software.overlap.hybridep_units * (software.kernels.expert_library == "hybridep")
+        self.exchange_units = own or self.library_units  # of what takes tokens to experts
         self.late, self.late_host = (
             float(kind.time_variation) * self._wide(slowest_of(ranks.world))
             for kind in (self.device, software.host)
@@ -377,7 +379,8 @@ class _Pricer:
             copied = np.where(group.size > 1, copies * bytes_, 0.0)
             terms["memory_bound"] = terms["memory_bound"] + self._stream("copy", copied, 0.0)
         terms[term] = terms[term] + seconds - covered
-        share = held_units(c, self.overlap, self.library_units, group) / self.units
+        usual = self.exchange_units if c.moe is not None else self.library_units
+        share = held_units(c, self.overlap, usual, group) / self.units
         terms["slowdown"] = terms["slowdown"] + covered * share
         hidden[term] = hidden[term] + covered
         return seconds, covered

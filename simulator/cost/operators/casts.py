@@ -152,7 +152,10 @@ def casts(
         gathered_back = rules.gathers & (g.name in ops.gathered_back)
         if norm is not None and fused == "cast":
             written[norm] = rules.written_by_norm(g.batch * g.m * g.k, gathered)
-        added += _casts_of(g, rules, fused, gathered, gathered_back)
+        cast = _casts_of(g, rules, fused, gathered, gathered_back)
+        if precision in kernels.transformer_engine.fused_grouped_mlp:
+            cast = [_without_products(g, s) for s in cast]
+        added += cast
         if kernels.casts_weights_each_pass:
             added.append(_cast_weight(g, rules, arrives=recipe.fp8_weights))
         added += _swizzles(g, rules, kernels)
@@ -196,6 +199,19 @@ def _casts_of(
             )
         )
     return streams
+
+
+def _without_products(g: Gemm, s: Stream) -> Stream:
+    """What is left of a cast where the products of routed experts write numbers of fewer bits.
+
+    The first one's epilogue writes the input of the second, that of the second one's data gradient
+    the gradient of the first one's output, along rows and along columns.
+    """
+    if g.role is GemmRole.EXPERT_FC2:
+        return replace(s, forward_bytes=0.0, calls=0.0)
+    if g.role is GemmRole.EXPERT_FC1:
+        return replace(s, backward_bytes=0.0, backward_calls=0.0)
+    return s
 
 
 def _cast_weight(g: Gemm, rules: _Rules, *, arrives: bool) -> Stream:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.cost.operators.expert_biases import expert_bias_gradients, expert_biases
 from simulator.cost.operators.operations import (
     Collective,
     Gemm,
@@ -58,6 +59,8 @@ class FeedForward:
     """Gradients that wait meanwhile."""
     weighted: bool = False
     """The activation's kernels multiply by the weights of routing."""
+    by_products: bool = False
+    """The products activate what they compute themselves."""
 
     @property
     def width(self) -> int:
@@ -118,16 +121,17 @@ def feed_forward(ops: Operators, f: FeedForward, size: float, kernels: Kernels) 
     both, kept = f"{f.module}+{f.activation_module}", f.inner * size
     fused = fuses_activation(kernels, f.gated, f.activation, weighted=f.weighted)
     forward, backward = _activation_passes(f, kernels, fused=fused)
-    ops.streams.append(
-        Stream(
-            name=f"{f.name} activation",
-            kind="activation",
-            calls=1 if fused or not f.gated else 2,
-            forward_bytes=forward * size * f.inner,
-            module=both,
-            backward_bytes=backward * size * f.inner,
+    if not f.by_products:
+        ops.streams.append(
+            Stream(
+                name=f"{f.name} activation",
+                kind="activation",
+                calls=1 if fused or not f.gated else 2,
+                forward_bytes=forward * size * f.inner,
+                module=both,
+                backward_bytes=backward * size * f.inner,
+            )
         )
-    )
     rectified = f.activation == "relu" and not f.gated
     if not rectified:
         wide = f.width * f.inner * size
@@ -246,12 +250,15 @@ def experts(
         activation_module="moe_act+mlp_act",
         roles=(GemmRole.EXPERT_FC1, GemmRole.EXPERT_FC2),
         weighted=kernels.weighs_activations,
+        by_products=recipe.precision in kernels.transformer_engine.fused_grouped_mlp,
         # the gradient of the permuted tokens, before and after its exchange
         waiting_bytes=arriving + np.where(gathered > 0, gathered, arriving),
     )
     feed_forward(ops, routed, size, kernels)
-    if moe.bias:
-        _expert_biases(ops, moe, ranks, arriving, arriving / hidden * moe.ffn_hidden / ranks.etp)
+    if moe.bias and routed.by_products:
+        expert_bias_gradients(ops, arriving)
+    elif moe.bias:
+        expert_biases(ops, moe, ranks, arriving, arriving / hidden * moe.ffn_hidden / ranks.etp)
     if moe.shared_ffn_hidden:
         _shared_experts(ops, moe, hidden, ranks, recipe, kernels)
 
@@ -326,44 +333,6 @@ def _pad_experts(
             module="moe",
         )
     )
-
-
-def _expert_biases(ops: Operators, moe: MoE, ranks: Ranks, rows: Any, inner: Any) -> None:
-    """What biases of routed experts cost beside the products, whose fused kernels have none.
-
-    Megatron-Core's TEGroupedMLP adds the second linear's bias, times the routing weight, expert by
-    expert (`_apply_bias`): a product, a sum, a concatenation; back, two products and their sums.
-    DeepEP and HybridEP hand out weights in fp32, so that all of it is fp32 and cast to 16 bit after
-    (`_DeepepManager.get_permuted_hidden_states_by_experts`: "DeepEP only supports float32 probs").
-    A clamped gate (gpt-oss) is cut to its limits and put together again before the fused
-    activation (`weighted_bias_quick_geglu_impl`). `rows` and `inner` are bytes of the experts'
-    outputs and of their inner activations, in 16 bit.
-    """
-    wide = 2.0 if moe.gated else 1.0
-    wide_weights = np.asarray(ranks.dispatcher) == _DEEPEP
-    ops.biased_experts = moe.experts / ranks.ep
-    bias_gradients = rows + wide * inner
-    ops.streams.append(
-        Stream(
-            name="expert biases",
-            kind="elementwise",
-            calls=3,
-            forward_bytes=np.where(wide_weights, 14.0, 6.0) * rows,
-            backward_bytes=np.where(wide_weights, 20.0, 8.0) * rows + bias_gradients,
-            module="moe",
-        )
-    )
-    if moe.clamped:
-        ops.streams.append(
-            Stream(
-                name="clamp",
-                kind="elementwise",
-                calls=2,
-                forward_bytes=4.0 * wide * inner,
-                backward_bytes=5.0 * wide * inner,
-                module="moe+moe_act+mlp_act",
-            )
-        )
 
 
 def _exchange(

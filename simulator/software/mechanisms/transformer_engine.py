@@ -40,6 +40,11 @@ class TransformerEngine:
     swizzled_inputs: tuple[str, ...] = ()
     """Types for whose inputs and gradients it does, too: all that have block scales in release 2.0
     to 2.11; after that casts to mxfp8 write tiles."""
+    fused_grouped_mlp: tuple[str, ...] = ()
+    """Types in which the products of routed experts add biases, activate, weigh and cast what they
+    compute themselves, both ways: cuDNN's grouped products with an epilogue (Transformer Engine
+    2.15, ops/fused/grouped_mlp.py; NVTE_CUTEDSL_FUSED_GROUPED_MLP). Only their own input and the
+    gradient of their output are cast by kernels."""
     flash_attn_on: tuple[str, ...] = ()
     """Generations of devices on which 16-bit attention is flash-attn's, not cuDNN's (below compute
     capability 9.0: get_attention_backend in attention/dot_product_attention/utils.py)."""
