@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.units import GIB, show_seconds
 
-__all__ = ["decisions_section", "recipes_section"]
+__all__ = ["decisions_section", "recipes_section", "retimed_section"]
 
 Table = Callable[..., str]
 Percent = Callable[..., str]
@@ -81,3 +81,45 @@ def recipes_section(
         for line in lines
     ]
     yield table(head, rows, left=4)
+
+
+def retimed_section(
+    lines: Sequence[Mapping[str, Any]], table: Table, percent: Percent
+) -> Iterator[str]:
+    """Word the recipes that a later release timed with another layout; arguments as above."""
+    if not lines:
+        return
+    faster = sum(line["later_measured_step_s"] < line["measured_step_s"] for line in lines)
+    agreed = sum(
+        (line["later_measured_step_s"] < line["measured_step_s"])
+        == (line["later_step_s"] < line["published_step_s"])
+        for line in lines
+    )
+    yield "### What later releases timed instead"
+    yield (
+        "Jobs of these recipes that a later release timed with another layout: model, devices,"
+        " precision and batch are the same, kernels and dispatchers are each release's own."
+        f" {faster} of {len(lines)} became faster, and {agreed} of these changes have the predicted"
+        " sign. *Ours* is what the search says to the first recipe, and how much faster it is than"
+        " that one: a later layout near it, as fast as said, is the timed step that *why* asks for."
+        " Most of these rows are of *calibrate*: levels were seen by a fit, layouts by none."
+    )
+    head = (
+        *("job", "first", "step", "measured", "later", "step", "measured"),
+        *("gain, predicted", "gain, measured", "ours", "gain"),
+    )
+    rows = [
+        [
+            line["name"],
+            f"{line['published']} ({line['source']})",
+            *(show_seconds(line[name]) for name in ("published_step_s", "measured_step_s")),
+            f"{line['later']} ({line['later_source']})",
+            *(show_seconds(line[name]) for name in ("later_step_s", "later_measured_step_s")),
+            percent(line["published_step_s"] / line["later_step_s"] - 1.0, "+"),
+            percent(line["measured_step_s"] / line["later_measured_step_s"] - 1.0, "+"),
+            line["best"],
+            percent(line["slower"], "+"),
+        ]
+        for line in lines
+    ]
+    yield table(head, rows, left=2)

@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from simulator.report.accuracy_certainty import certainty_section
-from simulator.report.accuracy_decisions import decisions_section, recipes_section
+from simulator.report.accuracy_decisions import (
+    decisions_section,
+    recipes_section,
+    retimed_section,
+)
 from simulator.report.accuracy_effects import effects_section
 from simulator.report.accuracy_goodput import goodput_section
 from simulator.report.accuracy_groups import groups_section
@@ -85,6 +89,7 @@ def page(document: Mapping[str, Any]) -> str:
         *switches_section(document.get("switches", ()), _table, _percent),
         *decisions_section(document.get("decisions", ()), _table, _percent),
         *recipes_section(document.get("recipes", ()), _table, _percent),
+        *retimed_section(document.get("retimed", ()), _table, _percent),
         *goodput_section(document.get("goodput"), _percent),
         *certainty_section(document["certainty"], _table, _percent),
         *_microbenchmarks(document["microbenchmarks"]),

@@ -31,7 +31,7 @@ from simulator.scoring.goodput_cases import compared, months_errors, read_cases
 from simulator.scoring.gpu_hour_cases import hours_errors, hours_of, read_hour_cases
 from simulator.scoring.mutated_inputs import mutated_inputs
 from simulator.scoring.rankings import ranking_statistics
-from simulator.scoring.recipes import recipes, search_recipe
+from simulator.scoring.recipes import recipes, retimed, search_recipe
 from simulator.scoring.score_tables import score_microbenchmarks, summaries
 from simulator.scoring.scores import SCORED_MEMORY, ScoredRow, error_statistics, summary
 from simulator.scoring.series import Series, series
@@ -101,6 +101,7 @@ def accuracy() -> dict[str, Any]:
     extra |= {"goodput": {"months": months_errors(months), "gpu_hours": hours_errors(hours)}}
     extra |= {"decisions": [decide(one).figures() for one in load_decisions()]}
     extra |= {"recipes": [search_recipe(one).figures() for one in recipes()]}
+    extra |= {"retimed": [one.figures() for one in retimed()]}
     return {**document(found), **_rounded(extra)}
 
 
