@@ -139,7 +139,8 @@ class Cluster:
     def board(self) -> str:
         """Kind of board that curves of collectives are for: the generation of fast links, or pcie.
 
-        A tray of Grace hosts joins four accelerators to a server, not eight, and has its own.
+        A tray of Grace hosts joins four accelerators to a server, not eight, and has its own, and
+        so have cards that do not copy to each other straight (``pcie-host``).
         """
         return _board(self.node, self.accelerator)
 
@@ -273,8 +274,9 @@ def with_edges(cluster: Cluster, edges: tuple[Edge, ...], *, where: str) -> Clus
 
 
 def _board(node: Node, accelerator: Accelerator) -> str:
-    if node.scale_up.kind != "nvlink":
-        return node.scale_up.kind
+    links = node.scale_up
+    if links.kind != "nvlink":
+        return links.kind if links.peer_to_peer else f"{links.kind}-host"
     return f"{accelerator.generation}-grace" if node.host == "grace" else accelerator.generation
 
 

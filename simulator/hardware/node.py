@@ -41,6 +41,9 @@ class ScaleUp:
     torus_wraps_at: Count = 1
     """An axis of a slice is a ring where its length is a multiple of this (4 for TPU v4: optical
     switches join whole cubes), else a line."""
+    peer_to_peer: bool = True
+    """Whether cards on PCIe copy to each other straight; else all data pass the memory of the host,
+    and the link between its sockets."""
     pcie_switch_accelerators: Count | None = None
     """Accelerators under one PCIe switch, which share its link to the host; None: each has lanes of
     its own, or it is not known."""

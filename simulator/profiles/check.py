@@ -24,7 +24,7 @@ MOST = 1.05
 
 RATIOS = {
     "backward_fraction": 1.3,
-    "pair_fraction": 12.0,
+    "pair_fraction": 20.0,
     "fragmentation_fraction": 2.0,
     "time_fraction": 2.0,
     "training_fraction": 1.25,

@@ -33,6 +33,8 @@ _WHOLE = {"all_gather": 8, "all_to_all": 8}
 
 _LINK_SHARE = {"bus": 0.75, "exchange": 0.7, "switch": 1.0}
 """Rates of one device as shares of the wires, before any measurement."""
+_THROUGH_HOST = {"bus": 0.05, "exchange": 0.05, "switch": 1.0}
+"""The same where all of a board pass the memory of the host."""
 
 _CURVE: Mapping[str, Prior] = {
     "ll_base_s": Prior(value=6.6e-6, width=0.4, low=1e-6, high=50e-6),
@@ -69,8 +71,11 @@ _SHARES = {
     "all_to_all": (0.80, 0.95, 1.0),
 }
 """Of the bus over 2, 4 and 8 members of fast links: what the families have in common."""
-_SHARES_OF_SLOTS = dict.fromkeys(_SHARES, (1.5, 1.1, 1.0))
-"""Neighbours on PCIe share no link; all of a board share those between its switches."""
+_SHARES_OF_SLOTS = {"pcie": (1.5, 1.1, 1.0), "pcie-host": (16.0, 4.0, 1.0)}
+"""Neighbours on PCIe share no link; all of a board share those between its switches, or pass the
+memory of the host and the link between its sockets."""
+_SLOW_LL = {"pcie": 12e9, "pcie-host": 1.2e9}
+"""What LL moves in bytes/s on boards without fast links, before any measurement."""
 _SHARE_WIDTH = 0.1
 _RELEASE = Prior(value=1.0, width=0.05, low=0.7, high=1.5)
 
@@ -114,10 +119,13 @@ def _priors(rows: CollectiveRows, wires: Mapping[str, float]) -> dict[str, Prior
         for curve in sorted(set(rows.curve.tolist()))
         for name, prior in _CURVE.items()
     }
-    if "pcie" in rows.curve:
-        found["pcie.ll_bytes_per_s"] = Prior(value=12e9, width=0.6, low=1e9, high=64e9)
+    for curve, rate in _SLOW_LL.items():
+        if curve in rows.curve:
+            prior = Prior(value=rate, width=0.6, low=0.08 * rate, high=5.3 * rate)
+            found[f"{curve}.ll_bytes_per_s"] = prior
     found |= _FAMILY
-    shares = _SHARES_OF_SLOTS if "pcie" in rows.curve else _SHARES
+    slots = [_SHARES_OF_SLOTS[curve] for curve in _SHARES_OF_SLOTS if curve in rows.curve]
+    shares = dict.fromkeys(_SHARES, slots[0]) if slots else _SHARES
     for operation, values in shares.items():
         for members, share in zip(_MEMBERS, values, strict=True):
             if _WHOLE.get(operation) != members:
@@ -125,7 +133,8 @@ def _priors(rows: CollectiveRows, wires: Mapping[str, float]) -> dict[str, Prior
                     value=share, width=_SHARE_WIDTH, low=0.1 * share, high=5.0 * share
                 )
     for device in sorted(set(rows.device.tolist())):
-        for name, share in _LINK_SHARE.items():
+        through_host = "pcie-host" in rows.curve[rows.device == device]
+        for name, share in (_THROUGH_HOST if through_host else _LINK_SHARE).items():
             rate = share * wires[device]
             found[f"{device}.{name}"] = Prior(value=rate, width=0.3, low=0.1 * rate, high=3 * rate)
     for release in sorted(set(rows.release.tolist()) - {NEWEST}):

@@ -80,11 +80,13 @@ class _Fits:
 
 def collective_sections() -> dict[str, list[Section]]:
     """Return the sections of every profile that collectives write, by profile (kind/name)."""
-    found = _fits()
-    sections: dict[str, list[Section]] = {"collectives/nccl": _library_sections(found)}
-    for device in DEVICES:
-        for profile, section in _node_sections(found, device):
-            sections.setdefault(profile, []).append(section)
+    sections: dict[str, list[Section]] = {"collectives/nccl": []}
+    for families in _TOGETHER:
+        found = _fits(families)
+        sections["collectives/nccl"] += _library_sections(found, families)
+        for device in np.unique(found.rows.device).tolist():
+            for profile, section in _node_sections(found, device):
+                sections.setdefault(profile, []).append(section)
     for part in (network_sections(), send_sections(), dispatch_sections()):
         for profile, more in part.items():
             sections.setdefault(profile, []).extend(more)
@@ -93,19 +95,30 @@ def collective_sections() -> dict[str, list[Section]]:
 
 def left_out_lines() -> list[LeftOut]:
     """Return the errors on calls that were left out of the fits."""
-    found = _fits()
+    lines = []
+    for families in _TOGETHER:
+        lines += _family_lines(_fits(families), pooled=families is _PEERS)
+    return lines + network_left_out() + sends_left_out() + dispatch_left_out()
+
+
+def _family_lines(found: _Fits, *, pooled: bool) -> list[LeftOut]:
+    """Errors by operation, by device and of small calls; of one family alone by device."""
     rows, size = found.rows, found.rows.size_bytes
     scored = (size >= _SMALLEST) & (size <= _LARGEST)
-    where = {("all", "all"): scored}
-    where |= {("all", name): scored & (rows.operation == name) for name in OPERATIONS}
-    where |= {(name, "all"): scored & (rows.device == name) for name in DEVICES}
+    where: dict[tuple[str, str], NDArray[np.bool_]] = {}
+    if pooled:
+        where = {("all", "all"): scored}
+        where |= {("all", name): scored & (rows.operation == name) for name in OPERATIONS}
+    own = set(rows.device.tolist())
+    where |= {(name, "all"): scored & (rows.device == name) for name in DEVICES if name in own}
     lines = []
     for (device, operation), mask in where.items():
         what = "collectives" if operation == "all" else operation
         kernel = f"NCCL {what}, one node, 64 KB to 512 MB"
         lines += _lines(found, mask, kernel, device)
-    lines += _lines(found, size < _SMALLEST, "NCCL collectives, one node, under 64 KB", "all")
-    return lines + network_left_out() + sends_left_out() + dispatch_left_out()
+    if pooled:
+        lines += _lines(found, size < _SMALLEST, "NCCL collectives, one node, under 64 KB", "all")
+    return lines
 
 
 def _lines(found: _Fits, mask: NDArray[np.bool_], kernel: str, device: str) -> list[LeftOut]:
@@ -135,9 +148,15 @@ def _lines(found: _Fits, mask: NDArray[np.bool_], kernel: str, device: str) -> l
 # --- fits --------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=1)
-def _fits() -> _Fits:
+_PEERS = ("ampere", "hopper", "blackwell", "pcie")
+"""Families whose accelerators copy to each other straight: their errors are pooled."""
+_TOGETHER = (_PEERS, ("pcie-host",))
+
+
+@lru_cache(maxsize=len(_TOGETHER))
+def _fits(families: tuple[str, ...]) -> _Fits:
     rows = read_rows()
+    rows = rows.take(np.isin(rows.curve, [curve for name in families for curve in FAMILIES[name]]))
     wires = {
         name: float(cluster.node.scale_up.bandwidth_bytes_per_s)
         for name, cluster in boards().items()
@@ -145,8 +164,8 @@ def _fits() -> _Fits:
     fits, formula_s, seen_s = {}, np.empty(len(rows)), np.empty(len(rows))
     corrected_s, strange_s = np.empty(len(rows)), np.full(len(rows), np.nan)
     fold, known_s = _folds(rows), np.empty((_FOLDS, len(rows)))
-    for family, curves in FAMILIES.items():
-        own = np.isin(rows.curve, curves)
+    for family in families:
+        own = np.isin(rows.curve, FAMILIES[family])
         fits[family] = fit_family(rows.take(own), wires)
         seen_s[own] = predict(fits[family], rows.take(own))
         for number in range(_FOLDS):
@@ -227,15 +246,13 @@ def _text(found: _Fits, mask: NDArray[np.bool_], what: str) -> str:
     )
 
 
-def _library_sections(found: _Fits) -> list[Section]:
+def _library_sections(found: _Fits, families: tuple[str, ...]) -> list[Section]:
     sections = []
-    for family, curves in FAMILIES.items():
-        for curve in curves:
+    for family in families:
+        for curve in FAMILIES[family]:
             sections += _curve_sections(found, family, curve)
     told = [
-        (family, name)
-        for family, curves in FAMILIES.items()
-        for name in _told_apart(found.rows, curves)
+        (family, name) for family in families for name in _told_apart(found.rows, FAMILIES[family])
     ]
     for release in sorted({name for _, name in told}):
         figures = {}

@@ -2,7 +2,8 @@
 
 Only calls of NCCL inside one server, made by nccl-tests under one roof: other libraries, custom
 all-reduces, sends within one accelerator, timings through a framework and rows that are excluded
-stay out, and so do four and eight L40S, whose server joins them across its sockets.
+stay out. The server of the L40S joins four and eight of them across its sockets, through the memory
+of the host: all its calls tell of such boards, those of two neighbours of any on PCIe.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "hopper": ("hopper",),
     "blackwell": ("blackwell", "blackwell-grace"),
     "pcie": ("pcie",),
+    "pcie-host": ("pcie-host",),
 }
 """Curves by generation of the links: those of one family share what large calls reach, as shares
 of the bus; a tray of four has starts and hops of its own."""
@@ -47,12 +49,14 @@ DEVICES: Mapping[str, tuple[str, str]] = {
     "gb200": ("blackwell-grace", "gb200-nvl72"),
     "gb300": ("blackwell-grace", "gb300-nvl72"),
     "l40s": ("pcie", "l40s-pcie"),
+    "l40s_host": ("pcie-host", "l40s-pcie-host"),
     "rtx_pro_6000_server": ("pcie", "rtx-pro-6000-pcie"),
 }
-"""Curve and cluster profile of the ``gpu`` of a row."""
+"""Curve and cluster profile of the ``gpu`` of a row; see :func:`_by_board` for ``l40s_host``."""
 
 _SOURCE = "aiconfigurator"
-_LARGEST_L40S = 2.0
+_SOCKETS, _NEIGHBOURS = "l40s", 2
+"""The GPU whose server was timed across sockets, and how many share a switch there."""
 
 _WORDS = {"alltoall": "all_to_all"}
 
@@ -100,9 +104,8 @@ def read_rows(path: Path | str | None = None) -> CollectiveRows:
     kept = np.isin(gpu, list(DEVICES)) & np.isin(word, OPERATIONS)
     kept &= np.char.startswith(table.text("source"), _SOURCE) & (table.text("excluded") == "")
     kept &= np.char.startswith(table.text("lib_version"), "NCCL")
-    kept &= ~((gpu == "l40s") & (members > _LARGEST_L40S))
-    table = table.take(np.flatnonzero(kept))
-    gpu, members, word = gpu[kept], members[kept], word[kept]
+    rows, gpu = _by_board(np.flatnonzero(kept), gpu, members)
+    table, members, word = table.take(rows), members[rows], word[rows]
     size = table.text("message_bytes").astype(float)
     integer = table.text("dtype") == "int8"
     passes = np.where(word == "all_reduce", 2, 1)
@@ -124,6 +127,17 @@ def read_rows(path: Path | str | None = None) -> CollectiveRows:
         moved_bytes=passes * size * (members - 1) / members,
         measured_s=table.text("time_us").astype(float) * 1e-6,
     )
+
+
+def _by_board(
+    rows: NDArray[np.intp], gpu: NDArray[np.str_], members: NDArray[np.int64]
+) -> tuple[NDArray[np.intp], NDArray[np.str_]]:
+    """Rows and the devices that they tell of, those that tell of two boards twice."""
+    sockets = gpu[rows] == _SOCKETS
+    own = rows[~sockets | (members[rows] <= _NEIGHBOURS)]
+    across = rows[sockets]
+    names = np.concatenate([gpu[own], np.full(len(across), f"{_SOCKETS}_host")])
+    return np.concatenate([own, across]), names
 
 
 def _regime(
