@@ -213,6 +213,8 @@ class _Merging:
 
     def _source(self, name: str) -> str:
         found = self.fields.get(name)
+        if name in self.given and not isinstance(self.given[name], str):
+            return f"--{name.rpartition('.')[2]}"
         return "--set" if found is None or name in self.given else found.source
 
     def _put(self, name: str, value: Any, source: str) -> None:
@@ -256,7 +258,7 @@ class _Merging:
         least, source = self._fewest(), self._source("cluster.gpus")
         nearest = max(round(gpus / least), 1) * least
         self.problems.append(
-            f"cluster.gpus: must be a multiple of {least}, which {shown_} take together, got {gpus}"
+            f"--from: cluster.gpus: must be a multiple of {least}, which {shown_} take together, got {gpus}"
             f" ({source}); --gpus {nearest} decides"
         )
 
