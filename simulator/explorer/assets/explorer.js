@@ -28,18 +28,19 @@ const put = (place, ...children) => { place.replaceChildren(...children); return
 const dark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 const colour = (name) => (colours[name] || colours.ideal || ["#888", "#888"])[dark() ? 1 : 0];
 
+const three = (v) => (Math.abs(v) >= 999.5 ? Math.round(v).toLocaleString("en-US") : v.toPrecision(3));
 function seconds(s) {
-  if (s >= 1) return `${s.toPrecision(3)} s`;
-  return `${(1000 * s).toPrecision(3)} ms`;
+  if (s >= 1) return `${three(s)} s`;
+  return `${three(1000 * s)} ms`;
 }
 const gib = (bytes) => (bytes / 2 ** 30).toFixed(1);
 function money(usd) {
   if (usd === null || usd === undefined) return "no price";
   const [scale, word] = usd >= 1e9 ? [1e9, "B"] : usd >= 1e6 ? [1e6, "M"] : usd >= 1e3 ? [1e3, "k"] : [1, ""];
-  return `${(usd / scale).toPrecision(3)} ${word} USD`.replace("  ", " ");
+  return `${three(usd / scale)} ${word} USD`.replace("  ", " ");
 }
-const length = (d) => (d < 10 ? d.toPrecision(2) : d.toFixed(0));
-const days = (d) => (d === null || d === undefined ? "" : `${length(d)} days`);
+const length = (d) => d.toLocaleString("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+const days = (d) => (d === null || d === undefined ? "" : d >= 1 ? `${length(d)} days` : `${three(24 * d)} h`);
 const share = (p) => (p > 0.999 ? "over 99.9 %" : p < 0.001 ? "under 0.1 %" : `${(100 * p).toFixed(1)} %`);
 
 function question() {
@@ -123,7 +124,7 @@ function show(found) {
   const span = `${seconds(found.p10_s)} to ${seconds(found.p90_s)}`;
   const whole = found.days ? `${days(found.days)}, ${money(found.usd)}` : "give tokens for days and money";
   const spans = [];
-  if (found.days_p90) spans.push(`${length(found.days_p10)} to ${days(found.days_p90)}`);
+  if (found.days_p90) spans.push(`${days(found.days_p10)} to ${days(found.days_p90)}`);
   if (found.usd_p90) spans.push(`${money(found.usd_p10)} to ${money(found.usd_p90)}`);
   const chances = [["deadline", found.deadline_chance], ["budget", found.budget_chance]].filter(([, p]) => p !== null && p !== undefined);
   const sure = [...(spans.length ? [`P10 to P90: ${spans.join(", ")}`] : []), ...chances.map(([goal, p]) => `${share(p)} chance to keep the ${goal}`)].join("; ");
@@ -179,7 +180,7 @@ function front(rows) {
   const px = (v) => 52 + (410 * (v - x0)) / (x1 - x0), py = (v) => 222 - (200 * (v - y0)) / (y1 - y0);
   svg.append(element("line", null, { x1: 44, x2: 470, y1: 230, y2: 230, class: "axis" }), element("line", null, { x1: 44, x2: 44, y1: 12, y2: 230, class: "axis" }));
   const unit = known.length ? "days" : "seconds a step";
-  svg.append(element("text", `${x0.toPrecision(3)}`, { x: 46, y: 248, class: "quiet" }), element("text", `${x1.toPrecision(3)} ${unit}`, { x: 470, y: 248, "text-anchor": "end", class: "quiet" }));
+  svg.append(element("text", `${three(x0)}`, { x: 46, y: 248, class: "quiet" }), element("text", `${three(x1)} ${unit}`, { x: 470, y: 248, "text-anchor": "end", class: "quiet" }));
   svg.append(element("text", `${gib(y1)} GiB`, { x: 48, y: 12, class: "quiet" }), element("text", "on the fullest GPU", { x: 110, y: 12, class: "quiet" }), element("text", `${gib(y0)}`, { x: 40, y: 226, "text-anchor": "end", class: "quiet" }));
   drawn.forEach((row, i) => {
     const dot = element("circle", null, { cx: px(x(row)), cy: py(row.memory_total_bytes), r: i === 0 ? 7 : 4.5, fill: i === 0 ? colour("fits") : colour("speed"), "fill-opacity": 0.85 });
@@ -196,7 +197,7 @@ function layouts(rows) {
   table.append(head);
   for (const row of rows) {
     const line = element("tr");
-    const cells = [row.words, seconds(row.step_time_s), row.days === null ? "" : row.days.toPrecision(3), row.usd === null ? "" : money(row.usd).replace(" USD", ""), gib(row.memory_total_bytes)];
+    const cells = [row.words, seconds(row.step_time_s), row.days === null ? "" : row.days >= 1 ? length(row.days) : row.days.toPrecision(2), row.usd === null ? "" : money(row.usd).replace(" USD", ""), gib(row.memory_total_bytes)];
     line.append(...cells.map((text) => element("td", text)));
     table.append(line);
   }
