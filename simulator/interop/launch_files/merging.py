@@ -258,8 +258,8 @@ class _Merging:
         least, source = self._fewest(), self._source("cluster.gpus")
         nearest = max(round(gpus / least), 1) * least
         self.problems.append(
-            f"--from: cluster.gpus: must be a multiple of {least}, which {shown_} take together, got {gpus}"
-            f" ({source}); --gpus {nearest} decides"
+            f"--from: cluster.gpus: must be a multiple of {least}, which {shown_} take together, got"
+            f" {gpus} ({source}); --gpus {nearest} decides"
         )
 
     def follow(self) -> None:
