@@ -291,3 +291,31 @@ def test_a_table_of_layouts_has_each_layouts_own_casts() -> None:
         wide = ranks(tp=[1, 4, 4], dp=[8, 2, 2], sequence_parallel=[0, 0, 1])
         ops = block(LLAMA.blocks[0], LLAMA.hidden, wide, recipe, APART)
         assert np.asarray(stream(ops, name).backward_bytes) == pytest.approx(alone)
+
+
+# --- frozen weights -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("precision", "each", "reads"), [("fp8", 1.0, 2.0), ("mxfp8", 33 / 32, 2.0)]
+)
+def test_frozen_weights_need_no_columns(precision: Any, each: float, reads: float) -> None:
+    """Under adapters nothing but the data gradient is left: operands are cast along rows alone."""
+    recipe = Recipe(sequence_length=S, global_batch=8, precision=precision, lora_rank=16)
+    ops = block(LLAMA.blocks[0], LLAMA.hidden, ranks(), recipe, APART)
+    for name, (wide, out) in SIZES.items():
+        inputs, gradients = (S * n * (reads + each) for n in (wide, out))
+        assert moved(ops, f"cast for {name}") == pytest.approx((inputs, gradients)), name
+        assert moved(ops, f"columns for {name}") == (0.0, 0.0)
+
+
+def test_scales_of_frozen_weights_are_put_into_tiles_for_two_products() -> None:
+    """Forward input and weight, backward gradient and weight: 2 B for each of a scale's 32nd."""
+    recipe = Recipe(sequence_length=S, global_batch=8, precision="mxfp8", lora_rank=16)
+    kernels = engine(swizzled_inputs=("mxfp8",), swizzled_weights=("mxfp8",), norm_casts=())
+    ops = block(LLAMA.blocks[0], LLAMA.hidden, ranks(), recipe, kernels)
+    weight, inputs, results = 14336 * 4096, S * 14336, S * 4096
+    assert moved(ops, "scales for fc2") == pytest.approx(
+        ((weight + inputs) / 16, (weight + results) / 16)
+    )
+    assert called(ops, "scales for fc2") == (2.0, 2.0)

@@ -82,7 +82,15 @@ def block(
         ops = replace(ops, streams=ops.streams + rerun_norms(ops.streams))
     ops = replace(
         ops,
-        streams=casts(ops, recipe, kernels, ranks, _normed(kind), either_layout=either_layout),
+        streams=casts(
+            ops,
+            recipe,
+            kernels,
+            ranks,
+            _normed(kind),
+            either_layout=either_layout,
+            trained=recipe.lora_rank == 0 and not kind.frozen,
+        ),
         saved=quantise_saved(ops, recipe, kernels),
     )
     return compress_stashes(ops, recipe)

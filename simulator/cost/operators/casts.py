@@ -54,6 +54,8 @@ class _Rules:
     share: Floats
     """Part of a gathered operand that a rank casts."""
     gathers: NDArray[np.bool_]
+    trained: bool
+    """Whether weights have gradients, the products of which take columns of both operands."""
 
     def cast(self, whole: Any, gathered: Any, fused: str = "") -> tuple[Any, float, Any]:
         """Return bytes and kernels of an operand's cast, and bytes of making its columns after it.
@@ -63,16 +65,17 @@ class _Rules:
         `fused` says what of the cast a norm does: nothing, the `maximum` or all of the `cast`.
         """
         late = gathered | (fused == "cast" and not self.apart)
-        made = np.where(late & self.transposes, 2.0 * self.each, 0.0) * whole
+        made = np.where(late & self.transposes, 2.0 * self.each, 0.0) * whole * self.trained
         if fused == "cast":
             return 0.0 * made, 0.0, made
         kernels = 1.0 + _MAXIMUM_KERNELS.get(self.precision, 0.0)
         kernels += _SCALE_KERNELS.get(self.precision, 0.0)
-        kernels += 1.0 * (self.columns_read > 0.0)
-        moved = _HALF * (2.0 if self.precision in _MAXIMUM_KERNELS else 1.0) + self.columns_read
+        columns_read = self.columns_read * self.trained
+        kernels += 1.0 * (columns_read > 0.0)
+        moved = _HALF * (2.0 if self.precision in _MAXIMUM_KERNELS else 1.0) + columns_read
         if fused == "maximum":
             moved, kernels = moved - _HALF, kernels - 1.0
-        columns = self.apart | (self.transposes & ~np.asarray(late))
+        columns = (self.apart | (self.transposes & ~np.asarray(late))) & self.trained
         return whole * self.cut(gathered) * (moved + self.each * (1.0 + columns)), kernels, made
 
     def cast_weight(self, whole: Any, *, arrives: bool) -> tuple[Any, float, Any, float]:
@@ -81,7 +84,8 @@ class _Rules:
         Columns with scales of their own are a second cast, others a transposed copy. A weight that
         `arrives` from its ranks in 8 bit is not cast.
         """
-        rows, kernels, _ = self.cast(whole, np.False_)
+        both = replace(self, trained=True)  # the data gradient takes columns of any weight
+        rows, kernels, _ = both.cast(whole, np.False_)
         forward = rows - self.columns * self.each * whole
         backward = self.columns * (_HALF if self.apart else self.each) + self.columns * self.each
         if arrives:
@@ -93,7 +97,7 @@ class _Rules:
 
         It writes columns with the rows if these have scales of their own.
         """
-        more = self.each * (1.0 + self.apart) - _HALF
+        more = self.each * (1.0 + (self.apart and self.trained)) - _HALF
         return more * whole * self.cut(gathered)
 
     @property
@@ -114,6 +118,7 @@ def casts(
     normed: Mapping[GemmRole, StreamRole],
     *,
     either_layout: bool = False,
+    trained: bool = True,
 ) -> list[Stream]:
     """Kernels of a part, with the casts that its linears of fewer than 16 bit need.
 
@@ -126,7 +131,8 @@ def casts(
     (`casts_weights_each_pass`). Each expert's tokens are cast on their own
     (`multi_tensor_quantize_impl`; one kernel with delayed scaling on Hopper).
 
-    `normed` names the norm in front of a linear that is part of its module.
+    `normed` names the norm in front of a linear that is part of its module. Columns are made where
+    weights are `trained` alone (linear.py: `weight.requires_grad`, `requires_wgrad`).
     """
     if not recipe.is_quantised:
         return ops.streams
@@ -140,6 +146,7 @@ def casts(
         columns_read=_HALF * (precision in kernels.transformer_engine.columns_cast_apart),
         share=ranks.own_tokens(recipe) / ranks.tokens(recipe),
         gathers=np.asarray(ranks.sequence_parallel) & (np.asarray(ranks.tp) > 1),
+        trained=trained,
     )
     written: dict[StreamRole, Any] = {}
     added: list[Stream] = []
@@ -257,8 +264,10 @@ def _swizzles(g: Gemm, rules: _Rules, kernels: Kernels) -> list[Stream]:
     calls, back = 1.0, 1.0
     if rules.precision in engine.swizzled_inputs:
         # forward: input; data gradient: gradient; weight gradient: both
-        forward, backward = weights + inputs, weights + 2.0 * results + inputs
-        calls, back = 2.0, 4.0
+        forward, backward = weights + inputs, weights + results
+        calls, back = 2.0, 2.0
+        if rules.trained:
+            backward, back = backward + results + inputs, 4.0
     return [
         Stream(
             name=f"scales for {g.name}",
