@@ -258,7 +258,7 @@ class _Merging:
         least, source = self._fewest(), self._source("cluster.gpus")
         nearest = max(round(gpus / least), 1) * least
         self.problems.append(
-            f"--from: cluster.gpus: must be a multiple of {least}, which {shown_} take together, got"
+            f"--from: cluster.gpus: must be a multiple of {least}, which {shown_} take in all, got"
             f" {gpus} ({source}); --gpus {nearest} decides"
         )
 
