@@ -79,32 +79,10 @@ def _score(kind: BenchmarkKind, calls: CollectiveCalls) -> BenchmarkScore:
     for (name, operation, copies, experts, release, label, nodes), rows in groups(
         calls.sieve.kept, *labels
     ):
-        cluster, size_bytes = with_release(calls.clusters[name], release), calls.size_bytes[rows]
-        group, integer = calls.group.take(rows), calls.dtype[rows] == "int8"
-        if operation in _SENDS:
-            predicted_s[rows] = _SENDS[operation](cluster, size_bytes, group.local < group.size)
-        elif operation in _EXPERTS:
-            most = DEEPEP_MOST_SERVERS if operation == "dispatch" else int(nodes)
-            predicted_s[rows] = dispatch_s(
-                cluster,
-                size_bytes,
-                int(copies),
-                group,
-                experts=int(experts),
-                way=label,
-                library=_EXPERTS[operation],
-                units=calls.units[rows],
-                groups=int(nodes),
-                row_bytes=calls.row_bytes[rows],
-                top_groups=min(int(nodes), most),
-            )
-        elif operation in _REDUCTIONS:
-            predicted_s[rows] = _REDUCTIONS[operation](cluster, size_bytes, group, integer=integer)
-        else:
-            predicted_s[rows] = _FORMULAS[operation](cluster, size_bytes, group)
-        predicted_s[rows] = np.maximum(
-            predicted_s[rows], _starts_s(cluster, calls, operation, rows)
-        )
+        cluster = with_release(calls.clusters[name], release)
+        routed = (int(copies), int(experts), label, int(nodes))
+        call_s = _call_s(cluster, calls, operation, rows, routed)
+        predicted_s[rows] = np.maximum(call_s, _starts_s(cluster, calls, operation, rows))
     return score(
         kind,
         calls.sieve,
@@ -116,6 +94,39 @@ def _score(kind: BenchmarkKind, calls: CollectiveCalls) -> BenchmarkScore:
         kernel=calls.label,
         decade=size_decade(calls.size_bytes, "bytes"),
     )
+
+
+def _call_s(
+    cluster: Cluster,
+    calls: CollectiveCalls,
+    operation: str,
+    rows: Ints,
+    routed: tuple[int, int, str, int],
+) -> Floats:
+    """Seconds of rows of one operation; `routed`: copies, experts, the way, servers."""
+    size_bytes, group = calls.size_bytes[rows], calls.group.take(rows)
+    if operation in _SENDS:
+        return _SENDS[operation](cluster, size_bytes, group.local < group.size)
+    if operation in _EXPERTS:
+        copies, experts, way, nodes = routed
+        most = DEEPEP_MOST_SERVERS if operation == "dispatch" else nodes
+        return dispatch_s(
+            cluster,
+            size_bytes,
+            copies,
+            group,
+            experts=experts,
+            way=way,
+            library=_EXPERTS[operation],
+            units=calls.units[rows],
+            groups=nodes,
+            row_bytes=calls.row_bytes[rows],
+            top_groups=min(nodes, most),
+        )
+    if operation in _REDUCTIONS:
+        integer = calls.dtype[rows] == "int8"
+        return _REDUCTIONS[operation](cluster, size_bytes, group, integer=integer)
+    return _FORMULAS[operation](cluster, size_bytes, group)
 
 
 def _starts_s(cluster: Cluster, calls: CollectiveCalls, operation: str, rows: Ints) -> Floats:
