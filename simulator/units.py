@@ -19,6 +19,7 @@ __all__ = [
     "parse",
     "show_bytes",
     "show_chance",
+    "show_co2",
     "show_count",
     "show_days",
     "show_days_span",
@@ -164,6 +165,14 @@ def show_kwh(kwh: float) -> str:
         if abs(kwh) >= 0.9995 * scale:
             return f"{_three(kwh / scale)} {unit}"
     return f"{_three(kwh)} kWh"
+
+
+def show_co2(kg: float) -> str:
+    """Format what electricity emits: ``2.51 kt``, ``36.0 t``, ``814 kg``."""
+    for scale, unit in ((1e6, "kt"), (1e3, "t")):
+        if abs(kg) >= 0.9995 * scale:
+            return f"{_three(kg / scale)} {unit}"
+    return f"{_three(kg)} kg"
 
 
 def show_seconds_span(low_s: float, high_s: float) -> str:

@@ -31,7 +31,8 @@ HEADER = _SHAPE.format(
 ) + "\n    layout; evidence"  # fmt: skip
 """Names of what stands in the two rows of :func:`line`."""
 
-_WIDTH = 100
+_WIDTH, _NAME = 100, 16
+"""Of the screen, and of a cluster's name beside its numbers; a longer one stands above them."""
 
 
 def begin(scenario: Scenario, assumed: dict[str, Any]) -> Callable[[Offer], None]:
@@ -63,12 +64,13 @@ def _head(screen: Console, scenario: Scenario, assumed: dict[str, Any]) -> None:
 
 def line(row: Offer) -> str:
     """One offer under HEADER: its numbers, below them its layout and how well that is known."""
+    ahead, name = ("", row.cluster) if len(row.cluster) <= _NAME else (f"{row.cluster}\n", "")
     if not row.feasible:
-        return f"{row.cluster:<16} {row.gpus:>6,} {'-':>8}\n{_below(row.reason)}"
+        return f"{ahead}{name:<{_NAME}} {row.gpus:>6,} {'-':>8}\n{_below(row.reason)}"
     days, usd, kwh = row.days, row.usd, row.kwh
     chance = row.deadline_chance
     numbers = _SHAPE.format(
-        cluster=row.cluster,
+        cluster=name,
         gpus=f"{row.gpus:,}",
         days=_number(days.p50) if days else "-",
         days_span=f"{_number(days.p10)}-{_number(days.p90)}" if days else "-",
@@ -80,7 +82,7 @@ def line(row: Offer) -> str:
     )
     known = f"; {row.evidence.grade}" if row.evidence else ""
     tight = "; memory TIGHT" if row.memory_verdict == "TIGHT" else ""
-    return f"{numbers}\n{_below(row.described + known + tight)}"
+    return f"{ahead}{numbers}\n{_below(row.described + known + tight)}"
 
 
 def _below(text: str) -> str:

@@ -134,7 +134,13 @@ class Comparison(Answer):
         if limit is None:
             return []
         asked = replace(self.asked, deadline_days=limit * _ROUND, budget_usd=None)
-        return self._best(asked, lambda row: row.usd.p50 if row.usd else float("inf"))
+        return self._best(asked, _usd)
+
+    def at_both(self) -> list[Offer]:
+        """Of each cluster the cheapest offer that meets deadline and budget, if both are asked."""
+        if self.asked.deadline_days is None or self.asked.budget_usd is None:
+            return []
+        return self._best(self.asked, _usd)
 
     def _best(self, asked: Asked, key: Callable[[Offer], float]) -> list[Offer]:
         able = [row for row in self.feasible if row.meets(asked)]
@@ -157,6 +163,10 @@ class Comparison(Answer):
         """Speed-up, MFU and cost over the number of accelerators, a curve for each cluster."""
         names = dict.fromkeys(row.cluster for row in self.feasible)
         return [_curve([r for r in self.feasible if r.cluster == name]) for name in names]
+
+
+def _usd(row: Offer) -> float:
+    return row.usd.p50 if row.usd else float("inf")
 
 
 _ROUND = 1.0 + 1e-9

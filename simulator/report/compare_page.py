@@ -12,6 +12,7 @@ from simulator.report.offers_page import Cell, offers_page
 from simulator.report.offers_words import missed, views
 from simulator.units import (
     show_chance,
+    show_co2,
     show_kwh,
     show_number_of_days,
     show_percent,
@@ -92,7 +93,7 @@ def _row(row: Offer) -> list[Cell]:
         _value(row.deadline_chance, show_chance),
         _spanned(row.usd, lambda usd: show_usd(usd).removesuffix(" USD")),
         _value(row.kwh.p50 if row.kwh else None, show_kwh),
-        _value(row.co2_kg, lambda kg: f"{kg / 1e3:,.4g} t"),
+        _value(row.co2_kg, show_co2),
         _value(row.step_time_s, show_seconds),
         _value(row.mfu, show_percent),
         _value(row.goodput, show_percent),

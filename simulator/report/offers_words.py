@@ -7,7 +7,14 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from simulator.decisions.offers import excesses, nearest
-from simulator.units import show_chance, show_count, show_days, show_percent, show_usd
+from simulator.units import (
+    show_chance,
+    show_co2,
+    show_count,
+    show_days,
+    show_percent,
+    show_usd,
+)
 
 if TYPE_CHECKING:
     from simulator.decisions.cluster_comparison import Comparison
@@ -31,7 +38,10 @@ def views(answer: Comparison) -> list[tuple[str, list[str]]]:
     days = answer.deadline_days
     time = f"Within {show_days(days)} ({said}), the cheapest" if days else "By equal time"
     front = "Beaten by no other in all of time, money, free memory and energy"
+    asked = answer.asked
+    both = f"Within {show_days(asked.deadline_days or 0.0)} and {show_usd(asked.budget_usd)},"
     found = [
+        (f"{both} the cheapest", in_words(answer.at_both())),
         ("At equal GPUs, the fastest", _equal_gpus(answer)),
         (money, in_words(answer.at_equal_budget()) or _no_price(answer)),
         (time, in_words(answer.at_deadline())),
@@ -158,7 +168,7 @@ def _lost_and_carbon(answer: Comparison) -> list[str]:
         good = [row.goodput for row in rows if row.goodput is not None]
         carbon = [row.co2_kg for row in rows if row.co2_kg is not None]
         words = [f"goodput {_ends([show_percent(share) for share in good])}"] if good else []
-        words += [f"{_ends([f'{kg / 1e3:,.4g}' for kg in carbon])} t of CO2"] if carbon else []
+        words += [f"{_ends([show_co2(kg) for kg in carbon])} of CO2"] if carbon else []
         if words:
             sizes = _ends([f"{row.gpus:,}" for row in rows])
             lines.append(f"{name}, {sizes} GPUs: {', '.join(words)}")

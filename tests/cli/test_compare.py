@@ -70,7 +70,7 @@ def test_screen() -> None:
         "Beaten by no other",
         "knee",
         "Useful time and carbon",
-        "t of CO2",
+        "of CO2",
         "mi325x-8 1.50 (given)",
         "unmeasured",
     ):
@@ -113,6 +113,19 @@ def test_both_missed_a_faster_run_is_cheaper_too() -> None:
     assert 0.0 < lower < 100.0
     words = f"it would take {faster:,.3g} times the speed and prices {lower:.3g} % lower"
     assert words in text
+
+
+def test_both_limits_met_name_the_cheapest() -> None:
+    document = json.loads(RUNNER.invoke(app, [*RUN, "--json"]).stdout)
+    rows = [row for row in document["rows"] if row["usd"] and row["usd"]["p50"]]
+    limits = {"days": 1.01 * max(row["days"]["p50"] for row in rows),
+              "usd": 1.01 * max(row["usd"]["p50"] for row in rows)}  # fmt: skip
+    options = ["--deadline", f"{limits['days']}d", "--budget", str(limits["usd"])]
+    done = RUNNER.invoke(app, [*RUN, *options])
+    cheapest = min(rows, key=lambda row: row["usd"]["p50"])
+    said = done.stdout.split("USD, the cheapest\n", 1)[1]
+    assert done.exit_code == 0
+    assert said.startswith(f"  {cheapest['cluster']} x {cheapest['gpus']:,}:")
 
 
 def test_pins_that_contradict_each_other_are_named() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from simulator import catalogue
 from simulator.cost.step import evaluate
 from simulator.decisions import sizing
-from simulator.decisions.cluster_comparison import compare_clusters
+from simulator.decisions.cluster_comparison import Comparison, compare_clusters
 from simulator.decisions.offers import Asked, Offer, offer
 from simulator.decisions.sizing import size_run
 from simulator.economics.unsure_totals import Span
@@ -99,6 +99,44 @@ def test_more_money_or_time_never_loses_an_offer() -> None:
             assert met <= now
             met = now
         assert met == {one.gpus for one in rows}
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    deadline=st.floats(1.0, 200.0),
+    budget=st.floats(1.0, 200.0),
+    more=st.floats(1.0, 4.0),
+    confidence=st.floats(0.05, 0.95),
+)
+def test_relaxing_never_worsens_what_a_comparison_names(
+    seed: int, deadline: float, budget: float, more: float, confidence: float
+) -> None:
+    """The cheapest in time, the fastest for the money, the cheapest of those that meet both."""
+    draw = np.random.default_rng(seed)
+    rows = tuple(
+        replace(row(days, usd, gpus), cluster=f"c{gpus % 3}")
+        for gpus, (days, usd) in enumerate(draw.uniform(1.0, 200.0, (12, 2)).tolist(), start=1)
+    )
+
+    def named(days: float, usd: float) -> list[list[Offer]]:
+        asked = Asked(deadline_days=days, budget_usd=usd, confidence=confidence)
+        found = Comparison(scenario=SMALL, asked=asked, rows=rows)
+        return [found.at_deadline(), found.at_equal_budget(), found.at_both()]
+
+    for which, strict, loose in zip(
+        ("usd", "step", "usd"), named(deadline, budget), named(deadline * more, budget * more),
+        strict=True,
+    ):  # fmt: skip
+        assert {one.cluster for one in strict} <= {one.cluster for one in loose}
+        best = [min((_worth(x, which) for x in some), default=np.inf) for some in (strict, loose)]
+        assert best[1] <= best[0]
+        assert [_worth(one, which) for one in loose] == sorted(_worth(one, which) for one in loose)
+
+
+def _worth(one: Offer, which: str) -> float:
+    if which == "step":
+        return one.step_time_s or np.inf
+    return one.usd.p50 if one.usd else np.inf
 
 
 def test_more_confidence_never_meets_more() -> None:
