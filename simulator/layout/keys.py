@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["UniqueRows", "distinct_rows", "unique_rows"]
+__all__ = ["UniqueRows", "distinct_codes", "distinct_rows", "unique_rows"]
 
 _DENSE_LIMIT, _DENSE_TIMES = 1 << 12, 16
 """Up to this many possible keys, or so many times the rows, a lookup table beats sorting."""
@@ -22,6 +22,20 @@ class UniqueRows:
     """Index of one row for each distinct key."""
     inverse: NDArray[np.intp]
     """For every row, the position of its key in `first`."""
+
+
+def distinct_codes(column: NDArray[Any]) -> list[int]:
+    """List which small numbers from 0 a column has, in order.
+
+    ``np.unique`` loads all of ``numpy.ma`` for it, a fiftieth of a prediction.
+
+    Examples
+    --------
+    >>> distinct_codes(np.array([3, 0, 3]))
+    [0, 3]
+    """
+    codes: list[int] = np.flatnonzero(np.bincount(column)).tolist()
+    return codes
 
 
 def unique_rows(*columns: NDArray[Any]) -> UniqueRows:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Ints
+from simulator.layout.keys import distinct_codes
 from simulator.layout.layouts import RANK_ORDERS, Layouts
 
 __all__ = ["Group", "Placement", "place"]
@@ -143,7 +144,7 @@ def _inside_domain(
 ) -> dict[str, Ints]:
     """For each dimension, how many of its positions fall into one domain."""
     inside = {name: np.ones_like(degree) for name, degree in degrees.items()}
-    for code in np.unique(rank_order):
+    for code in distinct_codes(rank_order):
         rows = rank_order == code
         stride = np.ones(int(rows.sum()), dtype=np.int64)
         for name in RANK_ORDERS[code].split("-"):

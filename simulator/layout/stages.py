@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
-from simulator.layout.keys import unique_rows
+from simulator.layout.keys import distinct_codes, unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.schedules.action_tables import in_flight
 from simulator.schedules.registry import SCHEDULES, WORDS, by_code, usual_codes
@@ -156,7 +156,7 @@ def _by_schedule(
     `plans` are pp, vpp and micro-batches of the plans, `code` their schedules.
     """
     piece, held, versions = (np.zeros_like(plan) for _ in range(3))
-    for each in np.unique(code):
+    for each in distinct_codes(code):
         schedule, rows = SCHEDULES[WORDS[each]], code[plan] == each
         r, c, (pp, vpp, m) = rank[rows], chunk[rows], (x[plan[rows]] for x in plans)
         piece[rows] = schedule.piece(pp, r, c)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from simulator.layout.keys import distinct_codes
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.rule import (
     Case,
@@ -78,7 +79,7 @@ INTERLEAVING = Rule(
 def _misfits_schedule(x: Layouts, at: Setting) -> Mask:
     """Schedules of their own number of chunks, ranks or micro-batches."""
     misfits = np.zeros(len(x), dtype=bool)
-    for code in np.unique(x.schedule):
+    for code in distinct_codes(x.schedule):
         schedule, rows = SCHEDULES[WORDS[code]], x.schedule == code
         wrong = (x.vpp < schedule.fewest_chunks) | (x.vpp > schedule.most_chunks)
         if not schedule.by_default:
