@@ -53,6 +53,20 @@ def test_a_known_word_and_a_profile_stand_for_themselves() -> None:
         assert (found.known, found.text, found.months) == (word, None, 0)
 
 
+@pytest.mark.parametrize(
+    ("word", "profile"),
+    [
+        ("Megatron-LM core_r0.17", "megatron-core-defaults"),
+        ("torchtitan v0.2.1", "torchtitan"),  # its known releases are dates
+        ("NeMo 25.04", "nemo-25.04"),
+        ("DeepSpeed 0.15.4", "deepspeed"),
+        ("Megatron-Bridge 25.09", "megatron-bridge"),
+    ],
+)
+def test_words_as_tables_of_others_have_them(word: str, profile: str) -> None:
+    assert nearest(word).profile == profile
+
+
 def test_a_newer_release_takes_the_newest_known() -> None:
     found = nearest("megatron-bridge-26.08")
     assert found.profile == "megatron-bridge-26.06"

@@ -7,6 +7,7 @@ nobody mapped and that have no meaning here are told, not dropped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from simulator.errors import InputError, did_you_mean, problem
@@ -14,6 +15,8 @@ from simulator.files import read_csv
 from simulator.measured.fixed_phrases import with_columns
 from simulator.measured.model_sizes import with_sizes
 from simulator.measured.rows import COLUMNS, MeasuredRun
+from simulator.software.profile import load_software
+from simulator.software.releases import load_releases
 from simulator.workload import presets
 from simulator.workload.architecture import MLP
 
@@ -56,7 +59,9 @@ def parse_map(texts: Iterable[str]) -> dict[str, str]:
         if not (equals and column and field):
             problems.append(problem("--map", "", "must be column=field", text))
         elif field not in (*COLUMNS, *DERIVED):
+            turned = column in (*COLUMNS, *DERIVED)
             hint = did_you_mean(field, (*COLUMNS, *DERIVED))
+            hint = f" (the column comes first: {field}={column})" if turned else hint
             problems.append(f"--map: {column}: no field of a run: {field!r}{hint}")
         else:
             found[column] = field
@@ -118,9 +123,21 @@ def _fields(cells: Mapping[str, str], names: Mapping[str, str], name: str) -> di
     fields = {**fields, **{k: v for k, v in _of_zoo(fields["model"]).items() if not fields[k]}}
     _follow(fields)
     assumed = [key for key in _USUAL if not fields[key]]
-    fields |= {key: _USUAL[key] for key in assumed}
+    usual = {**_USUAL, "sharding": _usual_sharding(fields["software"])}
+    fields |= {key: usual[key] for key in assumed}
     fields["assumed"] = "+".join(filter(None, (fields["assumed"], *assumed)))
     return with_sizes(with_columns(fields, fields))
+
+
+@lru_cache(maxsize=256)
+def _usual_sharding(software: str) -> str:
+    """How a framework shares states where nobody says: zero1, zero3 where it has no such thing."""
+    try:
+        name = load_releases().nearest(software, where="software").profile
+        can = load_software(name).supports.sharding
+    except InputError:
+        return _USUAL["sharding"]  # the row is refused by its software
+    return next((mode for mode in (_USUAL["sharding"], "zero3") if mode in can), can[0])
 
 
 def _follow(fields: dict[str, str]) -> None:

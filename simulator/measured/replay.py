@@ -348,6 +348,10 @@ def _stands(row: Mapping[str, str], tables: Tables) -> Nearest:
         raise NotReplayable(str(error)) from None
 
 
+_VENDOR = re.compile(r"^(?:nvidia|amd|intel|google|aws|huawei)[\s_-]+(?:instinct[\s_-]+)?")
+"""Makers, which tables name before the device."""
+
+
 @lru_cache(maxsize=1)
 def _homes() -> dict[str, str]:
     """The cluster with the shortest name that has an accelerator, by the accelerator's name."""
@@ -361,7 +365,8 @@ def _cluster_name(gpu: str, tables: Tables) -> str:
     """The cluster whose server carries a GPU: by a word of the tables or a name of a profile."""
     if gpu in tables.clusters:
         return tables.clusters[gpu]
-    word = gpu.lower().replace("_", "-")
+    word = _VENDOR.sub("", gpu.lower().strip())
+    word = re.sub(r"[\s_/]+", "-", word)
     if word in catalogue.names("clusters"):
         return word
     if word in (homes := _homes()):

@@ -23,6 +23,9 @@ _WORD = re.compile(
     r"-(?P<release>v?[0-9]+(?:\.[0-9]+)*[a-z]?|HEAD)"
     r"(?:-(?P<variant>[a-z]+))?"
 )
+_YEARS = 2000
+"""Numbers of releases from here on are dates."""
+
 _NEWEST = (10**9,)
 """Where HEAD stands: after every release."""
 
@@ -127,11 +130,17 @@ class Releases:
         known = {name: name for name in catalogue.names("software")} | self.words
         if word in known or word.endswith(".toml"):
             return Nearest(word=word, known=word, profile=known.get(word, word))
-        asked = parsed(word)
-        family = asked.family if asked else word
+        plain = _plain(word)
+        if plain != word and plain in known:
+            return Nearest(word=word, known=plain, profile=known[plain])
+        asked = parsed(word) or parsed(plain)
+        family = asked.family if asked else plain
         family = self.families.get(family, family)
         releases = {name: found for name in known if (found := parsed(name)) is not None}
         alike = {name: x for name, x in releases.items() if x.family == family}
+        years = bool(alike) and all(one.number[0] >= _YEARS for one in alike.values())
+        if asked and years and asked.number[0] < _YEARS and family in known:  # not to be compared
+            return Nearest(word=word, known=family, profile=known[family], months=None)
         if asked and alike:
             return _latest_before(word, asked, alike, known)
         if family in known or self.fallback:
@@ -145,6 +154,16 @@ class Releases:
                 " --software NAME chooses a profile"
             )
         raise UnknownFamily(problem)
+
+
+def _plain(word: str) -> str:
+    """A word as tables of others write it, in ours.
+
+    >>> _plain("Megatron-LM core_r0.17"), _plain("torchtitan v0.2.1"), _plain("NeMo 25.04")
+    ('megatron-lm-0.17', 'torchtitan-0.2.1', 'nemo-25.04')
+    """
+    text = re.sub(r"[\s/@:=]+", "-", word.strip().lower())[:200]
+    return re.sub(r"-(?:core_r|core-r|release-|r|v)(?=\d)", "-", text)
 
 
 _NO_STACK = "plain-ddp"

@@ -1,5 +1,6 @@
 """A user's own table of runs: columns by name, sizes by the model's name, what is usual said."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,24 @@ def test_validate_predicts_every_row_with_the_nearest_release_said(tmp_path: Pat
     assert "cost centre" in done.stderr
     done = CliRunner().invoke(app, ["validate", *words])
     assert done.exit_code == 2
+
+
+def test_words_for_devices_and_releases_as_others_write_them(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "model,gpu,num_gpus,seq_len,global_batch,software,step_time_s\n"
+        "llama-3.1-8b,NVIDIA H100 SXM,64,8192,512,Megatron-LM core_r0.17,6.6\n"
+        "llama-3.1-8b,AMD Instinct MI355X,8,8192,64,torchtitan 0.9,6.1\n"
+    )
+    (h100, mi355x), problems = read_mapped([path], {})
+    assert problems == []
+    assert (h100.get("sharding"), mi355x.get("sharding")) == ("zero1", "zero3")
+    assert "sharding" in mi355x.get("assumed").split("+")
+    done = CliRunner().invoke(app, ["validate", str(path), "--map", "gpu=gpu", "--json"])
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["assumed_software"] for row in rows] == [
+        "megatron-core-defaults for Megatron-LM core_r0.17",
+        "torchtitan for torchtitan 0.9",
+    ]
+    with pytest.raises(InputError, match="the column comes first: name=run_id"):
+        parse_map(["run_id=name"])
