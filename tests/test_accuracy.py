@@ -105,6 +105,14 @@ def test_writing_says_what_moved(
     assert written["predicted_step_s"] == slower
 
 
+def test_reasons_why_rows_are_not_predicted_are_said_with_their_rows() -> None:
+    why = {f"reason {number}": 1000 - number for number in range(13)}
+    text = accuracy_page._not_predicted(why)
+    assert text.startswith("Not predicted: reason 0 (1,000); reason 1 (999); ")
+    assert text.endswith("reason 9 (991); 3 other reasons (2,967).")
+    assert accuracy_page._not_predicted({"one": 2}) == "Not predicted: one (2)."
+
+
 # --- its rules, by hand ------------------------------------------------------------------
 
 

@@ -32,6 +32,7 @@ __all__ = ["main", "page"]
 JSON_NAME, PAGE_NAME = "accuracy.json", "accuracy.md"
 
 _MOST_MOVED = 20
+_MOST_REASONS = 10
 _FIRST = {
     "calibrate": "figures of profiles may be fitted to these runs",
     "test": "nothing is ever fitted to these runs",
@@ -299,6 +300,16 @@ def _microbenchmarks(tables: Mapping[str, Any]) -> Iterator[str]:
         lines = {f"all, of {found['rows']} rows": found, **found["by_kernel"], **found["by_device"]}
         rows = [[what, str(errors["n"]), *_errors(errors)] for what, errors in lines.items()]
         yield f"**{name}**\n\n{_table(head, rows)}"
+        if why := found.get("skipped"):
+            yield _not_predicted(why)
+
+
+def _not_predicted(why: Mapping[str, int]) -> str:
+    """Reasons and rows, the most frequent ones in words."""
+    reasons = [f"{reason} ({count:,})" for reason, count in why.items()]
+    rest = sum(list(why.values())[_MOST_REASONS:])
+    others = [f"{len(why) - _MOST_REASONS} other reasons ({rest:,})"] if rest else []
+    return f"Not predicted: {'; '.join(reasons[:_MOST_REASONS] + others)}."
 
 
 def _peers(document: Mapping[str, Any]) -> Iterator[str]:

@@ -324,6 +324,7 @@ def _microbenchmarks() -> dict[str, Any]:
         name: {
             **_some(found),
             "rows": found["rows"],
+            "skipped": found["skipped"],
             **{by: {word: _some(some) for word, some in found[by].items()} for by in _BY},
         }
         for name, found in summaries(score_microbenchmarks(tables)).items()
