@@ -105,6 +105,7 @@ def test_offload_is_said_by_those_that_have_it() -> None:
     found = {name for name in EVERY if load_software(name).supports.offload}
     assert found == {
         "maxtext",
+        "maxtext-gpu",
         "megatron-bridge",
         "megatron-bridge-26.02",
         "megatron-bridge-26.04",

@@ -6,6 +6,7 @@ docs/tutorials/posttraining/native_lora.md; types as in AI-Hypercomputer/tpu-rec
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 from simulator.interop.torchrun import steps, unsaid_stashes, wrapped
@@ -53,7 +54,7 @@ def maxtext_block(row: dict[str, Any], scenario: Scenario) -> str:
         _batch(row, scenario),
         _mesh(row, scenario),
         _remat(row),
-        _types(row, recipe),
+        _types(recipe, gpu=scenario.cluster.accelerator.platform != "xla"),
         _model(scenario.workload.architecture),
         [*data, 'run_name="$RUN"', 'base_output_directory="$OUTPUT"'],
     ]
@@ -77,7 +78,10 @@ def _batch(row: dict[str, Any], scenario: Scenario) -> list[str]:
 
 
 def _mesh(row: dict[str, Any], scenario: Scenario) -> list[str]:
-    """Axes inside a slice; what its own interconnect does not join holds replicas or shards."""
+    """Axes inside a slice; what its own interconnect does not join holds replicas or shards.
+
+    On GPUs a slice is a server's links, and what they cannot hold of any axis goes between them.
+    """
     slices = max(scenario.cluster.gpus // scenario.cluster.domain, 1)
     devices = scenario.cluster.accelerator.program_devices
     experts = min(row["ep"], row["dp"])
@@ -86,17 +90,24 @@ def _mesh(row: dict[str, Any], scenario: Scenario) -> list[str]:
     if row["sharding"] == "zero3":
         shards = max(row["shard_group"] * devices // (row["cp"] * experts), 1)
     within = min(shards, replicas)
-    across = min(shards // within, slices)
+    across = min(shards // max(within, 1), slices)
     tensor = "tensor_sequence" if row["sequence_parallel"] else "tensor"
-    sizes = {
-        "dcn_data": slices // across,
-        "dcn_fsdp": across,
-        "ici_data": max(replicas // within, 1),
-        "ici_fsdp": within,
-        f"ici_{tensor}": row["tp"],
-        "ici_context": row["cp"],
-        "ici_expert": experts,
-    }
+    inner = {tensor: row["tp"], "context": row["cp"], "expert": experts}
+    inner |= {"fsdp": shards, "data": row["dp"] // (experts * shards)}
+    gpu = scenario.cluster.accelerator.platform != "xla"
+    sizes = (
+        _dealt(inner, scenario.cluster.domain)
+        if gpu
+        else {
+            "dcn_data": slices // across,
+            "dcn_fsdp": across,
+            "ici_data": max(replicas // within, 1),
+            "ici_fsdp": within,
+            f"ici_{tensor}": row["tp"],
+            "ici_context": row["cp"],
+            "ici_expert": experts,
+        }
+    )
     always = ("ici_data", "ici_fsdp")
     found = [
         f"{axis}_parallelism={size}" for axis, size in sizes.items() if size > 1 or axis in always
@@ -104,6 +115,16 @@ def _mesh(row: dict[str, Any], scenario: Scenario) -> list[str]:
     if row["cp"] > 1:
         found.append(f"context_parallel_strategy={CP_KINDS[row['cp_kind']]}")
     return found
+
+
+def _dealt(axes: dict[str, int], domain: int) -> dict[str, int]:
+    """Degrees, the innermost first, as far as a domain holds them and between domains."""
+    sizes: dict[str, int] = {}
+    for axis, size in axes.items():
+        sizes[f"ici_{axis}"] = gcd(size, domain)
+        sizes[f"dcn_{axis}"] = size // sizes[f"ici_{axis}"]
+        domain //= sizes[f"ici_{axis}"]
+    return sizes
 
 
 def _remat(row: dict[str, Any]) -> list[str]:
@@ -115,11 +136,15 @@ def _remat(row: dict[str, Any]) -> list[str]:
     return [f"remat_policy={'full' if row['recompute'] == 'full' else 'minimal_with_context'}"]
 
 
-def _types(row: dict[str, Any], recipe: Recipe) -> list[str]:
-    found = [f"dtype={'float32' if recipe.precision == 'fp32' else 'bfloat16'}", "attention=flash"]
-    if recipe.is_quantised:
+def _types(recipe: Recipe, *, gpu: bool) -> list[str]:
+    """Types and kernels; on GPUs those of AI-Hypercomputer/gpu-recipes@2e1fd5ef."""
+    found = [f"dtype={'float32' if recipe.precision == 'fp32' else 'bfloat16'}"]
+    found += ["hardware=gpu", "attention=cudnn_flash_te"] if gpu else ["attention=flash"]
+    if gpu and recipe.is_quantised:
+        found.append("quantization=fp8")
+    elif recipe.is_quantised:
         found += ["quantization=fp8_full", "use_qwix_quantization=True"]
-    if recipe.precision == "fp8":
+    if recipe.precision == "fp8" and not gpu:
         fixed = "calibration_method='fixed,-224,224'"
         found += [f"weight_quantization_{fixed}", f"act_quantization_{fixed}"]
     if recipe.moment_dtype == "bf16":
@@ -155,6 +180,8 @@ def _notes(row: dict[str, Any], scenario: Scenario) -> list[str]:
         )
     if row["sharding"] == "ddp" and max(row["cp"], row["ep"]) > 1:
         notes.append("The plan keeps weights whole; MaxText shards them over context and experts.")
+    if row["sharding"] == "zero3" and row["shard_group"] < row["cp"] * min(row["ep"], row["dp"]):
+        notes.append("MaxText shards weights over all of context and experts, the plan over fewer.")
     if row["offload_layers"]:
         notes.append("The plan moves whole layers to the host; the command moves their inputs.")
     if row["etp"] != row["tp"] and arch.is_moe and row["tp"] > 1:

@@ -50,6 +50,7 @@ CASES = {
     "primus": Case("", "llama-3.1-8b", "mi300x-8", 32, "primus"),
     "mindspeed": Case("", "llama-3.1-8b", "atlas-800t-a2", 32, "mindspeed"),
     "maxtext": Case("", "llama-3.1-8b", "tpu-v5p", 32, "maxtext"),
+    "maxtext gpu": Case("", "llama-3.1-8b", "dgx-h100", 32, "maxtext-gpu"),
     "maxtext slices": Case("", "llama-3.1-8b", "tpu-v5e", 512, "maxtext"),
     "maxtext two devices": Case("", "llama-3.1-8b", "tpu7x", 16, "maxtext"),
     "neuronx": Case("", "llama-3.1-8b", "trn1-32xlarge", 64, "neuronx-distributed"),
@@ -84,10 +85,16 @@ def sayable(name: str, layouts: Layouts) -> bool:
     partial = row["recompute"] == "full" and row["recompute_layers"]
     if partial and row["recompute_layers"] % row["vpp"]:
         return False  # Megatron counts per chunk, as the command's note says
-    if partial and CASES[name].software in ("maxtext", "neuronx-distributed"):
+    if partial and CASES[name].software in ("maxtext", "maxtext-gpu", "neuronx-distributed"):
         return False  # these compute all layers anew, as the command's note says
-    if CASES[name].software == "maxtext" and row["sharding"] == "ddp" and row["cp"] > 1:
+    if (
+        CASES[name].software in ("maxtext", "maxtext-gpu")
+        and row["sharding"] == "ddp"
+        and row["cp"] > 1
+    ):
         return False  # its rules shard weights over that axis too, as the command's note says
+    if CASES[name].software == "maxtext-gpu" and row["shard_group"] < row["cp"]:
+        return False  # the same, as another note says
     if CASES[name].software == "torchtitan" and form == "slurm":
         return not FORMS["torchtitan"].lacks(row)
     if form == "torchrun" and row["recompute"] == "selective":
@@ -134,6 +141,7 @@ QUICK = (
     "fsdp2",
     "slurm",
     "maxtext",
+    "maxtext gpu",
     "neuronx",
 )
 

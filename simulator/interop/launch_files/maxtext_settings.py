@@ -79,7 +79,8 @@ def read_maxtext(settings: Settings, *, kind: str, whole: bool) -> Reading:
         settings.whole("training.lora_rank", "lora.lora_rank", "lora_rank")
     named = _model(settings)
     shape = None if named else _shape(settings)
-    return settings.reading(kind, idle_in("maxtext"), software=("maxtext",), architecture=shape)
+    own = ("maxtext", "maxtext-gpu")
+    return settings.reading(kind, idle_in("maxtext"), software=own, architecture=shape)
 
 
 def _fill(settings: Settings) -> None:
