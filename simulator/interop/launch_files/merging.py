@@ -257,9 +257,10 @@ class _Merging:
         shown_ = " ".join(f"{name} {count}" for name, count in parts.items() if count > 1)
         least, source = self._fewest(), self._source("cluster.gpus")
         nearest = max(round(gpus / least), 1) * least
+        place = self._source(f"layout.{max(parts, key=lambda name: parts[name])}")
         self.problems.append(
-            f"--from: cluster.gpus: must be a multiple of {least}, which {shown_} take in all, got"
-            f" {gpus} ({source}); --gpus {nearest} decides"
+            f"--from: cluster.gpus: must be a multiple of {least}, which {shown_} take in all"
+            f" ({place}), got {gpus} ({source}); --gpus {nearest} decides"
         )
 
     def follow(self) -> None:
