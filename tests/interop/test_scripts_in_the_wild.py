@@ -293,3 +293,9 @@ def test_a_labelled_log_of_collectives_is_known(tmp_path: Path) -> None:
     sizes = ("training.sequence_length=2048", "training.global_batch=64")
     found = read(tmp_path, {"log.txt": head + "\n"}, *sizes, model="llama-3.1-8b", gpus=8)
     assert any("foreshard calibrate" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("option", ["layout.tp=eight", "layout.tp=0", "training.global_batch=x"])
+def test_options_that_are_no_numbers_are_told(option: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=option.partition("=")[0]):
+        read(tmp_path, {"t.sh": f"{RUN}1 {LLAMA_8B}\n"}, option)

@@ -31,6 +31,10 @@ _ASKED = {
 """Fields without which nothing can be said: what each is, and what gives it."""
 
 
+_WORDS = ("model.name", "cluster.name", "cluster.software", "layout.sharding")
+"""Fields whose value is a word; of the others that are asked for here, it is a whole number."""
+
+
 def import_launch(
     files: Iterable[Path | str],
     names: Mapping[str, Any] | None = None,
@@ -206,8 +210,7 @@ class _Merging:
         said = self.given.get(name)
         if isinstance(said, str) and "=" in said:
             text = said.partition("=")[2].strip().strip("'\"")
-            number = as_whole(text)
-            return text if number is None else number
+            return text if name in _WORDS else as_whole(text)
         found = self.fields.get(name)
         return None if found is None else found.value
 
