@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from simulator.answers import Answer
 from simulator.cost.operators.model_flop import step_flop
-from simulator.decisions.cluster_comparison import offer_row, own_cluster
+from simulator.decisions.cluster_comparison import offer_row, own_cluster, own_clusters
 from simulator.decisions.gpu_counts import batch_divides, ladder, whole_servers
 from simulator.decisions.many_searches import cores, done_in_order
 from simulator.decisions.offers import Asked, Offer, nearest, offer_of
@@ -19,7 +19,7 @@ from simulator.economics.carbon import co2_kg
 from simulator.economics.scaling_law import USUAL_LAW, Optimum, ScalingLaw, load_law
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
-from simulator.hardware.cluster import Cluster, ClusterProfile, load_cluster
+from simulator.hardware.cluster import ClusterProfile, load_cluster
 from simulator.planner.candidates import widest_tp
 from simulator.planner.prediction import refuse_tables
 from simulator.scenario import Scenario
@@ -102,7 +102,7 @@ def size_run(
     jobs: int | None = None,
     on_row: Callable[[Offer], None] | None = None,
 ) -> Sized:
-    """Size a run on the scenario's cluster.
+    """Size a run on the scenario's cluster; servers of several kinds are taken as they are.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def size_run(
     rows: list[Offer] = []
 
     def search(sizes: Sequence[int]) -> Iterator[Offer]:
-        name = own_cluster(scenario)
+        name = scenario.cluster.name if scenario.cluster.kinds else own_cluster(scenario)
         for row in done_in_order(
             offer_of, [(scenario, name, size, asked) for size in sizes], jobs=jobs
         ):
@@ -150,8 +150,8 @@ def size_run(
             yield row
 
     answer: Offer | None
-    if gpus is not None:
-        question, answer = "given", next(search([gpus]))
+    if gpus is not None or scenario.cluster.kinds:
+        question, answer = "given", next(search([gpus or scenario.cluster.gpus]))
     elif asked.deadline_days is not None and (budget_usd is None or deadline_days is not None):
         question, answer = "fewest", _fewest(scenario, asked, search, largest, jobs)
     else:
@@ -296,32 +296,21 @@ def _bought(scenario: Scenario, row: Offer, asked: Asked, law: ScalingLaw) -> Co
 
 def _check(scenario: Scenario, asked: Asked, gpus: int | None) -> None:
     """Refuse what makes no sense, all of it at once."""
-    where, problems = scenario.where, []
-    if scenario.cluster.kinds:
-        rule = "has sizes of one kind of servers; compare takes several as they are"
-        raise InputError(f"{where}: cluster.groups: foreshard size {rule}")
-    if gpus is None and asked.deadline_days is None and asked.budget_usd is None:
+    where, cluster, problems = scenario.where, scenario.cluster, []
+    if cluster.kinds and gpus not in (None, cluster.gpus):
+        rule = f"must be left out with cluster.groups, which are taken as they are, {cluster.gpus}"
+        problems.append(problem(where, "gpus", rule, gpus))
+    limits = (("deadline", asked.deadline_days), ("budget", asked.budget_usd))
+    if gpus is None and not cluster.kinds and all(value is None for _, value in limits):
         problems.append(f"{where}: a deadline, a budget or a number of GPUs must be given")
-    for name, value in (("deadline", asked.deadline_days), ("budget", asked.budget_usd)):
+    for name, value in limits:
         if value is not None and not 0.0 < value < float("inf"):
             problems.append(problem(where, name, "must be a positive number", value))
     if scenario.workload.recipe.tokens is None:
         problems.append(f"{where}: training.tokens: needed: how long the run is")
     if not 0.0 < asked.confidence < 1.0:
         problems.append(problem(where, "confidence", "must be between 0 and 1", asked.confidence))
-    name = own_cluster(scenario)
-    for cluster in asked.prices:
-        if cluster not in ("*", name):
-            problems.append(problem(where, "price", "must name the cluster", cluster, [name]))
-    try:
-        made: Cluster = load_cluster(name, gpus or 1, where=where)
-    except InputError as error:
-        problems += error.problems
-    else:
-        priced = asked.price_of(replace(scenario, cluster=made)).usd_per_gpu_hour is not None
-        if asked.budget_usd is not None and not priced:
-            rule = f"needs a price, and {name} has none: give --price USD or prices="
-            problems.append(problem(where, "budget", rule, asked.budget_usd))
+    problems += _price_problems(scenario, asked, gpus)
     if asked.region is not None:
         try:
             co2_kg(1.0, asked.region, where=where)
@@ -329,3 +318,26 @@ def _check(scenario: Scenario, asked: Asked, gpus: int | None) -> None:
             problems += error.problems
     if problems:
         raise InputError(problems)
+
+
+def _price_problems(scenario: Scenario, asked: Asked, gpus: int | None) -> list[str]:
+    """Prices of clusters that are not sized, and a budget where a cluster has none."""
+    where, names = scenario.where, own_clusters(scenario)
+    problems = [
+        problem(where, "price", "must name the cluster", cluster, names)
+        for cluster in asked.prices
+        if cluster not in ("*", *names)
+    ]
+    made = list(scenario.cluster.kinds)
+    if not made:
+        try:
+            made = [load_cluster(names[0], gpus or 1, where=where)]
+        except InputError as error:
+            return [*problems, *error.problems]
+    if asked.budget_usd is None:
+        return problems
+    for cluster in made:
+        if asked.price_of(replace(scenario, cluster=cluster)).usd_per_gpu_hour is None:
+            rule = f"needs a price, and {cluster.name} has none: give --price USD or prices="
+            problems.append(problem(where, "budget", rule, asked.budget_usd))
+    return problems

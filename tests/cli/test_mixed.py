@@ -168,8 +168,24 @@ def test_it_is_said_which_servers_are_too_small(tmp_path: Path) -> None:
 def test_what_has_no_closed_form_is_refused() -> None:
     said = refused("versus", str(EXAMPLE), "tp=4", "tp=8")
     assert said.startswith(f"{EXAMPLE}: {NO_CLOSED_FORM} plan`, `predict`, `compare` and")
-    assert "foreshard size has sizes of one kind" in refused("size", str(EXAMPLE), "--gpus", "64")
+    wrong = refused("size", str(EXAMPLE), "--gpus", "128", "--set", "training.tokens=1e10")
+    assert "gpus: must be left out with cluster.groups, which are taken as they are, 64" in wrong
     assert "--figures: must be left out" in refused("predict", str(EXAMPLE), "--figures")
+
+
+def test_size_says_what_limits_buy_on_the_servers_that_are_there(tmp_path: Path) -> None:
+    path = scenario(tmp_path, ("dgx-h100", 8), ("dgx-a100", 8))
+    given = (path, *FEW, "--set", "training.tokens=1e9", "--price", "2")
+    row = document("compare", *given, "--gpus", "8", "--confidence", "0.9")["rows"][0]
+    found = document("size", *given, "--deadline", "400d", "--budget", "1e6")
+    assert found["answer"]["cluster"] == "dgx-h100 + dgx-a100" and len(found["tried"]) == 1
+    for name in ("days", "usd", "layout", "gpus"):
+        assert found["answer"][name] == row[name], name
+    half = 0.5 * row["days"]["p90"]
+    late = RUNNER.invoke(app, ["size", *given, "--deadline", f"{half}d", "--json"])
+    said = json.loads(late.stdout)
+    assert late.exit_code == 1 and said["answer"] is None
+    assert said["compute"]["most_tokens"] == pytest.approx(0.5e9, rel=1e-6)
 
 
 def test_predict_is_the_played_step_at_the_prices_of_each_kind(example: dict[str, Any]) -> None:
