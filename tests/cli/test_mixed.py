@@ -175,7 +175,9 @@ def test_what_has_no_closed_form_is_refused() -> None:
 
 def test_size_says_what_limits_buy_on_the_servers_that_are_there(tmp_path: Path) -> None:
     path = scenario(tmp_path, ("dgx-h100", 8), ("dgx-a100", 8))
-    given = (path, *FEW, "--set", "training.tokens=1e9", "--price", "2")
+    small = ("model.name=llama-3.2-1b", "layout.pp=1", "layout.micro_batch=1")
+    fields = (*FEW, *(word for one in small for word in ("--set", one)))
+    given = (path, *fields, "--set", "training.tokens=1e9", "--price", "2")
     row = document("compare", *given, "--gpus", "8", "--confidence", "0.9")["rows"][0]
     found = document("size", *given, "--deadline", "400d", "--budget", "1e6")
     assert found["answer"]["cluster"] == "dgx-h100 + dgx-a100" and len(found["tried"]) == 1
