@@ -193,17 +193,20 @@ def _played(plan: Plan) -> str:
 def _others(plan: Plan) -> Table:
     """The alternatives, against the best."""
     title = "alternatives"
-    table = plain_table(title, "", "time", "days", "USD", "GiB", "", left=(title,))
-    table.columns[1].justify = "left"
     estimate, result = plan.estimate, plan.outcome
+    short = float(result.days[0]) < 1.0  # as above, where it is told in hours
+    length = "hours" if short else "days"
+    table = plain_table(title, "", "time", length, "USD", "GiB", "", left=(title,))
+    table.columns[1].justify = "left"
     for i, why in alternatives(plan):
         slower = float(estimate.step_time_s[i]) / float(estimate.step_time_s[0]) - 1.0
         days, usd = float(result.days[i]), float(result.usd[i])
+        shown = f"{24.0 * days:.3g}" if short else show_number_of_days(days)
         table.add_row(
             estimate.layouts.describe(i),
             why,
             show_signed_percent(slower),
-            show_number_of_days(days) if math.isfinite(days) else "-",
+            shown if math.isfinite(days) else "-",
             show_usd(usd).removesuffix(" USD") if math.isfinite(usd) else "-",
             gib(float(estimate.memory_total_bytes[i])),
             fitting(estimate, i),
