@@ -47,7 +47,14 @@ class InputError(ForeshardError):
 
 
 class InfeasibleError(ForeshardError):
-    """The input is sound but no layout satisfies it; the command exits with 1."""
+    """The input is sound but no layout satisfies it; the command exits with 1.
+
+    `can_run` says whether one could run on more memory, so that what is pinned is not wrong.
+    """
+
+    def __init__(self, message: str, *, can_run: bool = False) -> None:
+        super().__init__(message)
+        self.can_run = can_run
 
 
 def first_of(problems: Sequence[str], where: str, most: int = 20) -> list[str]:

@@ -203,6 +203,9 @@ UNDECIDED = (
 )
 """Those that it decides where `[search] allow` names them."""
 
+OFFERED = ("precision", "optimizer", "moment_dtype", "gradient_dtype", "lora_rank")
+"""Fields of [training] of which a plan says what others would take, where allow names them."""
+
 
 @record
 class SearchSection:
@@ -210,19 +213,22 @@ class SearchSection:
 
     allow: tuple[str, ...] | None = None
     """Layout fields that may be decided; the others take the value that predict takes; none given:
-    the usual ones (tp to stages), not schedule, dispatcher, cp_kind and offloads. What
-    changes the result of the training is never decided."""
+    the usual ones (tp to stages), not schedule, dispatcher, cp_kind and offloads. What changes the
+    result of the training is never decided: where precision, optimizer, moment_dtype,
+    gradient_dtype or lora_rank is named, plan says what others of them would take."""
 
     def problems(self, where: str) -> list[str]:
         """Words that are no field of a layout, or a field of the training."""
         found, training = [], {field.name for field in fields(Recipe)}
         for word in self.allow or ():
+            if word in OFFERED:
+                continue
             if word in training:
                 rule = "changes the training, so it is yours to set: training." + word
                 found.append(f"{where}: search.allow: {word!r} {rule}")
             elif word not in (*DECIDED, *UNDECIDED):
-                known = ", ".join((*DECIDED, *UNDECIDED))
-                hint = did_you_mean(word, (*DECIDED, *UNDECIDED))
+                every = (*DECIDED, *UNDECIDED, *OFFERED)
+                known, hint = ", ".join(every), did_you_mean(word, every)
                 found.append(f"{where}: search.allow: must be among {known}, got {word!r}{hint}")
         return found
 

@@ -186,8 +186,8 @@ def _search(scenario: Scenario, *, keep: int, exhaustive: bool) -> Plan:
     try:
         with Progress("searching layouts") as progress:
             return plan_over(scenario, keep=keep, exhaustive=exhaustive, progress=progress)
-    except InfeasibleError:
-        if wrong := _pinned_wrong(scenario):
+    except InfeasibleError as error:
+        if wrong := [] if error.can_run else _pinned_wrong(scenario):
             raise InputError(wrong) from None
         raise
 

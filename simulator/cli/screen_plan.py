@@ -29,6 +29,7 @@ from simulator.layout.layouts import dealt_words
 from simulator.planner.allowed import decides
 from simulator.planner.bearing_defaults import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
+from simulator.planner.other_trainings import other_trainings
 from simulator.planner.outcome import Spans, spans
 from simulator.planner.search import Plan
 from simulator.planner.search_caps import search_caps
@@ -42,6 +43,7 @@ from simulator.report.evidence import (
 )
 from simulator.report.numbers import refined_rows
 from simulator.report.run_words import end_words, goodput_words
+from simulator.scenario import OFFERED
 from simulator.units import (
     show_count,
     show_days,
@@ -55,7 +57,10 @@ from simulator.units import (
     show_usd_span,
 )
 
-__all__ = ["batches_tried", "missed_goals", "show"]
+__all__ = ["OTHERWISE", "batches_tried", "missed_goals", "show", "trained_otherwise"]
+
+OTHERWISE = "With another training, whose result is another"
+"""Heading of what `[search] allow` names of the training."""
 
 _ORDER = {"time": "fastest", "cost": "cheapest", "energy": "least energy"}
 
@@ -107,6 +112,8 @@ def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> list[
         upgrades = sensitivity(plan)
     screen.print(notes("What would pay most, with the best layout for it", _upgrades(upgrades)))
     screen.print(notes("Defaults that bear on it, and what else there is", _defaults(plan)))
+    if trained := trained_otherwise(plan):
+        screen.print(notes(OTHERWISE, trained))
     screen.print(notes("Searched", _searched(plan)))
     screen.print(notes("Read this with the numbers", _caveats(plan)))
     screen.print(Text("Launch the best layout", style="bold"))
@@ -338,6 +345,16 @@ def _defaults(plan: Plan) -> list[str]:
     step_s = float(plan.estimate.step_time_s[0])
     found = bearing_defaults(plan.scenario, plan.estimate.layouts[:1])
     return [one.sentence(step_s) for one in found]
+
+
+def trained_otherwise(plan: Plan) -> list[str]:
+    """Trainings that `[search] allow` names, each with its fastest layout."""
+    if not any(word in OFFERED for word in plan.scenario.allow or ()):
+        return []
+    with waiting("trying other trainings"):
+        found = other_trainings(plan)
+    none = "software and device have no other of " + ", ".join(plan.scenario.allow or ())
+    return [one.sentence(float(plan.estimate.step_time_s[0])) for one in found] or [none]
 
 
 def _searched(plan: Plan) -> list[str]:

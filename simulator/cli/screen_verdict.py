@@ -22,7 +22,12 @@ from simulator.cli.screen import (
     took,
     waiting,
 )
-from simulator.cli.screen_plan import batches_tried, missed_goals
+from simulator.cli.screen_plan import (
+    OTHERWISE,
+    batches_tried,
+    missed_goals,
+    trained_otherwise,
+)
 from simulator.planner.input_verdict import input_verdict
 from simulator.planner.outcome import Spans, spans
 from simulator.planner.search import Plan
@@ -77,6 +82,8 @@ def show_verdict(plan: Plan, assumed: dict[str, Any]) -> list[Upgrade]:
     with waiting("trying upgrades"):
         upgrades = sensitivity(plan)
     screen.print(notes("What would pay most", _pays(upgrades)))
+    if trained := trained_otherwise(plan):
+        screen.print(notes(OTHERWISE, trained))
     screen.print(Text(_REST, style="dim"))
     return upgrades
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.planner.defaults import complete
-from simulator.scenario import DECIDED, UNDECIDED, Scenario
+from simulator.scenario import DECIDED, OFFERED, UNDECIDED, Scenario
 
 __all__ = ["decides", "with_allowed"]
 
@@ -27,20 +27,29 @@ def with_allowed(scenario: Scenario) -> dict[str, Any]:
     (1, 'none', 'any', False)
     """
     pinned = dict(scenario.pinned)
-    if scenario.allow is None:
+    if (allow := _of_layout(scenario)) is None:
         return pinned
     usual, _ = complete(scenario, {"tp": 1, "pp": 1, "cp": 1})
     for name in DECIDED:
-        if name not in scenario.allow and name not in pinned:
+        if name not in allow and name not in pinned:
             pinned[name] = usual.get(name, {"recompute_modules": "", "stages": ()}.get(name, 1))
     for name in UNDECIDED:
-        if name in scenario.allow and name not in pinned:
+        if name in allow and name not in pinned:
             pinned[name] = "any"
     return pinned
 
 
 def decides(scenario: Scenario) -> tuple[list[str], list[str]]:
     """Fields that the search decided, and those that it would if they were allowed."""
-    allow = DECIDED if scenario.allow is None else scenario.allow
+    words = _of_layout(scenario)
+    allow = DECIDED if words is None else words
     own = [name for name in (*DECIDED, *UNDECIDED) if name in allow]
     return own, [name for name in (*DECIDED, *UNDECIDED) if name not in allow]
+
+
+def _of_layout(scenario: Scenario) -> tuple[str, ...] | None:
+    """Fields of the layout that are allowed; None where nobody named any, the usual ones."""
+    allow = scenario.allow
+    if allow and all(word in OFFERED for word in allow):
+        return None
+    return allow if allow is None else tuple(word for word in allow if word not in OFFERED)

@@ -12,14 +12,12 @@ from simulator.errors import InputError
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.planner.batch_division import batch_binds
 from simulator.planner.explore import Found, explore
+from simulator.planner.training_choices import SMALLER, training_choices
 from simulator.scenario import Scenario
 from simulator.software.profile import load_software
 from simulator.units import show_bytes, show_seconds
 
 __all__ = ["Remedy", "remedies", "why_nothing_fits"]
-
-_LORA_RANK = 16
-"""Adapters of a usual size; their memory hardly depends on it."""
 
 _DEVICES = 3
 """Larger devices that are tried, the smallest first."""
@@ -203,15 +201,7 @@ def _larger(scenario: Scenario, miss: Estimate) -> Iterator[Remedy]:
 
 def _other_training(scenario: Scenario) -> Iterator[Remedy]:
     """What changes the result of the training: states of fewer bytes, adapters."""
-    recipe = scenario.workload.recipe
-    choices: dict[str, dict[str, Any]] = {}
-    if recipe.optimizer == "adamw":
-        choices["training.moment_dtype = bf16"] = {"moment_dtype": "bf16"}
-        choices["training.optimizer = adamw_8bit"] = {"optimizer": "adamw_8bit"}
-    if not recipe.lora_rank:
-        adapters = {"lora_rank": _LORA_RANK}
-        choices[f"LoRA (training.lora_rank = {_LORA_RANK})"] = adapters
-        choices["QLoRA (and training.quantised_base)"] = {**adapters, "quantised_base": True}
+    recipe, choices = scenario.workload.recipe, training_choices(scenario, SMALLER)
     for words, fields in choices.items():
         workload = replace(scenario.workload, recipe=replace(recipe, **fields))
         other = replace(scenario, workload=workload)

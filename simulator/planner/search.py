@@ -170,7 +170,8 @@ def plan(
         progress=progress,
     )
     if not len(found.best):
-        raise InfeasibleError(why_nothing_fits(found, scenario))
+        can_run = found.nearest_miss is not None
+        raise InfeasibleError(why_nothing_fits(found, scenario), can_run=can_run)
     if wrong := not_kept(scenario, found.best.layouts):
         raise InputError(wrong)
     result = priced(found.best, scenario)

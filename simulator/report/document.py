@@ -17,6 +17,7 @@ from simulator.cost.step import Estimate
 from simulator.layout.layouts import Layouts
 from simulator.planner.bearing_defaults import bearing_defaults
 from simulator.planner.input_verdict import input_verdict
+from simulator.planner.other_trainings import other_trainings
 from simulator.planner.outcome import spans
 from simulator.planner.prediction import Prediction
 from simulator.scenario import Scenario
@@ -77,6 +78,7 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
         "bearing_defaults": [
             one.document() for one in bearing_defaults(plan.scenario, plan.estimate.layouts[:1])
         ],
+        "other_trainings": [one.document() for one in other_trainings(plan)],
         **_around(plan),
     }
 

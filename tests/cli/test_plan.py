@@ -171,3 +171,20 @@ def test_a_report_is_never_put_over_that_of_another_question(
     assert _own_folder(Path("run.toml"), other, 0) == Path(f"reports/run-{question(other)}")
     assert question(made) != question(made, played=4), "its layouts are played: another report"
     assert question(make_scenario(made.document)) == question(made)
+
+
+def test_sound_pins_are_not_called_wrong_where_nothing_fits(tmp_path: Path) -> None:
+    """405B's states are more than a server's memory: offloading them is no mistake of a default."""
+    path = tmp_path / "offloaded.toml"
+    path.write_text(
+        '[model]\nname = "llama-3.1-405b"\n'
+        "[training]\nsequence_length = 4096\nglobal_batch = 64\n"
+        '[cluster]\nname = "dgx-h100"\ngpus = 8\nsoftware = "deepspeed"\n'
+        '[layout]\noptimizer_offload = "cpu"\nparameter_offload = "cpu"\n',
+        encoding="utf-8",
+    )
+    result = RUNNER.invoke(app, ["plan", str(path), "--no-report"])
+    assert result.exit_code == 1
+    assert "of host memory" in result.stderr
+    assert "would fit: 32 GPUs" in result.stderr
+    assert "needs sharding" not in result.stderr

@@ -7,6 +7,7 @@ import pytest
 from simulator.errors import InputError
 from simulator.planner.allowed import decides, with_allowed
 from simulator.planner.explore import explore
+from simulator.planner.other_trainings import other_trainings
 from simulator.planner.search import plan
 from simulator.scenario import DECIDED, Scenario, make_scenario
 
@@ -85,8 +86,42 @@ def test_pins_come_before_what_is_allowed() -> None:
 
 @pytest.mark.parametrize(
     ("word", "said"),
-    [("recomputes", "recompute"), ("precision", "training"), ("lora_rank", "training")],
+    [("recomputes", "recompute"), ("precisio", "precision"), ("tokens", "training.tokens")],
 )
 def test_unknown_words_and_those_of_the_training_are_refused(word: str, said: str) -> None:
     with pytest.raises(InputError, match=rf"search\.allow.*{said}"):
         scenario(word)
+
+
+def test_another_training_is_searched_and_never_chosen() -> None:
+    own = plan(scenario())
+    found = plan(scenario("precision", "lora_rank"))
+    assert found.estimate.layouts.describe() == own.estimate.layouts.describe()
+    assert found.scenario.workload.recipe == own.scenario.workload.recipe
+    others = {one.change: one for one in other_trainings(found)}
+    assert other_trainings(own) == []
+    assert {"training.precision = fp8", "LoRA (training.lora_rank = 16)"} <= set(others)
+    assert not any("nvfp4" in change or "bf16" in change for change in others)  # none on Hopper
+
+    fp8 = make_scenario(
+        {**scenario().document, "training": {**scenario().document["training"], "precision": "fp8"}}
+    )
+    alone = plan(fp8)
+    told = others["training.precision = fp8"]
+    assert told.layout == alone.estimate.layouts.describe(0)
+    assert told.step_time_s == alone.estimate.step_time_s[0]
+    assert told.memory_verdict == alone.estimate.verdict_word()
+
+
+def test_words_of_the_training_leave_the_layout_to_its_own_words() -> None:
+    both = scenario("tp", "micro_batch", "precision")
+    assert with_allowed(both) == with_allowed(scenario("tp", "micro_batch"))
+    assert decides(scenario("precision")) == decides(scenario())
+
+
+def test_pinned_fields_hold_for_another_training_too() -> None:
+    (one,) = other_trainings(plan(scenario("optimizer", tp=4, recompute="full")))
+    assert one.change == "training.optimizer = adamw_8bit"
+    assert one.layout is not None
+    assert "tp4" in one.layout
+    assert "full" in one.layout

@@ -1,0 +1,77 @@
+"""What another training would take: numbers of fewer bytes, states of fewer bytes, adapters.
+
+They change the result of the training, so that a search never chooses them. Where nothing fits
+those that save memory are tried; beside a plan those that `[search] allow` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.planner.explore import explore
+from simulator.planner.search import Plan
+from simulator.planner.training_choices import training_choices
+from simulator.scenario import OFFERED, Scenario
+from simulator.units import show_bytes, show_seconds, show_signed_percent
+
+__all__ = ["OtherTraining", "other_trainings"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OtherTraining:
+    """The fastest layout of one of them that fits."""
+
+    change: str
+    """How to ask for it: ``training.precision = mxfp8``."""
+    layout: str | None
+    """None where no layout fits."""
+    step_time_s: float | None
+    memory_bytes: float | None
+    memory_verdict: str | None
+
+    def sentence(self, step_s: float) -> str:
+        """One line, beside the plan's own step time."""
+        if self.step_time_s is None or self.memory_bytes is None:
+            return f"{self.change}: no layout fits"
+        change = show_signed_percent(self.step_time_s / step_s - 1.0)
+        step, memory = show_seconds(self.step_time_s), show_bytes(self.memory_bytes)
+        return f"{self.change}: {step} ({change}), {memory}, {self.memory_verdict}, {self.layout}"
+
+    def document(self) -> dict[str, Any]:
+        """As plain values, with the keys that stay."""
+        return {
+            "change": self.change,
+            "layout": self.layout,
+            "step_time_s": self.step_time_s,
+            "memory_total_bytes": self.memory_bytes,
+            "memory_verdict": self.memory_verdict,
+        }
+
+
+def other_trainings(plan: Plan) -> list[OtherTraining]:
+    """Search each training that `[search] allow` names, the fastest first."""
+    scenario = plan.scenario
+    words = [word for word in scenario.allow or () if word in OFFERED]
+    choices = training_choices(scenario, words)
+    found = [_searched(scenario, change, fields) for change, fields in choices.items()]
+    return sorted(found, key=lambda one: one.step_time_s or float("inf"))
+
+
+def _searched(scenario: Scenario, change: str, fields: Mapping[str, Any]) -> OtherTraining:
+    recipe = replace(scenario.workload.recipe, **fields)
+    workload = replace(scenario.workload, recipe=recipe)
+    parts = (workload, scenario.cluster, scenario.software, scenario.pinned)
+    best = explore(*parts, keep=1, counts=False).best
+    if not len(best):
+        return OtherTraining(
+            change=change, layout=None, step_time_s=None, memory_bytes=None, memory_verdict=None
+        )
+    return OtherTraining(
+        change=change,
+        layout=best.layouts.describe(),
+        step_time_s=float(best.step_time_s[0]),
+        memory_bytes=float(best.memory_total_bytes[0]),
+        memory_verdict=best.verdict_word(),
+    )
