@@ -103,6 +103,8 @@ class CollectiveLibrary:
     """Extra time per peer of an all-to-all by link."""
     compute_units: Figure
     """Compute units that a running collective takes from the kernels beside it."""
+    network_send_units: Figure
+    """The same of sends over adapters, one out and one in."""
     communicator_bytes: Figure
     """Device memory that one communicator keeps for its buffers."""
     enqueue_s: Figure = Figure(0.0, "assumed", "none")

@@ -17,6 +17,8 @@ from simulator.cost.collectives.calls import (
     reduce_scatter_s,
     send_rate,
     send_s,
+    send_share,
+    send_units,
     slowdown_share,
 )
 from simulator.cost.collectives.dispatch import dispatch_s
@@ -397,6 +399,14 @@ def test_two_members_of_a_board_of_no_known_kind_reach_the_pair_fraction() -> No
 def test_slowdown_is_the_share_of_compute_units_taken() -> None:
     taken = float(H100.library.compute_units)
     assert slowdown_share(H100) == pytest.approx(taken / 132)
+
+
+def test_sends_over_adapters_take_two_channels_each_way() -> None:
+    """NCCL opens two channels to a peer on another server; links of a domain take all it has."""
+    assert send_units(H100, [False, True]).tolist() == [float(H100.library.compute_units), 4.0]
+    assert float(send_share(H100, True)) == pytest.approx(4 / 132)
+    few = replace(H100, library=replace(H100.library, compute_units=Figure(3.0)))
+    assert float(send_units(few, True)) == 3.0  # never more than a collective
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

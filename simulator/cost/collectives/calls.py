@@ -41,6 +41,8 @@ __all__ = [
     "regimes",
     "send_rate",
     "send_s",
+    "send_share",
+    "send_units",
     "slowdown_share",
 ]
 
@@ -330,3 +332,17 @@ def library_units(cluster: Cluster) -> float:
 def slowdown_share(cluster: Cluster) -> float:
     """Share of the compute rate that kernels lose while a collective runs beside them."""
     return library_units(cluster) / float(cluster.accelerator.compute_units)
+
+
+def send_units(cluster: Cluster, crosses_network: Any) -> Floats:
+    """Compute units that a send and what arrives meanwhile take.
+
+    An adapter is kept busy by few thread blocks; links of a domain take as many as a collective.
+    """
+    usual = library_units(cluster)
+    return np.where(crosses_network, min(float(cluster.library.network_send_units), usual), usual)
+
+
+def send_share(cluster: Cluster, crosses_network: Any) -> Floats:
+    """Share of the compute rate that kernels lose while sends run beside them."""
+    return send_units(cluster, crosses_network) / float(cluster.accelerator.compute_units)

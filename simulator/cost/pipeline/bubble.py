@@ -28,7 +28,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.collectives.calls import slowdown_share
+from simulator.cost.collectives.calls import send_share
 from simulator.cost.passes import LAUNCH, alone_passes, over_parts, total
 from simulator.cost.tables import (
     PartPasses,
@@ -57,7 +57,8 @@ def pipeline(
     counts = paths.counts[rows.route]
     played = np.where(flushed, paths.played[rows.route], 0.0) / layouts.copies
     further = np.where(flushed, m - played, 0.0)
-    send_s = priced.send_s[priced.hop_crosses[rows.state_key], rows.block_key]
+    crosses = priced.hop_crosses[rows.state_key]
+    send_s = priced.send_s[crosses, rows.block_key]
     beside = priced.software.overlap.pipeline_send & (v > 1)
     window_s = (slowest.forward_s + slowest.backward_s) / v
     covered = np.where(beside, np.minimum(2.0 * send_s, window_s), 0.0)
@@ -65,7 +66,8 @@ def pipeline(
     waiting = m * v * (2.0 * send_s - covered) + (layouts.pp - 1.0) * send_s
     queued = np.maximum(counts[:, -1] * send_s, waiting)
     sent = np.where(layouts.pp > 1, np.where(beside, queued, sends * send_s), 0.0)
-    slowed = np.where(layouts.pp > 1, sends * covered / 2.0, 0.0) * slowdown_share(priced.cluster)
+    slowed = np.where(layouts.pp > 1, sends * covered / 2.0, 0.0)
+    slowed = slowed * send_share(priced.cluster, crosses)
     lone = np.where(BREADTH_FIRST[layouts.schedule], played / np.maximum(m, 1.0), flushed * 1.0)
     steady = tuple(
         played * seconds + lone * (slowest.alone * longer[:, 0])

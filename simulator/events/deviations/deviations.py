@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.collectives.calls import slowdown_share
+from simulator.cost.collectives.calls import send_share
 from simulator.cost.pricing import price
 from simulator.cost.tables import Priced, Selection, select
 from simulator.errors import InputError, problem
@@ -198,7 +198,7 @@ def _changed(one: Replica, deviations: Sequence[Deviation], whole: _Whole) -> Re
 def _with_hops(one: Replica) -> Replica:
     """The replica with sends between unlike servers over the slower adapters."""
     kinds = [" + ".join(x.priced.cluster.name for x in each) for each in one.sources]
-    shares = [max(slowdown_share(x.priced.cluster) for x in each) for each in one.sources]
+    shares = [max(float(send_share(x.priced.cluster, True)) for x in each) for each in one.sources]
     schedule = one.rows.layouts.row()["schedule"]
     return replace(one, passes=slower_hops(one.passes, kinds, schedule, shares))
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
-from simulator.cost.collectives.calls import slowdown_share
+from simulator.cost.collectives.calls import send_share, slowdown_share
 from simulator.cost.terms import HIDDEN
 from simulator.events.sharing.link_profiles import Profiles
 from simulator.events.sharing.phase_rows import Rows
@@ -25,8 +25,17 @@ __all__ = ["charged_s", "held_s", "held_share", "units"]
 
 
 def held_share(played: Played) -> Floats:
-    """Share of its compute units that a call of each rank holds."""
+    """Share of its compute units that a collective of each rank holds."""
     each = [slowdown_share(one.priced.cluster) for one in played.replicas]
+    return np.repeat(each, played.pp)
+
+
+def _sending_share(played: Played) -> Floats:
+    """Share of its compute units that a send of each rank holds."""
+    each = [
+        float(send_share(one.priced.cluster, one.priced.hop_crosses[one.rows.state_key[0]]))
+        for one in played.replicas
+    ]
     return np.repeat(each, played.pp)
 
 
@@ -39,7 +48,7 @@ def units(played: Played, takes: Profiles, rows: Rows) -> tuple[Floats, NDArray[
     share = held_share(played)
     overlaps = np.array([one.tails.overlaps[::-1] for one in played.replicas])
     tails = share[:, None] * np.repeat(overlaps, played.pp, axis=0)
-    sends = np.broadcast_to(share[:, None, None], (ranks, chunks, kinds))
+    sends = np.broadcast_to(_sending_share(played)[:, None, None], (ranks, chunks, kinds))
     none = np.zeros(2 * ranks)
     first = 1 + ranks * chunks * kinds * phases
     calls = np.concatenate([np.zeros(first), sends.ravel(), tails.ravel(), none])
@@ -69,7 +78,7 @@ def charged_s(played: Played) -> Floats:
     np.add.at(found, action, played.changes_s[own])
     if passes.send_s.any():
         hidden = passes.hidden_s[listed.rank, listed.chunk, listed.kind, HIDDEN.index("pp")]
-        found += hidden * held_share(played)[listed.rank]
+        found += hidden * _sending_share(played)[listed.rank]
     return np.minimum(found, shown_s(played)[:, CAUSE["slowdown"]])
 
 
@@ -87,9 +96,10 @@ def held_s(
     rank, start_s, end_s : ndarray
         Of the phases.
     calls : tuple of ndarray
-        Rank, stream, start and end of calls; those of one stream stand one after the other.
+        Rank, stream, start and end of calls; those of one stream stand one after the other
+        and hold as much.
     share : ndarray
-        Share that a call of each rank holds.
+        Share that each call holds.
 
     Examples
     --------
@@ -113,5 +123,5 @@ def held_s(
         low, high = np.searchsorted(rank, (r, r + 1), sorter=here)
         at = here[low:high]
         until = np.interp(end_s[at], moments, busy) - np.interp(start_s[at], moments, busy)
-        found[at] += share[r] * until
+        found[at] += share[own[0]] * until
     return found

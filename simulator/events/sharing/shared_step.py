@@ -23,7 +23,7 @@ from simulator.arrays import Floats, Ints
 from simulator.events.engine.demands import Demands, demands
 from simulator.events.engine.engine import Times, play
 from simulator.events.engine.phases import Phases, cut, together
-from simulator.events.sharing.compute_units import charged_s, held_s, held_share, units
+from simulator.events.sharing.compute_units import charged_s, held_s, units
 from simulator.events.sharing.link_profiles import HIDING, Profiles
 from simulator.events.sharing.phase_rows import Rows, links_of, merged, rows_of, table_of
 from simulator.events.step.pass_costs import CAUSE
@@ -179,7 +179,8 @@ def _held(played: Played, rows: Rows, given: _Given, times: Times, busy: Ints) -
     calls = np.flatnonzero(given.holds[rows.profile])
     stream = played.step.stream[rows.task[calls]].astype(np.int64)
     spans = (rank[calls], stream, times.start_s[calls], times.end_s[calls])
-    return held_s(rank[busy], times.start_s[busy], times.end_s[busy], spans, held_share(played))
+    share = given.compute[rows.profile[calls]]
+    return held_s(rank[busy], times.start_s[busy], times.end_s[busy], spans, share)
 
 
 def _noted(played: Played, takes: Profiles, rows: Rows, late: Floats) -> tuple[Ints, Floats]:

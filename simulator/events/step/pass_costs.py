@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.blocks.block_costs import PASS_TERMS
-from simulator.cost.collectives.calls import slowdown_share
+from simulator.cost.collectives.calls import send_share
 from simulator.cost.memory.offload import activation_copies_s, parameter_copies_s
 from simulator.cost.memory.rank_tensors import stages_of
 from simulator.cost.passes import (
@@ -245,7 +245,8 @@ def _sends(rows: Selection, priced: Priced, shown: Floats, hidden: Floats) -> fl
     layouts = rows.layouts
     if layouts.pp[0] == 1:
         return 0.0
-    send_s = float(priced.send_s[priced.hop_crosses[rows.state_key[0]], rows.block_key[0]])
+    crosses = priced.hop_crosses[rows.state_key[0]]
+    send_s = float(priced.send_s[crosses, rows.block_key[0]])
     beside = priced.software.overlap.pipeline_send and layouts.vpp[0] * layouts.copies[0] > 1
     if not beside:
         shown[:, :, :, CAUSE["pp"]] += send_s
@@ -253,5 +254,5 @@ def _sends(rows: Selection, priced: Priced, shown: Floats, hidden: Floats) -> fl
     window = shown.sum(axis=(2, 3))
     covered = np.minimum(2.0 * send_s, window)[:, :, None] / 2.0
     hidden[:, :, :, _HIDES["pp"]] += covered
-    shown[:, :, :, CAUSE["slowdown"]] += covered * slowdown_share(priced.cluster)
+    shown[:, :, :, CAUSE["slowdown"]] += covered * float(send_share(priced.cluster, crosses))
     return send_s
