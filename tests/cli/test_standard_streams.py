@@ -14,7 +14,7 @@ SMALL = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
 def run(*arguments: str, more: str = "", **environment: str) -> subprocess.CompletedProcess[bytes]:
     """Run the command as a shell does, with redirections behind its arguments."""
     return subprocess.run(
-        ["bash", "-c", f'exec "$0" -m simulator.cli.main "$@" {more}', sys.executable, *arguments],
+        ["bash", "-c", f'exec "$0" -m simulator "$@" {more}', sys.executable, *arguments],
         cwd=ROOT,
         env={**os.environ, **environment},
         capture_output=True,
