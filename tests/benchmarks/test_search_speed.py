@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -171,6 +172,25 @@ def test_predict_from_a_cold_start(benchmark: Any) -> None:
     (layout,) = document["layouts"]
     assert layout["step_time_s"] > 0
     assert layout["layout"]["tp"] == 8
+
+
+@pytest.mark.benchmark(group="command")
+def test_plan_with_its_page_from_a_cold_start(benchmark: Any, tmp_path: Path) -> None:
+    """Search, verdict, curve over GPU counts, step, page: processor seconds of all processes."""
+    words = ["plan", str(EXAMPLE), "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "simulator.cli.main", *words]
+    before = os.times()
+    benchmark.pedantic(
+        subprocess.run,
+        args=(command,),
+        kwargs={"cwd": ROOT, "check": True, "stdout": subprocess.DEVNULL},
+        rounds=3,
+    )
+    after = os.times()
+    spent_s = after.children_user - before.children_user
+    spent_s += after.children_system - before.children_system
+    benchmark.extra_info["processor_s"] = round(spent_s / (3 if benchmark.enabled else 1), 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.html"]
 
 
 @pytest.mark.benchmark(group="command")
