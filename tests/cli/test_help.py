@@ -65,7 +65,7 @@ def test_sections_of_a_scenario_are_no_markup(name: str, section: str) -> None:
 
 def test_names_are_completed() -> None:
     assert options._models("llama-3.1-4") == ["llama-3.1-405b"]
-    assert options._profiles("clusters")("dgx-h") == ["dgx-h100"]
+    assert options._profiles("clusters")("dgx-h") == ["dgx-h100", "dgx-h100-sharp"]
     root = CliRunner().invoke(app, ["-h"]).stdout
     assert "--install-completion" in root
 
