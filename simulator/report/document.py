@@ -18,7 +18,7 @@ from simulator.layout.layouts import Layouts
 from simulator.planner.bearing_defaults import bearing_defaults
 from simulator.planner.input_verdict import input_verdict
 from simulator.planner.other_trainings import other_trainings
-from simulator.planner.outcome import spans
+from simulator.planner.outcome import Outcome, spans
 from simulator.planner.prediction import Prediction
 from simulator.scenario import Scenario
 
@@ -207,6 +207,7 @@ def layout_document(answer: Plan | Prediction, i: int) -> dict[str, Any]:
     estimate, outcome, certainty = answer.estimate, answer.outcome, answer.certainty
     whole, chances = spans(estimate, outcome, certainty), answer.goal_chances
     supplied = input_verdict(answer.scenario, estimate, i)
+    price = outcome.price.usd_per_gpu_hour
     return {
         "layout": layout_fields(answer.scenario, estimate.layouts, i),
         "step_time_s": float(estimate.step_time_s[i]),
@@ -231,11 +232,13 @@ def layout_document(answer: Plan | Prediction, i: int) -> dict[str, Any]:
         "fits": bool(estimate.fits[i]),
         "memory_verdict": estimate.verdict_word(i),
         "goodput": _known(outcome.goodput[i]),
+        **_lost(outcome, i),
         "days_ideal": _known(outcome.days_ideal[i]),
         "days": _known(outcome.days[i]),
         "days_p10": _known(whole.days[0][i]),
         "days_p90": _known(whole.days[1][i]),
         "gpu_hours": _known(outcome.gpu_hours[i]),
+        "usd_per_gpu_hour": None if price is None else float(price),
         "usd": _known(outcome.usd[i]),
         "usd_p10": _known(whole.usd[0][i]),
         "usd_p90": _known(whole.usd[1][i]),
@@ -244,6 +247,17 @@ def layout_document(answer: Plan | Prediction, i: int) -> dict[str, Any]:
         "kwh_p90": _known(whole.kwh[1][i]),
         "deadline_chance": _known(chances.deadline[i]),
         "budget_chance": _known(chances.budget[i]),
+    }
+
+
+def _lost(outcome: Outcome, i: int) -> dict[str, Any]:
+    """Shares of wall time that a run loses, by cause, and how often it is interrupted."""
+    if outcome.real is None:
+        return {"lost": None, "interruption_every_s": None}
+    each = float(outcome.real.failures[i].sum())
+    return {
+        "lost": _row(outcome.real.phases, i),
+        "interruption_every_s": 1.0 / each if each > 0.0 else None,
     }
 
 

@@ -25,8 +25,9 @@ LAYOUT = [
     "layout", "step_time_s", "p10_s", "p90_s", "probability_fastest", "probability_beats_best",
     "tokens_per_s_per_gpu", "mfu", "hfu", "terms_s", "hidden_s", "input", "memory_bytes",
     "peak_stage", "memory_total_bytes", "usable_bytes", "host_memory_bytes", "nvme_bytes",
-    "memory_p10_bytes", "memory_p90_bytes", "fits", "memory_verdict", "goodput", "days_ideal",
-    "days", "days_p10", "days_p90", "gpu_hours", "usd", "usd_p10", "usd_p90", "kwh", "kwh_p10",
+    "memory_p10_bytes", "memory_p90_bytes", "fits", "memory_verdict", "goodput", "lost",
+    "interruption_every_s", "days_ideal", "days", "days_p10", "days_p90", "gpu_hours",
+    "usd_per_gpu_hour", "usd", "usd_p10", "usd_p90", "kwh", "kwh_p10",
     "kwh_p90", "deadline_chance", "budget_chance", "evidence",
 ]  # fmt: skip
 FIELDS = [
@@ -122,6 +123,9 @@ def test_with_tokens_the_whole_run_is_priced() -> None:
     assert layout["days_ideal"] == pytest.approx(run_s / 86_400)
     assert layout["days"] == pytest.approx(run_s / 86_400 / layout["goodput"])
     assert 0.95 < layout["goodput"] < 1.0
+    assert sum(layout["lost"].values()) == pytest.approx(1.0 - layout["goodput"], rel=1e-6)
+    assert layout["interruption_every_s"] > 86_400.0
+    assert layout["usd"] == pytest.approx(layout["gpu_hours"] * layout["usd_per_gpu_hour"])
     assert layout["gpu_hours"] == pytest.approx(8 * 24 * layout["days"])  # no spare beside one
     assert layout["usd"] > 0 and layout["kwh"] > 0
     ratio = layout["step_time_s"] / layout["p10_s"]
