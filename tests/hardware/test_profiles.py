@@ -39,7 +39,12 @@ OF_TODAY = [
 ]  # fmt: skip
 """Software that runs on every accelerator; the rest is of years when there were A100 and H100."""
 
-OF_BLACKWELL = ["megatron-bridge-26.02", "megatron-bridge-26.04", "mlperf-nemo-v5.1"]
+OF_BLACKWELL = [
+    "megatron-bridge-26.02",
+    "megatron-bridge-26.04",
+    "megatron-bridge-26.06",
+    "mlperf-nemo-v5.1",
+]
 """Software whose attention was timed on Blackwell; elsewhere its flash attention stands for it."""
 
 
