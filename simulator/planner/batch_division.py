@@ -16,7 +16,7 @@ def batch_binds(scenario: Scenario) -> str:
     Replicas share the sequences of a step evenly, so that their number divides the greatest
     common divisor of batch and GPUs. What is left, tp x pp x cp, is named where it has an odd
     factor, powers of two being what these degrees usually are, or where it is more than a server
-    has though there are sequences for more replicas; with the nearest batches.
+    has, or all GPUs, though there are sequences for more replicas; with the nearest batches.
 
     Examples
     --------
@@ -42,7 +42,7 @@ def batch_binds(scenario: Scenario) -> str:
     odd = odd_part(forced)
     server = scenario.cluster.node.accelerators
     most = max(d for d in divisors(gpus) if d <= batch)
-    if odd == 1 and (forced <= server or replicas == most):
+    if odd == 1 and (replicas == most or (forced <= server and replicas > 1)):
         return ""
     if odd == 1:
         below = batch // most * most

@@ -159,6 +159,8 @@ def test_pinned_fields_are_named() -> None:
         (64, 1021, "a multiple of 64; 960 or 1,024 sequences leave them free"),
         (1024, 1000, "a multiple of 128; 512 or 1,024 sequences leave them free"),
         (1024, 64, ""),  # few sequences, a replica for each
+        (8, 37, "at most 1 replica on 8 GPUs, so that tp x pp x cp is a multiple of 8; 32 or 40"),
+        (8, 12, ""),  # four replicas, two GPUs each
     ],
 )
 def test_a_batch_that_stops_dividing_is_named(gpus: int, batch: int, said: str) -> None:
