@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -28,6 +27,7 @@ from simulator.cli.screen_plan import (
     missed_goals,
     trained_otherwise,
 )
+from simulator.planner.alternatives import alternatives
 from simulator.planner.input_verdict import input_verdict
 from simulator.planner.outcome import Spans, spans
 from simulator.planner.search import Plan
@@ -48,9 +48,8 @@ from simulator.units import (
     show_usd_span,
 )
 
-__all__ = ["alternatives", "show_verdict"]
+__all__ = ["show_verdict"]
 
-_ALTERNATIVES = 3
 _BINDING = 2
 """Of what binds, the first so many."""
 
@@ -86,31 +85,6 @@ def show_verdict(plan: Plan, assumed: dict[str, Any]) -> list[Upgrade]:
         screen.print(notes(OTHERWISE, trained))
     screen.print(Text(_REST, style="dim"))
     return upgrades
-
-
-def alternatives(plan: Plan) -> list[tuple[int, str]]:
-    """Up to three other layouts, and what speaks for each.
-
-    The next by the goal, what surely fits where the best may not, the most memory free, the least
-    energy; else the next by the goal.
-    """
-    estimate, front = plan.estimate, plan.pareto
-    verdicts = [estimate.verdict_word(i) for i in range(len(estimate))]
-    asked = [(1, "next best")]
-    if verdicts[0] != "FITS" and "FITS" in verdicts:
-        asked.append((verdicts.index("FITS"), "first that FITS"))
-    if len(front):
-        free = front[np.argmin(estimate.memory_total_bytes[front])]
-        asked.append((int(free), "most memory free"))
-        kwh = plan.outcome.kwh[front]
-        if np.isfinite(kwh).all():
-            asked.append((int(front[np.argmin(kwh)]), "least energy"))
-    asked += [(i, "next") for i in range(2, 2 + _ALTERNATIVES)]
-    chosen: dict[int, str] = {}
-    for place, why in asked:
-        if 0 < place < len(estimate) and len(chosen) < _ALTERNATIVES:
-            chosen.setdefault(place, why)
-    return sorted(chosen.items())
 
 
 def _best(plan: Plan) -> Group:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 from simulator.cost.step import Estimate
 from simulator.layout.layouts import Layouts
+from simulator.planner.alternatives import alternatives
 from simulator.planner.bearing_defaults import bearing_defaults
 from simulator.planner.input_verdict import input_verdict
 from simulator.planner.other_trainings import other_trainings
@@ -74,6 +75,7 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
         ],
         "even_stages": _even_stages(plan),
         "tried": [_tried(one) for one in plan.tried],
+        "alternatives": [{"rank": place + 1, "why": why} for place, why in alternatives(plan)],
         "pareto": [_pareto(plan, int(i)) for i in plan.pareto],
         "bearing_defaults": [
             one.document() for one in bearing_defaults(plan.scenario, plan.estimate.layouts[:1])

@@ -61,7 +61,7 @@ def document(*arguments: str) -> dict[str, Any]:
 def test_keys_are_frozen(command: str) -> None:
     found = document(command, *DENSE)
     search = ["search"] if command == "plan" else []
-    front = ["even_stages", "tried", "pareto"] if command == "plan" else []
+    front = ["even_stages", "tried", "alternatives", "pareto"] if command == "plan" else []
     others = ["other_trainings"] if command == "plan" else []
     around = ["launch", "binds", "would_help", "limits"] if command == "plan" else []
     assert list(found) == [*HEAD, *search, "layouts", *front, "bearing_defaults", *others, *around]
