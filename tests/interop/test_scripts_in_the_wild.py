@@ -299,3 +299,9 @@ def test_a_labelled_log_of_collectives_is_known(tmp_path: Path) -> None:
 def test_options_that_are_no_numbers_are_told(option: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=option.partition("=")[0]):
         read(tmp_path, {"t.sh": f"{RUN}1 {LLAMA_8B}\n"}, option)
+
+
+def test_blank_lines_are_read_once(tmp_path: Path) -> None:
+    """Looking for a table of collectives takes time with the lines, not with their square."""
+    with pytest.raises(InputError, match="not recognised"):
+        read(tmp_path, {"blank.txt": "\n" * 900_000 + "x\n"})

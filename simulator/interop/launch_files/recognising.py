@@ -78,7 +78,8 @@ KINDS = (
 
 _SECTION = re.compile(r"^[ \t]*\[\[?[\w.\"' -]+\]\]?[ \t]*(?:#.*)?$", re.M)
 _COLLECTIVES = re.compile(  # behind what srun --label and mpirun --tag-output put in front
-    r"^(?:\s*(?:\[[\d,]+\]<std\w+>:|\d{1,6}:))?[# \t]*size\s+count\b.{0,200}\balgbw\s+busbw\b", re.M
+    r"^(?:[ \t]*(?:\[[\d,]+\]<std\w+>:|\d{1,6}:))?[# \t]*size\s+count\b.{0,200}\balgbw\s+busbw\b",
+    re.M,
 )
 _HERE_DOCUMENT = re.compile(r"<<-?\s*['\"]?[A-Za-z_]\w*['\"]?[ \t]*$", re.M)
 _TOML_LINE = re.compile(r"\s*(?:\[\[?[\w.\"' -]+\]\]?|[\w.\"-]+\s*=\s*[\"'\[{\w.+-])")
