@@ -17,7 +17,7 @@ ROW = {
     "gated_mlp": "true", "vocab": "128256", "tied_embeddings": "false", "seq_len": "8192",
     "gpu": "H100-SXM5-80GB", "num_gpus": "8", "precision": "bf16", "optimizer": "adamw",
     "sharding": "zero1", "global_batch": "32", "micro_batch": "1", "dp": "4", "tp": "2", "pp": "1",
-    "recompute": "none", "software": "megatron-bridge-26.06", "step_time_s": "5.5",
+    "recompute": "none", "software": "megatron-bridge-27.02", "step_time_s": "5.5",
 }  # fmt: skip
 
 
@@ -30,9 +30,9 @@ def validated(path: Path, *options: str, **changed: str) -> dict[str, object]:
 
 
 def test_a_prediction_says_which_release_stands_for_it() -> None:
-    names = [*NAMES, "--software", "megatron-bridge-26.06"]
+    names = [*NAMES, "--software", "megatron-bridge-27.02"]
     found = json.loads(RUNNER.invoke(app, ["predict", *names, "--json"]).stdout)
-    assert found["assumed_software"].endswith(" for megatron-bridge-26.06")
+    assert found["assumed_software"].endswith(" for megatron-bridge-27.02")
     screen = RUNNER.invoke(app, ["predict", *names]).stdout
     assert f"nearest known release: {found['assumed_software']}" in screen
     known = json.loads(RUNNER.invoke(app, ["predict", *NAMES, "--json"]).stdout)
@@ -42,7 +42,7 @@ def test_a_prediction_says_which_release_stands_for_it() -> None:
 def test_a_row_of_an_unknown_release_is_predicted_and_says_so(tmp_path: Path) -> None:
     row = validated(tmp_path / "runs.csv")
     assert (row["status"], row["reason"]) == ("ok", None)
-    assert str(row["assumed_software"]).endswith(" for megatron-bridge-26.06")
+    assert str(row["assumed_software"]).endswith(" for megatron-bridge-27.02")
     assert validated(tmp_path / "runs.csv", software="megatron-core")["assumed_software"] is None
 
 

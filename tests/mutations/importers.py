@@ -226,16 +226,17 @@ def _log(kind: str, batch: int = 8) -> Callable[[Path], list[str]]:
     ]
 
 
-def _launch(cluster: str) -> Callable[[Path], object]:
+def _launch(cluster: str, gpus: int = 8) -> Callable[[Path], object]:
     """What --from does with a file before it predicts; a cluster and a model are given."""
-    given = {"cluster": cluster, "model": "llama-3.1-8b", "gpus": 8}
+    given = {"cluster": cluster, "model": "llama-3.1-8b", "gpus": gpus}
     batch = ["training.sequence_length=2048", "training.global_batch=64"]
     return lambda path: import_launch([path], given, batch)
 
 
-def _from(cluster: str) -> Callable[[Path], list[str]]:
+def _from(cluster: str, gpus: int = 8) -> Callable[[Path], list[str]]:
     return lambda path: [
-        *("predict", "--from", str(path), "--json", "--cluster", cluster, "--gpus", "8"),
+        *("predict", "--from", str(path), "--json", "--cluster", cluster),
+        *("--gpus", str(gpus)),
         *("--model", "llama-3.1-8b", "--set", "training.sequence_length=2048"),
         *("--set", "training.global_batch=64"),
     ]
@@ -256,7 +257,8 @@ def _from_files() -> Iterator[Importer]:
         ("neuronx.yaml", ".yaml", "text", (launch_samples.NEURONX_SMALL,)),
     ):
         here = {"maxtext.sh": "tpu7x", "neuronx.yaml": "trn1-32xlarge"}.get(name, "dgx-h100")
-        read, words = _launch(here), _from(here)
+        gpus = 32 if name == "launch.sh" else 8  # its MLPerf file has tp 4, pp 8
+        read, words = _launch(here, gpus), _from(here, gpus)
         yield Importer(name, suffix, kind, _text(*seeds), read, words, said_of=("--from",))
 
 
