@@ -729,7 +729,10 @@ def _wrong_precision(recipe: Recipe, parts: Mapping[str, Any], where: str) -> li
                 f"{where}: training.fp8_weights: {parts['software'].name} keeps weights in 8 bit"
                 f" alone with precision {words}, got {precision!r}"
             )
-    if recipe.fp8_weights and recipe.freezes:
-        rule = "must be false with adapters or frozen parts"
+    if recipe.fp8_weights and recipe.quantised_base:
+        rule = "must be false with training.quantised_base, whose weights are in 4 bit"
+        problems.append(problem(where, "training.fp8_weights", rule, True))
+    elif recipe.fp8_weights and recipe.freezes and not recipe.lora_rank:
+        rule = "must be false with frozen parts, unless training.lora_rank is above 0"
         problems.append(problem(where, "training.fp8_weights", rule, True))
     return problems

@@ -145,6 +145,8 @@ def bridge_adapter_block(row: dict[str, Any], scenario: Scenario) -> str:
     notes = [*recipe_note(arch), *unsaid_stashes(recipe)]
     if recipe.quantised_base:
         notes.append("The recipe keeps the frozen weights in 16 bit: 4-bit ones are yours.")
+    if recipe.fp8_weights:
+        notes.append("Yours: frozen weights in 8 bit alone (fp8_param of mixed_precision).")
     return "\n".join(
         [
             "# A fine-tuning in a checkout of Megatron-Bridge: Megatron-LM itself has no adapters."

@@ -129,6 +129,21 @@ def test_precision_that_the_device_lacks(here: Path, command: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("more", "rule"),
+    [
+        ("frozen_layers=2", "with frozen parts, unless training.lora_rank is above 0"),
+        ("quantised_base=true", "with training.quantised_base, whose weights are in 4 bit"),
+    ],
+)
+def test_weights_in_8_bit_that_nothing_keeps_so(here: Path, more: str, rule: str) -> None:
+    adapters = ("training.lora_rank=16",) if "base" in more else ()
+    given = ("training.precision=fp8", "training.fp8_weights=true", f"training.{more}", *adapters)
+    message = f"run.toml: training.fp8_weights: must be false {rule}, got True\n"
+    words = [word for one in given for word in ("--set", one)]
+    assert refused("predict", "run.toml", *words) == message
+
+
 @pytest.mark.parametrize("command", ["plan", "predict"])
 def test_unknown_model_type(here: Path, command: str) -> None:
     (here / "run.toml").write_text(GOOD.replace('name = "llama-3.1-8b"', 'model_type = "lama"'))

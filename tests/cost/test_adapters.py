@@ -117,6 +117,23 @@ def test_rank_grows_what_is_kept() -> None:
     assert large - small == L * 7 * S * 16 * 2  # seven matrices, 16 more values a token of 2 bytes
 
 
+def test_frozen_linears_keep_inputs_for_adapters_alone() -> None:
+    """Fewer by the inputs of fc1 and fc2; adapters of q and v add 16 values a token each."""
+    usual = float(run(CORE).memory_bytes["activations"][0])
+    few = run(CORE, lora_rank=16, lora_targets=("q", "v")).memory_bytes["activations"][0]
+    assert usual - float(few) == L * S * 2 * (H + F - 2 * 16)
+
+
+def test_adapters_read_16_bit_beside_products_of_8() -> None:
+    """The frozen linears keep nothing in 8 bit: as much is kept as beside products of 16 bit."""
+    given = {"lora_rank": 16, "lora_targets": ("q", "k", "v", "o", "down")}
+    sixteen, eight = (
+        float(run(CORE, precision=x, **given).memory_bytes["activations"][0])
+        for x in ("bf16", "fp8")
+    )
+    assert eight == sixteen
+
+
 def test_gradients_on_the_wire() -> None:
     states = part_states(workload(lora_rank=16), CORE, Layouts.of())
     assert whole(states, "reduce") == 2 * 41_943_040

@@ -117,7 +117,14 @@ def kept(forward: Callable[[], torch.Tensor], *, statistics: bool = True) -> int
 
 
 def ours(
-    kind: Block, hidden: int, s: int, b: int, kernels: Kernels, *, without: tuple[str, ...] = ()
+    kind: Block,
+    hidden: int,
+    s: int,
+    b: int,
+    kernels: Kernels,
+    *,
+    without: tuple[str, ...] = (),
+    **recipe: Any,
 ) -> float:
     layout = Layouts.of(micro_batch=b)
     degrees = {x: getattr(layout, x).astype(float) for x in ("tp", "cp", "ep", "etp")}
@@ -127,8 +134,7 @@ def ours(
         sequence_parallel=layout.sequence_parallel.astype(bool),
         groups=place(layout, 8),
     )
-    recipe = Recipe(sequence_length=s, global_batch=b)
-    ops = block(kind, hidden, ranks, recipe, kernels)
+    ops = block(kind, hidden, ranks, Recipe(sequence_length=s, global_batch=b, **recipe), kernels)
     return sum(
         float(x.size_bytes.sum()) for x in ops.saved if not any(w in x.name for w in without)
     )
@@ -221,6 +227,43 @@ def test_norms_of_queries_and_keys_keep_their_inputs(name: str) -> None:
     arch = presets.load(name)
     assert arch.blocks[0].attention.qk_norm
     assert kept(llama(name, 4096, 1, "fused")) == ours(arch.blocks[0], arch.hidden, 4096, 1, FUSED)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [("q", "k", "v", "o"), ("q", "v"), ("o",), ("gate", "up"), ("down",), ("v", "up", "down")],
+)
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "llama-2-7b"])
+def test_frozen_linears_without_adapters_keep_no_input(name: str, targets: tuple[str, ...]) -> None:
+    arch, s, rank = presets.load(name), 4096, 16
+    kind, h = arch.blocks[0], arch.hidden
+    att, f = kind.attention, kind.mlp.ffn_hidden
+    wide, kv = att.heads * att.head_dim, att.kv_heads * att.head_dim
+
+    def linear(y: torch.Tensor, name: str, outputs: int) -> torch.Tensor:
+        frozen = torch.nn.Parameter(torch.empty(outputs, y.shape[-1]), requires_grad=False)
+        found = F.linear(y, frozen)
+        if name not in targets:
+            return found
+        return found + F.linear(F.linear(y, parameter(rank, y.shape[-1])), parameter(outputs, rank))
+
+    def forward() -> torch.Tensor:
+        x = stream(1, s, h)
+        y = Norm.apply(x)
+        q, k, v = (
+            linear(y, n, w).view(1, s, -1, att.head_dim)
+            for n, w in (("q", wide), ("k", kv), ("v", kv))
+        )
+        mixed = Flash.apply(Rotate.apply(q), Rotate.apply(k), v)
+        x = x + linear(mixed.view(1, s, wide), "o", h)
+        y = Norm.apply(x)
+        inner = SwiGLU.apply(torch.cat([linear(y, "gate", f), linear(y, "up", f)], -1))
+        return x + linear(inner, "down", h)
+
+    between = 2 * s * rank * len(targets)  # what the second matrix of every adapter reads
+    found = kept(forward, statistics=False) - between
+    given = {"lora_rank": rank, "lora_targets": targets, "without": ("statistics",)}
+    assert found == ours(kind, h, s, 1, FUSED, **given)
 
 
 @pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v3"])

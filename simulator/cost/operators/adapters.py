@@ -17,7 +17,7 @@ from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe
 
-__all__ = ["NF4_BYTES", "adapters", "freeze"]
+__all__ = ["NF4_BYTES", "adapted_inputs", "adapters", "freeze"]
 
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -40,13 +40,25 @@ def adapters(matrices: list[Matrix], arch: Architecture, recipe: Recipe) -> list
     return beside
 
 
+def adapted_inputs(saved: list[Saved], recipe: Recipe) -> list[Saved]:
+    """What a block keeps under adapters: no input that frozen linears alone would read.
+
+    A linear reads its input again for its weight's gradient only. torch saves it only where the
+    weight requires one (``linear``, ``mm``), TransformerEngine likewise (pytorch/module/linear.py,
+    layernorm_linear.py, ``backward_needs_input``; grouped_linear.py, ``weight_requires_grad``), and
+    Megatron-Core (tensor_parallel/layers.py, ``LinearWithFrozenWeight``).
+    """
+    targets = set(recipe.lora_targets)
+    return [x for x in saved if not x.linears or targets.intersection(x.linears)]
+
+
 def freeze(
     parts: list[Operators], arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
 ) -> list[Operators]:
     """Parts without what is not done for weights that are not trained, and with adapters.
 
     A block that is frozen with all before it has no backward pass and keeps nothing. Under adapters
-    the products of frozen weights lose their weight gradient; inputs are kept as in full training.
+    the products of frozen weights lose their weight gradient; `adapted_inputs` are kept.
 
     Parameters
     ----------

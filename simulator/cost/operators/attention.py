@@ -57,7 +57,8 @@ def attention(
         _filter(ops, hidden, ranks, recipe, kernels)
     if kind.norms > 0:
         keeps = tokens if kernels.dtensor.keeps_gathered_inputs else ranks.own_tokens(recipe)
-        ops.keep("attention input", keeps * hidden * size, SavedRole.LINEAR_INPUT, module="norm")
+        given, role = keeps * hidden * size, SavedRole.LINEAR_INPUT
+        ops.keep("attention input", given, role, module="norm", linears=_readers(kind, att))
     ops.streams.append(_rotary(att, widths, tokens, size, kernels, position=position))
     ops.streams.append(_split_and_merge(att, widths, tokens, size, kernels))
     if att.qk_norm or att.plain_qk_norm:
@@ -193,6 +194,16 @@ def _split_and_merge(
     )
 
 
+def _readers(kind: Block, att: Attention) -> tuple[str, ...]:
+    """Weights that read a block's first norm: a parallel MLP without one of its own, too."""
+    if att.is_mla:
+        ours: tuple[str, ...] = ("q_down" if att.q_lora_rank else "q", "kv_down")
+    else:
+        ours = ("q", "k", "v")
+    beside = kind.parallel_residual and kind.norms == 1
+    return (*ours, "gate", "up") if beside else ours
+
+
 def _gate(ops: Operators, elements: Any, size: float) -> None:
     """A sigmoid of the gate times attention's result: one kernel; gate and product are kept."""
     ops.streams.append(
@@ -204,7 +215,7 @@ def _gate(ops: Operators, elements: Any, size: float) -> None:
         )
     )
     ops.keep("output gate", elements * size)
-    ops.keep("gated output", elements * size, SavedRole.LINEAR_INPUT)
+    ops.keep("gated output", elements * size, SavedRole.LINEAR_INPUT, linears=("o",))
 
 
 def _latent_projections(
@@ -225,7 +236,7 @@ def _latent_projections(
         ]
         latent = own * att.q_lora_rank * size
         ops.keep("compressed queries", latent, SavedRole.LATENT)
-        ops.keep("compressed queries, normed", latent, SavedRole.LATENT_NORMED)
+        ops.keep("compressed queries, normed", latent, SavedRole.LATENT_NORMED, linears=("q_up",))
     else:
         ops.gemms.append(_up("q", GemmRole.QUERY_UP, tokens, query, hidden))
     ops.gemms += [
@@ -234,7 +245,7 @@ def _latent_projections(
     ]
     latent = own * att.kv_lora_rank * size
     ops.keep("compressed keys", latent + own * att.rope_head_dim * size, SavedRole.LATENT)
-    ops.keep("compressed keys, normed", latent, SavedRole.LATENT_NORMED)
+    ops.keep("compressed keys, normed", latent, SavedRole.LATENT_NORMED, linears=("kv_up",))
 
 
 def _up(name: str, role: GemmRole, tokens: Any, outputs: Any, inputs: Any) -> Gemm:
@@ -285,7 +296,13 @@ def cross_attention(
         Gemm(name="cross kv", role=GemmRole.CROSS_ATTENTION, m=keys, n=pairs, k=hidden)
     )
     keeps = tokens if kernels.dtensor.keeps_gathered_inputs else ranks.own_tokens(recipe)
-    ops.keep("cross attention input", keeps * hidden * size, SavedRole.LINEAR_INPUT, module="norm")
+    ops.keep(
+        "cross attention input",
+        keeps * hidden * size,
+        SavedRole.LINEAR_INPUT,
+        module="norm",
+        linears=("q",),
+    )
     ops.keep("cross queries", tokens * query * size, SavedRole.CROSS_QUERIES)
     ops.keep("cross keys and values", keys * pairs * size, SavedRole.CROSS_KEYS_AND_VALUES)
     core_attention(ops, att, hidden, ranks, recipe, kernels, source=source, prefix="cross ")

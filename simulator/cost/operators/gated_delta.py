@@ -37,12 +37,23 @@ def gated_delta(
     values = mixer.values / ranks.tp
     projected = 2 * (mixer.keys + mixer.values + mixer.value_heads) / ranks.tp
     keeps = tokens if kernels.dtensor.keeps_gathered_inputs else ranks.own_tokens(recipe)
-    ops.keep("mixer input", keeps * hidden * size, SavedRole.LINEAR_INPUT, module="norm")
+    ops.keep(
+        "mixer input",
+        keeps * hidden * size,
+        SavedRole.LINEAR_INPUT,
+        module="norm",
+        linears=("mixer_in",),
+    )
     ops.gemms.append(Gemm(name="mixer in", m=tokens, n=projected, k=hidden))
     _rule(ops, mixer, ranks, recipe)
     _kept(ops, mixer, ranks, recipe)
     norm(ops, "gated norm", tokens * values, mixer.value_head_dim, size, kernels, kind="rms")
-    ops.keep("mixer output", tokens * values * size, SavedRole.ACTIVATION_OUTPUT)
+    ops.keep(
+        "mixer output",
+        tokens * values * size,
+        SavedRole.ACTIVATION_OUTPUT,
+        linears=("mixer_out",),
+    )
     ops.gemms.append(Gemm(name="mixer out", m=tokens, n=hidden, k=values))
     wide = tokens * hidden * size
     gather_cast_input(ops, wide, ranks, "mixer in", recipe, kernels)

@@ -37,14 +37,25 @@ def mamba2(
     inner, convolved = mixer.inner / ranks.tp, mixer.convolved / ranks.tp
     projected = inner + convolved + mixer.heads / ranks.tp
     keeps = tokens if kernels.dtensor.keeps_gathered_inputs else ranks.own_tokens(recipe)
-    ops.keep("mixer input", keeps * hidden * size, SavedRole.LINEAR_INPUT, module="norm")
+    ops.keep(
+        "mixer input",
+        keeps * hidden * size,
+        SavedRole.LINEAR_INPUT,
+        module="norm",
+        linears=("mixer_in",),
+    )
     ops.gemms.append(Gemm(name="mixer in", m=tokens, n=projected, k=hidden))
     ops.keep("projected input", tokens * projected * size)
     _scan(ops, mixer, ranks, recipe)
     ops.keep("scan output", tokens * inner * size)
     width = mixer.inner // mixer.groups
     norm(ops, "gated norm", tokens * inner, width, size, kernels, kind="rms")
-    ops.keep("mixer output", tokens * inner * size, SavedRole.ACTIVATION_OUTPUT)
+    ops.keep(
+        "mixer output",
+        tokens * inner * size,
+        SavedRole.ACTIVATION_OUTPUT,
+        linears=("mixer_out",),
+    )
     ops.gemms.append(Gemm(name="mixer out", m=tokens, n=hidden, k=inner))
     wide = tokens * hidden * size
     gather_cast_input(ops, wide, ranks, "mixer in", recipe, kernels)

@@ -90,7 +90,13 @@ def mlp(
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     if keeps_input:
         keeps = tokens if kernels.dtensor.keeps_gathered_inputs else ranks.own_tokens(recipe)
-        ops.keep("mlp input", keeps * hidden * size, SavedRole.LINEAR_INPUT, module="norm")
+        ops.keep(
+            "mlp input",
+            keeps * hidden * size,
+            SavedRole.LINEAR_INPUT,
+            module="norm",
+            linears=("gate", "up"),
+        )
     wide = tokens * hidden * size
     ffn = mlp.ffn_hidden / ranks.tp
     residual = ranks.own_tokens(recipe) * hidden * size if kernels.clears_inputs else 0.0
@@ -137,7 +143,13 @@ def feed_forward(ops: Operators, f: FeedForward, size: float, kernels: Kernels) 
         wide = f.width * f.inner * size
         ops.keep(f"{f.name}1 output", wide, SavedRole.ACTIVATION_INPUT, module=f.module)
     role = SavedRole.RECTIFIED_OUTPUT if rectified else SavedRole.ACTIVATION_OUTPUT
-    ops.keep(f"{f.name} activation output", kept, role, module=both)
+    ops.keep(
+        f"{f.name} activation output",
+        kept,
+        role,
+        module=both,
+        linears=() if rectified else ("routed down",) if f.grouped else ("down",),
+    )
     if f.gated and not fused:
         ops.keep(f"{f.name} gate", kept, SavedRole.ACTIVATED_GATE, module=both)
     if f.weighted and not fused and not rectified:
@@ -233,7 +245,9 @@ def experts(
     arriving = own * moe.top_k * hidden * size * ranks.etp * load
     gathered = _exchange(ops, moe, hidden, ranks, recipe, load)
     per_expert = load * own * moe.top_k * ranks.etp * ranks.ep / moe.experts
-    ops.keep("permuted tokens", arriving, SavedRole.LINEAR_INPUT, module="moe")
+    ops.keep(
+        "permuted tokens", arriving, SavedRole.LINEAR_INPUT, module="moe", linears=("routed up",)
+    )
     if kernels.keeps_expert_outputs:
         ops.keep("experts' outputs", arriving, module="moe")
     _pad_experts(ops, arriving, ranks, recipe, kernels)

@@ -227,6 +227,9 @@ class Saved:
     role: SavedRole = SavedRole.OTHER
     module: str = ""
     """What recomputation has to name to make it again; one of several names joined by ``+``."""
+    linears: tuple[str, ...] = ()
+    """Weights for whose gradients alone it waits, by ``Weight.name`` (those of routed experts as
+    ``routed up`` and ``routed down``); none: others read it too."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -270,10 +273,16 @@ class Operators:
     """A block whose kernels are all listed here; others take the software's count per block."""
 
     def keep(
-        self, name: str, size_bytes: Any, role: SavedRole = SavedRole.OTHER, *, module: str = ""
+        self,
+        name: str,
+        size_bytes: Any,
+        role: SavedRole = SavedRole.OTHER,
+        *,
+        module: str = "",
+        linears: tuple[str, ...] = (),
     ) -> None:
         """Add a tensor that waits for the backward pass."""
-        self.saved.append(Saved(name, size_bytes, role, module))
+        self.saved.append(Saved(name, size_bytes, role, module, linears))
 
 
 def recomputes(module: str, modules: Collection[str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from simulator.cost.operators.adapters import adapted_inputs
 from simulator.cost.operators.operations import Operators, Saved
 from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.software.kernels import Kernels
@@ -32,8 +33,11 @@ def quantise_saved(ops: Operators, recipe: Recipe, kernels: Kernels) -> list[Sav
     """What linears keep, in the type of their products where the software does so.
 
     An input that another operator keeps in 16 bit too is there twice. Of latent attention's
-    compressed tensors the norms keep one half, the up-projections the other.
+    compressed tensors the norms keep one half, the up-projections the other. Under adapters the
+    linears are frozen and keep none; the adapters multiply 16 bit, and keep those.
     """
+    if recipe.lora_rank:
+        return adapted_inputs(ops.saved, recipe)
     if not recipe.is_quantised or not kernels.transformer_engine.saves_quantised_inputs:
         return ops.saved
     once = kernels.transformer_engine.keeps_attention_output_once
