@@ -125,6 +125,17 @@ def test_four_bit_stand_above_eight(tmp_path: Path) -> None:
     assert found.scenario.workload.recipe.precision == "nvfp4"
 
 
+@pytest.mark.parametrize("name", ["FP8_ACT", "FP8_ACTIVATION"])
+def test_mlperf_keeps_the_input_of_swiglu_in_8_bit(tmp_path: Path, name: str) -> None:
+    """NVIDIA's name and AMD's, both for activation_func_fp8_input_store; 0 is off."""
+    for on in (0, 1):
+        text = f"export MINIBS=1\nexport DGXNNODES=1\nexport DGXNGPU=8\nexport {name}={on}\n"
+        names = {"model": "llama-2-70b", "cluster": "dgx-b200"}
+        found = read(tmp_path, {"c.sh": text}, "training.sequence_length=8192", **names)
+        stash = found.scenario.workload.recipe.stash_bytes
+        assert (stash.activation_input if stash else None) == (1.0 if on else None)
+
+
 def test_a_run_of_sixteen_trillion_tokens_in_samples(tmp_path: Path) -> None:
     found = read(tmp_path, {"t.sh": f"{RUN}1 {LLAMA_8B} --train-samples 1953125000\n"})
     assert found.scenario.workload.recipe.tokens == 1_953_125_000 * 8192

@@ -88,6 +88,9 @@ def _precision(settings: Settings) -> None:
         at = found.get("FP8_PARAM_GATHER") or found["FP8_PARAMS"]
         if str(settings.value_of("training.precision")).startswith("fp8"):
             settings.say("training.fp8_weights", True, at)
+    if settings.flag("FP8_ACT", "FP8_ACTIVATION"):  # activation_func_fp8_input_store
+        at = found.get("FP8_ACT") or found["FP8_ACTIVATION"]
+        settings.say("training.stash_bytes", {"activation_input": 1.0}, at)
 
 
 def _states(settings: Settings) -> None:
