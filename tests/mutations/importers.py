@@ -6,6 +6,7 @@ reader that takes what breaks the next room is no reader.
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -460,7 +461,8 @@ class Room:
     def __enter__(self) -> Room:
         self._before = os.environ.get(FOLDERS)
         os.environ[FOLDERS] = str(self._folder)
-        # what is loaded once is no input's memory
+        # what is loaded once is no input's memory: numba comes with the first long step
+        importlib.import_module("numba")
         problem = self._try(self.importer.seeds[0], whole=self._warm)
         assert not problem and self.tally.taken, problem or "a sound file was refused"
         self.tally = Tally()
