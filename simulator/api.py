@@ -349,6 +349,8 @@ def compare(
     from simulator.decisions.cluster_comparison import compare_clusters, own_clusters
     from simulator.decisions.gpu_counts import parse_counts
 
+    if "gpus" in given:
+        raise InputError('arguments: gpus: compare takes counts=[64, 512] or counts="64..4096"')
     wanted = clusters.split(",") if isinstance(clusters, str) else list(clusters or ())
     names: dict[str, Any] = {"model": model, "software": software}
     if scenario is None:

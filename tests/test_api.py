@@ -129,3 +129,8 @@ def test_default_batch_divides_over_any_number_of_gpus() -> None:
 def test_default_length_is_no_longer_than_the_model_allows() -> None:
     found = simulator.predict(**{**NAMES, "model": "gpt2-small"})
     assert found.scenario.workload.recipe.sequence_length == 1024
+
+
+def test_compare_names_counts_where_gpus_are_given() -> None:
+    with pytest.raises(InputError, match=r"gpus: compare takes counts=\[64, 512\]"):
+        simulator.compare(clusters="dgx-h100", **{"model": "llama-3.1-8b", "gpus": 8})

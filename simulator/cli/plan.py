@@ -105,14 +105,16 @@ def command(
     with speaking():
         from simulator.interop.launch import launch_flags
 
+        _check_report(out, pictures=pictures, no_report=no_report, as_json=as_json)
         file, launch_files = sorted_files(scenario, from_files)
         if launch_files:
-            advice(launch_files, names, as_json=as_json, out=None if no_report else out)
+            advice(launch_files, names, as_json=as_json, out=out)
             return
         described, assumed = names.scenario(file, several=True)
         if described.cluster.kinds:
             of_one = {"--out": out, "--refine": refine, "--trace": trace, "--top": top}
-            _mixed(described, of_one | {"--exhaustive": exhaustive}, as_json=as_json)
+            of_one |= {"--exhaustive": exhaustive, "--pictures": pictures}
+            _mixed(described, of_one, as_json=as_json)
             return
         check_trace(trace)
         folder = None
@@ -143,6 +145,20 @@ def command(
                 _write(answer, folder, parts, pictures=pictures, as_json=as_json)
         if not (answer.meets_deadline and answer.meets_budget):
             raise typer.Exit(1)
+
+
+def _check_report(out: Path | None, *, pictures: bool, no_report: bool, as_json: bool) -> None:
+    """Refuse options of a report beside those that write none: they would change nothing."""
+    from simulator.errors import InputError
+
+    if no_report:
+        wrong = [
+            option for option, value in {"--out": out, "--pictures": pictures}.items() if value
+        ]
+        if wrong:
+            raise InputError(f"{', '.join(wrong)}: cannot be given together with --no-report")
+    elif pictures and as_json and out is None:
+        raise InputError("--pictures: with --json only beside --out DIR, which writes the report")
 
 
 def _mixed(scenario: Scenario, of_one: dict[str, Any], *, as_json: bool) -> None:

@@ -131,6 +131,21 @@ def test_pictures_lie_beside_the_page_where_asked(tmp_path: Path) -> None:
     assert result.stdout.endswith(said)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--pictures", "--no-report"], "--pictures: cannot be given together with --no-report"),
+        (["--out", "x", "--no-report"], "--out: cannot be given together with --no-report"),
+        (["--pictures", "--json"], "--pictures: with --json only beside --out DIR"),
+    ],
+)
+def test_options_of_a_report_that_is_not_written_are_refused(words: list[str], said: str) -> None:
+    result = RUNNER.invoke(app, ["plan", *FEW, *words])
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not result.stdout
+
+
 def test_the_report_is_named_after_the_scenario() -> None:
     scenario = make_scenario(
         {
