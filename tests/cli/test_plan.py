@@ -35,7 +35,11 @@ def test_every_number_that_follows_from_the_step_has_its_interval(verdict: str) 
     assert days == pytest.approx(step, rel=0.02)
     assert usd > 1.1 * step and kwh > 1.01 * step, "prices and draws are not known exactly either"
     assert 1.0 < memory < step
-    assert "are a tie" in table
+
+
+def test_layouts_that_cannot_be_told_apart_are_a_tie() -> None:
+    near = screen(*NAMES, "--set", "layout.tp=2", "--set", "layout.sharding=zero1")
+    assert re.search(r"(The first \d+|Both|All \d+) are a tie", near)
 
 
 @pytest.fixture(scope="module")
