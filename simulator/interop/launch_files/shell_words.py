@@ -21,6 +21,9 @@ __all__ = ["HereDocument", "Script", "Word", "read_script"]
 _MOST_CHARACTERS = 4 * 2**20
 """Characters of all words, variables put in: a script may double a variable line by line."""
 
+_MOST_WORDS = 10_000
+"""Words and values of a script: each may be as short as two quotes and costs 15 us."""
+
 _MOST_DEPTH = 8
 """Expansions within one another."""
 
@@ -169,7 +172,7 @@ class _Scanner:
 
     def __init__(self, text: str, script: Script, depth: int = 0, name: str = "") -> None:
         self.text, self.script, self.depth, self.name = text, script, depth, name
-        self.at, self.line, self.made = 0, 1, 0
+        self.at, self.line, self.made, self.counted = 0, 1, 0, 0
         self.closes = len(text)  # behind it no arithmetic is closed
         self.forks, self.end, self.given = Branches(), "", ""
 
@@ -270,9 +273,12 @@ class _Scanner:
         return True
 
     def _count(self, value: str | list[str]) -> None:
+        path = self.script.path
+        self.counted += 1
+        if self.counted > _MOST_WORDS:
+            raise InputError(f"{path}: line {self.line}: more than {_MOST_WORDS} words")
         self.made += len(value) if isinstance(value, str) else sum(map(len, value)) + len(value)
         if self.made > _MOST_CHARACTERS:
-            path = self.script.path
             raise InputError(f"{path}: its variables grow beyond {_MOST_CHARACTERS} characters")
 
     def _array(self) -> list[str]:
