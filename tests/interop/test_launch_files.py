@@ -210,7 +210,7 @@ def test_variables_that_double_line_by_line_are_refused() -> None:
 
 
 def test_more_words_than_a_script_has_are_refused() -> None:
-    with pytest.raises(InputError, match="long.sh: line 10001: more than 10000 words"):
+    with pytest.raises(InputError, match=r"long\.sh: line 10001: more than 10000 words"):
         read_script('""\n' * 10_001, "long.sh")
     assert len(read_script("run\n" * 10_000, "long.sh").commands) == 10_000
 
