@@ -10,7 +10,8 @@ from simulator.errors import brief
 
 __all__ = ["Choice", "is_several", "read_choice"]
 
-_RANGE = re.compile(r"\s*(\d{1,15})\s*\.\.\s*(\d{1,15})\s*")
+_RANGE = re.compile(r"\s*(\d{1,15})\s*(\.\.|to|[-:\u2013\u2026]|\.{3})\s*(\d{1,15})\s*")
+"""A range, or what reads like one: ``1024 to 8192``."""
 
 _MOST = 64
 """Values of a list."""
@@ -28,7 +29,9 @@ class Choice:
 
 def is_several(value: Any) -> bool:
     """Whether what was typed stands for more than one number."""
-    return isinstance(value, (list, tuple)) or (isinstance(value, str) and ".." in value)
+    if isinstance(value, str):
+        return ".." in value or _RANGE.fullmatch(value) is not None
+    return isinstance(value, (list, tuple))
 
 
 def read_choice(value: Any) -> Choice:
@@ -50,11 +53,15 @@ def read_choice(value: Any) -> Choice:
             raise ValueError(
                 f"must be two whole numbers and two dots (256..4096), got {brief(value)}"
             )
-        low, high = int(found[1]), int(found[2])
+        low, high = int(found[1]), int(found[3])
         if low > high:
-            raise ValueError(f"must rise, got {value!r} (nearest: '{high}..{low}')")
+            rule = "must rise, the smaller number first: this range is upside down"
+            raise ValueError(f"{rule}, got {value!r} (nearest: '{max(high, 1)}..{low}')")
         if low < 1:
             raise ValueError(f"must begin at 1 or more, got {value!r} (nearest: '1..{high}')")
+        if found[2] != "..":
+            rule = "must have two dots between its ends"
+            raise ValueError(f"{rule}, got {value!r} (nearest: '{low}..{high}')")
         return Choice(values=(low, high), is_range=True)
     numbers = list(value)
     if not numbers or len(numbers) > _MOST:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +15,14 @@ if TYPE_CHECKING:
     from simulator.interop.launch_files.advising import Advice
     from simulator.interop.launch_files.imported import Imported
 
-__all__ = ["FromFiles", "ScenarioFiles", "advice", "imported", "sorted_files"]
+__all__ = [
+    "FromFiles",
+    "ScenarioFiles",
+    "advice",
+    "imported",
+    "refuse_of_search",
+    "sorted_files",
+]
 
 ScenarioFiles = Annotated[
     list[Path] | None,
@@ -58,6 +66,25 @@ def imported(files: list[Path], names: Names, *, as_json: bool) -> Imported:
     for line in reading_lines(found):
         say(line, err=as_json)
     return found
+
+
+def refuse_of_search(options: Mapping[str, Any]) -> None:
+    """Refuse options of the ranking and its report beside ``plan --from``, which writes neither.
+
+    Raises
+    ------
+    InputError
+        With every one that is given, and what does it instead.
+    """
+    from simulator.errors import InputError
+
+    wrong = [option for option, value in options.items() if value]
+    if not wrong:
+        return
+    rule = "cannot be given together with --from, whose answer is about the launch at hand"
+    plays = "; predict --from FILE --trace TRACE.json plays its layout"
+    more = plays if "--trace" in wrong else ""
+    raise InputError(f"{', '.join(wrong)}: {rule}, not a ranking of layouts{more}")
 
 
 def advice(

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.bundles import NAMES, Names, taking
-from simulator.cli.from_files import FromFiles, ScenarioFiles, advice, sorted_files
+from simulator.cli.from_files import (
+    FromFiles,
+    ScenarioFiles,
+    advice,
+    refuse_of_search,
+    sorted_files,
+)
 from simulator.cli.options import (
     Json,
     check_out,
@@ -108,6 +114,9 @@ def command(
         _check_report(out, pictures=pictures, no_report=no_report, as_json=as_json)
         file, launch_files = sorted_files(scenario, from_files)
         if launch_files:
+            of_search = {"--more": more, "--top": top, "--refine": refine, "--trace": trace}
+            of_search |= {"--exhaustive": exhaustive, "--pictures": pictures}
+            refuse_of_search(of_search)
             advice(launch_files, names, as_json=as_json, out=out)
             return
         described, assumed = names.scenario(file, several=True)

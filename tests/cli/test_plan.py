@@ -150,6 +150,29 @@ def test_options_of_a_report_that_is_not_written_are_refused(words: list[str], s
     assert not result.stdout
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--pictures"],
+        ["--refine", "2"],
+        ["--top", "3"],
+        ["--exhaustive"],
+        ["--more"],
+        ["--trace", "x.json"],
+    ],
+    ids=" ".join,
+)
+def test_options_of_a_ranking_are_refused_beside_launch_files(
+    words: list[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("torchrun pretrain_gpt.py --micro-batch-size 1\n")
+    result = RUNNER.invoke(app, ["plan", "--from", str(script), *words])
+    assert result.exit_code == 2
+    assert f"{words[0]}: cannot be given together with --from" in result.stderr
+    assert ("predict --from" in result.stderr) == (words[0] == "--trace")
+
+
 def test_the_report_is_named_after_the_scenario() -> None:
     scenario = make_scenario(
         {

@@ -98,7 +98,16 @@ def test_python_takes_ranges_as_well() -> None:
     [
         (
             {"training": {"global_batch": "512..256"}},
-            "training.global_batch: must rise, got '512..256' (nearest: '256..512')",
+            "training.global_batch: must rise, the smaller number first: this range is upside down,"
+            " got '512..256' (nearest: '256..512')",
+        ),
+        (
+            {"training": {"sequence_length": "8192 to 1024"}},
+            "upside down, got '8192 to 1024' (nearest: '1024..8192')",
+        ),
+        (
+            {"training": {"global_batch": "256-512"}},
+            "must have two dots between its ends, got '256-512' (nearest: '256..512')",
         ),
         ({"training": {"global_batch": "2..x"}}, "must be two whole numbers and two dots"),
         ({"training": {"global_batch": [8, 0]}}, "must be whole numbers of 1 or more, got 0"),
