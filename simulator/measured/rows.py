@@ -48,7 +48,7 @@ _OTHERS = """source split position num_experts top_k moe_ffn_hidden shared_exper
     loss_chunks optimizer_in_backward cuda_graph_scope loss_fusion transformer_impl deterministic
     memory_stage lora_rank lora_targets quantised_base split_master_weights cp_kind
     mask_in_dataloader fp8_weights bucket_bytes stages composed dropout grouped_experts unpermute
-    attention_library memory_read optimizer_offload
+    attention_library memory_read optimizer_offload lengths
     excluded assumed notes"""
 
 REQUIRED = tuple(_NEEDED.split())

@@ -31,6 +31,7 @@ __all__ = [
     "dispatcher",
     "fetch",
     "kernels",
+    "lengths",
     "offloaded",
     "overlap",
     "recipe",
@@ -44,6 +45,7 @@ _MOMENTS = ("bf16", "fp16", "fp32")
 _STOPS = ("never", "16bit", "always")
 _DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
 _LAYERS = re.compile("[0-9]{1,5}")
+_TOKENS = re.compile("[1-9][0-9]{0,8}")
 _FUSED = "fused_gradient_accumulation"
 _LOSSES = ("none", "compiled", "transformer_engine")
 _IMPLEMENTATIONS = ("transformer_engine", "local")
@@ -155,6 +157,22 @@ def stages(row: Mapping[str, str]) -> list[int]:
     return [int(word) for word in words]
 
 
+def lengths(row: Mapping[str, str]) -> list[int]:
+    """Tokens of the samples packed into a sequence, quantiles; none stated: one fills it.
+
+    Raises
+    ------
+    InputError
+        If it is not a list of whole numbers above zero joined by ``+``.
+    """
+    given = (row.get("lengths") or "").strip()
+    words = given.split("+") if given else []
+    if not all(_TOKENS.fullmatch(word) for word in words):
+        rule = "must be tokens of samples joined by +, as 120+240+480"
+        raise InputError(f"lengths: {rule}, got {brief(given)}")
+    return [int(word) for word in words]
+
+
 def fetch(row: Mapping[str, str], usual: InputFetch) -> InputFetch:
     """Input without the mask of a sequence's pairs where the loader makes none."""
     if not row.get("mask_in_dataloader") or flag(row, "mask_in_dataloader"):
@@ -249,8 +267,10 @@ def states(row: Mapping[str, str], usual: StateBytes, copies: Figure) -> StateBy
 
 
 def recipe(row: Mapping[str, str]) -> dict[str, Any]:
-    """Fields of the recipe that are stated: loss, place and types of the optimizer, adapters."""
+    """Fields of the recipe that are stated: packed samples, loss, optimizer, adapters."""
     stated: dict[str, Any] = {}
+    if packed := lengths(row):
+        stated["lengths"] = packed
     if pieces := whole(row, "loss_chunks", 0):
         stated["loss_chunks"] = pieces
     if flag(row, "optimizer_in_backward"):

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import Figure
 from simulator.measured import run_switches
+from simulator.measured.rows import read_runs
 from simulator.software.profile import load_software
 from simulator.workload import presets
 
 CORE = load_software("megatron-core")
+RUNS = catalogue.folder("validation") / "runs"
 COPIES = Figure(2.0)
 SWITCHES: dict[str, Callable[[dict[str, str]], Any]] = {
     "model": lambda row: run_switches.windowed(row, presets.load("llama-3.1-8b")),
@@ -74,6 +77,34 @@ def test_layers_of_pieces_are_as_stated() -> None:
     for wrong in ("2+", "a", "2,4", "-1+3"):
         with pytest.raises(InputError, match="stages: must be layers of every piece"):
             run_switches.stages({"stages": wrong})
+
+
+def test_samples_of_a_packed_sequence_are_as_stated() -> None:
+    assert run_switches.lengths({}) == []
+    assert run_switches.recipe({"lengths": "120+240+480"})["lengths"] == [120, 240, 480]
+    for wrong in ("120+", "0+4", "12.5", "120,240"):
+        with pytest.raises(InputError, match="lengths: must be tokens of samples"):
+            run_switches.lengths({"lengths": wrong})
+
+
+def test_published_rates_of_packed_samples_agree_with_their_lengths() -> None:
+    """Megatron-Bridge prints FLOP/s of LoRA on SQuAD by the squares of the samples it packed.
+
+    Two thirds of the linears' FLOPs and three times the attention's, unmasked (v0.5.0,
+    training/utils/flop_utils.py). One sample of 4,096 tokens would be a tenth more.
+    """
+    runs = [r.fields for r in read_runs([RUNS / "fresh_test.csv"])]
+    found = [r for r in runs if r["source"] == "mbridge-26.06-finetune" and r["lora_rank"]]
+    assert len(found) == 5
+    hidden, layers, vocabulary = 8192, 80, 128256
+    per_layer = hidden**2 * (12 + 12 * 8 / 64 + 18 * 28672 / hidden)
+    linears = 2 / 3 * (layers * per_layer + 6 * vocabulary * hidden)
+    for run in found:
+        printed = float(run["model_tflops_per_gpu"]) * 1e12 / float(run["tokens_per_s_per_gpu"])
+        samples = run_switches.lengths(run)
+        span = sum(x * x for x in samples) / sum(samples)
+        assert 0.99 < printed / (linears + 12 * layers * hidden * span) < 1.0
+        assert printed / (linears + 12 * layers * hidden * 4096) < 0.91
 
 
 def test_accumulation_is_as_stated() -> None:
