@@ -1,24 +1,22 @@
 """The Python face: `plan`, `predict`, `simulate`, `compare`, `size` from a file, keywords or both.
 
-The command line goes through the same door (:func:`assemble`): a flag and a keyword mean the same.
+The command line goes through the same door (:func:`simulator.assembly.assemble`): a flag and a
+keyword mean the same.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.answers import draw_with, write_with
-from simulator.errors import InputError, did_you_mean, problem
-from simulator.files import build, read_toml
+from simulator.assembly import Source, assemble
+from simulator.errors import InputError
 from simulator.planner.prediction import Prediction
 from simulator.planner.prediction import predict as predict_scenario
-from simulator.scenario import Goal, LayoutSection, Scenario, make_scenario
-from simulator.workload import presets
-from simulator.workload.recipe import Recipe, Workload
+from simulator.workload.recipe import Workload
 
 if TYPE_CHECKING:
     from simulator.decisions.changed_machine import WhatIf
@@ -43,9 +41,6 @@ if TYPE_CHECKING:
     from simulator.planner.sparse_step import Recommended
 
 __all__ = [
-    "DEFAULT_BATCH",
-    "DEFAULT_LENGTH",
-    "assemble",
     "compare",
     "distil",
     "fabrics",
@@ -80,24 +75,6 @@ def _document(answer: Any) -> dict[str, Any]:
 
 draw_with(_draw)
 write_with(_document)
-
-Source = Scenario | str | os.PathLike[str] | None
-
-DEFAULT_LENGTH = 8192
-"""Tokens per sequence without a scenario file; less where the model is defined for less."""
-
-DEFAULT_BATCH = 1024
-"""Sequences per step without a scenario file, rounded up to a multiple of the GPUs."""
-
-_SECTIONS = {
-    name: section
-    for section, schema in (("training", Recipe), ("layout", LayoutSection), ("goal", Goal))
-    for name in (field.name for field in fields(schema))
-}
-"""Section of every field that `plan` and `predict` take as a keyword."""
-
-_WHOLE = ("run", "economics")
-"""Sections that are taken whole, as a mapping of their fields."""
 
 
 def predict(
@@ -718,171 +695,3 @@ def job(source: Source) -> Job:
         cluster=made.cluster,
         software=made.software,
     )
-
-
-def assemble(
-    source: Source,
-    names: Mapping[str, Any],
-    given: Mapping[str, Any] | None = None,
-    overrides: Iterable[str] = (),
-    *,
-    where: str = "arguments",
-    several: bool = False,
-) -> tuple[Scenario, dict[str, Any]]:
-    """Make a scenario of a file, of names and fields, or of a file with some things replaced.
-
-    Parameters
-    ----------
-    source : path, Scenario or None
-        Where to start from.
-    names : mapping
-        ``model``, ``cluster``, ``gpus``, ``software``; None means not given.
-    given : mapping, optional
-        Fields of [training], [layout] and [goal] by their own name.
-    overrides : iterable of str
-        ``section.field=value``, as ``--set`` takes them.
-    where : str
-        What messages call the input when there is no file.
-    several : bool
-        Batch and sequence may be lists or ranges, of which a plan chooses.
-
-    Returns
-    -------
-    scenario : Scenario
-    assumed : dict
-        Training fields that nobody gave and the value they took; empty with a file.
-    """
-    given, overrides = dict(given or {}), list(overrides)
-    place = str(source) if isinstance(source, (str, os.PathLike)) else where
-    ready = names.get("model")
-    if isinstance(ready, Workload):
-        names = {**names, "model": ready.architecture.name}
-        given = {**_stated(ready.recipe), **given}
-    sections = _sections(given, place)
-    if isinstance(source, Scenario):
-        return _changed(source, names, sections, overrides), {}
-    document = {} if source is None else read_toml(Path(source))
-    _put_names(document, names)
-    for section, values in sections.items():
-        _merge(document, section, values)
-    assumed: dict[str, Any] = {}
-    if source is None:
-        _complain_of_missing(names, overrides, place)
-        assumed = _assumed(document, overrides)
-        _merge(document, "training", assumed)
-    base = None if source is None else Path(source).parent
-    architecture = ready.architecture if isinstance(ready, Workload) else None
-    scenario = make_scenario(
-        document,
-        where=place,
-        overrides=overrides,
-        base=base,
-        architecture=architecture,
-        several=several,
-    )
-    return scenario, assumed
-
-
-def _stated(recipe: Recipe) -> dict[str, Any]:
-    """Fields of a recipe that differ from their defaults."""
-    values = {field.name: (getattr(recipe, field.name), field.default) for field in fields(recipe)}
-    return {name: value for name, (value, default) in values.items() if value != default}
-
-
-def _sections(given: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
-    """Sort keywords into the sections that have a field of that name."""
-    known = (*_SECTIONS, *_WHOLE)
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise InputError(
-            f"{where}: {name}: unknown argument{did_you_mean(name, known)}" for name in unknown
-        )
-    sections: dict[str, dict[str, Any]] = {}
-    for name, value in given.items():
-        if value is None:
-            continue
-        if name not in _WHOLE:
-            sections.setdefault(_SECTIONS[name], {})[name] = value
-        elif isinstance(value, Mapping):
-            sections[name] = dict(value)
-        else:
-            raise InputError(problem(where, name, f"must be a mapping of [{name}]", value))
-    return sections
-
-
-def _changed(
-    scenario: Scenario,
-    names: Mapping[str, Any],
-    sections: Mapping[str, dict[str, Any]],
-    overrides: list[str],
-) -> Scenario:
-    """A ready scenario with other layout fields; the rest is changed with dataclasses.replace."""
-    wrong = [name for name, value in names.items() if value is not None]
-    wrong += [
-        name for section, values in sections.items() if section != "layout" for name in values
-    ]
-    if wrong or overrides:
-        raise InputError(
-            f"{scenario.where}: {', '.join([*wrong, *overrides])}: cannot be given beside a ready"
-            " Scenario; use dataclasses.replace on it"
-        )
-    pinned = {**scenario.pinned, **sections.get("layout", {})}
-    layout = build(LayoutSection, pinned, where=scenario.where, prefix="layout").pinned()
-    return replace(scenario, pinned=layout, document={**scenario.document, "layout": dict(layout)})
-
-
-def _put_names(document: dict[str, Any], names: Mapping[str, Any]) -> None:
-    """Put model, cluster, gpus and software where a scenario file has them."""
-    if names.get("model") is not None:
-        document["model"] = {"name": os.fspath(names["model"])}
-    fields = {"cluster": "name", "gpus": "gpus", "software": "software"}
-    values = {field: names.get(name) for name, field in fields.items()}
-    _merge(document, "cluster", {k: v for k, v in values.items() if v is not None})
-
-
-def _merge(document: dict[str, Any], section: str, values: Mapping[str, Any]) -> None:
-    table = document.get(section, {})
-    if values and isinstance(table, Mapping):
-        document[section] = {**table, **values}
-
-
-def _complain_of_missing(names: Mapping[str, Any], overrides: list[str], where: str) -> None:
-    """Without a file, three names are needed; say so once, not field by field."""
-    needed = {"model": "model.", "cluster": "cluster.name", "gpus": "cluster.gpus"}
-    missing = [
-        name
-        for name, field in needed.items()
-        if names.get(name) is None and not any(text.startswith(field) for text in overrides)
-    ]
-    if missing:
-        raise InputError(
-            f"{where}: a scenario file, or model, cluster and gpus, must be given"
-            f" (missing: {', '.join(missing)})"
-        )
-
-
-def _assumed(document: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Training fields that are required and were not given."""
-    training = document.get("training", {})
-    set_there = {text.partition("=")[0].strip() for text in overrides}
-    defaults = {"sequence_length": _length, "global_batch": _batch}
-    return {
-        name: value(document)
-        for name, value in defaults.items()
-        if name not in training and f"training.{name}" not in set_there
-    }
-
-
-def _length(document: Mapping[str, Any]) -> int:
-    try:
-        architecture = presets.load(document.get("model", {}).get("name", ""))
-    except InputError:  # reported with all other problems when the scenario is made
-        return DEFAULT_LENGTH
-    return min(DEFAULT_LENGTH, architecture.max_positions)
-
-
-def _batch(document: Mapping[str, Any]) -> int:
-    gpus = document.get("cluster", {}).get("gpus")
-    if not isinstance(gpus, int) or gpus < 1:
-        return DEFAULT_BATCH
-    return -(-DEFAULT_BATCH // gpus) * gpus

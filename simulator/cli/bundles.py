@@ -47,7 +47,7 @@ class Names:
 
     @property
     def named(self) -> dict[str, Any]:
-        """All of them but the overrides, as ``api.assemble`` takes names."""
+        """All of them but the overrides, as ``assembly.assemble`` takes names."""
         return {name: getattr(self, name) for name in ("model", "cluster", "gpus", "software")}
 
     def scenario(
@@ -57,7 +57,7 @@ class Names:
 
         With `several`, batch and sequence may be lists or ranges, of which a plan chooses.
         """
-        from simulator.api import assemble
+        from simulator.assembly import assemble
 
         overrides = self.overrides or ()
         return assemble(

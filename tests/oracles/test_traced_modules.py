@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from simulator import Workload, plan, predict
-from simulator.api import assemble
+from simulator.assembly import assemble
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
 from simulator.interop.launch import launch_flags
