@@ -22,6 +22,7 @@ from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.cost.operators.tensor_parallel import (
     gather_cast_input,
     gather_input,
+    keep_input,
     reduce_cast_output,
     reduce_output,
 )
@@ -56,9 +57,8 @@ def attention(
     if att.filtered:
         _filter(ops, hidden, ranks, recipe, kernels)
     if kind.norms > 0:
-        keeps = tokens if kernels.dtensor.keeps_gathered_inputs else ranks.own_tokens(recipe)
-        given, role = keeps * hidden * size, SavedRole.LINEAR_INPUT
-        ops.keep("attention input", given, role, module="norm", linears=_readers(kind, att))
+        read_by = _readers(kind, att)
+        keep_input(ops, "attention input", hidden, ranks, recipe, kernels, linears=read_by)
     ops.streams.append(_rotary(att, widths, tokens, size, kernels, position=position))
     ops.streams.append(_split_and_merge(att, widths, tokens, size, kernels))
     if att.qk_norm or att.plain_qk_norm:
@@ -295,14 +295,7 @@ def cross_attention(
     ops.gemms.append(
         Gemm(name="cross kv", role=GemmRole.CROSS_ATTENTION, m=keys, n=pairs, k=hidden)
     )
-    keeps = tokens if kernels.dtensor.keeps_gathered_inputs else ranks.own_tokens(recipe)
-    ops.keep(
-        "cross attention input",
-        keeps * hidden * size,
-        SavedRole.LINEAR_INPUT,
-        module="norm",
-        linears=("q",),
-    )
+    keep_input(ops, "cross attention input", hidden, ranks, recipe, kernels, linears=("q",))
     ops.keep("cross queries", tokens * query * size, SavedRole.CROSS_QUERIES)
     ops.keep("cross keys and values", keys * pairs * size, SavedRole.CROSS_KEYS_AND_VALUES)
     core_attention(ops, att, hidden, ranks, recipe, kernels, source=source, prefix="cross ")

@@ -16,7 +16,11 @@ from simulator.cost.operators.operations import (
     norm,
 )
 from simulator.cost.operators.roles import SavedRole
-from simulator.cost.operators.tensor_parallel import gather_cast_input, reduce_cast_output
+from simulator.cost.operators.tensor_parallel import (
+    gather_cast_input,
+    keep_input,
+    reduce_cast_output,
+)
 from simulator.software.kernels import Kernels
 from simulator.workload.delta_rule import GatedDelta
 from simulator.workload.recipe import Recipe
@@ -36,14 +40,7 @@ def gated_delta(
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     values = mixer.values / ranks.tp
     projected = 2 * (mixer.keys + mixer.values + mixer.value_heads) / ranks.tp
-    keeps = tokens if kernels.dtensor.keeps_gathered_inputs else ranks.own_tokens(recipe)
-    ops.keep(
-        "mixer input",
-        keeps * hidden * size,
-        SavedRole.LINEAR_INPUT,
-        module="norm",
-        linears=("mixer_in",),
-    )
+    keep_input(ops, "mixer input", hidden, ranks, recipe, kernels, linears=("mixer_in",))
     ops.gemms.append(Gemm(name="mixer in", m=tokens, n=projected, k=hidden))
     _rule(ops, mixer, ranks, recipe)
     _kept(ops, mixer, ranks, recipe)

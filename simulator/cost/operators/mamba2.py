@@ -17,7 +17,11 @@ from simulator.cost.operators.operations import (
     norm,
 )
 from simulator.cost.operators.roles import SavedRole
-from simulator.cost.operators.tensor_parallel import gather_cast_input, reduce_cast_output
+from simulator.cost.operators.tensor_parallel import (
+    gather_cast_input,
+    keep_input,
+    reduce_cast_output,
+)
 from simulator.software.kernels import Kernels
 from simulator.workload.recipe import Recipe
 from simulator.workload.state_space import Mamba2
@@ -36,14 +40,7 @@ def mamba2(
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     inner, convolved = mixer.inner / ranks.tp, mixer.convolved / ranks.tp
     projected = inner + convolved + mixer.heads / ranks.tp
-    keeps = tokens if kernels.dtensor.keeps_gathered_inputs else ranks.own_tokens(recipe)
-    ops.keep(
-        "mixer input",
-        keeps * hidden * size,
-        SavedRole.LINEAR_INPUT,
-        module="norm",
-        linears=("mixer_in",),
-    )
+    keep_input(ops, "mixer input", hidden, ranks, recipe, kernels, linears=("mixer_in",))
     ops.gemms.append(Gemm(name="mixer in", m=tokens, n=projected, k=hidden))
     ops.keep("projected input", tokens * projected * size)
     _scan(ops, mixer, ranks, recipe)

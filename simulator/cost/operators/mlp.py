@@ -21,6 +21,7 @@ from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.cost.operators.routing import rank_load, reached_places
 from simulator.cost.operators.tensor_parallel import (
     gather_cast_input,
+    keep_input,
     reduce_cast_output,
 )
 from simulator.layout.layouts import DISPATCHERS
@@ -89,14 +90,7 @@ def mlp(
     """
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     if keeps_input:
-        keeps = tokens if kernels.dtensor.keeps_gathered_inputs else ranks.own_tokens(recipe)
-        ops.keep(
-            "mlp input",
-            keeps * hidden * size,
-            SavedRole.LINEAR_INPUT,
-            module="norm",
-            linears=("gate", "up"),
-        )
+        keep_input(ops, "mlp input", hidden, ranks, recipe, kernels, linears=("gate", "up"))
     wide = tokens * hidden * size
     ffn = mlp.ffn_hidden / ranks.tp
     residual = ranks.own_tokens(recipe) * hidden * size if kernels.clears_inputs else 0.0

@@ -6,12 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from simulator.cost.operators.operations import Collective, Operators, Ranks
+from simulator.cost.operators.operations import (
+    Collective,
+    Operators,
+    Ranks,
+    element_bytes,
+)
 from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
+from simulator.cost.operators.roles import SavedRole
 from simulator.software.kernels import Kernels
 from simulator.workload.recipe import Recipe
 
-__all__ = ["gather_cast_input", "gather_input", "reduce_cast_output", "reduce_output"]
+__all__ = [
+    "gather_cast_input",
+    "gather_input",
+    "keep_input",
+    "reduce_cast_output",
+    "reduce_output",
+]
 
 _SCALED_WHOLE = ("fp8_current", "nvfp4")
 """Types with a scale for the whole tensor out of its present maximum."""
@@ -50,6 +62,27 @@ def _share_scales(ops: Operators, ranks: Ranks, recipe: Recipe, kernels: Kernels
         Collective(operation="all_reduce", group="tp", size_bytes=one, backward=backward)
         for backward in (False, True)
     ]
+
+
+def keep_input(
+    ops: Operators,
+    name: str,
+    hidden: int,
+    ranks: Ranks,
+    recipe: Recipe,
+    kernels: Kernels,
+    *,
+    linears: tuple[str, ...],
+) -> None:
+    """Keep what column-parallel `linears` read: a rank's own tokens, or all that it gathered.
+
+    Megatron keeps what sequence parallelism scatters and gathers it again; DTensor keeps the
+    gathered tensor. A norm made it, so that recomputing norms makes it again.
+    """
+    whole = kernels.dtensor.keeps_gathered_inputs
+    keeps = ranks.tokens(recipe) if whole else ranks.own_tokens(recipe)
+    size_bytes = keeps * hidden * element_bytes(recipe)
+    ops.keep(name, size_bytes, SavedRole.LINEAR_INPUT, module="norm", linears=linears)
 
 
 def gather_input(
