@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["show"]
 
-_MOST_RANKS = 8
+_MOST_RANKS, _MOST_NAMED = 8, 12
 _FRAMEWORKS = ("megatron", "torchtitan")
 """Their software profiles bear their name."""
 
@@ -105,19 +105,49 @@ def _hidden(comparison: LogComparison) -> list[str]:
     return [f"hidden under compute, not in the sum: {', '.join(parts)}"] if parts else []
 
 
+def _values(fields: Mapping[str, Any]) -> str:
+    """``tp = 2, sequence_parallel = true``; blank in a layout: as usual."""
+
+    def word(value: Any) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        return "usual" if value in ("", [], ()) else str(value)
+
+    return ", ".join(f"{name} = {word(value)}" for name, value in fields.items())
+
+
+def _taken(comparison: LogComparison) -> list[str]:
+    """What the log decides, because the scenario leaves it open."""
+    lines = []
+    if comparison.from_log:
+        lines.append(f"Layout fields taken from the log: {_values(comparison.from_log)}.")
+    if comparison.training_from_log:
+        values = _values(comparison.training_from_log)
+        lines.append(f"Training fields taken from the log: {values}.")
+    if comparison.software_from_log is not None:
+        lines.append(f"Software profile after the log: {comparison.software_from_log}.")
+    return lines
+
+
 def _remarks(comparison: LogComparison) -> list[str]:
     """Where the layout came from, what the kinds of number mean, and what the reader noted."""
     log, prediction = comparison.log, comparison.prediction
     lines = []
-    if comparison.from_log:
-        words = ", ".join(f"{name} = {value}" for name, value in comparison.from_log.items())
-        lines.append(f"Layout fields taken from the log: {words}.")
+    lines += _taken(comparison)
     rest = {k: v for k, v in prediction.defaults.items() if k not in comparison.from_log}
     if rest:
-        words = ", ".join(f"{name} = {str(v).lower()}" for name, v in rest.items())
-        lines.append(f"Layout fields assumed, because neither log nor scenario has them: {words}.")
+        lines.append(
+            f"Layout fields assumed, because neither log nor scenario has them: {_values(rest)}."
+        )
+    if unknown := log.unknown:
+        named, more = ", ".join(unknown[:_MOST_NAMED]), len(unknown) - _MOST_NAMED
+        lines.append(
+            f"Arguments of the log that are not known here, so not counted: {named}"
+            + (f" and {more} more (--json lists them)." if more > 0 else ".")
+        )
     software = prediction.scenario.software.name
-    if log.framework in _FRAMEWORKS and log.framework not in software:
+    chosen = comparison.software_from_log is not None
+    if log.framework in _FRAMEWORKS and log.framework not in software and not chosen:
         lines.append(f"The log is of {log.framework}, the software profile is {software}.")
     if log.model_tflops_per_gpu is not None:
         lines.append(

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +34,9 @@ _SHARE = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stated:
-    """One number that a log gives of its own run."""
+    """One thing that a log says of its own run."""
 
-    value: int
+    value: Any
     line: int
     words: str
     """How the log calls it."""
@@ -71,6 +72,10 @@ class MeasuredLog:
     """Ranks whose lines were seen; empty where the lines do not say."""
     stated: Mapping[str, Stated] = field(default_factory=dict)
     """What the log says of its run, by the name that a scenario or layout has for it."""
+    unknown: tuple[str, ...] = ()
+    """Arguments that the log lists and that are not known here."""
+    software: tuple[str, ...] = ()
+    """Software profiles that do what its arguments ask for, the most fitting first."""
     notes: tuple[str, ...] = ()
     """What a reader of the numbers should know."""
 
@@ -107,6 +112,8 @@ class LogReading:
         self.memory_bytes: dict[str, float] = {}
         self.memory_after_step: int | None = None
         self.stated: dict[str, Stated] = {}
+        self.unknown: list[str] = []
+        self.software: tuple[str, ...] = ()
         self.notes: list[str] = []
         self._ranks: set[int] = set()
         self._whole = {name: array("q") for name in ("step", "rank", "line", "batch")}
@@ -146,7 +153,7 @@ class LogReading:
         if rank is not None:
             self._ranks.add(rank)
 
-    def state(self, name: str, value: int, line: int, words: str) -> None:
+    def state(self, name: str, value: Any, line: int, words: str) -> None:
         """Note what the log says of its run; what it says last holds."""
         self.stated[name] = Stated(value=value, line=line, words=words)
 
@@ -185,6 +192,8 @@ class LogReading:
             memory_after_step=self.memory_after_step,
             ranks=tuple(sorted(self._ranks)),
             stated=self.stated,
+            unknown=tuple(self.unknown),
+            software=self.software,
             notes=tuple(self.notes),
         )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from simulator.errors import InputError
@@ -12,10 +12,12 @@ from simulator.measured.log import MeasuredLog
 from simulator.measured.replay import Run
 from simulator.measured.rows import LAYOUT_COLUMNS
 from simulator.planner.prediction import Prediction, predict
-from simulator.scenario import LayoutSection, Scenario
+from simulator.scenario import LayoutSection, Scenario, make_scenario
 from simulator.scoring.memory_reading import first_step_gib, memory_of_kind_gib
 from simulator.scoring.scores import SCORED_MEMORY
+from simulator.software.platforms import first_running
 from simulator.units import GIB
+from simulator.workload.recipe import Recipe
 
 __all__ = ["SHORTEST_STEP_S", "LogComparison", "Quantity", "compare"]
 
@@ -23,13 +25,14 @@ SHORTEST_STEP_S = 1e-4
 """No training step takes less: a host alone needs longer to launch its kernels. What a log gives as
 less is in another unit."""
 
-_LAYOUT = tuple(LayoutSection.__dataclass_fields__)
+_LAYOUT = frozenset(one.name for one in fields(LayoutSection))
+_TRAINING = frozenset(one.name for one in fields(Recipe))
 _FIELDS = {
     "gpus": "cluster.gpus",
-    "global_batch": "training.global_batch",
-    "sequence_length": "training.sequence_length",
     "layers": "the layers of the model",
     "hidden": "the width of the model",
+    "heads": "the attention heads of the model",
+    **{name: f"training.{name}" for name in _TRAINING},
 }
 """What a log states and is no field of the layout -> where a scenario has it."""
 _MEMORY = (*SCORED_MEMORY, "device", "theoretical")
@@ -67,8 +70,12 @@ class LogComparison:
 
     log: MeasuredLog
     prediction: Prediction
-    from_log: Mapping[str, int]
+    from_log: Mapping[str, Any]
     """Layout fields that the scenario leaves open and the log states."""
+    training_from_log: Mapping[str, Any] = field(default_factory=dict)
+    """The same of the training."""
+    software_from_log: str | None = None
+    """The software profile, where the scenario names none and the log's arguments ask for one."""
 
     @property
     def step_error(self) -> float:
@@ -193,10 +200,13 @@ class LogComparison:
                 "p90_s": high,
                 "ranks": list(log.ranks),
                 "stated": {name: found.value for name, found in log.stated.items()},
+                "unknown_arguments": list(log.unknown),
                 "notes": list(log.notes),
             },
             "run": self.run(),
             "layout_from_log": dict(self.from_log),
+            "training_from_log": dict(self.training_from_log),
+            "software_from_log": self.software_from_log,
             "quantities": [quantity.document() for quantity in self.quantities()],
             "terms_s": {name: float(column[0]) for name, column in estimate.terms_s.items()},
             "hidden_s": {name: float(column[0]) for name, column in estimate.hidden_s.items()},
@@ -207,13 +217,14 @@ class LogComparison:
 def compare(log: MeasuredLog, scenario: Scenario) -> LogComparison:
     """Predict the run that a log is of.
 
-    Layout fields that the scenario leaves open are taken from the log where it states them.
+    What the scenario leaves open of layout, training and software is taken from the log where it
+    states it.
 
     Raises
     ------
     InputError
         If the log contradicts the scenario, both values named; if its step time cannot be that of
-        the scenario; or if the layout cannot run.
+        the scenario; or if the layout cannot run, with the place in the log of what it states.
     """
     if log.median_step_s < SHORTEST_STEP_S:
         raise InputError(
@@ -222,41 +233,97 @@ def compare(log: MeasuredLog, scenario: Scenario) -> LogComparison:
         )
     if problems := _contradictions(log, scenario):
         raise InputError(problems)
-    open_fields = {
-        name: found.value
-        for name, found in log.stated.items()
-        if name in _LAYOUT and name not in scenario.pinned
-    }
-    prediction = predict(scenario, **open_fields)
+    said = scenario.document.get("training", {})
+    layout = _open(log, _LAYOUT - scenario.pinned.keys())
+    training = _open(log, _TRAINING - set(said))
+    software = _software(log, scenario)
+    try:
+        prediction = predict(_followed(scenario, training, software), **layout)
+    except InputError as error:
+        raise InputError(_placed(text, log) for text in error.problems) from None
     if problems := _impossible(log, prediction):
         raise InputError(problems)
-    return LogComparison(log=log, prediction=prediction, from_log=open_fields)
+    return LogComparison(
+        log=log,
+        prediction=prediction,
+        from_log=layout,
+        training_from_log=training,
+        software_from_log=software,
+    )
+
+
+def _open(log: MeasuredLog, names: Set[str]) -> dict[str, Any]:
+    """What the log states of some fields."""
+    return {name: found.value for name, found in log.stated.items() if name in names}
+
+
+def _software(log: MeasuredLog, scenario: Scenario) -> str | None:
+    """The profile that does what the log's arguments ask for, where the scenario names none."""
+    if scenario.document.get("cluster", {}).get("software") is not None:
+        return None
+    return first_running(log.software, scenario.cluster.accelerator.platform)
+
+
+def _followed(scenario: Scenario, training: Mapping[str, Any], software: str | None) -> Scenario:
+    """The scenario with what the log adds to it."""
+    if not training and software is None:
+        return scenario
+    document = dict(scenario.document)
+    document["training"] = {**document.get("training", {}), **training}
+    if software is not None:
+        document["cluster"] = {**document.get("cluster", {}), "software": software}
+    architecture = scenario.workload.architecture
+    return make_scenario(document, where=scenario.where, architecture=architecture)
+
+
+def _placed(text: str, log: MeasuredLog) -> str:
+    """A problem of a field, with the line of the log that states it."""
+    for name, found in log.stated.items():
+        if f": layout.{name}: " in text or f": training.{name}: " in text:
+            return f"{text} ({log.path}: line {found.line}: {found.words})"
+    return text
 
 
 def _contradictions(log: MeasuredLog, scenario: Scenario) -> list[str]:
     """What the log says of its run and the scenario says otherwise."""
     recipe, arch = scenario.workload.recipe, scenario.workload.architecture
+    said = _TRAINING & set(scenario.document.get("training", {}))
     ours: dict[str, Any] = {
         **scenario.pinned,
+        **{name: getattr(recipe, name) for name in said},
         "gpus": scenario.cluster.gpus,
-        "global_batch": recipe.global_batch,
-        "sequence_length": recipe.sequence_length,
         "layers": arch.layers,
         "hidden": arch.hidden,
     }
+    if arch.attentions:
+        ours["heads"] = arch.attentions[0].heads
     problems = []
     for name, found in log.stated.items():
-        if name in ours and ours[name] != found.value:
-            field = _FIELDS.get(name, f"layout.{name}")
-            rule = f"must be {ours[name]} as {field} of {scenario.where}"
-            follow = f" (to follow the log: --set {field}={found.value})" if "." in field else ""
+        if name in ours and not _same(ours[name], found.value):
+            place, value = _FIELDS.get(name, f"layout.{name}"), _word(found.value)
+            rule = f"must be {_word(ours[name])} as {place} of {scenario.where}"
+            follow = f" (to follow the log: --set {place}={value})" if "." in place else ""
             problems.append(
-                f"{log.path}: line {found.line}: {found.words}: {rule}, got {found.value}{follow}"
+                f"{log.path}: line {found.line}: {found.words}: {rule}, got {value}{follow}"
             )
     if log.ranks and log.ranks[-1] >= scenario.cluster.gpus:
         rule = f"must be below {scenario.cluster.gpus}, cluster.gpus of {scenario.where}"
         problems.append(f"{log.path}: rank: {rule}, got a line of rank {log.ranks[-1]}")
     return problems
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    """Whether two values mean the same; modules and adapted matrices have no order."""
+    if isinstance(ours, str) and isinstance(theirs, str):
+        return set(ours.split("+")) == set(theirs.split("+"))
+    if isinstance(ours, tuple) and isinstance(theirs, list):
+        return set(ours) == set(theirs)
+    return bool(ours == theirs)
+
+
+def _word(value: Any) -> str:
+    """A value as ``--set`` takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _impossible(log: MeasuredLog, prediction: Prediction) -> list[str]:

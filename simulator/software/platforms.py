@@ -9,13 +9,22 @@ from simulator.errors import InputError
 from simulator.hardware.accelerator import Accelerator, Platform
 from simulator.software.profile import Software, load_software
 
-__all__ = ["running_on", "sound_software", "wrong_platform"]
+__all__ = ["first_running", "running_on", "sound_software", "wrong_platform"]
 
 
 def running_on(platform: Platform) -> list[str]:
     """List the software profiles that run on a platform."""
     found = sound_software(catalogue.names("software"))
     return [one.name for one in found if platform in one.platforms]
+
+
+def first_running(names: Iterable[str], platform: Platform) -> str | None:
+    """The first of some software profiles that runs on a platform; None where none does.
+
+    >>> first_running(["megatron-core", "primus"], "rocm")
+    'primus'
+    """
+    return next((name for name in names if platform in load_software(name).platforms), None)
 
 
 def sound_software(names: Iterable[str]) -> Iterator[Software]:

@@ -71,8 +71,8 @@ def test_the_screen_says_it_all(scenario: list[str]) -> None:
         "memory, reserved (GiB)",
         "matrix products",
         "sum = step time",
-        "Layout fields taken from the log: dp = 2, cp = 1, tp = 1, pp = 1, micro_batch = 4.",
-        "Layout fields assumed, because neither log nor scenario has them: vpp = 1",
+        "Layout fields taken from the log: dp = 2, cp = 1, tp = 1, pp = 1, micro_batch = 4, vpp",
+        "Layout fields assumed, because neither log nor scenario has them: ep = 1",
     ):
         assert words in text, words
     assert "software profile" not in text
@@ -101,6 +101,44 @@ def test_every_kind_of_log_is_read(scenario: list[str]) -> None:
         "torchtitan",
     ]
     assert "The log is of megatron, the software profile is torchtitan." in said(*old, *scenario)
+
+
+def test_arguments_that_are_not_known_are_named(tmp_path: Path) -> None:
+    text = (LOGS / "megatron_mi300x_2025.log").read_text()
+    more = "".join(f"  switch_{n} {'.' * 30} {n}\n" for n in range(1, 13))
+    path = tmp_path / "train.log"
+    path.write_text(text.replace("  adam_beta1", f"{more}  adam_beta1", 1))
+    described = """
+        [model]
+        model_type = "llama"
+        name = "of-the-log"
+        hidden_size = 6144
+        intermediate_size = 21504
+        num_hidden_layers = 56
+        num_attention_heads = 96
+        num_key_value_heads = 24
+        vocab_size = 50257
+        max_position_embeddings = 8192
+        [training]
+        sequence_length = 8192
+        global_batch = 512
+        [cluster]
+        name = "mi300x-8"
+        gpus = 8
+        """
+    (tmp_path / "run.toml").write_text(described)
+    given = ["--megatron-log", str(path), "--scenario", str(tmp_path / "run.toml")]
+    told = " ".join(said(*given).split())
+    assert "Software profile after the log: primus." in told
+    assert "Training fields taken from the log: " in told
+    assert "not known here, so not counted: switch_1, switch_2, " in told
+    assert " and 3 more (--json lists them)." in told
+    (log,) = json.loads(said(*given, "--json"))["logs"]
+    assert len(log["log"]["unknown_arguments"]) == 15
+    assert (log["software_from_log"], log["layout_from_log"]["recompute"]) == (
+        "primus",
+        "selective",
+    )
 
 
 def test_the_document(scenario: list[str]) -> None:

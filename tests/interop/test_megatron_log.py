@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simulator.errors import InputError
-from simulator.interop.megatron_log import read_megatron_log
+from simulator.interop.launch_files.megatron_log import read_megatron_log
 from simulator.measured.log import MeasuredLog
 from simulator.workload.recipe import Recipe
 
@@ -80,6 +80,7 @@ def test_what_the_log_says_of_its_run() -> None:
         "cp": 1,
         "tp": 1,
         "pp": 1,
+        "vpp": 1,
         "hidden": 64,
         "layers": 4,
         "micro_batch": 4,

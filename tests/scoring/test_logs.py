@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 from simulator.errors import InputError
-from simulator.interop.megatron_log import read_megatron_log
+from simulator.interop.launch_files.megatron_log import read_megatron_log
+from simulator.interop.launch_files.merging import import_launch
 from simulator.interop.torchtitan_log import read_torchtitan_log
 from simulator.measured.log import MeasuredLog, Stated
 from simulator.measured.rows import COLUMNS
@@ -125,11 +127,130 @@ def test_flop_as_the_framework_counts_them() -> None:
 
 def test_layout_fields_that_the_scenario_leaves_open_come_from_the_log() -> None:
     found = compare(megatron(), scenario())
-    assert dict(found.from_log) == {"dp": 2, "cp": 1, "tp": 1, "pp": 1, "micro_batch": 4}
+    open_fields = {"dp": 2, "cp": 1, "tp": 1, "pp": 1, "micro_batch": 4, "vpp": 1}
+    assert dict(found.from_log) == open_fields
     assert found.prediction.layout["micro_batch"] == 4
     assert predict(scenario()).layout["micro_batch"] == 1
     pinned = scenario(layout={"micro_batch": 4, "tp": 1})
-    assert dict(compare(megatron(), pinned).from_log) == {"dp": 2, "cp": 1, "pp": 1}
+    assert dict(compare(megatron(), pinned).from_log) == {"dp": 2, "cp": 1, "pp": 1, "vpp": 1}
+
+
+def mi300x(**changes: Any) -> Scenario:
+    """The model of megatron_mi300x_2025.log on its machine; its launch is left to the log."""
+    sizes = {
+        "model_type": "llama", "name": "of-the-log", "hidden_size": 6144,
+        "intermediate_size": 21504, "num_hidden_layers": 56, "num_attention_heads": 96,
+        "num_key_value_heads": 24, "vocab_size": 50257, "max_position_embeddings": 8192,
+    }  # fmt: skip
+    return scenario(**{
+        "model": sizes,
+        "training": {"sequence_length": 8192, "global_batch": 512},
+        "cluster": {"name": "mi300x-8", "gpus": 8},
+        **changes,
+    })  # fmt: skip
+
+
+def of_mi300x(of: Scenario, path: Path = LOGS / "megatron_mi300x_2025.log") -> MeasuredLog:
+    return read_megatron_log(path, of.workload.recipe, of.cluster.gpus)
+
+
+def test_a_whole_list_of_arguments_says_the_whole_run() -> None:
+    """What the command in the same public log asks for, with Megatron's own defaults."""
+    found = compare(of_mi300x(mi300x()), mi300x())
+    assert dict(found.from_log) == {
+        "tp": 4, "pp": 2, "cp": 1, "dp": 1, "ep": 1, "vpp": 1, "micro_batch": 1,
+        "sharding": "zero1", "recompute": "selective", "sequence_parallel": True,
+    }  # fmt: skip
+    assert dict(found.training_from_log) == {
+        "precision": "bf16", "optimizer": "adamw", "gradient_dtype": "fp32",
+        "reduce_dtype": "fp32",
+    }  # fmt: skip
+    assert found.software_from_log == found.prediction.scenario.software.name == "primus"
+    assert found.log.unknown == (
+        "align_grad_reduce",
+        "apply_rope_fusion",
+        "scatter_gather_tensors_in_pipeline",
+    )
+    named = compare(of_mi300x(mi300x()), mi300x(cluster__software="primus"))
+    assert named.software_from_log is None
+    assert named.prediction.step_time_s == found.prediction.step_time_s
+
+
+def test_a_launch_script_and_the_log_of_it_are_read_alike(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 56 --hidden-size 6144"
+        " --num-attention-heads 96 --ffn-hidden-size 21504 --max-position-embeddings 8192"
+        " --seq-length 8192 --train-iters 20 --tokenizer-type GPT2BPETokenizer"
+        " --global-batch-size 512 --disable-bias-linear --normalization RMSNorm"
+        " --untie-embeddings-and-output-weights --swiglu --attention-dropout 0"
+        " --hidden-dropout 0 --use-rotary-position-embeddings --position-embedding-type rope"
+        " --group-query-attention"
+        " --num-query-groups 24 --micro-batch-size 1 --tensor-model-parallel-size 4"
+        " --pipeline-model-parallel-size 2 --sequence-parallel --bf16"
+        " --use-distributed-optimizer --recompute-activations"
+    )
+    where = {"cluster": "mi300x-8"}
+    from_script, from_log = (
+        import_launch([path], where).predicted()
+        for path in (script, LOGS / "megatron_mi300x_2025.log")
+    )
+    beside = compare(of_mi300x(mi300x()), mi300x()).prediction
+    assert from_script.step_time_s == from_log.step_time_s
+    assert beside.step_time_s == pytest.approx(from_log.step_time_s, rel=1e-6)
+    assert beside.memory_bytes == pytest.approx(from_log.memory_bytes, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "name", "value"),
+    [
+        ("recompute_granularity", "full", "recompute", "full"),
+        ("use_distributed_optimizer", "False", "sharding", "ddp"),
+        ("sequence_parallel", "False", "sequence_parallel", False),
+        ("fp8", "hybrid", "precision", "fp8"),
+        ("use_torch_fsdp2", "True", "sharding", "zero3"),
+        ("optimizer", "sgd", "optimizer", "sgd"),
+        ("accumulate_allreduce_grads_in_fp32", "False", "reduce_dtype", "bf16"),
+    ],
+)
+def test_every_switch_of_the_list_counts(
+    before: str, after: str, name: str, value: object, tmp_path: Path
+) -> None:
+    text = (LOGS / "megatron_mi300x_2025.log").read_text()
+    path = tmp_path / "train.log"
+    path.write_text(re.sub(rf"^(  {before} \.+) .*$", rf"\1 {after}", text, flags=re.M))
+    assert of_mi300x(mi300x(), path).stated[name].value == value
+
+
+def test_switches_that_a_scenario_contradicts_are_named() -> None:
+    of = mi300x(
+        layout={"sharding": "ddp", "recompute": "full", "sequence_parallel": False},
+        training__precision="fp8",
+    )
+    log = of_mi300x(of)
+    lines = {stated.words: stated.line for stated in log.stated.values()}
+    assert sorted(refused(log, of)) == sorted(
+        f"train.log: line {lines[words]}: {words}: must be {ours} as {field} of run.toml, got"
+        f" {theirs} (to follow the log: --set {field}={theirs})"
+        for words, field, ours, theirs in (
+            ("use_distributed_optimizer", "layout.sharding", "ddp", "zero1"),
+            ("recompute_granularity", "layout.recompute", "full", "selective"),
+            ("sequence_parallel", "layout.sequence_parallel", "false", "true"),
+            ("bf16", "training.precision", "fp8", "bf16"),
+        )
+    )
+
+
+def test_what_cannot_run_is_told_with_its_line(tmp_path: Path) -> None:
+    text = (LOGS / "megatron_mi300x_2025.log").read_text()
+    path = tmp_path / "train.log"
+    off = "  fp8 ............................................. None"
+    path.write_text(text.replace(off, off.replace("fp8", "fp4").replace("None", "e2m1")))
+    device, software = refused(of_mi300x(mi300x(), path), mi300x())
+    assert "training.precision: mi300x has no nvfp4" in device
+    assert "training.precision: primus does not train in nvfp4" in software
+    line = text[: text.index(off)].count("\n") + 1
+    assert device.endswith(f" (train.log: line {line}: fp4)")
 
 
 def test_every_contradiction_is_named_with_both_values() -> None:
@@ -257,6 +378,8 @@ def test_document() -> None:
         "log",
         "run",
         "layout_from_log",
+        "training_from_log",
+        "software_from_log",
         "quantities",
         "terms_s",
         "hidden_s",
@@ -276,6 +399,7 @@ def test_document() -> None:
         "p90_s",
         "ranks",
         "stated",
+        "unknown_arguments",
         "notes",
     ]
     for quantity in document["quantities"]:

@@ -8,8 +8,10 @@ Nsight Systems know their ranks, and the first the groups that they talk in.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,17 @@ import numpy as np
 from simulator.errors import InputError
 from simulator.files import json_of
 from simulator.interop.kineto import read_trace
-from simulator.interop.launch_files.megatron_arguments import read_megatron
-from simulator.interop.launch_files.settings import Place, Reading, Setting, Settings, Stated
+from simulator.interop.launch_files.megatron_listing import ARGUMENT, listed_arguments
+from simulator.interop.launch_files.megatron_log import read_megatron_log
+from simulator.interop.launch_files.settings import (
+    MOST_SETTINGS,
+    Place,
+    Reading,
+    Setting,
+    Settings,
+    Stated,
+)
 from simulator.interop.launch_files.torchtitan_job import read_torchtitan
-from simulator.interop.megatron_log import read_megatron_log
 from simulator.interop.mlperf_log import read_mlperf_log
 from simulator.interop.nsys import is_nsys, read_nsys
 from simulator.interop.torchtitan_log import read_torchtitan_log
@@ -37,8 +46,9 @@ _HEAD_BYTES = 2**20
 
 _GZIP = b"\x1f\x8b"
 _TRACE = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo)"\s*:')
-_ARGUMENT = re.compile(r"(?:^|\s)([a-z]\w{1,80}) \.{3,64} (\S.{0,400}?)\s*$", re.M)
 _ELAPSED = "elapsed time per iteration (ms)"
+_PADDED = re.compile(r"> padded vocab \(size: (\d{1,9})\)")
+"""As ``vocab_size_with_padding`` of Megatron-LM prints it."""
 _COLOUR = re.compile(r"\x1b?\[[0-9;]{1,20}m")
 _MESH = re.compile(r"device mesh with parallelism: ([\w=, ]{1,400})")
 _OLD_MESH = re.compile(r"device mesh with (\[[\w', ]{1,200}\]), (\[[\d, ]{1,200}\])")
@@ -131,38 +141,20 @@ def _shares(step: StepTime) -> str:
 
 
 def _of_megatron(text: str, path: str) -> Reading:
-    """Arguments as the run listed them; those of switches that are off say nothing."""
-    line_of = {match[1]: text.count("\n", 0, match.start(1)) + 1 for match in _listed(text)}
-    values = {match[1]: match[2].strip("[]'\"") for match in _listed(text)}
-    off = {key for key, value in values.items() if value in ("None", "") and key not in _ALWAYS}
-    off |= {key for key, value in values.items() if value == "False" and key not in _ALWAYS}
-    for switch, keys in _ONLY_WITH.items():
-        if switch in off or switch not in values:
-            off |= {key for key in values if re.match(keys, key)}
-    kept = [
-        Setting(key, value, Place(path, key, line_of[key]))
-        for key, value in values.items()
-        if key not in off
-    ]
-    found = read_megatron(Settings.of(path, kept), flags=bool(kept), kind="log of Megatron-LM")
-    found = replace(found, idle=(*found.idle, *found.unknown), unknown=(), measured=True)
+    """Arguments as the run listed them."""
+    ends = [end.start() for end in re.finditer("\n", text)]
+
+    def line_of(match: re.Match[str]) -> int:
+        return bisect_left(ends, match.start(1)) + 1
+
+    matches = islice(ARGUMENT.finditer(text), MOST_SETTINGS)
+    listed = [(line_of(match), match[1], match[2]) for match in matches]
+    tokens = None
+    if padded := _PADDED.search(text):
+        words = "padded vocab (size)"
+        tokens = Setting(words, padded[1], Place(path, words, line_of(padded)))
+    found = listed_arguments(listed, path, tokens)
     return _timed(found, "megatron", read_megatron_log)
-
-
-def _listed(text: str) -> Iterable[re.Match[str]]:
-    return list(_ARGUMENT.finditer(text))[:5_000]
-
-
-_ALWAYS = ("recompute_granularity", "add_bias_linear")
-_ONLY_WITH = {
-    "num_experts": r"moe_|expert_",
-    "multi_latent_attention": r"(?:q|kv)_lora_rank|qk_(?:head_dim|pos_emb_head_dim)|v_head_dim",
-    "group_query_attention": r"num_query_groups",
-    "fp8": r"fp8_",
-    "fp4": r"fp4_",
-    "use_precision_aware_optimizer": r"exp_avg",
-}
-"""Arguments that are listed with their defaults although what they belong to is off."""
 
 
 def _of_torchtitan(text: str, path: str) -> Reading:

@@ -352,7 +352,7 @@ def _types(settings: Settings, flags: bool, half: dict[str, bool | None]) -> Non
         ),
         "",
     )
-    if low or (full is False and not flags):
+    if low or (full is False and (half["bf16"] or not flags)):
         settings.say("training.gradient_dtype", "bf16", found[key])
         settings.say("training.reduce_dtype", "bf16", found[key])
     elif full or (flags and half["bf16"]):

@@ -14,7 +14,7 @@ from simulator.interop.launch_files.imported import Imported, Origin
 from simulator.interop.launch_files.recognising import read_launch_files
 from simulator.interop.launch_files.settings import Reading, Stated, Unset, as_whole, shown
 from simulator.scenario import Scenario, make_scenario
-from simulator.software.profile import load_software
+from simulator.software.platforms import first_running
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import LARGEST
@@ -422,13 +422,11 @@ class _Merging:
         if not isinstance(table.get("name"), str) or not isinstance(gpus, int):
             return
         cluster = load_cluster(table["name"], gpus, where="--from")
-        for name in wanted:
-            software = load_software(name)
-            if cluster.accelerator.platform in software.platforms:
-                table["software"] = name
-                kinds = " and ".join(r.kind for r in self.readings if name in r.software)
-                self._put("cluster.software", name, f"{kinds} (--software NAME chooses another)")
-                return
+        name = first_running(wanted, cluster.accelerator.platform)
+        if name is not None:
+            table["software"] = name
+            kinds = " and ".join(r.kind for r in self.readings if name in r.software)
+            self._put("cluster.software", name, f"{kinds} (--software NAME chooses another)")
 
 
 def _without_the_usual(scenario: Scenario) -> Scenario:

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from simulator.errors import InputError
+from simulator.interop.launch_files.megatron_listing import ARGUMENT, listed_arguments
+from simulator.interop.launch_files.settings import MOST_SETTINGS
 from simulator.measured.log import LogReading, MeasuredLog
 from simulator.measured.log_lines import Progress, marked_lines, rank_of
 from simulator.units import MIB
@@ -22,7 +24,7 @@ from simulator.workload.recipe import Recipe
 __all__ = ["read_megatron_log"]
 
 _STEP, _MEMORY, _WORLD = "elapsed time per iteration (ms):", ") memory (MB) |", "using world size:"
-_THEORY, _DOTS = "Theoretical memory footprints:", " ...."
+_THEORY, _DOTS = "Theoretical memory footprints:", " ..."
 _MARKS = tuple(mark.encode() for mark in (_STEP, _MEMORY, _WORLD, _THEORY, _DOTS))
 
 # Digits are bounded: what has more of them is damaged, and no number here needs as many.
@@ -36,7 +38,6 @@ _AFTER = re.compile(r"\(after (\d{1,15}) iterations\) memory")
 _MEMORY_RANK = re.compile(r"\[Rank (\d{1,9})\]")
 _TOTAL = re.compile(r"total=(\d{1,15}\.\d+) MB")
 _SIZE = re.compile(r"([a-z-]+ size): (\d{1,15})\b")
-_ARGUMENT = re.compile(r"(?:^|\s)(\w+) \.{4,} (\d{1,15})\s*$")
 
 _KINDS = {
     "max allocated": "allocated",
@@ -50,20 +51,8 @@ _SIZES = {
     "tensor-model-parallel size": "tp",
     "pipeline-model-parallel size": "pp",
 }
-_ARGUMENTS = {
-    "world_size": "gpus",
-    "seq_length": "sequence_length",
-    "num_layers": "layers",
-    "hidden_size": "hidden",
-    "micro_batch_size": "micro_batch",
-    "data_parallel_size": "dp",
-    "context_parallel_size": "cp",
-    "tensor_model_parallel_size": "tp",
-    "pipeline_model_parallel_size": "pp",
-    "virtual_pipeline_model_parallel_size": "vpp",
-    "expert_model_parallel_size": "ep",
-}
-"""Argument that the log lists at its start -> name in a scenario or layout."""
+_SECTIONS = ("layout", "training", "size", "cluster")
+"""Of what the arguments state, what a scenario has."""
 
 
 def read_megatron_log(
@@ -96,6 +85,7 @@ def read_megatron_log(
     """
     reading = LogReading("megatron", "a Megatron-LM log", path)
     before: tuple[int, int, int] | None = None
+    listed: list[tuple[int, str, str]] = []
     for line, text in marked_lines(path, _MARKS, progress=progress):
         if _STEP in text:
             before = _step(reading, line, text, before)
@@ -108,10 +98,29 @@ def read_megatron_log(
             for words, value in _SIZE.findall(text):
                 if words in _SIZES:
                     reading.state(_SIZES[words], int(value), line, words)
-        elif (found := _ARGUMENT.search(text)) and found.group(1) in _ARGUMENTS:
-            words, value = found.groups()
-            reading.state(_ARGUMENTS[words], int(value), line, words)
+        elif (found := ARGUMENT.search(text)) and len(listed) < MOST_SETTINGS:
+            listed.append((line, found[1], found[2]))
+    if listed:
+        _arguments(reading, listed)
     return reading.finish(recipe, gpus, warm_up)
+
+
+def _arguments(reading: LogReading, listed: list[tuple[int, str, str]]) -> None:
+    """Take what the arguments state; step lines say the batch of every step themselves."""
+    found = listed_arguments(listed, reading.path)
+    for item in found.stated:
+        section, _, name = item.field.partition(".")
+        if section in _SECTIONS and not (name == "global_batch" and name in reading.stated):
+            reading.state(name, item.value, item.place.line, item.place.key)
+        elif item.field == "run.shard_instances" and item.value > 1:
+            reading.unknown.append(item.place.key)
+    for line, key, value in listed:
+        if key == "data_parallel_size" and value.isdecimal():
+            reading.state("dp", int(value), line, key)
+    reading.unknown += [place.key for place in found.unknown]
+    reading.software = found.software
+    said = f"{reading.path}: "
+    reading.notes += [f"not understood: {text.removeprefix(said)}" for text in found.problems]
 
 
 def _step(
