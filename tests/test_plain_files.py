@@ -2,6 +2,7 @@
 
 import os
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,11 @@ def test_large_files_are_refused_unread(tmp_path: Path, reader, size: int, most:
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.truncate(size)
-    begun = time.monotonic()
+    tracemalloc.start()
     assert refusal(reader, path) == f"{path}: larger than {most} MiB, got {size} bytes"
-    assert time.monotonic() - begun < 1.0
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 2**20
 
 
 @pytest.mark.parametrize(
@@ -68,9 +71,9 @@ def test_large_files_are_refused_unread(tmp_path: Path, reader, size: int, most:
 )
 def test_deep_tables_are_refused_before_they_cost_anything(tmp_path: Path, text: str) -> None:
     (tmp_path / "deep.toml").write_text(text)
-    begun = time.monotonic()
+    begun = time.process_time()
     assert refusal(read_toml, tmp_path / "deep.toml").endswith("deep.toml: nested too deeply")
-    assert time.monotonic() - begun < 1.0
+    assert time.process_time() - begun < 1.0
 
 
 def test_words_with_many_dots_are_no_deep_key(tmp_path: Path) -> None:

@@ -172,30 +172,28 @@ def _rank_grids(layouts: Layouts, plans: UniqueRows, table: StageTable) -> Uniqu
 
 
 def _blocks(workload: Workload, cluster: Cluster, software: Software, ranks: Ranks) -> BlockCosts:
-    """Prices of the model's parts, those with other modules to recompute apart."""
+    """Prices of the model's parts, of each key with the modules that it recomputes.
+
+    All keys are priced with each of the sets: few of the costs hang on which it is.
+    """
     named = np.asarray(ranks.recompute_modules)
-    if not named.any():
-        return _blocks_alike(workload, cluster, software, ranks)
-    pieces = []
-    for mask in np.unique(named).tolist():
-        rows = np.flatnonzero(named == mask)
-        naming = software.recomputing(modules_of(mask))
-        pieces.append((rows, _blocks_alike(workload, cluster, naming, ranks.take(rows))))
-    return BlockCosts.joined(pieces)
+    masks = np.unique(named).tolist()
+    rows = [np.flatnonzero(named == mask) for mask in masks]
+    found = _with_each(workload, cluster, software, ranks, masks)
+    if len(found) == 1:
+        return found[0]
+    return BlockCosts.joined([(x, y.take(x)) for x, y in zip(rows, found, strict=True)])
 
 
-def _blocks_alike(
+def _blocks_padded(
     workload: Workload, cluster: Cluster, software: Software, ranks: Ranks
 ) -> BlockCosts:
-    """The same of one set of modules; of sequences of unlike lengths, their mean."""
-    blocks = block_costs(workload, cluster, software, ranks)
-    if not workload.recipe.pads:
-        return blocks
+    """Prices with one set of modules where lengths are unlike: the mean over them."""
     return mean_costs(
         lambda recipe: block_costs(replace(workload, recipe=recipe), cluster, software, ranks),
         workload.recipe,
         ranks,
-        blocks,
+        block_costs(workload, cluster, software, ranks),
     )
 
 
@@ -208,13 +206,22 @@ def _blocks_of_each(
 ) -> BlockCosts:
     """The same of every one of some sets of modules, one set after the other."""
     keys = len(ranks.tp)
+    found = _with_each(workload, cluster, software, ranks, modules)
+    return BlockCosts.joined([(np.arange(keys) + i * keys, x) for i, x in enumerate(found)])
+
+
+def _with_each(
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    ranks: Ranks,
+    modules: Sequence[int],
+) -> list[BlockCosts]:
     naming = [software.recomputing(modules_of(mask)) for mask in modules]
     if workload.recipe.pads:
-        found = [_blocks_alike(workload, cluster, one, ranks) for one in naming]
-    else:
-        kernels = [one.kernels for one in naming]
-        found = block_costs_of_each(workload, cluster, software, ranks, kernels)
-    return BlockCosts.joined([(np.arange(keys) + i * keys, x) for i, x in enumerate(found)])
+        return [_blocks_padded(workload, cluster, one, ranks) for one in naming]
+    kernels = [one.kernels for one in naming]
+    return block_costs_of_each(workload, cluster, software, ranks, kernels)
 
 
 def _unpaired(plans: Layouts, workload: Workload, software: Software) -> Floats:

@@ -10,6 +10,7 @@ it bears on.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import erf
 from typing import Any
 
@@ -287,14 +288,13 @@ class Belief:
         of a draw, those of kernels for layouts that have the same, what is each layout's own is
         drawn for each.
         """
-        draw = np.random.default_rng(SEED)
         values, vectors = np.linalg.eigh(self.covariance)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
-        error = draw.standard_normal((DRAWS, len(self.mean))) @ (shares @ root).T
         numbers, place = np.unique(kernels, return_inverse=True)
-        of_kernels = draw.standard_normal((DRAWS, len(numbers)))
+        shared, of_kernels, own = _drawn(len(self.mean), len(numbers), len(step_s))
+        error = shared @ (shares @ root).T
         error += np.sqrt(self._kernels(shares)) * of_kernels[:, place]
-        error += np.sqrt(self._layout(shares)) * draw.standard_normal((DRAWS, len(step_s)))
+        error += np.sqrt(self._layout(shares)) * own
         wins = np.bincount(np.argmin(np.log(step_s) + error, 1), minlength=len(step_s))
         return np.asarray(wins / DRAWS)
 
@@ -341,6 +341,20 @@ def interval_scores(low: Floats, high: Floats) -> Floats:
     """
     outside = np.maximum(np.maximum(low - 1.0, 1.0 - high), 0.0)
     return np.asarray(high - low + 2.0 / OUTSIDE * outside)
+
+
+def _drawn(*columns: int) -> list[Floats]:
+    """Normal draws from the fixed seed as tables of DRAWS rows, one after the other."""
+    ends = np.cumsum(columns) * DRAWS
+    stream = _stream(int(ends[-1] - 1).bit_length())
+    tables = np.split(stream[: ends[-1]], ends[:-1])
+    return [table.reshape(DRAWS, -1) for table in tables]
+
+
+@lru_cache(maxsize=2)
+def _stream(doublings: int) -> Floats:
+    """The first numbers of that seed, two to so many: the same ones however many are asked for."""
+    return np.random.default_rng(SEED).standard_normal(1 << doublings)
 
 
 def _times(rows: Floats, matrix: Floats) -> Floats:

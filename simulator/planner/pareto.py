@@ -44,8 +44,10 @@ def front(values: Floats) -> NDArray[np.bool_]:
     for start in range(0, len(values), _PIECE):
         rows = values[start : start + _PIECE, None, :]
         others = values[None, known, :]
-        no_worse = (others <= rows).all(axis=2)
-        better = (others < rows).any(axis=2)
-        worse = np.asarray(no_worse & better)
-        kept[start : start + _PIECE] &= ~worse.any(axis=1)
+        pairs = rows.shape[0], others.shape[1]
+        no_worse, better = np.full(pairs, True), np.full(pairs, False)
+        for k in range(values.shape[1]):  # not reduced over the few objectives: that is slow
+            no_worse &= others[..., k] <= rows[..., k]
+            better |= others[..., k] < rows[..., k]
+        kept[start : start + _PIECE] &= ~(no_worse & better).any(axis=1)
     return kept

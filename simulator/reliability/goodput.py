@@ -24,13 +24,16 @@ from simulator.reliability.run_terms import HARDWARE, PREEMPTION, SILENT, RunTer
 from simulator.reliability.spare_pool import PoolUse, pool_use
 from simulator.units import DAY_S
 
-__all__ = ["NEVER", "Instant", "instant"]
+__all__ = ["NEVER", "Instant", "goodput_by_interval", "instant"]
 
 NEVER = 0.02
 """Goodput below which a run is said never to finish."""
 
 _DOWN = ("detection", "diagnosis", "replacement", "start", "loading", "warm-up", "failed restarts")
 _EXPOSED = ("start", "loading", "warm-up", "failed restarts")
+
+_ROUNDS = 3
+"""How often the time in which servers can fail is found again, from what it makes of the run."""
 
 SWITCHES = ("leaf", "spine")
 
@@ -83,7 +86,6 @@ def instant(
     scale: Any = 1.0,
     lemons_left: Any = 1.0,
     reached: Callable[[Floats], Floats] | None = None,
-    rounds: int = 3,
 ) -> Instant:
     """Find where the time goes at the rates of one moment.
 
@@ -98,8 +100,6 @@ def instant(
     reached : callable, optional
         Share of the servers that are in repair in the long run which are by then, from the mean
         times of repairs: all spares are there when a run begins.
-    rounds : int
-        How often the time in which servers can fail is found again, from what it makes of the run.
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         rate = _rates(terms, scale, lemons_left)
@@ -108,10 +108,10 @@ def instant(
         exposed: Any = 1.0
         trains: Any = 1.0
         down_s: Any = 0.0
-        for _ in range(rounds):  # what happens while a run trains depends on how long it does
+        for _ in range(_ROUNDS):  # what happens while a run trains depends on how long it does
             fails = np.where(terms.lossless, trains, exposed)  # no restart heeds a notice
             use = _spares(terms, rate * stops * fails, down_s, reached)
-            cycle = _Cycle(terms, rate, use, training, (interval_s, copy_interval_s))
+            cycle = _Cycle(_Stops(terms, rate, use, training), interval_s, copy_interval_s)
             found = cycle.shares()
             idle = np.minimum(np.nan_to_num(found.waiting, nan=0.0), 1.0 - 1e-6)
             exposed = np.minimum(np.nan_to_num(found.exposed, nan=0.0) / (1.0 - idle), 1.0)
@@ -119,6 +119,24 @@ def instant(
             trains = np.minimum(training / (1.0 - idle), 1.0)
             down_s = np.nan_to_num(_down_seconds(found, idle), nan=0.0, posinf=0.0)
         return found
+
+
+def goodput_by_interval(terms: RunTerms, copy_interval_s: Floats) -> Callable[[Floats], Floats]:
+    """Goodput as a function of the interval between checkpoints, all (layouts, 1).
+
+    That of :func:`instant` after one round: what no interval changes is found once.
+    """
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        rate = _rates(terms, 1.0, 1.0)
+        use = _spares(terms, rate * (terms.kind != SILENT), 0.0, None)
+        stops = _Stops(terms, rate, use, 1.0)
+
+    def goodput(interval_s: Floats) -> Floats:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            cycle = _Cycle(stops, interval_s, copy_interval_s)
+            return cycle.silent(cycle.wall()).goodput
+
+    return goodput
 
 
 def _down_seconds(found: Instant, idle: Any) -> Floats:
@@ -188,52 +206,32 @@ def _costs(terms: RunTerms, use: PoolUse) -> _Costs:
     )
 
 
-class _Cycle:
-    """From one checkpoint to storage to the next; sums are means over many of them."""
+class _Stops:
+    """What ends training and what each end costs, whatever lies between checkpoints."""
 
-    def __init__(
-        self,
-        terms: RunTerms,
-        rate: Floats,
-        use: PoolUse,
-        training: Any,
-        intervals: tuple[Floats, Floats],
-    ) -> None:
-        self.tau, copy_interval_s = intervals
+    def __init__(self, terms: RunTerms, rate: Floats, use: PoolUse, training: Any) -> None:
         costs = _costs(terms, use)
+        total = costs.total
+        self.total = total
         lossy = rate * ((terms.kind != SILENT) & ~terms.lossless)
-        self.terms, self.costs, self.use, self.lossy, self.rate = terms, costs, use, lossy, rate
+        self.terms, self.costs, self.use, self.lossy = terms, costs, use, lossy
         self.announced = rate * terms.lossless
         self.every = lossy.sum(axis=1, keepdims=True)
         self.copied = copies = lossy * (terms.from_copies & terms.in_memory)
         self.speed = _speed(terms, use)
-        self.down = _weighted(lossy, costs.total)
-        first = copies.sum(axis=1, keepdims=True)
-        second = self.every - first
-        self.restart_1 = self.restarted(_weighted(copies, costs.total), terms.copy_restart_s)
-        self.restart_2 = self.restarted(_weighted(lossy - copies, costs.total), terms.restart_s)
-        self.planned = self.restarted(np.zeros_like(self.tau), terms.restart_s)
+        self.down = _weighted(lossy, total)
+        self.first = copies.sum(axis=1, keepdims=True)
+        self.second = self.every - self.first
+        self.restart_1 = self.restarted(_weighted(copies, total), terms.copy_restart_s)
+        self.restart_2 = self.restarted(_weighted(lossy - copies, total), terms.restart_s)
+        self.planned = self.restarted(np.zeros_like(terms.nodes), terms.restart_s)
         self.stop_share, self.stop_rate, self.swap_share = self.planned_shares(training)
         self.restarting = self.stop_rate * self.planned  # after planned stops
-        plain, self.count, self.short = self.tau / self.speed, 0.0 * self.tau, 0.0 * self.tau
-        self.length = self.useful = terms.stall_s + plain
-        if terms.in_memory:
-            self.count = self.tau / copy_interval_s
-            self.short = copy_interval_s / self.speed + terms.copy_s
-            self.length = terms.stall_s + self.count * _growth(first, self.short)
-            self.useful = terms.stall_s + self.count * self.short
-        saves = self.stop_rate / training + self.announced.sum(axis=1, keepdims=True)
-        ends = np.maximum(second + saves, 1e-30)
-        passes = 1.0 / np.expm1(ends * self.length)  # whole cycles between two interruptions
-        kept = second * np.exp(-ends * terms.background_s) * passes
-        kept = kept + saves * (passes + _begun(ends, plain, self.length) / plain)
-        never = second + saves < 1e-20
-        self.training = np.where(never, self.length, 1.0 / np.where(never, 1.0, kept))
-        stalls = np.where(never, 1.0, self.training * ends * passes)
-        self.stalled = stalls * (self.useful - plain)
-        self.work = plain
-        self.fails_1 = first * self.training
-        self.fails_2 = second * self.training
+        self.saves = self.stop_rate / training + self.announced.sum(axis=1, keepdims=True)
+        self.told = _weighted_sum(self.announced, terms.write_s + total + self.planned)
+        self.silent = rate * (terms.kind == SILENT)
+        self.silent_late = _weighted(self.silent, np.broadcast_to(terms.detection_s, rate.shape))
+        self.silent_down = self.restarted(_weighted(self.silent, total), terms.restart_s)
 
     def restarted(self, before: Floats, restart_s: Floats) -> Floats:
         """Time from a failure until training: `before`, then restarts until one holds."""
@@ -243,19 +241,6 @@ class _Cycle:
         tries = _shrunk(self.every, restart_s)
         again = tries + (1.0 - holds) * self.down + holds * fails * float(restart.retry_s)
         return np.asarray(before + again / ((1.0 - fails) * holds))
-
-    def shares(self) -> Instant:
-        """Divide the time of a cycle by what it went into."""
-        terms, costs = self.terms, self.costs
-        announced_cost = terms.write_s + costs.total + self.planned
-        wall = self.training + self.fails_1 * self.restart_1 + self.fails_2 * self.restart_2
-        wall = wall + self.training * _weighted_sum(self.announced, announced_cost)
-        wall = wall / np.maximum(1.0 - self.stop_share - self.swap_share, 0.0)
-        events = self.events()
-        found = self.phases(wall, events)
-        found["maintenance"] = self.stop_share
-        found["slow servers"] = found["slow servers"] + self.swap_share
-        return self.with_silent(wall, found, self.by_cause(wall, events), events / wall)
 
     def planned_shares(self, training: Any) -> tuple[Floats, Floats, Floats]:
         """Share of wall time of maintenance, stops a second of it, share of replacing slow ones."""
@@ -269,20 +254,83 @@ class _Cycle:
         swap_share = swaps * (each + self.costs.swap_s) + grown * each
         return pause / (every + pause), 1.0 / (every + pause) + swaps + grown, swap_share
 
+
+@dataclass(frozen=True, slots=True)
+class _Silent:
+    """What silent corruption leaves of a cycle's shares; (layouts, 1) but for the first."""
+
+    each: Floats
+    """Times a second by cause, (layouts, causes)."""
+    every: Floats
+    left: Floats
+    """Wall time without what corruption adds, over all of it."""
+    goodput: Floats
+
+
+class _Cycle:
+    """From one checkpoint to storage to the next; sums are means over many of them."""
+
+    def __init__(self, stops: _Stops, interval_s: Floats, copy_interval_s: Floats) -> None:
+        self.stops, self.tau, terms = stops, interval_s, stops.terms
+        self.work = plain = self.tau / stops.speed
+        self.short = 0.0 * self.tau
+        self.length = useful = terms.stall_s + plain
+        if terms.in_memory:
+            count = self.tau / copy_interval_s
+            self.short = copy_interval_s / stops.speed + terms.copy_s
+            self.length = terms.stall_s + count * _growth(stops.first, self.short)
+            useful = terms.stall_s + count * self.short
+        second, saves = stops.second, stops.saves
+        ends = np.maximum(second + saves, 1e-30)
+        passes = 1.0 / np.expm1(ends * self.length)  # whole cycles between two interruptions
+        kept = second * np.exp(-ends * terms.background_s) * passes
+        kept = kept + saves * (passes + _begun(ends, plain, self.length) / plain)
+        never = second + saves < 1e-20
+        self.training = np.where(never, self.length, 1.0 / np.where(never, 1.0, kept))
+        stalls = np.where(never, 1.0, self.training * ends * passes)
+        self.stalled = stalls * (useful - plain)
+        self.fails_1 = stops.first * self.training
+        self.fails_2 = second * self.training
+
+    def wall(self) -> Floats:
+        """Wall time of a cycle; silent corruption is not in it."""
+        stops = self.stops
+        wall = self.training + self.fails_1 * stops.restart_1 + self.fails_2 * stops.restart_2
+        wall = wall + self.training * stops.told
+        return np.asarray(wall / np.maximum(1.0 - stops.stop_share - stops.swap_share, 0.0))
+
+    def silent(self, wall: Floats) -> _Silent:
+        """Find what is left where all that is done until corruption is found is lost."""
+        stops, good = self.stops, self.tau / wall
+        each = stops.silent * self.training / wall
+        every = each.sum(axis=1, keepdims=True)
+        aged = (self.length / 2.0 + stops.terms.background_s) / self.length * self.tau
+        left = 1.0 / (1.0 + every * (stops.silent_late + stops.silent_down))
+        return _Silent(each, every, left, (good - every * aged) * left)
+
+    def shares(self) -> Instant:
+        """Divide the time of a cycle by what it went into."""
+        wall, events = self.wall(), self.events()
+        found = self.phases(wall, events)
+        found["maintenance"] = self.stops.stop_share
+        found["slow servers"] = found["slow servers"] + self.stops.swap_share
+        return self.with_silent(wall, found, self.by_cause(wall, events), events / wall)
+
     def events(self) -> Floats:
         """Interruptions of a cycle by cause, those during restarts left out."""
-        return np.asarray((self.lossy + self.announced) * self.training)
+        return np.asarray((self.stops.lossy + self.stops.announced) * self.training)
 
     def phases(self, wall: Floats, events: Floats) -> dict[str, Floats]:
         """Shares of wall time by phase."""
-        terms, costs, announced, planned = self.terms, self.costs, self.announced, self.planned
+        stops, announced = self.stops, self.stops.announced
+        terms, costs, planned = stops.terms, stops.costs, stops.planned
         restarts = self.fails_1 + self.fails_2
         told = (announced * self.training).sum(axis=1, keepdims=True)
         loads = self.fails_1 * terms.copy_load_s + (self.fails_2 + told) * terms.load_s
-        before = _weighted_sum(events, costs.total)
+        before = _weighted_sum(events, stops.total)
         plain = before + (restarts + told) * (terms.start_s + terms.warmup_s) + loads
-        whole = self.fails_1 * self.restart_1 + self.fails_2 * self.restart_2
-        whole = whole + _weighted_sum(announced * self.training, costs.total) + told * planned
+        whole = self.fails_1 * stops.restart_1 + self.fails_2 * stops.restart_2
+        whole = whole + _weighted_sum(announced * self.training, stops.total) + told * planned
         drained = told * terms.write_s
         good = self.tau / wall
         return {
@@ -295,42 +343,34 @@ class _Cycle:
             "warm-up": (restarts + told) * terms.warmup_s / wall,
             "failed restarts": (whole - plain) / wall,
             "checkpoints": self.stalled / wall,
-            "slow servers": good * (1.0 / self.speed - terms.stretch),
+            "slow servers": good * (1.0 / stops.speed - terms.stretch),
             **{name: good * extra for name, extra in terms.extras.items()},
         }
 
     def by_cause(self, wall: Floats, events: Floats) -> Floats:
         """Shares of wall time by cause: its own costs, its share of lost work and restarts."""
-        terms, costs = self.terms, self.costs
-        in_copies = self.copied > 0.0
-        told = self.announced * self.training
+        stops, terms, costs = self.stops, self.stops.terms, self.stops.total
+        in_copies = stops.copied > 0.0
+        told = stops.announced * self.training
         lossy = events - told
         age = np.where(in_copies, self.short / 2.0, self.length / 2.0 + terms.background_s)
         weight = lossy * age
         total = np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)
         lost = (self.training - self.stalled - self.work) * weight / total
-        restart = np.where(in_copies, self.restart_1, self.restart_2)
-        mean = np.where(in_copies, _weighted(self.copied, costs.total),
-                        _weighted(self.lossy - self.copied, costs.total))  # fmt: skip
-        own = lossy * (restart - mean + costs.total) + told * (
-            costs.total + self.planned + terms.write_s
-        )
+        restart = np.where(in_copies, stops.restart_1, stops.restart_2)
+        mean = np.where(in_copies, _weighted(stops.copied, costs),
+                        _weighted(stops.lossy - stops.copied, costs))  # fmt: skip
+        own = lossy * (restart - mean + costs) + told * (costs + stops.planned + terms.write_s)
         return np.asarray((own + lost) / wall)
 
     def with_silent(
         self, wall: Floats, phases: dict[str, Floats], by_cause: Floats, failures: Floats
     ) -> Instant:
         """Put corruption on top: all that is done until it is found, and since the checkpoint."""
-        terms, costs, good = self.terms, self.costs, self.tau / wall
-        silent = self.rate * (terms.kind == SILENT)
-        each = silent * self.training / wall
-        every = each.sum(axis=1, keepdims=True)
-        late = _weighted(silent, np.broadcast_to(terms.detection_s, silent.shape))
-        down = self.restarted(_weighted(silent, costs.total), terms.restart_s)
-        aged = (self.length / 2.0 + terms.background_s) / self.length * self.tau
-        left = 1.0 / (1.0 + every * (late + down))
-        left_good = (good - every * aged) * left
-        lost = 1.0 - left - every * left * down + (good * left - left_good)
+        terms, costs, good = self.stops.terms, self.stops.costs, self.tau / wall
+        silent, down = self.silent(wall), self.stops.silent_down
+        each, every, left = silent.each, silent.every, silent.left
+        lost = 1.0 - left - every * left * down + (good * left - silent.goodput)
         scaled = {name: share * left for name, share in phases.items()}
         shares = {
             "detection": costs.detection,
@@ -348,13 +388,13 @@ class _Cycle:
         more = each / np.maximum(every, 1e-300) * (lost + every * left * down)
         variance = self.variance(failures + each, each)
         return Instant(
-            goodput=left_good,
+            goodput=silent.goodput,
             phases=scaled,
             by_cause=by_cause * left + more,
             failures=(failures + each) * left,
-            stops=self.stop_rate * left,
+            stops=self.stops.stop_rate * left,
             training=self.training / wall * left,
-            exposed=(self.training / wall + self.restarting) * left
+            exposed=(self.training / wall + self.stops.restarting) * left
             + sum(scaled[name] for name in _EXPOSED),
             waiting=self.waiting(failures + each) * left,
             deviation=variance,
@@ -362,25 +402,25 @@ class _Cycle:
 
     def waiting(self, failures: Floats) -> Floats:
         """Share of wall time that waits for a repair where no spare is left."""
-        each = failures * self.terms.replaced * self.use.none
-        return _weighted_sum(each, self.costs.none_s)
+        each = failures * self.stops.terms.replaced * self.stops.use.none
+        return _weighted_sum(each, self.stops.costs.none_s)
 
     def variance(self, failures: Floats, each: Floats) -> Floats:
         """Variance of wall time per second of it.
 
         Failures are a compound Poisson process; what missing servers take lasts for a while.
         """
-        terms, restart, costs = self.terms, self.terms.run.restart, self.costs
+        stops, terms, restart = self.stops, self.stops.terms, self.stops.terms.run.restart
         people = float(restart.manual_fraction) * float(restart.manual_s) ** 2
-        age = np.where(self.copied > 0.0, self.short, self.length)
-        mean = costs.total + terms.restart_s + age / 2.0
+        age = np.where(stops.copied > 0.0, self.short, self.length)
+        mean = stops.total + terms.restart_s + age / 2.0
         together = ~_single(terms) & (terms.taken_nodes > terms.pool)
         waits = np.where(together, terms.repair_s**2, 0.0)
         spread = terms.diagnosis_s**2 + 2.0 * people + age**2 / 12.0 + 2.0 * terms.replaced * waits
         late = np.where(each > 0.0, terms.detection_s, 0.0)
         lossy = (failures - each) * (mean**2 + spread)
         found = (lossy + each * ((mean + late) ** 2 + spread)).sum(axis=1, keepdims=True)
-        return np.asarray(found + self.use.unsure_s)
+        return np.asarray(found + stops.use.unsure_s)
 
 
 def _speed(terms: RunTerms, use: PoolUse) -> Floats:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.reliability.goodput import NEVER, Instant, instant
+from simulator.reliability.goodput import NEVER, Instant, goodput_by_interval, instant
 from simulator.reliability.run_terms import HARDWARE, RunTerms
 from simulator.units import DAY_S
 
@@ -120,7 +120,8 @@ def outlook(terms: RunTerms, *, scale: float = 1.0, interval_s: Any = None) -> O
     given = terms.run.checkpoints.interval_s if interval_s is None else interval_s
     if given is None:
         most = _most_interval(terms)
-        tau = _best(lambda x: _inverse(instant(terms, x, copies, rounds=1)), least, most)
+        goodput = goodput_by_interval(terms, copies)
+        tau = _best(lambda interval: _inverse(goodput(interval)), least, most)
     else:
         tau = np.maximum(np.broadcast_to(np.asarray(given, float), terms.nodes.shape), least)
     found, wall_s = _over_run(terms, tau, np.minimum(copies, tau))
@@ -157,8 +158,8 @@ def _scaled(terms: RunTerms, scale: float) -> RunTerms:
     return replace(terms, rate=terms.rate * scale)
 
 
-def _inverse(found: Instant) -> Floats:
-    return np.where(found.goodput > 0.0, 1.0 / np.maximum(found.goodput, 1e-300), np.inf)
+def _inverse(goodput: Floats) -> Floats:
+    return np.where(goodput > 0.0, 1.0 / np.maximum(goodput, 1e-300), np.inf)
 
 
 def _least_interval(terms: RunTerms, copies: Floats) -> Floats:

@@ -108,7 +108,7 @@ def test_event_queue_of_gpt3_without_sharing(benchmark: Any) -> None:
     free = demands(graph.duration_s, [1.0])
     times = benchmark.pedantic(play, args=(graph, free), rounds=5, warmup_rounds=1)
     assert times.end_s.tobytes() == longest_path(graph).end_s.tobytes()
-    show(benchmark, TASKS, lambda: play(graph, free), TASKS / 1e6)
+    show(benchmark, TASKS, lambda: play(graph, free), TASKS / 5e5)
 
 
 @pytest.mark.benchmark(group="events")

@@ -200,7 +200,7 @@ def test_a_hundred_million_micro_batches_are_not_played_one_by_one(software: str
         global_batch=100_000_000,
     )  # fmt: skip
     layouts, at = many.estimate.layouts, many.scenario
-    begun = time.monotonic()
+    begun = time.process_time()
     played = replay_memory(layouts, at.workload, at.cluster, at.software)
-    assert time.monotonic() - begun < 5.0
+    assert time.process_time() - begun < 5.0
     assert len(played) == (4 if software == "megatron-core" else 0)

@@ -65,11 +65,21 @@ class BlockCosts:
         columns = {}
         for field in fields(BlockCosts):
             values = [getattr(costs, field.name) for _, costs in pieces]
-            axis = max(values[0].ndim - 2, 0)  # keys stand before the parts
+            axis = _axis(values[0])
             columns[field.name] = np.take(np.concatenate(values, axis=axis), order, axis=axis)
         return BlockCosts(**columns)
+
+    def take(self, keys: NDArray[np.intp]) -> BlockCosts:
+        """Costs of some keys."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return BlockCosts(**{name: np.take(x, keys, axis=_axis(x)) for name, x in values.items()})
 
     @property
     def parts(self) -> int:
         """Block kinds, embedding and head."""
         return int(self.forward_s.shape[2])
+
+
+def _axis(values: Floats) -> int:
+    """Where keys stand: before the parts."""
+    return max(values.ndim - 2, 0)
