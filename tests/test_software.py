@@ -114,6 +114,7 @@ def test_offload_is_said_by_those_that_have_it() -> None:
         "megatron-core-defaults",
         "megatron-lm-plain",
         "mlperf-nemo-v5.1",
+        "nemo-24.07",
         "nemo-25.04",
         "primus",
         "torchtune-2024",

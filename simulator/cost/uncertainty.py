@@ -156,7 +156,8 @@ def load_step_errors() -> StepErrors:
 
 def stated_spreads(cluster: Cluster, software: Software, recipe: Recipe) -> dict[str, float]:
     """Return the spreads that the figures behind a term state themselves, by error."""
-    device, kernels = cluster.accelerator, software.kernels
+    device = cluster.accelerator
+    kernels = software.on(device.generation).kernels
     product = device.gemm.get(kernels.gemm_library, {}).get(recipe.matrix_type)
     fused = device.attention.get(kernels.attention_library) or device.attention.get("flash")
     return {

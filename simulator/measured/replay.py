@@ -74,6 +74,9 @@ class Tables:
     fp8_weights: dict[str, tuple[str, ...]]
     """Types with which runs of a software keep the weights of their linears in 8 bit alone, where
     ranks share optimizer states; a software that is not there does as its profile says."""
+    flash_attn: dict[str, tuple[str, ...]]
+    """Models, by software, whose runs turn cuDNN's attention off: Transformer Engine calls
+    flash-attn on every device."""
     gradient_copies: Figure
     """Memory traffic per byte of gradients that FSDP copies into the buffer of its reduction, where
     products do not write there."""
@@ -418,6 +421,9 @@ def _software(row: Mapping[str, str], tables: Tables) -> Software:
         kernels = replace(kernels, attention="flash" if flash else "unfused")
     if flag(row, "cuda_graphs"):
         host = run_switches.captured(row, host, tables.router_kernels)
+    off = tables.flash_attn.get(stands.known, ())
+    usual = "flash_attn" if row.get("model") in off else ""
+    kernels = run_switches.attention(row, kernels, usual)
     kernels = run_switches.fused_experts(kernels, whole_step=host.captured_moe_fraction == 1.0)
     return replace(
         software,

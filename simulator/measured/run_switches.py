@@ -110,12 +110,25 @@ def kernels(
         usual = replace(usual, expert_products="streams")
     if added := choice(row, "unpermute", _SUMS):
         usual = replace(usual, keeps_expert_outputs=added == "index_add")
-    if library := choice(row, "attention_library", _ATTENTIONS):
-        own = replace(usual.transformer_engine, flash_attn_on=())
-        copies = library == "flash_attn"
-        usual = replace(usual, transformer_engine=own, copies_attention_output=copies)
     way: Any = choice(row, "dispatcher", _DISPATCHERS)
     return replace(usual, expert_library=way) if way in ("deepep", "hybridep") else usual
+
+
+def attention(row: Mapping[str, str], kernels: Kernels, usual: str = "") -> Kernels:
+    """Kernels with the library of attention that a row states, or else `usual`; "": its profile's.
+
+    Raises
+    ------
+    InputError
+        If the column has a word that it does not know.
+    """
+    library = choice(row, "attention_library", _ATTENTIONS) or usual
+    if not library:
+        return kernels
+    engine, copies = kernels.transformer_engine, library == "flash_attn"
+    everywhere = (*engine.flash_attn_on, *engine.flash_attn_library) if copies else ()
+    engine = replace(engine, flash_attn_on=tuple(dict.fromkeys(everywhere)))
+    return replace(kernels, transformer_engine=engine, copies_attention_output=copies)
 
 
 def fused_experts(usual: Kernels, *, whole_step: bool) -> Kernels:

@@ -136,7 +136,8 @@ def _types(recipe: Recipe) -> tuple[str, ...]:
 
 def _attention_library(cluster: Cluster, software: Software) -> str:
     """Key of the accelerator's attention table that is read; empty without fused attention."""
-    kernels, table = software.kernels, cluster.accelerator.attention
+    device = cluster.accelerator
+    kernels, table = software.on(device.generation).kernels, device.attention
     if kernels.attention != "flash":
         return ""
     return kernels.attention_library if kernels.attention_library in table else "flash"

@@ -194,12 +194,17 @@ class Kernels:
 
     def on(self, generation: str) -> Kernels:
         """The same with what attention runs on a generation of devices."""
-        copies = generation in self.transformer_engine.flash_attn_on
+        engine = self.transformer_engine
+        copies = generation in engine.flash_attn_on
+        library = self.attention_library
+        if copies:
+            library = engine.flash_attn_library.get(generation, library)
         own = self.wide_heads_of.get(generation)
         if own is None and not copies:
             return self
         return replace(
             self,
+            attention_library=library,
             wide_heads=own or self.wide_heads,
             copies_attention_output=copies or self.copies_attention_output,
         )

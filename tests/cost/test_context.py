@@ -9,6 +9,7 @@ import pytest
 from simulator.cost.operators.block_operators import block
 from simulator.cost.operators.operations import Operators
 from simulator.cost.step import evaluate
+from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import CP_KINDS, Layouts
 from simulator.software.profile import load_software
@@ -136,6 +137,17 @@ def test_attention_hides_a_ring_and_nothing_hides_the_rest() -> None:
     # torch: the first block's attention runs beside the gather
     titan = evaluate(table[:2], work, cluster, TITAN)
     assert titan.hidden_s["cp"][1] > 0 and titan.terms_s["cp"][1] > 0
+
+
+def test_a_ring_over_adapters_takes_the_units_of_sends() -> None:
+    """NCCL: two channels each way for a peer on another server; links of a domain take all."""
+    work = Workload(architecture=LLAMA, recipe=Recipe(sequence_length=131072, global_batch=4))
+    cluster = load_cluster("dgx-h100", 64)
+    none = replace(cluster, library=replace(cluster.library, network_send_units=Figure(0.0)))
+    rings = Layouts.of(cp=8, tp=[8, 1], dp=[1, 8], sequence_parallel=[True, False], global_batch=8)
+    with_units, without = (evaluate(rings, work, each, CORE) for each in (cluster, none))
+    slower = with_units.terms_s["slowdown"] - without.terms_s["slowdown"]
+    assert slower == pytest.approx([with_units.hidden_s["cp"][0] * 4 / 132, 0.0], rel=1e-6)
 
 
 def test_a_layout_costs_the_same_among_other_kinds() -> None:

@@ -22,6 +22,7 @@ from simulator.workload.recipe import Recipe, Workload
 
 S = 4096
 NEMO, BRIDGE = load_software("nemo-25.04"), load_software("megatron-bridge-26.04")
+OLD_NEMO = load_software("nemo-24.07")
 
 
 def attention_of(model: str, software: str, generation: str) -> Operators:
@@ -71,6 +72,9 @@ def test_what_is_fused(model: str, software: str, generation: str, fused: bool) 
         (BRIDGE, "blackwell", 256, 256, "flash2"),
         (BRIDGE, "blackwell", 192, 128, "cudnn"),
         (BRIDGE, "hopper", 256, 256, "cudnn"),
+        # flash-attention 2 everywhere, as NeMo's launcher had it until August 2024
+        (OLD_NEMO, "hopper", 128, 128, "sdpa"),
+        (OLD_NEMO, "ampere", 128, 128, "flash"),
     ],
 )
 def test_who_computes_it(

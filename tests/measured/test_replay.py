@@ -383,3 +383,18 @@ def test_a_word_that_is_no_module_is_an_error_of_the_row() -> None:
     assert "got ''" in problems(NEWER, recompute_modules="core_attn+")[0]
     found = problems(NEWER, recompute_modules="mpl", hidden="x")
     assert len(found) == 2, "with the other problems of the row"
+
+
+def test_runs_that_turn_cudnn_off_call_flash_attn() -> None:
+    """NVTE_FUSED_ATTN is 0 in nemo_megatron of NVIDIA/dgxc-benchmarking 24.11.1, 1 in 25.02."""
+
+    def library(**changed: str) -> str:
+        run = made(GPT | {"gpu": "H100-SXM5-80GB", "model": "gpt3-175b"}, **changed)
+        return run.software.on("hopper").kernels.attention_library
+
+    assert library(software="nemo-24.11") == "sdpa"
+    assert library(software="nemo-24.11", attention_library="cudnn") == "flash"
+    assert library(software="nemo-24.11", model="llama-3-70b") == "flash"
+    assert library(software="nemo-25.02") == "flash"
+    assert library(software="nemo-25.02", attention_library="flash_attn") == "sdpa"
+    assert library(software="nemo-24.03") == "sdpa", "the launcher's own setting until August 2024"

@@ -379,7 +379,9 @@ class _Pricer:
             copied = np.where(group.size > 1, copies * bytes_, 0.0)
             terms["memory_bound"] = terms["memory_bound"] + self._stream("copy", copied, 0.0)
         terms[term] = terms[term] + seconds - covered
-        usual = self.exchange_units if c.moe is not None else self.library_units
+        usual: Any = self.exchange_units if c.moe is not None else self.library_units
+        if c.operation in ("ring", "send"):
+            usual = collectives.send_units(cluster, group.local < group.size)
         share = held_units(c, self.overlap, usual, group) / self.units
         terms["slowdown"] = terms["slowdown"] + covered * share
         hidden[term] = hidden[term] + covered

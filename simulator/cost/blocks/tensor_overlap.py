@@ -119,7 +119,7 @@ def hidden_s(
     return np.where(_reached(group), covered, 0.0)
 
 
-def held_units(c: Collective, overlap: Overlap, usual: float, group: Group) -> Any:
+def held_units(c: Collective, overlap: Overlap, usual: Any, group: Group) -> Any:
     """Compute units that a collective takes from what hides it, as long as it runs.
 
     None of a pipelined one: copy engines take none, and a pipeline's are taken from its product

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from simulator.files import record
 
 __all__ = ["TransformerEngine"]
@@ -47,7 +49,11 @@ class TransformerEngine:
     gradient of their output are cast by kernels."""
     flash_attn_on: tuple[str, ...] = ()
     """Generations of devices on which 16-bit attention is flash-attn's, not cuDNN's (below compute
-    capability 9.0: get_attention_backend in attention/dot_product_attention/utils.py)."""
+    capability 9.0: get_attention_backend in attention/dot_product_attention/utils.py; on all where
+    a recipe sets NVTE_FUSED_ATTN=0)."""
+    flash_attn_library: dict[str, str] = field(default_factory=dict)
+    """Key of the accelerator's `attention` table that holds flash-attn's kernels, by generation;
+    where none is named they are the software's usual ones."""
     reduces_maxima: bool = False
     """fp8 with delayed scaling: the maxima behind the scales are reduced over all ranks that share
     a tensor, in every pass (Transformer Engine's reduce_amax)."""
