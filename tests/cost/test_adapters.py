@@ -22,6 +22,8 @@ H, F, KV, V, L, S = 4096, 14336, 1024, 128256, 32, 4096
 PARAMETERS = 8_030_261_248
 LINEARS = 2 * H * H + 2 * H * KV + 3 * H * F
 BLOCK = LINEARS + 2 * H
+JOINED = L * 16 * ((H + H + 2 * KV) + 2 * H + (H + 2 * F) + (F + H))
+"""Megatron's adapters of rank 16: one beside each of a block's four linears."""
 NF4 = 0.5 + 0.127 / 8  # Dettmers et al. 2023: double quantisation leaves 0.127 bits a parameter
 
 
@@ -65,8 +67,8 @@ def test_only_adapters_have_gradients_and_moments() -> None:
 
 def test_frozen_weights_need_no_fp32_copy() -> None:
     found = run(CORE, lora_rank=16).memory_bytes
-    assert found["weights"][0] == 2 * (PARAMETERS + 41_943_040)
-    assert found["optimizer"][0] == 12 * 41_943_040
+    assert found["weights"][0] == 2 * (PARAMETERS + JOINED)
+    assert found["optimizer"][0] == 12 * JOINED
 
 
 def test_shards_of_frozen_weights_stay_fp32_in_fsdp2() -> None:
@@ -77,10 +79,44 @@ def test_shards_of_frozen_weights_stay_fp32_in_fsdp2() -> None:
 
 def test_tensor_parallel_ranks_hold_the_shared_side_of_an_adapter_whole() -> None:
     # column-parallel: A (16, in) whole, B (out, 16) split; row-parallel: A split, B whole
-    whole_side = 16 * (3 * H + 2 * H + H + H)
+    whole_side = 16 * (H + H + H + H)
     split_side = 16 * (H + 2 * KV + 2 * F + H + F)
     states = part_states(workload(lora_rank=16), CORE, Layouts.of(tp=4))
     assert whole(states, "trained") == pytest.approx(L * (whole_side + split_side / 4), rel=1e-12)
+
+
+def test_linears_of_some_matrices_have_adapters_apart() -> None:
+    """Queries and values alone are no whole linear: an adapter each, as peft puts them."""
+    states = part_states(workload(lora_rank=8, lora_targets=("q", "v")), CORE, Layouts.of())
+    assert whole(states, "trained") == 3_407_872
+
+
+def test_adapters_scale_and_add_what_they_compute() -> None:
+    """Seven passes over the result in 16 bit, three over the input, four kernels; TE's alone."""
+    few, more = (
+        float(run(CORE, lora_rank=16, lora_targets=t).terms_s["memory_bound"][0])
+        for t in (("o",), ("o", "down"))
+    )
+    device = H100.accelerator.stream["elementwise"]
+    rate = float(device.memory_fraction) * 3.35e12
+    moved = S * 2 * (7 * H + 3 * F)
+    assert more - few == pytest.approx(L * (moved / rate + 4 * float(device.launch_s)), rel=0.05)
+
+
+def test_a_norm_leaves_its_cast_where_an_adapter_reads_it() -> None:
+    """Transformer Engine casts apart then: 16 bit written and read beside the 8-bit rows."""
+    given = {"lora_rank": 16, "precision": "fp8"}
+    few, more = (
+        float(run(CORE, lora_targets=t, **given).terms_s["memory_bound"][0])
+        for t in (("o",), ("o", "q"))
+    )
+    device = H100.accelerator.stream["elementwise"]
+    rate = float(device.memory_fraction) * 3.35e12
+    beside = S * 2 * (7 * H + 3 * H)  # of the adapter itself
+    moved = S * H * ((2 - 1) + (2 + 1))
+    assert more - few == pytest.approx(
+        L * ((beside + moved) / rate + 5 * float(device.launch_s)), rel=0.05
+    )
 
 
 def test_quantised_weights() -> None:
@@ -114,7 +150,7 @@ def test_adapters_that_nothing_has_change_states_only() -> None:
 
 def test_rank_grows_what_is_kept() -> None:
     small, large = (float(run(CORE, lora_rank=r).memory_bytes["activations"][0]) for r in (8, 24))
-    assert large - small == L * 7 * S * 16 * 2  # seven matrices, 16 more values a token of 2 bytes
+    assert large - small == L * 4 * S * 16 * 2  # four linears, 16 more values a token of 2 bytes
 
 
 def test_frozen_linears_keep_inputs_for_adapters_alone() -> None:
@@ -136,8 +172,8 @@ def test_adapters_read_16_bit_beside_products_of_8() -> None:
 
 def test_gradients_on_the_wire() -> None:
     states = part_states(workload(lora_rank=16), CORE, Layouts.of())
-    assert whole(states, "reduce") == 2 * 41_943_040
-    assert whole(states, "gather") == 2 * (PARAMETERS + 41_943_040)
+    assert whole(states, "reduce") == 2 * JOINED
+    assert whole(states, "gather") == 2 * (PARAMETERS + JOINED)
 
 
 def test_a_frozen_head_has_no_gradient_beside_the_loss() -> None:
@@ -202,7 +238,7 @@ def test_a_frozen_embedding() -> None:
     ("recipe", "expected"),
     [
         ({}, 16 * PARAMETERS),
-        ({"lora_rank": 16}, 2 * PARAMETERS + 16 * 41_943_040),
+        ({"lora_rank": 16}, 2 * PARAMETERS + 16 * JOINED),
         ({"frozen_layers": 32}, 2 * PARAMETERS + 14 * (V * H + H)),
     ],
 )

@@ -44,15 +44,16 @@ def seconds(
     model: str | Architecture = "llama-3.1-8b",
     *,
     padded: bool = False,
+    recipe: dict[str, Any] | None = None,
     **layout: Any,
 ) -> float:
     """One step of four micro-batches on each data-parallel rank, 32 layers in both models."""
     batch = M * layout.get("dp", 1)
-    recipe = Recipe(sequence_length=4096, global_batch=batch)
+    how = Recipe(sequence_length=4096, global_batch=batch, **(recipe or {}))
     if padded:
-        recipe = replace(recipe, moe_capacity_factor=1.0, moe_pads_to_capacity=True)
+        how = replace(how, moe_capacity_factor=1.0, moe_pads_to_capacity=True)
     arch = presets.load(model) if isinstance(model, str) else model
-    work = Workload(architecture=arch, recipe=recipe)
+    work = Workload(architecture=arch, recipe=how)
     found = evaluate(Layouts.of(global_batch=batch, **layout), work, H100, software)
     return float(found.step_time_s[0])
 
@@ -62,18 +63,30 @@ def waiting(
     *,
     layout: dict[str, Any],
     padded: bool = False,
+    recipe: dict[str, Any] | None = None,
     **changed: Any,
 ) -> float:
     """Seconds that launches add where every one is waited for."""
-    blocking = seconds(host(waits_for_kernels=True, **changed), model, padded=padded, **layout)
+    given = {"padded": padded, "recipe": recipe, **layout}
+    blocking = seconds(host(waits_for_kernels=True, **changed), model, **given)
     free = host(seconds_per_kernel=0.0, **changed)
-    return blocking - seconds(free, model, padded=padded, **layout)
+    return blocking - seconds(free, model, **given)
 
 
 def test_launches_that_are_waited_for_add_to_the_step() -> None:
     # forward once, backward twice; 32 blocks and the two ends
     expected = M * 3 * (32 * 40 + ENDS) * EACH
     assert waiting(layout={}) == pytest.approx(expected, rel=1e-9)
+
+
+def test_frozen_weights_launch_no_gradients_of_theirs() -> None:
+    """Blocks and head once each way; two products, scale and sum of an adapter, backward double.
+
+    The embedding, frozen with all in front of it, has no backward pass.
+    """
+    given = {"lora_rank": 16, "lora_targets": ("o",)}
+    expected = M * (32 * (2 * 40 + 3 * 4) + 2 + 2 * (ENDS - 2)) * EACH
+    assert waiting(layout={}, recipe=given) == pytest.approx(expected, rel=1e-9)
 
 
 def test_full_recomputation_launches_the_blocks_once_more() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.operators.operations import Operators, Ranks
+from simulator.cost.operators.roles import GemmRole, StreamRole
 from simulator.cost.operators.split_work import split_host_s
 from simulator.software.profile import Software
 
@@ -18,6 +19,10 @@ def launches_s(
     software: Software, ops: Operators, ranks: Ranks, *, quantised: bool
 ) -> tuple[Floats, Floats]:
     """Seconds of one forward and one backward pass; the latter launches twice as many kernels.
+
+    One for each gradient of the data and one for each of weights: where all weights are frozen the
+    second is not asked for (Transformer Engine's pytorch/module/linear.py, `requires_wgrad`;
+    torch's ``needs_input_grad``). Adapters launch their own products and sums beside them.
 
     Parameters
     ----------
@@ -39,7 +44,17 @@ def launches_s(
     apart_s = products * host.seconds_per_expert_product * (host.captured_moe_fraction < 1.0)
     once_s = np.asarray(kernels * host.seconds_per_kernel + apart_s)
     split_s = split_host_s(host, ops, ranks.tp)
-    return once_s + split_s[0], 2.0 * once_s + split_s[1]
+    beside_s = _adapter_kernels(software, ops) * host.seconds_per_kernel * ops.is_block
+    frozen = any(g.kind != "attention" and not g.trained for g in ops.gemms)
+    forward_s = once_s + beside_s + split_s[0]
+    return forward_s, (1.0 if frozen else 2.0) * once_s + 2.0 * beside_s + split_s[1]
+
+
+def _adapter_kernels(software: Software, ops: Operators) -> float:
+    """Kernels of adapters' forward pass that no graph launches, beside a block's count."""
+    products = sum(g.role is GemmRole.ADAPTER for g in ops.gemms)
+    sums = sum(float(np.max(s.calls)) for s in ops.streams if s.role is StreamRole.ADAPTER)
+    return (products + sums) * (1.0 - software.host.captured_fraction)
 
 
 def _block_kernels(software: Software, ops: Operators, ranks: Ranks, *, quantised: bool) -> Any:

@@ -19,6 +19,9 @@ from simulator.workload.recipe import Recipe
 
 __all__ = ["NF4_BYTES", "adapted_inputs", "adapters", "freeze"]
 
+_JOINED = (("q", "k", "v"), ("gate", "up"))
+"""Matrices that are one linear, unless the software has them apart (`separate_linears`)."""
+
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a weight in NF4 with double quantisation: one 8-bit scale for 64 weights, one fp32 scale
@@ -29,15 +32,34 @@ _PRODUCTS = {"down": GemmRole.FC2}
 """Products that a block may end in, by the name of their weight."""
 
 
-def adapters(matrices: list[Matrix], arch: Architecture, recipe: Recipe) -> list[Matrix]:
-    """List the two small matrices that every adapted matrix of a trained block gets on one rank."""
+def adapters(
+    matrices: list[Matrix], arch: Architecture, recipe: Recipe, kernels: Kernels
+) -> list[Matrix]:
+    """List the two small matrices that every adapted linear of a trained block gets on one rank."""
     rank, beside = recipe.lora_rank, []
-    for w in matrices:
-        inside = w.part < len(arch.blocks) and not arch.blocks[w.part].frozen
-        if inside and not w.routed and w.name in recipe.lora_targets:
-            beside.append(Matrix(name=w.name, part=w.part, rows=rank, columns=w.columns))
-            beside.append(Matrix(name=w.name, part=w.part, rows=w.rows, columns=rank))
+    for part, kind in enumerate(arch.blocks):
+        own = [w for w in matrices if w.part == part and not kind.frozen]
+        for w in _adapted_linears(own, recipe, kernels):
+            beside.append(Matrix(name=w.name, part=part, rows=rank, columns=w.columns))
+            beside.append(Matrix(name=w.name, part=part, rows=w.rows, columns=rank))
     return beside
+
+
+def _adapted_linears(matrices: list[Matrix], recipe: Recipe, kernels: Kernels) -> list[Matrix]:
+    """Matrices of one block that get an adapter; those of one linear, if all do, get it together.
+
+    Megatron's are put beside linears (NVIDIA-NeMo/Megatron-Bridge peft/lora.py, ``linear_qkv``).
+    """
+    own = [w for w in matrices if not w.routed]
+    found = [w for w in own if w.name in recipe.lora_targets]
+    for names in () if kernels.separate_linears else _JOINED:
+        whole = [w for w in own if w.name in names]
+        parts = [w for w in found if w.name in names]
+        if len(parts) == len(whole) > 1:
+            at = found.index(parts[0])
+            joined = replace(parts[0], name="+".join(names), rows=sum(w.rows for w in parts))
+            found = [*found[:at], joined, *(w for w in found[at:] if w.name not in names)]
+    return found
 
 
 def adapted_inputs(saved: list[Saved], recipe: Recipe) -> list[Saved]:
@@ -78,7 +100,8 @@ def freeze(
         if kind.frozen:
             ops = _without_backward(ops)
         elif recipe.lora_rank:
-            ops = _adapted(ops, [w for w in matrices if w.part == part], ranks, recipe)
+            ours = [w for w in matrices if w.part == part]
+            ops = _adapted(ops, _adapted_linears(ours, recipe, kernels), ranks, recipe)
         trained.append(ops)
     if not recipe.trains_embedding:
         embedding = _without_backward(embedding)
@@ -87,24 +110,33 @@ def freeze(
     return [*trained, embedding, head]
 
 
-def _adapted(ops: Operators, matrices: list[Matrix], ranks: Ranks, recipe: Recipe) -> Operators:
-    """Freeze a block's weights and put two small products and an addition beside the adapted."""
+def _adapted(ops: Operators, linears: list[Matrix], ranks: Ranks, recipe: Recipe) -> Operators:
+    """Freeze a block's weights and put two small products, a scale and a sum beside the adapted.
+
+    The scale alpha / rank is applied to the result, then added to the linear's; backward the scale
+    once more, and the sum of both gradients of the input (NVIDIA-NeMo/Megatron-Bridge peft/utils.py
+    and lora_layers.py; peft's lora/layer.py and torchtune's modules/peft/lora.py alike).
+    """
     ops = _frozen(ops)
     gemms, streams, saved = list(ops.gemms), list(ops.streams), list(ops.saved)
     size, tokens, rank = element_bytes(recipe), ranks.tokens(recipe), recipe.lora_rank
     last = ops.last_linear
-    for w in matrices:
-        if w.routed or w.name not in recipe.lora_targets:
-            continue
+    for w in linears:
         if _PRODUCTS.get(w.name) is last:
             last = None  # the adapter's products come after it
         name = f"adapter of {w.name}"
         for end, n, k in (("in", rank, w.columns), ("out", w.rows, rank)):
             role = GemmRole.ADAPTER
             gemms.append(Gemm(name=f"{name}, {end}", role=role, m=tokens, n=n, k=k, kind="head"))
-        added = 3 * size * tokens * w.rows
         streams.append(
-            Stream(name=name, kind="elementwise", forward_bytes=added, backward_bytes=added)
+            Stream(
+                name=name,
+                role=StreamRole.ADAPTER,
+                kind="elementwise",
+                forward_bytes=size * tokens * (2 + 3) * w.rows,
+                backward_bytes=size * tokens * (2 * w.rows + 3 * w.columns),
+                calls=2.0,
+            )
         )
         saved.append(Saved(name, tokens * rank * size))
     return replace(ops, gemms=gemms, streams=streams, saved=saved, last_linear=last)

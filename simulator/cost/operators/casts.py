@@ -38,6 +38,10 @@ _SCALE_KERNELS = {"fp8_current": 1.0}
 """Kernels that make a scale of the maximum (`nvte_compute_scale_from_amax`); NVFP4's cast does."""
 
 
+_ADAPTED = {GemmRole.QUERY_KEY_VALUE: {"q", "k", "v"}, GemmRole.FC1: {"gate", "up"}}
+"""Matrices of linears behind a norm; an adapter on any of them reads what the norm leaves."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Rules:
     """What one recipe, software and device do with any operand."""
@@ -131,7 +135,9 @@ def casts(
     (`casts_weights_each_pass`). Each expert's tokens are cast on their own
     (`multi_tensor_quantize_impl`; one kernel with delayed scaling on Hopper).
 
-    `normed` names the norm in front of a linear that is part of its module. Columns are made where
+    `normed` names the norm in front of a linear that is part of its module; it leaves 16 bit, for
+    a cast apart, where an adapter reads its result, too (layernorm_linear.py:
+    `return_layernorm_output`). Columns are made where
     weights are `trained` alone (linear.py: `weight.requires_grad`, `requires_wgrad`).
     """
     if not recipe.is_quantised:
@@ -150,11 +156,13 @@ def casts(
     )
     written: dict[StreamRole, Any] = {}
     added: list[Stream] = []
+    targets = recipe.lora_targets
     for g in ops.gemms:
         if g.kind != "linear":
             continue
         norm = normed.get(g.role)
-        fused = _fused_into_norm(precision, kernels) if norm is not None else ""
+        adapted = recipe.lora_rank > 0 and _ADAPTED.get(g.role, set()).intersection(targets)
+        fused = _fused_into_norm(precision, kernels) if norm is not None and not adapted else ""
         gathered = rules.gathers & (g.name in ops.gathered)
         gathered_back = rules.gathers & (g.name in ops.gathered_back)
         if norm is not None and fused == "cast":

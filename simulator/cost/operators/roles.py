@@ -76,6 +76,8 @@ class StreamRole(Enum):
     """Puts block scales into the tiles that a product reads."""
     DEQUANTISATION = auto()
     """Makes 16 bit of a frozen weight in 4 bit."""
+    ADAPTER = auto()
+    """Scales and adds what a low-rank adapter computes."""
 
 
 class SavedRole(Enum):

@@ -95,7 +95,7 @@ def part_states(
     matrices = _matrices(arch, recipe, layouts, kernels, lists=lists)
     frozen, trained, ours = np.zeros_like(parameters), parameters, matrices
     if recipe.freezes:
-        frozen, trained, ours = _split(parameters, matrices, arch, recipe)
+        frozen, trained, ours = _split(parameters, matrices, arch, recipe, kernels)
     kept, whole = size.frozen * frozen, size.gather * frozen
     if recipe.quantised_base:
         less = _quantised(matrices, frozen.shape, arch)
@@ -205,13 +205,17 @@ def _matrices(
 
 
 def _split(
-    parameters: Floats, matrices: list[Matrix], arch: Architecture, recipe: Recipe
+    parameters: Floats,
+    matrices: list[Matrix],
+    arch: Architecture,
+    recipe: Recipe,
+    kernels: Kernels,
 ) -> tuple[Floats, Floats, list[Matrix]]:
     """Frozen parameters, trained ones, and the trained matrices."""
     trained = parameters.copy()
     if recipe.lora_rank:
         trained[:] = 0.0
-        ours = adapters(matrices, arch, recipe)
+        ours = adapters(matrices, arch, recipe, kernels)
         for w in ours:
             trained[int(w.routed), :, w.part] += w.parameters
         return parameters, trained, ours
