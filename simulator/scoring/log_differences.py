@@ -7,6 +7,10 @@ step need a profiler's trace.
 
 from __future__ import annotations
 
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.measured.log import Whole
 from simulator.scoring.logs import LogComparison
 from simulator.units import show_percent, show_seconds, show_signed_percent
 
@@ -21,8 +25,11 @@ _LEAST = 0.01
 _HOST = 0.03
 """Share of a predicted step that the host's launches take, from which on a slower host shows."""
 
-_HICCUP = 1.5
-"""A step of over so many times the median is counted as a hiccup."""
+_FAR_OUT = 3.0
+"""Interquartile ranges above the third quartile beyond which a value is far out (J. W. Tukey,
+Exploratory Data Analysis, 1977, 2D): most steps are alike, and these are another thing."""
+
+_MOST_NAMED = 5
 
 
 def differences(found: LogComparison) -> list[str]:
@@ -48,12 +55,25 @@ def _tail(found: LogComparison) -> list[str]:
     times, median = found.log.kept_s, found.log.median_step_s
     lines = []
     mean = float(times.mean())
-    if mean > (1.0 + _LEAST) * median:
-        slow = int((times > _HICCUP * median).sum())
+    slow = _incidents(times, median)
+    if len(slow):
+        steps = found.log.steps[found.log.dropped :]
+        named = ", ".join(
+            f"{steps[at]:,} (+{show_seconds(float(times[at]) - median)})"
+            for at in slow[:_MOST_NAMED]
+        )
+        more = f" and {len(slow) - _MOST_NAMED} more" if len(slow) > _MOST_NAMED else ""
+        lost = float((times[slow] - median).sum())
         lines.append(
-            f"Tail: the mean step is {show_signed_percent(mean / median - 1.0)} on the median;"
-            f" {slow:,} of {len(times):,} step lines took over {_HICCUP:g} times as long"
-            " (evaluation, checkpoints, input, network). The prediction is of the median step."
+            f"Incidents: {len(slow):,} of {len(times):,} step lines stand far above the others,"
+            f" that of step {named}{more}: {show_seconds(lost)} in all, a mean step of"
+            f" {show_signed_percent(mean / median - 1.0)} on the median (checkpoints, input,"
+            " network, a retry). The prediction is of the median step."
+        )
+    elif mean > (1.0 + _LEAST) * median:
+        lines.append(
+            f"Tail: the mean step is {show_signed_percent(mean / median - 1.0)} on the median,"
+            " with no step line far above the others. The prediction is of the median step."
         )
     high = found.log.spread_s[1]
     if high > 1.1 * median:
@@ -62,6 +82,14 @@ def _tail(found: LogComparison) -> list[str]:
             " other jobs on the network, throttling or uneven input."
         )
     return lines
+
+
+def _incidents(times: Floats, median: float) -> Whole:
+    """Indices of step lines that took far longer than the others, the longest first."""
+    first, third = np.percentile(times, (25, 75))
+    fence = max(third + _FAR_OUT * (third - first), (1.0 + _LEAST) * median)
+    order = np.argsort(-times, kind="stable")
+    return order[times[order] > fence]
 
 
 def _warm_up(found: LogComparison) -> list[str]:
