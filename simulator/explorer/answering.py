@@ -17,10 +17,11 @@ from simulator.errors import InfeasibleError, InputError
 from simulator.explorer.asked import Question, key_of, scenario_document, scenario_of_question
 from simulator.explorer.repriced import repriced
 from simulator.interop.launch import launch_flags
+from simulator.planner.other_trainings import other_trainings
 from simulator.planner.prediction import Prediction, predict
 from simulator.planner.search import Plan, plan
 from simulator.report.document import layout_document, layout_fields
-from simulator.scenario import Scenario
+from simulator.scenario import OFFERED, Scenario
 
 __all__ = ["Answers"]
 
@@ -110,6 +111,17 @@ class Answers:
             while len(self.plans) > _REMEMBERED:
                 self.plans.popitem(last=False)
         return found
+
+    def otherwise(self, question: Question) -> dict[str, Any]:
+        """What each other training takes that software and device have, beside the best layout."""
+        found = self._found(question)
+        with self.searching:
+            others = other_trainings(found, OFFERED)
+        _give_back()
+        return {
+            "step_time_s": float(found.estimate.step_time_s[0]),
+            "others": [one.document() for one in others],
+        }
 
     def scenario_file(self, question: Question) -> str:
         """The question as a scenario file."""

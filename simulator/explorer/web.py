@@ -131,6 +131,7 @@ def application(
         Route("/api/choices", _choices),
         Route("/api/now", answered(lambda q, r: _json(known.now(q, _near(r), _last(r))))),
         Route("/api/search", answered(lambda q, _: _json(known.searched(q)))),
+        Route("/api/otherwise", answered(lambda q, _: _json(known.otherwise(q)))),
         Route("/scenario.toml", answered(lambda q, _: _file(known.scenario_file(q), "toml"))),
         Route("/launch.sh", answered(lambda q, _: _file(known.launch(q), "sh"))),
         Route("/report.html", answered(lambda q, _: _file(known.report(q), "html"))),

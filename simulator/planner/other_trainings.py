@@ -6,7 +6,7 @@ those that save memory are tried; beside a plan those that `[search] allow` name
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,11 +50,11 @@ class OtherTraining:
         }
 
 
-def other_trainings(plan: Plan) -> list[OtherTraining]:
-    """Search each training that `[search] allow` names, the fastest first."""
+def other_trainings(plan: Plan, words: Iterable[str] | None = None) -> list[OtherTraining]:
+    """Search each training that `[search] allow` names, or `words` of OFFERED; fastest first."""
     scenario = plan.scenario
-    words = [word for word in scenario.allow or () if word in OFFERED]
-    choices = training_choices(scenario, words)
+    named = (scenario.allow or ()) if words is None else words
+    choices = training_choices(scenario, [word for word in named if word in OFFERED])
     found = [_searched(scenario, change, fields) for change, fields in choices.items()]
     return sorted(found, key=lambda one: one.step_time_s or float("inf"))
 

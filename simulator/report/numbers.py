@@ -21,6 +21,7 @@ from simulator.events.played import SimulatedStep
 from simulator.evidence.card import Card
 from simulator.planner.answer_evidence import UsedFigure, used_figures
 from simulator.planner.bearing_defaults import bearing_defaults
+from simulator.planner.other_trainings import OtherTraining, other_trainings
 from simulator.planner.outcome import spans
 from simulator.planner.refine import played
 from simulator.planner.scaling import Scaling, scaling
@@ -203,6 +204,8 @@ class PlanNumbers:
     curve: Callable[[], Scaling]
     """Waits for the speed-up, which may still be searched beside."""
     upgrades: list[Upgrade]
+    others: list[OtherTraining]
+    """What other trainings take that `[search] allow` names, fastest first."""
     binding: list[str]
     run: str
     """Goodput of the real run, and what takes most of the rest."""
@@ -287,6 +290,7 @@ def collect(
         reasons=[*why_it_wins(bars, scenario.pinned), *_no_naive(plan)],
         curve=curve,
         upgrades=upgrades,
+        others=other_trainings(plan),
         binding=binding(plan),
         run=goodput_words(plan.outcome),
         losses=_losses(plan),

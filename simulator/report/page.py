@@ -59,13 +59,14 @@ SECTIONS = {
     "cost": "What the money goes to",
     "run": "The run, with all that fails",
     "upgrades": "What would help most",
+    "otherwise": "The same training otherwise",
     "binding": "What binds",
     "defaults": "Defaults that bear on it",
     "search": "The search",
     "evidence": "Evidence and assumptions",
     "limits": "What is not modelled",
 }
-"""Sections of the page by anchor, in order."""
+"""Sections of the page by anchor, in order; ``otherwise`` where other trainings were searched."""
 
 
 def render(numbers: PlanNumbers, *, launch: str, drawings: Mapping[str, Markup]) -> str:
@@ -90,7 +91,11 @@ def render(numbers: PlanNumbers, *, launch: str, drawings: Mapping[str, Markup])
             streams=STREAMS,
             best=numbers.best,
             launch=launch,
-            sections=SECTIONS,
+            sections={
+                anchor: title
+                for anchor, title in SECTIONS.items()
+                if anchor != "otherwise" or numbers.others
+            },
             terms={term.name: term for term in TERMS},
             causes=CAUSES,
             not_modelled=NOT_MODELLED,

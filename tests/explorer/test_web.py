@@ -181,6 +181,11 @@ def test_the_search_its_front_and_the_downloads() -> None:
     assert document["training"]["tokens"] == 1e10
     assert "torchrun" in pages.get("/launch.sh", params=asked()).text
     assert "<html" in pages.get("/report.html", params=asked()).text.lower()
+    otherwise = pages.get("/api/otherwise", params=asked()).json()
+    assert otherwise["step_time_s"] == found["step_time_s"]
+    changes = [one["change"] for one in otherwise["others"]]
+    assert "training.moment_dtype = bf16" in changes
+    assert not any("fp8" in change for change in changes)  # an A100 has none
     none = {"model": "llama-3.1-405b", "gpus": 8}
     assert "reason" in pages.get("/api/search", params=asked(**none)).json()
 

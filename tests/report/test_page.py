@@ -10,6 +10,7 @@ import pytest
 from markupsafe import Markup
 from matplotlib.patches import Rectangle
 
+from simulator.planner.other_trainings import OtherTraining
 from simulator.planner.scaling import scaling_beside
 from simulator.planner.search import Plan, plan
 from simulator.report.canvas import png_bytes, svg_bytes
@@ -85,14 +86,39 @@ def read(html: str) -> Reader:
 
 def test_every_section_is_there_and_every_picture_has_its_place(page: str) -> None:
     reader = read(page)
-    assert set(SECTIONS) <= reader.ids
+    shown = {anchor: title for anchor, title in SECTIONS.items() if anchor != "otherwise"}
+    assert set(SECTIONS) & reader.ids == set(shown)  # nobody asked for other trainings
     assert [name for name in PICTURES if page.count(f"picture of {name}") != 1] == []
     text = " ".join(reader.text)
-    for title in SECTIONS.values():
+    for title in shown.values():
         assert title in text
     for what, _ in NOT_MODELLED:
         assert what in text
     assert "P10 to P90" in text and "fastest" in text
+
+
+def test_other_trainings_have_a_section_where_they_were_searched(numbers: PlanNumbers) -> None:
+    step_s = numbers.best.step_time_s
+    faster = OtherTraining(
+        change="training.precision = fp8",
+        layout=numbers.best.layout,
+        step_time_s=0.75 * step_s,
+        memory_bytes=40 * GIB,
+        memory_verdict="FITS",
+    )
+    none = OtherTraining(
+        change="training.optimizer = adamw_8bit",
+        layout=None,
+        step_time_s=None,
+        memory_bytes=None,
+        memory_verdict=None,
+    )
+    page = render(replace(numbers, others=[faster, none]), launch=LAUNCH, drawings=DRAWN)
+    reader = read(page)
+    assert set(SECTIONS) <= reader.ids
+    part = " ".join(" ".join(reader.text).partition("the result of the training")[2].split())
+    assert f"training.precision = fp8 {show_seconds(0.75 * step_s)} -25.0 % 40.0 GiB FITS" in part
+    assert "training.optimizer = adamw_8bit no layout fits" in part
 
 
 def test_the_page_fetches_nothing(page: str) -> None:

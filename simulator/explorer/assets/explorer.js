@@ -65,6 +65,7 @@ function changed() {
   const query = new URLSearchParams({ q: JSON.stringify(question()) });
   for (const [id, path] of [["scenario_file", "scenario.toml"], ["launch_file", "launch.sh"], ["report_file", "report.html"]]) $(id).href = `${path}?${query}`;
   clearTimeout(timer); clearTimeout(searchTimer);
+  put($("otherwise"));
   timer = setTimeout(now, 40);
 }
 
@@ -190,18 +191,38 @@ function front(rows) {
   put($("front"), svg);
 }
 
-function layouts(rows) {
-  const table = element("table");
-  const head = element("tr");
-  head.append(...["layout", "step", "days", "USD", "GiB"].map((word) => element("th", word, { scope: "col" })));
-  table.append(head);
-  for (const row of rows) {
+function table(head, rows) {
+  const made = element("table"), first = element("tr");
+  first.append(...head.map((word) => element("th", word, { scope: "col" })));
+  made.append(first);
+  for (const cells of rows) {
     const line = element("tr");
-    const cells = [row.words, seconds(row.step_time_s), row.days === null ? "" : row.days >= 1 ? length(row.days) : row.days.toPrecision(2), row.usd === null ? "" : money(row.usd).replace(" USD", ""), gib(row.memory_total_bytes)];
     line.append(...cells.map((text) => element("td", text)));
-    table.append(line);
+    made.append(line);
   }
-  put($("layouts"), table);
+  return made;
+}
+
+function layouts(rows) {
+  const cells = (row) => [row.words, seconds(row.step_time_s), row.days === null ? "" : row.days >= 1 ? length(row.days) : row.days.toPrecision(2), row.usd === null ? "" : money(row.usd).replace(" USD", ""), gib(row.memory_total_bytes)];
+  put($("layouts"), table(["layout", "step", "days", "USD", "GiB"], rows.map(cells)));
+}
+
+async function otherwise() {
+  const own = turn, place = $("otherwise");
+  put(place, element("p", "Searching other trainings ..."));
+  try {
+    const found = await ask("api/otherwise");
+    if (own !== turn) return;
+    const cells = (one) => {
+      if (one.layout === null) return [one.change, "no layout fits", "", "", ""];
+      const change = one.step_time_s / found.step_time_s - 1;
+      return [one.change, seconds(one.step_time_s), `${change > 0 ? "+" : ""}${(100 * change).toFixed(1)} %`, gib(one.memory_total_bytes), one.layout];
+    };
+    const note = element("p", "Each changes the result of the training; none is chosen.");
+    if (found.others.length) put(place, note, table(["change", "step", "against the best", "GiB", "fastest layout then"], found.others.map(cells)));
+    else put(place, element("p", "Software and device have no other."));
+  } catch (error) { if (own === turn) put(place, element("p", error.message)); }
 }
 
 function fill() {
@@ -238,6 +259,7 @@ function listen() {
     state.pins[name] = text === "" ? "" : Number.isNaN(Number(text)) ? text : Number(text);
     changed();
   });
+  $("otherwise_button").addEventListener("click", otherwise);
   $("link").addEventListener("click", async () => {
     try { await navigator.clipboard.writeText(location.href); $("link").textContent = "Copied"; }
     catch { $("link").textContent = "The link is in the address bar"; }
