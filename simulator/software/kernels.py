@@ -27,6 +27,7 @@ Fusion = Literal[
     "latent_rope",
     "loss",
     "gradient_accumulation",
+    "adapters",
 ]
 
 
@@ -88,7 +89,8 @@ class Kernels:
     what a causal mask hides is not read. attention_scale: takes no kernel. latent_rope: latent
     attention's rotation goes with the split and the merge of its parts. gradient_accumulation:
     products of weight gradients add to what is there, else adding is other traffic
-    (`micro_batch_traffic`, `accumulation_traffic`)."""
+    (`micro_batch_traffic`, `accumulation_traffic`). adapters: their products scale
+    and add what they compute."""
     selective_modules: tuple[Module, ...] = ("core_attn",)
     """What selective recomputation drops and computes again. mlp: the dense MLP, mlp_act: its
     activation or that of the experts, moe: the whole mixture with dispatch and combine, moe_act:

@@ -103,6 +103,26 @@ def test_adapters_scale_and_add_what_they_compute() -> None:
     assert more - few == pytest.approx(L * (moved / rate + 4 * float(device.launch_s)), rel=0.05)
 
 
+def test_fused_adapters_read_what_they_add_to() -> None:
+    """Transformer Engine's products take a scale and a sum: two of ten passes are left.
+
+    Forward they add to the result, backward to the gradient of the input.
+    """
+    apart, fused = (
+        float(run(load_software(name), lora_rank=16, lora_targets=["o"]).terms_s["memory_bound"][0])
+        for name in ("megatron-bridge", "mlperf-nemo-v5.1")
+    )
+    plain = [
+        float(run(load_software(name)).terms_s["memory_bound"][0])
+        for name in ("megatron-bridge", "mlperf-nemo-v5.1")
+    ]
+    device = H100.accelerator.stream["elementwise"]
+    rate = float(device.memory_fraction) * 3.35e12
+    less = L * (S * 2 * (10 - 2) * H / rate + 4 * float(device.launch_s))
+    other = plain[0] - plain[1]  # gate and up
+    assert apart - fused - other == pytest.approx(less, rel=0.05)
+
+
 def test_a_norm_leaves_its_cast_where_an_adapter_reads_it() -> None:
     """Transformer Engine casts apart then: 16 bit written and read beside the 8-bit rows."""
     given = {"lora_rank": 16, "precision": "fp8"}

@@ -100,8 +100,7 @@ def freeze(
         if kind.frozen:
             ops = _without_backward(ops)
         elif recipe.lora_rank:
-            ours = [w for w in matrices if w.part == part]
-            ops = _adapted(ops, _adapted_linears(ours, recipe, kernels), ranks, recipe)
+            ops = _adapted(ops, [w for w in matrices if w.part == part], ranks, recipe, kernels)
         trained.append(ops)
     if not recipe.trains_embedding:
         embedding = _without_backward(embedding)
@@ -110,18 +109,22 @@ def freeze(
     return [*trained, embedding, head]
 
 
-def _adapted(ops: Operators, linears: list[Matrix], ranks: Ranks, recipe: Recipe) -> Operators:
+def _adapted(
+    ops: Operators, matrices: list[Matrix], ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> Operators:
     """Freeze a block's weights and put two small products, a scale and a sum beside the adapted.
 
     The scale alpha / rank is applied to the result, then added to the linear's; backward the scale
     once more, and the sum of both gradients of the input (NVIDIA-NeMo/Megatron-Bridge peft/utils.py
-    and lora_layers.py; peft's lora/layer.py and torchtune's modules/peft/lora.py alike).
+    and lora_layers.py; peft's lora/layer.py and torchtune's modules/peft/lora.py alike). Where they
+    are fused the products do both and read what they add to (Transformer Engine's ops/fused,
+    forward_linear_scale_add.py, backward_linear_scale.py and backward_linear_add.py).
     """
     ops = _frozen(ops)
     gemms, streams, saved = list(ops.gemms), list(ops.streams), list(ops.saved)
     size, tokens, rank = element_bytes(recipe), ranks.tokens(recipe), recipe.lora_rank
-    last = ops.last_linear
-    for w in linears:
+    last, fused = ops.last_linear, "adapters" in kernels.fused
+    for w in _adapted_linears(matrices, recipe, kernels):
         if _PRODUCTS.get(w.name) is last:
             last = None  # the adapter's products come after it
         name = f"adapter of {w.name}"
@@ -133,9 +136,9 @@ def _adapted(ops: Operators, linears: list[Matrix], ranks: Ranks, recipe: Recipe
                 name=name,
                 role=StreamRole.ADAPTER,
                 kind="elementwise",
-                forward_bytes=size * tokens * (2 + 3) * w.rows,
-                backward_bytes=size * tokens * (2 * w.rows + 3 * w.columns),
-                calls=2.0,
+                forward_bytes=size * tokens * (1 if fused else 2 + 3) * w.rows,
+                backward_bytes=size * tokens * (w.columns if fused else 2 * w.rows + 3 * w.columns),
+                calls=0.0 if fused else 2.0,
             )
         )
         saved.append(Saved(name, tokens * rank * size))
