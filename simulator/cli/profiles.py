@@ -146,8 +146,8 @@ def show_links(
         if any(is_profile(name) for name in names):
             if len(names) > 1 or write is not None:
                 raise InputError("command line: a cluster profile stands alone, without --write")
-            size = gpus or whole_gpus(names[0])
-            found = summary(load_cluster(names[0], size, where="command line", field="--gpus"))
+            size = whole_gpus(names[0]) if gpus is None else gpus
+            found = summary(load_cluster(names[0], size, where="command line"))
             if as_json:
                 print_json(links_document(found))
             else:

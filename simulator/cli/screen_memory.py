@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -18,12 +20,6 @@ from simulator.report.evidence import FIT_RULE, NO_INTERVAL, memory_meaning
 from simulator.units import show_count, show_percent, show_seconds
 
 __all__ = ["show_memory"]
-
-_SHORT = {
-    "activations": "activ.", "temporaries": "tempor.", "communicators": "commun.",
-    "fragmentation": "fragm.",
-}  # fmt: skip
-"""Headings of narrow columns whose words would not fit."""
 
 
 def show_memory(prediction: Prediction, found: Fitting) -> None:
@@ -64,31 +60,68 @@ def _interval(found: Fitting) -> str:
     return f"P10 {gib(found.p10_bytes)}, P90 {gib(found.p90_bytes)} GiB ({words}). {FIT_RULE}"
 
 
-def _stages(found: Fitting) -> Table:
-    """One row per pipeline stage, one column per kind that takes memory, in GiB."""
-    ranks, verdicts = found.ranks, found.ranks.verdict(found.usable_bytes)
-    kinds = [kind for kind, size in ranks.kinds_bytes.items() if size.any()]
+def _stages(found: Fitting) -> Group:
+    """A row per kind that takes memory, a column per pipeline stage, in GiB.
+
+    Stages that the screen has no room for follow below.
+    """
+    ranks = found.ranks
+    rows = {kind: size for kind, size in ranks.kinds_bytes.items() if size.any()}
+    rows["sum"] = ranks.total_bytes
+    if np.isfinite(ranks.p90_bytes).all():
+        rows["P90"] = ranks.p90_bytes
+    rows["free"] = found.usable_bytes - ranks.total_bytes
+    if found.replayed:
+        rows["trace"] = np.array([one.reserved_bytes for one in found.replayed])
+    texts = {name: [gib(float(size)) for size in sizes] for name, sizes in rows.items()}
+    label = max(len(name) for name in texts)
+    cell = max(len(text) for row in texts.values() for text in row) + 2
+    room = max((console().width - label) // cell, 1)
+    stages = range(len(ranks.total_bytes))
+    tables = [
+        _stage_table(found, texts, label, stages[first : first + room])
+        for first in range(0, len(stages), room)
+    ]
+    return Group(*tables, _stage_notes(found))
+
+
+def _stage_table(
+    found: Fitting, texts: Mapping[str, list[str]], label: int, stages: Sequence[int]
+) -> Table:
+    """Some of the stages; those that do not fit surely have the colour of their verdict."""
+    verdicts = [VERDICTS[int(one)] for one in found.ranks.verdict(found.usable_bytes)]
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    traced = ("trace",) if found.replayed else ()
-    known = bool(np.isfinite(ranks.p90_bytes).all())
-    for name in ("stage", *kinds, "sum", *(("P90",) if known else ()), "free", *traced):
-        table.add_column(_SHORT.get(name, name), justify="right", overflow="fold")
-    table.add_column("peak at", overflow="fold")
-    for rank, total in enumerate(ranks.total_bytes):
-        free = found.usable_bytes - float(total)
-        cells = [gib(float(ranks.kinds_bytes[kind][rank])) for kind in kinds]
-        moment = MOMENTS[int(ranks.moment[rank])]
-        verdict = VERDICTS[int(verdicts[rank])]
-        style = "" if verdict == "FITS" else verdict_style(verdict)
-        high = [gib(float(ranks.p90_bytes[rank]))] if known else []
-        trace = [gib(found.replayed[rank].reserved_bytes)] if traced else []
-        row = (str(rank), *cells, gib(float(total)), *high, gib(free), *trace, moment)
-        table.add_row(*row, style=style)
-    table.caption = "GiB on every GPU of a stage" + (
-        "; trace: reserved by a replay of the allocator, without communicators" if traced else ""
-    )
-    table.caption_justify = "left"
+    table.add_column("stage", min_width=label, no_wrap=True)
+    for stage in stages:
+        style = "" if verdicts[stage] == "FITS" else verdict_style(verdicts[stage])
+        table.add_column(str(stage), justify="right", no_wrap=True, style=style)
+    for name, row in texts.items():
+        style = "bold" if name == "sum" else ""
+        table.add_row(name, *(row[stage] for stage in stages), style=style)
     return table
+
+
+def _stage_notes(found: Fitting) -> str:
+    """What the rows hold, and when each stage is fullest."""
+    moments: dict[str, list[int]] = {}
+    for stage, moment in enumerate(found.ranks.moment):
+        moments.setdefault(MOMENTS[int(moment)], []).append(stage)
+    words = "GiB on every GPU of a stage"
+    if found.replayed:
+        words += "; trace: reserved by a replay of the allocator, without communicators"
+    if len(moments) == 1:
+        return f"{words}; fullest at: {next(iter(moments))}"
+    each = [f"{moment} ({_numbers(stages)})" for moment, stages in moments.items()]
+    return f"{words}; fullest at: {', '.join(each)}"
+
+
+def _numbers(stages: Sequence[int]) -> str:
+    """Stages in order, as a range where they follow one another."""
+    if len(stages) == 1:
+        return f"stage {stages[0]}"
+    if stages[-1] - stages[0] == len(stages) - 1:
+        return f"stages {stages[0]} to {stages[-1]}"
+    return f"stages {', '.join(map(str, stages))}"
 
 
 def _formulas(found: Fitting) -> Table:

@@ -45,7 +45,7 @@ def show_what_if(answer: WhatIf, assumed: dict[str, Any]) -> None:
     screen, before, after = console(), answer.before.estimate, answer.after.estimate
     screen.print(heading(answer.before.scenario))
     _say_assumed(screen, assumed)
-    changes = ", ".join(f"{one.name} = {one.text}" for one in answer.changes)
+    changes = ", ".join(map(str, answer.changes))
     screen.print()
     screen.print(
         Text(

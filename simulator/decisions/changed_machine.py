@@ -91,6 +91,18 @@ class Change:
     value: float | None
     """A factor or a number; None for a field of the scenario."""
 
+    def __str__(self) -> str:
+        """Say what is changed; a factor as one, so that ``memory=80`` is not read as GiB.
+
+        >>> print(*parse_changes(["memory=2", "matrix=-10%", "network.gbps=400"]), sep=", ")
+        memory x 2, matrix -10%, network.gbps = 400
+        """
+        if self.name not in THINGS or THINGS[self.name].kind != "factor":
+            return f"{self.name} = {self.text}"
+        if self.text.endswith("%"):
+            return f"{self.name} {self.text}"
+        return f"{self.name} x {self.value:g}"
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class WhatIf(Answer):

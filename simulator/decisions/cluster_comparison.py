@@ -288,7 +288,7 @@ def _check(scenario: Scenario, clusters: Sequence[str], asked: Asked) -> None:
         problems.append(f"{where}: clusters: at least one cluster must be given")
     for name in clusters:
         try:
-            load_cluster(name, 1, where=where)
+            load_cluster(name, 1, where=where, field="clusters")
         except InputError as error:
             problems += error.problems
     for name, value in (("deadline", asked.deadline_days), ("budget", asked.budget_usd)):

@@ -230,10 +230,11 @@ def load_cluster(
     node = load_node(profile.node, where=str(path), field="node")
     per_node = node.accelerators
     if gpus < 1 or (gpus > per_node and gpus % per_node):
-        below = max(gpus // per_node * per_node, 1)
+        servers = gpus // per_node
+        near = f"{servers * per_node} or {(servers + 1) * per_node}" if gpus > 0 else "1"
         raise InputError(
             f"{where}: {field}.gpus: must be at most {per_node} or a multiple of {per_node} "
-            f"(whole servers), got {gpus} (nearest: {below} or {below + per_node})"
+            f"(whole servers), got {gpus} (nearest: {near})"
         )
     if profile.largest is not None and gpus > profile.largest:
         raise InputError(

@@ -32,16 +32,19 @@ _COLUMNS = {
     "days": False,
     "in time": False,
     "USD": False,
-    "energy": False,
-    "CO2": False,
-    "step": False,
-    "MFU": False,
-    "goodput": False,
     "memory": False,
     "layout": True,
     "evidence": True,
+    "step": False,
+    "MFU": False,
+    "goodput": False,
+    "energy": False,
+    "CO2": False,
 }
 """Columns, and whether they hold words; below days and USD stands their P10 to P90."""
+
+_ASIDE = ("step", "MFU", "goodput", "energy", "CO2")
+"""Columns on demand: what is left fits a small window and paper."""
 
 
 def compare_page(answer: Comparison, wide: bytes, narrow: bytes) -> str:
@@ -63,6 +66,8 @@ def compare_page(answer: Comparison, wide: bytes, narrow: bytes) -> str:
         list(_COLUMNS.items()),
         [_row(row) for row in answer.rows],
         table="Offers",
+        naming=2,
+        aside=_ASIDE,
         missed=missed(answer.asked, answer.rows, workload.recipe.run_tokens),
         picture=("Over the number of GPUs", inline(wide, narrow, name="compare", alt=alt)),
         views=views(answer),
@@ -82,9 +87,12 @@ def _job(answer: Comparison) -> str:
 def _row(row: Offer) -> list[Cell]:
     """Cells in the order of the columns; an offer that cannot run says why."""
     if not row.feasible:
-        empty = [_words("-")] * (len(_COLUMNS) - 4)
-        return [_words(row.cluster), (row.gpus, f"{row.gpus:,}", ""), *empty,
-                _words(row.reason), _words("")]  # fmt: skip
+        known = {
+            "cluster": _words(row.cluster),
+            "GPUs": (row.gpus, f"{row.gpus:,}", ""),
+            "layout": _words(row.reason),
+        }
+        return [known.get(name, (None, "-", "")) for name in _COLUMNS]
     free = show_percent(row.memory_headroom or 0.0)
     return [
         _words(row.cluster),
@@ -92,14 +100,14 @@ def _row(row: Offer) -> list[Cell]:
         _spanned(row.days, show_number_of_days),
         _value(row.deadline_chance, show_chance),
         _spanned(row.usd, lambda usd: show_usd(usd).removesuffix(" USD")),
-        _value(row.kwh.p50 if row.kwh else None, show_kwh),
-        _value(row.co2_kg, show_co2),
-        _value(row.step_time_s, show_seconds),
-        _value(row.mfu, show_percent),
-        _value(row.goodput, show_percent),
         (row.memory_headroom, row.memory_verdict or "-", f"{free} free"),
         _words(row.described),
         _words(row.evidence.grade if row.evidence else "-"),
+        _value(row.step_time_s, show_seconds),
+        _value(row.mfu, show_percent),
+        _value(row.goodput, show_percent),
+        _value(row.kwh.p50 if row.kwh else None, show_kwh),
+        _value(row.co2_kg, show_co2),
     ]
 
 

@@ -25,6 +25,9 @@ __all__ = [
 ROLES = ("best layout", "runner-up", "data parallel only")
 """Layouts whose time is compared term by term."""
 
+_SAME = 1e-4
+"""Share of a step below which two take as long as each other."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeBar:
@@ -91,14 +94,16 @@ def why_it_wins(
             sentences.append(f"{name} is the best layout itself.")
             continue
         more = bar.step_time_s - best.step_time_s
-        word = "slower" if more >= 0 else "faster"
+        same = abs(more) < _SAME * best.step_time_s
+        word = "as long" if same else "slower" if more > 0 else "faster"
         if not bar.fits:
             word += ", but does not fit"
-        elif more < 0 and pinned and bar.role == ROLES[2]:
+        elif word == "faster" and pinned and bar.role == ROLES[2]:
             word += f", but the scenario pins {', '.join(sorted(pinned))}"
         share = show_percent(abs(more) / best.step_time_s)
         terms = _largest_changes(bar, best, most)
-        sentences.append(f"{name} is {show_seconds(abs(more))} ({share}) {word}: {terms}.")
+        verb = "takes" if same else f"is {show_seconds(abs(more))} ({share})"
+        sentences.append(f"{name} {verb} {word}: {terms}.")
     return sentences
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
-from simulator.report.page import environment
+from simulator.report.page import VERDICT_CLASS, environment
 from simulator.report.palette import PALETTE
 
 __all__ = ["Cell", "View", "offers_page"]
@@ -24,6 +24,8 @@ def offers_page(
     rows: Sequence[Sequence[Cell]],
     *,
     table: str,
+    naming: int = 0,
+    aside: Container[str] = (),
     missed: str = "",
     problems: View | None = None,
     picture: tuple[str, str] | None = None,
@@ -43,6 +45,10 @@ def offers_page(
         In the order of the columns.
     table : str
         The heading of the table.
+    naming : int
+        How many of the first columns name a row.
+    aside : container of str
+        Columns that stand in a second table, which opens on demand, beside those that name a row.
     missed : str
         What a goal that nothing meets would take.
     problems : View, optional
@@ -56,6 +62,9 @@ def offers_page(
     sections["points"] = table
     if picture:
         sections["picture"] = picture[0]
+    shown = [i for i, (name, _) in enumerate(columns) if name not in aside]
+    more = [i for i, (name, _) in enumerate(columns) if name in aside]
+    tables = [shown, [*range(naming), *more]] if more else [shown]
     anchored = [(f"view-{i}", *view) for i, view in enumerate(views)]
     sections |= {anchor: heading for anchor, heading, _ in anchored}
     return (
@@ -66,8 +75,11 @@ def offers_page(
             title=title,
             lead=lead,
             missed=missed,
-            columns=columns,
-            rows=rows,
+            tables=[
+                ([columns[i] for i in order], [[row[i] for i in order] for row in rows])
+                for order in tables
+            ],
+            verdict_class=VERDICT_CLASS,
             problems=problems[1] if problems else [],
             picture=picture[1] if picture else None,
             views=anchored,

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from jinja2 import BytecodeCache, Environment
     from markupsafe import Markup
 
-__all__ = ["SECTIONS", "environment", "plotly_source", "render"]
+__all__ = ["SECTIONS", "VERDICT_CLASS", "environment", "plotly_source", "render"]
 
 SECTIONS = {
     "verdict": "Verdict",
@@ -67,6 +67,9 @@ SECTIONS = {
     "limits": "What is not modelled",
 }
 """Sections of the page by anchor, in order; ``otherwise`` where other trainings were searched."""
+
+VERDICT_CLASS = dict(zip(VERDICTS, ("fits", "tight", "fails"), strict=True))
+"""The style of each verdict."""
 
 
 def render(numbers: PlanNumbers, *, launch: str, drawings: Mapping[str, Markup]) -> str:
@@ -102,7 +105,7 @@ def render(numbers: PlanNumbers, *, launch: str, drawings: Mapping[str, Markup])
             flop_convention=FLOP_CONVENTION,
             tie=ties(numbers.tied, len(numbers.layouts)),
             fit_rule=FIT_RULE,
-            verdict_class=dict(zip(VERDICTS, ("fits", "tight", "fails"), strict=True)),
+            verdict_class=VERDICT_CLASS,
             verdict_card=dict(zip(VERDICTS, ("ok", "close", "bad"), strict=True)),
             palette={name: {"light": c.light, "dark": c.dark} for name, c in PALETTE.items()},
         )

@@ -71,8 +71,11 @@ def sweep_document(found: Sweep) -> dict[str, Any]:
 def sweep_page(found: Sweep) -> str:
     """Write a sweep as a page whose table can be sorted."""
     fields = list(found.grid.fields)
-    shown = [name for name in _SHOWN if name != "note" or any(row[name] for row in found.rows)]
-    rows = [[(row[n], _text(n, row[n]), "") for n in (*fields, *shown)] for row in found.rows]
+    told = [
+        row if row["layout"] else {**row, "layout": row["note"], "note": ""} for row in found.rows
+    ]
+    shown = [name for name in _SHOWN if name != "note" or any(row[name] for row in told)]
+    rows = [[(row[n], _text(n, row[n]), "") for n in (*fields, *shown)] for row in told]
     bad = sum(row["problem"] is not None for row in found.rows)
     return offers_page(
         "sweep",

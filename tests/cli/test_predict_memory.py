@@ -1,6 +1,7 @@
 """`foreshard predict --memory`: the screen, and the frozen keys of its document."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -26,8 +27,9 @@ def document(*arguments: str) -> dict[str, Any]:
     return found
 
 
-def screen(*arguments: str) -> str:
-    result = RUNNER.invoke(app, ["predict", *arguments, "--memory"])
+def screen(*arguments: str, columns: int = 170) -> str:
+    there = {"COLUMNS": str(columns)}
+    result = RUNNER.invoke(app, ["predict", *arguments, "--memory"], env=there)
     assert (result.exit_code, result.stderr) == (0, "")
     return result.stdout
 
@@ -111,9 +113,19 @@ def test_the_screen_shows_stages_formulas_and_changes() -> None:
         "+",
     ):
         assert words in text, words
-    rows = [line.split()[0] for line in screen(*FITS).splitlines() if line[:5].strip().isdigit()]
-    assert rows == ["0", "1", "2", "3"]
+    assert ["stage", "0", "1", "2", "3"] in [line.split() for line in screen(*FITS).splitlines()]
     assert "cheapest changes" not in screen(*FITS)
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_numbers_of_stages_are_whole_on_a_narrow_screen(columns: int) -> None:
+    pp = 16
+    text = screen(*FITS[:-1], f"layout.pp={pp}", "--set", "cluster.gpus=128", columns=columns)
+    lines = [line.split() for line in text.splitlines()]
+    for name in ("stage", "weights", "sum", "P90", "free"):
+        values = [value for line in lines if line[:1] == [name] for value in line[1:]]
+        assert len(values) >= pp
+        assert all(re.fullmatch(r"-?[\d,]+(\.\d\d)?", value) for value in values[:pp]), values
 
 
 def test_where_nothing_near_fits_the_screen_says_so() -> None:

@@ -49,7 +49,7 @@ def test_what_if() -> None:
     done = RUNNER.invoke(app, [*IF, *change])
     assert (done.exit_code, done.stderr) == (0, "")
     text = " ".join(done.stdout.split())
-    assert "with network.adapter = 0.25, memory = +20%: step time x" in text
+    assert "with network.adapter x 0.25, memory +20%: step time x" in text
     assert "the old layout then" in text
 
 

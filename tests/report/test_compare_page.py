@@ -61,9 +61,10 @@ def page(answer: Comparison) -> str:
 def test_every_offer_has_its_row(answer: Comparison) -> None:
     read = Cells()
     read.feed(page(answer))
-    heads, first, second = read.rows
+    heads, first, second, more_heads, more, _ = read.rows
     assert [first[0], second[0]] == ["dgx-h100", "dgx-a100"] and first[1] == "8"
-    assert len(heads) == len(first) == len(second)
+    assert len(heads) == len(first) == len(second) <= 8  # as wide as paper
+    assert more_heads[:2] == heads[:2] and more[:2] == first[:2] and len(more) == len(more_heads)
     memory = first[heads.index("memory")]
     assert memory.startswith(str(answer.rows[0].memory_verdict)) and memory.endswith("% free")
     row = answer.rows[0]
@@ -71,9 +72,9 @@ def test_every_offer_has_its_row(answer: Comparison) -> None:
     days, low, _, high = first[heads.index("days")].split()
     for said, found in ((days, row.days.p50), (low, row.days.p10), (high, row.days.p90)):
         assert float(said) == pytest.approx(found, rel=0.02)
-    mass, unit = first[heads.index("CO2")].split()
+    mass, unit = more[more_heads.index("CO2")].split()
     assert float(mass) * {"kg": 1.0, "t": 1e3}[unit] == pytest.approx(row.co2_kg, rel=0.01)
-    assert first[heads.index("goodput")].split() == [f"{100.0 * row.goodput:.1f}", "%"]
+    assert more[more_heads.index("goodput")].split() == [f"{100.0 * row.goodput:.1f}", "%"]
     assert read.asks == []
 
 
