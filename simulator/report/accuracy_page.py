@@ -47,6 +47,7 @@ _SPLITS = {
     " switches were chosen with them in sight",
     "fresh-test": "published runs that were in no table before; no figure is fitted to them; first"
     " predicted before anything was changed for them (validation/README.md has that figure)",
+    "fresh-test-2": "the same once more, from sources that were in no table on 25 November 2026",
 }
 _PEERS = {"calculon": "Calculon", "simumax": "SimuMax"}
 _INTRO = """\

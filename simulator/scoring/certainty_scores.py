@@ -15,7 +15,7 @@ from simulator.scoring.series import series
 
 __all__ = ["certainty_scores"]
 
-_KEPT = ("test", "second-test", "vendor-test", "fresh-test")
+_KEPT = ("test", "second-test", "vendor-test", "fresh-test", "fresh-test-2")
 _FEWEST = 10
 _KEYS = ("coverage_80", "interval_width", "interval_score", "constant_interval")
 
