@@ -81,6 +81,37 @@ def test_a_loop_is_read_with_its_first_value(tmp_path: Path) -> None:
     assert any("of the values of 'S' the first was read" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'cmd="CUDA_VISIBLE_DEVICES=6,7 {run} 2>&1 | tee train.log"\necho $cmd\neval $cmd\n',
+        "opts='{options}'\ncmd='{start} $opts > log'\neval $cmd\n",
+        'opts="{options}"\ncmd="{start} \\$opts"\neval "$cmd"\n',
+        "cmd='{start} \\\n {options}'\neval \"$cmd\"\n",
+        'run_cmd="{start}\n {options}"\n\necho ${{run_cmd}}\neval ${{run_cmd}}\nset +x\n',
+        'ARGS="{options}"\ncmd=({start} "$ARGS")\neval "${{cmd[@]}}"\n',
+        "inner='{run}'\ncmd='eval $inner'\neval $cmd\n",
+    ],
+    ids=["redirected", "single", "escaped", "continued", "pai", "array", "twice"],
+)
+def test_a_command_that_is_evaluated_is_read_as_the_shell_would(text: str, tmp_path: Path) -> None:
+    """Scripts put a command into a variable, print it, and evaluate it (Pai-Megatron-Patch)."""
+    program, _, options = LLAMA_8B.partition(" ")
+    start = f"{RUN}4 {program}"
+    whole = text.format(run=f"{start} {options}", start=start, options=options)
+    found = read(tmp_path, {"run.sh": whole})
+    assert not found.unknown
+    assert found.scenario.cluster.gpus == 32
+    assert found.scenario.pinned["micro_batch"] == 1
+    assert found.scenario.workload.architecture.name == "llama-3-8b"
+
+
+def test_what_evaluates_itself_comes_to_an_end() -> None:
+    assert commands("a='eval $a'\neval $a\nend\n")[-1] == ["end"]
+    with pytest.raises(InputError, match="more than 10000 words"):
+        commands("a='" + "x " * 9000 + "'\n" + "eval echo $a\n" * 3)
+
+
 def test_a_file_that_a_script_reads_is_read_where_it_stands(tmp_path: Path) -> None:
     files = {
         "common.sh": "export MBS=1\nexport FP8=True\nexport FP8_RECIPE=tensorwise\nexport SP=1\n",

@@ -17,6 +17,7 @@ _STARTERS = {
     "torch.distributed.run",
     "torch.distributed.launch",
 }
+_PRINTS = ("echo", "printf")
 _SCRIPT = re.compile(r"[^\s=]+\.py")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.S)
 _OVERRIDE = re.compile(r"\+{0,2}~?([A-Za-z_]\w*(?:[./@:]\w+)*)=(.*)", re.S)
@@ -49,10 +50,15 @@ class Command:
 
 
 def training_command(script: Script) -> Command:
-    """The command with most settings; of a script without one, what its arrays hold."""
-    tried = (_taken_apart(words, script.path) for words in _commands(script))
-    found = [command for command in tried if command is not None]
-    best = max(found, key=lambda command: len(command.settings), default=None)
+    """The command with most settings; of a script without one, what its arrays hold.
+
+    One that is only printed is taken where none runs.
+    """
+    runs, printed = list[Command](), list[Command]()
+    for words in _commands(script):
+        if (command := _taken_apart(words, script.path)) is not None:
+            (printed if words[0].text in _PRINTS else runs).append(command)
+    best = max(runs or printed, key=lambda command: len(command.settings), default=None)
     if best is not None and best.settings:
         return replace(best, settings=_placed(best.settings, script.text))
     words = [

@@ -1,8 +1,9 @@
 """A shell script as its commands, word by word, with variables put in and nothing ever run.
 
 What bash would do is followed as far as launch scripts go: quotes, line continuation, variables
-with defaults, arrays, whole-number arithmetic, here-documents. Command substitutions stay as they
-are written. Branches that the script's own variables rule out are left out (`shell_branches`).
+with defaults, arrays, whole-number arithmetic, here-documents, ``eval``. Command
+substitutions stay as they are written. Branches that the script's own variables rule out are left
+out (`shell_branches`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MOST_WORDS = 10_000
 """Words and values of a script: each may be as short as two quotes and costs 15 us."""
 
 _MOST_DEPTH = 8
-"""Expansions within one another."""
+"""Expansions, and texts that are evaluated, within one another."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
@@ -105,9 +106,14 @@ def read_script(
     return script
 
 
-def _scan(body: str, script: Script, name: str = "") -> None:
-    """Take the commands of a text, and of the files that it reads."""
-    scanner = _Scanner(body, script, name=name)
+def _scan(body: str, script: Script, name: str = "", within: _Scanner | None = None) -> None:
+    """Take the commands of a text, of the files that it reads and of what it evaluates.
+
+    `within` is the scanner whose ``eval`` the text is of: its place and its limits go on.
+    """
+    scanner = _Scanner(body, script, within.depth + 1 if within else 0, name)
+    if within is not None:
+        scanner.line, scanner.made, scanner.counted = within.line, within.made, within.counted
     for words in scanner.commands():
         if words[0].text in ("source", ".") and len(words) > 1:
             other = words[1].text.rpartition("/")[2]
@@ -116,8 +122,12 @@ def _scan(body: str, script: Script, name: str = "") -> None:
                 script.sourced.append(words[1].text)
             else:
                 _scan(_without_documents(inside)[0], script, other)
+        elif words[0].text == "eval" and scanner.depth < _MOST_DEPTH:
+            _scan(" ".join(word.text for word in words[1:]), script, name, scanner)
         else:
             script.commands.append(words)
+    if within is not None:
+        within.made, within.counted = scanner.made, scanner.counted
     script.branches |= scanner.forks.undecided
     script.loops = (*script.loops, *scanner.forks.loops)[:8]
 
