@@ -43,9 +43,13 @@ _TEST = re.compile(
     re.IGNORECASE,
 )
 _RANK = re.compile(
-    r"#\s+Rank\s+(\d{1,6})\s+(?:Group\s+(\d{1,6})\s+)?Pid\s+\d+ on\s+(\S{1,200}) device\s+\d+ "
-    r"\[[^\]]{1,40}\] (.{1,200}?)\s*$"
+    r"(?:#\s+|^\s*)Rank\s+(\d{1,6})\s+(?:Group\s+(\d{1,6})\s+)?Pid\s+\d+"
+    r" on\s+(\S{1,200}) device\s+\d+ \[[^\]]{1,40}\] (.{1,200}?)\s*$"
 )
+"""One line of a rank; logs that were pasted as text may lack the ``#``."""
+_PER_PROCESS = re.compile(r"\bnThread (\d{1,4}) nGpus (\d{1,4}) minBytes\b")
+_BUS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+"""busbw over algbw is so many times ``(n - 1) / n`` of n ranks (nccl-tests doc/PERFORMANCE.md)."""
 _PREFIX = re.compile(r"^\s*(?:\[[\d,]+\]<std\w+>:\s?|\d{1,6}:\s)")
 _TYPES = {"half": "fp16", "bfloat16": "bf16", "float": "fp32", "double": "fp64"}
 _NO_OPERATION = (
@@ -57,6 +61,8 @@ _HEAD_BYTES, _LONGEST = 4096, 100_000
 """Bytes that tell what a file is; characters of a line, of which a table has some hundred."""
 _AGREE = 0.1
 """Time and algbw are printed with three digits; more apart, and a column is not what it says."""
+_SAME_BUS = 0.03
+"""By how much the ratio of two numbers of three digits may be off; 8 ranks and 16 are 7 % apart."""
 _SMALLEST_RATE = 0.5
 """GB/s below which three digits of algbw say too little."""
 
@@ -116,10 +122,14 @@ def _text(path: Path) -> Measurements:
     ranks: dict[str, tuple[str, str]] = {}
     operation, names, fresh = _operation(path.name), set[str](), True
     group: tuple[int, int] | None = None
+    each = 0
     for number, line in _lines(path):
         line = _PREFIX.sub("", line)
         if found := _TEST.search(line):
             operation = _operation(found.group())
+        if found := _PER_PROCESS.search(line):
+            each = int(found[1]) * int(found[2])
+            ranks, group, fresh = {} if fresh else ranks, None, False
         if found := _RANK.search(line):
             if fresh:
                 ranks, fresh = {}, False
@@ -132,10 +142,13 @@ def _text(path: Path) -> Measurements:
             continue
         fresh = True
         where = f"{path}: line {number}"
-        if not ranks:
+        if not (ranks or each):
             raise InputError(f"{where}: no '# Rank ... on HOST device ...' lines say who took part")
         if not operation:
             raise InputError(f"{where}: cannot tell {_NO_OPERATION}")
+        if each and len(ranks) % each:
+            rule = f"names {len(ranks)} ranks, but every process has {each} (nThread x nGpus)"
+            raise InputError(f"{where}: the list of devices above it {rule}: lines are missing")
         try:
             row = _cells(cells)
         except (ValueError, IndexError):
@@ -145,9 +158,20 @@ def _text(path: Path) -> Measurements:
             problems += wrong
             continue
         problems += _disagree(row, where)
-        group = group or _group(ranks)
+        if not ranks and not _of_one_process(row, operation, each):
+            rule = "no '# Rank ... on HOST device ...' lines say who took part, and its bandwidths"
+            raise InputError(f"{where}: {rule} are not those of one process with {each}")
+        group = group or (_group(ranks) if ranks else (each, 1))
         calls.append(_call(row, operation, group, where))
     return _measurements(path, calls, problems, names)
+
+
+def _of_one_process(row: Mapping[str, Any], operation: str, ranks: int) -> bool:
+    """Whether bus and algorithm bandwidth can be those of so many ranks."""
+    if operation not in _BUS or row["algbw"] <= _SMALLEST_RATE:
+        return operation in _BUS
+    wanted = _BUS[operation] * (ranks - 1) / ranks
+    return bool(abs(row["busbw"] - wanted * row["algbw"]) <= _SAME_BUS * row["busbw"])
 
 
 def _cells(cells: list[str]) -> dict[str, Any]:

@@ -61,6 +61,16 @@ SLURM = """\
 """  # noqa: E501
 
 
+B200 = """\
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 8 minBytes 8388608 maxBytes 17179869184 step: 2(factor)
+# Rank  0 Group  0 Pid 221599 device  0 [0000:8f:00] NVIDIA B200
+  8388608  2097152  float  sum  -1  81.0  103.56  181.24  0  80.0  104.86  183.50  0
+  17179869184  4294967296  float  sum  -1  36120  475.63  832.36  0  36100  475.90  832.82  0
+"""
+"""As a published one, whose lines of devices name no host."""
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
     def writes(content: Any, name: str = "log.txt") -> Path:
@@ -87,6 +97,21 @@ def test_a_log_of_2020_without_operation_and_root(write: Write) -> None:
     small, large = read_nccl_tests(write(TURING, "all_gather_perf.out")).calls
     assert (small.kernel, small.seconds) == ("all_gather", 13.39e-6)
     assert (large.shape["message_bytes"], large.seconds) == (134217728, 3298.6e-6)
+
+
+def test_the_head_says_the_ranks_where_no_line_does(write: Write) -> None:
+    """One process of nThread x nGpus ranks; busbw over algbw, 2 x 7 / 8, agrees."""
+    for text in (B200, B200.replace("nThread 1 nGpus 8", "nThread 4 nGpus 2")):
+        calls = read_nccl_tests(write(text)).calls
+        assert [(call.shape["ranks"], call.shape["nodes"]) for call in calls] == [(8, 1), (8, 1)]
+
+
+def test_a_log_that_was_pasted_without_its_hashes(write: Write) -> None:
+    assert read_nccl_tests(write(H100.replace("#", " "), "all_reduce_perf.log")).calls[0].shape == {
+        "message_bytes": 1073741824,
+        "ranks": 2,
+        "nodes": 1,
+    }
 
 
 def test_a_log_under_the_labels_of_slurm(write: Write) -> None:
@@ -249,7 +274,20 @@ MILLISECONDS = H100.replace("9306.7", "9.3067")
         (MILLISECONDS, "line 9: size over time is 1.154e+05 GB/s, but algbw says 115.37: is the"),
         (H100.replace("115.37      0", "115.37      7"), "line 9: #wrong: 7 values came out wrong"),
         (H100.replace("all_reduce_perf", "my_test"), "cannot tell which collective was measured"),
-        (H100.replace("#  Rank", "#  Nobody"), "no '# Rank ... on HOST device ...' lines"),
+        (
+            H100.replace("#  Rank", "#  Nobody").replace("nThread", "threads"),
+            "no '# Rank ... on HOST device ...' lines",
+        ),
+        (
+            H100.replace("nGpus 2", "nGpus 8"),
+            "line 9: the list of devices above it names 2 ranks, but every process has 8",
+        ),
+        (  # 8 processes of one GPU: busbw is 1.75 times algbw
+            B200.replace("nGpus 8", "nGpus 1"),
+            "line 4: no '# Rank ... on HOST device ...' lines say who took part, and its bandwidths"
+            " are not those of one process with 1",
+        ),
+        (B200.replace("all_reduce", "broadcast"), "are not those of one process with 8"),
         (DEVICES + HEADER, "no line of results of nccl-tests or rccl-tests"),
         ("{}", "it has no results"),
         (nccl_json(version=3), "version: must be 1 or 2, got 3"),
