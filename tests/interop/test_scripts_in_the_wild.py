@@ -167,6 +167,47 @@ def test_mlperf_keeps_the_input_of_swiglu_in_8_bit(tmp_path: Path, name: str) ->
         assert (stash.activation_input if stash else None) == (1.0 if on else None)
 
 
+def test_mlperf_fine_tunes_llama_70b_with_adapters(tmp_path: Path) -> None:
+    """Dell's XE9680L of round 5.0; rank, matrices and length stand in every train.py alone."""
+    common = (
+        "export LORA_A2A=1\nexport FP8=True\nexport FP8_AMAX_HISTORY=4\nexport PP=1\nexport MBS=1\n"
+    )
+    own = (
+        "source $(dirname ${BASH_SOURCE[0]})/config_common.sh\nexport MAX_STEPS=800\n"
+        "export MINIBS=1\nexport TP=1\nexport CP=1\nexport SP=0\nexport FP8_ACT=1\n"
+        "export DGXNNODES=1\nexport DGXNGPU=8\n"
+    )
+    files = {"config_XE9680L_B200.sh": own, "config_common.sh": common}
+    found = read(tmp_path, files, cluster="dgx-b200")
+    recipe = found.scenario.workload.recipe
+    assert found.scenario.workload.architecture.name == "llama-2-70b"
+    assert (recipe.lora_rank, tuple(recipe.lora_targets)) == (16, ("q", "k", "v", "o"))
+    assert (recipe.sequence_length, recipe.global_batch) == (8192, 8)
+    assert recipe.precision == "fp8" and recipe.fp8_weights  # fp8_params: ${oc.env:FP8}
+    assert not found.unknown
+    assert found.predicted().fits  # it was published, so it ran
+    longer = {**files, "config_common.sh": f"{common}export MAX_SEQLEN=4096\n"}
+    assert (
+        read(tmp_path, longer, cluster="dgx-b200").scenario.workload.recipe.sequence_length == 4096
+    )
+
+
+def test_mlperf_on_amd_computes_blocks_again(tmp_path: Path) -> None:
+    """AMD's MI300X of round 5.0: its variables name Megatron's granularity, method and layers."""
+    text = (
+        "export LORA_A2A=1\nexport DGXNGPU=8\nexport DGXNNODES=1\nexport TP=1\nexport PP=1\n"
+        "export CP=1\nexport SP=False\nexport MBS=1\nexport MINIBS=1\nexport FP8=True\n"
+        "export ACG=full && export ACM=block && export ACL=21\n"
+    )
+    found = read(tmp_path, {"config_MI300X_1x8x1.sh": text}, cluster="mi300x-8")
+    pinned = found.scenario.pinned
+    assert (pinned["recompute"], pinned["recompute_layers"]) == ("full", 21)
+    assert found.scenario.software.name == "primus"
+    offloads = f"{text}export CPU_OFFLOADING=True\nexport CPU_OFFLOADING_NUM_LAYERS=20\n"
+    files = {"config_MI300X_1x8x1.sh": offloads}
+    assert read(tmp_path, files, cluster="mi300x-8").scenario.pinned["offload_layers"] == 20
+
+
 def test_a_run_of_sixteen_trillion_tokens_in_samples(tmp_path: Path) -> None:
     found = read(tmp_path, {"t.sh": f"{RUN}1 {LLAMA_8B} --train-samples 1953125000\n"})
     assert found.scenario.workload.recipe.tokens == 1_953_125_000 * 8192

@@ -8,13 +8,14 @@ NVIDIA-NeMo/Megatron-Bridge@067f987d.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from simulator.interop.launch_files.idle_keys import idle_in
 from simulator.interop.launch_files.megatron_shape import shape_of
 from simulator.interop.launch_files.settings import Reading, Settings, as_whole
 from simulator.workload import presets
 
-__all__ = ["MEGATRON_KEYS", "read_megatron"]
+__all__ = ["MEGATRON_KEYS", "adapted_matrices", "read_megatron", "say_recomputation"]
 
 _DEGREES = {
     "layout.tp": ("tensor_model_parallel_size",),
@@ -118,7 +119,7 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str) -> Reading:
     _context(settings)
     _experts(settings, flags)
     _states(settings, flags)
-    _recompute(settings)
+    say_recomputation(settings)
     _precision(settings, flags)
     _adapters(settings)
     on = settings.flag("sequence_parallel")
@@ -269,7 +270,8 @@ def _states(settings: Settings, flags: bool) -> None:
     settings.take("optimizer_offload_fraction", "cpu_offloading")
 
 
-def _recompute(settings: Settings) -> None:
+def say_recomputation(settings: Settings) -> None:
+    """State what is computed again: granularity, method, layers, modules."""
     kind = settings.word(
         "layout.recompute",
         {w: w for w in ("full", "selective")} | {"none": "none", "null": "none"},
@@ -364,11 +366,19 @@ def _types(settings: Settings, flags: bool, half: dict[str, bool | None]) -> Non
             settings.say("training.moment_dtype", "bf16", found["exp_avg_dtype"])
 
 
+def adapted_matrices(modules: Iterable[str]) -> list[str]:
+    """Matrices of a block by Megatron's modules.
+
+    >>> adapted_matrices(["linear_qkv", "linear_proj"])
+    ['q', 'k', 'v', 'o']
+    """
+    return [name for word in modules for name in _TARGETS.get(word, ())]
+
+
 def _adapters(settings: Settings) -> None:
     setting = settings.take("target_modules", "lora_target_modules")
     if setting is None:
         return
-    words = re.sub(r"[\[\],'\"]", " ", str(setting.value)).split()
-    names = [name for word in words for name in _TARGETS.get(word, ())]
+    names = adapted_matrices(re.sub(r"[\[\],'\"]", " ", str(setting.value)).split())
     if names:
         settings.say("training.lora_targets", names, setting)

@@ -7,9 +7,11 @@ NVIDIA/benchmarks/*/implementations/nemo/config_*.sh and conf/*.yaml).
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from simulator.interop.launch_files.idle_keys import idle_in
-from simulator.interop.launch_files.settings import Reading, Settings
+from simulator.interop.launch_files.megatron_arguments import adapted_matrices, say_recomputation
+from simulator.interop.launch_files.settings import Reading, Setting, Settings
 
 __all__ = ["VARIABLES", "read_mlperf_config"]
 
@@ -41,6 +43,19 @@ _SEQUENCE = ("SEQ_PARALLEL", "SEQUENCE_PARALLEL", "SP")
 _SIZES = ("8b", "70b", "405b")
 """Llama 3.1's, which rounds 5.0 and 5.1 pre-train."""
 
+_LORA = ("LORA_", "NEMO_LORA_")
+"""Variables of the fine-tuning benchmark, llama2_70b_lora, begin so."""
+_LORA_RANK, _LORA_MODULES, _LORA_LENGTH = 16, ("linear_qkv", "linear_proj"), 8192
+"""Fixed by its rules: what every submission's train.py and configuration say, whose variables
+name neither (mlcommons/training_results_v5.0, NVIDIA's and AMD's, lines 198 to 208)."""
+
+_MEGATRONS = {
+    "ACG": "activations_checkpoint_granularity",
+    "ACM": "activations_checkpoint_method",
+    "ACL": "activations_checkpoint_num_layers",
+}
+"""Variables of AMD's submissions -> the keys of Megatron that they set."""
+
 _RECIPES = {
     "delayed": "fp8", "tensorwise": "fp8_current", "current": "fp8_current", "mxfp8": "mxfp8",
     "blockwise": "fp8_blockwise", "nvfp4": "nvfp4",
@@ -66,6 +81,14 @@ def read_mlperf_config(settings: Settings) -> Reading:
         settings.say("layout.sequence_parallel", on and split, settings.found[parallel])
     _precision(settings)
     _states(settings)
+    for variable, key in _MEGATRONS.items():
+        if (setting := settings.take(variable)) is not None:
+            settings.found[key] = replace(setting, key=key)
+    say_recomputation(settings)
+    if settings.flag("CPU_OFFLOADING"):
+        settings.whole("layout.offload_layers", "CPU_OFFLOADING_NUM_LAYERS", least=0)
+    settings.take("CPU_OFFLOADING_NUM_LAYERS")
+    _fine_tuning(settings)
     size = settings.take("MODEL_SIZE", "SIZE")
     if size is not None and str(size.value).lower() in _SIZES:
         settings.say("model.name", f"llama-3.1-{str(size.value).lower()}", size)
@@ -74,6 +97,25 @@ def read_mlperf_config(settings: Settings) -> Reading:
     return settings.reading("MLPerf configuration", idle_in("mlperf"),
                             software=(*(("mlperf-nemo-v5.1",) if fused else ()),
                                       "megatron-bridge", "primus"))  # fmt: skip
+
+
+def _fine_tuning(settings: Settings) -> None:
+    """The benchmark that fine-tunes Llama 2 70B, by variables that no other has."""
+    known: Setting | None = next(
+        (item for key, item in settings.found.items() if key.startswith(_LORA)), None
+    )
+    if known is None:
+        return
+    settings.taken.update(key for key in settings.found if key.startswith(_LORA))
+    settings.say("model.name", "llama-2-70b", known)
+    settings.say("training.lora_rank", _LORA_RANK, known)
+    settings.say("training.lora_targets", adapted_matrices(_LORA_MODULES), known)
+    eight_bit = str(settings.value_of("training.precision")).startswith("fp8")
+    if eight_bit and not {"FP8_PARAM_GATHER", "FP8_PARAMS"} & settings.found.keys():
+        settings.say("training.fp8_weights", True, known)  # fp8_params: ${oc.env:FP8}
+    length = settings.whole("training.sequence_length", "MAX_SEQLEN")
+    if length is None and settings.value_of("training.sequence_length") is None:
+        settings.say("training.sequence_length", _LORA_LENGTH, known)
 
 
 def _precision(settings: Settings) -> None:
