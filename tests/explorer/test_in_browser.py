@@ -72,6 +72,13 @@ def test_the_link_moves_the_verdict(address: str, tmp_path: Path) -> None:
     assert one != two
 
 
+def test_a_goal_that_is_missed_turns_red(address: str, tmp_path: Path) -> None:
+    kind, text = verdict(address, tmp_path / "a", deadline_days=1e-3)
+    assert kind == "FITS missed" and "under 0.1 % chance to keep the deadline" in text
+    kind, text = verdict(address, tmp_path / "b", deadline_days=1e3)
+    assert kind == "FITS" and "over 99.9 % chance to keep the deadline" in text
+
+
 def test_a_layout_that_does_not_fit_turns_red(address: str, tmp_path: Path) -> None:
     pins = {"tp": 1, "pp": 1, "cp": 1, "sharding": "ddp"}
     kind, text = verdict(address, tmp_path, model="llama-3.1-70b", pins=pins)

@@ -128,11 +128,14 @@ function show(found) {
   if (found.days_p90) spans.push(`${days(found.days_p10)} to ${days(found.days_p90)}`);
   if (found.usd_p90) spans.push(`${money(found.usd_p10)} to ${money(found.usd_p90)}`);
   const chances = [["deadline", found.deadline_chance], ["budget", found.budget_chance]].filter(([, p]) => p !== null && p !== undefined);
-  const sure = [...(spans.length ? [`P10 to P90: ${spans.join(", ")}`] : []), ...chances.map(([goal, p]) => `${share(p)} chance to keep the ${goal}`)].join("; ");
+  const sure = spans.length ? `P10 to P90: ${spans.join(", ")}` : "";
+  const goals = chances.map(([goal, p]) => `${share(p)} chance to keep the ${goal}`).join(", ");
+  if (chances.some(([, p]) => p < 0.5)) place.classList.add("missed");
   const p90 = found.memory_p90_bytes ? ` (P90 ${gib(found.memory_p90_bytes)})` : "";
   const line = element("p", `: ${gib(found.memory_total_bytes)}${p90} of ${gib(found.usable_bytes)} GiB on the fullest GPU`);
   line.prepend(element("span", found.verdict, { class: "word" }));
   put(place, element("p", whole, { class: "large" }), ...(sure ? [element("p", sure)] : []),
+    ...(goals ? [element("p", goals, { class: "goals" })] : []),
     element("p", `${found.words}${found.searched ? "" : " (of the last answer's layouts; the search runs)"}`),
     element("p", `step ${seconds(found.step_time_s)} (${span}), ${Math.round(found.tokens_per_s_per_gpu).toLocaleString("en")} tokens/s/GPU, MFU ${(100 * found.mfu).toFixed(1)} %, ${found.software}`),
     line);
@@ -233,17 +236,31 @@ function fill() {
   for (const name of Object.keys(PINS)) $(`pin_${name}`).value = state.pins[name] ?? "";
 }
 
+const SCALES = { "": 1, k: 1e3, m: 1e6, b: 1e9, t: 1e12 };
 function take(name, text) {
-  if (text === "") return null;
-  const number = Number(text);
-  if (!Number.isFinite(number)) return null;
+  // 15T, 1.5e12, 2,000,000; null: nothing was given; undefined: no number.
+  const plain = text.replaceAll(",", "").replace(/usd|days?/i, "").trim();
+  if (plain === "") return null;
+  const [, digits, scale] = /^(\d*\.?\d+(?:e\+?\d+)?|\d+\.)\s*([kmbt]?)$/i.exec(plain) || [];
+  if (digits === undefined) return undefined;
+  const number = Number(digits) * SCALES[scale.toLowerCase()];
   return ["tokens", "deadline_days", "budget_usd"].includes(name) ? number : Math.round(number);
+}
+
+function refuse(name, text) {
+  clearTimeout(timer); clearTimeout(searchTimer);
+  turn += 1;
+  $("searching").textContent = "";
+  problems(`${$(name).parentElement.textContent.trim()}: not a number above 0 (as 15T, 2M or 1.5e12): ${text}`);
 }
 
 function listen() {
   for (const name of WORDS) $(name).addEventListener("input", () => { state[name] = $(name).value; changed(); });
   for (const name of NUMBERS) $(name).addEventListener("input", () => {
-    state[name] = take(name, $(name).value);
+    const number = take(name, $(name).value);
+    $(name).setAttribute("aria-invalid", number === undefined);
+    if (number === undefined) { refuse(name, $(name).value); return; }
+    state[name] = number;
     if (name === "gpus") { $("gpus_slider").value = Math.log2(state.gpus || 1); $("gpus_shown").textContent = Number(state.gpus || 0).toLocaleString("en"); }
     changed();
   });
