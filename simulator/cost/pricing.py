@@ -77,7 +77,7 @@ def price_keys(
     if cluster.kinds:
         raise InputError(f"cluster {cluster.name}: {NO_CLOSED_FORM}")
     workload = workload.by_training()
-    cluster = with_release(cluster, software.kernels.nccl)
+    cluster = with_release(cluster, software.kernels.nccl, software.kernels.nccl_turned_off)
     plans, held = _pipeline_plans(layouts, workload.architecture)
     table = fold(held, by_content=not every_rank)
     grids = _rank_grids(layouts, plans, table)

@@ -293,13 +293,15 @@ def _of_board(library: CollectiveLibrary, board: str) -> CollectiveLibrary:
     return replace(library, curves=curves, dispatch=dispatch)
 
 
-def with_release(cluster: Cluster, release: str) -> Cluster:
+def with_release(cluster: Cluster, release: str, turned_off: tuple[str, ...] = ()) -> Cluster:
     """Take the collective library in another release, or in the next newer one that was measured.
 
     Parameters
     ----------
     release : str
         Two numbers, ``2.27``; blank for the newest that was measured.
+    turned_off : tuple of str, optional
+        Algorithms that it may not choose, by their words.
     """
     library = cluster.library
     known = sorted(library.releases, key=release_numbers)
@@ -307,12 +309,15 @@ def with_release(cluster: Cluster, release: str) -> Cluster:
     newer = [name for name in known if release_numbers(name) >= release_numbers(runs)]
     stands_in = newer[0] if newer else known[-1]
     running = "" if runs == stands_in else runs
-    if (stands_in, running) == (library.release, library.running_release):
+    now = (library.release, library.running_release, library.turned_off)
+    if (stands_in, running, turned_off) == now:
         return cluster
-    return replace(cluster, library=_running(library, stands_in, running))
+    return replace(cluster, library=_running(library, stands_in, running, turned_off))
 
 
 @for_same_records(64)
-def _running(library: CollectiveLibrary, release: str, running: str) -> CollectiveLibrary:
+def _running(
+    library: CollectiveLibrary, release: str, running: str, turned_off: tuple[str, ...]
+) -> CollectiveLibrary:
     """A library in a release that was measured, which stands in for the one that runs."""
-    return replace(library, release=release, running_release=running)
+    return replace(library, release=release, running_release=running, turned_off=turned_off)

@@ -115,10 +115,14 @@ class CollectiveLibrary:
     """More of it for every message that is sent or received, of which an all-to-all has two for
     each member."""
 
+    turned_off: tuple[str, ...] = ()
+    """Algorithms that a software turns off, by their words."""
+
     def has(self, algorithm: str) -> bool:
-        """Whether the release that runs knows an algorithm, by its word."""
+        """Whether the release that runs knows an algorithm, by its word, and may choose it."""
         runs = release_numbers(self.running_release or self.release)
-        return runs >= release_numbers(self.tuning.since.get(algorithm, "0"))
+        known = runs >= release_numbers(self.tuning.since.get(algorithm, "0"))
+        return known and algorithm not in self.turned_off
 
 
 def release_numbers(release: str) -> tuple[int, ...]:

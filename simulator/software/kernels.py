@@ -135,6 +135,8 @@ class Kernels:
     nccl: NcclRelease = ""
     """Release of NCCL that it brings along; what the collective library has no figures for is taken
     as the next newer one that was measured. Blank: the newest."""
+    nccl_turned_off: tuple[Literal["nvls", "nvls_tree", "collnet"], ...] = ()
+    """Algorithms of NCCL that it turns off: nvls and nvls_tree by NCCL_NVLS_ENABLE=0."""
     context_attention: Literal["transformer_engine", "one_call", "torch"] = "transformer_engine"
     """Who runs attention under context parallelism. transformer_engine: after a gather on all keys
     at once, a call for each of a rank's two chunks of queries; 16-bit gradients. one_call: the same

@@ -12,6 +12,7 @@ from simulator.cost.collectives.nccl.algorithms import ALGORITHMS, CHOICES
 from simulator.cost.collectives.nccl_choice import believed_s, choose
 from simulator.hardware.cluster import Cluster, load_cluster, with_release
 from simulator.layout.placement import Group
+from simulator.software.profile import load_software
 
 H100 = load_cluster("dgx-h100", 1024)
 A100 = load_cluster("dgx-a100", 1024)
@@ -149,6 +150,16 @@ def test_older_releases_run_rings_over_racks() -> None:
     # two domains: as newer ones
     both = [believed(with_release(H100, name), "all_reduce", size, group(16, 8)) for name in NAMES]
     assert both[0]["nvls_tree"] == both[1]["nvls_tree"]
+
+
+@pytest.mark.parametrize("software", ["nemo-24.07", "nemo-25.04", "megatron-bridge-26.06"])
+def test_recipes_that_turn_switches_off_reduce_in_rings_and_trees(software: str) -> None:
+    """NCCL_NVLS_ENABLE=0."""
+    kernels = load_software(software).kernels
+    for members in (group(8, 8), group(128, 8)):
+        assert chosen(H100, "all_reduce", 1e9, members).startswith("nvls")
+        without = with_release(H100, kernels.nccl, kernels.nccl_turned_off)
+        assert chosen(without, "all_reduce", 1e9, members).startswith(("ring", "tree"))
 
 
 def test_a_network_that_reduces_is_used_only_where_the_cluster_says_so() -> None:
