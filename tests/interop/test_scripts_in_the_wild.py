@@ -11,6 +11,7 @@ from simulator.interop.launch_files.changed_files import changed_text, rewritten
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
 from simulator.interop.launch_files.shell_words import read_script
+from simulator.workload import presets
 
 LLAMA_8B = (
     "pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336"
@@ -252,9 +253,82 @@ def test_a_flavor_or_recipe_that_is_no_model_of_the_zoo_is_named(tmp_path: Path)
     job = '[model]\nname = "deepseek_v3"\nflavor = "16B"\n[training]\nseq_len = 4096\n'
     with pytest.raises(InputError, match=r"'deepseek_v3 16B', .* is no model of the zoo"):
         read(tmp_path, {"job.toml": job}, gpus=8)
-    hybrid = f"{RUN}1 {LLAMA_8B} --hybrid-layer-pattern M-M*\n"
-    with pytest.raises(InputError, match="layers of several kinds"):
-        read(tmp_path, {"t.sh": hybrid})
+    for words, said in (
+        ("--hybrid-layer-pattern MGM*", r"layers of kinds that are not read \(G\)"),
+        ("--hybrid-layer-pattern M*M*/MM/MM", r"layers of kinds that are not read \(/\)"),
+        ("--hybrid-attention-ratio 0.08", "layers of several kinds, dealt by shares"),
+        ("--num-experts 512 --moe-latent-size 1024", "experts in a latent width"),
+    ):
+        with pytest.raises(InputError, match=said):
+            read(tmp_path, {"t.sh": f"{RUN}1 {LLAMA_8B} {words}\n"})
+
+
+NEMOTRON = (
+    f"{RUN}1 pretrain_hybrid.py --bf16 --disable-bias-linear --untie-embeddings-and-output-weights"
+    " --normalization RMSNorm --squared-relu --group-query-attention --position-embedding-type none"
+    " --seq-length 8192 --micro-batch-size 1 --global-batch-size 64 --vocab-size 131072"
+    " --attention-dropout 0 --hidden-dropout 0 --use-distributed-optimizer "
+)
+"""Of examples/post_training/modelopt/conf/nvidia of Megatron-LM, as the next three."""
+H_8B = (
+    "--hidden-size 4096 --ffn-hidden-size 21504 --num-attention-heads 32 --num-query-groups 8"
+    " --mamba-head-dim 64 --mamba-num-heads 128 --mamba-num-groups 8 --mamba-state-dim 128"
+    " --hybrid-layer-pattern M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
+)
+NANO_30B = (
+    "--num-experts 128 --moe-router-topk 6 --moe-shared-expert-intermediate-size 3712"
+    " --mamba-num-heads 64 --mamba-head-dim 64 --hidden-size 2688 --num-attention-heads 32"
+    " --num-query-groups 2 --ffn-hidden-size 1856 --kv-channels 128"
+    " --hybrid-override-pattern MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+)
+
+
+def test_layers_of_one_module_each(tmp_path: Path) -> None:
+    """Nemotron-H 8B is the zoo's; of Nemotron 3 Nano its authors give 31.6B parameters."""
+    found = read(tmp_path, {"h.sh": NEMOTRON + H_8B})
+    assert found.scenario.workload.architecture == presets.load("nemotron-h-8b")
+    assert not found.unknown
+    nano = read(tmp_path, {"n.sh": NEMOTRON + NANO_30B}, gpus=64)
+    architecture = nano.scenario.workload.architecture
+    assert (architecture.layers, architecture.is_moe) == (52, True)
+    assert architecture.parameters / 1e9 == pytest.approx(31.6, abs=0.05)
+    assert nano.predicted().step_time_s > 0
+
+
+def test_bars_of_a_pattern_part_the_pipeline(tmp_path: Path) -> None:
+    """tests/functional_tests/test_cases/hybrid/..._pp2_vpp2_... of Megatron-LM, a YAML of flags."""
+    text = (
+        "MODEL_ARGS:\n  --hidden-size: 1024\n  --num-attention-heads: 16\n"
+        "  --group-query-attention: true\n  --num-query-groups: 8\n"
+        "  --hybrid-layer-pattern: M-M-M-M*-M-|M-M-M*-M-M-|M-M*-M-M-M-|M*-M-M-M-M-\n"
+        "  --micro-batch-size: 4\n  --global-batch-size: 32\n  --seq-length: 1024\n"
+        "  --max-position-embeddings: 1024\n  --pipeline-model-parallel-size: 2\n"
+        "  --use-distributed-optimizer: true\n  --overlap-grad-reduce: true\n  --bf16: true\n"
+    )
+    with pytest.raises(InputError, match=r"or --set model\.vocab_size=N, the tokens of its"):
+        read(tmp_path, {"m.yaml": text}, gpus=8)
+    with pytest.raises(InputError, match=r"--set: model\.vocab_size: must be a whole number"):
+        read(tmp_path, {"m.yaml": text}, "model.vocab_size=many", gpus=8)
+    found = read(tmp_path, {"m.yaml": text}, "model.vocab_size=50257", gpus=8)
+    assert found.scenario.workload.architecture.vocabulary == 50257
+    assert found.scenario.pinned["vpp"] == 2
+    assert list(found.scenario.pinned["stages"]) == [11, 11, 11, 11]
+    assert found.scenario.software.name == "megatron-core"
+    cut = text.replace("M-M-M-M*-M-|M", "M-M-M-M*-M-M")
+    with pytest.raises(InputError, match="must part layers into pieces that pp 2 divides, got 3"):
+        read(tmp_path, {"m.yaml": cut}, "model.vocab_size=50257", gpus=8)
+
+
+def test_a_tokenizer_of_a_known_model_says_the_vocabulary(tmp_path: Path) -> None:
+    own = LLAMA_8B.replace("--hidden-size 4096", "--hidden-size 2048").replace(
+        "--vocab-size 128256", "--tokenizer-type HuggingFaceTokenizer --tokenizer-model {}"
+    )
+    for place in ("meta-llama/Meta-Llama-3-8B", "/data/Llama-3-8B/tokenizer.model"):
+        found = read(tmp_path, {"t.sh": RUN + "1 " + own.format(place)})
+        assert found.scenario.workload.architecture.vocabulary == 128256
+        assert "vocabulary: that of the tokenizer of llama-3-8b" in found.notes
+    with pytest.raises(InputError, match=r"model\.vocab_size=N"):
+        read(tmp_path, {"t.sh": RUN + "1 " + own.format("/data/own")})
 
 
 def test_states_of_sixteen_bit(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str) -> Reading:
     if on is not None or (flags and (tp or 1) > 1):
         at = settings.found.get("sequence_parallel") or settings.found["tensor_model_parallel_size"]
         settings.say("layout.sequence_parallel", bool(on) and (tp is None or tp > 1), at)
-    if shape.architecture is None:
+    if shape.architecture is None or not shape.architecture.vocabulary:
         _recipe_model(settings)
     overlapped = "overlap_grad_reduce" in settings.found
     own = ("megatron-core",) if overlapped else ("megatron-core-defaults", "megatron-core")

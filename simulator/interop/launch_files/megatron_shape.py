@@ -6,11 +6,16 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulator.interop.launch_files.model_names import zoo_model
 from simulator.interop.launch_files.settings import Settings, as_whole
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
+from simulator.workload.state_space import Mamba2
 
 __all__ = ["Shape", "shape_of"]
+
+_KINDS = "M*-E"
+"""Letters of layers that are read: Mamba-2, attention, MLP, experts."""
 
 _POSITIONS = {
     "rope": "rope",
@@ -29,6 +34,7 @@ class Shape:
 
     layers: int | None = None
     architecture: Architecture | None = None
+    """Its vocabulary is 0 where nothing says how many tokens there are."""
     notes: tuple[str, ...] = ()
 
 
@@ -40,27 +46,73 @@ def shape_of(settings: Settings) -> Shape:
     sizes = {name: settings.whole("", name) for name in _SIZES}
     words = {name: settings.take(name) for name in _WORDS}
     flags = {name: settings.flag(name) for name in _FLAGS}
-    vocabulary = _vocabulary(settings)
-    mixed = settings.take("hybrid_layer_pattern", "hybrid_override_pattern")
-    if mixed is not None:
-        settings.say("run.model", "layers of several kinds, whose sizes are not read", mixed)
+    vocabulary, notes = _vocabulary(settings)
+    pattern = _pattern_of_kinds(settings)
+    if pattern is None or _in_latent_width(settings):
         return Shape(layers=layers)
+    layers = len(pattern) or layers
     if layers is None or hidden is None or heads is None or settings.problems:
         return Shape(layers=layers)
     if layers > 10_000:
         settings.problems.append(f"{settings.found['num_layers'].place}: at most 10000 layers")
         return Shape()
-    given = _Given(settings, layers, hidden, heads, sizes, words, flags)
+    given = _Given(settings, layers, hidden, heads, sizes, words, flags, pattern)
     architecture = given.architecture(vocabulary or 1)
     if vocabulary is not None:
-        return Shape(layers=layers, architecture=_named(architecture)[0])
+        return Shape(layers=layers, architecture=_named(architecture)[0], notes=notes)
     architecture, alike = _named(architecture, any_vocabulary=True)
     if alike:
         note = f"vocabulary: that of {architecture.name}, whose other sizes are the same"
         return Shape(layers=layers, architecture=architecture, notes=(note,))
     said = f"{layers} layers of {hidden}, vocabulary (--vocab-size) not said"
-    settings.say("run.model", said, settings.found["num_layers"])
-    return Shape(layers=layers)
+    settings.say("run.model", said, settings.found["hidden_size"])
+    return Shape(layers=layers, architecture=replace(architecture, vocabulary=0))
+
+
+def _in_latent_width(settings: Settings) -> bool:
+    """Whether experts work in another width than the model's, which is not modelled."""
+    setting = settings.take("moe_latent_size")
+    if setting is None:
+        return False
+    settings.say("run.model", "experts in a latent width (moe_latent_size), not modelled", setting)
+    return True
+
+
+def _pattern_of_kinds(settings: Settings) -> str | None:
+    """Letters of layers of one module each, blank where all are alike; None: not known here.
+
+    ``M-M*|M-E``: Mamba, MLP, attention, experts; bars part the pieces of the pipeline
+    (megatron/core/models/hybrid/hybrid_layer_allocation.py).
+    """
+    setting = settings.take("hybrid_layer_pattern", "hybrid_override_pattern")
+    shares = [settings.take(f"hybrid_{part}_ratio") for part in ("attention", "mlp")]
+    settings.take("is_hybrid_model")
+    if setting is None:
+        drawn = next((s for s in shares if s and str(s.value) not in ("0", "0.0")), None)
+        if drawn is not None:
+            said = "layers of several kinds, dealt by shares, which are not read"
+            settings.say("run.model", said, drawn)
+            return None
+        return ""
+    text = re.sub(r"[\s'\"\\]", "", str(setting.value))
+    if unknown := sorted(set(text) - {*_KINDS, "|"}):
+        said = f"layers of kinds that are not read ({' '.join(unknown)[:20]})"
+        settings.say("run.model", said, setting)
+        return None
+    pieces = text.split("|")
+    pattern = "".join(pieces)
+    stated = settings.value_of("size.layers")
+    if stated is not None and stated != len(pattern):  # the pattern decides, Megatron says
+        settings.stated = [item for item in settings.stated if item.field != "size.layers"]
+    pp = settings.value_of("layout.pp") or 1
+    if len(pieces) > 1 and (len(pieces) % pp or not all(pieces)):
+        rule = f"must part layers into pieces that pp {pp} divides, got {len(pieces)}"
+        settings.problems.append(f"{setting.place}: {rule}")
+    elif len(pieces) > 1:
+        settings.say("layout.stages", [len(piece) for piece in pieces], setting)
+        if len(pieces) > pp:
+            settings.say("layout.vpp", len(pieces) // pp, setting)
+    return pattern
 
 
 _SIZES = (
@@ -69,6 +121,7 @@ _SIZES = (
     "moe_shared_expert_intermediate_size",
     *("moe_router_num_groups", "moe_router_group_topk"),
     *("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"),
+    *("mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim"),
 )
 _WORDS = (
     *("position_embedding_type", "normalization", "window_size", "window_attn_skip_freq"),
@@ -81,17 +134,24 @@ _FLAGS = (
 )
 
 
-def _vocabulary(settings: Settings) -> int | None:
-    """Rows of the embedding: stated, or of a tokenizer that has one size."""
+def _vocabulary(settings: Settings) -> tuple[int | None, tuple[str, ...]]:
+    """Rows of the embedding and where they come from: stated, or of a tokenizer that is known."""
     stated = settings.whole("", "padded_vocab_size")
     size = settings.whole("", "vocab_size")
     tokenizer = settings.found.get("tokenizer_type")
     kind = str(tokenizer.value).lower() if tokenizer else ""
     if stated is not None:
-        return stated
+        return stated, ()
     if size is not None:
-        return size + (kind == "nulltokenizer")
-    return _VOCABULARIES.get(kind)
+        return size + (kind == "nulltokenizer"), ()
+    if kind in _VOCABULARIES:
+        return _VOCABULARIES[kind], ()
+    setting = settings.found.get("tokenizer_model") or settings.found.get("tokenizer_name_or_path")
+    said = str(setting.value).strip("'\"") if setting else ""
+    for place in (said, said.rpartition("/")[0]):  # a repository or folder, or a file in one
+        if place and "$" not in place and (name := zoo_model(place)) is not None:
+            return presets.load(name).vocabulary, (f"vocabulary: that of the tokenizer of {name}",)
+    return None, ()
 
 
 @dataclass(frozen=True)
@@ -105,20 +165,45 @@ class _Given:
     sizes: dict[str, int | None]
     words: dict[str, Any]
     flags: dict[str, bool | None]
+    kinds: str
+    """Letters of layers of one module each; blank where every layer has attention and an MLP."""
 
     def architecture(self, vocabulary: int) -> Architecture:
         dense, sparse = self._block(None), self._block(self._experts())
+        if self.kinds:
+            return self._of_layers(vocabulary, self._single(dense, sparse))
         pattern = self._pattern("moe_layer_freq") if self._experts() else [0] * self.layers
         windows = self._windows()
-        blocks: list[Block] = []
-        kinds = []
+        layers = []
         for layer in range(self.layers):
             block = sparse if pattern[layer] else dense
             if windows[layer] and block.attention is not None:
                 block = replace(block, attention=replace(block.attention, window=windows[layer]))
-            if block not in blocks:
-                blocks.append(block)
-            kinds.append(blocks.index(block))
+            layers.append(block)
+        return self._of_layers(vocabulary, layers)
+
+    def _single(self, dense: Block, sparse: Block) -> list[Block]:
+        """Layers of one module each, behind one norm."""
+        sizes = self.sizes
+        each = sizes["mamba_head_dim"] or 64
+        mixer = Mamba2(
+            heads=sizes["mamba_num_heads"] or max(2 * self.hidden // each, 1),  # twice as wide
+            head_dim=each,
+            state_size=sizes["mamba_state_dim"] or 128,
+            groups=sizes["mamba_num_groups"] or 8,
+            bias=dense.mlp is not None and bool(getattr(dense.mlp, "bias", False)),
+        )
+        found = {
+            "M": replace(dense, attention=None, mlp=None, mixer=mixer, norms=1),
+            "*": replace(dense, mlp=None, norms=1),
+            "-": replace(dense, attention=None, norms=1),
+            "E": replace(sparse, attention=None, norms=1),
+        }
+        return [found[letter] for letter in self.kinds]
+
+    def _of_layers(self, vocabulary: int, layers: list[Block]) -> Architecture:
+        blocks = list(dict.fromkeys(layers))
+        dense = layers[0]
         position: Any = _POSITIONS.get(
             self._word("position_embedding_type", "learned_absolute"), "rope"
         )
@@ -129,7 +214,7 @@ class _Given:
             family="custom",
             hidden=self.hidden,
             blocks=tuple(blocks),
-            layer_kinds=tuple(kinds),
+            layer_kinds=tuple(blocks.index(block) for block in layers),
             vocabulary=vocabulary,
             tied_embeddings=not untied if shared is None else shared,
             position=position,
@@ -270,6 +355,7 @@ def _sizes(arch: Architecture) -> tuple[Any, ...]:
             block.norm,
             isinstance(block.mlp, MoE) and (block.mlp.experts, block.mlp.top_k),
             block.mlp and (block.mlp.ffn_hidden, block.mlp.gated),
+            block.mixer,
         )
         for block in each
     )  # fmt: skip

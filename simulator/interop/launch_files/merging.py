@@ -31,6 +31,9 @@ _ASKED = {
 """Fields without which nothing can be said: what each is, and what gives it."""
 
 
+_TOKENS = "model.vocab_size"
+"""What an option says of a model whose other sizes stand in the files."""
+
 _WORDS = ("model.name", "cluster.name", "cluster.software", "layout.sharding")
 """Fields whose value is a word; of the others that are asked for here, it is a whole number."""
 
@@ -68,7 +71,8 @@ def import_launch(
     merging.follow()
     if merging.problems:
         raise InputError(first_of(merging.problems, "--from"))
-    return merging.result(names or {}, overrides)
+    others = [text for text in overrides if text.partition("=")[0].strip() != _TOKENS]
+    return merging.result(names or {}, others if merging.architecture else overrides)
 
 
 def _named(names: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,6 +92,8 @@ class _Merging:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     architecture: Architecture | None = None
+    sizes_alone: bool = False
+    """The files say a model's sizes, but not how many tokens it knows."""
 
     def gather(self) -> None:
         """Take what every file states; two that differ are a contradiction."""
@@ -189,6 +195,15 @@ class _Merging:
         chosen = (configs or found)[0]
         arch = chosen.architecture
         assert arch is not None, "readings without one were left out"
+        if not arch.vocabulary:
+            tokens = self._get(_TOKENS)
+            self.sizes_alone = tokens is None
+            if tokens is None or not 1 <= tokens <= LARGEST:
+                if _TOKENS in self.given:
+                    rule = f"must be a whole number from 1 to {LARGEST}"
+                    self.problems.append(f"--set: {_TOKENS}: {rule}, got {self.given[_TOKENS]!r}")
+                return
+            arch = replace(arch, vocabulary=tokens)
         self.architecture = arch
         sizes = {"layers": arch.layers, "hidden": arch.hidden}
         if arch.attentions:
@@ -407,6 +422,8 @@ class _Merging:
                 there = there or self._batch_follows()
             if name == "model" and (said := self.fields.get("run.model")) and not there:
                 what = f"{said.value!r}, {said.source}, is no model of the zoo"
+            if name == "model" and self.sizes_alone:
+                how += f", or --set {_TOKENS}=N, the tokens of its vocabulary"
             if not there and not set_there and name not in self.given:
                 missing.append(f"--from: {name}: not said by these files ({what}): {how}")
         if missing:

@@ -234,12 +234,19 @@ def _of_recipe(found: list[Setting], path: str) -> list[Reading]:
     tails = [Setting(_tail(item.key), item.value, item.place) for item in found]
     if not MEGATRON_KEYS & {item.key for item in tails}:
         return []
+    flags = [item for item, whole in zip(tails, found, strict=True) if _FLAGGED.search(whole.key)]
+    if flags:  # Megatron-LM's own test cases: MODEL_ARGS with a flag in each line
+        on = [item for item in flags if item.value is not False]
+        return [read_megatron(Settings.of(path, on), flags=True, kind="arguments of Megatron-LM")]
     kept = [item for item in tails if item.key]
     return [read_megatron(Settings.of(path, kept), flags=False, kind="recipe")]
 
 
+_FLAGGED = re.compile(r"(?:^|\.)--[a-z]")
+
+
 def _tail(key: str) -> str:
-    return key.rpartition(".")[2].lstrip("+").replace("-", "_")
+    return key.rpartition(".")[2].lstrip("+-").replace("-", "_")
 
 
 def _of_config(found: dict[str, Any], path: str) -> Reading:

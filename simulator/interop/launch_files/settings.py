@@ -94,6 +94,7 @@ class Reading:
     software: tuple[str, ...] = ()
     """Software profiles that do what the file asks for, the most fitting first."""
     architecture: Architecture | None = None
+    """Of vocabulary 0 where the file does not say how many tokens there are."""
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     unset: tuple[Unset, ...] = ()
