@@ -319,6 +319,36 @@ def test_bars_of_a_pattern_part_the_pipeline(tmp_path: Path) -> None:
         read(tmp_path, {"m.yaml": cut}, "model.vocab_size=50257", gpus=8)
 
 
+def test_a_batch_that_grows_is_that_of_its_end(tmp_path: Path) -> None:
+    """test_cases/gpt/gpt3_15b_8t_release of Megatron-LM, and the ramp of GPT-3."""
+    without = LLAMA_8B.replace(" --global-batch-size 128", "")
+    steps = ' --step-batch-size-schedule "0:384 200B:768 400B:1152"'
+    found = read(tmp_path, {"t.sh": RUN + "16 " + without + steps})
+    assert found.scenario.workload.recipe.global_batch == 1152
+    assert any("last batch, 1152; it has 384, 768 before" in note for note in found.notes)
+    assert not found.unknown
+    for wrong in ("384", "5B:384", "0:0", "0:384 200X:768"):
+        with pytest.raises(InputError, match="must give sequences by tokens"):
+            read(tmp_path, {"t.sh": f'{RUN}16 {without} --step-batch-size-schedule "{wrong}"'})
+    ramp = f"{RUN}16 {LLAMA_8B} --rampup-batch-size 32 32 5859375\n"
+    found = read(tmp_path, {"t.sh": ramp})
+    assert found.scenario.workload.recipe.global_batch == 128 and not found.unknown
+    assert any("the ramp before it is not counted" in note for note in found.notes)
+
+
+def test_an_exchange_in_a_bit_is_named(tmp_path: Path) -> None:
+    """The configuration of DeepSpeed's tutorial on 1-bit Adam."""
+    text = (
+        '{"train_batch_size": 4096, "train_micro_batch_size_per_gpu": 16, "steps_per_print": 100,'
+        ' "optimizer": {"type": "OneBitAdam", "params": {"lr": 4e-4, "freeze_step": 23000,'
+        ' "cuda_aware": false, "comm_backend_name": "nccl"}}, "fp16": {"enabled": true}}'
+    )
+    names = {"model": "bert-large", "gpus": 64}
+    found = read(tmp_path, {"ds.json": text}, "training.sequence_length=512", **names)
+    assert found.scenario.workload.recipe.optimizer == "adamw"
+    assert any("OneBitAdam: exchange in a bit is not modelled" in note for note in found.notes)
+
+
 def test_a_tokenizer_of_a_known_model_says_the_vocabulary(tmp_path: Path) -> None:
     own = LLAMA_8B.replace("--hidden-size 4096", "--hidden-size 2048").replace(
         "--vocab-size 128256", "--tokenizer-type HuggingFaceTokenizer --tokenizer-model {}"

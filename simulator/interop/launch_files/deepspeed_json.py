@@ -18,6 +18,10 @@ _OPTIMIZERS = {
     "lion": "lion", "lamb": "lamb", "muon": "muon", "sgd": "sgd",
 }  # fmt: skip
 
+_ONE_BIT = {"onebitadam": "adamw", "zerooneadam": "adamw", "onebitlamb": "lamb"}
+"""Optimizers whose momenta are exchanged in a bit, once their warm-up is over -> what they are
+until then (deepspeed/runtime/fp16/onebit)."""
+
 
 def read_deepspeed(settings: Settings) -> Reading:
     """State what a configuration says; keys are dotted."""
@@ -36,7 +40,11 @@ def read_deepspeed(settings: Settings) -> Reading:
     _states(settings)
     settings.word("training.gradient_dtype", _DTYPES, "data_types.grad_accum_dtype")
     settings.word("training.reduce_dtype", _DTYPES, "communication_data_type")
-    settings.word("training.optimizer", _OPTIMIZERS, "optimizer.type")
+    settings.word("training.optimizer", {**_OPTIMIZERS, **_ONE_BIT}, "optimizer.type")
+    named = settings.found.get("optimizer.type")
+    if named is not None and (plain := _ONE_BIT.get(str(named.value).lower())):
+        rule = f"exchange in a bit is not modelled; read as {plain}, which it is in its warm-up"
+        settings.notes.append(f"{named.place}: {named.value}: {rule}: later steps are shorter")
     settings.take("zero_optimization")
     return settings.reading(
         "DeepSpeed configuration",

@@ -14,6 +14,7 @@ from simulator.interop.launch_files.idle_keys import idle_in
 from simulator.interop.launch_files.megatron_shape import shape_of
 from simulator.interop.launch_files.settings import Reading, Settings, as_whole
 from simulator.workload import presets
+from simulator.workload.recipe import LARGEST
 
 __all__ = ["MEGATRON_KEYS", "adapted_matrices", "read_megatron", "say_recomputation"]
 
@@ -114,6 +115,7 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str) -> Reading:
     for name, keys in _DEGREES.items():
         settings.whole(name, *keys)
     settings.whole("run.samples", "train_samples", most=_MOST_SAMPLES)
+    _growing_batch(settings)
     shape = shape_of(settings)
     _pipeline(settings, shape.layers)
     _context(settings)
@@ -138,6 +140,33 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str) -> Reading:
         architecture=shape.architecture,
         notes=shape.notes,
     )
+
+
+def _growing_batch(settings: Settings) -> None:
+    """A batch that grows over the run: the last one is that of nearly all of it.
+
+    ``0:384 200B:768 400B:1152``: sequences from so many tokens on (megatron/core/
+    num_microbatches_calculator.py); ``32 32 5859375`` of older releases ramps up to
+    ``--global-batch-size`` over so many samples.
+    """
+    steps = settings.take("step_batch_size_schedule")
+    ramp = settings.take("rampup_batch_size")
+    if steps is not None:
+        text = str(steps.value).strip("'\"[] ")
+        found = re.fullmatch(r"0:\d{1,9}(?:[\s,]+\d[\d.]{0,15}[KMBT]?:\d{1,9})*", text)
+        sizes = [int(size) for size in re.findall(r":(\d{1,9})", text)]
+        if found is None or not 0 < min(sizes) <= max(sizes) <= LARGEST:
+            rule = "must give sequences by tokens, 0:384 200B:768"
+            settings.problems.append(f"{steps.place}: {rule}, got {text[:80]!r}")
+            return
+        settings.say("training.global_batch", sizes[-1], steps)
+        if len(sizes) > 1:
+            grown = ", ".join(map(str, sizes[:-1]))
+            rule = f"steps are those of its last batch, {sizes[-1]}; it has {grown} before"
+            settings.notes.append(f"{steps.place}: {rule}")
+    elif ramp is not None:
+        rule = "steps are those of the whole batch; the ramp before it is not counted"
+        settings.notes.append(f"{ramp.place}: {rule}")
 
 
 def _recipe_model(settings: Settings) -> None:
