@@ -121,7 +121,7 @@ class TraceFile:
         """What a reader of the numbers must know."""
         notes = []
         if self.cut:
-            notes.append("the file is cut off: events up to there were read")
+            notes.append("the file is cut off: events behind that are missing from every part")
         if self.unreadable:
             notes.append(f"{self.unreadable} events could not be read and are left out")
         return notes

@@ -114,3 +114,57 @@ def test_what_is_no_export_is_refused(tmp_path: Path) -> None:
             measure(read_nsys(damaged))
         except InputError as error:
             assert str(damaged) in str(error)
+
+
+REAL = Path(__file__).resolve().parents[1] / "data" / "nsys_h100_window.sql"
+
+
+def test_a_real_export_agrees_with_sums_over_its_tables(tmp_path: Path) -> None:
+    """Its statements hold the words "virtual" and "generated" in comments; nothing is computed."""
+    path = tmp_path / "real.sqlite"
+    base = sqlite3.connect(path)
+    base.executescript(REAL.read_text(encoding="utf-8"))
+    base.commit()
+
+    def milliseconds(query: str) -> float:
+        (total,) = base.execute(f"SELECT SUM(end - start) / 1e6 FROM {query}").fetchone()
+        return float(total)
+
+    kernels = (
+        "CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName"
+        " WHERE deviceId = 0 AND value "
+    )
+    found = measure(read_nsys(path))
+    classes = {name: 1e3 * seconds for name, seconds in found.compute_s.items()}
+    assert classes["gemm"] == pytest.approx(milliseconds(f"{kernels} LIKE 'nvjet%'"), rel=1e-9)
+    assert classes["attention"] == pytest.approx(milliseconds(f"{kernels} LIKE '%flash%'"))
+    copies = "CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind = 8"
+    sets = "CUPTI_ACTIVITY_KIND_MEMSET"
+    others = f"{kernels} NOT LIKE 'nvjet%' AND value NOT LIKE '%flash%' AND value NOT LIKE 'nccl%'"
+    moved = milliseconds(copies) + milliseconds(sets) + milliseconds(others)
+    assert classes["memory_bound"] == pytest.approx(moved, rel=1e-2)  # some run side by side
+    called = {
+        one.collective.kind: 1e3 * (one.exposed_s + one.hidden_s) for one in found.collectives
+    }
+    assert called == pytest.approx(
+        {
+            "send_recv": milliseconds(f"{kernels} LIKE 'ncclDevKernel_SendRecv%'"),
+            "host_copy": milliseconds("CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind = 1"),
+        }
+    )
+    base.close()
+
+
+def test_computed_columns_and_virtual_tables_are_refused(tmp_path: Path) -> None:
+    needed = "start INTEGER, end INTEGER, correlationId INTEGER, demangledName INTEGER"
+    computed = f"({needed}, deviceId INTEGER GENERATED ALWAYS AS (start + end))"
+    for name, statement in (
+        ("a", computed),
+        ("b", f"({needed}, deviceId INTEGER AS (end) STORED)"),
+    ):
+        path = tmp_path / f"{name}.sqlite"
+        base = sqlite3.connect(path)
+        base.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL {statement}")
+        base.close()
+        with pytest.raises(InputError, match="computed columns are not read"):
+            read_nsys(path)
