@@ -372,7 +372,9 @@ def test_a_file_that_was_cut_off_is_read_as_far_as_it_is_whole(
         path.write_bytes(raw[: int(share * len(raw))])
         trace = read_trace(path)
         assert 0 < len(trace.start_s) < kernels
-        assert trace.notes == ("the file is cut off: events up to there were read",)
+        assert trace.notes == (
+            "the file is cut off: events behind that are missing from every part",
+        )
 
 
 def test_broken_events_are_left_out_and_counted(tmp_path: Path) -> None:

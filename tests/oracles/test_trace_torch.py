@@ -107,7 +107,7 @@ def test_a_trace_that_a_killed_job_left(alone: tuple[Path, dict[str, Any]], tmp_
     cut.write_bytes(raw[: int(0.7 * len(raw))])
     trace, whole = read_trace(cut), read_trace(path)
     assert 0 < len(trace.compute) < len(whole.compute)
-    assert trace.notes == ("the file is cut off: events up to there were read",)
+    assert trace.notes == ("the file is cut off: events behind that are missing from every part",)
 
 
 def test_an_empty_trace(tmp_path: Path) -> None:
