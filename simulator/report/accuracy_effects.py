@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 __all__ = ["effects_section"]
@@ -26,6 +27,14 @@ def effects_section(
         " that both steps share cancel. Figures marked \\* are recalled: they were not read in the"
         " text of their source."
     )
+    signs = [line["right"] for line in lines if line["right"] is not None]
+    if signs:
+        yield (
+            f"The sign is right in {sum(signs)} of the {len(signs)} that are 2 % and more;"
+            f" {sum(line['near'] for line in lines)} of {len(lines)} predictions are within 3"
+            " points, or within a third, of what is reported; the median is"
+            f" {percent(median(abs(line['miss']) for line in lines))} off."
+        )
     head = ("technique", "what", "source", "reported", "predicted")
     notes = list(dict.fromkeys(line["remark"] for line in lines if line["remark"]))
     rows = []

@@ -2,7 +2,9 @@
 
 validation/effects.toml says which runs and which change. Both steps are played on discrete events;
 nothing is fitted to what the papers report. An effect is a ratio of two steps of one machine, in
-which errors that both have in common cancel: it tests a mechanism, not a level.
+which errors that both have in common cancel: it tests a mechanism, not a level. What the software
+was told to do (graphs, overlap of expert traffic, modules that are recomputed) no scenario states:
+such runs are rows of the tables of measured runs.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -25,9 +28,12 @@ from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group
 from simulator.layout.rules.divisibility_rules import STAGES
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, code_of, reasons
+from simulator.measured.replay import Run, load_tables, replay
+from simulator.measured.rows import COLUMNS, read_runs
 from simulator.planner.defaults import complete
 from simulator.scenario import Scenario, make_scenario
 from simulator.schedules.registry import SCHEDULES, WORDS
+from simulator.scoring.switch_pairs import NOISE
 
 __all__ = ["Effect", "PredictedEffect", "effects", "load_effects", "predict_effect"]
 
@@ -66,8 +72,8 @@ class Effect:
     """Whether ranks end a step together. false: zero-bubble schedules run with post-validation of
     the optimizer step (Qi et al. 2024, section 4; training.optimizer_post_validation)."""
     before: dict[str, Any]
-    """What `before` has in place of the run: layout fields, or section.field of a scenario; of
-    all_reduce_time its `ranks` and `message_bytes`."""
+    """What `before` has in place of the run: layout fields, or section.field of a scenario, or
+    columns of a measured run; of all_reduce_time its `ranks` and `message_bytes`."""
     after: dict[str, Any]
     """What `after` has."""
     remark: str = ""
@@ -79,7 +85,8 @@ class _Effects:
     """validation/effects.toml."""
 
     runs: dict[str, dict[str, Any]]
-    """Sections of a scenario by the name of a run."""
+    """By the name of a run: sections of a scenario; or ``measured``, the run_id of a row of
+    validation/runs, and what ``columns`` puts in place of its own."""
     effects: tuple[Effect, ...]
     """Every effect."""
 
@@ -98,6 +105,18 @@ class PredictedEffect:
         most = math.inf if one.or_more else one.least if one.most is None else one.most
         return max(self.predicted - most, 0.0) + min(self.predicted - one.least, 0.0)
 
+    @property
+    def right(self) -> bool | None:
+        """Whether the prediction has the sign that is reported; None within noise."""
+        one = self.effect
+        size = one.least if one.most is None else (one.least + one.most) / 2.0
+        return None if abs(size) < NOISE else self.predicted * size > 0.0
+
+    @property
+    def near(self) -> bool:
+        """Whether it is within 3 points of what is reported, or within a third of it."""
+        return abs(self.miss) <= max(0.03, abs(self.effect.least) / 3.0)
+
     def figures(self) -> dict[str, Any]:
         """Plain numbers and words, as docs/accuracy.json has them."""
         one = self.effect
@@ -112,7 +131,8 @@ class PredictedEffect:
             "or_more",
             "remark",
         )
-        return {**{name: getattr(one, name) for name in names}, "predicted": self.predicted}
+        scored = {"predicted": self.predicted, "right": self.right, "near": self.near}
+        return {**{name: getattr(one, name) for name in names}, **scored, "miss": self.miss}
 
 
 def load_effects() -> tuple[tuple[Effect, ...], dict[str, dict[str, Any]]]:
@@ -128,6 +148,11 @@ def load_effects() -> tuple[tuple[Effect, ...], dict[str, dict[str, Any]]]:
     if wrong := [one for one in found.effects if one.run not in found.runs]:
         rule = "must be a run of [runs]"
         raise InputError(problem(str(path), "run", rule, one.run, found.runs) for one in wrong)
+    for name, run in found.runs.items():
+        if "measured" in run and run["measured"] not in (known := _measured_rows()):
+            rule = "must be the run_id of a row of validation/runs"
+            where = f"runs.{name}.measured"
+            raise InputError([problem(str(path), where, rule, run["measured"], known)])
     return found.effects, found.runs
 
 
@@ -152,6 +177,8 @@ def _measured(effect: Effect, run: Mapping[str, Any], side: Mapping[str, Any]) -
     """What is measured, of one side."""
     if effect.measure == "all_reduce_time":
         return _all_reduce_s(run, side)
+    if "measured" in run:
+        return _of_row(effect, run, side)
     step, scenario = _simulated(run, side, barrier=effect.barrier)
     seconds = step.step_time_s
     if effect.measure == "throughput":
@@ -160,6 +187,27 @@ def _measured(effect: Effect, run: Mapping[str, Any], side: Mapping[str, Any]) -
         return seconds
     half, _ = _simulated(run, side, halved=True)
     return _in_layers_s(step) - _in_layers_s(half)
+
+
+@lru_cache(maxsize=1)
+def _measured_rows() -> dict[str, Mapping[str, str]]:
+    """The rows of validation/runs by run_id."""
+    tables = sorted((catalogue.folder("validation") / "runs").glob("*.csv"))
+    return {run.get("run_id"): run.fields for run in read_runs(tables)}
+
+
+def _of_row(effect: Effect, run: Mapping[str, Any], side: Mapping[str, Any]) -> float:
+    """What is measured, of a row of the tables of measured runs with columns changed."""
+    where = f"validation/effects.toml: {effect.what}"
+    columns = {**run.get("columns", {}), **side}
+    if unknown := sorted(set(columns) - set(COLUMNS)):
+        rule = "must be a column of validation/runs"
+        raise InputError([problem(where, "before, after", rule, unknown[0], COLUMNS)])
+    row = {**_measured_rows()[run["measured"]], **{name: str(x) for name, x in columns.items()}}
+    one: Run = replay(row, load_tables(), where=where)
+    seconds = simulate(one.layout, one.workload, one.cluster, one.software).step_time_s
+    batch = one.workload.recipe.global_batch
+    return batch / seconds if effect.measure == "throughput" else seconds
 
 
 def _in_layers_s(step: SimulatedStep) -> float:

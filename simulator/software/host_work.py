@@ -39,6 +39,13 @@ class HostWork:
     of the heads, and putting the parts together."""
     kernels_per_context_step: Figure = Figure(0.0)
     """Kernels that each further block of keys adds to attention under context parallelism."""
+    seconds_per_checkpoint: Figure = Figure(0.0)
+    """Host time that setting one module aside adds to a forward pass: states of the generators, a
+    function of its own to autograd, hooks. 0: not known, and selective recomputation is priced by
+    the device alone."""
+    seconds_per_replay: Figure = Figure(0.0)
+    """Host time that running it again adds to a backward pass, beside the launches of its kernels:
+    states of the generators restored twice, a call of autograd within its call."""
     captured_fraction: Figure = Figure(0.0, "datasheet", "no CUDA graphs")
     """Share of a dense block's kernels that a captured graph launches at once."""
     captured_moe_fraction: Figure = Figure(0.0, "datasheet", "no CUDA graphs")

@@ -229,3 +229,66 @@ def test_a_graph_of_the_whole_iteration_launches_nothing() -> None:
 def test_nothing_is_captured_unless_said() -> None:
     fields = HostWork(seconds_per_kernel=Figure(0.0), kernels_per_block=Figure(0.0))
     assert float(fields.captured_fraction) == float(fields.captured_moe_fraction) == 0.0
+
+
+# --- selective recomputation: each module is set aside and enqueued again by itself --------------
+
+ASIDE, AGAIN = 40e-6, 150e-6
+
+
+def recomputing(modules: tuple[str, ...], **changed: Any) -> Software:
+    """The same, recomputing `modules`."""
+    software = host(seconds_per_checkpoint=ASIDE, seconds_per_replay=AGAIN, **changed)
+    return replace(software, kernels=replace(software.kernels, selective_modules=modules))
+
+
+def checkpoints(
+    modules: tuple[str, ...],
+    model: str = "llama-3.1-8b",
+    recompute: str = "selective",
+    **given: Any,
+) -> float:
+    """Seconds that twice the host's work for every checkpoint adds to a step."""
+    twice = {"seconds_per_checkpoint": 2 * ASIDE, "seconds_per_replay": 2 * AGAIN}
+    once, more = (recomputing(modules, **given), recomputing(modules, **given))
+    more = replace(more, host=replace(more.host, **{k: Figure(v) for k, v in twice.items()}))
+    return seconds(more, model, recompute=recompute) - seconds(once, model, recompute=recompute)
+
+
+SLOW = {"seconds_per_kernel": 2e-3}
+"""A host that the device always waits for."""
+
+
+def test_a_checkpoint_costs_a_host_that_is_behind_and_none_that_is_ahead() -> None:
+    each = M * 32 * (ASIDE + AGAIN)
+    assert checkpoints(("core_attn",), **SLOW) == pytest.approx(each, rel=1e-6)
+    assert checkpoints(("core_attn", "mlp"), **SLOW) == pytest.approx(2 * each, rel=1e-6)
+    assert checkpoints(("core_attn",), seconds_per_kernel=1e-9) == 0.0
+    assert checkpoints(("core_attn",), recompute="none", **SLOW) == 0.0
+
+
+def test_norms_that_their_linear_takes_along_are_not_set_aside() -> None:
+    """Megatron-Core: IdentityOp in a dense block; a norm of its own stands before experts."""
+    assert checkpoints(("norm",), **SLOW) == 0.0
+    each = M * 32 * (ASIDE + AGAIN)
+    assert checkpoints(("norm",), "mixtral-8x7b", **SLOW) == pytest.approx(each, rel=1e-6)
+    assert checkpoints(("mlp_act",), "mixtral-8x7b", **SLOW) == pytest.approx(each, rel=1e-6)
+
+
+def test_what_a_graph_holds_is_replayed_by_it() -> None:
+    whole = {"captured_fraction": 1.0, "captured_moe_fraction": 1.0}
+    assert checkpoints(("norm", "mlp_act"), "mixtral-8x7b", **whole, **SLOW) == 0.0
+    partial = {"captured_fraction": 1.0, "captured_moe_fraction": 0.5}
+    each = M * 32 * (ASIDE + AGAIN)
+    found = checkpoints(("norm", "mlp_act"), "mixtral-8x7b", **partial, **SLOW)
+    assert found == pytest.approx(each, rel=1e-6)
+
+
+def test_where_the_device_waits_it_recomputes_beside_the_host() -> None:
+    """The host enqueues again its share of the block's kernels; the device's part hides there."""
+    modules = ("core_attn",)
+    plain = seconds(recomputing(modules, **SLOW))
+    longer = seconds(recomputing(modules, **SLOW), recompute="selective") - plain
+    layers, kernels = M * 32, 40 * SLOW["seconds_per_kernel"]
+    share = (longer / layers - ASIDE - AGAIN) / kernels
+    assert 1 / 40 < share < 1 / 5  # one of some ten operators that a block lists

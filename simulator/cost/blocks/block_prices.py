@@ -15,7 +15,7 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.cost.blocks.block_costs import PASS_TERMS, BlockCosts
 from simulator.cost.blocks.input_copies import input_s
-from simulator.cost.blocks.launches import launches_s
+from simulator.cost.blocks.launches import launches_s, replays_s
 from simulator.cost.blocks.products import Products, figures_for, per_key, product_type
 from simulator.cost.blocks.tensor_overlap import held_units, hidden_s, moved_bytes, usable
 from simulator.cost.collectives import calls as collectives
@@ -230,6 +230,7 @@ class _Pricer:
             work_s = work_s - sum(spared_s(ops, self._stream, gaps, modules, hides=hides))
         saved = saved_by_mode(ops, kernels, self.keys)
         selective_s = work_s * (1.0 + self.late) + again_s
+        selective_s = selective_s + self._replays(ops, kernels, selective_s, gaps)
         return {
             "recompute_s": np.stack([zero, selective_s, full_s]),
             "exchange_s": np.stack([*exchange, repeated_s]),
@@ -237,6 +238,26 @@ class _Pricer:
             "rebuilt_bytes": np.maximum(saved[0] - saved, 0.0),
             "selective_flop": again_flop,
         }
+
+    def _replays(
+        self, ops: Operators, kernels: Kernels, device_s: Floats, gaps: tuple[Floats, Floats]
+    ) -> Floats:
+        """Seconds that the host makes selective recomputation longer than the device's `device_s`.
+
+        Where the device waits for the host, its work hides there, and the host's does not.
+        """
+        modules = kernels.selective_modules if ops.is_block else ()
+        forward_s, backward_s = replays_s(
+            self.software, ops, self.ranks, modules, quantised=self.recipe.is_quantised
+        )
+        if not np.any(backward_s):
+            return np.zeros(self.keys)
+        hides = 0.0 if self.software.host.waits_for_kernels else 1.0
+        longer_s = np.zeros(self.keys)
+        for gap, host_s, work_s in ((gaps[0], forward_s, 0.0), (gaps[1], backward_s, device_s)):
+            left = gap + host_s * (1.0 + self.late_host) - hides * work_s
+            longer_s = longer_s + np.maximum(left, 0.0) - np.maximum(gap, 0.0)
+        return longer_s
 
     def _compute(
         self, ops: Operators, gemm: dict[str, Floats]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.operators.operations import Operators, Ranks
+from simulator.cost.operators.operations import Operators, Ranks, recomputes
 from simulator.cost.operators.roles import GemmRole, StreamRole
 from simulator.cost.operators.split_work import split_host_s
+from simulator.files import Figure
 from simulator.software.profile import Software
 
-__all__ = ["launches_s"]
+__all__ = ["launches_s", "replays_s"]
+
+_DENSE = ("norm", "core_attn", "mla_up_proj", "mlp", "shared_experts")
+_EXPERTS = ("mlp_act", "moe_act", "moe")
+"""Modules of selective recomputation, and those of them that belong to routed experts."""
 
 
 def launches_s(
@@ -77,3 +84,63 @@ def _block_kernels(software: Software, ops: Operators, ranks: Ranks, *, quantise
     fixed = float(host.kernels_per_padded_moe_block) or usual
     routed = (fixed if ops.padded_experts else usual) * launched + apart * (launched > 0.0)
     return kernels + ops.is_moe * routed
+
+
+def replays_s(
+    software: Software,
+    ops: Operators,
+    ranks: Ranks,
+    modules: Collection[str],
+    *,
+    quantised: bool,
+) -> tuple[Any, Any]:
+    """Seconds that selective recomputation of `modules` adds to a host's forward and backward pass.
+
+    Each of them is set aside by itself, and enqueued again as the share of the block's kernels that
+    its operators are of those listed. What a graph captures, its replay launches.
+
+    Parameters
+    ----------
+    software : Software
+        Whose `host.seconds_per_checkpoint` is known; else both are 0.
+    ops : Operators
+        Of a block.
+    ranks : Ranks
+    modules : collection of str
+    quantised : bool
+        Whether linears take fewer than 16 bit.
+    """
+    host = software.host
+    if not host.seconds_per_checkpoint or not modules:
+        return 0.0, 0.0
+    dense = 1.0 - host.captured_fraction
+    experts = float(host.captured_moe_fraction < 1.0)  # they run outside of partial graphs
+    outside = {**dict.fromkeys(_DENSE, dense), **dict.fromkeys(_EXPERTS, experts)}
+
+    def launched(module: str) -> float:
+        named = [outside.get(name, 1.0) for name in modules if recomputes(module, (name,))]
+        return max(named, default=0.0)
+
+    listed = [(g.module, 1.0) for g in ops.gemms if not g.grouped]
+    listed += [(s.module, s.calls) for s in ops.streams]
+    listed += [("core_attn", 1.0) for _ in ops.flash]
+    again = sum(launched(module) * calls for module, calls in listed)
+    kernels: Any = sum(calls for _, calls in listed)
+    if not ops.counts_kernels:
+        none = Figure(0.0)
+        bare = replace(host, captured_fraction=none, captured_moe_fraction=none)
+        bare_software = replace(software, host=bare)
+        again = again / kernels * _block_kernels(bare_software, ops, ranks, quantised=quantised)
+    products = sum(launched(g.module) * g.batch for g in ops.gemms if g.grouped)
+    # norms that no linear takes along stand before latent attention and before experts
+    apart = {
+        "norm": float(ops.is_latent) + ops.is_moe,
+        "core_attn": ops.has_attention,
+        "mla_up_proj": ops.is_latent,
+        "mlp": ops.has_mlp and not ops.is_moe,
+        "shared_experts": ops.has_mlp and ops.is_moe,
+        **dict.fromkeys(_EXPERTS, ops.is_moe),
+    }
+    count = sum(outside[name] * apart[name] for name in modules if name in apart)
+    again_s = again * host.seconds_per_kernel + products * host.seconds_per_expert_product
+    return count * host.seconds_per_checkpoint, again_s + count * host.seconds_per_replay
