@@ -336,6 +336,61 @@ def test_a_batch_that_grows_is_that_of_its_end(tmp_path: Path) -> None:
     assert any("the ramp before it is not counted" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("words", "pinned", "software"),
+    [
+        ("--zero-stage=1", {"sharding": "zero1"}, "megatron-deepspeed-2023"),
+        ("--zero-stage 0", {"sharding": "ddp"}, "megatron-deepspeed-2023"),
+        ("--zero-stage 3 --cpu-optimizer", {"sharding": "zero3", "optimizer_offload": "cpu"},
+         "deepspeed"),
+        ("--zero-stage 1 --checkpoint-activations --deepspeed-activation-checkpointing",
+         {"sharding": "zero1", "recompute": "full"}, "megatron-deepspeed-2023"),
+        ("--zero-stage 1 --ds-sequence-parallel-size 4",
+         {"sharding": "zero1", "cp": 4, "cp_kind": "all_to_all"}, "deepspeed"),
+    ],
+    ids=["one", "none", "three", "recomputed", "ulysses"],
+)  # fmt: skip
+def test_megatron_with_deepspeed(
+    words: str, pinned: dict[str, Any], software: str, tmp_path: Path
+) -> None:
+    """As examples_deepspeed of deepspeedai/Megatron-DeepSpeed; their JSON says the same stage."""
+    text = (
+        f"deepspeed --num_nodes 4 --num_gpus 8 {LLAMA_8B} --no-pipeline-parallel --data-impl mmap"
+        f" --train-tokens 300000000000 --deepspeed --deepspeed_config=ds.json {words}\n"
+    ).replace("--use-distributed-optimizer", "").replace("--vocab-size 128256", "")  # fmt: skip
+    names = {"model": "llama-3-8b"}
+    found = read(tmp_path, {"t.sh": text}, **names)
+    assert found.scenario.pinned == {**pinned, "micro_batch": 1}
+    assert found.scenario.software.name == software
+    assert found.scenario.workload.recipe.tokens == 300e9
+    assert not found.unknown
+    stage = ("ddp", "zero1", "zero2", "zero3").index(pinned["sharding"])
+    config = f'{{"train_batch_size": 128, "zero_optimization": {{"stage": {stage}}}}}'
+    both = {"t.sh": text, "ds.json": config}
+    assert read(tmp_path, both, **names).scenario.pinned == found.scenario.pinned
+    other = {**both, "ds.json": config.replace(f": {stage}", ": 2")}
+    with pytest.raises(InputError, match=r"layout\.sharding: .* contradicts zero2"):
+        read(tmp_path, other, **names)
+
+
+def test_what_only_deepspeeds_file_says_is_asked_for(tmp_path: Path) -> None:
+    text = f"deepspeed {LLAMA_8B} --deepspeed --deepspeed_config ds.json\n"
+    text = text.replace("--use-distributed-optimizer", "")
+    with pytest.raises(InputError, match=r"'ds\.json' says more: give it with --from too"):
+        read(tmp_path, {"t.sh": text}, gpus=8)
+    files = {
+        "t.sh": text,
+        "ds.json": '{"train_batch_size": 128, "zero_optimization": {"stage": 1}}',
+    }
+    assert read(tmp_path, files, gpus=8).scenario.pinned["sharding"] == "zero1"
+    differ = f"{RUN}1 {LLAMA_8B} --num-experts 64 64 128 128\n"
+    with pytest.raises(InputError, match="layers with different numbers of experts"):
+        read(tmp_path, {"t.sh": differ})
+    merges = LLAMA_8B.replace("--vocab-size 128256", "--vocab-file v.json --merge-file m.txt")
+    found = read(tmp_path, {"t.sh": f"{RUN}1 {merges}\n"})
+    assert found.scenario.workload.architecture.vocabulary == 50257  # pretrain_gpt.py's tokenizer
+
+
 def test_an_exchange_in_a_bit_is_named(tmp_path: Path) -> None:
     """The configuration of DeepSpeed's tutorial on 1-bit Adam."""
     text = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.interop.launch_files.idle_keys import idle_in
-from simulator.interop.launch_files.settings import Reading, Settings
+from simulator.interop.launch_files.settings import Reading, Settings, Unset
 
 __all__ = ["read_deepspeed", "say_zero"]
 
@@ -74,7 +74,9 @@ def say_zero(settings: Settings, prefix: str) -> None:
     """State the stage, its groups and where states wait."""
     stage = settings.take(f"{prefix}stage", f"{prefix}zero_stage")
     number = settings_stage(stage.value) if stage is not None else None
-    if stage is not None and number is None:
+    if stage is not None and "$" in str(stage.value):
+        settings.unset.append(Unset("layout.sharding", str(stage.value), stage.place))
+    elif stage is not None and number is None:
         settings.problems.append(f"{stage.place}: must be 0, 1, 2 or 3, got {stage.value!r}")
     elif stage is not None:
         settings.say("layout.sharding", ("ddp", "zero1", "zero2", "zero3")[number or 0], stage)
@@ -102,4 +104,5 @@ def settings_stage(value: Any) -> int | None:
     >>> settings_stage(3), settings_stage("2"), settings_stage(7)
     (3, 2, None)
     """
-    return int(value) if str(value) in ("0", "1", "2", "3") else None
+    word = str(value).removesuffix(".0")  # Megatron-DeepSpeed's is a float
+    return int(word) if word in ("0", "1", "2", "3") else None

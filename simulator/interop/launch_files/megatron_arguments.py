@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from simulator.interop.launch_files.deepspeed_json import say_zero
 from simulator.interop.launch_files.idle_keys import idle_in
 from simulator.interop.launch_files.megatron_shape import shape_of
 from simulator.interop.launch_files.settings import Reading, Settings, as_whole
@@ -22,7 +23,7 @@ _DEGREES = {
     "layout.tp": ("tensor_model_parallel_size",),
     "layout.pp": ("pipeline_model_parallel_size",),
     "layout.cp": ("context_parallel_size",),
-    "layout.ep": ("expert_model_parallel_size",),
+    "layout.ep": ("expert_model_parallel_size", "moe_expert_parallel_size"),
     "layout.etp": ("expert_tensor_parallel_size",),
     "layout.micro_batch": ("micro_batch_size",),
     "training.global_batch": ("global_batch_size", "train_batch_size"),
@@ -115,12 +116,17 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str) -> Reading:
     for name, keys in _DEGREES.items():
         settings.whole(name, *keys)
     settings.whole("run.samples", "train_samples", most=_MOST_SAMPLES)
+    tokens = settings.whole("", "train_tokens", most=10**17)
+    if tokens is not None:
+        settings.say("training.tokens", float(tokens), settings.found["train_tokens"])
     _growing_batch(settings)
     shape = shape_of(settings)
     _pipeline(settings, shape.layers)
     _context(settings)
     _experts(settings, flags)
-    _states(settings, flags)
+    by_deepspeed = _of_deepspeed(settings)
+    if not by_deepspeed:
+        _states(settings, flags)
     say_recomputation(settings)
     _precision(settings, flags)
     _adapters(settings)
@@ -131,8 +137,13 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str) -> Reading:
         settings.say("layout.sequence_parallel", bool(on) and (tp is None or tp > 1), at)
     if shape.architecture is None or not shape.architecture.vocabulary:
         _recipe_model(settings)
-    overlapped = "overlap_grad_reduce" in settings.found
+    found = settings.found
+    overlapped = "overlap_grad_reduce" in found
     own = ("megatron-core",) if overlapped else ("megatron-core-defaults", "megatron-core")
+    if by_deepspeed and (settings.value_of("layout.ep") or 1) == 1:
+        plain = settings.value_of("layout.sharding") in (None, "ddp", "zero1")
+        piped = plain and (settings.value_of("layout.cp") or 1) == 1
+        own = (*(("megatron-deepspeed-2023",) if piped else ()), "deepspeed", *own)
     return settings.reading(
         kind,
         idle_in("megatron"),
@@ -230,7 +241,12 @@ def _stages(text: str) -> int | None:
 
 
 def _context(settings: Settings) -> None:
-    if (settings.value_of("layout.cp") or 1) > 1:
+    ulysses = settings.whole("", "ds_sequence_parallel_size")
+    if ulysses is not None and ulysses > 1:
+        at = settings.found["ds_sequence_parallel_size"]
+        settings.say("layout.cp", ulysses, at)
+        settings.say("layout.cp_kind", "all_to_all", at)
+    elif (settings.value_of("layout.cp") or 1) > 1:
         kind = settings.word("layout.cp_kind", _CP_KINDS, "cp_comm_type", "context_parallel_algo")
         group = settings.whole("", "ulysses_degree_in_cp")
         if kind == "hierarchical" and group:
@@ -299,6 +315,20 @@ def _states(settings: Settings, flags: bool) -> None:
     settings.take("optimizer_offload_fraction", "cpu_offloading")
 
 
+def _of_deepspeed(settings: Settings) -> bool:
+    """Sharding as Megatron-DeepSpeed says it: by ``--zero-stage``, or in DeepSpeed's own file.
+
+    Names as in megatron/arguments.py of deepspeedai/Megatron-DeepSpeed@4efb479d.
+    """
+    if "deepspeed_config" not in settings.found and not settings.flag("deepspeed"):
+        return False
+    settings.take("deepspeed", "deepspeed_config", "no_pipeline_parallel")
+    say_zero(settings, "")
+    if settings.flag("cpu_optimizer"):
+        settings.say("layout.optimizer_offload", "cpu", settings.found["cpu_optimizer"])
+    return True
+
+
 def say_recomputation(settings: Settings) -> None:
     """State what is computed again: granularity, method, layers, modules."""
     kind = settings.word(
@@ -309,6 +339,9 @@ def say_recomputation(settings: Settings) -> None:
     )
     if kind is None and settings.flag("recompute_activations"):
         settings.say("layout.recompute", "selective", settings.found["recompute_activations"])
+    elif kind is None and settings.flag("checkpoint_activations"):
+        settings.say("layout.recompute", "full", settings.found["checkpoint_activations"])
+    settings.take("checkpoint_num_layers", "deepspeed_activation_checkpointing")
     method = settings.take("recompute_method", "activations_checkpoint_method")
     count = settings.whole("", "recompute_num_layers", "activations_checkpoint_num_layers")
     modules = settings.take("recompute_modules")

@@ -43,6 +43,8 @@ def shape_of(settings: Settings) -> Shape:
     layers = settings.whole("size.layers", "num_layers")
     hidden = settings.whole("size.hidden", "hidden_size")
     heads = settings.whole("size.heads", "num_attention_heads")
+    if _experts_differ(settings):
+        return Shape(layers=layers)
     sizes = {name: settings.whole("", name) for name in _SIZES}
     words = {name: settings.take(name) for name in _WORDS}
     flags = {name: settings.flag(name) for name in _FLAGS}
@@ -67,6 +69,17 @@ def shape_of(settings: Settings) -> Shape:
     said = f"{layers} layers of {hidden}, vocabulary (--vocab-size) not said"
     settings.say("run.model", said, settings.found["hidden_size"])
     return Shape(layers=layers, architecture=replace(architecture, vocabulary=0))
+
+
+def _experts_differ(settings: Settings) -> bool:
+    """Megatron-DeepSpeed's ``--num-experts 64 64 128 128``: numbers that differ by layer."""
+    setting = settings.found.get("num_experts")
+    numbers = set(re.findall(r"\d{1,9}", str(setting.value))) if setting is not None else set()
+    if setting is None or len(numbers) < 2:
+        return False
+    settings.take("num_experts")
+    settings.say("run.model", "layers with different numbers of experts, not read", setting)
+    return True
 
 
 def _in_latent_width(settings: Settings) -> bool:
@@ -140,6 +153,8 @@ def _vocabulary(settings: Settings) -> tuple[int | None, tuple[str, ...]]:
     size = settings.whole("", "vocab_size")
     tokenizer = settings.found.get("tokenizer_type")
     kind = str(tokenizer.value).lower() if tokenizer else ""
+    if not kind and "merge_file" in settings.found:
+        kind = "gpt2bpetokenizer"  # what pretrain_gpt.py takes where none is named
     if stated is not None:
         return stated, ()
     if size is not None:
