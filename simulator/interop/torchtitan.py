@@ -147,6 +147,8 @@ def _degrees(row: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
     if scenario.workload.architecture.is_moe:
         table["expert_parallel_degree"] = row["ep"]
         table["expert_tensor_parallel_degree"] = row["etp"]
+        if row["ep"] > 1 and row["dispatcher"] != "alltoall":  # torchtitan's "standard"
+            table["expert_parallel_comm_backend"] = row["dispatcher"]
     return table
 
 

@@ -415,6 +415,13 @@ def test_kinds_of_context_parallelism(kind: str, te: str, torch: str) -> None:
     assert job(cp=2)["parallelism"]["context_parallel_rotate_method"] == "allgather"
 
 
+def test_torchtitan_names_its_dispatch_of_tokens() -> None:
+    experts = {"model": "qwen3-235b-a22b", "sharding": "zero3", "ep": 8}
+    key = "expert_parallel_comm_backend"
+    assert job(**experts, dispatcher="deepep")["parallelism"][key] == "deepep"
+    assert key not in job(**experts)["parallelism"]
+
+
 def test_megatron_hierarchical_context_parallelism() -> None:
     """The first number is the all-to-all level (two adjacent ranks), the second the ring."""
     found = flags(cp=8, cp_kind="hierarchical", cp_a2a=2)

@@ -33,6 +33,8 @@ _FAMILIES = {
 _FLAVORS = {"llama4 17bx16e": "llama-4-scout", "llama4 17bx128e": "llama-4-maverick",
             "gpt_oss 20b": "gpt-oss-20b"}  # fmt: skip
 _ROTATIONS = {"alltoall": "ring", "allgather": "all_gather"}
+_BACKEND = "parallelism.expert_parallel_comm_backend"
+_DISPATCHERS = {"standard": "alltoall", "deepep": "deepep", "hybridep": "deepep"}
 _CHUNKED = ("interleaved", "looped_bfs", "interleaved_zb")
 _V_SHAPED = ("zb_v", "dualpipe_v")
 
@@ -57,6 +59,12 @@ def read_torchtitan(settings: Settings) -> Reading:
     if (settings.value_of("layout.cp") or 1) > 1:
         settings.word("layout.cp_kind", _ROTATIONS, *rotated)
     settings.take(*rotated)
+    if (settings.value_of("layout.ep") or 1) > 1:
+        backend = settings.found.get(_BACKEND)
+        settings.word("layout.dispatcher", _DISPATCHERS, _BACKEND)
+        if backend is not None and str(backend.value).strip("'\"").lower() == "hybridep":
+            settings.notes.append(f"{backend.place}: HybridEP is priced as DeepEP")
+    settings.take(_BACKEND)
     _precision(settings)
     settings.word("training.optimizer", {"adamw": "adamw", "adam": "adamw"}, "optimizer.name")
     _model(settings)
