@@ -119,6 +119,38 @@ export NCCL_MIN_NCHANNELS=4
 export SOMETHING_NEW=1
 """
 
+MLPERF_LORA = """\
+source $(dirname ${BASH_SOURCE[0]})/config_common.sh
+export LORA_A2A=1
+export FP8=True
+export FP8_AMAX_HISTORY=4
+export DGXNNODES=4
+export DGXNGPU=8
+export MINIBS=1
+export MBS=1
+export TP=4
+export PP=1
+export CP=1
+export SP=True
+export ACG=full && export ACM=block && export ACL=21
+export CPU_OFFLOADING=False
+export MAX_STEPS=800
+"""
+
+EVALUATED = """\
+OPTIONS='--hidden-size 4096 --num-attention-heads 32 --group-query-attention --num-query-groups 8 \
+  --ffn-hidden-size 21504 --squared-relu --normalization RMSNorm --disable-bias-linear --bf16'
+PATTERN="M-M-M-M*-M-M-M*-|M-M-M-M*-M-M-M*-"
+DS="--deepspeed --deepspeed_config=ds.json --zero-stage=1 --checkpoint-activations"
+cmd="CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc_per_node 8 --nnodes 4 pretrain_hybrid.py \
+  $OPTIONS $DS --hybrid-layer-pattern \\$PATTERN --mamba-num-heads 128 --mamba-state-dim 128 \
+  --step-batch-size-schedule '0:64 2.4B:128 4.8B:256' --micro-batch-size 1 --seq-length 4096 \
+  --pipeline-model-parallel-size 2 --tokenizer-type HuggingFaceTokenizer \
+  --tokenizer-model meta-llama/Llama-3.1-8B --train-tokens 300000000000 2>&1 | tee train.log"
+echo $cmd
+eval $cmd
+"""
+
 TOPOLOGY = """\
 \tGPU0\tGPU1\tGPU2\tGPU3\tmlx5_0\tCPU Affinity
 GPU0\t X \tNV12\tNV12\tNV12\tPIX\t0-31

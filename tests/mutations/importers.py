@@ -11,6 +11,7 @@ import io
 import json
 import os
 import random
+import re
 import resource
 import signal
 import time
@@ -246,7 +247,15 @@ def _from(cluster: str, gpus: int = 8) -> Callable[[Path], list[str]]:
 def _from_files() -> Iterator[Importer]:
     """One importer for each format of launch files."""
     for name, suffix, kind, seeds in (
-        ("launch.sh", ".sh", "text", (launch_samples.MEGATRON, launch_samples.MLPERF)),
+        (
+            "launch.sh",
+            ".sh",
+            "text",
+            (
+                *(launch_samples.MEGATRON, launch_samples.MLPERF),
+                *(launch_samples.EVALUATED, launch_samples.MLPERF_LORA),
+            ),
+        ),
         ("torchtitan.toml", ".toml", "toml", (launch_samples.TORCHTITAN,)),
         ("deepspeed.json", ".json", "json", (json.dumps(launch_samples.DEEPSPEED),)),
         ("trainer.json", ".json", "json", (json.dumps(launch_samples.TRAINER),)),
@@ -265,6 +274,22 @@ def _from_files() -> Iterator[Importer]:
 
 TINY = ["predict", "--model", "llama-3.1-8b", "--gpus", "8", "--json"]
 LOGS = DATA / "logs"
+PUBLIC = (LOGS / "megatron_mi300x_2025.log").read_text()
+
+
+def _whole_log() -> bytes:
+    """The log of a small run with the whole list of arguments that a public one has."""
+    small = (LOGS / "megatron_2025.log").read_text()
+    own = dict(re.findall(r"^  (\w+) \.+ (\S+)$", small, flags=re.M))
+    own |= {"num_attention_heads": "4", "sequence_parallel": "False", "ffn_hidden_size": "128"}
+    listed = re.search(r"^-+ arguments.*?end of arguments -+\n", PUBLIC, flags=re.M | re.S)
+    assert listed is not None
+    whole = re.sub(
+        r"^(  (\w+) \.+) .*$", lambda m: f"{m[1]} {own.get(m[2], m[0][len(m[1]) + 1:])}",
+        listed[0], flags=re.M,
+    )  # fmt: skip
+    return (whole + small[small.index("[Rank 0]") :]).encode()
+
 
 IMPORTERS = {
     importer.name: importer
@@ -348,7 +373,7 @@ IMPORTERS = {
             "megatron.log",
             ".log",
             "text",
-            _of(LOGS / "megatron_2025.log", LOGS / "megatron_2023.log"),
+            (*_of(LOGS / "megatron_2025.log", LOGS / "megatron_2023.log"), _whole_log()),
             _log_reader(read_megatron_log),
             _log("megatron"),
         ),
@@ -384,7 +409,10 @@ IMPORTERS = {
             "launch.log",
             ".log",
             "text",
-            _of(LOGS / "megatron_2025.log", LOGS / "torchtitan_0.3.log", LOGS / "mlperf_4.1.log"),
+            (
+                *_of(LOGS / "megatron_2025.log", LOGS / "torchtitan_0.3.log"),
+                *(*_of(LOGS / "mlperf_4.1.log"), PUBLIC.encode()),
+            ),
             _launch("dgx-h100"),
             _from("dgx-h100"),
             said_of=("--from",),
