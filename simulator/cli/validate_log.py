@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +48,11 @@ WarmUp = Annotated[
 
 
 def compare_logs(
-    logs: Mapping[str, Path | None], scenario: Scenario, *, warm_up: int | None = None
+    logs: Mapping[str, Path | None],
+    scenario: Scenario,
+    *,
+    assumed: Iterable[str] = (),
+    warm_up: int | None = None,
 ) -> list[LogComparison]:
     """Read each log that is given and predict its run.
 
@@ -58,6 +62,8 @@ def compare_logs(
         ``megatron``, ``torchtitan``, ``mlperf`` -> path, or None.
     scenario : Scenario
         The run, as the user describes it.
+    assumed : iterable of str
+        Fields of its training that nobody gave: the log decides them.
     warm_up : int, optional
         Step lines to leave out at the start.
 
@@ -87,7 +93,7 @@ def compare_logs(
         try:
             with Progress(f"reading {path.name}") as progress:
                 log = readers[kind](path, recipe, gpus, warm_up=warm_up, progress=progress)
-            found.append(compare(log, scenario))
+            found.append(compare(log, scenario, assumed))
         except InputError as error:
             problems += error.problems
     if problems:
@@ -142,8 +148,8 @@ def validate_logs(
         return False
     if wrong := [name for name, value in others.items() if value]:
         raise InputError(f"{', '.join(wrong)}: cannot be given together with a log")
-    described, _ = names.scenario(scenario)
-    found = compare_logs(logs, described, warm_up=warm_up)
+    described, assumed = names.scenario(scenario)
+    found = compare_logs(logs, described, assumed=assumed, warm_up=warm_up)
     if as_json:
         head = {"schema": SCHEMA, "version": __version__, "command": "validate"}
         from simulator.scoring.log_differences import differences

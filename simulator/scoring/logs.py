@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from simulator.errors import InputError
@@ -214,11 +214,11 @@ class LogComparison:
         }
 
 
-def compare(log: MeasuredLog, scenario: Scenario) -> LogComparison:
+def compare(log: MeasuredLog, scenario: Scenario, assumed: Iterable[str] = ()) -> LogComparison:
     """Predict the run that a log is of.
 
     What the scenario leaves open of layout, training and software is taken from the log where it
-    states it.
+    states it; so are fields of its training that were `assumed`.
 
     Raises
     ------
@@ -231,11 +231,11 @@ def compare(log: MeasuredLog, scenario: Scenario) -> LogComparison:
             f"{log.path}: step time: must be at least {SHORTEST_STEP_S:g} s (is it in another"
             f" unit?), got {log.median_step_s:.3g} s"
         )
-    if problems := _contradictions(log, scenario):
+    said = set(scenario.document.get("training", {})) - set(assumed)
+    if problems := _contradictions(log, scenario, said):
         raise InputError(problems)
-    said = scenario.document.get("training", {})
     layout = _open(log, _LAYOUT - scenario.pinned.keys())
-    training = _open(log, _TRAINING - set(said))
+    training = _open(log, _TRAINING - said)
     software = _software(log, scenario)
     try:
         prediction = predict(_followed(scenario, training, software), **layout)
@@ -243,6 +243,8 @@ def compare(log: MeasuredLog, scenario: Scenario) -> LogComparison:
         raise InputError(_placed(text, log) for text in error.problems) from None
     if problems := _impossible(log, prediction):
         raise InputError(problems)
+    recipe, gpus = prediction.scenario.workload.recipe, scenario.cluster.gpus
+    log = replace(log, tokens_per_gpu=recipe.tokens_per_step / gpus)
     return LogComparison(
         log=log,
         prediction=prediction,
@@ -284,13 +286,12 @@ def _placed(text: str, log: MeasuredLog) -> str:
     return text
 
 
-def _contradictions(log: MeasuredLog, scenario: Scenario) -> list[str]:
-    """What the log says of its run and the scenario says otherwise."""
+def _contradictions(log: MeasuredLog, scenario: Scenario, said: Set[str]) -> list[str]:
+    """What the log says of its run and the scenario says otherwise, of its training `said`."""
     recipe, arch = scenario.workload.recipe, scenario.workload.architecture
-    said = _TRAINING & set(scenario.document.get("training", {}))
     ours: dict[str, Any] = {
         **scenario.pinned,
-        **{name: getattr(recipe, name) for name in said},
+        **{name: getattr(recipe, name) for name in _TRAINING & said},
         "gpus": scenario.cluster.gpus,
         "layers": arch.layers,
         "hidden": arch.hidden,

@@ -141,6 +141,24 @@ def test_arguments_that_are_not_known_are_named(tmp_path: Path) -> None:
     )
 
 
+def test_names_alone_leave_the_rest_to_the_log(tmp_path: Path) -> None:
+    """Batch and length that nobody gave are those of the log, not what is assumed otherwise."""
+    sizes = {
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 256,
+        "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+    }  # fmt: skip
+    (tmp_path / "tiny.json").write_text(json.dumps(sizes))
+    names = ["--model", str(tmp_path / "tiny.json"), "--cluster", "dgx-h100", "--gpus", "2"]
+    (log,) = json.loads(said(*MEGATRON, *names, "--json"))["logs"]
+    assert log["training_from_log"] == {"global_batch": 8, "sequence_length": 64}
+    tokens = {one["name"]: one for one in log["quantities"]}["tokens_per_s_per_gpu"]
+    assert tokens["measured"] == pytest.approx(8 * 64 / 2 / log["log"]["step_time_s"])
+    assert "must be 16 as training.global_batch" in refused(
+        *MEGATRON, *names, "--set", "training.global_batch=16"
+    )
+
+
 def test_the_document(scenario: list[str]) -> None:
     document = json.loads(said(*MEGATRON, *scenario, "--json", "--warm-up", "5"))
     assert list(document) == ["schema", "version", "command", "logs"]
