@@ -16,10 +16,20 @@ from simulator.cli.options import (
 
 __all__ = ["command"]
 
+
+def _terms(begun: str) -> list[str]:
+    """Names that a shell completes."""
+    from simulator.report.explained import term_names
+
+    return [name for name in term_names() if name.startswith(begun)]
+
+
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="[TERM]", help="Such as gemm, dp, bubble_warmup, activations; all if none is given."
+        metavar="[TERM]",
+        help="Such as gemm, dp, bubble_warmup, activations; all if none is given.",
+        autocompletion=_terms,
     ),
 ]
 

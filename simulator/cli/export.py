@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+
+def _forms(begun: str) -> list[str]:
+    """Words that a shell completes."""
+    from simulator.interop.exporting import WORDS
+
+    return [word for word in WORDS if word.startswith(begun)]
+
+
 Form = Annotated[
     str,
     typer.Option(
@@ -30,6 +38,7 @@ Form = Annotated[
         " around the software's own command), chakra (execution traces of the step, one a rank);"
         " csv, markdown, parquet (a table of the best layouts).",
         show_default=False,
+        autocompletion=_forms,
     ),
 ]
 Out = Annotated[

@@ -20,6 +20,15 @@ app = typer.Typer(
 )
 
 
+def _names(begun: str) -> list[str]:
+    """Names of profiles that a shell completes."""
+    from simulator import catalogue
+    from simulator.profiles import KINDS
+
+    found = {name for kind in KINDS for name in catalogue.names(kind)}
+    return sorted(name for name in found if name.startswith(begun))
+
+
 @app.command("list", epilog=epilog("profiles list"))
 def list_profiles(
     kind: Annotated[
@@ -44,7 +53,12 @@ def list_profiles(
 @app.command("show", epilog=epilog("profiles show"))
 def show_profile(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Such as h200-sxm or nodes/dgx-h100, or a file.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Such as h200-sxm or nodes/dgx-h100, or a file.",
+            autocompletion=_names,
+        ),
     ],
     as_json: Json = False,
 ) -> None:

@@ -19,7 +19,7 @@ from simulator.interop.torchtitan import torchtitan_block
 from simulator.layout.layouts import Layouts
 from simulator.scenario import Scenario
 
-__all__ = ["FORMS", "export"]
+__all__ = ["FORMS", "WORDS", "export"]
 
 _GPUS: tuple[Platform, ...] = ("cuda", "rocm")
 
@@ -84,6 +84,9 @@ FORMS: dict[str, _Form] = {
 }
 """By the word that asks for it; ``slurm`` puts a job's head above the software's own command."""
 
+WORDS = (*FORMS, "slurm", "chakra", "csv", "markdown", "parquet")
+"""All that ``foreshard export --as`` takes."""
+
 
 def export(layouts: Layouts, scenario: Scenario, form: str) -> str:
     """Write the first layout of a table in a framework's words.
@@ -102,8 +105,7 @@ def export(layouts: Layouts, scenario: Scenario, form: str) -> str:
             raise InputError(f"--as slurm: {name} is not started by torchrun")
         return slurm_job(block, scenario.cluster)
     if form not in FORMS:
-        known = (*FORMS, "slurm", "chakra", "csv", "markdown", "parquet")
-        raise InputError(f"--as: unknown form {form!r}{did_you_mean(form, known)}")
+        raise InputError(f"--as: unknown form {form!r}{did_you_mean(form, WORDS)}")
     if scenario.workload.architecture.traced is not None:
         raise InputError(f"--as {form}: a traced module has a training script of its own")
     chosen, row = FORMS[form], layouts.row(0)

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from simulator.cli import options
+from simulator.cli import explain, export, options, profiles
 from simulator.cli.commands_page import page
 from simulator.cli.examples import EXAMPLES
 from simulator.cli.main import app
@@ -66,6 +66,9 @@ def test_sections_of_a_scenario_are_no_markup(name: str, section: str) -> None:
 def test_names_are_completed() -> None:
     assert options._models("llama-3.1-4") == ["llama-3.1-405b"]
     assert options._profiles("clusters")("dgx-h") == ["dgx-h100", "dgx-h100-sharp"]
+    assert explain._terms("gem") == ["gemm"]
+    assert export._forms("torcht") == ["torchtitan"]
+    assert profiles._names("dgx-b3") == ["dgx-b300"]
     root = CliRunner().invoke(app, ["-h"]).stdout
     assert "--install-completion" in root
 
