@@ -104,10 +104,16 @@ def _three(value: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """Format a duration: ``12.3 us``, ``4.56 ms``, ``7.89 s``, ``3.20 h``, ``178.0 days``."""
+    """Format a duration: ``12.3 us``, ``4.56 ms``, ``7.89 s``, ``3.20 h``, ``178.0 days``.
+
+    >>> show_seconds(599.0), show_seconds(702.0), show_seconds(5400.0)
+    ('599 s', '11.7 min', '1.50 h')
+    """
     for limit, scale, unit in ((1e-3, 1e-6, "us"), (1.0, 1e-3, "ms"), (600.0, 1.0, "s")):
         if abs(seconds) < limit:
             return f"{_three(seconds / scale)} {unit}"
+    if abs(seconds) < HOUR_S:
+        return f"{_three(seconds / 60.0)} min"
     if abs(seconds) < 2 * DAY_S:
         return f"{_three(seconds / HOUR_S)} h"
     return f"{seconds / DAY_S:,.1f} days"
@@ -130,7 +136,7 @@ def show_days_span(days: float, low: float, high: float) -> str:
     """
     text = show_days(days)
     unit = text.partition(" ")[2]
-    each = {"days": 1.0, "h": HOUR_S / DAY_S, "s": 1.0 / DAY_S}.get(unit)
+    each = {"days": 1.0, "h": HOUR_S / DAY_S, "min": 60.0 / DAY_S, "s": 1.0 / DAY_S}.get(unit)
     if each is None:
         return f"{text} ({show_days(low)} to {show_days(high)})"
     shown = (f"{end:,.1f}" if unit == "days" else _three(end / each) for end in (low, high))

@@ -59,6 +59,9 @@ _NARROWEST, _WIDEST = 40, 1_000
 _CUT = "\N{HORIZONTAL ELLIPSIS}"
 """What rich puts where a cell was cut."""
 
+_PLAIN = str.maketrans("▁▂▃▄▅▆▇█▓░", ".:-=+*%#%r")
+"""Bars on a terminal that has ASCII alone."""
+
 _PATIENCE_S = 2.0
 """A progress bar appears after this time."""
 
@@ -73,9 +76,10 @@ class _Screen(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
         """Write out what a terminal would obey in names, and what is not ASCII in rich's marks."""
+        plain = _PLAIN if self.options.ascii_only else {}
         for segment in super().render(renderable, options):
             text = segment.text if segment.control else visible(segment.text)
-            yield segment._replace(text=text.replace(_CUT, "~"))
+            yield segment._replace(text=text.replace(_CUT, "~").translate(plain))
 
 
 def console() -> Console:

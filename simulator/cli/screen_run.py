@@ -95,7 +95,8 @@ def _causes(played: PlayedRuns) -> Table:
     from simulator.events.run.run_state import CAUSE_PHASES
 
     shown = ("lost work", "detection", "diagnosis", "replacement")
-    table = plain_table("lost to", "times a run", "of time", *shown, "restart", left=("lost to",))
+    heads = ("times\na run", "of time", *(name.replace(" ", "\n") for name in shown), "restart")
+    table = plain_table("lost to", *heads, left=("lost to",))
     wall, times = float(played.wall_s.mean()), played.interruptions()
     rows = sorted(played.by_cause().items(), key=lambda item: -sum(item[1].values()))
     for name, spent in rows:

@@ -131,7 +131,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
 def _time(plan: Plan, whole: Spans) -> str:
     low, high = (float(end[0]) for end in whole.days)
     ends = end_words(plan.outcome, plan.scenario, whole.days)
-    date = f"; {ends}" if ends else "; the date of its end where run.start is given"
+    date = f"; {ends}" if ends else "; give run.start for the date of its end"
     return f"{show_days_span(float(plan.outcome.days[0]), low, high)}{date}"
 
 

@@ -62,3 +62,14 @@ def test_names_do_not_reach_the_terminal_raw(tmp_path: Path) -> None:
     missing = run("predict", "--model", f"{config}.toml", *SMALL[2:])
     assert missing.returncode == 2
     assert b"\x1b" not in done.stdout + missing.stdout + missing.stderr
+
+
+def test_bars_and_names_are_whole_on_a_narrow_terminal_of_ascii() -> None:
+    words = ("--model", "gpt2-small", "--cluster", "dgx-a100", "--gpus", "8", "--seeds", "20")
+    tokens = ("--set", "training.tokens=1e12", "--set", "training.global_batch=64")
+    narrow = {"COLUMNS": "80", "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
+    done = run("simulate", "--run", *words, *tokens, **narrow)
+    text = done.stdout.decode("ascii")
+    assert done.returncode == 0 and "\\u" not in text
+    assert "maintenance" in text and "~" not in text
+    assert "(# training, % checkpoint, x lost, r restarting" in text
