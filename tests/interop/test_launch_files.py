@@ -70,6 +70,23 @@ def test_a_torchtitan_job(tmp_path: Path) -> None:
     assert read(tmp_path, old, "old.toml", gpus=32).scenario.pinned == found.scenario.pinned
 
 
+@pytest.mark.parametrize(
+    ("said", "dispatcher"), [("standard", "alltoall"), ("deepep", "deepep"), ("hybridep", "deepep")]
+)
+def test_a_torchtitan_job_says_how_tokens_reach_experts(
+    said: str, dispatcher: str, tmp_path: Path
+) -> None:
+    text = TORCHTITAN.replace(
+        "[parallelism]\n",
+        f'[parallelism]\nexpert_parallel_degree = 4\nexpert_parallel_comm_backend = "{said}"\n',
+    )
+    found = read(tmp_path, text, "job.toml", model="mixtral-8x7b", gpus=32)
+    assert found.scenario.pinned["dispatcher"] == dispatcher
+    assert any("HybridEP is priced as DeepEP" in note for note in found.notes) == (
+        said == "hybridep"
+    )
+
+
 def test_deepspeeds_batch_arithmetic_and_offload(tmp_path: Path) -> None:
     text = json.dumps(DEEPSPEED)
     given = {"model": "llama-3.1-8b", "gpus": 8, "overrides": ["training.sequence_length=4096"]}
