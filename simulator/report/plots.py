@@ -226,7 +226,7 @@ def _eaten(axes: Axes, fitting: Sequence[ScalingPoint]) -> None:
     axes.set_yticks(range(len(rows)), [f"{p.gpus:,}" for p in rows], fontsize=8.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(1.1 * min(ends[False]), max(ends[True]) + 0.45 * room)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
     axes.set_xlabel("saves   <   share of GPU time   >   costs"), axes.set_ylabel("GPUs")
 
 
