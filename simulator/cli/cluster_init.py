@@ -82,11 +82,12 @@ def init(
     """Write profiles of a server and a cluster (and a price), after the nearest shipped ones.
 
     What no flag says is asked for on a terminal; anywhere else it is as the shipped cluster has it.
-    The profiles are checked before they are written.
+    The profiles are checked before they are written; a file that was edited is not written over.
     """
     with speaking():
         import datetime
 
+        from simulator.errors import InputError
         from simulator.plain_files import write_files
         from simulator.profiles.own_cluster import OwnCluster, own_profiles
 
@@ -106,11 +107,20 @@ def init(
         )
         asked = _asked(_seen(asked, topo))
         texts = own_profiles(asked, today=datetime.date.today().isoformat())
+        files = {out / path: text.encode() for path, text in texts.items()}
+        if edited := [path for path in files if _differs(path, files[path])]:
+            rule = "holds something else already: move it away, or name another NAME or --out"
+            raise InputError([f"{path}: {rule}" for path in edited])
         with writing(out, "--out"):
-            write_files({out / path: text.encode() for path, text in texts.items()})
-        for path in texts:
-            say(f"Written: {out / path}")
+            write_files(files)
+        for path in files:
+            say(f"Written: {path}")
         say(f"Use it: export FORESHARD_PROFILES={out}; foreshard plan ... --cluster {name}")
+
+
+def _differs(path: Path, content: bytes) -> bool:
+    """Whether there is a file of other content: somebody's own figures are not written over."""
+    return path.is_file() and path.read_bytes() != content
 
 
 def _seen(asked: OwnCluster, topo: Path | None) -> OwnCluster:

@@ -215,6 +215,10 @@ def load_library(name: str, *, where: str = "profiles", field: str = "") -> Coll
     return read_profile(CollectiveLibrary, path, kind="collectives")
 
 
+_MOST = 10_000_000
+"""Accelerators of a cluster: a hundred times the largest, and products of degrees stay in 32 bit."""
+
+
 def load_cluster(
     name: str, gpus: int, *, where: str = "profiles", field: str = "cluster"
 ) -> Cluster:
@@ -236,6 +240,8 @@ def load_cluster(
             f"{where}: {field}.gpus: must be at most {per_node} or a multiple of {per_node} "
             f"(whole servers), got {gpus} (nearest: {near})"
         )
+    if gpus > _MOST:
+        raise InputError(f"{where}: {field}.gpus: must be at most {_MOST:,}, got {gpus:,}")
     if profile.largest is not None and gpus > profile.largest:
         raise InputError(
             f"{where}: {field}.gpus: must be at most {profile.largest} on {profile.name},"

@@ -54,6 +54,9 @@ WRONG_FIELDS = {
         "run.toml: cluster.gpus: must be at most 8 or a multiple of 8 (whole servers), got 12 "
         "(nearest: 8 or 16)"
     ),
+    "cluster.gpus=100000000": (
+        "run.toml: cluster.gpus: must be at most 10,000,000, got 100,000,000"
+    ),
     "data.workers=-1": "run.toml: data.workers: must be greater than or equal to 0, got -1",
     "economics.usd_per_gpu_hour=-3": (
         "run.toml: economics.usd_per_gpu_hour: must not be negative, got -3"

@@ -78,6 +78,16 @@ def test_a_name_that_is_taken_is_refused(own: Path) -> None:
     assert "must be a name that no profile has yet" in done.stderr
 
 
+def test_figures_of_ones_own_are_not_written_over(own: Path) -> None:
+    words = ("lab", "--gpu", "h100-pcie", "--per-server", "4")
+    assert init(own, *words).exit_code == init(own, *words).exit_code == 0
+    edited = own / "own" / "clusters" / "lab.toml"
+    edited.write_text("# mine\n")
+    done = init(own, *words)
+    assert done.exit_code == 2 and f"{edited}: holds something else already" in done.stderr
+    assert edited.read_text() == "# mine\n"
+
+
 def test_a_matrix_of_links_says_gpus_links_and_adapters(
     own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
