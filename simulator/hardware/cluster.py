@@ -216,7 +216,7 @@ def load_library(name: str, *, where: str = "profiles", field: str = "") -> Coll
 
 
 _MOST = 10_000_000
-"""Accelerators of a cluster: a hundred times the largest, and products of degrees stay in 32 bit."""
+"""Accelerators of a cluster: a hundred times the largest; products of degrees stay in 32 bit."""
 
 
 def load_cluster(
