@@ -47,7 +47,7 @@ TERMS = (
          "kernels of a block x host time per kernel on the slowest host, less what the device was "
          "busy",
          "software profile [host]",
-         "software profile [host]; node host factor"),
+         "software profile [host]; node host_time"),
     Term("stragglers", "waiting for the slowest accelerator", "compute", "steady",
          "compute x standard deviation among accelerators of one kind x expected largest of as "
          "many normal draws as there are accelerators",

@@ -79,6 +79,24 @@ def test_launches_that_are_waited_for_add_to_the_step() -> None:
     assert waiting(layout={}) == pytest.approx(expected, rel=1e-9)
 
 
+def test_a_slower_host_launches_as_much_later() -> None:
+    """Grace takes 1.42 times as long as the Xeons of DGX H100 (Megatron-LM's tests on both)."""
+    (group,) = H100.groups
+    node = replace(group.node, host_time=Figure(1.5))
+    slower = replace(H100, groups=(replace(group, node=node),))
+    arch = presets.load("llama-3.1-8b")
+    work = Workload(architecture=arch, recipe=Recipe(sequence_length=128, global_batch=M))
+    launch_s = [
+        evaluate(Layouts.of(global_batch=M), work, cluster, host(waits_for_kernels=True)).terms_s[
+            "launch"
+        ][0]
+        for cluster in (H100, slower)
+    ]
+    assert launch_s[1] == pytest.approx(1.5 * launch_s[0], rel=1e-9)
+    racks = load_cluster("gb200-nvl72", 72).node
+    assert float(racks.host_time) == pytest.approx(1.42, rel=0.05)
+
+
 def test_frozen_weights_launch_no_gradients_of_theirs() -> None:
     """Blocks and head once each way; two products, scale and sum of an adapter, backward double.
 

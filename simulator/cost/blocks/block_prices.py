@@ -436,11 +436,12 @@ class _Pricer:
         """
         quantised = self.recipe.is_quantised
         whole_s = launches_s(self.software, ops, self.ranks, quantised=quantised)
+        slower = float(self.cluster.node.host_time) * (1.0 + self.late_host)
         hides = 0.0 if self.software.host.waits_for_kernels else 1.0
         gaps = []
         for terms, seconds in zip((forward, backward), whole_s, strict=True):
             busy = sum((terms[term] for term in PASS_TERMS), np.zeros(self.keys))
-            gaps.append(self._wide(seconds * (1.0 + self.late_host) - hides * busy))
+            gaps.append(self._wide(seconds * slower - hides * busy))
             terms["launch"] = np.maximum(gaps[-1], 0.0)
         return gaps[0], gaps[1]
 
