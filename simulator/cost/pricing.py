@@ -23,7 +23,7 @@ from simulator.cost.states.state_costs import state_costs
 from simulator.cost.tables import Paths, Priced
 from simulator.errors import InputError
 from simulator.hardware.cluster import NO_CLOSED_FORM, Cluster, with_release
-from simulator.layout.keys import UniqueRows, unique_rows
+from simulator.layout.keys import UniqueRows, distinct_codes, unique_rows
 from simulator.layout.layouts import Layouts, modules_of
 from simulator.layout.placement import place
 from simulator.layout.stages import Stages, StageTable, fold, stages
@@ -177,7 +177,7 @@ def _blocks(workload: Workload, cluster: Cluster, software: Software, ranks: Ran
     All keys are priced with each of the sets: few of the costs hang on which it is.
     """
     named = np.asarray(ranks.recompute_modules)
-    masks = np.unique(named).tolist()
+    masks = distinct_codes(named)
     rows = [np.flatnonzero(named == mask) for mask in masks]
     found = _with_each(workload, cluster, software, ranks, masks)
     if len(found) == 1:

@@ -206,7 +206,7 @@ def least_step_s(layouts: Layouts, priced: Priced) -> Floats:
     m = layouts.micro_batches / layouts.copies
     least_s = m * ranks_s.max(axis=1)[own.inverse] + priced.states.norm_s[priced.state_key]
     if not uses_host(layouts):
-        least_s = least_s + priced.states.optimizer_s.max(axis=1)[priced.state_key]
+        least_s = least_s + priced.states.longest_optimizer_s[priced.state_key]
     return np.asarray(least_s * (1.0 - 1e-9))
 
 
@@ -254,7 +254,7 @@ def _step_terms(
     maxima_s = (ranks.maxima_s[0] + ranks.maxima_s[1])[np.arange(len(m)), slowest.column]
     once = {"small_reductions": m * maxima_s + priced.states.norm_s[key]}
     if not uses_host(layouts):
-        once["optimizer"] = priced.states.optimizer_s[key].max(axis=1)
+        once["optimizer"] = priced.states.longest_optimizer_s[key]
         yield StepTerms(shown_s=once, hidden_s={})
         return
     once["optimizer"], shown, hidden = host_step_s(priced, layouts, key, m, ranks.backward_window_s)

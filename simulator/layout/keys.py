@@ -83,7 +83,7 @@ def distinct_rows(*columns: NDArray[Any]) -> UniqueRows:
     """Find the distinct rows of columns of any numbers in which few rows differ, without sorting.
 
     Rows fall into slots by a hash of their bits, and each slot speaks for the row that was written
-    last; where two different rows share a slot another hash is tried, and at last a sort.
+    last; of rows of which another one speaks another hash is tried, and at last a sort.
 
     Examples
     --------
@@ -96,16 +96,20 @@ def distinct_rows(*columns: NDArray[Any]) -> UniqueRows:
     for column in wide:
         code = (code ^ column.view(np.uint64)) * np.uint64(_MULTIPLIERS[0])
         code ^= code >> np.uint64(29)
-    here = np.arange(len(code))
+    left = speaker = np.arange(len(code))
     bits = min(len(code).bit_length() + _SPARSE_BITS, _SLOT_BITS)
     for multiplier in _MULTIPLIERS:
-        slot = ((code * np.uint64(multiplier)) >> np.uint64(64 - bits)).astype(np.intp)
+        slot = ((code[left] * np.uint64(multiplier)) >> np.uint64(64 - bits)).astype(np.intp)
         table = np.empty(1 << bits, dtype=np.intp)
-        table[slot] = here
-        speaker = table[slot]
-        if all(np.array_equal(column[speaker], column) for column in wide):
-            present = np.zeros(len(code), dtype=bool)
-            present[speaker] = True
-            return UniqueRows(np.flatnonzero(present), (np.cumsum(present) - 1)[speaker])
-    _, first, inverse = np.unique(np.stack(wide), axis=1, return_index=True, return_inverse=True)
-    return UniqueRows(first, inverse.reshape(-1))
+        table[slot] = left
+        spoken = table[slot]
+        same = np.all([column[spoken] == column[left] for column in wide], axis=0)
+        speaker[left[same]] = spoken[same]
+        left = left[~same]
+    if len(left):
+        rows = np.stack([column[left] for column in wide])
+        _, first, inverse = np.unique(rows, axis=1, return_index=True, return_inverse=True)
+        speaker[left] = left[first[inverse.reshape(-1)]]
+    present = np.zeros(len(code), dtype=bool)
+    present[speaker] = True
+    return UniqueRows(np.flatnonzero(present), (np.cumsum(present) - 1)[speaker])

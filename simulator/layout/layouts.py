@@ -180,7 +180,7 @@ class Layouts:
             coded.setdefault(name, 0 * one)
         wide = dict(zip(coded, np.broadcast_arrays(*coded.values()), strict=True))
         _resolve_reshard(wide)
-        columns = {name: np.ascontiguousarray(column) for name, column in wide.items()}
+        columns = {name: _stored(column) for name, column in wide.items()}
         return cls(**columns, splits=splits)
 
     def __post_init__(self) -> None:
@@ -193,7 +193,11 @@ class Layouts:
     def __getitem__(self, rows: int | slice | NDArray[Any]) -> Layouts:
         if isinstance(rows, (int, np.integer)):
             rows = slice(rows, rows + 1) if rows != -1 else slice(-1, None)
-        columns = {name: column[rows] for name, column in self.columns().items()}
+        size = len(self.tp[rows])
+        columns = {
+            name: column[rows] if size < _FEW or column.strides != (0,) else _same(column, size)
+            for name, column in self.columns().items()
+        }
         return Layouts(**columns, splits=self.splits)
 
     def columns(self) -> dict[str, NDArray[Any]]:
@@ -340,6 +344,24 @@ def mask_of(text: str) -> int:
             known = ", ".join(MODULES)
             raise ValueError(f"recompute_modules: must be among {known}, got {word!r}")
     return sum(1 << MODULES.index(word) for word in words)
+
+
+_FEW = 500
+"""Rows that are gathered as soon as it is seen that they are alike."""
+
+
+def _stored(column: NDArray[Any]) -> NDArray[Any]:
+    """A column, or one value in place of many alike: half of a search's columns are no more."""
+    if len(column) and (column == column[0]).all():
+        value = column[:1].copy()
+        value.flags.writeable = False
+        return _same(value, len(column))
+    return np.ascontiguousarray(column)
+
+
+def _same(column: NDArray[Any], size: int) -> NDArray[Any]:
+    """The first value of a column so many times, stored once; as ``np.broadcast_to``, but soon."""
+    return np.ndarray((size,), column.dtype, column[:1], strides=(0,))
 
 
 def _resolve_reshard(columns: dict[str, NDArray[Any]]) -> None:

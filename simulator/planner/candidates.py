@@ -157,9 +157,9 @@ class Family:
     def _fields(self, kind: Recomputed, rows: NDArray[Any] | slice) -> dict[str, Any]:
         layers = kind.layers[rows]
         return {
-            "recompute": np.full(len(layers), kind.recompute, dtype=np.int32),
+            "recompute": np.broadcast_to(np.int32(kind.recompute), len(layers)),
             "recompute_layers": layers,
-            "recompute_modules": np.full(len(layers), kind.modules, dtype=np.int32),
+            "recompute_modules": np.broadcast_to(np.int32(kind.modules), len(layers)),
         }
 
 

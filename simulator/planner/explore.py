@@ -33,6 +33,7 @@ from simulator.planner.memory_first import (
     Setting,
     Space,
     every_row,
+    least_first,
     light_rows,
     near_among,
     open_space,
@@ -179,9 +180,8 @@ class _Search:
 
         `counted`: what fits is known.
         """
-        order = np.argsort(rows.least_s, kind="stable")
-        for start in range(0, len(order), _BLOCK):
-            some = rows.take(order[start : start + _BLOCK])
+        for block in least_first(rows.least_s, _BLOCK):
+            some = rows.take(block)
             some = some.take(wanted(self.lists, some.lists, some.least_s))
             if len(some):
                 self._time(space, some, counted)
@@ -193,19 +193,18 @@ class _Search:
         is all with the largest micro-batch, or one of it at the least.
         """
         rows = with_bounds(space, light_rows(space))
-        rows = rows.take(np.argsort(rows.least_s, kind="stable"))
-        looked, start, size = list[Rows](), 0, _LOOKED_AT
-        while start < len(rows):
+        looked, seen = list[Rows](), np.zeros(len(rows), dtype=bool)
+        for block in least_first(rows.least_s, _LOOKED_AT):
             most = max(one.cut for one in self.lists.values())
-            end = min(start + size, int(np.searchsorted(rows.least_s, most, side="right")))
-            if end <= start:
+            some = block[rows.least_s[block] <= most]
+            if not len(some):
                 break
-            found = near_among(space, rows.take(slice(start, end)))
+            found = near_among(space, rows.take(some))
             self.fitting += found.fitting
             self._time_all(space, found.rows, counted=True)
             looked.append(found.rows)
-            start = end
-        rest = rows.take(slice(start, None))
+            seen[some] = True
+        rest = rows.take(~seen)
         near = Rows.joined([rows.take(slice(0, 0)), *looked])
         rest = rest.take(_may_grow(space.family.base, near.row, rest.row))
         return Rows.joined([near, near_among(space, rest).rows])

@@ -40,6 +40,7 @@ __all__ = [
     "Setting",
     "Space",
     "every_row",
+    "least_first",
     "light_rows",
     "near_among",
     "open_space",
@@ -266,10 +267,9 @@ def smallest_row(space: Space, below: float = np.inf) -> tuple[Layouts, float] |
     held, base = lasting_bytes(space.priced)[space.priced.state_key], space.family.base
     held = np.where((base.optimizer_offload > 0) | (base.parameter_offload > 0), 0.0, held)
     rows = every_row(space)
-    order = np.argsort(held[rows.row], kind="stable")
     found, least = None, below
-    for start in range(0, len(order), CHUNK):
-        some = rows.take(order[start : start + CHUNK])
+    for block in least_first(held[rows.row], CHUNK):
+        some = rows.take(block)
         if held[some.row[0]] >= least:
             break
         layouts, priced = space.mixed(some)
@@ -278,6 +278,23 @@ def smallest_row(space: Space, below: float = np.inf) -> tuple[Layouts, float] |
         if needs[at] < least:
             found, least = layouts[at], float(needs[at])
     return None if found is None else (found, least)
+
+
+def least_first(values: Floats, size: int) -> Iterator[Ints]:
+    """Places of values in the order of a stable sort, `size` at a time.
+
+    Of a million mostly the first few are asked for: what lies above them is not sorted.
+    """
+    rest, ordered, many = np.arange(len(values)), np.arange(0), size
+    while len(rest) or len(ordered):
+        if len(rest) and len(ordered) < size:
+            low = np.full(len(rest), True)
+            if many < len(rest):
+                low = values[rest] <= np.partition(values[rest], many)[many]
+            some, rest, many = rest[low], rest[~low], 8 * many
+            ordered = np.concatenate([ordered, some[np.argsort(values[some], kind="stable")]])
+        yield ordered[:size]
+        ordered = ordered[size:]
 
 
 def _light(space: Space, most_bytes: float) -> NDArray[np.bool_]:

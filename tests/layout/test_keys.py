@@ -3,11 +3,12 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from simulator.layout.keys import unique_rows
+from simulator.layout.keys import distinct_rows, unique_rows
 
 SMALL = st.integers(min_value=0, max_value=5)
 ANY = st.integers(min_value=0, max_value=2**40)
@@ -64,3 +65,13 @@ def test_no_rows_have_no_keys() -> None:
     empty = np.array([], dtype=np.int64)
     keys = unique_rows(empty, empty)
     assert (len(keys.first), len(keys.inverse)) == (0, 0)
+
+
+@pytest.mark.parametrize("distinct", [1, 300, 30_000])
+def test_distinct_rows_of_numbers_are_found_whether_or_not_they_share_slots(distinct: int) -> None:
+    draw = np.random.default_rng(0)
+    values = draw.standard_normal(distinct)[draw.integers(distinct, size=50_000)]
+    columns = values, values > 0.0
+    keys = distinct_rows(*columns)
+    assert len(keys.first) == len(np.unique(values))
+    assert all(np.array_equal(x[keys.first][keys.inverse], x) for x in columns)

@@ -17,7 +17,7 @@ from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
 from simulator.planner import explore as exploring
 from simulator.planner.candidates import candidates, families
 from simulator.planner.explore import ROOM, TOO_LARGE, UNTRIED, explore
-from simulator.planner.memory_first import every_row, open_space
+from simulator.planner.memory_first import every_row, least_first, open_space
 from simulator.planner.prediction import predict
 from simulator.planner.search import Plan, plan
 from simulator.planner.sensitivity import binding, safest
@@ -417,3 +417,13 @@ def test_a_tight_winner_is_ranked_and_the_fastest_that_fits_is_named(free: Plan)
     assert f"The fastest that FITS is {safe.layouts.describe()}" in safest(found)
     assert safest(found) in binding(found)
     assert safest(free) == ""
+
+
+@pytest.mark.parametrize("rows", [0, 1, 64, 1000])
+@pytest.mark.parametrize("several", [3, 10**6])
+def test_what_is_sorted_piece_by_piece_stands_as_in_a_stable_sort(rows: int, several: int) -> None:
+    values = np.random.default_rng(0).integers(several, size=rows).astype(float)
+    pieces = list(least_first(values, 64))
+    assert all(len(piece) == 64 for piece in pieces[:-1])
+    found = np.concatenate([np.arange(0), *pieces])
+    assert found.tolist() == np.argsort(values, kind="stable").tolist()

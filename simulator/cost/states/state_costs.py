@@ -8,6 +8,7 @@ gathering and the optimizer step.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,11 @@ class StateCosts:
     parts)."""
     by_block: NDArray[np.bool_]
     """Whether parameters are gathered and gradients reduced part by part, shape (keys,)."""
+
+    @cached_property
+    def longest_optimizer_s(self) -> Floats:
+        """Optimizer step of the rank that takes longest, (keys,); asked for with every table."""
+        return np.asarray(self.optimizer_s.max(axis=1))
 
 
 def state_costs(
