@@ -94,6 +94,7 @@ def test_low_types_need_a_framework_of_their_time() -> None:
         "megatron-core-defaults",
         "megatron-lm-plain",
         "mlperf-nemo-v5.1",
+        "mlperf-nemo-v5.1-modules",
         "nemo-25.04",
     }
     for name in EVERY:
@@ -114,6 +115,7 @@ def test_offload_is_said_by_those_that_have_it() -> None:
         "megatron-core-defaults",
         "megatron-lm-plain",
         "mlperf-nemo-v5.1",
+        "mlperf-nemo-v5.1-modules",
         "nemo-24.07",
         "nemo-25.04",
         "primus",

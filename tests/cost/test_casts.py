@@ -182,6 +182,33 @@ def test_norms_take_the_maximum_for_present_scaling() -> None:
         assert called(fused, f"cast for {name}") == (4.0, 4.0)
 
 
+@pytest.mark.parametrize(
+    ("precision", "each"),
+    [("fp8", 1.0), ("mxfp8", 2 * 33 / 32)],  # columns with scales of their own go with the rows
+)
+def test_activations_write_what_the_linears_beside_them_take(precision: Any, each: float) -> None:
+    """fc2's input forward, the gradient of fc1's result backward, without 16 bit in between."""
+    plain = listed(precision, either=True)
+    fused = listed(precision, engine(norm_casts=(), activation_casts=(precision,)), either=True)
+    inner, both = S * 14336, S * 28672
+    before, after = moved(plain, "fc activation"), moved(fused, "fc activation")
+    assert after[0] - before[0] == pytest.approx(inner * (each - 2))
+    assert after[1] - before[1] == pytest.approx(both * (each - 2))
+    assert moved(fused, "cast for fc2")[0] == moved(fused, "cast for fc1")[1] == 0.0
+    assert moved(fused, "cast for fc1")[0] == moved(plain, "cast for fc1")[0]
+    assert moved(fused, "cast for fc2")[1] == moved(plain, "cast for fc2")[1]
+
+
+def test_activations_take_the_maximum_for_present_scaling() -> None:
+    plain = listed("fp8_current", either=True)
+    fused = listed(
+        "fp8_current", engine(norm_casts=(), activation_maxima=("fp8_current",)), either=True
+    )
+    assert moved(plain, "cast for fc2")[0] - moved(fused, "cast for fc2")[0] == 2 * S * 14336
+    assert moved(plain, "cast for fc1")[1] - moved(fused, "cast for fc1")[1] == 2 * S * 28672
+    assert moved(fused, "fc activation") == moved(plain, "fc activation")
+
+
 def test_norms_before_experts_are_modules_of_their_own() -> None:
     ops = listed("fp8", CORE, arch=MIXTRAL)
     assert moved(ops, "cast for qkv")[0] == 0.0

@@ -152,9 +152,8 @@ def test_borrowed_figures_are_assumed_and_wider_than_the_lenders() -> None:
         assert "H200" in figure.source
         if theirs[name].spread is not None:
             assert figure.spread == pytest.approx(np.hypot(theirs[name].spread, 0.25))
-    # what the profile states itself stays: 668 of 1307 TFLOP/s on MI300X, 785 on MI325X
-    assert borrower.gemm["cublas"]["bf16"].peak_fraction.grade == "measured"
-    assert borrower.gemm["cublas"]["bf16"].peak_fraction == pytest.approx(785 / 1307, abs=0.005)
+    # what the profile states itself stays (tests/cost/test_amd_products.py holds it against AMD's)
+    assert borrower.gemm["cublas"]["bf16"].peak_fraction.grade == "fitted"
 
 
 def test_mesh_links_worked_by_hand() -> None:

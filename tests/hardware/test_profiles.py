@@ -44,6 +44,7 @@ OF_BLACKWELL = [
     "megatron-bridge-26.04",
     "megatron-bridge-26.06",
     "mlperf-nemo-v5.1",
+    "mlperf-nemo-v5.1-modules",
 ]
 """Software whose attention was timed on Blackwell; elsewhere its flash attention stands for it."""
 

@@ -7,7 +7,7 @@ base.py (`grad_output_preprocess`), csrc/quantizer.cpp @0064fbd6, csrc/extension
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,7 +66,7 @@ class _Rules:
 
         Rows of gathered pieces are in order; pieces of a transposed copy lie side by side and are
         put in order, or the copy is made of gathered rows: one read and write of it in either case.
-        `fused` says what of the cast a norm does: nothing, the `maximum` or all of the `cast`.
+        `fused` says what of it the kernel in front does: nothing, `maximum` or all of the `cast`.
         """
         late = gathered | (fused == "cast" and not self.apart)
         made = np.where(late & self.transposes, 2.0 * self.each, 0.0) * whole * self.trained
@@ -96,8 +96,8 @@ class _Rules:
             forward, kernels = 0.0 * forward, 0.0
         return forward, kernels, backward * whole, 1.0 * self.columns
 
-    def written_by_norm(self, whole: Any, gathered: Any) -> Any:
-        """Bytes that a norm which casts its result writes more than in 16 bit.
+    def written_cast(self, whole: Any, gathered: Any) -> Any:
+        """Bytes that a kernel which casts its result writes more than in 16 bit.
 
         It writes columns with the rows if these have scales of their own.
         """
@@ -137,8 +137,9 @@ def casts(
 
     `normed` names the norm in front of a linear that is part of its module; it leaves 16 bit, for
     a cast apart, where an adapter reads its result, too (layernorm_linear.py:
-    `return_layernorm_output`). Columns are made where
-    weights are `trained` alone (linear.py: `weight.requires_grad`, `requires_wgrad`).
+    `return_layernorm_output`). Kernels of a dense MLP's activation may do the same, both ways.
+    Columns are made where weights are `trained` alone (linear.py: `weight.requires_grad`,
+    `requires_wgrad`).
     """
     if not recipe.is_quantised:
         return ops.streams
@@ -155,47 +156,72 @@ def casts(
         trained=trained,
     )
     written: dict[StreamRole, Any] = {}
+    written_back: dict[StreamRole, Any] = {}
     added: list[Stream] = []
-    targets = recipe.lora_targets
+    targets, engine = recipe.lora_targets, kernels.transformer_engine
+    activated = _fused(precision, engine.activation_casts, engine.activation_maxima)
     for g in ops.gemms:
         if g.kind != "linear":
             continue
         norm = normed.get(g.role)
         adapted = recipe.lora_rank > 0 and _ADAPTED.get(g.role, set()).intersection(targets)
         fused = _fused_into_norm(precision, kernels) if norm is not None and not adapted else ""
+        fused_back = activated if g.role is GemmRole.FC1 else ""
+        if g.role is GemmRole.FC2:
+            norm, fused = StreamRole.ACTIVATION, activated
         gathered = rules.gathers & (g.name in ops.gathered)
         gathered_back = rules.gathers & (g.name in ops.gathered_back)
         if norm is not None and fused == "cast":
-            written[norm] = rules.written_by_norm(g.batch * g.m * g.k, gathered)
-        cast = _casts_of(g, rules, fused, gathered, gathered_back)
-        if precision in kernels.transformer_engine.fused_grouped_mlp:
+            written[norm] = rules.written_cast(g.batch * g.m * g.k, gathered)
+        if fused_back == "cast":
+            written_back[StreamRole.ACTIVATION] = rules.written_cast(
+                g.batch * g.m * g.n, gathered_back
+            )
+        cast = _casts_of(g, rules, (fused, fused_back), (gathered, gathered_back))
+        if precision in engine.fused_grouped_mlp:
             cast = [_without_products(g, s) for s in cast]
         added += cast
         if kernels.casts_weights_each_pass:
             added.append(_cast_weight(g, rules, arrives=recipe.fp8_weights))
         added += _swizzles(g, rules, kernels)
-    streams = [
-        replace(s, forward_bytes=s.forward_bytes + written[s.role]) if s.role in written else s
-        for s in ops.streams
+    return _written(ops.streams, written, written_back) + added
+
+
+def _written(
+    streams: list[Stream], forward: Mapping[StreamRole, Any], backward: Mapping[StreamRole, Any]
+) -> list[Stream]:
+    """Kernels, with the bytes that those which cast write more than in 16 bit, by role."""
+    return [
+        replace(
+            s,
+            forward_bytes=s.forward_bytes + forward.get(s.role, 0.0),
+            backward_bytes=s.backward_bytes + backward.get(s.role, 0.0),
+        )
+        for s in streams
     ]
-    return streams + added
 
 
 def _fused_into_norm(precision: str, kernels: Kernels) -> str:
     """What of a cast the norm in front of its linear does: nothing, the maximum or all of it."""
     if "norm" not in kernels.fused:
         return ""
-    if precision in kernels.transformer_engine.norm_casts:
+    engine = kernels.transformer_engine
+    return _fused(precision, engine.norm_casts, engine.norm_maxima)
+
+
+def _fused(precision: str, casts: Collection[str], maxima: Collection[str]) -> str:
+    """What of a cast a kernel does that does so for some types: nothing, the maximum or all."""
+    if precision in casts:
         return "cast"
-    return "maximum" if precision in kernels.transformer_engine.norm_maxima else ""
+    return "maximum" if precision in maxima else ""
 
 
 def _casts_of(
-    g: Gemm, rules: _Rules, fused: str, gathered: Any, gathered_back: Any
+    g: Gemm, rules: _Rules, fused: tuple[str, str], gathered: tuple[Any, Any]
 ) -> list[Stream]:
     """The cast of a linear's input and of its output's gradient, and copies of columns."""
-    moved, calls, made = rules.cast(g.batch * g.m * g.k, gathered, fused)
-    moved_back, calls_back, made_back = rules.cast(g.batch * g.m * g.n, gathered_back)
+    moved, calls, made = rules.cast(g.batch * g.m * g.k, gathered[0], fused[0])
+    moved_back, calls_back, made_back = rules.cast(g.batch * g.m * g.n, gathered[1], fused[1])
     streams = [
         _serving(g, StreamRole.CAST, "cast for", (moved, moved_back), (calls, calls_back)),
     ]

@@ -17,7 +17,7 @@ from simulator.cost.operators.operations import (
     element_bytes,
     separate_linears,
 )
-from simulator.cost.operators.roles import GemmRole, SavedRole
+from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
 from simulator.cost.operators.routing import rank_load, reached_places
 from simulator.cost.operators.tensor_parallel import (
     gather_cast_input,
@@ -125,6 +125,7 @@ def feed_forward(ops: Operators, f: FeedForward, size: float, kernels: Kernels) 
         ops.streams.append(
             Stream(
                 name=f"{f.name} activation",
+                role=StreamRole.OTHER if f.roles[1] is not GemmRole.FC2 else StreamRole.ACTIVATION,
                 kind="activation",
                 calls=1 if fused or not f.gated else 2,
                 forward_bytes=forward * size * f.inner,

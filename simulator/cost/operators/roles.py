@@ -64,6 +64,8 @@ class StreamRole(Enum):
     """Sum behind a block's attention."""
     MLP_RESIDUAL = auto()
     """Sum behind a block's MLP."""
+    ACTIVATION = auto()
+    """Activation, and gate, between the linears of a dense MLP."""
     BIAS = auto()
     """Adds a linear's bias; sums its gradient."""
     CAST = auto()

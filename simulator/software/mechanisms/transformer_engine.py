@@ -36,6 +36,13 @@ class TransformerEngine:
     norm_maxima: tuple[str, ...] = ()
     """Types for whose scale these norms take the maximum of their result, so that the cast does not
     read it once more (fp8_current in Transformer Engine since August 2025)."""
+    activation_casts: tuple[str, ...] = ()
+    """Types in which the kernels of a dense MLP's activation write its result, and the gradient of
+    its input, for the linears on either side (Transformer Engine's fused operations,
+    pytorch/csrc/extensions/activation.cpp: fp8 with delayed scaling, mxfp8)."""
+    activation_maxima: tuple[str, ...] = ()
+    """Types for whose scale these kernels take the maximum of what they write (the same:
+    fp8_current, and nvfp4 without Hadamard transforms)."""
     swizzled_weights: tuple[str, ...] = ()
     """Types with block scales for whose weights a kernel of its own puts the scales into the tiles
     that products read, before each product."""
