@@ -203,7 +203,8 @@ class _Pricer:
         unspent_s, gap = shorter(self._forward_s(rest, gemm), gaps[0], hides=hides)
         full_s = whole_s - unspent_s
         if _has_stashes(ops):  # what is recomputed is neither encoded, in either pass, nor decoded
-            encode_s, decode_s = spared_s(ops, self._stream, (gap, gaps[1]), None, hides=hides)
+            spared, _ = spared_s(ops, self._stream, (gap, gaps[1]), None, hides=hides)
+            encode_s, decode_s = spared
             full_s = full_s - 2.0 * encode_s - decode_s
         return full_s
 
@@ -224,13 +225,15 @@ class _Pricer:
         zero = np.zeros(self.keys)
         work_s, again_flop = self._selective(ops, rest, gemm, forward, kernels)
         again_s, repeated_s = _repeated(ops, calls, kernels, zero)
+        spared: tuple[Floats, Floats] = (zero, zero)
         if _has_stashes(ops):
             hides = not self.software.host.waits_for_kernels
             modules = kernels.selective_modules
-            work_s = work_s - sum(spared_s(ops, self._stream, gaps, modules, hides=hides))
+            spared, gaps = spared_s(ops, self._stream, gaps, modules, hides=hides)
         saved = saved_by_mode(ops, kernels, self.keys)
-        selective_s = work_s * (1.0 + self.late) + again_s
-        selective_s = selective_s + self._replays(ops, kernels, selective_s, gaps)
+        work_s = work_s * (1.0 + self.late) + again_s
+        longer_s = self._replays(ops, kernels, work_s, gaps)
+        selective_s = work_s + longer_s - sum(spared) * (1.0 + self.late)
         return {
             "recompute_s": np.stack([zero, selective_s, full_s]),
             "exchange_s": np.stack([*exchange, repeated_s]),

@@ -122,7 +122,7 @@ def replays_s(
         return max(named, default=0.0)
 
     listed = [(g.module, 1.0) for g in ops.gemms if not g.grouped]
-    listed += [(s.module, s.calls) for s in ops.streams]
+    listed += [(s.module, s.calls) for s in ops.streams if s.stashes is None]
     listed += [("core_attn", 1.0) for _ in ops.flash]
     again = sum(launched(module) * calls for module, calls in listed)
     kernels: Any = sum(calls for _, calls in listed)

@@ -77,8 +77,10 @@ def spared_s(
     modules: Collection[str] | None,
     *,
     hides: bool,
-) -> tuple[Floats, Floats]:
+) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
     """Seconds of each pass without the stashes of what `modules` (None: all) recompute.
+
+    The second pair is what the host takes longer than the device then.
 
     Parameters
     ----------
@@ -89,7 +91,7 @@ def spared_s(
     hides : bool
         Launches hide behind the device: where it waits for the host, less work leaves more waiting.
     """
-    found = []
+    each = []
     for forward, gap in zip((True, False), gaps, strict=True):
         seconds = np.zeros_like(gap)
         for s in ops.streams:
@@ -97,8 +99,9 @@ def spared_s(
                 kept = 0.0 if modules is None else kept_share(s.stashes, s.module, modules)
                 moved = s.forward_bytes if forward else s.backward_bytes
                 seconds = seconds + (1.0 - kept) * stream_s(s.kind, moved, s.calls)
-        found.append(shorter(seconds, gap, hides=hides)[0])
-    return found[0], found[1]
+        each.append(shorter(seconds, gap, hides=hides))
+    (forward_s, forward_gap), (backward_s, backward_gap) = each
+    return (forward_s, backward_s), (forward_gap, backward_gap)
 
 
 def shorter(seconds: Floats, gap: Floats, *, hides: bool) -> tuple[Floats, Floats]:
