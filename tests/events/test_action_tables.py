@@ -204,6 +204,12 @@ def test_sends_and_receives_that_do_not_match(rank: int, old: str, new: str, sai
         (["0F0 0B0 0W0"], "rank 0: 0B0 has no place: its halves are listed too"),
         (["0F0 0B0", "1F0"], "rank 0: 0B0 waits for 1B0 or 1I0, which no rank lists"),
         (["0B0"], "rank 0: 0B0 waits for 0F0, which no rank lists"),
+        (
+            ["0F0", "0B0"],
+            "rank 1: 0B0 must be on rank 0, where 0F0 is: what a pass keeps stays there",
+        ),
+        (["0F0", "1F0 1B0", "0B0"], "rank 2: 0B0 must be on rank 0, where 0F0 is"),
+        (["0F0 0I0", "0W0"], "rank 1: 0W0 must be on rank 0, where 0F0 is"),
         (["0F0", "2F0"], "rank 1: 2F0 waits for 1F0, which no rank lists"),
         (["0F9999999 0B9999999"], "micro-batches must be counted from 0 on: 0 has no pass"),
         (["0F0 0F2"], "micro-batches must be counted from 0 on: 1 has no pass"),

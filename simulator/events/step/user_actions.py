@@ -209,6 +209,14 @@ def _incomplete(passes: Iterable[_Pass], pieces: int) -> list[str]:
     if max(batches) >= len(batches):
         missing = next(n for n in range(len(batches)) if n not in batches)
         found.append(f"micro-batches must be counted from 0 on: {missing} has no pass")
+    runs: dict[tuple[int, int], tuple[int, str]] = {}
+    for (kind, batch, piece), rank in at.items():
+        other, first = runs.setdefault((batch, piece), (rank, kind))
+        if other != rank:
+            found.append(
+                f"rank {rank}: {_written(kind, batch, piece)} must be on rank {other}, where"
+                f" {_written(first, batch, piece)} is: what a pass keeps stays there"
+            )
     trained = any(kind != "F" for kind, *_ in at)
     for (kind, batch, piece), rank in at.items():
         whole, half, weight = ((way, batch, piece) in at for way in "BIW")
