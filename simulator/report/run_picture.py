@@ -99,7 +99,15 @@ def _strip(axes: Axes, strip: Any, stretches: tuple[str, ...]) -> None:
     axes.set_yticks(range(_ROWS), days, fontsize=7.5)
     axes.set_xlabel("hours")
     handles = [Patch(color=colour(_COLOURS[k]).light, label=stretches[k]) for k in sorted(boxes)]
-    axes.legend(handles=handles, loc="lower right", ncols=5, frameon=True, fontsize=8)
+    axes.legend(
+        handles=handles,
+        ncols=5,
+        frameon=False,
+        fontsize=8,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        borderaxespad=0.0,
+    )
 
 
 def _ends(axes: Axes, played: PlayedRuns) -> None:

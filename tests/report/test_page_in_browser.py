@@ -13,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from simulator.decisions.cluster_comparison import compare_clusters
 from simulator.planner.search import plan
+from simulator.report.canvas import svg_bytes
+from simulator.report.compare_page import compare_page
+from simulator.report.comparison_plots import comparison_picture
 from simulator.report.palette import PALETTE
 from simulator.report.write import write_plan_report
 from simulator.scenario import make_scenario
@@ -45,6 +49,20 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_plan_report(plan(make_scenario(document)), out, launch="torchrun " + "x" * 200)[0]
 
 
+@pytest.fixture(scope="module")
+def comparison() -> str:
+    document = {
+        "model": {"name": "llama-3.1-8b"},
+        "training": {"sequence_length": 4096, "global_batch": 128, "tokens": 1e12},
+        "cluster": {"name": "dgx-h100", "gpus": 8},
+        "goal": {"deadline_days": 90.0},
+    }
+    scenario = make_scenario(document)
+    answer = compare_clusters(scenario, ["dgx-h100", "gb200-nvl72"], "8..32", jobs=1)
+    drawn = (svg_bytes(comparison_picture(answer, narrow=narrow)) for narrow in (False, True))
+    return compare_page(answer, *drawn)
+
+
 def browse(page: Path, folder: Path, *words: str) -> str:
     command = [str(BROWSER), *QUIET, f"--user-data-dir={folder / 'user'}", *words, page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -56,20 +74,31 @@ def browse(page: Path, folder: Path, *words: str) -> str:
 def test_nothing_is_cut(page: Path, tmp_path: Path, width: int, paper: bool) -> None:
     if paper and width == 390:
         pytest.skip("no paper is as narrow")
-    text = page.read_text(encoding="utf-8").replace("<details", "<details open")
+    assert measured(page.read_text(encoding="utf-8"), tmp_path, width, paper=paper) == (6, 0)
+
+
+@pytest.mark.parametrize("paper", [False, True], ids=["screen", "paper"])
+@pytest.mark.parametrize("width", [820, 1400])
+def test_no_offer_is_cut(comparison: str, tmp_path: Path, width: int, paper: bool) -> None:
+    assert measured(comparison, tmp_path, width, paper=paper) == (1, 0)
+
+
+def measured(text: str, folder: Path, width: int, *, paper: bool) -> tuple[int, int]:
+    """Pictures that show and places that no key reaches; fails where anything is cut."""
+    text = text.replace("<details", "<details open")
     if paper:
         text = text.replace("@media print", "@media all")
     # Chromium's windows are no narrower than 500 px, to which the same style sheets apply.
     script = f"<style>html {{ width: {width}px }}</style><script>{MEASURE.read_text()}</script>"
-    copy = tmp_path / "copy.html"
+    copy = folder / "copy.html"
     copy.write_text(text.replace("</body>", script + "</body>"), encoding="utf-8")
-    dom = browse(copy, tmp_path, f"--window-size={max(width, 500)},2000", "--dump-dom")
+    dom = browse(copy, folder, f"--window-size={max(width, 500)},2000", "--dump-dom")
     (found,) = re.findall(r'data-found="([^"]*)"', dom)
     seen, whole, pictures, keyless, cut = json.loads(found.replace("&quot;", '"'))
     assert [one for one in cut if one.startswith("scrolls")] == []
     assert seen == width and whole <= width + 1
     assert [one for one in cut if "open" not in one] == []
-    assert (pictures, keyless) == (6, 0)
+    return pictures, keyless
 
 
 def test_it_prints(page: Path, tmp_path: Path) -> None:
