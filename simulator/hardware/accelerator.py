@@ -176,6 +176,8 @@ class AttentionKernel:
     window_block: Figure = Figure(0.0)
     """Keys of a block that is worked on whole where a sliding window leaves any of it; 0: what the
     window hides is cut off."""
+    backward_ignores_window: Figure = Figure(0.0)
+    """1: the backward pass works on all keys that a causal mask leaves, whatever the window."""
 
 
 @record

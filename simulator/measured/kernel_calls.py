@@ -184,8 +184,8 @@ def attention_library(words: Words, impl: str, dtype: str, causal: str) -> str:
     'fa3_varlen'
     """
     name = words.attention_libraries.get(impl.partition("/")[0], "flash")
-    if dtype == "fp8":
-        return f"{name}_fp8"
+    if dtype in ("fp8", "mxfp8"):
+        return f"{name}_{dtype}"
     if impl.endswith("/kv=fp8"):
         return f"{name}_fp8_cache"
     return f"{name}_varlen" if causal == "0" and name not in _NEVER_CACHED else name

@@ -50,8 +50,9 @@ _NORMED = ("qwen3", "qwen3_moe", *_GEMMA4)
 """Families with norms on queries and keys, by their published configurations."""
 _ROUTED: dict[str, dict[str, Any]] = {
     "gpt_oss": {"bias": True, "clamped": True},
-    "deepseek_v2": {"groups": 8, "top_groups": 3},
-    "deepseek_v3": {"groups": 8, "top_groups": 4},
+    "deepseek_v2": {"groups": 8, "top_groups": 3, "fp32_router": True},
+    "deepseek_v3": {"groups": 8, "top_groups": 4, "fp32_router": True},
+    "kimi_k2": {"fp32_router": True},
 }
 """Families whose experts have more than sizes, by their published configurations."""
 

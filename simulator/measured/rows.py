@@ -48,7 +48,7 @@ _OTHERS = """source split position num_experts top_k moe_ffn_hidden shared_exper
     loss_chunks optimizer_in_backward cuda_graph_scope loss_fusion transformer_impl deterministic
     memory_stage lora_rank lora_targets quantised_base split_master_weights cp_kind
     mask_in_dataloader fp8_weights bucket_bytes stages composed dropout grouped_experts unpermute
-    attention_library memory_read optimizer_offload lengths
+    attention_library memory_read optimizer_offload lengths fp8_attention fp8_head
     excluded assumed notes"""
 
 REQUIRED = tuple(_NEEDED.split())
@@ -70,7 +70,7 @@ SWITCH_COLUMNS = (
     *("cuda_graph_scope", "loss_fusion", "transformer_impl", "deterministic"),
     *("lora_rank", "lora_targets", "quantised_base", "split_master_weights", "fp8_weights"),
     *("mask_in_dataloader", "grouped_experts", "unpermute", "attention_library"),
-    *("optimizer_offload", "bucket_bytes"),
+    *("optimizer_offload", "bucket_bytes", "fp8_attention", "fp8_head"),
 )
 """Columns that say what the software was told to do."""
 

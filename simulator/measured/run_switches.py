@@ -51,6 +51,8 @@ _LOSSES = ("none", "compiled", "transformer_engine")
 _IMPLEMENTATIONS = ("transformer_engine", "local")
 _SUMS = ("fused", "scatter_add", "index_add")
 _ATTENTIONS = ("cudnn", "flash_attn")
+_QUANTISED_TYPES = ("mxfp8",)
+"""Types in which attention, or the output head, is priced where a row says so."""
 
 _MODULES: dict[str, Any] = {
     "core_attn": "core_attn", "layernorm": "norm", "norm": "norm", "mlp": "mlp",
@@ -110,6 +112,11 @@ def kernels(
         usual = replace(usual, expert_products="streams")
     if added := choice(row, "unpermute", _SUMS):
         usual = replace(usual, keeps_expert_outputs=added == "index_add")
+    for column, field in (("fp8_attention", "quantised_attention"), ("fp8_head", "quantised_head")):
+        if flag(row, column):
+            types: Any = {field: _QUANTISED_TYPES}
+            own = replace(usual.transformer_engine, **types)
+            usual = replace(usual, transformer_engine=own)
     way: Any = choice(row, "dispatcher", _DISPATCHERS)
     return replace(usual, expert_library=way) if way in ("deepep", "hybridep") else usual
 

@@ -182,6 +182,17 @@ class Kernels:
     torch); otherwise one product each, of all their features."""
     pads_vocabulary_to: int = 1
     """The vocabulary is padded to a multiple of this times tp."""
+    sums_gradients_apart: bool = False
+    """Gradients of what several modules read, a router, the dispatch and shared experts or both
+    down-projections of latent attention, are added up by kernels of their own, and so is what
+    shared experts make to what routed ones do (eager autograd); otherwise a compiler does it on the
+    way."""
+    fp32_router: bool = False
+    """A router that its model has in fp32 (``MoE.fp32_router``) is run so (Megatron-Core's
+    --moe-router-dtype fp32)."""
+    routing_kernels: Figure = Figure(0.0)
+    """Kernels of a routed layer's forward pass that move next to nothing, scores of tokens and
+    counts of experts: each takes its start. The backward pass has half of them."""
     dtensor: DTensor = DTensor()
     """Tensor parallelism by torch's distributed tensors."""
     transformer_engine: TransformerEngine = TransformerEngine()

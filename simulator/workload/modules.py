@@ -219,6 +219,8 @@ class MoE:
     ``swiglu_limit``)."""
     activation: Literal["gelu", "relu", "squared_relu"] = "gelu"
     """As of a dense MLP."""
+    fp32_router: bool = False
+    """The router's product takes tokens and weights in fp32 (DeepSeek)."""
     groups: Positive = 1
     """Equal groups of neighbouring experts that the router scores first (``n_group``)."""
     top_groups: Positive = 1

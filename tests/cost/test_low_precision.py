@@ -223,6 +223,20 @@ def test_attention_and_head_stay_in_16_bit(precision: str) -> None:
     assert term(low[0], "gemm") < term(plain[0], "gemm")
 
 
+def test_a_head_in_8_bit_is_one_more_linear() -> None:
+    """Its input is cast forward, the gradient of its output back, each along rows and columns."""
+    engine = replace(CORE.kernels.transformer_engine, quantised_head=("mxfp8",))
+    kernels = replace(CORE.kernels, transformer_engine=engine)
+    recipe = Recipe(sequence_length=S, global_batch=8, precision="mxfp8")
+    usual, low = (head(LLAMA, ranks(), recipe, own) for own in (CORE.kernels, kernels))
+    assert [g.kind for g in usual.gemms] == ["head"]
+    assert [g.kind for g in low.gemms] == ["linear"]
+    each = 2 + 2 * 33 / 32  # 16 bit read; two of 8 bit with a scale for 32 written
+    (cast,) = cast_of(low).values()
+    assert cast == pytest.approx((each * S * 4096, each * S * 128256))
+    assert cast_of(usual) == {}
+
+
 @pytest.mark.parametrize(
     ("precision", "own"),
     [("fp8", "fp8"), ("fp8_current", "fp8"), ("mxfp8", "mxfp8"), ("nvfp4", "nvfp4")],

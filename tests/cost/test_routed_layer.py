@@ -48,6 +48,16 @@ BY_HAND = {
     "shared fc activation": (3 * SHARED, 7 * SHARED),
     "cast for shared fc2": (cast(SHARED), cast(TOKENS)),
     "mlp residual": (3 * TOKENS, 3 * TOKENS),
+    # autograd adds up what router, dispatch and shared experts hand back, two sums of two read and
+    # one written; what shared experts make is added to what routed ones do
+    "sum of gradients for routed input": (0.0, 6 * TOKENS),
+    "sum of experts": (3 * TOKENS, 0.0),
+    "sum of gradients for down-projections": (0.0, 3 * TOKENS),
+    # fp32 beside what a product in 16 bit moves: input cast (2 and 4 bytes an element) and read
+    # (2 more), its gradient written (2 more) and cast (4 and 2)
+    "router casts": (0.0, 8 * TOKENS),
+    # ten passes over 256 scores of 4 bytes, half of them backward
+    "routing": (10 * T * 256 * 4, 5 * T * 256 * 4),
     # queries turned where they lie (64 elements); 256 of keys and values read, 192 + 128 written
     "rotary": (HEADS * (2 * 64 + 256 + 320), HEADS * (2 * 64 + 256 + 320)),
     "split and merge": (0.0, 0.0),

@@ -127,6 +127,16 @@ def test_hybridep_is_deepep_with_another_library() -> None:
     assert run_switches.kernels(row, CORE.kernels).expert_library == "hybridep"
 
 
+@pytest.mark.parametrize("column", ["fp8_attention", "fp8_head"])
+def test_attention_and_head_take_eight_bit_where_that_is_stated(column: str) -> None:
+    usual = CORE.kernels.transformer_engine
+    assert run_switches.kernels({column: "false"}, CORE.kernels) == CORE.kernels
+    found = run_switches.kernels({column: "true"}, CORE.kernels).transformer_engine
+    changed = {"fp8_attention": "quantised_attention", "fp8_head": "quantised_head"}[column]
+    assert getattr(found, changed) == ("mxfp8",)
+    assert replace(found, **{changed: ()}) == usual
+
+
 def test_expert_overlap_both_ways() -> None:
     on = replace(CORE.overlap, expert=True)
     assert run_switches.overlap({"expert_overlap": "true"}, CORE.overlap) == on

@@ -78,7 +78,7 @@ SERVING = {
 _BACKWARD = {
     "backward_fraction": Shared(prior=Prior(value=0.8, width=0.2, low=0.2, high=1.5)),
     "backward_tail_fraction": Shared(
-        prior=Prior(value=0.4, width=0.3, low=0.0, high=2.0, linear=True)
+        prior=Prior(value=0.4, width=0.3, low=0.0, high=1.0, linear=True)
     ),
 }
 ONE_CALL_S = 6e-6

@@ -62,8 +62,11 @@ _SOFTMAX_OF = {"ampere": "fa2", "blackwell": "trtllm"}
 
 _TRAINED = ("flash", "sdpa")
 _OLD_KERNELS = ("triton", "flash1")
-CUDNN, _CUDNN_RUNS_ON = "cudnn", "blackwell"
-"""cuDNN 9.17 and newer, and the generation that it was timed on."""
+_CUDNN, _CUDNN_RUNS_ON = {"cudnn": "9.17 to 9.22", "cudnn_mxfp8": "9.22 in MXFP8"}, "blackwell"
+"""cuDNN of 2026 in 16 and in 8 bit, releases timed, and the generation that it was timed on."""
+_WHOLE_BACK = {"cudnn_mxfp8": {"backward_ignores_window": 1.0}}
+"""Windows of 128 keys take 1.9 to 109 ms from 4,096 to 32,768 tokens back, as long as all keys do
+(NVIDIA/cudnn-frontend@3929da2, results/gpt_oss)."""
 _SAME_KERNELS_AS = {"flash2": "ampere"}
 """Libraries whose kernels use none of a newer generation's instructions: tiles, tails and traffic
 are those of the generation that they were written for."""
@@ -109,8 +112,8 @@ class _Fits:
     """By generation and library; on the device that was timed."""
     timed_on: Mapping[str, str]
     """Device whose training calls were timed, by generation."""
-    cudnn: Mapping[str, Source]
-    """cuDNN of 2026, by device that it was timed on."""
+    cudnn: Mapping[str, Mapping[str, Source]]
+    """cuDNN of 2026, by type and by device that it was timed on."""
 
 
 @functools.cache
@@ -129,7 +132,7 @@ def _fits() -> _Fits:
         lines=tuple(attention_lines(whole, seconds, serving, known)),
         training=training,
         timed_on=timed_on,
-        cudnn=_cudnn(calls, known, serving),
+        cudnn={name: _cudnn(calls, known, serving, name) for name in _CUDNN},
     )
 
 
@@ -182,20 +185,23 @@ def _training(
 
 
 def _cudnn(
-    calls: Pool, known: Mapping[str, Device], serving: Mapping[tuple[str, str], AttentionFit]
+    calls: Pool,
+    known: Mapping[str, Device],
+    serving: Mapping[tuple[str, str], AttentionFit],
+    library: str,
 ) -> dict[str, Source]:
     """Fit cuDNN 9.17 and newer, which its own benchmarks timed in both directions on Blackwell.
 
     Its kernels are a third faster than those that SimuMax timed, of cuDNN 9.13 at most.
     """
-    pool = training_pool(calls, CUDNN, known, _CUDNN_RUNS_ON)
+    pool = training_pool(calls, library, known, _CUDNN_RUNS_ON)
     served = _SOFTMAX_OF[_CUDNN_RUNS_ON]
     softmax = serving[_CUDNN_RUNS_ON, served].values("", served)
     return {
         device: _timed_source(
-            timed.values,
+            timed.values | _WHOLE_BACK.get(library, {}),
             timed.score,
-            f"{int((pool.device == device).sum())} calls of cuDNN 9.17 to 9.22 "
+            f"{int((pool.device == device).sum())} calls of cuDNN {_CUDNN[library]} "
             "(NVIDIA/cudnn-frontend benchmark/sdpa_benchmark_training), shapes left out",
         )
         for device, timed in fit_timed_on_each(pool, softmax).items()
@@ -219,8 +225,8 @@ def _timed_source(values: Values, score: LeftOut, what: str) -> Source:
 
 def _trained(fits: _Fits, device: Device, library: str) -> Source:
     """Figures of a training library on a device: its own, its generation's, or typical ones."""
-    if library == CUDNN:
-        return _by_cudnn(fits, device)
+    if library in _CUDNN:
+        return _by_cudnn(fits.cudnn[library], fits, device)
     found = fits.training.get((device.generation, library))
     timed = fits.timed_on.get(device.generation, "")
     if found is not None and device.name != timed:
@@ -241,12 +247,12 @@ def _trained(fits: _Fits, device: Device, library: str) -> Source:
     return found
 
 
-def _by_cudnn(fits: _Fits, device: Device) -> Source:
+def _by_cudnn(timed: Mapping[str, Source], fits: _Fits, device: Device) -> Source:
     """Figures of cuDNN on a device, or those of the timed one that is most like it."""
-    if device.name in fits.cudnn:
-        return fits.cudnn[device.name]
-    nearest = min(fits.cudnn, key=lambda name: _apart(device, fits.known[name]))
-    found = fits.cudnn[nearest]
+    if device.name in timed:
+        return timed[device.name]
+    nearest = min(timed, key=lambda name: _apart(device, fits.known[name]))
+    found = timed[nearest]
     return replace(
         found,
         text=f"as {nearest}: {found.text}",
@@ -364,7 +370,7 @@ def _sections(fits: _Fits, device: Device) -> list[Section]:
     table = device.tables["attention"]
     wanted = {"flash", "sdpa"} | {name for name in _OLD_KERNELS if name in table}
     if device.generation == _CUDNN_RUNS_ON:
-        wanted |= {CUDNN, *_SAME_KERNELS_AS}
+        wanted |= {*_CUDNN, *_SAME_KERNELS_AS}
     sources = {name: _trained(fits, device, name) for name in sorted(wanted)}
     sources |= _served(fits, device)
     found = []

@@ -27,7 +27,7 @@ __all__ = ["CACHE", "TRAINING", "attention_calls", "family", "predicted_s", "sha
 CACHE = "_fp8_cache"
 """Ending of a library that keeps keys and values in fp8: a variant of the one without."""
 
-TRAINING = ("flash", "sdpa", "triton", "flash1", "flash2", "cudnn")
+TRAINING = ("flash", "sdpa", "triton", "flash1", "flash2", "cudnn", "cudnn_mxfp8")
 """Libraries that training calls."""
 
 _KERNELS = (

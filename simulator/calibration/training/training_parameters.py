@@ -131,7 +131,7 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "blackwell_cudnn": Parameter(
         prior=_share(0.88, 0.10), profiles=(*_BLACKWELL, "b300-sxm"),
-        figures=_attention("cudnn"),
+        figures=_attention("cudnn", "cudnn_mxfp8"),
     ),
     "gb200_attention": Parameter(
         prior=_share(0.777, 0.10), profiles=("gb200", "gb300"), figures=_attention("flash", "sdpa"),

@@ -130,7 +130,8 @@ class _Pricer:
         self.units = float(self.device.compute_units)
         self.library_units = collectives.library_units(cluster)
         own = software.overlap.hybridep_units * (software.kernels.expert_library == "hybridep")
-        self.exchange_units = own or self.library_units  # of what takes tokens to experts
+        self.given_units = own or None  # that the recipe gives what takes tokens to experts
+        self.exchange_units = own or self.library_units
         self.late, self.late_host = (
             float(kind.time_variation) * self._wide(slowest_of(ranks.world))
             for kind in (self.device, software.host)
@@ -335,6 +336,10 @@ class _Pricer:
             wanted = kernels.attention_library_for(call.score_size, call.value_size)
             table, what = self.device.attention, "attention library"
             library = figures_for(self.device, table, wanted, what, "flash")
+            precision = self.recipe.precision
+            if precision in kernels.transformer_engine.quantised_attention:
+                library = figures_for(self.device, table, f"{library}_{precision}", what)
+                dtype = precision
             rates = attention_figures(self.device, library, dtype)
             size = {name: getattr(call, name) for name in _FLASH_FIELDS}
             calls = size.pop("calls")
@@ -368,20 +373,7 @@ class _Pricer:
             seconds = steps * collectives.send_s(cluster, bytes_ / steps, crosses)
             seconds = np.where(group.size > 1, seconds, 0.0)
         elif c.operation in ("dispatch", "combine"):
-            assert c.moe is not None
-            seconds = dispatch_s(
-                cluster,
-                bytes_,
-                c.moe.top_k,
-                group,
-                experts=c.moe.experts,
-                groups=c.moe.groups,
-                top_groups=c.moe.top_groups,
-                load=c.load,
-                way=c.operation,
-                library=self.software.kernels.expert_library,
-                row_bytes=c.row_bytes,
-            )
+            seconds = self._exchange(c, bytes_, group)
         else:
             function = {
                 "all_gather": collectives.all_gather_s,
@@ -410,6 +402,24 @@ class _Pricer:
         terms["slowdown"] = terms["slowdown"] + covered * share
         hidden[term] = hidden[term] + covered
         return seconds, covered
+
+    def _exchange(self, c: Collective, bytes_: Floats, group: Group) -> Floats:
+        """Seconds of a dispatch to experts or of a combine."""
+        assert c.moe is not None
+        return dispatch_s(
+            self.cluster.links_of(c.group),
+            bytes_,
+            c.moe.top_k,
+            group,
+            experts=c.moe.experts,
+            groups=c.moe.groups,
+            top_groups=c.moe.top_groups,
+            load=c.load,
+            way=c.operation,
+            library=self.software.kernels.expert_library,
+            row_bytes=c.row_bytes,
+            units=self.given_units,
+        )
 
     def _beside_product(
         self,

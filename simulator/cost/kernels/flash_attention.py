@@ -61,6 +61,7 @@ def attention_s(
     key_traffic: Any,
     backward_tile_rows: Any = 128.0,
     window_block: Any = 0.0,
+    backward_ignores_window: Any = 0.0,
     backward: bool = False,
     sustained: bool = True,
 ) -> Floats:
@@ -84,7 +85,7 @@ def attention_s(
         Bytes of queries and result; of keys and values.
     peak_flop_per_s, bandwidth_bytes_per_s, compute_units : array_like
         The device.
-    launch_s ... window_block : array_like
+    launch_s ... backward_ignores_window : array_like
         Fields of ``AttentionKernel`` with the same names.
     backward : bool
         The backward pass: tiles are of keys, and there are 2.5 times the FLOPs.
@@ -128,6 +129,8 @@ def attention_s(
         rows = np.full_like(rows, backward_tile_rows)
         products, tail = BACKWARD_FLOP / backward_fraction, backward_tail_fraction
         traffic = _BACKWARD_BYTES
+        whole = (span < queries) & (np.asarray(backward_ignores_window) > 0.0)
+        span, keys = np.where(whole, queries, span), np.where(whole, queries / 2.0, keys)
     work = _elements(score_size, value_size, wide_head_step) + softmax_width
     wide = np.log2((score_size + value_size) / (2.0 * _REFERENCE))
     slower = np.where(wide < 0.0, narrow_head_factor**-wide, wide_head_factor**wide)

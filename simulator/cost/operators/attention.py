@@ -17,6 +17,7 @@ from simulator.cost.operators.operations import (
     element_bytes,
     norm,
     separate_linears,
+    summed_gradients,
 )
 from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.cost.operators.tensor_parallel import (
@@ -52,6 +53,8 @@ def attention(
     again, widths = _UP * att.is_mla, _widths(att, ranks)
     if att.is_mla:
         _latent_projections(ops, att, hidden, ranks, recipe)
+        wide = ranks.own_tokens(recipe) * hidden * size
+        summed_gradients(ops, "down-projections", 2, wide, kernels)
     else:
         _project(ops, att, hidden, ranks, recipe, kernels)
     if att.filtered:

@@ -9,6 +9,7 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.cost.operators.model_flop import seen_keys
 from simulator.cost.operators.operations import Flash, Gemm, Operators, Ranks, Stream, element_bytes
+from simulator.cost.operators.quantised import QUANTISED_BYTES
 from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.software.kernels import Kernels
 from simulator.software.mechanisms.wide_heads import FUSED_HEAD
@@ -149,6 +150,8 @@ def _flash(
             calls=blocks,
         )
     )
+    if recipe.precision in kernels.transformer_engine.quantised_attention:
+        _cast_operands(ops, att, tokens * heads, ranks.tokens(source) * kv_heads, recipe, prefix)
     # of the attention to an encoder no rule tells it apart
     role = SavedRole.OTHER if prefix else SavedRole.LOG_SUM_EXP
     ops.keep(f"{prefix}log-sum-exp", 4.0 * tokens * heads, role, module=_CORE)
@@ -156,6 +159,29 @@ def _flash(
         copied = np.where((ranks.micro_batch > 1) & (ranks.cp == 1), tokens * heads, 0.0)
         size_bytes = copied * att.value_dim * element_bytes(recipe)
         ops.keep(f"{prefix}batch-first output", size_bytes, module=_CORE)
+
+
+def _cast_operands(
+    ops: Operators, att: Attention, queries: Any, pairs: Any, recipe: Recipe, prefix: str
+) -> None:
+    """Casts of queries, keys and values, and of the result's gradient: along rows and columns.
+
+    NVIDIA/TransformerEngine v2.16 pytorch/attention/dot_product_attention/utils.py,
+    combine_and_quantize; the result and three gradients come out in 16 bit.
+    """
+    each = element_bytes(recipe) + 2.0 * QUANTISED_BYTES[recipe.precision]
+    cast = queries * att.head_dim + pairs * (att.head_dim + att.value_dim)
+    ops.streams.append(
+        Stream(
+            name=f"{prefix}casts for attention",
+            kind="cast",
+            forward_bytes=each * cast,
+            backward_bytes=each * queries * att.value_dim,
+            calls=3.0,
+            backward_calls=1.0,
+            module=_CORE,
+        )
+    )
 
 
 def _lengths(recipe: Recipe) -> tuple[tuple[int, float], ...]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
+from simulator.cost.operators.casts import casts
 from simulator.cost.operators.operations import (
     Gemm,
     Operators,
@@ -111,7 +112,15 @@ def head(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> 
         task_heads(ops, arch.tasks, width, ranks, recipe)
     if arch.output_rows:
         _vocabulary(ops, arch, ranks, recipe, kernels)
+    if recipe.precision in kernels.transformer_engine.quantised_head:
+        ops.gemms = [_as_linear(g) for g in ops.gemms]
+        ops.streams = casts(ops, recipe, kernels, ranks, {})
     return ops
+
+
+def _as_linear(g: Gemm) -> Gemm:
+    """The output head as a linear of fewer than 16 bit; anything else as it is."""
+    return replace(g, kind="linear") if g.role is GemmRole.OUTPUT_HEAD else g
 
 
 def _vocabulary(

@@ -16,6 +16,7 @@ from simulator.cost.operators.operations import (
     Stream,
     element_bytes,
     separate_linears,
+    summed_gradients,
 )
 from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
 from simulator.cost.operators.routing import rank_load, reached_places
@@ -224,18 +225,7 @@ def experts(
     size, own = element_bytes(recipe), ranks.own_tokens(recipe)
     ops.padded_experts = recipe.moe_pads_to_capacity
     ops.keep("moe input", own * hidden * size, SavedRole.ROUTED_INPUT, module="norm")
-    ops.gemms.append(
-        Gemm(
-            name="router",
-            role=GemmRole.ROUTER,
-            m=own,
-            n=moe.experts,
-            k=hidden,
-            kind="head",
-            module="moe",
-        )
-    )
-    ops.keep("router", 24.0 * own * moe.experts, SavedRole.ROUTER, module="moe")
+    _router(ops, moe, hidden, own, size, kernels)
     load = rank_load(recipe, moe, ranks.ep)
     arriving = own * moe.top_k * hidden * size * ranks.etp * load
     gathered = _exchange(ops, moe, hidden, ranks, recipe, load)
@@ -272,6 +262,67 @@ def experts(
         _shared_experts(ops, moe, hidden, ranks, recipe, kernels)
 
 
+def _router(ops: Operators, moe: MoE, hidden: int, own: Any, size: float, kernels: Kernels) -> None:
+    """Scores of a rank's `own` tokens, and the gradients that its readers hand back to them."""
+    ops.gemms.append(
+        Gemm(
+            name="router",
+            role=GemmRole.ROUTER,
+            m=own,
+            n=moe.experts,
+            k=hidden,
+            kind="head",
+            module="moe",
+        )
+    )
+    ops.keep("router", 24.0 * own * moe.experts, SavedRole.ROUTER, module="moe")
+    readers = 3 if moe.shared_ffn_hidden else 2  # router, dispatch, shared experts
+    summed_gradients(ops, "routed input", readers, own * hidden * size, kernels)
+    if moe.fp32_router and kernels.fp32_router:
+        _fp32_router(ops, own * hidden)
+    _route(ops, own * moe.experts, kernels)
+
+
+def _fp32_router(ops: Operators, elements: Any) -> None:
+    """What a router in fp32 moves: casts of its input and of its gradient, backward.
+
+    The forward product reads 16 bit (Megatron-Core 0.13 and newer, moe_utils.py,
+    RouterGatingLinearFunction); the backward pass casts the input to fp32 for the gradient of the
+    weights, which reads it so, and the gradient of the input, which is written so, to 16 bit.
+    """
+    read, cast_up, written, cast_down = 4.0, 6.0, 4.0, 6.0
+    as_priced = 2.0 + 2.0  # by the products in 16 bit
+    ops.streams.append(
+        Stream(
+            name="router casts",
+            kind="elementwise",
+            forward_bytes=0.0,
+            backward_bytes=(read + cast_up + written + cast_down - as_priced) * elements,
+            calls=0.0,
+            backward_calls=2.0,
+            module="moe",
+        )
+    )
+
+
+def _route(ops: Operators, scores: Any, kernels: Kernels) -> None:
+    """Small kernels between the router and the dispatch: scores in fp32, map in a byte."""
+    count = float(kernels.routing_kernels)
+    if not count:
+        return
+    ops.streams.append(
+        Stream(
+            name="routing",
+            kind="elementwise",
+            forward_bytes=40.0 * scores,
+            backward_bytes=20.0 * scores,
+            calls=count,
+            backward_calls=count / 2.0,
+            module="moe",
+        )
+    )
+
+
 def _shared_experts(
     ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
 ) -> None:
@@ -289,6 +340,18 @@ def _shared_experts(
     )
     feed_forward(ops, shared, size, kernels)
     wide = tokens * hidden * size
+    if kernels.sums_gradients_apart:
+        added = 3.0 * ranks.own_tokens(recipe) * hidden * size
+        ops.streams.append(
+            Stream(
+                name="sum of experts",
+                kind="elementwise",
+                forward_bytes=added,
+                backward_bytes=0.0,
+                backward_calls=0.0,
+                module="moe",
+            )
+        )
     gather_cast_input(ops, wide, ranks, "shared fc1", recipe, kernels, module=module)
     reduce_cast_output(ops, wide, ranks, "shared fc2", recipe, kernels, module=module)
     if moe.shared_gate:

@@ -34,6 +34,7 @@ __all__ = [
     "recomputes",
     "residual",
     "separate_linears",
+    "summed_gradients",
 ]
 
 
@@ -317,6 +318,25 @@ def separate_linears(
         )
     )
     return widths
+
+
+def summed_gradients(ops: Operators, name: str, readers: int, wide: Any, kernels: Kernels) -> None:
+    """Add up the gradients that so many `readers` of `wide` bytes hand back: two read, one written.
+
+    Autograd does it in kernels of its own, a compiler on the way.
+    """
+    if not kernels.sums_gradients_apart or readers < 2:
+        return
+    ops.streams.append(
+        Stream(
+            name=f"sum of gradients for {name}",
+            kind="elementwise",
+            forward_bytes=0.0,
+            backward_bytes=3.0 * (readers - 1) * wide,
+            calls=0.0,
+            backward_calls=readers - 1.0,
+        )
+    )
 
 
 def padded_vocabulary(vocabulary: int, tp: Any, kernels: Kernels) -> Floats:

@@ -54,6 +54,13 @@ class TransformerEngine:
     compute themselves, both ways: cuDNN's grouped products with an epilogue (Transformer Engine
     2.15, ops/fused/grouped_mlp.py; NVTE_CUTEDSL_FUSED_GROUPED_MLP). Only their own input and the
     gradient of their output are cast by kernels."""
+    quantised_attention: tuple[str, ...] = ()
+    """Types of linears under which attention takes such operands, too, by cuDNN 9.21 and newer on
+    Blackwell; result and gradients are in 16 bit (release 2.16; Megatron-Bridge's
+    fp8_dot_product_attention)."""
+    quantised_head: tuple[str, ...] = ()
+    """Types of linears in which the output head is one of them (Megatron-Core 0.18's
+    fp8_output_proj)."""
     flash_attn_on: tuple[str, ...] = ()
     """Generations of devices on which 16-bit attention is flash-attn's, not cuDNN's (below compute
     capability 9.0: get_attention_backend in attention/dot_product_attention/utils.py; on all where

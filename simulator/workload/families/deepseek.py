@@ -73,7 +73,8 @@ def _deepseek(
     routed = experts(f, "n_routed_experts", number, top_k, inner)
     routed = _grouped(f, routed, groups, top_groups)
     together = inner * f.size("n_shared_experts", shared, 0, least=0)
-    moe = dataclasses.replace(routed, shared_ffn_hidden=together)
+    # MoEGate of both classes takes tokens and weights in fp32
+    moe = dataclasses.replace(routed, shared_ffn_hidden=together, fp32_router=True)
     with_experts = Block(attention=attention, mlp=moe)
     plain = with_experts if all(sparse) else Block(attention=attention, mlp=dense(f))
     return model(f, [with_experts if routes else plain for routes in sparse], **rest)
