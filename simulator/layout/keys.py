@@ -49,6 +49,8 @@ def unique_rows(*columns: NDArray[Any]) -> UniqueRows:
     """
     code, size = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
+        if column.strides == (0,):  # one value for all rows
+            continue
         compact, count = _compact(column)
         if size * count > 2**62:
             code, size = _compact(code)

@@ -341,8 +341,8 @@ def _grids(
             continue
         axes["states"] = np.arange(len(shared["sharding"]))
         size = prod(len(axis) for axis in axes.values())
-        mesh = np.meshgrid(*axes.values(), indexing="ij")
-        grid = {name: x.ravel() for name, x in zip(axes, mesh, strict=True)}
+        places = np.unravel_index(np.arange(size), [len(axis) for axis in axes.values()])
+        grid = {name: axes[name][place] for name, place in zip(axes, places, strict=True)}
         which = grid.pop("states")
         grid |= {name: values[which] for name, values in shared.items()}
         grid |= {
