@@ -76,7 +76,7 @@ def assemble(
     if isinstance(ready, Workload):
         names = {**names, "model": ready.architecture.name}
         given = {**_stated(ready.recipe), **given}
-    sections = _sections(given, place)
+    sections = _sections(given, place, names)
     if isinstance(source, Scenario):
         return _changed(source, names, sections, overrides), {}
     document = {} if source is None else read_toml(Path(source))
@@ -107,13 +107,16 @@ def _stated(recipe: Recipe) -> dict[str, Any]:
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
-def _sections(given: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
-    """Sort keywords into the sections that have a field of that name."""
+def _sections(
+    given: Mapping[str, Any], where: str, others: Iterable[str]
+) -> dict[str, dict[str, Any]]:
+    """Sort keywords into the sections that have a field of that name; `others` are taken already."""
     known = (*_SECTIONS, *_WHOLE)
     unknown = [name for name in given if name not in known]
     if unknown:
+        near = (*known, *others)
         raise InputError(
-            f"{where}: {name}: unknown argument{did_you_mean(name, known)}" for name in unknown
+            f"{where}: {name}: unknown argument{did_you_mean(name, near)}" for name in unknown
         )
     sections: dict[str, dict[str, Any]] = {}
     for name, value in given.items():

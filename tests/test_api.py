@@ -94,6 +94,7 @@ def test_none_means_not_given() -> None:
         ({}, ["arguments: a scenario file, or model, cluster and gpus, must be given"
               " (missing: model, cluster, gpus)"]),
         ({**NAMES, "tpp": 4}, ["arguments: tpp: unknown argument (did you mean 'tp'?)"]),
+        ({**NAMES, "gpu": 4}, ["arguments: gpu: unknown argument (did you mean 'gpus'?)"]),
         ({**NAMES, "gpus": -8}, ["arguments: cluster.gpus: must be greater than 0, got -8"]),
         ({**NAMES, "tp": 7},
          ["arguments: layout.tp: must divide 32 attention heads, got 7 (nearest: 8)"]),
