@@ -110,7 +110,7 @@ def _stated(recipe: Recipe) -> dict[str, Any]:
 def _sections(
     given: Mapping[str, Any], where: str, others: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
-    """Sort keywords into the sections that have a field of that name; `others` are taken already."""
+    """Sort keywords into the sections that have a field of that name; `others` are known, too."""
     known = (*_SECTIONS, *_WHOLE)
     unknown = [name for name in given if name not in known]
     if unknown:
