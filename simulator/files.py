@@ -448,6 +448,8 @@ def yaml_of(text: str, where: str) -> Any:
             if depth > DEEPEST:
                 raise RecursionError
         found = yaml.load(text, Loader=loader)
+    except InputError:
+        raise
     except yaml.YAMLError as error:
         shown = brief_text(" ".join(str(error).split()), 200)
         raise InputError(f"{where}: not valid YAML: {shown}") from None
