@@ -72,8 +72,8 @@ def line(row: Offer) -> str:
     numbers = _SHAPE.format(
         cluster=name,
         gpus=f"{row.gpus:,}",
-        days=_number(days.p50) if days else "-",
-        days_span=f"{_number(days.p10)}-{_number(days.p90)}" if days else "-",
+        days=_days(days.p50, days) if days else "-",
+        days_span=f"{_days(days.p10, days)}-{_days(days.p90, days)}" if days else "-",
         chance="-" if chance is None else f"{100.0 * chance:.0f} %",
         usd=show_usd(usd.p50).removesuffix(" USD") if usd else "-",
         usd_span=_usd_ends(usd) if usd else "no price",
@@ -90,9 +90,10 @@ def _below(text: str) -> str:
     return textwrap.fill(text, _WIDTH, initial_indent="    ", subsequent_indent="    ")
 
 
-def _number(days: float) -> str:
-    """A digit behind the point, of less than half a day two that count."""
-    return f"{days:,.1f}" if days >= 0.5 else f"{days:.2g}"
+def _days(value: float, span: Span) -> str:
+    """A digit behind the point, two where the middle is below a day, of an hour and less three."""
+    digits = 1 if span.p50 >= 1.0 else 2 if span.p50 >= 0.05 else 3
+    return f"{value:,.{digits}f}"
 
 
 def _usd_ends(usd: Span) -> str:
