@@ -132,10 +132,11 @@ class _Pricer:
         own = software.overlap.hybridep_units * (software.kernels.expert_library == "hybridep")
         self.given_units = own or None  # that the recipe gives what takes tokens to experts
         self.exchange_units = own or self.library_units
-        self.late, self.late_host = (
+        self.late, late_host = (
             float(kind.time_variation) * self._wide(slowest_of(ranks.world))
             for kind in (self.device, software.host)
         )
+        self.slower_host = float(cluster.node.host_time) * (1.0 + late_host)
 
     def _wide(self, value: Any) -> Floats:
         return per_key(value, self.keys)
@@ -259,7 +260,7 @@ class _Pricer:
         hides = 0.0 if self.software.host.waits_for_kernels else 1.0
         longer_s = np.zeros(self.keys)
         for gap, host_s, work_s in ((gaps[0], forward_s, 0.0), (gaps[1], backward_s, device_s)):
-            left = gap + host_s * (1.0 + self.late_host) - hides * work_s
+            left = gap + host_s * self.slower_host - hides * work_s
             longer_s = longer_s + np.maximum(left, 0.0) - np.maximum(gap, 0.0)
         return longer_s
 
@@ -449,12 +450,11 @@ class _Pricer:
         """
         quantised = self.recipe.is_quantised
         whole_s = launches_s(self.software, ops, self.ranks, quantised=quantised)
-        slower = float(self.cluster.node.host_time) * (1.0 + self.late_host)
         hides = 0.0 if self.software.host.waits_for_kernels else 1.0
         gaps = []
         for terms, seconds in zip((forward, backward), whole_s, strict=True):
             busy = sum((terms[term] for term in PASS_TERMS), np.zeros(self.keys))
-            gaps.append(self._wide(seconds * slower - hides * busy))
+            gaps.append(self._wide(seconds * self.slower_host - hides * busy))
             terms["launch"] = np.maximum(gaps[-1], 0.0)
         return gaps[0], gaps[1]
 

@@ -96,8 +96,9 @@ def replays_s(
 ) -> tuple[Any, Any]:
     """Seconds that selective recomputation of `modules` adds to a host's forward and backward pass.
 
-    Each of them is set aside by itself, and enqueued again as the share of the block's kernels that
-    its operators are of those listed. What a graph captures, its replay launches.
+    Each of them is set aside by itself, and enqueued again as the share of the block's kernels, or
+    of those of its routed experts, that its operators are of those listed. What a graph captures,
+    its replay launches.
 
     Parameters
     ----------
@@ -124,13 +125,14 @@ def replays_s(
     listed = [(g.module, 1.0) for g in ops.gemms if not g.grouped]
     listed += [(s.module, s.calls) for s in ops.streams if s.stashes is None]
     listed += [("core_attn", 1.0) for _ in ops.flash]
-    again = sum(launched(module) * calls for module, calls in listed)
-    kernels: Any = sum(calls for _, calls in listed)
-    if not ops.counts_kernels:
-        none = Figure(0.0)
-        bare = replace(host, captured_fraction=none, captured_moe_fraction=none)
-        bare_software = replace(software, host=bare)
-        again = again / kernels * _block_kernels(bare_software, ops, ranks, quantised=quantised)
+    again: Any = 0.0
+    for routed, kernels in zip(
+        (False, True), _kernels_apart(software, ops, ranks, quantised), strict=True
+    ):
+        own = [one for one in listed if _is_routed(one[0]) == routed]
+        calls = sum(calls for _, calls in own)
+        some = sum(launched(module) * calls for module, calls in own)
+        again = again + (some if ops.counts_kernels else some / np.maximum(calls, 1.0) * kernels)
     products = sum(launched(g.module) * g.batch for g in ops.gemms if g.grouped)
     # norms that no linear takes along stand before latent attention and before experts
     apart = {
@@ -144,3 +146,19 @@ def replays_s(
     count = sum(outside[name] * apart[name] for name in modules if name in apart)
     again_s = again * host.seconds_per_kernel + products * host.seconds_per_expert_product
     return count * host.seconds_per_checkpoint, again_s + count * host.seconds_per_replay
+
+
+def _is_routed(module: str) -> bool:
+    """Whether an operator belongs to routed experts; shared ones are launched as a dense MLP is."""
+    return "moe" in (names := module.split("+")) and "shared_experts" not in names
+
+
+def _kernels_apart(
+    software: Software, ops: Operators, ranks: Ranks, quantised: bool
+) -> tuple[Any, Any]:
+    """Kernels of a block without graphs: those of all tokens, and those of routed experts."""
+    none = Figure(0.0)
+    bare = replace(software.host, captured_fraction=none, captured_moe_fraction=none)
+    software = replace(software, host=bare)
+    dense = _block_kernels(software, replace(ops, is_moe=False), ranks, quantised=quantised)
+    return dense, _block_kernels(software, ops, ranks, quantised=quantised) - dense
