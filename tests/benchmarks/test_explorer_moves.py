@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from simulator.explorer.web import application
 
-MOVES = 100
+MOVES, EACH_ONCE = 100, 20
 MOST_S = 0.2
 """Nine of ten answers take no more of the processor, twice what they do on an idle machine or more:
 on a busy one they also wait, which the times of the wall show, and their own work slows down."""
@@ -60,6 +60,8 @@ def test_nine_of_ten_moves_are_answered_within_200_ms(benchmark: Any, model: str
         assert reply.status_code == 200, reply.text
 
     benchmark.pedantic(move, rounds=MOVES)
+    while len(spent) < EACH_ONCE:  # where benchmarks are off, that was one move
+        move()
     p50, p90 = np.quantile(walls, [0.5, 0.9])
     own = float(np.quantile(spent, 0.9))
     benchmark.extra_info |= {"p50_ms": round(1e3 * p50), "p90_ms": round(1e3 * p90)}
