@@ -23,7 +23,8 @@ _MOST_CHARACTERS = 4 * 2**20
 """Characters of all words, variables put in: a script may double a variable line by line."""
 
 _MOST_WORDS = 10_000
-"""Words and values of a script: each may be as short as two quotes and costs 15 us."""
+"""Words and values of a script, those that a variable becomes too: each may be as short as two
+quotes and costs 15 us."""
 
 _MOST_DEPTH = 8
 """Expansions, and texts that are evaluated, within one another."""
@@ -284,7 +285,7 @@ class _Scanner:
 
     def _count(self, value: str | list[str]) -> None:
         path = self.script.path
-        self.counted += 1
+        self.counted += max(len(value), 1) if isinstance(value, list) else 1
         if self.counted > _MOST_WORDS:
             raise InputError(f"{path}: line {self.line}: more than {_MOST_WORDS} words")
         self.made += len(value) if isinstance(value, str) else sum(map(len, value)) + len(value)
