@@ -373,8 +373,7 @@ def make_scenario(
         problems += _taken(loads, parts)
     stands: Nearest | None = parts.get("stands")
     if stands is not None:
-        software = load_software(stands.profile)
-        parts["software"] = replace(software, stands_for=stands.word if stands.text else "")
+        parts["software"] = load_software(stands.profile).standing_for(stands)
     problems += _contradictions(parts, where)
     if problems:
         raise InputError(dict.fromkeys(problems))

@@ -102,6 +102,27 @@ def test_a_fallback_stands_for_unknown_families_alone() -> None:
     assert nearest("megatron-bridge-26.08", made).profile == "megatron-bridge-26.06"
 
 
+def test_a_framework_without_a_profile_keeps_its_name() -> None:
+    for word, profile, framework in (
+        ("fms-fsdp-2024.08-compile", "torchtitan-2024", "fms-fsdp"),
+        ("NeMo-AutoModel 25.11", "torchtitan", "nemo-automodel"),
+        ("colossal-ai-hybrid-0.4.1", "megatron-core-defaults", "colossal-ai-hybrid"),
+    ):
+        found = nearest(word)
+        assert (found.profile, found.framework) == (profile, framework)
+        assert found.text is not None
+    assert nearest("torchtitan-2026.01-compile").framework == ""  # a release of its own
+    assert nearest("mlperf-nemo-v6.0").framework == ""  # another name of the same
+    made = Releases(words=SHIPPED.words, families=SHIPPED.families, fallback="torchtitan")
+    assert nearest("our-trainer-1.2", made).framework == "our-trainer"
+
+
+def test_no_framework_that_another_stands_in_for_has_a_profile() -> None:
+    for name, other in SHIPPED.stand_ins.items():
+        assert name not in {*SHIPPED.words, *SHIPPED.words.values(), *SHIPPED.families}
+        assert nearest(name).profile == nearest(other).profile
+
+
 def test_every_word_names_a_profile_that_ships() -> None:
     from simulator import catalogue
 

@@ -25,7 +25,6 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
-from simulator.software.releases import stack_of
 from simulator.workload.recipe import Recipe, Workload
 
 __all__ = [
@@ -141,7 +140,7 @@ class StepErrors:
     fitted_software: tuple[str, ...]
     """Software profiles that calibration runs had."""
     fitted_stacks: tuple[str, ...]
-    """Their frameworks, whatever the release (``software/releases.py``: stack_of)."""
+    """Their frameworks, whatever the release (``Software.stack``)."""
     runs_of_types: dict[str, int]
     """By type of matrix products, how many calibration runs had it."""
     covered: dict[str, tuple[str, ...]]
@@ -373,7 +372,7 @@ def widened_by(cluster: Cluster, software: Software, workload: Workload) -> dict
     """
     steps, kind = load_step_errors(), workload.recipe.matrix_type
     foreign = software.name not in steps.fitted_software
-    unknown = foreign and stack_of(software.name) not in steps.fitted_stacks
+    unknown = software.stack not in steps.fitted_stacks
     causes = {
         "device": cluster.accelerator.name not in steps.covered,
         "release": bool(software.stands_for) or (foreign and not unknown),

@@ -13,7 +13,6 @@ from simulator.evidence.evidence_runs import EvidenceRuns, Flags, RunKind, load_
 from simulator.files import read_toml
 from simulator.hardware.accelerator import Accelerator
 from simulator.software.profile import Software
-from simulator.software.releases import stack_of
 from simulator.workload.recipe import Workload
 
 __all__ = ["GRADES", "Card", "evidence_card", "run_kind"]
@@ -142,8 +141,8 @@ def run_kind(
     return RunKind(
         device=accelerator.name,
         generation=accelerator.generation,
-        stack=stack_of(software.name),
-        software=software.name,
+        stack=software.stack,
+        software=software.framework or software.name,
         kind=_kind(workload),
         precision=workload.recipe.matrix_type,
         gpus=gpus,

@@ -32,9 +32,9 @@ class RunKind:
     """Accelerator profile."""
     generation: str
     stack: str
-    """The framework, whatever its release (``software/releases.py``: stack_of)."""
+    """The framework, whatever its release (``Software.stack``)."""
     software: str
-    """The profile that stands for its release."""
+    """The profile that stands for its release, or a framework that has no profile of its own."""
     kind: str
     """dense, experts, vision or adapter."""
     precision: str

@@ -409,7 +409,7 @@ def _cluster(row: Mapping[str, str], tables: Tables) -> Cluster:
 def _software(row: Mapping[str, str], tables: Tables) -> Software:
     """The profile, with the switches that the row states."""
     stands = _stands(row, tables)
-    software = _software_profile(stands.profile)
+    software = _software_profile(stands.profile).standing_for(stands)
     overlap, kernels, host = software.overlap, software.kernels, software.host
     given = {"gradient_reduce": "overlap_grad_reduce", "parameter_gather": "overlap_param_gather"}
     flags: dict[str, Any] = {
@@ -428,7 +428,6 @@ def _software(row: Mapping[str, str], tables: Tables) -> Software:
     kernels = run_switches.fused_experts(kernels, whole_step=host.captured_moe_fraction == 1.0)
     return replace(
         software,
-        stands_for=stands.word if stands.text else "",
         overlap=run_switches.overlap(row, replace(overlap, **flags)),
         kernels=run_switches.kernels(row, kernels, tables.loss_bytes),
         allocator=run_switches.allocator(

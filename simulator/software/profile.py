@@ -21,6 +21,7 @@ from simulator.software.kernels import Kernels
 from simulator.software.mechanisms.deepspeed_zero import DeepSpeedZero
 from simulator.software.mechanisms.fsdp2 import FSDP2
 from simulator.software.overlap import Overlap
+from simulator.software.releases import Nearest, stack_of
 from simulator.software.states import StateBytes
 from simulator.software.supports import Supports
 
@@ -64,6 +65,19 @@ class Software:
     """Sharding by DeepSpeed's ZeRO."""
     stands_for: str = ""
     """An unknown release that this one stands for; none: it is what was asked for."""
+    framework: str = ""
+    """The framework that it is or stands in for, where its figures are those of another; none: that
+    of its bases (``software/releases.py``: stack_of)."""
+
+    def standing_for(self, nearest: Nearest) -> Software:
+        """The same for a word of software that it was found for."""
+        word = nearest.word if nearest.text else ""
+        return replace(self, stands_for=word, framework=nearest.framework or self.framework)
+
+    @property
+    def stack(self) -> str:
+        """Name of the framework, whatever its release."""
+        return self.framework or stack_of(self.name)
 
     def recomputing(self, modules: Sequence[Any]) -> Software:
         """The same where selective recomputation names `modules`; none: the usual ones."""

@@ -9,7 +9,7 @@ all of them does as the oldest.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from simulator import catalogue
 from simulator.errors import InputError, did_you_mean
@@ -60,6 +60,8 @@ class Nearest:
     """The software profile of that."""
     months: int | None = 0
     """Months from one to the other; None where a release is no date."""
+    framework: str = ""
+    """The family of the word where `known` is of another framework; none: it is of the same."""
 
     @property
     def text(self) -> str | None:
@@ -100,6 +102,8 @@ class Releases:
     """Software profile by word."""
     families: dict[str, str]
     """Another name of a family -> its name in `words`, or a profile that serves all of it."""
+    stand_ins: dict[str, str] = field(default_factory=dict)
+    """A framework that has no profile -> the family or profile of another that stands in for it."""
     usual: dict[Platform, str] = field(default_factory=dict)
     """Software that a scenario takes where it names none, by the accelerator's platform."""
     fallback: str = ""
@@ -134,19 +138,25 @@ class Releases:
         if plain != word and plain in known:
             return Nearest(word=word, known=plain, profile=known[plain])
         asked = parsed(word) or parsed(plain)
-        family = asked.family if asked else plain
+        own = asked.family if asked else plain
+        framework = own if own in self.stand_ins else ""
+        family = self.stand_ins.get(own, own)
         family = self.families.get(family, family)
         releases = {name: found for name in known if (found := parsed(name)) is not None}
         alike = {name: x for name, x in releases.items() if x.family == family}
         years = bool(alike) and all(one.number[0] >= _YEARS for one in alike.values())
         if asked and years and asked.number[0] < _YEARS and family in known:  # not to be compared
-            return Nearest(word=word, known=family, profile=known[family], months=None)
+            found = Nearest(word=word, known=family, profile=known[family], months=None)
+            return replace(found, framework=framework)
         if asked and alike:
-            return _latest_before(word, asked, alike, known)
-        if family in known or self.fallback:
-            profile = known.get(family, self.fallback)
-            return Nearest(word=word, known=profile, profile=profile, months=None)
-        families = sorted({x.family for x in releases.values()} | set(self.families))
+            return replace(_latest_before(word, asked, alike, known), framework=framework)
+        if family in known:
+            name = known[family]
+            found = Nearest(word=word, known=name, profile=name, months=None)
+            return replace(found, framework=framework)
+        if name := self.fallback:
+            return Nearest(word=word, known=name, profile=name, months=None, framework=own)
+        families = sorted({x.family for x in releases.values()} | {*self.families, *self.stand_ins})
         problem = f"{where}: unknown software {word!r}{did_you_mean(word, (*known, *families))}"
         if asked:
             problem += (

@@ -22,6 +22,8 @@ from simulator.cost.uncertainty import (
 from simulator.layout.layouts import Layouts
 from simulator.planner.prediction import predict
 from simulator.scenario import Scenario, make_scenario
+from simulator.software.profile import load_software
+from simulator.software.releases import load_releases
 
 
 def believed(
@@ -204,6 +206,24 @@ def test_intervals_widen_by_what_no_run_had(scenario: Scenario) -> None:
     )
     squares = [found[name] ** 2 - 1.0 for name in ("release", "precision")]
     assert ratio == pytest.approx(1.0 + sum(squares))
+
+
+@pytest.mark.parametrize("word", sorted(load_releases().stand_ins))
+def test_what_only_stands_in_is_less_sure_than_the_framework_itself(
+    scenario: Scenario, word: str
+) -> None:
+    document = {**scenario.document, "cluster": {"name": "dgx-h100", "gpus": 64, "software": word}}
+    lent = make_scenario(document)
+    assert lent.assumed_software is not None and word in lent.assumed_software
+    own = load_software(lent.software.name)
+    workload, cluster = scenario.workload, scenario.cluster
+    here, there = (widened_by(cluster, one, workload) for one in (own, lent.software))
+    assert there["software"] > 1.0
+    assert all(there[name] >= factor for name, factor in here.items())
+    known, guessed = (belief(cluster, one, workload) for one in (own, lent.software))
+    assert (np.diag(guessed.covariance) >= np.diag(known.covariance)).all()
+    if own.stack in load_step_errors().fitted_stacks:
+        assert (np.diag(guessed.covariance) > np.diag(known.covariance)).all()
 
 
 # --- what a measured run corrects --------------------------------------------------------

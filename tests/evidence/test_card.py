@@ -13,7 +13,7 @@ from simulator import catalogue
 from simulator.evidence.card import GRADES, Card, _graded, _nearest, evidence_card
 from simulator.evidence.evidence_runs import COLUMNS, EvidenceRuns, RunKind, load_evidence_runs
 from simulator.scenario import Scenario, make_scenario
-from simulator.software.releases import stack_of
+from simulator.software.releases import load_releases, stack_of
 
 ASKED = RunKind(
     device="h100-sxm",
@@ -99,6 +99,16 @@ def card(cluster: str, software: str) -> Card:
         widened_by={"device": 1.5, "release": 1.0},
         assumed=7,
     )
+
+
+@pytest.mark.parametrize("word", sorted(load_releases().stand_ins))
+def test_runs_of_a_framework_say_nothing_of_what_it_stands_in_for(word: str) -> None:
+    for cluster in ("dgx-h100", "dgx-a100"):
+        own = scenario(cluster, word).software.name
+        here, there = card(cluster, own), card(cluster, word)
+        assert there.grade != "measured here"
+        assert GRADES.index(there.grade) >= GRADES.index(here.grade)
+        assert "software" in there.nearest_distance
 
 
 def test_what_ran_here_is_said_with_its_errors() -> None:
